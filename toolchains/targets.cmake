@@ -15,10 +15,13 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  # Paths count from the checkout, so that another clone of the same sources finds what this one has compiled.
+  set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 find_package(Threads REQUIRED)
+include(plugin)  # concord_plugin(NAME SOURCES ... LIBRARIES ...), which is installed for other projects too
 
 # concord_library(NAME SOURCES ... LIBRARIES ...): a static library, called Concord::NAME by its users.
 function(concord_library name)
@@ -26,21 +29,14 @@ function(concord_library name)
   add_library(concord_${name} STATIC ${ARG_SOURCES})
   add_library(Concord::${name} ALIAS concord_${name})
   set_target_properties(concord_${name} PROPERTIES EXPORT_NAME ${name})
-  target_link_libraries(concord_${name} PUBLIC ${ARG_LIBRARIES} PRIVATE concord_build_flags)
+  target_link_libraries(concord_${name} PUBLIC ${ARG_LIBRARIES}
+    PRIVATE $<BUILD_INTERFACE:concord_build_flags>)  # our warnings are not for those who link it
 endfunction()
 
-# concord_plugin(NAME SOURCES ... LIBRARIES ...): libconcord_NAME.so in lib/, which exports concord_plugin_open alone.
-function(concord_plugin name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
-  add_library(concord_plugin_${name} MODULE ${ARG_SOURCES})
-  set_target_properties(concord_plugin_${name} PROPERTIES PREFIX "lib" OUTPUT_NAME concord_${name})
-  target_link_libraries(concord_plugin_${name} PRIVATE Concord::sdk ${ARG_LIBRARIES} concord_build_flags)
-  # No symbol of a static library inside may escape either: two plugins live in one process.
-  target_link_options(concord_plugin_${name} PRIVATE -Wl,--exclude-libs,ALL)
-endfunction()
-
-# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ...): a GoogleTest program; each TEST is a ctest.
-# A program in which no test ran fails. PLUGINS are built first.
+# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ...): a GoogleTest program; each TEST is a
+# ctest. A program without tests is one that fails. PLUGINS are built first. Labels with a meaning: serial (nothing runs
+# beside it), no-asan and no-tsan (left out of that sanitizer's build), keeps-memory (not searched for leaks); give the
+# reason beside it.
 function(concord_test name)
   if(NOT CONCORD_TESTS)
     return()
@@ -51,6 +47,9 @@ function(concord_test name)
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main concord_build_flags)
+  if(CONCORD_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)  # what is tested is optimised; optimising the test is lost time
+  endif()
   foreach(plugin IN LISTS ARG_PLUGINS)
     add_dependencies(${name} concord_plugin_${plugin})
   endforeach()
@@ -60,9 +59,37 @@ function(concord_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "CONCORD_PLUGIN_PATH=${PROJECT_BINARY_DIR}/lib")
+  # Pretty values of parameters may hold addresses, which are others in each run.
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." NO_PRETTY_VALUES DISCOVERY_TIMEOUT 300)
+  concord_test_properties(${name} "${ARG_LABELS}" ${ARG_TIMEOUT})
+  # Looking for leaks takes seconds a process on ARM, so it is done once a program; see the preset asan.
+  if(CONCORD_SANITIZE STREQUAL "address" AND "unit" IN_LIST ARG_LABELS AND NOT "keeps-memory" IN_LIST ARG_LABELS)
+    add_test(NAME ${name}.leaks COMMAND ${name})
+    set_tests_properties(${name}.leaks PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT "ASAN_OPTIONS=detect_leaks=1;CONCORD_PLUGIN_PATH=${PROJECT_BINARY_DIR}/lib")
+  endif()
+endfunction()
+
+# The properties of the tests that were discovered. gtest_discover_tests(PROPERTIES) loses all of them where one is a
+# list, so they are set by a file that ctest reads after the one with the tests.
+function(concord_test_properties name labels timeout)
+  set(serial FALSE)
+  if("serial" IN_LIST labels)
+    set(serial TRUE)
+  endif()
+  set(file ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
+  file(CONFIGURE OUTPUT ${file} @ONLY CONTENT [[
+if(@name@_TESTS)
+  set_tests_properties(${@name@_TESTS} PROPERTIES LABELS "@labels@" TIMEOUT @timeout@ RUN_SERIAL @serial@
+    ENVIRONMENT "CONCORD_PLUGIN_PATH=@PROJECT_BINARY_DIR@/lib")
+else()
+  file(GLOB discovered "@CMAKE_CURRENT_BINARY_DIR@/@name@*_tests.cmake")
+  if(discovered)  # else it was not built, which fails by itself
+    add_test(@name@.has_no_tests "@CMAKE_COMMAND@" -E false)
+  endif()
+endif()
+]])
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
 endfunction()
 
 # concord_benchmark(NAME SOURCES ... LIBRARIES ...): a program in bench/, started by ./run bench.

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Shows check_layers.py failing on each kind of include against the arrows, and passing along them."""
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check_layers
+
+# A small tree along the arrows, which every test starts from.
+CLEAN = {
+    "platform/abi/types.h": "#include <stdint.h>\n",
+    "platform/abi/comm.h": '#include "types.h"\n',
+    "platform/sdk/plugin.hpp": '#include "platform/abi/comm.h"\n#include <vector>\n',
+    "platform/cpp/platform.hpp": '#include "platform/abi/comm.h"\n#include "platform/loader/registry.h"\n',
+    "platform/loader/registry.h": '#include "platform/abi/comm.h"\n',
+    "platform/loader/registry.cpp": "#include <fmt/format.h>\n",
+    "platform/layers/validate.cpp": '#include "platform/sdk/plugin.hpp"\n',
+    "backends/shm/engine.h": '#include "platform/abi/types.h"\n',
+    "backends/cpu/comm.cpp": '#include "backends/shm/engine.h"\n#include "platform/sdk/plugin.hpp"\n',
+    "backends/cuda/stream.cpp": "#include <cuda_runtime.h>\n#include <nccl.h>\n",
+    "backends/ascend/stream.cpp": '#include "acl/acl.h"\n',
+    "backends/cpu/comm_test.cpp": '#include "tests/processes/spawn.h"\n#include "platform/cpp/platform.hpp"\n',
+    "backends/cpu/testing/ranks.h": '#include "tests/processes/spawn.h"\n',
+    "platform/sdk/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',
+    "core/torch/device.cpp": '#include <c10/core/Device.h>\n#include "platform/cpp/platform.hpp"\n',
+    "trainer/cli/main.cpp": '#include "core/torch/device.h"\n#include "platform/cpp/platform.hpp"\n',
+    "core/torch/device.h": "#pragma once\n",
+    "tests/processes/spawn.h": '#include "backends/shm/engine.h"\n',
+}
+
+
+class CheckLayers(unittest.TestCase):
+    def run_on(self, files=()):
+        """Runs the check on CLEAN with some files added or replaced; gives the exit code and what was printed."""
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in {**CLEAN, **dict(files)}.items():
+                os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                code = check_layers.main([root])
+            return code, printed.getvalue()
+
+    def expect_refused(self, path, header, words):
+        code, printed = self.run_on(files={path: f"\n#include {header}\n"})
+        self.assertEqual(code, 1, printed)
+        self.assertIn(f"error: {path}:2: includes {header[1:-1]}: ", printed)
+        self.assertIn(words, printed)
+
+    def test_a_tree_along_the_arrows_passes(self):
+        code, printed = self.run_on()
+        self.assertEqual(code, 0, printed)
+        self.assertIn(f"{len(CLEAN)} files, 0 includes", printed)
+
+    def test_a_folder_without_sources_fails(self):
+        with tempfile.TemporaryDirectory() as root, contextlib.redirect_stderr(io.StringIO()) as printed:
+            self.assertEqual(check_layers.main([root]), 2)
+        self.assertIn("nothing was checked", printed.getvalue())
+
+    def test_platform_may_not_include_backends(self):
+        self.expect_refused("platform/loader/x.cpp", '"backends/shm/engine.h"', "platform/loader may include")
+        self.expect_refused("platform/sdk/x.hpp", '"backends/shm/engine.h"', "platform/sdk may include platform/abi")
+
+    def test_abi_may_include_nothing_else_of_the_tree(self):
+        self.expect_refused("platform/abi/x.h", '"platform/sdk/plugin.hpp"', "nothing of the tree but itself")
+
+    def test_abi_may_include_no_other_standard_header(self):
+        self.expect_refused("platform/abi/x.h", "<string>", "stddef.h and stdint.h")
+
+    def test_sdk_may_not_include_the_host_side(self):
+        self.expect_refused("platform/sdk/x.hpp", '"platform/cpp/platform.hpp"', "platform/sdk may include")
+
+    def test_backends_may_not_include_the_host_side(self):
+        self.expect_refused("backends/cpu/x.cpp", '"platform/cpp/platform.hpp"', "backends/cpu may include")
+
+    def test_backends_may_not_include_each_other(self):
+        include = '#include "../cpu/device.h"\n'
+        code, printed = self.run_on(files={"backends/cpu/device.h": "", "backends/cuda/x.cpp": include})
+        self.assertEqual(code, 1, printed)
+        self.assertIn("backends/cuda may include platform/abi, platform/sdk, backends/shm", printed)
+
+    def test_core_may_not_include_backends_trainer_or_sdk(self):
+        self.expect_refused("core/x.cpp", '"backends/shm/engine.h"', "core may include")
+        self.expect_refused("core/x.cpp", '"platform/sdk/plugin.hpp"', "core may include")
+        code, printed = self.run_on(files={"trainer/trainer.h": "", "core/x.h": '#include "trainer/trainer.h"\n'})
+        self.assertEqual(code, 1, printed)
+
+    def test_nothing_includes_tests(self):
+        self.expect_refused("trainer/x.cpp", '"tests/processes/spawn.h"', "nothing but a test includes tests")
+        self.expect_refused("backends/cpu/x.cpp", '"platform/sdk/test_host.hpp"', "nothing but a test includes tests")
+        self.expect_refused("backends/cpu/x.cpp", '"testing/ranks.h"', "nothing but a test includes tests")
+
+    def test_cuda_headers_stay_in_their_backend(self):
+        for header in ("<cuda_runtime.h>", "<cuda.h>", "<nccl.h>", '"cudnn.h"'):
+            self.expect_refused("core/x.cpp", header, "inside backends/cuda")
+            self.expect_refused("backends/ascend/x.cpp", header, "inside backends/cuda")
+
+    def test_ascend_headers_stay_in_their_backend(self):
+        for header in ("<acl/acl.h>", '"hccl/hccl.h"', "<aclnn/aclnn_base.h>"):
+            self.expect_refused("platform/loader/x.cpp", header, "inside backends/ascend")
+            self.expect_refused("backends/cuda/x.cpp", header, "inside backends/ascend")
+
+    def test_libtorch_stays_in_core_and_trainer(self):
+        for header in ("<torch/torch.h>", "<ATen/ATen.h>", "<c10/core/Device.h>"):
+            self.expect_refused("platform/cpp/x.hpp", header, "libtorch is for core and trainer")
+            self.expect_refused("backends/cpu/x.cpp", header, "libtorch is for core and trainer")
+
+    def test_public_headers_need_no_library(self):
+        self.expect_refused("platform/cpp/x.hpp", "<fmt/format.h>", "whoever includes it")
+        self.expect_refused("platform/sdk/x.hpp", "<nlohmann/json.hpp>", "whoever includes it")
+
+    def test_a_part_without_a_layer_fails(self):
+        self.expect_refused("platform/extra/x.cpp", '"platform/abi/comm.h"', "is in no layer")
+
+    def test_an_include_in_a_comment_is_not_one(self):
+        text = '/* for example\n#include "backends/shm/engine.h"\n*/\n// #include <cuda.h>\n'
+        code, printed = self.run_on(files={"core/x.cpp": text})
+        self.assertEqual(code, 0, printed)
+
+
+if __name__ == "__main__":
+    unittest.main()
