@@ -86,8 +86,9 @@ typedef struct concord_comm_table {
    * required, since 1.0 */
   concord_status (*destroy)(void* self, concord_comm comm);
 
-  /* Ends queued and running operations on every rank with ABORTED; destroy must still follow. Never waits. Threads: also
-   * while another thread is inside an operation of |comm|. (optional, default: UNIMPLEMENTED) since 1.0 */
+  /* Ends queued and running operations with ABORTED, on the calling rank or on every rank: the capability comm.abort says
+   * which; destroy must still follow. Never waits. Threads: also while another thread is inside an operation of |comm|.
+   * (optional, default: UNIMPLEMENTED) since 1.0 */
   concord_status (*abort)(void* self, concord_comm comm);
 
   /* Never waits. OK while all is well, else the first error of |comm|; its sentence is set as detail. Threads: as abort.
