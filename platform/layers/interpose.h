@@ -1,0 +1,66 @@
+// How a layer gets between host and plugin: a table of functions that lead to the layer, whose |self| is the layer, and
+// that it leaves through the table below. Written once for all slots.
+#pragma once
+
+#include <exception>
+#include <new>
+
+#include "platform/loader/host.h"
+#include "platform/loader/slots.h"
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::layers {
+
+// Runs |body|; what it throws becomes a status and a sentence. Layers check arguments with platform/sdk/checks.hpp,
+// which throws sdk::Failure.
+template <class Body>
+concord_status fence(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const sdk::Failure& failure) {
+    loader::set_error_detail(failure.what());
+    return failure.status();
+  } catch (const std::bad_alloc&) {
+    loader::set_error_detail("the host is out of memory");
+    return CONCORD_STATUS_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    loader::set_error_detail(error.what());
+    return CONCORD_STATUS_INTERNAL;
+  } catch (...) {
+    loader::set_error_detail("a layer threw something that is not an std::exception");
+    return CONCORD_STATUS_INTERNAL;
+  }
+}
+
+// A layer has:
+//   const loader::Tables& next() const;                               the tables below
+//   template <auto Member, class Next, class... Arguments>
+//   concord_status around(const Next& next, Arguments... arguments);  next() makes the call below with these arguments
+template <class Layer, auto Member, class Type = decltype(Member)>
+struct Interposed;
+
+template <class Layer, auto Member, class Table, class... Arguments>
+struct Interposed<Layer, Member, concord_status (*Table::*)(void*, Arguments...)> {
+  static concord_status call(void* self, Arguments... arguments) noexcept {
+    auto* layer = static_cast<Layer*>(self);
+    const Table& table = layer->next().template get<Table>();
+    const auto next = [&] { return (table.*Member)(table.self, arguments...); };
+    return fence([&] { return layer->template around<Member>(next, arguments...); });
+  }
+};
+
+// Tables that lead to |layer|, which must live until the process ends.
+template <class Layer>
+loader::Tables interpose(Layer* layer) {
+  loader::Tables result = layer->next();
+  result.for_each([layer]<class Table>(Table& table) {
+    table.header = {sizeof(Table), CONCORD_ABI_MAJOR, CONCORD_ABI_MINOR};
+    table.self = layer;
+    loader::TableTraits<Table>::for_each_slot([&]<auto Member>(loader::Slot<Member>) {
+      table.*Member = &Interposed<Layer, Member>::call;
+    });
+  });
+  return result;
+}
+
+}  // namespace concord::layers

@@ -1,0 +1,16 @@
+// Layers wrap the tables of a plugin in tables of their own that check, record or disturb each call. They are
+// switched on by CONCORD_LAYERS=validate,trace,fault; the first is the outermost. Where it is not set nothing is
+// wrapped.
+#pragma once
+
+#include "platform/loader/slots.h"
+
+namespace concord::layers {
+
+// Throws Error (INVALID_ARGUMENT) where CONCORD_LAYERS, or a setting of a layer that it names, makes no sense.
+void check_settings();
+
+// |tables| wrapped in the layers of CONCORD_LAYERS. What it makes lives until the process ends.
+loader::Tables wrap(const loader::Tables& tables);
+
+}  // namespace concord::layers

@@ -1,0 +1,67 @@
+// The file of the trace layer: events in Chrome's JSON format, which Perfetto and chrome://tracing open.
+//
+// One file a process: CONCORD_TRACE, or concord-trace-<pid>.json. Where another living process already writes that
+// file, or the process is a fork of one that does, -<pid> comes before the ending. Between two writes the file is
+// whole valid JSON, so that a process that ends early, even by SIGKILL, leaves a trace that can be read. Threads:
+// any. Memory: at most a buffer of kBufferBytes and one event.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace concord::layers {
+
+// |text| as a JSON string with its quotes. Bytes outside ASCII are escaped one by one, so that any input is valid.
+std::string json_string(std::string_view text);
+
+class TraceFile {
+ public:
+  static constexpr size_t kBufferBytes = 256 * 1024;
+  static constexpr std::chrono::milliseconds kFlushAfter{1000};
+
+  // |path| may be empty: the default name. Throws Error (INVALID_ARGUMENT) where it cannot be written.
+  explicit TraceFile(std::string path);
+  ~TraceFile();
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+
+  // Adds one event, a JSON object without line breaks.
+  void add(std::string_view event);
+
+  // Called by finish() before it writes, to add what is still outstanding.
+  void before_finish(std::function<void()> callback);
+  // Writes everything. Also called when the process exits.
+  void finish() noexcept;
+
+  // For fork: no lock may be held by another thread in the child, whose trace is a file of its own.
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+  void restart_in_child() noexcept;
+
+  const std::string& path() const { return path_; }
+  // Microseconds of a clock that all processes of this host share.
+  static double now();
+
+ private:
+  void open();
+  void write_buffer();  // with mutex_ held
+
+  std::mutex mutex_;
+  std::string wanted_;
+  std::string path_;
+  std::string buffer_;
+  std::vector<std::function<void()>> callbacks_;
+  std::chrono::steady_clock::time_point last_write_;
+  int descriptor_ = -1;
+  long offset_ = 0;    // where the next event goes: before the closing bracket
+  bool first_ = true;  // no event in the file yet
+};
+
+// The process's file, opened at the first call. Throws as the constructor does.
+TraceFile& trace_file();
+
+}  // namespace concord::layers

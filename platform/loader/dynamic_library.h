@@ -1,0 +1,22 @@
+// dlopen and dlsym, with their failures as sentences. A library is never unloaded: its threads and handles may live on.
+#pragma once
+
+#include <string>
+
+namespace concord::loader {
+
+class DynamicLibrary {
+ public:
+  // RTLD_NOW: what is missing is said now and not in the middle of a run. RTLD_LOCAL: plugins do not see each other.
+  // Throws Error (UNAVAILABLE) with the dynamic linker's words.
+  static DynamicLibrary open(const std::string& path);
+
+  void* symbol(const char* name) const;  // null where there is none
+  void* handle() const { return handle_; }
+
+ private:
+  explicit DynamicLibrary(void* handle) : handle_(handle) {}
+  void* handle_;
+};
+
+}  // namespace concord::loader

@@ -1,0 +1,12 @@
+// A look at a plugin's file before the dynamic linker sees it, for better words than its own, and because a file that
+// was cut short would end the process with SIGBUS.
+#pragma once
+
+#include <string>
+
+namespace concord::loader {
+
+// Why |path| cannot be a plugin for this machine; empty where nothing speaks against it.
+std::string why_not_loadable(const std::string& path);
+
+}  // namespace concord::loader

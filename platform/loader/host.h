@@ -1,0 +1,36 @@
+// The host's side of platform/abi/host.h: the sentence of a failure, the log, the settings.
+//
+// Threads: every function, any thread. The sentence belongs to the calling thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "platform/abi/host.h"
+
+namespace concord::loader {
+
+// The sentence that explains the failure the calling thread is about to return or has just seen.
+void set_error_detail(std::string_view sentence) noexcept;
+std::string take_error_detail();  // and clears it
+
+// One line on standard error, written at once so that lines of several processes do not mix:
+//   12:34:56.789 concord[4711] warn cuda: text
+// CONCORD_LOG=debug|info|warn|error says from which level on; info where it is not set.
+void log(concord_log_level level, std::string_view source, std::string_view text) noexcept;
+
+// The setting |name| ("cpu.devices"): an override, else the environment (CONCORD_CPU_DEVICES), else null.
+// Owns: the host; valid until the process ends.
+const char* config(const char* name) noexcept;
+
+// As config, but nothing where the setting is empty.
+std::optional<std::string> setting(const char* name);
+
+// Lets tests and programs answer config() without the environment; nothing takes the override away.
+void override_config(const std::string& name, std::optional<std::string> value);
+
+// The struct that a plugin is opened with; its log lines carry |source|. Never freed.
+const concord_host* make_host(std::string source);
+
+}  // namespace concord::loader
