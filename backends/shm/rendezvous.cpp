@@ -1,0 +1,438 @@
+#include "backends/shm/rendezvous.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr uint32_t kMagic = 0x434e4331;  // changes with the protocol and with the layout of the segment
+constexpr size_t kNameBytes = 32;        // of the id: the socket's name; the rest is the secret
+constexpr size_t kSecretBytes = static_cast<size_t>(kUniqueIdBytes) - kNameBytes;
+constexpr milliseconds kSlice{100};
+constexpr milliseconds kMaxBackOff{20};
+
+// What a guest says first.
+struct Hello {
+  uint32_t magic = kMagic;
+  int32_t world = 0;
+  int32_t rank = 0;
+  int32_t reserved = 0;
+  Member member;
+  std::array<unsigned char, kSecretBytes> secret{};
+};
+
+// What is said afterwards: the host offers the memory's file, a guest says that it has mapped it, the host says that
+// all have. Anything but OK, from either side, is the last word and ends the meeting for all.
+struct Verdict {
+  uint32_t magic = kMagic;
+  int32_t status = CONCORD_STATUS_OK;
+  char text[1024] = {};
+};
+
+struct Address {
+  sockaddr_un name{};
+  socklen_t length = 0;
+};
+
+Address address_of(const void* id) {
+  Address address;
+  address.name.sun_family = AF_UNIX;
+  char* out = address.name.sun_path + 1;  // a first byte of 0 makes it abstract
+  const auto* bytes = static_cast<const unsigned char*>(id);
+  size_t length = static_cast<size_t>(std::snprintf(out, 16, "concord-shm-"));
+  for (size_t i = 0; i < kNameBytes; ++i)
+    length += static_cast<size_t>(std::snprintf(out + length, 3, "%02x", bytes[i]));
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  return address;
+}
+
+FileDescriptor open_socket() {
+  FileDescriptor result(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!result.valid()) {
+    sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot open a unix socket: %s", std::strerror(errno)));
+  }
+  return result;
+}
+
+ucred credentials_of(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) credentials.uid = ~uid_t{0};
+  return credentials;
+}
+
+bool wait_readable(int socket, milliseconds at_most) {
+  pollfd entry{socket, POLLIN, 0};
+  return ::poll(&entry, 1, static_cast<int>(at_most.count())) > 0;
+}
+
+// Sends |message|, with |file| beside it unless that is negative. False where the other side is gone.
+template <class Message>
+bool send_message(int socket, const Message& message, int file = -1) {
+  iovec data{const_cast<Message*>(&message), sizeof message};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  if (file >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    cmsghdr* part = CMSG_FIRSTHDR(&header);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(part), &file, sizeof file);
+  }
+  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof message);
+}
+
+enum class Heard { kMessage, kNothing, kEnd, kGarbage };
+
+template <class Message>
+Heard receive_message(int socket, Message* out_message, FileDescriptor* out_file = nullptr) {
+  iovec data{out_message, sizeof *out_message};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  const ssize_t length = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  if (length < 0) return errno == EAGAIN || errno == EINTR ? Heard::kNothing : Heard::kEnd;
+  if (length == 0) return Heard::kEnd;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(part), sizeof number);
+    FileDescriptor file(number);  // closed here where nobody asked for it
+    if (out_file != nullptr) *out_file = std::move(file);
+  }
+  const bool whole = length == static_cast<ssize_t>(sizeof *out_message) && out_message->magic == kMagic;
+  return whole ? Heard::kMessage : Heard::kGarbage;
+}
+
+Verdict make_verdict(concord_status status, const char* text) {
+  Verdict verdict;
+  verdict.status = status;
+  sdk::write_string(verdict.text, text);
+  return verdict;
+}
+
+Member this_member() { return {this_process(), available_processors()}; }
+
+// Time that is left, and whether anybody still wants the meeting.
+class Patience {
+ public:
+  explicit Patience(const Meeting& meeting) : meeting_(meeting), end_(Clock::now() + meeting.timeout) {}
+
+  bool over() const {
+    if (meeting_.still_wanted) meeting_.still_wanted();
+    return Clock::now() >= end_;
+  }
+  milliseconds slice(milliseconds at_most = kSlice) const {
+    return std::clamp(std::chrono::ceil<milliseconds>(end_ - Clock::now()), milliseconds{0}, at_most);
+  }
+
+ private:
+  const Meeting& meeting_;
+  const Clock::time_point end_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------- host
+
+// Rank 0's side.
+class Host {
+ public:
+  explicit Host(const Meeting& meeting) : meeting_(meeting), patience_(meeting) {}
+
+  std::shared_ptr<Segment> run() {
+    listen();
+    try {
+      listen_until_all_are(Stage::kKnown);
+      listener_.close();
+      std::erase_if(guests_, [](const Guest& guest) { return guest.stage == Stage::kStranger; });
+      auto segment = offer_memory();
+      listen_until_all_are(Stage::kReady);
+      // Who has ended by now is noticed, and named, by the first operation.
+      for (const Guest& guest : guests_) send_message(guest.socket.number(), Verdict{});
+      return segment;
+    } catch (const sdk::Failure& failure) {
+      const Verdict verdict = make_verdict(failure.status(), failure.what());
+      for (const Guest& guest : guests_) send_message(guest.socket.number(), verdict);
+      throw;
+    }
+  }
+
+ private:
+  enum class Stage { kStranger, kKnown, kReady };
+  struct Guest {
+    FileDescriptor socket;
+    Stage stage = Stage::kStranger;
+    int32_t rank = -1;
+    Member member;
+  };
+
+  void listen() {
+    listener_ = open_socket();
+    const Address address = address_of(meeting_.id);
+    const auto* name = reinterpret_cast<const sockaddr*>(&address.name);
+    if (::bind(listener_.number(), name, address.length) != 0) {
+      if (errno == EADDRINUSE) {
+        sdk::invalid(
+            sdk::text("communicator '%s': another rank 0 already uses this unique id; give every rank a number "
+                      "of its own, and every communicator an id of its own",
+                      meeting_.name.c_str()));
+      }
+      sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot bind a unix socket: %s", std::strerror(errno)));
+    }
+    if (::listen(listener_.number(), meeting_.world) != 0) {
+      sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot listen on a unix socket: %s", std::strerror(errno)));
+    }
+  }
+
+  void listen_until_all_are(Stage stage) {
+    const auto there = [&](const Guest& guest) { return guest.stage >= stage; };
+    while (std::count_if(guests_.begin(), guests_.end(), there) < meeting_.world - 1) {
+      if (patience_.over()) sdk::fail(CONCORD_STATUS_TIMEOUT, describe_missing(stage));
+      poll_once();
+    }
+  }
+
+  void poll_once() {
+    std::vector<pollfd> entries{{listener_.number(), POLLIN, 0}};  // a closed listener, -1, is skipped by poll
+    for (const Guest& guest : guests_) entries.push_back({guest.socket.number(), POLLIN, 0});
+    if (::poll(entries.data(), entries.size(), static_cast<int>(patience_.slice().count())) <= 0) return;
+    for (size_t i = 0; i < guests_.size(); ++i) {
+      if (entries[i + 1].revents != 0) hear(guests_[i]);
+    }
+    std::erase_if(guests_, [](const Guest& guest) { return !guest.socket.valid(); });
+    if (entries[0].revents != 0) accept();
+  }
+
+  void accept() {
+    FileDescriptor socket(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid() || credentials_of(socket.number()).uid != ::geteuid()) return;
+    guests_.emplace_back().socket = std::move(socket);
+  }
+
+  void hear(Guest& guest) { guest.stage == Stage::kStranger ? hear_hello(guest) : hear_verdict(guest); }
+
+  void hear_hello(Guest& guest) {
+    Hello hello;
+    const Heard heard = receive_message(guest.socket.number(), &hello);
+    if (heard == Heard::kNothing) return;
+    const auto* secret = static_cast<const unsigned char*>(meeting_.id) + kNameBytes;
+    if (heard != Heard::kMessage || std::memcmp(hello.secret.data(), secret, kSecretBytes) != 0) {
+      guest.socket.close();  // a stranger
+      return;
+    }
+    guest.rank = hello.rank;
+    guest.member = hello.member;
+    check(hello, guest);
+    guest.stage = Stage::kKnown;
+  }
+
+  void check(const Hello& hello, const Guest& newcomer) const {
+    const auto who = sdk::text("communicator '%s': rank %d (pid %lld)", meeting_.name.c_str(), hello.rank,
+                               static_cast<long long>(hello.member.process.pid));
+    if (hello.world != meeting_.world) {
+      sdk::invalid(sdk::text("%s says that there are %d ranks, rank 0 (pid %d) says %d", who.c_str(), hello.world,
+                             ::getpid(), meeting_.world));
+    }
+    if (hello.rank < 1 || hello.rank >= meeting_.world) {
+      sdk::invalid(sdk::text("%s does not exist among %d ranks", who.c_str(), meeting_.world));
+    }
+    for (const Guest& guest : guests_) {
+      if (&guest != &newcomer && guest.rank == hello.rank) {
+        sdk::invalid(sdk::text("%s has the same number as pid %lld; every rank needs one of its own", who.c_str(),
+                               static_cast<long long>(guest.member.process.pid)));
+      }
+    }
+  }
+
+  void hear_verdict(Guest& guest) const {
+    Verdict verdict;
+    const Heard heard = receive_message(guest.socket.number(), &verdict);
+    if (heard == Heard::kNothing) return;
+    if (heard != Heard::kMessage) fail_lost(guest);
+    verdict.text[sizeof verdict.text - 1] = '\0';
+    if (verdict.status != CONCORD_STATUS_OK) sdk::fail(verdict.status, verdict.text);
+    guest.stage = Stage::kReady;
+  }
+
+  void tell(const Guest& guest, const Verdict& verdict, int file = -1) const {
+    if (!send_message(guest.socket.number(), verdict, file)) fail_lost(guest);
+  }
+
+  [[noreturn]] void fail_lost(const Guest& guest) const {
+    sdk::fail(CONCORD_STATUS_PEER_LOST,
+              sdk::text("communicator '%s': rank %d (pid %lld) has ended during set-up", meeting_.name.c_str(),
+                        guest.rank, static_cast<long long>(guest.member.process.pid)));
+  }
+
+  std::string describe_missing(Stage stage) const {
+    std::vector<bool> there(static_cast<size_t>(meeting_.world), false);
+    there[0] = true;
+    for (const Guest& guest : guests_) {
+      if (guest.stage >= stage) there[static_cast<size_t>(guest.rank)] = true;
+    }
+    std::string missing;
+    for (size_t r = 0; r < there.size() && missing.size() < 200; ++r) {
+      if (!there[r]) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    }
+    return sdk::text("communicator '%s': of %d ranks these have not joined within %lld ms: %s", meeting_.name.c_str(),
+                     meeting_.world, static_cast<long long>(meeting_.timeout.count()), missing.c_str());
+  }
+
+  std::shared_ptr<Segment> offer_memory() {
+    FileDescriptor file;
+    auto segment = Segment::create(meeting_.world, &file);
+    segment->member(0) = this_member();
+    for (const Guest& guest : guests_) segment->member(guest.rank) = guest.member;
+    for (const Guest& guest : guests_) tell(guest, Verdict{}, file.number());
+    return segment;
+  }
+
+  const Meeting& meeting_;
+  const Patience patience_;
+  FileDescriptor listener_;
+  std::vector<Guest> guests_;
+};
+
+// --------------------------------------------------------------------------------------------------------------- guest
+
+// The side of all other ranks.
+class Guest {
+ public:
+  explicit Guest(const Meeting& meeting) : meeting_(meeting), patience_(meeting) {}
+
+  std::shared_ptr<Segment> run() {
+    connect();
+    host_pid_ = credentials_of(socket_.number()).pid;
+    say_hello();
+    try {
+      FileDescriptor file;
+      wait_for_verdict(&file);
+      auto segment = take_memory(file);
+      send_message(socket_.number(), Verdict{});
+      wait_for_verdict(nullptr);
+      return segment;
+    } catch (const sdk::Failure& failure) {
+      send_message(socket_.number(), make_verdict(failure.status(), failure.what()));
+      throw;
+    }
+  }
+
+ private:
+  void connect() {
+    const Address address = address_of(meeting_.id);
+    const auto* name = reinterpret_cast<const sockaddr*>(&address.name);
+    milliseconds back_off{1};
+    while (true) {
+      socket_ = open_socket();
+      if (::connect(socket_.number(), name, address.length) == 0) break;
+      if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
+        sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot connect to a unix socket: %s", std::strerror(errno)));
+      }
+      if (patience_.over()) fail_no_host();
+      std::this_thread::sleep_for(patience_.slice(back_off));
+      back_off = std::min(back_off * 2, kMaxBackOff);
+    }
+    const ucred host = credentials_of(socket_.number());
+    if (host.uid != ::geteuid()) {
+      sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION,
+                sdk::text("communicator '%s': who answers for rank 0 is user %u (pid %d), this rank is user %u",
+                          meeting_.name.c_str(), host.uid, host.pid, ::geteuid()));
+    }
+  }
+
+  [[noreturn]] void fail_no_host() const {
+    sdk::fail(CONCORD_STATUS_TIMEOUT,
+              sdk::text("communicator '%s': rank %d has found no rank 0 within %lld ms; does it run on this host, with "
+                        "the same unique id, in the same network namespace?",
+                        meeting_.name.c_str(), meeting_.rank, static_cast<long long>(meeting_.timeout.count())));
+  }
+
+  void say_hello() {
+    Hello hello;
+    hello.world = meeting_.world;
+    hello.rank = meeting_.rank;
+    hello.member = this_member();
+    std::memcpy(hello.secret.data(), static_cast<const unsigned char*>(meeting_.id) + kNameBytes, kSecretBytes);
+    send_message(socket_.number(), hello);  // a host that is gone is noticed while waiting for its answer
+  }
+
+  void wait_for_verdict(FileDescriptor* out_file) {
+    while (true) {
+      if (wait_readable(socket_.number(), patience_.slice())) {
+        Verdict verdict;
+        const Heard heard = receive_message(socket_.number(), &verdict, out_file);
+        verdict.text[sizeof verdict.text - 1] = '\0';
+        if (heard == Heard::kMessage && verdict.status != CONCORD_STATUS_OK) sdk::fail(verdict.status, verdict.text);
+        if (heard == Heard::kMessage) return;
+        if (heard != Heard::kNothing) fail_lost_host();
+      }
+      if (patience_.over()) {
+        sdk::fail(
+            CONCORD_STATUS_TIMEOUT,
+            sdk::text("communicator '%s': rank %d has met rank 0 (pid %d), but not all of the %d ranks have joined "
+                      "within %lld ms",
+                      meeting_.name.c_str(), meeting_.rank, host_pid_, meeting_.world,
+                      static_cast<long long>(meeting_.timeout.count())));
+      }
+    }
+  }
+
+  std::shared_ptr<Segment> take_memory(const FileDescriptor& file) const {
+    if (!file.valid()) {
+      sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY,
+                sdk::text("communicator '%s': rank %d could not take the shared memory's file; are there too many open "
+                          "files (ulimit -n)?",
+                          meeting_.name.c_str(), meeting_.rank));
+    }
+    return Segment::adopt(file, meeting_.world);
+  }
+
+  [[noreturn]] void fail_lost_host() const {
+    if (meeting_.still_wanted) meeting_.still_wanted();
+    sdk::fail(CONCORD_STATUS_PEER_LOST, sdk::text("communicator '%s': rank 0 (pid %d) has ended during set-up",
+                                                  meeting_.name.c_str(), host_pid_));
+  }
+
+  const Meeting& meeting_;
+  const Patience patience_;
+  FileDescriptor socket_;
+  int32_t host_pid_ = 0;
+};
+
+std::shared_ptr<Segment> meet_alone() {
+  FileDescriptor file;
+  auto segment = Segment::create(1, &file);
+  segment->member(0) = this_member();
+  return segment;
+}
+
+}  // namespace
+
+std::shared_ptr<Segment> meet(const Meeting& meeting) {
+  if (meeting.world == 1) return meet_alone();
+  return meeting.rank == 0 ? Host(meeting).run() : Guest(meeting).run();
+}
+
+}  // namespace concord::shm

@@ -1,0 +1,35 @@
+// How the ranks of a communicator find each other, knowing nothing but a unique id.
+//
+// Rank 0 listens on an abstract unix socket named after the first half of the id; the others connect to it, show the
+// second half, and say who they are. When all are there, rank 0 makes the shared memory and passes it on. The kernel
+// drops the socket with its process, so nothing is left behind. A name can be seen by every user of the host, so both
+// sides check that the other is of the same user, and only who has the second half gets in.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backends/shm/communicator.h"
+#include "backends/shm/segment.h"
+
+namespace concord::shm {
+
+struct Meeting {
+  int32_t world = 0;
+  int32_t rank = 0;
+  const void* id = nullptr;  // kUniqueIdBytes bytes
+  std::string name;          // of the communicator, for messages
+  std::chrono::milliseconds timeout{};
+  // Called now and then; throws when the meeting is no longer wanted. May be empty.
+  std::function<void()> still_wanted;
+};
+
+// Waits until all ranks are there and returns the memory they share, in which every rank's process is noted. Fails,
+// with the same story on every rank that has come: INVALID_ARGUMENT where ranks disagree about the world or claim the
+// same number, PEER_LOST where one ends meanwhile, TIMEOUT naming who is missing, OUT_OF_MEMORY.
+std::shared_ptr<Segment> meet(const Meeting& meeting);
+
+}  // namespace concord::shm

@@ -1,0 +1,112 @@
+// The ranks of a communicator as one of them sees them: publishing its own progress, waiting for theirs, and the one
+// story of what went wrong.
+//
+// Waiting spins briefly, then lets other threads run, then sleeps on the rank's doorbell. Asleep it looks around ten
+// times a second: has the communicator failed, has an awaited process ended, is the time over. The first rank that sees
+// a failure writes it down for all and wakes them, so that every rank reports the same.
+//
+// Threads: one at a time, except abort(), error() and failed(), which any thread may call at any time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backends/shm/call.h"
+#include "backends/shm/segment.h"
+#include "platform/abi/status.h"
+
+namespace concord::shm {
+
+inline constexpr uint64_t kAnyNews = ~uint64_t{0};
+
+// What a rank waits for. ready() is asked often and has to be cheap.
+class Awaited {
+ public:
+  explicit Awaited(uint64_t wish) : wish_(wish) {}
+  virtual bool ready() = 0;
+  // Whether |rank| is one of those that are still missing.
+  virtual bool awaits(int32_t rank) const = 0;
+  // What peers compare their progress with before they ring: a step, or kAnyNews.
+  uint64_t wish() const { return wish_; }
+
+ protected:
+  ~Awaited() = default;
+
+ private:
+  uint64_t wish_;
+};
+
+class Team {
+ public:
+  Team(std::shared_ptr<Segment> segment, int32_t rank, std::string name, std::chrono::milliseconds timeout);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int32_t rank() const { return rank_; }
+  int32_t world() const { return world_; }
+  const std::string& name() const { return name_; }
+  const Segment& segment() const { return *segment_; }
+
+  // Begins an operation: fails with the story if the communicator has failed. Other ranks may look it up for messages.
+  void begin(const Call& call);
+  void end();
+
+  // Steps of collectives. publish() makes all that this rank has written before visible to ranks that wait for |step|.
+  void publish(uint64_t step);
+  // Waits until every rank has published |step|.
+  void wait_for_all(uint64_t step);
+
+  // Wakes |peer| if it sleeps and waits for any news.
+  void ring_for_news(int32_t peer);
+  // Waits until |awaited| is ready. Fails with PEER_LOST, TIMEOUT, or what another rank wrote down.
+  template <class Condition>
+  void wait(Condition& awaited) {
+    for (int i = 0; i < spins_; ++i) {
+      if (awaited.ready()) return;
+      relax();
+    }
+    wait_slowly(awaited);
+  }
+
+  // Writes the failure down unless there is one already, wakes everybody, and throws the one that stands.
+  [[noreturn]] void fail(concord_status status, const std::string& detail);
+  void throw_if_failed() const;
+  bool failed() const;
+
+  void abort() noexcept;
+  concord_status error(std::string* out_detail) const;
+
+ private:
+  static void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb" ::: "memory");  // 'yield' is no pause at all on most cores
+#endif
+  }
+
+  void wait_slowly(Awaited& awaited);
+  void sleep(Awaited& awaited, std::chrono::milliseconds at_most);
+  // True where |awaited| has become ready meanwhile.
+  bool look_for_lost(Awaited& awaited);
+  [[noreturn]] void time_out(const Awaited& awaited, std::chrono::milliseconds waited);
+  bool all_have_reached(uint64_t step) const;
+  void ring(int32_t rank) const;
+  void record(concord_status status, const std::string& detail) noexcept;
+  std::string whereabouts(int32_t rank) const;
+
+  const std::shared_ptr<Segment> segment_;
+  const int32_t rank_;
+  const int32_t world_;
+  const std::string name_;
+  const std::chrono::milliseconds timeout_;
+  const int64_t owner_;  // the process that may speak for this rank: not a child made by fork
+  const int spins_;
+  const int yields_;
+  Call current_;
+};
+
+}  // namespace concord::shm
