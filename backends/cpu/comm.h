@@ -1,0 +1,117 @@
+// The comm table, on the shared-memory engine of backends/shm: ranks are processes (or threads) of one host.
+//
+// An operation is a task of its stream that blocks the stream's thread until it is done on this rank; on the null
+// stream it blocks the caller. The engine wants one operation at a time, in the same order on all ranks. So each call
+// takes a turn, and operations run in the order of the calls even when they were queued on different streams.
+//
+// The first failure that concerns the ranks together is kept: the stream gets it, async_error tells it, and later calls
+// fail with the same code and sentence.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "backends/cpu/handle_table.h"
+#include "backends/cpu/parking.h"
+#include "backends/shm/communicator.h"
+#include "platform/abi/comm.h"
+
+namespace concord::cpu {
+
+class Devices;
+class Streams;
+
+// One rank of a communicator. Threads: operations one at a time; abort() and failure() from any thread at any time.
+// Shared by its handle and by its queued operations.
+class Comm : public std::enable_shared_from_this<Comm> {
+ public:
+  Comm(std::unique_ptr<shm::Communicator> engine, int32_t device, std::chrono::milliseconds timeout)
+      : engine_(std::move(engine)), device_(device), timeout_(timeout) {}
+
+  int32_t rank() const { return engine_->rank(); }
+  int32_t size() const { return engine_->size(); }
+  int32_t device() const { return device_; }
+
+  // Queues |work|(engine) in its turn on |stream|, a stream of this device.
+  template <class Work>
+  void submit(Streams& streams, concord_stream stream, Work&& work);
+
+  // Runs |work|(engine) in its turn on the calling thread, and returns what it returns.
+  template <class Work>
+  auto run(Work&& work) {
+    return run_turn(begin_turn(), work);
+  }
+
+  void abort();
+  std::optional<sdk::Failure> failure() const;
+
+  // Waits until all operations have ended, then leaves. Nothing but destruction may follow.
+  void close();
+
+ private:
+  class Turn;
+
+  template <class Work>
+  auto run_turn(uint64_t turn, Work&& work);
+  uint64_t begin_turn();
+  void await_turn(uint64_t turn);
+  sdk::Failure keep(sdk::Failure failure);  // returns the failure that was first
+
+  std::unique_ptr<shm::Communicator> engine_;
+  const int32_t device_;
+  const std::chrono::milliseconds timeout_;
+  std::atomic<uint64_t> begun_{0};
+  std::atomic<uint64_t> ended_{0};
+  std::atomic<bool> failed_{false};
+  Parking turns_;
+
+  mutable std::mutex mutex_;  // guards all below
+  std::optional<sdk::Failure> failure_;
+};
+
+class Communicators {
+ public:
+  Communicators(const Devices& devices, Streams& streams) : devices_(devices), streams_(streams) {}
+
+  int64_t unique_id_size();
+  void unique_id_create(void* out_id, int64_t bytes);
+  concord_comm init(int32_t device, int32_t world, int32_t rank, const void* id, int64_t id_bytes,
+                    const concord_comm_config* config);
+  concord_comm split(concord_comm parent, const int32_t* ranks, int32_t count, const concord_comm_config* config);
+  void destroy(concord_comm comm);
+  void abort(concord_comm comm);
+  concord_status async_error(concord_comm comm);
+  int32_t rank(concord_comm comm);
+  int32_t size(concord_comm comm);
+  int32_t supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce);
+  void all_reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
+                  concord_reduce_op reduce, concord_stream stream);
+  void reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
+              concord_reduce_op reduce, int32_t root, concord_stream stream);
+  void broadcast(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype, int32_t root,
+                 concord_stream stream);
+  void all_gather(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
+                  concord_stream stream);
+  void reduce_scatter(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
+                      concord_reduce_op reduce, concord_stream stream);
+  void all_to_all(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
+                  concord_stream stream);
+  void all_to_all_v(concord_comm comm, const void* send, const int64_t* send_counts, const int64_t* send_offsets,
+                    void* recv, const int64_t* recv_counts, const int64_t* recv_offsets, concord_dtype dtype,
+                    concord_stream stream);
+  void barrier(concord_comm comm, concord_stream stream);
+  void batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream);
+
+ private:
+  Comm& find(concord_comm comm, concord_stream stream);
+
+  const Devices& devices_;
+  Streams& streams_;
+  HandleTable<concord_comm, Comm> comms_{0xdc, "communicator"};
+};
+
+}  // namespace concord::cpu

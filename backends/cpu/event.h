@@ -1,0 +1,70 @@
+// The event table. A record is a place in a queue: the queue and the number of its tasks so far. So recording allocates
+// nothing, waits keep the record that was current when they were made, and an event can be destroyed at any time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "backends/cpu/handle_table.h"
+#include "backends/cpu/queue.h"
+#include "platform/abi/event.h"
+
+namespace concord::cpu {
+
+class Devices;
+class Streams;
+
+// A place in a queue; with no queue it is reached: nothing was recorded, or it was on the null stream.
+struct Mark {
+  std::shared_ptr<Queue> queue;
+  uint64_t ticket = 0;
+
+  bool reached() const { return queue == nullptr || queue->reached(ticket); }
+  void wait() const {
+    if (queue != nullptr) queue->wait(ticket);
+  }
+};
+
+class Event {
+ public:
+  explicit Event(bool timing) : timing_(timing) {}
+
+  void record(const std::shared_ptr<Queue>& queue);
+  Mark mark() const;
+  // Nanoseconds of the steady clock at which the newest record was reached. Throws FAILED_PRECONDITION where the event
+  // has no timing, was not recorded, or its record is not reached; |which| names it in the sentence.
+  int64_t reached_at(const char* which) const;
+
+ private:
+  using Stamp = std::atomic<int64_t>;
+
+  const bool timing_;
+  mutable std::mutex mutex_;  // guards all below
+  bool recorded_ = false;
+  Mark mark_;
+  std::shared_ptr<Stamp> stamp_;  // shared with the task that sets it
+};
+
+class Events {
+ public:
+  Events(const Devices& devices, const Streams& streams) : devices_(devices), streams_(streams) {}
+
+  concord_event create(int32_t device, uint32_t flags);
+  void destroy(concord_event event);
+  void record(concord_event event, concord_stream stream);
+  int32_t query(concord_event event);
+  void synchronize(concord_event event);
+  double elapsed(concord_event start, concord_event end);
+
+  // The newest record of |event|; throws where it is no event.
+  Mark mark_of(concord_event event) const { return events_.find(event).mark(); }
+
+ private:
+  const Devices& devices_;
+  const Streams& streams_;
+  HandleTable<concord_event, Event> events_{0xde, "event"};
+};
+
+}  // namespace concord::cpu

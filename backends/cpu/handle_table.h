@@ -1,0 +1,111 @@
+// Handles that can be checked: a number that looks like a pointer, never one. Whatever value a caller passes (garbage,
+// a handle of another kind, one that was destroyed), looking it up reads only this table's own memory. Header-only.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::cpu {
+
+// Handle is the ABI's pointer type, Object what stands behind it. A handle is tag (8 bits), generation (36), index
+// (20): an index is used again, a generation is not. The tag differs between kinds and makes the value no valid
+// address.
+//
+// Threads: any thread, any time; but who uses a handle while another thread removes it may find the object gone.
+// Owns: the table shares its objects until remove.
+template <class Handle, class Object>
+class HandleTable {
+ public:
+  HandleTable(uint8_t tag, const char* kind) : tag_(tag), kind_(kind) {}
+
+  Handle insert(std::shared_ptr<Object> object) {
+    const std::lock_guard lock(mutex_);
+    const uint64_t index = free_.empty() ? used_ : free_.back();
+    if (index >= kChunks * kChunkSlots) {
+      sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY, sdk::text("there are %lu live %ss already; destroy some", used_, kind_));
+    }
+    Slot& slot = grow_to(index);
+    slot.object = std::move(object);
+    const uint64_t handle = static_cast<uint64_t>(tag_) << 56 | (++generation_ & kGenerationMask) << kIndexBits | index;
+    slot.handle.store(handle, std::memory_order_release);
+    index == used_ ? static_cast<void>(++used_) : free_.pop_back();
+    return reinterpret_cast<Handle>(handle);
+  }
+
+  // The object; INVALID_ARGUMENT where |handle| is not live. Some nanoseconds, no lock.
+  Object& find(Handle handle) const { return *slot_of(handle).object; }
+  std::shared_ptr<Object> share(Handle handle) const { return slot_of(handle).object; }
+
+  std::shared_ptr<Object> remove(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    Slot& slot = slot_of(handle);
+    free_.push_back(reinterpret_cast<uint64_t>(handle) & kIndexMask);
+    slot.handle.store(0, std::memory_order_release);
+    return std::move(slot.object);
+  }
+
+  std::vector<std::shared_ptr<Object>> all() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<Object>> objects;
+    for (uint64_t index = 0; index < used_; ++index) {
+      const Slot& slot = (*chunks_[index / kChunkSlots].load())[index % kChunkSlots];
+      if (slot.object != nullptr) objects.push_back(slot.object);
+    }
+    return objects;
+  }
+
+ private:
+  struct Slot {
+    std::atomic<uint64_t> handle{0};  // 0 while free
+    std::shared_ptr<Object> object;
+  };
+  static constexpr uint64_t kIndexBits = 20;
+  static constexpr uint64_t kIndexMask = (1u << kIndexBits) - 1;
+  static constexpr uint64_t kGenerationMask = (uint64_t{1} << 36) - 1;
+  static constexpr uint64_t kChunkSlots = 1024;
+  static constexpr uint64_t kChunks = (kIndexMask + 1) / kChunkSlots;
+  using Chunk = std::array<Slot, kChunkSlots>;
+
+  Slot& slot_of(Handle handle) const {
+    const auto value = reinterpret_cast<uint64_t>(handle);
+    const uint64_t index = value & kIndexMask;
+    Chunk* chunk = value >> 56 == tag_ ? chunks_[index / kChunkSlots].load(std::memory_order_acquire) : nullptr;
+    if (chunk != nullptr) {
+      Slot& slot = (*chunk)[index % kChunkSlots];
+      if (slot.handle.load(std::memory_order_acquire) == value) return slot;
+    }
+    refuse(value);
+  }
+
+  [[noreturn]] void refuse(uint64_t value) const {
+    if (value == 0) sdk::invalid(sdk::text("the %s is null", kind_));
+    const char* why = value >> 56 == tag_ ? "was destroyed" : "was not made by this plugin";
+    sdk::invalid(sdk::text("%s 0x%llx is none: it %s", kind_, static_cast<unsigned long long>(value), why));
+  }
+
+  Slot& grow_to(uint64_t index) {
+    std::atomic<Chunk*>& chunk = chunks_[index / kChunkSlots];
+    if (chunk.load() == nullptr) {
+      owned_.push_back(std::make_unique<Chunk>());
+      chunk.store(owned_.back().get(), std::memory_order_release);
+    }
+    return (*chunk.load())[index % kChunkSlots];
+  }
+
+  const uint8_t tag_;
+  const char* const kind_;
+  mutable std::mutex mutex_;  // guards all below; finding reads the atomics without it
+  std::array<std::atomic<Chunk*>, kChunks> chunks_{};
+  std::vector<std::unique_ptr<Chunk>> owned_;
+  std::vector<uint64_t> free_;
+  uint64_t used_ = 0;
+  uint64_t generation_ = 0;
+};
+
+}  // namespace concord::cpu

@@ -1,0 +1,74 @@
+#include "backends/cpu/machine.h"
+
+#include <sched.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+namespace concord::cpu {
+namespace {
+
+// The number in a file that holds one, as cgroup files do; |missing| where it holds none ("max") or is not there.
+int64_t number_in(const char* path, int64_t missing) {
+  std::ifstream file(path);
+  int64_t number = 0;
+  return file >> number ? number : missing;
+}
+
+// What stands behind "|key| :" in a file of such lines; "" where the key is not there.
+std::string field_in(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, key.size(), key) != 0) continue;
+    const size_t colon = line.find(':');
+    const size_t begin = colon == std::string::npos ? colon : line.find_first_not_of(" \t", colon + 1);
+    if (begin != std::string::npos) return line.substr(begin);
+  }
+  return "";
+}
+
+int64_t physical_memory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+int64_t cgroup_limit() {
+  return std::min(number_in("/sys/fs/cgroup/memory.max", INT64_MAX),
+                  number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", INT64_MAX));
+}
+
+int64_t cgroup_usage() {
+  return std::max(number_in("/sys/fs/cgroup/memory.current", 0),
+                  number_in("/sys/fs/cgroup/memory/memory.usage_in_bytes", 0));
+}
+
+}  // namespace
+
+int64_t total_memory() { return std::min(physical_memory(), cgroup_limit()); }
+
+int64_t available_memory() {
+  const std::string kib = field_in("/proc/meminfo", "MemAvailable");
+  const int64_t machine = kib.empty() ? physical_memory() : std::strtoll(kib.c_str(), nullptr, 10) * 1024;
+  const int64_t limit = cgroup_limit();
+  return limit == INT64_MAX ? machine : std::min(machine, std::max<int64_t>(limit - cgroup_usage(), 0));
+}
+
+int32_t core_count() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
+  return static_cast<int32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));  // more cores than the set has room for
+}
+
+std::string processor_name() {
+  const std::string model = field_in("/proc/cpuinfo", "model name");
+  return model.empty() ? architecture() + " processor" : model;
+}
+
+std::string architecture() {
+  utsname names{};
+  return uname(&names) == 0 ? names.machine : "unknown";
+}
+
+}  // namespace concord::cpu

@@ -1,0 +1,80 @@
+// The cpu plugin: the default where there is no accelerator, and the reference that other backends are compared with.
+#include "platform/sdk/plugin.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "backends/cpu/comm.h"
+#include "backends/cpu/device.h"
+#include "backends/cpu/event.h"
+#include "backends/cpu/machine.h"
+#include "backends/cpu/memory.h"
+#include "backends/cpu/rng.h"
+#include "backends/cpu/settings.h"
+#include "backends/cpu/stream.h"
+
+namespace concord::cpu {
+namespace {
+
+constexpr int32_t kManyRanks = 64;
+
+const concord_capability kCapabilities[] = {
+    {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 1, "device memory is host memory"},
+    {CONCORD_CAP_MEMORY_STREAM_ORDERED, 1, nullptr},
+    {CONCORD_CAP_MEMORY_PEER_COPY, 1, nullptr},
+    {CONCORD_CAP_STREAM_NULL, 1, "runs inline, on the calling thread"},
+    {CONCORD_CAP_STREAM_PRIORITIES, 0, "the threads of all streams have the priority of the process"},
+    {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 1, nullptr},
+    {CONCORD_CAP_EVENT_TIMING, 1, "by the steady clock"},
+    {CONCORD_CAP_COMM_SPLIT, 2, nullptr},
+    {CONCORD_CAP_COMM_ABORT, 2, nullptr},
+    {CONCORD_CAP_COMM_DETERMINISTIC, 1, "sums are taken in the order of the ranks"},
+    {CONCORD_CAP_COMM_SHARED_DEVICE, 1, nullptr},
+    {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
+    {CONCORD_CAP_COMM_DETECTS_LOSS, 1, nullptr},
+    {CONCORD_CAP_COMM_DETECTS_MISMATCH, 1, nullptr},
+    {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
+    {CONCORD_CAP_COMM_BYTES, shm::bytes_per_rank(kManyRanks), "shared memory, with 64 ranks; few ranks take less"},
+};
+
+concord_core_table core_table() {
+  auto core = sdk::new_table<concord_core_table>(nullptr);
+  core.name = "cpu";
+  core.version = "0.1.0";
+  core.vendor = "any";
+  core.label = "cpu";
+  core.priority = 0;
+  core.capabilities = kCapabilities;
+  core.capability_count = std::size(kCapabilities);
+  core.torch_device_type = "cpu";
+  return core;
+}
+
+class CpuPlugin : public sdk::Plugin {
+ public:
+  CpuPlugin() {
+    add(core_table());
+    add(sdk::device_table(&devices_));
+    add(sdk::memory_table(&memory_));
+    add(sdk::stream_table(&streams_));
+    add(sdk::event_table(&events_));
+    add(sdk::comm_table(&communicators_));
+    add(sdk::rng_table(&rng_));
+  }
+
+ private:
+  const Settings settings_ = read_settings();
+  const int64_t total_memory_ = settings_.memory_limit > 0 ? std::min(settings_.memory_limit, total_memory())
+                                                           : total_memory();
+  Devices devices_{settings_.devices, total_memory_, streams_};
+  Streams streams_{devices_, events_};
+  Events events_{devices_, streams_};
+  Memory memory_{settings_.devices, total_memory_, devices_, streams_};
+  Communicators communicators_{devices_, streams_};
+  Rng rng_{streams_};
+};
+
+}  // namespace
+}  // namespace concord::cpu
+
+CONCORD_PLUGIN(concord::cpu::CpuPlugin)

@@ -1,0 +1,54 @@
+#include "backends/cpu/settings.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::cpu {
+namespace {
+
+constexpr int64_t kMostDevices = 64;
+
+int32_t parse_devices(const char* value) {
+  char* end = nullptr;
+  errno = 0;
+  const long long number = std::strtoll(value, &end, 10);
+  if (end == value || *end != '\0' || errno != 0 || number < 1 || number > kMostDevices) {
+    sdk::invalid(sdk::text("cpu.devices is \"%s\"; it takes a whole number from 1 to %lld", value,
+                           static_cast<long long>(kMostDevices)));
+  }
+  return static_cast<int32_t>(number);
+}
+
+// A whole number of bytes, or of KiB, MiB, GiB, TiB with K, M, G, T behind it.
+int64_t parse_bytes(const char* value) {
+  static constexpr char kUnits[] = "KMGT";
+  char* end = nullptr;
+  errno = 0;
+  const long long number = std::strtoll(value, &end, 10);
+  const bool is_number = end != value && errno == 0 && number > 0;
+  const char* unit = is_number && *end != '\0' ? std::strchr(kUnits, *end) : nullptr;
+  int64_t bytes = number;
+  if (unit != nullptr && __builtin_mul_overflow(bytes, int64_t{1} << (10 * (unit - kUnits + 1)), &bytes))
+    unit = nullptr;
+  if (!is_number || (*end != '\0' && (unit == nullptr || end[1] != '\0'))) {
+    sdk::invalid(
+        sdk::text("cpu.memory_limit is \"%s\"; it takes a number of bytes above 0, such as 1000000, 512M or 8G "
+                  "(K, M, G, T are powers of 1024)",
+                  value));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Settings read_settings() {
+  Settings settings;
+  if (const char* value = sdk::config("cpu.devices")) settings.devices = parse_devices(value);
+  if (const char* value = sdk::config("cpu.memory_limit")) settings.memory_limit = parse_bytes(value);
+  return settings;
+}
+
+}  // namespace concord::cpu

@@ -1,0 +1,16 @@
+// What a user may set for this backend. Read once, when the plugin is opened; a bad value is a failure of the open.
+#pragma once
+
+#include <cstdint>
+
+namespace concord::cpu {
+
+struct Settings {
+  int32_t devices = 1;       // cpu.devices: how many devices to show, 1 to 64. All are the same cores and memory
+  int64_t memory_limit = 0;  // cpu.memory_limit: bytes that one device may hand out; 0: what the machine has
+};
+
+// From the host's configuration (CONCORD_CPU_DEVICES, CONCORD_CPU_MEMORY_LIMIT). Throws INVALID_ARGUMENT.
+Settings read_settings();
+
+}  // namespace concord::cpu

@@ -1,0 +1,14 @@
+// How this backend reports what the system refuses: the call, the error's number and its words.
+#pragma once
+
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::cpu {
+
+// Throws: OUT_OF_MEMORY where the system is short of memory, threads or the like, otherwise VENDOR_ERROR.
+[[noreturn]] void fail_system(const char* doing, int error);
+
+// The exception being handled, as a failure. For work whose failure is reported later than it happens.
+sdk::Failure current_failure();
+
+}  // namespace concord::cpu
