@@ -1,0 +1,14 @@
+// The exception for settings that cannot be meant: sizes that do not divide, names that do not exist. Its text says what
+// was given, what is allowed and what to do; the program prints it and ends with exit code 2.
+#pragma once
+
+#include <stdexcept>
+
+namespace concord {
+
+class ConfigError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace concord

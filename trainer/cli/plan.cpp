@@ -1,0 +1,148 @@
+#include "trainer/cli/plan.h"
+
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "core/config_error.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int64_t kDrawnWorld = 256;  // more ranks than this make no readable picture
+constexpr int64_t kShownGroups = 8;   // groups of a kind that the table shows before it says how many more there are
+
+ordered_json group_json(const RankGroup& group) {
+  if (group.size() <= kListedGroup) return group.members();
+  ordered_json axes = ordered_json::array();
+  for (const RankGroup::Axis& axis : group.axes()) axes.push_back({{"count", axis.count}, {"stride", axis.stride}});
+  return {{"size", group.size()}, {"first", group.first()}, {"axes", axes}};
+}
+
+ordered_json all_groups_json(const RankLayout& layout, GroupKind kind) {
+  ordered_json groups = ordered_json::array();
+  for (int64_t i = 0; i < layout.group_count(kind); ++i) groups.push_back(layout.group(kind, i).members());
+  return groups;
+}
+
+// One cell of the grid: the ranks of a (dp, pp) place, tp along the line, cp as lines below each other.
+std::string cell_line(const RankLayout& layout, int64_t cp, int64_t dp, int64_t pp, size_t width) {
+  std::string line;
+  for (int64_t tp = 0; tp < layout.tp(); ++tp) line += fmt::format(" {:>{}}", layout.rank_at(tp, cp, dp, pp), width);
+  return line;
+}
+
+std::string grid(const RankLayout& layout) {
+  const size_t width = std::to_string(layout.world() - 1).size();
+  const size_t cell = static_cast<size_t>(layout.tp()) * (width + 1);
+  const size_t label = std::to_string(std::max(layout.pp(), layout.dp())).size();
+  std::string text = fmt::format("      {:{}}", "", label);
+  for (int64_t dp = 0; dp < layout.dp(); ++dp) text += fmt::format(" | {:<{}}", fmt::format("dp {}", dp), cell);
+  text += "\n";
+  for (int64_t pp = 0; pp < layout.pp(); ++pp) {
+    for (int64_t cp = 0; cp < layout.cp(); ++cp) {
+      text += cp == 0 ? fmt::format("   pp {:<{}}", pp, label) : fmt::format("      {:{}}", "", label);
+      for (int64_t dp = 0; dp < layout.dp(); ++dp) text += fmt::format(" | {:<{}}", cell_line(layout, cp, dp, pp, width), cell);
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+std::string summary(const RankLayout& layout) {
+  return fmt::format(
+      "world {} = tp {} x cp {} x dp {} x pp {}    (expert layers: etp {} x ep {} x edp {} x pp {})\norder {}, the first varies fastest{}\n",
+      layout.world(), layout.tp(), layout.cp(), layout.dp(), layout.pp(), layout.etp(), layout.ep(), layout.edp(), layout.pp(),
+      layout.order(), layout.vpp() > 1 ? fmt::format("; {} model chunks a rank", layout.vpp()) : "");
+}
+
+std::string kind_line(const RankLayout& layout, GroupKind kind) {
+  const int64_t count = layout.group_count(kind);
+  std::string text = fmt::format("  {:<19} {:>8} x {:<8}", to_string(kind), count, layout.group(kind, 0).size());
+  for (int64_t i = 0; i < std::min(count, kShownGroups); ++i) text += fmt::format(" [{}]", layout.group(kind, i).to_string());
+  if (count > kShownGroups) text += fmt::format(" ... and {} more", count - kShownGroups);
+  return text + "\n";
+}
+
+std::string rank_line(const RankLayout& layout, GroupKind kind, int64_t rank) {
+  const std::optional<RankGroup> group = layout.group_of(kind, rank);
+  if (!group) return fmt::format("  {:<19} not a member\n", to_string(kind));
+  return fmt::format("  {:<19} {:>13}  place {:<13} [{}]\n", to_string(kind), group->size(), *group->index_of(rank),
+                     group->to_string());
+}
+
+}  // namespace
+
+std::string plan_json(const RankLayout& layout, std::optional<int64_t> rank) {
+  if (!rank && layout.world() > kListedWorld) {
+    throw ConfigError(fmt::format("the groups of {} ranks are too many to list (at most {}); ask for one rank with --rank R",
+                                  layout.world(), kListedWorld));
+  }
+  ordered_json document = {{"world_size", layout.world()},
+                           {"dims",
+                            {{"tp", layout.tp()}, {"cp", layout.cp()}, {"dp", layout.dp()}, {"pp", layout.pp()},
+                             {"ep", layout.ep()}, {"etp", layout.etp()}, {"edp", layout.edp()}}},
+                           {"order", layout.order()}};
+  if (rank) document["rank"] = *rank;
+  ordered_json& groups = document["groups"];
+  for (const GroupKind kind : all_group_kinds()) {
+    const std::string name(to_string(kind));
+    if (!rank) {
+      groups[name] = all_groups_json(layout, kind);
+    } else if (const auto group = layout.group_of(kind, *rank)) {
+      groups[name] = group_json(*group);
+    } else {
+      groups[name] = nullptr;
+    }
+  }
+  return document.dump();
+}
+
+std::string plan_text(const RankLayout& layout, std::optional<int64_t> rank) {
+  std::string text = summary(layout) + "\n";
+  if (rank) {
+    const RankCoordinates at = layout.coordinates(*rank);
+    text += fmt::format("rank {}: tp {}, cp {}, dp {}, pp {}; in expert layers etp {}, ep {}, edp {}\n\n", *rank, at.tp, at.cp, at.dp,
+                        at.pp, at.etp, at.ep, at.edp);
+    text += "  group                        size\n";
+    for (const GroupKind kind : all_group_kinds()) text += rank_line(layout, kind, *rank);
+    return text;
+  }
+  if (layout.world() <= kDrawnWorld) text += grid(layout) + "\n";
+  text += "  group                 groups x size\n";
+  for (const GroupKind kind : all_group_kinds()) text += kind_line(layout, kind);
+  return text;
+}
+
+void add_plan_command(CLI::App* program) {
+  struct Arguments {
+    ParallelSizes sizes;
+    std::optional<int64_t> rank;
+    bool json = false;
+  };
+  const auto given = std::make_shared<Arguments>();
+  ParallelSizes& sizes = given->sizes;
+  CLI::App* plan = program->add_subcommand("plan", "prints the groups of a layout");
+  plan->add_option("--world_size", sizes.world, "number of ranks, up to 2^40")->required();
+  plan->add_option("--tensor_model_parallel_size", sizes.tensor, "ranks that share each layer")->capture_default_str();
+  plan->add_option("--pipeline_model_parallel_size", sizes.pipeline, "stages of the pipeline")->capture_default_str();
+  plan->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline, "model chunks a rank")
+      ->capture_default_str();
+  plan->add_option("--context_parallel_size", sizes.context, "ranks that share each sequence")->capture_default_str();
+  plan->add_option("--expert_model_parallel_size", sizes.expert, "ranks that share the experts")->capture_default_str();
+  plan->add_option("--expert_tensor_parallel_size", sizes.expert_tensor, "ranks that share each expert; 0: as tensor")
+      ->capture_default_str();
+  plan->add_option("--order", sizes.order, "axes, the fastest varying first")->capture_default_str();
+  plan->add_option("--rank", given->rank, "only the groups of this rank, for any world size");
+  plan->add_flag("--json", given->json, "one JSON document on standard output");
+  plan->callback([given] {
+    const RankLayout layout(given->sizes);
+    std::fputs((given->json ? plan_json(layout, given->rank) + "\n" : plan_text(layout, given->rank)).c_str(), stdout);
+  });
+}
+
+}  // namespace concord
