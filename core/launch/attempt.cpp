@@ -1,0 +1,207 @@
+#include "core/launch/attempt.h"
+
+#include <fmt/core.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "core/launch/process_list.h"
+
+namespace concord {
+namespace {
+
+// SIGKILL works at once, except on a process that is stuck inside the kernel (a dead network disk).
+constexpr std::chrono::seconds kKillTime{10};
+
+bool is_stop_signal(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
+
+int wait_status_of(const siginfo_t& info) {
+  if (info.si_code == CLD_EXITED) return W_EXITCODE(info.si_status, 0);
+  return W_EXITCODE(0, info.si_status) | (info.si_code == CLD_DUMPED ? WCOREFLAG : 0);
+}
+
+std::string describe(const ProcessEntry& entry) { return fmt::format("pid {} ({})", entry.pid, entry.name); }
+
+}  // namespace
+
+bool AttemptResult::succeeded() const {
+  return start_error.empty() && unkillable.empty() &&
+         std::all_of(ends.begin(), ends.end(), [](const ProcessEnd& end) { return end.wait_status == 0; });
+}
+
+Attempt::Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, std::chrono::duration<double> grace)
+    : signals_(signals), guard_(guard), relay_(relay), grace_(grace), begin_(Clock::now()) {}
+
+AttemptResult Attempt::run(int count, const std::function<ProcessCommand(int index)>& command_of) {
+  start_all(count, command_of);
+  while (phase_ != Phase::over) step();
+  OutputRelay::Deadline patience;  // for whoever reads the output: a job that was stopped does not wait for long
+  if (result_.stop_signal) patience = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace_);
+  result_.output_abandoned = !drain_output(relay_, signals_, patience);
+  relay_->detach_all();
+  return std::move(result_);
+}
+
+void Attempt::start_all(int count, const std::function<ProcessCommand(int index)>& command_of) {
+  for (int i = 0; i < count; ++i) {
+    ProcessCommand command = command_of(i);
+    command.guard_fd = guard_->fd();
+    command.guard_slot = i;
+    try {
+      StartedProcess process = start_process(command);
+      ranks_.push_back({process.pid, true});
+      relay_->attach(i, &process);
+    } catch (const std::system_error& error) {
+      guard_->forget(i);
+      result_.start_error = fmt::format("process {} of {} could not be started: {}", i + 1, count, error.what());
+      begin_killing();
+      return;
+    }
+  }
+}
+
+void Attempt::step() {
+  const OutputRelay::Waited waited = relay_->wait(signals_->fd(), deadline_);
+  if (waited.signals) handle_signals();
+  if (phase_ != Phase::over && deadline_ && Clock::now() >= *deadline_) deadline_reached();
+}
+
+void Attempt::handle_signals() {
+  for (const SignalQueue::Entry& entry : signals_->take()) {
+    if (entry.signal == SIGCHLD) {
+      collect_ended(entry.sender);
+    } else if (is_stop_signal(entry.signal)) {
+      handle_stop_signal(entry.signal);
+    } else {
+      // To the rank alone: what it has started may know nothing of SIGUSR1, and then dies of it.
+      for (const Rank& rank : ranks_) {
+        if (rank.alive) ::kill(rank.pid, entry.signal);
+      }
+    }
+  }
+}
+
+void Attempt::handle_stop_signal(int signal) {
+  const bool again = signal == SIGINT && result_.stop_signal == SIGINT;
+  if (result_.stop_signal == 0) result_.stop_signal = signal;
+  if (again || !any_alive()) {
+    if (phase_ == Phase::running || phase_ == Phase::ending) begin_killing();
+    return;
+  }
+  // No deadline: saving a checkpoint may take its time. A second Ctrl-C ends the patience.
+  asked_ = true;
+  signal_all_groups(signal);
+}
+
+// |first| is the process that the signal was about: of several that ended by now, it ended first.
+void Attempt::collect_ended(pid_t first) {
+  if (rank_of(first) < ranks_.size()) collect(P_PID, first);
+  while (collect(P_ALL, 0)) {
+  }
+  if (any_alive() || phase_ == Phase::over) return;
+  if (phase_ == Phase::running) begin_ending(0);
+  look_for_leftovers();
+}
+
+bool Attempt::collect(int id_type, pid_t pid) {
+  siginfo_t info{};
+  if (::waitid(static_cast<idtype_t>(id_type), static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+    return false;
+  if (info.si_pid == 0) return false;
+  // First the bookkeeping, then the burial: until then the number of the process, and of its group, is nobody else's.
+  const size_t index = rank_of(info.si_pid);
+  if (index < ranks_.size()) rank_ended(index, wait_status_of(info));
+  ::waitpid(info.si_pid, nullptr, 0);
+  return true;
+}
+
+void Attempt::rank_ended(size_t rank_index, int wait_status) {
+  Rank& rank = ranks_[rank_index];
+  const bool failed = wait_status != 0;
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  if (failed) signal_group(rank, phase_ == Phase::killing ? SIGKILL : SIGTERM);
+  rank.alive = false;
+  guard_->forget(static_cast<int>(rank_index));
+  if (failed && !asked_) result_.first_failure = result_.ends.size();
+  result_.ends.push_back({static_cast<int>(rank_index), rank.pid, wait_status, seconds, asked_});
+  // Where a stop was passed on already, the others have their signal, and now a time limit too.
+  if (failed && phase_ == Phase::running) begin_ending(asked_ ? 0 : SIGTERM);
+}
+
+void Attempt::begin_ending(int signal) {
+  phase_ = Phase::ending;
+  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace_);
+  if (signal == 0) return;
+  asked_ = true;
+  signal_all_groups(signal);
+}
+
+void Attempt::begin_killing() {
+  phase_ = Phase::killing;
+  deadline_ = Clock::now() + kKillTime;
+  asked_ = true;
+  signal_all_groups(SIGKILL);
+  if (!any_alive()) look_for_leftovers();
+}
+
+void Attempt::deadline_reached() {
+  if (phase_ == Phase::ending) {
+    begin_killing();
+    return;
+  }
+  for (const ProcessEntry& entry : list_processes()) {
+    if (entry.parent == ::getpid() && entry.pid != guard_->pid()) result_.unkillable.push_back(describe(entry));
+  }
+  phase_ = Phase::over;
+}
+
+// This process is the reaper of its descendants: whoever loses its parent becomes its child, so no one is out of sight.
+void Attempt::look_for_leftovers() {
+  bool found = false;
+  for (const ProcessEntry& entry : list_processes()) {
+    if (entry.parent != ::getpid() || entry.pid == guard_->pid()) continue;
+    found = true;
+    if (phase_ != Phase::killing || entry.state == 'Z') continue;
+    const std::string text = describe(entry);
+    if (std::find(result_.left.begin(), result_.left.end(), text) == result_.left.end()) result_.left.push_back(text);
+    ::kill(entry.pid, SIGKILL);
+  }
+  if (!found) phase_ = Phase::over;
+}
+
+void Attempt::signal_group(const Rank& rank, int signal) const { ::kill(-rank.pid, signal); }
+
+void Attempt::signal_all_groups(int signal) {
+  for (const Rank& rank : ranks_) {
+    if (rank.alive) signal_group(rank, signal);
+  }
+}
+
+bool Attempt::any_alive() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.alive; });
+}
+
+// ranks_.size() if |pid| is none of them.
+size_t Attempt::rank_of(pid_t pid) const {
+  const auto found =
+      std::find_if(ranks_.begin(), ranks_.end(), [pid](const Rank& rank) { return rank.alive && rank.pid == pid; });
+  return static_cast<size_t>(found - ranks_.begin());
+}
+
+bool drain_output(OutputRelay* relay, SignalQueue* signals, OutputRelay::Deadline deadline) {
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    const bool backlog = relay->has_backlog();
+    const OutputRelay::Waited waited = relay->wait(signals->fd(), backlog ? deadline : now);
+    if (!waited.anything && !backlog) return true;
+    if (!waited.anything && deadline && now >= *deadline) return false;
+    if (!waited.signals) continue;
+    for (const SignalQueue::Entry& entry : signals->take()) {
+      if (is_stop_signal(entry.signal)) return false;
+    }
+  }
+}
+
+}  // namespace concord

@@ -1,0 +1,92 @@
+// One start of all processes of this machine, watched until none of them is left.
+//
+// A process that fails (an exit code other than 0, or a signal) ends the attempt: the others, and all that they have
+// started, get SIGTERM and, when the grace time is over, SIGKILL. Where all leave with exit code 0, what they have left
+// running gets the grace time to end by itself. So an attempt ends; only a process that the kernel cannot kill is left,
+// by name.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/launch/output_relay.h"
+#include "core/launch/process_start.h"
+#include "core/launch/session_guard.h"
+#include "core/launch/signal_queue.h"
+
+namespace concord {
+
+// How one process ended.
+struct ProcessEnd {
+  int index = 0;  // among the processes of this machine
+  pid_t pid = 0;
+  int wait_status = 0;     // as waitpid gives it
+  double seconds = 0;      // since the attempt began
+  bool was_asked = false;  // a signal of the launcher's came first
+};
+
+struct AttemptResult {
+  std::vector<ProcessEnd> ends;  // in the order in which they ended
+  std::optional<size_t>
+      first_failure;              // into ends: the one that failed by itself, before the launcher ended the others
+  int stop_signal = 0;            // somebody stopped the job with this signal; 0 if nobody did
+  bool output_abandoned = false;  // nobody read the last of the output, and it was given up
+  std::string start_error;        // why a process could not be started; empty if all could
+  std::vector<std::string> left;  // "pid 12 (name)": killed after the grace time, though its rank had ended
+  std::vector<std::string> unkillable;  // "pid 12 (name)": still there long after SIGKILL
+  bool succeeded() const;
+};
+
+class Attempt {
+ public:
+  Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, std::chrono::duration<double> grace);
+
+  // Starts |count| processes and stays until they are gone. The commands' guard is filled in here.
+  AttemptResult run(int count, const std::function<ProcessCommand(int index)>& command_of);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Phase { running, ending, killing, over };
+
+  struct Rank {
+    pid_t pid = 0;
+    bool alive = false;
+  };
+
+  void start_all(int count, const std::function<ProcessCommand(int index)>& command_of);
+  void step();
+  void handle_signals();
+  void handle_stop_signal(int signal);
+  void collect_ended(pid_t first);
+  bool collect(int id_type, pid_t pid);
+  void rank_ended(size_t rank_index, int wait_status);
+  void begin_ending(int signal);
+  void begin_killing();
+  void deadline_reached();
+  void look_for_leftovers();
+  void signal_group(const Rank& rank, int signal) const;
+  void signal_all_groups(int signal);
+  bool any_alive() const;
+  size_t rank_of(pid_t pid) const;
+
+  SignalQueue* signals_;
+  SessionGuard* guard_;
+  OutputRelay* relay_;
+  std::chrono::duration<double> grace_;
+  Clock::time_point begin_;
+  Phase phase_ = Phase::running;
+  OutputRelay::Deadline deadline_;
+  bool asked_ = false;  // a signal that ends processes was sent to all of them
+  std::vector<Rank> ranks_;
+  AttemptResult result_;
+};
+
+// Writes out all that is still to be written, and reads what ended processes have left in their pipes. Waits as long as
+// the other side takes to read it, at most until |deadline|; SIGINT, SIGTERM and SIGHUP end that, too. False if some is
+// lost.
+bool drain_output(OutputRelay* relay, SignalQueue* signals, OutputRelay::Deadline deadline);
+
+}  // namespace concord

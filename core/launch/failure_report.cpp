@@ -1,0 +1,91 @@
+#include "core/launch/failure_report.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+namespace concord {
+namespace {
+
+// 0,1,2,5 -> "0-2,5"
+std::string join_ranges(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", ranks[i]);
+    if (last > i) text += fmt::format("{}{}", last == i + 1 ? ',' : '-', ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string first_failure_text(const ProcessEnd& end, int rank, const std::vector<std::string>& last_lines) {
+  std::string text =
+      fmt::format("concord launch: rank {} failed first: {}\n  pid {}, local rank {}, {:.1f} s after the start\n", rank,
+                  describe_wait_status(end.wait_status), end.pid, end.index, end.seconds);
+  if (WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL) {
+    text += "  nothing here sent SIGKILL: often the kernel does when memory runs out (see dmesg)\n";
+  }
+  if (last_lines.empty()) return text + "  it wrote nothing to standard error\n";
+  text += "  the last it wrote to standard error:\n";
+  for (const std::string& line : last_lines) text += fmt::format("    | {}\n", line);
+  return text;
+}
+
+// The other processes, those that ended alike in one line.
+std::string others_text(const AttemptResult& result, int first_rank) {
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<int>> ranks_by_text;
+  for (size_t i = 0; i < result.ends.size(); ++i) {
+    const ProcessEnd& end = result.ends[i];
+    if (i == result.first_failure) continue;
+    const std::string when = end.was_asked ? " (told to stop)" : "";
+    const std::string text = describe_wait_status(end.wait_status) + when;
+    if (ranks_by_text[text].empty()) order.push_back(text);
+    ranks_by_text[text].push_back(first_rank + end.index);
+  }
+  std::string lines;
+  for (const std::string& text : order) {
+    const std::vector<int>& ranks = ranks_by_text[text];
+    lines += fmt::format("  rank{} {}: {}\n", ranks.size() == 1 ? "" : "s", join_ranges(ranks), text);
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+std::string describe_wait_status(int status) {
+  if (WIFEXITED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
+  const int signal = WTERMSIG(status);
+  const char* words = ::sigdescr_np(signal);
+  return fmt::format("killed by {} ({}{})", signal_name(signal), words ? words : "no description",
+                     WCOREDUMP(status) ? ", core dumped" : "");
+}
+
+std::string failure_report(const AttemptResult& result, int first_rank, const std::vector<std::string>& last_lines) {
+  std::string text;
+  if (!result.start_error.empty()) text += fmt::format("concord launch: {}\n", result.start_error);
+  if (result.first_failure) {
+    const ProcessEnd& end = result.ends[*result.first_failure];
+    text += first_failure_text(end, first_rank + end.index, last_lines);
+  }
+  if (result.stop_signal) text += fmt::format("concord launch: stopped by {}\n", signal_name(result.stop_signal));
+  text += others_text(result, first_rank);
+  if (!result.unkillable.empty()) {
+    text += fmt::format("  still there after SIGKILL, stuck in the kernel: {}\n", fmt::join(result.unkillable, ", "));
+  }
+  return text;
+}
+
+}  // namespace concord

@@ -1,0 +1,74 @@
+#include "core/launch/failure_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+namespace concord {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+AttemptResult five_ranks_of_which_the_third_failed() {
+  AttemptResult result;
+  result.ends = {{1, 101, 0, 0.5, false},
+                 {2, 102, W_EXITCODE(3, 0), 1.25, false},
+                 {0, 100, SIGTERM, 1.3, true},
+                 {3, 103, SIGTERM, 1.3, true},
+                 {4, 104, SIGTERM, 1.3, true}};
+  result.first_failure = 1;
+  return result;
+}
+
+TEST(FailureReport, BeginsWithTheOneThatFailedFirst) {
+  EXPECT_EQ(failure_report(five_ranks_of_which_the_third_failed(), 8, {"one", "two"}),
+            "concord launch: rank 10 failed first: exit code 3\n"
+            "  pid 102, local rank 2, 1.2 s after the start\n"
+            "  the last it wrote to standard error:\n"
+            "    | one\n"
+            "    | two\n"
+            "  rank 9: exit code 0\n"
+            "  ranks 8,11,12: killed by SIGTERM (Terminated) (told to stop)\n");
+}
+
+TEST(FailureReport, SaysWhenNothingWasWritten) {
+  EXPECT_THAT(failure_report(five_ranks_of_which_the_third_failed(), 0, {}),
+              HasSubstr("wrote nothing to standard error"));
+}
+
+TEST(FailureReport, ListsManyRanksInRanges) {
+  AttemptResult result;
+  for (int i = 0; i < 64; ++i) result.ends.push_back({i, 100 + i, i == 5 ? SIGSEGV : SIGTERM, 1, i != 5});
+  result.first_failure = 5;
+  const std::string text = failure_report(result, 0, {});
+  EXPECT_THAT(text, StartsWith("concord launch: rank 5 failed first: killed by SIGSEGV (Segmentation fault)\n"));
+  EXPECT_THAT(text, HasSubstr("  ranks 0-4,6-63: killed by SIGTERM"));
+}
+
+TEST(FailureReport, ExplainsAKillThatNobodyHereSent) {
+  AttemptResult result;
+  result.ends = {{0, 100, SIGKILL, 1, false}};
+  result.first_failure = 0;
+  EXPECT_THAT(failure_report(result, 0, {}), HasSubstr("memory"));
+}
+
+TEST(FailureReport, ANobodysFaultStopHasNoFirstFailure) {
+  AttemptResult result;
+  result.stop_signal = SIGINT;
+  result.ends = {{0, 100, SIGINT, 1, true}, {1, 101, SIGINT, 1, true}};
+  const std::string text = failure_report(result, 0, {});
+  EXPECT_THAT(text, StartsWith("concord launch: stopped by SIGINT\n  ranks 0,1: killed by SIGINT (Interrupt)"));
+  EXPECT_THAT(text, Not(HasSubstr("failed first")));
+}
+
+TEST(FailureReport, NamesSignals) {
+  EXPECT_EQ(signal_name(SIGUSR1), "SIGUSR1");
+  EXPECT_EQ(signal_name(63), "signal 63");
+  EXPECT_EQ(describe_wait_status(W_EXITCODE(255, 0)), "exit code 255");
+  EXPECT_EQ(describe_wait_status(SIGABRT | WCOREFLAG), "killed by SIGABRT (Aborted, core dumped)");
+}
+
+}  // namespace
+}  // namespace concord

@@ -1,0 +1,46 @@
+// Starts the processes of a job on this machine and stays with them, as torchrun does: `concord launch`, `train --nproc
+// N`.
+//
+//   - Every process gets torchrun's variables (see rank_environment.h) and a session of its own. Rank 0 reads the
+//   launcher's
+//     standard input, the others nothing.
+//   - Output comes line by line with "[rank 3] " in front, standard output and standard error kept apart, or goes to a
+//   file
+//     a rank.
+//   - SIGINT, SIGTERM and SIGHUP are passed on to the processes and to all they have started, SIGUSR1 and SIGUSR2 to
+//   the
+//     processes alone. After a second SIGINT all are killed.
+//   - A process that fails ends the job: the others get SIGTERM, after the grace time SIGKILL, and the report begins
+//   with
+//     the one that failed first. With max_restarts all are started again.
+//   - Nothing is left running. On every end but one the launcher waits for, or kills, all descendants, daemons
+//   included.
+//     If the launcher itself is killed with kill -9, the kernel kills its processes and session_guard.h what they have
+//     started; it says what is out of reach. A set-user-id program sheds the kernel's part of this.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace concord {
+
+struct LaunchOptions {
+  int nproc = 1;   // on each machine
+  int nnodes = 1;  // machines; each runs its own launcher with its own node_rank
+  int node_rank = 0;
+  std::string master_addr;   // of the machine of rank 0; empty is 127.0.0.1, where nnodes is 1
+  int master_port = 0;       // 0 is any free port where nnodes is 1, else torchrun's 29500
+  int max_restarts = 0;      // how many times all processes are started again after a failure
+  double grace_seconds = 5;  // between SIGTERM and SIGKILL
+  std::string log_dir;       // rank-3.log for each rank there, instead of standard output and standard error
+  bool prefix = true;        // "[rank 3] " in front of each line
+};
+
+// Runs |command| (the program, then its arguments) until all processes have ended. Returns 0 if all of them ended with
+// exit code 0, else 1, with a report on standard error. Throws ConfigError, before anything is started, for options
+// that cannot be meant and a program that is not there. Threads: from one thread at a time; that thread must stay (the
+// kernel kills the processes when it ends). While it runs, the process's signals and all its children are the
+// launcher's, also those it did not start.
+int launch(const LaunchOptions& options, std::span<const std::string> command);
+
+}  // namespace concord

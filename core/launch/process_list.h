@@ -1,0 +1,29 @@
+// The processes of this machine, as /proc shows them to this user.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace concord {
+
+struct ProcessEntry {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  pid_t session = 0;
+  char state = '?';  // 'Z' is a zombie: it has ended and waits for its parent to notice
+  std::string name;
+};
+
+// A snapshot: a process may have come or gone by the time it is looked at. Empty where /proc cannot be read.
+std::vector<ProcessEntry> list_processes();
+
+// What /proc/<pid>/<file> holds; empty where it cannot be read.
+std::string read_process_file(pid_t pid, const char* file);
+
+// One line of /proc/<pid>/stat. The name stands in parentheses and may itself hold blanks and parentheses.
+bool parse_process_stat(std::string_view line, ProcessEntry* entry);
+
+}  // namespace concord

@@ -1,0 +1,42 @@
+// Starting one process: what is prepared before fork, what happens between fork and exec, and what comes back.
+#pragma once
+
+#include <sys/types.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/launch/unique_fd.h"
+
+namespace concord {
+
+// The file that |name| means to a shell: a path where it has a '/', else the first one on |path| ("/bin:/usr/bin").
+// Throws ConfigError with what was tried.
+std::string find_program(std::string_view name, std::string_view path);
+
+struct ProcessCommand {
+  std::string program;                   // a file, as find_program gives it
+  std::vector<std::string> arguments;    // with the program's name first
+  std::vector<std::string> environment;  // "NAME=value", all there is
+  bool takes_stdin = false;              // else it reads /dev/null
+  int guard_fd = -1;                     // see SessionGuard
+  int guard_slot = 0;
+};
+
+struct StartedProcess {
+  pid_t pid = -1;
+  UniqueFd out;  // non-blocking read ends of its standard output and standard error
+  UniqueFd err;
+};
+
+// Starts it as the leader of a session of its own (so a signal can reach all it starts, and the terminal's Ctrl-C
+// reaches the launcher alone), and so that the kernel kills it when the calling thread ends. Signals have their
+// defaults in it. Waits until exec has worked; throws std::system_error where fork or exec has not.
+StartedProcess start_process(const ProcessCommand& command);
+
+// fork() with every signal blocked in the new process, so that none reaches a handler of the old one there.
+pid_t fork_with_signals_blocked();
+
+}  // namespace concord

@@ -1,0 +1,30 @@
+// The variables that tell a process its place in the job: torchrun's names, so that a program cannot tell the
+// difference.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace concord {
+
+struct RankPlace {
+  int local_rank = 0;
+  int nproc = 1;  // on each machine
+  int node_rank = 0;
+  int nnodes = 1;
+  std::string master_addr;
+  int master_port = 0;
+  int restart_count = 0;
+  int max_restarts = 0;
+  int cores = 1;  // of this machine, as far as the launcher may use them
+
+  int rank() const { return node_rank * nproc + local_rank; }
+  int world() const { return nnodes * nproc; }
+};
+
+// |base| ("NAME=value", the launcher's own) with the variables of |place| in it. OMP_NUM_THREADS is set to an even
+// share of the cores where there are several processes and nobody has set it: all cores for each would slow all down.
+std::vector<std::string> rank_environment(std::span<const std::string> base, const RankPlace& place);
+
+}  // namespace concord

@@ -1,0 +1,106 @@
+#include "core/launch/session_guard.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "core/launch/process_list.h"
+#include "core/launch/process_start.h"
+
+namespace concord {
+namespace {
+
+constexpr int kRelease = -1;  // instead of a slot: the launcher is done, and nothing is left of it
+
+struct Message {  // shorter than PIPE_BUF, so writes do not mix
+  int slot;
+  pid_t session;  // 0: forget
+};
+
+void send(int fd, const Message& message) {
+  // A guard that is gone is no reason to stop a job: the kernel still ends the ranks with the launcher.
+  while (::write(fd, &message, sizeof message) < 0 && errno == EINTR) {
+  }
+}
+
+struct Wards {
+  std::vector<pid_t> sessions;  // by slot; 0 is none
+  std::string launch_id;
+};
+
+bool is_ward(const Wards& wards, const ProcessEntry& entry) {
+  const auto& sessions = wards.sessions;
+  if (std::find(sessions.begin(), sessions.end(), entry.session) != sessions.end()) return true;
+  const std::string variables = read_process_file(entry.pid, "environ");
+  return variables.find(wards.launch_id) != std::string::npos;
+}
+
+// True if any of them was still there.
+bool kill_wards(const Wards& wards) {
+  bool found = false;
+  for (const ProcessEntry& entry : list_processes()) {
+    if (entry.state == 'Z' || !is_ward(wards, entry)) continue;
+    found = true;
+    ::kill(entry.pid, SIGKILL);
+  }
+  return found;
+}
+
+[[noreturn]] void guard_main(int pipe_fd, Wards* wards) {
+  ::setsid();  // and every signal stays blocked: the guard ends when the launcher does, not before
+  ::prctl(PR_SET_NAME, "concord-guard");
+  // Holding nothing of the launcher's: whoever reads its output must see the end of it.
+  ::dup2(pipe_fd, 0);
+  if (::close_range(1, ~0U, 0) != 0) {
+    for (int fd = 1; fd < 65536; ++fd) ::close(fd);
+  }
+  Message messages[64];
+  for (;;) {
+    const ssize_t length = ::read(0, messages, sizeof messages);
+    if (length < 0 && errno == EINTR) continue;
+    if (length <= 0) break;
+    for (size_t i = 0; i < static_cast<size_t>(length) / sizeof(Message); ++i) {
+      if (messages[i].slot == kRelease) ::_exit(0);
+      wards->sessions[static_cast<size_t>(messages[i].slot)] = messages[i].session;
+    }
+  }
+  std::erase(wards->sessions, 0);
+  // Not a snapshot: a process listed alive may fork and die before it is looked at, and then its child was on no list.
+  // So only several looks in a row that find nothing are an answer.
+  for (int pass = 0, clean = 0; pass < 200 && clean < 3; ++pass) {
+    clean = kill_wards(*wards) ? 0 : clean + 1;
+    ::usleep(10'000);
+  }
+  ::_exit(0);
+}
+
+}  // namespace
+
+SessionGuard::SessionGuard(int slots, const std::string& launch_id) {
+  Pipe pipe = make_pipe();
+  Wards wards{std::vector<pid_t>(static_cast<size_t>(slots), 0), launch_id};
+  pid_ = fork_with_signals_blocked();
+  if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "cannot start the guard process");
+  if (pid_ == 0) guard_main(pipe.read.get(), &wards);
+  pipe_ = std::move(pipe.write);
+}
+
+SessionGuard::~SessionGuard() {
+  send(pipe_.get(), {kRelease, 0});
+  pipe_.reset();
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void SessionGuard::enter(int guard_fd, int slot) { send(guard_fd, {slot, ::getpid()}); }
+
+void SessionGuard::forget(int slot) { send(pipe_.get(), {slot, 0}); }
+
+}  // namespace concord

@@ -1,0 +1,38 @@
+// A small process that outlives a launcher that is killed with kill -9, and then kills what the ranks left behind.
+//
+// Every rank is told by the kernel to die with the launcher (PR_SET_PDEATHSIG); what it has started is not. The guard
+// finds that by two signs: each rank leads a session of its own, whose number the guard knows while the rank lives; and
+// the variable CONCORD_LAUNCH_ID, which names the launcher, is handed down to all descendants, daemons included. Out of
+// reach is only a process that has both left its session and dropped or overwritten its variables, and one of another
+// user. The guard is for kill -9 alone: on every other end the launcher itself waits for, or kills, all descendants.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "core/launch/unique_fd.h"
+
+namespace concord {
+
+class SessionGuard {
+ public:
+  SessionGuard(int slots, const std::string& launch_id);  // forks; throws std::system_error
+  ~SessionGuard();  // lets the guard go and waits for its end; it gives up after 2 s itself
+  SessionGuard(const SessionGuard&) = delete;
+  SessionGuard& operator=(const SessionGuard&) = delete;
+
+  pid_t pid() const { return pid_; }
+  int fd() const { return pipe_.get(); }
+
+  // Called by the new process itself before exec, so that no moment is uncovered. Safe after fork.
+  static void enter(int guard_fd, int slot);
+  // Called by the launcher when the leader of the session has ended: its number may soon be somebody else's.
+  void forget(int slot);
+
+ private:
+  UniqueFd pipe_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace concord

@@ -1,0 +1,50 @@
+// Which process of which job this is, as the launcher's environment variables say it.
+//
+// One pure function from variables to a value; it waits for nothing and talks to nobody. The first of these that is
+// there decides (a launcher inside another one's allocation sets the inner ones):
+//   torchrun   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT   (`concord launch` sets the same)
+//   openmpi    OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
+//   slurm      SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID SLURM_TASKS_PER_NODE SLURM_JOB_NODELIST
+//   single     none of them: a job of one process
+// MASTER_ADDR and MASTER_PORT win over what openmpi and slurm imply. A variable that is set to nothing counts as not
+// set. Settings that are partial or contradict each other throw ConfigError with their names, values and what to
+// change.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace concord {
+
+enum class JobSource { single, torchrun, slurm, openmpi };
+
+std::string_view to_string(JobSource source);
+
+struct JobEnvironment {
+  int64_t rank = 0;
+  int64_t world = 1;
+  int64_t local_rank = 0;  // among the processes of this machine
+  int64_t local_world = 1;
+  std::optional<int64_t> node_rank = 0;  // nothing where the launcher does not say (mpirun on several machines)
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;  // 0 only in a world of 1, which needs none: take any free port
+  JobSource source = JobSource::single;
+  bool agent_store = false;  // torchrun serves the store itself: rank 0 connects as a client, too
+};
+
+// The value of a variable, or nothing where it is not set.
+using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
+
+JobEnvironment read_job_environment(const EnvironmentLookup& lookup);
+JobEnvironment read_job_environment();  // from this process's own variables
+
+// "node[03-05,9],login1" -> "node03": the first machine of a list as Slurm writes it.
+std::string first_slurm_host(std::string_view node_list);
+
+// "4(x2),3" -> 4, 4, 3: how many tasks the machine |node| has; nothing past the end of the list.
+std::optional<int64_t> slurm_tasks_on_node(std::string_view tasks_per_node, int64_t node);
+
+}  // namespace concord

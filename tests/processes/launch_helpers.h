@@ -1,0 +1,67 @@
+// What the tests of `concord launch` share.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/processes/running_process.h"
+
+namespace concord::testing_processes {
+
+inline std::vector<std::string> shell(const std::string& script, const std::string& marker = "") {
+  return {"/bin/sh", "-c", script, marker};
+}
+
+// `concord launch <options> -- <command>`, running.
+class Launch {
+ public:
+  Launch(std::vector<std::string> options, const std::vector<std::string>& command,
+         const ProcessSettings& settings = {})
+      : process_(whole_command(std::move(options), command), settings) {}
+
+  RunningProcess& process() { return process_; }
+  std::string out() const { return process_.out(); }
+  std::string err() const { return process_.err(); }
+  std::vector<std::string> out_lines() const { return process_.out_lines(); }
+
+  // Waits for its end; -1 if it did not end or died of a signal.
+  int exit_code() {
+    const int status = process_.wait();
+    return status != -1 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  static std::vector<std::string> whole_command(std::vector<std::string> options,
+                                                const std::vector<std::string>& command) {
+    options.insert(options.begin(), {CONCORD_PROGRAM, "launch"});
+    if (!command.empty()) options.emplace_back("--");
+    options.insert(options.end(), command.begin(), command.end());
+    return options;
+  }
+
+  RunningProcess process_;
+};
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "concord-test-XXXXXX").string();
+    if (!mkdtemp(pattern.data())) std::abort();
+    path_ = pattern;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace concord::testing_processes
