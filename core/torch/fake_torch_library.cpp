@@ -1,0 +1,20 @@
+// What a vendor's libtorch library does when it is loaded, as far as device.cpp is concerned: it registers a device type
+// with libtorch. For device_test.cpp, in place of libtorch_cuda.so and its like.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+namespace {
+
+// One device, whose streams have their number as native handle.
+class FakeGuard : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
+ public:
+  c10::DeviceIndex deviceCount() const noexcept override { return 4; }
+  c10::Device getDevice() const override { return {type(), 0}; }
+  c10::Stream getStream(c10::Device device) const noexcept override {
+    return c10::Stream(c10::Stream::UNSAFE, device, 0x1000 + device.index());
+  }
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return reinterpret_cast<void*>(stream.id()); }
+};
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, FakeGuard)
+
+}  // namespace

@@ -1,0 +1,63 @@
+#include "core/torch/library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <filesystem>
+
+#include "platform/loader/error.h"
+
+namespace concord::torch_side {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The folder of the libtorch_cpu.so that this process uses.
+fs::path torch_folder() {
+  void* handle = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
+  if (handle == nullptr) return {};  // cannot be: this file links it
+  link_map* map = nullptr;
+  dlinfo(handle, RTLD_DI_LINKMAP, &map);
+  fs::path folder = map != nullptr ? fs::path(map->l_name).parent_path() : fs::path();
+  dlclose(handle);
+  return folder;
+}
+
+// "libtorch_npu.so" -> "torch_npu".
+std::string stem_of(const std::string& name) {
+  const size_t begin = name.starts_with("lib") ? 3 : 0;
+  return name.substr(begin, name.find(".so") - begin);
+}
+
+}  // namespace
+
+std::vector<std::string> library_places(const std::string& name, const std::string& plugin_path) {
+  if (name.find('/') != std::string::npos) return {name};
+  std::vector<std::string> places;
+  if (const fs::path torch = torch_folder(); !torch.empty()) {
+    places.push_back((torch / name).string());
+    places.push_back((torch.parent_path().parent_path() / stem_of(name) / "lib" / name).string());
+  }
+  places.push_back((fs::path(plugin_path).parent_path() / name).string());
+  places.push_back(name);
+  return places;
+}
+
+void load_library(const std::string& name, const std::string& plugin_path) {
+  std::string tried;
+  for (const std::string& place : library_places(name, plugin_path)) {
+    const bool is_file = place.find('/') != std::string::npos;
+    std::string reason = "no such file";
+    if (!is_file || fs::exists(place)) {
+      if (dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+      const char* words = dlerror();
+      reason = words != nullptr ? words : "dlopen failed without a word";
+    }
+    tried += "\n  " + place + ": " + reason;
+  }
+  throw Error(CONCORD_STATUS_UNAVAILABLE,
+              "cannot load " + name + ", which libtorch needs for this device; tried:" + tried +
+                  "\ninstall the libtorch that belongs to it, or put its folder on LD_LIBRARY_PATH");
+}
+
+}  // namespace concord::torch_side
