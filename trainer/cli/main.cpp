@@ -1,0 +1,66 @@
+// The program: one file a subcommand, put together here. What they throw ends here, once, as a sentence and an exit
+// code: 0 fine, 1 failed, 2 wrong usage.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "core/config_error.h"
+#include "platform/loader/error.h"
+#include "trainer/cli/conform.h"    // concord conform: checks a plugin against the contract
+#include "trainer/cli/launch.h"     // concord launch: starts the processes of a job
+#include "trainer/cli/plan.h"       // concord plan: the groups of a layout
+#include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
+
+namespace concord {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kWrongUsage = 2;
+
+// Names of options are in snake case, as HF has them; with '-' they mean the same. What follows "--" is not ours.
+std::vector<std::string> normalised(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (!argument.starts_with("--")) continue;
+    const size_t end = std::min(argument.find('='), argument.size());
+    for (size_t i = 2; i < end; ++i) {
+      if (argument[i] == '-') argument[i] = '_';
+    }
+  }
+  return {arguments.rbegin(), arguments.rend()};  // CLI11 takes them from the back
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Concord: one training framework for NVIDIA, Ascend and plain CPUs", "concord"};
+  app.set_version_flag("--version", "concord " CONCORD_VERSION);
+  app.require_subcommand(1);
+  app.footer("concord SUBCOMMAND --help tells more. Exit codes: 0 fine, 1 failed, 2 wrong usage.");
+  int exit_code = 0;
+  add_platforms_command(&app, &exit_code);
+  add_plan_command(&app);
+  add_launch_command(&app, &exit_code);
+  add_conform_command(&app, &exit_code);
+  try {
+    app.parse(normalised(argc, argv));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongUsage;
+  } catch (const ConfigError& error) {
+    std::fprintf(stderr, "concord: %s\n", error.what());
+    return kWrongUsage;
+  } catch (const Error& error) {  // a setting of the environment that cannot be meant is wrong usage too
+    std::fprintf(stderr, "concord: %s\n", error.what());
+    return error.call().empty() && error.status() == CONCORD_STATUS_INVALID_ARGUMENT ? kWrongUsage : kFailed;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "concord: %s\n", error.what());
+    return kFailed;
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace concord
+
+int main(int argc, char** argv) { return concord::run(argc, argv); }

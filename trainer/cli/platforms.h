@@ -1,0 +1,28 @@
+// `concord platforms`: the plugins that were found, where, what they can do, and which one would be used and why.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "platform/loader/registry.h"
+
+namespace concord {
+
+// What there is to show.
+struct PlatformsReport {
+  loader::Survey survey;
+  std::optional<loader::Choice> choice;
+  std::string no_choice;  // why there is none
+};
+
+// Opens every plugin on the path. Throws Error only where a setting makes no sense.
+PlatformsReport survey_platforms();
+
+std::string platforms_text(const PlatformsReport& report);
+std::string platforms_json(const PlatformsReport& report);  // one document
+
+// Adds the subcommand to |program|. Exit code 1 where no platform can be used.
+void add_platforms_command(CLI::App* program, int* exit_code);
+
+}  // namespace concord
