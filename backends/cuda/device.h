@@ -1,0 +1,56 @@
+// The device table over the CUDA runtime.
+//
+// The runtime is linked statically and uses each device's primary context, as libtorch's shared runtime and NCCL's own
+// do: the current device, streams, events and memory of one are valid in the others. CUDA's record of the last error is
+// the only thing each keeps for itself.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::cuda {
+
+// Makes |device| the calling thread's device while it lives. Costs one cudaGetDevice where it already is.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int32_t device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int previous_ = -1;  // -1: nothing to restore
+};
+
+class Devices {
+ public:
+  // UNAVAILABLE with the vendor's words where there is no driver or no device.
+  Devices();
+
+  int32_t count() { return count_; }
+  void info(int32_t device, concord_device_info* out_info);
+  void set_current(int32_t device);
+  int32_t get_current();
+  void synchronize(int32_t device);
+  int32_t can_access_peer(int32_t device, int32_t peer);
+  void enable_peer_access(int32_t device, int32_t peer);
+
+  // INVALID_ARGUMENT where there is no such device.
+  void check(int32_t device) const;
+
+  // Whether every device has the attribute.
+  bool all_have(cudaDeviceAttr attribute) const;
+
+ private:
+  int32_t count_ = 0;
+};
+
+// The device that work on |pointer| and |stream| belongs to: the pointer's, or the calling thread's for the null
+// stream. A process with one device asks nobody.
+int32_t device_of(const void* pointer, concord_stream stream, int32_t device_count);
+
+inline cudaStream_t vendor(concord_stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+inline cudaEvent_t vendor(concord_event event) { return reinterpret_cast<cudaEvent_t>(event); }
+
+}  // namespace concord::cuda

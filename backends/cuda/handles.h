@@ -1,0 +1,37 @@
+// The handles that a table gave out and did not take back yet. CUDA does not check what it is given, so that this is
+// what stands between a second destroy and a crash. Looked at by create and destroy alone.
+// Threads: any thread, any time.
+#pragma once
+
+#include <mutex>
+#include <unordered_set>
+
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::cuda {
+
+template <class Handle>
+class Handles {
+ public:
+  explicit Handles(const char* what) : what_(what) {}
+
+  void add(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    live_.insert(handle);
+  }
+
+  // INVALID_ARGUMENT where |handle| is null, not from create, or destroyed before.
+  void remove(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    if (live_.erase(handle) == 0) {
+      sdk::invalid(sdk::text("%p is no live %s of this plugin's create", static_cast<const void*>(handle), what_));
+    }
+  }
+
+ private:
+  const char* what_;
+  std::mutex mutex_;
+  std::unordered_set<Handle> live_;
+};
+
+}  // namespace concord::cuda

@@ -1,0 +1,28 @@
+// A kernel's shape: one thread an item, several items a thread where there are more than fit. For .cu files.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace concord::cuda {
+
+constexpr int kThreads = 256;
+
+// Launches |kernel| so that a loop from global_index() in steps of global_size() covers |items|.
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), uint64_t items, cudaStream_t stream, Arguments... arguments) {
+  constexpr uint64_t kMostBlocks = 132 * 16;  // what an H200 runs at once with 2048 threads a multiprocessor, twice
+  const uint64_t blocks = std::min<uint64_t>((items + kThreads - 1) / kThreads, kMostBlocks);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+__device__ inline uint64_t global_index() { return static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline uint64_t global_size() { return static_cast<uint64_t>(gridDim.x) * blockDim.x; }
+
+}  // namespace concord::cuda

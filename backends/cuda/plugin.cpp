@@ -1,0 +1,110 @@
+// The cuda plugin: CUDA's runtime and NCCL. This file fills the tables, nothing else.
+#include "platform/sdk/plugin.hpp"
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/comm.h"
+#include "backends/cuda/device.h"
+#include "backends/cuda/event.h"
+#include "backends/cuda/graph.h"
+#include "backends/cuda/memory.h"
+#include "backends/cuda/nccl.h"
+#include "backends/cuda/profiler.h"
+#include "backends/cuda/rng.h"
+#include "backends/cuda/stream.h"
+
+namespace concord::cuda {
+namespace {
+
+// What results obtained here are called. The build on fake/, which has no device, gives another.
+#if !defined(CONCORD_CUDA_LABEL)
+#define CONCORD_CUDA_LABEL "cuda"
+#endif
+
+constexpr const char* kTorchLibraries[] = {"libtorch_cuda.so", nullptr};
+
+// NCCL before 2.30 refuses two ranks on one device, unless it takes them for ranks of different hosts.
+concord_capability shared_device() {
+  if (std::getenv("NCCL_HOSTID") != nullptr) {
+    return {CONCORD_CAP_COMM_SHARED_DEVICE, 1, "NCCL_HOSTID is set: give each process another value"};
+  }
+  return {CONCORD_CAP_COMM_SHARED_DEVICE, 0,
+          "NCCL wants a device a rank; for tests, start each process with another NCCL_HOSTID"};
+}
+
+std::vector<concord_capability> capabilities(const Devices& devices) {
+  const bool pools = devices.all_have(cudaDevAttrMemoryPoolsSupported);
+  return {
+      {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 0, "device memory is not mapped into the host"},
+      {CONCORD_CAP_MEMORY_STREAM_ORDERED, pools ? 1 : 0, pools ? nullptr : "a device has no memory pools"},
+      {CONCORD_CAP_MEMORY_PEER_COPY, 1, nullptr},
+      {CONCORD_CAP_STREAM_NULL, 1, "the default stream of the calling thread's device"},
+      {CONCORD_CAP_STREAM_PRIORITIES, 1, nullptr},
+      {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 1, nullptr},
+      {CONCORD_CAP_EVENT_TIMING, 1, nullptr},
+      {CONCORD_CAP_COMM_SPLIT, 2, nullptr},
+      {CONCORD_CAP_COMM_ABORT, 1,
+       "NCCL aborts the caller's rank alone: it gets ABORTED, its peers see a lost peer or their timeout"},
+      {CONCORD_CAP_COMM_DETERMINISTIC, 0, "the order of the sum is NCCL's choice of algorithm"},
+      shared_device(),
+      {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
+      {CONCORD_CAP_COMM_DETECTS_LOSS, 0,
+       "NCCL sees a closed connection (then PEER_LOST), but not over NVLink or shared memory (then TIMEOUT)"},
+      {CONCORD_CAP_COMM_DETECTS_MISMATCH, 0, "NCCL does not compare the ranks' calls"},
+      {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
+      {CONCORD_CAP_COMM_BYTES, 0, "NCCL decides by topology and does not tell"},
+  };
+}
+
+class CudaPlugin : public sdk::Plugin {
+ public:
+  CudaPlugin() {
+    add(core());
+    add(sdk::device_table(&devices_));
+    add(sdk::memory_table(&memory_));
+    add(sdk::stream_table(&streams_));
+    add(sdk::event_table(&events_));
+    add(sdk::comm_table(&communicators_));
+    add(sdk::rng_table(&rng_));
+    add(CONCORD_GRAPH_TABLE, graph_table(&graphs_));
+    add(CONCORD_PROFILER_TABLE, profiler_table(&profiler_));
+    sdk::log(CONCORD_LOG_DEBUG,
+             sdk::text("cuda: NCCL %s from %s", version_text(nccl_.version).c_str(), nccl_.path.c_str()));
+  }
+
+ private:
+  concord_core_table core() {
+    auto table = sdk::new_table<concord_core_table>(this);
+    table.name = "cuda";
+    table.version = version_.c_str();
+    table.vendor = "NVIDIA";
+    table.label = CONCORD_CUDA_LABEL;
+    table.priority = 100;
+    table.capabilities = capabilities_.data();
+    table.capability_count = static_cast<int64_t>(capabilities_.size());
+    table.torch_device_type = "cuda";
+    table.torch_libraries = kTorchLibraries;
+    table.visible_devices_variable = "CUDA_VISIBLE_DEVICES";
+    return table;
+  }
+
+  Devices devices_;  // first: without a device there is no reason to look for NCCL
+  const Nccl nccl_ = load_nccl();
+  const std::string version_ = sdk::text("0.1.0 (CUDA %d.%d, NCCL %s)", CUDART_VERSION / 1000,
+                                         CUDART_VERSION / 10 % 100, version_text(nccl_.version).c_str());
+  const std::vector<concord_capability> capabilities_ = cuda::capabilities(devices_);
+  Memory memory_{devices_};
+  Communicators communicators_{devices_, memory_, nccl_};
+  Streams streams_{devices_, communicators_};
+  Events events_{devices_};
+  Rng rng_{devices_};
+  Graphs graphs_{communicators_};
+  Profiler profiler_;
+};
+
+}  // namespace
+}  // namespace concord::cuda
+
+CONCORD_PLUGIN(concord::cuda::CudaPlugin)

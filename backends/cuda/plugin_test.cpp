@@ -1,0 +1,223 @@
+// Devices, memory, streams, events, random numbers, graphs and the profiler through the C tables, on the fake CUDA.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "backends/cuda/fake/testing.h"
+#include "platform/sdk/philox.hpp"
+
+namespace concord::cuda {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::string& detail() { return sdk::TestHost::detail(); }
+
+template <class Table>
+const Table& extension(const char* name) {
+  const concord_plugin* plugin = fake_host().plugin();
+  return *reinterpret_cast<const Table*>(plugin->find_table(plugin->self, name));
+}
+
+TEST(CudaPlugin, NamesItselfItsLibtorchSideAndItsVersions) {
+  const concord_core_table& core = fake_host().core();
+  EXPECT_STREQ(core.name, "cuda");
+  EXPECT_STREQ(core.label, "sim-cuda");
+  EXPECT_EQ(core.priority, 100);
+  EXPECT_STREQ(core.torch_device_type, "cuda");
+  EXPECT_EQ(core.torch_device_name, nullptr);
+  EXPECT_STREQ(core.torch_libraries[0], "libtorch_cuda.so");
+  EXPECT_EQ(core.torch_libraries[1], nullptr);
+  EXPECT_STREQ(core.visible_devices_variable, "CUDA_VISIBLE_DEVICES");
+  EXPECT_THAT(core.version, HasSubstr("NCCL 2."));
+}
+
+TEST(CudaPlugin, EveryCapabilityItDoesNotHaveSaysWhy) {
+  const concord_core_table& core = fake_host().core();
+  std::map<std::string, int64_t> listed;
+  for (int64_t i = 0; i < core.capability_count; ++i) {
+    const concord_capability& capability = core.capabilities[i];
+    EXPECT_TRUE(listed.emplace(capability.name, capability.value).second) << capability.name << " is listed twice";
+    if (capability.value == 0) {
+      EXPECT_NE(capability.note, nullptr) << capability.name;
+    }
+  }
+  EXPECT_EQ(listed.size(), 16U);
+  EXPECT_EQ(listed[CONCORD_CAP_COMM_TIMEOUT], 1);
+  EXPECT_EQ(listed[CONCORD_CAP_COMM_SPLIT], 2);
+}
+
+TEST(CudaDevice, InfoHasNameArchitectureAndALowerCasePciId) {
+  const auto& device = fake_host().device();
+  concord_device_info info{};
+  info.struct_size = sizeof info;
+  ASSERT_TRUE(ok(device.info(device.self, 0, &info)));
+  EXPECT_STREQ(info.name, "fake device");
+  EXPECT_STREQ(info.architecture, "sm_90");
+  EXPECT_STREQ(info.pci_bus_id, "0000:0a:00.0");
+  EXPECT_EQ(device.info(device.self, 7, &info), CONCORD_STATUS_INVALID_ARGUMENT);
+  EXPECT_THAT(detail(), HasSubstr("device 7 does not exist; there are 2"));
+}
+
+TEST(CudaDevice, WorkForAnotherDeviceLeavesTheCurrentOneAlone) {
+  const auto& device = fake_host().device();
+  const auto& memory = fake_host().memory();
+  ASSERT_TRUE(ok(device.set_current(device.self, 0)));
+  void* pointer = nullptr;
+  ASSERT_TRUE(ok(memory.allocate(memory.self, 1, 64, &pointer)));
+  concord_pointer_info info{sizeof info, 0, 0, 0};
+  ASSERT_TRUE(ok(memory.describe_pointer(memory.self, static_cast<char*>(pointer) + 10, &info)));
+  EXPECT_EQ(info.kind, CONCORD_MEMORY_DEVICE);
+  EXPECT_EQ(info.device, 1);
+  int32_t current = -1;
+  ASSERT_TRUE(ok(device.get_current(device.self, &current)));
+  EXPECT_EQ(current, 0);
+  EXPECT_EQ(memory.release(memory.self, 0, pointer), CONCORD_STATUS_INVALID_ARGUMENT) << "it is of device 1";
+  EXPECT_TRUE(ok(memory.release(memory.self, 1, pointer)));
+  EXPECT_EQ(memory.release(memory.self, 1, pointer), CONCORD_STATUS_INVALID_ARGUMENT) << "it was released";
+}
+
+TEST(CudaDevice, PeerAccessThatIsOnAlreadyIsFine) {
+  const auto& device = fake_host().device();
+  EXPECT_TRUE(ok(device.enable_peer_access(device.self, 0, 1)));
+  EXPECT_TRUE(ok(device.enable_peer_access(device.self, 0, 0)));
+}
+
+TEST(CudaMemory, ExhaustedSaysWhatWasAskedAndWhatIsFree) {
+  const auto& memory = fake_host().memory();
+  void* pointer = &pointer;
+  EXPECT_EQ(memory.allocate(memory.self, 0, int64_t{1} << 40, &pointer), CONCORD_STATUS_OUT_OF_MEMORY);
+  EXPECT_EQ(pointer, nullptr);
+  EXPECT_THAT(detail(), HasSubstr("cudaMalloc failed with 2, cudaErrorMemoryAllocation: out of memory"));
+  EXPECT_THAT(detail(), HasSubstr("asked for 1099511627776 bytes on device 0"));
+}
+
+TEST(CudaMemory, CopiesBetweenHostBuffersKeepTheirPlaceInTheStream) {
+  const auto& memory = fake_host().memory();
+  const auto& stream = fake_host().stream();
+  concord_stream queue = nullptr;
+  ASSERT_TRUE(ok(stream.create(stream.self, 0, 0, &queue)));
+  static std::atomic<bool> open;
+  open = false;
+  const auto gate = [](void*) {
+    while (!open) std::this_thread::yield();
+  };
+  ASSERT_TRUE(ok(stream.launch_host(stream.self, queue, gate, nullptr)));
+  const int from = 7;
+  int to = 0;
+  ASSERT_TRUE(ok(memory.copy_on_stream(memory.self, &to, &from, sizeof to, CONCORD_COPY_HOST_TO_HOST, queue)));
+  EXPECT_EQ(to, 0);
+  open = true;
+  ASSERT_TRUE(ok(stream.synchronize(stream.self, queue)));
+  EXPECT_EQ(to, 7);
+  EXPECT_TRUE(ok(stream.destroy(stream.self, queue)));
+}
+
+TEST(CudaMemory, StreamOrderedMemoryIsFilledCopiedAndReleasedInOrder) {
+  const auto& memory = fake_host().memory();
+  const auto& stream = fake_host().stream();
+  concord_stream queue = nullptr;
+  ASSERT_TRUE(ok(stream.create(stream.self, 0, -9, &queue)));
+  void* device = nullptr;
+  void* host = nullptr;
+  ASSERT_TRUE(ok(memory.allocate_on_stream(memory.self, 0, 4, queue, &device)));
+  ASSERT_TRUE(ok(memory.allocate_host(memory.self, 4, &host)));
+  ASSERT_TRUE(ok(memory.fill_on_stream(memory.self, device, 0x1ab, 4, queue)));
+  ASSERT_TRUE(ok(memory.copy_on_stream(memory.self, host, device, 4, CONCORD_COPY_DEVICE_TO_HOST, queue)));
+  ASSERT_TRUE(ok(memory.release_on_stream(memory.self, 0, device, queue)));
+  ASSERT_TRUE(ok(stream.synchronize(stream.self, queue)));
+  EXPECT_EQ(std::memcmp(host, "\xab\xab\xab\xab", 4), 0);
+  EXPECT_TRUE(ok(memory.release_host(memory.self, host)));
+  EXPECT_EQ(memory.release_host(memory.self, host), CONCORD_STATUS_INVALID_ARGUMENT);
+  EXPECT_TRUE(ok(stream.destroy(stream.self, queue)));
+}
+
+TEST(CudaStream, ASecondDestroyIsRefused) {
+  const auto& stream = fake_host().stream();
+  concord_stream queue = nullptr;
+  ASSERT_TRUE(ok(stream.create(stream.self, 0, 0, &queue)));
+  EXPECT_TRUE(ok(stream.destroy(stream.self, queue)));
+  EXPECT_EQ(stream.destroy(stream.self, queue), CONCORD_STATUS_INVALID_ARGUMENT);
+  EXPECT_THAT(detail(), HasSubstr("is no live stream"));
+  EXPECT_EQ(stream.destroy(stream.self, nullptr), CONCORD_STATUS_INVALID_ARGUMENT);
+}
+
+TEST(CudaEvent, ElapsedNeedsTimingRecordsAndTheirEnd) {
+  const auto& event = fake_host().event();
+  concord_event plain = nullptr;
+  concord_event timed = nullptr;
+  ASSERT_TRUE(ok(event.create(event.self, 0, 0, &plain)));
+  ASSERT_TRUE(ok(event.create(event.self, 0, CONCORD_EVENT_TIMING, &timed)));
+  double milliseconds = 0;
+  EXPECT_EQ(event.elapsed(event.self, timed, timed, &milliseconds), CONCORD_STATUS_FAILED_PRECONDITION);
+  ASSERT_TRUE(ok(event.record(event.self, timed, nullptr)));
+  ASSERT_TRUE(ok(event.record(event.self, plain, nullptr)));
+  ASSERT_TRUE(ok(event.synchronize(event.self, plain)));
+  EXPECT_TRUE(ok(event.elapsed(event.self, timed, timed, &milliseconds)));
+  EXPECT_EQ(event.elapsed(event.self, plain, timed, &milliseconds), CONCORD_STATUS_FAILED_PRECONDITION);
+  EXPECT_THAT(detail(), HasSubstr("CONCORD_EVENT_TIMING"));
+  EXPECT_EQ(event.create(event.self, 0, 0x80, &plain), CONCORD_STATUS_INVALID_ARGUMENT);
+  EXPECT_TRUE(ok(event.destroy(event.self, timed)));
+  EXPECT_EQ(event.destroy(event.self, timed), CONCORD_STATUS_INVALID_ARGUMENT);
+}
+
+TEST(CudaRng, FillsWhatPhiloxDefines) {
+  const auto& rng = fake_host().rng();
+  DeviceArray<float> values(std::vector<float>(5, 0.0f));
+  concord_rng_request request{};
+  request.struct_size = sizeof request;
+  request.kind = CONCORD_RNG_NORMAL;
+  request.dtype = CONCORD_DTYPE_F32;
+  request.destination = values.data();
+  request.count = 5;
+  request.key = 42;
+  request.offset = 3;
+  request.high = 2.0;
+  ASSERT_TRUE(ok(rng.fill(rng.self, &request, nullptr)));
+  ASSERT_TRUE(ok(fake_host().stream().synchronize(fake_host().stream().self, nullptr)));
+  for (uint64_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(values.values()[i], sdk::value_at(sdk::NormalF32(0.0, 2.0), 42, 0, 3 + i));
+  }
+  request.dtype = CONCORD_DTYPE_I8;
+  EXPECT_EQ(rng.fill(rng.self, &request, nullptr), CONCORD_STATUS_INVALID_ARGUMENT);
+}
+
+TEST(CudaGraph, CapturesOnceAndRunsAtEachLaunch) {
+  const auto& graph = extension<concord_graph_table>(CONCORD_GRAPH_TABLE);
+  const auto& stream = fake_host().stream();
+  concord_stream queue = nullptr;
+  concord_graph captured = nullptr;
+  static std::atomic<int> runs;
+  runs = 0;
+  ASSERT_TRUE(ok(stream.create(stream.self, 0, 0, &queue)));
+  ASSERT_TRUE(ok(graph.begin_capture(graph.self, queue)));
+  ASSERT_TRUE(ok(stream.launch_host(
+      stream.self, queue, [](void*) { ++runs; }, nullptr)));
+  ASSERT_TRUE(ok(graph.end_capture(graph.self, queue, &captured)));
+  EXPECT_EQ(runs, 0);
+  ASSERT_TRUE(ok(graph.launch(graph.self, captured, queue)));
+  ASSERT_TRUE(ok(graph.launch(graph.self, captured, queue)));
+  ASSERT_TRUE(ok(stream.synchronize(stream.self, queue)));
+  EXPECT_EQ(runs, 2);
+  EXPECT_TRUE(ok(graph.destroy(graph.self, captured)));
+  EXPECT_EQ(graph.destroy(graph.self, captured), CONCORD_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(graph.begin_capture(graph.self, nullptr), CONCORD_STATUS_INVALID_ARGUMENT);
+  EXPECT_TRUE(ok(stream.destroy(stream.self, queue)));
+}
+
+TEST(CudaProfiler, APopWithoutAPushIsRefused) {
+  const auto& profiler = extension<concord_profiler_table>(CONCORD_PROFILER_TABLE);
+  EXPECT_TRUE(ok(profiler.range_push(profiler.self, "step")));
+  EXPECT_TRUE(ok(profiler.mark(profiler.self, "here")));
+  EXPECT_TRUE(ok(profiler.range_pop(profiler.self)));
+  EXPECT_EQ(profiler.range_pop(profiler.self), CONCORD_STATUS_FAILED_PRECONDITION);
+  EXPECT_EQ(profiler.range_push(profiler.self, nullptr), CONCORD_STATUS_INVALID_ARGUMENT);
+  EXPECT_TRUE(ok(profiler.start(profiler.self)));
+  EXPECT_TRUE(ok(profiler.stop(profiler.self)));
+}
+
+}  // namespace
+}  // namespace concord::cuda

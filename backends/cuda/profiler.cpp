@@ -1,0 +1,48 @@
+#include "backends/cuda/profiler.h"
+
+#include <cuda_profiler_api.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include "backends/cuda/status.h"
+#include "platform/sdk/checks.hpp"
+
+namespace concord::cuda {
+namespace {
+
+// NVTX does not tell whether a pop met a push when no profiler is there, so that the depth is counted here.
+thread_local int64_t open_ranges = 0;
+
+}  // namespace
+
+concord_profiler_table profiler_table(Profiler* profiler) {
+  auto table = sdk::new_table<concord_profiler_table>(profiler);
+  table.range_push = &sdk::Slot<&Profiler::range_push>::call;
+  table.range_pop = &sdk::Slot<&Profiler::range_pop>::call;
+  table.mark = &sdk::Slot<&Profiler::mark>::call;
+  table.start = &sdk::Slot<&Profiler::start>::call;
+  table.stop = &sdk::Slot<&Profiler::stop>::call;
+  return table;
+}
+
+void Profiler::range_push(const char* name) {
+  sdk::check_not_null(name, "name");
+  nvtxRangePushA(name);
+  ++open_ranges;
+}
+
+void Profiler::range_pop() {
+  if (open_ranges == 0) sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION, "range_pop: this thread has no open range");
+  nvtxRangePop();
+  --open_ranges;
+}
+
+void Profiler::mark(const char* name) {
+  sdk::check_not_null(name, "name");
+  nvtxMarkA(name);
+}
+
+void Profiler::start() { check_cuda(cudaProfilerStart(), "cudaProfilerStart"); }
+
+void Profiler::stop() { check_cuda(cudaProfilerStop(), "cudaProfilerStop"); }
+
+}  // namespace concord::cuda

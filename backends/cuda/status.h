@@ -1,0 +1,39 @@
+// CUDA's result codes as the ABI's: what a failure is called and what it says.
+//
+// Every sentence has the vendor's call, the code's number and name, and the vendor's words. A code that is not known
+// here is VENDOR_ERROR, never success.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::cuda {
+
+concord_status status_of(cudaError_t error);
+
+// "cudaMalloc failed with 2, cudaErrorMemoryAllocation: out of memory".
+std::string describe(cudaError_t error, const char* call);
+
+// Throws where |error| is not success, and clears CUDA's record of it: a later launch must not be blamed for it. An
+// error that has broken the context comes back by itself at every call. |context| is added to the sentence.
+[[noreturn]] void fail_cuda(cudaError_t error, const char* call, const std::string& context = {});
+
+inline void check_cuda(cudaError_t error, const char* call) {
+  if (error != cudaSuccess) [[unlikely]]
+    fail_cuda(error, call);
+}
+
+// For query: true when done, false when not yet. Anything else throws.
+inline bool check_ready(cudaError_t error, const char* call) {
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check_cuda(error, call);
+  return true;
+}
+
+}  // namespace concord::cuda
