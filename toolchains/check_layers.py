@@ -49,7 +49,7 @@ def part_of(path):
 
 
 def is_test(path):
-    """Tests and their helpers: below tests/, a folder testing/ or fake/, a backend's device/; named x_test.* or test_x.*."""
+    """Tests and helpers: below tests/, a folder testing/ or fake/, a backend's device/; or named x_test.* or test_x.*."""
     folder, name = os.path.split(path)
     return (path.startswith("tests/") or re.match(r"backends/\w+/device/", path)
             or {"testing", "fake"} & set(folder.split("/")) or name.startswith("test_")

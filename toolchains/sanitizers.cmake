@@ -1,5 +1,5 @@
-# CONCORD_SANITIZE=address (with undefined) or thread, for every target of the build. With little optimisation: at -O3 a file
-# under address and undefined takes GCC a minute (seen: 67 s; with -O0 8 s), and the findings are the same.
+# CONCORD_SANITIZE=address (with undefined) or thread, for every target of the build. With little optimisation: at -O3 a
+# file under address and undefined takes GCC a minute (seen: 67 s; with -O0 8 s), and the findings are the same.
 if(CONCORD_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O0)
   add_link_options(-fsanitize=address,undefined)

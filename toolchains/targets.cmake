@@ -46,7 +46,8 @@ function(concord_test name)
   include(GoogleTest)
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main concord_build_flags)
+  target_link_libraries(${name} PRIVATE
+    ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main concord_build_flags)
   if(CONCORD_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)  # what is tested is optimised; optimising the test is lost time
   endif()

@@ -27,8 +27,8 @@ function(concord_find_torch)
   endif()
   foreach(file IN ITEMS include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
     if(NOT EXISTS "${folder}/${file}")
-      message(FATAL_ERROR "CONCORD_TORCH is '${folder}', but there is no ${file} in it; it has to be the folder 'torch' "
-        "of an installed wheel: python3 -c 'import torch; print(torch.__path__[0])'")
+      message(FATAL_ERROR "CONCORD_TORCH is '${folder}', but there is no ${file} in it; it has to be the folder "
+        "'torch' of an installed wheel: python3 -c 'import torch; print(torch.__path__[0])'")
     endif()
   endforeach()
   concord_torch_version("${folder}" version)
