@@ -119,7 +119,7 @@ void queued_copies_move_every_byte(Context& t) {
     HostMemory source(t, bytes + 1);
     HostMemory target(t, bytes + 1);
     const Bytes wanted = pattern(bytes, 5);
-    std::memcpy(source.get(), wanted.data(), wanted.size());
+    if (bytes > 0) std::memcpy(source.get(), wanted.data(), wanted.size());  // an empty vector's data() may be null
     Guarded first(t, bytes, 1);
     Guarded second(t, bytes, 0);
     copy_async(t, first.get(), source.get(), bytes, CONCORD_COPY_HOST_TO_DEVICE, stream.get());

@@ -110,8 +110,7 @@ class Batch {
     Context& t = t_;
     std::vector<concord_p2p_item> items = items_;
     CHECK_OK(t.comms().batch_p2p(t.comms().self, comm_, items.data(), static_cast<int64_t>(items.size()), stream));
-    std::memset(static_cast<void*>(items.data()), 0x77,
-                items.size() * sizeof items[0]);  // read before the call returned
+    items.assign(items.size(), concord_p2p_item{99, 99, nullptr, -1, 99, 99});  // it was read before the call returned
   }
 
   void check() {
