@@ -63,7 +63,7 @@ TEST(BadFiles, ElfHeaderCutShortIsSaidSo) {
 TEST(BadFiles, ElfFileCutShortAnywhereNeverReachesTheDynamicLinker) {
   ScratchFolder folder;
   const std::string whole = test::read_file(plugin_path("sample"));
-  for (const size_t size : {size_t{70}, size_t{600}, whole.size() / 4, whole.size() / 2}) {
+  for (const size_t size : {size_t{70}, size_t{600}, whole.size() / 4, whole.size() / 2, whole.size() - 1}) {
     const std::string path = folder.write("libconcord_" + std::to_string(size) + ".so", whole.substr(0, size));
     EXPECT_THAT(why_not(path), HasSubstr("cut short: it has " + std::to_string(size) + " bytes"));
   }
