@@ -124,13 +124,16 @@ struct Judgement {
   std::string reason;
 };
 
-Judgement judge(const Mutant& mutant, const Outcomes& healthy, const Outcomes& outcomes) {
+// |verified|: there is an expectations file, so that a test the mutant skips has failed if the file does not list it.
+Judgement judge(const Mutant& mutant, const Outcomes& healthy, const Outcomes& outcomes, bool verified) {
   const std::vector<std::string> meant = matching(outcomes, mutant.meant);
   const std::vector<std::string> control = matching(outcomes, mutant.control);
   if (meant.empty() || control.empty()) return {Verdict::kSurvived, "a pattern of the table matches no test"};
   for (const std::string& name : meant) {
     if (healthy.at(name).status == "skip")
       return {Verdict::kDoesNotApply, name + " is skipped: " + healthy.at(name).reason};
+    if (!verified && outcomes.at(name).status == "skip")
+      return {Verdict::kDoesNotApply, name + " is declared unsupported, which only expectations can find fault with"};
     if (outcomes.at(name).status != "fail")
       return {Verdict::kSurvived, name + " did not fail: " + outcomes.at(name).status};
   }
@@ -192,7 +195,8 @@ class Run {
     Judgement judgement;
     try {
       const std::string filter = whole(std::string(mutant.meant) + "|" + mutant.control);
-      judgement = judge(mutant, healthy_, run_kit(options_, mutant.name, filter, !is_long(mutant)));
+      const Outcomes outcomes = run_kit(options_, mutant.name, filter, !is_long(mutant));
+      judgement = judge(mutant, healthy_, outcomes, options_.expectations != "none");
     } catch (const std::exception& error) {
       judgement = {Verdict::kSurvived, error.what()};
     }
@@ -219,12 +223,9 @@ class Run {
 
 Options parse(int argc, char** argv) {
   Options options;
-  const std::map<std::string, std::string*> texts = {{"--conform", &options.conform},
-                                                     {"--mutant", &options.mutant},
-                                                     {"--base", &options.base},
-                                                     {"--expectations", &options.expectations},
-                                                     {"--filter", &options.filter},
-                                                     {"--deadline", &options.deadline}};
+  const std::map<std::string, std::string*> texts = {
+      {"--conform", &options.conform},           {"--mutant", &options.mutant}, {"--base", &options.base},
+      {"--expectations", &options.expectations}, {"--filter", &options.filter}, {"--deadline", &options.deadline}};
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "--strict") {
