@@ -1,0 +1,151 @@
+#include "core/mesh/rendezvous.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "platform/loader/error.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr const char* kFault = "rendezvous/fault";
+constexpr const char* kArrived = "rendezvous/arrived";
+constexpr const char* kComplete = "rendezvous/complete";
+constexpr const char* kTerms = "rendezvous/terms";
+constexpr Milliseconds kGlance{250};  // how often a waiting rank looks whether another has found a fault
+constexpr size_t kNamed = 8;          // more missing ranks than this are counted, not named
+
+std::string claim_key(int64_t rank) { return cat("rendezvous/rank/", rank); }
+std::string who_key(int64_t rank) { return cat("rendezvous/who/", rank); }
+
+Milliseconds left_until(Clock::time_point deadline) {
+  return std::max(Milliseconds(0), std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
+}
+
+[[noreturn]] void raise(Store& store, const std::string& sentence) {
+  store.set(kFault, sentence);
+  throw Error(CONCORD_STATUS_INVALID_ARGUMENT, sentence);
+}
+
+std::string pack(const std::vector<Term>& terms) {
+  std::string text;
+  for (const Term& term : terms) text += cat(term.name, "=", term.value, "\n");
+  return text;
+}
+
+std::vector<Term> unpack(const std::string& text) {
+  std::vector<Term> terms;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    const size_t split = std::min(line.find('='), line.size());
+    terms.push_back({line.substr(0, split), line.substr(std::min(split + 1, line.size()))});
+    begin = end + 1;
+  }
+  return terms;
+}
+
+void claim_rank(Store& store, const Member& member) {
+  if (store.add(claim_key(member.rank), 1) == 1) {
+    store.set(who_key(member.rank), member.who);
+    return;
+  }
+  // The first one may not have written its name yet; without it the sentence still says what to do.
+  std::string other = "another process";
+  try {
+    other = store.get(who_key(member.rank), Milliseconds(1000));
+  } catch (const Error&) {
+  }
+  raise(store, cat("two processes have rank ", member.rank, " of ", member.world, ": ", other, ", and ", member.who,
+                   "; give every process its own RANK (or OMPI_COMM_WORLD_RANK, SLURM_PROCID), or let a launcher do it"));
+}
+
+// Waits until |key| is there or |deadline| has passed (false), and meanwhile looks whether another rank has found a fault.
+bool wait_for(Store& store, const std::string& key, Clock::time_point deadline) {
+  for (;;) {
+    const Milliseconds left = left_until(deadline);
+    try {
+      store.wait({&key, 1}, std::min(left, kGlance));
+      return true;
+    } catch (const Error& error) {
+      if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
+    }
+    if (store.has(kFault)) throw Error(CONCORD_STATUS_INVALID_ARGUMENT, store.get(kFault, kGlance));
+    if (left <= kGlance) return false;
+  }
+}
+
+void compare_terms(Store& store, const Member& member, const std::vector<Term>& first) {
+  if (first == member.terms) return;
+  const size_t common = std::min(first.size(), member.terms.size());
+  for (size_t i = 0; i < common; ++i) {
+    if (first[i] == member.terms[i]) continue;
+    raise(store, cat("rank ", member.rank, " was started with ", member.terms[i].name, " ", member.terms[i].value,
+                     ", rank 0 with ", first[i].name, " ", first[i].value, "; start all ranks with the same settings"));
+  }
+  raise(store, cat("rank ", member.rank, " and rank 0 are different builds of this program: they compare ",
+                   member.terms.size(), " and ", first.size(), " settings"));
+}
+
+// Which ranks have not claimed their number: at most a few names.
+std::string missing_ranks(Store& store, int64_t world) {
+  std::vector<int64_t> missing;
+  int64_t count = 0;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    if (store.has(claim_key(rank))) continue;
+    if (missing.size() < kNamed) missing.push_back(rank);
+    ++count;
+  }
+  const std::string names = loader::join(missing, ", ");
+  return cat(count == 1 ? "rank " : "ranks ", names, count > static_cast<int64_t>(kNamed) ? ", ..." : "");
+}
+
+[[noreturn]] void give_up(Store& store, const Member& member, Milliseconds timeout) {
+  const int64_t arrived = store.add(kArrived, 0);
+  const std::string who = member.rank == 0 ? missing_ranks(store, member.world) : "the others";
+  throw Error(CONCORD_STATUS_TIMEOUT,
+              cat("only ", arrived, " of ", member.world, " ranks have come within ", timeout.count(), " ms; rank ",
+                  member.rank, " waited for ", who, "; look for their errors, or raise ddp_timeout"));
+}
+
+}  // namespace
+
+std::string describe_this_process() {
+  char host[256] = "this machine";
+  gethostname(host, sizeof host - 1);
+  return cat("process ", getpid(), " on ", static_cast<const char*>(host));
+}
+
+void rendezvous(Store& store, const Member& member, Milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  claim_rank(store, member);
+  if (member.rank == 0) {
+    store.set(kTerms, pack(member.terms));
+  } else {
+    if (!wait_for(store, kTerms, deadline)) give_up(store, member, timeout);
+    compare_terms(store, member, unpack(store.get(kTerms, timeout)));
+  }
+  if (store.add(kArrived, 1) == member.world) store.set(kComplete, "1");
+  if (!wait_for(store, kComplete, deadline)) give_up(store, member, timeout);
+}
+
+bool take_leave(Store& store, const Member& member, Milliseconds timeout) {
+  const std::string gone = "rendezvous/gone";
+  if (store.add("rendezvous/leaving", 1) == member.world) store.set(gone, "1");
+  if (member.rank != 0) return true;
+  try {
+    store.wait({&gone, 1}, timeout);
+    return true;
+  } catch (const Error& error) {
+    if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
+    return false;
+  }
+}
+
+}  // namespace concord

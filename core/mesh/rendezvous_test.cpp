@@ -1,0 +1,115 @@
+#include "core/mesh/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "platform/loader/error.h"
+
+namespace concord {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+constexpr auto kLong = 60s;  // ends a hang; no verdict depends on it
+
+Member member(int64_t rank, int64_t world, std::vector<Term> terms = {{"tp", "2"}, {"pp", "4"}}) {
+  return {rank, world, "process " + std::to_string(100 + rank), std::move(terms)};
+}
+
+// What each of |members| gets out of a rendezvous in one store: "" or the sentence of its error.
+std::vector<std::string> meet(const std::vector<Member>& members, std::chrono::milliseconds timeout) {
+  const std::shared_ptr<Store> store = make_local_store();
+  std::vector<std::future<std::string>> ranks;
+  for (const Member& each : members) {
+    ranks.push_back(std::async(std::launch::async, [&each, timeout, store] {
+      try {
+        rendezvous(*store, each, timeout);
+        return std::string();
+      } catch (const Error& error) {
+        return std::string(error.what());
+      }
+    }));
+  }
+  std::vector<std::string> results;
+  for (auto& rank : ranks) results.push_back(rank.get());
+  return results;
+}
+
+TEST(Rendezvous, AllRanksOfAWorldMeet) {
+  EXPECT_THAT(meet({member(0, 1)}, kLong), ::testing::Each(""));
+  std::vector<Member> sixteen;
+  for (int64_t rank = 0; rank < 16; ++rank) sixteen.push_back(member(rank, 16));
+  EXPECT_THAT(meet(sixteen, kLong), ::testing::Each(""));
+}
+
+TEST(Rendezvous, TwoProcessesWithOneRankAreNamedToEveryone) {
+  const auto results = meet({member(0, 3), member(1, 3), member(1, 3)}, kLong);
+  for (const std::string& result : results) {
+    EXPECT_THAT(result, AllOf(HasSubstr("two processes have rank 1 of 3: process 101"), HasSubstr("own RANK")));
+  }
+}
+
+TEST(Rendezvous, ARankWithOtherSettingsIsNamedToEveryone) {
+  const auto results = meet({member(0, 3), member(1, 3), member(2, 3, {{"tp", "2"}, {"pp", "8"}})}, kLong);
+  for (const std::string& result : results) {
+    EXPECT_THAT(result, HasSubstr("rank 2 was started with pp 8, rank 0 with pp 4; start all ranks with the same"));
+  }
+}
+
+TEST(Rendezvous, ARankWithMoreSettingsIsAnotherBuild) {
+  const auto results = meet({member(0, 2), member(1, 2, {{"tp", "2"}, {"pp", "4"}, {"cp", "1"}})}, kLong);
+  for (const std::string& result : results) EXPECT_THAT(result, HasSubstr("different builds"));
+}
+
+TEST(Rendezvous, RanksThatNeverComeAreNamedByRankZero) {
+  const auto results = meet({member(0, 4), member(2, 4)}, 50ms);
+  EXPECT_THAT(results[0], AllOf(HasSubstr("only 2 of 4 ranks"), HasSubstr("rank 0 waited for ranks 1, 3;")));
+  EXPECT_THAT(results[1], HasSubstr("only 2 of 4 ranks"));
+}
+
+TEST(Rendezvous, WithoutRankZeroTheOthersEnd) {
+  EXPECT_THAT(meet({member(1, 2)}, 50ms)[0], HasSubstr("only 0 of 2 ranks have come within 50 ms; rank 1 waited"));
+}
+
+TEST(Rendezvous, TheServerLeavesLast) {
+  const std::shared_ptr<Store> store = make_local_store();
+  EXPECT_FALSE(take_leave(*store, member(0, 3), 1ms));
+  store->remove("rendezvous/leaving");
+  EXPECT_TRUE(take_leave(*store, member(1, 3), 1ms));
+  EXPECT_TRUE(take_leave(*store, member(2, 3), 1ms));
+  EXPECT_TRUE(take_leave(*store, member(0, 3), kLong));
+}
+
+TEST(Store, KeysOfAPrefixStoreAreKeptApartFromOthers) {
+  const std::shared_ptr<Store> store = make_local_store();
+  const std::shared_ptr<Store> inside = make_prefix_store(store, "job/");
+  inside->set("a", "1");
+  EXPECT_FALSE(store->has("a"));
+  EXPECT_EQ(store->get("job/a", 0ms), "1");
+  EXPECT_EQ(inside->add("n", 3), 3);
+  EXPECT_EQ(inside->add("n", -1), 2);
+  EXPECT_EQ(inside->get("n", 0ms), "2");
+  EXPECT_TRUE(inside->remove("a"));
+  EXPECT_FALSE(inside->remove("a"));
+  EXPECT_FALSE(store->has("job/a"));
+}
+
+TEST(Store, AKeyThatDoesNotComeIsATimeoutWithItsName) {
+  const std::shared_ptr<Store> store = make_local_store();
+  store->set("here", "1");
+  const std::vector<std::string> keys = {"here", "there"};
+  try {
+    store->get_all(keys, 1ms);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), CONCORD_STATUS_TIMEOUT);
+    EXPECT_THAT(error.what(), HasSubstr("there"));
+  }
+}
+
+}  // namespace
+}  // namespace concord

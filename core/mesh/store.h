@@ -1,0 +1,45 @@
+// The key-value store that all processes of a job share: ids of communicators, counters, what ranks tell each other.
+//
+// Keys and values are bytes. Errors: TIMEOUT where a key does not come in time, PEER_LOST where the process that serves
+// the store is gone. Threads: any thread; a call that waits for a key holds no other one up.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace concord {
+
+class Store {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  virtual ~Store() = default;
+
+  virtual void set(const std::string& key, std::string_view value) = 0;
+  // Waits: until all of |keys| are there, at most |timeout|.
+  virtual void wait(std::span<const std::string> keys, Milliseconds timeout) = 0;
+  // The values of |keys|, in that order. Waits: as wait.
+  virtual std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) = 0;
+  // Adds to the counter at |key| (0 where there is none) and returns the sum. get reads it as a decimal number.
+  virtual int64_t add(const std::string& key, int64_t amount) = 0;
+  // Whether all of |keys| are there. Never waits for them.
+  virtual bool check(std::span<const std::string> keys) = 0;
+  // Whether there was such a key.
+  virtual bool remove(const std::string& key) = 0;
+
+  std::string get(const std::string& key, Milliseconds timeout) { return get_all({&key, 1}, timeout).front(); }
+  bool has(const std::string& key) { return check({&key, 1}); }
+};
+
+// A store within one process: for a job of one, and for tests.
+std::shared_ptr<Store> make_local_store();
+
+// All keys of |store| that begin with |prefix|, without it.
+std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix);
+
+}  // namespace concord

@@ -1,0 +1,255 @@
+// connect_store of rendezvous.h: c10d's TCPStore behind our Store. The only file that includes it, for it is slow to
+// compile. Sockets are opened here first, because c10d retries a refused connection only after up to a second and does not
+// tell a port in use from other failures.
+#include <arpa/inet.h>
+#include <c10/util/Logging.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <thread>
+
+#include "core/mesh/rendezvous.h"
+#include "platform/loader/error.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr std::chrono::microseconds kShortestPause{100};
+constexpr Milliseconds kLongestPause{250};
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&&) = delete;
+  ~FileDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+std::string words_of(int error) { return std::strerror(error); }
+
+// A socket bound to |port| on every address of this machine, or errno as a negative number.
+int bind_everywhere(int family, int port) {
+  FileDescriptor fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) return -errno;
+  const int yes = 1;
+  const int no = 0;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_storage address{};
+  socklen_t length = sizeof(sockaddr_in);
+  if (family == AF_INET6) {
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);  // takes IPv4 as well
+    auto* in6 = reinterpret_cast<sockaddr_in6*>(&address);
+    in6->sin6_family = AF_INET6;
+    in6->sin6_port = htons(static_cast<uint16_t>(port));
+    length = sizeof(sockaddr_in6);
+  } else {
+    auto* in4 = reinterpret_cast<sockaddr_in*>(&address);
+    in4->sin_family = AF_INET;
+    in4->sin_port = htons(static_cast<uint16_t>(port));
+  }
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return -errno;
+  if (listen(fd.get(), SOMAXCONN) != 0) return -errno;
+  return fd.release();
+}
+
+// Owns: the caller. Throws Error where the port cannot be had.
+int listen_on(int port) {
+  int fd = bind_everywhere(AF_INET6, port);
+  if (fd == -EAFNOSUPPORT || fd == -EADDRNOTAVAIL) fd = bind_everywhere(AF_INET, port);
+  if (fd >= 0) return fd;
+  const std::string advice =
+      fd == -EADDRINUSE ? "another process listens there: a second process with rank 0, or an earlier job that has not "
+                          "ended; end it, or choose another MASTER_PORT"
+                        : "choose another MASTER_PORT";
+  throw Error(CONCORD_STATUS_UNAVAILABLE,
+              cat("rank 0 cannot serve the job's store at port ", port, ": ", words_of(-fd), "; ", advice));
+}
+
+// One try to connect. Empty where somebody listens, else the reason.
+std::string try_address(const addrinfo& address, Milliseconds limit) {
+  FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) return words_of(errno);
+  if (connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return {};
+  if (errno != EINPROGRESS) return words_of(errno);
+  pollfd wanted{fd.get(), POLLOUT, 0};
+  if (poll(&wanted, 1, static_cast<int>(limit.count())) != 1) return "no answer";
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  return error == 0 ? std::string() : words_of(error);
+}
+
+std::string try_server(const std::string& host, int port, Milliseconds limit) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failure = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (failure != 0) return cat("'", host, "' is not a known host: ", gai_strerror(failure));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
+  std::string reason = "no address";
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    reason = try_address(*address, limit);
+    if (reason.empty()) break;
+  }
+  return reason;
+}
+
+// Waits until somebody listens at the master's address.
+void wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  for (Milliseconds pause{2};; pause = std::min(pause * 3 / 2 + Milliseconds(1), Milliseconds(200))) {
+    const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
+    const Milliseconds limit = std::clamp(left, Milliseconds(1), Milliseconds(5000));
+    const std::string reason = try_server(job.master_addr, job.master_port, limit);
+    if (reason.empty()) return;
+    if (Clock::now() + pause < deadline) {
+      std::this_thread::sleep_for(pause);
+      continue;
+    }
+    throw Error(CONCORD_STATUS_TIMEOUT,
+                cat("rank ", job.rank, " has found no store at ", job.master_addr, ":", job.master_port, " within ",
+                    timeout.count(), " ms (", reason,
+                    "); is rank 0 running there, and do all ranks have the same MASTER_ADDR and MASTER_PORT?"));
+  }
+}
+
+// c10d writes a stack trace for every lost connection; our Error says it in a sentence. While one of these lives, c10's log
+// is silent (for all threads; a store call takes microseconds), unless the user has asked for a level of his own.
+class QuietLog {
+ public:
+  QuietLog() : before_(level().exchange(kFatal)) {
+    if (std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr) level() = before_;
+  }
+  ~QuietLog() {
+    if (before_ != kFatal) level() = before_;
+  }
+  QuietLog(const QuietLog&) = delete;
+  QuietLog& operator=(const QuietLog&) = delete;
+
+ private:
+  static constexpr int kFatal = 3;
+  static std::atomic_ref<int> level() { return std::atomic_ref<int>(FLAGS_caffe2_log_level); }
+  int before_;
+};
+
+class TcpStore : public Store {
+ public:
+  TcpStore(c10::intrusive_ptr<c10d::Store> store, std::string where) : store_(std::move(store)), where_(std::move(where)) {}
+
+  void set(const std::string& key, std::string_view value) override {
+    translate(key, [&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
+  }
+  // c10d's own wait would hold up other threads and write two lines for every one that times out. The pauses grow with
+  // the time waited, so that a key is seen late by an eighth of it at most, and a big job does not flood the server.
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override {
+    const Clock::time_point begin = Clock::now();
+    while (!check(keys)) {
+      const Clock::duration waited = Clock::now() - begin;
+      if (waited >= timeout) {
+        throw Error(CONCORD_STATUS_TIMEOUT,
+                    cat("the store at ", where_, " has no ", loader::join(keys, ", "), " after ", timeout.count(), " ms"));
+      }
+      std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause));
+    }
+  }
+  std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) override {
+    if (keys.empty()) return {};
+    wait(keys, timeout);
+    return translate(keys.front(), [&] {
+      std::vector<std::string> values;
+      for (const auto& bytes : store_->multiGet({keys.begin(), keys.end()})) values.emplace_back(bytes.begin(), bytes.end());
+      return values;
+    });
+  }
+  int64_t add(const std::string& key, int64_t amount) override {
+    return translate(key, [&] { return store_->add(key, amount); });
+  }
+  bool check(std::span<const std::string> keys) override {
+    if (keys.empty()) return true;
+    return translate(keys.front(), [&] { return store_->check({keys.begin(), keys.end()}); });
+  }
+  bool remove(const std::string& key) override {
+    return translate(key, [&] { return store_->deleteKey(key); });
+  }
+
+ private:
+  template <class Body>
+  auto translate(const std::string& key, Body body) -> decltype(body()) {
+    const QuietLog quiet;
+    try {
+      return body();
+    } catch (const c10::Error& error) {
+      throw Error(CONCORD_STATUS_PEER_LOST, cat("the store at ", where_, ", which rank 0 or the launcher serves, does not "
+                                                "answer any more (", key, "): ", error.what_without_backtrace()));
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string where_;
+};
+
+// c10d's constructor waits for ever for a server that takes the connection and says nothing. So it runs on a thread of
+// its own, which is left behind in that case: the process is about to end with an error.
+c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
+  using Result = c10::intrusive_ptr<c10d::TCPStore>;
+  std::packaged_task<Result()> task([host, options] {
+    const QuietLog quiet;
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  });
+  std::future<Result> result = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (result.wait_for(options.timeout) == std::future_status::ready) return result.get();
+  throw Error(CONCORD_STATUS_TIMEOUT, cat("who listens there has not answered within ", options.timeout.count(), " ms"));
+}
+
+}  // namespace
+
+std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds timeout) {
+  if (job.world == 1 && !job.agent_store) return make_local_store();
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(job.master_port);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  const bool serves = job.rank == 0 && !job.agent_store;
+  if (serves) {
+    options.isServer = true;
+    options.masterListenFd = listen_on(job.master_port);  // c10d owns it from here on
+  } else {
+    wait_for_server(job, timeout);
+  }
+  const std::string where = cat(job.master_addr, ":", job.master_port);
+  const auto refuse = [&](concord_status status, const char* words) {
+    return Error(status, cat("rank ", job.rank, " cannot use the store at ", where, ": ", words,
+                             "; if another program listens there, choose another MASTER_PORT"));
+  };
+  try {
+    // The server is reached through the loopback, so that its own name need not resolve on its own machine.
+    return std::make_shared<TcpStore>(open_store(serves ? "127.0.0.1" : job.master_addr, options), where);
+  } catch (const Error& error) {
+    throw refuse(error.status(), error.what());
+  } catch (const c10::Error& error) {
+    throw refuse(CONCORD_STATUS_UNAVAILABLE, error.what_without_backtrace());
+  }
+}
+
+}  // namespace concord

@@ -1,0 +1,157 @@
+// connect_store: the TCP store of a job, between threads that stand for its processes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+
+#include "core/mesh/rendezvous.h"
+#include "platform/loader/error.h"
+
+namespace concord {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+constexpr auto kLong = 60s;  // ends a hang; no verdict depends on it
+
+// A port that is taken as long as this object lives. It answers no one.
+class TakenPort {
+ public:
+  TakenPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    socklen_t length = sizeof address;
+    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(fd_, 8) != 0) std::abort();
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+  }
+  ~TakenPort() { release(); }
+  void release() {
+    if (fd_ >= 0) close(std::exchange(fd_, -1));
+  }
+  int port() const { return port_; }
+
+ private:
+  int fd_;
+  int port_ = 0;
+};
+
+int free_port() { return TakenPort().port(); }
+
+JobEnvironment job(int64_t rank, int64_t world, int port) {
+  JobEnvironment result;
+  result.rank = rank;
+  result.world = world;
+  result.master_port = port;
+  result.source = JobSource::torchrun;
+  return result;
+}
+
+template <class Body>
+std::string error_of(concord_status status, Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(status_name(error.status()), status_name(status)) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+TEST(TcpStore, DoesWhatTheInterfaceSays) {
+  const int port = free_port();
+  const auto server = connect_store(job(0, 2, port), kLong);
+  const auto client = connect_store(job(1, 2, port), kLong);
+  const std::string bytes("\0a\xff\n", 4);
+  server->set("key", bytes);
+  EXPECT_EQ(client->get("key", kLong), bytes);
+  EXPECT_EQ(client->add("count", 5), 5);
+  EXPECT_EQ(server->add("count", -2), 3);
+  EXPECT_EQ(server->get("count", kLong), "3");
+  const std::vector<std::string> both = {"key", "count"};
+  EXPECT_TRUE(client->check(both));
+  EXPECT_EQ(client->get_all(both, kLong), (std::vector<std::string>{bytes, "3"}));
+  EXPECT_FALSE(client->has("other"));
+  EXPECT_TRUE(client->remove("key"));
+  EXPECT_FALSE(server->has("key"));
+  EXPECT_TRUE(client->check({}));
+  EXPECT_THAT(error_of(CONCORD_STATUS_TIMEOUT, [&] { client->get("never", 20ms); }), HasSubstr("never"));
+  EXPECT_EQ(client->add("count", 0), 3) << "still usable after a timeout";
+}
+
+TEST(TcpStore, AWaitHoldsNobodyUp) {
+  const int port = free_port();
+  const auto server = connect_store(job(0, 2, port), kLong);
+  const auto client = connect_store(job(1, 2, port), kLong);
+  auto value = std::async(std::launch::async, [&] { return client->get("late", kLong); });
+  std::this_thread::sleep_for(20ms);  // so that the other thread most likely waits by now
+  EXPECT_EQ(client->add("count", 1), 1);
+  client->set("late", "x");
+  EXPECT_EQ(value.get(), "x");
+}
+
+TEST(TcpStore, ALateServerIsWaitedFor) {
+  TakenPort port;
+  port.release();
+  auto client = std::async(std::launch::async, [&] { return connect_store(job(1, 2, port.port()), kLong); });
+  std::this_thread::sleep_for(100ms);
+  const auto server = connect_store(job(0, 2, port.port()), kLong);
+  EXPECT_EQ(client.get()->add("count", 1), 1);
+}
+
+TEST(TcpStore, AWorldOfOneNeedsNoPort) {
+  const auto store = connect_store(job(0, 1, 0), kLong);
+  EXPECT_EQ(store->add("count", 1), 1);
+}
+
+TEST(TcpStore, APortInUseIsNamedWithWhatToDo) {
+  const TakenPort port;
+  EXPECT_THAT(error_of(CONCORD_STATUS_UNAVAILABLE, [&] { connect_store(job(0, 2, port.port()), kLong); }),
+              AllOf(HasSubstr("port " + std::to_string(port.port())), HasSubstr("in use"), HasSubstr("MASTER_PORT")));
+}
+
+TEST(TcpStore, AMasterThatNeverComesEndsTheWaitWithItsAddress) {
+  const int port = free_port();
+  EXPECT_THAT(error_of(CONCORD_STATUS_TIMEOUT, [&] { connect_store(job(3, 4, port), 100ms); }),
+              AllOf(HasSubstr("rank 3 has found no store at 127.0.0.1:" + std::to_string(port) + " within 100 ms"),
+                    HasSubstr("refused"), HasSubstr("MASTER_ADDR")));
+}
+
+TEST(TcpStore, AHostThatDoesNotExistIsNamed) {
+  JobEnvironment nowhere = job(1, 2, 29500);
+  nowhere.master_addr = "no-such-host.invalid";
+  EXPECT_THAT(error_of(CONCORD_STATUS_TIMEOUT, [&] { connect_store(nowhere, 100ms); }),
+              HasSubstr("'no-such-host.invalid' is not a known host"));
+}
+
+TEST(TcpStore, AServerThatIsNoStoreEndsTheWait) {
+  const TakenPort silent;
+  EXPECT_THAT(error_of(CONCORD_STATUS_TIMEOUT, [&] { connect_store(job(1, 2, silent.port()), 500ms); }),
+              HasSubstr("choose another MASTER_PORT"));
+}
+
+TEST(TcpStore, AServerThatIsGoneIsALostPeer) {
+  const int port = free_port();
+  auto server = connect_store(job(0, 2, port), kLong);
+  const auto client = connect_store(job(1, 2, port), kLong);
+  client->add("count", 1);
+  server.reset();
+  EXPECT_THAT(error_of(CONCORD_STATUS_PEER_LOST, [&] { client->get("key", kLong); }), HasSubstr("does not answer any more"));
+}
+
+TEST(TcpStore, UnderAnAgentRankZeroIsAClientToo) {
+  const int port = free_port();
+  const auto agent = connect_store(job(0, 3, port), kLong);
+  JobEnvironment worker = job(0, 2, port);
+  worker.agent_store = true;
+  EXPECT_EQ(connect_store(worker, kLong)->add("count", 1), 1);
+}
+
+}  // namespace
+}  // namespace concord
