@@ -1,0 +1,390 @@
+#include "core/mesh/channel.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "platform/loader/host.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+
+using loader::cat;
+
+// Guarded by its channel's mutex, but for |done| and |keep|, whose targets are used outside.
+class PendingCall {
+ public:
+  enum class Stage { waiting, issued, done, failed };
+
+  Stage stage = Stage::waiting;
+  bool started = false;
+  CallSignature signature;
+  int64_t sequence = 0;
+  uint64_t ticket = 0;
+  std::function<void(const Communicator&, const Stream&)> issue;
+  std::shared_ptr<const void> keep;
+  concord_stream from = nullptr;  // the stream it was submitted from
+  std::shared_ptr<Event> ready;   // on that stream
+  std::shared_ptr<Event> start;
+  std::shared_ptr<Event> end;
+  std::chrono::steady_clock::time_point since;  // it was issued, then: it was seen started
+  std::optional<Error> error;                   // of this call alone; else the channel's
+};
+
+namespace {
+
+constexpr std::chrono::seconds kPluginsGrace{5};  // the plugin's own timeout comes first
+
+bool is_p2p(const CallSignature& signature) { return signature.op == CommOp::kP2p; }
+
+// A failure that leaves the communicator as it was: the call was refused.
+bool is_refusal(concord_status status) {
+  return status == CONCORD_STATUS_INVALID_ARGUMENT || status == CONCORD_STATUS_UNIMPLEMENTED;
+}
+
+}  // namespace
+
+Channel::Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelServices& services)
+    : name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      index_(ranks_.index_of(rank).value()),
+      services_(services),
+      limit_(services.timeout + (services.device.platform().capability(CONCORD_CAP_COMM_TIMEOUT) != 0
+                                     ? std::chrono::milliseconds(kPluginsGrace)
+                                     : std::chrono::milliseconds(0))),
+      keeps_time_(services.device.platform().capability(CONCORD_CAP_COMM_TIMEOUT) != 0) {
+  if (ranks_.size() > std::numeric_limits<int32_t>::max()) {
+    throw Error(CONCORD_STATUS_INVALID_ARGUMENT, cat("group ", name_, " has ", ranks_.size(),
+                                                     " ranks; a communicator takes at most 2^31 - 1"));
+  }
+  if (services_.check_calls) {
+    checker_ = std::make_unique<CallChecker>(services_.store,
+                                             CallChecker::Options{name_, ranks_, index_, services_.timeout});
+  }
+  services_.watchdog.add(this, kTick, [this] { tick(); });
+}
+
+Channel::~Channel() {
+  services_.watchdog.remove(this);
+  if (creator_.joinable()) creator_.join();
+  if (failure_ && communicator_ && services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
+    services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());
+  }
+  communicator_.reset();
+  stream_.reset();
+}
+
+// --------------------------------------------------------------------------------------------------------- creation
+
+Communicator Channel::join() {
+  const std::string prefix = cat("group/", name_, "/", ranks_.first(), "/");
+  services_.store->set(cat(prefix, "joined/", index_), "1");
+  UniqueId id;
+  if (index_ == 0) {
+    id = create_unique_id(services_.device.platform());
+    services_.store->set(prefix + "id", {reinterpret_cast<const char*>(id.data()), id.size()});
+  } else {
+    const std::string bytes = services_.store->get(prefix + "id", services_.timeout);
+    id.assign(bytes.begin(), bytes.end());
+  }
+  return {services_.device, static_cast<int32_t>(ranks_.size()), static_cast<int32_t>(index_), id,
+          CommOptions{name_, services_.timeout}};
+}
+
+// Empty where all members have come.
+std::string Channel::who_did_not_join() {
+  constexpr size_t kNamed = 8;
+  std::vector<int64_t> missing;
+  const int64_t asked = std::min<int64_t>(ranks_.size(), 1024);
+  for (int64_t i = 0; i < asked && missing.size() < kNamed; ++i) {
+    if (!services_.store->has(cat("group/", name_, "/", ranks_.first(), "/joined/", i))) missing.push_back(ranks_[i]);
+  }
+  return missing.empty() ? "" : cat("; not joined by rank ", loader::join(missing, ", "));
+}
+
+void Channel::run_creation() {
+  concord_status status = CONCORD_STATUS_INTERNAL;
+  std::string detail;
+  try {
+    services_.device.make_current();  // this thread is new
+    Communicator communicator = join();
+    Lock lock(mutex_);
+    return open(lock, std::move(communicator));
+  } catch (const Error& error) {
+    status = error.status();
+    detail = error.what();
+  } catch (const std::exception& error) {
+    detail = error.what();
+  }
+  std::string missing;
+  try {
+    missing = who_did_not_join();
+  } catch (const Error&) {  // the store is gone; |detail| says what matters
+  }
+  Lock lock(mutex_);
+  fail(lock, nullptr, status, cat("the communicator could not be made", missing, ": ", detail));
+}
+
+void Channel::open(Lock& lock, Communicator communicator) {
+  communicator_.emplace(std::move(communicator));
+  stream_.emplace(services_.device, Stream::priority_range(services_.device).greatest);
+  state_ = State::ready;
+  for (const std::shared_ptr<PendingCall>& call : pending_) {
+    try {
+      issue(*call);
+    } catch (const Error& error) {
+      if (communicator_->error()) {
+        fail(lock, &call->signature, error.status(), error.what());
+        return;
+      }
+      call->stage = PendingCall::Stage::failed;
+      call->error = error;
+      services_.flight.recorder().mark(call->ticket, CallState::failed);
+    }
+  }
+  changed_.notify_all();
+}
+
+void Channel::begin_create() {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::absent) return;
+  state_ = State::creating;
+  creator_ = std::thread([this] { run_creation(); });
+}
+
+void Channel::create() {
+  begin_create();
+  Lock lock(mutex_);
+  changed_.wait(lock, [&] { return state_ == State::ready || state_ == State::failed; });
+  throw_if_failed(lock);
+}
+
+bool Channel::created() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::ready;
+}
+
+void Channel::adopt(Communicator communicator) {
+  Lock lock(mutex_);
+  if (state_ == State::absent) open(lock, std::move(communicator));
+}
+
+// ------------------------------------------------------------------------------------------------------------ calls
+
+std::shared_ptr<PendingCall> Channel::submit(ChannelCall call, const Stream* current) {
+  const std::lock_guard in_order(submitting_);
+  Lock lock(mutex_);
+  throw_if_failed(lock);
+  const bool p2p = is_p2p(call.signature);
+  const int64_t sequence = p2p ? ++p2p_made_ : ++made_;
+  if (checker_ != nullptr) {
+    lock.unlock();
+    call.check ? call.check(*checker_, sequence) : checker_->check(sequence, call.signature);
+    lock.lock();
+    throw_if_failed(lock);
+  }
+  auto pending = std::make_shared<PendingCall>();
+  pending->signature = call.signature;
+  pending->sequence = sequence;
+  pending->issue = std::move(call.issue);
+  pending->keep = std::move(call.keep);
+  if (current != nullptr) {
+    pending->from = current->native();
+    pending->ready = take_event();
+    pending->ready->record(*current);
+  }
+  pending->ticket = services_.flight.recorder().record(p2p ? p2p_name(name_) : name_, sequence, std::move(call.signature));
+  pending_.push_back(pending);
+  if (state_ == State::ready) {
+    try {
+      issue(*pending);
+    } catch (const Error& error) {
+      services_.flight.recorder().mark(pending->ticket, CallState::failed);
+      if (is_refusal(error.status()) && !communicator_->error()) {
+        pending_.pop_back();
+        throw;
+      }
+      fail(lock, &pending->signature, error.status(), error.what());
+      throw_if_failed(lock);
+    }
+    settle(lock);
+  } else {
+    lock.unlock();
+    begin_create();
+  }
+  return pending;
+}
+
+void Channel::issue(PendingCall& call) {
+  if (call.ready != nullptr) call.ready->make_wait(*stream_);
+  call.start = take_event();
+  call.start->record(*stream_);
+  call.issue(*communicator_, *stream_);
+  call.end = take_event();
+  call.end->record(*stream_);
+  call.issue = nullptr;
+  call.since = Clock::now();
+  call.stage = PendingCall::Stage::issued;
+}
+
+void Channel::wait_until_issued(Lock& lock, PendingCall& call) {
+  changed_.wait(lock, [&] { return call.stage != PendingCall::Stage::waiting; });
+  throw_if_failed(call);
+}
+
+void Channel::order_after(PendingCall& call, const Stream& current) {
+  Lock lock(mutex_);
+  wait_until_issued(lock, call);
+  if (call.stage == PendingCall::Stage::done) return;
+  call.end->make_wait(current);
+  if (call.from == current.native()) call.keep.reset();
+}
+
+// Event::synchronize, where something ends it: the plugin's own timeout, or the watchdog's abort.
+void Channel::wait_for_event(const Event& event) {
+  if (keeps_time_ || services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) return event.synchronize();
+  for (std::chrono::microseconds pause{20}; !event.done(); pause = std::min(pause * 2, std::chrono::microseconds(2000))) {
+    std::this_thread::sleep_for(pause);
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::failed) return;
+  }
+}
+
+void Channel::wait(PendingCall& call) {
+  Lock lock(mutex_);
+  wait_until_issued(lock, call);
+  if (call.stage == PendingCall::Stage::issued) {
+    const std::shared_ptr<Event> end = call.end;
+    lock.unlock();
+    std::optional<Error> trouble;
+    try {
+      wait_for_event(*end);
+    } catch (const Error& error) {
+      trouble = error;
+    }
+    lock.lock();
+    if (trouble && state_ != State::failed) fail(lock, &call.signature, trouble->status(), trouble->what());
+    settle(lock);
+  }
+  throw_if_failed(call);
+}
+
+bool Channel::done(PendingCall& call) {
+  Lock lock(mutex_);
+  settle(lock);
+  throw_if_failed(call);
+  return call.stage == PendingCall::Stage::done;
+}
+
+// --------------------------------------------------------------------------------------------- what becomes of them
+
+void Channel::throw_if_failed(Lock& lock) {
+  changed_.wait(lock, [&] { return state_ != State::failing; });
+  if (failure_) throw *failure_;
+}
+
+void Channel::throw_if_failed(PendingCall& call) {
+  if (call.stage != PendingCall::Stage::failed) return;
+  throw call.error ? *call.error : *failure_;
+}
+
+void Channel::note_start(PendingCall& call) {
+  if (call.started || !call.start->done()) return;
+  call.started = true;
+  call.since = Clock::now();
+  services_.flight.recorder().mark(call.ticket, CallState::started);
+}
+
+// Takes the first call off the list if it is done. False where there is nothing to take.
+bool Channel::settle_front(Lock& lock) {
+  const std::shared_ptr<PendingCall> call = pending_.front();
+  if (call->stage == PendingCall::Stage::waiting) return false;
+  if (call->stage == PendingCall::Stage::failed) {  // refused
+    pending_.pop_front();
+    return true;
+  }
+  // In this order: what fails does so before its event is reached.
+  const bool reached = call->end->done();
+  if (const auto error = communicator_->error()) {
+    fail(lock, &call->signature, error->status, error->detail);
+    return false;
+  }
+  if (!reached) {
+    note_start(*call);
+    if (Clock::now() - call->since > limit_) {
+      fail(lock, &call->signature, CONCORD_STATUS_TIMEOUT,
+           cat("not done after ", std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count(), " ms"));
+    }
+    return false;
+  }
+  call->stage = PendingCall::Stage::done;
+  call->keep.reset();
+  services_.flight.recorder().mark(call->ticket, CallState::done);
+  for (std::shared_ptr<Event>* event : {&call->ready, &call->start, &call->end}) give_back(*event);
+  pending_.pop_front();
+  return true;
+}
+
+void Channel::settle(Lock& lock) {
+  changed_.wait(lock, [&] { return state_ != State::failing; });
+  if (state_ != State::ready) return;
+  try {
+    while (!pending_.empty() && settle_front(lock)) {
+    }
+  } catch (const Error& error) {  // the device itself is in trouble
+    fail(lock, &pending_.front()->signature, error.status(), error.what());
+  }
+}
+
+void Channel::fail(Lock& lock, const CallSignature* call, concord_status status, const std::string& detail) {
+  if (state_ == State::failing || state_ == State::failed) return throw_if_failed(lock);
+  const bool was_ready = state_ == State::ready;
+  state_ = State::failing;
+  const bool p2p = call != nullptr && is_p2p(*call);
+  std::string what = cat("group ", name_, " (ranks ", ranks_.to_string(), "): ");
+  if (call != nullptr) {
+    const auto found = std::find_if(pending_.begin(), pending_.end(),
+                                    [call](const auto& each) { return &each->signature == call; });
+    const int64_t sequence = found != pending_.end() ? (*found)->sequence : (p2p ? p2p_made_ : made_);
+    what += cat(call->to_string(), " (call ", sequence, ") failed: ");
+    if (found != pending_.end()) services_.flight.recorder().mark((*found)->ticket, CallState::failed);
+  }
+  what += detail;
+  lock.unlock();
+  const std::string line = services_.flight.report(
+      name_, ranks_, p2p ? FlightService::Calls::p2p : FlightService::Calls::collective, what);
+  if (was_ready && status == CONCORD_STATUS_TIMEOUT && services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
+    services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());
+  }
+  lock.lock();
+  failure_.emplace(status, cat(what, "; ", line));
+  state_ = State::failed;
+  for (const std::shared_ptr<PendingCall>& each : pending_) each->stage = PendingCall::Stage::failed;
+  changed_.notify_all();
+}
+
+// The watchdog's look. A failure found here is logged, for nobody may ever ask.
+void Channel::tick() noexcept {
+  try {
+    Lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock() || state_ != State::ready) return;  // somebody is at work here anyway
+    settle(lock);
+    if (state_ == State::failed) loader::log(CONCORD_LOG_ERROR, "core", failure_->what());
+  } catch (const std::exception&) {  // thrown again by the next call
+  }
+}
+
+std::shared_ptr<Event> Channel::take_event() {
+  if (spare_events_.empty()) return std::make_shared<Event>(services_.device);
+  std::shared_ptr<Event> event = std::move(spare_events_.back());
+  spare_events_.pop_back();
+  return event;
+}
+
+// An event that somebody still waits for is not used again.
+void Channel::give_back(std::shared_ptr<Event>& event) {
+  constexpr size_t kSpare = 64;
+  if (event != nullptr && event.use_count() == 1 && spare_events_.size() < kSpare) spare_events_.push_back(std::move(event));
+  event.reset();
+}
+
+}  // namespace concord

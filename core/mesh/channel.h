@@ -1,0 +1,138 @@
+// A communicator with its stream, the calls on their way in it, and what becomes of them.
+//
+// Creation. The communicator is made at the first call, on a thread of its own; calls made meanwhile are queued in their
+// order and handed on when it is there. The host waits for a communicator only where it waits for the result of a call. So
+// a rank takes part in all creations that it has begun at the same time, and lazily made groups, however they overlap and
+// whatever the order in which ranks first use them, can deadlock only where the calls themselves would. No group has to be
+// made because of another one, and none is made that nobody uses.
+//
+// Order. A call runs on the channel's own stream, which first waits for what the caller's current stream has queued
+// (|current|); order_after makes a stream wait for the call. The host waits for neither. Where libtorch computes on the
+// calling thread (capability stream.host_is_current) there is no such stream: |current| is null, and wait() is used.
+//
+// Failure. What goes wrong after a call (a lost peer, a timeout) is found by whoever waits for it or else by the watchdog,
+// reported once through FlightService, and thrown by every later call. Where the plugin keeps no time itself (capability
+// comm.timeout), the watchdog does, and aborts the communicator. Of calls that ended within one tick of the watchdog
+// (kTick) before a failure, the first that nobody waited for may be named as the one that failed.
+//
+// Threads: any thread; calls are numbered and issued in the order in which they enter submit.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/mesh/call_checker.h"
+#include "core/mesh/flight_service.h"
+#include "core/mesh/rank_layout.h"
+#include "core/mesh/store.h"
+#include "core/mesh/watchdog.h"
+#include "platform/cpp/comm.hpp"
+#include "platform/cpp/event.hpp"
+
+namespace concord {
+
+// What the channels of a rank share. Outlives them.
+struct ChannelServices {
+  Device device;
+  std::shared_ptr<Store> store;
+  FlightService& flight;
+  Watchdog& watchdog;
+  std::chrono::milliseconds timeout;  // for joining, and for every call
+  bool check_calls = false;           // compare the calls of all ranks first, see CallChecker
+};
+
+// A call to be made.
+struct ChannelCall {
+  CallSignature signature;
+  std::function<void(const Communicator&, const Stream&)> issue;  // enqueues the work
+  std::shared_ptr<const void> keep;                               // lives until the work is done: the tensors
+  std::function<void(CallChecker&, int64_t sequence)> check;      // null: compare the signature
+};
+
+class PendingCall;  // a call on its way; a handle for the functions below
+
+class Channel {
+ public:
+  static constexpr std::chrono::milliseconds kTick{100};
+
+  // |ranks| has more than one member; |rank| is one of them. |name| is the same on all of them, and no other group with
+  // the same first rank has it.
+  Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelServices& services);
+  ~Channel();  // waits for calls on their way; aborts them where the channel has failed
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  const std::string& name() const { return name_; }
+  const RankGroup& ranks() const { return ranks_; }
+  int64_t index() const { return index_; }  // of this rank within ranks()
+
+  // Begins the creation; create() also waits for it. Every member has to come, within the timeout.
+  void begin_create();
+  void create();
+  bool created() const;
+  // Takes a communicator that was made elsewhere (by split) in place of creating one.
+  void adopt(Communicator communicator);
+
+  std::shared_ptr<PendingCall> submit(ChannelCall call, const Stream* current);
+  // Later work of |current| starts after |call|. Throws where the call is known to have failed. Waits: at most for the
+  // creation. Releases what the call keeps if |current| is the stream it was submitted from: memory that is freed then is
+  // reused behind this point, as libtorch does it for any work of a stream.
+  void order_after(PendingCall& call, const Stream& current);
+  // Waits: until the call is done. Throws Error with the call, the group and who is behind where it failed.
+  void wait(PendingCall& call);
+  bool done(PendingCall& call);  // never waits; throws as wait
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class State { absent, creating, ready, failing, failed };
+  using Lock = std::unique_lock<std::mutex>;
+
+  Communicator join();
+  std::string who_did_not_join();
+  void run_creation();
+  void open(Lock& lock, Communicator communicator);
+  void issue(PendingCall& call);
+  void throw_if_failed(Lock& lock);
+  void throw_if_failed(PendingCall& call);
+  void wait_until_issued(Lock& lock, PendingCall& call);
+  void wait_for_event(const Event& event);
+  void settle(Lock& lock);
+  bool settle_front(Lock& lock);
+  void note_start(PendingCall& call);
+  void fail(Lock& lock, const CallSignature* call, concord_status status, const std::string& detail);
+  void tick() noexcept;
+  std::shared_ptr<Event> take_event();
+  void give_back(std::shared_ptr<Event>& event);
+
+  const std::string name_;
+  const RankGroup ranks_;
+  const int64_t index_;
+  const ChannelServices services_;
+  const std::chrono::milliseconds limit_;  // after which the watchdog calls it a timeout
+  const bool keeps_time_;                  // the plugin does
+
+  std::mutex submitting_;  // taken before mutex_: holds the order of calls while they are compared
+  std::unique_ptr<CallChecker> checker_;
+
+  mutable std::mutex mutex_;  // all below
+  std::condition_variable changed_;
+  State state_ = State::absent;
+  std::optional<Error> failure_;
+  int64_t made_ = 0;
+  int64_t p2p_made_ = 0;
+  std::deque<std::shared_ptr<PendingCall>> pending_;
+  std::vector<std::shared_ptr<Event>> spare_events_;
+  std::optional<Stream> stream_;
+  std::optional<Communicator> communicator_;  // destroyed before what its work uses
+  std::thread creator_;
+};
+
+}  // namespace concord

@@ -1,0 +1,93 @@
+#include "core/mesh/flight_service.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "platform/loader/error.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr size_t kPositionBytes = 16 * 1024;  // of one rank in the store
+constexpr int64_t kAsked = 1024;              // members of a group that are asked; a bigger one is judged by its first ones
+constexpr const char* kRequest = "flight/request";
+
+std::string rank_key(int64_t rank) { return cat("flight/rank/", rank); }
+
+}  // namespace
+
+std::string p2p_name(const std::string& name) { return name + ".p2p"; }
+
+FlightService::FlightService(std::shared_ptr<Store> store, Options options)
+    : store_(std::move(store)),
+      options_(std::move(options)),
+      // At most about 2,000 questions a second reach the store.
+      period_(std::max(Milliseconds(500), Milliseconds(options_.world / 2))) {}
+
+void FlightService::publish() {
+  store_->set(rank_key(options_.rank), pack_positions(recorder_.positions(), kPositionBytes));
+}
+
+void FlightService::answer() noexcept {
+  try {
+    if (answered_ || !store_->has(kRequest)) return;
+    answered_ = true;
+    publish();
+  } catch (const std::exception&) {  // the store is gone; whoever needs it will say so
+  }
+}
+
+std::string FlightService::write_file(const std::string& why) const {
+  const std::string path = (std::filesystem::path(options_.folder) / cat("concord-flight-", options_.rank, ".json")).string();
+  std::ofstream file(path, std::ios::trunc);
+  file << recorder_.to_json(options_.rank, options_.world, why) << '\n';
+  file.close();
+  return file ? cat("calls of this rank: ", path) : cat("the calls of this rank could not be written to ", path);
+}
+
+std::string FlightService::ask(const std::string& name, const RankGroup& group, Calls calls) {
+  publish();
+  answered_ = true;
+  store_->set(kRequest, "1");
+  const std::string recorded = calls == Calls::p2p ? p2p_name(name) : name;
+  const int64_t asked = std::min(group.size(), kAsked);
+  std::vector<MemberPosition> members;
+  const Clock::time_point deadline = Clock::now() + 2 * period_ + Milliseconds(500);
+  for (int64_t i = 0; i < asked; ++i) {
+    const std::string key = rank_key(group[i]);
+    while (!store_->has(key) && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(20));
+    MemberPosition member{group[i], std::nullopt};
+    if (store_->has(key)) {
+      member.position = GroupPosition{recorded, 0, 0, {}, {}, CallState::queued};  // answered, and knows no call of it
+      for (const GroupPosition& position : unpack_positions(store_->get(key, Milliseconds(1000)))) {
+        if (position.group == recorded) member.position = position;
+      }
+    }
+    members.push_back(std::move(member));
+  }
+  return calls == Calls::p2p ? where_they_are(name, members) : who_is_behind(name, members);
+}
+
+std::string FlightService::report(const std::string& name, const RankGroup& group, Calls calls,
+                                  const std::string& why) noexcept {
+  std::string line;
+  try {
+    line = ask(name, group, calls);
+  } catch (const std::exception& error) {
+    line = cat("the other ranks cannot be asked where they are: ", error.what());
+  }
+  try {
+    return cat(line, "; ", write_file(cat(why, "; ", line)));
+  } catch (const std::exception&) {
+    return line;
+  }
+}
+
+}  // namespace concord

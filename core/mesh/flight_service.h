@@ -1,0 +1,57 @@
+// What happens to the flight recorder when something fails: the file, and the question to the other ranks where they are.
+//
+// A rank in trouble writes its calls to concord-flight-<rank>.json, publishes its positions in the store and asks the
+// others for theirs. Ranks that are well answer from answer(), which the watchdog calls now and then; so a rank that is
+// stuck in its own computation still says where it is. A rank that says nothing is itself an answer.
+// Threads: any thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/mesh/flight_recorder.h"
+#include "core/mesh/rank_layout.h"
+#include "core/mesh/store.h"
+
+namespace concord {
+
+class FlightService {
+ public:
+  struct Options {
+    int64_t rank = 0;
+    int64_t world = 1;
+    std::string folder = ".";  // where the file goes
+  };
+  FlightService(std::shared_ptr<Store> store, Options options);
+
+  FlightRecorder& recorder() { return recorder_; }
+
+  // How often answer() should be called: seldom enough that a big job does not flood the store.
+  std::chrono::milliseconds period() const { return period_; }
+  // Publishes this rank's positions where another rank has asked for them. Never throws.
+  void answer() noexcept;
+
+  enum class Calls { collective, p2p };
+  // Tells the world and the disk about a failure in |group|, called |name|, and returns the line that says who is behind,
+  // with the name of the file. Waits: some periods for the others' answers. Never throws.
+  std::string report(const std::string& name, const RankGroup& group, Calls calls, const std::string& why) noexcept;
+
+ private:
+  std::string write_file(const std::string& why) const;  // returns where it went, or why not
+  void publish();
+  std::string ask(const std::string& name, const RankGroup& group, Calls calls);
+
+  std::shared_ptr<Store> store_;
+  Options options_;
+  std::chrono::milliseconds period_;
+  std::atomic<bool> answered_ = false;
+  FlightRecorder recorder_;
+};
+
+// The name under which p2p batches of group |name| are recorded; they are numbered apart from its collectives.
+std::string p2p_name(const std::string& name);
+
+}  // namespace concord
