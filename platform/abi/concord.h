@@ -31,7 +31,7 @@
 /* clang-format on */
 
 #define CONCORD_ABI_MAJOR 1
-#define CONCORD_ABI_MINOR 0
+#define CONCORD_ABI_MINOR 1 /* 1.1: runs in concord_rng_request, stream.host_is_current */
 
 #define CONCORD_PLUGIN_ENTRY "concord_plugin_open"
 

@@ -1,8 +1,10 @@
 /* The rng table: counter-based random numbers (Philox 4x32-10), the same bits on every vendor.
  *
  * The value at a position depends on nothing but (kind, dtype, key, subsequence, position, low, high): not on threads,
- * not on how a buffer is cut. Element i of a request has position offset + i. platform/sdk/philox.hpp is the definition,
- * written once for hosts and devices. A generator's state is therefore three integers: key, subsequence, offset.
+ * not on how a buffer is cut. Element i of a request has position offset + i; with runs (since 1.1) it has position
+ * offset + (i / run_length) * run_stride + i % run_length, so that one request fills a block of rows of a larger matrix.
+ * platform/sdk/philox.hpp is the definition, written once for hosts and devices. A generator's state is therefore three
+ * integers: key, subsequence, offset.
  */
 #ifndef CONCORD_PLATFORM_ABI_RNG_H_
 #define CONCORD_PLATFORM_ABI_RNG_H_
@@ -20,7 +22,8 @@ typedef int32_t concord_rng_kind;
 #define CONCORD_RNG_INTEGER 4  /* low <= x < high, from integer_low and integer_high: I32, I64 */
 /* clang-format on */
 
-/* The caller sets struct_size. */
+/* The caller sets struct_size; what lies beyond it counts as 0. A host asks only plugins of version 1.1 or later for runs:
+ * an older one would fill without them. */
 typedef struct concord_rng_request {
   uint32_t struct_size;
   concord_rng_kind kind;
@@ -35,6 +38,8 @@ typedef struct concord_rng_request {
   double high;
   int64_t integer_low;
   int64_t integer_high;
+  int64_t run_length; /* elements of a run; 0: no runs. since 1.1 */
+  int64_t run_stride; /* positions from the start of a run to that of the next; at least 0. since 1.1 */
 } concord_rng_request;
 
 /* ------------------------------------------------------------------------------------------------------------------ */

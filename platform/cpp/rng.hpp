@@ -1,6 +1,7 @@
 // Random numbers that are the same on every vendor (platform/abi/rng.h). A generator is three integers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "platform/cpp/stream.hpp"
@@ -69,5 +70,43 @@ class Generator {
 
   State state_;
 };
+
+// The rows of a block inside a larger sequence: element i has position offset + (i / length) * stride + i % length.
+struct Runs {
+  int64_t length;
+  int64_t stride;
+};
+
+// Enqueues |count| normal values at the positions of |runs|, beginning at |from|. A plugin of version 1.0 knows no runs
+// and is asked for each one by itself.
+inline void fill_normal_runs(const Stream& stream, void* destination, int64_t count, DType dtype,
+                             const Generator::State& from, Runs runs, double mean, double deviation) {
+  concord_rng_request wanted{};
+  wanted.struct_size = sizeof wanted;
+  wanted.kind = CONCORD_RNG_NORMAL;
+  wanted.dtype = abi(dtype);
+  wanted.destination = destination;
+  wanted.count = count;
+  wanted.key = from.key;
+  wanted.subsequence = from.subsequence;
+  wanted.offset = from.offset;
+  wanted.low = mean;
+  wanted.high = deviation;
+  const Platform& platform = stream.platform();
+  if (platform.abi_version().minor >= 1 || runs.length >= count) {
+    if (runs.length < count) {
+      wanted.run_length = runs.length;
+      wanted.run_stride = runs.stride;
+    }
+    platform.call<&concord_rng_table::fill>(&wanted, stream.native());
+    return;
+  }
+  for (int64_t done = 0; done < count; done += runs.length) {
+    wanted.destination = static_cast<char*>(destination) + done * size_of(dtype);
+    wanted.count = std::min(runs.length, count - done);
+    platform.call<&concord_rng_table::fill>(&wanted, stream.native());
+    wanted.offset += static_cast<uint64_t>(runs.stride);
+  }
+}
 
 }  // namespace concord

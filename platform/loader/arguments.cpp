@@ -42,7 +42,8 @@ std::string request_text(const concord_rng_request* request) {
              ", destination=", argument_text("destination", request->destination), ", count=", request->count,
              ", key=", request->key, ", subsequence=", request->subsequence, ", offset=", request->offset,
              ", low=", request->low, ", high=", request->high, ", integer_low=", request->integer_low,
-             ", integer_high=", request->integer_high, "}");
+             ", integer_high=", request->integer_high, ", run_length=", request->run_length,
+             ", run_stride=", request->run_stride, "}");
 }
 
 }  // namespace concord::loader

@@ -191,22 +191,38 @@ inline void check_rng_range(const concord_rng_request& request) {
   }
 }
 
-// A request of rng.fill. UINT64_MAX positions exist; a request may wrap past the end to 0.
-inline void check_rng_request(const concord_rng_request* request) {
-  check_not_null(request, "request");
-  if (request->struct_size < sizeof(concord_rng_request)) {
-    invalid(text("struct_size of the request is %u; version 1.0 has %zu bytes", request->struct_size,
-                 sizeof(concord_rng_request)));
+// The bytes of a request that every version has.
+inline constexpr uint32_t kRngRequestBytes = offsetof(concord_rng_request, run_length);
+
+inline void check_rng_runs(const concord_rng_request& request) {
+  if (request.run_length == 0 && request.run_stride == 0) return;
+  if (request.run_length <= 0 || request.run_stride < 0) {
+    invalid(text("runs of length %lld with stride %lld: the length has to be 1 or more (or both 0), the stride 0 or more",
+                 static_cast<long long>(request.run_length), static_cast<long long>(request.run_stride)));
   }
-  if (!rng_has(request->kind, request->dtype)) {
+}
+
+// A request of rng.fill as this version knows it, checked. UINT64_MAX positions exist; a request may wrap past the end to
+// 0.
+inline concord_rng_request read_rng_request(const concord_rng_request* request) {
+  check_not_null(request, "request");
+  const uint32_t size = request->struct_size;
+  if (size < kRngRequestBytes) {
+    invalid(text("struct_size of the request is %u; version 1.0 has %u bytes", size, kRngRequestBytes));
+  }
+  concord_rng_request known{};
+  std::memcpy(&known, request, size < sizeof known ? size : sizeof known);
+  if (!rng_has(known.kind, known.dtype)) {
     invalid(
         text("no random numbers of kind %d and dtype %s (%d); there are bits (1) and integer (4) of i32, i64, uniform "
              "(2) and normal (3) of f32, f64, bf16, f16",
-             request->kind, dtype_name(request->dtype), request->dtype));
+             known.kind, dtype_name(known.dtype), known.dtype));
   }
-  if (request->reserved != 0) invalid(text("reserved of the request is %d; it has to be 0", request->reserved));
-  check_elements(request->destination, request->count, request->dtype, "destination");
-  check_rng_range(*request);
+  if (known.reserved != 0) invalid(text("reserved of the request is %d; it has to be 0", known.reserved));
+  check_elements(known.destination, known.count, known.dtype, "destination");
+  check_rng_range(known);
+  check_rng_runs(known);
+  return known;
 }
 
 // ------------------------------------------------------------------------------------------------------- communicators

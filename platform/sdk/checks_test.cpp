@@ -226,13 +226,13 @@ concord_rng_request request_of(concord_rng_kind kind, concord_dtype dtype, doubl
 }
 
 void expect_refused(const concord_rng_request& request, const char* part) {
-  expect_failure([&] { check_rng_request(&request); }, part);
+  expect_failure([&] { read_rng_request(&request); }, part);
 }
 
 TEST(Checks, RngRequestsNeedAListedKindAndType) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   auto good = request_of(CONCORD_RNG_UNIFORM, kF32, 0, 1);
-  check_rng_request(&good);
+  read_rng_request(&good);
   expect_refused(request_of(CONCORD_RNG_UNIFORM, CONCORD_DTYPE_I32, 0, 1), "kind 2 and dtype i32");
   expect_refused(request_of(CONCORD_RNG_BITS, kF32, 0, 1), "kind 1 and dtype f32");
   expect_refused(request_of(5, kF32, 0, 1), "kind 5");
@@ -241,16 +241,16 @@ TEST(Checks, RngRequestsNeedAListedKindAndType) {
   expect_refused(request_of(CONCORD_RNG_UNIFORM, kF32, 0, 1e39), "finite");
   expect_refused(request_of(CONCORD_RNG_NORMAL, kF32, 0, -1), "standard deviation -1");
   expect_refused(request_of(CONCORD_RNG_NORMAL, kF32, 0, nan), "finite");
-  expect_failure([] { check_rng_request(nullptr); }, "request is null");
+  expect_failure([] { read_rng_request(nullptr); }, "request is null");
   good.struct_size = 8;
   expect_refused(good, "struct_size of the request is 8");
 }
 
 TEST(Checks, RngRequestsNeedAFittingRangeAndDestination) {
   auto integers = request_of(CONCORD_RNG_INTEGER, CONCORD_DTYPE_I32, 0, 0);
-  check_rng_request(&integers);
+  read_rng_request(&integers);
   integers.integer_high = int64_t{1} << 31;
-  check_rng_request(&integers);
+  read_rng_request(&integers);
   integers.integer_high = (int64_t{1} << 31) + 1;
   expect_refused(integers, "x has to fit");
   integers.integer_high = integers.integer_low;
@@ -263,6 +263,30 @@ TEST(Checks, RngRequestsNeedAFittingRangeAndDestination) {
   expect_refused(good, "destination is null");
   good.destination = reinterpret_cast<char*>(buffer_a) + 1;
   expect_refused(good, "aligned");
+}
+
+TEST(Checks, RngRequestsOfVersion10HaveNoRuns) {
+  auto request = request_of(CONCORD_RNG_UNIFORM, kF32, 0, 1);
+  request.run_length = 2;
+  request.run_stride = 7;
+  EXPECT_EQ(read_rng_request(&request).run_length, 2);
+  EXPECT_EQ(read_rng_request(&request).run_stride, 7);
+  request.struct_size = offsetof(concord_rng_request, run_length);
+  EXPECT_EQ(read_rng_request(&request).run_length, 0);
+  EXPECT_EQ(read_rng_request(&request).run_stride, 0);
+  request.struct_size -= 1;
+  expect_refused(request, "version 1.0 has");
+}
+
+TEST(Checks, RngRunsNeedALengthAndNoNegativeStride) {
+  auto request = request_of(CONCORD_RNG_UNIFORM, kF32, 0, 1);
+  request.run_stride = 7;
+  expect_refused(request, "runs of length 0 with stride 7");
+  request.run_length = -1;
+  expect_refused(request, "runs of length -1");
+  request.run_length = 1;
+  request.run_stride = -1;
+  expect_refused(request, "stride -1");
 }
 
 }  // namespace

@@ -248,7 +248,7 @@ using AsBf16 = ConvertedFrom<Source, uint16_t, &float_to_bf16>;
 template <class Source>
 using AsF16 = ConvertedFrom<Source, uint16_t, &float_to_f16>;
 
-// Calls |visitor| with the generator of |request|, which check_rng_request has accepted. On the host.
+// Calls |visitor| with the generator of |request|, which read_rng_request has accepted. On the host.
 template <class Visitor>
 void visit_rng(const concord_rng_request& request, Visitor&& visitor) {
   const auto choice = [](concord_rng_kind kind, concord_dtype dtype) { return kind * 100 + dtype; };
@@ -283,6 +283,14 @@ CONCORD_HOST_DEVICE inline uint64_t block_of(uint64_t position) {
 template <class Generator>
 CONCORD_HOST_DEVICE inline int word_of(uint64_t position) {
   return static_cast<int>(position % (4 / Generator::kWords)) * Generator::kWords;
+}
+
+// The position of element |index| of |request|.
+CONCORD_HOST_DEVICE inline uint64_t position_of(const concord_rng_request& request, int64_t index) {
+  if (request.run_length == 0) return request.offset + static_cast<uint64_t>(index);
+  const uint64_t run = static_cast<uint64_t>(index / request.run_length);
+  return request.offset + run * static_cast<uint64_t>(request.run_stride) +
+         static_cast<uint64_t>(index % request.run_length);
 }
 
 // The value at one position: the definition in one line. A fill computes a block once for all its positions.
