@@ -1,0 +1,113 @@
+// Named streams of random numbers, as Megatron's users know them, but counter-based: a stream is three integers, so saving,
+// restoring and replaying cost nothing, and its numbers are the same on every vendor (platform/cpp/rng.hpp).
+//
+//   default, data-parallel-rng   s                          the same on all tensor-parallel ranks
+//   model-parallel-rng           s + 2718 + tp              different on each: dropout inside tensor-parallel regions
+//   expert-parallel-rng          s + 1024 + 100 * ep + etp  different for each expert's part
+// where s = seed + 100 * pp, and + 10 * dp where data-parallel ranks shall differ too. These are Megatron's offsets; they
+// are the stream's key. The subsequence is stable_hash of its name, so that no two streams ever meet, equal keys or not.
+//
+// Code draws from current(), which is "default" unless a fork says otherwise:
+//   { const auto scope = rng.fork(kModelParallelRng); mask(rng.current(), ...); }   // then "default" again
+// Recomputation draws the same numbers again:
+//   const auto before = rng.save();  forward();  ...  { const auto scope = rng.replay(before); forward(); }
+// libtorch's own generators are seeded by initialize(), and are neither saved nor replayed here.
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/mesh/rank_layout.h"
+#include "platform/cpp/rng.hpp"
+
+namespace concord {
+
+inline constexpr std::string_view kDefaultRng = "default";
+inline constexpr std::string_view kDataParallelRng = "data-parallel-rng";
+inline constexpr std::string_view kModelParallelRng = "model-parallel-rng";
+inline constexpr std::string_view kExpertParallelRng = "expert-parallel-rng";
+
+struct RngSeeds {
+  uint64_t data_parallel;  // also of "default", and of libtorch's generators
+  uint64_t model_parallel;
+  uint64_t expert_parallel;
+  bool operator==(const RngSeeds&) const = default;
+};
+
+// Throws ConfigError where |seed| is not positive, as Megatron and ROLL do.
+RngSeeds rng_seeds(int64_t seed, const RankCoordinates& place, bool data_parallel_random_init);
+
+// A stream's name and where it stands.
+struct RngState {
+  std::string name;
+  Generator::State state;
+  bool operator==(const RngState&) const = default;
+};
+
+class RngTracker {
+ public:
+  explicit RngTracker(const RngSeeds& seeds) { reseed(seeds); }
+  RngTracker(const RngTracker&) = delete;
+  RngTracker& operator=(const RngTracker&) = delete;
+
+  // Starts all streams afresh and forgets those that were added.
+  void reseed(const RngSeeds& seeds);
+  // Another stream. Throws ConfigError where the name is taken.
+  void add(std::string_view name, uint64_t seed);
+
+  Generator& current() { return streams_[current_].generator; }
+  const std::string& current_name() const { return streams_[current_].name; }
+
+  // Makes a stream the current one until the end of the scope. Scopes nest.
+  class Fork {
+   public:
+    Fork(const Fork&) = delete;
+    Fork& operator=(const Fork&) = delete;
+    ~Fork() { tracker_.current_ = before_; }
+
+   private:
+    friend class RngTracker;
+    Fork(RngTracker& tracker, size_t index) : tracker_(tracker), before_(tracker.current_) { tracker_.current_ = index; }
+    RngTracker& tracker_;
+    size_t before_;
+  };
+  // Throws ConfigError, with the known names, for one that is not known.
+  [[nodiscard]] Fork fork(std::string_view name);
+
+  std::vector<RngState> save() const;
+  // Streams that |states| does not name stay where they are. Throws ConfigError for a name that is not known.
+  void restore(std::span<const RngState> states);
+
+  // Goes back to |states| until the end of the scope, then on from where it was.
+  class Replay {
+   public:
+    Replay(const Replay&) = delete;
+    Replay& operator=(const Replay&) = delete;
+    ~Replay() { tracker_.restore(after_); }
+
+   private:
+    friend class RngTracker;
+    Replay(RngTracker& tracker, std::span<const RngState> states) : tracker_(tracker), after_(tracker.save()) {
+      tracker_.restore(states);
+    }
+    RngTracker& tracker_;
+    std::vector<RngState> after_;
+  };
+  [[nodiscard]] Replay replay(std::span<const RngState> states) { return {*this, states}; }
+
+ private:
+  struct Stream {
+    std::string name;
+    Generator generator;
+  };
+  size_t index_of(std::string_view name) const;
+
+  std::vector<Stream> streams_;
+  size_t current_ = 0;
+};
+
+}  // namespace concord

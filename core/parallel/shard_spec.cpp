@@ -1,0 +1,225 @@
+#include "core/parallel/shard_spec.h"
+
+#include <algorithm>
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+
+// One dimension of a block: what it covers of its global tensor, and where it lies in the rank's.
+struct Extent {
+  int64_t global;       // size of the global tensor
+  int64_t begin;        // first index that the block has there
+  int64_t length;       // how many
+  int64_t local;        // size of the rank's tensor
+  int64_t local_begin;  // where the block begins in it
+};
+
+struct Part {
+  int64_t begin;
+  int64_t length;
+};
+
+// The part of |size| elements that the rank has.
+Part part_of(const ShardSpec& spec, const std::optional<ShardAxis>& cut, int64_t size, const ShardPlace& place,
+             const std::string& what) {
+  if (!cut) return {0, size};
+  const ShardPlace::Axis& axis = place[*cut];
+  if (size % axis.count != 0) {
+    throw ConfigError(cat("parameter ", spec.name, ": ", what, " of ", size, " cannot be cut into ", axis.count,
+                          " equal parts; choose a ", to_string(*cut), " size that divides it"));
+  }
+  const int64_t length = size / axis.count;
+  return {axis.index * length, length};
+}
+
+std::string dim_text(size_t dim) { return cat("dimension ", dim); }
+
+void check_pieces(const ShardSpec& spec) {
+  if (spec.pieces.empty()) return;
+  const ShardSpec::Dim& dim = spec.dims[spec.fused_dim];
+  int64_t sum = 0;
+  for (const ShardSpec::Piece& piece : spec.pieces) {
+    if (piece.size < 1) throw ConfigError(cat("parameter ", spec.name, ": piece ", piece.name, " has size ", piece.size));
+    sum += piece.size;
+  }
+  if (sum != dim.size) {
+    throw ConfigError(cat("parameter ", spec.name, ": its pieces add up to ", sum, ", but ", dim_text(spec.fused_dim),
+                          " has ", dim.size));
+  }
+}
+
+void check(const ShardSpec& spec) {
+  if (spec.dims.empty()) throw ConfigError(cat("parameter ", spec.name, " has no dimension"));
+  for (size_t d = 0; d < spec.dims.size(); ++d) {
+    const ShardSpec::Dim& dim = spec.dims[d];
+    if (dim.size < 1) throw ConfigError(cat("parameter ", spec.name, ": ", dim_text(d), " has size ", dim.size));
+    if (dim.padded != 0 && dim.padded < dim.size) {
+      throw ConfigError(cat("parameter ", spec.name, ": ", dim_text(d), " of ", dim.size, " is padded to ", dim.padded));
+    }
+    const bool divided = spec.stacked ? d == 0 : false;
+    const bool fused = !spec.pieces.empty() && d == spec.fused_dim;
+    if (dim.padded > dim.size && (divided || fused)) {
+      throw ConfigError(cat("parameter ", spec.name, ": ", dim_text(d), " is fused or stacked and cannot be padded too"));
+    }
+  }
+  if (spec.fused_dim >= spec.dims.size()) {
+    throw ConfigError(cat("parameter ", spec.name, ": fused_dim is ", spec.fused_dim, " of ", spec.dims.size()));
+  }
+  if (spec.stacked && (spec.dims.size() < 2 || (!spec.pieces.empty() && spec.fused_dim == 0))) {
+    throw ConfigError(cat("parameter ", spec.name, ": a stack needs a dimension of its own before all others"));
+  }
+  check_pieces(spec);
+}
+
+// "experts.{}.weight", 7 -> "experts.7.weight".
+std::string numbered(const std::string& name, int64_t number) {
+  const size_t place = name.find("{}");
+  if (place == std::string::npos) throw ConfigError(cat("the name ", name, " of a stack has no {} for the number"));
+  return cat(name.substr(0, place), number, name.substr(place + 2));
+}
+
+std::vector<ShardSpec::Piece> pieces_of(const ShardSpec& spec) {
+  if (!spec.pieces.empty()) return spec.pieces;
+  return {{spec.name, spec.dims[spec.fused_dim].size}};
+}
+
+// The size of one dimension on the rank, padding included.
+int64_t local_size(const ShardSpec& spec, const ShardPlace& place, size_t d) {
+  const ShardSpec::Dim& dim = spec.dims[d];
+  if (d != spec.fused_dim || spec.pieces.empty()) {
+    return part_of(spec, dim.cut, std::max(dim.size, dim.padded), place, dim_text(d)).length;
+  }
+  int64_t size = 0;
+  for (const auto& piece : spec.pieces) size += part_of(spec, dim.cut, piece.size, place, cat("piece ", piece.name)).length;
+  return size;
+}
+
+Extent extent_of(const ShardSpec& spec, const ShardPlace& place, size_t d, int64_t local) {
+  const ShardSpec::Dim& dim = spec.dims[d];
+  const Part part = part_of(spec, dim.cut, std::max(dim.size, dim.padded), place, dim_text(d));
+  // What lies beyond |size| is padding.
+  const int64_t length = std::clamp<int64_t>(dim.size - part.begin, 0, part.length);
+  return {dim.size, part.begin, length, local, 0};
+}
+
+// Splits a block into runs and appends them.
+class RunCutter {
+ public:
+  RunCutter(std::vector<Extent> dims, std::string tensor, int64_t local_base)
+      : dims_(std::move(dims)), tensor_(std::move(tensor)), local_base_(local_base) {
+    global_stride_.assign(dims_.size(), 1);
+    local_stride_.assign(dims_.size(), 1);
+    for (size_t d = dims_.size(); d-- > 1;) {
+      global_stride_[d - 1] = global_stride_[d] * dims_[d].global;
+      local_stride_[d - 1] = local_stride_[d] * dims_[d].local;
+    }
+  }
+
+  void cut(std::vector<ShardRun>& runs) {
+    if (std::any_of(dims_.begin(), dims_.end(), [](const Extent& dim) { return dim.length == 0; })) return;
+    // The innermost dimension that is not taken whole bounds a run; all dimensions inside it are contiguous in both.
+    size_t inner = dims_.size() - 1;
+    while (inner > 0 && whole(inner)) --inner;
+    run_length_ = dims_[inner].length * global_stride_[inner];
+    run_stride_ = inner > 0 ? global_stride_[inner - 1] : run_length_;
+    // Outward from there runs follow each other at one stride, as long as nothing lies between them on the rank.
+    size_t outer = inner;
+    count_ = run_length_;
+    while (outer > 0 && dims_[outer].length == dims_[outer].local && (outer == inner || dims_[outer].length == dims_[outer].global)) {
+      --outer;
+      count_ *= dims_[outer].length;
+    }
+    walk(runs, 0, outer, 0, 0);
+  }
+
+ private:
+  bool whole(size_t d) const { return dims_[d].length == dims_[d].global && dims_[d].length == dims_[d].local; }
+
+  // All positions of the dimensions before |outer|; from there on one run covers the block.
+  void walk(std::vector<ShardRun>& runs, size_t d, size_t outer, int64_t global, int64_t local) const {
+    if (d == outer) {
+      for (size_t k = d; k < dims_.size(); ++k) {
+        global += dims_[k].begin * global_stride_[k];
+        local += dims_[k].local_begin * local_stride_[k];
+      }
+      const bool single = run_length_ >= count_;
+      runs.push_back({tensor_, local_base_ + local, count_, global, run_length_, single ? run_length_ : run_stride_});
+      return;
+    }
+    for (int64_t i = 0; i < dims_[d].length; ++i) {
+      walk(runs, d + 1, outer, global + (dims_[d].begin + i) * global_stride_[d],
+           local + (dims_[d].local_begin + i) * local_stride_[d]);
+    }
+  }
+
+  std::vector<Extent> dims_;
+  std::string tensor_;
+  int64_t local_base_;
+  std::vector<int64_t> global_stride_;
+  std::vector<int64_t> local_stride_;
+  int64_t run_length_ = 0;
+  int64_t run_stride_ = 0;
+  int64_t count_ = 0;
+};
+
+// One entry a block: each piece, each tensor of a stack.
+void cut_stack(std::vector<Extent> dims, const std::string& name, std::vector<ShardRun>& runs) {
+  const Extent stack = dims.front();
+  dims.erase(dims.begin());
+  int64_t tensor_elements = 1;
+  for (const Extent& dim : dims) tensor_elements *= dim.local;
+  for (int64_t i = 0; i < stack.length; ++i) {
+    RunCutter(dims, numbered(name, stack.begin + i), i * tensor_elements).cut(runs);
+  }
+}
+
+}  // namespace
+
+const char* to_string(ShardAxis axis) {
+  switch (axis) {
+    case ShardAxis::tp: return "tp";
+    case ShardAxis::etp: return "etp";
+    case ShardAxis::ep: return "ep";
+  }
+  return "unknown";
+}
+
+ShardPlace shard_place(const RankLayout& layout, int64_t rank) {
+  const RankCoordinates at = layout.coordinates(rank);
+  return {{{{layout.tp(), at.tp}, {layout.etp(), at.etp}, {layout.ep(), at.ep}}}};
+}
+
+std::vector<int64_t> local_shape(const ShardSpec& spec, const ShardPlace& place) {
+  check(spec);
+  std::vector<int64_t> shape;
+  for (size_t d = 0; d < spec.dims.size(); ++d) shape.push_back(local_size(spec, place, d));
+  return shape;
+}
+
+std::vector<ShardRun> shard_runs(const ShardSpec& spec, const ShardPlace& place) {
+  const std::vector<int64_t> shape = local_shape(spec, place);
+  std::vector<ShardRun> runs;
+  int64_t local_begin = 0;
+  for (const ShardSpec::Piece& piece : pieces_of(spec)) {
+    std::vector<Extent> dims;
+    for (size_t d = 0; d < spec.dims.size(); ++d) dims.push_back(extent_of(spec, place, d, shape[d]));
+    if (!spec.pieces.empty()) {
+      const Part part = part_of(spec, spec.dims[spec.fused_dim].cut, piece.size, place, cat("piece ", piece.name));
+      dims[spec.fused_dim] = {piece.size, part.begin, part.length, shape[spec.fused_dim], local_begin};
+      local_begin += part.length;
+    }
+    if (spec.stacked) {
+      cut_stack(std::move(dims), piece.name, runs);
+    } else {
+      RunCutter(std::move(dims), piece.name, 0).cut(runs);
+    }
+  }
+  return runs;
+}
+
+}  // namespace concord
