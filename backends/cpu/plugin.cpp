@@ -23,6 +23,7 @@ const concord_capability kCapabilities[] = {
     {CONCORD_CAP_MEMORY_STREAM_ORDERED, 1, nullptr},
     {CONCORD_CAP_MEMORY_PEER_COPY, 1, nullptr},
     {CONCORD_CAP_STREAM_NULL, 1, "runs inline, on the calling thread"},
+    {CONCORD_CAP_STREAM_HOST_IS_CURRENT, 1, "libtorch's cpu device has no streams"},
     {CONCORD_CAP_STREAM_PRIORITIES, 0, "the threads of all streams have the priority of the process"},
     {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 1, nullptr},
     {CONCORD_CAP_EVENT_TIMING, 1, "by the steady clock"},

@@ -39,7 +39,7 @@ void fill_group(const Generator& generator, const uint32_t* words, typename Gene
   }
 }
 
-// Elements begin .. end - 1 of the request. Its head and tail, which do not fill whole groups of blocks, go one by one.
+// Elements begin .. end - 1 of a request without runs. Its head and tail, which do not fill whole groups of blocks, go one by one.
 template <class Generator>
 void fill_range(const concord_rng_request& request, const Generator& generator, int64_t begin, int64_t end) {
   using Out = typename Generator::Out;
@@ -62,13 +62,28 @@ void fill_range(const concord_rng_request& request, const Generator& generator, 
   while (i < end) one(i++);
 }
 
+// The same for any request: run by run.
+template <class Generator>
+void fill_part(const concord_rng_request& request, const Generator& generator, int64_t begin, int64_t end) {
+  if (request.run_length == 0) return fill_range(request, generator, begin, end);
+  concord_rng_request run = request;
+  for (int64_t i = begin; i < end;) {
+    const int64_t inside = i % request.run_length;
+    const int64_t length = std::min(request.run_length - inside, end - i);
+    run.destination = static_cast<typename Generator::Out*>(request.destination) + i;
+    run.offset = sdk::position_of(request, i);
+    fill_range(run, generator, 0, length);
+    i += length;
+  }
+}
+
 }  // namespace
 
 void fill_random(const concord_rng_request& request, int threads) {
   sdk::visit_rng(request, [&](const auto& generator) {
     const int64_t share = (request.count + threads - 1) / threads;
     const auto part = [&](int64_t t) {
-      fill_range(request, generator, std::min(t * share, request.count), std::min((t + 1) * share, request.count));
+      fill_part(request, generator, std::min(t * share, request.count), std::min((t + 1) * share, request.count));
     };
     std::vector<std::jthread> helpers;  // joined at the end of this scope
     int64_t next = 1;

@@ -5,7 +5,7 @@
 
 namespace concord::cpu {
 
-// Fills request.destination; |request| has passed sdk::check_rng_request. Waits until it is done. Up to |threads|
+// Fills request.destination; |request| comes from sdk::read_rng_request. Waits until it is done. Up to |threads|
 // threads take part (at least 1: the caller's); the values do not depend on how many. Threads: any thread, any time.
 void fill_random(const concord_rng_request& request, int threads);
 

@@ -7,8 +7,7 @@
 namespace concord::cpu {
 
 void Rng::fill(const concord_rng_request* request, concord_stream stream) {
-  sdk::check_rng_request(request);
-  streams_.submit(stream, [request = *request] { fill_random(request, fill_threads(request.count)); });
+  streams_.submit(stream, [known = sdk::read_rng_request(request)] { fill_random(known, fill_threads(known.count)); });
 }
 
 }  // namespace concord::cpu

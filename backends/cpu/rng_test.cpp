@@ -78,6 +78,35 @@ TEST(Rng, EverySplitOfABufferGivesTheSameBits) {
   });
 }
 
+TEST(Rng, RunsAreTheRowsOfABlockForAnyNumberOfThreads) {
+  constexpr int64_t kRows = 37, kWidth = 23, kStride = 61;
+  for_each_kind([](concord_rng_kind kind, concord_dtype dtype, size_t size) {
+    const std::vector<char> all = defined(kind, dtype, kRows * kStride, 9);
+    std::vector<char> block;
+    for (int64_t row = 0; row < kRows; ++row) {
+      const auto begin = all.begin() + row * kStride * static_cast<int64_t>(size);
+      block.insert(block.end(), begin, begin + kWidth * static_cast<int64_t>(size));
+    }
+    for (const int threads : {1, 2, 5}) {
+      std::vector<char> bytes(block.size());
+      auto request = request_of(kind, dtype, bytes.data(), kRows * kWidth, 9);
+      request.run_length = kWidth;
+      request.run_stride = kStride;
+      fill_random(request, threads);
+      ASSERT_EQ(bytes, block) << threads << " threads";
+    }
+  });
+}
+
+TEST(Rng, ARequestOfVersion10KnowsNoRuns) {
+  std::vector<int32_t> values(100);
+  auto request = request_of(CONCORD_RNG_BITS, CONCORD_DTYPE_I32, values.data(), 100);
+  request.struct_size = offsetof(concord_rng_request, run_length);
+  request.run_length = 1;  // beyond the size that was given
+  EXPECT_OK(CALL(rng, fill, &request, nullptr));
+  EXPECT_EQ(std::memcmp(values.data(), defined(CONCORD_RNG_BITS, CONCORD_DTYPE_I32, 100, 0).data(), 400), 0);
+}
+
 TEST(Rng, AnyNumberOfThreadsGivesTheSameBits) {
   constexpr int64_t kCount = 10007;
   for_each_kind([](concord_rng_kind kind, concord_dtype dtype, size_t size) {

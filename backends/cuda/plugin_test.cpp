@@ -181,6 +181,14 @@ TEST(CudaRng, FillsWhatPhiloxDefines) {
   for (uint64_t i = 0; i < 5; ++i) {
     EXPECT_EQ(values.values()[i], sdk::value_at(sdk::NormalF32(0.0, 2.0), 42, 0, 3 + i));
   }
+  request.run_length = 2;
+  request.run_stride = 10;
+  ASSERT_TRUE(ok(rng.fill(rng.self, &request, nullptr)));
+  ASSERT_TRUE(ok(fake_host().stream().synchronize(fake_host().stream().self, nullptr)));
+  const uint64_t positions[] = {3, 4, 13, 14, 23};
+  for (uint64_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(values.values()[i], sdk::value_at(sdk::NormalF32(0.0, 2.0), 42, 0, positions[i]));
+  }
   request.dtype = CONCORD_DTYPE_I8;
   EXPECT_EQ(rng.fill(rng.self, &request, nullptr), CONCORD_STATUS_INVALID_ARGUMENT);
 }

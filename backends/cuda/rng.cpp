@@ -7,10 +7,10 @@
 namespace concord::cuda {
 
 void Rng::fill(const concord_rng_request* request, concord_stream stream) {
-  sdk::check_rng_request(request);
-  if (request->count == 0) return;
-  const DeviceGuard here(device_of(request->destination, stream, devices_.count()));
-  check_cuda(launch_rng(*request, vendor(stream)), "cudaLaunchKernelEx (rng fill)");
+  const concord_rng_request known = sdk::read_rng_request(request);
+  if (known.count == 0) return;
+  const DeviceGuard here(device_of(known.destination, stream, devices_.count()));
+  check_cuda(launch_rng(known, vendor(stream)), "cudaLaunchKernelEx (rng fill)");
 }
 
 }  // namespace concord::cuda

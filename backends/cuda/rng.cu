@@ -36,6 +36,16 @@ __global__ void fill(Generator generator, typename Generator::Out* destination, 
   }
 }
 
+// With runs an item is an element: blocks of Philox and runs meet at any place. Weights are filled so, once.
+template <class Generator>
+__global__ void fill_runs(Generator generator, concord_rng_request request) {
+  auto* destination = static_cast<typename Generator::Out*>(request.destination);
+  for (uint64_t i = global_index(); i < static_cast<uint64_t>(request.count); i += global_size()) {
+    const uint64_t position = sdk::position_of(request, static_cast<int64_t>(i));
+    destination[i] = sdk::value_at(generator, request.key, request.subsequence, position);
+  }
+}
+
 }  // namespace
 
 cudaError_t launch_rng(const concord_rng_request& request, cudaStream_t stream) {
@@ -43,6 +53,10 @@ cudaError_t launch_rng(const concord_rng_request& request, cudaStream_t stream) 
   sdk::visit_rng(request, [&]<class Generator>(const Generator& generator) {
     constexpr uint64_t kPositions = 4 / Generator::kWords;
     const auto count = static_cast<uint64_t>(request.count);
+    if (request.run_length != 0) {
+      result = launch(&fill_runs<Generator>, count, stream, generator, request);
+      return;
+    }
     const uint64_t blocks = (request.offset % kPositions + count + kPositions - 1) / kPositions;
     result =
         launch(&fill<Generator>, blocks, stream, generator, static_cast<typename Generator::Out*>(request.destination),

@@ -163,9 +163,19 @@ bool Channel::created() const {
   return state_ == State::ready;
 }
 
+bool Channel::failed() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::failing || state_ == State::failed;
+}
+
 void Channel::adopt(Communicator communicator) {
   Lock lock(mutex_);
   if (state_ == State::absent) open(lock, std::move(communicator));
+}
+
+std::optional<Communicator> Channel::split(std::span<const int32_t> members, const std::string& name) {
+  const std::lock_guard in_order(submitting_);
+  return communicator_.value().split(members, CommOptions{name, services_.timeout});
 }
 
 // ------------------------------------------------------------------------------------------------------------ calls

@@ -47,6 +47,7 @@ struct ChannelServices {
   Watchdog& watchdog;
   std::chrono::milliseconds timeout;  // for joining, and for every call
   bool check_calls = false;           // compare the calls of all ranks first, see CallChecker
+  bool host_is_current = false;       // capability stream.host_is_current
 };
 
 // A call to be made.
@@ -73,13 +74,19 @@ class Channel {
   const std::string& name() const { return name_; }
   const RankGroup& ranks() const { return ranks_; }
   int64_t index() const { return index_; }  // of this rank within ranks()
+  const Device& device() const { return services_.device; }
+  bool host_is_current() const { return services_.host_is_current; }
 
   // Begins the creation; create() also waits for it. Every member has to come, within the timeout.
   void begin_create();
   void create();
   bool created() const;
-  // Takes a communicator that was made elsewhere (by split) in place of creating one.
+  bool failed() const;
+  // Takes a communicator that was made elsewhere (by split), unless one was made or begun here.
   void adopt(Communicator communicator);
+  // A communicator of |members|, which are indices in ranks(). Every rank of this channel, which is created, calls it; who
+  // is no member gives an empty list. Waits: for all of them.
+  std::optional<Communicator> split(std::span<const int32_t> members, const std::string& name);
 
   std::shared_ptr<PendingCall> submit(ChannelCall call, const Stream* current);
   // Later work of |current| starts after |call|. Throws where the call is known to have failed. Waits: at most for the

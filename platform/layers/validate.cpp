@@ -205,9 +205,9 @@ Validate::Work Validate::inspect(Slot<&concord_event_table::elapsed>, concord_ev
 
 Validate::Work Validate::inspect(Slot<&concord_rng_table::fill>, const concord_rng_request* request,
                                  concord_stream stream) {
-  sdk::check_rng_request(request);
-  const int64_t bytes = sdk::element_bytes(request->count, request->dtype);
-  return {{{request->destination, bytes, "destination", Range::Side::kDevice, device_of(stream)}}, true, stream};
+  const concord_rng_request known = sdk::read_rng_request(request);
+  const int64_t bytes = sdk::element_bytes(known.count, known.dtype);
+  return {{{known.destination, bytes, "destination", Range::Side::kDevice, device_of(stream)}}, true, stream};
 }
 
 // ----------------------------------------------------------------------------------------------- what has begun

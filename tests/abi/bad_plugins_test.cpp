@@ -124,6 +124,11 @@ TEST_P(BadPlugin, IsRefusedWithItsReason) {
 
 constexpr concord_status kMismatch = CONCORD_STATUS_ABI_MISMATCH;
 
+// The minor version that the bad plugins and this host were built with, as text.
+#define TEXT_OF(number) #number
+#define TEXT(number) TEXT_OF(number)
+#define MINOR TEXT(CONCORD_ABI_MINOR)
+
 constexpr Defect kDefects[] = {
     {"no_entry", kMismatch, "it does not export concord_plugin_open"},
     {"open_throws", CONCORD_STATUS_INTERNAL,
@@ -134,22 +139,22 @@ constexpr Defect kDefects[] = {
     {"open_returns_an_unknown_code", 4711, "concord_plugin_open failed with unknown status 4711"},
     {"open_gives_null", CONCORD_STATUS_INTERNAL, "returned OK, but no plugin (null)"},
     {"open_gives_a_wild_pointer", kMismatch, "concord_plugin: the plugin's pointer to it cannot be read"},
-    {"root_of_a_newer_major", kMismatch, "the plugin speaks ABI version 2.0, this program version 1.0"},
-    {"root_too_small", kMismatch, "concord_plugin: struct_size is 16 bytes, but what version 1.0 requires takes 24"},
+    {"root_of_a_newer_major", kMismatch, "the plugin speaks ABI version 2." MINOR ", this program version 1." MINOR},
+    {"root_too_small", kMismatch, "concord_plugin: struct_size is 16 bytes, but what version 1." MINOR " requires takes 24"},
     {"find_table_is_null", kMismatch, "find_table is null"},
     {"find_table_throws", CONCORD_STATUS_INTERNAL,
      "find_table threw an exception, which no plugin may: no tables today"},
     {"find_table_gives_a_wild_pointer", kMismatch, "table 'core': the plugin's pointer to it cannot be read"},
     {"table_of_a_newer_major", kMismatch,
-     "table 'stream': the plugin speaks ABI version 2.0, this program version 1.0"},
+     "table 'stream': the plugin speaks ABI version 2." MINOR ", this program version 1." MINOR},
     {"table_of_an_older_major", kMismatch,
-     "table 'stream': the plugin speaks ABI version 0.0, this program version 1.0"},
+     "table 'stream': the plugin speaks ABI version 0." MINOR ", this program version 1." MINOR},
     {"table_missing", kMismatch, "table 'comm' is missing"},
     {"size_below_the_head", kMismatch, "table 'stream': struct_size is 4 bytes, less than the head of every table (8)"},
     {"size_absurd", kMismatch, "table 'stream': struct_size is 1073741824 bytes, which is absurd"},
     {"size_without_required_slots", kMismatch,
-     "table 'stream': struct_size is 24 bytes, but what version 1.0 requires takes 64"},
-    {"size_beyond_its_version", kMismatch, "table 'stream': struct_size is 80 bytes, but version 1.0 of it has 72"},
+     "table 'stream': struct_size is 24 bytes, but what version 1." MINOR " requires takes 64"},
+    {"size_beyond_its_version", kMismatch, "table 'stream': struct_size is 80 bytes, but version 1." MINOR " of it has 72"},
     {"slot_null", kMismatch, "table 'comm': slot 'all_gather' is null, but version 1.0 requires it"},
     {"size_that_covers_foreign_data", kMismatch, "table 'event': slot 'query' does not point to a function"},
     {"size_that_covers_no_memory", kMismatch,

@@ -68,7 +68,7 @@ TEST(Versions, NoSlotOfAnyTableIsNullAfterLoading) {
 
 TEST(Versions, PluginOfANewerMinorWithABiggerTableLoads) {
   const Platform platform = open_platform(plugin_path("fine_newer_minor"));
-  EXPECT_EQ(loader::to_string(platform.abi_version()), "1.1");
+  EXPECT_EQ(platform.abi_version().minor, CONCORD_ABI_MINOR + 1);
   const Stream stream(Device(platform, 0));
   Generator(7).bits(stream, nullptr, 0, DType::kI32);
 }

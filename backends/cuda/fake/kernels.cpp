@@ -34,7 +34,7 @@ cudaError_t launch_rng(const concord_rng_request& request, cudaStream_t stream) 
     result = fake::push_work(stream, [=] {
       auto* to = static_cast<typename Generator::Out*>(request.destination);
       for (int64_t i = 0; i < request.count; ++i) {
-        to[i] = sdk::value_at(generator, request.key, request.subsequence, request.offset + static_cast<uint64_t>(i));
+        to[i] = sdk::value_at(generator, request.key, request.subsequence, sdk::position_of(request, i));
       }
     });
   });

@@ -1,0 +1,123 @@
+#include "core/mesh/parallel_context.h"
+
+#include <algorithm>
+
+#include "core/torch/device.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+
+constexpr const char* kWorld = "world";
+
+RankGroup all_ranks(int64_t world) {
+  const RankGroup::Axis axis[] = {{world, 1}};
+  return RankGroup(0, axis);
+}
+
+}  // namespace
+
+ParallelContext::ParallelContext(Options options)
+    : options_(std::move(options)),
+      torch_device_(concord::torch_device(platform(), device().index())),
+      coordinates_(layout().coordinates(rank())),
+      rng_(options_.seeds),
+      flight_(options_.store, {rank(), world(), options_.flight_folder}) {
+  if (world() > 1) watchdog_.add(this, flight_.period(), [this] { flight_.answer(); });
+}
+
+ParallelContext::~ParallelContext() {
+  watchdog_.remove(this);
+  groups_.clear();
+  channels_.clear();  // before the services they use
+}
+
+// The first kind in the fixed order that has these ranks, so that all ranks call it alike whatever they use first.
+std::string ParallelContext::channel_name(const RankGroup& ranks) const {
+  for (const GroupKind kind : all_group_kinds()) {
+    if (layout().group_of(kind, rank()) == ranks) return std::string(to_string(kind));
+  }
+  return kWorld;
+}
+
+std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks) {
+  if (ranks.size() == 1) return nullptr;
+  for (const std::shared_ptr<Channel>& known : channels_) {
+    if (known->ranks() == ranks) return known;
+  }
+  const ChannelServices services{device(),          options_.store,       flight_,
+                                 watchdog_,         options_.timeout,     options_.check_calls,
+                                 platform().capability(CONCORD_CAP_STREAM_HOST_IS_CURRENT) != 0};
+  channels_.push_back(std::make_shared<Channel>(channel_name(ranks), ranks, rank(), services));
+  return channels_.back();
+}
+
+ProcessGroup& ParallelContext::make_group(const std::string& name, const RankGroup& ranks) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<ProcessGroup>& group = groups_[name];
+  if (group == nullptr) group = std::make_unique<ProcessGroup>(name, ranks, rank(), device(), channel_for(ranks));
+  return *group;
+}
+
+ProcessGroup& ParallelContext::group(GroupKind kind) {
+  const std::optional<RankGroup> ranks = layout().group_of(kind, rank());
+  if (!ranks) {
+    throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
+                cat("rank ", rank(), " is in no ", to_string(kind), " group: its pipeline stage is ", coordinates_.pp, " of ",
+                    layout().pp(), ", and only the first and the last hold embeddings; ask has_group first"));
+  }
+  return make_group(std::string(to_string(kind)), *ranks);
+}
+
+ProcessGroup& ParallelContext::world_group() { return make_group(kWorld, all_ranks(world())); }
+
+bool ParallelContext::failed() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(channels_.begin(), channels_.end(), [](const auto& channel) { return channel->failed(); });
+}
+
+void ParallelContext::create_groups(std::span<const GroupKind> kinds) {
+  std::vector<GroupKind> wanted = kinds_to_create(kinds);
+  if (wanted.empty()) return;
+  if (platform().capability(CONCORD_CAP_COMM_SPLIT) != 0) {
+    split_from_world(wanted);
+    return;
+  }
+  std::erase_if(wanted, [&](GroupKind kind) { return !has_group(kind); });
+  for (const GroupKind kind : wanted) group(kind).channel()->begin_create();
+  for (const GroupKind kind : wanted) group(kind).channel()->create();
+}
+
+// Those of |kinds| that need a communicator of their own, in the fixed order. Rank 0 stands for all: it is in a group of
+// every kind, and whether two kinds have the same ranks depends on strides and counts alone, which all ranks share.
+std::vector<GroupKind> ParallelContext::kinds_to_create(std::span<const GroupKind> kinds) const {
+  std::vector<GroupKind> result;
+  std::vector<RankGroup> seen;
+  for (const GroupKind kind : all_group_kinds()) {
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) continue;
+    const RankGroup ranks = layout().group_of(kind, 0).value();
+    if (ranks.size() == 1 || std::find(seen.begin(), seen.end(), ranks) != seen.end()) continue;
+    seen.push_back(ranks);
+    result.push_back(kind);
+  }
+  return result;
+}
+
+void ParallelContext::split_from_world(std::span<const GroupKind> kinds) {
+  Channel& parent = *world_group().channel();
+  parent.create();
+  for (const GroupKind kind : kinds) {
+    if (layout().group_of(kind, 0)->size() == world()) continue;  // the parent itself
+    const std::shared_ptr<Channel> channel = has_group(kind) ? group(kind).channel() : nullptr;
+    std::vector<int32_t> members;
+    if (channel != nullptr) {
+      for (const int64_t rank : channel->ranks().members()) members.push_back(static_cast<int32_t>(rank));
+    }
+    auto communicator = parent.split(members, std::string(to_string(kind)));
+    if (communicator) channel->adopt(std::move(*communicator));
+  }
+}
+
+}  // namespace concord

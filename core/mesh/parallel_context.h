@@ -1,0 +1,94 @@
+// All that a rank knows about its job: made once, passed down. No hidden globals but the one of core/initialize.h.
+//
+// Groups. group(kind) is cheap and never waits; the communicator behind it is made at the first operation (channel.h says
+// how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, for it is expensive:
+// some vendors take hundreds of megabytes for each. create_groups makes some of them at once, all ranks together, and
+// where the plugin can split a communicator it does so, which is much cheaper than making each from nothing.
+// Threads: any thread, but for rng(), which belongs to the thread that computes.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/mesh/channel.h"
+#include "core/mesh/flight_service.h"
+#include "core/mesh/process_group.h"
+#include "core/mesh/rank_layout.h"
+#include "core/mesh/rng_tracker.h"
+#include "core/mesh/store.h"
+#include "core/mesh/watchdog.h"
+#include "platform/cpp/device.hpp"
+
+namespace concord {
+
+class ParallelContext {
+ public:
+  struct Options {
+    Device device;
+    RankLayout layout;
+    int64_t rank = 0;
+    std::shared_ptr<Store> store;              // of this job alone; all ranks have met in it
+    RngSeeds seeds{};
+    std::chrono::milliseconds timeout{std::chrono::minutes(30)};
+    bool check_calls = false;                  // see call_checker.h
+    std::string flight_folder = ".";           // where the record of the last calls goes when something fails
+  };
+  explicit ParallelContext(Options options);
+  ~ParallelContext();
+  ParallelContext(const ParallelContext&) = delete;
+  ParallelContext& operator=(const ParallelContext&) = delete;
+
+  const Platform& platform() const { return options_.device.platform(); }
+  const Device& device() const { return options_.device; }
+  c10::Device torch_device() const { return torch_device_; }
+  const RankLayout& layout() const { return options_.layout; }
+  int64_t rank() const { return options_.rank; }
+  int64_t world() const { return options_.layout.world(); }
+  const RankCoordinates& coordinates() const { return coordinates_; }
+  std::chrono::milliseconds timeout() const { return options_.timeout; }
+  Store& store() { return *options_.store; }
+  RngTracker& rng() { return rng_; }
+  FlightRecorder& flight_recorder() { return flight_.recorder(); }
+
+  // Not all ranks are in an embedding group.
+  bool has_group(GroupKind kind) const { return layout().group_of(kind, rank()).has_value(); }
+  // Throws Error (INVALID_ARGUMENT) where this rank is in no such group.
+  ProcessGroup& group(GroupKind kind);
+  ProcessGroup& world_group();
+
+  // Makes the communicators of |kinds| now. Every rank of the world calls it, with the same list. Waits: for all of them.
+  void create_groups(std::span<const GroupKind> kinds);
+
+  // Whether some group has lost a peer, timed out or the like: the job cannot go on.
+  bool failed();
+  // Ends the thread that looks for failures and answers other ranks. For a process that is about to exit.
+  void stop_watching() { watchdog_.stop(); }
+
+ private:
+  std::shared_ptr<Channel> channel_for(const RankGroup& ranks);  // under the lock
+  ProcessGroup& make_group(const std::string& name, const RankGroup& ranks);
+  std::string channel_name(const RankGroup& ranks) const;
+  std::vector<GroupKind> kinds_to_create(std::span<const GroupKind> kinds) const;
+  void split_from_world(std::span<const GroupKind> kinds);
+
+  Options options_;
+  c10::Device torch_device_;
+  RankCoordinates coordinates_;
+  RngTracker rng_;
+  FlightService flight_;
+  Watchdog watchdog_;
+
+  std::mutex mutex_;  // the lists below; what is in them stays
+  std::vector<std::shared_ptr<Channel>> channels_;
+  std::map<std::string, std::unique_ptr<ProcessGroup>> groups_;
+};
+
+}  // namespace concord

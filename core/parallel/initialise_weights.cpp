@@ -1,0 +1,70 @@
+#include "core/parallel/initialise_weights.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+
+#include "core/config_error.h"
+#include "core/stable_hash.h"
+#include "core/torch/device.h"
+#include "core/torch/dtype.h"
+#include "platform/cpp/rng.hpp"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+
+void check_shard(const at::Tensor& shard, const ShardSpec& spec, const std::vector<int64_t>& shape) {
+  if (!shard.defined() || shard.sizes() != c10::IntArrayRef(shape) || !shard.is_contiguous()) {
+    throw ConfigError(cat("parameter ", spec.name, ": its shard here is a contiguous tensor of [", loader::join(shape, ", "),
+                          "], not ", shard.defined() ? cat("of [", loader::join(shard.sizes(), ", "), "]") : "undefined"));
+  }
+  if (!c10::isFloatingType(shard.scalar_type()) || !platform_dtype(shard.scalar_type())) {
+    throw ConfigError(cat("parameter ", spec.name, " has type ", c10::toString(shard.scalar_type()),
+                          "; weights are Float, Double, BFloat16 or Half"));
+  }
+}
+
+// What lies beyond the global size of a dimension.
+void clear_padding(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place) {
+  for (size_t d = 0; d < spec.dims.size(); ++d) {
+    const ShardSpec::Dim& dim = spec.dims[d];
+    if (dim.padded <= dim.size) continue;
+    const auto axis = static_cast<int64_t>(d);
+    const int64_t begin = (dim.cut ? place[*dim.cut].index : 0) * shard.size(axis);
+    const int64_t real = std::clamp<int64_t>(dim.size - begin, 0, shard.size(axis));
+    shard.narrow(axis, real, shard.size(axis) - real).zero_();
+  }
+}
+
+}  // namespace
+
+WeightInit scaled_normal_init(double sigma, int64_t layers) {
+  if (layers < 1) throw ConfigError(cat("a model of ", layers, " layers has no width for its output layers"));
+  return normal_init(sigma / std::sqrt(2.0 * static_cast<double>(layers)));
+}
+
+void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place, const WeightInit& init,
+                        int64_t seed, const Device& device) {
+  if (seed <= 0) throw ConfigError(cat("seed is ", seed, "; it has to be positive"));
+  check_shard(shard, spec, local_shape(spec, place));
+  const at::NoGradGuard no_grad;
+  if (init.kind == WeightInit::Kind::constant) {
+    shard.fill_(init.value);
+  } else {
+    const Stream stream = torch_stream(device);
+    const DType dtype = *platform_dtype(shard.scalar_type());
+    auto* data = static_cast<char*>(shard.data_ptr());
+    for (const ShardRun& run : shard_runs(spec, place)) {
+      const Generator::State from{static_cast<uint64_t>(seed), stable_hash(run.tensor), static_cast<uint64_t>(run.offset)};
+      fill_normal_runs(stream, data + run.local * size_of(dtype), run.count, dtype, from, {run.run_length, run.run_stride},
+                       0.0, init.value);
+    }
+  }
+  clear_padding(shard, spec, place);
+}
+
+}  // namespace concord
