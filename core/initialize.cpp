@@ -24,16 +24,17 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kAfterFailure{2000};
 
-// The one process-wide instance. Never destroyed: at exit, threads of libtorch or of a plugin may still use what is in it.
+// The one process-wide instance. Never destroyed: at exit, threads of libtorch or of a plugin may still use what is in
+// it.
 struct Instance {
   std::mutex mutex;
   std::atomic<ParallelContext*> published = nullptr;
   std::unique_ptr<ParallelContext> context;
-  std::vector<Term> arguments;     // what it was made with
+  std::vector<Term> arguments;  // what it was made with
   JobEnvironment job;
   Milliseconds timeout{0};
-  std::shared_ptr<Store> store;    // stays when the context goes: the next one begins where the peers still are
-  int64_t generation = 0;          // how many contexts there were
+  std::shared_ptr<Store> store;  // stays when the context goes: the next one begins where the peers still are
+  int64_t generation = 0;        // how many contexts there were
 };
 
 Instance& instance() {
@@ -183,7 +184,8 @@ bool is_initialized() { return instance().published != nullptr; }
 ParallelContext& parallel_context() {
   ParallelContext* context = instance().published;
   if (context == nullptr) {
-    throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "this process is not part of a job; call concord::initialize first");
+    throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
+                "this process is not part of a job; call concord::initialize first");
   }
   return *context;
 }
@@ -198,7 +200,8 @@ void finalize() {
   try {
     const Member member{one.job.rank, one.job.world, {}, {}};
     if (!take_leave(one.context->store(), member, patience)) {
-      loader::log(CONCORD_LOG_WARN, "core", cat("finalize: some ranks have not called it within ", patience.count(), " ms"));
+      loader::log(CONCORD_LOG_WARN, "core",
+                  cat("finalize: some ranks have not called it within ", patience.count(), " ms"));
     }
   } catch (const Error& error) {
     loader::log(CONCORD_LOG_WARN, "core", cat("finalize: ", error.what()));

@@ -1,15 +1,15 @@
-// One call makes a process part of a job: device, rendezvous, groups, seeds. What ROLL's initialize_megatron and Megatron's
-// initialize_model_parallel do, on any platform.
+// One call makes a process part of a job: device, rendezvous, groups, seeds. What ROLL's initialize_megatron and
+// Megatron's initialize_model_parallel do, on any platform.
 //
 //   const concord::InitializeArgs args{.tensor_model_parallel_size = 2, .seed = 42};
 //   concord::ParallelContext& job = concord::initialize(args);
 //   job.group(concord::GroupKind::tp).all_reduce(tensor).wait();
 //   concord::finalize();
 //
-// Rank, world and the master's address come from torchrun's, srun's or mpirun's environment (core/mesh/job_environment.h);
-// without any of them this is a job of one process. The platform is the one that CONCORD_PLATFORM names or the best there
-// is, the device that of LOCAL_RANK.
-// Threads: any thread; whoever calls while another thread initialises waits for it.
+// Rank, world and the master's address come from torchrun's, srun's or mpirun's environment
+// (core/mesh/job_environment.h); without any of them this is a job of one process. The platform is the one that
+// CONCORD_PLATFORM names or the best there is, the device that of LOCAL_RANK. Threads: any thread; whoever calls while
+// another thread initialises waits for it.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ struct InitializeArgs {
   int64_t expert_model_parallel_size = 1;
   int64_t expert_tensor_parallel_size = 0;  // 0: as tensor_model_parallel_size
   std::string order = "tp-cp-ep-dp-pp";
-  int64_t seed = 42;                        // positive
-  bool data_parallel_random_init = false;   // data-parallel ranks draw different numbers
-  int64_t ddp_timeout = 1800;               // seconds: for the rendezvous, for communicators, for every operation
+  int64_t seed = 42;                          // positive
+  bool data_parallel_random_init = false;     // data-parallel ranks draw different numbers
+  int64_t ddp_timeout = 1800;                 // seconds: for the rendezvous, for communicators, for every operation
   std::vector<GroupKind> create_groups = {};  // made at once, all ranks together; the others on first use
-  std::string flight_folder = {};           // for concord-flight-<rank>.json; empty: CONCORD_FLIGHT_FOLDER, else here
+  std::string flight_folder = {};             // for concord-flight-<rank>.json; empty: CONCORD_FLIGHT_FOLDER, else here
 };
 
 // The context of this process. Called again with the same arguments it does nothing but start the seeds afresh; with
@@ -48,8 +48,8 @@ bool is_initialized();
 // Throws Error (FAILED_PRECONDITION) before initialize and after finalize.
 ParallelContext& parallel_context();
 
-// Leaves the job: every rank calls it, and none uses its context or groups afterwards. Waits: for work on its way, and on
-// rank 0, which serves the store, for the other ranks, at most |ddp_timeout|. Nothing where the process is not
+// Leaves the job: every rank calls it, and none uses its context or groups afterwards. Waits: for work on its way, and
+// on rank 0, which serves the store, for the other ranks, at most |ddp_timeout|. Nothing where the process is not
 // initialised. The process may initialise again, with other arguments too; all ranks have to.
 void finalize();
 

@@ -1,5 +1,7 @@
 #include "core/mesh/call_checker.h"
 
+#include <algorithm>
+
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
 
@@ -7,6 +9,18 @@ namespace concord {
 namespace {
 
 using loader::cat;
+
+constexpr std::string_view kSending = " sending ";
+constexpr std::string_view kReceiving = " receiving ";
+
+// "3,4" -> 3, 4.
+std::vector<int64_t> numbers_in(const std::string& text) {
+  std::vector<int64_t> numbers;
+  for (size_t begin = 0; begin < text.size(); begin = std::min(text.find(',', begin), text.size() - 1) + 1) {
+    numbers.push_back(std::stoll(text.substr(begin)));
+  }
+  return numbers;
+}
 
 std::string item_text(const concord_p2p_item& item) {
   return cat(to_string(static_cast<DType>(item.dtype)), " x ", item.count);
@@ -29,9 +43,9 @@ std::vector<std::string> CallChecker::exchange(int64_t sequence, const std::stri
       all.push_back(store_->get(key(sequence, i), options_.timeout));
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
-      throw Error(CONCORD_STATUS_TIMEOUT,
-                  cat("rank ", options_.ranks[i], " has not made call ", sequence, " of group ", options_.name, " within ",
-                      options_.timeout.count(), " ms; rank ", options_.ranks[options_.index], " makes ", mine));
+      throw Error(CONCORD_STATUS_TIMEOUT, cat("rank ", options_.ranks[i], " has not made call ", sequence, " of group ",
+                                              options_.name, " within ", options_.timeout.count(), " ms; rank ",
+                                              options_.ranks[options_.index], " makes ", mine));
     }
   }
   // Everybody is at |sequence|, so nobody still reads the call before it.
@@ -57,17 +71,27 @@ void CallChecker::check(int64_t sequence, const CallSignature& signature) {
 void CallChecker::check(int64_t sequence, const CallSignature& signature, std::span<const int64_t> send_counts,
                         std::span<const int64_t> recv_counts) {
   const std::string call = cat(to_string(signature.op), " ", to_string(signature.dtype));
-  const std::vector<std::string> all = exchange(sequence, cat(call, " sending ", loader::join(send_counts, ",")));
+  const std::vector<std::string> all = exchange(
+      sequence, cat(call, kSending, loader::join(send_counts, ","), kReceiving, loader::join(recv_counts, ",")));
+  std::vector<std::vector<int64_t>> sent;
+  std::vector<std::vector<int64_t>> expected;
   for (size_t i = 0; i < all.size(); ++i) {
-    const size_t split = all[i].find(" sending ");
-    if (all[i].substr(0, split) != call) differ(sequence, static_cast<int64_t>(i), all[i], call);
-    // Its count for this rank is the entry number index of its list.
-    size_t begin = split + 9;
-    for (int64_t skip = 0; skip < options_.index; ++skip) begin = all[i].find(',', begin) + 1;
-    const int64_t sent = std::stoll(all[i].substr(begin));
-    if (sent == recv_counts[i]) continue;
-    differ(sequence, static_cast<int64_t>(i), cat(call, " sending ", sent, " to it"),
-           cat(call, " expecting ", recv_counts[i], " from there"));
+    const size_t sending = all[i].find(kSending);
+    const size_t receiving = all[i].find(kReceiving);
+    if (all[i].substr(0, sending) != call) differ(sequence, static_cast<int64_t>(i), all[i], call);
+    const size_t begin = sending + kSending.size();
+    sent.push_back(numbers_in(all[i].substr(begin, receiving - begin)));
+    expected.push_back(numbers_in(all[i].substr(receiving + kReceiving.size())));
+  }
+  // Every pair, so that every rank sees the fault, not only the two it is between.
+  for (size_t from = 0; from < all.size(); ++from) {
+    for (size_t to = 0; to < all.size(); ++to) {
+      if (sent[from].at(to) == expected[to].at(from)) continue;
+      throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
+                  cat("call ", sequence, " of group ", options_.name, ", ", call, ", does not meet: rank ",
+                      options_.ranks[static_cast<int64_t>(from)], " sends ", sent[from][to], " elements to rank ",
+                      options_.ranks[static_cast<int64_t>(to)], ", which expects ", expected[to][from]));
+    }
   }
 }
 
@@ -88,15 +112,15 @@ void CallChecker::check(std::span<const concord_p2p_item> items) {
       theirs = store_->get(transfer, options_.timeout);
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
-      throw Error(CONCORD_STATUS_TIMEOUT,
-                  cat("rank ", options_.ranks[item.peer], " sends nothing to rank ", options_.ranks[options_.index],
-                      " in group ", options_.name, " within ", options_.timeout.count(), " ms; ", mine, " is expected"));
+      throw Error(CONCORD_STATUS_TIMEOUT, cat("rank ", options_.ranks[item.peer], " sends nothing to rank ",
+                                              options_.ranks[options_.index], " in group ", options_.name, " within ",
+                                              options_.timeout.count(), " ms; ", mine, " is expected"));
     }
     store_->remove(transfer);
     if (theirs == mine) continue;
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                cat("a transfer in group ", options_.name, " differs: rank ", options_.ranks[item.peer], " sends ", theirs,
-                    ", rank ", options_.ranks[options_.index], " expects ", mine));
+                cat("a transfer in group ", options_.name, " differs: rank ", options_.ranks[item.peer], " sends ",
+                    theirs, ", rank ", options_.ranks[options_.index], " expects ", mine));
   }
 }
 

@@ -1,9 +1,9 @@
 // The debug mode of groups (CONCORD_LAYERS=validate): before a call goes to the device, the ranks of the group compare
-// what they are about to call, through the store. A mismatch, which would otherwise hang or give wrong numbers, is then an
-// error on every rank that names both calls.
+// what they are about to call, through the store. A mismatch, which would otherwise hang or give wrong numbers, is then
+// an error on every rank that names both calls.
 //
-// Each call costs a few round trips to the store and waits for all ranks of the group (a p2p batch: for the senders), so
-// this is for finding faults, not for work. Threads: one at a time.
+// Each call costs a few round trips to the store and waits for all ranks of the group (a p2p batch: for the senders),
+// so this is for finding faults, not for work. Threads: one at a time.
 #pragma once
 
 #include <chrono>
@@ -25,15 +25,15 @@ namespace concord {
 class CallChecker {
  public:
   struct Options {
-    std::string name;                   // of the group
+    std::string name;  // of the group
     RankGroup ranks;
     int64_t index = 0;                  // of this rank within it
     std::chrono::milliseconds timeout;  // for the others' calls
   };
   CallChecker(std::shared_ptr<Store> store, Options options);
 
-  // Waits: until every rank has made its call number |sequence|. Throws Error: INVALID_ARGUMENT where they differ, TIMEOUT
-  // naming a rank that does not come.
+  // Waits: until every rank has made its call number |sequence|. Throws Error: INVALID_ARGUMENT where they differ,
+  // TIMEOUT naming a rank that does not come.
   void check(int64_t sequence, const CallSignature& signature);
 
   // The same for all_to_all_v, where what i sends to j must be what j expects from i.

@@ -53,12 +53,12 @@ Channel::Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelS
                                      : std::chrono::milliseconds(0))),
       keeps_time_(services.device.platform().capability(CONCORD_CAP_COMM_TIMEOUT) != 0) {
   if (ranks_.size() > std::numeric_limits<int32_t>::max()) {
-    throw Error(CONCORD_STATUS_INVALID_ARGUMENT, cat("group ", name_, " has ", ranks_.size(),
-                                                     " ranks; a communicator takes at most 2^31 - 1"));
+    throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
+                cat("group ", name_, " has ", ranks_.size(), " ranks; a communicator takes at most 2^31 - 1"));
   }
   if (services_.check_calls) {
-    checker_ = std::make_unique<CallChecker>(services_.store,
-                                             CallChecker::Options{name_, ranks_, index_, services_.timeout});
+    checker_ =
+        std::make_unique<CallChecker>(services_.store, CallChecker::Options{name_, ranks_, index_, services_.timeout});
   }
   services_.watchdog.add(this, kTick, [this] { tick(); });
 }
@@ -128,6 +128,7 @@ void Channel::open(Lock& lock, Communicator communicator) {
   communicator_.emplace(std::move(communicator));
   stream_.emplace(services_.device, Stream::priority_range(services_.device).greatest);
   state_ = State::ready;
+  opened_ = true;
   for (const std::shared_ptr<PendingCall>& call : pending_) {
     try {
       issue(*call);
@@ -202,7 +203,8 @@ std::shared_ptr<PendingCall> Channel::submit(ChannelCall call, const Stream* cur
     pending->ready = take_event();
     pending->ready->record(*current);
   }
-  pending->ticket = services_.flight.recorder().record(p2p ? p2p_name(name_) : name_, sequence, std::move(call.signature));
+  pending->ticket =
+      services_.flight.recorder().record(p2p ? p2p_name(name_) : name_, sequence, std::move(call.signature));
   pending_.push_back(pending);
   if (state_ == State::ready) {
     try {
@@ -252,7 +254,8 @@ void Channel::order_after(PendingCall& call, const Stream& current) {
 // Event::synchronize, where something ends it: the plugin's own timeout, or the watchdog's abort.
 void Channel::wait_for_event(const Event& event) {
   if (keeps_time_ || services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) return event.synchronize();
-  for (std::chrono::microseconds pause{20}; !event.done(); pause = std::min(pause * 2, std::chrono::microseconds(2000))) {
+  for (std::chrono::microseconds pause{20}; !event.done();
+       pause = std::min(pause * 2, std::chrono::microseconds(2000))) {
     std::this_thread::sleep_for(pause);
     const std::lock_guard lock(mutex_);
     if (state_ == State::failed) return;
@@ -352,17 +355,18 @@ void Channel::fail(Lock& lock, const CallSignature* call, concord_status status,
   const bool p2p = call != nullptr && is_p2p(*call);
   std::string what = cat("group ", name_, " (ranks ", ranks_.to_string(), "): ");
   if (call != nullptr) {
-    const auto found = std::find_if(pending_.begin(), pending_.end(),
-                                    [call](const auto& each) { return &each->signature == call; });
+    const auto found =
+        std::find_if(pending_.begin(), pending_.end(), [call](const auto& each) { return &each->signature == call; });
     const int64_t sequence = found != pending_.end() ? (*found)->sequence : (p2p ? p2p_made_ : made_);
     what += cat(call->to_string(), " (call ", sequence, ") failed: ");
     if (found != pending_.end()) services_.flight.recorder().mark((*found)->ticket, CallState::failed);
   }
   what += detail;
   lock.unlock();
-  const std::string line = services_.flight.report(
-      name_, ranks_, p2p ? FlightService::Calls::p2p : FlightService::Calls::collective, what);
-  if (was_ready && status == CONCORD_STATUS_TIMEOUT && services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
+  const std::string line =
+      services_.flight.report(name_, ranks_, p2p ? FlightService::Calls::p2p : FlightService::Calls::collective, what);
+  if (was_ready && status == CONCORD_STATUS_TIMEOUT &&
+      services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
     services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());
   }
   lock.lock();
@@ -376,11 +380,26 @@ void Channel::fail(Lock& lock, const CallSignature* call, concord_status status,
 void Channel::tick() noexcept {
   try {
     Lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock() || state_ != State::ready) return;  // somebody is at work here anyway
+    if (!lock.owns_lock()) return look_from_outside();
+    unreachable_since_.reset();
+    if (state_ != State::ready) return;
     settle(lock);
     if (state_ == State::failed) loader::log(CONCORD_LOG_ERROR, "core", failure_->what());
   } catch (const std::exception&) {  // thrown again by the next call
   }
+}
+
+// Somebody is at work inside. If that lasts longer than any call may, it is stuck in the vendor's library behind a call
+// that does not end (a full launch queue blocks so); aborting frees it, and it then finds the failure itself.
+void Channel::look_from_outside() {
+  const Clock::time_point now = Clock::now();
+  if (!unreachable_since_) unreachable_since_ = now;
+  if (now - *unreachable_since_ < limit_ || !opened_ ||
+      services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) == 0) {
+    return;
+  }
+  unreachable_since_.reset();
+  services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());
 }
 
 std::shared_ptr<Event> Channel::take_event() {
@@ -393,7 +412,8 @@ std::shared_ptr<Event> Channel::take_event() {
 // An event that somebody still waits for is not used again.
 void Channel::give_back(std::shared_ptr<Event>& event) {
   constexpr size_t kSpare = 64;
-  if (event != nullptr && event.use_count() == 1 && spare_events_.size() < kSpare) spare_events_.push_back(std::move(event));
+  if (event != nullptr && event.use_count() == 1 && spare_events_.size() < kSpare)
+    spare_events_.push_back(std::move(event));
   event.reset();
 }
 

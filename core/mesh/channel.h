@@ -1,23 +1,24 @@
 // A communicator with its stream, the calls on their way in it, and what becomes of them.
 //
-// Creation. The communicator is made at the first call, on a thread of its own; calls made meanwhile are queued in their
-// order and handed on when it is there. The host waits for a communicator only where it waits for the result of a call. So
-// a rank takes part in all creations that it has begun at the same time, and lazily made groups, however they overlap and
-// whatever the order in which ranks first use them, can deadlock only where the calls themselves would. No group has to be
-// made because of another one, and none is made that nobody uses.
+// Creation. The communicator is made at the first call, on a thread of its own; calls made meanwhile are queued in
+// their order and handed on when it is there. The host waits for a communicator only where it waits for the result of a
+// call. So a rank takes part in all creations that it has begun at the same time, and lazily made groups, however they
+// overlap and whatever the order in which ranks first use them, can deadlock only where the calls themselves would. No
+// group has to be made because of another one, and none is made that nobody uses.
 //
 // Order. A call runs on the channel's own stream, which first waits for what the caller's current stream has queued
 // (|current|); order_after makes a stream wait for the call. The host waits for neither. Where libtorch computes on the
 // calling thread (capability stream.host_is_current) there is no such stream: |current| is null, and wait() is used.
 //
-// Failure. What goes wrong after a call (a lost peer, a timeout) is found by whoever waits for it or else by the watchdog,
-// reported once through FlightService, and thrown by every later call. Where the plugin keeps no time itself (capability
-// comm.timeout), the watchdog does, and aborts the communicator. Of calls that ended within one tick of the watchdog
-// (kTick) before a failure, the first that nobody waited for may be named as the one that failed.
+// Failure. What goes wrong after a call (a lost peer, a timeout) is found by whoever waits for it or else by the
+// watchdog, reported once through FlightService, and thrown by every later call. Where the plugin keeps no time itself
+// (capability comm.timeout), the watchdog does, and aborts the communicator. Of calls that ended within one tick of the
+// watchdog (kTick) before a failure, the first that nobody waited for may be named as the one that failed.
 //
 // Threads: any thread; calls are numbered and issued in the order in which they enter submit.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -84,14 +85,14 @@ class Channel {
   bool failed() const;
   // Takes a communicator that was made elsewhere (by split), unless one was made or begun here.
   void adopt(Communicator communicator);
-  // A communicator of |members|, which are indices in ranks(). Every rank of this channel, which is created, calls it; who
-  // is no member gives an empty list. Waits: for all of them.
+  // A communicator of |members|, which are indices in ranks(). Every rank of this channel, which is created, calls it;
+  // who is no member gives an empty list. Waits: for all of them.
   std::optional<Communicator> split(std::span<const int32_t> members, const std::string& name);
 
   std::shared_ptr<PendingCall> submit(ChannelCall call, const Stream* current);
   // Later work of |current| starts after |call|. Throws where the call is known to have failed. Waits: at most for the
-  // creation. Releases what the call keeps if |current| is the stream it was submitted from: memory that is freed then is
-  // reused behind this point, as libtorch does it for any work of a stream.
+  // creation. Releases what the call keeps if |current| is the stream it was submitted from: memory that is freed then
+  // is reused behind this point, as libtorch does it for any work of a stream.
   void order_after(PendingCall& call, const Stream& current);
   // Waits: until the call is done. Throws Error with the call, the group and who is behind where it failed.
   void wait(PendingCall& call);
@@ -116,6 +117,7 @@ class Channel {
   void note_start(PendingCall& call);
   void fail(Lock& lock, const CallSignature* call, concord_status status, const std::string& detail);
   void tick() noexcept;
+  void look_from_outside();
   std::shared_ptr<Event> take_event();
   void give_back(std::shared_ptr<Event>& event);
 
@@ -125,6 +127,9 @@ class Channel {
   const ChannelServices services_;
   const std::chrono::milliseconds limit_;  // after which the watchdog calls it a timeout
   const bool keeps_time_;                  // the plugin does
+
+  std::atomic<bool> opened_ = false;                     // communicator_ is there and stays
+  std::optional<Clock::time_point> unreachable_since_;  // the watchdog's own
 
   std::mutex submitting_;  // taken before mutex_: holds the order of calls while they are compared
   std::unique_ptr<CallChecker> checker_;

@@ -30,8 +30,9 @@ std::optional<CallState> state_from(const std::string& name) {
 std::string CallSignature::to_string() const {
   if (op == CommOp::kBarrier) return "barrier";
   if (!detail.empty()) return cat(concord::to_string(op), " ", concord::to_string(dtype), " (", detail, ")");
-  return cat(concord::to_string(op), reduce ? cat(" ", concord::to_string(*reduce)) : "", " ", concord::to_string(dtype),
-             " x ", count, root ? cat(op == CommOp::kReduce ? " to " : " from ", *root) : "");
+  return cat(concord::to_string(op), reduce ? cat(" ", concord::to_string(*reduce)) : "", " ",
+             concord::to_string(dtype), " x ", count,
+             root ? cat(op == CommOp::kReduce ? " to " : " from ", *root) : "");
 }
 
 const char* to_string(CallState state) {
@@ -100,14 +101,10 @@ std::string FlightRecorder::to_json(int64_t rank, int64_t world, const std::stri
   const uint64_t oldest = next_ticket_ > kEntries ? next_ticket_ - kEntries : 1;
   for (uint64_t ticket = oldest; ticket < next_ticket_; ++ticket) {
     const Entry& entry = ring_[ticket % kEntries];
-    json call = {{"group", groups_[entry.group].name},
-                 {"sequence", entry.sequence},
-                 {"op", to_string(entry.signature.op)},
-                 {"dtype", to_string(entry.signature.dtype)},
-                 {"count", entry.signature.count},
-                 {"call", entry.signature.to_string()},
-                 {"state", to_string(entry.state)},
-                 {"queued_us", microseconds(entry.queued)}};
+    json call = {{"group", groups_[entry.group].name},  {"sequence", entry.sequence},
+                 {"op", to_string(entry.signature.op)}, {"dtype", to_string(entry.signature.dtype)},
+                 {"count", entry.signature.count},      {"call", entry.signature.to_string()},
+                 {"state", to_string(entry.state)},     {"queued_us", microseconds(entry.queued)}};
     if (entry.started != Clock::time_point()) call["started_us"] = microseconds(entry.started);
     if (entry.ended != Clock::time_point()) call["ended_us"] = microseconds(entry.ended);
     calls.push_back(std::move(call));
@@ -119,9 +116,9 @@ std::string pack_positions(std::span<const GroupPosition> positions, size_t limi
   json list = json::array();
   size_t used = 2;
   for (const GroupPosition& position : positions) {
-    json item = {{"group", position.group},           {"made", position.made},
-                 {"finished", position.finished},     {"finished_call", position.finished_call},
-                 {"next_call", position.next_call},   {"next_state", to_string(position.next_state)}};
+    json item = {{"group", position.group},         {"made", position.made},
+                 {"finished", position.finished},   {"finished_call", position.finished_call},
+                 {"next_call", position.next_call}, {"next_state", to_string(position.next_state)}};
     used += item.dump().size() + 1;
     if (used > limit) break;
     list.push_back(std::move(item));
@@ -147,7 +144,8 @@ std::vector<GroupPosition> unpack_positions(const std::string& text) {
 namespace {
 
 std::string name_ranks(const std::vector<int64_t>& ranks) {
-  const std::vector<int64_t> named(ranks.begin(), ranks.begin() + static_cast<int64_t>(std::min(ranks.size(), kNamedRanks)));
+  const std::vector<int64_t> named(ranks.begin(),
+                                   ranks.begin() + static_cast<int64_t>(std::min(ranks.size(), kNamedRanks)));
   const std::string rest = ranks.size() > kNamedRanks ? cat(" and ", ranks.size() - kNamedRanks, " more") : "";
   return cat(ranks.size() == 1 ? "rank " : "ranks ", loader::join(named, ", "), rest);
 }
@@ -169,12 +167,12 @@ int64_t at(const GroupPosition& position) { return position.finished + (position
 
 // The members of a group, sorted by how far they are.
 struct Sorted {
-  int64_t furthest = 0;                      // the call at which the furthest rank is
-  std::vector<int64_t> silent;               // did not answer
-  std::vector<int64_t> late;                 // have not made the furthest call; those that are last of all
-  std::vector<int64_t> queued;               // have made it, but their device has not started it
-  const GroupPosition* last = nullptr;       // where the late ones are
-  const GroupPosition* reference = nullptr;  // where one is that is none of these
+  int64_t furthest = 0;                               // the call at which the furthest rank is
+  std::vector<int64_t> silent;                        // did not answer
+  std::vector<int64_t> late;                          // have not made the furthest call; those that are last of all
+  std::vector<int64_t> queued;                        // have made it, but their device has not started it
+  const GroupPosition* last = nullptr;                // where the late ones are
+  const GroupPosition* reference = nullptr;           // where one is that is none of these
   std::map<std::string, std::vector<int64_t>> calls;  // what the furthest call is, and for whom
 };
 
@@ -224,8 +222,10 @@ std::string others_are(const Sorted& sorted) {
 std::string say_late(const std::string& group, const Sorted& sorted) {
   const GroupPosition& last = *sorted.last;
   std::string where = "made no call";
-  if (last.made > last.finished) where = cat("reached ", with_call(last.finished + 1, last.next_call));
-  else if (last.finished > 0) where = cat("finished ", with_call(last.finished, last.finished_call));
+  if (last.made > last.finished)
+    where = cat("reached ", with_call(last.finished + 1, last.next_call));
+  else if (last.finished > 0)
+    where = cat("finished ", with_call(last.finished, last.finished_call));
   const char* pronoun = sorted.late.size() == 1 ? "it " : "they ";
   return cat(name_ranks(sorted.late), " ", are(sorted.late), " behind in group ", group, ": ", pronoun, where,
              " and not call ", last.made + 1, others_are(sorted));

@@ -22,13 +22,13 @@ namespace concord {
 struct CallSignature {
   CommOp op{};
   DType dtype = DType::kU8;
-  int64_t count = 0;                // as the platform counts it for this operation
-  std::optional<ReduceOp> reduce;   // of operations that reduce
-  std::optional<int64_t> root;      // of broadcast and reduce, within the group
-  std::string detail;               // of p2p: "send 4 to 1, recv 4 from 2"
+  int64_t count = 0;               // as the platform counts it for this operation
+  std::optional<ReduceOp> reduce;  // of operations that reduce
+  std::optional<int64_t> root;     // of broadcast and reduce, within the group
+  std::string detail;              // of p2p: "send 4 to 1, recv 4 from 2"
   bool operator==(const CallSignature&) const = default;
 
-  std::string to_string() const;    // "all_reduce sum f32 x 1024", "broadcast bf16 x 8 from 2"
+  std::string to_string() const;  // "all_reduce sum f32 x 1024", "broadcast bf16 x 8 from 2"
 };
 
 enum class CallState { queued, started, done, failed };
@@ -38,10 +38,10 @@ const char* to_string(CallState state);
 // numbered apart, because not all ranks of a group take part in a p2p batch.
 struct GroupPosition {
   std::string group;
-  int64_t made = 0;                 // the newest call made
-  int64_t finished = 0;             // the newest call that is done
-  std::string finished_call;        // what it was, where it is still in the ring
-  std::string next_call;            // what finished + 1 is, where it was made
+  int64_t made = 0;           // the newest call made
+  int64_t finished = 0;       // the newest call that is done
+  std::string finished_call;  // what it was, where it is still in the ring
+  std::string next_call;      // what finished + 1 is, where it was made
   CallState next_state = CallState::queued;
   bool operator==(const GroupPosition&) const = default;
 };
@@ -96,8 +96,8 @@ struct MemberPosition {
 };
 
 // One line about a group in which something waits: which rank is behind, at which call, and where the others are.
-//   rank 3 is behind in group tp: it finished call 17 (all_reduce sum f32 x 1024) and not call 18; the others are at call
-//   18 (reduce_scatter sum f32 x 64)
+//   rank 3 is behind in group tp: it finished call 17 (all_reduce sum f32 x 1024) and not call 18; the others are at
+//   call 18 (reduce_scatter sum f32 x 64)
 std::string who_is_behind(const std::string& group, std::span<const MemberPosition> members);
 
 // The same for p2p batches, whose numbers cannot be compared between ranks: where each of the members is.

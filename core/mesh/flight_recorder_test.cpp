@@ -11,12 +11,17 @@
 namespace concord {
 namespace {
 
+using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-using nlohmann::json;
 
 CallSignature all_reduce(int64_t count) {
-  return {.op = CommOp::kAllReduce, .dtype = DType::kF32, .count = count, .reduce = ReduceOp::kSum, .root = {}, .detail = {}};
+  return {.op = CommOp::kAllReduce,
+          .dtype = DType::kF32,
+          .count = count,
+          .reduce = ReduceOp::kSum,
+          .root = {},
+          .detail = {}};
 }
 
 GroupPosition waiting(int64_t finished, const std::string& call, CallState state = CallState::started) {
@@ -74,7 +79,8 @@ TEST(FlightRecorder, TakesCallsFromSeveralThreads) {
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&recorder, name = loader::cat("g", thread)] {
-      for (int64_t call = 1; call <= 500; ++call) recorder.mark(recorder.record(name, call, all_reduce(1)), CallState::done);
+      for (int64_t call = 1; call <= 500; ++call)
+        recorder.mark(recorder.record(name, call, all_reduce(1)), CallState::done);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -87,16 +93,19 @@ TEST(Positions, ComeBackFromTextAndStayWithinTheLimit) {
   const std::string cut = pack_positions(positions, 200);
   EXPECT_LE(cut.size(), 200u);
   EXPECT_EQ(unpack_positions(cut), std::vector<GroupPosition>{positions[0]});
-  for (const char* bad : {"", "{", "[1]", "[{}]", R"([{"group":"tp","made":1,"finished":0,"finished_call":"","next_call":"","next_state":"x"}])"}) {
+  for (const char* bad :
+       {"", "{", "[1]", "[{}]",
+        R"([{"group":"tp","made":1,"finished":0,"finished_call":"","next_call":"","next_state":"x"}])"}) {
     EXPECT_THAT(unpack_positions(bad), SizeIs(0)) << bad;
   }
 }
 
 TEST(WhoIsBehind, NamesTheRankThatHasNotMadeTheCall) {
   const std::string rs = "reduce_scatter sum f32 x 64";
-  EXPECT_EQ(who_is_behind("tp", std::vector<MemberPosition>{{0, waiting(17, rs)}, {1, waiting(17, rs)}, {3, idle(17)}}),
-            "rank 3 is behind in group tp: it finished call 17 (all_reduce sum f32 x 1024) and not call 18; the others are "
-            "at call 18 (reduce_scatter sum f32 x 64)");
+  EXPECT_EQ(
+      who_is_behind("tp", std::vector<MemberPosition>{{0, waiting(17, rs)}, {1, waiting(17, rs)}, {3, idle(17)}}),
+      "rank 3 is behind in group tp: it finished call 17 (all_reduce sum f32 x 1024) and not call 18; the others are "
+      "at call 18 (reduce_scatter sum f32 x 64)");
 }
 
 TEST(WhoIsBehind, NamesRanksThatNeverMadeACall) {
@@ -117,13 +126,15 @@ TEST(WhoIsBehind, NamesARankThatDoesNotAnswer) {
 }
 
 TEST(WhoIsBehind, NamesCallsThatDiffer) {
-  EXPECT_EQ(who_is_behind("tp", std::vector<MemberPosition>{{0, waiting(4, "x")}, {1, waiting(4, "y")}, {2, waiting(4, "x")}}),
+  EXPECT_EQ(who_is_behind(
+                "tp", std::vector<MemberPosition>{{0, waiting(4, "x")}, {1, waiting(4, "y")}, {2, waiting(4, "x")}}),
             "the calls of group tp differ at call 5: rank 1 made y, ranks 0, 2 made x");
 }
 
 TEST(WhoIsBehind, NamesARankWhoseDeviceIsBusyWithOtherWork) {
-  EXPECT_EQ(who_is_behind("tp", std::vector<MemberPosition>{{0, waiting(4, "x")}, {1, waiting(4, "x", CallState::queued)}}),
-            "rank 1 is behind in group tp: call 5 (x) is queued there behind other work; the others have started it");
+  EXPECT_EQ(
+      who_is_behind("tp", std::vector<MemberPosition>{{0, waiting(4, "x")}, {1, waiting(4, "x", CallState::queued)}}),
+      "rank 1 is behind in group tp: call 5 (x) is queued there behind other work; the others have started it");
 }
 
 TEST(WhoIsBehind, SaysWhenNobodyIs) {
@@ -138,9 +149,10 @@ TEST(WhoIsBehind, CountsRanksThatAreTooManyToName) {
 }
 
 TEST(WhereTheyAre, ListsTheMembersOfATransfer) {
-  EXPECT_EQ(where_they_are("pp", std::vector<MemberPosition>{{0, waiting(6, "send")}, {8, idle(6)}, {9, std::nullopt}}),
-            "transfers of group pp: rank 0 is at call 7 (send), rank 8 is past call 6 (all_reduce sum f32 x 1024), rank 9 "
-            "does not answer");
+  EXPECT_EQ(
+      where_they_are("pp", std::vector<MemberPosition>{{0, waiting(6, "send")}, {8, idle(6)}, {9, std::nullopt}}),
+      "transfers of group pp: rank 0 is at call 7 (send), rank 8 is past call 6 (all_reduce sum f32 x 1024), rank 9 "
+      "does not answer");
 }
 
 }  // namespace

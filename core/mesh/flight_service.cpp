@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr size_t kPositionBytes = 16 * 1024;  // of one rank in the store
-constexpr int64_t kAsked = 1024;              // members of a group that are asked; a bigger one is judged by its first ones
+constexpr int64_t kAsked = 1024;  // members of a group that are asked; a bigger one is judged by its first ones
 constexpr const char* kRequest = "flight/request";
 
 std::string rank_key(int64_t rank) { return cat("flight/rank/", rank); }
@@ -45,7 +45,8 @@ void FlightService::answer() noexcept {
 }
 
 std::string FlightService::write_file(const std::string& why) const {
-  const std::string path = (std::filesystem::path(options_.folder) / cat("concord-flight-", options_.rank, ".json")).string();
+  const std::string path =
+      (std::filesystem::path(options_.folder) / cat("concord-flight-", options_.rank, ".json")).string();
   std::ofstream file(path, std::ios::trunc);
   file << recorder_.to_json(options_.rank, options_.world, why) << '\n';
   file.close();
@@ -72,7 +73,22 @@ std::string FlightService::ask(const std::string& name, const RankGroup& group, 
     }
     members.push_back(std::move(member));
   }
+  const int64_t answered =
+      std::count_if(members.begin(), members.end(), [](const auto& each) { return each.position.has_value(); });
+  linger(name, answered);
   return calls == Calls::p2p ? where_they_are(name, members) : who_is_behind(name, members);
+}
+
+// After its report a process mostly ends. That of rank 0 serves the store, so it stays until the members that answered
+// have had their answers, too.
+void FlightService::linger(const std::string& name, int64_t answered) {
+  const std::string key = cat("flight/reported/", name);
+  int64_t reported = store_->add(key, 1);
+  const Clock::time_point deadline = Clock::now() + 2 * period_;
+  while (options_.rank == 0 && reported < answered && Clock::now() < deadline) {
+    std::this_thread::sleep_for(Milliseconds(20));
+    reported = store_->add(key, 0);
+  }
 }
 
 std::string FlightService::report(const std::string& name, const RankGroup& group, Calls calls,

@@ -1,4 +1,5 @@
-// What happens to the flight recorder when something fails: the file, and the question to the other ranks where they are.
+// What happens to the flight recorder when something fails: the file, and the question to the other ranks where they
+// are.
 //
 // A rank in trouble writes its calls to concord-flight-<rank>.json, publishes its positions in the store and asks the
 // others for theirs. Ranks that are well answer from answer(), which the watchdog calls now and then; so a rank that is
@@ -35,13 +36,14 @@ class FlightService {
   void answer() noexcept;
 
   enum class Calls { collective, p2p };
-  // Tells the world and the disk about a failure in |group|, called |name|, and returns the line that says who is behind,
-  // with the name of the file. Waits: some periods for the others' answers. Never throws.
+  // Tells the world and the disk about a failure in |group|, called |name|, and returns the line that says who is
+  // behind, with the name of the file. Waits: some periods for the others' answers. Never throws.
   std::string report(const std::string& name, const RankGroup& group, Calls calls, const std::string& why) noexcept;
 
  private:
   std::string write_file(const std::string& why) const;  // returns where it went, or why not
   void publish();
+  void linger(const std::string& name, int64_t answered);
   std::string ask(const std::string& name, const RankGroup& group, Calls calls);
 
   std::shared_ptr<Store> store_;

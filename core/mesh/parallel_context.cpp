@@ -36,10 +36,11 @@ ParallelContext::~ParallelContext() {
 
 // The first kind in the fixed order that has these ranks, so that all ranks call it alike whatever they use first.
 std::string ParallelContext::channel_name(const RankGroup& ranks) const {
+  if (ranks.size() == world()) return kWorld;
   for (const GroupKind kind : all_group_kinds()) {
     if (layout().group_of(kind, rank()) == ranks) return std::string(to_string(kind));
   }
-  return kWorld;
+  throw Error(CONCORD_STATUS_INTERNAL, cat("no kind of group has the ranks ", ranks.to_string()));
 }
 
 std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks) {
@@ -47,8 +48,12 @@ std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks) {
   for (const std::shared_ptr<Channel>& known : channels_) {
     if (known->ranks() == ranks) return known;
   }
-  const ChannelServices services{device(),          options_.store,       flight_,
-                                 watchdog_,         options_.timeout,     options_.check_calls,
+  const ChannelServices services{device(),
+                                 options_.store,
+                                 flight_,
+                                 watchdog_,
+                                 options_.timeout,
+                                 options_.check_calls,
                                  platform().capability(CONCORD_CAP_STREAM_HOST_IS_CURRENT) != 0};
   channels_.push_back(std::make_shared<Channel>(channel_name(ranks), ranks, rank(), services));
   return channels_.back();
@@ -65,8 +70,8 @@ ProcessGroup& ParallelContext::group(GroupKind kind) {
   const std::optional<RankGroup> ranks = layout().group_of(kind, rank());
   if (!ranks) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                cat("rank ", rank(), " is in no ", to_string(kind), " group: its pipeline stage is ", coordinates_.pp, " of ",
-                    layout().pp(), ", and only the first and the last hold embeddings; ask has_group first"));
+                cat("rank ", rank(), " is in no ", to_string(kind), " group: its pipeline stage is ", coordinates_.pp,
+                    " of ", layout().pp(), ", and only the first and the last hold embeddings; ask has_group first"));
   }
   return make_group(std::string(to_string(kind)), *ranks);
 }
@@ -90,8 +95,8 @@ void ParallelContext::create_groups(std::span<const GroupKind> kinds) {
   for (const GroupKind kind : wanted) group(kind).channel()->create();
 }
 
-// Those of |kinds| that need a communicator of their own, in the fixed order. Rank 0 stands for all: it is in a group of
-// every kind, and whether two kinds have the same ranks depends on strides and counts alone, which all ranks share.
+// Those of |kinds| that need a communicator of their own, in the fixed order. Rank 0 stands for all: it is in a group
+// of every kind, and whether two kinds have the same ranks depends on strides and counts alone, which all ranks share.
 std::vector<GroupKind> ParallelContext::kinds_to_create(std::span<const GroupKind> kinds) const {
   std::vector<GroupKind> result;
   std::vector<RankGroup> seen;

@@ -1,10 +1,10 @@
 // All that a rank knows about its job: made once, passed down. No hidden globals but the one of core/initialize.h.
 //
-// Groups. group(kind) is cheap and never waits; the communicator behind it is made at the first operation (channel.h says
-// how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, for it is expensive:
-// some vendors take hundreds of megabytes for each. create_groups makes some of them at once, all ranks together, and
-// where the plugin can split a communicator it does so, which is much cheaper than making each from nothing.
-// Threads: any thread, but for rng(), which belongs to the thread that computes.
+// Groups. group(kind) is cheap and never waits; the communicator behind it is made at the first operation (channel.h
+// says how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, for it is
+// expensive: some vendors take hundreds of megabytes for each. create_groups makes some of them at once, all ranks
+// together, and where the plugin can split a communicator it does so, which is much cheaper than making each from
+// nothing. Threads: any thread, but for rng(), which belongs to the thread that computes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -35,11 +35,11 @@ class ParallelContext {
     Device device;
     RankLayout layout;
     int64_t rank = 0;
-    std::shared_ptr<Store> store;              // of this job alone; all ranks have met in it
+    std::shared_ptr<Store> store;  // of this job alone; all ranks have met in it
     RngSeeds seeds{};
     std::chrono::milliseconds timeout{std::chrono::minutes(30)};
-    bool check_calls = false;                  // see call_checker.h
-    std::string flight_folder = ".";           // where the record of the last calls goes when something fails
+    bool check_calls = false;         // see call_checker.h
+    std::string flight_folder = ".";  // where the record of the last calls goes when something fails
   };
   explicit ParallelContext(Options options);
   ~ParallelContext();
@@ -64,7 +64,8 @@ class ParallelContext {
   ProcessGroup& group(GroupKind kind);
   ProcessGroup& world_group();
 
-  // Makes the communicators of |kinds| now. Every rank of the world calls it, with the same list. Waits: for all of them.
+  // Makes the communicators of |kinds| now. Every rank of the world calls it, with the same list. Waits: for all of
+  // them.
   void create_groups(std::span<const GroupKind> kinds);
 
   // Whether some group has lost a peer, timed out or the like: the job cannot go on.

@@ -98,8 +98,10 @@ ProcessGroup::Operand ProcessGroup::operand(const char* op, const at::Tensor& te
   }
   const c10::Device expected = torch_device(device_.platform(), device_.index());
   const c10::Device given = tensor.device();
-  if (given.type() != expected.type() || (given.has_index() && expected.has_index() && given.index() != expected.index())) {
-    refuse(op, cat("a tensor of ", text_of(tensor), " is on ", given.str(), "; this rank's device is ", expected.str()));
+  if (given.type() != expected.type() ||
+      (given.has_index() && expected.has_index() && given.index() != expected.index())) {
+    refuse(op,
+           cat("a tensor of ", text_of(tensor), " is on ", given.str(), "; this rank's device is ", expected.str()));
   }
   auto* data = static_cast<char*>(tensor.data_ptr());
   if (const auto dtype = platform_dtype(tensor.scalar_type())) return {data, tensor.numel(), *dtype};
@@ -112,21 +114,24 @@ void ProcessGroup::check_root(const char* op, int64_t root) const {
 }
 
 // Of each pair |large| has size() times the elements of |small|, and the same type.
-void ProcessGroup::check_pairs(const char* op, std::span<const at::Tensor> large, std::span<const at::Tensor> small) const {
-  if (large.size() != small.size()) refuse(op, cat(large.size(), " and ", small.size(), " tensors; one for each is needed"));
+void ProcessGroup::check_pairs(const char* op, std::span<const at::Tensor> large,
+                               std::span<const at::Tensor> small) const {
+  if (large.size() != small.size())
+    refuse(op, cat(large.size(), " and ", small.size(), " tensors; one for each is needed"));
   for (size_t i = 0; i < large.size(); ++i) {
     if (!large[i].defined() || !small[i].defined()) refuse(op, "a tensor is undefined");
     if (large[i].scalar_type() == small[i].scalar_type() && large[i].numel() == size() * small[i].numel()) continue;
-    refuse(op, cat("tensors of ", text_of(large[i]), " and ", text_of(small[i]), "; the types have to be equal and the first ",
-                   "has to have ", size(), " x ", small[i].numel(), " = ", size() * small[i].numel(), " elements, not ",
-                   large[i].numel()));
+    refuse(op, cat("tensors of ", text_of(large[i]), " and ", text_of(small[i]),
+                   "; the types have to be equal and the first ", "has to have ", size(), " x ", small[i].numel(),
+                   " = ", size() * small[i].numel(), " elements, not ", large[i].numel()));
   }
 }
 
 // Makes a call of the channel. |keep| lives until it is done.
 template <class Issue>
 Work ProcessGroup::submit(CallSignature signature, std::vector<at::Tensor> keep, Issue issue) {
-  ChannelCall call{std::move(signature), std::move(issue), std::make_shared<std::vector<at::Tensor>>(std::move(keep)), {}};
+  ChannelCall call{
+      std::move(signature), std::move(issue), std::make_shared<std::vector<at::Tensor>>(std::move(keep)), {}};
   return submit(std::move(call));
 }
 
@@ -247,16 +252,19 @@ Work ProcessGroup::all_to_all_v(const at::Tensor& output, const at::Tensor& inpu
   constexpr const char* kOp = "all_to_all_v";
   const Operand out = operand(kOp, output, true);
   const Operand in = operand(kOp, input, true);
-  if (output.dim() == 0 || input.dim() == 0 || output.sizes().slice(1) != input.sizes().slice(1) || out.dtype != in.dtype) {
+  if (output.dim() == 0 || input.dim() == 0 || output.sizes().slice(1) != input.sizes().slice(1) ||
+      out.dtype != in.dtype) {
     refuse(kOp, cat("tensors of ", text_of(output), " and ", text_of(input), "; they may differ in dimension 0 only"));
   }
-  for (const auto& [tensor, rows, what] : {std::tuple(&output, recv_rows, "recv_rows"), std::tuple(&input, send_rows, "send_rows")}) {
+  for (const auto& [tensor, rows, what] :
+       {std::tuple(&output, recv_rows, "recv_rows"), std::tuple(&input, send_rows, "send_rows")}) {
     if (is_split_of(rows, size(), tensor->size(0))) continue;
-    refuse(kOp, cat(what, " is ", loader::join(rows, ", "), "; it needs ", size(), " numbers, none negative, that add up to the ",
-                    tensor->size(0), " rows of the tensor"));
+    refuse(kOp, cat(what, " is ", loader::join(rows, ", "), "; it needs ", size(),
+                    " numbers, none negative, that add up to the ", tensor->size(0), " rows of the tensor"));
   }
   if (size() == 1) return copy_now(output, input);
-  const int64_t unit = input.size(0) > 0 ? in.count / input.size(0) : (output.size(0) > 0 ? out.count / output.size(0) : 0);
+  const int64_t unit =
+      input.size(0) > 0 ? in.count / input.size(0) : (output.size(0) > 0 ? out.count / output.size(0) : 0);
   auto sends = std::make_shared<const Parts>(parts_of(send_rows, unit));
   auto recvs = std::make_shared<const Parts>(parts_of(recv_rows, unit));
   ChannelCall call;
@@ -288,15 +296,17 @@ Work ProcessGroup::batch_p2p(std::span<const Transfer> transfers) {
   for (const Transfer& transfer : transfers) {
     const Operand x = operand(kOp, *transfer.tensor_, true);
     if (transfer.peer_ < 0 || transfer.peer_ >= size() || transfer.peer_ == index_) {
-      refuse(kOp, cat("a transfer between rank ", index_, " and rank ", transfer.peer_, "; the peer is another rank, 0 to ",
-                      size() - 1));
+      refuse(kOp, cat("a transfer between rank ", index_, " and rank ", transfer.peer_,
+                      "; the peer is another rank, 0 to ", size() - 1));
     }
     const auto peer = static_cast<int32_t>(transfer.peer_);
-    items->push_back(transfer.sends_ ? send_to(peer, x.data, x.count, x.dtype) : receive_from(peer, x.data, x.count, x.dtype));
+    items->push_back(transfer.sends_ ? send_to(peer, x.data, x.count, x.dtype)
+                                     : receive_from(peer, x.data, x.count, x.dtype));
     keep.push_back(*transfer.tensor_);
     total += x.count;
     if (items->size() <= 4) {
-      detail += cat(detail.empty() ? "" : ", ", transfer.sends_ ? "send " : "recv ", x.count, transfer.sends_ ? " to " : " from ", peer);
+      detail += cat(detail.empty() ? "" : ", ", transfer.sends_ ? "send " : "recv ", x.count,
+                    transfer.sends_ ? " to " : " from ", peer);
     }
   }
   if (items->size() > 4) detail += cat(", ", items->size() - 4, " more");
@@ -418,7 +428,9 @@ Work ProcessGroup::paired_coalesced(CommOp op, std::span<const at::Tensor> large
                                     ReduceOp reduce) {
   const bool gathers = op == CommOp::kAllGather;
   check_pairs(to_string(op), large, small);
-  const auto alone = [&](size_t i) { return gathers ? all_gather(large[i], small[i]) : reduce_scatter(small[i], large[i], reduce); };
+  const auto alone = [&](size_t i) {
+    return gathers ? all_gather(large[i], small[i]) : reduce_scatter(small[i], large[i], reduce);
+  };
   Work all;
   Coalescing plan = coalesce(large);
   if (size() == 1) {

@@ -1,15 +1,16 @@
 // A named group of ranks that computes on tensors together.
 //
-// Every operation is asynchronous and returns a Work. It begins when what the calling thread's current stream has queued is
-// done, and runs beside it; Work::wait() makes the current stream wait for it, not the host. Where libtorch computes on the
-// calling thread itself (the cpu), wait() blocks that thread, which then is the current stream. Tensors stay alive until
-// the operation is done, also where nobody waits for it, and must not be written (outputs: nor read) before wait().
+// Every operation is asynchronous and returns a Work. It begins when what the calling thread's current stream has
+// queued is done, and runs beside it; Work::wait() makes the current stream wait for it, not the host. Where libtorch
+// computes on the calling thread itself (the cpu), wait() blocks that thread, which then is the current stream. Tensors
+// stay alive until the operation is done, also where nobody waits for it, and must not be written (outputs: nor read)
+// before wait().
 //
-// All ranks of a group make the same calls in the same order; CONCORD_LAYERS=validate checks that. Tensors are contiguous,
-// on the context's device; a group of one rank copies where there is something to copy. Ranks in arguments are ranks
-// within the group. Types that the platform does not know, say 8-bit floats, can be moved but not reduced.
-// Errors: INVALID_ARGUMENT, at the call, naming the group, the sizes and the type. PEER_LOST, TIMEOUT and the like come out
-// of synchronize(), of wait() on the cpu, and of every later call, with the line that says which rank is behind.
+// All ranks of a group make the same calls in the same order; CONCORD_LAYERS=validate checks that. Tensors are
+// contiguous, on the context's device; a group of one rank copies where there is something to copy. Ranks in arguments
+// are ranks within the group. Types that the platform does not know, say 8-bit floats, can be moved but not reduced.
+// Errors: INVALID_ARGUMENT, at the call, naming the group, the sizes and the type. PEER_LOST, TIMEOUT and the like come
+// out of synchronize(), of wait() on the cpu, and of every later call, with the line that says which rank is behind.
 // Threads: any thread; calls from several threads are made in some order, which then has to be the same on all ranks.
 #pragma once
 
@@ -107,8 +108,8 @@ class ProcessGroup {
   // All transfers at once: no order of sends and receives on two ranks can deadlock.
   [[nodiscard]] Work batch_p2p(std::span<const Transfer> transfers);
 
-  // Several operations of one kind as one. Small tensors travel in one buffer, copied on the communication stream; large
-  // ones go by themselves, because copying them would cost more than it saves. One Work for all.
+  // Several operations of one kind as one. Small tensors travel in one buffer, copied on the communication stream;
+  // large ones go by themselves, because copying them would cost more than it saves. One Work for all.
   [[nodiscard]] Work all_reduce_coalesced(std::span<const at::Tensor> tensors, ReduceOp op = ReduceOp::kSum);
   [[nodiscard]] Work broadcast_coalesced(std::span<const at::Tensor> tensors, int64_t root);
   [[nodiscard]] Work all_gather_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs);
@@ -127,7 +128,8 @@ class ProcessGroup {
   Work submit(CallSignature signature, std::vector<at::Tensor> keep, Issue issue);
   Work submit(ChannelCall call);
   Work in_place_coalesced(CommOp op, std::span<const at::Tensor> tensors, ReduceOp reduce, int64_t root);
-  Work paired_coalesced(CommOp op, std::span<const at::Tensor> large, std::span<const at::Tensor> small, ReduceOp reduce);
+  Work paired_coalesced(CommOp op, std::span<const at::Tensor> large, std::span<const at::Tensor> small,
+                        ReduceOp reduce);
 
   std::string name_;
   RankGroup ranks_;

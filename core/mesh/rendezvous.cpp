@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
@@ -15,6 +16,8 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr const char* kFault = "rendezvous/fault";
+constexpr const char* kClaims = "rendezvous/claims";
+constexpr const char* kSeen = "rendezvous/seen";
 constexpr const char* kArrived = "rendezvous/arrived";
 constexpr const char* kComplete = "rendezvous/complete";
 constexpr const char* kTerms = "rendezvous/terms";
@@ -28,9 +31,22 @@ Milliseconds left_until(Clock::time_point deadline) {
   return std::max(Milliseconds(0), std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
 }
 
-[[noreturn]] void raise(Store& store, const std::string& sentence) {
-  store.set(kFault, sentence);
+// Ends this rank's rendezvous with a fault that all of them share. The process of rank 0, which serves the store, is
+// about to end, so it stays until the others have seen the fault as well.
+[[noreturn]] void end_with(Store& store, const Member& member, const std::string& sentence) {
+  const int64_t claims = store.add(kClaims, 0);
+  int64_t seen = store.add(kSeen, 1);
+  const Clock::time_point deadline = Clock::now() + 4 * kGlance;
+  while (member.rank == 0 && seen < claims && Clock::now() < deadline) {
+    std::this_thread::sleep_for(Milliseconds(5));
+    seen = store.add(kSeen, 0);
+  }
   throw Error(CONCORD_STATUS_INVALID_ARGUMENT, sentence);
+}
+
+[[noreturn]] void raise(Store& store, const Member& member, const std::string& sentence) {
+  store.set(kFault, sentence);
+  end_with(store, member, sentence);
 }
 
 std::string pack(const std::vector<Term>& terms) {
@@ -52,6 +68,7 @@ std::vector<Term> unpack(const std::string& text) {
 }
 
 void claim_rank(Store& store, const Member& member) {
+  store.add(kClaims, 1);
   if (store.add(claim_key(member.rank), 1) == 1) {
     store.set(who_key(member.rank), member.who);
     return;
@@ -62,12 +79,14 @@ void claim_rank(Store& store, const Member& member) {
     other = store.get(who_key(member.rank), Milliseconds(1000));
   } catch (const Error&) {
   }
-  raise(store, cat("two processes have rank ", member.rank, " of ", member.world, ": ", other, ", and ", member.who,
-                   "; give every process its own RANK (or OMPI_COMM_WORLD_RANK, SLURM_PROCID), or let a launcher do it"));
+  raise(store, member,
+        cat("two processes have rank ", member.rank, " of ", member.world, ": ", other, ", and ", member.who,
+            "; give every process its own RANK (or OMPI_COMM_WORLD_RANK, SLURM_PROCID), or let a launcher do it"));
 }
 
-// Waits until |key| is there or |deadline| has passed (false), and meanwhile looks whether another rank has found a fault.
-bool wait_for(Store& store, const std::string& key, Clock::time_point deadline) {
+// Waits until |key| is there or |deadline| has passed (false), and meanwhile looks whether another rank has found a
+// fault.
+bool wait_for(Store& store, const Member& member, const std::string& key, Clock::time_point deadline) {
   for (;;) {
     const Milliseconds left = left_until(deadline);
     try {
@@ -76,7 +95,7 @@ bool wait_for(Store& store, const std::string& key, Clock::time_point deadline) 
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
     }
-    if (store.has(kFault)) throw Error(CONCORD_STATUS_INVALID_ARGUMENT, store.get(kFault, kGlance));
+    if (store.has(kFault)) end_with(store, member, store.get(kFault, kGlance));
     if (left <= kGlance) return false;
   }
 }
@@ -86,11 +105,13 @@ void compare_terms(Store& store, const Member& member, const std::vector<Term>& 
   const size_t common = std::min(first.size(), member.terms.size());
   for (size_t i = 0; i < common; ++i) {
     if (first[i] == member.terms[i]) continue;
-    raise(store, cat("rank ", member.rank, " was started with ", member.terms[i].name, " ", member.terms[i].value,
-                     ", rank 0 with ", first[i].name, " ", first[i].value, "; start all ranks with the same settings"));
+    raise(store, member,
+          cat("rank ", member.rank, " was started with ", member.terms[i].name, " ", member.terms[i].value,
+              ", rank 0 with ", first[i].name, " ", first[i].value, "; start all ranks with the same settings"));
   }
-  raise(store, cat("rank ", member.rank, " and rank 0 are different builds of this program: they compare ",
-                   member.terms.size(), " and ", first.size(), " settings"));
+  raise(store, member,
+        cat("rank ", member.rank, " and rank 0 are different builds of this program: they compare ",
+            member.terms.size(), " and ", first.size(), " settings"));
 }
 
 // Which ranks have not claimed their number: at most a few names.
@@ -128,11 +149,11 @@ void rendezvous(Store& store, const Member& member, Milliseconds timeout) {
   if (member.rank == 0) {
     store.set(kTerms, pack(member.terms));
   } else {
-    if (!wait_for(store, kTerms, deadline)) give_up(store, member, timeout);
+    if (!wait_for(store, member, kTerms, deadline)) give_up(store, member, timeout);
     compare_terms(store, member, unpack(store.get(kTerms, timeout)));
   }
   if (store.add(kArrived, 1) == member.world) store.set(kComplete, "1");
-  if (!wait_for(store, kComplete, deadline)) give_up(store, member, timeout);
+  if (!wait_for(store, member, kComplete, deadline)) give_up(store, member, timeout);
 }
 
 bool take_leave(Store& store, const Member& member, Milliseconds timeout) {

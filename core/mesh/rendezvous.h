@@ -1,9 +1,10 @@
 // How the processes of a job find each other and agree that they are the job they think they are.
 //
-// connect_store opens the one TCP store of a job; rendezvous then lets every rank meet in it. What can go wrong there is
-// what goes wrong in practice, so each case has its own sentence: a port in use, a master that never comes, a rank that
-// never comes, two processes with one rank, ranks started with different settings. A rank that finds such a fault tells
-// the others through the store, so that all of them end with the same sentence instead of waiting for the timeout.
+// connect_store opens the one TCP store of a job; rendezvous then lets every rank meet in it. What can go wrong there
+// is what goes wrong in practice, so each case has its own sentence: a port in use, a master that never comes, a rank
+// that never comes, two processes with one rank, ranks started with different settings. A rank that finds such a fault
+// tells the others through the store, so that all of them end with the same sentence instead of waiting for the
+// timeout.
 #pragma once
 
 #include <chrono>
@@ -34,17 +35,17 @@ struct Member {
 // "process 4711 on node3" for the calling process.
 std::string describe_this_process();
 
-// Returns when all |member.world| ranks have called it with the same terms. Waits: at most |timeout|.
-// Throws Error: TIMEOUT naming the ranks that did not come, INVALID_ARGUMENT for two processes with one rank or for terms
-// that differ. Costs a rank a handful of store operations, whatever the world; only rank 0 of a failed one asks for all.
+// Returns when all |member.world| ranks have called it with the same terms. Waits: at most |timeout|. Throws Error:
+// TIMEOUT naming the ranks that did not come, INVALID_ARGUMENT for two processes with one rank or for terms that
+// differ. Costs a rank a handful of store operations, whatever the world; only rank 0 of a failed one asks for all.
 void rendezvous(Store& store, const Member& member, std::chrono::milliseconds timeout);
 
-// The other end: rank 0, which serves the store, waits until all others have called it too; they do not wait. False where
-// some rank has not come within |timeout|.
+// The other end: rank 0, which serves the store, waits until all others have called it too; they do not wait. False
+// where some rank has not come within |timeout|.
 bool take_leave(Store& store, const Member& member, std::chrono::milliseconds timeout);
 
-// The store of the job at master_addr:master_port. Rank 0 serves it, unless the launcher does (agent_store); a world of 1
-// has a store of its own without a port. Waits: for the server, at most |timeout|, which is also the limit of every
+// The store of the job at master_addr:master_port. Rank 0 serves it, unless the launcher does (agent_store); a world of
+// 1 has a store of its own without a port. Waits: for the server, at most |timeout|, which is also the limit of every
 // later call. Throws Error: UNAVAILABLE for a port that cannot be listened on, TIMEOUT where no server answers.
 std::shared_ptr<Store> connect_store(const JobEnvironment& job, std::chrono::milliseconds timeout);
 

@@ -1,11 +1,12 @@
-// Named streams of random numbers, as Megatron's users know them, but counter-based: a stream is three integers, so saving,
-// restoring and replaying cost nothing, and its numbers are the same on every vendor (platform/cpp/rng.hpp).
+// Named streams of random numbers, as Megatron's users know them, but counter-based: a stream is three integers, so
+// saving, restoring and replaying cost nothing, and its numbers are the same on every vendor (platform/cpp/rng.hpp).
 //
 //   default, data-parallel-rng   s                          the same on all tensor-parallel ranks
 //   model-parallel-rng           s + 2718 + tp              different on each: dropout inside tensor-parallel regions
 //   expert-parallel-rng          s + 1024 + 100 * ep + etp  different for each expert's part
-// where s = seed + 100 * pp, and + 10 * dp where data-parallel ranks shall differ too. These are Megatron's offsets; they
-// are the stream's key. The subsequence is stable_hash of its name, so that no two streams ever meet, equal keys or not.
+// where s = seed + 100 * pp, and + 10 * dp where data-parallel ranks shall differ too. These are Megatron's offsets;
+// they are the stream's key. The subsequence is stable_hash of its name, so that no two streams ever meet, equal keys
+// or not.
 //
 // Code draws from current(), which is "default" unless a fork says otherwise:
 //   { const auto scope = rng.fork(kModelParallelRng); mask(rng.current(), ...); }   // then "default" again
@@ -71,7 +72,9 @@ class RngTracker {
 
    private:
     friend class RngTracker;
-    Fork(RngTracker& tracker, size_t index) : tracker_(tracker), before_(tracker.current_) { tracker_.current_ = index; }
+    Fork(RngTracker& tracker, size_t index) : tracker_(tracker), before_(tracker.current_) {
+      tracker_.current_ = index;
+    }
     RngTracker& tracker_;
     size_t before_;
   };

@@ -35,13 +35,13 @@ void draw(RngTracker& rng, uint64_t count) {
 
 TEST(RngSeeds, AreMegatrons) {
   EXPECT_EQ(rng_seeds(1234, place(0, 0, 0, 0, 0), false), (RngSeeds{1234, 1234 + 2718, 1234 + 1024}));
-  EXPECT_EQ(rng_seeds(1234, place(3, 5, 2, 1, 4), false),
-            (RngSeeds{1434, 1434 + 2718 + 3, 1434 + 1024 + 400 + 1}));
+  EXPECT_EQ(rng_seeds(1234, place(3, 5, 2, 1, 4), false), (RngSeeds{1434, 1434 + 2718 + 3, 1434 + 1024 + 400 + 1}));
   EXPECT_EQ(rng_seeds(1234, place(3, 5, 2, 1, 4), true), (RngSeeds{1484, 1484 + 2718 + 3, 1484 + 1024 + 400 + 1}));
 }
 
 TEST(RngSeeds, MustBePositive) {
-  EXPECT_THAT(refusal([] { rng_seeds(0, place(0, 0, 0, 0, 0), false); }), HasSubstr("seed is 0; it has to be positive"));
+  EXPECT_THAT(refusal([] { rng_seeds(0, place(0, 0, 0, 0, 0), false); }),
+              HasSubstr("seed is 0; it has to be positive"));
   EXPECT_THAT(refusal([] { rng_seeds(-7, place(0, 0, 0, 0, 0), false); }), HasSubstr("seed is -7"));
 }
 

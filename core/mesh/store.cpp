@@ -71,7 +71,8 @@ class LocalStore : public Store {
 
 class PrefixStore : public Store {
  public:
-  PrefixStore(std::shared_ptr<Store> store, std::string prefix) : store_(std::move(store)), prefix_(std::move(prefix)) {}
+  PrefixStore(std::shared_ptr<Store> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
 
   void set(const std::string& key, std::string_view value) override { store_->set(prefix_ + key, value); }
   void wait(std::span<const std::string> keys, Milliseconds timeout) override { store_->wait(full(keys), timeout); }
@@ -81,6 +82,7 @@ class PrefixStore : public Store {
   int64_t add(const std::string& key, int64_t amount) override { return store_->add(prefix_ + key, amount); }
   bool check(std::span<const std::string> keys) override { return store_->check(full(keys)); }
   bool remove(const std::string& key) override { return store_->remove(prefix_ + key); }
+
  private:
   std::vector<std::string> full(std::span<const std::string> keys) const {
     std::vector<std::string> result;

@@ -1,13 +1,13 @@
 // connect_store of rendezvous.h: c10d's TCPStore behind our Store. The only file that includes it, for it is slow to
-// compile. Sockets are opened here first, because c10d retries a refused connection only after up to a second and does not
-// tell a port in use from other failures.
+// compile. Sockets are opened here first, because c10d retries a refused connection only after up to a second and does
+// not tell a port in use from other failures.
 #include <arpa/inet.h>
 #include <c10/util/Logging.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <atomic>
 #include <cerrno>
@@ -133,8 +133,8 @@ void wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
   }
 }
 
-// c10d writes a stack trace for every lost connection; our Error says it in a sentence. While one of these lives, c10's log
-// is silent (for all threads; a store call takes microseconds), unless the user has asked for a level of his own.
+// c10d writes a stack trace for every lost connection; our Error says it in a sentence. While one of these lives, c10's
+// log is silent (for all threads; a store call takes microseconds), unless the user has asked for a level of his own.
 class QuietLog {
  public:
   QuietLog() : before_(level().exchange(kFatal)) {
@@ -154,7 +154,8 @@ class QuietLog {
 
 class TcpStore : public Store {
  public:
-  TcpStore(c10::intrusive_ptr<c10d::Store> store, std::string where) : store_(std::move(store)), where_(std::move(where)) {}
+  TcpStore(c10::intrusive_ptr<c10d::Store> store, std::string where)
+      : store_(std::move(store)), where_(std::move(where)) {}
 
   void set(const std::string& key, std::string_view value) override {
     translate(key, [&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
@@ -166,8 +167,8 @@ class TcpStore : public Store {
     while (!check(keys)) {
       const Clock::duration waited = Clock::now() - begin;
       if (waited >= timeout) {
-        throw Error(CONCORD_STATUS_TIMEOUT,
-                    cat("the store at ", where_, " has no ", loader::join(keys, ", "), " after ", timeout.count(), " ms"));
+        throw Error(CONCORD_STATUS_TIMEOUT, cat("the store at ", where_, " has no ", loader::join(keys, ", "),
+                                                " after ", timeout.count(), " ms"));
       }
       std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause));
     }
@@ -177,7 +178,8 @@ class TcpStore : public Store {
     wait(keys, timeout);
     return translate(keys.front(), [&] {
       std::vector<std::string> values;
-      for (const auto& bytes : store_->multiGet({keys.begin(), keys.end()})) values.emplace_back(bytes.begin(), bytes.end());
+      for (const auto& bytes : store_->multiGet({keys.begin(), keys.end()}))
+        values.emplace_back(bytes.begin(), bytes.end());
       return values;
     });
   }
@@ -199,8 +201,10 @@ class TcpStore : public Store {
     try {
       return body();
     } catch (const c10::Error& error) {
-      throw Error(CONCORD_STATUS_PEER_LOST, cat("the store at ", where_, ", which rank 0 or the launcher serves, does not "
-                                                "answer any more (", key, "): ", error.what_without_backtrace()));
+      throw Error(CONCORD_STATUS_PEER_LOST, cat("the store at ", where_,
+                                                ", which rank 0 or the launcher serves, does not "
+                                                "answer any more (",
+                                                key, "): ", error.what_without_backtrace()));
     }
   }
 
@@ -219,7 +223,8 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, const c10
   std::future<Result> result = task.get_future();
   std::thread(std::move(task)).detach();
   if (result.wait_for(options.timeout) == std::future_status::ready) return result.get();
-  throw Error(CONCORD_STATUS_TIMEOUT, cat("who listens there has not answered within ", options.timeout.count(), " ms"));
+  throw Error(CONCORD_STATUS_TIMEOUT,
+              cat("who listens there has not answered within ", options.timeout.count(), " ms"));
 }
 
 }  // namespace

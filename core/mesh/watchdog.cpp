@@ -31,8 +31,8 @@ void Watchdog::stop() {
 void Watchdog::loop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    const auto next = std::min_element(tasks_.begin(), tasks_.end(),
-                                       [](const auto& a, const auto& b) { return a->due < b->due; });
+    const auto next =
+        std::min_element(tasks_.begin(), tasks_.end(), [](const auto& a, const auto& b) { return a->due < b->due; });
     if (next == tasks_.end()) {
       changed_.wait(lock);
       continue;

@@ -38,8 +38,8 @@ class Watchdog {
 
   void loop();
 
-  std::mutex mutex_;             // the list
-  std::mutex running_;           // held while a task runs, and by remove
+  std::mutex mutex_;    // the list
+  std::mutex running_;  // held while a task runs, and by remove
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Task>> tasks_;
   bool stopping_ = false;

@@ -19,8 +19,9 @@ using loader::cat;
 
 void check_shard(const at::Tensor& shard, const ShardSpec& spec, const std::vector<int64_t>& shape) {
   if (!shard.defined() || shard.sizes() != c10::IntArrayRef(shape) || !shard.is_contiguous()) {
-    throw ConfigError(cat("parameter ", spec.name, ": its shard here is a contiguous tensor of [", loader::join(shape, ", "),
-                          "], not ", shard.defined() ? cat("of [", loader::join(shard.sizes(), ", "), "]") : "undefined"));
+    throw ConfigError(cat("parameter ", spec.name, ": its shard here is a contiguous tensor of [",
+                          loader::join(shape, ", "), "], not ",
+                          shard.defined() ? cat("of [", loader::join(shard.sizes(), ", "), "]") : "undefined"));
   }
   if (!c10::isFloatingType(shard.scalar_type()) || !platform_dtype(shard.scalar_type())) {
     throw ConfigError(cat("parameter ", spec.name, " has type ", c10::toString(shard.scalar_type()),
@@ -59,9 +60,10 @@ void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const Sh
     const DType dtype = *platform_dtype(shard.scalar_type());
     auto* data = static_cast<char*>(shard.data_ptr());
     for (const ShardRun& run : shard_runs(spec, place)) {
-      const Generator::State from{static_cast<uint64_t>(seed), stable_hash(run.tensor), static_cast<uint64_t>(run.offset)};
-      fill_normal_runs(stream, data + run.local * size_of(dtype), run.count, dtype, from, {run.run_length, run.run_stride},
-                       0.0, init.value);
+      const Generator::State from{static_cast<uint64_t>(seed), stable_hash(run.tensor),
+                                  static_cast<uint64_t>(run.offset)};
+      fill_normal_runs(stream, data + run.local * size_of(dtype), run.count, dtype, from,
+                       {run.run_length, run.run_stride}, 0.0, init.value);
     }
   }
   clear_padding(shard, spec, place);

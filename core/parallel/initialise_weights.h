@@ -1,6 +1,6 @@
-// Weights that do not depend on the layout: an element's value is a function of the seed, the name of its global tensor and
-// its index there (core/parallel/shard_spec.h), and of nothing else. TP 1 and TP 4, any pipeline or expert cut, cuda and
-// ascend start from the same bits.
+// Weights that do not depend on the layout: an element's value is a function of the seed, the name of its global tensor
+// and its index there (core/parallel/shard_spec.h), and of nothing else. TP 1 and TP 4, any pipeline or expert cut,
+// cuda and ascend start from the same bits.
 //
 // The value is the normal number of platform/abi/rng.h at key = seed, subsequence = stable_hash(tensor name), offset =
 // index. In 16 bits it is the fp32 value rounded to nearest.
@@ -29,8 +29,8 @@ WeightInit scaled_normal_init(double sigma, int64_t layers);
 inline WeightInit constant_init(double value) { return {WeightInit::Kind::constant, value}; }
 
 // Fills |shard|, this rank's part of the parameter, on the current stream; padding becomes 0. |shard| is contiguous, on
-// |device|, of local_shape(spec, place), in f32, f64, bf16 or f16. Throws ConfigError where it is not, or where |seed| is
-// not positive.
+// |device|, of local_shape(spec, place), in f32, f64, bf16 or f16. Throws ConfigError where it is not, or where |seed|
+// is not positive.
 void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place, const WeightInit& init,
                         int64_t seed, const Device& device);
 

@@ -44,7 +44,8 @@ void check_pieces(const ShardSpec& spec) {
   const ShardSpec::Dim& dim = spec.dims[spec.fused_dim];
   int64_t sum = 0;
   for (const ShardSpec::Piece& piece : spec.pieces) {
-    if (piece.size < 1) throw ConfigError(cat("parameter ", spec.name, ": piece ", piece.name, " has size ", piece.size));
+    if (piece.size < 1)
+      throw ConfigError(cat("parameter ", spec.name, ": piece ", piece.name, " has size ", piece.size));
     sum += piece.size;
   }
   if (sum != dim.size) {
@@ -59,12 +60,14 @@ void check(const ShardSpec& spec) {
     const ShardSpec::Dim& dim = spec.dims[d];
     if (dim.size < 1) throw ConfigError(cat("parameter ", spec.name, ": ", dim_text(d), " has size ", dim.size));
     if (dim.padded != 0 && dim.padded < dim.size) {
-      throw ConfigError(cat("parameter ", spec.name, ": ", dim_text(d), " of ", dim.size, " is padded to ", dim.padded));
+      throw ConfigError(
+          cat("parameter ", spec.name, ": ", dim_text(d), " of ", dim.size, " is padded to ", dim.padded));
     }
     const bool divided = spec.stacked ? d == 0 : false;
     const bool fused = !spec.pieces.empty() && d == spec.fused_dim;
     if (dim.padded > dim.size && (divided || fused)) {
-      throw ConfigError(cat("parameter ", spec.name, ": ", dim_text(d), " is fused or stacked and cannot be padded too"));
+      throw ConfigError(
+          cat("parameter ", spec.name, ": ", dim_text(d), " is fused or stacked and cannot be padded too"));
     }
   }
   if (spec.fused_dim >= spec.dims.size()) {
@@ -95,7 +98,8 @@ int64_t local_size(const ShardSpec& spec, const ShardPlace& place, size_t d) {
     return part_of(spec, dim.cut, std::max(dim.size, dim.padded), place, dim_text(d)).length;
   }
   int64_t size = 0;
-  for (const auto& piece : spec.pieces) size += part_of(spec, dim.cut, piece.size, place, cat("piece ", piece.name)).length;
+  for (const auto& piece : spec.pieces)
+    size += part_of(spec, dim.cut, piece.size, place, cat("piece ", piece.name)).length;
   return size;
 }
 
@@ -130,7 +134,8 @@ class RunCutter {
     // Outward from there runs follow each other at one stride, as long as nothing lies between them on the rank.
     size_t outer = inner;
     count_ = run_length_;
-    while (outer > 0 && dims_[outer].length == dims_[outer].local && (outer == inner || dims_[outer].length == dims_[outer].global)) {
+    while (outer > 0 && dims_[outer].length == dims_[outer].local &&
+           (outer == inner || dims_[outer].length == dims_[outer].global)) {
       --outer;
       count_ *= dims_[outer].length;
     }

@@ -1,12 +1,13 @@
-// How one parameter is laid out over the ranks of a job: the one description of it. Initialisation uses it now; import and
-// export of HF weights, gradient reduction, the norm, the optimizer's shards and checkpoints are to use the same.
+// How one parameter is laid out over the ranks of a job: the one description of it. Initialisation uses it now; import
+// and export of HF weights, gradient reduction, the norm, the optimizer's shards and checkpoints are to use the same.
 //
-// A parameter is one tensor on a rank. Globally it stands for one or more tensors with names of their own, as HF has them:
+// A parameter is one tensor on a rank. Globally it stands for one or more tensors with names of their own, as HF has
+// them:
 //   a plain weight      one tensor
 //   fused pieces        q, k, v or gate, up behind each other along |fused_dim|; a cut there cuts each piece for itself
 //   stacked             dims[0] numbers tensors: expert 7 of a stack is the tensor whose name has "7" in place of "{}"
-// Every element of every rank thus has a global address (tensor name, row-major index within that tensor), which does not
-// depend on the layout. Pure values; threads: any.
+// Every element of every rank thus has a global address (tensor name, row-major index within that tensor), which does
+// not depend on the layout. Pure values; threads: any.
 #pragma once
 
 #include <array>
@@ -26,9 +27,9 @@ const char* to_string(ShardAxis axis);
 
 struct ShardSpec {
   struct Dim {
-    int64_t size;                  // global, without padding
+    int64_t size;                       // global, without padding
     std::optional<ShardAxis> cut = {};  // the axis that cuts it into equal parts
-    int64_t padded = 0;            // the size that is cut, where it is more than |size|: the vocabulary. 0: as |size|
+    int64_t padded = 0;  // the size that is cut, where it is more than |size|: the vocabulary. 0: as |size|
   };
   struct Piece {
     std::string name;  // of the global tensor
@@ -54,15 +55,16 @@ struct ShardPlace {
 };
 ShardPlace shard_place(const RankLayout& layout, int64_t rank);
 
-// The shape of the rank's tensor, padding included. Throws ConfigError, with the parameter, the numbers and what to change,
-// for a size that its axis does not divide, pieces that do not add up, padding of a fused dimension and the like.
+// The shape of the rank's tensor, padding included. Throws ConfigError, with the parameter, the numbers and what to
+// change, for a size that its axis does not divide, pieces that do not add up, padding of a fused dimension and the
+// like.
 std::vector<int64_t> local_shape(const ShardSpec& spec, const ShardPlace& place);
 
 // A part of the rank's tensor that is contiguous there and regular in its global tensor: element i has the global index
 // offset + (i / run_length) * run_stride + i % run_length.
 struct ShardRun {
   std::string tensor;
-  int64_t local = 0;   // where it begins in the rank's tensor
+  int64_t local = 0;  // where it begins in the rank's tensor
   int64_t count = 0;
   int64_t offset = 0;  // global index of its first element
   int64_t run_length = 0;

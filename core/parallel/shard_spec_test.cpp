@@ -116,8 +116,8 @@ TEST(ShardRuns, OfFusedPiecesHaveTheirOwnTensors) {
 
 TEST(ShardRuns, OfAStackAreNumbered) {
   const ShardSpec experts{.name = "experts.{}.down", .dims = {{4, ShardAxis::ep}, {6, {}}, {8, kTp}}, .stacked = true};
-  EXPECT_THAT(shard_runs(experts, at(2, 1, 2, 1)), ElementsAre(ShardRun{"experts.2.down", 0, 24, 4, 4, 8},
-                                                               ShardRun{"experts.3.down", 24, 24, 4, 4, 8}));
+  EXPECT_THAT(shard_runs(experts, at(2, 1, 2, 1)),
+              ElementsAre(ShardRun{"experts.2.down", 0, 24, 4, 4, 8}, ShardRun{"experts.3.down", 24, 24, 4, 4, 8}));
 }
 
 TEST(ShardRuns, LeaveOutThePaddingOfTheVocabulary) {
@@ -129,7 +129,9 @@ TEST(ShardRuns, LeaveOutThePaddingOfTheVocabulary) {
 
 TEST(ShardRuns, AreTheDefinitionForRandomParameters) {
   std::mt19937_64 random(7);
-  const auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
   for (int trial = 0; trial < 400; ++trial) {
     ShardSpec spec{.name = "w{}", .dims = {}};
     const int64_t tp = pick(1, 3);
@@ -140,7 +142,8 @@ TEST(ShardRuns, AreTheDefinitionForRandomParameters) {
       const ShardAxis axis = pick(0, 1) == 1 ? ShardAxis::ep : kTp;
       const int64_t parts = axis == kTp ? tp : ep;
       spec.dims.push_back({cut ? parts * pick(1, 3) : pick(1, 4), cut ? std::optional(axis) : std::nullopt});
-      if (pick(0, 4) == 0) spec.dims.back().padded = (spec.dims.back().size + parts * pick(1, 2) + parts - 1) / parts * parts;
+      if (pick(0, 4) == 0)
+        spec.dims.back().padded = (spec.dims.back().size + parts * pick(1, 2) + parts - 1) / parts * parts;
     }
     spec.stacked = rank > 1 && spec.dims[0].padded == 0 && pick(0, 1) == 1;
     spec.fused_dim = static_cast<size_t>(pick(spec.stacked ? 1 : 0, static_cast<int64_t>(rank) - 1));
@@ -187,7 +190,8 @@ TEST(ShardPlaceOf, ARankComesFromTheLayout) {
 
 TEST(ShardSpec, ThatCannotBeMeantIsRefusedWithItsNumbers) {
   const auto shape = [](const ShardSpec& spec) { return refusal([&] { local_shape(spec, at(4, 0)); }); };
-  EXPECT_THAT(shape(column(10, 6)), HasSubstr("parameter w: dimension 0 of 10 cannot be cut into 4 equal parts; choose a tp"));
+  EXPECT_THAT(shape(column(10, 6)),
+              HasSubstr("parameter w: dimension 0 of 10 cannot be cut into 4 equal parts; choose a tp"));
   ShardSpec qkv = column(16, 4);
   qkv.pieces = {{"q", 8}, {"k", 6}, {"v", 2}};
   EXPECT_THAT(shape(qkv), HasSubstr("piece k of 6 cannot be cut into 4"));
@@ -201,7 +205,9 @@ TEST(ShardSpec, ThatCannotBeMeantIsRefusedWithItsNumbers) {
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}, 12}}, .pieces = {{"a", 8}}}), HasSubstr("cannot be padded too"));
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}}}, .fused_dim = 1}), HasSubstr("fused_dim is 1 of 1"));
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}}}, .stacked = true}), HasSubstr("a stack needs a dimension"));
-  EXPECT_THAT(refusal([] { shard_runs({.name = "w", .dims = {{2, {}}, {2, {}}}, .stacked = true}, at(1, 0)); }),
+  EXPECT_THAT(refusal([] {
+                shard_runs({.name = "w", .dims = {{2, {}}, {2, {}}}, .stacked = true}, at(1, 0));
+              }),
               HasSubstr("no {}"));
 }
 

@@ -13,7 +13,7 @@
 #define CONCORD_CAP_MEMORY_STREAM_ORDERED   "memory.stream_ordered"   /* allocate_on_stream, release_on_stream */
 #define CONCORD_CAP_MEMORY_PEER_COPY        "memory.peer_copy"        /* copy_peer_on_stream */
 #define CONCORD_CAP_STREAM_NULL             "stream.null"             /* a null stream is accepted */
-#define CONCORD_CAP_STREAM_HOST_IS_CURRENT  "stream.host_is_current"  /* libtorch computes on the calling thread, not on a stream */
+#define CONCORD_CAP_STREAM_HOST_IS_CURRENT  "stream.host_is_current"  /* libtorch computes on the calling thread */
 #define CONCORD_CAP_STREAM_PRIORITIES       "stream.priorities"       /* priority_range is more than one value */
 #define CONCORD_CAP_STREAM_HOST_FUNCTIONS   "stream.host_functions"   /* launch_host */
 #define CONCORD_CAP_EVENT_TIMING            "event.timing"            /* elapsed */

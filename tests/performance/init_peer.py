@@ -1,0 +1,40 @@
+"""The peers of init_bench: prints one number, in seconds, or ends with a code other than 0 where there is no such peer.
+
+  init_peer.py groups WORLD TP PP   all groups of a rank, as Megatron's RankGenerator lists them
+  init_peer.py hello                a process of a torch.distributed job with gloo: join, all-reduce, leave (no number)
+"""
+
+import sys
+import time
+
+
+def groups(world, tp, pp):
+    import warnings
+
+    warnings.simplefilter("ignore")
+    from megatron.core.parallel_state import RankGenerator
+
+    begin = time.perf_counter()
+    dense = RankGenerator(tp=tp, ep=1, dp=world // (tp * pp), pp=pp, cp=1, order="tp-cp-ep-dp-pp")
+    expert = RankGenerator(tp=tp, ep=1, dp=world // (tp * pp), pp=pp, cp=1, order="tp-cp-ep-dp-pp")
+    for token in ("tp", "pp", "dp", "cp", "dp-cp", "tp-pp", "tp-dp", "tp-cp", "tp-dp-cp"):
+        dense.get_ranks(token)
+    for token in ("ep", "tp", "dp", "tp-ep", "tp-ep-pp"):
+        expert.get_ranks(token)
+    print(time.perf_counter() - begin)
+
+
+def hello():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+
+
+if sys.argv[1] == "groups":
+    groups(*(int(word) for word in sys.argv[2:]))
+else:
+    hello()

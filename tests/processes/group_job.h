@@ -1,0 +1,73 @@
+// Jobs for the tests of groups: real processes that call concord::initialize.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "core/initialize.h"
+#include "tests/processes/spawn.hpp"
+
+namespace concord::tests {
+
+inline int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof address;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+inline void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
+
+// The environment that torchrun gives to |rank|.
+inline void enter_job(int rank, int world, int port) {
+  set_variable("RANK", std::to_string(rank));
+  set_variable("WORLD_SIZE", std::to_string(world));
+  set_variable("LOCAL_RANK", std::to_string(rank));
+  set_variable("LOCAL_WORLD_SIZE", std::to_string(world));
+  set_variable("MASTER_ADDR", "127.0.0.1");
+  set_variable("MASTER_PORT", std::to_string(port));
+  at::set_num_threads(1);  // ranks outnumber the cores
+}
+
+using JobBody = std::function<void(ParallelContext&)>;
+
+// Every rank of a job initialises, runs |body| and finalises.
+inline void expect_job(int world, const InitializeArgs& args, const JobBody& body) {
+  const int port = free_port();
+  expect_ranks(world, [&](int rank) {
+    enter_job(rank, world, port);
+    body(initialize(args));
+    finalize();
+  });
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "concord-group-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    path_ = pattern;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace concord::tests
