@@ -197,8 +197,9 @@ inline constexpr uint32_t kRngRequestBytes = offsetof(concord_rng_request, run_l
 inline void check_rng_runs(const concord_rng_request& request) {
   if (request.run_length == 0 && request.run_stride == 0) return;
   if (request.run_length <= 0 || request.run_stride < 0) {
-    invalid(text("runs of length %lld with stride %lld: the length has to be 1 or more (or both 0), the stride 0 or more",
-                 static_cast<long long>(request.run_length), static_cast<long long>(request.run_stride)));
+    invalid(
+        text("runs of length %lld with stride %lld: the length has to be 1 or more (or both 0), the stride 0 or more",
+             static_cast<long long>(request.run_length), static_cast<long long>(request.run_stride)));
   }
 }
 

@@ -272,6 +272,29 @@ void splits_do_not_matter(Context& t, const Form& form) {
   }
 }
 
+// A block of rows inside a larger sequence, as a shard of a matrix is: the same as one fill for each row.
+void runs_are_rows(Context& t) {
+  if (t.plugin().root->header.minor < 1) t.skip_unsupported("the plugin speaks ABI 1.0, which has no runs");
+  constexpr int64_t kRows = 29;
+  for (const Form& form : kForms) {
+    for (const int64_t width : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{501}}) {
+      concord_rng_request request = request_of(form, kStates[4], kRows * width - (width > 1 ? 1 : 0));
+      request.run_length = width;
+      request.run_stride = 3 * width + 2;
+      const Bytes block = draw(t, request);
+      Bytes rows;
+      for (int64_t row = 0; row < kRows; ++row) {
+        State state = kStates[4];
+        state.offset += static_cast<uint64_t>(row * request.run_stride);
+        const Bytes one = draw(t, request_of(form, state, std::min(width, request.count - row * width)));
+        rows.insert(rows.end(), one.begin(), one.end());
+      }
+      CHECK(block == rows, "runs of %d values of kind %d of %s differ from the rows drawn one by one",
+            static_cast<int>(width), form.kind, name_of(form.dtype));
+    }
+  }
+}
+
 void large_fills_are_the_sum_of_their_parts(Context& t) {
   const int64_t count = t.quick() ? 300001 : 3000001;
   for (const Form& form : {kForms[0], kForms[6], kForms[8]}) {
@@ -364,6 +387,7 @@ void add_rng_tests(Registry& registry) {
                   [form](Context& t) { splits_do_not_matter(t, form); }});
   }
   registry.add({"rng", "LargeFillsAreMadeOfTheSameValues", large_fills_are_the_sum_of_their_parts});
+  registry.add({"rng", "RunsAreTheRowsOfABlock", runs_are_rows});
   registry.add({"rng", "EveryBitOfTheKeyCounts", [](Context& t) { every_bit_counts(t, &State::key, "key"); }});
   registry.add({"rng", "EveryBitOfTheSubsequenceCounts",
                 [](Context& t) { every_bit_counts(t, &State::subsequence, "subsequence"); }});

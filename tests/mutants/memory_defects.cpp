@@ -183,6 +183,7 @@ std::vector<NamedDefect> rng_defects() {
       {"RngIgnoresTheUpperKey", change_request<[](concord_rng_request& r) { r.key &= 0xffffffff; }>},
       {"RngIgnoresTheSubsequence", change_request<[](concord_rng_request& r) { r.subsequence = 0; }>},
       {"RngStartsAtWholeBlocks", change_request<[](concord_rng_request& r) { r.offset &= ~uint64_t{3}; }>},
+      {"RngIgnoresTheRuns", change_request<[](concord_rng_request& r) { r.run_length = r.run_stride = 0; }>},
       {"IntegersIncludeTheEnd", change_request<[](concord_rng_request& r) {
          const bool fits = r.integer_low < r.integer_high && r.integer_high < INT32_MAX;
          if (r.kind == CONCORD_RNG_INTEGER && fits) ++r.integer_high;
