@@ -103,8 +103,11 @@ void barrier_holds_everybody(Context& t) {
     CHECK_OK(c.barrier(c.self, t.world_comm(), stream.get()));
     fill(t, memory.get(), 2, kBytes, stream.get());
     linger();
-    CHECK(!is_done(t, stream.get()) && memory.read(1)[0] == 1,
-          "work behind a barrier ran before the last rank had reached it");
+    CHECK(!is_done(t, stream.get()), "a stream was done before the last rank had reached its barrier");
+    // What orders this look before the fill is the late rank's process, which the thread sanitizer does not see.
+    if (!under_thread_sanitizer()) {
+      CHECK(memory.read(1)[0] == 1, "work behind a barrier ran before the last rank had reached it");
+    }
   }
   t.meet();
   if (late) CHECK_OK(c.barrier(c.self, t.world_comm(), stream.get()));

@@ -62,6 +62,14 @@ int slowness() {
 #endif
 }
 
+bool under_thread_sanitizer() {
+#if defined(__SANITIZE_THREAD__)
+  return true;
+#else
+  return false;
+#endif
+}
+
 namespace {
 double patience_seconds = 10;
 }

@@ -2,6 +2,7 @@
 // checks. A check that does not hold throws Failed, which the worker turns into the test's reason.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -75,8 +76,12 @@ class Context {
   [[noreturn]] void die();  // kill -9 of this process, announced
   void step(const char* what) { exchange_.step(what); }
 
-  // The largest share of an error bound that was used; for the report.
-  void note_share(double share) { share_ = share > share_ ? share : share_; }
+  // The largest share of an error bound that was used; for the report. A test may note it from several threads.
+  void note_share(double share) {
+    double largest = share_;
+    while (share > largest && !share_.compare_exchange_weak(largest, share)) {
+    }
+  }
   double share() const { return share_; }
   void start_test() { share_ = -1; }
 
@@ -95,7 +100,7 @@ class Context {
   bool quick_;
   int32_t device_ = 0;
   int32_t device_count_ = 0;
-  double share_ = -1;
+  std::atomic<double> share_ = -1;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Comm> comm_;
 };
@@ -105,6 +110,9 @@ std::string status_text(concord_status status);
 
 // How much longer than usual everything takes in this build: 1, or more under a sanitizer.
 int slowness();
+
+// For checks whose order comes from another process, which that sanitizer takes for no order at all.
+bool under_thread_sanitizer();
 
 // How long a test waits for what must come, before it calls it missing: 10 s times slowness(), unless it was set.
 std::chrono::milliseconds patience();
