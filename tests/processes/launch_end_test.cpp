@@ -294,7 +294,7 @@ TEST(LaunchEnd, KillNineReachesWhatARankThatHasEndedLeftRunning) {
 
 TEST(LaunchEnd, KillNineReachesALauncherInsideALauncher) {
   const std::string marker = unique_marker();
-  const std::string inner = std::string(CONCORD_PROGRAM) + " launch --nproc 2 -- sh -c '" + kWait + "' $0";
+  const std::string inner = std::string(LAUNCH_PROGRAM) + " launch --nproc 2 -- sh -c '" + kWait + "' $0";
   Launch job({"--nproc", "2"}, shell("setsid " + inner, marker));
   ASSERT_TRUE(job.process().wait_for_text("ready", 4));
   job.process().signal(SIGKILL);
@@ -312,22 +312,35 @@ TEST(LaunchEnd, KillNineAtAnyMomentLeavesNoProcess) {
   }
 }
 
+// The guard is a copy of the launcher, so it has its command line; it is the child that leads a session without being a rank.
+pid_t guard_of(const Launch& job, const std::string& marker) {
+  for (const pid_t pid : processes_with(marker)) {
+    if (pid != job.pid() && getsid(pid) == pid && command_line(pid) == command_line(job.pid())) return pid;
+  }
+  ADD_FAILURE() << "there is no guard";
+  return -1;
+}
+
 TEST(LaunchEnd, KillNineOfTheGuardDoesNotDisturbTheJob) {
   const std::string marker = unique_marker();
   Launch job({"--nproc", "2"}, shell("trap 'exit 0' USR1; " + kWait, marker));
   ASSERT_TRUE(job.process().wait_for_text("ready", 2));
-  int guards = 0;
-  for (const pid_t pid : processes_with(std::string("launch") + '\0' + "--nproc")) {
-    if (pid == job.process().pid() || getsid(pid) != pid) continue;
-    bool ours = false;
-    for (const pid_t marked : processes_with(marker)) ours = ours || marked == pid;
-    if (!ours) continue;
-    ++guards;
-    kill(pid, SIGKILL);
-  }
-  EXPECT_EQ(guards, 1);
+  const pid_t guard = guard_of(job, marker);
+  ASSERT_GT(guard, 0);
+  kill(guard, SIGKILL);
   job.process().signal(SIGUSR1);
   EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_TRUE(all_gone(marker));
+}
+
+TEST(LaunchEnd, WithoutTheGuardTheKernelStillEndsTheProcessesOfALauncherThatIsKilled) {
+  const std::string marker = unique_marker();
+  Launch job({"--nproc", "4"}, shell("trap '' TERM INT HUP; " + kWait, marker));
+  ASSERT_TRUE(job.process().wait_for_text("ready", 4));
+  const pid_t guard = guard_of(job, marker);
+  ASSERT_GT(guard, 0);
+  kill(guard, SIGKILL);
+  job.process().signal(SIGKILL);
   EXPECT_TRUE(all_gone(marker));
 }
 

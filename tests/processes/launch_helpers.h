@@ -25,6 +25,7 @@ class Launch {
       : process_(whole_command(std::move(options), command), settings) {}
 
   RunningProcess& process() { return process_; }
+  pid_t pid() const { return process_.pid(); }
   std::string out() const { return process_.out(); }
   std::string err() const { return process_.err(); }
   std::vector<std::string> out_lines() const { return process_.out_lines(); }
@@ -38,7 +39,7 @@ class Launch {
  private:
   static std::vector<std::string> whole_command(std::vector<std::string> options,
                                                 const std::vector<std::string>& command) {
-    options.insert(options.begin(), {CONCORD_PROGRAM, "launch"});
+    options.insert(options.begin(), {LAUNCH_PROGRAM, "launch"});
     if (!command.empty()) options.emplace_back("--");
     options.insert(options.end(), command.begin(), command.end());
     return options;

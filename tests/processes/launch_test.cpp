@@ -146,7 +146,7 @@ TEST(Launch, WorksWithClosedStandardStreams) {
   const std::string file = folder.path() + "/out";
   RunningProcess job(
       {"/bin/sh", "-c",
-       std::string(CONCORD_PROGRAM) + " launch --nproc 2 -- sh -c 'echo x >> " + file + "; echo y; cat' <&- >&- 2>&-"});
+       std::string(LAUNCH_PROGRAM) + " launch --nproc 2 -- sh -c 'echo x >> " + file + "; echo y; cat' <&- >&- 2>&-"});
   EXPECT_EQ(job.wait(), 0);
   EXPECT_EQ(file_text(file), "x\nx\n");
 }
@@ -169,15 +169,22 @@ TEST(Launch, NoDescriptorOfTheLauncherIsInherited) {
 }
 
 TEST(Launch, ASubcommandRunsThisSameProgram) {
-  Launch job({"--nproc", "2"}, {"show", "two", "words"});
+  Launch job({"--nproc", "2"}, {"plan", "--world_size", "2", "--rank", "1", "--json"});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
-  EXPECT_THAT(job.out_lines(), UnorderedElementsAre("[rank 0] show: two|words", "[rank 1] show: two|words"));
+  EXPECT_THAT(job.out_lines(), testing::SizeIs(2));
+  EXPECT_THAT(job.out_lines(), Each(HasSubstr("\"world_size\":2")));
+}
+
+TEST(Launch, OptionsOfTheCommandNeedTheDashes) {
+  RunningProcess job({LAUNCH_PROGRAM, "launch", "--nproc", "1", "echo", "--an-option"});
+  EXPECT_EQ(WEXITSTATUS(job.wait()), 2) << "else the program's own options would be read as the launcher's";
+  EXPECT_THAT(job.out(), IsEmpty());
 }
 
 TEST(Launch, OptionsAfterTheDashesBelongToTheCommand) {
-  Launch job({"--nproc", "1"}, {"echo", "--nproc", "7", "--", "--help"});
+  Launch job({"--nproc", "1"}, {"echo", "--nproc", "7", "--a-b", "--", "--help"});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
-  EXPECT_THAT(job.out_lines(), ElementsAre("[rank 0] --nproc 7 -- --help"));
+  EXPECT_THAT(job.out_lines(), ElementsAre("[rank 0] --nproc 7 --a-b -- --help"));
 }
 
 TEST(Launch, TwoMachinesMeetAtTheMaster) {

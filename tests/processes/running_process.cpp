@@ -141,6 +141,8 @@ std::vector<std::string> RunningProcess::out_lines() const {
   return lines;
 }
 
+std::string command_line(pid_t pid) { return read_file("/proc/" + std::to_string(pid) + "/cmdline"); }
+
 std::vector<pid_t> processes_with(const std::string& marker) {
   std::vector<pid_t> found;
   DIR* folder = opendir("/proc");

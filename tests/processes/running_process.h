@@ -70,6 +70,8 @@ class RunningProcess {
   std::vector<std::thread> readers_;
 };
 
+std::string command_line(pid_t pid);
+
 // All processes whose command line holds |marker|, zombies not counted.
 std::vector<pid_t> processes_with(const std::string& marker);
 

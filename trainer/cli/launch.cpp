@@ -10,11 +10,11 @@ namespace {
 
 constexpr const char* kFooter =
     R"(After -- comes one of this program's subcommands, or any program by path or from PATH:
-  concord launch --nproc 4 -- train --config tiny.yaml
-  concord launch --nproc 4 -- ./a.out
-  concord launch --nproc 8 --nnodes 2 --node_rank 1 --master_addr node0 --master_port 29500 -- train ...   (on each machine)
+  concord launch --nproc 4 -- platforms
+  concord launch --nproc 4 -- ./a.out --its_own_option
+  concord launch --nproc 8 --nnodes 2 --node_rank 1 --master_addr node0 -- ./a.out   (on each machine, with its node_rank)
 
-The processes see torchrun's variables: RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT and the rest.
+The processes see torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest).
 Ctrl-C is passed on to them, a second one kills them. When one fails, the others are ended and its error is shown first.
 Exit codes: 0 all processes ended with 0, 1 one did not, 2 wrong usage.)";
 
@@ -39,25 +39,21 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   LaunchOptions& options = arguments->options;
   CLI::App* launch_app =
       program->add_subcommand("launch", "starts the processes of a job on this machine, as torchrun does");
-  launch_app->positionals_at_end();
   launch_app->footer(kFooter);
-  launch_app->add_option("--nproc,--nproc_per_node,--nproc-per-node", options.nproc, "processes on this machine")
-      ->required();
+  launch_app->add_option("--nproc,--nproc_per_node", options.nproc, "processes on this machine")->required();
   launch_app->add_option("--nnodes", options.nnodes, "machines of the job")->capture_default_str();
-  launch_app->add_option("--node_rank,--node-rank", options.node_rank, "which of the machines this is, from 0")
+  launch_app->add_option("--node_rank", options.node_rank, "which of the machines this is, from 0")
       ->capture_default_str();
-  launch_app->add_option("--master_addr,--master-addr", options.master_addr,
-                         "address of machine 0 (one machine: 127.0.0.1)");
-  launch_app->add_option("--master_port,--master-port", options.master_port,
+  launch_app->add_option("--master_addr", options.master_addr, "address of machine 0 (one machine: 127.0.0.1)");
+  launch_app->add_option("--master_port", options.master_port,
                          "port on machine 0 (one machine: any free one; several: 29500)");
   launch_app
-      ->add_option("--max_restarts,--max-restarts", options.max_restarts,
-                   "after a failure start all processes again, so many times")
+      ->add_option("--max_restarts", options.max_restarts, "after a failure start all processes again, so many times")
       ->capture_default_str();
   launch_app->add_option("--grace", options.grace_seconds, "seconds between SIGTERM and SIGKILL when a job is ended")
       ->capture_default_str();
-  launch_app->add_option("--log_dir,--log-dir", options.log_dir, "write rank-N.log there, one a rank, instead of here");
-  launch_app->add_flag("--no_prefix,--no-prefix", arguments->no_prefix, "no \"[rank N] \" in front of the lines");
+  launch_app->add_option("--log_dir", options.log_dir, "write rank-N.log there, one a rank, instead of here");
+  launch_app->add_flag("--no_prefix", arguments->no_prefix, "no \"[rank N] \" in front of the lines");
   launch_app->add_option("command", arguments->command, "what each process runs, after --");
   launch_app->callback([program, arguments, exit_code] {
     arguments->options.prefix = !arguments->no_prefix;
