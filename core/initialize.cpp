@@ -31,10 +31,10 @@ struct Instance {
   std::atomic<ParallelContext*> published = nullptr;
   std::unique_ptr<ParallelContext> context;
   std::vector<Term> arguments;  // what it was made with
-  JobEnvironment job;
   Milliseconds timeout{0};
+  JobEnvironment job;            // whose store it is:
   std::shared_ptr<Store> store;  // stays when the context goes: the next one begins where the peers still are
-  int64_t generation = 0;        // how many contexts there were
+  int64_t generation = 0;        // how many contexts there were in it
 };
 
 Instance& instance() {
@@ -136,6 +136,15 @@ void check_timeout(int64_t seconds) {
   }
 }
 
+// The store of |job|: the one of before, unless the process has become part of another job since.
+void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) {
+  if (one.store != nullptr && one.job == job) return;
+  one.store.reset();  // before the next: it may be at the same port
+  one.store = connect_store(job, timeout);
+  one.job = job;
+  one.generation = 0;
+}
+
 void make_context(Instance& one, const InitializeArgs& args, const JobEnvironment& job, const RankLayout& layout,
                   std::vector<Term> arguments) {
   const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
@@ -143,7 +152,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   const Platform platform = current_platform();
   const Device device = device_of(platform, job);
   device.make_current();
-  if (one.store == nullptr) one.store = connect_store(job, timeout);
+  join_store(one, job, timeout);
   const std::shared_ptr<Store> store = make_prefix_store(one.store, key_prefix(++one.generation));
   std::vector<Term> terms = arguments;
   terms.push_back({"platform", std::string(platform.name())});
@@ -154,7 +163,6 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   context->create_groups(args.create_groups);
   one.context = std::move(context);
   one.arguments = std::move(arguments);
-  one.job = job;
   one.timeout = timeout;
   one.published = one.context.get();
 }

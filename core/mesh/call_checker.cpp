@@ -35,7 +35,12 @@ std::string CallChecker::key(int64_t sequence, int64_t index) const {
   return cat("check/", options_.name, "/", options_.ranks.first(), "/", sequence, "/", index);
 }
 
-std::vector<std::string> CallChecker::exchange(int64_t sequence, const std::string& mine) {
+const std::string& CallChecker::shown(const CallSignature& signature) const {
+  return signature.group.empty() ? options_.name : signature.group;
+}
+
+std::vector<std::string> CallChecker::exchange(int64_t sequence, const CallSignature& signature,
+                                               const std::string& mine) {
   store_->set(key(sequence, options_.index), mine);
   std::vector<std::string> all;
   for (int64_t i = 0; i < options_.ranks.size(); ++i) {
@@ -44,7 +49,7 @@ std::vector<std::string> CallChecker::exchange(int64_t sequence, const std::stri
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
       throw Error(CONCORD_STATUS_TIMEOUT, cat("rank ", options_.ranks[i], " has not made call ", sequence, " of group ",
-                                              options_.name, " within ", options_.timeout.count(), " ms; rank ",
+                                              shown(signature), " within ", options_.timeout.count(), " ms; rank ",
                                               options_.ranks[options_.index], " makes ", mine));
     }
   }
@@ -53,32 +58,34 @@ std::vector<std::string> CallChecker::exchange(int64_t sequence, const std::stri
   return all;
 }
 
-void CallChecker::differ(int64_t sequence, int64_t index, const std::string& theirs, const std::string& mine) const {
+void CallChecker::differ(int64_t sequence, const CallSignature& signature, int64_t index, const std::string& theirs,
+                         const std::string& mine) const {
   throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-              cat("call ", sequence, " of group ", options_.name, " differs: rank ", options_.ranks[options_.index],
+              cat("call ", sequence, " of group ", shown(signature), " differs: rank ", options_.ranks[options_.index],
                   " makes ", mine, ", rank ", options_.ranks[index], " ", theirs,
                   "; all ranks of a group have to make the same calls in the same order"));
 }
 
 void CallChecker::check(int64_t sequence, const CallSignature& signature) {
   const std::string mine = signature.to_string();
-  const std::vector<std::string> all = exchange(sequence, mine);
+  const std::vector<std::string> all = exchange(sequence, signature, mine);
   for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i] != mine) differ(sequence, static_cast<int64_t>(i), all[i], mine);
+    if (all[i] != mine) differ(sequence, signature, static_cast<int64_t>(i), all[i], mine);
   }
 }
 
 void CallChecker::check(int64_t sequence, const CallSignature& signature, std::span<const int64_t> send_counts,
                         std::span<const int64_t> recv_counts) {
   const std::string call = cat(to_string(signature.op), " ", to_string(signature.dtype));
-  const std::vector<std::string> all = exchange(
-      sequence, cat(call, kSending, loader::join(send_counts, ","), kReceiving, loader::join(recv_counts, ",")));
+  const std::vector<std::string> all =
+      exchange(sequence, signature,
+               cat(call, kSending, loader::join(send_counts, ","), kReceiving, loader::join(recv_counts, ",")));
   std::vector<std::vector<int64_t>> sent;
   std::vector<std::vector<int64_t>> expected;
   for (size_t i = 0; i < all.size(); ++i) {
     const size_t sending = all[i].find(kSending);
     const size_t receiving = all[i].find(kReceiving);
-    if (all[i].substr(0, sending) != call) differ(sequence, static_cast<int64_t>(i), all[i], call);
+    if (all[i].substr(0, sending) != call) differ(sequence, signature, static_cast<int64_t>(i), all[i], call);
     const size_t begin = sending + kSending.size();
     sent.push_back(numbers_in(all[i].substr(begin, receiving - begin)));
     expected.push_back(numbers_in(all[i].substr(receiving + kReceiving.size())));
@@ -88,14 +95,14 @@ void CallChecker::check(int64_t sequence, const CallSignature& signature, std::s
     for (size_t to = 0; to < all.size(); ++to) {
       if (sent[from].at(to) == expected[to].at(from)) continue;
       throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                  cat("call ", sequence, " of group ", options_.name, ", ", call, ", does not meet: rank ",
+                  cat("call ", sequence, " of group ", shown(signature), ", ", call, ", does not meet: rank ",
                       options_.ranks[static_cast<int64_t>(from)], " sends ", sent[from][to], " elements to rank ",
                       options_.ranks[static_cast<int64_t>(to)], ", which expects ", expected[to][from]));
     }
   }
 }
 
-void CallChecker::check(std::span<const concord_p2p_item> items) {
+void CallChecker::check(const CallSignature& signature, std::span<const concord_p2p_item> items) {
   const auto next_key = [&](int64_t from, int64_t to) {
     return cat("transfer/", options_.name, "/", options_.ranks.first(), "/", from, "-", to, "/",
                ++transfers_[{from, to}]);
@@ -113,13 +120,13 @@ void CallChecker::check(std::span<const concord_p2p_item> items) {
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
       throw Error(CONCORD_STATUS_TIMEOUT, cat("rank ", options_.ranks[item.peer], " sends nothing to rank ",
-                                              options_.ranks[options_.index], " in group ", options_.name, " within ",
-                                              options_.timeout.count(), " ms; ", mine, " is expected"));
+                                              options_.ranks[options_.index], " in group ", shown(signature),
+                                              " within ", options_.timeout.count(), " ms; ", mine, " is expected"));
     }
     store_->remove(transfer);
     if (theirs == mine) continue;
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                cat("a transfer in group ", options_.name, " differs: rank ", options_.ranks[item.peer], " sends ",
+                cat("a transfer in group ", shown(signature), " differs: rank ", options_.ranks[item.peer], " sends ",
                     theirs, ", rank ", options_.ranks[options_.index], " expects ", mine));
   }
 }

@@ -25,7 +25,7 @@ namespace concord {
 class CallChecker {
  public:
   struct Options {
-    std::string name;  // of the group
+    std::string name;  // of the communicator
     RankGroup ranks;
     int64_t index = 0;                  // of this rank within it
     std::chrono::milliseconds timeout;  // for the others' calls
@@ -40,13 +40,15 @@ class CallChecker {
   void check(int64_t sequence, const CallSignature& signature, std::span<const int64_t> send_counts,
              std::span<const int64_t> recv_counts);
 
-  // Waits: until each sender of |items| has made its call. A sender does not wait.
-  void check(std::span<const concord_p2p_item> items);
+  // The same for a p2p batch. Waits: until each sender of |items| has made its call. A sender does not wait.
+  void check(const CallSignature& signature, std::span<const concord_p2p_item> items);
 
  private:
   std::string key(int64_t sequence, int64_t index) const;
-  std::vector<std::string> exchange(int64_t sequence, const std::string& mine);
-  [[noreturn]] void differ(int64_t sequence, int64_t index, const std::string& theirs, const std::string& mine) const;
+  const std::string& shown(const CallSignature& signature) const;  // the group's name as the caller knows it
+  std::vector<std::string> exchange(int64_t sequence, const CallSignature& signature, const std::string& mine);
+  [[noreturn]] void differ(int64_t sequence, const CallSignature& signature, int64_t index, const std::string& theirs,
+                           const std::string& mine) const;
 
   std::shared_ptr<Store> store_;
   Options options_;

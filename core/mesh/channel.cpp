@@ -63,14 +63,30 @@ Channel::Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelS
   services_.watchdog.add(this, kTick, [this] { tick(); });
 }
 
-Channel::~Channel() {
+Channel::~Channel() { close(); }
+
+void Channel::close() {
+  if (closed_) return;
+  closed_ = true;
   services_.watchdog.remove(this);
   if (creator_.joinable()) creator_.join();
   if (failure_ && communicator_ && services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
     services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());
   }
-  communicator_.reset();
+  communicator_.reset();  // waits for what is on its way
   stream_.reset();
+  const std::lock_guard lock(mutex_);
+  spare_events_.clear();
+  for (const std::shared_ptr<PendingCall>& call : pending_) {
+    if (call->stage == PendingCall::Stage::issued) call->stage = PendingCall::Stage::done;
+    call->keep.reset();
+  }
+  pending_.clear();
+  state_ = State::failed;
+  if (!failure_) {
+    failure_.emplace(CONCORD_STATUS_FAILED_PRECONDITION,
+                     cat("group ", name_, " (ranks ", ranks_.to_string(), ") is gone: finalize was called"));
+  }
 }
 
 // --------------------------------------------------------------------------------------------------------- creation
@@ -108,7 +124,8 @@ void Channel::run_creation() {
     services_.device.make_current();  // this thread is new
     Communicator communicator = join();
     Lock lock(mutex_);
-    return open(lock, std::move(communicator));
+    if (state_ == State::creating) open(lock, std::move(communicator));
+    return;
   } catch (const Error& error) {
     status = error.status();
     detail = error.what();
@@ -134,7 +151,7 @@ void Channel::open(Lock& lock, Communicator communicator) {
       issue(*call);
     } catch (const Error& error) {
       if (communicator_->error()) {
-        fail(lock, &call->signature, error.status(), error.what());
+        fail(lock, call.get(), error.status(), error.what());
         return;
       }
       call->stage = PendingCall::Stage::failed;
@@ -176,6 +193,7 @@ void Channel::adopt(Communicator communicator) {
 
 std::optional<Communicator> Channel::split(std::span<const int32_t> members, const std::string& name) {
   const std::lock_guard in_order(submitting_);
+  create();
   return communicator_.value().split(members, CommOptions{name, services_.timeout});
 }
 
@@ -185,17 +203,8 @@ std::shared_ptr<PendingCall> Channel::submit(ChannelCall call, const Stream* cur
   const std::lock_guard in_order(submitting_);
   Lock lock(mutex_);
   throw_if_failed(lock);
-  const bool p2p = is_p2p(call.signature);
-  const int64_t sequence = p2p ? ++p2p_made_ : ++made_;
-  if (checker_ != nullptr) {
-    lock.unlock();
-    call.check ? call.check(*checker_, sequence) : checker_->check(sequence, call.signature);
-    lock.lock();
-    throw_if_failed(lock);
-  }
-  auto pending = std::make_shared<PendingCall>();
-  pending->signature = call.signature;
-  pending->sequence = sequence;
+  const std::shared_ptr<PendingCall> pending = note(call);
+  if (checker_ != nullptr) compare(lock, call, *pending);
   pending->issue = std::move(call.issue);
   pending->keep = std::move(call.keep);
   if (current != nullptr) {
@@ -203,27 +212,61 @@ std::shared_ptr<PendingCall> Channel::submit(ChannelCall call, const Stream* cur
     pending->ready = take_event();
     pending->ready->record(*current);
   }
-  pending->ticket =
-      services_.flight.recorder().record(p2p ? p2p_name(name_) : name_, sequence, std::move(call.signature));
   pending_.push_back(pending);
   if (state_ == State::ready) {
-    try {
-      issue(*pending);
-    } catch (const Error& error) {
-      services_.flight.recorder().mark(pending->ticket, CallState::failed);
-      if (is_refusal(error.status()) && !communicator_->error()) {
-        pending_.pop_back();
-        throw;
-      }
-      fail(lock, &pending->signature, error.status(), error.what());
-      throw_if_failed(lock);
-    }
+    issue_last(lock);
     settle(lock);
   } else {
     lock.unlock();
     begin_create();
   }
   return pending;
+}
+
+// Gives a call its number and records it.
+std::shared_ptr<PendingCall> Channel::note(const ChannelCall& call) {
+  const bool p2p = is_p2p(call.signature);
+  auto pending = std::make_shared<PendingCall>();
+  pending->signature = call.signature;
+  pending->sequence = p2p ? ++p2p_made_ : ++made_;
+  pending->ticket =
+      services_.flight.recorder().record(p2p ? p2p_name(name_) : name_, pending->sequence, call.signature);
+  return pending;
+}
+
+// Throws where the ranks' calls differ, which leaves the channel as it was, and where one does not come, which does not.
+void Channel::compare(Lock& lock, const ChannelCall& call, PendingCall& pending) {
+  lock.unlock();
+  std::optional<Error> trouble;
+  try {
+    call.check ? call.check(*checker_, pending.sequence, pending.signature)
+               : checker_->check(pending.sequence, pending.signature);
+  } catch (const Error& error) {
+    trouble = error;
+  }
+  lock.lock();
+  if (trouble) {
+    services_.flight.recorder().mark(pending.ticket, CallState::failed);
+    if (is_refusal(trouble->status())) throw *trouble;
+    fail(lock, &pending, trouble->status(), trouble->what());
+  }
+  throw_if_failed(lock);
+}
+
+// Hands the newest call to the device.
+void Channel::issue_last(Lock& lock) {
+  const std::shared_ptr<PendingCall> call = pending_.back();
+  try {
+    issue(*call);
+  } catch (const Error& error) {
+    services_.flight.recorder().mark(call->ticket, CallState::failed);
+    if (is_refusal(error.status()) && !communicator_->error()) {
+      pending_.pop_back();
+      throw;
+    }
+    fail(lock, call.get(), error.status(), error.what());
+    throw_if_failed(lock);
+  }
 }
 
 void Channel::issue(PendingCall& call) {
@@ -275,7 +318,7 @@ void Channel::wait(PendingCall& call) {
       trouble = error;
     }
     lock.lock();
-    if (trouble && state_ != State::failed) fail(lock, &call.signature, trouble->status(), trouble->what());
+    if (trouble) fail(lock, &call, trouble->status(), trouble->what());
     settle(lock);
   }
   throw_if_failed(call);
@@ -318,13 +361,13 @@ bool Channel::settle_front(Lock& lock) {
   // In this order: what fails does so before its event is reached.
   const bool reached = call->end->done();
   if (const auto error = communicator_->error()) {
-    fail(lock, &call->signature, error->status, error->detail);
+    fail(lock, call.get(), error->status, error->detail);
     return false;
   }
   if (!reached) {
     note_start(*call);
     if (Clock::now() - call->since > limit_) {
-      fail(lock, &call->signature, CONCORD_STATUS_TIMEOUT,
+      fail(lock, call.get(), CONCORD_STATUS_TIMEOUT,
            cat("not done after ", std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count(), " ms"));
     }
     return false;
@@ -344,27 +387,29 @@ void Channel::settle(Lock& lock) {
     while (!pending_.empty() && settle_front(lock)) {
     }
   } catch (const Error& error) {  // the device itself is in trouble
-    fail(lock, &pending_.front()->signature, error.status(), error.what());
+    fail(lock, pending_.front().get(), error.status(), error.what());
   }
 }
 
-void Channel::fail(Lock& lock, const CallSignature* call, concord_status status, const std::string& detail) {
-  if (state_ == State::failing || state_ == State::failed) return throw_if_failed(lock);
+// The first failure decides; a later one waits until that one has been reported.
+void Channel::fail(Lock& lock, const PendingCall* call, concord_status status, const std::string& detail) {
+  if (state_ == State::failing || state_ == State::failed) {
+    changed_.wait(lock, [&] { return state_ == State::failed; });
+    return;
+  }
   const bool was_ready = state_ == State::ready;
   state_ = State::failing;
-  const bool p2p = call != nullptr && is_p2p(*call);
-  std::string what = cat("group ", name_, " (ranks ", ranks_.to_string(), "): ");
+  const PendingCall* first = call == nullptr && !pending_.empty() ? pending_.front().get() : call;
+  const std::string shown = first != nullptr && !first->signature.group.empty() ? first->signature.group : name_;
+  const FlightService::Group group{name_, shown, ranks_, call != nullptr && is_p2p(call->signature)};
+  std::string what = cat("group ", shown, " (ranks ", ranks_.to_string(), "): ");
   if (call != nullptr) {
-    const auto found =
-        std::find_if(pending_.begin(), pending_.end(), [call](const auto& each) { return &each->signature == call; });
-    const int64_t sequence = found != pending_.end() ? (*found)->sequence : (p2p ? p2p_made_ : made_);
-    what += cat(call->to_string(), " (call ", sequence, ") failed: ");
-    if (found != pending_.end()) services_.flight.recorder().mark((*found)->ticket, CallState::failed);
+    what += cat(call->signature.to_string(), " (call ", call->sequence, ") failed: ");
+    services_.flight.recorder().mark(call->ticket, CallState::failed);
   }
   what += detail;
   lock.unlock();
-  const std::string line =
-      services_.flight.report(name_, ranks_, p2p ? FlightService::Calls::p2p : FlightService::Calls::collective, what);
+  const std::string line = services_.flight.report(group, what);
   if (was_ready && status == CONCORD_STATUS_TIMEOUT &&
       services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
     services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());

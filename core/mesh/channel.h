@@ -40,7 +40,7 @@
 
 namespace concord {
 
-// What the channels of a rank share. Outlives them.
+// What the channels of a rank share. Outlives their close().
 struct ChannelServices {
   Device device;
   std::shared_ptr<Store> store;
@@ -56,7 +56,7 @@ struct ChannelCall {
   CallSignature signature;
   std::function<void(const Communicator&, const Stream&)> issue;  // enqueues the work
   std::shared_ptr<const void> keep;                               // lives until the work is done: the tensors
-  std::function<void(CallChecker&, int64_t sequence)> check;      // null: compare the signature
+  std::function<void(CallChecker&, int64_t sequence, const CallSignature&)> check;  // null: compare the signature
 };
 
 class PendingCall;  // a call on its way; a handle for the functions below
@@ -68,9 +68,14 @@ class Channel {
   // |ranks| has more than one member; |rank| is one of them. |name| is the same on all of them, and no other group with
   // the same first rank has it.
   Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelServices& services);
-  ~Channel();  // waits for calls on their way; aborts them where the channel has failed
+  ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
+
+  // The end: waits for calls on their way, or aborts them where the channel has failed. Afterwards the services are not
+  // used any more, so whoever still holds the channel or a call of it may outlive them; calls that were on their way are
+  // done, and new ones are refused. Threads: nobody else uses the channel meanwhile.
+  void close();
 
   const std::string& name() const { return name_; }
   const RankGroup& ranks() const { return ranks_; }
@@ -85,8 +90,8 @@ class Channel {
   bool failed() const;
   // Takes a communicator that was made elsewhere (by split), unless one was made or begun here.
   void adopt(Communicator communicator);
-  // A communicator of |members|, which are indices in ranks(). Every rank of this channel, which is created, calls it;
-  // who is no member gives an empty list. Waits: for all of them.
+  // A communicator of |members|, which are indices in ranks(). Every rank of this channel calls it; who is no member
+  // gives an empty list. Waits: for all of them.
   std::optional<Communicator> split(std::span<const int32_t> members, const std::string& name);
 
   std::shared_ptr<PendingCall> submit(ChannelCall call, const Stream* current);
@@ -107,6 +112,9 @@ class Channel {
   std::string who_did_not_join();
   void run_creation();
   void open(Lock& lock, Communicator communicator);
+  std::shared_ptr<PendingCall> note(const ChannelCall& call);
+  void compare(Lock& lock, const ChannelCall& call, PendingCall& pending);
+  void issue_last(Lock& lock);
   void issue(PendingCall& call);
   void throw_if_failed(Lock& lock);
   void throw_if_failed(PendingCall& call);
@@ -115,7 +123,7 @@ class Channel {
   void settle(Lock& lock);
   bool settle_front(Lock& lock);
   void note_start(PendingCall& call);
-  void fail(Lock& lock, const CallSignature* call, concord_status status, const std::string& detail);
+  void fail(Lock& lock, const PendingCall* call, concord_status status, const std::string& detail);
   void tick() noexcept;
   void look_from_outside();
   std::shared_ptr<Event> take_event();
@@ -127,8 +135,9 @@ class Channel {
   const ChannelServices services_;
   const std::chrono::milliseconds limit_;  // after which the watchdog calls it a timeout
   const bool keeps_time_;                  // the plugin does
+  bool closed_ = false;
 
-  std::atomic<bool> opened_ = false;                     // communicator_ is there and stays
+  std::atomic<bool> opened_ = false;                    // communicator_ is there and stays
   std::optional<Clock::time_point> unreachable_since_;  // the watchdog's own
 
   std::mutex submitting_;  // taken before mutex_: holds the order of calls while they are compared

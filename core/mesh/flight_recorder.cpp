@@ -53,10 +53,10 @@ size_t FlightRecorder::group_index(const std::string& name) {
   return groups_.size() - 1;
 }
 
-uint64_t FlightRecorder::record(const std::string& group, int64_t sequence, CallSignature signature) {
+uint64_t FlightRecorder::record(const std::string& communicator, int64_t sequence, CallSignature signature) {
   const Clock::time_point now = Clock::now();
   const std::lock_guard lock(mutex_);
-  const size_t index = group_index(group);
+  const size_t index = group_index(communicator);
   groups_[index].made = sequence;
   const uint64_t ticket = next_ticket_++;
   ring_[ticket % kEntries] = {ticket, index, sequence, std::move(signature), CallState::queued, now, {}, {}};
@@ -101,10 +101,16 @@ std::string FlightRecorder::to_json(int64_t rank, int64_t world, const std::stri
   const uint64_t oldest = next_ticket_ > kEntries ? next_ticket_ - kEntries : 1;
   for (uint64_t ticket = oldest; ticket < next_ticket_; ++ticket) {
     const Entry& entry = ring_[ticket % kEntries];
-    json call = {{"group", groups_[entry.group].name},  {"sequence", entry.sequence},
-                 {"op", to_string(entry.signature.op)}, {"dtype", to_string(entry.signature.dtype)},
-                 {"count", entry.signature.count},      {"call", entry.signature.to_string()},
-                 {"state", to_string(entry.state)},     {"queued_us", microseconds(entry.queued)}};
+    const std::string& communicator = groups_[entry.group].name;
+    json call = {{"group", entry.signature.group.empty() ? communicator : entry.signature.group},
+                 {"communicator", communicator},
+                 {"sequence", entry.sequence},
+                 {"op", to_string(entry.signature.op)},
+                 {"dtype", to_string(entry.signature.dtype)},
+                 {"count", entry.signature.count},
+                 {"call", entry.signature.to_string()},
+                 {"state", to_string(entry.state)},
+                 {"queued_us", microseconds(entry.queued)}};
     if (entry.started != Clock::time_point()) call["started_us"] = microseconds(entry.started);
     if (entry.ended != Clock::time_point()) call["ended_us"] = microseconds(entry.ended);
     calls.push_back(std::move(call));

@@ -26,6 +26,7 @@ struct CallSignature {
   std::optional<ReduceOp> reduce;  // of operations that reduce
   std::optional<int64_t> root;     // of broadcast and reduce, within the group
   std::string detail;              // of p2p: "send 4 to 1, recv 4 from 2"
+  std::string group = {};          // as the caller knows it: several groups may share one communicator; not compared
   bool operator==(const CallSignature&) const = default;
 
   std::string to_string() const;  // "all_reduce sum f32 x 1024", "broadcast bf16 x 8 from 2"
@@ -34,8 +35,8 @@ struct CallSignature {
 enum class CallState { queued, started, done, failed };
 const char* to_string(CallState state);
 
-// Where a rank is in one group. Calls of a group are numbered from 1; 0 means none. Collectives and p2p batches are
-// numbered apart, because not all ranks of a group take part in a p2p batch.
+// Where a rank is in one communicator, called |group|. Its calls are numbered from 1; 0 means none. Collectives and p2p
+// batches are numbered apart, because not all ranks of a group take part in a p2p batch.
 struct GroupPosition {
   std::string group;
   int64_t made = 0;           // the newest call made
@@ -51,8 +52,8 @@ class FlightRecorder {
   static constexpr size_t kEntries = 1000;
   using Clock = std::chrono::system_clock;
 
-  // Notes a new call of |group|; returns its ticket. |sequence| is its number within the group.
-  uint64_t record(const std::string& group, int64_t sequence, CallSignature signature);
+  // Notes a new call of |communicator|; returns its ticket. |sequence| is its number there.
+  uint64_t record(const std::string& communicator, int64_t sequence, CallSignature signature);
   // Nothing where the ring has moved on.
   void mark(uint64_t ticket, CallState state);
 

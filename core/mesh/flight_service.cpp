@@ -23,7 +23,7 @@ std::string rank_key(int64_t rank) { return cat("flight/rank/", rank); }
 
 }  // namespace
 
-std::string p2p_name(const std::string& name) { return name + ".p2p"; }
+std::string p2p_name(const std::string& communicator) { return communicator + ".p2p"; }
 
 FlightService::FlightService(std::shared_ptr<Store> store, Options options)
     : store_(std::move(store)),
@@ -37,9 +37,11 @@ void FlightService::publish() {
 
 void FlightService::answer() noexcept {
   try {
-    if (answered_ || !store_->has(kRequest)) return;
-    answered_ = true;
+    if (answered_ || !store_->has(kRequest) || answered_.exchange(true)) return;
     publish();
+    const std::string why = cat("asked by another rank: ", store_->get(kRequest, Milliseconds(1000)));
+    const std::lock_guard lock(file_);
+    if (!reported_) write_file(why);
   } catch (const std::exception&) {  // the store is gone; whoever needs it will say so
   }
 }
@@ -53,18 +55,18 @@ std::string FlightService::write_file(const std::string& why) const {
   return file ? cat("calls of this rank: ", path) : cat("the calls of this rank could not be written to ", path);
 }
 
-std::string FlightService::ask(const std::string& name, const RankGroup& group, Calls calls) {
-  publish();
+std::string FlightService::ask(const Group& group, const std::string& why) {
   answered_ = true;
-  store_->set(kRequest, "1");
-  const std::string recorded = calls == Calls::p2p ? p2p_name(name) : name;
-  const int64_t asked = std::min(group.size(), kAsked);
+  publish();
+  store_->set(kRequest, cat("rank ", options_.rank, ", ", why));
+  const std::string recorded = group.p2p ? p2p_name(group.communicator) : group.communicator;
+  const int64_t asked = std::min(group.ranks.size(), kAsked);
   std::vector<MemberPosition> members;
   const Clock::time_point deadline = Clock::now() + 2 * period_ + Milliseconds(500);
   for (int64_t i = 0; i < asked; ++i) {
-    const std::string key = rank_key(group[i]);
+    const std::string key = rank_key(group.ranks[i]);
     while (!store_->has(key) && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(20));
-    MemberPosition member{group[i], std::nullopt};
+    MemberPosition member{group.ranks[i], std::nullopt};
     if (store_->has(key)) {
       member.position = GroupPosition{recorded, 0, 0, {}, {}, CallState::queued};  // answered, and knows no call of it
       for (const GroupPosition& position : unpack_positions(store_->get(key, Milliseconds(1000)))) {
@@ -75,14 +77,14 @@ std::string FlightService::ask(const std::string& name, const RankGroup& group, 
   }
   const int64_t answered =
       std::count_if(members.begin(), members.end(), [](const auto& each) { return each.position.has_value(); });
-  linger(name, answered);
-  return calls == Calls::p2p ? where_they_are(name, members) : who_is_behind(name, members);
+  linger(group, answered);
+  return group.p2p ? where_they_are(group.name, members) : who_is_behind(group.name, members);
 }
 
 // After its report a process mostly ends. That of rank 0 serves the store, so it stays until the members that answered
 // have had their answers, too.
-void FlightService::linger(const std::string& name, int64_t answered) {
-  const std::string key = cat("flight/reported/", name);
+void FlightService::linger(const Group& group, int64_t answered) {
+  const std::string key = cat("flight/reported/", group.communicator, "/", group.ranks.first());
   int64_t reported = store_->add(key, 1);
   const Clock::time_point deadline = Clock::now() + 2 * period_;
   while (options_.rank == 0 && reported < answered && Clock::now() < deadline) {
@@ -91,15 +93,16 @@ void FlightService::linger(const std::string& name, int64_t answered) {
   }
 }
 
-std::string FlightService::report(const std::string& name, const RankGroup& group, Calls calls,
-                                  const std::string& why) noexcept {
+std::string FlightService::report(const Group& group, const std::string& why) noexcept {
   std::string line;
   try {
-    line = ask(name, group, calls);
+    line = ask(group, why);
   } catch (const std::exception& error) {
     line = cat("the other ranks cannot be asked where they are: ", error.what());
   }
   try {
+    const std::lock_guard lock(file_);
+    reported_ = true;
     return cat(line, "; ", write_file(cat(why, "; ", line)));
   } catch (const std::exception&) {
     return line;

@@ -2,8 +2,8 @@
 // are.
 //
 // A rank in trouble writes its calls to concord-flight-<rank>.json, publishes its positions in the store and asks the
-// others for theirs. Ranks that are well answer from answer(), which the watchdog calls now and then; so a rank that is
-// stuck in its own computation still says where it is. A rank that says nothing is itself an answer.
+// others for theirs. Ranks that are well do the same from answer(), which the watchdog calls now and then; so a rank that
+// is stuck in its own computation still says where it is. A rank that says nothing is itself an answer.
 // Threads: any thread.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "core/mesh/flight_recorder.h"
@@ -32,28 +33,35 @@ class FlightService {
 
   // How often answer() should be called: seldom enough that a big job does not flood the store.
   std::chrono::milliseconds period() const { return period_; }
-  // Publishes this rank's positions where another rank has asked for them. Never throws.
+  // Publishes this rank's positions and writes its file, once, where another rank has asked for them. Never throws.
   void answer() noexcept;
 
-  enum class Calls { collective, p2p };
-  // Tells the world and the disk about a failure in |group|, called |name|, and returns the line that says who is
-  // behind, with the name of the file. Waits: some periods for the others' answers. Never throws.
-  std::string report(const std::string& name, const RankGroup& group, Calls calls, const std::string& why) noexcept;
+  struct Group {
+    std::string communicator;  // as it is recorded
+    std::string name;          // as the caller knows it
+    RankGroup ranks;
+    bool p2p = false;  // its p2p batches are meant, not its collectives
+  };
+  // Tells the world and the disk about a failure in |group|, and returns the line that says who is behind, with the name
+  // of the file. Waits: some periods for the others' answers. Never throws.
+  std::string report(const Group& group, const std::string& why) noexcept;
 
  private:
-  std::string write_file(const std::string& why) const;  // returns where it went, or why not
+  std::string write_file(const std::string& why) const;  // returns where it went, or that it did not
   void publish();
-  void linger(const std::string& name, int64_t answered);
-  std::string ask(const std::string& name, const RankGroup& group, Calls calls);
+  void linger(const Group& group, int64_t answered);
+  std::string ask(const Group& group, const std::string& why);
 
   std::shared_ptr<Store> store_;
   Options options_;
   std::chrono::milliseconds period_;
   std::atomic<bool> answered_ = false;
+  std::mutex file_;        // one writes it at a time
+  bool reported_ = false;  // the file tells of a failure of this rank; an answer does not replace it
   FlightRecorder recorder_;
 };
 
-// The name under which p2p batches of group |name| are recorded; they are numbered apart from its collectives.
-std::string p2p_name(const std::string& name);
+// The name under which the p2p batches of a communicator are recorded; they are numbered apart from its collectives.
+std::string p2p_name(const std::string& communicator);
 
 }  // namespace concord

@@ -33,6 +33,7 @@ struct JobEnvironment {
   int master_port = 0;  // 0 only in a world of 1, which needs none: take any free port
   JobSource source = JobSource::single;
   bool agent_store = false;  // torchrun serves the store itself: rank 0 connects as a client, too
+  bool operator==(const JobEnvironment&) const = default;
 };
 
 // The value of a variable, or nothing where it is not set.

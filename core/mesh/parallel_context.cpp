@@ -31,7 +31,7 @@ ParallelContext::ParallelContext(Options options)
 ParallelContext::~ParallelContext() {
   watchdog_.remove(this);
   groups_.clear();
-  channels_.clear();  // before the services they use
+  for (const std::shared_ptr<Channel>& channel : channels_) channel->close();  // a Work may keep it longer
 }
 
 // The first kind in the fixed order that has these ranks, so that all ranks call it alike whatever they use first.

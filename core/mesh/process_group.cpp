@@ -136,6 +136,7 @@ Work ProcessGroup::submit(CallSignature signature, std::vector<at::Tensor> keep,
 }
 
 Work ProcessGroup::submit(ChannelCall call) {
+  call.signature.group = name_;
   Work work;
   if (channel_->host_is_current()) {
     work.parts_.push_back({channel_, channel_->submit(std::move(call), nullptr)});
@@ -274,7 +275,7 @@ Work ProcessGroup::all_to_all_v(const at::Tensor& output, const at::Tensor& inpu
     comm.all_to_all_v(stream, in.data, sends->counts.data(), sends->offsets.data(), out.data, recvs->counts.data(),
                       recvs->offsets.data(), in.dtype);
   };
-  call.check = [sends, recvs, signature = call.signature](CallChecker& checker, int64_t sequence) {
+  call.check = [sends, recvs](CallChecker& checker, int64_t sequence, const CallSignature& signature) {
     checker.check(sequence, signature, sends->counts, recvs->counts);
   };
   return submit(std::move(call));
@@ -314,7 +315,9 @@ Work ProcessGroup::batch_p2p(std::span<const Transfer> transfers) {
   call.signature = {CommOp::kP2p, static_cast<DType>(items->front().dtype), total, {}, {}, detail};
   call.keep = std::make_shared<std::vector<at::Tensor>>(std::move(keep));
   call.issue = [items](const Communicator& comm, const Stream& stream) { comm.batch_p2p(stream, *items); };
-  call.check = [items](CallChecker& checker, int64_t) { checker.check(*items); };
+  call.check = [items](CallChecker& checker, int64_t, const CallSignature& signature) {
+    checker.check(signature, *items);
+  };
   return submit(std::move(call));
 }
 

@@ -66,4 +66,12 @@ void RngTracker::restore(std::span<const RngState> states) {
   for (const RngState& each : states) streams_[index_of(each.name)].generator.restore(each.state);
 }
 
+void RngTracker::restore_known(std::span<const RngState> states) noexcept {
+  for (const RngState& each : states) {
+    for (Stream& stream : streams_) {
+      if (stream.name == each.name) stream.generator.restore(each.state);
+    }
+  }
+}
+
 }  // namespace concord

@@ -68,7 +68,7 @@ class RngTracker {
    public:
     Fork(const Fork&) = delete;
     Fork& operator=(const Fork&) = delete;
-    ~Fork() { tracker_.current_ = before_; }
+    ~Fork() { tracker_.current_ = before_ < tracker_.streams_.size() ? before_ : 0; }  // reseed may have forgotten it
 
    private:
     friend class RngTracker;
@@ -90,7 +90,7 @@ class RngTracker {
    public:
     Replay(const Replay&) = delete;
     Replay& operator=(const Replay&) = delete;
-    ~Replay() { tracker_.restore(after_); }
+    ~Replay() { tracker_.restore_known(after_); }
 
    private:
     friend class RngTracker;
@@ -108,6 +108,7 @@ class RngTracker {
     Generator generator;
   };
   size_t index_of(std::string_view name) const;
+  void restore_known(std::span<const RngState> states) noexcept;  // reseed may have forgotten some
 
   std::vector<Stream> streams_;
   size_t current_ = 0;

@@ -113,6 +113,18 @@ TEST(RngTracker, ReseedingStartsAfresh) {
   EXPECT_EQ(rng.save(), fresh);
 }
 
+TEST(RngTracker, ReseedingInsideScopesForgetsTheStreamsThatTheyWouldGoBackTo) {
+  RngTracker rng(rng_seeds(42, place(0, 0, 0, 0, 0), false));
+  rng.add("mine", 3);
+  {
+    const auto outer = rng.fork("mine");
+    const auto inner = rng.fork(kModelParallelRng);
+    const auto replay = rng.replay(rng.save());
+    rng.reseed(rng_seeds(7, place(0, 0, 0, 0, 0), false));
+  }
+  EXPECT_EQ(rng.current_name(), kDefaultRng);
+}
+
 TEST(RngTracker, UnknownAndDoubledNamesAreRefusedWithTheKnownOnes) {
   RngTracker rng(rng_seeds(1, place(0, 0, 0, 0, 0), false));
   EXPECT_THAT(refusal([&] { (void)rng.fork("tensor"); }),

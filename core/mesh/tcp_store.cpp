@@ -9,11 +9,17 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <future>
+#include <mutex>
+#include <optional>
 #include <thread>
 
 #include "core/mesh/rendezvous.h"
@@ -29,6 +35,9 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::chrono::microseconds kShortestPause{100};
 constexpr Milliseconds kLongestPause{250};
+// How long one call may take, none of which waits for another rank: the job's timeout within these.
+constexpr Milliseconds kShortestLimit{5000};
+constexpr Milliseconds kLongestLimit{60000};
 
 class FileDescriptor {
  public:
@@ -152,13 +161,89 @@ class QuietLog {
   int before_;
 };
 
+// Makes the calls of one c10d store, one after the other as c10d does anyway, on a thread of its own: c10d waits for
+// ever for a server that is stopped or cut off, and whoever needs the store must not. A call that is given up goes on
+// behind the scenes, so it owns all it uses; the thread is then left behind.
+class StoreThread {
+ public:
+  StoreThread(c10::intrusive_ptr<c10d::Store> store, Milliseconds limit)
+      : limit_(limit), queue_(std::make_shared<Queue>()) {
+    queue_->store = std::move(store);
+    thread_ = std::thread([queue = queue_] { serve(*queue); });
+  }
+  ~StoreThread() {
+    {
+      const std::lock_guard lock(queue_->mutex);
+      queue_->closed = true;
+      queue_->changed.notify_all();
+    }
+    queue_->stuck ? thread_.detach() : thread_.join();
+  }
+  StoreThread(const StoreThread&) = delete;
+  StoreThread& operator=(const StoreThread&) = delete;
+
+  // What |body|(c10d::Store&) returns or throws; nothing where it takes longer than the limit.
+  template <class Body>
+  auto run(Body body) -> std::optional<decltype(body(std::declval<c10d::Store&>()))> {
+    using Result = decltype(body(std::declval<c10d::Store&>()));
+    if (queue_->stuck) return std::nullopt;
+    auto task = std::make_shared<std::packaged_task<Result(c10d::Store&)>>(std::move(body));
+    std::future<Result> result = task->get_future();
+    {
+      const std::lock_guard lock(queue_->mutex);
+      queue_->calls.push_back([task](c10d::Store& store) { (*task)(store); });
+      queue_->changed.notify_all();
+    }
+    if (result.wait_for(limit_) == std::future_status::ready) return result.get();
+    queue_->stuck = true;
+    return std::nullopt;
+  }
+  Milliseconds limit() const { return limit_; }
+
+ private:
+  struct Queue {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::function<void(c10d::Store&)>> calls;
+    bool closed = false;
+    std::atomic<bool> stuck = false;  // a call was given up and has not come back
+    c10::intrusive_ptr<c10d::Store> store;
+  };
+
+  static void serve(Queue& queue) {
+    std::unique_lock lock(queue.mutex);
+    for (;;) {
+      queue.changed.wait(lock, [&] { return queue.closed || !queue.calls.empty(); });
+      if (queue.calls.empty()) break;
+      const auto call = std::move(queue.calls.front());
+      queue.calls.pop_front();
+      lock.unlock();
+      {
+        const QuietLog quiet;
+        call(*queue.store);
+      }
+      queue.stuck = false;
+      lock.lock();
+    }
+    queue.store.reset();
+  }
+
+  const Milliseconds limit_;
+  std::shared_ptr<Queue> queue_;
+  std::thread thread_;
+};
+
 class TcpStore : public Store {
  public:
-  TcpStore(c10::intrusive_ptr<c10d::Store> store, std::string where)
-      : store_(std::move(store)), where_(std::move(where)) {}
+  TcpStore(c10::intrusive_ptr<c10d::Store> store, std::string where, Milliseconds timeout)
+      : thread_(std::move(store), std::clamp<Milliseconds>(timeout, kShortestLimit, kLongestLimit)),
+        where_(std::move(where)) {}
 
   void set(const std::string& key, std::string_view value) override {
-    translate(key, [&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
+    call(key, [key, bytes = std::vector<uint8_t>(value.begin(), value.end())](c10d::Store& store) {
+      store.set(key, bytes);
+      return true;
+    });
   }
   // c10d's own wait would hold up other threads and write two lines for every one that times out. The pauses grow with
   // the time waited, so that a key is seen late by an eighth of it at most, and a big job does not flood the server.
@@ -176,39 +261,43 @@ class TcpStore : public Store {
   std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) override {
     if (keys.empty()) return {};
     wait(keys, timeout);
-    return translate(keys.front(), [&] {
+    return call(keys.front(), [list = list_of(keys)](c10d::Store& store) {
       std::vector<std::string> values;
-      for (const auto& bytes : store_->multiGet({keys.begin(), keys.end()}))
-        values.emplace_back(bytes.begin(), bytes.end());
+      for (const auto& bytes : store.multiGet(list)) values.emplace_back(bytes.begin(), bytes.end());
       return values;
     });
   }
   int64_t add(const std::string& key, int64_t amount) override {
-    return translate(key, [&] { return store_->add(key, amount); });
+    return call(key, [key, amount](c10d::Store& store) { return store.add(key, amount); });
   }
   bool check(std::span<const std::string> keys) override {
     if (keys.empty()) return true;
-    return translate(keys.front(), [&] { return store_->check({keys.begin(), keys.end()}); });
+    return call(keys.front(), [list = list_of(keys)](c10d::Store& store) { return store.check(list); });
   }
   bool remove(const std::string& key) override {
-    return translate(key, [&] { return store_->deleteKey(key); });
+    return call(key, [key](c10d::Store& store) { return store.deleteKey(key); });
   }
 
  private:
-  template <class Body>
-  auto translate(const std::string& key, Body body) -> decltype(body()) {
-    const QuietLog quiet;
-    try {
-      return body();
-    } catch (const c10::Error& error) {
-      throw Error(CONCORD_STATUS_PEER_LOST, cat("the store at ", where_,
-                                                ", which rank 0 or the launcher serves, does not "
-                                                "answer any more (",
-                                                key, "): ", error.what_without_backtrace()));
-    }
+  static std::vector<std::string> list_of(std::span<const std::string> keys) { return {keys.begin(), keys.end()}; }
+
+  Error lost(const std::string& key, const std::string& how) const {
+    return {CONCORD_STATUS_PEER_LOST,
+            cat("the store at ", where_, ", which rank 0 or the launcher serves, ", how, " (", key, ")")};
   }
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  // |body| owns all it uses, and returns something.
+  template <class Body>
+  auto call(const std::string& key, Body body) -> decltype(body(std::declval<c10d::Store&>())) {
+    try {
+      if (auto result = thread_.run(std::move(body))) return std::move(*result);
+    } catch (const c10::Error& error) {
+      throw lost(key, cat("does not answer any more: ", error.what_without_backtrace()));
+    }
+    throw lost(key, cat("has not answered for ", thread_.limit().count(), " ms"));
+  }
+
+  StoreThread thread_;
   std::string where_;
 };
 
@@ -249,7 +338,7 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
   };
   try {
     // The server is reached through the loopback, so that its own name need not resolve on its own machine.
-    return std::make_shared<TcpStore>(open_store(serves ? "127.0.0.1" : job.master_addr, options), where);
+    return std::make_shared<TcpStore>(open_store(serves ? "127.0.0.1" : job.master_addr, options), where, timeout);
   } catch (const Error& error) {
     throw refuse(error.status(), error.what());
   } catch (const c10::Error& error) {

@@ -32,14 +32,15 @@ size_t counted = 0;
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined, else the compiler takes malloc and delete for a pair that does not match.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   if (counting) counted += bytes;
   void* memory = std::malloc(bytes);
   if (memory == nullptr) std::abort();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace concord {
 namespace {
@@ -83,15 +84,15 @@ std::string python() {
 
 ParallelSizes sizes_of(int64_t world) { return {.world = world, .tensor = 8, .pipeline = 16}; }
 
-// All groups of one rank, members listed where a rank would join them: everything but the world-wide data-parallel
-// ones.
+// All groups of one rank, with the members of those that are short enough to list; at 2^20 the data-parallel group,
+// which has 8192 of them, is among these.
 size_t own_groups(int64_t world) {
   const RankLayout layout(sizes_of(world));
   const int64_t rank = world / 3;
   size_t members = 0;
   for (const GroupKind kind : all_group_kinds()) {
     const auto group = layout.group_of(kind, rank);
-    if (group && group->size() <= 4096) members += group->members().size();
+    if (group && group->size() <= 8192) members += group->members().size();
   }
   return members;
 }

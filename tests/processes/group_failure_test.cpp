@@ -6,6 +6,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/processes/group_job.h"
 
@@ -103,8 +104,83 @@ TEST(BrokenGroup, ARankThatDoesNotComeIsNamedWithItsLastCall) {
             HasSubstr("rank 3 is behind in group tp: it finished call 17 (all_reduce sum f32 x 1024) and not call "
                       "18; the others are at call 18 (reduce_scatter sum f32 x 2)"));
       });
-  EXPECT_TRUE(flight_of(folder.path(), 0).is_object());
-  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/concord-flight-3.json"));
+  EXPECT_EQ(flight_of(folder.path(), 0)["calls"].size(), 18u);
+  const json behind = flight_of(folder.path(), 3);
+  ASSERT_TRUE(behind.is_object()) << "the rank that is behind writes its calls, too";
+  EXPECT_EQ(behind["calls"].size(), 17u);
+  EXPECT_EQ(behind["calls"][16]["group"], "tp");
+  EXPECT_THAT(behind["why"].get<std::string>(), HasSubstr("asked by another rank: rank "));
+}
+
+// At some moment of a loop of calls, in most cases in the middle of one.
+TEST(BrokenGroup, ARankKilledDuringACallIsNamed) {
+  for (const int moment : {1, 13, 57}) {
+    const TemporaryFolder folder;
+    expect_broken_job(3, {.ddp_timeout = 60, .flight_folder = folder.path()},
+                      [moment](ParallelContext& job) {
+                        ProcessGroup& group = job.world_group();
+                        const at::Tensor large = filled(1 << 20, 1);
+                        group.barrier().wait();
+                        std::thread killer;
+                        if (job.rank() == 1) {
+                          killer = std::thread([moment] {
+                            std::this_thread::sleep_for(std::chrono::milliseconds(moment));
+                            raise(SIGKILL);
+                          });
+                        }
+                        const auto [status, words] = error_of([&] {
+                          for (;;) group.all_reduce(large, ReduceOp::kMax).wait();
+                        });
+                        EXPECT_EQ(status, CONCORD_STATUS_PEER_LOST) << words;
+                        EXPECT_THAT(words, AllOf(HasSubstr("all_reduce max f32 x 1048576 (call "),
+                                                 HasSubstr("rank 1 is behind in group world: no answer")));
+                      },
+                      {1});
+  }
+}
+
+// Rank 0 serves the store, so nobody can be asked; the plugin's words still name it.
+TEST(BrokenGroup, RankZeroKilledIsNamedByTheOthers) {
+  const TemporaryFolder folder;
+  const int port = free_port();
+  const auto outcomes = run_ranks(3, [&](int rank) {
+    enter_job(rank, 3, port);
+    ParallelContext& job = initialize({.ddp_timeout = 60, .flight_folder = folder.path()});
+    job.world_group().barrier().wait();
+    if (rank == 0) raise(SIGKILL);
+    const auto [status, words] = error_of([&] { job.world_group().all_reduce(filled(4, 1)).wait(); });
+    EXPECT_EQ(status, CONCORD_STATUS_PEER_LOST) << words;
+    EXPECT_THAT(words, AllOf(HasSubstr("all_reduce sum f32 x 4 (call 2) failed"), HasSubstr("rank 0"),
+                             HasSubstr("cannot be asked where they are"), HasSubstr("concord-flight-")));
+    finalize();  // ends, though nobody serves the store
+  });
+  EXPECT_EQ(outcomes[0].signal, SIGKILL);
+  for (const int rank : {1, 2}) {
+    EXPECT_TRUE(outcomes[static_cast<size_t>(rank)].ok()) << outcomes[static_cast<size_t>(rank)].describe();
+    EXPECT_EQ(flight_of(folder.path(), rank)["calls"].size(), 2u);
+  }
+}
+
+// A process that is stopped, or a machine that is cut off, answers nothing and closes nothing.
+TEST(BrokenGroup, AStoreThatDoesNotAnswerHoldsNobodyUp) {
+  const TemporaryFolder folder;
+  const int port = free_port();
+  const auto outcomes = run_ranks(2, [&](int rank) {
+    enter_job(rank, 2, port);
+    ParallelContext& job = initialize({.ddp_timeout = 1, .flight_folder = folder.path()});
+    if (rank == 0) job.store().set("pid", std::to_string(getpid()));
+    const pid_t server = std::stoi(job.store().get("pid", std::chrono::seconds(60)));
+    job.world_group().barrier().wait();
+    if (rank == 0) raise(SIGSTOP);
+    const auto [status, words] = error_of([&] { job.world_group().all_reduce(filled(4, 1)).wait(); });
+    EXPECT_EQ(status, CONCORD_STATUS_TIMEOUT) << words;
+    EXPECT_THAT(words, AllOf(HasSubstr("all_reduce sum f32 x 4 (call 2) failed"), HasSubstr("rank 0"),
+                             HasSubstr("cannot be asked where they are"), HasSubstr("has not answered for 5000 ms")));
+    finalize();
+    kill(server, SIGKILL);
+  });
+  EXPECT_EQ(outcomes[0].signal, SIGKILL) << outcomes[0].describe();
+  EXPECT_TRUE(outcomes[1].ok()) << outcomes[1].describe();
 }
 
 TEST(BrokenGroup, WorkThatNobodyWaitsForFailsAtTheNextCall) {
@@ -238,7 +314,8 @@ TEST(CheckedGroup, NamesATransferThatDoesNotMeet) {
 
 TEST(CheckedGroup, NamesARankThatDoesNotCome) {
   set_variable("CONCORD_LAYERS", "validate");
-  expect_broken_job(2, {.ddp_timeout = 1}, [](ParallelContext& job) {
+  const TemporaryFolder folder;
+  expect_broken_job(2, {.ddp_timeout = 1, .flight_folder = folder.path()}, [](ParallelContext& job) {
     job.world_group().barrier().wait();
     if (job.rank() == 1) {
       job.store().get("seen", std::chrono::seconds(60));
@@ -247,8 +324,11 @@ TEST(CheckedGroup, NamesARankThatDoesNotCome) {
     const auto [status, words] = error_of([&] { job.world_group().all_reduce(filled(4, 1)).wait(); });
     job.store().set("seen", "1");
     EXPECT_EQ(status, CONCORD_STATUS_TIMEOUT);
-    EXPECT_THAT(words, AllOf(HasSubstr("rank 1 has not made call 2 of group"),
-                             HasSubstr("rank 0 makes all_reduce sum f32 x 4")));
+    EXPECT_THAT(words,
+                AllOf(HasSubstr("rank 1 has not made call 2 of group world within 1000 ms"),
+                      HasSubstr("rank 0 makes all_reduce sum f32 x 4"),
+                      HasSubstr("rank 1 is behind in group world: it finished call 1 (barrier) and not call 2")));
+    EXPECT_TRUE(job.failed()) << "that rank may come later, when this one is gone";
   });
   unsetenv("CONCORD_LAYERS");
 }

@@ -85,6 +85,21 @@ TEST(Initialize, AgainAfterFinalizeTakesOtherArguments) {
   });
 }
 
+TEST(Initialize, AgainInAnotherJobMeetsItsRanks) {
+  const int first = free_port();
+  const int second = free_port();
+  expect_ranks(2, [&](int rank) {
+    enter_job(rank, 2, first);
+    EXPECT_EQ(sum_over(initialize({}).world_group(), rank), 1);
+    finalize();
+    enter_job(1 - rank, 2, second);
+    ParallelContext& job = initialize({});
+    EXPECT_EQ(job.rank(), 1 - rank);
+    EXPECT_EQ(sum_over(job.world_group(), rank), 1);
+    finalize();
+  });
+}
+
 TEST(Initialize, FromSeveralThreadsGivesOneContext) {
   const int port = free_port();
   expect_ranks(2, [&](int rank) {
@@ -183,6 +198,17 @@ TEST(Initialize, SaysThatThePortIsInUse) {
                 AllOf(HasSubstr("cannot serve the job's store at port"), HasSubstr("in use")));
   });
   close(fd);
+}
+
+TEST(Initialize, SaysThatThereMayBeASecondRankZero) {
+  const int port = free_port();
+  const auto outcomes = run_ranks(2, [&](int) {
+    enter_job(0, 2, port);
+    std::printf("%s\n", words_of([] { initialize({.ddp_timeout = 3}); }).c_str());
+  });
+  EXPECT_THAT(outcomes[0].output + outcomes[1].output,
+              AllOf(HasSubstr("another process listens there: a second process with rank 0"),
+                    HasSubstr("only 1 of 2 ranks have come within 3000 ms; rank 0 waited for rank 1")));
 }
 
 TEST(Initialize, GivesUpOnAMasterOrARankThatNeverComes) {

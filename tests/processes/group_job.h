@@ -18,15 +18,22 @@
 
 namespace concord::tests {
 
+// A port that nobody listens on. Below those that the kernel gives to outgoing connections (32768 and up), one of which
+// could otherwise take it before the job does; each test process begins at another one.
 inline int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
+  constexpr int kFirst = 10000, kPorts = 20000;
+  static int next = static_cast<int>(getpid()) * 61;
+  for (int tried = 0; tried < kPorts; ++tried) {
+    const int port = kFirst + ++next % kPorts;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    const bool free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    close(fd);
+    if (free) return port;
+  }
+  std::abort();
 }
 
 inline void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }

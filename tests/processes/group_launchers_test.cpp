@@ -13,19 +13,29 @@ namespace concord::testing_processes {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsSupersetOf;
 
-// Runs |command| and expects four ranks that agree on the sum.
-void expect_hello(const std::vector<std::string>& command, const std::vector<std::string>& environment = {}) {
-  RunningProcess process(command, {.environment = environment});
+size_t count_of(const std::string& part, const std::string& text) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// Runs |command| and expects four ranks that agree on the sum, each |times| times.
+void expect_hello(const std::vector<std::string>& command, size_t times = 1) {
+  RunningProcess process(command);
   EXPECT_EQ(process.wait(), 0) << process.err();
   for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_THAT(process.out(), HasSubstr("rank " + std::to_string(rank) + " of 4 on cpu: the ranks add up to 6"))
-        << process.err();
+    const std::string line = "rank " + std::to_string(rank) + " of 4 on cpu: the ranks add up to 6";
+    EXPECT_EQ(count_of(line, process.out()), times) << process.out() << process.err();
   }
 }
 
-TEST(Hello, RunsUnderConcordLaunch) { expect_hello({CONCORD_PROGRAM, "launch", "--nproc", "4", "--", HELLO}); }
+TEST(Hello, RunsUnderConcordLaunch) { expect_hello({LAUNCH_PROGRAM, "launch", "--nproc", "4", "--", HELLO}); }
+
+TEST(Hello, RunsAgainAfterARestart) {
+  const std::string fails_once = std::string(HELLO) + " && [ \"$TORCHELASTIC_RESTART_COUNT\" != 0 ]";
+  expect_hello({LAUNCH_PROGRAM, "launch", "--nproc", "4", "--max_restarts", "1", "--", "sh", "-c", fails_once}, 2);
+}
 
 TEST(Hello, RunsUnderTorchrun) {
   if (!std::filesystem::exists(TORCH_PYTHON)) GTEST_SKIP() << "there is no Python with torch at " << TORCH_PYTHON;
@@ -33,9 +43,30 @@ TEST(Hello, RunsUnderTorchrun) {
       {TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--no-python", HELLO});
 }
 
+// The agent's store outlives an attempt, so the second one finds the keys of the first there.
+TEST(Hello, RunsAgainAfterARestartOfTorchrun) {
+  if (!std::filesystem::exists(TORCH_PYTHON)) GTEST_SKIP() << "there is no Python with torch at " << TORCH_PYTHON;
+  const std::string fails_once = std::string(HELLO) + " && [ \"$TORCHELASTIC_RESTART_COUNT\" != 0 ]";
+  expect_hello({TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--max-restarts",
+                "1", "--monitor-interval", "0.1", "--no-python", "sh", "-c", fails_once},
+               2);
+}
+
 TEST(Hello, RunsUnderMpirun) {
   if (!std::filesystem::exists(MPIRUN)) GTEST_SKIP() << "there is no mpirun; install openmpi-bin";
   expect_hello({MPIRUN, "--oversubscribe", "--allow-run-as-root", "-n", "4", HELLO});
+}
+
+TEST(Hello, RunsWithTheVariablesOfSrun) {
+  const std::string script = std::string(R"(pids=
+for rank in 0 1 2 3; do
+  SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=4 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=4 \
+    SLURM_JOB_NODELIST=localhost SLURM_JOB_ID=$$ SLURM_STEP_ID=0 )") +
+                             HELLO + R"( &
+  pids="$pids $!"
+done
+for pid in $pids; do wait $pid || exit 1; done)";
+  expect_hello({"/bin/sh", "-c", script});
 }
 
 TEST(Hello, RunsAlone) {

@@ -88,6 +88,21 @@ TEST(Groups, KeepTensorsAliveUntilTheWorkIsDone) {
   });
 }
 
+TEST(Groups, AWorkMayOutliveTheContext) {
+  const int port = free_port();
+  expect_ranks(2, [&](int rank) {
+    enter_job(rank, 2, port);
+    const at::Tensor tensor = filled(1 << 16, 1);
+    {
+      const Work kept = initialize({}).world_group().all_reduce(tensor);
+      finalize();  // waits for what is on its way
+      EXPECT_TRUE(kept.is_completed());
+      kept.wait();
+    }
+    EXPECT_TRUE(tensor.equal(filled(1 << 16, 2)));
+  });
+}
+
 TEST(Groups, WorkIsCompletedOnlyWhenAllRanksHaveCome) {
   expect_job(2, {}, [](ParallelContext& job) {
     job.world_group().barrier().wait();
