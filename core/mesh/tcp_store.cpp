@@ -195,6 +195,8 @@ class StoreThread {
       queue_->changed.notify_all();
     }
     if (result.wait_for(limit_) == std::future_status::ready) return result.get();
+    const std::lock_guard lock(queue_->mutex);
+    if (result.wait_for(Milliseconds(0)) == std::future_status::ready) return result.get();  // just now
     queue_->stuck = true;
     return std::nullopt;
   }
@@ -222,8 +224,8 @@ class StoreThread {
         const QuietLog quiet;
         call(*queue.store);
       }
-      queue.stuck = false;
       lock.lock();
+      queue.stuck = false;
     }
     queue.store.reset();
   }

@@ -1,6 +1,6 @@
 // What it costs to become part of a job: a rank's groups at any world size, initialize, a whole job of four processes.
 //
-//   init_bench [--json] [--full]      --full also asks the peer at world 2^20, which takes it most of a minute
+//   init_bench [part of a row's name] [--json] [--full]      --full also asks the peer at world 2^20, which takes it a minute
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <fcntl.h>
@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -97,6 +96,8 @@ size_t own_groups(int64_t world) {
   return members;
 }
 
+std::string groups_name(int exponent) { return "own groups of a rank, world 2^" + std::to_string(exponent); }
+
 Row groups_row(int exponent, bool ask_peer) {
   const int64_t world = int64_t{1} << exponent;
   std::vector<double> took;
@@ -107,7 +108,7 @@ Row groups_row(int exponent, bool ask_peer) {
     took.push_back(milliseconds_since(begin));
   }
   if (sink == 0) std::abort();
-  Row row{"own groups of a rank, world 2^" + std::to_string(exponent), median(took), {}, "ms", 1, {}};
+  Row row{groups_name(exponent), median(took), {}, "ms", 1, {}};
   if (!ask_peer) return row;
   const auto text = output_of(python() + " " INIT_PEER_SCRIPT " groups " + std::to_string(world) + " 8 16 2>/dev/null");
   if (text) row.peer = 1000 * std::strtod(text->c_str(), nullptr);
@@ -115,12 +116,14 @@ Row groups_row(int exponent, bool ask_peer) {
   return row;
 }
 
+constexpr const char* kMemory = "memory for them, world 2^20";
+
 Row memory_row() {
   counted = 0;
   counting = true;
   own_groups(int64_t{1} << 20);
   counting = false;
-  return {"memory for them, world 2^20", static_cast<double>(counted) / 1e6, {}, "MB", 1, {}};
+  return {kMemory, static_cast<double>(counted) / 1e6, {}, "MB", 1, {}};
 }
 
 // ------------------------------------------------------------------------------------------------------- initialize
@@ -210,20 +213,27 @@ std::optional<double> time_peer_hello(int world) {
   return done ? std::optional(milliseconds_since(begin) / 1000) : std::nullopt;
 }
 
-std::vector<Row> job_rows() {
-  constexpr int kWorld = 4;
-  std::vector<double> initialize, first_call, hello;
-  for (int round = 0; round < 5; ++round) {
+constexpr const char* kInitialize = "initialize, world 4, libtorch loaded";
+constexpr const char* kFirstCall = "first all_reduce of a group, with its communicator, world 4";
+constexpr const char* kHello = "hello: 4 processes start, all-reduce and end";
+constexpr int kWorld = 4;
+constexpr int kRounds = 5;
+
+std::vector<Row> initialize_rows() {
+  std::vector<double> initialize, first_call;
+  for (int round = 0; round < kRounds; ++round) {
     const Timing timing = time_job(kWorld);
     initialize.push_back(timing.initialize);
     first_call.push_back(timing.first_call);
-    hello.push_back(time_hello(kWorld));
   }
+  return {{kInitialize, median(initialize), {}, "ms", 100, {}}, {kFirstCall, median(first_call), {}, "ms", 100, {}}};
+}
+
+Row hello_row() {
+  std::vector<double> hello;
+  for (int round = 0; round < kRounds; ++round) hello.push_back(time_hello(kWorld));
   const std::optional<double> peer = time_peer_hello(kWorld);
-  return {{"initialize, world 4, libtorch loaded", median(initialize), {}, "ms", 100, {}},
-          {"first all_reduce of a group, with its communicator, world 4", median(first_call), {}, "ms", 100, {}},
-          {"hello: 4 processes start, all-reduce and end", median(hello), peer, "s", 1.5,
-           peer ? "" : "no peer: CONCORD_PYTHON has no torch"}};
+  return {kHello, median(hello), peer, "s", 1.5, peer ? "" : "no peer: CONCORD_PYTHON has no torch"};
 }
 
 // ----------------------------------------------------------------------------------------------------------- output
@@ -245,23 +255,50 @@ void print(const Row& row) {
               row.unit, ratio.c_str(), row.goal, row.ours <= row.goal ? "met" : "NOT MET", row.note.c_str());
 }
 
+struct Options {
+  bool json = false;
+  bool full = false;
+  std::string part;  // of the names of the rows that are wanted
+
+  bool wants(const std::string& name) const { return name.find(part) != std::string::npos; }
+};
+
+std::vector<Row> measure(const Options& options) {
+  std::vector<Row> rows;
+  for (const int exponent : {16, 20, 40}) {
+    if (!options.wants(groups_name(exponent))) continue;
+    rows.push_back(groups_row(exponent, exponent == 16 || (exponent == 20 && options.full)));
+  }
+  if (options.wants(kMemory)) rows.push_back(memory_row());
+  if (options.wants(kInitialize) || options.wants(kFirstCall)) {
+    for (Row& row : initialize_rows()) {
+      if (options.wants(row.name)) rows.push_back(std::move(row));
+    }
+  }
+  if (options.wants(kHello)) rows.push_back(hello_row());
+  return rows;
+}
+
 }  // namespace
 }  // namespace concord
 
 int main(int argc, char** argv) {
-  bool json = false;
-  bool full = false;
+  concord::Options options;
   for (int i = 1; i < argc; ++i) {
-    json |= std::strcmp(argv[i], "--json") == 0;
-    full |= std::strcmp(argv[i], "--full") == 0;
+    const std::string word = argv[i];
+    if (word.starts_with("--") && word != "--json" && word != "--full") {
+      std::fprintf(stderr, "init_bench: unknown option '%s'; it takes [part of a name] [--json] [--full]\n", argv[i]);
+      return 2;
+    }
+    options.json |= word == "--json";
+    options.full |= word == "--full";
+    if (!word.starts_with("--")) options.part = word;
   }
   setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
-  std::vector<concord::Row> rows = {concord::groups_row(16, true), concord::groups_row(20, full), concord::memory_row(),
-                                    concord::groups_row(40, false)};
-  for (concord::Row& row : concord::job_rows()) rows.push_back(std::move(row));
+  const std::vector<concord::Row> rows = concord::measure(options);
   nlohmann::json document = nlohmann::json::array();
   for (const concord::Row& row : rows) document.push_back(concord::to_json(row));
-  if (json) {
+  if (options.json) {
     std::printf("%s\n", document.dump(1).c_str());
     return 0;
   }
