@@ -156,6 +156,7 @@ TEST(Channel, ReleasesWhatNobodyWaitsFor) {
     call.keep = std::move(kept);
     rank.channel.submit(std::move(call), nullptr);
     while (!watched.expired()) std::this_thread::sleep_for(1ms);  // the watchdog's tick
+    EXPECT_TRUE(rank.channel.created());  // takes the lock under which it was released, so the values are seen
     EXPECT_EQ(values, std::vector<float>(3, 2.0F));
   });
 }
