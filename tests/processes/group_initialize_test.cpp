@@ -86,16 +86,14 @@ TEST(Initialize, AgainAfterFinalizeTakesOtherArguments) {
 }
 
 TEST(Initialize, AgainInAnotherJobMeetsItsRanks) {
-  const int first = free_port();
-  const int second = free_port();
-  expect_ranks(2, [&](int rank) {
-    enter_job(rank, 2, first);
-    EXPECT_EQ(sum_over(initialize({}).world_group(), rank), 1);
+  const int whole = free_port();
+  const int halves[] = {free_port(), free_port()};
+  expect_ranks(4, [&](int rank) {
+    enter_job(rank, 4, whole);
+    EXPECT_EQ(sum_over(initialize({}).world_group(), rank), 6);
     finalize();
-    enter_job(1 - rank, 2, second);
-    ParallelContext& job = initialize({});
-    EXPECT_EQ(job.rank(), 1 - rank);
-    EXPECT_EQ(sum_over(job.world_group(), rank), 1);
+    enter_job(rank % 2, 2, halves[rank / 2]);
+    EXPECT_EQ(sum_over(initialize({}).world_group(), rank), rank < 2 ? 1 : 5);
     finalize();
   });
 }
