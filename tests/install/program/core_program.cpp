@@ -1,15 +1,16 @@
-// Prints libtorch's device for the platform that the environment names.
+// Joins a job, of one process unless a launcher says otherwise, and prints libtorch's device for its platform.
 #include <cstdio>
 #include <exception>
 #include <string>
 
-#include "core/torch/device.h"
+#include "core/initialize.h"
 
 int main() {
   try {
-    const concord::Platform platform = concord::current_platform();
-    const std::string device = concord::torch_device(platform, 0).str();
-    std::printf("%s: libtorch's device is %s\n", std::string(platform.name()).c_str(), device.c_str());
+    const concord::ParallelContext& job = concord::initialize({});
+    const std::string name(job.platform().name());
+    std::printf("%s: libtorch's device is %s\n", name.c_str(), job.torch_device().str().c_str());
+    concord::finalize();
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
