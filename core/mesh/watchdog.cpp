@@ -37,8 +37,9 @@ void Watchdog::loop() {
       changed_.wait(lock);
       continue;
     }
-    if (Clock::now() < (*next)->due) {
-      changed_.wait_until(lock, (*next)->due);
+    const Clock::time_point due = (*next)->due;  // a copy: the task may be removed while it is waited for
+    if (Clock::now() < due) {
+      changed_.wait_until(lock, due);
       continue;
     }
     const std::shared_ptr<Task> task = *next;
