@@ -12,6 +12,7 @@
 #include "trainer/cli/launch.h"     // concord launch: starts the processes of a job
 #include "trainer/cli/plan.h"       // concord plan: the groups of a layout
 #include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
+#include "trainer/cli/schedule.h"   // concord schedule: a pipeline schedule printed, priced, drawn
 
 namespace concord {
 namespace {
@@ -41,6 +42,7 @@ int run(int argc, char** argv) {
   int exit_code = 0;
   add_platforms_command(&app, &exit_code);
   add_plan_command(&app);
+  add_schedule_command(&app);
   add_launch_command(&app, &exit_code);
   add_conform_command(&app, &exit_code);
   try {
