@@ -159,7 +159,8 @@ TEST(LaunchEnd, AHangupIsIgnoredUnderNohup) {
 TEST(LaunchEnd, ItCanBeStoppedWhileNobodyReadsItsOutput) {
   const std::string marker = unique_marker();
   Launch job({"--nproc", "2", "--grace", "0.2"}, {"/usr/bin/yes", marker}, {.read_output = false});
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until every pipe on the way is full
+  ASSERT_TRUE(poll_until([&] { return processes_with(marker).size() >= 4; }));  // the launcher, its guard, two ranks
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // by then every pipe on the way is full, most likely
   job.process().signal(SIGTERM);
   EXPECT_EQ(job.exit_code(), 1);
   EXPECT_TRUE(all_gone(marker));
