@@ -114,6 +114,18 @@ TEST(TorchDevice, StreamIsTheNativeHandleOfLibtorchsCurrentStream) {
   EXPECT_EQ(torch_stream(Device(side.platform(), 0)).native(), reinterpret_cast<concord_stream>(0x1000));
 }
 
+TEST(TorchDevice, LetsALibraryLoadOthersWhereItWouldBeLookedForItself) {
+  const std::string plugin = CONCORD_TEST_FOLDER "/libconcord_fake.so";
+  ::setenv("FAKE_TORCH_LOADS", "libc10.so", 1);
+  EXPECT_NO_THROW(torch_side::load_library("libfake_torch_library.so", plugin));
+  ::setenv("FAKE_TORCH_LOADS", "libno_such_torch.so", 1);
+  EXPECT_THAT(
+      error_of(CONCORD_STATUS_UNAVAILABLE, [&] { torch_side::load_library("libfake_torch_library.so", plugin); }),
+      AllOf(HasSubstr("libfake_torch_library.so: libtorch in /"), HasSubstr("cannot load libno_such_torch.so"),
+            HasSubstr(CONCORD_TEST_FOLDER "/libno_such_torch.so: no such file")));
+  ::unsetenv("FAKE_TORCH_LOADS");
+}
+
 TEST(TorchDevice, SaysEveryPlaceTriedForALibraryThatIsMissing) {
   const char* const libraries[] = {"libno_such_torch.so", nullptr};
   const FakeSide side("privateuseone", "fake", libraries);

@@ -1,6 +1,11 @@
 // What a vendor's libtorch library does when it is loaded, as far as device.cpp is concerned: it registers a device type
-// with libtorch. For device_test.cpp, in place of libtorch_cuda.so and its like.
+// with libtorch, and takes part in its own loading. For device_test.cpp, in place of libtorch_cuda.so and its like.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "platform/abi/torch.h"
 
 namespace {
 
@@ -18,3 +23,15 @@ class FakeGuard : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::Private
 C10_REGISTER_GUARD_IMPL(PrivateUse1, FakeGuard)
 
 }  // namespace
+
+// FAKE_TORCH_LOADS names another library to load. Complains where that fails.
+extern "C" __attribute__((visibility("default"))) const char* concord_torch_library_open(
+    const concord_torch_host* host) {
+  static std::string words;
+  const char* other = std::getenv("FAKE_TORCH_LOADS");
+  if (other == nullptr) return nullptr;
+  const char* reason = host->load(host->self, other);
+  if (reason == nullptr) return nullptr;
+  words = "libtorch in " + std::string(host->torch_folder) + ": " + reason;
+  return words.c_str();
+}

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "platform/abi/torch.h"
 #include "platform/loader/error.h"
 
 namespace concord::torch_side {
@@ -23,7 +24,7 @@ fs::path torch_folder() {
   return folder;
 }
 
-// "libtorch_npu.so" -> "torch_npu".
+// "libtorch_x.so" -> "torch_x".
 std::string stem_of(const std::string& name) {
   const size_t begin = name.starts_with("lib") ? 3 : 0;
   return name.substr(begin, name.find(".so") - begin);
@@ -43,13 +44,17 @@ std::vector<std::string> library_places(const std::string& name, const std::stri
   return places;
 }
 
-void load_library(const std::string& name, const std::string& plugin_path) {
+namespace {
+
+// Loads |name| from the first place that has it.
+void* load_file(const std::string& name, const std::string& plugin_path) {
   std::string tried;
   for (const std::string& place : library_places(name, plugin_path)) {
     const bool is_file = place.find('/') != std::string::npos;
     std::string reason = "no such file";
     if (!is_file || fs::exists(place)) {
-      if (dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+      void* const handle = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
+      if (handle != nullptr) return handle;
       const char* words = dlerror();
       reason = words != nullptr ? words : "dlopen failed without a word";
     }
@@ -58,6 +63,40 @@ void load_library(const std::string& name, const std::string& plugin_path) {
   throw Error(CONCORD_STATUS_UNAVAILABLE,
               "cannot load " + name + ", which libtorch needs for this device; tried:" + tried +
                   "\ninstall the libtorch that belongs to it, or put its folder on LD_LIBRARY_PATH");
+}
+
+// What a library is given that takes part.
+struct Host {
+  explicit Host(const std::string& plugin) : plugin_path(plugin) {
+    table = {sizeof table, 0, folder.c_str(), this, &Host::load};
+  }
+  static const char* load(void* self, const char* name) {
+    auto* const host = static_cast<Host*>(self);
+    try {
+      load_library(name, host->plugin_path);
+      return nullptr;
+    } catch (const Error& error) {
+      host->words = error.what();
+      return host->words.c_str();
+    }
+  }
+
+  const std::string& plugin_path;
+  const std::string folder = torch_folder().string();
+  std::string words;
+  concord_torch_host table;
+};
+
+}  // namespace
+
+void load_library(const std::string& name, const std::string& plugin_path) {
+  void* const library = load_file(name, plugin_path);
+  const auto open = reinterpret_cast<concord_torch_library_open_function>(dlsym(library, CONCORD_TORCH_LIBRARY_ENTRY));
+  if (open == nullptr) return;
+  Host host(plugin_path);
+  if (const char* words = open(&host.table); words != nullptr) {
+    throw Error(CONCORD_STATUS_UNAVAILABLE, name + ": " + words);
+  }
 }
 
 }  // namespace concord::torch_side

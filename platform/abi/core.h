@@ -51,7 +51,8 @@ typedef struct concord_core_table {
   int64_t capability_count;
 
   /* The libtorch side: device type as c10 names it ("cpu", "cuda", "privateuseone"), the name it is given there ("npu";
-   * else null), and the libraries to load globally before the first tensor, ended by a null entry (null: none). */
+   * else null), and the libraries to load globally before the first tensor, ended by a null entry (null: none). torch.h
+   * says how one of them can take part. */
   const char* torch_device_type; /* required */
   const char* torch_device_name;
   const char* const* torch_libraries;
