@@ -1,0 +1,47 @@
+// The two faces of device memory: addresses that are handed out and cannot be touched, and the hidden ones behind them.
+//
+// The memory of a device is one anonymous file (memfd), mapped once, at a hidden address. Callers get addresses of a
+// range of the same size that is reserved without any access (PROT_NONE), so the host cannot read or write device
+// memory except through the runtime: a stray dereference is SIGSEGV where it happens, with no switch that others would
+// have to respect. Operators and copies translate an address by adding a constant. The cost is that addition, and twice
+// the address space; pages are used once.
+//
+// Protecting the bytes themselves (mprotect around each operator) would not work: protection is the process's, not the
+// thread's, so it would be open whenever any stream runs.
+//
+// Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace concord::ascend::sim {
+
+// A reserved range and its hidden twin.
+struct Twin {
+  std::byte* shown = nullptr;
+  std::byte* hidden = nullptr;
+  size_t bytes = 0;
+
+  bool contains(const void* address) const {
+    const auto* at = static_cast<const std::byte*>(address);
+    return at >= shown && at < shown + bytes;
+  }
+  std::byte* translate(const void* address) const { return hidden + (static_cast<const std::byte*>(address) - shown); }
+};
+
+// Reserves both halves of a twin; nothing of it is usable yet. Throws 207001 where the address space is used up.
+Twin reserve_twin(size_t bytes);
+void release_twin(const Twin& twin);
+
+// An anonymous file of |bytes| zeros, none of them in memory yet. Throws 207001.
+int create_memory_file(const char* name, size_t bytes);
+
+// Makes |bytes| of |file| from |offset| on the memory behind |hidden|, a part of a twin.
+void map_hidden(std::byte* hidden, size_t bytes, int file, size_t offset);
+void unmap_hidden(std::byte* hidden, size_t bytes);
+
+size_t round_up(size_t value, size_t unit);
+size_t page_bytes();
+
+}  // namespace concord::ascend::sim

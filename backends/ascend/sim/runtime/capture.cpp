@@ -1,0 +1,144 @@
+#include "backends/ascend/sim/runtime/capture.h"
+
+#include <algorithm>
+
+#include "backends/ascend/sim/runtime/stream.h"
+
+namespace concord::ascend::sim {
+namespace {
+
+// The captures that are on, for what they forbid other calls.
+struct Active {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Capture>> captures;
+  std::atomic<int> count{0};
+};
+
+Active& active() {
+  static Active& instance = *new Active;
+  return instance;
+}
+
+}  // namespace
+
+std::shared_ptr<Capture> Capture::begin(const std::shared_ptr<Stream>& origin, abi::aclmdlRICaptureMode mode) {
+  if (mode > abi::kCaptureRelaxed) {
+    fail(abi::kRtParamInvalid,
+         text("capture mode %u is unknown; there are 0 (global), 1 (thread) and 2 (relaxed)", mode));
+  }
+  if (origin->is_default()) fail(kRtCaptureImplicit, "a default stream cannot be captured");
+  origin->require_not_captured("beginning a capture");
+  const std::shared_ptr<Capture> capture(new Capture(origin, mode));
+  origin->set_capture(capture);
+  const std::lock_guard lock(active().mutex);
+  active().captures.push_back(capture);
+  active().count.fetch_add(1);
+  return capture;
+}
+
+std::shared_ptr<Capture> Capture::end(const std::shared_ptr<Stream>& origin) {
+  const std::shared_ptr<Capture> capture = origin->capture();
+  if (capture == nullptr) fail(kRtStreamNotCaptured, "the stream is not being captured");
+  if (capture->origin_ != origin) fail(kRtCaptureUnmatched, "the capture was begun on another stream");
+  if (capture->mode_ != abi::kCaptureRelaxed && capture->thread_ != std::this_thread::get_id()) {
+    fail(kRtCaptureWrongThread, "the capture was begun by another thread, and its mode is not relaxed");
+  }
+  {
+    const std::lock_guard lock(active().mutex);
+    std::erase(active().captures, capture);
+    active().count.fetch_sub(1);
+  }
+  abi::aclError code = abi::kAclSuccess;
+  std::string why;
+  capture->close(&code, &why);
+  if (code != abi::kAclSuccess) fail(code, why);
+  return capture;
+}
+
+// Sets the streams free and finds out whether the capture is whole.
+void Capture::close(abi::aclError* out_code, std::string* out_why) {
+  const std::shared_ptr<Stream> origin = std::move(origin_);
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  origin->set_capture(nullptr);
+  for (const auto& stream : joined_) stream->set_capture(nullptr);
+  if (spoilt_) {
+    *out_code = kRtCaptureInvalidated;
+    *out_why = "something was done during the capture that cannot be captured";
+    return;
+  }
+  const ClockOfStreams& seen = clocks_[origin.get()];
+  for (const auto& stream : joined_) {
+    const auto known = seen.find(stream.get());
+    const uint64_t last = clocks_[stream.get()][stream.get()];
+    if (known != seen.end() && known->second >= last) continue;
+    *out_code = kRtStreamUnjoined;
+    *out_why = text("stream %d joined the capture, and its last work is not waited for by the stream that began it",
+                    stream->id());
+  }
+  joined_.clear();
+  clocks_.clear();
+}
+
+void Capture::require_allowed(const char* doing) {
+  if (active().count.load() == 0) return;
+  const std::lock_guard lock(active().mutex);
+  for (const auto& capture : active().captures) {
+    const bool mine = capture->thread_ == std::this_thread::get_id();
+    if (capture->mode_ == abi::kCaptureGlobal || (capture->mode_ == abi::kCaptureThreadLocal && mine)) {
+      capture->spoil();
+      fail(kRtCaptureModeNotSupport, text("%s is not possible while a stream is captured, unless the mode is relaxed; "
+                                          "the capture is spoilt",
+                                          doing));
+    }
+  }
+}
+
+void Capture::add(const Stream& stream, Task task) {
+  const std::lock_guard lock(mutex_);
+  if (spoilt_ || ended_) fail(kRtCaptureInvalidated, "the capture is spoilt");
+  ++clocks_[&stream][&stream];
+  tasks_.push_back(std::move(task));
+}
+
+Capture::ClockOfStreams Capture::clock_of(const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  return clocks_[&stream];
+}
+
+void Capture::join(const std::shared_ptr<Stream>& stream, const ClockOfStreams& clock) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stream != origin_ && std::find(joined_.begin(), joined_.end(), stream) == joined_.end()) {
+      joined_.push_back(stream);
+    }
+    ClockOfStreams& own = clocks_[stream.get()];
+    for (const auto& [other, count] : clock) own[other] = std::max(own[other], count);
+  }
+  stream->set_capture(shared_from_this());
+}
+
+void Capture::spoil() {
+  const std::lock_guard lock(mutex_);
+  spoilt_ = true;
+}
+
+abi::aclmdlRICaptureStatus Capture::status() const {
+  const std::lock_guard lock(mutex_);
+  return ended_ ? abi::kCaptureNone : spoilt_ ? abi::kCaptureInvalidated : abi::kCaptureActive;
+}
+
+void Capture::run_on(Stream& stream) {
+  stream.submit({"aclmdlRIExecuteAsync",
+                 [self = shared_from_this()] {
+                   for (const Task& task : self->tasks_) {  // constant once the capture has ended
+                     Faults::sleep(task.fault.delay);
+                     if (task.fault.code != 0) fail(task.fault.code, text("injected failure of %s", task.name));
+                     task.run();
+                   }
+                 },
+                 nullptr,
+                 {}});
+}
+
+}  // namespace concord::ascend::sim

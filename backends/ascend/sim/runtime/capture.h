@@ -1,0 +1,64 @@
+// Captured work: tasks that were submitted to one or more streams between a begin and an end, to be run again.
+//
+// Tasks are kept in the order of their submission, over all streams that take part. That order respects every
+// dependency there is (a task can only depend on earlier ones), so a replay runs them one after another. A stream joins
+// by waiting for an event that was recorded in the capture; who joined has to be waited for before the end. That is
+// followed by clocks: for each stream, how many tasks of each other stream it comes after.
+//
+// Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "backends/ascend/sim/runtime/queue.h"
+
+namespace concord::ascend::sim {
+
+class Stream;
+
+class Capture : public std::enable_shared_from_this<Capture> {
+ public:
+  using ClockOfStreams = std::map<const Stream*, uint64_t>;
+
+  // Begins one on |origin|. Throws where it is a default stream or captured already.
+  static std::shared_ptr<Capture> begin(const std::shared_ptr<Stream>& origin, abi::aclmdlRICaptureMode mode);
+  // Ends the capture that |origin| began; the result can be run. Throws 107029, 107036, 107038, 107025 or 507903.
+  static std::shared_ptr<Capture> end(const std::shared_ptr<Stream>& origin);
+  // Throws 107030 where a capture forbids the calling thread what it is |doing|, and spoils that capture.
+  static void require_allowed(const char* doing);
+
+  void add(const Stream& stream, Task task);
+  // What an event takes down when it is recorded on |stream|.
+  ClockOfStreams clock_of(const Stream& stream);
+  // |stream| waits for an event with |clock|: it joins where it is not in the capture yet.
+  void join(const std::shared_ptr<Stream>& stream, const ClockOfStreams& clock);
+
+  void spoil();
+  abi::aclmdlRICaptureStatus status() const;
+
+  // Queues all tasks on |stream|, as one.
+  void run_on(Stream& stream);
+
+ private:
+  Capture(std::shared_ptr<Stream> origin, abi::aclmdlRICaptureMode mode)
+      : origin_(std::move(origin)), mode_(mode), thread_(std::this_thread::get_id()) {}
+  void close(abi::aclError* out_code, std::string* out_why);
+
+  std::shared_ptr<Stream> origin_;  // null once it has ended
+  const abi::aclmdlRICaptureMode mode_;
+  const std::thread::id thread_;
+
+  mutable std::mutex mutex_;  // guards all below
+  bool ended_ = false;
+  bool spoilt_ = false;
+  std::vector<Task> tasks_;
+  std::vector<std::shared_ptr<Stream>> joined_;
+  std::map<const Stream*, ClockOfStreams> clocks_;
+};
+
+}  // namespace concord::ascend::sim

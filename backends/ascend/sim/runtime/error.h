@@ -1,0 +1,95 @@
+// How a rule of CANN that was broken becomes the vendor's code and a sentence.
+//
+// Inside, a broken rule is thrown as Error. At the edge, guarded() turns it into the code and keeps the sentence for
+// aclGetRecentErrMsg, which hands it out once, to the thread that made the call.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "backends/ascend/acl_abi.h"
+
+namespace concord::ascend::sim {
+
+// Codes that only the simulator and its tests name; acl_abi.h has those the backend tells apart.
+inline constexpr abi::aclError kRtStreamNoCallback = 107015;
+inline constexpr abi::aclError kRtThreadSubscribe = 107012;
+inline constexpr abi::aclError kRtStreamSubscribe = 107011;
+inline constexpr abi::aclError kRtCaptureDependency = 107024;
+inline constexpr abi::aclError kRtStreamUnjoined = 107025;
+inline constexpr abi::aclError kRtModelCaptured = 107026;
+inline constexpr abi::aclError kRtStreamCaptured = 107027;
+inline constexpr abi::aclError kRtEventCaptured = 107028;
+inline constexpr abi::aclError kRtStreamNotCaptured = 107029;
+inline constexpr abi::aclError kRtCaptureModeNotSupport = 107030;
+inline constexpr abi::aclError kRtCaptureImplicit = 107031;
+inline constexpr abi::aclError kRtCaptureUnmatched = 107036;
+inline constexpr abi::aclError kRtCaptureWrongThread = 107038;
+inline constexpr abi::aclError kRtCaptureInvalidated = 507903;
+
+class Error : public std::exception {
+ public:
+  Error(abi::aclError code, std::string text) : code_(code), text_(std::move(text)) {}
+
+  abi::aclError code() const { return code_; }
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  abi::aclError code_;
+  std::string text_;
+};
+
+// printf into a string.
+std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+[[noreturn]] void fail(abi::aclError code, std::string sentence);
+// 100000: an argument that ACL itself refuses, such as a null pointer.
+[[noreturn]] void invalid(std::string sentence);
+void require_not_null(const void* pointer, const char* name);
+
+// This thread's last error. take_message gives it once; the text stays valid until the thread's next call of it.
+void set_message(std::string sentence);
+const char* take_message();
+abi::aclError last_error();
+abi::aclError take_last_error();
+
+// Keeps what |error| is for |function| and returns its code.
+abi::aclError report(const char* function, const Error& error);
+// The exception that is being handled, as an Error.
+Error current_error();
+
+// What injected faults do to the work that a call queues; see faults.h.
+struct WorkFault;
+
+// Begins a call: throws 100001 where |needs_init| and there was no aclInit, and what a fault says this call fails with.
+// Waits where a fault delays it; enter_queueing leaves that to the work.
+void enter(const char* function, bool needs_init);
+WorkFault enter_queueing(const char* function);
+
+enum class Init { kNeeded, kNotNeeded };
+
+// The edge of every exported function.
+template <class Body>
+abi::aclError guarded(const char* function, Body&& body, Init init = Init::kNeeded) noexcept {
+  try {
+    enter(function, init == Init::kNeeded);
+    body();
+    return abi::kAclSuccess;
+  } catch (...) {
+    return report(function, current_error());
+  }
+}
+
+// The same for functions that queue work on a stream: |body| gets the WorkFault to pass on.
+template <class Body>
+abi::aclError guarded_queueing(const char* function, Body&& body) noexcept {
+  try {
+    body(enter_queueing(function));
+    return abi::kAclSuccess;
+  } catch (...) {
+    return report(function, current_error());
+  }
+}
+
+}  // namespace concord::ascend::sim

@@ -1,0 +1,66 @@
+// Injected failures and delays: what CONCORD_SIM_NPU_FAULT (or concord_sim_set_faults) asks for.
+//
+//   aclrtMalloc@3=207001          the third call fails with this code
+//   aclnnAdd@1=async:507015       the first call succeeds, its work fails on the stream
+//   HcclAllReduce@*=delay:10ms    the work of every call begins 10 ms late (a call without work: the call itself)
+//
+// Rules are separated by ';'. A name is an exported function's or a task's; '*' is any.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/ascend/sim/runtime/error.h"
+
+namespace concord::ascend::sim {
+
+struct FaultRule {
+  enum class Kind { kFail, kFailOnStream, kDelay };
+  std::string name;
+  int64_t nth = 0;  // 0: every call
+  Kind kind = Kind::kFail;
+  abi::aclError code = 0;
+  std::chrono::microseconds delay{};
+};
+
+// Throws Error 100000 with the grammar where |text| does not follow it.
+std::vector<FaultRule> parse_faults(const std::string& text);
+
+// What the rules do to the work of one call.
+struct WorkFault {
+  abi::aclError code = 0;
+  std::chrono::microseconds delay{};
+};
+
+// Threads: any.
+class Faults {
+ public:
+  static Faults& instance();
+  // Whether there are rules: asked at every call, so cheap.
+  static bool active() { return instance().active_.load(std::memory_order_relaxed); }
+
+  void set(const std::string& text);
+  // Counts a call. Throws where a rule says that it fails; waits where one delays it.
+  void meet_call(const char* name) { sleep(count(name).delay); }
+  // Counts a call that queues work: throws where the call itself fails, and returns what happens to the work.
+  WorkFault count(const char* name);
+  int64_t calls_of(const std::string& name);
+
+  static void sleep(std::chrono::microseconds delay);
+
+ private:
+  Faults();
+
+  std::atomic<bool> active_{false};
+  std::mutex mutex_;  // guards all below
+  std::vector<FaultRule> rules_;
+  std::map<std::string, int64_t> calls_;
+};
+
+}  // namespace concord::ascend::sim

@@ -1,0 +1,133 @@
+#include "backends/ascend/sim/runtime/process.h"
+
+#include "backends/ascend/sim/runtime/testing/sim_test.h"
+
+namespace concord::ascend::sim::testing {
+namespace {
+
+class ProcessTest : public SimTest {};
+
+TEST_F(ProcessTest, RepeatedInitSaysSoAndOneFinalizeEndsAll) {
+  EXPECT_FAILS(aclInit(nullptr), kAclRepeatInitialize, "called before");
+  EXPECT_FAILS(aclInit(nullptr), kAclRepeatInitialize, "called before");
+  EXPECT_OK(aclFinalize());
+  EXPECT_FAILS(aclrtSetDevice(0), kAclUninitialize, "aclInit");
+  EXPECT_FAILS(aclFinalize(), kAclRepeatFinalize, "without an aclInit");
+  EXPECT_OK(aclInit(nullptr));
+  EXPECT_OK(aclrtSetDevice(0));
+}
+
+TEST_F(ProcessTest, FinalizeReferenceEndsOneInit) {
+  aclInit(nullptr);
+  EXPECT_OK(aclFinalizeReference(nullptr));
+  EXPECT_OK(aclrtSetDevice(0));
+}
+
+TEST_F(ProcessTest, NothingWorksWithoutInit) {
+  TestStream stream;
+  void* memory = device_memory(64);
+  ASSERT_OK(aclFinalize());
+  void* out = nullptr;
+  int32_t word = 0;
+  EXPECT_EQ(aclrtMalloc(&out, 64, kMallocHugeFirst), kAclUninitialize);
+  EXPECT_EQ(aclrtFree(memory), kAclUninitialize);
+  EXPECT_EQ(aclrtMemcpy(memory, 4, &word, 4, kMemcpyHostToDevice), kAclUninitialize);
+  EXPECT_EQ(aclrtMemcpyAsync(memory, 4, &word, 4, kMemcpyHostToDevice, stream), kAclUninitialize);
+  EXPECT_EQ(aclrtCreateStream(&out), kAclUninitialize);
+  EXPECT_EQ(aclrtSynchronizeStream(stream), kAclUninitialize);
+  EXPECT_EQ(aclrtCreateEventExWithFlag(&out, kEventSync), kAclUninitialize);
+  EXPECT_EQ(aclrtGetDevice(&word), kAclUninitialize);
+  EXPECT_EQ(launch(stream, "work", []() -> int32_t { return 0; }), kAclUninitialize);
+  ASSERT_OK(aclInit(nullptr));
+  EXPECT_OK(aclrtSynchronizeStream(stream));
+}
+
+TEST_F(ProcessTest, AMessageIsGivenOnceAndToItsThread) {
+  EXPECT_EQ(aclrtMalloc(nullptr, 1, kMallocHugeFirst), kAclInvalidParam);
+  on_fresh_thread([] { EXPECT_STREQ(aclGetRecentErrMsg(), ""); });
+  EXPECT_THAT(std::string(aclGetRecentErrMsg()), ::testing::HasSubstr("aclrtMalloc: the argument 'devPtr' is null"));
+  EXPECT_STREQ(aclGetRecentErrMsg(), "");
+  EXPECT_EQ(aclrtPeekAtLastError(0), kAclInvalidParam);
+  EXPECT_EQ(aclrtGetLastError(0), kAclInvalidParam);
+  EXPECT_EQ(aclrtGetLastError(0), kAclSuccess);
+}
+
+TEST_F(ProcessTest, SaysWhatItIs) {
+  EXPECT_STREQ(concord_sim_label(), "sim-npu");
+  EXPECT_STREQ(aclrtGetSocName(), "Ascend910B2");
+  aclCANNPackageVersion version{};
+  EXPECT_OK(aclsysGetCANNVersion(kPackageCann, &version));
+  EXPECT_STREQ(version.version, "8.5.0");
+  EXPECT_STREQ(version.majorVersion, "8");
+  EXPECT_STREQ(version.minorVersion, "5");
+}
+
+// In a process of its own, which has not said it yet.
+TEST(ProcessDeathTest, AnnouncesItselfOnceOnStandardError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        aclInit(nullptr);
+        aclInit(nullptr);
+        aclFinalize();
+        aclInit(nullptr);
+        std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(0),
+      ::testing::MatchesRegex("\\[sim-npu\\] simulated CANN 8.5.0, SOC Ascend910B2, 3 devices of 64 MiB: no hardware "
+                              "is used\n"));
+}
+
+// What work uses may be destroyed at the end of the process; so streams stop before.
+TEST(ProcessDeathTest, StreamsStopWhenTheProcessEnds) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        static std::atomic<bool> running{false};
+        struct AtExit {
+          ~AtExit() { std::fputs(running.load() ? "work runs on\n" : "all has stopped\n", stderr); }
+        };
+        static const AtExit at_exit;  // older than the runtime, so destroyed after it has stopped
+        aclInit(nullptr);
+        aclrtSetDevice(0);
+        void* stream = nullptr;
+        aclrtCreateStream(&stream);
+        for (int i = 0; i < 1000; ++i) {
+          launch(stream, "work", []() -> int32_t {
+            running.store(true);
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            running.store(false);
+            return 0;
+          });
+        }
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "all has stopped");
+}
+
+TEST(ProcessDeathTest, AMachineWithoutDevicesSaysSo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ::setenv("CONCORD_SIM_NPU_DEVICES", "0", 1);
+        aclInit(nullptr);
+        uint32_t count = 9;
+        const bool right =
+            aclrtGetDeviceCount(&count) == kRtNoDevice && count == 0 && aclrtSetDevice(0) == kRtInvalidDeviceId;
+        std::_Exit(right ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "0 devices");
+}
+
+TEST(ProcessDeathTest, AWrongSettingEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ::setenv("CONCORD_SIM_NPU_MEMORY", "plenty", 1);
+        aclInit(nullptr);
+      },
+      ::testing::ExitedWithCode(2), "CONCORD_SIM_NPU_MEMORY is 'plenty'; it takes a size such as 512M or 8G");
+}
+
+}  // namespace
+}  // namespace concord::ascend::sim::testing
