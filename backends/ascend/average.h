@@ -1,0 +1,40 @@
+// The division that makes an average of HCCL's sum, by the operator aclnnInplaceDivs on the same stream. One rounding
+// after the sum's own. CANN's operator library is large; it is loaded when the first average is asked for.
+// Threads: any thread, any time.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <optional>
+
+#include "backends/ascend/device.h"
+
+namespace concord::ascend {
+
+class Averages {
+ public:
+  // Gives memory on |stream|'s device that work queued there may use.
+  using Workspace = std::function<void*(int64_t bytes)>;
+
+  explicit Averages(Devices& devices) : devices_(devices) {}
+
+  // Averages exist of f32, f16 and bf16, where CANN's operator library is installed.
+  bool supports(concord_dtype dtype) const;
+  // Why there are none; "" where there are.
+  const std::string& reason() const;
+
+  // Queues data[i] /= by for |count| elements. The calling thread's device is the stream's.
+  void divide(void* data, int64_t count, concord_dtype dtype, int32_t by, concord_stream stream,
+              const Workspace& workspace) const;
+
+ private:
+  // Null where the library is missing.
+  const Aclnn* aclnn() const;
+
+  Devices& devices_;
+  mutable std::once_flag loaded_;
+  mutable std::string reason_;
+  mutable std::optional<Aclnn> aclnn_;
+};
+
+}  // namespace concord::ascend

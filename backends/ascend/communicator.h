@@ -1,0 +1,140 @@
+// One rank's end of an HCCL communicator.
+//
+// What HCCL does in its own way, and what becomes of it here:
+//   memory       every communicator takes 2 x HCCL_BUFFSIZE on the device (2 x 200 MB by default), so that one of a
+//                single rank is made without HCCL
+//   set-up       one device must not set up communicators from two threads at once: a lock a device. Two threads of a
+//                rank that set up two communicators have to come in the same order on every rank
+//   split        HCCL cuts sub-communicators from the first communicator alone, with the ranks in ascending order. A
+//                split of a split is cut from the first one; a list in another order meets anew, with a root info that
+//                its first rank sends to the others over the parent
+//   streams      HCCL does not order operations of one communicator that are on different streams: a stream waits, by
+//                an event, for what the communicator has on the stream that it was used on before
+//   the parent   stays, unseen, until the last communicator that was cut from it is destroyed
+//   failures     HcclGetCommAsyncError tells them. The first one sticks: every later call returns it
+//   waiting      HCCL has no abort and no timeout of one communicator. HCCL_CONNECT_TIMEOUT bounds set-up and
+//                HCCL_EXEC_TIMEOUT an operation, for the whole process
+//
+// Threads: operations one at a time; error from any thread at any time.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backends/ascend/memory.h"
+#include "platform/sdk/checks.hpp"
+
+namespace concord::ascend {
+
+class Communicator {
+ public:
+  // Joins as |rank| of |world| on |device|. Waits: for all ranks, at most HCCL_CONNECT_TIMEOUT.
+  static std::unique_ptr<Communicator> join(Memory& memory, Devices& devices, const Hccl& hccl, int32_t device,
+                                            int32_t world, int32_t rank, const abi::HcclRootInfo& root,
+                                            const sdk::CommConfig& config);
+
+  // The communicator of |ranks| of this one, or null for a caller that gives none. Waits: for the members, at most.
+  std::unique_ptr<Communicator> split(const int32_t* ranks, int32_t count, const sdk::CommConfig& config);
+
+  // Waits: until its queued operations have ended, or failed.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int32_t device() const { return device_; }
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return size_; }
+
+  // Runs |body|(handle), which queues one operation on |stream|. Throws the failure where there is one. The calling
+  // thread's device is the communicator's; not for a communicator of one rank.
+  template <class Body>
+  void enqueue(const char* call, concord_stream stream, Body&& body) {
+    turn_to(stream);
+    finish(call, body(link_->handle));
+  }
+
+  // What is queued on |stream| from here on comes after what this communicator has on other streams. Throws the failure
+  // where there is one.
+  void turn_to(concord_stream stream);
+
+  // Throws the failure where there is one.
+  void check();
+  // What went wrong, OK while nothing has; |out_detail| is its sentence. Looks at HCCL first.
+  concord_status error(std::string* out_detail);
+
+  // Work that may hold operations of this communicator was queued on |stream|.
+  void note(concord_stream stream);
+  // Whether it was used on |stream|.
+  bool used(concord_stream stream);
+  // Called before |stream| is destroyed.
+  void forget(concord_stream stream);
+
+  // At least |bytes| of device memory for work on |stream|. The same again for the next operation there, which runs
+  // after.
+  void* scratch(int64_t bytes, concord_stream stream);
+  // A few bytes of device memory whose contents do not matter: what a barrier reduces, and what stands for null.
+  void* word() const { return word_; }
+
+ private:
+  // HCCL's communicator. Destroyed with the last Communicator that needs it: its own, and those cut from it.
+  struct Link {
+    Link(Devices& device_table, const Hccl& library, int32_t on, abi::HcclComm comm)
+        : devices(device_table), hccl(library), device(on), handle(comm) {}
+    ~Link();
+    Link(const Link&) = delete;
+    Link& operator=(const Link&) = delete;
+
+    Devices& devices;
+    const Hccl& hccl;
+    const int32_t device;
+    abi::HcclComm handle;
+  };
+
+  struct Scratch {
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  Communicator(Memory& memory, Devices& devices, const Hccl& hccl, int32_t device, int32_t size, int32_t rank,
+               const sdk::CommConfig& config);
+
+  bool is_captured(concord_stream stream) const;
+  abi::HcclComm cut(std::vector<uint32_t> members, int32_t place, uint64_t id);
+  abi::HcclRootInfo exchange_root(const int32_t* ranks, int32_t count);
+  void finish(const char* call, abi::HcclResult result);
+  [[noreturn]] void throw_failure();
+  void look_at_hccl();                                   // needs mutex_
+  void fail(concord_status status, std::string detail);  // needs mutex_
+
+  Memory& memory_;
+  Devices& devices_;
+  const Hccl& hccl_;
+  const int32_t device_;
+  const int32_t size_;
+  const int32_t rank_;
+  const std::string who_;  // for messages: "communicator 'dp', rank 1 of 4"
+
+  std::shared_ptr<Link> link_;         // null where there is one rank
+  std::shared_ptr<Link> first_;        // the communicator that this one was cut from, or link_
+  std::vector<uint32_t> first_ranks_;  // the members' ranks in first_
+  uint64_t id_ = 0;                    // tells communicators cut from first_ apart; the same on every member
+  uint64_t splits_ = 0;                // calls of split so far
+
+  void* word_ = nullptr;
+  abi::aclrtEvent turn_ = nullptr;  // made on first use
+  std::unordered_map<concord_stream, Scratch> scratch_;
+  std::vector<void*> outgrown_;  // former scratch memory, which queued work may still use
+
+  std::atomic<bool> failed_{false};
+  std::atomic<concord_stream> last_stream_{nullptr};
+  std::mutex mutex_;  // guards what follows
+  concord_status failure_ = CONCORD_STATUS_OK;
+  std::string failure_detail_;
+  std::vector<concord_stream> streams_;  // those that it was used on
+};
+
+}  // namespace concord::ascend

@@ -1,0 +1,51 @@
+// The handles that a table gave out and did not take back yet, each with what is known of it. A stream or event works
+// only while its own device is the thread's, and ACL does not tell which that is; and not every CANN checks what it is
+// given, so that this is what stands between a second destroy and a crash.
+// Threads: any thread, any time.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::ascend {
+
+template <class Handle, class Known>
+class Handles {
+ public:
+  explicit Handles(const char* what) : what_(what) {}
+
+  void add(Handle handle, Known known) {
+    const std::unique_lock lock(mutex_);
+    live_.insert_or_assign(handle, known);
+  }
+
+  // What was known of |handle|. INVALID_ARGUMENT where it is null, not from create, or destroyed before.
+  Known remove(Handle handle) {
+    const std::unique_lock lock(mutex_);
+    const auto found = live_.find(handle);
+    if (found == live_.end()) {
+      sdk::invalid(sdk::text("%p is no live %s of this plugin's create", static_cast<const void*>(handle), what_));
+    }
+    const Known known = found->second;
+    live_.erase(found);
+    return known;
+  }
+
+  // Nothing for handles that others (libtorch) have made.
+  std::optional<Known> find(Handle handle) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = live_.find(handle);
+    return found != live_.end() ? std::optional<Known>(found->second) : std::nullopt;
+  }
+
+ private:
+  const char* what_;
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<Handle, Known> live_;
+};
+
+}  // namespace concord::ascend

@@ -1,0 +1,115 @@
+// The ascend plugin: CANN's runtime and HCCL. This file fills the tables, nothing else.
+#include "platform/sdk/plugin.hpp"
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "backends/ascend/average.h"
+#include "backends/ascend/cann.h"
+#include "backends/ascend/comm.h"
+#include "backends/ascend/device.h"
+#include "backends/ascend/event.h"
+#include "backends/ascend/graph.h"
+#include "backends/ascend/memory.h"
+#include "backends/ascend/rng.h"
+#include "backends/ascend/stream.h"
+
+namespace concord::ascend {
+namespace {
+
+constexpr const char* kTorchLibraries[] = {"libconcordtorch_ascend.so", nullptr};  // backends/ascend/torch
+
+// HCCL_BUFFSIZE is in MB; each communicator has two such buffers.
+int64_t communicator_bytes() {
+  constexpr int64_t kDefaultMegabytes = 200;
+  const char* given = std::getenv("HCCL_BUFFSIZE");
+  const int64_t megabytes = given != nullptr ? std::atoll(given) : kDefaultMegabytes;
+  return 2 * (megabytes > 0 ? megabytes : kDefaultMegabytes) << 20;
+}
+
+bool hccl_is_deterministic() {
+  const char* given = std::getenv("HCCL_DETERMINISTIC");
+  const std::string value = given != nullptr ? given : "";
+  return value == "true" || value == "TRUE" || value == "strict" || value == "STRICT";
+}
+
+std::vector<concord_capability> capabilities(const Acl& acl) {
+  const bool host_functions = acl.aclrtLaunchHostFunc != nullptr;
+  const bool priorities = acl.aclrtDeviceGetStreamPriorityRange != nullptr;
+  const bool deterministic = hccl_is_deterministic();
+  return {
+      {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 0, "device memory is not mapped into the host"},
+      {CONCORD_CAP_MEMORY_STREAM_ORDERED, 0, "ACL allocates and frees at once; libtorch's allocator orders by streams"},
+      {CONCORD_CAP_MEMORY_PEER_COPY, 1, nullptr},
+      {CONCORD_CAP_STREAM_NULL, 0, "HCCL takes no null stream; use one of stream.create or of libtorch"},
+      {CONCORD_CAP_STREAM_PRIORITIES, priorities ? 1 : 0,
+       priorities ? nullptr : "this CANN has no aclrtDeviceGetStreamPriorityRange"},
+      {CONCORD_CAP_STREAM_HOST_FUNCTIONS, host_functions ? 1 : 0,
+       host_functions ? nullptr : "this CANN has no aclrtLaunchHostFunc; 8.5 and later have"},
+      {CONCORD_CAP_EVENT_TIMING, 1, nullptr},
+      {CONCORD_CAP_COMM_SPLIT, 2, "from the first communicator by HcclCreateSubCommConfig, else by meeting anew"},
+      {CONCORD_CAP_COMM_ABORT, 0, "HCCL has no call that ends operations; HCCL_EXEC_TIMEOUT does"},
+      {CONCORD_CAP_COMM_DETERMINISTIC, deterministic ? 1 : 0,
+       deterministic ? "HCCL_DETERMINISTIC is set" : "set HCCL_DETERMINISTIC=true"},
+      {CONCORD_CAP_COMM_SHARED_DEVICE, 0, "HCCL wants a device a rank"},
+      {CONCORD_CAP_COMM_P2P_SELF, 1, "as a copy"},
+      {CONCORD_CAP_COMM_DETECTS_LOSS, 0, "HCCL reports a lost peer as a timeout (HCCL_EXEC_TIMEOUT)"},
+      {CONCORD_CAP_COMM_DETECTS_MISMATCH, 0, "HCCL does not compare the ranks' calls"},
+      {CONCORD_CAP_COMM_TIMEOUT, 0, "HCCL's timeouts are the process's: HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT"},
+      {CONCORD_CAP_COMM_BYTES, communicator_bytes(), "2 x HCCL_BUFFSIZE; none for a single rank"},
+  };
+}
+
+class AscendPlugin : public sdk::Plugin {
+ public:
+  AscendPlugin() {
+    add(core());
+    add(sdk::device_table(&devices_));
+    add(sdk::memory_table(&memory_));
+    add(sdk::stream_table(&streams_));
+    add(sdk::event_table(&events_));
+    add(sdk::comm_table(&communicators_));
+    add(sdk::rng_table(&rng_));
+    if (Graphs::available(acl_)) add(CONCORD_GRAPH_TABLE, graph_table(&graphs_));
+    sdk::log(CONCORD_LOG_DEBUG, sdk::text("ascend: CANN %s from %s, HCCL from %s", acl_.version.c_str(),
+                                          acl_.path.c_str(), hccl_.path.c_str()));
+  }
+
+ private:
+  concord_core_table core() {
+    auto table = sdk::new_table<concord_core_table>(this);
+    table.name = "ascend";
+    table.version = version_.c_str();
+    table.vendor = "Huawei";
+    table.label = label_.c_str();
+    table.priority = acl_.simulator.empty() ? 100 : -1;  // a simulator is never chosen by itself
+    table.capabilities = capabilities_.data();
+    table.capability_count = static_cast<int64_t>(capabilities_.size());
+    table.torch_device_type = "privateuseone";
+    table.torch_device_name = "npu";
+    table.torch_libraries = kTorchLibraries;
+    table.visible_devices_variable = "ASCEND_RT_VISIBLE_DEVICES";
+    return table;
+  }
+
+  const Acl acl_ = load_acl();
+  Devices devices_{acl_};  // before HCCL: without a device there is no reason to look for it
+  const Hccl hccl_ = load_hccl();
+  const Averages averages_{devices_};
+  const std::string version_ = sdk::text("0.1.0 (CANN %s, %s%s%s)", acl_.version.c_str(), devices_.soc_name().c_str(),
+                                         acl_.simulator.empty() ? "" : ", ", acl_.simulator.c_str());
+  const std::string label_ = acl_.simulator.empty() ? "ascend" : acl_.simulator;
+  const std::vector<concord_capability> capabilities_ = ascend::capabilities(acl_);
+  Memory memory_{devices_};
+  Communicators communicators_{devices_, memory_, hccl_, averages_};
+  Streams streams_{devices_, communicators_};
+  Events events_{devices_};
+  Rng rng_{devices_, memory_, events_};
+  Graphs graphs_{devices_, communicators_};
+};
+
+}  // namespace
+}  // namespace concord::ascend
+
+CONCORD_PLUGIN(concord::ascend::AscendPlugin)

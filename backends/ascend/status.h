@@ -1,0 +1,32 @@
+// ACL's and HCCL's result codes as the ABI's: what a failure is called and what it says.
+//
+// Every sentence has the vendor's call, the code's number and name, and the vendor's words. A code that is not known
+// here is VENDOR_ERROR, never success.
+#pragma once
+
+#include <string>
+
+#include "backends/ascend/cann.h"
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::ascend {
+
+concord_status status_of(abi::aclError error);
+concord_status status_of(abi::HcclResult result);
+
+// "aclrtMalloc failed with 207001, ACL_ERROR_RT_MEMORY_ALLOCATION: <what aclGetRecentErrMsg says>". Takes the words
+// away: ACL keeps them, a thread, until they are asked for.
+std::string describe(const Acl& acl, abi::aclError error, const char* call);
+std::string describe(const Hccl& hccl, abi::HcclResult result, const char* call);
+
+// |context| is added to the sentence.
+[[noreturn]] void fail_acl(const Acl& acl, abi::aclError error, const char* call, const std::string& context = {});
+
+inline void check_acl(const Acl& acl, abi::aclError error, const char* call) {
+  if (error != abi::kAclSuccess) [[unlikely]]
+    fail_acl(acl, error, call);
+}
+
+void check_hccl(const Hccl& hccl, abi::HcclResult result, const char* call);
+
+}  // namespace concord::ascend
