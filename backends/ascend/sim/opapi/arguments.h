@@ -1,0 +1,225 @@
+// How an operator's C arguments become what ATen works on. An operator is written as a C++ function; the type of each
+// of its parameters says which C type the library's entry point has there, what is kept when the operator is called,
+// and what it is opened as when it runs:
+//
+//   at::Tensor                  const aclTensor*      an input; null is refused
+//   std::optional<at::Tensor>   const aclTensor*      an input that may be null
+//   Out                         aclTensor*            an output, or both at once; null is refused
+//   std::optional<Out>          aclTensor*            an output that may be null
+//   at::Scalar (or optional)    const aclScalar*
+//   Ints (or optional)          const aclIntArray*
+//   Bools                       const aclBoolArray*
+//   Tensors, Outs, Scalars      const aclTensorList*, const aclScalarList*
+//   at::ScalarType              aclDataType
+//   std::string                 const char*
+//   numbers and bool            themselves
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "backends/ascend/sim/opapi/executor.h"
+#include "backends/ascend/sim/opapi/objects.h"
+
+namespace concord::ascend::sim {
+
+using Ints = std::vector<int64_t>;
+using Bools = std::vector<bool>;
+using Tensors = std::vector<at::Tensor>;
+using Scalars = std::vector<at::Scalar>;
+
+// A tensor that an operator writes.
+class Out {
+ public:
+  Out(at::Tensor tensor, std::shared_ptr<TensorView> view) : tensor_(std::move(tensor)), view_(std::move(view)) {}
+
+  // Writes |value|, converted to the output's type. It has to have the output's shape: a library that silently
+  // broadcast or reshaped would hide a wrong call.
+  void operator=(const at::Tensor& value) const;
+  // The same where the vendor defines the output's shape as another one with as many elements ([1] for a scalar).
+  void reshaped(const at::Tensor& value) const;
+  // Writes the front of the output and tells aclGetViewShape the size: for results whose size depends on values.
+  void resized(const at::Tensor& value) const;
+
+  const at::Tensor& operator*() const { return tensor_; }
+  const at::Tensor* operator->() const { return &tensor_; }
+
+ private:
+  at::Tensor tensor_;
+  std::shared_ptr<TensorView> view_;
+};
+using Outs = std::vector<Out>;
+
+// The tensor behind |view|, on the memory itself. On the stream's thread. Throws OperatorError.
+at::Tensor open_tensor(const TensorView& view);
+at::ScalarType scalar_type(abi::aclDataType dtype);
+at::Scalar to_scalar(const aclScalar& scalar);
+
+// Checks that |object| is a living one of |kind|; null is allowed where |optional|. Throws OperatorError.
+void check_object(const void* object, Kind kind, bool optional);
+// Checks what can be known of a tensor without its memory: type and format. Throws OperatorError.
+std::shared_ptr<TensorView> keep_tensor(const aclTensor* tensor, bool optional);
+
+// ---------------------------------------------------------------------------------------- one kind of argument each
+
+// Numbers and bool.
+template <class T>
+struct Argument {
+  static_assert(std::is_arithmetic_v<T>, "no such kind of argument; see the list at the top");
+  using C = T;
+  using Kept = T;
+  static Kept keep(C value) { return value; }
+  static T open(Kept value) { return value; }
+};
+
+template <>
+struct Argument<at::ScalarType> {
+  using C = abi::aclDataType;
+  using Kept = at::ScalarType;
+  static Kept keep(C value) { return scalar_type(value); }
+  static at::ScalarType open(Kept value) { return value; }
+};
+
+template <>
+struct Argument<std::string> {
+  using C = const char*;
+  using Kept = std::string;
+  static Kept keep(C value) { return value != nullptr ? value : ""; }
+  static const std::string& open(const Kept& value) { return value; }
+};
+
+template <>
+struct Argument<at::Tensor> {
+  using C = const aclTensor*;
+  using Kept = std::shared_ptr<TensorView>;
+  static Kept keep(C tensor) { return keep_tensor(tensor, false); }
+  static at::Tensor open(const Kept& view) { return open_tensor(*view); }
+};
+
+template <>
+struct Argument<std::optional<at::Tensor>> {
+  using C = const aclTensor*;
+  using Kept = std::shared_ptr<TensorView>;
+  static Kept keep(C tensor) { return keep_tensor(tensor, true); }
+  static std::optional<at::Tensor> open(const Kept& view) {
+    if (view == nullptr) return std::nullopt;
+    return open_tensor(*view);
+  }
+};
+
+template <>
+struct Argument<Out> {
+  using C = aclTensor*;
+  using Kept = std::shared_ptr<TensorView>;
+  static Kept keep(C tensor) { return keep_tensor(tensor, false); }
+  static Out open(const Kept& view) { return {open_tensor(*view), view}; }
+};
+
+template <>
+struct Argument<std::optional<Out>> {
+  using C = aclTensor*;
+  using Kept = std::shared_ptr<TensorView>;
+  static Kept keep(C tensor) { return keep_tensor(tensor, true); }
+  static std::optional<Out> open(const Kept& view) {
+    if (view == nullptr) return std::nullopt;
+    return Out(open_tensor(*view), view);
+  }
+};
+
+template <>
+struct Argument<at::Scalar> {
+  using C = const aclScalar*;
+  using Kept = at::Scalar;
+  static Kept keep(C scalar) {
+    check_object(scalar, Kind::kScalar, false);
+    return to_scalar(*scalar);
+  }
+  static const at::Scalar& open(const Kept& value) { return value; }
+};
+
+template <>
+struct Argument<std::optional<at::Scalar>> {
+  using C = const aclScalar*;
+  using Kept = std::optional<at::Scalar>;
+  static Kept keep(C scalar) {
+    check_object(scalar, Kind::kScalar, true);
+    if (scalar == nullptr) return std::nullopt;
+    return to_scalar(*scalar);
+  }
+  static const Kept& open(const Kept& value) { return value; }
+};
+
+template <>
+struct Argument<Ints> {
+  using C = const aclIntArray*;
+  using Kept = Ints;
+  static Kept keep(C array) {
+    check_object(array, Kind::kIntArray, false);
+    return array->values;
+  }
+  static const Ints& open(const Kept& value) { return value; }
+};
+
+template <>
+struct Argument<std::optional<Ints>> {
+  using C = const aclIntArray*;
+  using Kept = std::optional<Ints>;
+  static Kept keep(C array) {
+    check_object(array, Kind::kIntArray, true);
+    if (array == nullptr) return std::nullopt;
+    return array->values;
+  }
+  static const Kept& open(const Kept& value) { return value; }
+};
+
+template <>
+struct Argument<Bools> {
+  using C = const aclBoolArray*;
+  using Kept = Bools;
+  static Kept keep(C array) {
+    check_object(array, Kind::kBoolArray, false);
+    return array->values;
+  }
+  static const Bools& open(const Kept& value) { return value; }
+};
+
+template <class Element, class List>
+struct TensorListArgument {
+  using C = const aclTensorList*;
+  using Kept = std::vector<std::shared_ptr<TensorView>>;
+  static Kept keep(C list) {
+    check_object(list, Kind::kTensorList, false);
+    Kept kept;
+    for (const aclTensor* element : list->elements) kept.push_back(keep_tensor(element, false));
+    return kept;
+  }
+  static List open(const Kept& kept) {
+    List list;
+    for (const auto& view : kept) list.push_back(Argument<Element>::open(view));
+    return list;
+  }
+};
+template <>
+struct Argument<Tensors> : TensorListArgument<at::Tensor, Tensors> {};
+template <>
+struct Argument<Outs> : TensorListArgument<Out, Outs> {};
+
+template <>
+struct Argument<Scalars> {
+  using C = const aclScalarList*;
+  using Kept = Scalars;
+  static Kept keep(C list) {
+    check_object(list, Kind::kScalarList, false);
+    Kept kept;
+    for (const aclScalar* element : list->elements) kept.push_back(Argument<at::Scalar>::keep(element));
+    return kept;
+  }
+  static const Scalars& open(const Kept& value) { return value; }
+};
+
+}  // namespace concord::ascend::sim

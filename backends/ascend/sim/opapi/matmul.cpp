@@ -1,0 +1,42 @@
+// Products of matrices. The last argument, cubeMathType, lets the hardware choose a smaller type; it is ignored here.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/addmv.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/dot.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/mv.h>
+#include <ATen/ops/outer.h>
+
+#include "backends/ascend/sim/opapi/operator.h"
+
+namespace concord::ascend::sim {
+
+using at::Scalar;
+using at::Tensor;
+
+// Formatted by hand: clang-format breaks every operator over several lines.
+// clang-format off
+OPERATOR(Matmul, (Tensor self, Tensor other, Out out, int8_t) { out = at::matmul(self, other); })
+OPERATOR(Mm, (Tensor self, Tensor other, Out out, int8_t) { out = at::mm(self, other); })
+OPERATOR(BatchMatMul, (Tensor self, Tensor other, Out out, int8_t) { out = at::bmm(self, other); })
+OPERATOR(Mv, (Tensor self, Tensor vector, Out out, int8_t) { out = at::mv(self, vector); })
+OPERATOR(Dot, (Tensor self, Tensor other, Out out) { out = at::dot(self, other); })
+OPERATOR(Ger, (Tensor self, Tensor other, Out out) { out = at::outer(self, other); })
+OPERATOR(Addmm, (Tensor self, Tensor a, Tensor b, Scalar beta, Scalar alpha, Out out, int8_t) {
+  out = at::addmm(self, a, b, beta, alpha);
+})
+OPERATOR(InplaceAddmm, (Out self, Tensor a, Tensor b, Scalar beta, Scalar alpha, int8_t) {
+  self = at::addmm(*self, a, b, beta, alpha);
+})
+OPERATOR(Baddbmm, (Tensor self, Tensor a, Tensor b, Scalar beta, Scalar alpha, Out out, int8_t) {
+  out = at::baddbmm(self, a, b, beta, alpha);
+})
+// Mind the order: alpha comes first here.
+OPERATOR(Addmv, (Tensor self, Tensor matrix, Tensor vector, Scalar alpha, Scalar beta, Out out, int8_t) {
+  out = at::addmv(self, matrix, vector, beta, alpha);
+})
+
+// clang-format on
+}  // namespace concord::ascend::sim

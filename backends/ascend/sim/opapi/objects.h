@@ -1,0 +1,69 @@
+// The argument objects of the simulated operator library: what aclCreateTensor and its like make. Callers see opaque
+// pointers, so the layout is ours. Every object made is remembered until it is destroyed; a pointer that is not one of
+// them is refused by name instead of being followed.
+//
+// Threads: any thread. An object may be destroyed while an operator that was given it still waits on its stream: the
+// operator keeps what it needs (see Tensor).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/ascend/acl_abi.h"
+
+namespace concord::ascend::sim {
+
+// What is behind a tensor. Kept alive by the object and by every operator that was given it. Constant, except that an
+// operator whose result's size depends on values (nonzero) writes the size it found.
+struct TensorView {
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;  // in elements
+  int64_t offset = 0;            // in elements, from |storage|
+  abi::aclDataType dtype = abi::kAclDtUndefined;
+  int32_t format = 0;
+  void* storage = nullptr;  // a device address
+};
+
+struct aclTensor {
+  std::shared_ptr<TensorView> view;
+};
+struct aclScalar {
+  abi::aclDataType dtype;
+  alignas(16) unsigned char value[16];
+};
+struct aclIntArray {
+  std::vector<int64_t> values;
+};
+struct aclFloatArray {
+  std::vector<float> values;
+};
+struct aclBoolArray {
+  std::vector<bool> values;
+};
+struct aclTensorList {  // owns its elements
+  std::vector<const aclTensor*> elements;
+};
+struct aclScalarList {  // owns its elements
+  std::vector<const aclScalar*> elements;
+};
+
+enum class Kind { kTensor, kScalar, kIntArray, kFloatArray, kBoolArray, kTensorList, kScalarList, kExecutor };
+const char* name_of(Kind kind);
+
+// Whether |object| is a living one, and if so of which kind.
+bool find_object(const void* object, Kind* out_kind);
+void remember_object(const void* object, Kind kind);
+// Whether it was there.
+bool forget_object(const void* object, Kind kind);
+
+// For messages: "tensor float32[2,3]", "scalar 0.5", "ints{1,2}"; a pointer that is no object of ours as a number.
+std::string describe_object(const void* object);
+std::string describe(const TensorView& view);
+
+// The name as people write it ("bfloat16") and the size in bytes; "type 77" and 0 for one this simulator does not know.
+std::string dtype_name(abi::aclDataType dtype);
+size_t dtype_size(abi::aclDataType dtype);
+
+}  // namespace concord::ascend::sim

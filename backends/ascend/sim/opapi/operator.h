@@ -1,0 +1,61 @@
+// OPERATOR(Name, (parameters) { body }): defines an operator of the simulated library, that is the exported functions
+// aclnnNameGetWorkspaceSize and aclnnName. The C signature follows from the parameters (arguments.h). The body runs on
+// the stream's thread, with ATen on the device's memory, below autograd:
+//
+//   OPERATOR(Mul, (at::Tensor self, at::Tensor other, Out out) { out = at::mul(self, other); })
+//
+// An operator that is defined nowhere is one of missing.cpp, as long as names.txt lists it. For use within namespace
+// concord::ascend::sim.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "backends/ascend/sim/opapi/arguments.h"
+#include "backends/ascend/sim/runtime/sim.h"
+
+namespace concord::ascend::sim {
+
+template <auto body, const char* operator_name>
+struct Operator;
+
+template <class... A, void (*body)(A...), const char* operator_name>
+struct Operator<body, operator_name> {
+  using Prepare = int(typename Argument<A>::C..., uint64_t*, aclOpExecutor**);
+
+  struct Call final : aclOpExecutor {
+    explicit Call(typename Argument<A>::C... arguments)
+        : aclOpExecutor(operator_name), kept(Argument<A>::keep(arguments)...) {}
+    void run() const override {
+      std::apply([](const auto&... each) { body(Argument<A>::open(each)...); }, kept);
+    }
+    std::tuple<typename Argument<A>::Kept...> kept;
+  };
+
+  static int prepare(typename Argument<A>::C... arguments, uint64_t* out_workspace_size, aclOpExecutor** out_executor) {
+    try {
+      return hand_out(std::make_unique<Call>(arguments...), out_workspace_size, out_executor);
+    } catch (const OperatorError& error) {
+      return refuse(operator_name, error.code(), error.what());
+    } catch (const std::exception& error) {
+      return refuse(operator_name, kAclnnInner, error.what());
+    }
+  }
+};
+
+}  // namespace concord::ascend::sim
+
+// The exported name stands for an instance of a template, whose parameters only the compiler knows: ifunc lets dlsym
+// hand that out under the name, without a wrapper that would have to spell the parameters again.
+#define OPERATOR(Name, ...)                                                                                        \
+  static void body_##Name __VA_ARGS__ static constexpr char name_##Name[] = "aclnn" #Name;                         \
+  static const Registered registered_##Name{name_##Name};                                                          \
+  using Operator##Name = Operator<&body_##Name, name_##Name>;                                                      \
+  extern "C" {                                                                                                     \
+  __attribute__((used)) static Operator##Name::Prepare* concord_bind_##Name() { return &Operator##Name::prepare; } \
+  extern CONCORD_SIM_EXPORT __attribute__((ifunc("concord_bind_" #Name)))                                          \
+  Operator##Name::Prepare aclnn##Name##GetWorkspaceSize;                                                           \
+  CONCORD_SIM_EXPORT int aclnn##Name(void*, uint64_t, aclOpExecutor* executor, abi::aclrtStream stream) {          \
+    return launch_executor(name_##Name, executor, stream);                                                         \
+  }                                                                                                                \
+  }
