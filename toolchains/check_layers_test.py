@@ -24,6 +24,7 @@ CLEAN = {
     "backends/cpu/comm.cpp": '#include "backends/shm/engine.h"\n#include "platform/sdk/plugin.hpp"\n',
     "backends/cuda/stream.cpp": "#include <cuda_runtime.h>\n#include <nccl.h>\n",
     "backends/ascend/stream.cpp": '#include "acl/acl.h"\n',
+    "backends/ascend/sim/opapi/matmul.cpp": "#include <ATen/ops/mm.h>\n",
     "backends/cpu/comm_test.cpp": '#include "tests/processes/spawn.h"\n#include "platform/cpp/platform.hpp"\n',
     "backends/cpu/testing/ranks.h": '#include "tests/processes/spawn.h"\n',
     "platform/sdk/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',
@@ -110,6 +111,7 @@ class CheckLayers(unittest.TestCase):
         for header in ("<torch/torch.h>", "<ATen/ATen.h>", "<c10/core/Device.h>"):
             self.expect_refused("platform/cpp/x.hpp", header, "libtorch is for core and trainer")
             self.expect_refused("backends/cpu/x.cpp", header, "libtorch is for core and trainer")
+            self.expect_refused("backends/ascend/sim/runtime/x.cpp", header, "libtorch is for core and trainer")
 
     def test_public_headers_need_no_library(self):
         self.expect_refused("platform/cpp/x.hpp", "<fmt/format.h>", "whoever includes it")

@@ -1,5 +1,5 @@
-// A small network on the device that the platform names: forward, backward, and the sum of the gradients over two ranks
-// on a side stream that events order with libtorch's own. The truth is libtorch on the cpu. CONCORD_PLATFORM chooses the
+// A small network on the device that the platform names: forward, backward, the sum of the gradients over two ranks on a
+// side stream that events order with libtorch's own, and AdamW. The truth is libtorch on the cpu. CONCORD_PLATFORM chooses the
 // platform; the program links libtorch_cpu alone, so that what else is needed must come from the plugin.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -9,10 +9,14 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "core/torch/device.h"
 #include "platform/cpp/concord.hpp"
@@ -32,6 +36,12 @@ struct Network {
   at::Tensor second;  // [classes, hidden]
 };
 
+// What rank |rank| trains on.
+struct Batch {
+  at::Tensor x;
+  at::Tensor labels;
+};
+
 struct Result {
   at::Tensor loss;
   at::Tensor first_gradient;
@@ -49,17 +59,45 @@ Network make_network() {
   return {at::randn({kHidden, kInputs}, random), at::randn({kClasses, kHidden}, random)};
 }
 
-// Forward and backward of rank |rank|'s own rows on |device|.
-Result train(const Network& network, int rank, c10::Device device) {
+Batch make_batch(int rank, c10::Device device) {
   const at::Generator random = generator(100 + static_cast<uint64_t>(rank));
-  const at::Tensor x = at::randn({kRows, kInputs}, random).to(device);
-  const at::Tensor labels = at::randint(kClasses, {kRows}, random, at::kLong).to(device);
-  const at::Tensor first = network.first.to(device, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
-  const at::Tensor second = network.second.to(device, false, true).requires_grad_();
-  const at::Tensor loss = at::cross_entropy_loss(at::linear(at::silu(at::linear(x, first)), second), labels);
+  return {at::randn({kRows, kInputs}, random).to(device), at::randint(kClasses, {kRows}, random, at::kLong).to(device)};
+}
+
+Network copy_to(const Network& network, c10::Device device) {
+  return {network.first.to(device, /*non_blocking=*/false, /*copy=*/true), network.second.to(device, false, true)};
+}
+
+// Forward and backward. The weights stay as they are.
+Result train(const Network& network, const Batch& batch) {
+  const at::Tensor first = network.first.detach().requires_grad_();
+  const at::Tensor second = network.second.detach().requires_grad_();
+  const at::Tensor hidden = at::silu(at::linear(batch.x, first));
+  const at::Tensor loss = at::cross_entropy_loss(at::linear(hidden, second), batch.labels);
   loss.backward();
   return {loss.detach(), first.grad(), second.grad()};
 }
+
+// AdamW of one weight. |kEpsilon| is large enough that a gradient's rounding error cannot decide the sign of a step.
+class AdamW {
+ public:
+  explicit AdamW(at::Tensor weight)
+      : weight_(std::move(weight)), m_(at::zeros_like(weight_)), v_(at::zeros_like(weight_)) {}
+
+  void step(const at::Tensor& gradient) {
+    ++steps_;
+    weight_.mul_(1 - kRate * kDecay);
+    m_.lerp_(gradient, 1 - kBeta1);
+    v_.mul_(kBeta2).addcmul_(gradient, gradient, 1 - kBeta2);
+    const at::Tensor scale = at::sqrt(v_ / (1 - std::pow(kBeta2, steps_))).add_(kEpsilon);
+    weight_.addcdiv_(m_, scale, -kRate / (1 - std::pow(kBeta1, steps_)));
+  }
+
+ private:
+  static constexpr double kRate = 0.01, kDecay = 0.1, kBeta1 = 0.9, kBeta2 = 0.99, kEpsilon = 0.1;
+  at::Tensor weight_, m_, v_;
+  int steps_ = 0;
+};
 
 // The id that rank 0 makes, through a pipe that was there before the processes.
 UniqueId share_id(const Platform& platform, int rank, const int (&ends)[2]) {
@@ -73,23 +111,33 @@ UniqueId share_id(const Platform& platform, int rank, const int (&ends)[2]) {
   return id;
 }
 
-// The sum of |gradient| over the ranks, on a stream of its own between two events.
-at::Tensor sum_over_ranks(const Device& device, const Communicator& comm, const at::Tensor& gradient) {
-  const at::Tensor sum = at::empty_like(gradient);
-  const Stream compute = torch_stream(device);
-  const Stream side(device);
-  Event produced(device);
-  Event summed(device);
-  produced.record(compute);
-  side.wait(produced.native());
-  comm.all_reduce(side, gradient.data_ptr(), sum.data_ptr(), gradient.numel(), DType::kF32, ReduceOp::kSum);
-  summed.record(side);
-  compute.wait(summed.native());
-  const at::Tensor doubled = sum * 2;  // queued by libtorch behind the collective, on its own stream
-  const at::Tensor on_host = doubled.cpu();
-  side.synchronize();
-  return on_host;
-}
+// Sums over the ranks, on a stream of its own between two events. Outlives what it has queued.
+class SideSum {
+ public:
+  SideSum(const Device& device, const Communicator& comm)
+      : device_(device), comm_(comm), side_(device), produced_(device), summed_(device) {}
+  ~SideSum() { side_.synchronize(); }
+  SideSum(const SideSum&) = delete;
+  SideSum& operator=(const SideSum&) = delete;
+
+  // Whatever libtorch queues next on its own stream comes after the sum.
+  at::Tensor of(const at::Tensor& gradient) {
+    const at::Tensor sum = at::empty_like(gradient);
+    const Stream compute = torch_stream(device_);
+    produced_.record(compute);
+    side_.wait(produced_.native());
+    comm_.all_reduce(side_, gradient.data_ptr(), sum.data_ptr(), gradient.numel(), DType::kF32, ReduceOp::kSum);
+    summed_.record(side_);
+    compute.wait(summed_.native());
+    return sum;
+  }
+
+ private:
+  const Device& device_;
+  const Communicator& comm_;
+  Stream side_;
+  Event produced_, summed_;
+};
 
 // |a - b| against the size of b. fp32 dot products of at most 64 terms, two of them behind each other, a softmax and two
 // ranks: about 3 * 64 * 2^-24 = 1.2e-5 of the sum of the absolute values; 1e-4 of the largest element leaves room for
@@ -99,39 +147,96 @@ void expect_near(const at::Tensor& got, const at::Tensor& wanted, const char* wh
   EXPECT_LE((got - wanted).abs().max().item<double>(), 1e-4 * scale) << what << ", largest " << scale;
 }
 
-void one_rank(int rank, const int (&ends)[2]) {
-  ::setenv("NCCL_HOSTID", ("rank" + std::to_string(rank)).c_str(), 1);  // several ranks on one GPU, over loopback
-  ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-  ::setenv("NCCL_IB_DISABLE", "1", 1);
-  const Platform platform = current_platform();
-  const Device device(platform, rank % platform.device_count());
-  const DeviceGuard current(device);
-  const c10::Device where = torch_device(platform, device.index());
-  const Communicator comm(device, kWorld, rank, share_id(platform, rank, ends));
+// What both tests need of a rank.
+struct Rank {
+  Rank(int index, const int (&ends)[2])
+      : platform((prepare(index), current_platform())),
+        device(platform, index % platform.device_count()),
+        where(torch_device(platform, device.index())),
+        comm(device, kWorld, index, share_id(platform, index, ends)) {}
+
+  static void prepare(int index) {  // several ranks on one GPU, over loopback
+    ::setenv("NCCL_HOSTID", ("rank" + std::to_string(index)).c_str(), 1);
+    ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    ::setenv("NCCL_IB_DISABLE", "1", 1);
+  }
+
+  Platform platform;
+  Device device;
+  c10::Device where;
+  Communicator comm;
+};
+
+void sum_gradients(int index, const int (&ends)[2]) {
+  const Rank rank(index, ends);
+  const DeviceGuard current(rank.device);
   const Network network = make_network();
+  const Network mine = copy_to(network, rank.where);
+  const Batch batch = make_batch(index, rank.where);
+  SideSum side(rank.device, rank.comm);
   Result sums{};
   for (int round = 0; round < 20; ++round) {
-    const Result mine = train(network, rank, where);
-    sums = {mine.loss.cpu(), sum_over_ranks(device, comm, mine.first_gradient), sum_over_ranks(device, comm, mine.second_gradient)};
+    const Result result = train(mine, batch);
+    const at::Tensor first = side.of(result.first_gradient) * 2;  // queued by libtorch behind the collective
+    const at::Tensor second = side.of(result.second_gradient) * 2;
+    sums = {result.loss.cpu(), first.cpu(), second.cpu()};
   }
-  const Result zero = train(network, 0, c10::kCPU);
-  const Result one = train(network, 1, c10::kCPU);
-  expect_near(sums.loss, rank == 0 ? zero.loss : one.loss, "loss");
+  const Result zero = train(network, make_batch(0, c10::kCPU));
+  const Result one = train(network, make_batch(1, c10::kCPU));
+  expect_near(sums.loss, index == 0 ? zero.loss : one.loss, "loss");
   expect_near(sums.first_gradient, (zero.first_gradient + one.first_gradient) * 2, "gradient of the first layer");
   expect_near(sums.second_gradient, (zero.second_gradient + one.second_gradient) * 2, "gradient of the second layer");
-  std::printf("platform %s, libtorch's device %s: loss %.7f\n", std::string(platform.label()).c_str(), where.str().c_str(),
-              sums.loss.item<double>());
+  std::printf("platform %s, libtorch's device %s: loss %.7f\n", std::string(rank.platform.label()).c_str(),
+              rank.where.str().c_str(), sums.loss.item<double>());
 }
 
-TEST(NetworkParity, ForwardBackwardAndSummedGradientsOfTwoRanksEqualTheCpus) {
+// Some steps of AdamW on the mean gradient that |gradients| gives for the weights of the step.
+template <class Gradients>
+void optimise(const Network& network, Gradients gradients) {
+  AdamW first(network.first);
+  AdamW second(network.second);
+  for (int step = 0; step < 5; ++step) {
+    const Result mean = gradients(network);
+    first.step(mean.first_gradient);
+    second.step(mean.second_gradient);
+  }
+}
+
+void train_with_adamw(int index, const int (&ends)[2]) {
+  const Rank rank(index, ends);
+  const DeviceGuard current(rank.device);
+  const Network mine = copy_to(make_network(), rank.where);
+  const Batch batch = make_batch(index, rank.where);
+  SideSum side(rank.device, rank.comm);
+  optimise(mine, [&](const Network& network) {
+    const Result result = train(network, batch);
+    return Result{result.loss, side.of(result.first_gradient) / kWorld, side.of(result.second_gradient) / kWorld};
+  });
+  const Network wanted = make_network();
+  optimise(wanted, [](const Network& network) {
+    const Result zero = train(network, make_batch(0, c10::kCPU));
+    const Result one = train(network, make_batch(1, c10::kCPU));
+    return Result{zero.loss, (zero.first_gradient + one.first_gradient) / kWorld,
+                  (zero.second_gradient + one.second_gradient) / kWorld};
+  });
+  // A step moves a weight by about the rate, 0.01; without one the difference would be that large.
+  expect_near(mine.first.cpu(), wanted.first, "first layer after AdamW");
+  expect_near(mine.second.cpu(), wanted.second, "second layer after AdamW");
+}
+
+void run_on_two_ranks(void (*body)(int, const int (&)[2])) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
-  const auto outcomes = tests::run_ranks(kWorld, [&](int rank) { one_rank(rank, ends); });
+  const auto outcomes = tests::run_ranks(kWorld, [&](int rank) { body(rank, ends); });
   for (const tests::Outcome& outcome : outcomes) {
     EXPECT_TRUE(outcome.ok()) << outcome.describe();
     std::printf("%s", outcome.output.c_str());
   }
 }
+
+TEST(NetworkParity, ForwardBackwardAndSummedGradientsOfTwoRanksEqualTheCpus) { run_on_two_ranks(&sum_gradients); }
+
+TEST(NetworkParity, WeightsAfterStepsOfAdamWOnTwoRanksEqualTheCpus) { run_on_two_ranks(&train_with_adamw); }
 
 }  // namespace
 }  // namespace concord
