@@ -17,8 +17,8 @@ concord_status plain(ALL_REDUCE_ARGUMENTS) {
 
 concord_status ignore_stream(ALL_REDUCE_ARGUMENTS) {
   (void)stream;
-  const concord_status status = plain(self, comm, send, recv, count, dtype, reduce, nullptr);
-  wait_for(nullptr);
+  const concord_status status = plain(self, comm, send, recv, count, dtype, reduce, aside());
+  wait_for(aside());
   return status;
 }
 
@@ -105,10 +105,10 @@ concord_status reduce_by_shared_buffer(ALL_REDUCE_ARGUMENTS) {
   return status;
 }
 
-// ---- collectives that run at once, on the null stream, whatever stream was asked for
+// ---- collectives that run at once, on a stream aside, whatever stream was asked for
 
 concord_status finish_now(concord_status status) {
-  wait_for(nullptr);
+  wait_for(aside());
   return status;
 }
 
@@ -119,14 +119,14 @@ std::vector<NamedDefect> stream_ignoring_defects() {
          tables.comm.reduce = [](void* self, concord_comm comm, const void* send, void* recv, int64_t count,
                                  concord_dtype dtype, concord_reduce_op reduce, int32_t root,
                                  concord_stream) -> concord_status {
-           return finish_now(real().reduce(self, comm, send, recv, count, dtype, reduce, root, nullptr));
+           return finish_now(real().reduce(self, comm, send, recv, count, dtype, reduce, root, aside()));
          };
        }},
       {"BroadcastIgnoresItsStream",
        [](Tables& tables) {
          tables.comm.broadcast = [](void* self, concord_comm comm, const void* send, void* recv, int64_t count,
                                     concord_dtype dtype, int32_t root, concord_stream) -> concord_status {
-           return finish_now(real().broadcast(self, comm, send, recv, count, dtype, root, nullptr));
+           return finish_now(real().broadcast(self, comm, send, recv, count, dtype, root, aside()));
          };
        }},
       {"ReduceScatterIgnoresItsStream",
@@ -134,21 +134,21 @@ std::vector<NamedDefect> stream_ignoring_defects() {
          tables.comm.reduce_scatter = [](void* self, concord_comm comm, const void* send, void* recv, int64_t count,
                                          concord_dtype dtype, concord_reduce_op reduce,
                                          concord_stream) -> concord_status {
-           return finish_now(real().reduce_scatter(self, comm, send, recv, count, dtype, reduce, nullptr));
+           return finish_now(real().reduce_scatter(self, comm, send, recv, count, dtype, reduce, aside()));
          };
        }},
       {"AllGatherIgnoresItsStream",
        [](Tables& tables) {
          tables.comm.all_gather = [](void* self, concord_comm comm, const void* send, void* recv, int64_t count,
                                      concord_dtype dtype, concord_stream) -> concord_status {
-           return finish_now(real().all_gather(self, comm, send, recv, count, dtype, nullptr));
+           return finish_now(real().all_gather(self, comm, send, recv, count, dtype, aside()));
          };
        }},
       {"AllToAllIgnoresItsStream",
        [](Tables& tables) {
          tables.comm.all_to_all = [](void* self, concord_comm comm, const void* send, void* recv, int64_t count,
                                      concord_dtype dtype, concord_stream) -> concord_status {
-           return finish_now(real().all_to_all(self, comm, send, recv, count, dtype, nullptr));
+           return finish_now(real().all_to_all(self, comm, send, recv, count, dtype, aside()));
          };
        }},
   };

@@ -12,12 +12,29 @@ namespace {
 
 void nothing_in_the_tables(Tables&) {}
 
+// A copy that may be changed. It stays: the plugin does.
+std::vector<concord_capability>& capabilities_of(const Tables& tables) {
+  return *new std::vector<concord_capability>(tables.core.capabilities,
+                                              tables.core.capabilities + tables.core.capability_count);
+}
+
+void use(Tables& tables, const std::vector<concord_capability>& list) {
+  tables.core.capabilities = list.data();
+  tables.core.capability_count = static_cast<int64_t>(list.size());
+}
+
 void add_capability(Tables& tables, const char* name, int64_t value) {
-  auto* list = new std::vector<concord_capability>(tables.core.capabilities,
-                                                   tables.core.capabilities + tables.core.capability_count);
-  list->push_back({name, value, nullptr});
-  tables.core.capabilities = list->data();
-  tables.core.capability_count = static_cast<int64_t>(list->size());
+  std::vector<concord_capability>& list = capabilities_of(tables);
+  list.push_back({name, value, nullptr});
+  use(tables, list);
+}
+
+void declare(Tables& tables, const char* name, int64_t value) {
+  std::vector<concord_capability>& list = capabilities_of(tables);
+  for (concord_capability& capability : list) {
+    if (std::strcmp(capability.name, name) == 0) capability.value = value;
+  }
+  use(tables, list);
 }
 
 concord_status no_abort(void*, concord_comm) { return CONCORD_STATUS_UNIMPLEMENTED; }
@@ -35,7 +52,11 @@ std::vector<NamedDefect> core_defects() {
        [](Tables& tables) {
          add_capability(tables, tables.core.capabilities[0].name, tables.core.capabilities[0].value + 1);
        }},
-      {"AbortIsDeclaredAndMissing", [](Tables& tables) { tables.comm.abort = no_abort; }},
+      {"AbortIsDeclaredAndMissing",
+       [](Tables& tables) {
+         tables.comm.abort = no_abort;
+         declare(tables, CONCORD_CAP_COMM_ABORT, 1);
+       }},
       {"StatusIsUnknown",
        [](Tables& tables) {
          tables.device.info = [](void* self, int32_t device, concord_device_info* out) -> concord_status {

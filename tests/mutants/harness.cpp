@@ -3,7 +3,8 @@
 //   mutants --conform PROGRAM --mutant LIBRARY --base PLUGIN [--expectations FILE] [--filter RE] [--jobs N] [--strict]
 //
 // Prints the table of mutant -> test. Exit code 1 where a mutant survives, or the plugin without a defect does not
-// pass. A mutant whose tests the plugin skips does not apply to it; with --strict that is a failure too.
+// pass. Built once a list of mutants (CONCORD_MUTANTS): mutants.inc, whose defects libconcord_mutant.so puts into any
+// plugin, and a vendor's own. A mutant whose tests the plugin skips does not apply to it; with --strict that is a failure too.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ struct Mutant {
 
 constexpr Mutant kMutants[] = {
 #define MUTANT(name, what, meant, control) {#name, what, meant, control},
-#include "tests/mutants/mutants.inc"
+#include CONCORD_MUTANTS
 #undef MUTANT
 };
 

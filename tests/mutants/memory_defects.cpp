@@ -52,8 +52,8 @@ concord_status fill_seven_bits(void* self, void* to, int32_t value, int64_t byte
 }
 
 concord_status fill_now(void* self, void* to, int32_t value, int64_t bytes, concord_stream) {
-  const concord_status status = base().memory.fill_on_stream(self, to, value, bytes, nullptr);
-  wait_for(nullptr);
+  const concord_status status = base().memory.fill_on_stream(self, to, value, bytes, aside());
+  wait_for(aside());
   return status;
 }
 
@@ -171,8 +171,8 @@ concord_status uniform_to_the_end(void* self, const concord_rng_request* request
 }
 
 concord_status rng_now(void* self, const concord_rng_request* request, concord_stream) {
-  const concord_status status = base().rng.fill(self, request, nullptr);
-  wait_for(nullptr);
+  const concord_status status = base().rng.fill(self, request, aside());
+  wait_for(aside());
   return status;
 }
 

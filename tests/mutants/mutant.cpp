@@ -139,6 +139,22 @@ int32_t size_of(concord_comm comm) {
   return size;
 }
 
+concord_stream aside() {
+  const concord_core_table& core = base().core;
+  for (int64_t i = 0; i < core.capability_count; ++i) {
+    const concord_capability& capability = core.capabilities[i];
+    if (std::strcmp(capability.name, CONCORD_CAP_STREAM_NULL) == 0 && capability.value != 0) return nullptr;
+  }
+  static std::mutex mutex;
+  static std::map<int32_t, concord_stream> streams;  // by device
+  int32_t device = 0;
+  base().device.get_current(base().device.self, &device);
+  const std::lock_guard lock(mutex);
+  concord_stream& stream = streams[device];
+  if (stream == nullptr) base().stream.create(base().stream.self, device, 0, &stream);
+  return stream;
+}
+
 void wait_for(concord_stream stream) { base().stream.synchronize(base().stream.self, stream); }
 
 void lose_memory() {
