@@ -1,0 +1,83 @@
+#include "core/ops/derivative.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Keeps |backward| in the context, which has places for IValues only.
+struct Holder : torch::CustomClassHolder {
+  const char* name = nullptr;
+  BackwardFunction backward;
+  size_t inputs = 0;
+  std::vector<size_t> given;  // those of the inputs that are defined: autograd sees no others
+};
+
+constexpr const char* kHolder = "backward";
+constexpr size_t kOtherArguments = 2;  // of apply, which have no gradient: run, holder
+
+struct Derivative : torch::autograd::Function<Derivative> {
+  static at::Tensor forward(AutogradContext* context, at::TensorList, const std::function<Forward()>* run,
+                            const c10::intrusive_ptr<Holder>& holder) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    Forward result = (*run)();
+    context->save_for_backward(std::move(result.saved));
+    context->saved_data[kHolder] = c10::IValue::make_capsule(holder);
+    return result.output;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto capsule = context->saved_data[kHolder].toCapsule();
+    const auto& holder = static_cast<const Holder&>(*capsule);
+    if (c10::GradMode::is_enabled()) {
+      throw ConfigError(loader::cat("operator ", holder.name, " has a first derivative only, and it was asked for the ",
+                                    "derivative of that; call backward without create_graph"));
+    }
+    Backward call{context->get_saved_variables(), std::move(grads[0]), std::vector<bool>(holder.inputs)};
+    for (size_t i = 0; i < holder.given.size(); ++i) call.needed[holder.given[i]] = context->needs_input_grad(i);
+    const Tensors found = holder.backward(call);
+    Tensors result;
+    for (const size_t input : holder.given) result.push_back(found.at(input));
+    result.resize(result.size() + kOtherArguments);
+    return result;
+  }
+};
+
+}  // namespace
+
+bool needs_derivative(const Tensors& inputs) {
+  return c10::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& x) {
+           return x.defined() && x.requires_grad();
+         });
+}
+
+at::Tensor differentiable(const char* name, const Tensors& inputs, const std::function<Forward()>& forward,
+                          BackwardFunction backward) {
+  if (!needs_derivative(inputs)) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return forward().output;
+  }
+  const auto holder = c10::make_intrusive<Holder>();
+  holder->name = name;
+  holder->backward = std::move(backward);
+  holder->inputs = inputs.size();
+  Tensors given;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) continue;
+    given.push_back(inputs[i]);
+    holder->given.push_back(i);
+  }
+  return Derivative::apply(at::TensorList(given), &forward, holder);
+}
+
+}  // namespace concord::ops

@@ -1,0 +1,45 @@
+// How an operator gets its derivative: it runs below autograd, says what to keep, and gives a function for the way
+// back. Operators include this and not libtorch's autograd headers, which cost more to compile than all of them
+// together.
+//
+//   at::Tensor rms_norm(x, weight) {
+//     return differentiable("rms_norm", {x, weight},
+//         [&] { auto [y, rstd] = forward(x, weight); return Forward{y, {x, weight, rstd}}; },
+//         [](const Backward& b) { auto [dx, dw] = backward(b.grad, b.saved...); return Tensors{dx, dw}; });
+//   }
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+namespace concord::ops {
+
+using Tensors = std::vector<at::Tensor>;
+
+// What the way forth leaves.
+struct Forward {
+  at::Tensor output;  // the one that has a derivative
+  Tensors saved;      // inputs, outputs or neither; undefined ones stay undefined
+};
+
+// What the way back is given.
+struct Backward {
+  Tensors saved;
+  at::Tensor grad;           // of the output; defined, on the output's device, in any strides
+  std::vector<bool> needed;  // for each input: whether somebody wants its gradient
+};
+
+using BackwardFunction = std::function<Tensors(const Backward&)>;
+
+// Whether autograd would record an operation on |inputs|. Undefined tensors count as constants.
+bool needs_derivative(const Tensors& inputs);
+
+// Runs |forward| below autograd and returns its output, with |backward| as the derivative where one of |inputs| needs
+// it. |backward| returns one gradient an input, undefined where there is none. Saved tensors that somebody writes to in
+// the meantime are noticed and refused by libtorch. A derivative of the derivative is refused, with |name|.
+at::Tensor differentiable(const char* name, const Tensors& inputs, const std::function<Forward()>& forward,
+                          BackwardFunction backward);
+
+}  // namespace concord::ops

@@ -1,0 +1,15 @@
+// Calling an operator of the library "concord" through libtorch's dispatcher, which picks the kernel by the tensors'
+// device: a vendor's where one is registered, else the reference. Only for the .cpp files of operators.
+#pragma once
+
+#include <torch/library.h>
+
+namespace concord::ops {
+
+// find<Tensor(const Tensor&)>("concord::swiglu"); keep it in a static, looking it up takes a lock.
+template <class Signature>
+auto find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+}  // namespace concord::ops

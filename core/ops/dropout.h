@@ -1,0 +1,18 @@
+// concord::dropout on the platform's counter-based random numbers: the same elements are dropped on every vendor, and a
+// replayed generator drops them again. The derivative draws the same numbers anew, so no mask is kept.
+#pragma once
+
+#include "platform/cpp/rng.hpp"
+
+namespace at {
+class Tensor;
+}
+
+namespace concord {
+
+// Element i, in row-major order, becomes 0 where the uniform fp32 number at the generator's position + i is below |p|,
+// else x / (1 - p). Advances |generator| by the number of elements; with p = 0 it draws nothing and returns x. Throws
+// ConfigError for a p that is not in [0, 1).
+at::Tensor dropout(const at::Tensor& x, double p, Generator& generator);
+
+}  // namespace concord

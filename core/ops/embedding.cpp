@@ -1,0 +1,160 @@
+#include "core/ops/embedding.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include "core/ops/check.h"
+#include "core/ops/cpu/embedding.h"
+#include "core/ops/derivative.h"
+#include "core/ops/dispatch.h"
+#include "core/ops/visit_type.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace ops {
+namespace {
+
+using at::Tensor;
+using loader::cat;
+
+constexpr const char* kName = "embedding";
+
+Tensor forward(const Tensor& weight, const Tensor& ids, int64_t first) {
+  static const auto op = find<Tensor(const Tensor&, const Tensor&, int64_t)>("concord::embedding");
+  return op.call(weight, ids, first);
+}
+
+// dweight[ids - first] += grad; |dweight| is in the type of sums.
+void backward(Tensor& dweight, const Tensor& grad, const Tensor& ids, int64_t first) {
+  static const auto op = find<void(Tensor&, const Tensor&, const Tensor&, int64_t)>("concord::embedding_backward_");
+  op.call(dweight, grad, ids, first);
+}
+
+// -------------------------------------------------------------------------------------------------------- reference
+
+struct Rows {
+  Rows(const Tensor& ids, int64_t first, int64_t rows) {
+    const Tensor row = ids.reshape({-1}) - first;
+    here = (row >= 0).logical_and(row < rows);
+    index = at::where(here, row, at::zeros({}, row.options()));
+  }
+  Tensor here;   // [tokens] bool
+  Tensor index;  // [tokens], 0 where it is not here
+};
+
+std::vector<int64_t> with_width(const Tensor& ids, int64_t width) {
+  auto sizes = ids.sizes().vec();
+  sizes.push_back(width);
+  return sizes;
+}
+
+Tensor reference(const Tensor& weight, const Tensor& ids, int64_t first) {
+  const Rows rows(ids, first, weight.size(0));
+  const Tensor found = weight.index_select(0, rows.index);
+  const Tensor y = at::where(rows.here.unsqueeze(-1), found, at::zeros({}, weight.options()));
+  return y.reshape(with_width(ids, weight.size(1)));
+}
+
+void reference_backward(Tensor& dweight, const Tensor& grad, const Tensor& ids, int64_t first) {
+  const Rows rows(ids, first, dweight.size(0));
+  const Tensor wide = grad.reshape({-1, grad.size(-1)}).to(dweight.scalar_type());
+  dweight.index_add_(0, rows.index, at::where(rows.here.unsqueeze(-1), wide, at::zeros({}, wide.options())));
+}
+
+// -------------------------------------------------------------------------------------------------------------- cpu
+
+Tensor cpu(const Tensor& weight, const Tensor& ids, int64_t first) {
+  if (!has_loops(weight.scalar_type())) return reference(weight, ids, first);
+  const Tensor table = weight.contiguous();
+  const Tensor dense = ids.contiguous();
+  const Tensor y = at::empty(with_width(ids, weight.size(1)), weight.options());
+  visit_type(kName, weight.scalar_type(), [&]<class T>(T) {
+    embedding_gather<T>({ids.numel(), weight.size(0), weight.size(1), first}, table.const_data_ptr<T>(),
+                        dense.const_data_ptr<int64_t>(), y.mutable_data_ptr<T>());
+  });
+  return y;
+}
+
+void cpu_backward(Tensor& dweight, const Tensor& grad, const Tensor& ids, int64_t first) {
+  const auto type = grad.scalar_type();
+  if (!has_loops(type) || dweight.scalar_type() != sum_type(type) || !dweight.is_contiguous()) {
+    return reference_backward(dweight, grad, ids, first);
+  }
+  const Tensor g = grad.contiguous();
+  const Tensor dense = ids.contiguous();
+  visit_type(kName, type, [&]<class T>(T) {
+    embedding_scatter<T>({ids.numel(), dweight.size(0), dweight.size(1), first}, g.const_data_ptr<T>(),
+                         dense.const_data_ptr<int64_t>(), dweight.mutable_data_ptr<Sum<T>>());
+  });
+}
+
+// ------------------------------------------------------------------------------------------------------- derivative
+
+Tensor autograd(const Tensor& weight, const Tensor& ids, int64_t first) {
+  const auto run = [&] { return Forward{forward(weight, ids, first), {ids}}; };
+  const auto sizes = weight.sizes().vec();
+  const auto options = weight.options();
+  return differentiable(kName, {weight}, run, [sizes, options, first](const Backward& b) {
+    const auto type = c10::typeMetaToScalarType(options.dtype());
+    Tensor dweight = at::zeros(sizes, options.dtype(sum_type(type)));
+    backward(dweight, b.grad, b.saved[0], first);
+    return Tensors{dweight.to(type)};
+  });
+}
+
+Tensor into_sink(const Tensor& weight, const Tensor& ids, int64_t first, const GradSink& sink) {
+  const auto run = [&] { return Forward{forward(weight, ids, first), {ids}}; };
+  return differentiable(kName, {weight}, run, [sink, first](const Backward& b) {
+    sink.add([grad = b.grad, ids = b.saved[0], first](Tensor& main) { backward(main, grad, ids, first); });
+    return Tensors{Tensor()};
+  });
+}
+
+TORCH_LIBRARY_FRAGMENT(concord, m) {
+  m.def("embedding(Tensor weight, Tensor ids, int first) -> Tensor");
+  m.def("embedding_backward_(Tensor(a!) dweight, Tensor grad, Tensor ids, int first) -> ()");
+}
+TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
+  m.impl("embedding", reference);
+  m.impl("embedding_backward_", reference_backward);
+}
+TORCH_LIBRARY_IMPL(concord, CPU, m) {
+  m.impl("embedding", cpu);
+  m.impl("embedding_backward_", cpu_backward);
+}
+TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("embedding", autograd); }
+
+// Only where looking at a value costs nothing: on a device it would wait for it.
+void check_values(const Tensor& ids, int64_t vocabulary) {
+  if (!ids.device().is_cpu()) return;
+  const Tensor dense = ids.contiguous();
+  const int64_t* id = dense.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < dense.numel(); ++i) {
+    if (id[i] >= 0 && id[i] < vocabulary) continue;
+    refuse(kName, cat("id ", i, " is ", id[i], "; ids are from 0 to ", vocabulary - 1));
+  }
+}
+
+}  // namespace
+}  // namespace ops
+
+at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids, const EmbeddingOptions& options,
+                     const GradSink* sink) {
+  using namespace ops;
+  check_floating(kName, "weight", weight);
+  if (weight.dim() != 2 || !ids.defined() || ids.scalar_type() != at::kLong || ids.device() != weight.device()) {
+    refuse(kName, cat("weight is ", text_of(weight), " and ids ", text_of(ids),
+                      "; they have to be [rows, n] and Long, on one device"));
+  }
+  const int64_t end = options.first + weight.size(0);
+  check_values(ids, options.vocabulary > 0 ? options.vocabulary : end);
+  if (sink == nullptr) return forward(weight, ids, options.first);
+  if (!sink->main.defined() || sink->main.sizes() != weight.sizes() || sink->main.device() != weight.device()) {
+    refuse(kName, cat("the main gradient is ", text_of(sink->main), " for a weight of ", text_of(weight)));
+  }
+  return into_sink(weight, ids, options.first, *sink);
+}
+
+}  // namespace concord

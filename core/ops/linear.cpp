@@ -1,0 +1,139 @@
+#include "core/ops/linear.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
+
+#include <optional>
+
+#include "core/ops/check.h"
+#include "core/ops/derivative.h"
+#include "core/ops/dispatch.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace ops {
+namespace {
+
+using at::Tensor;
+using loader::cat;
+using MaybeTensor = std::optional<Tensor>;
+
+Tensor rows(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+Tensor forward(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
+  static const auto op = find<Tensor(const Tensor&, const Tensor&, const MaybeTensor&)>("concord::linear");
+  return op.call(x, weight, bias);
+}
+
+Tensor input_grad(const Tensor& grad, const Tensor& weight) {
+  static const auto op = find<Tensor(const Tensor&, const Tensor&)>("concord::linear_input_grad");
+  return op.call(grad, weight);
+}
+
+Tensor weight_grad(const Tensor& grad, const Tensor& x) {
+  static const auto op = find<Tensor(const Tensor&, const Tensor&)>("concord::linear_weight_grad");
+  return op.call(grad, x);
+}
+
+void add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
+  static const auto op = find<void(Tensor&, const Tensor&, const Tensor&)>("concord::linear_weight_grad_");
+  op.call(main, grad, x);
+}
+
+// The references are also what the host computes with: GEMMs of libtorch, which no loop of ours would beat.
+Tensor reference(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) { return at::linear(x, weight, bias); }
+
+Tensor reference_input_grad(const Tensor& grad, const Tensor& weight) { return at::matmul(grad, weight); }
+
+Tensor reference_weight_grad(const Tensor& grad, const Tensor& x) { return at::mm(rows(grad).t(), rows(x)); }
+
+// One GEMM that adds to what is there. Operands in 16 bits are widened, so that nothing is rounded on the way.
+void reference_add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
+  const auto type = main.scalar_type();
+  main.addmm_(rows(grad).t().to(type), rows(x).to(type));
+}
+
+// The gradient of the bias, or nothing.
+Tensor bias_grad(const Backward& b) { return b.needed[2] ? rows(b.grad).sum(0) : Tensor(); }
+
+Tensor autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
+  const auto run = [&] { return Forward{forward(x, weight, bias), {x, weight}}; };
+  return differentiable("linear", {x, weight, bias.value_or(Tensor())}, run, [](const Backward& b) {
+    return Tensors{b.needed[0] ? input_grad(b.grad, b.saved[1]) : Tensor(),
+                   b.needed[1] ? weight_grad(b.grad, b.saved[0]) : Tensor(), bias_grad(b)};
+  });
+}
+
+// The input's half first: with deferred weight halves it is all that backward does.
+Tensor into_sink(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, const GradSink& sink) {
+  const auto run = [&] { return Forward{forward(x, weight, bias), {x, weight}}; };
+  return differentiable("linear", {x, weight, bias.value_or(Tensor())}, run, [sink](const Backward& b) {
+    Tensors result{b.needed[0] ? input_grad(b.grad, b.saved[1]) : Tensor(), Tensor(), bias_grad(b)};
+    if (b.needed[1]) add_linear_weight_grad(sink, b.grad, b.saved[0]);
+    return result;
+  });
+}
+
+TORCH_LIBRARY_FRAGMENT(concord, m) {
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
+  m.def("linear_input_grad(Tensor grad, Tensor weight) -> Tensor");
+  m.def("linear_weight_grad(Tensor grad, Tensor x) -> Tensor");
+  m.def("linear_weight_grad_(Tensor(a!) main, Tensor grad, Tensor x) -> ()");
+}
+TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
+  m.impl("linear", reference);
+  m.impl("linear_input_grad", reference_input_grad);
+  m.impl("linear_weight_grad", reference_weight_grad);
+  m.impl("linear_weight_grad_", reference_add_weight_grad);
+}
+TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("linear", autograd); }
+
+void check_main(const Tensor& main, int64_t out, int64_t in, at::Device device) {
+  const bool fits = main.defined() && main.dim() == 2 && main.size(0) == out && main.size(1) == in &&
+                    (main.scalar_type() == at::kFloat || main.scalar_type() == at::kDouble) && main.device() == device;
+  if (fits) return;
+  refuse("linear", cat("the main gradient is ", text_of(main), "; for this weight it has to be Float or Double [", out,
+                       ", ", in, "] on ", device.str()));
+}
+
+}  // namespace
+}  // namespace ops
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const GradSink* sink) {
+  using namespace ops;
+  check_floating("linear", "x", x);
+  check_like("linear", "weight", weight, x);
+  if (bias.defined()) check_like("linear", "bias", bias, x);
+  const bool fits = x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
+                    (!bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.size(0)));
+  if (!fits) {
+    refuse("linear", cat("x is ", text_of(x), ", weight ", text_of(weight), ", bias ", text_of(bias),
+                         "; they have to be [..., in], [out, in] and [out]"));
+  }
+  const std::optional<at::Tensor> shift = bias.defined() ? std::optional(bias) : std::nullopt;
+  if (sink == nullptr) return forward(x, weight, shift);
+  check_main(sink->main, weight.size(0), weight.size(1), weight.device());
+  return into_sink(x, weight, shift, *sink);
+}
+
+at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& weight) {
+  const at::NoGradGuard no_grad;
+  return ops::input_grad(grad, weight);
+}
+
+void add_linear_weight_grad(const at::Tensor& main, const at::Tensor& grad, const at::Tensor& x) {
+  const at::NoGradGuard no_grad;
+  ops::check_main(main, grad.size(-1), x.size(-1), x.device());
+  at::Tensor to = main;
+  ops::add_weight_grad(to, grad, x);
+}
+
+void add_linear_weight_grad(const GradSink& sink, const at::Tensor& grad, const at::Tensor& x) {
+  // Without their history, which would live as long as the addition waits.
+  sink.add([grad = grad.detach(), x = x.detach()](at::Tensor& main) { add_linear_weight_grad(main, grad, x); });
+}
+
+}  // namespace concord

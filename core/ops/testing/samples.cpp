@@ -1,0 +1,40 @@
+#include "core/ops/testing/samples.h"
+
+#include <ATen/ops/empty.h>
+
+namespace concord::ops::testing {
+
+int64_t Draw::between(int64_t least, int64_t most) {
+  return std::uniform_int_distribution<int64_t>(least, most)(engine_);
+}
+
+int64_t Draw::size() {
+  constexpr int64_t kSizes[] = {1, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63};
+  return kSizes[between(0, std::size(kSizes) - 1)];
+}
+
+at::Tensor Draw::normal(std::vector<int64_t> sizes, c10::ScalarType type, double deviation) {
+  const at::Tensor result = at::empty(sizes, at::kDouble);
+  std::normal_distribution<double> distribution(0, deviation);
+  double* data = result.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < result.numel(); ++i) data[i] = distribution(engine_);
+  return result.to(type);
+}
+
+at::Tensor Draw::integers(std::vector<int64_t> sizes, int64_t least, int64_t most) {
+  const at::Tensor result = at::empty(sizes, at::kLong);
+  int64_t* data = result.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < result.numel(); ++i) data[i] = between(least, most);
+  return result;
+}
+
+std::map<std::string, SampleMaker>& samples() {
+  static std::map<std::string, SampleMaker> all;
+  return all;
+}
+
+double largest(const at::Tensor& tensor) {
+  return tensor.numel() == 0 ? 0 : tensor.detach().to(at::kCPU, at::kDouble).abs().max().item<double>();
+}
+
+}  // namespace concord::ops::testing
