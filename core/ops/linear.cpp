@@ -124,6 +124,11 @@ at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& weight) {
   return ops::input_grad(grad, weight);
 }
 
+at::Tensor linear_weight_grad(const at::Tensor& grad, const at::Tensor& x) {
+  const at::NoGradGuard no_grad;
+  return ops::weight_grad(grad, x);
+}
+
 void add_linear_weight_grad(const at::Tensor& main, const at::Tensor& grad, const at::Tensor& x) {
   const at::NoGradGuard no_grad;
   ops::check_main(main, grad.size(-1), x.size(-1), x.device());

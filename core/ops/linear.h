@@ -16,6 +16,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 
 // The halves by themselves, for layers that put communication between them.
 at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& weight);
+at::Tensor linear_weight_grad(const at::Tensor& grad, const at::Tensor& x);
 // main += grad^T x, over all rows.
 void add_linear_weight_grad(const at::Tensor& main, const at::Tensor& grad, const at::Tensor& x);
 // The same where |sink| wants it: now or later, and then sink.added.

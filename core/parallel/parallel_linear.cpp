@@ -1,0 +1,138 @@
+#include "core/parallel/parallel_linear.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/config_error.h"
+#include "core/ops/derivative.h"
+#include "core/ops/linear.h"
+#include "core/parallel/moves.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using at::Tensor;
+using loader::cat;
+using ops::Backward;
+using ops::Forward;
+using ops::Tensors;
+
+void check(const Tensor& x, const Tensor& weight, const ProcessGroup& group, const ParallelLinearOptions& options) {
+  const auto refuse = [&](const std::string& why) {
+    throw ConfigError(
+        cat("layer ", options.name, " over the ", group.size(), " ranks of group ", group.name(), ": ", why));
+  };
+  if (x.dim() < 2 || weight.dim() != 2) {
+    refuse(cat("x has ", x.dim(), " dims and its weight ", weight.dim(),
+               "; they have to be [tokens, ..., in] and [out, in]"));
+  }
+  if (x.size(-1) != weight.size(1)) {
+    refuse(cat("x has ", x.size(-1), " features here, and the rank's weight is [", weight.size(0), ", ", weight.size(1),
+               "]; the last sizes have to be equal"));
+  }
+  if (options.pieces < 1) refuse(cat("pieces is ", options.pieces, "; it has to be at least 1"));
+}
+
+std::optional<GradSink> copy_of(const GradSink* sink) { return sink == nullptr ? std::nullopt : std::optional(*sink); }
+
+// The weight's half: into the sink, or as a gradient for autograd.
+Tensor weight_half(const std::optional<GradSink>& sink, const Tensor& grad, const Tensor& x) {
+  if (!sink) return linear_weight_grad(grad, x);
+  add_linear_weight_grad(*sink, grad, x);
+  return {};
+}
+
+Tensor bias_half(const Tensor& grad) { return grad.flatten(0, -2).sum(0); }
+
+// ------------------------------------------------------------------------------------------------------------ column
+
+Tensors column_backward(const Backward& b, ProcessGroup& group, bool sequence_parallel,
+                        const std::optional<GradSink>& sink) {
+  const Tensor &x = b.saved[0], &weight = b.saved[1];
+  std::optional<Moving> gathered;
+  if (sequence_parallel && b.needed[1]) gathered = gather(x, group, 0);  // beside the input's half
+  std::optional<Moving> summed;
+  if (b.needed[0]) {
+    const Tensor partial = linear_input_grad(b.grad, weight);
+    summed = sequence_parallel ? reduce_scatter(partial, group, 0) : sum_in_place(partial, group);
+  }
+  Tensors result(3);
+  if (b.needed[1]) result[1] = weight_half(sink, b.grad, gathered ? gathered->take() : x);  // beside the sum
+  if (b.needed[2]) result[2] = bias_half(b.grad);
+  if (summed) result[0] = summed->take();
+  return result;
+}
+
+// --------------------------------------------------------------------------------------------------------------- row
+
+Moving combined(const Tensor& partial, ProcessGroup& group, bool sequence_parallel) {
+  return sequence_parallel ? reduce_scatter(partial, group, 0) : sum_in_place(partial, group);
+}
+
+// Tokens in |pieces| parts such that the parts of the result, put behind each other, are the rank's result: under
+// sequence parallelism a part has some tokens of every rank's share.
+std::vector<Tensor> pieces_of(const Tensor& x, int64_t pieces, int64_t shares) {
+  const Tensor split = x.unflatten(0, {shares, pieces, x.size(0) / (shares * pieces)});
+  std::vector<Tensor> parts;
+  for (int64_t i = 0; i < pieces; ++i) parts.push_back(split.select(1, i).flatten(0, 1));
+  return parts;
+}
+
+Tensor row_forward(const Tensor& x, const Tensor& weight, ProcessGroup& group, const ParallelLinearOptions& options) {
+  const int64_t shares = options.sequence_parallel ? group.size() : 1;
+  if (options.sequence_parallel) divide(x.size(0), group, cat("the tokens of layer ", options.name).c_str());
+  const bool whole = options.pieces == 1 || group.size() == 1 || x.size(0) % (shares * options.pieces) != 0;
+  if (whole) return combined(concord::linear(x, weight), group, options.sequence_parallel).take();
+  std::vector<Moving> sums;
+  for (const Tensor& piece : pieces_of(x, options.pieces, shares)) {
+    sums.push_back(combined(concord::linear(piece, weight), group, options.sequence_parallel));
+  }
+  std::vector<Tensor> parts;
+  for (Moving& sum : sums) parts.push_back(sum.take());
+  return at::cat(parts);
+}
+
+Tensors row_backward(const Backward& b, ProcessGroup& group, bool sequence_parallel,
+                     const std::optional<GradSink>& sink) {
+  const Tensor grad = sequence_parallel ? gather(b.grad, group, 0).take() : b.grad;
+  Tensors result(2);
+  if (b.needed[0]) result[0] = linear_input_grad(grad, b.saved[1]);
+  if (b.needed[1]) result[1] = weight_half(sink, grad, b.saved[0]);
+  return result;
+}
+
+}  // namespace
+
+Tensor column_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, ProcessGroup& group,
+                              const ParallelLinearOptions& options, const GradSink* sink) {
+  check(x, weight, group, options);
+  if (group.size() == 1) return concord::linear(x, weight, bias, sink);
+  const bool sequence_parallel = options.sequence_parallel;
+  const auto run = [&] {
+    return Forward{linear(sequence_parallel ? gather(x, group, 0).take() : x, weight, bias), {x, weight}};
+  };
+  return ops::differentiable("column_parallel_linear", {x, weight, bias}, run,
+                             [&group, sequence_parallel, kept = copy_of(sink)](const Backward& b) {
+                               return column_backward(b, group, sequence_parallel, kept);
+                             });
+}
+
+Tensor row_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, ProcessGroup& group,
+                           const ParallelLinearOptions& options, const GradSink* sink) {
+  check(x, weight, group, options);
+  if (group.size() == 1) return concord::linear(x, weight, bias, sink);
+  const bool sequence_parallel = options.sequence_parallel;
+  const auto run = [&] { return Forward{row_forward(x, weight, group, options), {x, weight}}; };
+  const Tensor y = ops::differentiable("row_parallel_linear", {x, weight}, run,
+                                       [&group, sequence_parallel, kept = copy_of(sink)](const Backward& b) {
+                                         return row_backward(b, group, sequence_parallel, kept);
+                                       });
+  return bias.defined() ? y.add(bias) : y;
+}
+
+}  // namespace concord

@@ -1,0 +1,40 @@
+// Linear layers cut over a tensor-parallel group, with their communication beside their GEMMs.
+//
+//   column  weight [out / n, in], a part of the outputs: x is whole, or split along its tokens (sequence parallelism), y
+//           is split along its last dim
+//   row     weight [out, in / n], a part of the inputs: x is split along its last dim, y is whole, or split along its
+//           tokens; the bias [out] is added after the sum
+//
+// Tokens are dim 0. Under sequence parallelism column keeps its own tokens only and gathers the others again in
+// backward, while the input's gradient is computed; that gradient's sum runs beside the weight's half. Gradients of
+// biases and norms of a layer that sees its own tokens only are partial over the group: reducing them is for whoever
+// finalises gradients.
+// Sinks and the weight's half: core/ops/linear.h. Errors: ConfigError with the layer's name, the sizes and the degree.
+// |group| has to live until backward is done.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/mesh/process_group.h"
+#include "core/ops/grad_sink.h"
+
+namespace concord {
+
+struct ParallelLinearOptions {
+  std::string name = "linear";     // for errors
+  bool sequence_parallel = false;  // the side that is not cut by features is split along tokens
+  // row: its tokens are computed in so many pieces, the sum of one beside the GEMM of the next. A result does not depend
+  // on it. Tokens that do not divide by it, or by it times the group, are computed in one piece.
+  int64_t pieces = 1;
+};
+
+at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                                  ProcessGroup& group, const ParallelLinearOptions& options = {},
+                                  const GradSink* sink = nullptr);
+
+at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                               ProcessGroup& group, const ParallelLinearOptions& options = {},
+                               const GradSink* sink = nullptr);
+
+}  // namespace concord

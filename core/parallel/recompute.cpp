@@ -1,0 +1,84 @@
+#include "core/parallel/recompute.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace concord {
+namespace {
+
+using torch::autograd::variable_list;
+
+// What backward needs beside the inputs. Owned by the node of the graph.
+struct Segment : torch::CustomClassHolder {
+  TensorFunction function;
+  RngTracker* rng = nullptr;
+  std::vector<RngState> before;  // the numbers that the first run drew from here on
+  std::string stream;            // and the stream that was current
+};
+
+variable_list detached(const variable_list& inputs) {
+  variable_list copies;
+  for (const at::Tensor& input : inputs) {
+    copies.push_back(input.detach().requires_grad_(input.requires_grad()));
+  }
+  return copies;
+}
+
+// The gradients of |outputs| that there are, carried back through the second run's graph. Parameters get theirs on the
+// way.
+void carry_back(const variable_list& outputs, const variable_list& gradients) {
+  variable_list roots;
+  variable_list root_gradients;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
+    roots.push_back(outputs[i]);
+    root_gradients.push_back(gradients[i]);
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
+}
+
+class Recomputed : public torch::autograd::Function<Recomputed> {
+ public:
+  // |anchor| needs a gradient, so that there is a node also where only parameters do.
+  static variable_list forward(torch::autograd::AutogradContext* context, const c10::intrusive_ptr<Segment>& segment,
+                               const at::Tensor& /*anchor*/, at::TensorList inputs) {
+    context->set_materialize_grads(false);
+    context->save_for_backward(inputs.vec());
+    context->saved_data["segment"] = c10::IValue::make_capsule(segment);
+    return segment->function(inputs.vec());
+  }
+
+  static variable_list backward(torch::autograd::AutogradContext* context, variable_list gradients) {
+    const auto segment = c10::static_intrusive_pointer_cast<Segment>(context->saved_data["segment"].toCapsule());
+    const variable_list inputs = detached(context->get_saved_variables());
+    {
+      const at::AutoGradMode with_gradients(true);
+      variable_list outputs;
+      {
+        const auto stream = segment->rng->fork(segment->stream);
+        const auto replay = segment->rng->replay(segment->before);
+        outputs = segment->function(inputs);
+      }
+      carry_back(outputs, gradients);
+    }
+    variable_list results{{}, {}};  // of the segment and the anchor
+    for (const at::Tensor& input : inputs) results.push_back(input.grad());
+    return results;
+  }
+};
+
+}  // namespace
+
+std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng) {
+  if (!at::GradMode::is_enabled()) return function(inputs);
+  auto segment = c10::make_intrusive<Segment>();
+  segment->function = std::move(function);
+  segment->rng = &rng;
+  segment->before = rng.save();
+  segment->stream = rng.current_name();
+  const at::Tensor anchor = at::empty({0}).requires_grad_(true);
+  return Recomputed::apply(segment, anchor, at::TensorList(inputs));
+}
+
+}  // namespace concord

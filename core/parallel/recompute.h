@@ -1,0 +1,55 @@
+// Recomputation: what a part of the model computes is not kept for the backward pass but computed again there.
+//
+//   const at::Tensor y = recompute([&](const std::vector<at::Tensor>& x) { return std::vector{layer(x[0])}; }, {x}, rng)[0];
+//
+// Only the inputs stay in memory. The second run draws the same random numbers (RngTracker::replay), so its gradients
+// are bit for bit those of a run without recomputation. libtorch's own generators are not replayed: code that is
+// recomputed draws from the tracker. Without gradients it is just the call. Threads: those of |function|; backward runs
+// it on the thread of autograd.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/mesh/rng_tracker.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace concord {
+
+using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+// |function| uses no tensor that needs a gradient but its arguments and parameters (leaves); it must live, with what it
+// refers to, until backward. |rng| as well. Inputs that need no gradient may be among them.
+std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng);
+
+// Which layers of a model chunk are recomputed together. Names and meaning are Megatron's and ROLL's.
+struct RecomputeArgs {
+  std::string granularity = "";           // recompute_granularity: empty, "full" or "selective"
+  std::string method = "uniform";         // recompute_method, of "full": "uniform" or "block"
+  int64_t num_layers = 1;                 // recompute_num_layers: of a unit (uniform), or how many at all (block)
+  std::vector<std::string> modules = {};  // recompute_modules, of "selective": see known_recompute_modules
+};
+
+// A run of layers [begin, end) of a chunk. Recomputed as one unit, or not at all.
+struct LayerRun {
+  int64_t begin;
+  int64_t end;
+  bool recomputed;
+  bool operator==(const LayerRun&) const = default;
+};
+
+// uniform: the chunk's layers in units of num_layers, the last of them shorter, each keeps its input only. block: the
+// first num_layers layers, each a unit; the others keep everything. Selective or nothing: one run that keeps what its
+// modules keep. Throws ConfigError, with what is allowed, for names and numbers that cannot be meant.
+std::vector<LayerRun> recompute_plan(const RecomputeArgs& args, int64_t layers);
+
+// Whether |module| is recomputed by itself: under "selective", where args.modules names it.
+bool recomputes_module(const RecomputeArgs& args, const std::string& module);
+const std::vector<std::string>& known_recompute_modules();
+
+}  // namespace concord

@@ -1,0 +1,60 @@
+#include <algorithm>
+
+#include "core/config_error.h"
+#include "core/parallel/recompute.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+
+void check(const RecomputeArgs& args, int64_t layers) {
+  const auto& known = known_recompute_modules();
+  if (args.granularity != "" && args.granularity != "full" && args.granularity != "selective") {
+    throw ConfigError(cat("recompute_granularity is '", args.granularity, "'; it can be full, selective or empty"));
+  }
+  if (args.granularity == "full" && args.method != "uniform" && args.method != "block") {
+    throw ConfigError(cat("recompute_method is '", args.method, "'; it can be uniform or block"));
+  }
+  if (args.granularity == "full" && args.num_layers < 1) {
+    throw ConfigError(cat("recompute_num_layers is ", args.num_layers, "; it has to be at least 1 (a chunk has ",
+                          layers, " layers)"));
+  }
+  for (const std::string& module : args.modules) {
+    if (std::find(known.begin(), known.end(), module) == known.end()) {
+      throw ConfigError(cat("recompute_modules names '", module, "'; known are ", loader::join(known, ", ")));
+    }
+  }
+}
+
+}  // namespace
+
+const std::vector<std::string>& known_recompute_modules() {
+  static const std::vector<std::string> names{"core_attn", "mlp", "layernorm"};
+  return names;
+}
+
+bool recomputes_module(const RecomputeArgs& args, const std::string& module) {
+  return args.granularity == "selective" &&
+         std::find(args.modules.begin(), args.modules.end(), module) != args.modules.end();
+}
+
+std::vector<LayerRun> recompute_plan(const RecomputeArgs& args, int64_t layers) {
+  check(args, layers);
+  std::vector<LayerRun> runs;
+  if (args.granularity != "full") {
+    if (layers > 0) runs.push_back({0, layers, false});
+    return runs;
+  }
+  const bool block = args.method == "block";
+  const int64_t unit = block ? 1 : args.num_layers;
+  const int64_t recomputed = block ? std::min(args.num_layers, layers) : layers;
+  for (int64_t begin = 0; begin < recomputed; begin += unit) {
+    runs.push_back({begin, std::min(begin + unit, recomputed), true});
+  }
+  if (recomputed < layers) runs.push_back({recomputed, layers, false});
+  return runs;
+}
+
+}  // namespace concord

@@ -1,0 +1,218 @@
+#include "core/parallel/recompute.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <gmock/gmock.h>
+
+#include "core/config_error.h"
+#include "core/torch/device.h"
+#include "platform/cpp/concord.hpp"
+
+namespace concord {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 32;
+constexpr int64_t kRows = 64;
+constexpr int kLayers = 6;
+constexpr RngSeeds kSeeds{11, 12, 13};
+
+at::Tensor numbers(std::vector<int64_t> shape, int64_t seed) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return at::arange(count, at::kFloat)
+      .mul_(static_cast<double>(seed * 37 + 11))
+      .remainder_(101)
+      .sub_(50)
+      .div_(300)
+      .view(shape);
+}
+
+// Layers with dropout on the tracker's streams: even ones draw from "default", odd ones from a fork.
+class Network {
+ public:
+  Network() {
+    for (int i = 0; i < kLayers; ++i) weights_.push_back(numbers({kWidth, kWidth}, i + 1).requires_grad_(true));
+  }
+
+  at::Tensor layer(int i, const at::Tensor& x) {
+    const at::Tensor hidden = at::matmul(x, weights_[static_cast<size_t>(i)]).tanh();
+    if (i % 2 == 0) return hidden.mul(mask_of(hidden));
+    const auto fork = rng.fork(kModelParallelRng);
+    return hidden.mul(mask_of(hidden));
+  }
+
+  at::Tensor run(const at::Tensor& x, const std::vector<LayerRun>& plan) {
+    at::Tensor y = x;
+    for (const LayerRun& unit : plan) {
+      const auto layers = [this, unit](const std::vector<at::Tensor>& in) {
+        at::Tensor out = in[0];
+        for (int64_t i = unit.begin; i < unit.end; ++i) out = layer(static_cast<int>(i), out);
+        return std::vector<at::Tensor>{out};
+      };
+      y = unit.recomputed ? recompute(layers, {y}, rng)[0] : layers({y})[0];
+    }
+    return y;
+  }
+
+  std::vector<at::Tensor>& weights() { return weights_; }
+  RngTracker rng{kSeeds};
+
+ private:
+  at::Tensor mask_of(const at::Tensor& hidden) {
+    const at::Tensor mask = at::empty_like(hidden);
+    const Device device(current_platform(), 0);
+    rng.current().uniform(torch_stream(device), mask.data_ptr(), mask.numel(), DType::kF32);
+    return mask.gt_(0.25);
+  }
+  std::vector<at::Tensor> weights_;
+};
+
+struct Gradients {
+  at::Tensor output;
+  at::Tensor input;
+  std::vector<at::Tensor> weights;
+  std::vector<RngState> after;
+};
+
+Gradients gradients_with(const std::vector<LayerRun>& plan) {
+  Network network;
+  const at::Tensor x = numbers({kRows, kWidth}, 99).requires_grad_(true);
+  const at::Tensor y = network.run(x, plan);
+  y.square().sum().backward();
+  Gradients result{y.detach(), x.grad(), {}, network.rng.save()};
+  for (const at::Tensor& weight : network.weights()) result.weights.push_back(weight.grad());
+  return result;
+}
+
+void expect_same_bits(const Gradients& a, const Gradients& b) {
+  EXPECT_TRUE(a.output.equal(b.output));
+  EXPECT_TRUE(a.input.equal(b.input));
+  for (size_t i = 0; i < a.weights.size(); ++i) EXPECT_TRUE(a.weights[i].equal(b.weights[i])) << "of layer " << i;
+  EXPECT_EQ(a.after, b.after);
+}
+
+TEST(Recompute, GradientsAndRandomStatesAreBitForBitThoseWithoutIt) {
+  const Gradients plain = gradients_with(recompute_plan({}, kLayers));
+  EXPECT_GT(plain.input.abs().max().item<float>(), 0.0F);
+  for (const int64_t unit : {1, 2, 4, 6}) {
+    SCOPED_TRACE(unit);
+    expect_same_bits(gradients_with(recompute_plan({.granularity = "full", .num_layers = unit}, kLayers)), plain);
+  }
+  const RecomputeArgs block{.granularity = "full", .method = "block", .num_layers = 3};
+  expect_same_bits(gradients_with(recompute_plan(block, kLayers)), plain);
+}
+
+TEST(Recompute, ReachesParametersAlsoWhereTheInputNeedsNoGradient) {
+  Network network;
+  const at::Tensor y = network.run(numbers({kRows, kWidth}, 99), {{0, kLayers, true}});
+  y.sum().backward();
+  for (const at::Tensor& weight : network.weights()) EXPECT_TRUE(weight.grad().defined());
+}
+
+TEST(Recompute, NestsWithTheSameBits) {
+  const Gradients plain = gradients_with({{0, kLayers, false}});
+  Network network;
+  const at::Tensor x = numbers({kRows, kWidth}, 99).requires_grad_(true);
+  const auto outer = [&](const std::vector<at::Tensor>& in) {
+    return std::vector<at::Tensor>{network.run(in[0], recompute_plan({.granularity = "full"}, kLayers))};
+  };
+  recompute(outer, {x}, network.rng)[0].square().sum().backward();
+  EXPECT_TRUE(x.grad().equal(plain.input));
+}
+
+TEST(Recompute, OutputsThatNobodyUsesAndInputsWithoutGradientsAreFine) {
+  RngTracker rng(kSeeds);
+  const at::Tensor x = numbers({4}, 1).requires_grad_(true);
+  const at::Tensor constant = numbers({4}, 2);
+  const auto two = [](const std::vector<at::Tensor>& in) {
+    return std::vector<at::Tensor>{in[0].mul(in[1]), in[0].exp()};
+  };
+  recompute(two, {x, constant}, rng)[0].sum().backward();
+  EXPECT_TRUE(x.grad().equal(constant));
+}
+
+TEST(Recompute, WithoutGradientsTheFunctionRunsOnceAndNothingIsKept) {
+  RngTracker rng(kSeeds);
+  int runs = 0;
+  const at::NoGradGuard no_grad;
+  const auto counted = [&](const std::vector<at::Tensor>& in) {
+    ++runs;
+    return in;
+  };
+  EXPECT_FALSE(recompute(counted, {numbers({4}, 1)}, rng)[0].requires_grad());
+  EXPECT_EQ(runs, 1);
+}
+
+// Bytes that libtorch holds on this thread, and the most it has held.
+class Meter : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    held += bytes;
+    most = std::max(most, held);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t held = 0;
+  int64_t most = 0;
+};
+
+int64_t kept_for_backward(const std::vector<LayerRun>& plan) {
+  Network network;
+  const at::Tensor x = numbers({kRows, kWidth}, 99);
+  auto meter = std::make_shared<Meter>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+  const at::Tensor y = network.run(x, plan);
+  return meter->held;
+}
+
+// Formula: one activation is kRows * kWidth floats. A plain layer keeps three of them (what tanh gave, the mask, the
+// product); a unit that is recomputed keeps its output only.
+TEST(Recompute, MemoryBetweenForwardAndBackwardFollowsTheFormula) {
+  constexpr int64_t kActivation = kRows * kWidth * 4;
+  EXPECT_EQ(kept_for_backward({{0, kLayers, false}}), 3 * kLayers * kActivation);
+  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .num_layers = 1}, kLayers)),
+            kLayers * kActivation);
+  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .num_layers = 2}, kLayers)),
+            kLayers / 2 * kActivation);
+  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .method = "block", .num_layers = 2}, kLayers)),
+            (2 + 3 * (kLayers - 2)) * kActivation);
+}
+
+TEST(RecomputePlan, IsMegatrons) {
+  EXPECT_THAT(recompute_plan({}, 5), ElementsAre(LayerRun{0, 5, false}));
+  EXPECT_THAT(recompute_plan({.granularity = "selective", .modules = {"core_attn"}}, 5),
+              ElementsAre(LayerRun{0, 5, false}));
+  EXPECT_THAT(recompute_plan({.granularity = "full", .num_layers = 2}, 5),
+              ElementsAre(LayerRun{0, 2, true}, LayerRun{2, 4, true}, LayerRun{4, 5, true}));
+  EXPECT_THAT(recompute_plan({.granularity = "full", .method = "block", .num_layers = 2}, 5),
+              ElementsAre(LayerRun{0, 1, true}, LayerRun{1, 2, true}, LayerRun{2, 5, false}));
+  EXPECT_THAT(recompute_plan({.granularity = "full", .method = "block", .num_layers = 9}, 1),
+              ElementsAre(LayerRun{0, 1, true}));
+  EXPECT_TRUE(recompute_plan({.granularity = "full"}, 0).empty());
+}
+
+std::string refusal(const RecomputeArgs& args) {
+  try {
+    recompute_plan(args, 4);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(RecomputePlan, NamesAndNumbersThatCannotBeMeantAreRefused) {
+  EXPECT_THAT(refusal({.granularity = "ful"}), HasSubstr("'ful'; it can be full, selective or empty"));
+  EXPECT_THAT(refusal({.granularity = "full", .method = "even"}), HasSubstr("'even'; it can be uniform or block"));
+  EXPECT_THAT(refusal({.granularity = "full", .num_layers = 0}), HasSubstr("recompute_num_layers is 0"));
+  EXPECT_THAT(refusal({.granularity = "selective", .modules = {"moe"}}), HasSubstr("'moe'; known are core_attn"));
+}
+
+}  // namespace
+}  // namespace concord

@@ -1,0 +1,37 @@
+// Numbers for tests of parallel layers: the same on every rank, whatever its device or layout.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace concord::tests {
+
+// Uniform in [-1, 1), a function of |seed| and the index, rounded to |type|.
+inline at::Tensor sample(std::vector<int64_t> shape, uint64_t seed, at::ScalarType type = at::kDouble) {
+  const at::Tensor wide = at::empty(shape, at::kDouble);
+  double* data = wide.mutable_data_ptr<double>();
+  uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+  for (int64_t i = 0; i < wide.numel(); ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's
+    data[i] = static_cast<double>(state >> 11) * 0x1p-52 - 1.0;
+  }
+  return wide.to(type);
+}
+
+// Half the distance of two numbers next to 1: the largest relative error of one rounding.
+inline double rounding_of(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble: return 0x1p-53;
+    case at::kFloat: return 0x1p-24;
+    case at::kBFloat16: return 0x1p-9;
+    default: return 1;
+  }
+}
+
+// Of the sums inside an operator: GEMMs in 16 bits add in fp32.
+inline double sum_rounding_of(at::ScalarType type) { return rounding_of(type == at::kBFloat16 ? at::kFloat : type); }
+
+}  // namespace concord::tests
