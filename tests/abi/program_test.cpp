@@ -7,9 +7,12 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "platform/abi/concord.h"
 #include "tests/abi/test_plugins.h"
 
 namespace {
+
+const std::string kAbi = std::to_string(CONCORD_ABI_MAJOR) + "." + std::to_string(CONCORD_ABI_MINOR);
 
 using namespace concord;
 using nlohmann::json;
@@ -73,12 +76,12 @@ TEST_F(Program, PlatformsShowsWhatWasFoundChosenAndRefused) {
 TEST_F(Program, PlatformsAsJsonIsOneDocumentWithTheSameContents) {
   for (const char* name : {"high", "low", "open_fails"}) folder_.link_plugin(name);
   const json document = run_json();
-  EXPECT_EQ(document.at("abi"), "1.0");
+  EXPECT_EQ(document.at("abi"), kAbi);
   EXPECT_EQ(document.at("chosen").at("name"), "high");
   EXPECT_THAT(document.at("chosen").at("why").get<std::string>(), HasSubstr("priority 50000"));
   const json high = plugin(document, "high");
   EXPECT_EQ(high.at("state"), "chosen");
-  EXPECT_EQ(high.at("abi"), "1.0");
+  EXPECT_EQ(high.at("abi"), kAbi);
   EXPECT_EQ(high.at("version"), "0.1 (sample)");
   EXPECT_EQ(high.at("priority"), 50000);
   EXPECT_EQ(high.at("devices").size(), 2u);

@@ -9,10 +9,13 @@
 #include <fstream>
 #include <string>
 
+#include "platform/abi/concord.h"
 #include "tests/conformance/json.h"
 
 namespace concord::conformance {
 namespace {
+
+const std::string kAbi = std::to_string(CONCORD_ABI_MAJOR) + "." + std::to_string(CONCORD_ABI_MINOR);
 
 struct Ran {
   int exit_code;
@@ -45,7 +48,7 @@ TEST(ConformProgram, ReportsAConformantPluginAsJson) {
   EXPECT_EQ(ran.exit_code, 0) << ran.output;
   const Json report = Json::parse(ran.output);
   EXPECT_EQ(report["plugin"]["name"].text(), "cpu");
-  EXPECT_EQ(report["abi_version"].text(), "1.0");
+  EXPECT_EQ(report["abi_version"].text(), kAbi);
   EXPECT_EQ(report["device"].text(), "cpu");
   EXPECT_EQ(report["world"].number(), 2);
   EXPECT_EQ(report["verdict"].text(), "conformant");
