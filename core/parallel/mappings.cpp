@@ -1,7 +1,6 @@
 #include "core/parallel/mappings.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
+#include "core/ops/derivative.h"
 #include "core/parallel/moves.h"
 
 namespace concord {
@@ -19,8 +18,8 @@ struct Mapping {
 
 at::Tensor moved(const at::Tensor& x, Move move, ProcessGroup& group, int64_t dim, int64_t joined_dim) {
   switch (move) {
-    case Move::none: return x.view_as(x);  // autograd wants an output of its own
-    case Move::sum: return sum_in_place(x.clone(), group).take();
+    case Move::none: return x;  // autograd makes a view of an input that comes out again
+    case Move::sum: return sum_in_place(x.clone(at::MemoryFormat::Contiguous), group).take();
     case Move::gather: return gather(x, group, dim).take();
     case Move::reduce_scatter: return reduce_scatter(x, group, dim).take();
     case Move::own_part: return own_part(x, group, dim).contiguous();
@@ -29,31 +28,18 @@ at::Tensor moved(const at::Tensor& x, Move move, ProcessGroup& group, int64_t di
   return {};
 }
 
-class Mapped : public torch::autograd::Function<Mapped> {
- public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, ProcessGroup* group,
-                            Mapping mapping) {
-    // Groups live as long as the job's context, which outlives every graph.
-    context->saved_data["group"] = reinterpret_cast<int64_t>(group);
-    context->saved_data["backward"] = static_cast<int64_t>(mapping.backward);
-    context->saved_data["dim"] = mapping.dim;
-    context->saved_data["joined_dim"] = mapping.joined_dim;
-    return moved(x, mapping.forward, *group, mapping.dim, mapping.joined_dim);
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    auto* group = reinterpret_cast<ProcessGroup*>(context->saved_data["group"].toInt());
-    const auto move = static_cast<Move>(context->saved_data["backward"].toInt());
-    // An exchange goes back by exchanging its two dims.
-    const int64_t dim = context->saved_data[move == Move::exchange ? "joined_dim" : "dim"].toInt();
-    const int64_t joined_dim = context->saved_data[move == Move::exchange ? "dim" : "joined_dim"].toInt();
-    return {moved(gradients[0], move, *group, dim, joined_dim), {}, {}};
-  }
-};
-
 at::Tensor map(const at::Tensor& x, ProcessGroup& group, const Mapping& mapping) {
-  return group.size() == 1 ? x : Mapped::apply(x, &group, mapping);
+  if (group.size() == 1) return x;
+  const auto forth = [&] {
+    return ops::Forward{moved(x, mapping.forward, group, mapping.dim, mapping.joined_dim), {}};
+  };
+  // Groups live as long as the job's context, which outlives every graph. An exchange goes back by exchanging its dims.
+  return ops::differentiable(
+      "a mapping of a parallel region", {x}, forth, [&group, mapping](const ops::Backward& back) {
+        const bool turned = mapping.backward == Move::exchange;
+        return ops::Tensors{moved(back.grad, mapping.backward, group, turned ? mapping.joined_dim : mapping.dim,
+                                  turned ? mapping.dim : mapping.joined_dim)};
+      });
 }
 
 }  // namespace
