@@ -16,7 +16,7 @@ void Streams::destroy(concord_stream stream) {
   const std::shared_ptr<Queue> queue = queues_.remove(stream);
   if (!queue->reached(queue->pushed())) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(closed_, [](const std::weak_ptr<Queue>& old) { return old.expired(); });
+    forget_done();
     closed_.push_back(queue);
   }
   queue->close();
@@ -66,15 +66,23 @@ void Streams::synchronize_device(int32_t device) {
   std::vector<std::shared_ptr<Queue>> queues = queues_.all();
   {
     const std::lock_guard lock(mutex_);
-    for (const std::weak_ptr<Queue>& closed : closed_) {
-      if (auto queue = closed.lock()) queues.push_back(std::move(queue));
-    }
+    queues.insert(queues.end(), closed_.begin(), closed_.end());
   }
   std::erase_if(queues, [device](const std::shared_ptr<Queue>& queue) { return queue->device() != device; });
   for (const std::shared_ptr<Queue>& queue : queues) queue->wait(queue->pushed());
+  {
+    const std::lock_guard lock(mutex_);
+    forget_done();
+  }
   for (const std::shared_ptr<Queue>& queue : queues) {
     if (const auto failure = queue->failure()) throw *failure;
   }
+}
+
+// To see that a queue has reached its last ticket is also what orders its work before what this thread does next; that
+// its thread has let go of it (an expired weak_ptr) would tell the same and order nothing.
+void Streams::forget_done() {
+  std::erase_if(closed_, [](const std::shared_ptr<Queue>& queue) { return queue->reached(queue->pushed()); });
 }
 
 }  // namespace concord::cpu

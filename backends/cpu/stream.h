@@ -45,16 +45,19 @@ class Streams {
     queues_.find(stream).push(Task(std::forward<Work>(work)));
   }
 
-  // Waits for all work of |device|, that of destroyed streams too; throws the first failure found and leaves it there.
+  // Waits for all work of |device|, that of destroyed streams too; throws the first failure found, and leaves it there
+  // where the stream is still alive.
   void synchronize_device(int32_t device);
 
  private:
+  void forget_done();  // with mutex_ held
+
   const Devices& devices_;
   Events& events_;
   HandleTable<concord_stream, Queue> queues_{0xd5, "stream"};
 
-  std::mutex mutex_;                          // guards all below
-  std::vector<std::weak_ptr<Queue>> closed_;  // destroyed while they had work
+  std::mutex mutex_;                            // guards all below
+  std::vector<std::shared_ptr<Queue>> closed_;  // destroyed while they had work
 };
 
 }  // namespace concord::cpu
