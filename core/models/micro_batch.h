@@ -1,0 +1,22 @@
+// What a model computes on at a time: some sequences of tokens, the same on all ranks of a tensor-, context- or
+// pipeline-parallel group. The model takes its part of the tokens by itself (core/parallel/context_slices.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace concord {
+
+inline constexpr int64_t kIgnoredLabel = -100;
+
+// On the host or on the device. A value; copies share the tensors.
+struct MicroBatch {
+  at::Tensor input_ids;                  // int64 [B, S]; packed sequences: [1, T]
+  at::Tensor labels = {};                // int64 like input_ids: the token that is to follow, kIgnoredLabel for none
+  at::Tensor position_ids = {};          // int64 like input_ids; undefined: counted from the sequence's first token
+  std::vector<int64_t> cu_seqlens = {};  // boundaries of packed sequences [0, ..., T]; empty: not packed
+};
+
+}  // namespace concord
