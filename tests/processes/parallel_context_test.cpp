@@ -89,12 +89,12 @@ void check(ParallelContext& job, const Case& c, Attend attend) {
   const int64_t dim = is_packed(c) ? 0 : 1;
   const auto mine = [&](const at::Tensor& x) { return take_context_slices(x, c.lengths, dim, group); };
   const Outcome got =
-      run({mine(whole[0]), mine(whole[1]), mine(whole[2])}, mine(grad),
+      run({here(mine(whole[0])), here(mine(whole[1])), here(mine(whole[2]))}, here(mine(grad)),
           [&](const auto& q, const auto& k, const auto& v) { return attend(q, k, v, group, options, cuts); });
   const char* const names[] = {"out", "dq", "dk", "dv"};
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(got.parts[i].scalar_type(), c.type);
-    const double error = got.parts[i].to(at::kDouble).sub(mine(wanted.parts[i])).abs().max().item<double>();
+    const double error = got.parts[i].to(at::kCPU, at::kDouble).sub(mine(wanted.parts[i])).abs().max().item<double>();
     EXPECT_LE(error, bound_of(c, i, group.size())) << names[i] << " over " << group.size() << " ranks, " << c.type;
   }
 }
@@ -135,7 +135,7 @@ TEST(ContextParallelTogether, WhatCannotBeMeantIsRefusedWithTheNumbers) {
     ProcessGroup& group = job.group(GroupKind::cp);
     const auto refusal = [&](int64_t tokens, const AttentionOptions& options,
                              std::vector<int64_t> cuts) -> std::string {
-      const at::Tensor x = cuts.empty() ? sample({1, tokens, 2, kSize}, 1) : sample({tokens, 2, kSize}, 1);
+      const at::Tensor x = here(cuts.empty() ? sample({1, tokens, 2, kSize}, 1) : sample({tokens, 2, kSize}, 1));
       try {
         ring_attention(x, x, x, group, options, cuts);
       } catch (const ConfigError& error) {

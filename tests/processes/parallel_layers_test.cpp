@@ -66,21 +66,23 @@ struct Setting {
 
 // The same over the ranks of a group; gathered to the whole.
 Outcome cut(ProcessGroup& group, const Parts& whole, const at::Tensor& grad, const Setting& setting) {
-  const auto leaf = [](const at::Tensor& x) { return x.contiguous().clone().requires_grad_(true); };
+  const auto leaf = [](const at::Tensor& x) { return here(x.contiguous().clone()).requires_grad_(true); };
   const at::Tensor table = leaf(own_part(whole.table, group, 0));
   const at::Tensor w1 = leaf(own_part(whole.w1, group, 0)), b1 = leaf(own_part(whole.b1, group, 0));
   const at::Tensor w2 = leaf(own_part(whole.w2, group, 1)), b2 = leaf(whole.b2);
   const auto sums = setting.type == at::kDouble ? at::kDouble : at::kFloat;
-  const auto sink_of = [&](const at::Tensor& w) { return GradSink{.main = at::zeros(w.sizes(), sums)}; };
+  const auto sink_of = [&](const at::Tensor& w) {
+    return GradSink{.main = at::zeros(w.sizes(), w.options().dtype(sums))};
+  };
   const GradSink sink0 = sink_of(table), sink1 = sink_of(w1), sink2 = sink_of(w2);
   const auto use = [&](const GradSink& sink) { return setting.sinks ? &sink : nullptr; };
   const bool sp = setting.sequence_parallel;
   const ParallelLinearOptions options{.name = "mlp", .sequence_parallel = sp, .pieces = setting.pieces};
 
-  const at::Tensor x = vocab_parallel_embedding(table, token_ids(), kVocabulary, group, sp, use(sink0));
+  const at::Tensor x = vocab_parallel_embedding(table, here(token_ids()), kVocabulary, group, sp, use(sink0));
   const at::Tensor h = column_parallel_linear(x, w1, b1, group, options, use(sink1));
   const at::Tensor y = row_parallel_linear(h, w2, b2, group, options, use(sink2));
-  y.backward(sp ? own_part(grad, group, 0) : grad);
+  y.backward(here(sp ? own_part(grad, group, 0) : grad));
 
   const auto grad_of = [&](const at::Tensor& w, const GradSink& sink) { return setting.sinks ? sink.main : w.grad(); };
   at::Tensor b2_grad = b2.grad();
@@ -91,7 +93,7 @@ Outcome cut(ProcessGroup& group, const Parts& whole, const at::Tensor& grad, con
 }
 
 void expect_within(const char* what, const at::Tensor& got, const at::Tensor& wanted, const at::Tensor& bound) {
-  const at::Tensor error = got.to(at::kDouble).sub(wanted).abs();
+  const at::Tensor error = got.to(at::kCPU, at::kDouble).sub(wanted).abs();
   EXPECT_TRUE(error.le(bound).all().item<bool>())
       << what << ": largest error " << error.max().item<double>() << ", smallest bound " << bound.min().item<double>();
 }
@@ -149,11 +151,11 @@ TEST(ParallelLayersTogether, AForgottenReductionIsFarOutsideOfTheBound) {
     const at::Tensor whole = grad.matmul(w);
     const at::Tensor magnitudes = grad.abs().matmul(w.abs());
     const auto gradient = [&](bool forget) {
-      const at::Tensor x = sample({kTokens, kIn}, 1).requires_grad_(true);
-      const at::Tensor part = own_part(w, group, 0).contiguous();
+      const at::Tensor x = here(sample({kTokens, kIn}, 1)).requires_grad_(true);
+      const at::Tensor part = here(own_part(w, group, 0).contiguous());
       const at::Tensor y = forget ? concord::linear(x, part) : column_parallel_linear(x, part, {}, group);
-      y.backward(own_part(grad, group, 1));
-      return x.grad();
+      y.backward(here(own_part(grad, group, 1)));
+      return x.grad().cpu();
     };
     const at::Tensor bound = magnitudes.mul(2 * (kHidden + 8) * rounding_of(at::kDouble));
     expect_within("x", gradient(false), whole, bound);

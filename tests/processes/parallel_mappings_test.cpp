@@ -10,6 +10,7 @@
 #include "core/parallel/mappings.h"
 #include "core/parallel/moves.h"
 #include "tests/processes/group_job.h"
+#include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {
 namespace {
@@ -22,7 +23,8 @@ constexpr int64_t kColumns = 12;
 
 // A matrix of small integers that differ between |which|.
 at::Tensor matrix(int64_t which) {
-  return at::arange(kRows * kColumns, at::kDouble).mul_(7 + which).add_(which).remainder_(17).view({kRows, kColumns});
+  return here(
+      at::arange(kRows * kColumns, at::kDouble).mul_(7 + which).add_(which).remainder_(17).view({kRows, kColumns}));
 }
 
 at::Tensor part(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {

@@ -7,7 +7,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/initialize.h"
+
 namespace concord::tests {
+
+// On the device of this rank's job. References stay on the cpu.
+inline at::Tensor here(const at::Tensor& x) { return x.to(parallel_context().torch_device()); }
 
 // Uniform in [-1, 1), a function of |seed| and the index, rounded to |type|.
 inline at::Tensor sample(std::vector<int64_t> shape, uint64_t seed, at::ScalarType type = at::kDouble) {

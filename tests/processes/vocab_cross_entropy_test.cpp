@@ -12,6 +12,7 @@
 #include "core/ops/cross_entropy.h"
 #include "core/ops/vocab_share.h"
 #include "tests/processes/group_job.h"
+#include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {
 namespace {
@@ -32,11 +33,12 @@ struct Result {
   at::Tensor loss, grad;
 };
 
+// On the device of |logits|; what comes out is on the cpu.
 Result run(const at::Tensor& logits, const Batch& batch, const CrossEntropyOptions& options, const VocabShare& share) {
   const at::Tensor x = logits.detach().clone().requires_grad_(true);
-  const at::Tensor loss = cross_entropy(x, batch.labels, options, share);
-  const at::Tensor weighed = (loss * batch.weights.to(loss.scalar_type())).sum();
-  return {loss.detach(), torch::autograd::grad({weighed}, {x}).at(0)};
+  const at::Tensor loss = cross_entropy(x, batch.labels.to(x.device()), options, share);
+  const at::Tensor weighed = (loss * batch.weights.to(x.device(), loss.scalar_type())).sum();
+  return {loss.detach().cpu(), torch::autograd::grad({weighed}, {x}).at(0).cpu()};
 }
 
 double distance(const at::Tensor& a, const at::Tensor& b) {
@@ -64,15 +66,15 @@ void check_ranks(int world, at::ScalarType type) {
     ProcessGroup& group = job.group(GroupKind::tp);
     const int64_t width = kPadded / world;
     const auto mine = [&](const at::Tensor& t) { return t.narrow(-1, group.rank() * width, width); };
-    const Result got = run(mine(batch.logits).contiguous(), batch, options, vocab_share(group));
+    const Result got = run(here(mine(batch.logits).contiguous()), batch, options, vocab_share(group));
     const Bounds bounds(type);
     const double scale = batch.weights.abs().max().item<double>();
     EXPECT_LE(distance(got.loss, expected.loss), bounds.loss);
     EXPECT_LE(distance(got.grad, mine(expected.grad)), bounds.grad * scale);
 
-    const at::Tensor all = at::empty({world, got.loss.numel()}, got.loss.options());
-    group.all_gather(all, got.loss.contiguous()).wait();
-    for (int64_t r = 0; r < world; ++r) EXPECT_TRUE(at::equal(all[r], got.loss.view({-1}))) << "rank " << r;
+    const at::Tensor all = here(at::empty({world, got.loss.numel()}, got.loss.options()));
+    group.all_gather(all, here(got.loss.contiguous())).wait();
+    for (int64_t r = 0; r < world; ++r) EXPECT_TRUE(at::equal(all[r].cpu(), got.loss.view({-1}))) << "rank " << r;
   });
 }
 
@@ -91,7 +93,7 @@ TEST(VocabCrossEntropy, WithoutItsExchangeIsWrong) {
     const Result expected = run(batch.logits, batch, {}, {});
     VocabShare share = vocab_share(job.group(GroupKind::tp));
     share.all_gather = [](const at::Tensor& all, const at::Tensor& mine) { all.copy_(mine.expand_as(all)); };
-    const Result got = run(batch.logits.narrow(-1, share.index * 52, 52).contiguous(), batch, {}, share);
+    const Result got = run(here(batch.logits.narrow(-1, share.index * 52, 52).contiguous()), batch, {}, share);
     EXPECT_GT(distance(got.loss, expected.loss), 0.1);
   });
 }

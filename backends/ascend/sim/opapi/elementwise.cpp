@@ -41,6 +41,7 @@
 #include <ATen/ops/log1p.h>
 #include <ATen/ops/log2.h>
 #include <ATen/ops/log_sigmoid_forward.h>
+#include <ATen/ops/logaddexp.h>
 #include <ATen/ops/logical_and.h>
 #include <ATen/ops/logical_not.h>
 #include <ATen/ops/logical_or.h>
@@ -167,6 +168,7 @@ COMPARISON(Ne, ne)
 BINARY(Atan2, atan2)
 BINARY(BitwiseOrTensor, bitwise_or)
 BINARY(LogicalXor, logical_xor)
+BINARY(LogAddExp, logaddexp)
 BINARY(Maximum, maximum)
 BINARY(Minimum, minimum)
 BINARY(ClampMinTensor, clamp_min)
