@@ -1,0 +1,46 @@
+// A model from a Hugging Face folder or config, as this rank has it.
+//
+//   VirtualModels model = AutoModel::from_pretrained("Qwen2.5-0.5B", args, context);
+//   for (size_t i = 0; i < model.size(); ++i) model[i].forward(...);
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "core/models/model_chunk.h"
+
+namespace concord {
+
+// This rank's chunks of a model, in the order in which a micro-batch runs through them, one but for virtual pipelines.
+// Owns them; the context has to outlive it. Threads: those of ModelChunk.
+class VirtualModels {
+ public:
+  // Parameters are zeros. Throws ConfigError as ModelChunk does, and for stages that do not fit the layout.
+  VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context);
+
+  const ModelConfig& config() const { return config_; }
+  const ModelArgs& args() const { return args_; }  // with the stages filled in
+  size_t size() const { return chunks_.size(); }
+  ModelChunk& operator[](size_t index) { return *chunks_[index]; }
+  // Number of chunk |index| among the stages of the whole model.
+  int64_t stage(size_t index) const { return stages_[index]; }
+  std::vector<Parameter*> parameters();  // of all chunks
+
+ private:
+  ModelConfig config_;
+  ModelArgs args_;
+  std::vector<int64_t> stages_;
+  std::vector<std::unique_ptr<ModelChunk>> chunks_;
+};
+
+struct AutoModel {
+  // Freshly initialised from args.seed.
+  static VirtualModels from_config(const ModelConfig& config, const ModelArgs& args, ParallelContext& context);
+  // With the weights of |folder|, of which this rank reads its own slices only. Every rank calls it. Throws ConfigError
+  // as read_model_config and load_hf_weights do.
+  static VirtualModels from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
+                                       ParallelContext& context);
+};
+
+}  // namespace concord

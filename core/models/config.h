@@ -1,0 +1,60 @@
+// What a model is: the config.json of a Hugging Face folder, read, completed and checked. Needs no libtorch.
+//
+// Both spellings of these files are read: that of transformers 4 and the hub (rope_theta, rope_scaling, torch_dtype) and
+// that of transformers 5 (rope_parameters, dtype, layer_types). A key that is not there has the value that transformers
+// gives it. A family (core/models/families/) says what sets it apart; the rest of the program looks only at the values
+// here, never at model_type. Pure values; threads: any.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ops/rope_settings.h"
+
+namespace concord {
+
+// Named as in config.json where it has a name there.
+struct ModelConfig {
+  std::string model_type;    // "qwen2"
+  std::string architecture;  // "Qwen2ForCausalLM"
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  bool tie_word_embeddings = false;  // the output layer's weight is the embedding's
+  bool qkv_bias = false;
+  bool output_bias = false;  // of the attention's output layer
+  bool mlp_bias = false;
+  bool qk_norm = false;              // queries and keys are normed head by head, before rope
+  std::vector<int64_t> windows;      // for each layer the keys that a query sees, itself among them; 0: all before it
+  RopeSettings rope;                 // head_dim and max_position_embeddings among it
+  std::string dtype = "float32";     // float32, bfloat16, float16 or float64: what the weights were saved in
+  std::string text;                  // the file as it was read, for whoever saves the model again
+};
+
+// |json| is the text of |file|, which errors name. Throws ConfigError, with the file, the key, its value and what is
+// allowed, for anything that cannot be meant: no JSON, nested deeper than 32, a wrong type, a size out of range or that
+// does not divide, a model_type, architecture, rope type or activation that is not known, features that are not built.
+// Any text is safe: it ends in a config that describes a model of at most kMostParameters, or in ConfigError.
+ModelConfig parse_model_config(std::string_view json, const std::string& file);
+
+// Reads |path|, a config.json or a folder that has one. Throws ConfigError as well where it cannot be read.
+ModelConfig read_model_config(const std::filesystem::path& path);
+
+// Elements of all its weights; a tied output layer counts once.
+int64_t parameter_count(const ModelConfig& config);
+inline constexpr int64_t kMostParameters = int64_t{1} << 50;
+
+// The values of model_type that can be read, "llama, mistral, ...".
+std::string known_model_types();
+
+}  // namespace concord

@@ -1,0 +1,105 @@
+// The layers of a model that one pipeline stage has, on this rank: the one transformer that all families of
+// core/models/config.h are. Cut over the tensor-parallel group (vocabulary, heads, inner size of the MLP), over tokens
+// by context and sequence parallelism; replicated over data parallelism.
+//
+// Tensors between layers are [S', B, H], tokens first. S' are this rank's tokens: S / cp (core/parallel/context_slices.h
+// says which), and S / cp / tp with sequence parallelism. Packed sequences are one row, B = 1, S the sum of their
+// lengths.
+//
+// Gradients: of a loss that is the same on all tp ranks. They arrive in Parameter::value.grad() or its sink, sums over
+// this rank's tokens; reducing them over dp_cp, over tp where partial_over_tp says so, and over the embedding group is
+// for whoever finalises gradients. Threads: one at a time, the thread that computes; backward runs on the thread of
+// autograd. Forward may be called for further micro-batches before the backward of earlier ones.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/mesh/parallel_context.h"
+#include "core/models/config.h"
+#include "core/models/micro_batch.h"
+#include "core/models/parameter.h"
+#include "core/parallel/recompute.h"
+#include "core/pipeline/layer_layout.h"
+
+namespace concord {
+
+// How a model is run; names are Megatron's and ROLL's where they have them.
+struct ModelArgs {
+  // Of parameters and of what is between layers: Float, BFloat16, Half or Double. None: as the config says.
+  std::optional<c10::ScalarType> dtype = {};
+  bool sequence_parallel = false;  // means nothing where tensor_model_parallel_size is 1
+  // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window gather.
+  std::string cp_comm_type = "p2p";
+  RecomputeArgs recompute = {};
+  int64_t make_vocab_size_divisible_by = 128;
+  int64_t seed = 42;  // of the initialisation, positive
+  // The stages of the whole pipeline in the order of the model, pp * vpp of them; empty: dealt evenly.
+  std::vector<StageLayers> stages = {};
+  Placement placement = Placement::loop;  // which of the stages a rank has
+};
+
+// A part's output as it is computed: its name ("embedding", "layers.3", "norm", "logits") and the tensor, of this rank's
+// tokens; logits [S / cp, B, columns of this tp rank].
+using Observer = std::function<void(const std::string& part, const at::Tensor& output)>;
+
+class ModelChunk {
+ public:
+  // Allocates the parameters, zeros so far, on the context's device. |output_weight| is the embedding of another chunk
+  // of this rank, for the last stage of a tied model where both are here; else null. Throws ConfigError, with the
+  // numbers, for sizes that do not divide by the layout's. |context| and |output_weight| have to outlive it.
+  ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers, ParallelContext& context,
+             Parameter* output_weight = nullptr);
+  ~ModelChunk();
+  ModelChunk(const ModelChunk&) = delete;
+  ModelChunk& operator=(const ModelChunk&) = delete;
+
+  // |hidden| comes from the stage before; undefined on the first. Returns the hidden of the next stage, or on the last
+  // the loss of each token [B, S / cp], fp32 (fp64 for Double), of this rank's tokens, the same on all tp ranks, 0 where
+  // the label is kIgnoredLabel. |batch| is the whole micro-batch on all stages, labels are needed on the last one only.
+  // Throws ConfigError, with the sizes, for a batch that does not fit the model or the layout.
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch);
+
+  const StageLayers& layers() const { return layers_; }
+  bool is_first() const { return layers_.embedding; }
+  bool is_last() const { return layers_.loss; }
+
+  // In the order of use; addresses stay. A parameter borrowed from another chunk is not among them.
+  std::span<Parameter> parameters() { return parameters_; }
+  Parameter* embedding();  // the table of the first stage; null elsewhere
+  // Fills all parameters as their init says: normal(initializer_range), norms 1, biases 0. The same bits under any
+  // layout.
+  void initialise();
+
+  // What forward takes from the stage before, for receive buffers.
+  std::vector<int64_t> hidden_shape(const MicroBatch& batch) const;
+  c10::ScalarType hidden_dtype() const { return dtype_; }
+  // Labels of this rank's tokens (its share under context parallelism) that are not ignored.
+  int64_t counted_tokens(const MicroBatch& batch) const;
+  // |x| [B, S], one value a token of the whole -> [B, S / cp] of this rank's tokens.
+  at::Tensor own_tokens(const at::Tensor& x, const MicroBatch& batch) const;
+
+  // Called with the parts' outputs in every later forward (again where a part is recomputed). An empty one ends it.
+  void observe(Observer observer) { observer_ = std::move(observer); }
+
+ private:
+  struct Parts;
+
+  ModelConfig config_;
+  ModelArgs args_;
+  StageLayers layers_;
+  ParallelContext& context_;
+  c10::ScalarType dtype_;
+  std::vector<Parameter> parameters_;  // filled by the constructor; it never grows later
+  std::unique_ptr<Parts> parts_;
+  Observer observer_;
+};
+
+}  // namespace concord
