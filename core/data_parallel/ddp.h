@@ -1,0 +1,101 @@
+// Gradients reduced over the ranks that train the same parameters, while backward still computes others (Megatron's
+// DistributedDataParallel).
+//
+//   DistributedDataParallel ddp({chunk_parameters}, job, {.overlap_grad_reduce = true});
+//   ddp.begin_step(micro_batches);
+//   ... forward and backward of every micro-batch, through any schedule ...
+//   finalize_grads(ddp, job, {.tokens = counted});   // core/data_parallel/finalize_grads.h
+//   optimizer.step({.lr = lr, .weight_decay = wd});   // core/optim/optimizer.h
+//
+// A parameter's gradient comes through its sink (GradSink::added), in backward or later, or as autograd's .grad, which is
+// then added to the buffer and freed. After begin_step(n) a parameter is ready when it has got n times its |uses|
+// additions; a bucket whose parameters are all ready is reduced at once, on the group's own stream, in the plan's order
+// whatever the order in which buckets become ready, so that all ranks make the same calls.
+//
+// Threads: one at a time: the thread that computes, or autograd's while that one waits in backward.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/data_parallel/grad_buffer.h"
+#include "core/mesh/parallel_context.h"
+#include "core/models/parameter.h"
+
+namespace concord {
+
+// Named as in Megatron and ROLL.
+struct DataParallelOptions {
+  bool use_distributed_optimizer = false;  // reduce-scatter; each rank updates its shard (ZeRO-1)
+  bool overlap_grad_reduce = true;         // reduce buckets during backward, else all of them at the end
+  bool delay_grad_reduce = false;          // only the first pipeline stage overlaps; the others reduce at the end
+  bool overlap_param_gather = false;       // parameters are gathered beside the next forward, see before_use
+  bool accumulate_allreduce_grads_in_fp32 = true;
+  bool ddp_average_in_collective = false;  // else gradients are scaled before they are summed
+  bool calculate_per_token_loss = false;   // sums; finalize_grads divides by the number of tokens
+  bool check_for_nan_in_grad = false;      // before each reduction; throws with the parameter and the rank
+  int64_t ddp_bucket_size = 0;             // elements; 0: Megatron's rule
+};
+
+class DistributedDataParallel {
+ public:
+  using Chunk = std::vector<Parameter*>;  // in the order in which forward uses them
+
+  // One chunk a model chunk of this rank. Chunks after the first have one bucket a buffer, as there is another chunk's
+  // backward to hide its reduction behind. Sets the parameters' sinks. Throws ConfigError where a type is not f32, bf16
+  // or f16. Parameters and |job| outlive it.
+  DistributedDataParallel(std::vector<Chunk> chunks, ParallelContext& job, const DataParallelOptions& options = {});
+  ~DistributedDataParallel();  // takes the sinks and hooks out again; values stay in the flat memory
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  const DataParallelOptions& options() const { return options_; }
+  ParallelContext& job() const { return *job_; }
+  std::vector<const GradBuffer*> buffers() const;
+  const BucketPlan& plan(size_t chunk) const;
+
+  // Gradients become 0; the step has so many micro-batches. Throws ConfigError for less than 1.
+  void begin_step(int64_t micro_batches);
+
+  // While it lives additions do not count: for loops that do not know beforehand which micro-batch is the last,
+  //   begin_step(1); { auto guard = ddp.no_sync(); ...all but the last... } ...the last...
+  class NoSync {
+   public:
+    explicit NoSync(DistributedDataParallel& ddp) : ddp_(&ddp) { ++ddp_->no_sync_; }
+    ~NoSync() { --ddp_->no_sync_; }
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    DistributedDataParallel* ddp_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
+
+  // Starts the reductions that have not begun. finish_grad_sync does it too; by itself it is for schedules that have
+  // something left to compute meanwhile.
+  void start_grad_sync();
+  // Afterwards this rank's parts (GradBuffer::owned) are reduced, for the work of the current stream. Throws Error
+  // with the rank that is behind where one was lost.
+  void finish_grad_sync();
+
+  // After the distributed optimizer has written its shards: every rank's shards to all. With overlap_param_gather it only
+  // starts, in the order in which forward uses buckets; then before_use has to be called before a parameter is read.
+  // Without the distributed optimizer there is nothing to do.
+  void gather_parameters();
+  // Waits, as Work::wait does, until |parameter| is there. Costs a look-up where nothing is on its way.
+  void before_use(const Parameter& parameter);
+  void finish_param_gather();  // all of them
+
+ private:
+  friend class NoSync;
+  class Reducer;  // one chunk
+
+  const DataParallelOptions options_;
+  ParallelContext* job_;
+  int no_sync_ = 0;
+  std::vector<std::unique_ptr<Reducer>> chunks_;
+};
+
+}  // namespace concord

@@ -1,0 +1,86 @@
+// Updates of parameters from their gradients, over the flat memory of core/data_parallel: AdamW or SGD, fp32 main weights
+// for 16-bit parameters, clipping by the global norm, steps skipped on overflow.
+//
+// It works on the parts that this rank owns (GradBuffer::owned). Without the distributed optimizer that is everything, and
+// all data-parallel ranks compute the same bits; with it (ZeRO-1) it is a shard of each bucket, whose state only this
+// rank has, and step() ends by gathering the parameters. Nothing else differs.
+//
+// step(): every rank of the job calls it. Gradients are divided by loss_scale; the norm counts each element of the model
+// once, over tensor, pipeline, expert and data parallel ranks and for embeddings on two stages; where it is not finite on
+// any rank nothing is changed on all of them. Threads: the one that computes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/data_parallel/ddp.h"
+#include "core/optim/optimizer_state.h"
+
+namespace concord {
+
+// What a parameter's group multiplies the step's learning rate and weight decay by.
+struct GroupMultipliers {
+  double lr = 1;
+  double weight_decay = 1;
+};
+// No decay for parameters with one dimension and for biases.
+GroupMultipliers default_multipliers(const Parameter& parameter);
+
+// Named as in HF's, Megatron's and ROLL's arguments.
+struct OptimizerOptions {
+  std::string optimizer = "adam";  // "adam" (AdamW) or "sgd"
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double sgd_momentum = 0.9;
+  double max_grad_norm = 1.0;  // 0: no clipping
+  bool log_num_zeros_in_grad = false;
+  bool optimizer_cpu_offload = false;     // state in the host's memory, where its part of the step is computed
+  double optimizer_offload_fraction = 1;  // of the elements
+  std::function<GroupMultipliers(const Parameter&)> multipliers = default_multipliers;
+};
+
+struct StepSettings {
+  double lr = 0;
+  double weight_decay = 0;
+  double loss_scale = 1;  // what the loss was multiplied by (core/optim/loss_scaler.h)
+};
+
+struct StepResult {
+  bool updated = false;  // false: a gradient overflowed somewhere, and nothing changed anywhere
+  double grad_norm = 0;  // before clipping, without loss_scale; not finite where not updated
+  int64_t zeros = 0;     // elements of the gradient that are 0, with log_num_zeros_in_grad
+};
+
+class Optimizer {
+ public:
+  // Throws ConfigError for a name or number that cannot be meant. |ddp| outlives it.
+  Optimizer(DistributedDataParallel& ddp, OptimizerOptions options);
+  ~Optimizer();
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // Waits: for the gradient norm, on the host.
+  StepResult step(const StepSettings& settings);
+
+  int64_t steps() const;        // that updated
+  int64_t state_bytes() const;  // of moments and main weights on this rank, on the host or the device
+
+  // The part of the state that this rank owns, under global names and indices, copied to the host; and back. State of
+  // another layout may be loaded: give the states of all ranks that have something of this rank's part, or all. Throws
+  // ConfigError where an element of this rank's part is missing, with the tensor's name.
+  OptimizerState state() const;
+  void load_state(const std::vector<OptimizerState>& states);
+
+  // Main weights follow parameters that were changed from outside (weights loaded after the optimizer was made).
+  void reload_main_weights();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace concord
