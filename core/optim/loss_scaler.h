@@ -1,0 +1,53 @@
+// The factor on the loss that keeps fp16 gradients from vanishing. The policy only: pure arithmetic on one flag a step,
+// which the caller has made the same on all ranks (overflow anywhere is overflow everywhere).
+//
+// Dynamic, as Megatron's DynamicGradScaler: a step whose gradients hold inf or NaN is skipped and uses up one of
+// |hysteresis|; from then on each such step multiplies the scale by |backoff_factor|, not below |min_scale|. After
+// |growth_interval| good steps in a row the scale grows by |growth_factor| and the hysteresis is full again. Note that good
+// steps alone do not refill it, in Megatron neither.
+// Constant: the scale never moves; a step with overflow is still to be skipped.
+#pragma once
+
+#include <cstdint>
+
+namespace concord {
+
+struct LossScalerSettings {
+  double constant = 0;  // the scale of a constant scaler; 0: dynamic
+  double initial_scale = 4294967296.0;  // 2^32
+  double min_scale = 1;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 1000;
+  int64_t hysteresis = 2;
+};
+
+// What a checkpoint keeps.
+struct LossScalerState {
+  double scale = 1;
+  int64_t growth_tracker = 0;
+  int64_t hysteresis_tracker = 0;
+  bool operator==(const LossScalerState&) const = default;
+};
+
+// Threads: one at a time.
+class LossScaler {
+ public:
+  // Throws ConfigError for numbers that cannot be meant, all of them at once.
+  explicit LossScaler(const LossScalerSettings& settings);
+
+  double scale() const { return state_.scale; }  // the loss is multiplied by it before backward
+  double inverse_scale() const { return 1 / state_.scale; }
+
+  // After every step. True where the step is to be made, false where it is to be skipped.
+  bool update(bool found_inf);
+
+  const LossScalerState& state() const { return state_; }
+  void set_state(const LossScalerState& state);  // throws ConfigError for one that no run can have left
+
+ private:
+  LossScalerSettings settings_;
+  LossScalerState state_;
+};
+
+}  // namespace concord

@@ -1,0 +1,110 @@
+// The learning rate and the weight decay of every update: pure functions of one counter.
+//
+// The curves are those of Megatron's OptimizerParamScheduler and of Hugging Face's get_scheduler; where the two differ,
+// their names do (inverse_sqrt is HF's, inverse-square-root Megatron's), and both are kept. '-' and '_' mean the same in
+// names, and case does not matter.
+//
+//   linear               up to learning_rate over the warm-up, then down to min_lr at the last step
+//   cosine               the same along half a cosine; kwargs: num_cycles (HF; 0.5)
+//   cosine_with_min_lr   cosine; kwargs: min_lr or min_lr_rate (a share of learning_rate), num_cycles
+//   constant             learning_rate from the first update on; a warm-up is refused, as HF would leave it out silently
+//   constant_with_warmup constant after the warm-up (Megatron's constant)
+//   inverse_sqrt         learning_rate * sqrt(t / (step + t - warmup)); kwargs: timescale t (the warm-up; 10000 without)
+//   inverse_square_root  learning_rate * sqrt(max(warmup, 1) / step), never below min_lr, which also holds after the end
+//   wsd                  Megatron's WSD: warm-up, stable, decay over the last lr_wsd_decay_steps by lr_wsd_decay_style
+//   warmup_stable_decay  HF's; kwargs: num_decay_steps, num_stable_steps, min_lr_ratio (warm-up and decay both touch
+//                        it), decay_type linear, cosine or 1-sqrt, num_cycles
+//
+// The counter counts updates, or samples where a length is given in samples (Megatron counts so). It moves only when the
+// optimizer has made its update: a step skipped for an overflow leaves it where it is. It is all the state there is.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace concord {
+
+// What a user chooses, in the names of TrainingArguments. Zero means "not given" for lengths.
+struct LrArguments {
+  std::string lr_scheduler_type = "linear";
+  std::map<std::string, std::string> lr_scheduler_kwargs = {};
+  double learning_rate = 5e-5;
+  double min_lr = 0;
+  double lr_warmup_init = 0;  // where the warm-up begins
+  int64_t warmup_steps = 0;   // one of the three; HF lets warmup_steps win over warmup_ratio, here two are refused
+  int64_t warmup_samples = 0;
+  double warmup_ratio = 0;     // of the steps of the curve, rounded up as HF does
+  int64_t lr_decay_steps = 0;  // where the curve ends; not given: max_steps
+  int64_t lr_decay_samples = 0;
+  int64_t lr_wsd_decay_steps = 0;
+  int64_t lr_wsd_decay_samples = 0;
+  std::string lr_wsd_decay_style = "exponential";  // linear, cosine, exponential, minus_sqrt
+  double weight_decay = 0;
+  // From start to end over max_steps; a negative number is "not given": weight_decay.
+  double start_weight_decay = -1;
+  double end_weight_decay = -1;
+  std::string weight_decay_incr_style = "constant";  // constant, linear, cosine
+  int64_t max_steps = 0;
+  int64_t global_batch_size = 1;  // samples of an update
+  // 0: the first update has the curve's value at 0, so no effect under a warm-up from 0 (HF and Megatron); 1: the value
+  // after one step, so the first update is on the slope already and the last one has the curve's last value.
+  int64_t lr_step_offset = 0;
+};
+
+// Which curve follows the warm-up.
+enum class LrCurve { constant, linear, cosine, exponential, minus_sqrt, inverse_sqrt };
+
+// The curve in numbers. Lengths are in units of the counter.
+struct LrSettings {
+  double lr = 0;
+  double min_lr = 0;
+  double init_lr = 0;  // at the counter's 0, if there is a warm-up
+  int64_t warmup = 0;
+  LrCurve curve = LrCurve::constant;
+  int64_t decay_start = 0;  // lr from the warm-up to here,
+  int64_t decay_end = 0;    // then the curve, and from here on min_lr (except constant, and inverse_sqrt if endless)
+  double cycles = 0.5;      // of the cosine
+  double timescale = 1;     // of inverse_sqrt
+  double shift = 0;         // of inverse_sqrt, added to the counter
+  bool endless = false;     // inverse_sqrt goes on after decay_end
+  double start_weight_decay = 0;
+  double end_weight_decay = 0;
+  LrCurve weight_decay_curve = LrCurve::constant;  // constant, linear or cosine
+  int64_t weight_decay_length = 1;
+  int64_t increment = 1;  // of the counter, by an update
+  int64_t offset = 0;     // added to the counter
+};
+
+// Throws ConfigError for names that do not exist (listing those that do), numbers out of range and lengths that do not
+// fit together; all that is wrong at once, a line each.
+LrSettings resolve_lr(const LrArguments& arguments);
+
+// Pure: the values at a point of the curve, which is the counter plus the offset.
+double lr_at(const LrSettings& settings, int64_t point);
+double weight_decay_at(const LrSettings& settings, int64_t point);
+
+// Threads: one at a time.
+class LrSchedule {
+ public:
+  explicit LrSchedule(const LrArguments& arguments) : settings_(resolve_lr(arguments)) {}
+  explicit LrSchedule(const LrSettings& settings) : settings_(settings) {}
+
+  // Of the next update.
+  double lr() const { return lr_at(settings_, counter_ + settings_.offset); }
+  double weight_decay() const { return weight_decay_at(settings_, counter_ + settings_.offset); }
+
+  // After an update that was made; not after one that was skipped.
+  void step() { counter_ += settings_.increment; }
+
+  int64_t counter() const { return counter_; }
+  void set_counter(int64_t counter);  // throws ConfigError below 0
+  const LrSettings& settings() const { return settings_; }
+
+ private:
+  LrSettings settings_;
+  int64_t counter_ = 0;
+};
+
+}  // namespace concord

@@ -1,0 +1,36 @@
+// How much arithmetic a training step is: Megatron's formula (num_floating_point_operations), as a pure function of the
+// model's numbers. Counts the matrix products only, a multiply and add as two; backward is twice forward; causal attention
+// is half of the square; recomputation is not counted, so that MFU does not reward it.
+#pragma once
+
+#include <cstdint>
+
+namespace concord {
+
+struct TransformerShape {
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;  // of a dense layer's MLP
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocab_size = 0;  // Megatron counts the padded one
+  int64_t seq_length = 0;  // of a sample, where lengths are not given
+  bool gated = true;       // SwiGLU: three products, else two
+  // Layers with experts, among num_layers.
+  int64_t num_moe_layers = 0;
+  int64_t moe_intermediate_size = 0;
+  int64_t experts_per_token = 0;
+  int64_t shared_expert_intermediate_size = 0;  // of all shared experts together
+};
+
+// Of forward and backward over |tokens| tokens in sequences whose squared lengths add up to |squared_lengths|.
+double training_flops(const TransformerShape& shape, double tokens, double squared_lengths);
+
+// The same for sequences of shape.seq_length.
+double training_flops(const TransformerShape& shape, double tokens);
+
+// The share of the devices' peak that was used.
+double model_flops_utilisation(double flops, double seconds, double peak_flops, int64_t devices);
+
+}  // namespace concord
