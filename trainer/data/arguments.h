@@ -1,0 +1,47 @@
+// What a data loader is made from: plain values, filled in by the trainer from its own arguments.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace concord {
+
+// The loader checks all of it when it is made and throws ConfigError with a sentence for what cannot be.
+struct DataArguments {
+  // What to read. A Megatron prefix (PREFIX.bin and PREFIX.idx), or a file ending in .jsonl, .txt or .safetensors.
+  std::string path;
+
+  // Text is made tokens by the built-in byte tokenizer, ids 0 to 255 and a few specials (trainer/data/tokenizer.h). Any
+  // other tokenizer is for `concord data build`: training needs no Python.
+  std::string tokenizer = "byte";
+  std::string chat_template = "qwen";  // for lines with "messages"; see trainer/data/chat_template.h
+
+  // Megatron data and text are cut into samples of this many tokens. For the others it is the longest a sample may be,
+  // 0 for any length.
+  int64_t seq_length = 0;
+  int64_t vocab_size = 0;  // an id at or above it is an error; 0: ids are not checked
+
+  // A global batch is micro_batch_size * accumulation * dp_size samples; see trainer/data/sampler.h for who takes which.
+  int64_t micro_batch_size = 1;
+  int64_t accumulation = 1;
+  int64_t dp_rank = 0;
+  int64_t dp_size = 1;
+
+  int64_t seed = 42;
+  bool shuffle = true;
+  bool drop_last = true;  // false: the last batch of an epoch is filled up with rows that count no token
+  int64_t epochs = 0;     // how often the data is gone through before next() ends; 0: without end
+
+  // Megatron data and text, shuffled: samples that the run will need (steps * global batch). Documents are then repeated
+  // and shuffled over as many epochs as that takes, as Megatron does it, and this is one epoch of the loader.
+  std::optional<int64_t> samples_wanted = {};
+
+  bool packing = false;      // several samples in a row of seq_length tokens; see trainer/data/packing.h
+  int64_t pad_multiple = 1;  // row (or packed sequence) lengths are multiples of it: 2 * cp, times tp where tp cuts the sequence
+  int64_t pad_id = 0;        // the token that fills up; never counted
+
+  int64_t prefetch = 4;  // global batches made ahead
+};
+
+}  // namespace concord

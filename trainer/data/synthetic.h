@@ -1,0 +1,21 @@
+// A corpus whose entropy is known, so that a person can watch a loss approach its floor.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace concord {
+
+// All in nats a token.
+struct SyntheticCorpus {
+  double entropy_rate = 0;     // of the next token given the one before it: no model's expected loss is below it
+  double unigram_entropy = 0;  // what a model reaches that looks at no context
+  int64_t vocab_size = 0;      // ids are below it (the byte tokenizer's)
+};
+
+// Writes PREFIX.bin and PREFIX.idx: one document of |tokens| letters (bytes), a stationary Markov chain of order 1 whose
+// transition matrix is drawn from |seed|. The same bytes on every machine. The rate is exact: -sum_i p_i sum_j P_ij ln P_ij with
+// p the stationary distribution. Throws ConfigError for fewer than 2 tokens, or what cannot be written.
+SyntheticCorpus write_synthetic_corpus(const std::string& prefix, uint64_t seed, int64_t tokens);
+
+}  // namespace concord

@@ -1,0 +1,23 @@
+// A micro-batch before it is tensors: plain vectors, made by the loader's thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace concord {
+
+inline constexpr int64_t kIgnoredToken = -100;  // the same as kIgnoredLabel of core/models/micro_batch.h
+
+// |rows| sequences of |columns| tokens, row by row; packed: one row of all the sequences after each other.
+struct TokenBatch {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  std::vector<int64_t> ids;
+  std::vector<int64_t> labels;        // the token that is to follow, kIgnoredToken for none
+  std::vector<int64_t> position_ids;  // packed: starts again with each sequence; else empty
+  std::vector<int64_t> cu_seqlens;    // packed: [0, ..., columns]; else empty
+
+  bool operator==(const TokenBatch&) const = default;
+};
+
+}  // namespace concord
