@@ -1,0 +1,54 @@
+// One stage of a pipeline on this rank, as the executor sees it: layers that compute a micro-batch at a time. What is
+// kept between forward and backward, transfers and their order are the executor's (executor.h); a stage only computes.
+// A model's part of a rank becomes a stage in model_stage.h.
+//
+// Backward is autograd's, of the output with the gradient that came from the stage behind; the gradient of the input
+// goes to the stage before. For the kinds that split it (zb-h1, zb-v) the gradients of weights are put off where their
+// sinks can (GradSink::later): then backward makes the input's half only, and the weights' run later, micro-batch by
+// micro-batch. Gradients without such a sink are made with the input's.
+//
+// Threads: that of the executor. Calls come in the order of the schedule; all of them may throw, which ends the run.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace concord {
+
+class DeferredGrads;
+
+// What travels between two stages, before it is there.
+struct ValueSpec {
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+
+  // What the stage before sends for |microbatch|: the receive buffer is made from it. Not asked of the first stage of
+  // the model, nor where shapes are exchanged (ExecutorOptions::variable_seq_lengths).
+  virtual ValueSpec input_spec(int microbatch) = 0;
+
+  // |input| is what the stage before returned, a leaf; undefined on the first stage. Returns what goes to the stage
+  // behind, one tensor; on the last stage the scalar that is differentiated: the loss of the micro-batch, scaled as its
+  // gradients have to be. Runs without autograd in a schedule without backwards.
+  virtual at::Tensor forward(int microbatch, const at::Tensor& input) = 0;
+
+  // From now on weight gradients that can wait go to |later|, which the stage gives to the sinks of its parameters; null:
+  // they are made in backward. Called before the first forward of a run. |later| outlives the run.
+  virtual void defer_weight_grads(DeferredGrads* later) = 0;
+
+  // The backward that follows is the stage's last of the run: every gradient it makes is final, so that buckets may be
+  // reduced as they fill. Not called where weight gradients are put off.
+  virtual void begin_last_backward() {}
+
+  // All weight gradients of the run are there: starts their reduction over the data-parallel ranks (REDUCE_GRAD).
+  virtual void reduce_gradients() {}
+};
+
+}  // namespace concord
