@@ -34,11 +34,11 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output layer
   bool mlp_bias = false;
-  bool qk_norm = false;              // queries and keys are normed head by head, before rope
-  std::vector<int64_t> windows;      // for each layer the keys that a query sees, itself among them; 0: all before it
-  RopeSettings rope;                 // head_dim and max_position_embeddings among it
-  std::string dtype = "float32";     // float32, bfloat16, float16 or float64: what the weights were saved in
-  std::string text;                  // the file as it was read, for whoever saves the model again
+  bool qk_norm = false;           // queries and keys are normed head by head, before rope
+  std::vector<int64_t> windows;   // for each layer the keys that a query sees, itself among them; 0: all before it
+  RopeSettings rope;              // head_dim and max_position_embeddings among it
+  std::string dtype = "float32";  // float32, bfloat16, float16 or float64: what the weights were saved in
+  std::string text;               // the file as it was read, for whoever saves the model again
 };
 
 // |json| is the text of |file|, which errors name. Throws ConfigError, with the file, the key, its value and what is

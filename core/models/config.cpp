@@ -1,0 +1,254 @@
+#include "core/models/config.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/config_error.h"
+#include "core/models/config_reader.h"
+#include "core/models/families/family.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using nlohmann::json;
+
+constexpr int kDeepest = 32;
+constexpr std::uintmax_t kLargestFile = 16 << 20;
+constexpr IntegerRange kVocabulary{1, int64_t{1} << 31};
+constexpr IntegerRange kSize{1, int64_t{1} << 24};
+constexpr IntegerRange kLayers{1, int64_t{1} << 16};
+constexpr IntegerRange kHeads{1, int64_t{1} << 16};
+constexpr IntegerRange kPositions{1, int64_t{1} << 40};
+
+json parse(std::string_view text, const std::string& file) {
+  const auto limit = [&](int depth, json::parse_event_t, json&) {
+    if (depth > kDeepest) throw ConfigError(cat(file, ": is nested deeper than ", kDeepest, " levels"));
+    return true;
+  };
+  try {
+    return json::parse(text, limit);
+  } catch (const json::exception& error) {
+    throw ConfigError(cat(file, ": is not JSON: ", error.what()));
+  }
+}
+
+// Families that transformers has and this program will have: a better answer than "unknown".
+bool has_experts(const std::string& model_type) {
+  return model_type == "qwen2_moe" || model_type == "qwen3_moe" || model_type == "mixtral" ||
+         model_type.starts_with("deepseek");
+}
+
+std::string known_architectures() {
+  std::vector<std::string> names;
+  for (const Family* family : all_families()) names.emplace_back(family->architecture);
+  return loader::join(names, ", ");
+}
+
+const Family& family_of(const ConfigReader& read) {
+  const std::string model_type = read.text("model_type");
+  if (has_experts(model_type)) {
+    read.refuse("model_type",
+                cat("is a mixture of experts; these follow later. Known so far are ", known_model_types()));
+  }
+  const auto families = all_families();
+  const auto found = std::find_if(families.begin(), families.end(),
+                                  [&](const Family* family) { return family->model_type == model_type; });
+  if (found == families.end()) read.refuse("model_type", cat("has to be one of ", known_model_types()));
+  const std::vector<std::string> architectures = read.texts("architectures");
+  const std::string wanted = (*found)->architecture;
+  if (!architectures.empty() && std::find(architectures.begin(), architectures.end(), wanted) == architectures.end()) {
+    read.refuse("architectures",
+                cat("has to name ", wanted, " for model_type ", model_type, "; known are ", known_architectures()));
+  }
+  return **found;
+}
+
+// ------------------------------------------------------------------------------------------------------------- rope
+
+// What a rope type needs beside theta. The numbers themselves are checked where angles are made of them.
+const std::map<std::string, std::vector<std::string>>& rope_needs() {
+  static const std::map<std::string, std::vector<std::string>> needs{
+      {"default", {}},
+      {"linear", {"factor"}},
+      {"dynamic", {"factor"}},
+      {"llama3", {"factor", "low_freq_factor", "high_freq_factor"}},
+      {"yarn", {}}};
+  return needs;
+}
+
+std::string rope_type_of(const ConfigReader& rope) {
+  const std::string key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
+  if (!rope.has(key) && rope.has("factor")) rope.refuse(key, "has to be there beside a factor");
+  const std::string type = rope.text(key, "default");
+  if (!rope_needs().contains(type)) {
+    std::vector<std::string> known;
+    for (const auto& [name, needs] : rope_needs()) known.push_back(name);
+    rope.refuse(key, cat("has to be one of ", loader::join(known, ", ")));
+  }
+  for (const std::string& need : rope_needs().at(type)) rope.positive(need);
+  return type;
+}
+
+void read_rope_values(const ConfigReader& rope, RopeSettings& out) {
+  const auto optional = [&](const std::string& key, std::optional<double>& value) {
+    if (rope.has(key)) value = rope.positive(key);
+  };
+  out.rope_type = rope_type_of(rope);
+  out.rope_theta = rope.positive("rope_theta", out.rope_theta);
+  optional("factor", out.factor);
+  optional("low_freq_factor", out.low_freq_factor);
+  optional("high_freq_factor", out.high_freq_factor);
+  optional("attention_factor", out.attention_factor);
+  if (rope.has("mscale")) out.mscale = rope.not_negative("mscale");
+  if (rope.has("mscale_all_dim")) out.mscale_all_dim = rope.not_negative("mscale_all_dim");
+  out.beta_fast = rope.positive("beta_fast", out.beta_fast);
+  out.beta_slow = rope.positive("beta_slow", out.beta_slow);
+  out.truncate = rope.flag("truncate", out.truncate);
+  out.original_max_position_embeddings =
+      rope.integer("original_max_position_embeddings", kPositions, out.original_max_position_embeddings);
+  if (rope.positive("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "has to be 1");
+  if (out.rope_type == "llama3" && !(*out.high_freq_factor > *out.low_freq_factor)) {
+    rope.refuse("high_freq_factor", cat("has to be larger than low_freq_factor, ", *out.low_freq_factor));
+  }
+}
+
+RopeSettings read_rope(const ConfigReader& read, const ModelConfig& model) {
+  RopeSettings rope;
+  rope.head_dim = model.head_dim;
+  rope.max_position_embeddings = model.max_position_embeddings;
+  rope.original_max_position_embeddings =
+      read.integer("original_max_position_embeddings", kPositions, model.max_position_embeddings);
+  rope.rope_theta = read.positive("rope_theta", 10000);
+  if (read.positive("partial_rotary_factor", 1) != 1) read.refuse("partial_rotary_factor", "has to be 1");
+  if (model.head_dim % 2 != 0) {
+    read.refuse(cat("heads have ", model.head_dim, " elements (head_dim, or hidden_size / num_attention_heads); rope ",
+                    "turns pairs, so it has to be even"));
+  }
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name wins in transformers too
+    if (!read.has(key)) continue;
+    read_rope_values(read.object(key), rope);
+    break;
+  }
+  if (rope.rope_type == "dynamic" && model.head_dim == 2) {
+    read.refuse("rope type dynamic needs heads of more than 2 elements");
+  }
+  return rope;
+}
+
+// ------------------------------------------------------------------------------------------------------------ sizes
+
+void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& model) {
+  model.vocab_size = read.integer("vocab_size", kVocabulary);
+  model.hidden_size = read.integer("hidden_size", kSize);
+  model.intermediate_size = read.integer("intermediate_size", kSize);
+  model.num_hidden_layers = read.integer("num_hidden_layers", kLayers);
+  model.num_attention_heads = read.integer("num_attention_heads", kHeads);
+  const bool as_heads = family.default_key_value_heads == 0 || read.names("num_key_value_heads");  // null: as heads
+  model.num_key_value_heads = read.integer("num_key_value_heads", kHeads,
+                                           as_heads ? model.num_attention_heads : family.default_key_value_heads);
+  if (model.num_attention_heads % model.num_key_value_heads != 0) {
+    read.refuse(cat("num_attention_heads ", model.num_attention_heads, " has to be a multiple of num_key_value_heads ",
+                    model.num_key_value_heads));
+  }
+  const bool has_own_size = read.has("head_dim") || family.default_head_dim != 0;
+  if (!has_own_size && model.hidden_size % model.num_attention_heads != 0) {
+    read.refuse(cat("hidden_size ", model.hidden_size, " has to be a multiple of num_attention_heads ",
+                    model.num_attention_heads, " where head_dim is not given"));
+  }
+  model.head_dim = read.integer(
+      "head_dim", kSize,
+      family.default_head_dim != 0 ? family.default_head_dim : model.hidden_size / model.num_attention_heads);
+  model.max_position_embeddings = read.integer("max_position_embeddings", kPositions, 2048);
+  if (static_cast<double>(model.num_attention_heads) * static_cast<double>(model.head_dim) > kSize.most) {
+    read.refuse(cat("num_attention_heads ", model.num_attention_heads, " times head_dim ", model.head_dim,
+                    " has to be at most ", kSize.most));
+  }
+}
+
+void read_numbers(const ConfigReader& read, ModelConfig& model) {
+  model.rms_norm_eps = read.positive("rms_norm_eps", 1e-6);
+  model.initializer_range = read.not_negative("initializer_range", 0.02);
+  model.tie_word_embeddings = read.flag("tie_word_embeddings", false);
+  model.windows.assign(static_cast<size_t>(model.num_hidden_layers), 0);
+  model.dtype = read.text(read.has("dtype") ? "dtype" : "torch_dtype", "float32");
+  const std::vector<std::string> types{"float32", "bfloat16", "float16", "float64"};
+  if (std::find(types.begin(), types.end(), model.dtype) == types.end()) {
+    read.refuse(read.has("dtype") ? "dtype" : "torch_dtype", cat("has to be one of ", loader::join(types, ", ")));
+  }
+}
+
+// What would give other numbers than transformers', were it ignored.
+void refuse_the_rest(const ConfigReader& read) {
+  const std::string activation = read.text("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") read.refuse("hidden_act", "has to be silu");
+  if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "has to be 0");
+  if (read.has("quantization_config")) read.refuse("quantization_config", "cannot be read; use a folder without it");
+}
+
+double parameters_of(const ModelConfig& model) {
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const double hidden = number(model.hidden_size), inner = number(model.intermediate_size);
+  const double q = number(model.num_attention_heads) * number(model.head_dim);
+  const double kv = number(model.num_key_value_heads) * number(model.head_dim);
+  double layer = hidden * (2 * q + 2 * kv) + 3 * hidden * inner + 2 * hidden;
+  if (model.qkv_bias) layer += q + 2 * kv;
+  if (model.output_bias) layer += hidden;
+  if (model.mlp_bias) layer += 2 * inner + hidden;
+  if (model.qk_norm) layer += 2 * number(model.head_dim);
+  const double tables = model.tie_word_embeddings ? 1 : 2;
+  return number(model.num_hidden_layers) * layer + tables * number(model.vocab_size) * hidden + hidden;
+}
+
+}  // namespace
+
+std::string known_model_types() {
+  std::vector<std::string> names;
+  for (const Family* family : all_families()) names.emplace_back(family->model_type);
+  return loader::join(names, ", ");
+}
+
+// Exact in a double: at most 2^50.
+int64_t parameter_count(const ModelConfig& config) { return static_cast<int64_t>(parameters_of(config)); }
+
+ModelConfig parse_model_config(std::string_view text, const std::string& file) {
+  const json document = parse(text, file);
+  const ConfigReader read(document, file);
+  const Family& family = family_of(read);
+  ModelConfig model;
+  model.model_type = family.model_type;
+  model.architecture = family.architecture;
+  read_sizes(read, family, model);
+  read_numbers(read, model);
+  refuse_the_rest(read);
+  model.rope = read_rope(read, model);
+  family.describe(read, model);
+  if (const double count = parameters_of(model); count > static_cast<double>(kMostParameters)) {
+    read.refuse(cat("describes a model of ", count, " parameters; the most is ", kMostParameters));
+  }
+  model.text = text;
+  return model;
+}
+
+ModelConfig read_model_config(const std::filesystem::path& path) {
+  std::error_code failure;
+  const std::filesystem::path file = std::filesystem::is_directory(path, failure) ? path / "config.json" : path;
+  const std::uintmax_t size = std::filesystem::file_size(file, failure);
+  if (failure)
+    throw ConfigError(
+        cat(file.string(), ": cannot be read: ", failure.message(), "; give a config.json or a folder with one"));
+  if (size > kLargestFile) {
+    throw ConfigError(cat(file.string(), ": has ", size, " bytes; a config has at most ", kLargestFile));
+  }
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream) throw ConfigError(cat(file.string(), ": cannot be read"));
+  return parse_model_config(text.view(), file.string());
+}
+
+}  // namespace concord

@@ -1,0 +1,121 @@
+#include "core/models/config_reader.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using nlohmann::json;
+
+constexpr size_t kLongestValue = 80;  // in an error
+
+std::string short_text(const json& value) {
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  if (text.size() > kLongestValue) text = text.substr(0, kLongestValue) + "...";
+  return text;
+}
+
+}  // namespace
+
+ConfigReader::ConfigReader(const json& object, std::string file, std::string path)
+    : object_(object), file_(std::move(file)), path_(std::move(path)) {
+  if (!object_.is_object()) {
+    throw ConfigError(cat(file_, ": ", path_.empty() ? "the whole" : path_.substr(0, path_.size() - 1), " is ",
+                          short_text(object_), "; it has to be a JSON object {...}"));
+  }
+}
+
+bool ConfigReader::has(const std::string& key) const {
+  const auto found = object_.find(key);
+  return found != object_.end() && !found->is_null();
+}
+
+bool ConfigReader::names(const std::string& key) const { return object_.contains(key); }
+
+void ConfigReader::refuse(const std::string& why) const { throw ConfigError(cat(file_, ": ", why)); }
+
+void ConfigReader::refuse(const std::string& key, const std::string& what) const {
+  const auto found = object_.find(key);
+  const std::string given = found == object_.end() ? " is not given" : cat(" is ", short_text(*found));
+  refuse(cat(path_, key, given, "; it ", what));
+}
+
+const json& ConfigReader::value(const std::string& key, const std::string& wanted) const {
+  if (!has(key)) refuse(key, wanted);
+  return object_.at(key);
+}
+
+int64_t ConfigReader::integer(const std::string& key, IntegerRange range, std::optional<int64_t> fallback) const {
+  if (!has(key) && fallback) return *fallback;
+  const std::string wanted = cat("has to be an integer from ", range.least, " to ", range.most);
+  const json& given = value(key, wanted);
+  if (!given.is_number_integer()) refuse(key, wanted);
+  if (given.is_number_unsigned() && given.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) refuse(key, wanted);
+  const auto number = given.get<int64_t>();
+  if (number < range.least || number > range.most) refuse(key, wanted);
+  return number;
+}
+
+double ConfigReader::number(const std::string& key, const std::string& wanted) const {
+  const json& given = value(key, wanted);
+  if (!given.is_number()) refuse(key, wanted);
+  const auto number = given.get<double>();
+  if (!std::isfinite(number)) refuse(key, wanted);
+  return number;
+}
+
+double ConfigReader::positive(const std::string& key, std::optional<double> fallback) const {
+  if (!has(key) && fallback) return *fallback;
+  const std::string wanted = "has to be a number above 0";
+  const double given = number(key, wanted);
+  if (!(given > 0)) refuse(key, wanted);
+  return given;
+}
+
+double ConfigReader::not_negative(const std::string& key, std::optional<double> fallback) const {
+  if (!has(key) && fallback) return *fallback;
+  const std::string wanted = "has to be a number of at least 0";
+  const double given = number(key, wanted);
+  if (!(given >= 0)) refuse(key, wanted);
+  return given;
+}
+
+bool ConfigReader::flag(const std::string& key, bool fallback) const {
+  if (!has(key)) return fallback;
+  const json& given = object_.at(key);
+  if (!given.is_boolean()) refuse(key, "has to be true or false");
+  return given.get<bool>();
+}
+
+std::string ConfigReader::text(const std::string& key, std::optional<std::string> fallback) const {
+  if (!has(key) && fallback) return *fallback;
+  const json& given = value(key, "has to be a text");
+  if (!given.is_string()) refuse(key, "has to be a text");
+  return given.get<std::string>();
+}
+
+std::vector<std::string> ConfigReader::texts(const std::string& key) const {
+  if (!has(key)) return {};
+  const json& given = object_.at(key);
+  const std::string wanted = "has to be a list of texts";
+  if (!given.is_array()) refuse(key, wanted);
+  std::vector<std::string> result;
+  for (const json& item : given) {
+    if (!item.is_string()) refuse(key, wanted);
+    result.push_back(item.get<std::string>());
+  }
+  return result;
+}
+
+ConfigReader ConfigReader::object(const std::string& key) const {
+  if (!has(key)) refuse(key, "has to be a JSON object {...}");
+  return {object_.at(key), file_, cat(path_, key, ".")};
+}
+
+}  // namespace concord

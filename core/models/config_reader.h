@@ -1,0 +1,49 @@
+// The values of a config.json, each with its check: what a family's file is written with. Errors are ConfigError and name
+// the file, the key, the value and what is allowed. A key whose value is null counts as not there, as in transformers.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace concord {
+
+struct IntegerRange {
+  int64_t least;
+  int64_t most;
+};
+
+// Refers to |object|, which has to outlive it. |path| stands in front of keys in errors: "rope_scaling.".
+class ConfigReader {
+ public:
+  ConfigReader(const nlohmann::json& object, std::string file, std::string path = "");
+
+  bool has(const std::string& key) const;    // and is not null
+  bool names(const std::string& key) const;  // null or not
+  // Without a fallback the key has to be there.
+  int64_t integer(const std::string& key, IntegerRange range, std::optional<int64_t> fallback = {}) const;
+  double positive(const std::string& key, std::optional<double> fallback = {}) const;      // finite and above 0
+  double not_negative(const std::string& key, std::optional<double> fallback = {}) const;  // finite and at least 0
+  bool flag(const std::string& key, bool fallback) const;
+  std::string text(const std::string& key, std::optional<std::string> fallback = {}) const;
+  std::vector<std::string> texts(const std::string& key) const;  // empty where it is not there
+  ConfigReader object(const std::string& key) const;
+
+  // Throws ConfigError: "FILE: KEY is VALUE; it WHAT".
+  [[noreturn]] void refuse(const std::string& key, const std::string& what) const;
+  // "FILE: WHY".
+  [[noreturn]] void refuse(const std::string& why) const;
+  const std::string& file() const { return file_; }
+
+ private:
+  const nlohmann::json& value(const std::string& key, const std::string& wanted) const;
+  double number(const std::string& key, const std::string& wanted) const;
+
+  const nlohmann::json& object_;
+  std::string file_;
+  std::string path_;
+};
+
+}  // namespace concord

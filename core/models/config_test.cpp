@@ -1,0 +1,237 @@
+#include "core/models/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "core/config_error.h"
+
+namespace concord {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::filesystem::path kModels = std::filesystem::path(CONCORD_GOLDEN) / "hf";
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream stream(path);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+// A small valid file with |more| keys; a key given twice counts as the last one.
+std::string config(const std::string& more = "", const std::string& type = "qwen2") {
+  const std::string separator = more.empty() ? "" : ", ";
+  return R"({"model_type": ")" + type +
+         R"(", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+              "num_attention_heads": 4, "num_key_value_heads": 2)" +
+         separator + more + "}";
+}
+
+ModelConfig parse(const std::string& text) { return parse_model_config(text, "x/config.json"); }
+
+std::string refusal(const std::string& text) {
+  try {
+    parse(text);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_same(const ModelConfig& a, const ModelConfig& b) {
+  EXPECT_EQ(a.model_type, b.model_type);
+  EXPECT_EQ(a.vocab_size, b.vocab_size);
+  EXPECT_EQ(a.num_key_value_heads, b.num_key_value_heads);
+  EXPECT_EQ(a.head_dim, b.head_dim);
+  EXPECT_EQ(a.windows, b.windows);
+  EXPECT_EQ(a.tie_word_embeddings, b.tie_word_embeddings);
+  EXPECT_EQ(a.rms_norm_eps, b.rms_norm_eps);
+  EXPECT_EQ(a.dtype, b.dtype);
+  EXPECT_EQ(a.rope.rope_type, b.rope.rope_type);
+  EXPECT_EQ(a.rope.rope_theta, b.rope.rope_theta);
+  EXPECT_EQ(a.rope.factor, b.rope.factor);
+  EXPECT_EQ(a.rope.low_freq_factor, b.rope.low_freq_factor);
+  EXPECT_EQ(a.rope.high_freq_factor, b.rope.high_freq_factor);
+  EXPECT_EQ(a.rope.original_max_position_embeddings, b.rope.original_max_position_embeddings);
+}
+
+TEST(ModelConfig, BothSpellingsOfAFileAreTheSameModel) {
+  for (const char* model : {"qwen2-tiny", "qwen2-tied", "llama-tiny", "qwen3-tiny", "mistral-tiny"}) {
+    SCOPED_TRACE(model);
+    expect_same(read_model_config(kModels / model), read_model_config(kModels / model / "config_v4.json"));
+  }
+}
+
+TEST(ModelConfig, EachFamilyHasItsOwnTraits) {
+  const ModelConfig qwen2 = read_model_config(kModels / "qwen2-tiny");
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.output_bias && !qwen2.qk_norm && !qwen2.tie_word_embeddings);
+  EXPECT_EQ(qwen2.head_dim, 16);
+  EXPECT_THAT(qwen2.windows, Each(0));
+  const ModelConfig qwen3 = read_model_config(kModels / "qwen3-tiny");
+  EXPECT_TRUE(!qwen3.qkv_bias && qwen3.qk_norm && qwen3.tie_word_embeddings);
+  EXPECT_EQ(qwen3.head_dim, 32);
+  const ModelConfig llama = read_model_config(kModels / "llama-tiny");
+  EXPECT_TRUE(!llama.qkv_bias && !llama.mlp_bias);
+  EXPECT_EQ(llama.rope.rope_type, "llama3");
+  EXPECT_EQ(llama.rope.original_max_position_embeddings, 64);
+  EXPECT_THAT(read_model_config(kModels / "mistral-tiny").windows, ElementsAre(8, 8));
+}
+
+// transformers' counts of these files: 320*64*2 + 4*(...) + 64 and so on, taken from the weights on disk.
+TEST(ModelConfig, CountsTheParametersThatAreInTheFiles) {
+  const auto bytes = [](const char* model) {
+    std::ifstream stream(kModels / model / "model.safetensors", std::ios::binary);
+    uint64_t header = 0;
+    stream.read(reinterpret_cast<char*>(&header), 8);
+    return std::filesystem::file_size(kModels / model / "model.safetensors") - 8 - header;
+  };
+  for (const char* model : {"qwen2-tiny", "qwen2-tied", "llama-tiny", "qwen3-tiny", "mistral-tiny"}) {
+    EXPECT_EQ(static_cast<uint64_t>(parameter_count(read_model_config(kModels / model))), bytes(model) / 4) << model;
+  }
+}
+
+TEST(ModelConfig, KeysThatAreNotThereHaveTheValuesOfTransformers) {
+  const ModelConfig model = parse(config());
+  EXPECT_EQ(model.head_dim, 16);
+  EXPECT_EQ(model.rope.rope_theta, 10000);
+  EXPECT_EQ(model.rms_norm_eps, 1e-6);
+  EXPECT_EQ(model.dtype, "float32");
+  EXPECT_EQ(parse(config("", "qwen3")).head_dim, 128);
+  EXPECT_THAT(parse(config("", "mistral")).windows, Each(4096));
+  EXPECT_THAT(parse(config(R"("sliding_window": null)", "mistral")).windows, Each(0));
+  EXPECT_EQ(parse(config(R"("num_key_value_heads": null)", "llama")).num_key_value_heads, 4);
+}
+
+TEST(ModelConfig, BiasesOfLlamaAreSwitchedByTheirKeys) {
+  const ModelConfig model = parse(config(R"("attention_bias": true, "mlp_bias": true)", "llama"));
+  EXPECT_TRUE(model.qkv_bias && model.output_bias && model.mlp_bias);
+}
+
+TEST(ModelConfig, WindowsOfQwenBelongToTheLayersThatAreNamed) {
+  const std::string on = R"("use_sliding_window": true, "sliding_window": 5)";
+  EXPECT_THAT(parse(config(on + R"(, "max_window_layers": 1)")).windows, ElementsAre(0, 5, 5));
+  EXPECT_THAT(parse(config(on)).windows, Each(0));  // max_window_layers is 28
+  EXPECT_THAT(
+      parse(config(on + R"(, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"])")).windows,
+      ElementsAre(5, 0, 5));
+  EXPECT_THAT(parse(config(R"("use_sliding_window": false, "sliding_window": 0, "max_window_layers": 0)")).windows,
+              Each(0));
+}
+
+TEST(ModelConfig, RopeScalingIsReadInBothPlaces) {
+  const ModelConfig old = parse(config(R"("rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2})"));
+  EXPECT_EQ(old.rope.rope_type, "linear");
+  EXPECT_EQ(old.rope.rope_theta, 5e5);
+  EXPECT_EQ(old.rope.factor, 2);
+  const ModelConfig yarn = parse(config(
+      R"("max_position_embeddings": 128, "rope_parameters": {"rope_type": "yarn", "factor": 4, "rope_theta": 7})"));
+  EXPECT_EQ(yarn.rope.rope_type, "yarn");
+  EXPECT_EQ(yarn.rope.rope_theta, 7);
+  EXPECT_EQ(yarn.rope.original_max_position_embeddings, 128);
+}
+
+struct BadValue {
+  std::string text;
+  std::vector<std::string> words;  // what the error says, beside the file
+};
+
+TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) {
+  const std::vector<BadValue> cases{
+      {"", {"not JSON"}},
+      {"[1, 2]", {"JSON object"}},
+      {"{}", {"model_type is not given"}},
+      {config("", "gpt2"), {"model_type is \"gpt2\"", "llama, mistral, qwen2, qwen3"}},
+      {config("", "mixtral"), {"mixtral", "mixture of experts", "later"}},
+      {config("", "qwen3_moe"), {"qwen3_moe", "mixture of experts"}},
+      {config(R"("architectures": ["Qwen2ForTokenClassification"])"), {"Qwen2ForCausalLM", "architectures"}},
+      {config(R"("vocab_size": 0)"), {"vocab_size is 0", "from 1 to"}},
+      {config(R"("vocab_size": 99999999999999999999)"), {"vocab_size", "integer"}},
+      {config(R"("vocab_size": 18446744073709551615)"), {"vocab_size", "integer"}},
+      {config(R"("hidden_size": "64")"), {"hidden_size is \"64\"", "integer"}},
+      {config(R"("hidden_size": 64.5)"), {"hidden_size is 64.5"}},
+      {config(R"("hidden_size": null)"), {"hidden_size is null"}},
+      {config(R"("num_hidden_layers": 70000)"), {"num_hidden_layers is 70000", "65536"}},
+      {config(R"("num_attention_heads": 3)"), {"num_attention_heads 3", "num_key_value_heads 2"}},
+      {config(R"("num_attention_heads": 6)"), {"hidden_size 64", "num_attention_heads 6"}},
+      {config(R"("head_dim": 15)"), {"15", "even"}},
+      {config(R"("head_dim": 16777216)"), {"num_attention_heads 4 times head_dim 16777216"}},
+      {config(R"("vocab_size": 2147483648, "hidden_size": 16777216, "head_dim": 16)"), {"parameters", "the most"}},
+      {config(R"("hidden_act": "gelu")"), {"hidden_act is \"gelu\"", "silu"}},
+      {config(R"("attention_dropout": 0.1)"), {"attention_dropout is 0.1"}},
+      {config(R"("rms_norm_eps": -1)"), {"rms_norm_eps is -1", "above 0"}},
+      {config(R"("rms_norm_eps": 1e999)"), {"not JSON"}},
+      {config(R"("tie_word_embeddings": 1)"), {"tie_word_embeddings is 1", "true or false"}},
+      {config(R"("torch_dtype": "int8")"), {"torch_dtype is \"int8\"", "bfloat16"}},
+      {config(R"("quantization_config": {})"), {"quantization_config"}},
+      {config(R"("rope_scaling": {"type": "longrope", "factor": 2})"), {"rope_scaling.type", "longrope", "llama3"}},
+      {config(R"("rope_scaling": {"rope_type": "linear"})"), {"rope_scaling.factor is not given"}},
+      {config(R"("rope_scaling": {"factor": 2})"), {"rope_scaling.rope_type is not given"}},
+      {config(R"("rope_scaling": 3)"), {"rope_scaling is 3", "object"}},
+      {config(R"("rope_parameters": {"rope_theta": 0})"), {"rope_parameters.rope_theta is 0"}},
+      {config(R"("partial_rotary_factor": 0.5)"), {"partial_rotary_factor is 0.5"}},
+      {config(R"("layer_types": ["full_attention"])"), {"layer_types", "1 entries", "3"}},
+      {config(R"("layer_types": ["a", "b", "c"])"), {"layer_types", "'a'", "sliding_attention"}},
+      {config(R"("sliding_window": 0)", "mistral"), {"sliding_window is 0"}},
+      {config(R"("architectures": "Qwen2ForCausalLM")"), {"architectures", "list of texts"}},
+  };
+  for (const BadValue& bad : cases) {
+    const std::string said = refusal(bad.text);
+    EXPECT_THAT(said, HasSubstr("x/config.json: ")) << bad.text;
+    for (const std::string& word : bad.words) EXPECT_THAT(said, HasSubstr(word)) << bad.text;
+  }
+}
+
+TEST(ModelConfig, DeepNestingIsRefused) {
+  const std::string open(100000, '[');
+  EXPECT_THAT(refusal(config("\"x\": " + open)), HasSubstr("nested deeper than 32"));
+  EXPECT_EQ(refusal(config("\"x\": " + std::string(20, '[') + std::string(20, ']'))), "accepted");
+}
+
+TEST(ModelConfig, AFileThatIsNotThereIsNamed) {
+  try {
+    read_model_config(kModels / "nothing");
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr((kModels / "nothing").string()));
+  }
+}
+
+// Bytes of real files changed, cut and doubled at random: a config or ConfigError, nothing else, and a config that
+// came through describes a model that can be counted.
+TEST(ModelConfig, AnyTextEndsInAModelOrInAnError) {
+  std::mt19937 random(7);
+  const auto below = [&](size_t n) { return random() % n; };
+  int accepted = 0;
+  for (const char* model : {"qwen2-tiny", "llama-tiny", "qwen3-tiny", "mistral-tiny"}) {
+    const std::string whole = read_text(kModels / model / "config.json");
+    for (int round = 0; round < 2000; ++round) {
+      std::string text = whole;
+      for (size_t edits = 1 + below(3); edits > 0; --edits) {
+        const size_t at = below(text.size());
+        switch (below(4)) {
+          case 0: text[at] = static_cast<char>(below(256)); break;
+          case 1: text.erase(at, 1 + below(8)); break;
+          case 2: text.insert(at, std::to_string(random())); break;
+          default: text.insert(at, text.substr(at, below(30)));
+        }
+      }
+      try {
+        const ModelConfig parsed = parse(text);
+        EXPECT_GT(parameter_count(parsed), 0);
+        ++accepted;
+      } catch (const ConfigError&) {
+      }
+    }
+  }
+  EXPECT_GT(accepted, 100);
+}
+
+}  // namespace
+}  // namespace concord

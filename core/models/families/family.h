@@ -1,0 +1,35 @@
+// A family of models: what its config.json means beyond what all have in common. A new family is one file beside this
+// one, and its line in families.cpp (docs/models.md).
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/models/config.h"
+#include "core/models/config_reader.h"
+
+namespace concord {
+
+struct Family {
+  const char* model_type;
+  const char* architecture;
+  // The values that transformers takes where the file has none. 0: key heads as heads, heads of hidden_size / heads.
+  int64_t default_key_value_heads;
+  int64_t default_head_dim;
+  // Sets what sets the family apart: biases, norms of q and k, windows. The rest of |model| has been read already.
+  void (*describe)(const ConfigReader& read, ModelConfig& model);
+};
+
+// All that can be read, by name.
+std::span<const Family* const> all_families();
+
+// The rule of Qwen's files: use_sliding_window switches windows on, layer_types says for which layers; without it those
+// from max_window_layers on.
+void read_qwen_windows(const ConfigReader& read, ModelConfig& model);
+// Qwen 3, Llama: one key for the biases of q, k, v and the output.
+void read_attention_bias(const ConfigReader& read, ModelConfig& model);
+
+inline constexpr IntegerRange kWindowRange{1, int64_t{1} << 40};
+
+}  // namespace concord

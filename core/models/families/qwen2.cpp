@@ -1,0 +1,17 @@
+// Qwen 2 and 2.5: q, k and v have biases, the output has none.
+#include "core/models/families/family.h"
+
+namespace concord {
+namespace {
+
+void describe(const ConfigReader& read, ModelConfig& model) {
+  model.qkv_bias = true;
+  read_qwen_windows(read, model);
+}
+
+}  // namespace
+
+extern const Family kQwen2;
+const Family kQwen2{"qwen2", "Qwen2ForCausalLM", 32, 0, &describe};
+
+}  // namespace concord

@@ -1,0 +1,18 @@
+// Qwen 3: q and k are normed head by head; heads of a size of their own.
+#include "core/models/families/family.h"
+
+namespace concord {
+namespace {
+
+void describe(const ConfigReader& read, ModelConfig& model) {
+  model.qk_norm = true;
+  read_attention_bias(read, model);
+  read_qwen_windows(read, model);
+}
+
+}  // namespace
+
+extern const Family kQwen3;
+const Family kQwen3{"qwen3", "Qwen3ForCausalLM", 32, 128, &describe};
+
+}  // namespace concord
