@@ -1,0 +1,251 @@
+#include "core/safetensors/header.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_set>
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord::safetensors {
+namespace {
+
+using loader::cat;
+
+[[noreturn]] void refuse(const std::string& file, const std::string& why) {
+  throw ConfigError(cat(file, ": ", why, "; the file is damaged or no safetensors file"));
+}
+
+// Takes the JSON as it is read. Whatever the format does not have at a place ends it there, so nesting is bounded.
+class HeaderSax {
+ public:
+  using number_integer_t = nlohmann::json::number_integer_t;
+  using number_unsigned_t = nlohmann::json::number_unsigned_t;
+  using number_float_t = nlohmann::json::number_float_t;
+  using string_t = nlohmann::json::string_t;
+  using binary_t = nlohmann::json::binary_t;
+
+  HeaderSax(const std::string& file, Header& header) : file_(file), header_(header) {}
+
+  bool start_object(size_t) {
+    if (place_ == Place::outside) {
+      place_ = Place::top;
+    } else if (place_ == Place::entry) {
+      place_ = Place::tensor;
+    } else if (place_ == Place::metadata_entry) {
+      place_ = Place::metadata;
+    } else {
+      unexpected("an object");
+    }
+    return true;
+  }
+
+  bool end_object() {
+    if (place_ == Place::tensor) finish_tensor();
+    place_ = place_ == Place::top ? Place::outside : Place::top;
+    return true;
+  }
+
+  bool key(const string_t& text) {
+    if (place_ == Place::top) {
+      if (!names_.insert(text).second) refuse(file_, cat("the name ", shown(text), " stands twice in the header"));
+      name_ = text;
+      tensor_ = {};
+      seen_ = {};
+      place_ = text == "__metadata__" ? Place::metadata_entry : Place::entry;
+    } else if (place_ == Place::metadata) {
+      key_ = text;
+      if (header_.metadata.count(text) != 0) refuse(file_, cat("__metadata__ has ", shown(text), " twice"));
+    } else {
+      tensor_key(text);
+    }
+    return true;
+  }
+
+  bool string(const string_t& text) {
+    if (place_ == Place::metadata) {
+      header_.metadata[key_] = text;
+    } else if (place_ == Place::tensor && key_ == "dtype") {
+      const std::optional<DType> dtype = parse_dtype(text);
+      if (!dtype)
+        refuse(file_, cat("tensor ", shown(name_), " has the type ", shown(text), ", known are ", dtype_list()));
+      tensor_.dtype = *dtype;
+    } else {
+      unexpected(cat("the text ", shown(text)));
+    }
+    return true;
+  }
+
+  bool start_array(size_t) {
+    if (place_ != Place::tensor || key_ == "dtype") unexpected("a list");
+    place_ = Place::list;
+    return true;
+  }
+
+  bool end_array() {
+    place_ = Place::tensor;
+    if (key_ == "data_offsets" && offsets_.size() != 2) {
+      refuse(file_, cat("tensor ", shown(name_), " has ", offsets_.size(), " data_offsets; it takes 2"));
+    }
+    return true;
+  }
+
+  bool number_unsigned(number_unsigned_t value) {
+    if (place_ != Place::list) unexpected(cat("the number ", value));
+    if (key_ == "data_offsets") {
+      if (offsets_.size() == 2) refuse(file_, cat("tensor ", shown(name_), " has more than 2 data_offsets"));
+      offsets_.push_back(value);
+    } else {
+      if (value > INT64_MAX) unexpected(cat("the number ", value));
+      if (tensor_.shape.size() == kMaxDims)
+        refuse(file_, cat("tensor ", shown(name_), " has more than ", kMaxDims, " dimensions"));
+      tensor_.shape.push_back(static_cast<int64_t>(value));
+    }
+    return true;
+  }
+
+  bool number_integer(number_integer_t value) { return unexpected(cat("the number ", value)); }
+  bool number_float(number_float_t, const string_t& text) { return unexpected(cat("the number ", shown(text))); }
+  bool null() { return unexpected("null"); }
+  bool boolean(bool value) { return unexpected(value ? "true" : "false"); }
+  bool binary(binary_t&) { return unexpected("binary data"); }
+
+  bool parse_error(size_t position, const std::string& token, const nlohmann::json::exception&) {
+    refuse(file_, cat("its header is not JSON: at byte ", position, " after ", shown(token)));
+  }
+
+ private:
+  enum class Place { outside, top, entry, metadata_entry, tensor, metadata, list };
+  struct Seen {
+    bool dtype = false, shape = false, offsets = false;
+  };
+
+  void tensor_key(const string_t& text) {
+    bool* seen = text == "dtype"          ? &seen_.dtype
+                 : text == "shape"        ? &seen_.shape
+                 : text == "data_offsets" ? &seen_.offsets
+                                          : nullptr;
+    if (seen == nullptr)
+      refuse(file_, cat("tensor ", shown(name_), " has ", shown(text), "; known are dtype, shape and data_offsets"));
+    if (std::exchange(*seen, true)) refuse(file_, cat("tensor ", shown(name_), " has ", text, " twice"));
+    key_ = text;
+    if (text == "data_offsets") offsets_.clear();
+  }
+
+  void finish_tensor() {
+    const char* missing = !seen_.dtype ? "dtype" : !seen_.shape ? "shape" : !seen_.offsets ? "data_offsets" : nullptr;
+    if (missing != nullptr) refuse(file_, cat("tensor ", shown(name_), " has no ", missing));
+    tensor_.name = name_;
+    tensor_.begin = offsets_[0];
+    tensor_.end = offsets_[1];
+    header_.tensors.push_back(std::move(tensor_));
+  }
+
+  bool unexpected(const std::string& what) const {
+    std::string where = "at the top";
+    if (place_ == Place::entry) where = cat("in place of tensor ", shown(name_));
+    if (place_ == Place::metadata || place_ == Place::metadata_entry)
+      where = "in __metadata__, which maps texts to texts";
+    if (place_ == Place::tensor || place_ == Place::list) where = cat("as ", key_, " of tensor ", shown(name_));
+    refuse(file_, cat("its header has ", what, " ", where));
+  }
+
+  const std::string& file_;
+  Header& header_;
+  Place place_ = Place::outside;
+  std::unordered_set<std::string> names_;
+  std::string name_;  // of the tensor
+  std::string key_;   // within it, or within the metadata
+  TensorInfo tensor_;
+  Seen seen_;
+  std::vector<uint64_t> offsets_;
+};
+
+void check_tensor(const TensorInfo& tensor, uint64_t data_bytes, const std::string& file) {
+  const auto offsets = [&] { return cat("data_offsets [", tensor.begin, ", ", tensor.end, "]"); };
+  if (tensor.begin > tensor.end || tensor.end > data_bytes) {
+    refuse(file,
+           cat("tensor ", shown(tensor.name), " has ", offsets(), ", but the file has ", data_bytes, " bytes of data"));
+  }
+  const uint64_t bytes = tensor_bytes(tensor, file);
+  if (tensor.bytes() != bytes) {
+    refuse(file, cat("tensor ", shown(tensor.name), " of ", shape_text(tensor.shape), " in ", to_string(tensor.dtype),
+                     " takes ", bytes, " bytes, but its ", offsets(), " are ", tensor.bytes()));
+  }
+}
+
+// In the order of their data the tensors have to touch each other.
+void check_cover(const std::vector<TensorInfo>& tensors, uint64_t data_bytes, const std::string& file) {
+  uint64_t end = 0;
+  const TensorInfo* before = nullptr;
+  for (const TensorInfo& tensor : tensors) {
+    if (tensor.begin != end) {
+      const std::string other = before != nullptr ? cat("tensor ", shown(before->name)) : std::string("the header");
+      refuse(file, cat("tensor ", shown(tensor.name), " begins at byte ", tensor.begin, " of the data, but ", other,
+                       " ends at ", end, tensor.begin < end ? ": they overlap" : ": nobody has what is between"));
+    }
+    end = tensor.end;
+    before = &tensor;
+  }
+  if (end != data_bytes) {
+    refuse(file, cat("the file has ", data_bytes, " bytes of data, but its last tensor ",
+                     before != nullptr ? cat(shown(before->name), " ") : std::string(), "ends at ", end));
+  }
+}
+
+}  // namespace
+
+std::string shape_text(const std::vector<int64_t>& shape) { return cat("[", loader::join(shape, ", "), "]"); }
+
+std::string shown(std::string_view name) {
+  constexpr size_t kShown = 200;
+  std::string text = "'";
+  for (const char letter : name.substr(0, kShown)) {
+    const bool control = static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f;
+    text += control ? '?' : letter;
+  }
+  return text + (name.size() > kShown ? "...'" : "'");
+}
+
+uint64_t tensor_bytes(const TensorShape& tensor, const std::string& file) {
+  int64_t bytes = size_of(tensor.dtype);
+  for (const int64_t size : tensor.shape) {
+    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) {
+      refuse(file, cat("tensor ", shown(tensor.name), " of ", shape_text(tensor.shape), " in ", to_string(tensor.dtype),
+                       " has more bytes than 63 bits can count"));
+    }
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
+uint64_t header_length(std::string_view begin_of_file, uint64_t file_bytes, const std::string& file) {
+  if (begin_of_file.size() < kLengthBytes) {
+    refuse(file, cat("it has ", file_bytes, " bytes, and the length of the header alone takes ", kLengthBytes));
+  }
+  uint64_t length = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i) length |= uint64_t{static_cast<unsigned char>(begin_of_file[i])} << (8 * i);
+  if (length > kMaxHeaderBytes)
+    refuse(file, cat("its header is to have ", length, " bytes; at most ", kMaxHeaderBytes, " are allowed"));
+  if (length > file_bytes - kLengthBytes) {
+    refuse(file, cat("its header is to have ", length, " bytes, but the file has ", file_bytes, " with the length"));
+  }
+  return length;
+}
+
+Header parse_header(std::string_view json, uint64_t data_bytes, const std::string& file) {
+  // The JSON library takes a zero byte for the end and would not look at what follows.
+  if (const size_t zero = json.find('\0'); zero != std::string_view::npos)
+    refuse(file, cat("its header is not JSON: byte ", zero, " is 0"));
+  Header header;
+  HeaderSax sax(file, header);
+  nlohmann::json::sax_parse(json.begin(), json.end(), &sax);
+  const auto place = [](const TensorInfo& tensor) { return std::pair(tensor.begin, tensor.end); };
+  std::stable_sort(header.tensors.begin(), header.tensors.end(),
+                   [&](const TensorInfo& a, const TensorInfo& b) { return place(a) < place(b); });
+  for (const TensorInfo& tensor : header.tensors) check_tensor(tensor, data_bytes, file);
+  check_cover(header.tensors, data_bytes, file);
+  return header;
+}
+
+}  // namespace concord::safetensors

@@ -1,0 +1,126 @@
+#include "core/safetensors/reader.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord::safetensors {
+namespace {
+
+using loader::cat;
+
+std::string names_text(std::span<const TensorInfo> tensors) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(tensors.size(), kShown); ++i) text += cat(i == 0 ? "" : ", ", shown(tensors[i].name));
+  if (tensors.size() > kShown) text += cat(", ... (", tensors.size(), " in all)");
+  return text.empty() ? "no tensor at all" : text;
+}
+
+// The whole pages within |part|; a page that is shared with a neighbour stays out.
+std::span<const std::byte> whole_pages(std::span<const std::byte> part) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(part.data());
+  const uintptr_t first = (begin + page - 1) / page * page;
+  const uintptr_t last = (begin + part.size()) / page * page;
+  if (first >= last) return {};
+  return part.subspan(first - begin, last - first);
+}
+
+void advise(std::span<const std::byte> part, int advice) {
+  const std::span<const std::byte> pages = whole_pages(part);
+  // A hint: without it everything is as before, but slower.
+  if (!pages.empty()) (void)::madvise(const_cast<std::byte*>(pages.data()), pages.size(), advice);
+}
+
+}  // namespace
+
+Reader::Reader(std::string path) : path_(std::move(path)) {
+  try {
+    open_and_map();
+    parse();
+  } catch (...) {
+    if (map_ != nullptr) ::munmap(const_cast<std::byte*>(map_), file_bytes_);
+    if (fd_ >= 0) ::close(fd_);
+    throw;
+  }
+}
+
+Reader::~Reader() {
+  ::munmap(const_cast<std::byte*>(map_), file_bytes_);
+  ::close(fd_);
+}
+
+void Reader::open_and_map() {
+  // A pipe would make open wait for a writer.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd_ < 0) throw ConfigError(cat(path_, ": cannot be opened: ", std::strerror(errno)));
+  struct stat state {};
+  if (::fstat(fd_, &state) != 0) throw std::runtime_error(cat(path_, ": fstat: ", std::strerror(errno)));
+  if (!S_ISREG(state.st_mode)) throw ConfigError(cat(path_, ": is not a regular file"));
+  file_bytes_ = static_cast<uint64_t>(state.st_size);
+  if (file_bytes_ < kLengthBytes) (void)header_length({}, file_bytes_, path_);  // throws
+  void* map = ::mmap(nullptr, file_bytes_, PROT_READ, MAP_SHARED, fd_, 0);
+  if (map == MAP_FAILED)
+    throw std::runtime_error(cat(path_, ": mmap of ", file_bytes_, " bytes: ", std::strerror(errno)));
+  map_ = static_cast<const std::byte*>(map);
+}
+
+void Reader::parse() {
+  const std::string_view text(reinterpret_cast<const char*>(map_), file_bytes_);
+  const uint64_t length = header_length(text.substr(0, kLengthBytes), file_bytes_, path_);
+  data_begin_ = kLengthBytes + length;
+  header_ = parse_header(text.substr(kLengthBytes, length), file_bytes_ - data_begin_, path_);
+  by_name_.reserve(header_.tensors.size());
+  for (const TensorInfo& tensor : header_.tensors) by_name_.emplace(tensor.name, &tensor);
+}
+
+const TensorInfo* Reader::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+const TensorInfo& Reader::at(std::string_view name) const {
+  const TensorInfo* tensor = find(name);
+  if (tensor == nullptr)
+    throw ConfigError(cat(path_, ": has no tensor ", shown(name), "; it has ", names_text(header_.tensors)));
+  return *tensor;
+}
+
+std::span<const std::byte> Reader::data(const TensorInfo& tensor) const {
+  return {map_ + data_begin_ + tensor.begin, tensor.bytes()};
+}
+
+void Reader::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> to) const {
+  if (offset > tensor.bytes() || to.size() > tensor.bytes() - offset) {
+    throw std::out_of_range(cat(path_, ": ", to.size(), " bytes from ", offset, " of tensor ", shown(tensor.name),
+                                ", which has ", tensor.bytes()));
+  }
+  uint64_t place = data_begin_ + tensor.begin + offset;
+  while (!to.empty()) {
+    const ssize_t got = ::pread(fd_, to.data(), to.size(), static_cast<off_t>(place));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      throw std::runtime_error(cat(path_, ": reading tensor ", shown(tensor.name), ": ", std::strerror(errno)));
+    if (got == 0) {
+      throw std::runtime_error(cat(path_, ": has become shorter than the ", file_bytes_,
+                                   " bytes it had when it was opened, while tensor ", shown(tensor.name), " was read"));
+    }
+    to = to.subspan(static_cast<size_t>(got));
+    place += static_cast<uint64_t>(got);
+  }
+}
+
+void Reader::will_need(std::span<const std::byte> part) { advise(part, MADV_WILLNEED); }
+
+void Reader::release(std::span<const std::byte> part) { advise(part, MADV_DONTNEED); }
+
+}  // namespace concord::safetensors

@@ -1,0 +1,62 @@
+// A safetensors file that is open for reading: its header is checked, its data is mapped and not read before somebody
+// looks at it.
+//
+// data() gives the mapping itself: no copy, and pages come from and stay in the page cache. They count to the process's
+// resident memory until release(). read() copies with pread, which costs no page faults and no resident memory but that of
+// the target. A file must not become shorter while it is open: read() then throws, but touching data() beyond the new end
+// ends the process with SIGBUS, as with every mapping. Concord's own writers never change a file in place; they rename a
+// complete one over it, and a Reader keeps the old one.
+// Threads: any, at the same time. Throws ConfigError for what is wrong with the file, std::runtime_error for an I/O error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "core/safetensors/header.h"
+
+namespace concord::safetensors {
+
+class Reader {
+ public:
+  explicit Reader(std::string path);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  const std::string& path() const { return path_; }
+  const Metadata& metadata() const { return header_.metadata; }
+  std::span<const TensorInfo> tensors() const { return header_.tensors; }  // in the order of their data
+  const TensorInfo* find(std::string_view name) const;                     // null where there is none
+  const TensorInfo& at(std::string_view name) const;  // throws ConfigError with the names there are
+
+  // Valid as long as the reader. The address is a multiple of the element's size only where the file was written so: copy
+  // with memcpy, or look at is_aligned.
+  std::span<const std::byte> data(const TensorInfo& tensor) const;
+  static bool is_aligned(std::span<const std::byte> data, DType dtype) {
+    return reinterpret_cast<uintptr_t>(data.data()) % static_cast<uintptr_t>(size_of(dtype)) == 0;
+  }
+  // |to.size()| bytes from byte |offset| of the tensor.
+  void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> to) const;
+
+  // Hints about a part of data(): it will be used soon; it has been used, and its pages no longer count as the process's.
+  static void will_need(std::span<const std::byte> part);
+  static void release(std::span<const std::byte> part);
+
+ private:
+  void open_and_map();
+  void parse();
+
+  std::string path_;
+  int fd_ = -1;
+  const std::byte* map_ = nullptr;
+  uint64_t file_bytes_ = 0;
+  uint64_t data_begin_ = 0;
+  Header header_;
+  std::unordered_map<std::string_view, const TensorInfo*> by_name_;  // into header_
+};
+
+}  // namespace concord::safetensors

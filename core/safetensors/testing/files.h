@@ -1,0 +1,64 @@
+// Files for tests: a folder that goes away, and safetensors files from their parts, right or wrong.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+namespace concord::safetensors::testing {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "concord-files-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    path_ = pattern;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+inline std::string write_file(const std::string& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return path;
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::string length_bytes(uint64_t length) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(length >> (8 * i)));
+  return bytes;
+}
+
+inline std::string file_of(std::string_view json, std::string_view data) {
+  return length_bytes(json.size()) + std::string(json) + std::string(data);
+}
+
+// What() of the exception of type E that |body| throws; "accepted" where it throws none.
+template <class E, class Body>
+std::string words_of(const Body& body) {
+  try {
+    body();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace concord::safetensors::testing
