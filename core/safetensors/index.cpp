@@ -1,0 +1,212 @@
+#include "core/safetensors/index.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord::safetensors {
+namespace {
+
+namespace fs = std::filesystem;
+using loader::cat;
+
+constexpr uint64_t kMaxIndexBytes = 100'000'000;
+
+[[noreturn]] void refuse(const std::string& file, const std::string& why) { throw ConfigError(cat(file, ": ", why)); }
+
+// Takes {"metadata": {...}, "weight_map": {"name": "file", ...}}; of the metadata nothing is used.
+class IndexSax {
+ public:
+  using number_integer_t = nlohmann::json::number_integer_t;
+  using number_unsigned_t = nlohmann::json::number_unsigned_t;
+  using number_float_t = nlohmann::json::number_float_t;
+  using string_t = nlohmann::json::string_t;
+  using binary_t = nlohmann::json::binary_t;
+
+  IndexSax(const std::string& file, std::map<std::string, std::string>& files) : file_(file), files_(files) {}
+
+  bool start_object(size_t) {
+    if (depth_ == 1 && in_map_) has_map_ = true;
+    if (depth_ == 2 && in_map_) other("an object");
+    return deeper();
+  }
+  bool start_array(size_t) {
+    if (depth_ == 0 || in_map_) other("a list");
+    return deeper();
+  }
+  bool end_object() { return --depth_, true; }
+  bool end_array() { return --depth_, true; }
+
+  bool key(const string_t& text) {
+    if (depth_ == 1) {
+      if (!keys_.insert(text).second) refuse(file_, cat(shown(text), " stands twice"));
+      in_map_ = text == "weight_map";
+    } else if (depth_ == 2 && in_map_) {
+      tensor_ = text;
+    }
+    return true;
+  }
+
+  bool string(const string_t& text) {
+    if (depth_ == 0 || (depth_ == 1 && in_map_)) other(cat("the text ", shown(text)));
+    if (!in_map_) return true;
+    check_plain(text);
+    if (!files_.emplace(tensor_, text).second) refuse(file_, cat("tensor ", shown(tensor_), " stands twice"));
+    return true;
+  }
+
+  bool number_unsigned(number_unsigned_t value) { return simple(cat("the number ", value)); }
+  bool number_integer(number_integer_t value) { return simple(cat("the number ", value)); }
+  bool number_float(number_float_t, const string_t& text) { return simple(cat("the number ", shown(text))); }
+  bool null() { return simple("null"); }
+  bool boolean(bool value) { return simple(value ? "true" : "false"); }
+  bool binary(binary_t&) { return simple("binary data"); }
+
+  bool parse_error(size_t position, const std::string& token, const nlohmann::json::exception&) {
+    refuse(file_, cat("is not JSON: at byte ", position, " after ", shown(token)));
+  }
+
+  bool has_map() const { return has_map_; }
+
+ private:
+  static constexpr int kMaxDepth = 16;
+
+  bool deeper() {
+    if (++depth_ > kMaxDepth) refuse(file_, cat("is nested deeper than ", kMaxDepth));
+    return true;
+  }
+  bool simple(const std::string& what) {
+    if (depth_ == 0 || in_map_) other(what);
+    return true;
+  }
+  [[noreturn]] void other(const std::string& what) const {
+    if (depth_ < 2) refuse(file_, cat("has ", what, " where {\"weight_map\": {tensor: file}} is expected"));
+    refuse(file_, cat("has ", what, " as the file of tensor ", shown(tensor_)));
+  }
+  void check_plain(const string_t& name) const {
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      refuse(file_, cat("tensor ", shown(tensor_), " is to be in ", shown(name),
+                        "; the name of a file in the same folder is allowed, without a '/'"));
+    }
+  }
+
+  const std::string& file_;
+  std::map<std::string, std::string>& files_;
+  int depth_ = 0;
+  bool in_map_ = false;
+  bool has_map_ = false;
+  std::set<std::string> keys_;
+  std::string tensor_;
+};
+
+std::string read_text(const std::string& path) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(path, error);
+  if (error) refuse(path, cat("cannot be read: ", error.message()));
+  if (bytes > kMaxIndexBytes) refuse(path, cat("has ", bytes, " bytes; at most ", kMaxIndexBytes, " are allowed"));
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) refuse(path, "cannot be read");
+  return text;
+}
+
+// The sentence for a folder without weights that can be read.
+[[noreturn]] void refuse_folder(const std::string& folder) {
+  std::vector<std::string> pickles, others;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string(), suffix = entry.path().extension().string();
+    if (suffix == ".bin" || suffix == ".pt" || suffix == ".pth" || suffix == ".ckpt") pickles.push_back(name);
+    if (suffix == ".safetensors") others.push_back(name);
+  }
+  std::sort(pickles.begin(), pickles.end());
+  std::sort(others.begin(), others.end());
+  if (!others.empty()) {
+    refuse(folder, cat("has ", loader::join(others, ", "), ", but neither ", kSingleFile, " nor ", kIndexFile));
+  }
+  if (!pickles.empty()) {
+    refuse(folder,
+           cat("has its weights as pickle (", loader::join(pickles, ", "),
+               "), which can run code when it is read and is therefore not supported; where you trust it, convert "
+               "it: python -c \"from transformers import AutoModelForCausalLM as M; "
+               "M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\""));
+  }
+  refuse(folder, cat("has no weights: neither ", kSingleFile, " nor ", kIndexFile));
+}
+
+}  // namespace
+
+std::map<std::string, std::string> parse_index(std::string_view json, const std::string& file) {
+  if (const size_t zero = json.find('\0'); zero != std::string_view::npos)
+    refuse(file, cat("is not JSON: byte ", zero, " is 0"));
+  std::map<std::string, std::string> files;
+  IndexSax sax(file, files);
+  nlohmann::json::sax_parse(json.begin(), json.end(), &sax);
+  if (!sax.has_map()) refuse(file, "has no weight_map");
+  return files;
+}
+
+std::string index_json(const std::map<std::string, std::string>& files, uint64_t total_bytes) {
+  const nlohmann::ordered_json json = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", files}};
+  return json.dump(2) + "\n";
+}
+
+Weights::Weights(const std::string& path) : path_(path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) {
+    files_.push_back(std::make_unique<Reader>(path));
+    add(*files_.back());
+    return;
+  }
+  const std::string single = path + "/" + kSingleFile, index = path + "/" + kIndexFile;
+  if (fs::exists(single, ignored)) {
+    files_.push_back(std::make_unique<Reader>(single));
+    add(*files_.back());
+  } else if (fs::exists(index, ignored)) {
+    open_indexed(index);
+  } else {
+    refuse_folder(path);
+  }
+}
+
+void Weights::open_indexed(const std::string& index) {
+  const std::map<std::string, std::string> places = parse_index(read_text(index), index);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : places) names.insert(file);
+  std::map<std::string, const Reader*> readers;
+  for (const std::string& name : names) {
+    const std::string file = path_ + "/" + name;
+    if (!fs::exists(file)) refuse(index, cat("names the file ", shown(name), ", which is not in ", path_));
+    files_.push_back(std::make_unique<Reader>(file));
+    readers[name] = files_.back().get();
+    for (const TensorInfo& tensor : files_.back()->tensors()) {
+      const auto place = places.find(tensor.name);
+      if (place == places.end() || place->second != name) {
+        refuse(index, cat("says that tensor ", shown(tensor.name), " is in ",
+                          place == places.end() ? "no file" : shown(place->second), ", but it is in ", shown(name)));
+      }
+    }
+    add(*files_.back());
+  }
+  for (const auto& [tensor, name] : places) {
+    if (readers.at(name)->find(tensor) == nullptr)
+      refuse(index, cat("says that tensor ", shown(tensor), " is in ", shown(name), ", but it is not"));
+  }
+}
+
+void Weights::add(const Reader& file) {
+  for (const TensorInfo& tensor : file.tensors()) tensors_.emplace(tensor.name, Tensor{&tensor, &file});
+}
+
+const Weights::Tensor* Weights::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+}  // namespace concord::safetensors

@@ -1,0 +1,185 @@
+#include "core/safetensors/writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord::safetensors {
+namespace {
+
+using loader::cat;
+
+constexpr size_t kAlignment = 8;  // the largest element
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int code) {
+  throw std::runtime_error(cat(path, ": ", what, ": ", std::strerror(code)));
+}
+
+std::string head_of(const std::vector<TensorInfo>& tensors, const Metadata& metadata) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  if (!metadata.empty()) json["__metadata__"] = metadata;
+  std::string text = json.dump();
+  text.pop_back();  // the brace; an object of many names would be looked through for each
+  bool first = metadata.empty();
+  for (const TensorInfo& tensor : tensors) {
+    const nlohmann::ordered_json entry = {
+        {"dtype", to_string(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {tensor.begin, tensor.end}}};
+    text += cat(first ? "" : ",", nlohmann::json(tensor.name).dump(), ":", entry.dump());
+    first = false;
+  }
+  text += '}';
+  text.append((kAlignment - text.size() % kAlignment) % kAlignment, ' ');
+  std::string head;
+  for (size_t i = 0; i < kLengthBytes; ++i) head.push_back(static_cast<char>(text.size() >> (8 * i)));
+  return head + text;
+}
+
+void check_names(const std::vector<TensorShape>& tensors, const std::string& file) {
+  std::unordered_set<std::string_view> names;
+  for (const TensorShape& tensor : tensors) {
+    if (tensor.name == "__metadata__") throw ConfigError(cat(file, ": a tensor cannot be called __metadata__"));
+    if (!names.insert(tensor.name).second)
+      throw ConfigError(cat(file, ": two tensors are called ", shown(tensor.name)));
+    if (tensor.shape.size() > kMaxDims)
+      throw ConfigError(cat(file, ": tensor ", shown(tensor.name), " has ", tensor.shape.size(),
+                            " dimensions; at most ", kMaxDims, " are allowed"));
+  }
+}
+
+std::string temporary_name(const std::string& path) {
+  static std::atomic<int> number{0};
+  return cat(path, ".tmp-", ::getpid(), "-", number++);
+}
+
+}  // namespace
+
+const TensorInfo& FilePlan::at(std::string_view name) const {
+  const auto found = std::lower_bound(by_name.begin(), by_name.end(), name, [&](size_t place, std::string_view wanted) {
+    return tensors[place].name < wanted;
+  });
+  if (found == by_name.end() || tensors[*found].name != name)
+    throw std::out_of_range(cat("the file has no tensor ", shown(name)));
+  return tensors[*found];
+}
+
+Metadata pytorch_metadata() { return {{"format", "pt"}}; }
+
+FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, const std::string& file) {
+  check_names(tensors, file);
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const TensorShape& a, const TensorShape& b) { return size_of(a.dtype) > size_of(b.dtype); });
+  FilePlan plan;
+  uint64_t end = 0;
+  for (TensorShape& tensor : tensors) {
+    const uint64_t bytes = tensor_bytes(tensor, file);
+    if (bytes > INT64_MAX - end) throw ConfigError(cat(file, ": has more bytes than 63 bits can count"));
+    plan.tensors.push_back({std::move(tensor), end, end + bytes});
+    end += bytes;
+  }
+  plan.by_name.resize(plan.tensors.size());
+  std::iota(plan.by_name.begin(), plan.by_name.end(), size_t{0});
+  std::sort(plan.by_name.begin(), plan.by_name.end(),
+            [&](size_t a, size_t b) { return plan.tensors[a].name < plan.tensors[b].name; });
+  plan.head = head_of(plan.tensors, metadata);
+  if (plan.head.size() - kLengthBytes > kMaxHeaderBytes) {
+    throw ConfigError(cat(file, ": the header of ", plan.tensors.size(), " tensors takes ", plan.head.size(),
+                          " bytes; at most ", kMaxHeaderBytes, " are allowed: write several files"));
+  }
+  plan.file_bytes = plan.head.size() + end;
+  return plan;
+}
+
+FilePart::FilePart(std::string path, Mode mode, uint64_t bytes) : path_(std::move(path)) {
+  const int flags = O_WRONLY | O_CLOEXEC | (mode == Mode::create ? O_CREAT | O_EXCL : 0);
+  fd_ = ::open(path_.c_str(), flags, 0666);
+  if (fd_ < 0) fail(path_, mode == Mode::create ? "cannot be created" : "cannot be opened for writing", errno);
+  if (mode == Mode::open) return;
+  int code = bytes == 0 ? 0 : (::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno);
+  // Some file systems cannot take space in advance; there a full disk shows at write().
+  if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL)
+    code = ::ftruncate(fd_, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  if (code != 0) {
+    ::close(fd_);
+    ::unlink(path_.c_str());
+    fail(path_, cat("cannot get the ", bytes, " bytes it needs"), code);
+  }
+}
+
+FilePart::~FilePart() { ::close(fd_); }
+
+void FilePart::write(uint64_t place, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(place));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail(path_, cat("writing ", bytes.size(), " bytes at ", place), errno);
+    place += static_cast<uint64_t>(done);
+    bytes = bytes.subspan(static_cast<size_t>(done));
+  }
+}
+
+void FilePart::sync() {
+  if (::fsync(fd_) != 0) fail(path_, "fsync", errno);
+}
+
+Writer::Writer(std::string path, std::vector<TensorShape> tensors, const Metadata& metadata)
+    : path_(std::move(path)),
+      plan_(plan_file(std::move(tensors), metadata, path_)),
+      file_(temporary_name(path_), FilePart::Mode::create, plan_.file_bytes) {
+  try {
+    file_.write(0, std::as_bytes(std::span(plan_.head)));
+  } catch (...) {
+    ::unlink(file_.path().c_str());
+    throw;
+  }
+}
+
+Writer::~Writer() {
+  if (!finished_) ::unlink(file_.path().c_str());
+}
+
+void Writer::write(std::string_view name, uint64_t offset, std::span<const std::byte> bytes) {
+  const TensorInfo& tensor = plan_.at(name);
+  if (offset > tensor.bytes() || bytes.size() > tensor.bytes() - offset) {
+    throw std::out_of_range(cat(path_, ": ", bytes.size(), " bytes at ", offset, " of tensor ", shown(name),
+                                ", which has ", tensor.bytes()));
+  }
+  file_.write(plan_.place_of(tensor) + offset, bytes);
+  written_ += bytes.size();
+}
+
+void Writer::finish() {
+  const uint64_t wanted = plan_.file_bytes - plan_.head.size();
+  if (written_ != wanted)
+    throw std::logic_error(cat(path_, ": ", written_.load(), " bytes were written, but its tensors have ", wanted));
+  file_.sync();
+  rename_durably(file_.path(), path_);
+  finished_ = true;
+}
+
+void sync_folder(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail(folder, "cannot be opened", errno);
+  const int code = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  if (code != 0 && code != EINVAL) fail(folder, "fsync", code);  // EINVAL: this file system has nothing to sync
+}
+
+void rename_durably(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail(from, cat("cannot be renamed to ", to), errno);
+  const std::string folder = std::filesystem::path(to).parent_path().string();
+  sync_folder(folder.empty() ? "." : folder);
+}
+
+}  // namespace concord::safetensors

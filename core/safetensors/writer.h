@@ -1,0 +1,85 @@
+// Writing safetensors files: tensors are declared first, then their bytes come in pieces, in any order and from any
+// number of processes.
+//
+// Nothing half-written ever stands under the final name: Writer writes beside it, and finish() makes the bytes durable and
+// renames. Where the file system can, the space is taken before the first byte, so a full disk is an error at once.
+// Errors: ConfigError for declarations that cannot be; std::runtime_error for what the file system says, with the file and
+// the bytes. Threads: write() any, at the same time; everything else one at a time.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/safetensors/header.h"
+
+namespace concord::safetensors {
+
+// What a file will be: a value that every process of a job can compute for itself.
+struct FilePlan {
+  std::string head;  // the first bytes: length and JSON, padded so that the data begins at a multiple of 8
+  std::vector<TensorInfo> tensors;  // in the order of their data
+  std::vector<size_t> by_name;      // places in |tensors|, in the order of the names
+  uint64_t file_bytes = 0;
+
+  const TensorInfo& at(std::string_view name) const;  // throws std::out_of_range
+  // Where byte 0 of |tensor| stands in the file.
+  uint64_t place_of(const TensorInfo& tensor) const { return head.size() + tensor.begin; }
+};
+
+// {"format": "pt"}: without it transformers refuses a file.
+Metadata pytorch_metadata();
+
+// Tensors of larger elements first, so that each lies at a multiple of its element's size; within that in the order given.
+// |file| is for errors.
+FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, const std::string& file);
+
+// A file that is being written at given places. Closes it when it goes away; removes nothing.
+class FilePart {
+ public:
+  enum class Mode { create, open };  // create: must not be there, and gets |bytes|; open: is there
+  FilePart(std::string path, Mode mode, uint64_t bytes = 0);
+  ~FilePart();
+  FilePart(const FilePart&) = delete;
+  FilePart& operator=(const FilePart&) = delete;
+
+  const std::string& path() const { return path_; }
+  void write(uint64_t place, std::span<const std::byte> bytes);
+  void sync();  // Waits: until what was written is durable
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+class Writer {
+ public:
+  // Replaces |path| at finish(), if it is there. Until then the file is called |path| with ".tmp-<process>-<number>" behind.
+  Writer(std::string path, std::vector<TensorShape> tensors, const Metadata& metadata = pytorch_metadata());
+  ~Writer();  // removes the unfinished file
+
+  const FilePlan& plan() const { return plan_; }
+  // |bytes| at byte |offset| of the tensor |name|. Throws std::out_of_range where they do not belong there.
+  void write(std::string_view name, uint64_t offset, std::span<const std::byte> bytes);
+  // All bytes of all tensors have to be written; which pieces they came in does not matter, and a piece written twice
+  // counts twice. Throws std::logic_error where the count is another.
+  void finish();
+
+ private:
+  std::string path_;
+  FilePlan plan_;
+  FilePart file_;
+  std::atomic<uint64_t> written_{0};
+  bool finished_ = false;
+};
+
+// Makes the names of files in |folder| durable: what was created or renamed in it.
+void sync_folder(const std::string& folder);
+// Renames, replacing what is there, and makes the new name durable.
+void rename_durably(const std::string& from, const std::string& to);
+
+}  // namespace concord::safetensors
