@@ -31,6 +31,8 @@
 
 namespace concord {
 
+struct LayerInputs;
+
 // How a model is run; names are Megatron's and ROLL's where they have them.
 struct ModelArgs {
   // Of parameters and of what is between layers: Float, BFloat16, Half or Double. None: as the config says.
@@ -91,6 +93,11 @@ class ModelChunk {
 
  private:
   struct Parts;
+
+  std::shared_ptr<const LayerInputs> layer_inputs(const MicroBatch& batch) const;
+  at::Tensor embed(const MicroBatch& batch) const;
+  at::Tensor run_layers(const LayerRun& run, at::Tensor x, const std::shared_ptr<const LayerInputs>& inputs) const;
+  at::Tensor token_losses(const at::Tensor& x, const MicroBatch& batch) const;
 
   ModelConfig config_;
   ModelArgs args_;

@@ -1,0 +1,28 @@
+// The first half of a layer: x -> o(attention(rope(q), rope(k), v)), q, k, v = qkv(norm(x)). Heads are cut over the
+// tensor-parallel group, tokens over the context-parallel one.
+#pragma once
+
+#include "core/models/layer_context.h"
+
+namespace concord {
+
+class AttentionLayer {
+ public:
+  // Of layer |number| of the model. |context| has to outlive it and every backward.
+  AttentionLayer(const LayerContext& context, int64_t number);
+  // [S', B, H] -> the same, to be added to the residual stream.
+  at::Tensor forward(const at::Tensor& x, const SharedInputs& inputs) const;
+
+ private:
+  at::Tensor project(const at::Tensor& x) const;  // [S', B, H] -> [S / cp, B, q k v of this rank's heads]
+  at::Tensor core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
+
+  const LayerContext& context_;
+  std::string name_;
+  int64_t heads_, kv_heads_;  // of this rank
+  int64_t window_;
+  const Parameter *norm_, *qkv_, *qkv_bias_, *q_norm_, *k_norm_, *output_, *output_bias_;
+};
+
+}  // namespace concord

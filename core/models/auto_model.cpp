@@ -1,0 +1,74 @@
+#include "core/models/auto_model.h"
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+
+// Every part of the model once, in its order.
+void check_stages(const std::vector<StageLayers>& stages, const ModelConfig& config, const RankLayout& layout) {
+  const auto refuse = [&](const std::string& why) {
+    throw ConfigError(cat("the pipeline's stages ", to_string(stages), ": ", why));
+  };
+  const auto wanted = static_cast<size_t>(layout.pp() * layout.vpp());
+  if (stages.size() != wanted) {
+    refuse(cat("there are ", stages.size(), ", and pipeline_model_parallel_size ", layout.pp(), " times ",
+               "virtual_pipeline_model_parallel_size ", layout.vpp(), " is ", wanted));
+  }
+  int64_t next = 0;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (stages[i].embedding != (i == 0)) refuse("the embedding (E) has to be on the first, and only there");
+    if (stages[i].loss != (i + 1 == stages.size())) refuse("the loss (L) has to be on the last, and only there");
+    if (stages[i].first_layer != next)
+      refuse(cat("stage ", i, " begins with layer ", stages[i].first_layer, " instead of ", next));
+    next += stages[i].layers;
+  }
+  if (next != config.num_hidden_layers) {
+    refuse(cat("they have ", next, " layers (t), and num_hidden_layers is ", config.num_hidden_layers));
+  }
+}
+
+std::vector<StageLayers> stages_of_model(const ModelConfig& config, const ModelArgs& args, const RankLayout& layout) {
+  if (!args.stages.empty()) return args.stages;
+  return deal_layers(
+      {.num_layers = config.num_hidden_layers, .pp = layout.pp(), .vpp = layout.vpp(), .placement = args.placement});
+}
+
+}  // namespace
+
+VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context)
+    : config_(config), args_(args) {
+  const RankLayout& layout = context.layout();
+  args_.stages = stages_of_model(config, args, layout);
+  check_stages(args_.stages, config, layout);
+  const std::vector<int> ranks =
+      place_stages(args.placement, static_cast<int>(layout.pp()), static_cast<int>(layout.vpp()));
+  Parameter* embedding = nullptr;
+  for (size_t stage = 0; stage < ranks.size(); ++stage) {
+    if (ranks[stage] != context.coordinates().pp) continue;
+    Parameter* output = config.tie_word_embeddings && !args_.stages[stage].embedding ? embedding : nullptr;
+    if (!args_.stages[stage].loss) output = nullptr;
+    stages_.push_back(static_cast<int64_t>(stage));
+    chunks_.push_back(std::make_unique<ModelChunk>(config, args_, args_.stages[stage], context, output));
+    if (args_.stages[stage].embedding) embedding = chunks_.back()->embedding();
+  }
+}
+
+std::vector<Parameter*> VirtualModels::parameters() {
+  std::vector<Parameter*> all;
+  for (const auto& chunk : chunks_) {
+    for (Parameter& parameter : chunk->parameters()) all.push_back(&parameter);
+  }
+  return all;
+}
+
+VirtualModels AutoModel::from_config(const ModelConfig& config, const ModelArgs& args, ParallelContext& context) {
+  VirtualModels models(config, args, context);
+  for (size_t i = 0; i < models.size(); ++i) models[i].initialise();
+  return models;
+}
+
+}  // namespace concord

@@ -1,0 +1,52 @@
+// What the parts of a layer are built from and called with.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/mesh/process_group.h"
+#include "core/models/config.h"
+#include "core/models/parameter.h"
+#include "core/parallel/recompute.h"
+
+namespace concord {
+
+// The same for all layers of a chunk, which owns it. Groups and streams belong to the parallel context.
+struct LayerContext {
+  ModelConfig config;
+  RecomputeArgs recompute;
+  bool sequence_parallel = false;
+  bool gathers_keys = false;  // context parallelism by all-gather instead of a ring
+  ProcessGroup* tp = nullptr;
+  ProcessGroup* cp = nullptr;
+  RngTracker* rng = nullptr;
+  // By the name of core/models/parameter_plan.h; null where the model has none.
+  std::function<Parameter*(const std::string& name)> find;
+};
+
+// What all layers need of a micro-batch. Shared with whatever is computed again in backward.
+struct LayerInputs {
+  at::Tensor cos, sin;              // of rope: [S / cp, 1 or B, r]
+  std::vector<int64_t> cu_seqlens;  // of the whole; empty: not packed
+};
+using SharedInputs = std::shared_ptr<const LayerInputs>;
+
+// The value of a parameter that may not be there.
+inline at::Tensor value_of(const Parameter* parameter) {
+  return parameter == nullptr ? at::Tensor() : parameter->value;
+}
+
+// function(x), kept, or computed again in backward.
+template <class Function>
+at::Tensor recompute_if(bool again, const LayerContext& context, const at::Tensor& x, Function function) {
+  if (!again) return function(x);
+  const auto call = [function](const std::vector<at::Tensor>& inputs) { return std::vector{function(inputs[0])}; };
+  return recompute(call, {x}, *context.rng)[0];
+}
+
+}  // namespace concord

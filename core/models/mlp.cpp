@@ -1,0 +1,42 @@
+#include "core/models/mlp.h"
+
+#include "core/ops/rms_norm.h"
+#include "core/ops/swiglu.h"
+#include "core/parallel/parallel_linear.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+
+using at::Tensor;
+using loader::cat;
+
+Mlp::Mlp(const LayerContext& context, int64_t number)
+    : context_(context),
+      name_(cat("model.layers.", number, ".mlp.")),
+      norm_(context.find(cat("model.layers.", number, ".post_attention_layernorm.weight"))),
+      gate_up_(context.find(name_ + "gate_up_proj.weight")),
+      gate_up_bias_(context.find(name_ + "gate_up_proj.bias")),
+      down_(context.find(name_ + "down_proj.weight")),
+      down_bias_(context.find(name_ + "down_proj.bias")) {}
+
+Tensor Mlp::gate_up(const Tensor& x) const {
+  const Tensor normed = rms_norm(x, norm_->value, context_.config.rms_norm_eps);
+  const ParallelLinearOptions options{.name = name_ + "gate_up_proj", .sequence_parallel = context_.sequence_parallel};
+  return column_parallel_linear(normed, gate_up_->value, value_of(gate_up_bias_), *context_.tp, options,
+                                gate_up_->grad_sink());
+}
+
+Tensor Mlp::whole(const Tensor& x) const {
+  const Tensor both = recompute_if(recomputes_module(context_.recompute, "layernorm"), context_, x,
+                                   [this](const Tensor& input) { return gate_up(input); });
+  const ParallelLinearOptions options{.name = name_ + "down_proj", .sequence_parallel = context_.sequence_parallel};
+  return row_parallel_linear(swiglu(both), down_->value, value_of(down_bias_), *context_.tp, options,
+                             down_->grad_sink());
+}
+
+Tensor Mlp::forward(const Tensor& x) const {
+  return recompute_if(recomputes_module(context_.recompute, "mlp"), context_, x,
+                      [this](const Tensor& input) { return whole(input); });
+}
+
+}  // namespace concord

@@ -1,0 +1,25 @@
+// The second half of a layer: x -> down(silu(gate(norm(x))) * up(norm(x))). The inner size is cut over the
+// tensor-parallel group.
+#pragma once
+
+#include "core/models/layer_context.h"
+
+namespace concord {
+
+class Mlp {
+ public:
+  // Of layer |number| of the model. |context| has to outlive it and every backward.
+  Mlp(const LayerContext& context, int64_t number);
+  // [S', B, H] -> the same, to be added to the residual stream.
+  at::Tensor forward(const at::Tensor& x) const;
+
+ private:
+  at::Tensor gate_up(const at::Tensor& x) const;
+  at::Tensor whole(const at::Tensor& x) const;
+
+  const LayerContext& context_;
+  std::string name_;
+  const Parameter *norm_, *gate_up_, *gate_up_bias_, *down_, *down_bias_;
+};
+
+}  // namespace concord

@@ -1,0 +1,202 @@
+#include "core/models/model_chunk.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/config_error.h"
+#include "core/models/block.h"
+#include "core/models/layer_context.h"
+#include "core/models/parameter_plan.h"
+#include "core/models/token_slices.h"
+#include "core/ops/cross_entropy.h"
+#include "core/ops/rms_norm.h"
+#include "core/ops/rope_angles.h"
+#include "core/ops/vocab_share.h"
+#include "core/parallel/parallel_linear.h"
+#include "core/parallel/vocabulary.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using at::Tensor;
+using loader::cat;
+
+c10::ScalarType type_of(const ModelConfig& config, const ModelArgs& args) {
+  if (args.dtype) return *args.dtype;
+  if (config.dtype == "bfloat16") return at::kBFloat16;
+  if (config.dtype == "float16") return at::kHalf;
+  return config.dtype == "float64" ? at::kDouble : at::kFloat;
+}
+
+void check_args(const ModelArgs& args) {
+  if (args.cp_comm_type != "p2p" && args.cp_comm_type != "all_gather") {
+    throw ConfigError(cat("cp_comm_type is '", args.cp_comm_type, "'; it can be p2p or all_gather"));
+  }
+}
+
+ParameterPlanOptions plan_options(const ModelArgs& args, const RankLayout& layout, bool borrows_output) {
+  return {.tp = layout.tp(),
+          .sequence_parallel = args.sequence_parallel,
+          .make_vocab_size_divisible_by = args.make_vocab_size_divisible_by,
+          .borrows_output = borrows_output};
+}
+
+Parameter make_parameter(const ParameterPlan& plan, const ShardPlace& place, at::TensorOptions options) {
+  Parameter parameter{.spec = plan.spec, .init = plan.init, .value = {}};
+  parameter.value = at::zeros(local_shape(plan.spec, place), options).requires_grad_(true);
+  parameter.uses = plan.uses;
+  parameter.partial_over_tp = plan.partial_over_tp;
+  parameter.shared_embedding = plan.shared_embedding;
+  return parameter;
+}
+
+}  // namespace
+
+// What forward walks. Lives as long as the chunk, at one address: backward of recomputed layers comes back to it.
+struct ModelChunk::Parts {
+  LayerContext layers;
+  std::vector<Block> blocks;
+  std::vector<LayerRun> runs;
+  Parameter* embedding = nullptr;
+  Parameter* norm = nullptr;
+  Parameter* output = nullptr;
+};
+
+ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers,
+                       ParallelContext& context, Parameter* output_weight)
+    : config_(config),
+      args_(args),
+      layers_(layers),
+      context_(context),
+      dtype_(type_of(config, args)),
+      parts_(std::make_unique<Parts>()) {
+  check_args(args);
+  const ShardPlace place = shard_place(context.layout(), context.rank());
+  const auto options = at::TensorOptions(dtype_).device(context.torch_device());
+  const auto plans = plan_parameters(config, layers, plan_options(args, context.layout(), output_weight != nullptr));
+  for (const ParameterPlan& plan : plans) parameters_.push_back(make_parameter(plan, place, options));
+  const auto find = [this](const std::string& name) {
+    const auto found =
+        std::find_if(parameters_.begin(), parameters_.end(), [&](const Parameter& p) { return p.spec.name == name; });
+    return found == parameters_.end() ? nullptr : &*found;
+  };
+  Parts& parts = *parts_;
+  parts.layers = {.config = config,
+                  .recompute = args.recompute,
+                  .sequence_parallel = args.sequence_parallel,
+                  .gathers_keys = args.cp_comm_type == "all_gather",
+                  .tp = &context.group(GroupKind::tp),
+                  .cp = &context.group(GroupKind::cp),
+                  .rng = &context.rng(),
+                  .find = find};
+  parts.runs = recompute_plan(args.recompute, layers.layers);
+  for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
+  if (layers.embedding) parts.embedding = find("model.embed_tokens.weight");
+  if (!layers.loss) return;
+  parts.norm = find("model.norm.weight");
+  parts.output = find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
+  if (parts.output == nullptr) {  // borrowed: this rank has both ends of the model
+    parts.output = output_weight;
+    output_weight->uses = 2;
+    output_weight->shared_embedding = false;
+  }
+}
+
+ModelChunk::~ModelChunk() = default;
+
+Parameter* ModelChunk::embedding() { return parts_->embedding; }
+
+void ModelChunk::initialise() {
+  const ShardPlace place = shard_place(context_.layout(), context_.rank());
+  for (Parameter& parameter : parameters_) {
+    initialise_weights(parameter.value, parameter.spec, place, parameter.init, args_.seed, context_.device());
+  }
+}
+
+std::vector<int64_t> ModelChunk::hidden_shape(const MicroBatch& batch) const {
+  const Parts& parts = *parts_;
+  const int64_t tokens = batch.input_ids.size(1);
+  const int64_t shares = parts.layers.cp->size() * (parts.layers.sequence_parallel ? parts.layers.tp->size() : 1);
+  if (tokens % shares != 0) {
+    throw ConfigError(cat("a batch of ", tokens, " tokens a row over context_parallel_size ", parts.layers.cp->size(),
+                          " and, for sequence parallelism, tensor_model_parallel_size ", parts.layers.tp->size(),
+                          "; pad it to a multiple of ", shares));
+  }
+  return {tokens / shares, batch.input_ids.size(0), config_.hidden_size};
+}
+
+at::Tensor ModelChunk::own_tokens(const Tensor& x, const MicroBatch& batch) const {
+  return concord::own_tokens(x, batch, *parts_->layers.cp);
+}
+
+int64_t ModelChunk::counted_tokens(const MicroBatch& batch) const {
+  check_batch(batch, /*with_labels=*/true);
+  return own_tokens(batch.labels, batch).ne(kIgnoredLabel).sum().item<int64_t>();
+}
+
+// ---------------------------------------------------------------------------------------------------------- forward
+
+SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
+  const TokenPositions positions = token_positions(batch, *parts_->layers.cp, context_.torch_device());
+  const RopeAngles angles = rope_angles(rope_frequencies(config_.rope, positions.length), positions.own);
+  const auto type = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
+  auto inputs = std::make_shared<LayerInputs>();
+  inputs->cos = angles.cos.to(type);
+  inputs->sin = angles.sin.to(type);
+  inputs->cu_seqlens = batch.cu_seqlens;
+  return inputs;
+}
+
+Tensor ModelChunk::embed(const MicroBatch& batch) const {
+  const Tensor ids = own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device());
+  const Parameter& table = *parts_->embedding;
+  const LayerContext& layers = parts_->layers;
+  return vocab_parallel_embedding(table.value, ids, config_.vocab_size, *layers.tp, layers.sequence_parallel,
+                                  table.grad_sink());
+}
+
+Tensor ModelChunk::run_layers(const LayerRun& run, Tensor x, const SharedInputs& inputs) const {
+  for (int64_t i = run.begin; i < run.end; ++i) {
+    x = parts_->blocks[static_cast<size_t>(i)].forward(x, inputs);
+    if (observer_) observer_(cat("layers.", layers_.first_layer + i), x);
+  }
+  return x;
+}
+
+Tensor ModelChunk::token_losses(const Tensor& x, const MicroBatch& batch) const {
+  const LayerContext& layers = parts_->layers;
+  const Parameter& output = *parts_->output;
+  const Tensor normed = rms_norm(x, parts_->norm->value, config_.rms_norm_eps);
+  if (observer_) observer_("norm", normed);
+  const ParallelLinearOptions options{.name = output.spec.name, .sequence_parallel = layers.sequence_parallel};
+  const Tensor logits = column_parallel_linear(normed, output.value, {}, *layers.tp, options, output.grad_sink());
+  if (observer_) observer_("logits", logits);
+  const Tensor labels = own_tokens(batch.labels, batch).t().contiguous().to(logits.device());
+  const CrossEntropyOptions how{
+      .vocabulary = config_.vocab_size, .ignore_index = kIgnoredLabel, .overwrite_logits = !observer_};
+  return cross_entropy(logits, labels, how, vocab_share(*layers.tp)).t().contiguous();
+}
+
+Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
+  check_batch(batch, layers_.loss);
+  const std::vector<int64_t> shape = hidden_shape(batch);
+  if (hidden.defined() == layers_.embedding || (hidden.defined() && hidden.sizes() != c10::IntArrayRef(shape))) {
+    throw ConfigError(cat("a stage ", layers_.embedding ? "with" : "without", " the embedding was given hidden of [",
+                          hidden.defined() ? loader::join(hidden.sizes(), ", ") : "", "]; it takes ",
+                          layers_.embedding ? "none" : cat("[", loader::join(shape, ", "), "]")));
+  }
+  const SharedInputs inputs = layer_inputs(batch);
+  Tensor x = layers_.embedding ? embed(batch) : hidden;
+  if (observer_ && layers_.embedding) observer_("embedding", x);
+  for (const LayerRun& run : parts_->runs) {
+    x = recompute_if(run.recomputed, parts_->layers, x,
+                     [this, run, inputs](const Tensor& input) { return run_layers(run, input, inputs); });
+  }
+  return layers_.loss ? token_losses(x, batch) : x;
+}
+
+}  // namespace concord

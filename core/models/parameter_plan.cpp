@@ -1,0 +1,146 @@
+#include "core/models/parameter_plan.h"
+
+#include <utility>
+
+#include "core/config_error.h"
+#include "core/parallel/vocabulary.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using Dim = ShardSpec::Dim;
+using Piece = ShardSpec::Piece;
+
+constexpr auto kCut = ShardAxis::tp;
+
+void check_divides(const char* what, int64_t size, int64_t tp) {
+  if (size % tp == 0) return;
+  throw ConfigError(cat(what, " ", size, " does not divide by tensor_model_parallel_size ", tp,
+                        "; choose a tensor_model_parallel_size that divides it"));
+}
+
+class Planner {
+ public:
+  Planner(const ModelConfig& config, const ParameterPlanOptions& options) : config_(config), options_(options) {
+    check_divides("num_attention_heads", config.num_attention_heads, options.tp);
+    check_divides("num_key_value_heads", config.num_key_value_heads, options.tp);
+    check_divides("intermediate_size", config.intermediate_size, options.tp);
+  }
+
+  void embedding(const StageLayers& stage) {
+    add("model.embed_tokens.weight", {vocabulary(), {config_.hidden_size}}, normal());
+    if (!config_.tie_word_embeddings) return;
+    plans_.back().uses = stage.loss ? 2 : 1;
+    plans_.back().shared_embedding = !stage.loss;
+  }
+
+  void layer(int64_t number) {
+    const std::string layer = cat("model.layers.", number, ".");
+    norm(layer + "input_layernorm.weight");
+    attention(layer + "self_attn.");
+    norm(layer + "post_attention_layernorm.weight");
+    mlp(layer + "mlp.");
+  }
+
+  void head(const StageLayers& stage) {
+    norm("model.norm.weight");
+    if (!config_.tie_word_embeddings) {
+      add("lm_head.weight", {vocabulary(), {config_.hidden_size}}, normal());
+    } else if (!stage.embedding && !options_.borrows_output) {
+      add("model.embed_tokens.weight", {vocabulary(), {config_.hidden_size}}, normal());
+      plans_.back().shared_embedding = true;
+    }
+  }
+
+  std::vector<ParameterPlan> take() { return std::move(plans_); }
+
+ private:
+  WeightInit normal() const { return normal_init(config_.initializer_range); }
+  Dim vocabulary() const {
+    return {config_.vocab_size, kCut,
+            padded_vocabulary(config_.vocab_size, options_.tp, options_.make_vocab_size_divisible_by)};
+  }
+  bool tokens_are_split() const { return options_.sequence_parallel && options_.tp > 1; }
+
+  void add(const std::string& name, std::vector<Dim> dims, WeightInit init, std::vector<Piece> pieces = {}) {
+    ParameterPlan& plan = plans_.emplace_back(ParameterPlan{{}, init});
+    bool cut = false;
+    for (const Dim& dim : dims) cut |= dim.cut.has_value();
+    plan.spec.name = name;
+    plan.spec.dims = std::move(dims);
+    plan.spec.pieces = std::move(pieces);
+    if (!cut) plan.spec.replicated_over.push_back(GroupKind::tp);
+    plan.spec.replicated_over.push_back(GroupKind::dp_cp);
+  }
+
+  // Sees the rank's own tokens only where these are split.
+  void of_own_tokens(const std::string& name, int64_t size, double value) {
+    add(name, {{size}}, constant_init(value));
+    plans_.back().partial_over_tp = tokens_are_split();
+  }
+  void norm(const std::string& name) { of_own_tokens(name, config_.hidden_size, 1); }
+
+  // One weight for several layers of the same input, cut each for itself.
+  void fused(const std::string& prefix, const std::string& name, const std::vector<Piece>& layers, bool bias) {
+    int64_t rows = 0;
+    for (const Piece& layer : layers) rows += layer.size;
+    const auto pieces = [&](const char* kind) {
+      std::vector<Piece> named;
+      for (const Piece& layer : layers) named.push_back({cat(prefix, layer.name, ".", kind), layer.size});
+      return named;
+    };
+    add(cat(prefix, name, ".weight"), {{rows, kCut}, {config_.hidden_size}}, normal(), pieces("weight"));
+    if (bias) add(cat(prefix, name, ".bias"), {{rows, kCut}}, constant_init(0), pieces("bias"));
+  }
+
+  // The way back to the hidden size; its bias is added to the sum.
+  void output(const std::string& name, int64_t inputs, bool bias) {
+    add(name + ".weight", {{config_.hidden_size}, {inputs, kCut}}, normal());
+    if (bias) of_own_tokens(name + ".bias", config_.hidden_size, 0);
+  }
+
+  void attention(const std::string& prefix) {
+    const int64_t q = config_.num_attention_heads * config_.head_dim;
+    const int64_t kv = config_.num_key_value_heads * config_.head_dim;
+    fused(prefix, "qkv_proj", {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}, config_.qkv_bias);
+    for (const char* name : {"q_norm.weight", "k_norm.weight"}) {
+      if (!config_.qk_norm) continue;
+      add(prefix + name, {{config_.head_dim}}, constant_init(1));
+      plans_.back().partial_over_tp = options_.tp > 1;  // each rank has seen its own heads
+    }
+    output(prefix + "o_proj", q, config_.output_bias);
+  }
+
+  void mlp(const std::string& prefix) {
+    const int64_t inner = config_.intermediate_size;
+    fused(prefix, "gate_up_proj", {{"gate_proj", inner}, {"up_proj", inner}}, config_.mlp_bias);
+    output(prefix + "down_proj", inner, config_.mlp_bias);
+  }
+
+  const ModelConfig& config_;
+  const ParameterPlanOptions& options_;
+  std::vector<ParameterPlan> plans_;
+};
+
+}  // namespace
+
+std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
+                                           const ParameterPlanOptions& options) {
+  if (stage.mtp_layers > 0) {
+    throw ConfigError(cat("the layout has ", stage.mtp_layers, " layers of multi-token prediction, which a model of ",
+                          "type ", config.model_type, " does not have; leave out its m"));
+  }
+  if (stage.first_layer < 0 || stage.layers < 0 || stage.first_layer + stage.layers > config.num_hidden_layers) {
+    throw ConfigError(cat("a stage has layers ", stage.first_layer, " to ", stage.first_layer + stage.layers,
+                          " (not included), and the model's num_hidden_layers is ", config.num_hidden_layers));
+  }
+  Planner planner(config, options);
+  if (stage.embedding) planner.embedding(stage);
+  for (int64_t i = 0; i < stage.layers; ++i) planner.layer(stage.first_layer + i);
+  if (stage.loss) planner.head(stage);
+  return planner.take();
+}
+
+}  // namespace concord

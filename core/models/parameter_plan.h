@@ -1,0 +1,48 @@
+// The parameters of a stage before there are tensors: names, shapes, cuts and what others have to know about their
+// gradients. Pure values; threads: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/models/config.h"
+#include "core/parallel/initialise_weights.h"
+#include "core/parallel/shard_spec.h"
+#include "core/pipeline/layer_layout.h"
+
+namespace concord {
+
+// As the members of Parameter (core/models/parameter.h).
+struct ParameterPlan {
+  ShardSpec spec;
+  WeightInit init;
+  int64_t uses = 1;
+  bool partial_over_tp = false;
+  bool shared_embedding = false;
+};
+
+struct ParameterPlanOptions {
+  int64_t tp = 1;
+  bool sequence_parallel = false;
+  int64_t make_vocab_size_divisible_by = 128;
+  bool borrows_output = false;  // the output's weight is the embedding of another chunk of this rank
+};
+
+// In the order of use. q, k, v and gate, up are one parameter each, whose pieces have the names of HF:
+//   model.embed_tokens.weight                         [vocabulary / tp, hidden], rows up to a multiple are padding
+//   model.layers.N.input_layernorm.weight
+//   model.layers.N.self_attn.qkv_proj.{weight,bias}   pieces q_proj, k_proj, v_proj, each cut by heads
+//   model.layers.N.self_attn.{q_norm,k_norm}.weight
+//   model.layers.N.self_attn.o_proj.{weight,bias}
+//   model.layers.N.post_attention_layernorm.weight
+//   model.layers.N.mlp.gate_up_proj.{weight,bias}     pieces gate_proj, up_proj
+//   model.layers.N.mlp.down_proj.{weight,bias}
+//   model.norm.weight
+//   lm_head.weight                                    or once more model.embed_tokens.weight where they are tied
+// spec.replicated_over lists tp where the parameter is not cut, and dp_cp.
+// Throws ConfigError, with the names and numbers, where heads or sizes do not divide by tp.
+std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
+                                           const ParameterPlanOptions& options);
+
+}  // namespace concord

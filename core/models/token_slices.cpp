@@ -1,0 +1,72 @@
+#include "core/models/token_slices.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+
+#include "core/config_error.h"
+#include "core/ops/attention.h"
+#include "core/ops/check.h"
+#include "core/parallel/context_attention.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using at::Tensor;
+using loader::cat;
+
+void check_like_ids(const char* what, const Tensor& tensor, const Tensor& ids) {
+  if (tensor.scalar_type() == at::kLong && tensor.sizes() == ids.sizes()) return;
+  throw ConfigError(cat("batch: ", what, " is ", ops::text_of(tensor), "; it has to be Long [", ids.size(0), ", ",
+                        ids.size(1), "] as input_ids"));
+}
+
+}  // namespace
+
+void check_batch(const MicroBatch& batch, bool with_labels) {
+  const Tensor& ids = batch.input_ids;
+  if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0) {
+    throw ConfigError(cat("batch: input_ids is ", ops::text_of(ids), "; it has to be Long [B, S] and not empty"));
+  }
+  if (with_labels && !batch.labels.defined()) {
+    throw ConfigError("batch: labels are not given; the last stage needs them for the loss");
+  }
+  if (batch.labels.defined()) check_like_ids("labels", batch.labels, ids);
+  if (batch.position_ids.defined()) check_like_ids("position_ids", batch.position_ids, ids);
+  if (batch.cu_seqlens.empty()) return;
+  if (ids.size(0) != 1) {
+    throw ConfigError(cat("batch: input_ids has ", ids.size(0), " rows with cu_seqlens; packed sequences are one row"));
+  }
+  check_cu_seqlens("packed batch", batch.cu_seqlens, ids.size(1));
+}
+
+std::vector<int64_t> sequence_lengths(const MicroBatch& batch) {
+  if (batch.cu_seqlens.empty()) return {batch.input_ids.size(1)};
+  std::vector<int64_t> lengths;
+  for (size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
+    lengths.push_back(batch.cu_seqlens[i] - batch.cu_seqlens[i - 1]);
+  }
+  return lengths;
+}
+
+Tensor own_tokens(const Tensor& x, const MicroBatch& batch, const ProcessGroup& cp) {
+  return take_context_slices(x, sequence_lengths(batch), 1, cp);
+}
+
+TokenPositions token_positions(const MicroBatch& batch, const ProcessGroup& cp, c10::Device device) {
+  const Tensor& given = batch.position_ids;
+  if (given.defined()) {
+    if (given.min().item<int64_t>() < 0) throw ConfigError("batch: position_ids has negative positions");
+    const int64_t length = given.max().item<int64_t>() + 1;
+    return {own_tokens(given, batch, cp).t().contiguous().to(device), length};
+  }
+  const std::vector<int64_t> lengths = sequence_lengths(batch);
+  std::vector<Tensor> counted;
+  for (const int64_t length : lengths) counted.push_back(at::arange(length, at::kLong));
+  const Tensor whole = at::cat(counted).unsqueeze(0);
+  return {own_tokens(whole, batch, cp).t().contiguous().to(device), *std::max_element(lengths.begin(), lengths.end())};
+}
+
+}  // namespace concord

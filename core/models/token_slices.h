@@ -1,0 +1,29 @@
+// A micro-batch as one rank of a context-parallel group sees it: its tokens, their positions. Errors: ConfigError with
+// the sizes. Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/mesh/process_group.h"
+#include "core/models/micro_batch.h"
+
+namespace concord {
+
+// Refuses a batch whose tensors are not as MicroBatch says. |with_labels|: labels have to be there.
+void check_batch(const MicroBatch& batch, bool with_labels);
+
+// Lengths of its sequences along dim 1: of the packed ones, else one for all rows.
+std::vector<int64_t> sequence_lengths(const MicroBatch& batch);
+
+// |x| [B, S] of the whole -> [B, S / cp], the tokens of this rank of |cp|. Host or device, as |x| is.
+at::Tensor own_tokens(const at::Tensor& x, const MicroBatch& batch, const ProcessGroup& cp);
+
+struct TokenPositions {
+  at::Tensor own;  // int64 [S / cp, B], or [S / cp, 1] where all rows have the same
+  int64_t length;  // the largest position of the whole + 1
+};
+// Packed sequences count from 0 each. |device| is where the result goes.
+TokenPositions token_positions(const MicroBatch& batch, const ProcessGroup& cp, c10::Device device);
+
+}  // namespace concord
