@@ -13,7 +13,7 @@
 namespace concord {
 
 struct LossScalerSettings {
-  double constant = 0;  // the scale of a constant scaler; 0: dynamic
+  double constant = 0;                  // the scale of a constant scaler; 0: dynamic
   double initial_scale = 4294967296.0;  // 2^32
   double min_scale = 1;
   double growth_factor = 2;
@@ -43,7 +43,8 @@ class LossScaler {
   bool update(bool found_inf);
 
   const LossScalerState& state() const { return state_; }
-  void set_state(const LossScalerState& state);  // throws ConfigError for one that no run can have left
+  // Throws ConfigError for one that no run can have left. A constant scale stays the one of the settings.
+  void set_state(const LossScalerState& state);
 
  private:
   LossScalerSettings settings_;

@@ -64,11 +64,11 @@ struct LrSettings {
   int64_t warmup = 0;
   LrCurve curve = LrCurve::constant;
   int64_t decay_start = 0;  // lr from the warm-up to here,
-  int64_t decay_end = 0;    // then the curve, and from here on min_lr (except constant, and inverse_sqrt if endless)
+  int64_t decay_end = 0;    // then the curve, whose length ends here
+  int64_t last = 0;         // the last point on the curve; after it min_lr
   double cycles = 0.5;      // of the cosine
   double timescale = 1;     // of inverse_sqrt
   double shift = 0;         // of inverse_sqrt, added to the counter
-  bool endless = false;     // inverse_sqrt goes on after decay_end
   double start_weight_decay = 0;
   double end_weight_decay = 0;
   LrCurve weight_decay_curve = LrCurve::constant;  // constant, linear or cosine

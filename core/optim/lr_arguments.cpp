@@ -1,0 +1,287 @@
+// From what a user chose to the numbers of the curve; all that is wrong is said at once.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "core/config_error.h"
+#include "core/optim/lr_schedule.h"
+
+namespace concord {
+namespace {
+
+constexpr std::string_view kTypes =
+    "constant, constant_with_warmup, linear, cosine, cosine_with_min_lr, inverse_sqrt, inverse_square_root, wsd, "
+    "warmup_stable_decay";
+constexpr double kTimescaleWithoutWarmup = 10'000;  // of HF's inverse_sqrt
+constexpr int64_t kLongest = int64_t{1} << 53;      // lengths are exact as double
+
+std::string canonical(std::string_view name) {
+  std::string text(name);
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+    if (letter == '-') letter = '_';
+  }
+  return text;
+}
+
+class Resolver {
+ public:
+  explicit Resolver(const LrArguments& arguments) : given_(arguments), type_(canonical(arguments.lr_scheduler_type)) {}
+
+  LrSettings resolve() {
+    check_numbers();
+    if (problems_.empty()) resolve_lengths();
+    if (problems_.empty()) resolve_curve();
+    resolve_weight_decay();
+    for (const auto& [name, value] : given_.lr_scheduler_kwargs) {
+      if (problems_.empty() && !used_.contains(name))
+        refuse(fmt::format("lr_scheduler_kwargs: {} does not take \"{}\"{}", type_, name, taken()));
+    }
+    if (!problems_.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems_, "\n")));
+    return settings_;
+  }
+
+ private:
+  void refuse(std::string problem) { problems_.push_back(std::move(problem)); }
+
+  std::string taken() const {
+    return asked_.empty() ? "; it takes none" : fmt::format("; it takes {}", fmt::join(asked_, ", "));
+  }
+
+  void check_not_negative(std::string_view name, double value) {
+    if (!(value >= 0) || std::isinf(value)) refuse(fmt::format("{} is {}; it has to be 0 or more", name, value));
+  }
+
+  void check_numbers() {
+    check_not_negative("learning_rate", given_.learning_rate);
+    check_not_negative("min_lr", given_.min_lr);
+    check_not_negative("lr_warmup_init", given_.lr_warmup_init);
+    check_not_negative("weight_decay", given_.weight_decay);
+    const std::pair<std::string_view, int64_t> lengths[] = {{"warmup_steps", given_.warmup_steps},
+                                                            {"warmup_samples", given_.warmup_samples},
+                                                            {"lr_decay_steps", given_.lr_decay_steps},
+                                                            {"lr_decay_samples", given_.lr_decay_samples},
+                                                            {"lr_wsd_decay_steps", given_.lr_wsd_decay_steps},
+                                                            {"lr_wsd_decay_samples", given_.lr_wsd_decay_samples},
+                                                            {"max_steps", given_.max_steps}};
+    for (const auto& [name, value] : lengths) {
+      if (value < 0 || value > kLongest) refuse(fmt::format("{} is {}; it has to be from 0 to 2^53", name, value));
+    }
+    if (given_.global_batch_size < 1 || given_.global_batch_size > kLongest)
+      refuse(fmt::format("global_batch_size is {}; it has to be at least 1", given_.global_batch_size));
+    if (!(given_.warmup_ratio >= 0 && given_.warmup_ratio <= 1))
+      refuse(fmt::format("warmup_ratio is {}; it has to be from 0 to 1", given_.warmup_ratio));
+    if (given_.lr_step_offset != 0 && given_.lr_step_offset != 1)
+      refuse(fmt::format("lr_step_offset is {}; it has to be 0 or 1", given_.lr_step_offset));
+    if (given_.learning_rate < given_.min_lr)
+      refuse(fmt::format("min_lr {} is above learning_rate {}", given_.min_lr, given_.learning_rate));
+    if (given_.learning_rate < given_.lr_warmup_init)
+      refuse(fmt::format("lr_warmup_init {} is above learning_rate {}", given_.lr_warmup_init, given_.learning_rate));
+  }
+
+  // |steps| in units of the counter.
+  int64_t units(int64_t steps) {
+    int64_t product = 0;
+    if (!__builtin_mul_overflow(steps, settings_.increment, &product) && product <= kLongest) return product;
+    refuse(fmt::format("{} steps of {} samples are more than 2^53 samples", steps, settings_.increment));
+    return 1;
+  }
+
+  // One of a length in steps and one in samples.
+  int64_t length(std::string_view name, int64_t steps, int64_t samples) {
+    if (steps > 0 && samples > 0)
+      refuse(fmt::format("{0}_steps {1} and {0}_samples {2} are both given; give one of them", name, steps, samples));
+    return samples > 0 ? samples : units(steps);
+  }
+
+  void resolve_lengths() {
+    // Megatron's inverse square root without a warm-up starts from one sample, so it is not the same counted in steps.
+    const bool samples = given_.warmup_samples > 0 || given_.lr_decay_samples > 0 || given_.lr_wsd_decay_samples > 0 ||
+                         type_ == "inverse_square_root";
+    settings_.lr = given_.learning_rate;
+    settings_.min_lr = given_.min_lr;
+    settings_.init_lr = given_.lr_warmup_init;
+    settings_.increment = samples ? given_.global_batch_size : 1;
+    settings_.offset = given_.lr_step_offset * settings_.increment;
+    settings_.decay_end = length("lr_decay", given_.lr_decay_steps, given_.lr_decay_samples);
+    if (settings_.decay_end == 0) settings_.decay_end = units(given_.max_steps);
+    settings_.warmup = length("warmup", given_.warmup_steps, given_.warmup_samples);
+    if (given_.warmup_ratio > 0 && settings_.warmup > 0) {
+      refuse(fmt::format("warmup_ratio {} and a warm-up of {} {} are both given; give one of them", given_.warmup_ratio,
+                         settings_.warmup, samples ? "samples" : "steps"));
+    } else if (given_.warmup_ratio > 0) {
+      settings_.warmup = units(static_cast<int64_t>(ratio_steps()));
+    }
+    settings_.decay_start = settings_.warmup;
+    settings_.last = settings_.decay_end;
+  }
+
+  // HF's rounding: up, of the product as a double.
+  double ratio_steps() const {
+    const double steps = static_cast<double>(settings_.decay_end) / static_cast<double>(settings_.increment);
+    return std::ceil(given_.warmup_ratio * steps);
+  }
+
+  void resolve_curve() {
+    if (type_ == "constant") return resolve_constant();
+    if (type_ == "constant_with_warmup") return;
+    if (type_ == "inverse_sqrt") return resolve_inverse_sqrt();
+    if (type_ != "linear" && type_ != "cosine" && type_ != "cosine_with_min_lr" && type_ != "inverse_square_root" &&
+        type_ != "wsd" && type_ != "warmup_stable_decay")
+      return refuse(fmt::format("lr_scheduler_type \"{}\" is not one of {}", given_.lr_scheduler_type, kTypes));
+    if (settings_.decay_end == 0)
+      return refuse(fmt::format("lr_scheduler_type {} needs an end: give max_steps or lr_decay_steps", type_));
+    if (type_ == "wsd") return resolve_wsd();
+    if (type_ == "warmup_stable_decay") return resolve_warmup_stable_decay();
+    settings_.curve = type_ == "linear" ? LrCurve::linear : LrCurve::cosine;
+    if (type_ == "inverse_square_root") {
+      settings_.curve = LrCurve::inverse_sqrt;
+      settings_.timescale = std::max(static_cast<double>(settings_.warmup), 1.0);
+    }
+    if (settings_.curve == LrCurve::cosine) settings_.cycles = number("num_cycles").value_or(0.5);
+    if (type_ == "cosine_with_min_lr") resolve_min_lr();
+  }
+
+  void resolve_constant() {
+    if (settings_.warmup == 0) return;
+    refuse(fmt::format("lr_scheduler_type constant has no warm-up, {} {} are given; take constant_with_warmup",
+                       settings_.warmup, settings_.increment == 1 ? "steps" : "samples"));
+  }
+
+  void resolve_inverse_sqrt() {
+    const double unit = static_cast<double>(settings_.increment);
+    const double warmup = static_cast<double>(settings_.warmup);
+    settings_.curve = LrCurve::inverse_sqrt;
+    settings_.timescale = warmup > 0 ? warmup : kTimescaleWithoutWarmup * unit;
+    if (const std::optional<double> given = number("timescale")) settings_.timescale = *given * unit;
+    if (!(settings_.timescale > 0)) refuse("lr_scheduler_kwargs: timescale has to be above 0");
+    settings_.shift = settings_.timescale - warmup;
+    settings_.last = std::numeric_limits<int64_t>::max();  // HF's has no end
+  }
+
+  void resolve_min_lr() {
+    const std::optional<double> value = number("min_lr");
+    const std::optional<double> rate = number("min_lr_rate");
+    const int count = (value ? 1 : 0) + (rate ? 1 : 0) + (given_.min_lr > 0 ? 1 : 0);
+    if (count != 1)
+      return refuse(
+          "lr_scheduler_type cosine_with_min_lr takes one of min_lr and min_lr_rate in lr_scheduler_kwargs, or min_lr");
+    set_min_lr(value ? *value : rate ? *rate * settings_.lr : given_.min_lr);
+  }
+
+  void set_min_lr(double value) {
+    if (value >= 0 && value <= settings_.lr) {
+      settings_.min_lr = value;
+    } else {
+      refuse(fmt::format("lr_scheduler_kwargs: a lowest learning rate of {} is not from 0 to learning_rate {}", value,
+                         settings_.lr));
+    }
+  }
+
+  void resolve_wsd() {
+    const int64_t decay = length("lr_wsd_decay", given_.lr_wsd_decay_steps, given_.lr_wsd_decay_samples);
+    if (decay == 0) return refuse("lr_scheduler_type wsd needs lr_wsd_decay_steps or lr_wsd_decay_samples");
+    const std::string style = canonical(given_.lr_wsd_decay_style);
+    const std::pair<std::string_view, LrCurve> styles[] = {{"linear", LrCurve::linear},
+                                                           {"cosine", LrCurve::cosine},
+                                                           {"exponential", LrCurve::exponential},
+                                                           {"minus_sqrt", LrCurve::minus_sqrt}};
+    for (const auto& [name, curve] : styles) {
+      if (style == name) return set_last_part(curve, settings_.decay_end - decay, settings_.decay_end);
+    }
+    refuse(fmt::format("lr_wsd_decay_style \"{}\" is not one of linear, cosine, exponential, minus_sqrt",
+                       given_.lr_wsd_decay_style));
+  }
+
+  void resolve_warmup_stable_decay() {
+    const std::optional<int64_t> decay = whole_number("num_decay_steps");
+    const std::optional<int64_t> stable = whole_number("num_stable_steps");
+    if (!decay) return refuse("lr_scheduler_type warmup_stable_decay needs num_decay_steps in lr_scheduler_kwargs");
+    if (text("warmup_type").value_or("linear") != "linear")
+      return refuse("lr_scheduler_kwargs: warmup_type has to be linear; there is no other warm-up here");
+    const std::string kind = text("decay_type").value_or("cosine");
+    if (kind != "linear" && kind != "cosine" && kind != "1-sqrt")
+      return refuse(fmt::format("lr_scheduler_kwargs: decay_type \"{}\" is not one of linear, cosine, 1-sqrt", kind));
+    if (const std::optional<double> ratio = number("min_lr_ratio")) set_min_lr(*ratio * settings_.lr);
+    if (settings_.min_lr > 0) settings_.init_lr = settings_.min_lr;  // HF's warm-up begins there too
+    settings_.cycles = number("num_cycles").value_or(0.5);
+    const int64_t length = units(*decay);
+    const int64_t start = stable ? settings_.warmup + units(*stable) : settings_.decay_end - length;
+    set_last_part(kind == "linear"   ? LrCurve::linear
+                  : kind == "cosine" ? LrCurve::cosine
+                                     : LrCurve::minus_sqrt,
+                  start, start + length);
+    --settings_.last;  // HF's is at its lowest from its last step on, though a cosine of other cycles is not
+  }
+
+  void set_last_part(LrCurve curve, int64_t start, int64_t end) {
+    if (start < settings_.warmup || start >= end)
+      return refuse(fmt::format("a warm-up of {} and a decay of {} do not fit into the {} that the curve has",
+                                settings_.warmup, end - start, settings_.decay_end));
+    settings_.curve = curve;
+    settings_.decay_start = start;
+    settings_.decay_end = settings_.last = end;
+  }
+
+  void resolve_weight_decay() {
+    settings_.start_weight_decay = given_.start_weight_decay < 0 ? given_.weight_decay : given_.start_weight_decay;
+    settings_.end_weight_decay = given_.end_weight_decay < 0 ? given_.weight_decay : given_.end_weight_decay;
+    check_not_negative("start_weight_decay", settings_.start_weight_decay);
+    check_not_negative("end_weight_decay", settings_.end_weight_decay);
+    const std::string style = canonical(given_.weight_decay_incr_style);
+    if (style == "constant") {
+      if (settings_.start_weight_decay != settings_.end_weight_decay)
+        refuse(fmt::format("weight_decay_incr_style constant cannot go from {} to {}; take linear or cosine",
+                           settings_.start_weight_decay, settings_.end_weight_decay));
+      return;
+    }
+    if (style != "linear" && style != "cosine")
+      return refuse(fmt::format("weight_decay_incr_style \"{}\" is not one of constant, linear, cosine",
+                                given_.weight_decay_incr_style));
+    if (given_.max_steps == 0) return refuse(fmt::format("weight_decay_incr_style {} needs max_steps", style));
+    settings_.weight_decay_curve = style == "linear" ? LrCurve::linear : LrCurve::cosine;
+    settings_.weight_decay_length = units(given_.max_steps);
+  }
+
+  std::optional<std::string> text(const std::string& name) {
+    asked_.push_back(name);
+    used_.insert(name);
+    const auto found = given_.lr_scheduler_kwargs.find(name);
+    if (found == given_.lr_scheduler_kwargs.end()) return std::nullopt;
+    return found->second;
+  }
+
+  template <typename Number>
+  std::optional<Number> parsed(const std::string& name, std::string_view what) {
+    const std::optional<std::string> given = text(name);
+    if (!given) return std::nullopt;
+    Number value{};
+    const char* end = given->data() + given->size();
+    const std::from_chars_result result = std::from_chars(given->data(), end, value);
+    if (result.ec == std::errc() && result.ptr == end && std::isfinite(static_cast<double>(value)) && value >= 0 &&
+        static_cast<double>(value) <= static_cast<double>(kLongest))
+      return value;
+    refuse(fmt::format("lr_scheduler_kwargs: {} is \"{}\"; it has to be a {} of 0 or more", name, *given, what));
+    return std::nullopt;
+  }
+  std::optional<double> number(const std::string& name) { return parsed<double>(name, "number"); }
+  std::optional<int64_t> whole_number(const std::string& name) { return parsed<int64_t>(name, "whole number"); }
+
+  const LrArguments& given_;
+  std::string type_;
+  LrSettings settings_;
+  std::vector<std::string> asked_;  // names of kwargs this type takes, in order
+  std::set<std::string> used_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+LrSettings resolve_lr(const LrArguments& arguments) { return Resolver(arguments).resolve(); }
+
+}  // namespace concord
