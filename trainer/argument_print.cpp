@@ -1,0 +1,100 @@
+// Arguments back to text: the YAML of --print_config and the words of --help.
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "trainer/argument_table.h"
+#include "trainer/arguments.h"
+
+namespace concord {
+namespace {
+
+// The shortest text that reads back to the same bits.
+std::string number_text(double number) {
+  char text[64];
+  const auto result = std::to_chars(text, text + sizeof text, number);
+  return std::string(text, result.ptr);
+}
+
+// Double quotes with JSON's escapes, which YAML has too. Also for words YAML would take for something else.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char letter : text) {
+    const auto code = static_cast<unsigned char>(letter);
+    if (letter == '"' || letter == '\\') {
+      out += {'\\', letter};
+    } else if (code < 0x20 || code == 0x7f) {
+      out += fmt::format("\\x{:02x}", code);
+    } else {
+      out += letter;
+    }
+  }
+  return out + "\"";
+}
+
+template <class Items, class Print>
+std::string joined(const Items& items, Print print) {
+  std::string out;
+  for (const auto& item : items) out += (out.empty() ? "" : ", ") + print(item);
+  return out;
+}
+
+struct Print {
+  const TrainingArguments& arguments;
+  std::string operator()(bool TrainingArguments::*member) const { return arguments.*member ? "true" : "false"; }
+  std::string operator()(int64_t TrainingArguments::*member) const { return std::to_string(arguments.*member); }
+  std::string operator()(double TrainingArguments::*member) const { return number_text(arguments.*member); }
+  std::string operator()(StepsMember steps) const { return number_text(arguments.*steps.member); }
+  std::string operator()(std::string TrainingArguments::*member) const { return quoted(arguments.*member); }
+  std::string operator()(std::vector<std::string> TrainingArguments::*member) const {
+    return fmt::format("[{}]", joined(arguments.*member, quoted));
+  }
+  std::string operator()(std::map<std::string, std::string> TrainingArguments::*member) const {
+    const auto print = [](const auto& pair) { return quoted(pair.first) + ": " + quoted(pair.second); };
+    return fmt::format("{{{}}}", joined(arguments.*member, print));
+  }
+};
+
+std::string choices_text(const Argument& argument) {
+  if (argument.choices.empty()) return "";
+  return "one of " + joined(argument.choices, [](std::string_view choice) {
+           return choice.empty() ? std::string("\"\"") : std::string(choice);
+         });
+}
+
+std::string help_text(const Argument& argument) {
+  std::string help(argument.help);
+  const std::string choices = choices_text(argument);
+  if (!help.empty() && !choices.empty()) help += ": ";
+  return help + choices;
+}
+
+}  // namespace
+
+std::string to_yaml(const TrainingArguments& arguments) {
+  std::string yaml;
+  for (const ArgumentGroup& group : argument_groups()) {
+    yaml += fmt::format("{}# {}\n", yaml.empty() ? "" : "\n", group.title);
+    for (const Argument& argument : group.arguments) {
+      const std::string line = fmt::format("{}: {}", argument.name, std::visit(Print{arguments}, argument.member));
+      const std::string help = help_text(argument);
+      yaml += help.empty() ? line + "\n" : fmt::format("{:<48}  # {}\n", line, help);
+    }
+  }
+  return yaml;
+}
+
+std::string arguments_help() {
+  const TrainingArguments defaults;
+  std::string text;
+  for (const ArgumentGroup& group : argument_groups()) {
+    text += fmt::format("\n{}\n", group.title);
+    for (const Argument& argument : group.arguments) {
+      const std::string name = fmt::format("--{} {}", argument.name, std::visit(Print{defaults}, argument.member));
+      text += fmt::format("  {:<46}  {}\n", name, help_text(argument));
+    }
+  }
+  return text;
+}
+
+}  // namespace concord

@@ -1,0 +1,134 @@
+// What has to hold between arguments. Each check is one function that says what it found; all of them run, so that a user
+// sees everything at once.
+#include <fmt/format.h>
+
+#include "core/config_error.h"
+#include "core/mesh/rank_layout.h"
+#include "core/pipeline/layer_layout.h"
+#include "core/pipeline/schedules.h"
+#include "trainer/arguments.h"
+
+namespace concord {
+namespace {
+
+using Found = std::vector<std::string>;
+
+void check_model_and_data(const TrainingArguments& a, Found* found) {
+  if (a.model.empty() == a.model_config.empty()) {
+    found->push_back(
+        a.model.empty()
+            ? "no model: give --model FOLDER to start from its weights, or --model_config FILE "
+              "to start afresh"
+            : fmt::format("model is '{}' and model_config is '{}'; give one of them", a.model, a.model_config));
+  }
+  if (a.train_data.empty())
+    found->push_back("no data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
+  if (a.output_dir.empty()) found->push_back("output_dir is empty; give a folder");
+  if (a.eval_strategy != "no" && a.eval_data.empty()) {
+    found->push_back(
+        fmt::format("eval_strategy is {}, but there is no eval_data; give it, or eval_strategy: no", a.eval_strategy));
+  }
+  if (a.max_steps == 0) found->push_back("max_steps is 0; it is a number of steps, or -1 to go by num_train_epochs");
+}
+
+void check_numbers(const TrainingArguments& a, Found* found) {
+  if (a.fp16 && a.bf16) found->push_back("fp16 and bf16 are both true; choose one");
+  if (a.loss_scale > 0 && !a.fp16) {
+    found->push_back(
+        fmt::format("loss_scale is {:g}, which is for fp16 only; leave it out or set fp16: true", a.loss_scale));
+  }
+  if (a.fp16 && a.initial_loss_scale < a.min_loss_scale) {
+    found->push_back(
+        fmt::format("initial_loss_scale {:g} is below min_loss_scale {:g}", a.initial_loss_scale, a.min_loss_scale));
+  }
+  const int warmups = (a.warmup_steps > 0) + (a.warmup_samples > 0) + (a.warmup_ratio > 0);
+  if (warmups > 1) {
+    found->push_back(
+        fmt::format("warmup_steps {}, warmup_samples {} and warmup_ratio {:g} say the same thing; give one",
+                    a.warmup_steps, a.warmup_samples, a.warmup_ratio));
+  }
+  if (a.min_lr > a.learning_rate) {
+    found->push_back(fmt::format("min_lr {:g} is above learning_rate {:g}", a.min_lr, a.learning_rate));
+  }
+}
+
+void check_data_parallelism(const TrainingArguments& a, Found* found) {
+  if (a.overlap_param_gather && !a.use_distributed_optimizer) {
+    found->push_back("overlap_param_gather needs use_distributed_optimizer: true; else every rank has all weights");
+  }
+  if (a.overlap_param_gather && !a.overlap_grad_reduce) {
+    found->push_back("overlap_param_gather needs overlap_grad_reduce: true");
+  }
+  if (!a.save_only_model)
+    found->push_back("save_only_model is false, but checkpoints with the optimizer's state follow later");
+}
+
+// Sequences have to be cut into equal parts.
+void check_sequence(const TrainingArguments& a, Found* found) {
+  if (a.seq_length == 0) return;
+  const int64_t context = a.context_parallel_size > 1 ? 2 * a.context_parallel_size : 1;
+  const int64_t tensor = a.sequence_parallel ? a.tensor_model_parallel_size : 1;
+  if (a.seq_length % (context * tensor) == 0) return;
+  found->push_back(
+      fmt::format("seq_length {} does not divide by {}, which context_parallel_size {}{} needs; take a multiple of {}",
+                  a.seq_length, context * tensor, a.context_parallel_size,
+                  tensor > 1 ? fmt::format(" with sequence_parallel over {}", tensor) : "", context * tensor));
+}
+
+template <class Check>
+void collect(Found* found, Check check) {
+  try {
+    check();
+  } catch (const ConfigError& error) {
+    found->push_back(error.what());
+  }
+}
+
+void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
+  if (a.virtual_pipeline_model_parallel_size > 1 && a.pipeline_model_parallel_size == 1) {
+    found->push_back(
+        fmt::format("virtual_pipeline_model_parallel_size {} needs pipeline_model_parallel_size of at least 2",
+                    a.virtual_pipeline_model_parallel_size));
+    return;
+  }
+  if (world > 0) {
+    collect(found, [&] {
+      RankLayout({.world = world,
+                  .tensor = a.tensor_model_parallel_size,
+                  .context = a.context_parallel_size,
+                  .pipeline = a.pipeline_model_parallel_size,
+                  .virtual_pipeline = a.virtual_pipeline_model_parallel_size,
+                  .order = a.order});
+    });
+  }
+  collect(found, [&] { make_schedule(schedule_request(a)); });
+}
+
+}  // namespace
+
+ScheduleRequest schedule_request(const TrainingArguments& a) {
+  const int64_t vpp = a.virtual_pipeline_model_parallel_size;
+  const std::string automatic = vpp > 1 ? "interleaved" : "1f1b";
+  return {.kind = a.pipeline_schedule == "auto" ? automatic : a.pipeline_schedule,
+          .pp = a.pipeline_model_parallel_size,
+          .microbatches = a.gradient_accumulation_steps,
+          .vpp = vpp > 1 ? vpp : 0};
+}
+
+void check_arguments(TrainingArguments* arguments, int64_t world) {
+  if (arguments->tensor_model_parallel_size == 1) arguments->sequence_parallel = false;
+  if (arguments->bf16 || arguments->fp16) arguments->accumulate_allreduce_grads_in_fp32 = true;
+  Found found;
+  check_model_and_data(*arguments, &found);
+  check_numbers(*arguments, &found);
+  check_data_parallelism(*arguments, &found);
+  check_sequence(*arguments, &found);
+  check_layout(*arguments, world, &found);
+  if (found.empty()) return;
+  if (found.size() == 1) throw ConfigError(found.front());
+  std::string text = fmt::format("{} things do not fit together:", found.size());
+  for (const std::string& one : found) text += "\n  " + one;
+  throw ConfigError(text);
+}
+
+}  // namespace concord

@@ -1,0 +1,252 @@
+#include "trainer/argument_table.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace concord {
+namespace {
+
+using T = TrainingArguments;
+
+constexpr ArgumentRange at_least(double least) { return {.least = least}; }
+constexpr ArgumentRange above(double least) { return {.least = least, .open_least = true}; }
+constexpr ArgumentRange between(double least, double most) { return {.least = least, .most = most}; }
+constexpr ArgumentRange below_one() { return {.least = 0, .most = 1, .open_most = true}; }
+
+std::vector<ArgumentGroup> make_groups() {
+  return {
+      {"Model (one of the two)",
+       {{"model", &T::model, "HF folder to start from: config.json and safetensors"},
+        {"model_config", &T::model_config, "HF config.json of a model to start afresh, drawn from the seed"}}},
+      {"Data",
+       {{"train_data", &T::train_data, "Megatron prefix (.bin/.idx), .jsonl, .txt or .safetensors"},
+        {"eval_data", &T::eval_data, "the same, for evaluation"},
+        {"seq_length", &T::seq_length, "tokens of a sample; 0: as the data has it, else the model's longest",
+         at_least(0)},
+        {"tokenizer", &T::tokenizer, "of text and chats: one token a byte; others are for `concord data build`"},
+        {"template", &T::template_name, "how a chat becomes text", {}, {"qwen", "llama"}},
+        {"sequence_packing", &T::sequence_packing, "several short samples in one sequence, apart from each other"},
+        {"shuffle", &T::shuffle, "false: samples in the order of the data"},
+        {"data_seed", &T::data_seed, "of the order of samples; 0: as seed", at_least(0)},
+        {"dataloader_prefetch_factor", &T::dataloader_prefetch_factor, "steps of data prepared ahead",
+         between(1, 1024)}}},
+      {"How much",
+       {{"per_device_train_batch_size", &T::per_device_train_batch_size, "samples of a micro-batch", at_least(1)},
+        {"per_device_eval_batch_size", &T::per_device_eval_batch_size, "the same in evaluation", at_least(1)},
+        {"gradient_accumulation_steps", &T::gradient_accumulation_steps, "micro-batches of a step",
+         between(1, 1 << 20)},
+        {"num_train_epochs", &T::num_train_epochs, "times through the data", above(0)},
+        {"max_steps", &T::max_steps, "steps; above 0 it wins over num_train_epochs", at_least(-1)}}},
+      {"Optimizer",
+       {{"optimizer", &T::optimizer, "the rule of the update", {}, {"adam", "sgd"}},
+        {"learning_rate", &T::learning_rate, "the largest of the schedule", at_least(0)},
+        {"weight_decay", &T::weight_decay, "of parameters with two or more axes", at_least(0)},
+        {"adam_beta1", &T::adam_beta1, "", below_one()},
+        {"adam_beta2", &T::adam_beta2, "", below_one()},
+        {"adam_epsilon", &T::adam_epsilon, "", above(0)},
+        {"sgd_momentum", &T::sgd_momentum, "", below_one()},
+        {"max_grad_norm", &T::max_grad_norm, "gradients are scaled down to this norm; 0: never", at_least(0)},
+        {"lr_scheduler_type", &T::lr_scheduler_type, "how the learning rate changes with the steps"},
+        {"lr_scheduler_kwargs", &T::lr_scheduler_kwargs, "of the schedule, say {min_lr: 1e-5}"},
+        {"min_lr", &T::min_lr, "where the schedule ends", at_least(0)},
+        {"lr_warmup_init", &T::lr_warmup_init, "where the warm-up begins", at_least(0)},
+        {"warmup_steps", &T::warmup_steps, "steps in which the learning rate rises", at_least(0)},
+        {"warmup_samples", &T::warmup_samples, "the same in samples", at_least(0)},
+        {"warmup_ratio", &T::warmup_ratio, "the same as a share of all steps", between(0, 1)},
+        {"lr_decay_steps", &T::lr_decay_steps, "where the schedule ends; 0: with the run", at_least(0)},
+        {"lr_wsd_decay_steps", &T::lr_wsd_decay_steps, "the last steps of wsd, which decay", at_least(0)},
+        {"lr_wsd_decay_style", &T::lr_wsd_decay_style, "", {}, {"linear", "cosine", "exponential", "minus_sqrt"}},
+        {"lr_step_offset", &T::lr_step_offset, "1: the first update is on the slope of the warm-up already",
+         between(0, 1)},
+        {"start_weight_decay", &T::start_weight_decay, "of a weight decay that changes; -1: weight_decay",
+         at_least(-1)},
+        {"end_weight_decay", &T::end_weight_decay, "", at_least(-1)},
+        {"weight_decay_incr_style", &T::weight_decay_incr_style, "", {}, {"constant", "linear", "cosine"}},
+        {"calculate_per_token_loss", &T::calculate_per_token_loss,
+         "every counted token of a step weighs the same; false: every micro-batch does (ROLL's default)"}}},
+      {"Numbers",
+       {{"bf16", &T::bf16, "compute in bfloat16, update in 32 bits"},
+        {"fp16", &T::fp16, "compute in 16-bit floats with a scaled loss, update in 32 bits"},
+        {"loss_scale", &T::loss_scale, "of fp16; 0: dynamic", at_least(0)},
+        {"initial_loss_scale", &T::initial_loss_scale, "of the dynamic scale", above(0)},
+        {"min_loss_scale", &T::min_loss_scale, "of the dynamic scale", above(0)},
+        {"loss_scale_window", &T::loss_scale_window, "clean steps before the scale doubles", at_least(1)},
+        {"hysteresis", &T::hysteresis, "overflows before the scale halves", at_least(1)},
+        {"seed", &T::seed, "of weights and of all that is drawn", at_least(1)}}},
+      {"How the job is split",
+       {{"tensor_model_parallel_size", &T::tensor_model_parallel_size, "ranks that share every layer", at_least(1)},
+        {"pipeline_model_parallel_size", &T::pipeline_model_parallel_size, "ranks that take turns in layers",
+         at_least(1)},
+        {"virtual_pipeline_model_parallel_size", &T::virtual_pipeline_model_parallel_size, "runs of layers a rank",
+         at_least(1)},
+        {"context_parallel_size", &T::context_parallel_size, "ranks that share every sequence", at_least(1)},
+        {"sequence_parallel", &T::sequence_parallel, "tensor-parallel ranks share norms and residuals too"},
+        {"order", &T::order, "axes of the ranks, the fastest first"},
+        {"cp_comm_type",
+         &T::cp_comm_type,
+         "how context-parallel ranks see each other's keys",
+         {},
+         {"p2p", "all_gather"}},
+        {"pipeline_schedule",
+         &T::pipeline_schedule,
+         "see `concord schedule`; auto: 1f1b, or interleaved",
+         {},
+         {"auto", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}},
+        {"pipeline_model_parallel_layout", &T::pipeline_model_parallel_layout, "layers of each stage: E,t*3|t*4,L"},
+        {"account_for_embedding_in_pipeline_split", &T::account_for_embedding_in_pipeline_split,
+         "the embedding counts as a layer"},
+        {"account_for_loss_in_pipeline_split", &T::account_for_loss_in_pipeline_split, "the loss does"},
+        {"variable_seq_lengths", &T::variable_seq_lengths, "stages tell each other the length of every micro-batch"},
+        {"make_vocab_size_divisible_by", &T::make_vocab_size_divisible_by, "times tp: rows of the vocabulary's tables",
+         between(1, 1 << 20)},
+        {"ddp_timeout", &T::ddp_timeout, "seconds after which a rank that waits gives up", between(1, 1e8)}}},
+      {"Recomputation",
+       {{"recompute_granularity",
+         &T::recompute_granularity,
+         "what is computed again instead of kept",
+         {},
+         {"", "full", "selective"}},
+        {"recompute_method", &T::recompute_method, "of full", {}, {"uniform", "block"}},
+        {"recompute_num_layers", &T::recompute_num_layers, "of full: layers of a unit, or layers at all (block)",
+         at_least(1)},
+        {"recompute_modules", &T::recompute_modules, "of selective"}}},
+      {"Gradients and optimizer state over the data-parallel ranks",
+       {{"use_distributed_optimizer", &T::use_distributed_optimizer, "each rank keeps a share of the state (ZeRO-1)"},
+        {"accumulate_allreduce_grads_in_fp32", &T::accumulate_allreduce_grads_in_fp32,
+         "gradients in 32 bits; always so with bf16 and fp16"},
+        {"overlap_grad_reduce", &T::overlap_grad_reduce, "reduce beside the backward pass, bucket by bucket"},
+        {"delay_grad_reduce", &T::delay_grad_reduce, "pipelines: reduce a stage when all of it is there"},
+        {"overlap_param_gather", &T::overlap_param_gather, "gather updated weights beside the next forward pass"},
+        {"ddp_average_in_collective", &T::ddp_average_in_collective, "the collective divides, not a scale before it"},
+        {"ddp_bucket_size", &T::ddp_bucket_size, "elements of a bucket; 0: Megatron's rule", at_least(0)},
+        {"check_for_nan_in_loss_and_grad", &T::check_for_nan_in_loss_and_grad, "end where a number is none"},
+        {"optimizer_cpu_offload", &T::optimizer_cpu_offload, "optimizer state in the host's memory"},
+        {"optimizer_offload_fraction", &T::optimizer_offload_fraction, "which share of it", between(0, 1)},
+        {"log_num_zeros_in_grad", &T::log_num_zeros_in_grad, "counts the elements that are 0"}}},
+      {"What is said and kept (steps below 1 are a share of all steps)",
+       {{"output_dir", &T::output_dir, "where everything goes"},
+        {"overwrite_output_dir", &T::overwrite_output_dir, "also where it holds another run, which is lost"},
+        {"logging_strategy", &T::logging_strategy, "", {}, {"no", "steps", "epoch"}},
+        {"logging_steps", StepsMember{&T::logging_steps}, "", above(0)},
+        {"logging_first_step", &T::logging_first_step, ""},
+        {"logging_nan_inf_filter", &T::logging_nan_inf_filter, "losses that are no number are left out of the mean"},
+        {"eval_strategy", &T::eval_strategy, "", {}, {"no", "steps", "epoch"}},
+        {"eval_steps", StepsMember{&T::eval_steps}, "0: as logging_steps", at_least(0)},
+        {"save_strategy", &T::save_strategy, "", {}, {"no", "steps", "epoch"}},
+        {"save_steps", StepsMember{&T::save_steps}, "", above(0)},
+        {"save_total_limit", &T::save_total_limit, "older ones are removed; 0: none is", at_least(0)},
+        {"save_only_model", &T::save_only_model, "the HF folder, without the optimizer's state"},
+        {"report_to", &T::report_to, "besides metrics.jsonl", {}, {"all", "none", "tensorboard", "html"}},
+        {"disable_tqdm", &T::disable_tqdm, "plain lines on a terminal too"}}},
+  };
+}
+
+constexpr std::string_view kExperts = "models with experts follow later";
+constexpr std::string_view kCheckpoints = "checkpoints with the optimizer's state follow later";
+constexpr std::string_view kEightBits = "8-bit floats follow later; bf16: true computes in 16";
+constexpr std::string_view kFused = "operators are fused wherever the device has a kernel for it";
+
+std::vector<RefusedArgument> make_refused() {
+  return {
+      {"expert_model_parallel_size", {"1"}, kExperts},
+      {"expert_tensor_parallel_size", {"1"}, kExperts},
+      {"moe_*", {"false"}, kExperts},
+      {"mtp_num_layers", {"0"}, "multi-token prediction follows later"},
+      {"fp8*", {"false"}, kEightBits},
+      {"transformer_impl", {"local"}, "Transformer Engine is not used; layers are Concord's own"},
+      {"cuda_graph_impl", {"none"}, "graphs follow later"},
+      {"bias_activation_fusion", {"true"}, kFused},
+      {"apply_rope_fusion", {"true"}, kFused},
+      {"cross_entropy_loss_fusion", {"true"}, kFused},
+      {"overlap_p2p_comm", {"true"}, "transfers between stages always run beside the computation"},
+      {"additional_configs", {"{}"}, "every setting has its own name; concord train --help lists them"},
+      {"ckpt_format", {}, kCheckpoints},
+      {"resume_from_checkpoint", {"false"}, kCheckpoints},
+      {"ignore_data_skip", {"false"}, kCheckpoints},
+      {"save_hf_model", {"true"}, "what is saved is an HF folder"},
+      {"lora_*", {"false"}, "adapters follow later"},
+      {"ddp_backend", {}, "the platform brings its collectives; choose it by CONCORD_PLATFORM"},
+      {"dataloader_num_workers", {"0"}, "one thread prepares data ahead; see dataloader_prefetch_factor"},
+      {"dataloader_drop_last", {"true"}, "samples that do not fill a step are always left out"},
+      {"dataloader_pin_memory", {}, "the loader decides by the device"},
+      {"gradient_checkpointing", {"false"}, "use recompute_granularity: full"},
+      {"optim", {}, "use optimizer: adam or sgd"},
+      {"evaluation_strategy", {"no"}, "it is called eval_strategy"},
+      {"deepspeed", {}, "use use_distributed_optimizer: true for sharded state"},
+      {"fsdp*", {}, "use use_distributed_optimizer: true for sharded state"},
+      {"torch_compile*", {"false"}, "there is no graph compiler; operators are fused by hand"},
+      {"use_cpu", {"false"}, "choose the platform by CONCORD_PLATFORM=cpu"},
+      {"no_cuda", {"false"}, "choose the platform by CONCORD_PLATFORM=cpu"},
+      {"push_to_hub", {"false"}, "save_model writes a folder; upload it with HF's own tools"},
+      {"load_best_model_at_end", {"false"}, kCheckpoints},
+      {"tf32", {"false"}, "32-bit floats are computed in 32 bits"},
+      {"rampup_batch_size", {}, "the size of a batch does not change yet"},
+  };
+}
+
+bool matches(std::string_view pattern, std::string_view name) {
+  if (!pattern.ends_with('*')) return pattern == name;
+  return name.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+// Levenshtein's distance, one row at a time.
+size_t letters_changed(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::span<const ArgumentGroup> argument_groups() {
+  static const std::vector<ArgumentGroup> groups = make_groups();
+  return groups;
+}
+
+std::span<const RefusedArgument> refused_arguments() {
+  static const std::vector<RefusedArgument> refused = make_refused();
+  return refused;
+}
+
+const Argument* find_argument(std::string_view name) {
+  for (const ArgumentGroup& group : argument_groups()) {
+    for (const Argument& argument : group.arguments) {
+      if (argument.name == name) return &argument;
+    }
+  }
+  return nullptr;
+}
+
+const RefusedArgument* find_refused_argument(std::string_view name) {
+  for (const RefusedArgument& refused : refused_arguments()) {
+    if (matches(refused.name, name)) return &refused;
+  }
+  return nullptr;
+}
+
+std::string nearest_argument(std::string_view name) {
+  constexpr size_t kLongest = 100;  // a longer word is no slip of the finger
+  if (name.size() > kLongest) return {};
+  size_t fewest = std::max<size_t>(2, name.size() / 3) + 1;
+  std::string nearest;
+  for (const ArgumentGroup& group : argument_groups()) {
+    for (const Argument& argument : group.arguments) {
+      const size_t changed = letters_changed(name, argument.name);
+      if (changed >= fewest) continue;
+      fewest = changed;
+      nearest = argument.name;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace concord

@@ -1,0 +1,164 @@
+#include "trainer/argument_yaml.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <sstream>
+
+#include "core/config_error.h"
+
+namespace concord {
+namespace {
+
+// Takes the parser's events, so that nothing is built of what is refused. depth_ 1 is the list of names, 2 a value.
+class EntryReader : public YAML::EventHandler {
+ public:
+  explicit EntryReader(std::string file) : file_(std::move(file)) {}
+
+  std::vector<YamlEntry> take() { return std::move(entries_); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
+    refuse(mark, fmt::format("the anchor &{} is not taken here; write the value itself where it is needed", name));
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    refuse(mark, "an alias (*name) is not taken here; write the value itself");
+  }
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { add_scalar(mark, "null", false); }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, const std::string& text) override {
+    if (!tag.empty() && tag != "?" && tag != "!") {
+      refuse(mark, fmt::format("the tag {} is not taken here; write the value without it", tag));
+    }
+    add_scalar(mark, text, tag == "!");
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    if (depth_ == 0) refuse(mark, "a list where `name: value` lines are expected");
+    begin_value(mark, ArgumentValue::Form::list);
+  }
+  void OnSequenceEnd() override { --depth_; }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    if (depth_ == 0) {
+      depth_ = 1;
+    } else {
+      begin_value(mark, ArgumentValue::Form::mapping);
+    }
+  }
+  void OnMapEnd() override { --depth_; }
+
+ private:
+  [[noreturn]] void refuse(const YAML::Mark& mark, const std::string& why) const {
+    throw ConfigError(fmt::format("{}:{}: {}", file_, mark.line + 1, why));
+  }
+
+  void begin_value(const YAML::Mark& mark, ArgumentValue::Form form) {
+    if (depth_ > 1) refuse(mark, "values inside of values; a list or a mapping of plain values is the most");
+    if (!have_name_) refuse(mark, "a list or a mapping where a name is expected");
+    have_name_ = false;
+    entries_.back().value.form = form;
+    depth_ = 2;
+    have_key_ = false;
+  }
+
+  void add_scalar(const YAML::Mark& mark, const std::string& text, bool quoted) {
+    if (depth_ == 0) {
+      if (text == "null" && !quoted) return;  // an empty file
+      refuse(mark, fmt::format("'{}' where `name: value` lines are expected", text.substr(0, 40)));
+    }
+    if (depth_ == 1) {
+      add_to_names(mark, text, quoted);
+    } else if (entries_.back().value.form == ArgumentValue::Form::list) {
+      entries_.back().value.items.push_back(text);
+    } else if (!have_key_) {
+      key_ = text;
+      have_key_ = true;
+    } else {
+      entries_.back().value.pairs.emplace_back(key_, text);
+      have_key_ = false;
+    }
+  }
+
+  void add_to_names(const YAML::Mark& mark, const std::string& text, bool quoted) {
+    if (!have_name_) {
+      entries_.push_back({.name = text, .value = {}, .line = mark.line + 1});
+    } else {
+      entries_.back().value.text = text;
+      entries_.back().value.quoted = quoted;
+    }
+    have_name_ = !have_name_;
+  }
+
+  std::string file_;
+  std::vector<YamlEntry> entries_;
+  int depth_ = 0;
+  bool have_name_ = false;  // the last entry waits for its value
+  bool have_key_ = false;   // so does the last key of a mapping
+  std::string key_;
+};
+
+// YAML forbids tabs in front of a line, and parsers differ in what they make of them.
+void refuse_tabs(std::string_view text, const std::string& file) {
+  int line = 1;
+  bool in_front = true;
+  for (const char letter : text) {
+    if (letter == '\t' && in_front) {
+      throw ConfigError(fmt::format("{}:{}: the line begins with a tab; YAML takes spaces only", file, line));
+    }
+    if (letter == '\n') {
+      ++line;
+      in_front = true;
+    } else if (letter != ' ') {
+      in_front = false;
+    }
+  }
+}
+
+void refuse_control_letters(std::string_view text, const std::string& file) {
+  int line = 1;
+  for (const char letter : text) {
+    if (letter == '\n') ++line;
+    const auto code = static_cast<unsigned char>(letter);
+    if ((code < 0x20 && letter != '\n' && letter != '\r' && letter != '\t') || code == 0x7f) {
+      throw ConfigError(
+          fmt::format("{}:{}: a control character (code {}) in the text; is this a YAML file?", file, line, int{code}));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file) {
+  if (text.size() > kLongestYaml) {
+    throw ConfigError(fmt::format("{}: has {} bytes; a configuration has at most {}", file, text.size(), kLongestYaml));
+  }
+  refuse_control_letters(text, file);
+  refuse_tabs(text, file);
+  std::istringstream stream{std::string(text)};
+  EntryReader reader(file);
+  try {
+    YAML::Parser parser(stream);
+    if (parser.HandleNextDocument(reader)) {
+      EntryReader second(file);
+      if (parser.HandleNextDocument(second)) {
+        throw ConfigError(fmt::format("{}: holds several documents (---); one is expected", file));
+      }
+    }
+  } catch (const YAML::Exception& error) {
+    throw ConfigError(fmt::format("{}:{}: not YAML: {}", file, error.mark.line + 1, error.msg));
+  }
+  return reader.take();
+}
+
+ArgumentValue parse_yaml_value(const std::string& text, const std::string& name) {
+  const std::vector<YamlEntry> entries = parse_yaml("value: " + text, "--" + name);
+  if (entries.size() != 1) throw ConfigError(fmt::format("--{}: '{}' is not one value", name, text));
+  return entries.front().value;
+}
+
+}  // namespace concord

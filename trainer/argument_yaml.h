@@ -1,0 +1,35 @@
+// A configuration file as a flat list: names, values, lines. All that YAML can do beyond that is refused, so that a file
+// from anywhere costs no more than its length: anchors and aliases, tags, several documents, nesting.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace concord {
+
+struct ArgumentValue {
+  enum class Form { scalar, list, mapping };
+  Form form = Form::scalar;
+  std::string text = {};                                        // of a scalar
+  bool quoted = false;                                          // in YAML: text, whatever it looks like
+  std::vector<std::string> items = {};                          // of a list
+  std::vector<std::pair<std::string, std::string>> pairs = {};  // of a mapping
+};
+
+struct YamlEntry {
+  std::string name;
+  ArgumentValue value;
+  int line = 0;  // from 1
+};
+
+inline constexpr size_t kLongestYaml = 1 << 20;
+
+// Throws ConfigError, "file:line: ...", for the first thing that cannot be read.
+std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file);
+
+// One value on the command line that is written as YAML: [a, b], {a: 1}. |name| is for messages.
+ArgumentValue parse_yaml_value(const std::string& text, const std::string& name);
+
+}  // namespace concord

@@ -1,0 +1,392 @@
+#include "trainer/arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "core/config_error.h"
+#include "trainer/argument_table.h"
+#include "trainer/argument_yaml.h"
+
+namespace concord {
+namespace {
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+// What is wrong, collected; a user should not have to start a program once for each mistake.
+class Problems {
+ public:
+  void add(const std::string& where, const std::string& what) { list_.push_back(where + ": " + what); }
+  void throw_if_any() const {
+    if (list_.empty()) return;
+    if (list_.size() == 1) throw ConfigError(list_.front());
+    std::string text = fmt::format("{} mistakes in the arguments:", list_.size());
+    for (const std::string& problem : list_) text += "\n  " + problem;
+    throw ConfigError(text);
+  }
+
+ private:
+  std::vector<std::string> list_;
+};
+
+// Why a value is refused; shown behind the name.
+struct Refusal {
+  std::string why;
+};
+
+std::string shown(const ArgumentValue& value) {
+  if (value.form == ArgumentValue::Form::list) return "a list";
+  if (value.form == ArgumentValue::Form::mapping) return "a mapping";
+  return value.quoted ? fmt::format("the text \"{}\"", value.text) : fmt::format("'{}'", value.text);
+}
+
+std::string range_text(const ArgumentRange& range) {
+  const bool has_most = std::isfinite(range.most);
+  if (!std::isfinite(range.least) && !has_most) return "";
+  std::string text =
+      range.open_least ? fmt::format(" above {:.12g}", range.least) : fmt::format(" from {:.12g}", range.least);
+  if (has_most)
+    text += range.open_most ? fmt::format(" and below {:.12g}", range.most) : fmt::format(" to {:.12g}", range.most);
+  return text;
+}
+
+bool inside(const ArgumentRange& range, double value) {
+  return (range.open_least ? value > range.least : value >= range.least) &&
+         (range.open_most ? value < range.most : value <= range.most);
+}
+
+const std::string& scalar(const ArgumentValue& value, std::string_view expected) {
+  if (value.form != ArgumentValue::Form::scalar || value.quoted) {
+    throw Refusal{fmt::format("is {}, but {} is expected", shown(value), expected)};
+  }
+  return value.text;
+}
+
+template <class Number>
+std::optional<Number> parse_number(const std::string& text) {
+  const char* begin = text.c_str() + (text.starts_with('+') ? 1 : 0);
+  Number number{};
+  const auto [end, error] = std::from_chars(begin, text.c_str() + text.size(), number);
+  if (error != std::errc() || end != text.c_str() + text.size() || text.empty()) return std::nullopt;
+  return number;
+}
+
+bool read_bool(const ArgumentValue& value) {
+  std::string text = scalar(value, "true or false");
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (text == "true" || text == "yes" || text == "on" || text == "1") return true;
+  if (text == "false" || text == "no" || text == "off" || text == "0") return false;
+  throw Refusal{fmt::format("is '{}', but true or false is expected", value.text)};
+}
+
+int64_t read_integer(const Argument& argument, const ArgumentValue& value) {
+  const std::string expected = "a whole number" + range_text(argument.range);
+  const std::string& text = scalar(value, expected);
+  std::optional<int64_t> number = parse_number<int64_t>(text);
+  if (!number) {  // 1e6 is a whole number too
+    const std::optional<double> wide = parse_number<double>(text);
+    if (wide && std::trunc(*wide) == *wide && std::abs(*wide) < 9e15) number = static_cast<int64_t>(*wide);
+  }
+  if (!number || !inside(argument.range, static_cast<double>(*number))) {
+    throw Refusal{fmt::format("is '{}', but {} is expected", text, expected)};
+  }
+  return *number;
+}
+
+double read_number(const Argument& argument, const ArgumentValue& value) {
+  const std::string expected = "a number" + range_text(argument.range);
+  const std::string& text = scalar(value, expected);
+  const std::optional<double> number = parse_number<double>(text);
+  if (!number || !std::isfinite(*number) || !inside(argument.range, *number)) {
+    throw Refusal{fmt::format("is '{}', but {} is expected", text, expected)};
+  }
+  return *number;
+}
+
+double read_steps(const Argument& argument, const ArgumentValue& value) {
+  const double steps = read_number(argument, value);
+  if (steps > 1 && std::trunc(steps) != steps) {
+    throw Refusal{
+        fmt::format("is '{}', but a whole number of steps, or a share of them below 1, is expected", value.text)};
+  }
+  return steps;
+}
+
+void check_choice(const Argument& argument, const std::string& text) {
+  if (argument.choices.empty()) return;
+  if (std::find(argument.choices.begin(), argument.choices.end(), text) != argument.choices.end()) return;
+  std::string allowed;
+  for (const std::string_view choice : argument.choices) {
+    if (!allowed.empty()) allowed += ", ";
+    allowed += choice.empty() ? "\"\"" : choice;
+  }
+  throw Refusal{fmt::format("is '{}', but one of these is expected: {}", text, allowed)};
+}
+
+std::string read_text(const Argument& argument, const ArgumentValue& value) {
+  if (value.form != ArgumentValue::Form::scalar)
+    throw Refusal{fmt::format("is {}, but text is expected", shown(value))};
+  check_choice(argument, value.text);
+  return value.text;
+}
+
+std::vector<std::string> read_list(const Argument& argument, const ArgumentValue& value) {
+  if (value.form == ArgumentValue::Form::mapping) throw Refusal{"is a mapping, but a list is expected"};
+  std::vector<std::string> items = value.items;
+  if (value.form == ArgumentValue::Form::scalar) {  // a,b
+    for (size_t begin = 0; begin < value.text.size();) {
+      const size_t end = std::min(value.text.find(',', begin), value.text.size());
+      if (end > begin) items.push_back(value.text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  for (const std::string& item : items) check_choice(argument, item);
+  return items;
+}
+
+std::map<std::string, std::string> read_mapping(const ArgumentValue& value) {
+  if (value.form != ArgumentValue::Form::mapping) {
+    throw Refusal{fmt::format("is {}, but a mapping is expected: {{name: value, ...}}", shown(value))};
+  }
+  std::map<std::string, std::string> pairs;
+  for (const auto& [key, text] : value.pairs) {
+    if (!pairs.emplace(key, text).second) throw Refusal{fmt::format("has the name '{}' twice", key)};
+  }
+  return pairs;
+}
+
+bool is_null(const ArgumentValue& value) {
+  return value.form == ArgumentValue::Form::scalar && !value.quoted &&
+         (value.text == "null" || value.text == "~" || value.text == "Null" || value.text == "NULL");
+}
+
+// Throws Refusal. Nothing (null) is the default.
+void assign(const Argument& argument, const ArgumentValue& value, TrainingArguments* out) {
+  const auto set = [&](auto member, auto read) {
+    static const TrainingArguments defaults;
+    out->*member = is_null(value) ? defaults.*member : read();
+  };
+  std::visit(
+      Overloaded{
+          [&](bool TrainingArguments::*member) { set(member, [&] { return read_bool(value); }); },
+          [&](int64_t TrainingArguments::*member) { set(member, [&] { return read_integer(argument, value); }); },
+          [&](double TrainingArguments::*member) { set(member, [&] { return read_number(argument, value); }); },
+          [&](StepsMember steps) { set(steps.member, [&] { return read_steps(argument, value); }); },
+          [&](std::string TrainingArguments::*member) { set(member, [&] { return read_text(argument, value); }); },
+          [&](std::vector<std::string> TrainingArguments::*member) {
+            set(member, [&] { return read_list(argument, value); });
+          },
+          [&](std::map<std::string, std::string> TrainingArguments::*member) {
+            set(member, [&] { return read_mapping(value); });
+          },
+      },
+      argument.member);
+}
+
+bool is_neutral(const RefusedArgument& refused, const ArgumentValue& value) {
+  if (is_null(value)) return true;
+  if (value.form == ArgumentValue::Form::list) return false;
+  if (value.form == ArgumentValue::Form::mapping) return value.pairs.empty();
+  std::string text = value.text;
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return std::find(refused.neutral.begin(), refused.neutral.end(), text) != refused.neutral.end();
+}
+
+// Whether |name| was set; what is wrong goes to |problems|.
+bool take(const std::string& name, const ArgumentValue& value, const std::string& where, TrainingArguments* out,
+          Problems* problems) {
+  if (const Argument* argument = find_argument(name)) {
+    try {
+      assign(*argument, value, out);
+      return true;
+    } catch (const Refusal& refusal) {
+      problems->add(where, name + " " + refusal.why);
+    }
+  } else if (const RefusedArgument* refused = find_refused_argument(name)) {
+    if (!is_neutral(*refused, value)) {
+      problems->add(where,
+                    fmt::format("{} is {}, which Concord does not do: {}", name, shown(value), refused->instead));
+    }
+  } else {
+    const std::string nearest = nearest_argument(name);
+    const std::string hint = nearest.empty() ? "`concord train --help` lists them" : "did you mean " + nearest + "?";
+    problems->add(where, fmt::format("there is no argument '{}'; {}", name.substr(0, 100), hint));
+  }
+  return false;
+}
+
+std::vector<std::string> take_entries(const std::vector<YamlEntry>& entries, const std::string& file,
+                                      TrainingArguments* out, Problems* problems) {
+  std::map<std::string, int> first_lines;
+  std::vector<std::string> given;
+  for (const YamlEntry& entry : entries) {
+    const std::string where = fmt::format("{}:{}", file, entry.line);
+    const auto [first, is_new] = first_lines.emplace(entry.name, entry.line);
+    if (!is_new) {
+      problems->add(where, fmt::format("{} is there already, in line {}; keep one of them", entry.name, first->second));
+    } else if (take(entry.name, entry.value, where, out, problems)) {
+      given.push_back(entry.name);
+    }
+  }
+  return given;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw ConfigError(fmt::format("--config {}: cannot be opened; give the path of a YAML file", path));
+  std::string text;
+  text.resize(kLongestYaml + 1);
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (stream.bad() || (stream.fail() && !stream.eof())) {
+    throw ConfigError(fmt::format("--config {}: cannot be read; give the path of a YAML file", path));
+  }
+  text.resize(static_cast<size_t>(stream.gcount()));
+  return text;
+}
+
+// One word of the command line with its value, where it has one.
+struct Option {
+  std::string name;
+  std::optional<std::string> value;
+};
+
+bool is_flag(const std::string& name) {
+  const Argument* argument = find_argument(name);
+  return argument != nullptr && std::holds_alternative<bool TrainingArguments::*>(argument->member);
+}
+
+// Whether the word behind an option is its value: anything but another option; a negative number is one.
+bool is_value(const std::string& word) {
+  return !word.starts_with("--") || (word.size() > 2 && word.find_first_not_of("-0123456789.eE+") == std::string::npos);
+}
+
+bool names_bool(const std::string& word) {
+  return word == "true" || word == "false" || word == "True" || word == "False" || word == "yes" || word == "no" ||
+         word == "on" || word == "off" || word == "1" || word == "0";
+}
+
+std::vector<Option> split_options(std::span<const std::string> words, Problems* problems) {
+  static const std::set<std::string> switches = {"help", "print_config", "json"};
+  std::vector<Option> options;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "-h") {
+      options.push_back({"help", std::nullopt});
+      continue;
+    }
+    if (!words[i].starts_with("--")) {
+      problems->add("command line", fmt::format("'{}' stands alone; arguments are --name value", words[i]));
+      continue;
+    }
+    const size_t equals = words[i].find('=');
+    Option option{words[i].substr(2, equals == std::string::npos ? equals : equals - 2), std::nullopt};
+    std::replace(option.name.begin(), option.name.end(), '-', '_');
+    const bool more = i + 1 < words.size();
+    if (equals != std::string::npos) {
+      option.value = words[i].substr(equals + 1);
+    } else if (switches.contains(option.name) || (option.name.starts_with("no_") && is_flag(option.name.substr(3)))) {
+    } else if (more && (is_flag(option.name) ? names_bool(words[i + 1]) : is_value(words[i + 1]))) {
+      option.value = words[++i];
+    }
+    options.push_back(std::move(option));
+  }
+  return options;
+}
+
+ArgumentValue command_line_value(const Option& option) {
+  if (!option.value) return {.text = "true"};
+  const bool is_yaml = option.value->starts_with('[') || option.value->starts_with('{');
+  const Argument* argument = find_argument(option.name);
+  const bool is_text =
+      argument != nullptr && std::holds_alternative<std::string TrainingArguments::*>(argument->member);
+  if (is_yaml && !is_text) return parse_yaml_value(*option.value, option.name);
+  return {.text = *option.value};
+}
+
+void take_program_option(const Option& option, CommandLine* line, Problems* problems) {
+  if (option.name == "config") {
+    return;  // read before
+  } else if (option.name == "nproc") {
+    const std::optional<int64_t> number = parse_number<int64_t>(option.value.value_or(""));
+    if (number && *number >= 1 && *number <= 4096) {
+      line->nproc = *number;
+    } else {
+      problems->add("--nproc",
+                    fmt::format("is '{}', but a whole number from 1 to 4096 is expected", option.value.value_or("")));
+    }
+  } else if (option.value && *option.value != "true" && *option.value != "false") {
+    problems->add("--" + option.name, fmt::format("takes no value, but '{}' was given", *option.value));
+  } else {
+    bool& flag = option.name == "help" ? line->help : option.name == "json" ? line->json : line->print_config;
+    flag = option.value.value_or("true") == "true";
+  }
+}
+
+void take_option(const Option& option, CommandLine* line, Problems* problems) {
+  static const std::set<std::string> program = {"config", "nproc", "help", "print_config", "json"};
+  if (program.contains(option.name)) {
+    take_program_option(option, line, problems);
+    return;
+  }
+  Option meant = option;
+  if (!option.value && option.name.starts_with("no_") && is_flag(option.name.substr(3))) {
+    meant = {option.name.substr(3), "false"};
+  } else if (!option.value && find_argument(option.name) != nullptr && !is_flag(option.name)) {
+    problems->add("--" + option.name, "has no value behind it");
+    return;
+  }
+  try {
+    if (take(meant.name, command_line_value(meant), "command line", &line->arguments, problems)) {
+      line->given.push_back(meant.name);
+    }
+  } catch (const ConfigError& error) {
+    problems->add("command line", error.what());
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> read_yaml(std::string_view yaml, const std::string& file, TrainingArguments* arguments) {
+  Problems problems;
+  TrainingArguments copy = *arguments;
+  std::vector<std::string> given = take_entries(parse_yaml(yaml, file), file, &copy, &problems);
+  problems.throw_if_any();
+  *arguments = copy;
+  return given;
+}
+
+CommandLine parse_command_line(std::span<const std::string> words) {
+  CommandLine line;
+  Problems problems;
+  const std::vector<Option> options = split_options(words, &problems);
+  for (const Option& option : options) {
+    if (option.name != "config") continue;
+    if (!line.config.empty()) problems.add("--config", "is given twice; one file is read");
+    line.config = option.value.value_or("");
+    try {
+      line.given =
+          take_entries(parse_yaml(read_file(line.config), line.config), line.config, &line.arguments, &problems);
+    } catch (const ConfigError& error) {
+      problems.add("--config", error.what());
+    }
+  }
+  for (const Option& option : options) take_option(option, &line, &problems);
+  problems.throw_if_any();
+  return line;
+}
+
+int64_t steps_of(double steps_or_ratio, int64_t total) {
+  if (steps_or_ratio >= 1) return static_cast<int64_t>(steps_or_ratio);
+  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps_or_ratio * static_cast<double>(total))));
+}
+
+}  // namespace concord

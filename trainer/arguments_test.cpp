@@ -1,0 +1,364 @@
+#include "trainer/arguments.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "core/config_error.h"
+#include "trainer/argument_table.h"
+
+namespace concord {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+CommandLine parse(std::vector<std::string> words) { return parse_command_line(words); }
+std::string parse_error(std::vector<std::string> words) {
+  return error_of([&] { parse_command_line(words); });
+}
+
+TrainingArguments from_yaml(const std::string& yaml) {
+  TrainingArguments arguments;
+  read_yaml(yaml, "train.yaml", &arguments);
+  return arguments;
+}
+std::string yaml_error(const std::string& yaml) {
+  return error_of([&] { from_yaml(yaml); });
+}
+
+// Enough for the relations to hold.
+TrainingArguments complete() {
+  TrainingArguments arguments;
+  arguments.model = "model";
+  arguments.train_data = "data";
+  return arguments;
+}
+std::string relation_error(TrainingArguments arguments, int64_t world = 0) {
+  return error_of([&] { check_arguments(&arguments, world); });
+}
+
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() /
+              ("concord-arguments-" + std::to_string(std::random_device{}()))) {
+    std::ofstream(path_) << text;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(ArgumentTable, EveryNameStandsOnceAndIsNotAmongTheRefused) {
+  std::set<std::string_view> names;
+  for (const ArgumentGroup& group : argument_groups()) {
+    for (const Argument& argument : group.arguments) {
+      EXPECT_TRUE(names.insert(argument.name).second) << argument.name;
+      EXPECT_EQ(find_refused_argument(argument.name), nullptr) << argument.name;
+    }
+  }
+  EXPECT_GT(names.size(), 70u);
+}
+
+TEST(ArgumentTable, EveryMemberHasItsNameSoThatNoneIsPrintedUnderAnother) {
+  // Each argument is set to a value of its own; were a member missing from the table or there twice, the printed text
+  // would not give all of them back.
+  TrainingArguments arguments;
+  double next = 3;
+  for (const ArgumentGroup& group : argument_groups()) {
+    for (const Argument& argument : group.arguments) {
+      std::visit(
+          [&](auto member) {
+            using Member = decltype(member);
+            if constexpr (std::is_same_v<Member, bool TrainingArguments::*>) {
+              arguments.*member = !(arguments.*member);
+            } else if constexpr (std::is_same_v<Member, int64_t TrainingArguments::*>) {
+              arguments.*member =
+                  argument.range.most < next ? static_cast<int64_t>(argument.range.most) : static_cast<int64_t>(++next);
+            } else if constexpr (std::is_same_v<Member, double TrainingArguments::*>) {
+              arguments.*member = argument.range.most <= 1 ? 0.1 + 0.001 * ++next : 1.0 / 3 + ++next;
+            } else if constexpr (std::is_same_v<Member, StepsMember>) {
+              arguments.*member.member = ++next;
+            } else if constexpr (std::is_same_v<Member, std::string TrainingArguments::*>) {
+              arguments.*member =
+                  argument.choices.empty() ? "x" + std::to_string(++next) : std::string(argument.choices.back());
+            } else if constexpr (std::is_same_v<Member, std::vector<std::string> TrainingArguments::*>) {
+              arguments.*member = {argument.choices.empty() ? "mlp" : std::string(argument.choices.back())};
+            } else {
+              arguments.*member = {{"min_lr", "1e-5"}, {"decay_type", "1-sqrt"}};
+            }
+          },
+          argument.member);
+    }
+  }
+  EXPECT_EQ(from_yaml(to_yaml(arguments)), arguments);
+}
+
+TEST(Arguments, DefaultsArePrintedAndReadBackTheSame) {
+  const TrainingArguments defaults;
+  EXPECT_EQ(from_yaml(to_yaml(defaults)), defaults);
+  EXPECT_THAT(to_yaml(defaults), HasSubstr("learning_rate: 5e-05"));
+}
+
+TEST(Arguments, AwkwardTextsSurviveThePrintingBack) {
+  TrainingArguments arguments;
+  for (const std::string text : {"true", "null", "1e5", "a: b # c", "\"quoted\" \\ back", "- x", "{", "  spaces  ",
+                                 "*alias", "K\xc3\xb6ln", "%", "a\nb\tc"}) {
+    arguments.output_dir = text;
+    arguments.lr_scheduler_kwargs = {{"a", text}};
+    arguments.recompute_modules = {text, "two"};
+    EXPECT_EQ(from_yaml(to_yaml(arguments)), arguments) << text;
+  }
+}
+
+TEST(Arguments, NumbersSurviveThePrintingBackToTheLastBit) {
+  std::mt19937_64 random(7);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  TrainingArguments arguments;
+  for (int i = 0; i < 200; ++i) {
+    arguments.learning_rate = uniform(random) * std::pow(10, -10 * uniform(random));
+    EXPECT_EQ(from_yaml(to_yaml(arguments)), arguments);
+  }
+}
+
+TEST(Arguments, TheCommandLineTakesBothSpellingsAndBothForms) {
+  const TrainingArguments a =
+      parse({"--learning-rate", "1e-3", "--max_steps=7", "--bf16", "--shuffle", "false", "--no_logging_nan_inf_filter",
+             "--recompute_modules", "mlp,core_attn", "--lr_scheduler_kwargs", "{min_lr: 1e-5}", "--model", "m=x"})
+          .arguments;
+  EXPECT_EQ(a.learning_rate, 1e-3);
+  EXPECT_EQ(a.max_steps, 7);
+  EXPECT_TRUE(a.bf16);
+  EXPECT_FALSE(a.shuffle);
+  EXPECT_FALSE(a.logging_nan_inf_filter);
+  EXPECT_EQ(a.recompute_modules, (std::vector<std::string>{"mlp", "core_attn"}));
+  EXPECT_EQ(a.lr_scheduler_kwargs, (std::map<std::string, std::string>{{"min_lr", "1e-5"}}));
+  EXPECT_EQ(a.model, "m=x");
+}
+
+TEST(Arguments, NegativeNumbersAreValuesAndOptionsAreNot) {
+  EXPECT_EQ(parse({"--max_steps", "-1"}).arguments.max_steps, -1);
+  EXPECT_THAT(parse_error({"--max_steps", "--bf16"}), HasSubstr("--max_steps: has no value behind it"));
+  EXPECT_THAT(parse_error({"--learning_rate"}), HasSubstr("no value"));
+}
+
+TEST(Arguments, OptionsOfTheProgramAreApart) {
+  const CommandLine line = parse({"--nproc", "4", "--print_config", "--json", "--seed", "3", "-h"});
+  EXPECT_EQ(line.nproc, 4);
+  EXPECT_TRUE(line.print_config && line.json && line.help);
+  EXPECT_EQ(line.given, std::vector<std::string>{"seed"});
+  EXPECT_THAT(parse_error({"--nproc", "0"}), HasSubstr("from 1 to 4096"));
+  EXPECT_THAT(parse_error({"--nproc", "two"}), HasSubstr("'two'"));
+}
+
+TEST(Arguments, TheCommandLineWinsOverTheFileWhateverTheOrder) {
+  const TemporaryFile file("learning_rate: 1e-3\nmax_steps: 5\n");
+  for (const auto& words : {std::vector<std::string>{"--config", file.path(), "--max_steps", "9"},
+                            std::vector<std::string>{"--max_steps", "9", "--config=" + file.path()}}) {
+    const CommandLine line = parse(words);
+    EXPECT_EQ(line.arguments.learning_rate, 1e-3);
+    EXPECT_EQ(line.arguments.max_steps, 9);
+    EXPECT_EQ(line.config, file.path());
+  }
+  EXPECT_THAT(parse_error({"--config", "/nowhere/x.yaml"}), HasSubstr("cannot be opened"));
+  EXPECT_THAT(parse_error({"--config", "/"}), HasSubstr("cannot be"));
+}
+
+TEST(Arguments, OfTwoValuesOnTheCommandLineTheLaterWins) {
+  EXPECT_EQ(parse({"--seed", "1", "--seed", "2"}).arguments.seed, 2);
+}
+
+TEST(Arguments, AllMistakesComeAtOnceWithFileAndLine) {
+  const TemporaryFile file("learning_rate: fast\nmax_stepz: 4\n\nseed: 0\n");
+  const std::string error = parse_error({"--config", file.path(), "--adam_beta1", "1", "loose"});
+  EXPECT_THAT(
+      error, AllOf(HasSubstr("5 mistakes"), HasSubstr(file.path() + ":1: learning_rate is 'fast'"),
+                   HasSubstr(file.path() + ":2: there is no argument 'max_stepz'; did you mean max_steps?"),
+                   HasSubstr(file.path() + ":4: seed is '0', but a whole number from 1"),
+                   HasSubstr("adam_beta1 is '1', but a number from 0 and below 1"), HasSubstr("'loose' stands alone")));
+}
+
+TEST(Arguments, UnknownNamesComeWithTheNearestKnownOneOrTheList) {
+  EXPECT_THAT(parse_error({"--lerning_rate", "1"}), HasSubstr("did you mean learning_rate?"));
+  EXPECT_THAT(parse_error({"--tensor_parallel_size", "2"}), HasSubstr("did you mean tensor_model_parallel_size?"));
+  EXPECT_THAT(parse_error({"--zzzzzzzz", "1"}), AllOf(HasSubstr("--help` lists them"), Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(parse_error({"--" + std::string(5000, 'x'), "1"}), HasSubstr("there is no argument"));
+}
+
+TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNothing) {
+  EXPECT_THAT(yaml_error("expert_model_parallel_size: 2"), HasSubstr("models with experts follow later"));
+  EXPECT_THAT(yaml_error("moe_grouped_gemm: true"), HasSubstr("moe_grouped_gemm is 'true'"));
+  EXPECT_THAT(yaml_error("fp8: hybrid"), HasSubstr("8-bit floats follow later"));
+  EXPECT_THAT(yaml_error("resume_from_checkpoint: here"), HasSubstr("checkpoints"));
+  EXPECT_THAT(yaml_error("optim: adamw_torch"), HasSubstr("use optimizer"));
+  EXPECT_THAT(yaml_error("additional_configs: {a: 1}"), HasSubstr("every setting has its own name"));
+  EXPECT_THAT(parse_error({"--gradient_checkpointing"}), HasSubstr("recompute_granularity"));
+  from_yaml(
+      "expert_model_parallel_size: 1\nmoe_grouped_gemm: false\nfp8: null\nadditional_configs: {}\nckpt_format:\n");
+}
+
+TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {
+  EXPECT_THAT(yaml_error("max_steps: \"5\""), HasSubstr("is the text \"5\", but a whole number from -1"));
+  EXPECT_THAT(yaml_error("max_steps: 2.5"), HasSubstr("'2.5', but a whole number"));
+  EXPECT_THAT(yaml_error("max_steps: [1]"), HasSubstr("is a list"));
+  EXPECT_THAT(yaml_error("bf16: maybe"), HasSubstr("true or false"));
+  EXPECT_THAT(yaml_error("bf16: 2"), HasSubstr("true or false"));
+  EXPECT_THAT(yaml_error("model: [a]"), HasSubstr("text is expected"));
+  EXPECT_THAT(yaml_error("model: {a: b}"), HasSubstr("is a mapping"));
+  EXPECT_THAT(yaml_error("lr_scheduler_kwargs: 3"), HasSubstr("a mapping is expected"));
+  EXPECT_THAT(yaml_error("lr_scheduler_kwargs: {a: 1, a: 2}"), HasSubstr("'a' twice"));
+  EXPECT_THAT(yaml_error("recompute_modules: {a: 1}"), HasSubstr("a list is expected"));
+  EXPECT_THAT(yaml_error("optimizer: lion"), HasSubstr("one of these is expected: adam, sgd"));
+  EXPECT_THAT(yaml_error("report_to: [tensorboard, wandb]"), HasSubstr("'wandb'"));
+  EXPECT_THAT(yaml_error("learning_rate: .nan"), HasSubstr("a number from 0"));
+  EXPECT_THAT(yaml_error("learning_rate: inf"), HasSubstr("a number from 0"));
+  EXPECT_THAT(yaml_error("learning_rate: 1e999"), HasSubstr("a number from 0"));
+  EXPECT_THAT(yaml_error("max_steps: 99999999999999999999"), HasSubstr("a whole number"));
+  EXPECT_THAT(yaml_error("max_steps: 1 2"), HasSubstr("a whole number"));
+}
+
+TEST(Arguments, NumbersMayBeWrittenAsPeopleWriteThem) {
+  const TrainingArguments a =
+      from_yaml("max_steps: 1e3\nlearning_rate: +3e-4\nnum_train_epochs: 2\nbf16: Yes\nwarmup_steps: ~\n");
+  EXPECT_EQ(a.max_steps, 1000);
+  EXPECT_EQ(a.learning_rate, 3e-4);
+  EXPECT_EQ(a.num_train_epochs, 2);
+  EXPECT_TRUE(a.bf16);
+  EXPECT_EQ(a.warmup_steps, 0);
+}
+
+TEST(Arguments, NothingIsTheDefaultAlsoOverAFile) {
+  TrainingArguments a;
+  a.seed = 7;
+  read_yaml("seed: null", "x", &a);
+  EXPECT_EQ(a.seed, 42);
+}
+
+TEST(Arguments, AFileWithAMistakeChangesNothing) {
+  TrainingArguments a;
+  EXPECT_THROW(read_yaml("seed: 9\nlearning_rate: x\n", "x", &a), ConfigError);
+  EXPECT_EQ(a, TrainingArguments());
+}
+
+TEST(Arguments, StepsAreAWholeNumberOrAShare) {
+  EXPECT_EQ(from_yaml("logging_steps: 0.1").logging_steps, 0.1);
+  EXPECT_THAT(yaml_error("logging_steps: 1.5"), HasSubstr("share"));
+  EXPECT_THAT(yaml_error("logging_steps: 0"), HasSubstr("above 0"));
+  EXPECT_EQ(steps_of(0.1, 1000), 100);
+  EXPECT_EQ(steps_of(0.1, 5), 1);
+  EXPECT_EQ(steps_of(0.0001, 5), 1);
+  EXPECT_EQ(steps_of(1, 5), 1);
+  EXPECT_EQ(steps_of(25, 5), 25);
+}
+
+TEST(ArgumentRelations, ACompleteSetHoldsForOneProcessAndForMany) {
+  EXPECT_EQ(relation_error(complete()), "no error");
+  TrainingArguments a = complete();
+  a.tensor_model_parallel_size = 2;
+  a.pipeline_model_parallel_size = 2;
+  EXPECT_EQ(relation_error(a, 8), "no error");
+}
+
+TEST(ArgumentRelations, EveryBrokenOneIsNamedAtOnce) {
+  TrainingArguments a;
+  a.fp16 = a.bf16 = true;
+  a.warmup_steps = 3;
+  a.warmup_ratio = 0.1;
+  a.eval_strategy = "steps";
+  a.max_steps = 0;
+  a.min_lr = 1;
+  a.overlap_param_gather = true;
+  a.save_only_model = false;
+  a.output_dir = "";
+  a.tensor_model_parallel_size = 3;
+  const std::string error = relation_error(a, 4);
+  for (const char* part :
+       {"no model", "no data", "fp16 and bf16", "warmup_steps 3", "eval_strategy", "max_steps is 0", "min_lr 1",
+        "use_distributed_optimizer", "overlap_grad_reduce", "save_only_model", "output_dir is empty", "3"}) {
+    EXPECT_THAT(error, HasSubstr(part));
+  }
+}
+
+TEST(ArgumentRelations, ALossScaleIsForFp16) {
+  TrainingArguments a = complete();
+  a.loss_scale = 128;
+  EXPECT_THAT(relation_error(a), HasSubstr("fp16 only"));
+  a.fp16 = true;
+  EXPECT_EQ(relation_error(a), "no error");
+  a.min_loss_scale = 1e30;
+  EXPECT_THAT(relation_error(a), HasSubstr("below min_loss_scale"));
+}
+
+TEST(ArgumentRelations, SizesHaveToDivideTheWorld) {
+  TrainingArguments a = complete();
+  a.tensor_model_parallel_size = 2;
+  a.context_parallel_size = 2;
+  EXPECT_EQ(relation_error(a, 4), "no error");
+  EXPECT_THAT(relation_error(a, 6), HasSubstr("6"));
+  a.order = "tp-dp";
+  EXPECT_THAT(relation_error(a, 4), HasSubstr("order"));
+}
+
+TEST(ArgumentRelations, ASequenceIsCutIntoEqualParts) {
+  TrainingArguments a = complete();
+  a.seq_length = 100;
+  a.context_parallel_size = 2;
+  EXPECT_EQ(relation_error(a), "no error");
+  a.tensor_model_parallel_size = 2;
+  a.sequence_parallel = true;
+  EXPECT_THAT(relation_error(a), HasSubstr("seq_length 100 does not divide by 8"));
+}
+
+TEST(ArgumentRelations, SequenceParallelismOfOneRankIsNone) {
+  TrainingArguments a = complete();
+  a.sequence_parallel = true;
+  check_arguments(&a, 1);
+  EXPECT_FALSE(a.sequence_parallel);
+}
+
+TEST(ArgumentRelations, SixteenBitsAccumulateInThirtyTwo) {
+  TrainingArguments a = complete();
+  a.bf16 = true;
+  check_arguments(&a, 1);
+  EXPECT_TRUE(a.accumulate_allreduce_grads_in_fp32);
+}
+
+TEST(ArgumentRelations, AScheduleThatCannotBeIsRefused) {
+  TrainingArguments a = complete();
+  a.virtual_pipeline_model_parallel_size = 2;
+  EXPECT_THAT(relation_error(a), HasSubstr("virtual_pipeline_model_parallel_size 2 needs"));
+  a.pipeline_model_parallel_size = 4;
+  a.gradient_accumulation_steps = 2;
+  EXPECT_THAT(relation_error(a), HasSubstr("micro-batches"));
+  a.gradient_accumulation_steps = 4;
+  EXPECT_EQ(relation_error(a), "no error");
+  EXPECT_EQ(schedule_request(a).kind, "interleaved");
+}
+
+TEST(Arguments, HelpNamesEveryArgument) {
+  const std::string help = arguments_help();
+  for (const ArgumentGroup& group : argument_groups()) {
+    for (const Argument& argument : group.arguments)
+      EXPECT_THAT(help, HasSubstr("--" + std::string(argument.name) + " "));
+  }
+}
+
+}  // namespace
+}  // namespace concord
