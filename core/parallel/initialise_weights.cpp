@@ -29,7 +29,8 @@ void check_shard(const at::Tensor& shard, const ShardSpec& spec, const std::vect
   }
 }
 
-// What lies beyond the global size of a dimension.
+}  // namespace
+
 void clear_padding(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place) {
   for (size_t d = 0; d < spec.dims.size(); ++d) {
     const ShardSpec::Dim& dim = spec.dims[d];
@@ -40,8 +41,6 @@ void clear_padding(const at::Tensor& shard, const ShardSpec& spec, const ShardPl
     shard.narrow(axis, real, shard.size(axis) - real).zero_();
   }
 }
-
-}  // namespace
 
 WeightInit scaled_normal_init(double sigma, int64_t layers) {
   if (layers < 1) throw ConfigError(cat("a model of ", layers, " layers has no width for its output layers"));

@@ -34,4 +34,7 @@ inline WeightInit constant_init(double value) { return {WeightInit::Kind::consta
 void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place, const WeightInit& init,
                         int64_t seed, const Device& device);
 
+// Zeroes what lies beyond the global size of a dimension, in |shard| as above.
+void clear_padding(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place);
+
 }  // namespace concord

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -25,21 +26,8 @@ std::string names_text(std::span<const TensorInfo> tensors) {
   return text.empty() ? "no tensor at all" : text;
 }
 
-// The whole pages within |part|; a page that is shared with a neighbour stays out.
-std::span<const std::byte> whole_pages(std::span<const std::byte> part) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(part.data());
-  const uintptr_t first = (begin + page - 1) / page * page;
-  const uintptr_t last = (begin + part.size()) / page * page;
-  if (first >= last) return {};
-  return part.subspan(first - begin, last - first);
-}
-
-void advise(std::span<const std::byte> part, int advice) {
-  const std::span<const std::byte> pages = whole_pages(part);
-  // A hint: without it everything is as before, but slower.
-  if (!pages.empty()) (void)::madvise(const_cast<std::byte*>(pages.data()), pages.size(), advice);
-}
+// What the kernel maps around a page that is touched (fault_around_bytes), unless somebody has changed it.
+constexpr uintptr_t kMappedAround = 64 << 10;
 
 }  // namespace
 
@@ -119,8 +107,18 @@ void Reader::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte
   }
 }
 
-void Reader::will_need(std::span<const std::byte> part) { advise(part, MADV_WILLNEED); }
+void Reader::advise(std::span<const std::byte> part, int advice) const {
+  if (part.empty()) return;
+  const auto first = reinterpret_cast<uintptr_t>(map_);
+  const auto begin = reinterpret_cast<uintptr_t>(part.data()), end = begin + part.size();
+  const uintptr_t from = std::max(first, begin / kMappedAround * kMappedAround);
+  const uintptr_t to = std::min(first + file_bytes_, (end / kMappedAround + 1) * kMappedAround);
+  // A hint: without it everything is as before, but slower or larger.
+  (void)::madvise(reinterpret_cast<void*>(from), to - from, advice);
+}
 
-void Reader::release(std::span<const std::byte> part) { advise(part, MADV_DONTNEED); }
+void Reader::will_need(std::span<const std::byte> part) const { advise(part, MADV_WILLNEED); }
+
+void Reader::release(std::span<const std::byte> part) const { advise(part, MADV_DONTNEED); }
 
 }  // namespace concord::safetensors

@@ -42,13 +42,15 @@ class Reader {
   // |to.size()| bytes from byte |offset| of the tensor.
   void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> to) const;
 
-  // Hints about a part of data(): it will be used soon; it has been used, and its pages no longer count as the process's.
-  static void will_need(std::span<const std::byte> part);
-  static void release(std::span<const std::byte> part);
+  // Hints about a part of data(): it will be used soon; it has been used, and its pages (and those around it, which the
+  // kernel maps along) no longer count as the process's. Both change nothing that can be read.
+  void will_need(std::span<const std::byte> part) const;
+  void release(std::span<const std::byte> part) const;
 
  private:
   void open_and_map();
   void parse();
+  void advise(std::span<const std::byte> part, int advice) const;
 
   std::string path_;
   int fd_ = -1;

@@ -100,13 +100,13 @@ TEST(SafetensorsReader, GivesPagesBackThatAreReleased) {
   const std::string json = R"({"w":{"dtype":"U8","shape":[33554432],"data_offsets":[0,33554432]}})";
   const Reader reader(write_file(folder / "a.safetensors", file_of(json, std::string(kBytes, 'x'))));
   const std::span<const std::byte> data = reader.data(reader.at("w"));
-  Reader::will_need(data);
+  reader.will_need(data);
   const int64_t before = resident_kib();
   int64_t sum = 0;
   for (size_t i = 0; i < data.size(); i += 4096) sum += std::to_integer<int64_t>(data[i]);
   EXPECT_EQ(sum, 'x' * (kBytes / 4096));
   EXPECT_GT(resident_kib(), before + kBytes / 1024 / 2);
-  Reader::release(data);
+  reader.release(data);
   EXPECT_LT(resident_kib(), before + 4096);
 }
 

@@ -1,0 +1,33 @@
+// Weights' element types in files and in libtorch.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+
+#include "core/safetensors/dtype.h"
+
+namespace concord {
+
+// Nothing for types that are not among F64, F32, F16 and BF16.
+inline std::optional<c10::ScalarType> float_type(safetensors::DType dtype) {
+  switch (dtype) {
+    case safetensors::DType::kF64: return c10::ScalarType::Double;
+    case safetensors::DType::kF32: return c10::ScalarType::Float;
+    case safetensors::DType::kF16: return c10::ScalarType::Half;
+    case safetensors::DType::kBF16: return c10::ScalarType::BFloat16;
+    default: return std::nullopt;
+  }
+}
+
+inline std::optional<safetensors::DType> file_type(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Double: return safetensors::DType::kF64;
+    case c10::ScalarType::Float: return safetensors::DType::kF32;
+    case c10::ScalarType::Half: return safetensors::DType::kF16;
+    case c10::ScalarType::BFloat16: return safetensors::DType::kBF16;
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace concord

@@ -1,0 +1,203 @@
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <unordered_set>
+
+#include "core/config_error.h"
+#include "core/models/hf_dtype.h"
+#include "core/models/hf_plan.h"
+#include "core/models/hf_weights.h"
+#include "core/safetensors/index.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using safetensors::Reader;
+using safetensors::shown;
+using safetensors::TensorInfo;
+using safetensors::Weights;
+
+constexpr int64_t kWindowBytes = 8 << 20;  // of a file, mapped at a time by a thread
+
+// A block of a tensor in a file, |rows| of |length| elements at a distance of |stride|, and where it goes.
+struct Block {
+  const Reader* file;
+  const TensorInfo* tensor;
+  const at::Tensor* to;  // flat
+  int64_t from;          // element of the tensor in the file
+  int64_t local;         // element of |to|
+  int64_t rows;
+  int64_t length;
+  int64_t stride;
+
+  int64_t span() const { return (rows - 1) * stride + length; }  // elements in the file from first to last
+  std::span<const std::byte> data() const {
+    const int64_t size = size_of(tensor->dtype);
+    return file->data(*tensor).subspan(static_cast<size_t>(from * size), static_cast<size_t>(span() * size));
+  }
+};
+
+bool is_expendable(const std::string& name, const HfLoadOptions& options) {
+  return name.ends_with("rotary_emb.inv_freq") || (options.tied_embeddings && name == "lm_head.weight");
+}
+
+void check_extra(const Weights& weights, const HfLoadOptions& options) {
+  if (options.model_tensors.empty()) return;
+  const std::unordered_set<std::string> known(options.model_tensors.begin(), options.model_tensors.end());
+  for (const auto& [name, tensor] : weights.tensors()) {
+    if (known.count(tensor.info->name) != 0 || is_expendable(tensor.info->name, options)) continue;
+    throw ConfigError(cat(tensor.file->path(), ": tensor ", shown(name), " of ",
+                          safetensors::shape_text(tensor.info->shape),
+                          " belongs to no parameter of the model, which has ", known.size(),
+                          " tensors; is this the folder of another model?"));
+  }
+}
+
+const Weights::Tensor& find_checked(const Weights& weights, const GlobalTensor& wanted, const Parameter& parameter) {
+  const Weights::Tensor* found = weights.find(wanted.name);
+  if (found == nullptr) {
+    throw ConfigError(cat(weights.path(), ": has no tensor ", shown(wanted.name), ", which parameter ",
+                          parameter.spec.name, " needs in shape ", safetensors::shape_text(wanted.shape)));
+  }
+  const std::string where = cat(found->file->path(), ": tensor ", shown(wanted.name));
+  if (found->info->shape != wanted.shape) {
+    throw ConfigError(cat(where, " has shape ", safetensors::shape_text(found->info->shape), ", but parameter ",
+                          parameter.spec.name, " needs ", safetensors::shape_text(wanted.shape)));
+  }
+  if (!float_type(found->info->dtype)) {
+    throw ConfigError(cat(where, " has type ", to_string(found->info->dtype), "; weights of parameter ",
+                          parameter.spec.name, ", ", c10::toString(parameter.value.scalar_type()),
+                          " here, are read from F64, F32, F16 or BF16"));
+  }
+  return *found;
+}
+
+void check_value(const Parameter& parameter, const std::vector<int64_t>& shape) {
+  const at::Tensor& value = parameter.value;
+  if (!value.defined() || value.sizes() != c10::IntArrayRef(shape) || !value.is_contiguous() ||
+      !c10::isFloatingType(value.scalar_type())) {
+    throw ConfigError(cat(
+        "parameter ", parameter.spec.name, ": its value here is a contiguous float tensor of ",
+        safetensors::shape_text(shape), ", not ",
+        value.defined() ? cat(c10::toString(value.scalar_type()), " of ", safetensors::shape_text(value.sizes().vec()))
+                        : "undefined"));
+  }
+}
+
+// The blocks of a run, none of which covers more than a window of the file, unless a row does so by itself.
+void cut_run(const ShardRun& run, Block block, std::vector<Block>& blocks) {
+  const int64_t window = kWindowBytes / size_of(block.tensor->dtype);
+  const int64_t rows = run.count / run.run_length;
+  const int64_t rows_at_once = std::max<int64_t>(1, window / std::max(run.run_stride, run.run_length));
+  for (int64_t row = 0; row < rows; row += rows_at_once) {
+    block.rows = std::min(rows_at_once, rows - row);
+    const int64_t columns_at_once = block.rows > 1 ? run.run_length : window;
+    for (int64_t column = 0; column < run.run_length; column += columns_at_once) {
+      block.length = std::min(columns_at_once, run.run_length - column);
+      block.stride = block.rows > 1 ? run.run_stride : block.length;
+      block.from = run.offset + row * run.run_stride + column;
+      block.local = run.local + row * run.run_length + column;
+      blocks.push_back(block);
+    }
+  }
+}
+
+// The bytes of |block| as they lie in the file, row after row. |to| has room for them.
+void copy_rows(const Block& block, std::byte* to) {
+  const auto size = static_cast<size_t>(size_of(block.tensor->dtype));
+  const std::byte* from = block.data().data();
+  const size_t row_bytes = static_cast<size_t>(block.length) * size;
+  for (int64_t row = 0; row < block.rows; ++row)
+    std::memcpy(to + static_cast<size_t>(row) * row_bytes, from + static_cast<size_t>(row * block.stride) * size,
+                row_bytes);
+}
+
+// Whether the parameter's memory takes the file's bytes as they are.
+bool is_plain(const Block& block) {
+  return block.to->device().is_cpu() && block.to->scalar_type() == *float_type(block.tensor->dtype);
+}
+
+void copy_converted(const Block& block) {
+  const c10::ScalarType type = *float_type(block.tensor->dtype);
+  const at::Tensor to = block.to->narrow(0, block.local, block.rows * block.length).view({block.rows, block.length});
+  const std::span<const std::byte> data = block.data();
+  if (Reader::is_aligned(data, block.tensor->dtype)) {
+    to.copy_(at::from_blob(const_cast<std::byte*>(data.data()), {block.rows, block.length}, {block.stride, 1}, type));
+    return;
+  }
+  const size_t bytes = static_cast<size_t>(block.rows * block.length * size_of(block.tensor->dtype));
+  const auto staging = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  copy_rows(block, staging.get());
+  to.copy_(at::from_blob(staging.get(), {block.rows, block.length}, type));
+}
+
+void copy(const Block& block) {
+  if (is_plain(block)) {
+    copy_rows(block, static_cast<std::byte*>(block.to->data_ptr()) + block.local * block.to->element_size());
+  } else {
+    copy_converted(block);
+  }
+  block.file->release(block.data());
+}
+
+// In the order of the files, so that a disk reads forwards.
+void copy_all(std::vector<Block>& blocks) {
+  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) {
+    return std::pair(a.file, a.data().data()) < std::pair(b.file, b.data().data());
+  });
+  const bool on_host =
+      std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.to->device().is_cpu(); });
+  const auto copy_range = [&](int64_t begin, int64_t end) {
+    const at::NoGradGuard no_grad;
+    for (int64_t i = begin; i < end; ++i) copy(blocks[static_cast<size_t>(i)]);
+  };
+  const auto count = static_cast<int64_t>(blocks.size());
+  if (on_host) {
+    at::parallel_for(0, count, 1, copy_range);
+  } else {
+    copy_range(0, count);  // a device's current stream is one of this thread
+  }
+}
+
+}  // namespace
+
+void load_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
+                     const HfLoadOptions& options) {
+  const Weights weights(folder);
+  check_extra(weights, options);
+  std::vector<at::Tensor> values(parameters.size());
+  std::vector<Block> blocks;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = *parameters[i];
+    check_value(parameter, local_shape(parameter.spec, place));
+    values[i] = parameter.value.detach().view({-1});
+    std::map<std::string, Weights::Tensor> found;
+    for (const GlobalTensor& tensor : global_tensors(parameter.spec))
+      found.emplace(tensor.name, find_checked(weights, tensor, parameter));
+    for (const ShardRun& run : shard_runs(parameter.spec, place)) {
+      const Weights::Tensor& tensor = found.at(run.tensor);
+      cut_run(run,
+              {.file = tensor.file,
+               .tensor = tensor.info,
+               .to = &values[i],
+               .from = 0,
+               .local = 0,
+               .rows = 0,
+               .length = 0,
+               .stride = 0},
+              blocks);
+    }
+  }
+  copy_all(blocks);
+  const at::NoGradGuard no_grad;
+  for (const Parameter* parameter : parameters) clear_padding(parameter->value, parameter->spec, place);
+}
+
+}  // namespace concord

@@ -1,0 +1,139 @@
+#include "core/models/hf_plan.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <stdexcept>
+
+#include "core/config_error.h"
+#include "core/safetensors/index.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using safetensors::TensorShape;
+
+bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
+
+// The digits that |text| begins with, without leading zeros.
+std::string_view number_at(std::string_view text) {
+  size_t length = 0;
+  while (length < text.size() && is_digit(text[length])) ++length;
+  text = text.substr(0, length);
+  while (text.size() > 1 && text.front() == '0') text.remove_prefix(1);
+  return text;
+}
+
+void remove_repeated(std::vector<TensorShape>& tensors) {
+  const auto same = [](const TensorShape& a, const TensorShape& b) {
+    if (a.name != b.name) return false;
+    if (a.dtype != b.dtype || a.shape != b.shape) {
+      throw ConfigError(cat("tensor ", a.name, " is ", safetensors::shape_text(a.shape), " in ", to_string(a.dtype),
+                            " on one rank, but ", safetensors::shape_text(b.shape), " in ", to_string(b.dtype),
+                            " on another"));
+    }
+    return true;
+  };
+  tensors.erase(std::unique(tensors.begin(), tensors.end(), same), tensors.end());
+}
+
+std::string file_name(size_t number, size_t count) {
+  if (count == 1) return safetensors::kSingleFile;
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number, count);
+  return name;
+}
+
+// As many tensors a file as fit.
+std::vector<std::vector<TensorShape>> cut(std::vector<TensorShape> tensors, uint64_t max_file_bytes) {
+  std::vector<std::vector<TensorShape>> files(1);
+  uint64_t bytes = 0;
+  for (TensorShape& tensor : tensors) {
+    const uint64_t more = safetensors::tensor_bytes(tensor, "the folder to be written");
+    if (!files.back().empty() && (more > max_file_bytes || bytes > max_file_bytes - more)) {
+      files.emplace_back();
+      bytes = 0;
+    }
+    files.back().push_back(std::move(tensor));
+    bytes += more;
+  }
+  return files;
+}
+
+}  // namespace
+
+std::vector<GlobalTensor> global_tensors(const ShardSpec& spec) {
+  (void)local_shape(spec, ShardPlace{});  // checks the description
+  std::vector<GlobalTensor> tensors;
+  std::vector<int64_t> shape;
+  for (const ShardSpec::Dim& dim : spec.dims) shape.push_back(dim.size);
+  const auto add = [&](const std::string& name) {
+    if (!spec.stacked) {
+      tensors.push_back({name, shape});
+      return;
+    }
+    const size_t place = name.find("{}");
+    if (place == std::string::npos) throw ConfigError(cat("the name ", name, " of a stack has no {} for the number"));
+    for (int64_t i = 0; i < spec.dims.front().size; ++i)
+      tensors.push_back({cat(name.substr(0, place), i, name.substr(place + 2)), {shape.begin() + 1, shape.end()}});
+  };
+  if (spec.pieces.empty()) add(spec.name);
+  for (const ShardSpec::Piece& piece : spec.pieces) {
+    shape[spec.fused_dim] = piece.size;
+    add(piece.name);
+  }
+  return tensors;
+}
+
+bool writes_shard(const ShardSpec& spec, const RankLayout& layout, int64_t rank) {
+  return std::all_of(spec.replicated_over.begin(), spec.replicated_over.end(), [&](GroupKind kind) {
+    const std::optional<RankGroup> group = layout.group_of(kind, rank);
+    return !group || group->first() == rank;
+  });
+}
+
+bool natural_less(std::string_view a, std::string_view b) {
+  const std::string_view whole_a = a, whole_b = b;
+  while (!a.empty() && !b.empty()) {
+    if (is_digit(a.front()) && is_digit(b.front())) {
+      const std::string_view x = number_at(a), y = number_at(b);
+      if (x.size() != y.size()) return x.size() < y.size();
+      if (x != y) return x < y;
+      a.remove_prefix(static_cast<size_t>(x.data() - a.data()) + x.size());
+      b.remove_prefix(static_cast<size_t>(y.data() - b.data()) + y.size());
+    } else {
+      if (a.front() != b.front()) return a.front() < b.front();
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  if (a.empty() != b.empty()) return a.empty();
+  return whole_a < whole_b;  // they differ in leading zeros only
+}
+
+HfFolderPlan::Place HfFolderPlan::find(const std::string& tensor) const {
+  const std::string& name = file_of.at(tensor);
+  const auto file = std::find_if(files.begin(), files.end(), [&](const File& f) { return f.name == name; });
+  return {static_cast<size_t>(file - files.begin()), &file->plan.at(tensor)};
+}
+
+HfFolderPlan plan_hf_folder(std::vector<TensorShape> tensors, int64_t max_file_bytes) {
+  if (max_file_bytes < 1) throw ConfigError(cat("files of at most ", max_file_bytes, " bytes hold no tensor"));
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorShape& a, const TensorShape& b) { return natural_less(a.name, b.name); });
+  remove_repeated(tensors);
+  HfFolderPlan plan;
+  const auto parts = cut(std::move(tensors), static_cast<uint64_t>(max_file_bytes));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string name = file_name(i + 1, parts.size());
+    plan.files.push_back({name, safetensors::plan_file(parts[i], safetensors::pytorch_metadata(), name)});
+    const safetensors::FilePlan& file = plan.files.back().plan;
+    for (const TensorShape& tensor : parts[i]) plan.file_of[tensor.name] = name;
+    plan.total_bytes += file.file_bytes - file.head.size();
+  }
+  return plan;
+}
+
+}  // namespace concord

@@ -1,0 +1,57 @@
+// Which tensors a Hugging Face folder has, and where each of them stands in which file: the same value on every rank and
+// under every layout, so that each can write its own part. Pure; threads: any.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/parallel/shard_spec.h"
+#include "core/safetensors/writer.h"
+
+namespace concord {
+
+struct GlobalTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool operator==(const GlobalTensor&) const = default;
+};
+
+// The tensors that a parameter stands for, without padding: its pieces, the tensors of its stack. Throws ConfigError as
+// local_shape does.
+std::vector<GlobalTensor> global_tensors(const ShardSpec& spec);
+
+// Whether |rank| is the one of those with the same elements that writes them: the first of each group in replicated_over.
+bool writes_shard(const ShardSpec& spec, const RankLayout& layout, int64_t rank);
+
+// "layers.2" before "layers.10": numbers by their value.
+bool natural_less(std::string_view a, std::string_view b);
+
+struct HfFolderPlan {
+  struct File {
+    std::string name;
+    safetensors::FilePlan plan;
+  };
+  struct Place {
+    size_t file;  // in |files|
+    const safetensors::TensorInfo* tensor;
+  };
+
+  std::vector<File> files;
+  std::map<std::string, std::string> file_of;  // tensor -> name of its file
+  uint64_t total_bytes = 0;
+
+  bool has_index() const { return files.size() > 1; }
+  Place find(const std::string& tensor) const;  // valid as long as the plan; throws std::out_of_range
+};
+
+// Tensors in natural order, cut into files of at most |max_file_bytes| of data; a larger tensor has a file for itself. One
+// file is model.safetensors, more are model-00001-of-00003.safetensors and so on with an index, as transformers writes
+// them. A tensor that is given twice alike (an embedding on two stages) counts once. Throws ConfigError, with both, where
+// it is given twice and differs, and where max_file_bytes is not positive.
+HfFolderPlan plan_hf_folder(std::vector<safetensors::TensorShape> tensors, int64_t max_file_bytes);
+
+}  // namespace concord

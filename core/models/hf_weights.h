@@ -1,0 +1,56 @@
+// The weights of Hugging Face folders in and out of a job's parameters, whatever its layout.
+//
+// Both go by the parameters' ShardSpec: names, shapes, pieces and cuts. Nothing here knows a model.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/models/parameter.h"
+
+namespace concord {
+
+class ParallelContext;
+
+struct HfLoadOptions {
+  // The tensors of the whole model, of all its stages (global_tensors of hf_plan.h): what else the folder has is an error.
+  // Empty: nobody looks.
+  std::span<const std::string> model_tensors = {};
+  // A tied model: its files may have an lm_head.weight, which means nothing.
+  bool tied_embeddings = false;
+};
+
+// Fills the parameters' values from |folder| (core/safetensors/index.h: one file or several), each rank for itself: it
+// reads its own elements only, through a mapping, and converts from F64, F32, F16 or BF16 to the parameter's type. Padding
+// becomes 0. Beside the parameters it holds at most a few mapped or staged windows of 8 MiB, one a thread.
+// Extra tensors called *.rotary_emb.inv_freq, which older versions of transformers wrote, are ignored.
+// Throws ConfigError with the file, the tensor and both values: a missing or extra tensor, another shape, a type that is
+// no float; and what safetensors::Weights throws. Parameters are untouched where it does.
+// Waits: on the host, until the values are in place. Threads: one at a time for a parameter.
+void load_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
+                     const HfLoadOptions& options = {});
+
+struct HfSaveOptions {
+  int64_t max_shard_bytes = 5'000'000'000;  // as transformers has it
+  std::string config_json = {};             // the text of config.json; empty: the one of |source|
+  // A Hugging Face folder whose generation config and tokenizer files are copied; empty: none.
+  std::string source = {};
+  bool overwrite = false;  // replaces |folder| where it exists and is not empty
+};
+
+// Writes a folder that transformers loads. All ranks of the job call it with their parameters, the same |folder| (on a file
+// system that all of them see) and the same options. Tensors have the types of the parameters; padding is not written, a
+// tied output layer neither. The bytes do not depend on the layout. Each rank writes what it alone has, or has first, from
+// where it lies; from a device through 8 MiB.
+// Everything is written into a folder beside it, "<folder>.tmp-<nonce>", which takes its name at the end when all ranks
+// have succeeded: |folder| is always the old one or the new one. On an error all ranks throw the same sentence and the
+// temporary folder is removed; only a rank 0 that dies leaves it behind.
+// Throws ConfigError where |folder| exists and may not be replaced, ranks do not see the same folder, or have the same
+// tensor in different shapes; std::runtime_error for what the file system says. Waits: for all ranks, at most the
+// context's timeout at each step (Error TIMEOUT).
+void save_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, ParallelContext& context,
+                     const HfSaveOptions& options = {});
+
+}  // namespace concord
