@@ -89,7 +89,6 @@ class DistributedDataParallel {
   void finish_param_gather();  // all of them
 
  private:
-  friend class NoSync;
   class Reducer;  // one chunk
 
   const DataParallelOptions options_;

@@ -1,0 +1,127 @@
+#include "core/data_parallel/bucket_plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/config_error.h"
+
+namespace concord {
+namespace {
+
+constexpr int64_t kParameterAlignment = 64;
+constexpr int64_t kShardAlignment = 128;  // with lcm(dp, ...): shards of at least 128 / dp elements, Megatron's
+
+int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+bool is_trained(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+
+void check(const std::vector<PlannedParameter>& parameters, const BucketOptions& options) {
+  if (options.dp < 1 || options.edp < 1) {
+    throw ConfigError(fmt::format("dp is {} and edp {}; both have to be at least 1", options.dp, options.edp));
+  }
+  if (options.bucket_elements < 0) {
+    throw ConfigError(fmt::format("the bucket size is {} elements; give a positive number, or 0 for max(40e6, 1e6 * dp)",
+                                  options.bucket_elements));
+  }
+  for (const PlannedParameter& parameter : parameters) {
+    if (parameter.elements < 1) {
+      throw ConfigError(fmt::format("parameter {} has {} elements", parameter.name, parameter.elements));
+    }
+    if (!is_trained(parameter.dtype)) {
+      throw ConfigError(fmt::format("parameter {} has the type {}; f32, bf16 and f16 can be trained", parameter.name,
+                                    to_string(parameter.dtype)));
+    }
+  }
+}
+
+// Lays out one buffer, parameter by parameter.
+class BufferPlanner {
+ public:
+  BufferPlanner(DType dtype, bool expert, const BucketOptions& options) {
+    const int64_t ranks = expert ? options.edp : options.dp;
+    limit_ = options.bucket_elements > 0 ? options.bucket_elements : std::max<int64_t>(40'000'000, 1'000'000 * ranks);
+    if (options.one_bucket) limit_ = INT64_MAX;
+    buffer_ = {dtype, options.fp32_grads ? DType::kF32 : dtype, expert, options.distributed_optimizer ? ranks : 1, 0, {}};
+    end_alignment_ = options.distributed_optimizer ? std::lcm(ranks, kShardAlignment) : kParameterAlignment;
+    open_ = {0, 0, {}};
+  }
+
+  bool takes(const PlannedParameter& parameter) const {
+    return parameter.dtype == buffer_.dtype && parameter.expert == buffer_.expert;
+  }
+
+  void add(size_t index, const PlannedParameter& parameter) {
+    if (parameter.alone) close();
+    const int64_t begin = rounded_up(end_, kParameterAlignment);
+    end_ = begin + parameter.elements;
+    open_.slots.push_back({index, begin, end_});
+    if (parameter.alone || end_ - open_.begin >= limit_) close();
+  }
+
+  BucketPlan::Buffer finish() {
+    close();
+    buffer_.elements = end_;
+    return std::move(buffer_);
+  }
+
+ private:
+  void close() {
+    if (open_.slots.empty()) return;
+    end_ = open_.end = rounded_up(end_, end_alignment_);
+    buffer_.buckets.push_back(std::exchange(open_, {end_, end_, {}}));
+  }
+
+  BucketPlan::Buffer buffer_;
+  BucketPlan::Bucket open_;
+  int64_t limit_;
+  int64_t end_alignment_;
+  int64_t end_ = 0;
+};
+
+// Backward goes through the parameters from the last to the first: a bucket is complete with its smallest index.
+std::vector<BucketPlan::Place> order_of(const std::vector<BucketPlan::Buffer>& buffers) {
+  std::vector<std::pair<size_t, BucketPlan::Place>> ends;
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    for (size_t k = 0; k < buffers[b].buckets.size(); ++k) {
+      ends.push_back({buffers[b].buckets[k].slots.back().parameter, {b, k}});
+    }
+  }
+  std::sort(ends.begin(), ends.end(), [](const auto& x, const auto& y) { return x.first > y.first; });
+  std::vector<BucketPlan::Place> order;
+  for (const auto& [last, place] : ends) order.push_back(place);
+  return order;
+}
+
+}  // namespace
+
+BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters, const BucketOptions& options) {
+  check(parameters, options);
+  std::vector<BufferPlanner> planners;
+  for (size_t i = parameters.size(); i-- > 0;) {
+    const auto takes = [&](const BufferPlanner& planner) { return planner.takes(parameters[i]); };
+    auto planner = std::find_if(planners.begin(), planners.end(), takes);
+    if (planner == planners.end()) {
+      planner = planners.emplace(planner, parameters[i].dtype, parameters[i].expert, options);
+    }
+    planner->add(i, parameters[i]);
+  }
+  BucketPlan plan;
+  for (BufferPlanner& planner : planners) plan.buffers.push_back(planner.finish());
+  plan.order = order_of(plan.buffers);
+  return plan;
+}
+
+BucketMemory memory_of(const BucketPlan& plan) {
+  BucketMemory memory;
+  for (const BucketPlan::Buffer& buffer : plan.buffers) {
+    memory.parameters += buffer.elements * size_of(buffer.dtype);
+    memory.gradients += buffer.elements * size_of(buffer.grad_dtype);
+    memory.optimizer += buffer.elements / buffer.shards * (buffer.dtype == DType::kF32 ? 8 : 12);
+  }
+  return memory;
+}
+
+}  // namespace concord

@@ -1,0 +1,64 @@
+#include "core/data_parallel/ddp.h"
+
+#include "core/config_error.h"
+#include "core/data_parallel/reducer.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+
+DistributedDataParallel::DistributedDataParallel(std::vector<Chunk> chunks, ParallelContext& job,
+                                                 const DataParallelOptions& options)
+    : options_(options), job_(&job) {
+  if (options_.overlap_param_gather && !options_.use_distributed_optimizer) {
+    throw ConfigError("overlap_param_gather needs use_distributed_optimizer: without it there is nothing to gather");
+  }
+  for (Chunk& chunk : chunks) {
+    chunks_.push_back(std::make_unique<Reducer>(*this, std::move(chunk), !chunks_.empty()));
+  }
+}
+
+DistributedDataParallel::~DistributedDataParallel() = default;
+
+std::vector<const GradBuffer*> DistributedDataParallel::buffers() const {
+  std::vector<const GradBuffer*> all;
+  for (const auto& chunk : chunks_) {
+    for (const auto& buffer : chunk->buffers()) all.push_back(buffer.get());
+  }
+  return all;
+}
+
+const BucketPlan& DistributedDataParallel::plan(size_t chunk) const { return chunks_.at(chunk)->plan(); }
+
+void DistributedDataParallel::begin_step(int64_t micro_batches) {
+  if (micro_batches < 1) {
+    throw ConfigError(loader::cat("a step of ", micro_batches, " micro-batches; it needs at least one"));
+  }
+  for (const auto& chunk : chunks_) chunk->begin_step(micro_batches);
+}
+
+// Chunks are used from the first to the last, so gradients come from the last to the first.
+void DistributedDataParallel::start_grad_sync() {
+  for (size_t i = chunks_.size(); i-- > 0;) chunks_[i]->start_grad_sync();
+}
+
+void DistributedDataParallel::finish_grad_sync() {
+  start_grad_sync();
+  for (size_t i = chunks_.size(); i-- > 0;) chunks_[i]->finish_grad_sync();
+}
+
+void DistributedDataParallel::gather_parameters() {
+  for (const auto& chunk : chunks_) chunk->gather_parameters();
+  if (!options_.overlap_param_gather) finish_param_gather();
+}
+
+void DistributedDataParallel::before_use(const Parameter& parameter) {
+  for (const auto& chunk : chunks_) {
+    if (chunk->before_use(parameter)) return;
+  }
+}
+
+void DistributedDataParallel::finish_param_gather() {
+  for (const auto& chunk : chunks_) chunk->finish_param_gather();
+}
+
+}  // namespace concord

@@ -1,0 +1,67 @@
+#include "core/data_parallel/finalize_grads.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include "core/config_error.h"
+
+namespace concord {
+namespace {
+
+// Sums the gradients of the parameters that |chosen| names, of this rank's part of them, over groups of |kind|. The
+// ranks of such a group own the same parts: they stand at the same place of their data-parallel groups.
+template <class Chosen>
+void sum_over(DistributedDataParallel& ddp, GroupKind kind, const Chosen& chosen) {
+  std::vector<at::Tensor> grads;
+  for (const GradBuffer* buffer : ddp.buffers()) {
+    for (const BucketPlan::Bucket& bucket : buffer->plan().buckets) {
+      for (const BucketPlan::Slot& slot : bucket.slots) {
+        if (!chosen(*buffer->parameters()[slot.parameter])) continue;
+        for (const BufferRange& owned : buffer->owned()) {
+          const BufferRange range = intersection(owned, {slot.begin, slot.end});
+          if (range.size() > 0) grads.push_back(GradBuffer::part(buffer->grads(), range));
+        }
+      }
+    }
+  }
+  if (!grads.empty()) ddp.job().group(kind).all_reduce_coalesced(grads).wait();
+}
+
+bool has_peers(ParallelContext& job, GroupKind kind) { return job.has_group(kind) && job.group(kind).size() > 1; }
+
+int64_t tokens_of_step(ParallelContext& job, int64_t own) {
+  const at::Tensor tokens = at::full({1}, own, at::TensorOptions(job.torch_device()).dtype(at::kLong));
+  job.group(GroupKind::dp_cp).all_reduce(tokens).wait();
+  const int64_t all = tokens.item<int64_t>();
+  if (all < 1) {
+    throw ConfigError("no token of this step is counted in the loss: every label of every micro-batch is ignored");
+  }
+  return all;
+}
+
+}  // namespace
+
+int64_t finalize_grads(DistributedDataParallel& ddp, const FinalizeOptions& options) {
+  const at::NoGradGuard no_grad;
+  ParallelContext& job = ddp.job();
+  ddp.finish_grad_sync();
+  if (has_peers(job, GroupKind::tp)) {
+    sum_over(ddp, GroupKind::tp, [](const Parameter& p) { return p.partial_over_tp && !p.expert; });
+  }
+  if (has_peers(job, GroupKind::etp)) {
+    sum_over(ddp, GroupKind::etp, [](const Parameter& p) { return p.partial_over_tp && p.expert; });
+  }
+  if (has_peers(job, GroupKind::embedding)) {
+    sum_over(ddp, GroupKind::embedding, [](const Parameter& p) { return p.shared_embedding; });
+  }
+  if (!ddp.options().calculate_per_token_loss) return 0;
+  const int64_t tokens = tokens_of_step(job, options.tokens);
+  for (const GradBuffer* buffer : ddp.buffers()) {
+    for (const BufferRange& range : buffer->owned()) {
+      GradBuffer::part(buffer->grads(), range).mul_(1.0 / static_cast<double>(tokens));
+    }
+  }
+  return tokens;
+}
+
+}  // namespace concord

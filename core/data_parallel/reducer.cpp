@@ -1,0 +1,219 @@
+#include "core/data_parallel/reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <limits>
+
+#include "core/torch/dtype.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+
+// Runs when autograd has put a gradient into .grad.
+class AfterGrad : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit AfterGrad(std::function<void(const at::Tensor&)> run) : run_(std::move(run)) {}
+  void operator()(const torch::autograd::Variable& value) override { run_(value); }
+
+ private:
+  std::function<void(const at::Tensor&)> run_;
+};
+
+DType type_of(const Parameter& parameter) {
+  const auto type = platform_dtype(parameter.value.scalar_type());
+  return type.value_or(DType::kU8);  // which no plan takes
+}
+
+bool all_finite(const at::Tensor& grads) { return grads.isfinite().all().item<bool>(); }
+
+}  // namespace
+
+DistributedDataParallel::Reducer::Reducer(DistributedDataParallel& ddp, Chunk parameters, bool one_bucket)
+    : ddp_(ddp), parameters_(std::move(parameters)), arrivals_(parameters_.size()) {
+  const bool delayed = ddp_.options_.delay_grad_reduce && ddp_.job_->coordinates().pp > 0;
+  overlaps_ = ddp_.options_.overlap_grad_reduce && !delayed;
+  make_buffers(one_bucket);
+  for (size_t i = 0; i < parameters_.size(); ++i) attach(i);
+}
+
+DistributedDataParallel::Reducer::~Reducer() {
+  for (Parameter* parameter : parameters_) {
+    parameter->sink = {};
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter->value, nullptr);
+  }
+}
+
+void DistributedDataParallel::Reducer::make_buffers(bool one_bucket) {
+  const RankLayout& layout = ddp_.job_->layout();
+  const DataParallelOptions& options = ddp_.options_;
+  std::vector<PlannedParameter> planned;
+  for (const Parameter* parameter : parameters_) {
+    planned.push_back({parameter->spec.name, parameter->value.numel(), type_of(*parameter), parameter->expert,
+                       parameter->shared_embedding && options.use_distributed_optimizer && layout.pp() > 1});
+  }
+  plan_ = plan_buckets(planned, {.dp = layout.dp() * layout.cp(),
+                                 .edp = layout.edp(),
+                                 .bucket_elements = options.ddp_bucket_size,
+                                 .one_bucket = one_bucket,
+                                 .distributed_optimizer = options.use_distributed_optimizer,
+                                 .fp32_grads = options.accumulate_allreduce_grads_in_fp32});
+  for (const BucketPlan::Buffer& buffer : plan_.buffers) {
+    ProcessGroup& group = ddp_.job_->group(buffer.expert ? GroupKind::edp : GroupKind::dp_cp);
+    buffers_.push_back(std::make_unique<GradBuffer>(buffer, parameters_, group));
+  }
+  for (const BucketPlan::Place& place : plan_.order) {
+    for (const BucketPlan::Slot& slot : plan_.buffers[place.buffer].buckets[place.bucket].slots) {
+      arrivals_[slot.parameter] = {buckets_.size(), slot};
+    }
+    buckets_.push_back({buffers_[place.buffer].get(), place.bucket});
+  }
+}
+
+void DistributedDataParallel::Reducer::attach(size_t index) {
+  Parameter& parameter = *parameters_[index];
+  index_of_[&parameter] = index;
+  const Arrival& arrival = arrivals_[index];
+  const GradBuffer& buffer = *buckets_[arrival.bucket].buffer;
+  // Operators add in fp32 only.
+  if (buffer.plan().grad_dtype == DType::kF32) {
+    parameter.sink.main = buffer.grad_of(arrival.slot);
+    parameter.sink.added = [this, index] { added(index); };
+  }
+  torch::autograd::impl::set_post_acc_grad_hooks(
+      parameter.value,
+      std::make_unique<AfterGrad>([this, index](const at::Tensor& value) { move_grad(index, value); }));
+}
+
+void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches) {
+  const at::NoGradGuard no_grad;
+  for (const auto& buffer : buffers_) buffer->grads().zero_();
+  for (Bucket& bucket : buckets_) {
+    bucket.missing = 0;
+    bucket.issued = false;
+    bucket.reduction = {};
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    // autograd adds several uses up before it tells of them, but not those of different chunks: how often it comes cannot
+    // be known, so the parameter waits for the end of the step.
+    const bool counts = parameters_[i]->sink.main.defined() || parameters_[i]->uses == 1;
+    arrivals_[i].missing = counts ? micro_batches * parameters_[i]->uses : std::numeric_limits<int64_t>::max();
+    ++buckets_[arrivals_[i].bucket].missing;
+  }
+  next_ = 0;
+}
+
+void DistributedDataParallel::Reducer::move_grad(size_t index, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  const Arrival& arrival = arrivals_[index];
+  at::Tensor& grad = value.mutable_grad();
+  buckets_[arrival.bucket].buffer->grad_of(arrival.slot).add_(grad);
+  grad.reset();
+  added(index);
+}
+
+void DistributedDataParallel::Reducer::added(size_t index) {
+  if (ddp_.no_sync_ > 0) return;
+  Arrival& arrival = arrivals_[index];
+  Bucket& bucket = buckets_[arrival.bucket];
+  if (bucket.issued) {
+    throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
+                cat("a gradient of ", parameters_[index]->spec.name, " came after its bucket was reduced: ",
+                    "call begin_step with the number of micro-batches, and let uses be the gradients that each adds"));
+  }
+  if (--arrival.missing > 0) return;
+  if (arrival.missing == 0 && --bucket.missing == 0 && overlaps_) issue_ready();
+}
+
+void DistributedDataParallel::Reducer::issue_ready() {
+  while (next_ < buckets_.size() && buckets_[next_].missing <= 0) issue(buckets_[next_++]);
+}
+
+ReduceOp DistributedDataParallel::Reducer::reduce_op() const {
+  const DataParallelOptions& options = ddp_.options_;
+  return options.ddp_average_in_collective && !options.calculate_per_token_loss ? ReduceOp::kAvg : ReduceOp::kSum;
+}
+
+// A loss is a mean over dp * cp ranks, so gradients are divided by their number. Expert parameters have seen the tokens
+// of all of them, in edp parts: the collective's mean would divide by edp only.
+void DistributedDataParallel::Reducer::scale(const at::Tensor& grads, bool expert) const {
+  if (ddp_.options_.calculate_per_token_loss) return;
+  const RankLayout& layout = ddp_.job_->layout();
+  const double ranks = static_cast<double>(layout.dp() * layout.cp());
+  const double divided = expert ? static_cast<double>(layout.edp()) : ranks;
+  const double factor = reduce_op() == ReduceOp::kAvg ? divided / ranks : 1 / ranks;
+  if (factor != 1) grads.mul_(factor);
+}
+
+void DistributedDataParallel::Reducer::check_finite(const Bucket& bucket) const {
+  const BucketPlan::Bucket& plan = bucket.buffer->plan().buckets[bucket.index];
+  if (all_finite(GradBuffer::part(bucket.buffer->grads(), {plan.begin, plan.end}))) return;
+  for (const BucketPlan::Slot& slot : plan.slots) {
+    const at::Tensor grad = bucket.buffer->grad_of(slot);
+    if (all_finite(grad)) continue;
+    const bool nan = grad.isnan().any().item<bool>();
+    throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
+                cat("rank ", ddp_.job_->rank(), ": the gradient of ", parameters_[slot.parameter]->spec.name, " has ",
+                    nan ? "NaN" : "inf", " in it before it is reduced; look at this rank's batch and learning rate, or ",
+                    "switch check_for_nan_in_loss_and_grad off to go on"));
+  }
+}
+
+void DistributedDataParallel::Reducer::issue(Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  if (ddp_.options_.check_for_nan_in_grad) check_finite(bucket);
+  GradBuffer& buffer = *bucket.buffer;
+  const BucketPlan::Bucket& plan = buffer.plan().buckets[bucket.index];
+  const at::Tensor grads = GradBuffer::part(buffer.grads(), {plan.begin, plan.end});
+  scale(grads, buffer.plan().expert);
+  if (buffer.plan().shards == 1) {
+    bucket.reduction = buffer.group().all_reduce(grads, reduce_op());
+  } else {
+    const at::Tensor own = GradBuffer::part(buffer.grads(), buffer.shard(bucket.index, buffer.group().rank()));
+    bucket.reduction = buffer.group().reduce_scatter(own, grads, reduce_op());
+  }
+  bucket.issued = true;
+}
+
+void DistributedDataParallel::Reducer::start_grad_sync() {
+  for (; next_ < buckets_.size(); ++next_) issue(buckets_[next_]);
+}
+
+void DistributedDataParallel::Reducer::finish_grad_sync() {
+  start_grad_sync();
+  for (Bucket& bucket : buckets_) std::exchange(bucket.reduction, {}).wait();
+}
+
+void DistributedDataParallel::Reducer::gather_parameters() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = buckets_.size(); i-- > 0;) {  // forward uses them from the last to the first
+    Bucket& bucket = buckets_[i];
+    const GradBuffer& buffer = *bucket.buffer;
+    if (buffer.plan().shards == 1) continue;
+    const BucketPlan::Bucket& plan = buffer.plan().buckets[bucket.index];
+    bucket.gathering =
+        buffer.group().all_gather(GradBuffer::part(buffer.values(), {plan.begin, plan.end}),
+                                  GradBuffer::part(buffer.values(), buffer.shard(bucket.index, buffer.group().rank())));
+    bucket.gathers = true;
+  }
+}
+
+bool DistributedDataParallel::Reducer::before_use(const Parameter& parameter) {
+  const auto found = index_of_.find(&parameter);
+  if (found == index_of_.end()) return false;
+  Bucket& bucket = buckets_[arrivals_[found->second].bucket];
+  if (std::exchange(bucket.gathers, false)) std::exchange(bucket.gathering, {}).wait();
+  return true;
+}
+
+void DistributedDataParallel::Reducer::finish_param_gather() {
+  for (size_t i = buckets_.size(); i-- > 0;) {
+    if (std::exchange(buckets_[i].gathers, false)) std::exchange(buckets_[i].gathering, {}).wait();
+  }
+}
+
+}  // namespace concord

@@ -1,0 +1,65 @@
+// One chunk of DistributedDataParallel: its buffers, which gradients have arrived, what is on its way. Only for ddp.cpp.
+#pragma once
+
+#include <map>
+#include <utility>
+
+#include "core/data_parallel/ddp.h"
+
+namespace concord {
+
+class DistributedDataParallel::Reducer {
+ public:
+  Reducer(DistributedDataParallel& ddp, Chunk parameters, bool one_bucket);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  const BucketPlan& plan() const { return plan_; }
+  const std::vector<std::unique_ptr<GradBuffer>>& buffers() const { return buffers_; }
+
+  void begin_step(int64_t micro_batches);
+  void start_grad_sync();
+  void finish_grad_sync();
+  void gather_parameters();
+  bool before_use(const Parameter& parameter);  // false: it is not of this chunk
+  void finish_param_gather();
+
+ private:
+  struct Bucket {
+    GradBuffer* buffer;
+    size_t index;                 // in the buffer
+    int64_t missing = 0;          // parameters that are not ready
+    bool issued = false;
+    Work reduction = {};
+    Work gathering = {};
+    bool gathers = false;
+  };
+  struct Arrival {
+    size_t bucket;          // in buckets_
+    BucketPlan::Slot slot;
+    int64_t missing = 0;    // additions until it is ready
+  };
+
+  void make_buffers(bool one_bucket);
+  void attach(size_t index);
+  void added(size_t index);
+  void move_grad(size_t index, const at::Tensor& value);
+  void issue_ready();
+  void issue(Bucket& bucket);
+  void scale(const at::Tensor& grads, bool expert) const;
+  void check_finite(const Bucket& bucket) const;
+  ReduceOp reduce_op() const;
+
+  DistributedDataParallel& ddp_;
+  const Chunk parameters_;
+  BucketPlan plan_;
+  std::vector<std::unique_ptr<GradBuffer>> buffers_;
+  std::vector<Bucket> buckets_;    // in the plan's order
+  std::vector<Arrival> arrivals_;  // one a parameter
+  std::map<const Parameter*, size_t> index_of_;
+  size_t next_ = 0;  // the first bucket that was not issued
+  bool overlaps_;
+};
+
+}  // namespace concord

@@ -1,0 +1,43 @@
+// The part of an optimizer that lives in the host's memory: its state and main weights in pinned memory, gradients copied
+// there, parameters back, on a stream of their own beside what the device and the host compute.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/optim/segment.h"
+#include "core/optim/update_rule.h"
+#include "platform/cpp/event.hpp"
+#include "platform/cpp/memory.hpp"
+
+namespace concord {
+
+// Threads: one at a time.
+class Offload {
+ public:
+  // |segments| outlive it; it sets their tensors. All of them are on the host.
+  Offload(const Device& device, std::vector<Segment*> segments, size_t moments);
+  ~Offload();  // waits for copies on their way
+  Offload(const Offload&) = delete;
+  Offload& operator=(const Offload&) = delete;
+
+  int64_t state_bytes() const { return state_bytes_; }  // moments and main weights
+  // Starts to copy the gradients, once the current stream's work so far is done.
+  void fetch();
+  // After fetch: piece by piece, as gradients arrive; parameters follow. The current stream waits for them.
+  void step(const UpdateRule& rule, const RuleStep& step);
+
+ private:
+  at::Tensor pinned(int64_t elements, c10::ScalarType type);
+
+  Device device_;
+  std::vector<Segment*> segments_;
+  int64_t state_bytes_ = 0;
+  std::vector<HostBuffer> memory_;
+  Stream stream_;
+  Event ready_;                  // the device has computed the gradients
+  Event sent_;                   // the parameters are back
+  std::vector<Event> arrivals_;  // one a segment
+};
+
+}  // namespace concord

@@ -1,0 +1,205 @@
+#include "core/optim/optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <optional>
+
+#include "core/config_error.h"
+#include "core/optim/grad_norm.h"
+#include "core/optim/offload.h"
+#include "core/optim/state_index.h"
+#include "core/optim/update_rule.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+
+constexpr const char* kMain = "main";  // key of the fp32 weights
+
+double host_fraction(const OptimizerOptions& options) {
+  if (!options.optimizer_cpu_offload) return 0;
+  const double fraction = options.optimizer_offload_fraction;
+  if (fraction >= 0 && fraction <= 1) return fraction;
+  throw ConfigError(cat("optimizer_offload_fraction is ", fraction, "; it has to be between 0 and 1"));
+}
+
+GradSums sums_on_host(const std::vector<at::Tensor>& grads, bool count_zeros) {
+  std::vector<GradPart> parts;
+  for (const at::Tensor& grad : grads) parts.push_back({{grad.const_data_ptr(), flat_type(grad)}, grad.numel()});
+  return sum_grads(parts, count_zeros);
+}
+
+at::Tensor squares_on_device(const std::vector<at::Tensor>& grads, const at::TensorOptions& options) {
+  if (grads.empty()) return at::zeros({1}, options);
+  return at::stack(at::_foreach_norm(grads, 2, at::kFloat)).square().sum().view({1});
+}
+
+at::Tensor zeros_on_device(const std::vector<at::Tensor>& grads, const at::TensorOptions& options) {
+  at::Tensor zeros = at::zeros({1}, options.dtype(at::kLong));
+  for (const at::Tensor& grad : grads) zeros.add_(grad.eq(0).sum());
+  return zeros;
+}
+
+}  // namespace
+
+class Optimizer::Impl {
+ public:
+  Impl(DistributedDataParallel& ddp, OptimizerOptions options)
+      : ddp_(ddp), options_(std::move(options)), rule_(make_rule(options_)) {
+    if (!(options_.max_grad_norm >= 0)) {
+      throw ConfigError(cat("max_grad_norm is ", options_.max_grad_norm, "; it is positive, or 0 for no clipping"));
+    }
+    on_cpu_ = ddp_.job().torch_device().is_cpu();
+    segments_ = cut_segments(ddp_, options_, host_fraction(options_));
+    std::vector<Segment*> on_host;
+    for (Segment& segment : segments_) (segment.on_host ? on_host : on_device_).push_back(&segment);
+    for (Segment* segment : on_device_) allocate(*segment);
+    if (!on_host.empty()) offload_.emplace(ddp_.job().device(), std::move(on_host), rule_->moments().size());
+    reload_main_weights();
+  }
+
+  StepResult step(const StepSettings& settings) {
+    const at::NoGradGuard no_grad;
+    ddp_.finish_param_gather();
+    if (offload_) offload_->fetch();  // beside the norm
+    StepResult result = measure(settings.loss_scale);
+    result.updated = std::isfinite(result.grad_norm);
+    if (!result.updated) return result;
+    ++steps_;
+    const double clip = clip_factor(result.grad_norm, options_.max_grad_norm);
+    const RuleStep step{settings.lr, settings.weight_decay, clip / settings.loss_scale, steps_};
+    if (on_cpu_) {
+      rule_->step_on_host(on_device_, step);
+    } else {
+      rule_->step_on_device(on_device_, step);
+    }
+    if (offload_) offload_->step(*rule_, step);
+    ddp_.gather_parameters();
+    return result;
+  }
+
+  int64_t steps() const { return steps_; }
+
+  int64_t state_bytes() const {
+    int64_t bytes = offload_ ? offload_->state_bytes() : 0;
+    for (const Segment* segment : on_device_) {
+      for (const at::Tensor& moment : segment->moments) bytes += static_cast<int64_t>(moment.nbytes());
+      if (has_main(*segment)) bytes += static_cast<int64_t>(segment->weights.nbytes());
+    }
+    return bytes;
+  }
+
+  OptimizerState state() const {
+    OptimizerState state{steps_, {}};
+    for (const Segment& segment : segments_) {
+      for (const auto& [key, tensor] : tensors_of(segment)) {
+        state.entries.push_back({key, runs_of(segment), tensor.detach().cpu().clone()});
+      }
+    }
+    return state;
+  }
+
+  void load_state(const std::vector<OptimizerState>& states) {
+    const at::NoGradGuard no_grad;
+    const StateIndex index(states);
+    for (Segment& segment : segments_) {
+      const std::vector<ShardRun> runs = runs_of(segment);
+      for (const auto& [key, tensor] : tensors_of(segment)) {
+        const at::Tensor values = at::zeros({segment.size()}, at::kFloat);
+        index.read(key, runs, values);
+        tensor.copy_(values);
+      }
+      if (has_main(segment)) values_part(segment).copy_(segment.weights);
+    }
+    steps_ = index.steps();
+    ddp_.gather_parameters();
+    ddp_.finish_param_gather();
+  }
+
+  void reload_main_weights() {
+    const at::NoGradGuard no_grad;
+    for (const Segment& segment : segments_) {
+      if (segment.on_host || has_main(segment)) segment.weights.copy_(values_part(segment));
+    }
+  }
+
+ private:
+  static at::Tensor values_part(const Segment& segment) {
+    return GradBuffer::part(segment.buffer->values(), segment.range);
+  }
+  // 16-bit parameters have fp32 weights of their own, a part of the state.
+  static bool has_main(const Segment& segment) { return segment.buffer->values().scalar_type() != at::kFloat; }
+
+  void allocate(Segment& segment) const {
+    segment.grads = GradBuffer::part(segment.buffer->grads(), segment.range);
+    const at::Tensor values = values_part(segment);
+    const at::TensorOptions fp32 = values.options().dtype(at::kFloat);
+    segment.weights = has_main(segment) ? at::empty({segment.size()}, fp32) : values;
+    if (has_main(segment)) segment.values = values;
+    for (size_t i = 0; i < rule_->moments().size(); ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
+  }
+
+  // Over all ranks: the sum of squares in fp32, which every vendor can add up; where one of them is not finite, all see it.
+  StepResult measure(double loss_scale) const {
+    const std::vector<at::Tensor> grads = counted_grads(ddp_);
+    const at::TensorOptions fp32 = at::TensorOptions(ddp_.job().torch_device()).dtype(at::kFloat);
+    const double scale = 1 / (loss_scale * loss_scale);
+    at::Tensor squares, zeros;
+    if (on_cpu_) {
+      const GradSums sums = sums_on_host(grads, options_.log_num_zeros_in_grad);
+      squares = at::full({1}, sums.squares * scale, fp32);
+      zeros = at::full({1}, sums.zeros, fp32.dtype(at::kLong));
+    } else {
+      squares = squares_on_device(grads, fp32).mul_(scale);
+      zeros = options_.log_num_zeros_in_grad ? zeros_on_device(grads, fp32) : at::zeros({1}, fp32.dtype(at::kLong));
+    }
+    ProcessGroup& world = ddp_.job().world_group();
+    const Work summed = world.all_reduce(squares);
+    if (options_.log_num_zeros_in_grad) world.all_reduce(zeros).wait();
+    summed.wait();
+    return {false, std::sqrt(static_cast<double>(squares.item<float>())), zeros.item<int64_t>()};
+  }
+
+  std::vector<ShardRun> runs_of(const Segment& segment) const {
+    const ParallelContext& job = ddp_.job();
+    const auto runs = shard_runs(segment.parameter->spec, shard_place(job.layout(), job.rank()));
+    return cut_runs(runs, segment.local_begin, segment.local_begin + segment.size());
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Segment& segment) const {
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    const std::vector<std::string> names = rule_->moments();
+    for (size_t i = 0; i < names.size(); ++i) tensors.emplace_back(names[i], segment.moments[i]);
+    if (has_main(segment)) tensors.emplace_back(kMain, segment.weights);
+    return tensors;
+  }
+
+  DistributedDataParallel& ddp_;
+  const OptimizerOptions options_;
+  const std::unique_ptr<UpdateRule> rule_;
+  bool on_cpu_ = false;
+  std::vector<Segment> segments_;
+  std::vector<Segment*> on_device_;
+  std::optional<Offload> offload_;
+  int64_t steps_ = 0;
+};
+
+Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options)
+    : impl_(std::make_unique<Impl>(ddp, std::move(options))) {}
+Optimizer::~Optimizer() = default;
+StepResult Optimizer::step(const StepSettings& settings) { return impl_->step(settings); }
+int64_t Optimizer::steps() const { return impl_->steps(); }
+int64_t Optimizer::state_bytes() const { return impl_->state_bytes(); }
+OptimizerState Optimizer::state() const { return impl_->state(); }
+void Optimizer::load_state(const std::vector<OptimizerState>& states) { impl_->load_state(states); }
+void Optimizer::reload_main_weights() { impl_->reload_main_weights(); }
+
+}  // namespace concord

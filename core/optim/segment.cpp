@@ -1,0 +1,126 @@
+#include "core/optim/segment.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+bool spans_tp(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::tp:
+    case GroupKind::tp_pp:
+    case GroupKind::tp_dp:
+    case GroupKind::tp_cp:
+    case GroupKind::tp_dp_cp: return true;
+    default: return false;
+  }
+}
+
+// Of the ranks that hold the same elements, the first counts them. Data-parallel ranks are not meant: each counts a part.
+bool counts(const Parameter& parameter, const RankCoordinates& at) {
+  for (const GroupKind kind : parameter.spec.replicated_over) {
+    if (spans_tp(kind) && at.tp > 0) return false;
+    if (kind == GroupKind::etp && at.etp > 0) return false;
+    if (kind == GroupKind::ep && at.ep > 0) return false;
+    if (kind == GroupKind::tp_ep && (at.etp > 0 || at.ep > 0)) return false;
+  }
+  return !(parameter.shared_embedding && at.pp > 0);
+}
+
+// Calls visitor(slot) for every slot of the buffer.
+template <class Visitor>
+void each_slot(const GradBuffer& buffer, Visitor&& visitor) {
+  for (const BucketPlan::Bucket& bucket : buffer.plan().buckets) {
+    for (const BucketPlan::Slot& slot : bucket.slots) visitor(slot);
+  }
+}
+
+// Where all data-parallel ranks have the whole gradient, each counts one of equal parts.
+std::vector<BufferRange> counted_ranges(const GradBuffer& buffer) {
+  if (buffer.plan().shards > 1) return buffer.owned();
+  const int64_t ranks = buffer.group().size(), rank = buffer.group().rank(), elements = buffer.plan().elements;
+  return {{elements * rank / ranks, elements * (rank + 1) / ranks}};
+}
+
+// Elements of the host's part that travel at once: copies of one piece run beside the step of another.
+constexpr int64_t kHostPiece = int64_t{1} << 20;
+
+// Leaves |kept| elements in |segment| and returns the rest.
+Segment split_off(Segment& segment, int64_t kept) {
+  Segment rest = segment;
+  segment.range.end = segment.range.begin + kept;
+  rest.range.begin = segment.range.end;
+  rest.local_begin += kept;
+  return rest;
+}
+
+std::vector<Segment>::iterator next(std::vector<Segment>& segments, size_t index) {
+  return segments.begin() + static_cast<std::ptrdiff_t>(index) + 1;
+}
+
+}  // namespace
+
+std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const OptimizerOptions& options,
+                                  double host_fraction) {
+  std::vector<Segment> segments;
+  int64_t elements = 0;
+  for (const GradBuffer* buffer : ddp.buffers()) {
+    const std::vector<BufferRange> owned = buffer->owned();
+    each_slot(*buffer, [&](const BucketPlan::Slot& slot) {
+      const Parameter& parameter = *buffer->parameters()[slot.parameter];
+      for (const BufferRange& part : owned) {
+        const BufferRange range = intersection(part, {slot.begin, slot.end});
+        if (range.size() == 0) continue;
+        segments.push_back({buffer, &parameter, range, range.begin - slot.begin, options.multipliers(parameter)});
+        elements += range.size();
+      }
+    });
+  }
+  auto left = static_cast<int64_t>(std::llround(host_fraction * static_cast<double>(elements)));
+  for (size_t i = 0; i < segments.size() && left > 0; ++i) {
+    const int64_t taken = std::min({segments[i].size(), left, kHostPiece});
+    if (taken < segments[i].size()) segments.insert(next(segments, i), split_off(segments[i], taken));
+    segments[i].on_host = true;
+    left -= taken;
+  }
+  return segments;
+}
+
+std::vector<at::Tensor> counted_grads(const DistributedDataParallel& ddp) {
+  std::vector<at::Tensor> grads;
+  const RankCoordinates& at = ddp.job().coordinates();
+  for (const GradBuffer* buffer : ddp.buffers()) {
+    const std::vector<BufferRange> counted = counted_ranges(*buffer);
+    each_slot(*buffer, [&](const BucketPlan::Slot& slot) {
+      if (!counts(*buffer->parameters()[slot.parameter], at)) return;
+      for (const BufferRange& part : counted) {
+        const BufferRange range = intersection(part, {slot.begin, slot.end});
+        if (range.size() > 0) grads.push_back(GradBuffer::part(buffer->grads(), range));
+      }
+    });
+  }
+  return grads;
+}
+
+FlatType flat_type(const at::Tensor& tensor) {
+  if (!tensor.defined()) return FlatType::none;
+  switch (tensor.scalar_type()) {
+    case c10::kFloat: return FlatType::f32;
+    case c10::kBFloat16: return FlatType::bf16;
+    case c10::kHalf: return FlatType::f16;
+    default: throw ConfigError(loader::cat("no optimizer for tensors of ", c10::toString(tensor.scalar_type())));
+  }
+}
+
+GroupMultipliers default_multipliers(const Parameter& parameter) {
+  const std::string& name = parameter.spec.name;
+  const size_t dims = parameter.spec.dims.size() - (parameter.spec.stacked ? 1 : 0);
+  const bool plain = dims < 2 || name.ends_with("bias");
+  return {1, plain ? 0.0 : 1.0};
+}
+
+}  // namespace concord

@@ -1,0 +1,42 @@
+// The parts of the flat memory that a rank updates: one for each parameter and shard, with the optimizer's state beside
+// it. Only for the optimizer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/optim/flat_memory.h"
+#include "core/optim/optimizer.h"
+
+namespace concord {
+
+struct Segment {
+  const GradBuffer* buffer = nullptr;
+  const Parameter* parameter = nullptr;
+  BufferRange range = {};   // in the buffer
+  int64_t local_begin = 0;  // where it begins in the parameter
+  GroupMultipliers multipliers = {};
+  bool on_host = false;  // its state is offloaded
+
+  // Flat, of the range's size, where the step is computed: the device, or the host for those on it.
+  at::Tensor grads = {};                // the buffer's; for those on the host a copy
+  at::Tensor weights = {};              // fp32: the parameter itself, or its main weights
+  at::Tensor values = {};               // the 16-bit parameter that follows |weights|; else undefined
+  std::vector<at::Tensor> moments = {};  // as the rule has them
+
+  int64_t size() const { return range.size(); }
+};
+
+// All segments of this rank, the first |host_fraction| of their elements on the host; tensors are not set.
+std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const OptimizerOptions& options,
+                                  double host_fraction);
+
+// The parts of this rank's gradients that it counts in the global norm: over all ranks each element of the model once.
+std::vector<at::Tensor> counted_grads(const DistributedDataParallel& ddp);
+
+FlatType flat_type(const at::Tensor& tensor);  // none for an undefined one
+
+}  // namespace concord

@@ -1,0 +1,36 @@
+// Finds values of an OptimizerState by their global address, whichever rank of whichever layout they come from.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/optim/optimizer_state.h"
+
+namespace concord {
+
+class StateIndex {
+ public:
+  // |states| outlive it. Throws ConfigError where their steps differ, where there is none, or where values are not flat
+  // fp32 on the host.
+  explicit StateIndex(const std::vector<OptimizerState>& states);
+
+  int64_t steps() const { return steps_; }
+  // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements stay. Throws ConfigError
+  // with the tensor and the number of elements that no state has.
+  void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const;
+
+ private:
+  struct Row {
+    int64_t begin;  // global index
+    int64_t count;
+    const float* data;
+  };
+
+  int64_t steps_ = 0;
+  std::map<std::pair<std::string, std::string>, std::vector<Row>> rows_;  // by key and tensor; sorted by |begin|
+};
+
+}  // namespace concord

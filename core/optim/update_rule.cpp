@@ -1,0 +1,168 @@
+#include "core/optim/update_rule.h"
+
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sqrt.h>
+
+#include <map>
+#include <utility>
+
+#include "core/config_error.h"
+#include "core/ops/cpu/parallel.h"
+#include "core/optim/adamw.h"
+#include "core/optim/sgd.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr int64_t kBlock = 32768;  // elements that one thread takes at a time
+
+// Cuts the segments into blocks and calls body(segment, begin, end) for each, on several threads.
+template <class Body>
+void each_block(std::span<Segment* const> segments, const Body& body) {
+  struct Block {
+    size_t segment;
+    int64_t begin;
+  };
+  std::vector<Block> blocks;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    for (int64_t begin = 0; begin < segments[s]->size(); begin += kBlock) blocks.push_back({s, begin});
+  }
+  ops::parallel(static_cast<int64_t>(blocks.size()), 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const Block& block = blocks[static_cast<size_t>(i)];
+      body(block.segment, block.begin, std::min(block.begin + kBlock, segments[block.segment]->size()));
+    }
+  });
+}
+
+FlatGrads grads_of(const Segment& segment) { return {segment.grads.const_data_ptr(), flat_type(segment.grads)}; }
+FlatValues values_of(const Segment& segment) {
+  if (!segment.values.defined()) return {};
+  return {segment.values.data_ptr(), flat_type(segment.values)};
+}
+
+// Lists of tensors with the same multipliers: libtorch's operators take one number for a whole list.
+struct Lists {
+  Tensors grads, weights, first, second;  // grads are fp32 and scaled; first and second: moments
+};
+using ListsByGroup = std::map<std::pair<double, double>, Lists>;
+
+ListsByGroup lists_of(std::span<Segment* const> segments, double grad_scale) {
+  ListsByGroup groups;
+  for (const Segment* segment : segments) {
+    Lists& lists = groups[{segment->multipliers.lr, segment->multipliers.weight_decay}];
+    lists.grads.push_back(segment->grads.to(at::kFloat).mul(grad_scale));
+    lists.weights.push_back(segment->weights);
+    lists.first.push_back(segment->moments[0]);
+    if (segment->moments.size() > 1) lists.second.push_back(segment->moments[1]);
+  }
+  return groups;
+}
+
+void values_follow(std::span<Segment* const> segments) {
+  for (const Segment* segment : segments) {
+    if (segment->values.defined()) segment->values.copy_(segment->weights);
+  }
+}
+
+class AdamWRule : public UpdateRule {
+ public:
+  explicit AdamWRule(const AdamWSettings& settings) : settings_(settings) {}
+  std::vector<std::string> moments() const override { return {"exp_avg", "exp_avg_sq"}; }
+
+  void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const override {
+    std::vector<std::pair<AdamWStep, AdamWArrays>> work;
+    for (const Segment* s : segments) {
+      work.push_back({numbers(step, s->multipliers.lr, s->multipliers.weight_decay, step.grad_scale),
+                      {grads_of(*s), s->weights.data_ptr<float>(), s->moments[0].data_ptr<float>(),
+                       s->moments[1].data_ptr<float>(), values_of(*s)}});
+    }
+    each_block(segments, [&](size_t i, int64_t begin, int64_t end) { adamw(work[i].first, work[i].second, begin, end); });
+  }
+
+  void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
+    for (auto& [multipliers, lists] : lists_of(segments, step.grad_scale)) {
+      const AdamWStep n = numbers(step, multipliers.first, multipliers.second, 1);
+      at::_foreach_mul_(lists.weights, n.decay);
+      at::_foreach_lerp_(lists.first, lists.grads, n.beta1_rest);
+      at::_foreach_mul_(lists.second, n.beta2);
+      at::_foreach_addcmul_(lists.second, lists.grads, lists.grads, n.beta2_rest);
+      const Tensors roots = at::_foreach_sqrt(lists.second);
+      at::_foreach_div_(roots, n.root_rest);
+      at::_foreach_add_(roots, n.eps);
+      at::_foreach_addcdiv_(lists.weights, lists.first, roots, -n.step_size);
+    }
+    values_follow(segments);
+  }
+
+ private:
+  AdamWStep numbers(const RuleStep& step, double lr, double decay, double grad_scale) const {
+    return adamw_step(settings_, step.lr * lr, step.weight_decay * decay, grad_scale, step.t);
+  }
+
+  AdamWSettings settings_;
+};
+
+class SgdRule : public UpdateRule {
+ public:
+  explicit SgdRule(double momentum) : momentum_(momentum) {}
+  std::vector<std::string> moments() const override { return {"momentum"}; }
+
+  void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const override {
+    std::vector<std::pair<SgdStep, SgdArrays>> work;
+    for (const Segment* s : segments) {
+      work.push_back({numbers(step, s->multipliers.lr, s->multipliers.weight_decay, step.grad_scale),
+                      {grads_of(*s), s->weights.data_ptr<float>(), s->moments[0].data_ptr<float>(), values_of(*s)}});
+    }
+    each_block(segments, [&](size_t i, int64_t begin, int64_t end) { sgd(work[i].first, work[i].second, begin, end); });
+  }
+
+  void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
+    for (auto& [multipliers, lists] : lists_of(segments, step.grad_scale)) {
+      const SgdStep n = numbers(step, multipliers.first, multipliers.second, 1);
+      at::_foreach_add_(lists.grads, lists.weights, n.weight_decay);
+      at::_foreach_mul_(lists.first, n.momentum);
+      at::_foreach_add_(lists.first, lists.grads);
+      at::_foreach_add_(lists.weights, lists.first, -n.lr);
+    }
+    values_follow(segments);
+  }
+
+ private:
+  SgdStep numbers(const RuleStep& step, double lr, double decay, double grad_scale) const {
+    return {static_cast<float>(grad_scale), static_cast<float>(step.weight_decay * decay),
+            static_cast<float>(momentum_), static_cast<float>(step.lr * lr)};
+  }
+
+  double momentum_;
+};
+
+void check_between(const char* name, double value, double low, double high) {
+  if (value >= low && value < high) return;
+  throw ConfigError(cat(name, " is ", value, "; it has to be at least ", low, " and below ", high));
+}
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options) {
+  check_between("adam_beta1", options.adam_beta1, 0, 1);
+  check_between("adam_beta2", options.adam_beta2, 0, 1);
+  check_between("adam_epsilon", options.adam_epsilon, 0, 1);
+  check_between("sgd_momentum", options.sgd_momentum, 0, 1);
+  if (options.optimizer == "adam" || options.optimizer == "adamw") {
+    return std::make_unique<AdamWRule>(AdamWSettings{options.adam_beta1, options.adam_beta2, options.adam_epsilon});
+  }
+  if (options.optimizer == "sgd") return std::make_unique<SgdRule>(options.sgd_momentum);
+  throw ConfigError(cat("no optimizer is called \"", options.optimizer, "\"; there are \"adam\" and \"sgd\""));
+}
+
+}  // namespace concord
