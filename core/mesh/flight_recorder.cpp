@@ -28,6 +28,7 @@ std::optional<CallState> state_from(const std::string& name) {
 }  // namespace
 
 std::string CallSignature::to_string() const {
+  if (!action.empty()) return action;
   if (op == CommOp::kBarrier) return "barrier";
   if (!detail.empty()) return cat(concord::to_string(op), " ", concord::to_string(dtype), " (", detail, ")");
   return cat(concord::to_string(op), reduce ? cat(" ", concord::to_string(*reduce)) : "", " ",

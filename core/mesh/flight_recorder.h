@@ -27,6 +27,7 @@ struct CallSignature {
   std::optional<int64_t> root;     // of broadcast and reduce, within the group
   std::string detail;              // of p2p: "send 4 to 1, recv 4 from 2"
   std::string group = {};          // as the caller knows it: several groups may share one communicator; not compared
+  std::string action = {};         // of an entry that is no call, but an action of a pipeline's schedule: "2F0"
   bool operator==(const CallSignature&) const = default;
 
   std::string to_string() const;  // "all_reduce sum f32 x 1024", "broadcast bf16 x 8 from 2"

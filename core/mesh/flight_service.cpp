@@ -55,7 +55,7 @@ std::string FlightService::write_file(const std::string& why) const {
   return file ? cat("calls of this rank: ", path) : cat("the calls of this rank could not be written to ", path);
 }
 
-std::string FlightService::ask(const Group& group, const std::string& why) {
+std::vector<MemberPosition> FlightService::positions_of(const Group& group, const std::string& why) {
   answered_ = true;
   publish();
   store_->set(kRequest, cat("rank ", options_.rank, ", ", why));
@@ -75,6 +75,11 @@ std::string FlightService::ask(const Group& group, const std::string& why) {
     }
     members.push_back(std::move(member));
   }
+  return members;
+}
+
+std::string FlightService::ask(const Group& group, const std::string& why) {
+  const std::vector<MemberPosition> members = positions_of(group, why);
   const int64_t answered =
       std::count_if(members.begin(), members.end(), [](const auto& each) { return each.position.has_value(); });
   linger(group, answered);

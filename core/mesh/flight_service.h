@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "core/mesh/flight_recorder.h"
 #include "core/mesh/rank_layout.h"
@@ -42,6 +43,9 @@ class FlightService {
     RankGroup ranks;
     bool p2p = false;  // its p2p batches are meant, not its collectives
   };
+  // Where the members of |group| are: publishes this rank's position and asks the others for theirs. Waits: some periods
+  // for their answers. Throws Error where the store is gone.
+  std::vector<MemberPosition> positions_of(const Group& group, const std::string& why);
   // Tells the world and the disk about a failure in |group|, and returns the line that says who is behind, with the name
   // of the file. Waits: some periods for the others' answers. Never throws.
   std::string report(const Group& group, const std::string& why) noexcept;

@@ -56,6 +56,7 @@ class ParallelContext {
   std::chrono::milliseconds timeout() const { return options_.timeout; }
   Store& store() { return *options_.store; }
   RngTracker& rng() { return rng_; }
+  FlightService& flight() { return flight_; }
   FlightRecorder& flight_recorder() { return flight_.recorder(); }
 
   // Not all ranks are in an embedding group.

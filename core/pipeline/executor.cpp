@@ -1,0 +1,317 @@
+#include "core/pipeline/executor.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "core/config_error.h"
+#include "core/pipeline/check.h"
+#include "core/pipeline/progress.h"
+#include "core/pipeline/schedule_csv.h"
+#include "core/pipeline/stage_run.h"
+#include "core/pipeline/transfers.h"
+#include "core/stable_hash.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+
+constexpr const char* kRecorded = "pipeline";  // what the flight recorder calls the actions
+
+void check_sizes(const Schedule& schedule, size_t stages, const ProcessGroup& pp) {
+  if (schedule.pp != pp.size()) {
+    throw ConfigError(cat("schedule ", schedule.kind, " is for ", schedule.pp,
+                          " ranks, and the job's pipeline_model_parallel_size is ", pp.size(),
+                          "; they have to be equal"));
+  }
+  if (static_cast<int64_t>(stages) != schedule.vpp) {
+    throw ConfigError(cat("schedule ", schedule.kind, " has ", schedule.vpp, " chunks a rank, and the model has ",
+                          stages, " here; they have to be equal"));
+  }
+  const std::vector<Action>& actions = schedule.ranks[static_cast<size_t>(pp.rank())];
+  const bool reduces = std::any_of(actions.begin(), actions.end(),
+                                   [](const Action& each) { return each.kind == ActionKind::reduce_gradients; });
+  if ((schedule.pp > 1 && !has_transfers(schedule)) || (!is_forward_only(schedule) && !reduces)) {
+    throw ConfigError(cat("schedule ", schedule.kind, " has computations only; complete it (passes.h) before it runs"));
+  }
+}
+
+// All ranks of the pipeline walk the same plan, or nothing does.
+void check_same(const Schedule& schedule, const ExecutorOptions& options, ParallelContext& job, ProcessGroup& pp) {
+  if (pp.size() == 1) return;
+  const uint64_t hash = stable_hash(schedule_csv(schedule) + (options.variable_seq_lengths ? "variable" : ""));
+  const auto words = at::TensorOptions(job.torch_device()).dtype(at::kLong);
+  const at::Tensor all = at::empty({pp.size()}, words);
+  pp.all_gather(all, at::full({1}, static_cast<int64_t>(hash), words)).wait();
+  const at::Tensor host = all.to(at::kCPU);
+  for (int64_t rank = 0; rank < pp.size(); ++rank) {
+    if (host.const_data_ptr<int64_t>()[rank] == static_cast<int64_t>(hash)) continue;
+    throw ConfigError(cat("rank ", pp.ranks()[rank], " of the pipeline has another schedule than rank ",
+                          pp.ranks()[pp.rank()], " (", schedule.kind, ", ", schedule.microbatches,
+                          " micro-batches); all ranks need the same arguments and the same schedule file"));
+  }
+}
+
+std::string words_of(const std::exception& error) {
+  if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) return torch->what_without_backtrace();
+  return error.what();
+}
+
+}  // namespace
+
+struct Executor::Implementation {
+  Implementation(Schedule given, std::vector<Stage*> given_stages, ParallelContext& context,
+                 const ExecutorOptions& given_options)
+      : schedule(std::move(given)),
+        job(context),
+        pp(context.group(GroupKind::pp)),
+        options(given_options),
+        transfers(pp, context.torch_device(), given_options.variable_seq_lengths) {
+    check_schedule(schedule);
+    check_sizes(schedule, given_stages.size(), pp);
+    check_same(schedule, options, job, pp);
+    make_stages(given_stages);
+    activations.resize(schedule.slots());
+    gradients.resize(schedule.slots());
+    outputs.resize(schedule.slots());
+    input_grads.resize(schedule.slots());
+  }
+
+  int rank() const { return static_cast<int>(pp.rank()); }
+  const std::vector<Action>& actions() const { return schedule.ranks[static_cast<size_t>(rank())]; }
+  bool is_last(int stage) const { return stage == schedule.stages() - 1; }
+  StageRun& run_of(const Action& action) { return *runs[static_cast<size_t>(action.stage)]; }
+
+  void make_stages(const std::vector<Stage*>& stages);
+  void run();
+  size_t step(size_t index);
+  void compute(size_t index);
+  void forward(const Action& action);
+  void backward(size_t index);
+  at::Tensor taken(std::vector<Incoming>& values, const Action& action);
+  void hand_over(const Action& action, int to, at::Tensor value, std::vector<Incoming>& here,
+                 std::vector<at::Tensor>& elsewhere);
+  size_t communicate(size_t begin);
+  PipelineTransfer transfer_of(const Action& action);
+  void begin_entry(size_t index);
+  std::string explain(size_t index, const std::string& what);
+  std::string where_all_stand(const std::string& what);
+
+  const Schedule schedule;
+  ParallelContext& job;
+  ProcessGroup& pp;
+  const ExecutorOptions options;
+  PipelineTransfers transfers;
+  std::deque<StageRun> storage;
+  std::vector<StageRun*> runs;           // of each stage; null for those of other ranks
+  std::vector<size_t> last_backward;     // of each stage: index of the action that ends its gradients
+  std::vector<Incoming> activations;     // inputs of (stage, micro-batch), by Schedule::slot
+  std::vector<Incoming> gradients;       // gradients of outputs
+  std::vector<at::Tensor> outputs;       // to be sent
+  std::vector<at::Tensor> input_grads;   // to be sent
+  int64_t steps = 0;                     // runs so far
+  std::optional<uint64_t> entry;         // of the action that runs now, in the flight recorder
+  bool failed = false;
+};
+
+void Executor::Implementation::make_stages(const std::vector<Stage*>& stages) {
+  runs.resize(static_cast<size_t>(schedule.stages()));
+  last_backward.assign(runs.size(), actions().size());
+  std::vector<bool> splits(runs.size());
+  for (size_t i = 0; i < actions().size(); ++i) {
+    const auto stage = static_cast<size_t>(actions()[i].stage);
+    if (frees_activations(actions()[i].kind)) last_backward[stage] = i;
+    if (actions()[i].kind == ActionKind::weight_grad) splits[stage] = true;
+  }
+  const std::vector<int> mine = stages_of(schedule, rank());
+  for (size_t chunk = 0; chunk < mine.size(); ++chunk) {
+    const int stage = mine[chunk];
+    const StageRun::Options how{.microbatches = schedule.microbatches,
+                                .first = stage == 0,
+                                .last = is_last(stage),
+                                .differentiates = !is_forward_only(schedule),
+                                .splits = splits[static_cast<size_t>(stage)]};
+    runs[static_cast<size_t>(stage)] = &storage.emplace_back(*stages[chunk], how);
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------- computing
+
+// The value that |action| needs from the stage before or behind; undefined at the ends of the model.
+at::Tensor Executor::Implementation::taken(std::vector<Incoming>& values, const Action& action) {
+  if (!producer_of(schedule, action)) return {};
+  return transfers.take(values[schedule.slot(action)]);
+}
+
+// Gives |value| of |action| to stage |to|: at once where it is on this rank, else it waits to be sent.
+void Executor::Implementation::hand_over(const Action& action, int to, at::Tensor value, std::vector<Incoming>& here,
+                                         std::vector<at::Tensor>& elsewhere) {
+  if (to < 0 || to >= schedule.stages()) return;
+  if (!schedule.on_one_rank(action.stage, to)) {
+    elsewhere[schedule.slot(action)] = std::move(value);
+    return;
+  }
+  Action consumer = action;
+  consumer.stage = to;
+  here[schedule.slot(consumer)].value = std::move(value);
+}
+
+void Executor::Implementation::forward(const Action& action) {
+  at::Tensor input = taken(activations, action);
+  if (entry) job.flight_recorder().mark(*entry, CallState::started);
+  at::Tensor output = run_of(action).forward(action.microbatch, std::move(input));
+  hand_over(action, action.stage + 1, std::move(output), activations, outputs);
+}
+
+void Executor::Implementation::backward(size_t index) {
+  const Action& action = actions()[index];
+  StageRun& run = run_of(action);
+  at::Tensor grad = taken(gradients, action);
+  if (entry) job.flight_recorder().mark(*entry, CallState::started);
+  if (index == last_backward[static_cast<size_t>(action.stage)] && !run.splits()) run.stage().begin_last_backward();
+  at::Tensor input_grad = run.input_grad(action.microbatch, std::move(grad));
+  hand_over(action, action.stage - 1, std::move(input_grad), gradients, input_grads);
+  if (action.kind == ActionKind::backward) run.weight_grad(action.microbatch);
+}
+
+void Executor::Implementation::compute(size_t index) {
+  const Action& action = actions()[index];
+  switch (action.kind) {
+    case ActionKind::forward: return forward(action);
+    case ActionKind::backward:
+    case ActionKind::input_grad: return backward(index);
+    case ActionKind::weight_grad: return run_of(action).weight_grad(action.microbatch);
+    case ActionKind::reduce_gradients: return run_of(action).stage().reduce_gradients();
+    default: throw Error(CONCORD_STATUS_INTERNAL, cat("action ", to_string(action), " is no computation"));
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------- communicating
+
+PipelineTransfer Executor::Implementation::transfer_of(const Action& action) {
+  const size_t slot = schedule.slot(action);
+  PipelineTransfer transfer{.peer = schedule.rank_of(peer_stage(action))};
+  switch (action.kind) {
+    case ActionKind::send_activation: transfer.value = std::move(outputs[slot]); break;
+    case ActionKind::send_gradient: transfer.value = std::move(input_grads[slot]); break;
+    case ActionKind::recv_activation: transfer.into = &activations[slot]; break;
+    default: transfer.into = &gradients[slot];
+  }
+  transfer.activation = action.kind == ActionKind::send_activation || action.kind == ActionKind::recv_activation;
+  if (action.kind == ActionKind::recv_gradient) transfer.spec = run_of(action).output_spec(action.microbatch);
+  if (action.kind == ActionKind::recv_activation && !options.variable_seq_lengths) {
+    transfer.spec = run_of(action).stage().input_spec(action.microbatch);
+  }
+  return transfer;
+}
+
+// Posts the batch that begins at |begin|; returns its end.
+size_t Executor::Implementation::communicate(size_t begin) {
+  std::vector<PipelineTransfer> batch;
+  size_t end = begin;
+  do batch.push_back(transfer_of(actions()[end++]));
+  while (end < actions().size() && actions()[end].joined);
+  transfers.post(std::move(batch));
+  return end;
+}
+
+// ----------------------------------------------------------------------------------------------------------- walking
+
+// Does the action at |index|, or the batch that begins there; returns what comes next.
+size_t Executor::Implementation::step(size_t index) {
+  if (is_transfer(actions()[index].kind)) return communicate(index);
+  begin_entry(index);
+  compute(index);
+  if (entry) job.flight_recorder().mark(*std::exchange(entry, std::nullopt), CallState::done);
+  return index + 1;
+}
+
+void Executor::Implementation::run() {
+  if (failed) {
+    throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "this pipeline has failed before; the job cannot go on");
+  }
+  failed = true;  // until it has come to its end
+  for (StageRun& each : storage) each.begin();
+  size_t index = 0;
+  const auto walk = [&] {
+    while (index < actions().size()) index = step(index);
+    transfers.finish();
+  };
+  try {
+    walk();
+  } catch (const Error& error) {
+    throw Error(error.status(), explain(index, error.what()));
+  } catch (const ConfigError& error) {
+    throw ConfigError(explain(index, error.what()));
+  } catch (const std::exception& error) {
+    throw Error(CONCORD_STATUS_INTERNAL, explain(index, words_of(error)));
+  }
+  ++steps;
+  failed = false;
+}
+
+// ---------------------------------------------------------------------------------------------------------- failures
+
+// Notes where this rank is, for others that ask. Transfers are calls of their group, which notes them itself.
+void Executor::Implementation::begin_entry(size_t index) {
+  if (pp.size() == 1) return;
+  CallSignature signature;
+  signature.action = to_string(actions()[index]);
+  const auto length = static_cast<int64_t>(actions().size());
+  entry = job.flight_recorder().record(kRecorded, steps * length + static_cast<int64_t>(index) + 1,
+                                       std::move(signature));
+}
+
+std::string Executor::Implementation::explain(size_t index, const std::string& what) {
+  const std::string at = index < actions().size()
+                             ? cat("action ", index + 1, " of ", actions().size(), " (", to_string(actions()[index]), ")")
+                             : cat("the end of its ", actions().size(), " actions");
+  const std::string words = cat("pipeline ", schedule.kind, ", rank ", rank(), ", ", at, ": ", what);
+  return words + where_all_stand(words);
+}
+
+// Where a rank is, by what it has recorded: |made| numbers its newest computation through all runs.
+static std::optional<ListPosition> position_in(const std::vector<Action>& actions, const MemberPosition& member) {
+  if (!member.position) return std::nullopt;
+  if (member.position->made == 0) return ListPosition{};
+  const bool done = member.position->finished >= member.position->made;
+  const auto index = static_cast<size_t>((member.position->made - 1) % static_cast<int64_t>(actions.size()));
+  return ListPosition{index + (done ? 1 : 0), !done && member.position->next_state == CallState::queued};
+}
+
+std::string Executor::Implementation::where_all_stand(const std::string& what) {
+  if (pp.size() == 1) return "";
+  try {
+    const auto members = job.flight().positions_of({kRecorded, kRecorded, pp.ranks(), false}, what);
+    std::vector<std::optional<ListPosition>> positions;
+    std::vector<int64_t> world_ranks;
+    for (size_t i = 0; i < members.size(); ++i) {
+      positions.push_back(position_in(schedule.ranks[i], members[i]));
+      world_ranks.push_back(members[i].rank);
+    }
+    return "\nwhere the ranks of the pipeline stood:" + describe_positions(schedule, positions, world_ranks);
+  } catch (const std::exception& error) {
+    return cat("\nthe other ranks cannot be asked where they stood: ", error.what());
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------------------
+
+Executor::Executor(Schedule schedule, std::vector<Stage*> stages, ParallelContext& job, const ExecutorOptions& options)
+    : implementation_(std::make_unique<Implementation>(std::move(schedule), std::move(stages), job, options)) {}
+
+Executor::~Executor() = default;
+
+const Schedule& Executor::schedule() const { return implementation_->schedule; }
+
+void Executor::run() { implementation_->run(); }
+
+}  // namespace concord

@@ -1,0 +1,69 @@
+// A stage in a run: what its micro-batches keep from their forward to the end of their backward. That is the input, for
+// its gradient, and the graph of the output; the output itself lives as long as others need it (Megatron's
+// deallocate_pipeline_outputs). Threads: one at a time.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/ops/grad_sink.h"
+#include "core/pipeline/stage.h"
+
+namespace torch::autograd {
+struct Edge;
+}
+
+namespace concord {
+
+class StageRun {
+ public:
+  struct Options {
+    int microbatches = 1;
+    bool first = true;           // of the model
+    bool last = true;            // of the model
+    bool differentiates = true;  // there are backwards; else nothing is kept
+    bool splits = false;         // weight gradients are put off
+  };
+  StageRun(Stage& stage, const Options& options);
+  ~StageRun();
+  StageRun(const StageRun&) = delete;  // its address is in the sinks
+  StageRun& operator=(const StageRun&) = delete;
+
+  Stage& stage() const { return stage_; }
+  bool splits() const { return options_.splits; }
+
+  // Before the forwards of a run. Forgets what a run that failed has left.
+  void begin();
+  // What goes to the stage behind, without its graph; undefined on the last stage.
+  at::Tensor forward(int microbatch, at::Tensor input);
+  // What forward returned: its gradient looks the same.
+  const ValueSpec& output_spec(int microbatch) const { return saved(microbatch).output; }
+  // |grad| of the output; undefined on the last stage. Returns the gradient of the input; undefined on the first stage.
+  at::Tensor input_grad(int microbatch, at::Tensor grad);
+  // The weight gradients that were put off in input_grad of this micro-batch; all others stay.
+  void weight_grad(int microbatch);
+
+ private:
+  struct Saved {
+    Saved();
+    Saved(Saved&&) noexcept;
+    Saved& operator=(Saved&&) noexcept;
+    ~Saved();
+
+    at::Tensor input;
+    ValueSpec output;
+    std::unique_ptr<torch::autograd::Edge> graph;  // null where the output depends on nothing that has a gradient
+    at::Tensor one;                                // on the last stage: the gradient of the loss by itself
+    DeferredGrads halves;
+  };
+  Saved& saved(int microbatch) { return saved_[static_cast<size_t>(microbatch)]; }
+  const Saved& saved(int microbatch) const { return saved_[static_cast<size_t>(microbatch)]; }
+  void keep(Saved& saved, const at::Tensor& output) const;
+
+  Stage& stage_;
+  Options options_;
+  DeferredGrads deferred_;  // of the backward that runs now
+  std::vector<Saved> saved_;
+};
+
+}  // namespace concord
