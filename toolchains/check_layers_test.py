@@ -25,6 +25,7 @@ CLEAN = {
     "backends/cuda/stream.cpp": "#include <cuda_runtime.h>\n#include <nccl.h>\n",
     "backends/ascend/stream.cpp": '#include "acl/acl.h"\n',
     "backends/ascend/sim/opapi/matmul.cpp": "#include <ATen/ops/mm.h>\n",
+    "backends/ascend/torch/ops/attention.cpp": "#include <torch/library.h>\n",
     "backends/cpu/comm_test.cpp": '#include "tests/processes/spawn.h"\n#include "platform/cpp/platform.hpp"\n',
     "backends/cpu/testing/ranks.h": '#include "tests/processes/spawn.h"\n',
     "platform/sdk/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',
@@ -112,6 +113,7 @@ class CheckLayers(unittest.TestCase):
             self.expect_refused("platform/cpp/x.hpp", header, "libtorch is for core and trainer")
             self.expect_refused("backends/cpu/x.cpp", header, "libtorch is for core and trainer")
             self.expect_refused("backends/ascend/sim/runtime/x.cpp", header, "libtorch is for core and trainer")
+            self.expect_refused("backends/ascend/torch/x.cpp", header, "libtorch is for core and trainer")
 
     def test_public_headers_need_no_library(self):
         self.expect_refused("platform/cpp/x.hpp", "<fmt/format.h>", "whoever includes it")

@@ -1,6 +1,7 @@
 // libconcordtorch_ascend.so: the libtorch side of the ascend plugin. It loads torch_npu, which comes in two kinds: the
 // wheel, which needs a Python interpreter in the process and initialises itself at the first tensor, and the C++ build
-// (libtorch_npu), which needs none and is initialised by torch_npu::init_npu.
+// (libtorch_npu), which needs none and is initialised by torch_npu::init_npu. Then the kernels of ops/, which a build
+// without libtorch does not have: the references of Concord's operators run without them.
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -18,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libtorch_npu.so";
+constexpr const char* kOperators = "libconcordtorch_ascend_ops.so";
 constexpr const char* kVersions =
     "torch_npu has to have torch's own version (torch_npu 2.13.0 for torch 2.13.0), and a CANN that it was made for "
     "(2.6 to 2.9: CANN 8.5; 2.12 and later: CANN 9)";
@@ -67,6 +69,13 @@ void initialise_cpp_build() {
   init_npu(static_cast<int8_t>(device));
 }
 
+// Where this library lies.
+fs::path own_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&initialise_cpp_build), &info) == 0) return {};
+  return fs::path(info.dli_fname).parent_path();
+}
+
 void open(const concord_torch_host& host) {
   const fs::path folder = host.torch_folder;
   const fs::path torch_python = folder / "libtorch_python.so";
@@ -77,6 +86,8 @@ void open(const concord_torch_host& host) {
   }
   load(host, kLibrary);
   initialise_cpp_build();
+  const fs::path operators = own_folder() / kOperators;
+  if (fs::exists(operators)) load(host, operators.string());
 }
 
 }  // namespace

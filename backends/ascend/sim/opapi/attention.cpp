@@ -90,13 +90,18 @@ struct Backward {
   Tensor q, k, v;
 };
 
-Backward backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gradient, const Tensor& largest,
-                  const Tensor& sum, const Rule& rule) {
+// |result| and the statistics are those of all keys, also where |k| and |v| are only some of them, as in ring attention.
+struct Whole {
+  Tensor result, largest, sum;
+};
+
+Backward backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gradient, const Whole& whole,
+                  const Rule& rule) {
   const int64_t times = q.size(1) / k.size(1);
   const Tensor keys = shared(k, times);
-  const Tensor p = (scores(q, keys, rule) - largest).exp() / sum;
+  const Tensor p = (scores(q, keys, rule) - whole.largest).exp() / whole.sum;
   const Tensor dp = at::matmul(gradient, shared(v, times).transpose(-1, -2));
-  const Tensor ds = p * (dp - (dp * p).sum(-1, true)) * rule.scale;
+  const Tensor ds = p * (dp - (gradient * whole.result).sum(-1, true)) * rule.scale;
   return {at::matmul(ds, keys), summed(at::matmul(ds.transpose(-1, -2), q), times),
           summed(at::matmul(p.transpose(-1, -2), gradient), times)};
 }
@@ -156,6 +161,14 @@ struct Packed {
     // As float32 [1, heads, rows, width].
     Tensor heads(const Tensor& packed) const { return of(packed).to(at::kFloat).transpose(0, 1).unsqueeze(0); }
     void write(const Tensor& packed, const Tensor& heads) const { of(packed).copy_(heads.squeeze(0).transpose(0, 1)); }
+    // Statistics of rows are declared as [tokens, heads, 8], but the hardware puts [heads, rows, 8] of one sequence after
+    // the other there. As [1, heads, rows, 8], a view.
+    Tensor statistics(const Tensor& packed) const {
+      const int64_t heads = packed.size(1);
+      return packed.view({-1, packed.size(2)})
+          .slice(0, begin * heads, end * heads)
+          .view({1, heads, end - begin, packed.size(2)});
+    }
   };
 };
 
@@ -187,14 +200,15 @@ OPERATOR(FlashAttentionScore,
 
 OPERATOR(FlashAttentionScoreGrad,
          (Tensor query, Tensor key, Tensor value, Tensor gradient, OptionalTensor shift, OptionalTensor,
-          OptionalTensor padding, OptionalTensor mask, Tensor row_max, Tensor row_sum, OptionalTensor, OptionalTensor,
+          OptionalTensor padding, OptionalTensor mask, Tensor row_max, Tensor row_sum, OptionalTensor, Tensor result,
           std::optional<Ints>, double scale, double keep, int64_t before, int64_t after, int64_t heads,
           std::string layout, int64_t, int64_t mode, Out dq, Out dk, Out dv, std::optional<Out>) {
   refuse_extras(shift, padding, keep);
   const int64_t width = width_of(query, heads);
   const Backward done =
       backward(to_heads(query, layout, width), to_heads(key, layout, width), to_heads(value, layout, width),
-               to_heads(gradient, layout, width), row_max.narrow(-1, 0, 1), row_sum.narrow(-1, 0, 1),
+               to_heads(gradient, layout, width),
+               Whole{to_heads(result, layout, width), row_max.narrow(-1, 0, 1), row_sum.narrow(-1, 0, 1)},
                Rule{scale, before, after, mode, mask});
   dq = from_heads(done.q, layout);
   dk = from_heads(done.k, layout);
@@ -211,15 +225,15 @@ OPERATOR(FlashAttentionVarLenScore,
   Packed{q_ends, kv_ends}.for_each([&](Packed::Range q, Packed::Range kv) {
     const Rule rule{scale, before, after, mode, mask};
     const Forward done = forward(q.heads(query), kv.heads(key), kv.heads(value), rule);
-    q.write(*row_max, done.largest.expand({-1, -1, -1, row_max->size(-1)}));
-    q.write(*row_sum, done.sum.expand({-1, -1, -1, row_sum->size(-1)}));
+    q.statistics(*row_max).copy_(done.largest.expand({-1, -1, -1, row_max->size(-1)}));
+    q.statistics(*row_sum).copy_(done.sum.expand({-1, -1, -1, row_sum->size(-1)}));
     q.write(*out, done.result);
   });
 })
 
 OPERATOR(FlashAttentionUnpaddingScoreGrad,
          (Tensor query, Tensor key, Tensor value, Tensor gradient, OptionalTensor shift, OptionalTensor,
-          OptionalTensor padding, OptionalTensor mask, Tensor row_max, Tensor row_sum, OptionalTensor, OptionalTensor,
+          OptionalTensor padding, OptionalTensor mask, Tensor row_max, Tensor row_sum, OptionalTensor, Tensor result,
           std::optional<Ints>, Ints q_ends, Ints kv_ends, double scale, double keep, int64_t before, int64_t after,
           int64_t, std::string layout, int64_t, int64_t mode, Out dq, Out dk, Out dv, std::optional<Out>) {
   refuse_extras(shift, padding, keep);
@@ -227,7 +241,7 @@ OPERATOR(FlashAttentionUnpaddingScoreGrad,
   Packed{q_ends, kv_ends}.for_each([&](Packed::Range q, Packed::Range kv) {
     const Backward done =
         backward(q.heads(query), kv.heads(key), kv.heads(value), q.heads(gradient),
-                 q.heads(row_max).narrow(-1, 0, 1), q.heads(row_sum).narrow(-1, 0, 1),
+                 Whole{q.heads(result), q.statistics(row_max).narrow(-1, 0, 1), q.statistics(row_sum).narrow(-1, 0, 1)},
                  Rule{scale, before, after, mode, mask});
     q.write(*dq, done.q);
     kv.write(*dk, done.k);

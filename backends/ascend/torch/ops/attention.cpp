@@ -1,0 +1,197 @@
+// concord::attention and its derivative on Ascend: torch_npu's fused attention (CANN's FlashAttentionScore), which never
+// has a matrix of queries by keys. It is found by its name and called by the names of its arguments, so that neither
+// torch_npu's headers nor one version of its schema are needed. What is beyond its limits goes to the reference.
+//
+// B batch, S queries, T tokens of packed sequences, N query heads.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <torch/library.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace concord::ascend::torch_side {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using torch::jit::Stack;
+using Arguments = std::map<std::string, c10::IValue>;
+using Pair = std::tuple<Tensor, Tensor>;
+using Triple = std::tuple<Tensor, Tensor, Tensor>;
+
+// -------------------------------------------------------------------------------------------------------- dispatcher
+
+// An operator of torch_npu; nothing where this torch_npu has none of that name.
+std::optional<c10::OperatorHandle> find(const char* name) {
+  return c10::Dispatcher::singleton().findSchema({name, ""});
+}
+
+// Arguments that are not named get the schema's defaults.
+Stack call(const c10::OperatorHandle& op, Arguments arguments) {
+  Stack stack;
+  for (const c10::Argument& each : op.schema().arguments()) {
+    auto given = arguments.extract(each.name());
+    if (given.empty() && !each.default_value()) {
+      throw std::runtime_error("this torch_npu's " + op.schema().name() +
+                               " needs an argument that is not known here: " + each.name());
+    }
+    stack.push_back(given.empty() ? *each.default_value() : std::move(given.mapped()));
+  }
+  if (!arguments.empty()) {
+    throw std::runtime_error("this torch_npu's " + op.schema().name() + " has no argument " + arguments.begin()->first);
+  }
+  op.callBoxed(stack);
+  return stack;
+}
+
+// The reference of an operator of Concord, which runs on any device.
+Stack reference(const char* name, Stack stack) {
+  const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+  return stack;
+}
+
+// --------------------------------------------------------------------------------------------------------- what fits
+
+// torch_npu's documentation of npu_fusion_attention.
+constexpr int64_t kMostHeads = 256, kLargestHead = 768, kMostTokens = 1 << 20, kMostSequences = 1024;
+constexpr int64_t kMostRows = 1 << 21;
+
+bool fits(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens) {
+  const auto type = q.scalar_type();
+  const bool known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
+  return known && q.numel() > 0 && k.numel() > 0 && q.size(0) <= kMostRows && q.size(1) <= kMostTokens &&
+         k.size(1) <= kMostTokens && q.size(2) <= kMostHeads && q.size(3) <= kLargestHead &&
+         static_cast<int64_t>(cu_seqlens.size()) <= kMostSequences;
+}
+
+// ------------------------------------------------------------------------------------------------------- vendor's call
+
+// What hides later keys: true above the diagonal. One for every size, in the modes that only name a shape. Kept for
+// ever, for nothing may be freed when the vendor's library is gone; made on the host, so that every stream may read it.
+Tensor triangle(c10::Device device) {
+  constexpr int64_t kSize = 2048;
+  static auto* const made = new std::map<c10::DeviceIndex, Tensor>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  Tensor& mask = (*made)[device.index()];
+  if (!mask.defined()) mask = at::ones({kSize, kSize}, at::kBool).triu(1).to(device);
+  return mask;
+}
+
+constexpr int64_t kCausal = 3, kBand = 4;  // sparse_mode: both count from the last query and key
+
+// [B, S, N, n], or [T, N, n] where sequences are packed.
+Tensor laid(const Tensor& x, IntArrayRef cu_seqlens) { return (cu_seqlens.empty() ? x : x.squeeze(0)).contiguous(); }
+Tensor as_batch(const Tensor& x, IntArrayRef cu_seqlens) { return cu_seqlens.empty() ? x : x.unsqueeze(0); }
+
+// What both directions are told. Empty sequences are left out.
+Arguments shape_of(const Tensor& q, IntArrayRef cu_seqlens, bool causal, int64_t window) {
+  Arguments arguments = {{"head_num", q.size(2)}, {"input_layout", cu_seqlens.empty() ? "BSND" : "TND"}};
+  if (!cu_seqlens.empty()) {
+    std::vector<int64_t> ends;
+    for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+      if (cu_seqlens[i] > cu_seqlens[i - 1]) ends.push_back(cu_seqlens[i]);
+    }
+    arguments["actual_seq_qlen"] = arguments["actual_seq_kvlen"] = ends;
+  }
+  if (causal) arguments["atten_mask"] = triangle(q.device());
+  if (causal) arguments["sparse_mode"] = window > 0 ? kBand : kCausal;
+  if (window > 0) arguments["pre_tockens"] = window - 1;
+  if (window > 0) arguments["next_tockens"] = int64_t{0};
+  return arguments;
+}
+
+// Statistics of rows are [B, N, S, 8]; of packed sequences [T, N, 8], but what lies there is [N, length, 8] of one
+// sequence after the other.
+constexpr int64_t kCopies = 8;
+
+// -> [B, N, S]
+Tensor rows_of(const Tensor& statistic, IntArrayRef cu_seqlens) {
+  const Tensor one = statistic.select(-1, 0);
+  if (cu_seqlens.empty()) return one;
+  const int64_t heads = statistic.size(1);
+  const Tensor flat = one.flatten();
+  std::vector<Tensor> parts;
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    const int64_t length = cu_seqlens[i] - cu_seqlens[i - 1];
+    if (length == 0) continue;
+    parts.push_back(flat.narrow(0, cu_seqlens[i - 1] * heads, length * heads).view({heads, length}));
+  }
+  return at::cat(parts, 1).unsqueeze(0);
+}
+
+// And back.
+Tensor statistic_of(const Tensor& rows, IntArrayRef cu_seqlens) {
+  const auto copies = [](const Tensor& x) {
+    auto sizes = x.sizes().vec();
+    sizes.push_back(kCopies);
+    return x.unsqueeze(-1).expand(sizes).contiguous();
+  };
+  if (cu_seqlens.empty()) return copies(rows);
+  std::vector<Tensor> parts;
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    const int64_t length = cu_seqlens[i] - cu_seqlens[i - 1];
+    if (length > 0) parts.push_back(rows.narrow(2, cu_seqlens[i - 1], length).flatten());
+  }
+  return copies(at::cat(parts).view({rows.size(2), rows.size(1)}));
+}
+
+// ----------------------------------------------------------------------------------------------------------- kernels
+
+Pair attention(const Tensor& q, const Tensor& k, const Tensor& v, IntArrayRef cu_seqlens, bool causal, int64_t window,
+               double scale) {
+  static const auto fused = find("npu::npu_fusion_attention");
+  if (!fused || !fits(q, k, cu_seqlens)) {
+    const Stack made = reference("concord::attention", {q, k, v, cu_seqlens, causal, window, scale});
+    return {made.at(0).toTensor(), made.at(1).toTensor()};
+  }
+  Arguments arguments = shape_of(q, cu_seqlens, causal, window);
+  arguments["query"] = laid(q, cu_seqlens);
+  arguments["key"] = laid(k, cu_seqlens);
+  arguments["value"] = laid(v, cu_seqlens);
+  arguments["scale"] = scale;
+  const Stack made = call(*fused, std::move(arguments));
+  const Tensor largest = rows_of(made.at(1).toTensor(), cu_seqlens), sum = rows_of(made.at(2).toTensor(), cu_seqlens);
+  return {as_batch(made.at(0).toTensor(), cu_seqlens), largest + sum.log()};
+}
+
+// The vendor computes exp(score - largest) / sum: with the log-sum-exp as the largest, the sum is 1.
+Triple attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                          const Tensor& lse, IntArrayRef cu_seqlens, bool causal, int64_t window, double scale) {
+  static const auto fused = find("npu::npu_fusion_attention_grad");
+  if (!fused || !fits(q, k, cu_seqlens)) {
+    const Stack made =
+        reference("concord::attention_backward", {grad, q, k, v, out, lse, cu_seqlens, causal, window, scale});
+    return {made.at(0).toTensor(), made.at(1).toTensor(), made.at(2).toTensor()};
+  }
+  Arguments arguments = shape_of(q, cu_seqlens, causal, window);
+  arguments["query"] = laid(q, cu_seqlens);
+  arguments["key"] = laid(k, cu_seqlens);
+  arguments["value"] = laid(v, cu_seqlens);
+  arguments["dy"] = laid(grad, cu_seqlens);
+  arguments["attention_in"] = laid(out, cu_seqlens);
+  const Tensor largest = statistic_of(lse, cu_seqlens);
+  arguments["softmax_max"] = largest;
+  arguments["softmax_sum"] = at::ones_like(largest);
+  arguments["scale_value"] = scale;
+  const Stack made = call(*fused, std::move(arguments));
+  const auto gradient = [&](size_t i) { return as_batch(made.at(i).toTensor(), cu_seqlens); };
+  return {gradient(0), gradient(1), gradient(2)};
+}
+
+TORCH_LIBRARY_IMPL(concord, PrivateUse1, m) {
+  m.impl("attention", attention);
+  m.impl("attention_backward", attention_backward);
+}
+
+}  // namespace
+}  // namespace concord::ascend::torch_side
