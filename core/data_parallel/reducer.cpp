@@ -111,6 +111,7 @@ void DistributedDataParallel::Reducer::move_grad(size_t index, const at::Tensor&
   const at::NoGradGuard no_grad;
   const Arrival& arrival = arrivals_[index];
   at::Tensor& grad = value.mutable_grad();
+  if (!grad.defined()) return;  // an operator has put it into the sink
   buckets_[arrival.bucket].buffer->grad_of(arrival.slot).add_(grad);
   grad.reset();
   added(index);

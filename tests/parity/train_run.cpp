@@ -1,0 +1,196 @@
+#include "tests/parity/train_run.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/data_parallel/finalize_grads.h"
+#include "core/safetensors/reader.h"
+
+namespace concord::tests {
+namespace {
+
+const std::string kGolden = CONCORD_GOLDEN;
+
+template <class T>
+at::Tensor tensor_of(const safetensors::Reader& file, const std::string& name, c10::ScalarType type) {
+  const safetensors::TensorInfo& info = file.at(name);
+  const at::Tensor tensor = at::empty(info.shape, type);
+  file.read(info, 0, {reinterpret_cast<std::byte*>(tensor.data_ptr<T>()), info.bytes()});
+  return tensor;
+}
+
+// Calls visitor(local index, global index) for every element of |run|.
+template <class Visitor>
+void each_element(const ShardRun& run, Visitor&& visitor) {
+  for (int64_t i = 0; i < run.count; ++i) {
+    visitor(run.local + i, run.offset + i / run.run_length * run.run_stride + i % run.run_length);
+  }
+}
+
+void load_weights(const std::vector<Parameter*>& parameters, ParallelContext& job) {
+  const at::NoGradGuard no_grad;
+  const safetensors::Reader file(kGolden + "/hf/qwen2-tiny/model.safetensors");
+  for (Parameter* parameter : parameters) {
+    const at::Tensor own = at::zeros(parameter->value.sizes(), at::kFloat);
+    for (const ShardRun& run : shard_runs(parameter->spec, shard_place(job.layout(), job.rank()))) {
+      const at::Tensor whole = tensor_of<float>(file, run.tensor, at::kFloat);
+      each_element(run, [&](int64_t local, int64_t global) {
+        own.data_ptr<float>()[local] = whole.const_data_ptr<float>()[global];
+      });
+    }
+    parameter->value.copy_(own);
+  }
+}
+
+// This rank's rows of one step, in micro-batches; labels become the token that follows.
+std::vector<MicroBatch> batches_of(const at::Tensor& ids, const at::Tensor& labels, int64_t micro_batches,
+                                   ParallelContext& job) {
+  const int64_t rows = ids.size(0) / job.layout().dp(), first = job.coordinates().dp * rows;
+  const int64_t count = std::min(micro_batches, rows), each = rows / count;
+  at::Tensor next = at::full(labels.sizes(), kIgnoredLabel, at::kLong);
+  next.narrow(1, 0, labels.size(1) - 1).copy_(labels.narrow(1, 1, labels.size(1) - 1));
+  std::vector<MicroBatch> batches;
+  for (int64_t i = 0; i < count; ++i) {
+    batches.push_back({.input_ids = ids.narrow(0, first + i * each, each).contiguous(),
+                       .labels = next.narrow(0, first + i * each, each).contiguous()});
+  }
+  return batches;
+}
+
+double mean_loss(double sum, int64_t tokens, ParallelContext& job) {
+  const at::Tensor all = at::full({1}, sum, at::kDouble);
+  job.group(GroupKind::dp_cp).all_reduce(all).wait();
+  return all.item<double>() / static_cast<double>(tokens);
+}
+
+// Of the whole tensors: every element is added by one rank.
+std::map<std::string, Checksum> checksums(const std::vector<Parameter*>& parameters, ParallelContext& job,
+                                          const std::map<std::string, int64_t>& names) {
+  std::map<std::string, Checksum> sums;
+  for (const auto& [name, elements] : names) sums[name] = {};
+  for (const Parameter* parameter : parameters) {
+    const RankCoordinates& at = job.coordinates();
+    bool cut = false;
+    for (const ShardSpec::Dim& dim : parameter->spec.dims) cut |= dim.cut.has_value();
+    if (at.dp > 0 || at.cp > 0 || (!cut && at.tp > 0)) continue;
+    const at::Tensor values = parameter->value.detach().to(at::kDouble).contiguous();
+    for (const ShardRun& run : shard_runs(parameter->spec, shard_place(job.layout(), job.rank()))) {
+      Checksum& sum = sums.at(run.tensor);
+      each_element(run, [&](int64_t local, int64_t global) {
+        const double value = values.const_data_ptr<double>()[local];
+        sum.sum += value;
+        sum.sumsq += value * value;
+        sum.ramp += value * static_cast<double>(global % 251) / 251;
+      });
+    }
+  }
+  std::vector<double> flat;
+  for (const auto& [name, sum] : sums) flat.insert(flat.end(), {sum.sum, sum.sumsq, sum.ramp});
+  const at::Tensor all = at::empty({static_cast<int64_t>(flat.size())}, at::kDouble);
+  std::copy(flat.begin(), flat.end(), all.data_ptr<double>());
+  job.world_group().all_reduce(all).wait();
+  const double* value = all.const_data_ptr<double>();
+  for (auto& [name, sum] : sums) sum = {*value, *(value + 1), *(value + 2)}, value += 3;
+  return sums;
+}
+
+std::vector<std::byte> bits_of(const DistributedDataParallel& ddp) {
+  std::vector<std::byte> bits;
+  for (const GradBuffer* buffer : ddp.buffers()) {
+    const at::Tensor values = buffer->values();
+    const auto* data = static_cast<const std::byte*>(values.const_data_ptr());
+    bits.insert(bits.end(), data, data + values.nbytes());
+  }
+  return bits;
+}
+
+struct Counted {
+  double loss = 0;
+  int64_t tokens = 0;
+};
+
+Counted run_batch(ModelChunk& chunk, const MicroBatch& batch, double loss_scale) {
+  const at::Tensor losses = chunk.forward({}, batch).sum();
+  losses.mul(loss_scale).backward();
+  return {losses.item<double>(), chunk.counted_tokens(batch)};
+}
+
+Counted run_batches(ModelChunk& chunk, DistributedDataParallel& ddp, const std::vector<MicroBatch>& batches,
+                    const TrainOptions& options) {
+  Counted all;
+  ddp.begin_step(options.no_sync ? 1 : static_cast<int64_t>(batches.size()));
+  for (size_t i = 0; i < batches.size(); ++i) {
+    std::optional<DistributedDataParallel::NoSync> guard;
+    if (options.no_sync && i + 1 < batches.size()) guard.emplace(ddp);
+    const Counted one = run_batch(chunk, batches[i], options.loss_scale);
+    all.loss += one.loss;
+    all.tokens += one.tokens;
+  }
+  return all;
+}
+
+}  // namespace
+
+TrainGolden::TrainGolden(const std::string& name) : labels(name == "accumulate" ? "labels_uneven" : "labels_full") {
+  std::ifstream file(kGolden + "/train/" + name + ".json");
+  const auto document = nlohmann::json::parse(file);
+  const auto& settings = document.at("hyperparameters");
+  micro_batches = settings.at("micro_batches");
+  weight_decay = settings.at("weight_decay");
+  optimizer.adam_beta1 = settings.at("betas")[0];
+  optimizer.adam_beta2 = settings.at("betas")[1];
+  optimizer.adam_epsilon = settings.at("eps");
+  optimizer.max_grad_norm = settings.at("clip");
+  for (const auto& step : document.at("steps")) {
+    lr.push_back(step.at("lr"));
+    record.steps.push_back({step.at("loss"), step.at("grad_norm")});
+  }
+  for (const auto& [weight, sums] : document.at("final_weights").items()) {
+    record.final_weights[weight] = {sums.at("sum"), sums.at("sumsq"), sums.at("ramp")};
+    int64_t count = 1;
+    for (const int64_t size : sums.at("shape")) count *= size;
+    elements[weight] = count;
+  }
+}
+
+TrainRecord train_like(const TrainGolden& golden, ParallelContext& job, const TrainOptions& options) {
+  VirtualModels models(read_model_config(kGolden + "/hf/qwen2-tiny"),
+                       {.dtype = options.dtype, .sequence_parallel = options.sequence_parallel}, job);
+  load_weights(models.parameters(), job);
+  DataParallelOptions ddp_options = options.ddp;
+  ddp_options.calculate_per_token_loss = true;
+  DistributedDataParallel ddp({models.parameters()}, job, ddp_options);
+  OptimizerOptions optimizer_options = golden.optimizer;
+  optimizer_options.optimizer_cpu_offload = options.offload > 0;
+  optimizer_options.optimizer_offload_fraction = options.offload;
+  Optimizer optimizer(ddp, optimizer_options);
+  const safetensors::Reader tokens(kGolden + "/train/tokens.safetensors");
+  const at::Tensor ids = tensor_of<int64_t>(tokens, "input_ids", at::kLong);
+  const at::Tensor labels = tensor_of<int64_t>(tokens, golden.labels, at::kLong);
+
+  TrainRecord record;
+  for (size_t step = 0; step < golden.lr.size(); ++step) {
+    const auto s = static_cast<int64_t>(step);
+    const auto batches = batches_of(ids[s], labels[s], golden.micro_batches, job);
+    const Counted counted = run_batches(models[0], ddp, batches, options);
+    const int64_t all = finalize_grads(ddp, {.tokens = counted.tokens * options.tokens_factor});
+    const StepResult result = optimizer.step(
+        {.lr = golden.lr[step], .weight_decay = golden.weight_decay, .loss_scale = options.loss_scale});
+    record.steps.push_back({mean_loss(counted.loss, all / options.tokens_factor, job), result.grad_norm});
+    if (options.ddp.overlap_param_gather) {
+      for (const Parameter* parameter : models.parameters()) ddp.before_use(*parameter);
+    }
+  }
+  record.final_weights = checksums(models.parameters(), job, golden.elements);
+  record.bits = bits_of(ddp);
+  return record;
+}
+
+}  // namespace concord::tests

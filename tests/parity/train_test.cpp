@@ -1,0 +1,101 @@
+// Twenty steps of training under every layout, beside PyTorch's (tests/golden/train): losses, gradient norms, weights.
+#include <gtest/gtest.h>
+
+#include "tests/parity/train_run.h"
+#include "tests/processes/group_job.h"
+
+namespace concord::tests {
+namespace {
+
+// What another implementation in fp32 is expected to keep (tests/golden/train is float32; the float64 truth is 50 times
+// closer, so these leave room for any order of summation and none for a forgotten term).
+constexpr double kLoss = 5e-5, kNorm = 5e-5, kSum = 2e-5, kRamp = 2e-6, kSquares = 2e-5;
+
+void expect_like(const TrainRecord& got, const TrainGolden& golden) {
+  const TrainRecord& wanted = golden.record;
+  ASSERT_EQ(got.steps.size(), wanted.steps.size());
+  for (size_t i = 0; i < wanted.steps.size(); ++i) {
+    EXPECT_NEAR(got.steps[i].loss, wanted.steps[i].loss, kLoss) << "step " << i + 1;
+    EXPECT_NEAR(got.steps[i].grad_norm, wanted.steps[i].grad_norm, kNorm * wanted.steps[i].grad_norm) << "step " << i + 1;
+  }
+  ASSERT_EQ(got.final_weights.size(), wanted.final_weights.size());
+  for (const auto& [name, sums] : wanted.final_weights) {
+    const Checksum& ours = got.final_weights.at(name);
+    const double size = std::sqrt(sums.sumsq * static_cast<double>(golden.elements.at(name)));
+    EXPECT_NEAR(ours.sum, sums.sum, kSum * size) << name;
+    EXPECT_NEAR(ours.ramp, sums.ramp, kRamp * size) << name;
+    EXPECT_NEAR(ours.sumsq, sums.sumsq, kSquares * sums.sumsq) << name;
+  }
+}
+
+struct Layout {
+  const char* name;
+  int world;
+  int64_t tp, cp;
+  bool sequence_parallel;
+};
+constexpr Layout kLayouts[] = {
+    {"Dp1", 1, 1, 1, false},    {"Dp2", 2, 1, 1, false},     {"Dp4", 4, 1, 1, false},    {"Tp2", 2, 2, 1, false},
+    {"Tp2Dp2", 4, 2, 1, false}, {"Tp2SpDp2", 4, 2, 1, true}, {"Cp2Dp2", 4, 1, 2, false}, {"Cp2", 2, 1, 2, false},
+};
+
+InitializeArgs args_of(const Layout& layout) {
+  return {.tensor_model_parallel_size = layout.tp, .context_parallel_size = layout.cp, .ddp_timeout = 120};
+}
+
+// A small bucket, so that there are several of them.
+DataParallelOptions ddp_options(bool distributed, bool overlap) {
+  return {.use_distributed_optimizer = distributed,
+          .overlap_grad_reduce = overlap,
+          .overlap_param_gather = distributed && overlap,
+          .ddp_bucket_size = 30000};
+}
+
+class TrainedLikePyTorch : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(TrainedLikePyTorch, WithFullBatches) {
+  const TrainGolden golden("full_batch");
+  expect_job(GetParam().world, args_of(GetParam()), [&](ParallelContext& job) {
+    expect_like(train_like(golden, job, {.sequence_parallel = GetParam().sequence_parallel}), golden);
+  });
+}
+
+// Micro-batches with few and with many counted tokens; all ways to reduce and to update give the same bits.
+TEST_P(TrainedLikePyTorch, WithUnevenMicroBatchesAndTheSameBitsHoweverItIsReduced) {
+  const TrainGolden golden("accumulate");
+  expect_job(GetParam().world, args_of(GetParam()), [&](ParallelContext& job) {
+    TrainOptions options{.sequence_parallel = GetParam().sequence_parallel};
+    options.ddp = ddp_options(false, false);
+    const TrainRecord plain = train_like(golden, job, options);
+    expect_like(plain, golden);
+    const auto expect_same = [&](const char* how) {
+      const TrainRecord other = train_like(golden, job, options);
+      for (size_t i = 0; i < plain.steps.size(); ++i) EXPECT_EQ(plain.steps[i].loss, other.steps[i].loss) << how << i;
+      EXPECT_EQ(plain.final_weights.begin()->second.sum, other.final_weights.begin()->second.sum) << how;
+      return other;
+    };
+    EXPECT_TRUE(expect_same("again").bits == plain.bits);
+    options.ddp = ddp_options(false, true);
+    EXPECT_TRUE(expect_same("overlap").bits == plain.bits);
+  });
+}
+
+TEST_P(TrainedLikePyTorch, WithTheDistributedOptimizerAndOffload) {
+  const TrainGolden golden("accumulate");
+  expect_job(GetParam().world, args_of(GetParam()), [&](ParallelContext& job) {
+    TrainOptions options{.sequence_parallel = GetParam().sequence_parallel};
+    options.ddp = ddp_options(true, true);
+    const TrainRecord overlapped = train_like(golden, job, options);
+    expect_like(overlapped, golden);
+    options.ddp = ddp_options(true, false);
+    options.offload = 0.6;
+    const TrainRecord offloaded = train_like(golden, job, options);
+    EXPECT_TRUE(overlapped.bits == offloaded.bits);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TrainedLikePyTorch, ::testing::ValuesIn(kLayouts),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace concord::tests
