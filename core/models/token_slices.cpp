@@ -42,6 +42,15 @@ void check_batch(const MicroBatch& batch, bool with_labels) {
   check_cu_seqlens("packed batch", batch.cu_seqlens, ids.size(1));
 }
 
+Tensor labels_that_follow(const Tensor& labels, const std::vector<int64_t>& cu_seqlens) {
+  Tensor moved = labels.roll({-1}, {1});
+  moved.select(1, -1).fill_(kIgnoredLabel);
+  for (const int64_t end : cu_seqlens) {
+    if (end > 0) moved.select(1, end - 1).fill_(kIgnoredLabel);
+  }
+  return moved;
+}
+
 std::vector<int64_t> sequence_lengths(const MicroBatch& batch) {
   if (batch.cu_seqlens.empty()) return {batch.input_ids.size(1)};
   std::vector<int64_t> lengths;

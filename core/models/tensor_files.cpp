@@ -1,0 +1,74 @@
+#include "core/models/tensor_files.h"
+
+#include <ATen/ops/empty.h>
+
+#include <array>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/config_error.h"
+#include "core/safetensors/writer.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using safetensors::DType;
+
+constexpr std::array<std::pair<DType, c10::ScalarType>, 10> kTypes{{{DType::kBool, at::kBool},
+                                                                    {DType::kU8, at::kByte},
+                                                                    {DType::kI8, at::kChar},
+                                                                    {DType::kI16, at::kShort},
+                                                                    {DType::kI32, at::kInt},
+                                                                    {DType::kI64, at::kLong},
+                                                                    {DType::kF16, at::kHalf},
+                                                                    {DType::kBF16, at::kBFloat16},
+                                                                    {DType::kF32, at::kFloat},
+                                                                    {DType::kF64, at::kDouble}}};
+
+c10::ScalarType torch_type(const safetensors::TensorInfo& info, const std::string& file) {
+  for (const auto& [theirs, ours] : kTypes) {
+    if (theirs == info.dtype) return ours;
+  }
+  throw ConfigError(loader::cat(file, ": tensor ", safetensors::shown(info.name), " has type ", to_string(info.dtype),
+                                ", which cannot be read here"));
+}
+
+DType file_type(const std::string& name, c10::ScalarType type) {
+  for (const auto& [theirs, ours] : kTypes) {
+    if (ours == type) return theirs;
+  }
+  throw ConfigError(loader::cat("tensor ", name, " of type ", c10::toString(type), " cannot be written"));
+}
+
+}  // namespace
+
+at::Tensor read_tensor(const safetensors::Reader& file, const std::string& name) {
+  const safetensors::TensorInfo& info = file.at(name);
+  const at::Tensor tensor = at::empty(info.shape, torch_type(info, file.path()));
+  file.read(info, 0, {static_cast<std::byte*>(tensor.data_ptr()), info.bytes()});
+  return tensor;
+}
+
+TensorMap read_tensors(const std::string& path) {
+  const safetensors::Reader file(path);
+  TensorMap result;
+  for (const safetensors::TensorInfo& info : file.tensors()) result[info.name] = read_tensor(file, info.name);
+  return result;
+}
+
+void write_tensors(const std::string& path, const TensorMap& tensors) {
+  std::vector<safetensors::TensorShape> shapes;
+  for (const auto& [name, tensor] : tensors) {
+    shapes.push_back({name, file_type(name, tensor.scalar_type()), tensor.sizes().vec()});
+  }
+  safetensors::Writer writer(path, std::move(shapes));
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor host = tensor.detach().cpu().contiguous();
+    writer.write(name, 0, {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
+  }
+  writer.finish();
+}
+
+}  // namespace concord

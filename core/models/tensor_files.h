@@ -1,0 +1,23 @@
+// Tensors in and out of safetensors files, whole: for batches, dumps and other small things. Weights of models go
+// through core/models/hf_weights.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+
+#include "core/safetensors/reader.h"
+
+namespace concord {
+
+using TensorMap = std::map<std::string, at::Tensor>;
+
+// On the host. Throws ConfigError, with the file, where the tensor is not there or of a type that libtorch lacks.
+at::Tensor read_tensor(const safetensors::Reader& file, const std::string& name);
+TensorMap read_tensors(const std::string& path);
+
+// Replaces |path| when all is written. Tensors may be anywhere; types as they are.
+void write_tensors(const std::string& path, const TensorMap& tensors);
+
+}  // namespace concord

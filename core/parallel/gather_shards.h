@@ -1,0 +1,23 @@
+// A parameter's shards, or their gradients, put together to the global tensors that they stand for.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/mesh/parallel_context.h"
+#include "core/parallel/shard_spec.h"
+
+namespace concord {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// |shard| is this rank's, of local_shape. Returns the global tensors of |spec|, on the host, on every rank of the
+// tensor-parallel group, all of which call it. Padding is left out. Waits: for them. Throws ConfigError for a parameter
+// that other axes than tp cut.
+NamedTensors gather_shards(const at::Tensor& shard, const ShardSpec& spec, ParallelContext& context);
+
+// Names and shapes of the global tensors of |spec|.
+std::vector<std::pair<std::string, std::vector<int64_t>>> global_shapes(const ShardSpec& spec);
+
+}  // namespace concord

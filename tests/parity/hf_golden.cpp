@@ -1,0 +1,89 @@
+#include "tests/parity/hf_golden.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/models/token_slices.h"
+
+namespace concord::tests {
+namespace {
+
+TensorMap weights_of(const std::filesystem::path& folder) {
+  TensorMap all;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("model") && name.ends_with(".safetensors")) all.merge(read_tensors(entry.path().string()));
+  }
+  return all;
+}
+
+// Element by element: slow, and nothing to get wrong.
+void load(Parameter& parameter, const TensorMap& weights, const ShardPlace& place) {
+  const at::Tensor host = parameter.value.detach().cpu().to(at::kDouble).contiguous();
+  auto* out = host.mutable_data_ptr<double>();
+  for (const ShardRun& run : shard_runs(parameter.spec, place)) {
+    const at::Tensor from = weights.at(run.tensor).to(at::kDouble).contiguous();
+    const auto* in = from.const_data_ptr<double>();
+    for (int64_t i = 0; i < run.count; ++i) {
+      out[run.local + i] = in[run.offset + i / run.run_length * run.run_stride + i % run.run_length];
+    }
+  }
+  const at::NoGradGuard no_grad;
+  parameter.value.copy_(host);
+}
+
+}  // namespace
+
+std::filesystem::path golden(const std::string& path) { return std::filesystem::path(CONCORD_GOLDEN) / path; }
+
+MicroBatch golden_batch(const TensorMap& expected) {
+  return {expected.at("input_ids"), labels_that_follow(expected.at("labels"))};
+}
+
+void expect_parity(const ProbeResult& result, const TensorMap& expected, const Bounds& bounds) {
+  const auto far = [&](const char* name) { return (result.at(name) - expected.at(name)).abs().max().item<double>(); };
+  ASSERT_EQ(result.at("logits").sizes(), expected.at("logits").sizes());
+  EXPECT_LE(far("logits"), bounds.logits);
+  EXPECT_LE(far("loss"), bounds.loss);
+  double worst = 0;
+  for (const auto& [name, reference] : expected) {
+    if (!name.starts_with("grad.")) continue;
+    ASSERT_TRUE(result.contains(name)) << name;
+    ASSERT_EQ(result.at(name).sizes(), reference.sizes()) << name;
+    const at::Tensor wide = reference.to(at::kDouble);
+    const double share = ((result.at(name) - wide).norm() / wide.norm()).item<double>();
+    EXPECT_LE(share, bounds.gradient) << name;
+    worst = std::max(worst, share);
+  }
+  for (const auto& [name, tensor] : result) {
+    EXPECT_TRUE(!name.starts_with("grad.") || expected.contains(name)) << name;
+  }
+  std::printf("largest difference: logits %.2g, loss %.2g, gradients %.2g\n", far("logits"), far("loss"), worst);
+}
+
+void run_golden(const std::filesystem::path& folder, const Layout& layout, const MicroBatch& batch, const Check& check,
+                const ProbeOptions& options) {
+  const int port = free_port();
+  const auto outcomes = run_ranks(layout.world, [&](int rank) {
+    enter_job(rank, layout.world, port);
+    ParallelContext& context = initialize(layout.sizes);
+    {
+      VirtualModels models(read_model_config(folder / layout.config), layout.args, context);
+      const TensorMap weights = weights_of(folder);
+      const ShardPlace place = shard_place(context.layout(), context.rank());
+      for (Parameter* parameter : models.parameters()) load(*parameter, weights, place);
+      const ProbeResult result = probe(models, batch, options, context);
+      if (rank == 0) check(result);
+    }
+    finalize();
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.ok()) << folder.filename().string() << ", " << layout.name << "\n" << outcome.describe();
+    std::printf("%s", outcome.output.c_str());
+  }
+}
+
+}  // namespace concord::tests

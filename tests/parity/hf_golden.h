@@ -1,0 +1,54 @@
+// Golden models of transformers run under a layout of ours, in real processes.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "core/models/auto_model.h"
+#include "core/models/tensor_files.h"
+#include "tests/processes/group_job.h"
+#include "trainer/probe.h"
+
+namespace concord::tests {
+
+std::filesystem::path golden(const std::string& path);
+
+// How a job of some processes runs a model.
+struct Layout {
+  const char* name = "one process";
+  int world = 1;
+  InitializeArgs sizes = {};
+  ModelArgs args = {};
+  std::string config = "config.json";
+};
+
+inline Layout layout(const char* name, int64_t tp, int64_t cp, bool sequence_parallel = false, int64_t pp = 1,
+                     int64_t vpp = 1, int64_t dp = 1) {
+  Layout result{name, static_cast<int>(tp * cp * pp * dp)};
+  result.sizes.tensor_model_parallel_size = tp;
+  result.sizes.context_parallel_size = cp;
+  result.sizes.pipeline_model_parallel_size = pp;
+  result.sizes.virtual_pipeline_model_parallel_size = vpp;
+  result.args.sequence_parallel = sequence_parallel;
+  return result;
+}
+
+// The bounds of golden/README.md.
+struct Bounds {
+  double logits = 2e-5;  // absolute
+  double loss = 5e-6;
+  double gradient = 2e-5;  // norm of the difference / norm of the reference, for each tensor
+};
+
+// Expects |result| within |bounds| of |expected|, and a gradient for each that is expected and no other.
+void expect_parity(const ProbeResult& result, const TensorMap& expected, const Bounds& bounds = {});
+
+// The batch of an expected.safetensors.
+MicroBatch golden_batch(const TensorMap& expected);
+
+// Every rank loads |folder|'s weights and probes |batch|; |check| gets the result on rank 0.
+using Check = std::function<void(const ProbeResult&)>;
+void run_golden(const std::filesystem::path& folder, const Layout& layout, const MicroBatch& batch, const Check& check,
+                const ProbeOptions& options = {.grads = true});
+
+}  // namespace concord::tests

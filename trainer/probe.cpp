@@ -1,0 +1,277 @@
+#include "trainer/probe.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "core/config_error.h"
+#include "core/models/parameter_plan.h"
+#include "core/models/token_slices.h"
+#include "core/parallel/context_slices.h"
+#include "core/parallel/gather_shards.h"
+#include "core/parallel/moves.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using at::Tensor;
+using loader::cat;
+
+MicroBatch own_rows(const MicroBatch& batch, const ProcessGroup& dp) {
+  const int64_t rows = batch.input_ids.size(0);
+  if (rows % dp.size() != 0) {
+    throw ConfigError(cat("a batch of ", rows, " rows over ", dp.size(), " data-parallel ranks; give a number of rows ",
+                          "that they divide, or another layout"));
+  }
+  const auto part = [&](const Tensor& x) { return x.defined() ? own_part(x, dp, 0) : x; };
+  return {part(batch.input_ids), part(batch.labels), part(batch.position_ids), batch.cu_seqlens};
+}
+
+// Where the parts' outputs of this rank are kept until all is computed.
+using Kept = std::map<std::string, Tensor>;
+
+class Probe {
+ public:
+  Probe(VirtualModels& models, const MicroBatch& batch, const ProbeOptions& options, ParallelContext& context)
+      : models_(models),
+        options_(options),
+        context_(context),
+        batch_(own_rows(batch, context.group(GroupKind::dp))),
+        tokens_(batch.labels.ne(kIgnoredLabel).sum().item<int64_t>()),
+        ranks_(place_stages(models.args().placement, static_cast<int>(context.layout().pp()),
+                            static_cast<int>(context.layout().vpp()))) {}
+
+  ProbeResult run() {
+    prepare();
+    forward();
+    if (options_.grads) backward();
+    collect_outputs();
+    if (options_.grads) collect_parameters("grad.", [this](Parameter& p) { return gradient(p); });
+    if (options_.weights) collect_parameters("weight.", [](Parameter& p) { return p.value; });
+    clear();
+    return std::move(result_);
+  }
+
+ private:
+  const ProcessGroup& pp() { return context_.group(GroupKind::pp); }
+  bool is_mine(size_t stage) { return ranks_[stage] == context_.coordinates().pp; }
+  ModelChunk& chunk_of(size_t stage) {
+    size_t index = 0;
+    while (models_.stage(index) != static_cast<int64_t>(stage)) ++index;
+    return models_[index];
+  }
+
+  void prepare() {
+    for (Parameter* parameter : models_.parameters()) {
+      const auto type = parameter->value.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+      before_.push_back(parameter->sink);
+      if (options_.grads)
+        parameter->sink = {
+            .main = at::zeros(parameter->value.sizes(), parameter->value.options().dtype(type).requires_grad(false))};
+      parameter->value.mutable_grad().reset();
+    }
+    for (size_t i = 0; i < models_.size(); ++i) {
+      models_[i].observe([this](const std::string& part, const Tensor& output) {
+        if (part == "logits" || options_.activations) kept_.try_emplace(part, output.detach().clone());
+      });
+    }
+  }
+
+  void clear() {
+    const std::vector<Parameter*> parameters = models_.parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i]->sink = before_[i];
+      parameters[i]->value.mutable_grad().reset();
+    }
+    for (size_t i = 0; i < models_.size(); ++i) models_[i].observe({});
+  }
+
+  void pass_on(const Tensor& tensor, size_t to) {
+    if (is_mine(to)) return;
+    context_.group(GroupKind::pp).batch_p2p(std::array{send(tensor.detach().contiguous(), ranks_[to])}).wait();
+  }
+  Tensor received(const Tensor& like, size_t from) {
+    context_.group(GroupKind::pp).batch_p2p(std::array{recv(like, ranks_[from])}).wait();
+    return like;
+  }
+
+  // One stage after the other: simple, and without any overlap.
+  void forward() {
+    const at::AutoGradMode gradients(options_.grads);
+    for (size_t stage = 0; stage < ranks_.size(); ++stage) {
+      if (!is_mine(stage)) continue;
+      ModelChunk& chunk = chunk_of(stage);
+      Tensor input;
+      if (stage > 0) {
+        const auto options = at::TensorOptions(chunk.hidden_dtype()).device(context_.torch_device());
+        input = is_mine(stage - 1) ? outputs_.at(stage - 1).detach()
+                                   : received(at::empty(chunk.hidden_shape(batch_), options), stage - 1);
+        input.requires_grad_(options_.grads);
+      }
+      inputs_[stage] = input;
+      outputs_[stage] = chunk.forward(input, batch_);
+      if (stage + 1 < ranks_.size()) pass_on(outputs_[stage], stage + 1);
+    }
+  }
+
+  void backward() {
+    for (size_t stage = ranks_.size(); stage-- > 0;) {
+      if (!is_mine(stage)) continue;
+      const Tensor& output = outputs_.at(stage);
+      if (stage + 1 == ranks_.size()) {
+        output.sum().div(tokens_).backward();
+      } else {
+        output.backward(is_mine(stage + 1) ? inputs_.at(stage + 1).grad()
+                                           : received(at::empty_like(output, at::MemoryFormat::Contiguous), stage + 1));
+      }
+      if (stage > 0) pass_on(inputs_.at(stage).grad(), stage - 1);
+    }
+  }
+
+  // --------------------------------------------------------------------------------------------------------- results
+
+  // Takes |whole| of the rank that owns |stage| to rank 0. |shape| is what it has there.
+  void keep(const std::string& name, size_t stage, const Tensor& whole, const std::vector<int64_t>& shape,
+            c10::ScalarType type) {
+    Tensor tensor = whole;
+    ProcessGroup& group = context_.group(GroupKind::pp);
+    if (group.size() > 1) {
+      const auto options = at::TensorOptions(type).device(context_.torch_device());
+      tensor = is_mine(stage) ? whole.to(options).contiguous() : at::empty(shape, options);
+      group.broadcast(tensor, ranks_[stage]).wait();
+    }
+    if (context_.rank() != 0) return;
+    const auto [place, is_new] = result_.try_emplace(name, tensor.cpu());
+    if (!is_new) place->second = place->second + tensor.cpu();  // a tied embedding's other half
+  }
+
+  // |x| [S / cp, ...] -> [S, ...] in the order of the whole.
+  Tensor all_tokens(const Tensor& x) {
+    ProcessGroup& cp = context_.group(GroupKind::cp);
+    if (cp.size() == 1) return x;
+    const std::vector<int64_t> order = gathered_order(sequence_lengths(batch_), cp.size());
+    const Tensor all = gather(x, cp, 0).take();
+    Tensor whole = at::empty_like(all, at::MemoryFormat::Contiguous);
+    whole.index_copy_(0, at::tensor(order, at::kLong).to(all.device()), all);
+    return whole;
+  }
+
+  // |x| [tokens of this rank, B of this rank, n] -> [B, S, n]
+  Tensor whole_output(const std::string& part, Tensor x) {
+    ProcessGroup& tp = context_.group(GroupKind::tp);
+    if (part == "logits") {
+      x = gather(x, tp, 2).take().narrow(2, 0, models_.config().vocab_size).to(sum_type(x));
+    } else if (models_.args().sequence_parallel) {
+      x = gather(x, tp, 0).take();
+    }
+    return gather(all_tokens(x).transpose(0, 1).contiguous(), context_.group(GroupKind::dp), 0).take();
+  }
+
+  static c10::ScalarType sum_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+
+  void collect_output(const std::string& part, const std::string& name, size_t stage, int64_t features) {
+    const int64_t rows = batch_.input_ids.size(0) * context_.layout().dp();
+    const auto type = models_[0].hidden_dtype();
+    const auto wide = type == at::kDouble ? at::kDouble : at::kFloat;
+    const Tensor whole = is_mine(stage) ? whole_output(part, kept_.at(part)) : Tensor();
+    keep(name, stage, whole, {rows, batch_.input_ids.size(1), features}, part == "logits" ? wide : type);
+  }
+
+  void collect_outputs() {
+    const ModelConfig& config = models_.config();
+    const size_t last = ranks_.size() - 1;
+    collect_losses(last);
+    collect_output("logits", "logits", last, config.vocab_size);
+    if (!options_.activations) return;
+    int number = 0;
+    const auto collect = [&](const std::string& part, size_t stage) {
+      char place[16];
+      std::snprintf(place, sizeof place, "%06d", number++);
+      collect_output(part, cat("activation.", place, ".", part), stage, config.hidden_size);
+    };
+    for (size_t stage = 0; stage <= last; ++stage) {
+      const StageLayers& layers = models_.args().stages[stage];
+      if (layers.embedding) collect("embedding", stage);
+      for (int64_t i = 0; i < layers.layers; ++i) collect(cat("layers.", layers.first_layer + i), stage);
+      if (layers.loss) collect("norm", stage);
+    }
+  }
+
+  void collect_losses(size_t last) {
+    const int64_t rows = batch_.input_ids.size(0) * context_.layout().dp();
+    const auto type = models_[0].hidden_dtype() == at::kDouble ? at::kDouble : at::kFloat;
+    Tensor whole;
+    if (is_mine(last)) {
+      const Tensor own = outputs_.at(last).detach().t();
+      whole = gather(all_tokens(own).t().contiguous(), context_.group(GroupKind::dp), 0).take();
+    }
+    keep("per_token_loss", last, whole, {rows, batch_.input_ids.size(1)}, type);
+    if (context_.rank() != 0) return;
+    const Tensor sum = result_.at("per_token_loss").to(at::kDouble).sum();
+    result_["loss"] = (sum / tokens_).to(type).view({1});
+  }
+
+  // Of this rank's shard, whole: the sum over all tokens.
+  Tensor gradient(Parameter& parameter) {
+    Tensor total = parameter.sink.main;
+    if (parameter.value.grad().defined()) total.add_(parameter.value.grad());
+    if (parameter.partial_over_tp) context_.group(GroupKind::tp).all_reduce(total).wait();
+    context_.group(GroupKind::dp_cp).all_reduce(total).wait();
+    return total;
+  }
+
+  template <class Value>
+  void collect_parameters(const std::string& prefix, Value value) {
+    const bool is_weight = prefix == "weight.";
+    const auto type = models_[0].hidden_dtype();
+    const auto wide = type == at::kDouble ? at::kDouble : at::kFloat;
+    for (size_t stage = 0; stage < ranks_.size(); ++stage) {
+      const StageLayers& layers = models_.args().stages[stage];
+      const bool borrows = layers.loss && !layers.embedding && ranks_[stage] == ranks_[0];
+      const ParameterPlanOptions options{.tp = context_.layout().tp(), .borrows_output = borrows};
+      const auto plans = plan_parameters(models_.config(), layers, options);
+      for (size_t i = 0; i < plans.size(); ++i) {
+        if (is_weight && stage > 0 && plans[i].shared_embedding) continue;  // the same once more
+        NamedTensors whole;
+        if (is_mine(stage)) {
+          Parameter& parameter = chunk_of(stage).parameters()[i];
+          whole = gather_shards(value(parameter), parameter.spec, context_);
+        }
+        const auto shapes = global_shapes(plans[i].spec);
+        for (size_t k = 0; k < shapes.size(); ++k) {
+          keep(prefix + shapes[k].first, stage, whole.empty() ? Tensor() : whole[k].second, shapes[k].second,
+               is_weight ? type : wide);
+        }
+      }
+    }
+  }
+
+  VirtualModels& models_;
+  const ProbeOptions options_;
+  ParallelContext& context_;
+  MicroBatch batch_;
+  int64_t tokens_;          // counted ones of the whole batch
+  std::vector<int> ranks_;  // of the stages
+  std::vector<GradSink> before_;
+  std::map<size_t, Tensor> inputs_, outputs_;  // of this rank's stages
+  Kept kept_;
+  ProbeResult result_;
+};
+
+}  // namespace
+
+ProbeResult probe(VirtualModels& models, const MicroBatch& batch, const ProbeOptions& options,
+                  ParallelContext& context) {
+  check_batch(batch, /*with_labels=*/true);
+  return Probe(models, batch, options, context).run();
+}
+
+}  // namespace concord

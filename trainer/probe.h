@@ -1,0 +1,33 @@
+// One forward, and backward, of a model on a given batch under any layout, with the results of all ranks put together to
+// what a single process would have: how layouts, vendors and implementations are compared.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "core/models/auto_model.h"
+
+namespace concord {
+
+struct ProbeOptions {
+  bool grads = false;        // gradients of the mean loss
+  bool activations = false;  // outputs of the parts
+  bool weights = false;
+};
+
+// By name, on the host of rank 0; empty on the other ranks:
+//   logits            fp32 [B, S, V] without padding
+//   loss              fp32 [1], mean over the counted tokens
+//   per_token_loss    fp32 [B, S], at the token that predicts; 0 where there is no label
+//   grad.NAME         for each HF parameter, in its global shape; fp32 (fp64 for Double)
+//   activation.K.PART [B, S, H], K counts the parts from 000000 in their order: embedding, layers.0, ..., norm
+//   weight.NAME       for each HF parameter, as the model holds it
+using ProbeResult = std::map<std::string, at::Tensor>;
+
+// |batch| is the whole batch, the same on all ranks, labels as MicroBatch has them; data-parallel ranks take equal shares
+// of its rows. Every rank calls it. Leaves no gradients behind. Waits: for all of them. Throws ConfigError for a batch
+// that the layout cannot share.
+ProbeResult probe(VirtualModels& models, const MicroBatch& batch, const ProbeOptions& options,
+                  ParallelContext& context);
+
+}  // namespace concord
