@@ -20,6 +20,9 @@ struct Layout {
   InitializeArgs sizes = {};
   ModelArgs args = {};
   std::string config = "config.json";
+  // Mistakes made on purpose.
+  std::function<void(ModelConfig&)> spoil_config = {};
+  std::function<void(VirtualModels&)> spoil_model = {};
 };
 
 inline Layout layout(const char* name, int64_t tp, int64_t cp, bool sequence_parallel = false, int64_t pp = 1,
@@ -39,6 +42,9 @@ struct Bounds {
   double loss = 5e-6;
   double gradient = 2e-5;  // norm of the difference / norm of the reference, for each tensor
 };
+
+// The largest difference as a share of its bound.
+double share_of_bounds(const ProbeResult& result, const TensorMap& expected, const Bounds& bounds = {});
 
 // Expects |result| within |bounds| of |expected|, and a gradient for each that is expected and no other.
 void expect_parity(const ProbeResult& result, const TensorMap& expected, const Bounds& bounds = {});

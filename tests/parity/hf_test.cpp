@@ -7,11 +7,6 @@
 namespace concord::tests {
 namespace {
 
-struct Case {
-  std::string model;
-  std::vector<Layout> layouts;
-};
-
 void expect_golden(const std::string& model, const std::vector<Layout>& layouts) {
   const TensorMap expected = read_tensors((golden("hf") / model / "expected.safetensors").string());
   for (const Layout& each : layouts) {
@@ -105,6 +100,56 @@ TEST(HfParity, AFolderOfShards) {
   const TensorMap expected = read_tensors((golden("hf/qwen2-tiny") / "expected.safetensors").string());
   run_golden(golden("hf/qwen2-tiny-sharded"), layout("tp 2", 2, 1), golden_batch(expected),
              [&](const ProbeResult& result) { expect_parity(result, expected); });
+}
+
+// ------------------------------------------------------------------------------------------- mistakes made on purpose
+
+void expect_seen(const std::string& model, const Layout& spoiled) {
+  SCOPED_TRACE(model + ", " + spoiled.name);
+  const TensorMap expected = read_tensors((golden("hf") / model / "expected.safetensors").string());
+  run_golden(golden("hf") / model, spoiled, golden_batch(expected),
+             [&](const ProbeResult& result) { EXPECT_GT(share_of_bounds(result, expected), 10); });
+}
+
+Layout with_wrong_config(const char* name, std::function<void(ModelConfig&)> change) {
+  Layout result = layout(name, 1, 1);
+  result.spoil_config = std::move(change);
+  return result;
+}
+
+TEST(HfParity, AWrongNumberInTheConfigIsSeen) {
+  for (const std::string& model : models()) {
+    expect_seen(model, with_wrong_config("rope_theta x 1.1", [](ModelConfig& c) { c.rope.rope_theta *= 1.1; }));
+    expect_seen(model, with_wrong_config("rms_norm_eps x 10", [](ModelConfig& c) { c.rms_norm_eps *= 10; }));
+    expect_seen(model,
+                with_wrong_config("a window of 7", [](ModelConfig& c) { c.windows.assign(c.windows.size(), 7); }));
+  }
+  expect_seen("llama-tiny", with_wrong_config("no rope scaling", [](ModelConfig& c) { c.rope.rope_type = "default"; }));
+}
+
+// Gradients that each rank has of its own tokens or heads only, taken as if they were whole.
+TEST(HfParity, AReductionThatIsForgottenIsSeen) {
+  Layout forgotten = layout("partial_over_tp forgotten", 2, 1, true);
+  forgotten.spoil_model = [](VirtualModels& all) {
+    for (Parameter* parameter : all.parameters()) parameter->partial_over_tp = false;
+  };
+  for (const std::string& model : models()) expect_seen(model, forgotten);
+  Layout heads = forgotten;
+  heads.name = "partial_over_tp of q and k norms forgotten";
+  heads.args.sequence_parallel = false;
+  expect_seen("qwen3-tiny", heads);
+}
+
+TEST(HfParity, TwoHeadsExchangedAreSeen) {
+  Layout swapped = layout("rows of q exchanged", 2, 1);
+  swapped.spoil_model = [](VirtualModels& all) {
+    for (Parameter* parameter : all.parameters()) {
+      if (!parameter->spec.name.ends_with("layers.1.self_attn.qkv_proj.weight")) continue;
+      const at::Tensor rows = parameter->value.detach().narrow(0, 0, 2);
+      rows.copy_(rows.flip({0}).clone());
+    }
+  };
+  for (const std::string& model : models()) expect_seen(model, swapped);
 }
 
 }  // namespace
