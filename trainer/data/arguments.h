@@ -10,7 +10,7 @@ namespace concord {
 // The loader checks all of it when it is made and throws ConfigError with a sentence for what cannot be.
 struct DataArguments {
   // What to read. A Megatron prefix (PREFIX.bin and PREFIX.idx), or a file ending in .jsonl, .txt or .safetensors.
-  std::string path;
+  std::string path = {};
 
   // Text is made tokens by the built-in byte tokenizer, ids 0 to 255 and a few specials (trainer/data/tokenizer.h). Any
   // other tokenizer is for `concord data build`: training needs no Python.

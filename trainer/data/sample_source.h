@@ -11,14 +11,11 @@
 namespace concord {
 
 // One sequence to learn. labels[t] is the token that is to follow ids[t] (shifted already, as MicroBatch has it), or
-// kIgnoredLabel. Both have the same length, at least 1.
+// kIgnoredLabel. Both have the same length, at least 1. Files have HF's convention, labels beside the ids: their sources shift.
 struct Sample {
   std::vector<int64_t> ids;
   std::vector<int64_t> labels;
 };
-
-// Labels as files have them (HF's convention: beside the ids, shifted inside the loss) to labels as we have them.
-std::vector<int64_t> shifted_labels(const std::vector<int64_t>& aligned);
 
 // A finite list of samples, in an order of its own. Immutable after it is made; any thread may read.
 class SampleSource {

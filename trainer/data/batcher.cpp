@@ -1,0 +1,125 @@
+#include "trainer/data/batcher.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/config_error.h"
+#include "core/stable_hash.h"
+
+namespace concord {
+namespace {
+
+void at_least(const char* name, int64_t value, int64_t least) {
+  if (value < least) throw ConfigError(fmt::format("{} is {}; it must be at least {}", name, value, least));
+}
+
+void check(const DataArguments& given) {
+  at_least("micro_batch_size", given.micro_batch_size, 1);
+  at_least("accumulation", given.accumulation, 1);
+  at_least("dp_size", given.dp_size, 1);
+  at_least("pad_multiple", given.pad_multiple, 1);
+  at_least("epochs", given.epochs, 0);
+  at_least("prefetch", given.prefetch, 1);
+  at_least("seq_length", given.seq_length, given.packing ? 1 : 0);
+  if (given.dp_rank < 0 || given.dp_rank >= given.dp_size) {
+    throw ConfigError(fmt::format("dp_rank is {}; it must lie in 0 to {}", given.dp_rank, given.dp_size - 1));
+  }
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // so that products of three of them are far from 2^63
+  if (given.micro_batch_size > kMost / given.accumulation / given.dp_size) {
+    throw ConfigError(fmt::format("a global batch of {} x {} x {} samples is more than 2^31 - 1", given.micro_batch_size,
+                                  given.accumulation, given.dp_size));
+  }
+}
+
+}  // namespace
+
+Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
+    : arguments_(arguments),
+      shape_{arguments.micro_batch_size, arguments.accumulation, arguments.dp_size},
+      source_(std::move(source)) {
+  check(arguments_);
+  if (source_->size() < 1) throw ConfigError(source_->name() + ": there is no sample in it");
+  const std::shared_ptr<const Epoch> first = epoch(0);
+  if (batches(*first) < 1) {
+    throw ConfigError(fmt::format("{} holds {} {}, fewer than one global batch of {} ({} x {} micro-batches x {} data parallel ranks); "
+                                  "give more data, a smaller batch, or keep the last incomplete one (drop_last false)",
+                                  source_->name(), rows(*first), arguments_.packing ? "packed rows" : "samples", shape_.rows(),
+                                  shape_.micro_batch_size, shape_.accumulation, shape_.dp_size));
+  }
+}
+
+std::shared_ptr<const Epoch> Batcher::epoch(int64_t number) const {
+  const std::lock_guard lock(mutex_);
+  if (last_epoch_ != nullptr && last_epoch_->number == number) return last_epoch_;
+  const bool shuffle = arguments_.shuffle && !(source_->is_shuffled() && number == 0);
+  Epoch made{.number = number, .order = SampleOrder(arguments_.seed, number, source_->size(), shuffle)};
+  if (arguments_.packing) {
+    std::vector<int64_t> lengths(static_cast<size_t>(source_->size()));
+    for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = source_->length(made.order.at(static_cast<int64_t>(i)));
+    made.packed_rows = pack_first_fit(lengths, arguments_.seq_length, arguments_.pad_multiple);
+  }
+  last_epoch_ = std::make_shared<const Epoch>(std::move(made));
+  return last_epoch_;
+}
+
+int64_t Batcher::rows(const Epoch& epoch) const {
+  return arguments_.packing ? static_cast<int64_t>(epoch.packed_rows.size()) : epoch.order.size();
+}
+
+int64_t Batcher::batches(const Epoch& epoch) const {
+  return arguments_.drop_last ? rows(epoch) / shape_.rows() : (rows(epoch) - 1) / shape_.rows() + 1;
+}
+
+Sample Batcher::sample_at(const Epoch& epoch, int64_t place) const { return source_->at(epoch.order.at(place)); }
+
+TokenBatch Batcher::padded_batch(const Epoch& epoch, int64_t first_row) const {
+  std::vector<Sample> samples;
+  int64_t longest = 1;
+  for (int64_t row = first_row; row < std::min(first_row + shape_.micro_batch_size, rows(epoch)); ++row) {
+    samples.push_back(sample_at(epoch, row));
+    longest = std::max(longest, static_cast<int64_t>(samples.back().ids.size()));
+  }
+  TokenBatch batch{.rows = shape_.micro_batch_size, .columns = padded_length(longest, arguments_.pad_multiple),
+                   .ids = {}, .labels = {}, .position_ids = {}, .cu_seqlens = {}};
+  const size_t columns = static_cast<size_t>(batch.columns), tokens = columns * static_cast<size_t>(batch.rows);
+  batch.ids.reserve(tokens);
+  batch.labels.reserve(tokens);
+  for (size_t row = 0; row < samples.size(); ++row) {
+    batch.ids.insert(batch.ids.end(), samples[row].ids.begin(), samples[row].ids.end());
+    batch.ids.resize((row + 1) * columns, arguments_.pad_id);
+    batch.labels.insert(batch.labels.end(), samples[row].labels.begin(), samples[row].labels.end());
+    batch.labels.resize((row + 1) * columns, kIgnoredToken);
+  }
+  batch.ids.resize(tokens, arguments_.pad_id);
+  batch.labels.resize(tokens, kIgnoredToken);
+  return batch;
+}
+
+TokenBatch Batcher::packed_batch(const Epoch& epoch, int64_t first_row) const {
+  std::vector<Sample> samples;
+  for (int64_t row = first_row; row < std::min(first_row + shape_.micro_batch_size, rows(epoch)); ++row) {
+    for (const int64_t place : epoch.packed_rows[static_cast<size_t>(row)]) samples.push_back(sample_at(epoch, place));
+  }
+  if (samples.empty()) samples.push_back({{arguments_.pad_id}, {kIgnoredToken}});
+  return pack_samples(samples, arguments_.pad_multiple, arguments_.pad_id);
+}
+
+std::vector<TokenBatch> Batcher::make(const Epoch& epoch, int64_t first_row) const {
+  std::vector<TokenBatch> micro_batches;
+  for (int64_t m = 0; m < shape_.accumulation; ++m) {
+    const int64_t row = first_row + shape_.row_at(m, arguments_.dp_rank, 0);
+    micro_batches.push_back(arguments_.packing ? packed_batch(epoch, row) : padded_batch(epoch, row));
+  }
+  return micro_batches;
+}
+
+uint64_t Batcher::fingerprint() const {
+  const DataArguments& given = arguments_;
+  return stable_hash(fmt::format("samples {} seed {} shuffle {} sequence {} wanted {} packing {} multiple {}", source_->size(), given.seed,
+                                 given.shuffle, given.seq_length, given.samples_wanted.value_or(-1), given.packing,
+                                 given.packing ? given.pad_multiple : 0));
+}
+
+}  // namespace concord

@@ -1,0 +1,54 @@
+// From samples to a rank's micro-batches: a pure function of the data and the position. The loader calls it ahead of time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "trainer/data/arguments.h"
+#include "trainer/data/packing.h"
+#include "trainer/data/sample_source.h"
+#include "trainer/data/sampler.h"
+#include "trainer/data/token_batch.h"
+
+namespace concord {
+
+// The order of one epoch: its samples, and the rows they fill where they are packed.
+struct Epoch {
+  int64_t number = 0;
+  SampleOrder order;
+  PackedRows packed_rows = {};  // places in |order|; empty where not packed
+};
+
+// Threads: any.
+class Batcher {
+ public:
+  // Throws ConfigError for arguments that cannot be, and where an epoch holds no global batch.
+  Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source);
+
+  // The micro-batches of this dp rank for the global batch that begins at |first_row| of |epoch|. Rows beyond the end of the
+  // epoch are filled up with padding that counts no token.
+  std::vector<TokenBatch> make(const Epoch& epoch, int64_t first_row) const;
+
+  // Packing an epoch takes a while, so the last one is kept.
+  std::shared_ptr<const Epoch> epoch(int64_t number) const;
+  int64_t rows(const Epoch& epoch) const;
+  int64_t batches(const Epoch& epoch) const;
+  int64_t global_batch_size() const { return shape_.rows(); }
+  const SampleSource& source() const { return *source_; }
+  uint64_t fingerprint() const;
+
+ private:
+  Sample sample_at(const Epoch& epoch, int64_t place) const;
+  TokenBatch padded_batch(const Epoch& epoch, int64_t first_row) const;
+  TokenBatch packed_batch(const Epoch& epoch, int64_t first_row) const;
+
+  DataArguments arguments_;
+  BatchShape shape_;
+  std::unique_ptr<SampleSource> source_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Epoch> last_epoch_;
+};
+
+}  // namespace concord

@@ -1,0 +1,45 @@
+// Conversations as models are trained to read them, and which part of them is to be learnt.
+//
+// "qwen" (ChatML):  <|im_start|>role\ncontent<|im_end|>\n  for each message.
+// "llama3":         <|begin_of_text|>, then <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|>  for each message.
+//
+// Learnt is what the assistant says and the special that ends it; everything else is a prompt. No system message is added
+// where the conversation has none. llama3 trims white space around a message's content, as Meta's template does.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/data/tokenizer.h"
+
+namespace concord {
+
+struct ChatMessage {
+  std::string role;  // system, user, assistant or tool
+  std::string content;
+};
+
+// A part of the rendered conversation; specials are parts of their own.
+struct ChatPiece {
+  std::string text;
+  bool special = false;
+  bool learnt = false;
+  bool operator==(const ChatPiece&) const = default;
+};
+
+// Throws ConfigError for a template that does not exist (and lists those that do).
+void check_chat_template(const std::string& chat_template);
+// Throws ConfigError for an unknown role, or where the assistant says nothing: there would be nothing to learn.
+std::vector<ChatPiece> render_chat(const std::string& chat_template, const std::vector<ChatMessage>& messages);
+
+// Ids and labels beside them (HF's convention: the id itself where it is to be learnt, else kIgnoredToken).
+struct AlignedTokens {
+  std::vector<int64_t> ids;
+  std::vector<int64_t> labels;
+};
+// Each piece is encoded by itself, as a prompt is when the model is used. Throws ConfigError for a special that the
+// tokenizer does not have.
+AlignedTokens encode_chat(const std::vector<ChatPiece>& pieces, Tokenizer& tokenizer);
+
+}  // namespace concord

@@ -1,0 +1,50 @@
+#include "trainer/data/documents.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/config_error.h"
+
+namespace concord {
+namespace {
+
+constexpr int64_t kReadAtOnce = 1 << 16;
+
+[[noreturn]] void refuse_id(const std::string& place, int64_t position, int64_t id, int64_t vocab_size) {
+  if (id < 0) throw ConfigError(fmt::format("{}, position {}: the token id {} is negative", place, position, id));
+  throw ConfigError(fmt::format("{}, position {}: the token id {} is not below the vocabulary size {}; was the data made with another tokenizer?",
+                                place, position, id, vocab_size));
+}
+
+}  // namespace
+
+std::vector<int32_t> Documents::lengths() const {
+  std::vector<int32_t> lengths(static_cast<size_t>(size()));
+  for (int64_t i = 0; i < size(); ++i) lengths[static_cast<size_t>(i)] = length(i);
+  return lengths;
+}
+
+void check_ids(const Documents& documents, int64_t sequence, int64_t first, const int64_t* ids, int64_t count,
+               int64_t vocab_size) {
+  const uint64_t limit = vocab_size > 0 ? static_cast<uint64_t>(vocab_size) : uint64_t{1} << 63;
+  uint64_t largest = 0;  // a negative id is larger than all others as an unsigned number
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<uint64_t>(ids[i]));
+  if (largest < limit) return;
+  const int64_t at = std::find_if(ids, ids + count, [&](int64_t id) { return static_cast<uint64_t>(id) >= limit; }) - ids;
+  refuse_id(documents.place(sequence), first + at, ids[at], vocab_size);
+}
+
+void check_all_ids(const Documents& documents, int64_t vocab_size) {
+  std::vector<int64_t> ids(kReadAtOnce);
+  for (int64_t sequence = 0; sequence < documents.size(); ++sequence) {
+    const int64_t length = documents.length(sequence);
+    for (int64_t first = 0; first < length; first += kReadAtOnce) {
+      const int64_t count = std::min(kReadAtOnce, length - first);
+      documents.read(sequence, first, count, ids.data());
+      check_ids(documents, sequence, first, ids.data(), count, vocab_size);
+    }
+  }
+}
+
+}  // namespace concord

@@ -1,0 +1,70 @@
+#include "trainer/data/gpt_source.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "core/config_error.h"
+#include "trainer/data/tokenizer.h"
+
+namespace concord {
+
+void TextDocuments::add(std::string_view bytes, int64_t line) {
+  if (bytes.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+    throw ConfigError(fmt::format("{}, line {}: a document of {} bytes is too long: below 2^31 - 1", file_, line, bytes.size()));
+  }
+  for (const char byte : bytes) tokens_.push_back(static_cast<uint8_t>(byte));
+  tokens_.push_back(static_cast<uint16_t>(ByteTokenizer::kEndOfDocument));
+  begins_.push_back(static_cast<int64_t>(tokens_.size()));
+  lines_.push_back(line);
+}
+
+int32_t TextDocuments::length(int64_t sequence) const {
+  const size_t i = static_cast<size_t>(sequence);
+  return static_cast<int32_t>(begins_[i + 1] - begins_[i]);
+}
+
+void TextDocuments::read(int64_t sequence, int64_t first, int64_t count, int64_t* out) const {
+  std::copy_n(tokens_.begin() + begins_[static_cast<size_t>(sequence)] + first, count, out);
+}
+
+std::string TextDocuments::place(int64_t sequence) const {
+  return fmt::format("{}, line {} (document {})", file_, lines_[static_cast<size_t>(sequence)], sequence);
+}
+
+GptSource::GptSource(std::unique_ptr<Documents> documents, const DataArguments& arguments)
+    : documents_(std::move(documents)),
+      seq_length_(arguments.seq_length),
+      vocab_size_(arguments.vocab_size),
+      shuffled_(arguments.shuffle) {
+  const std::vector<int32_t> lengths = documents_->lengths();
+  if (std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) <= kCheckedAtOnce) check_all_ids(*documents_, vocab_size_);
+  try {
+    indices_ = build_gpt_indices(
+        lengths, {arguments.seq_length, arguments.samples_wanted, arguments.seed, arguments.shuffle});
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{}: {}", name(), error.what()));
+  }
+}
+
+Sample GptSource::at(int64_t index) const {
+  const size_t sample = indices_.shuffle_index[static_cast<size_t>(index)];
+  const SampleStart begin = indices_.sample_index[sample], end = indices_.sample_index[sample + 1];
+  std::vector<int64_t> tokens(static_cast<size_t>(seq_length_) + 1);
+  int64_t* out = tokens.data();
+  for (int32_t document = begin.document; document <= end.document; ++document) {
+    const int64_t sequence = indices_.document_index[static_cast<size_t>(document)];
+    const int64_t first = document == begin.document ? begin.offset : 0;
+    const int64_t last = document == end.document ? end.offset + 1 : documents_->length(sequence);
+    documents_->read(sequence, first, last - first, out);
+    check_ids(*documents_, sequence, first, out, last - first, vocab_size_);
+    out += last - first;
+  }
+  Sample result{.ids = {tokens.begin(), tokens.end() - 1}, .labels = std::move(tokens)};
+  result.labels.erase(result.labels.begin());
+  return result;
+}
+
+}  // namespace concord

@@ -1,0 +1,55 @@
+// Samples cut from a corpus: Megatron data, or text.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/data/documents.h"
+#include "trainer/data/gpt_indices.h"
+#include "trainer/data/sample_source.h"
+
+namespace concord {
+
+// Documents in memory, of bytes and the byte tokenizer's specials.
+class TextDocuments : public Documents {
+ public:
+  explicit TextDocuments(std::string file) : file_(std::move(file)) {}
+  // |bytes| and the end of the document after them.
+  void add(std::string_view bytes, int64_t line);
+
+  int64_t size() const override { return static_cast<int64_t>(lines_.size()); }
+  int32_t length(int64_t sequence) const override;
+  void read(int64_t sequence, int64_t first, int64_t count, int64_t* out) const override;
+  std::string place(int64_t sequence) const override;
+  const std::string& name() const override { return file_; }
+
+ private:
+  std::string file_;
+  std::vector<uint16_t> tokens_;
+  std::vector<int64_t> begins_ = {0};
+  std::vector<int64_t> lines_;
+};
+
+class GptSource : public SampleSource {
+ public:
+  // Ids of a corpus of up to this many tokens are checked at once; of a larger one when they are read.
+  static constexpr int64_t kCheckedAtOnce = int64_t{1} << 26;
+
+  GptSource(std::unique_ptr<Documents> documents, const DataArguments& arguments);
+
+  int64_t size() const override { return static_cast<int64_t>(indices_.shuffle_index.size()); }
+  int64_t length(int64_t) const override { return seq_length_; }
+  Sample at(int64_t index) const override;
+  bool is_shuffled() const override { return shuffled_; }
+  const std::string& name() const override { return documents_->name(); }
+
+ private:
+  std::unique_ptr<Documents> documents_;
+  int64_t seq_length_;
+  int64_t vocab_size_;
+  bool shuffled_;
+  GptIndices indices_;
+};
+
+}  // namespace concord

@@ -1,0 +1,148 @@
+#include "trainer/data/loader.h"
+
+#include <fmt/core.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "core/config_error.h"
+#include "trainer/data/batcher.h"
+
+namespace concord {
+namespace {
+
+// What the thread hands over: a batch and the position after it, or what it threw, or (neither) the end.
+struct Item {
+  std::optional<std::vector<TokenBatch>> batch;
+  DataPosition after;
+  std::exception_ptr error;
+
+  bool is_last() const { return !batch; }
+};
+
+}  // namespace
+
+class DataLoader::State {
+ public:
+  State(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
+      : batcher(arguments, std::move(source)), epochs(arguments.epochs), prefetch(static_cast<size_t>(arguments.prefetch)) {}
+
+  // The batch at |position|, which is moved on behind it; the end after the last epoch.
+  Item make(DataPosition* position) const {
+    if (epochs > 0 && position->epoch >= epochs) return {};
+    const std::shared_ptr<const Epoch> epoch = batcher.epoch(position->epoch);
+    Item item{.batch = batcher.make(*epoch, position->sample), .after = {}, .error = nullptr};
+    position->sample += batcher.global_batch_size();
+    if (!holds_a_batch(*epoch, position->sample)) *position = {position->epoch + 1, 0, position->fingerprint};
+    item.after = *position;
+    return item;
+  }
+
+  bool holds_a_batch(const Epoch& epoch, int64_t first_row) const {
+    return first_row < batcher.batches(epoch) * batcher.global_batch_size();
+  }
+
+  const Batcher batcher;
+  const int64_t epochs;
+  const size_t prefetch;
+};
+
+// Makes items from |position| on, at most |prefetch| ahead of those taken.
+class DataLoader::Thread {
+ public:
+  Thread(const State& state, const DataPosition& position) : state_(state) {
+    thread_ = std::thread([this, position] { run(position); });
+  }
+  ~Thread() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  // The last item stays, so that whoever asks again gets it again.
+  Item take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !items_.empty(); });
+    if (items_.front().is_last()) return items_.front();
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    lock.unlock();
+    changed_.notify_all();
+    return item;
+  }
+
+ private:
+  void run(DataPosition position) {
+    for (bool more = true; more;) {
+      Item item;
+      try {
+        item = state_.make(&position);
+      } catch (...) {
+        item = {.batch = {}, .after = {}, .error = std::current_exception()};
+      }
+      more = !item.is_last();
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stop_ || items_.size() < state_.prefetch; });
+      if (stop_) return;
+      items_.push_back(std::move(item));
+      lock.unlock();
+      changed_.notify_all();
+    }
+  }
+
+  const State& state_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> items_;  // guarded by mutex_, as is stop_
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+DataLoader::DataLoader(const DataArguments& arguments) : DataLoader(arguments, open_sample_source(arguments)) {}
+
+DataLoader::DataLoader(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
+    : state_(std::make_unique<State>(arguments, std::move(source))) {
+  position_.fingerprint = state_->batcher.fingerprint();
+}
+
+DataLoader::~DataLoader() = default;
+
+std::optional<std::vector<TokenBatch>> DataLoader::next() {
+  if (thread_ == nullptr) thread_ = std::make_unique<Thread>(*state_, position_);
+  Item item = thread_->take();
+  if (item.error) std::rethrow_exception(item.error);
+  if (item.batch) position_ = item.after;
+  return std::move(item.batch);
+}
+
+DataPosition DataLoader::position() const { return position_; }
+
+void DataLoader::restore(const DataPosition& position) {
+  if (position.fingerprint != position_.fingerprint) {
+    throw ConfigError(fmt::format("{}: the position to continue from belongs to other data or another order of it; give the same data, "
+                                  "seed, shuffle, sequence length and packing, or begin the data anew",
+                                  source().name()));
+  }
+  const bool possible = position.epoch >= 0 && position.sample >= 0 &&
+                        (position.sample == 0 || state_->holds_a_batch(*state_->batcher.epoch(position.epoch), position.sample));
+  if (!possible) {
+    throw ConfigError(fmt::format("{}: there is no epoch {}, sample {} to continue from", source().name(), position.epoch, position.sample));
+  }
+  thread_.reset();
+  position_ = position;
+}
+
+int64_t DataLoader::global_batch_size() const { return state_->batcher.global_batch_size(); }
+int64_t DataLoader::samples() const { return source().size(); }
+int64_t DataLoader::rows(int64_t epoch) const { return state_->batcher.rows(*state_->batcher.epoch(epoch)); }
+int64_t DataLoader::batches(int64_t epoch) const { return state_->batcher.batches(*state_->batcher.epoch(epoch)); }
+const SampleSource& DataLoader::source() const { return state_->batcher.source(); }
+
+}  // namespace concord

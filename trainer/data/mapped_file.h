@@ -1,0 +1,32 @@
+// A file mapped for reading. It must not become shorter while it is open: touching what is gone ends the process with
+// SIGBUS, as with every mapping. Concord's own writers never change a file in place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace concord {
+
+// Threads: any, at the same time.
+class MappedFile {
+ public:
+  // Throws ConfigError where |path| is no regular file that can be read.
+  explicit MappedFile(std::string path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }
+  const char* data() const { return data_; }  // null where the file is empty
+  std::string_view text() const { return {data_, static_cast<size_t>(size_)}; }
+
+ private:
+  std::string path_;
+  int64_t size_ = 0;
+  const char* data_ = nullptr;
+};
+
+}  // namespace concord

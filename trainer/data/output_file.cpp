@@ -1,0 +1,81 @@
+#include "trainer/data/output_file.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <stdexcept>
+#include <utility>
+
+#include "core/config_error.h"
+
+namespace concord {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{1} << 18;
+
+[[noreturn]] void fail(const char* what, const std::string& path) {
+  throw std::runtime_error(fmt::format("{} {}: {}", what, path, std::strerror(errno)));
+}
+
+void write_all(int fd, const char* bytes, size_t count, const std::string& path) {
+  while (count > 0) {
+    const ssize_t written = ::write(fd, bytes, count);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("cannot write", path);
+    bytes += written;
+    count -= static_cast<size_t>(written);
+  }
+}
+
+}  // namespace
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".partial") {
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) throw ConfigError(fmt::format("cannot create {}: {}", temporary_, std::strerror(errno)));
+  buffer_.reserve(kBufferBytes);
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void OutputFile::write(const void* bytes, size_t count) {
+  size_ += static_cast<int64_t>(count);
+  if (buffer_.size() + count > kBufferBytes) flush();
+  const char* const begin = static_cast<const char*>(bytes);
+  if (count > kBufferBytes) {
+    write_all(fd_, begin, count, temporary_);
+  } else {
+    buffer_.insert(buffer_.end(), begin, begin + count);
+  }
+}
+
+void OutputFile::flush() {
+  write_all(fd_, buffer_.data(), buffer_.size(), temporary_);
+  buffer_.clear();
+}
+
+void OutputFile::sync() {
+  flush();
+  if (::fsync(fd_) != 0) fail("cannot write", temporary_);
+}
+
+void OutputFile::publish() {
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot rename to", path_);
+  ::close(std::exchange(fd_, -1));
+  // The name is safe only when its folder is on the disk; a file system that cannot do it loses no more than the name.
+  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
+  const int folder_fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder_fd < 0) return;
+  ::fsync(folder_fd);
+  ::close(folder_fd);
+}
+
+}  // namespace concord

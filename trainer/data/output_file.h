@@ -1,0 +1,41 @@
+// A file that appears complete or not at all: written under a temporary name beside the final one, renamed at the end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace concord {
+
+// Threads: one at a time. I/O errors (a full disk) throw std::runtime_error with the file and the system's words; the
+// temporary file goes away with the object.
+class OutputFile {
+ public:
+  // Throws ConfigError where the folder cannot be written to.
+  explicit OutputFile(std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(const void* bytes, size_t count);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  int64_t size() const { return size_; }  // bytes written so far
+
+  // All of it is on the disk afterwards, still under the temporary name.
+  void sync();
+  // Gives it its name, over a file that had it before. After sync().
+  void publish();
+
+ private:
+  void flush();
+
+  std::string path_;
+  std::string temporary_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+  std::vector<char> buffer_;
+};
+
+}  // namespace concord

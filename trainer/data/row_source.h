@@ -1,0 +1,40 @@
+// Samples that come one by one: lines of a .jsonl, rows of a .safetensors.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/data/chat_template.h"
+#include "trainer/data/sample_source.h"
+
+namespace concord {
+
+// All samples in memory, 8 bytes a token.
+class RowSource : public SampleSource {
+ public:
+  RowSource(std::string file, const DataArguments& arguments);
+  // |place| ("line 7") is for messages. Throws ConfigError for ids outside of the vocabulary and rows that are too long.
+  void add(const AlignedTokens& tokens, const std::string& place);
+  // Throws ConfigError where there is no sample.
+  void finish();
+
+  int64_t size() const override { return static_cast<int64_t>(begins_.size()) - 1; }
+  int64_t length(int64_t index) const override;
+  Sample at(int64_t index) const override;
+  const std::string& name() const override { return file_; }
+
+ private:
+  std::string file_;
+  int64_t vocab_size_;
+  int64_t longest_;
+  std::vector<int32_t> ids_;
+  std::vector<int32_t> labels_;
+  std::vector<int64_t> begins_ = {0};
+};
+
+std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments);
+std::unique_ptr<SampleSource> open_text(const DataArguments& arguments);
+std::unique_ptr<SampleSource> open_safetensors(const DataArguments& arguments);
+
+}  // namespace concord

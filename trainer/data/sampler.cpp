@@ -1,0 +1,45 @@
+#include "trainer/data/sampler.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace concord {
+namespace {
+
+constexpr int kRounds = 8;
+constexpr int kLeastHalfBits = 4;  // fewer bits make too few permutations; small sizes then walk a little longer
+
+// The finaliser of SplitMix64.
+uint64_t mixed(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+SampleOrder::SampleOrder(int64_t seed, int64_t epoch, int64_t size, bool shuffle) : size_(size), shuffle_(shuffle) {
+  key_ = mixed(mixed(static_cast<uint64_t>(seed) + 0x9e3779b97f4a7c15) + static_cast<uint64_t>(epoch));
+  const int bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(size, 1) - 1)));
+  half_bits_ = std::max(kLeastHalfBits, (bits + 1) / 2);
+}
+
+uint64_t SampleOrder::permute(uint64_t value) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  uint64_t left = value >> half_bits_, right = value & mask;
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    const uint64_t next = left ^ (mixed(key_ + (round << 56) + right) & mask);
+    left = right;
+    right = next;
+  }
+  return (left << half_bits_) | right;
+}
+
+int64_t SampleOrder::at(int64_t place) const {
+  if (!shuffle_) return place;
+  uint64_t value = permute(static_cast<uint64_t>(place));
+  while (value >= static_cast<uint64_t>(size_)) value = permute(value);
+  return static_cast<int64_t>(value);
+}
+
+}  // namespace concord

@@ -1,0 +1,42 @@
+// Text files as documents: where each begins and ends, what each line of JSON says. Hostile until parsed: every error
+// names the file and the line.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/data/chat_template.h"
+
+namespace concord {
+
+// Position of the first byte that is not UTF-8 (too long forms, surrogates and beyond U+10FFFF are not); none if all is.
+std::optional<size_t> invalid_utf8(std::string_view text);
+
+// A line of a .jsonl: {"text": ...}, {"input_ids": [...], "labels": [...]} or {"messages": [{"role", "content"}, ...]}.
+// Other keys are left alone. labels are beside the ids, kIgnoredToken for those that are not learnt; without them all are.
+struct JsonRecord {
+  enum class Kind { kText, kTokens, kChat };
+  Kind kind = Kind::kText;
+  std::string text = {};
+  AlignedTokens tokens = {};
+  std::vector<ChatMessage> messages = {};
+};
+const char* to_string(JsonRecord::Kind kind);
+// |place| ("data.jsonl, line 7") begins the ConfigError's sentence.
+JsonRecord parse_json_record(std::string_view line, const std::string& place);
+
+// Calls |each| with every line that is not blank and its number, counted from 1.
+void for_each_line(std::string_view text, const std::function<void(std::string_view line, int64_t number)>& each);
+
+// Documents of a plain text: what stands between empty lines, without the line break that ends it. |each| also gets the
+// number of the first line.
+void for_each_paragraph(std::string_view text, const std::function<void(std::string_view document, int64_t line)>& each);
+
+// Throws ConfigError with the line where |text|, which begins in |first_line| of |file|, is not UTF-8.
+void check_utf8(std::string_view text, const std::string& file, int64_t first_line);
+
+}  // namespace concord

@@ -1,0 +1,52 @@
+// Text to token ids.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace concord {
+
+// Specials that a tokenizer may have and that documents and chat templates need.
+inline constexpr std::array<std::string_view, 8> kSpecialTokens = {
+    "<|endoftext|>",     "<|pad|>",           "<|im_start|>",    "<|im_end|>",
+    "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+
+// Threads: one at a time; make one a thread.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual int64_t vocab_size() const = 0;  // ids are below it
+  virtual std::string name() const = 0;
+  // Specials in the text are not looked for where |literal|: what a user wrote stays text.
+  virtual std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal) = 0;
+  // The id of a special; none where the tokenizer does not have it.
+  virtual std::optional<int64_t> special(std::string_view token) const = 0;
+  // What ends a document.
+  virtual std::optional<int64_t> end_of_document() const = 0;
+};
+
+// Built in: a byte is its own id, 0 to 255, and kSpecialTokens follow. Specials in a text are always text.
+class ByteTokenizer : public Tokenizer {
+ public:
+  static constexpr int64_t kVocabSize = 256 + static_cast<int64_t>(kSpecialTokens.size());
+  static constexpr int64_t kEndOfDocument = 256;
+  static constexpr int64_t kPad = 257;
+
+  int64_t vocab_size() const override { return kVocabSize; }
+  std::string name() const override { return "byte"; }
+  std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal) override;
+  std::optional<int64_t> special(std::string_view token) const override;
+  std::optional<int64_t> end_of_document() const override { return kEndOfDocument; }
+};
+
+// "byte", or a path to a HF tokenizer.json or to the folder that holds it (trainer/data/tokenizer_process.h). Throws
+// ConfigError where there is none.
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
+
+}  // namespace concord
