@@ -93,9 +93,9 @@ struct Executor::Implementation {
   void make_stages(const std::vector<Stage*>& stages);
   void run();
   size_t step(size_t index);
-  void compute(size_t index);
+  void compute(const Action& action);
   void forward(const Action& action);
-  void backward(size_t index);
+  void backward(const Action& action);
   at::Tensor taken(std::vector<Incoming>& values, const Action& action);
   void hand_over(const Action& action, int to, at::Tensor value, std::vector<Incoming>& here,
                  std::vector<at::Tensor>& elsewhere);
@@ -111,25 +111,21 @@ struct Executor::Implementation {
   const ExecutorOptions options;
   PipelineTransfers transfers;
   std::deque<StageRun> storage;
-  std::vector<StageRun*> runs;           // of each stage; null for those of other ranks
-  std::vector<size_t> last_backward;     // of each stage: index of the action that ends its gradients
-  std::vector<Incoming> activations;     // inputs of (stage, micro-batch), by Schedule::slot
-  std::vector<Incoming> gradients;       // gradients of outputs
-  std::vector<at::Tensor> outputs;       // to be sent
-  std::vector<at::Tensor> input_grads;   // to be sent
-  int64_t steps = 0;                     // runs so far
-  std::optional<uint64_t> entry;         // of the action that runs now, in the flight recorder
+  std::vector<StageRun*> runs;          // of each stage; null for those of other ranks
+  std::vector<Incoming> activations;    // inputs of (stage, micro-batch), by Schedule::slot
+  std::vector<Incoming> gradients;      // gradients of outputs
+  std::vector<at::Tensor> outputs;      // to be sent
+  std::vector<at::Tensor> input_grads;  // to be sent
+  int64_t steps = 0;                    // runs so far
+  std::optional<uint64_t> entry;        // of the action that runs now, in the flight recorder
   bool failed = false;
 };
 
 void Executor::Implementation::make_stages(const std::vector<Stage*>& stages) {
   runs.resize(static_cast<size_t>(schedule.stages()));
-  last_backward.assign(runs.size(), actions().size());
   std::vector<bool> splits(runs.size());
-  for (size_t i = 0; i < actions().size(); ++i) {
-    const auto stage = static_cast<size_t>(actions()[i].stage);
-    if (frees_activations(actions()[i].kind)) last_backward[stage] = i;
-    if (actions()[i].kind == ActionKind::weight_grad) splits[stage] = true;
+  for (const Action& action : actions()) {
+    if (action.kind == ActionKind::weight_grad) splits[static_cast<size_t>(action.stage)] = true;
   }
   const std::vector<int> mine = stages_of(schedule, rank());
   for (size_t chunk = 0; chunk < mine.size(); ++chunk) {
@@ -171,23 +167,20 @@ void Executor::Implementation::forward(const Action& action) {
   hand_over(action, action.stage + 1, std::move(output), activations, outputs);
 }
 
-void Executor::Implementation::backward(size_t index) {
-  const Action& action = actions()[index];
+void Executor::Implementation::backward(const Action& action) {
   StageRun& run = run_of(action);
   at::Tensor grad = taken(gradients, action);
   if (entry) job.flight_recorder().mark(*entry, CallState::started);
-  if (index == last_backward[static_cast<size_t>(action.stage)] && !run.splits()) run.stage().begin_last_backward();
   at::Tensor input_grad = run.input_grad(action.microbatch, std::move(grad));
   hand_over(action, action.stage - 1, std::move(input_grad), gradients, input_grads);
   if (action.kind == ActionKind::backward) run.weight_grad(action.microbatch);
 }
 
-void Executor::Implementation::compute(size_t index) {
-  const Action& action = actions()[index];
+void Executor::Implementation::compute(const Action& action) {
   switch (action.kind) {
     case ActionKind::forward: return forward(action);
     case ActionKind::backward:
-    case ActionKind::input_grad: return backward(index);
+    case ActionKind::input_grad: return backward(action);
     case ActionKind::weight_grad: return run_of(action).weight_grad(action.microbatch);
     case ActionKind::reduce_gradients: return run_of(action).stage().reduce_gradients();
     default: throw Error(CONCORD_STATUS_INTERNAL, cat("action ", to_string(action), " is no computation"));
@@ -229,7 +222,7 @@ size_t Executor::Implementation::communicate(size_t begin) {
 size_t Executor::Implementation::step(size_t index) {
   if (is_transfer(actions()[index].kind)) return communicate(index);
   begin_entry(index);
-  compute(index);
+  compute(actions()[index]);
   if (entry) job.flight_recorder().mark(*std::exchange(entry, std::nullopt), CallState::done);
   return index + 1;
 }
@@ -266,14 +259,14 @@ void Executor::Implementation::begin_entry(size_t index) {
   CallSignature signature;
   signature.action = to_string(actions()[index]);
   const auto length = static_cast<int64_t>(actions().size());
-  entry = job.flight_recorder().record(kRecorded, steps * length + static_cast<int64_t>(index) + 1,
-                                       std::move(signature));
+  entry =
+      job.flight_recorder().record(kRecorded, steps * length + static_cast<int64_t>(index) + 1, std::move(signature));
 }
 
 std::string Executor::Implementation::explain(size_t index, const std::string& what) {
-  const std::string at = index < actions().size()
-                             ? cat("action ", index + 1, " of ", actions().size(), " (", to_string(actions()[index]), ")")
-                             : cat("the end of its ", actions().size(), " actions");
+  const std::string at = index < actions().size() ? cat("action ", index + 1, " of ", actions().size(), " (",
+                                                        to_string(actions()[index]), ")")
+                                                  : cat("the end of its ", actions().size(), " actions");
   const std::string words = cat("pipeline ", schedule.kind, ", rank ", rank(), ", ", at, ": ", what);
   return words + where_all_stand(words);
 }

@@ -26,9 +26,9 @@ size_t index_of(const Schedule& schedule, int rank, const std::string& text) {
 TEST(PipelineProgress, SaysWhereEachRankIsAndForWhomItWaits) {
   const Schedule schedule = three_ranks();
   const size_t at = index_of(schedule, 0, "0B0");
-  const std::optional<ListPosition> positions[] = {
-      ListPosition{at, true}, ListPosition{index_of(schedule, 1, "1F1"), false},
-      ListPosition{schedule.ranks[2].size(), false}};
+  const std::optional<ListPosition> positions[] = {ListPosition{at, true},
+                                                   ListPosition{index_of(schedule, 1, "1F1"), false},
+                                                   ListPosition{schedule.ranks[2].size(), false}};
   const std::string lines = describe_positions(schedule, positions, kRanks);
   EXPECT_EQ(lines, "\n  rank 10: at action " + std::to_string(at + 1) + " of " +
                        std::to_string(schedule.ranks[0].size()) + " (0B0), waits for 1SEND_B0 of rank 20" +

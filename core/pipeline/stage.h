@@ -43,11 +43,8 @@ class Stage {
   // they are made in backward. Called before the first forward of a run. |later| outlives the run.
   virtual void defer_weight_grads(DeferredGrads* later) = 0;
 
-  // The backward that follows is the stage's last of the run: every gradient it makes is final, so that buckets may be
-  // reduced as they fill. Not called where weight gradients are put off.
-  virtual void begin_last_backward() {}
-
-  // All weight gradients of the run are there: starts their reduction over the data-parallel ranks (REDUCE_GRAD).
+  // All gradients of the run are there (REDUCE_GRAD): for those who start a reduction then. Data parallelism counts
+  // gradients itself and begins with each bucket as it fills.
   virtual void reduce_gradients() {}
 };
 

@@ -30,7 +30,6 @@ class StageRun {
   StageRun& operator=(const StageRun&) = delete;
 
   Stage& stage() const { return stage_; }
-  bool splits() const { return options_.splits; }
 
   // Before the forwards of a run. Forgets what a run that failed has left.
   void begin();

@@ -26,10 +26,10 @@ struct Incoming {
 
 // One transfer of a batch.
 struct PipelineTransfer {
-  int64_t peer = 0;                  // rank of the pipeline
-  bool activation = true;            // its shape is sent ahead where shapes are exchanged; not that of a gradient
-  at::Tensor value = {};             // what is sent
-  Incoming* into = nullptr;          // or where it is received
+  int64_t peer = 0;                    // rank of the pipeline
+  bool activation = true;              // its shape is sent ahead where shapes are exchanged; not that of a gradient
+  at::Tensor value = {};               // what is sent
+  Incoming* into = nullptr;            // or where it is received
   std::optional<ValueSpec> spec = {};  // of what is received; nothing where its shape is sent ahead
 };
 

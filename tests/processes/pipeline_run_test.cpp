@@ -38,8 +38,8 @@ void expect_gradients_of_one_process(const Schedule& schedule, ParallelContext& 
         const auto found = stages[chunk].blocks()[i].grads();
         for (size_t k = 0; k < found.size(); ++k) {
           ASSERT_TRUE(found[k].defined());
-          EXPECT_TRUE(found[k].equal(expected[k])) << "step " << step << ", stage " << mine[chunk] << ", block " << i
-                                                   << ", gradient " << k;
+          EXPECT_TRUE(found[k].equal(expected[k]))
+              << "step " << step << ", stage " << mine[chunk] << ", block " << i << ", gradient " << k;
         }
       }
       EXPECT_EQ(stages[chunk].losses().size(), stages[chunk].is_last() ? schedule.microbatches : 0u);
@@ -60,9 +60,6 @@ void expect_hooks(const Schedule& schedule, ParallelContext& job) {
     EXPECT_EQ(stage.deferred(), splits);
     EXPECT_EQ(stage.reductions(), 1);
     EXPECT_EQ(stage.added_at_reduction(), all) << "a gradient came after its reduction began";
-    EXPECT_EQ(stage.last_backwards(), splits ? 0 : 1);
-    if (splits) continue;
-    EXPECT_EQ(stage.added_before_last(), all - all / schedule.microbatches);
   }
 }
 
@@ -142,8 +139,8 @@ TEST(PipelineRun, ShapesAreExchangedWhereAStageDoesNotKnowThem) {
 TEST(PipelineRun, EvaluationKeepsNothingAndGivesTheSameLosses) {
   expect_job(2, {.pipeline_model_parallel_size = 2}, [](ParallelContext& job) {
     for (const Placement placement : {Placement::loop, Placement::v}) {
-      const Schedule schedule = complete_schedule(make_schedule(
-          {.kind = "forward-only", .pp = 2, .microbatches = 5, .vpp = 2, .placement = placement}));
+      const Schedule schedule = complete_schedule(
+          make_schedule({.kind = "forward-only", .pp = 2, .microbatches = 5, .vpp = 2, .placement = placement}));
       ProcessGroup& tp = job.group(GroupKind::tp);
       ToyReference reference(5, tp);
       std::deque<ToyStage> stages = toy_stages(schedule, static_cast<int>(job.coordinates().pp), tp);
@@ -193,7 +190,7 @@ class WatchedStage : public ToyStage {
     outputs_.push_back(output.storage().getWeakStorageImpl());
     return output;
   }
-  void begin_last_backward() override {
+  void reduce_gradients() override {
     for (const auto& output : outputs_) alive_ += output.expired() ? 0 : 1;
   }
   int alive() const { return alive_; }
@@ -301,8 +298,8 @@ TEST(PipelineFailure, AnExceptionNamesTheActionAndWhereAllRanksStood) {
   const int port = free_port();
   const auto outcomes = run_ranks(3, [&](int rank) {
     enter_job(rank, 3, port);
-    ParallelContext& job = initialize(
-        {.pipeline_model_parallel_size = 3, .ddp_timeout = 60, .flight_folder = folder.path()});
+    ParallelContext& job =
+        initialize({.pipeline_model_parallel_size = 3, .ddp_timeout = 60, .flight_folder = folder.path()});
     const auto breaks = [] { throw std::runtime_error("no memory for 7 GiB"); };
     const std::string words = error_of_run(job, rank == 1 ? std::function<void()>(breaks) : nullptr);
     if (rank == 1) {
@@ -314,8 +311,8 @@ TEST(PipelineFailure, AnExceptionNamesTheActionAndWhereAllRanksStood) {
       std::fflush(nullptr);
       ::_exit(::testing::Test::HasFailure() ? 1 : 0);  // as a rank that fails does
     }
-    EXPECT_THAT(words, AllOf(HasSubstr("pipeline 1f1b, rank " + std::to_string(rank)),
-                             HasSubstr("rank 1: at action"), HasSubstr("(1F2)")));
+    EXPECT_THAT(words, AllOf(HasSubstr("pipeline 1f1b, rank " + std::to_string(rank)), HasSubstr("rank 1: at action"),
+                             HasSubstr("(1F2)")));
     leave(job, {1, 2});
   });
   for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.describe();
@@ -326,8 +323,8 @@ TEST(PipelineFailure, ARankThatDiesEndsTheRunWithAReport) {
   const int port = free_port();
   const auto outcomes = run_ranks(3, [&](int rank) {
     enter_job(rank, 3, port);
-    ParallelContext& job = initialize(
-        {.pipeline_model_parallel_size = 3, .ddp_timeout = 60, .flight_folder = folder.path()});
+    ParallelContext& job =
+        initialize({.pipeline_model_parallel_size = 3, .ddp_timeout = 60, .flight_folder = folder.path()});
     const auto dies = [] { raise(SIGKILL); };
     const std::string words = error_of_run(job, rank == 1 ? std::function<void()>(dies) : nullptr);
     EXPECT_THAT(words, AllOf(HasSubstr("pipeline 1f1b, rank " + std::to_string(rank) + ", action"),

@@ -92,10 +92,6 @@ class ToyStage : public Stage {
     deferred_ = later != nullptr;
     for (ToyBlock& block : blocks_) block.defer(later);
   }
-  void begin_last_backward() override {
-    ++last_backwards_;
-    added_before_last_ = added();
-  }
   void reduce_gradients() override {
     ++reductions_;
     added_at_reduction_ = added();
@@ -109,21 +105,19 @@ class ToyStage : public Stage {
   void clear() {
     for (ToyBlock& block : blocks_) block.clear();
     losses_.clear();
-    last_backwards_ = reductions_ = 0;
+    reductions_ = 0;
   }
 
   std::deque<ToyBlock>& blocks() { return blocks_; }
   const std::map<int, at::Tensor>& losses() const { return losses_; }
   bool is_last() const { return last_; }
   bool deferred() const { return deferred_; }
-  int last_backwards() const { return last_backwards_; }
   int reductions() const { return reductions_; }
-  int added_before_last() const { return added_before_last_; }
   int added_at_reduction() const { return added_at_reduction_; }
 
  private:
   bool first_, last_, deferred_ = false;
-  int last_backwards_ = 0, reductions_ = 0, added_before_last_ = 0, added_at_reduction_ = 0;
+  int reductions_ = 0, added_at_reduction_ = 0;
   std::deque<ToyBlock> blocks_;
   std::map<int, at::Tensor> losses_;
 };

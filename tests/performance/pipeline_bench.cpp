@@ -1,0 +1,220 @@
+// Steps of a real pipeline beside the simulator: 4 processes whose stages sleep a fixed time for a forward and for each
+// half of a backward, so that the number of cores does not matter. All else is real: autograd, deferred halves,
+// transfers.
+//
+//   pipeline_bench [part of a row's name] [--json]
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/initialize.h"
+#include "core/ops/derivative.h"
+#include "core/ops/grad_sink.h"
+#include "core/pipeline/executor.h"
+#include "core/pipeline/passes.h"
+#include "core/pipeline/schedules.h"
+#include "core/pipeline/simulate.h"
+
+namespace concord {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRanks = 4;
+constexpr int kMicrobatches = 16;
+constexpr int kRounds = 3;
+constexpr double kShare = 0.05;      // seconds that a rank's layers take for a forward, and for each half of a backward
+constexpr double kTolerance = 1.1;   // of the simulator's makespan
+constexpr int64_t kElements = 4096;  // of what travels
+
+void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+class SleepingStage : public Stage {
+ public:
+  SleepingStage(double seconds, bool last) : seconds_(seconds), last_(last) { weight_.requires_grad_(true); }
+
+  ValueSpec input_spec(int) override { return {{kElements}, at::kFloat}; }
+
+  at::Tensor forward(int, const at::Tensor& input) override {
+    const at::Tensor x = input.defined() ? input : at::ones({kElements});
+    const at::Tensor y = ops::differentiable(
+        "sleep", {x, weight_},
+        [&] {
+          sleep_for(seconds_);
+          return ops::Forward{x.clone(), {}};
+        },
+        [seconds = seconds_, later = later_](const ops::Backward& b) {
+          sleep_for(seconds);
+          const auto half = [seconds] { sleep_for(seconds); };
+          if (later != nullptr) later->put(half);
+          if (later == nullptr) half();
+          return ops::Tensors{b.grad, at::Tensor()};
+        });
+    return last_ ? y.sum() : y;
+  }
+
+  void defer_weight_grads(DeferredGrads* later) override { later_ = later; }
+
+ private:
+  double seconds_;
+  bool last_;
+  at::Tensor weight_ = at::ones({1});
+  DeferredGrads* later_ = nullptr;
+};
+
+// --------------------------------------------------------------------------------------------------------- processes
+
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof address;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+// A step of one rank, on the clock that all processes of a machine share.
+struct Step {
+  int round;
+  double begin;
+  double end;
+};
+
+double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+void run_rank(int rank, int world, int port, const Schedule& schedule, int report) {
+  const auto set = [](const char* name, int value) { setenv(name, std::to_string(value).c_str(), 1); };
+  set("RANK", rank);
+  set("WORLD_SIZE", world);
+  set("LOCAL_RANK", rank);
+  set("LOCAL_WORLD_SIZE", world);
+  set("MASTER_PORT", port);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("CONCORD_LOG", "warn", 1);
+  at::set_num_threads(1);
+  ParallelContext& job = initialize({.pipeline_model_parallel_size = world});
+  std::deque<SleepingStage> stages;
+  std::vector<Stage*> all;
+  for (const int stage : stages_of(schedule, rank)) {
+    all.push_back(&stages.emplace_back(kShare / schedule.vpp, stage == schedule.stages() - 1));
+  }
+  Executor executor(schedule, all, job);
+  for (int round = -1; round < kRounds; ++round) {  // the first is not counted
+    job.world_group().barrier().wait();
+    Step step{round, now(), 0};
+    executor.run();
+    step.end = now();
+    if (round >= 0 && write(report, &step, sizeof step) != sizeof step) std::abort();
+  }
+  finalize();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Seconds of a step, from the first rank's begin to the last one's end.
+double measured(const Schedule& schedule) {
+  const int port = free_port();
+  int ends[2];
+  if (pipe(ends) != 0) std::abort();
+  for (int rank = 0; rank < schedule.pp; ++rank) {
+    if (fork() != 0) continue;
+    run_rank(rank, schedule.pp, port, schedule, ends[1]);
+    _exit(0);
+  }
+  close(ends[1]);
+  std::vector<Step> rounds(kRounds, {0, 1e300, 0});
+  int reported = 0;
+  for (Step one{}; read(ends[0], &one, sizeof one) == sizeof one; ++reported) {
+    Step& all = rounds[static_cast<size_t>(one.round)];
+    all = {0, std::min(all.begin, one.begin), std::max(all.end, one.end)};
+  }
+  close(ends[0]);
+  while (waitpid(-1, nullptr, 0) > 0) {
+  }
+  if (reported != schedule.pp * kRounds) std::abort();
+  std::vector<double> took;
+  for (const Step& round : rounds) took.push_back(round.end - round.begin);
+  return median(took);
+}
+
+// -------------------------------------------------------------------------------------------------------------- rows
+
+struct Row {
+  std::string name;
+  double ours;
+  double peer;  // the simulator's
+};
+
+std::string name_of(const std::string& kind) {
+  return "pipeline: " + kind + ", 4 processes, 16 micro-batches of 3 x 50 ms";
+}
+
+Row measure(const std::string& kind) {
+  const Schedule schedule =
+      complete_schedule(make_schedule({.kind = kind, .pp = kRanks, .microbatches = kMicrobatches}));
+  const double each = kShare / schedule.vpp;
+  const ScheduleCosts costs{.forward = each, .backward = each, .weight = each};
+  return {name_of(kind), measured(schedule), simulate(schedule, costs).makespan};
+}
+
+nlohmann::json json_of(const Row& row) {
+  return {{"name", row.name},
+          {"ours", row.ours},
+          {"peer", row.peer},
+          {"unit", "s"},
+          {"ratio", row.peer / row.ours},
+          {"goal", kTolerance * row.peer},
+          {"met", row.ours <= kTolerance * row.peer}};
+}
+
+int run(const std::string& part, bool as_json) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const char* kind : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}) {
+    if (name_of(kind).find(part) == std::string::npos) continue;
+    const Row row = measure(kind);
+    rows.push_back(json_of(row));
+    if (as_json) continue;
+    std::printf("%-58s %8.3f s   simulated %8.3f s   %+6.2f %%   goal <= +10 %% %s\n", row.name.c_str(), row.ours,
+                row.peer, 100 * (row.ours / row.peer - 1), row.ours <= kTolerance * row.peer ? "met" : "NOT MET");
+  }
+  if (as_json) std::printf("%s\n", rows.dump(1).c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace concord
+
+int main(int argc, char** argv) {
+  bool as_json = false;
+  std::string part;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word.starts_with("--") && word != "--json") {
+      std::fprintf(stderr, "pipeline_bench: unknown option '%s'; it takes [part of a name] [--json]\n", argv[i]);
+      return 2;
+    }
+    as_json |= word == "--json";
+    if (!word.starts_with("--")) part = word;
+  }
+  setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
+  return concord::run(part, as_json);
+}
