@@ -110,6 +110,7 @@ struct Executor::Implementation {
   ProcessGroup& pp;
   const ExecutorOptions options;
   PipelineTransfers transfers;
+  DeferredGrads deferred;  // of the backward that runs now
   std::deque<StageRun> storage;
   std::vector<StageRun*> runs;          // of each stage; null for those of other ranks
   std::vector<Incoming> activations;    // inputs of (stage, micro-batch), by Schedule::slot
@@ -123,10 +124,8 @@ struct Executor::Implementation {
 
 void Executor::Implementation::make_stages(const std::vector<Stage*>& stages) {
   runs.resize(static_cast<size_t>(schedule.stages()));
-  std::vector<bool> splits(runs.size());
-  for (const Action& action : actions()) {
-    if (action.kind == ActionKind::weight_grad) splits[static_cast<size_t>(action.stage)] = true;
-  }
+  const bool splits = std::any_of(actions().begin(), actions().end(),
+                                  [](const Action& each) { return each.kind == ActionKind::weight_grad; });
   const std::vector<int> mine = stages_of(schedule, rank());
   for (size_t chunk = 0; chunk < mine.size(); ++chunk) {
     const int stage = mine[chunk];
@@ -134,7 +133,7 @@ void Executor::Implementation::make_stages(const std::vector<Stage*>& stages) {
                                 .first = stage == 0,
                                 .last = is_last(stage),
                                 .differentiates = !is_forward_only(schedule),
-                                .splits = splits[static_cast<size_t>(stage)]};
+                                .later = splits ? &deferred : nullptr};
     runs[static_cast<size_t>(stage)] = &storage.emplace_back(*stages[chunk], how);
   }
 }

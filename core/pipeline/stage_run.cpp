@@ -36,10 +36,7 @@ StageRun::StageRun(Stage& stage, const Options& options)
 StageRun::~StageRun() = default;
 
 void StageRun::begin() {
-  if (!options_.differentiates) return;
-  deferred_ = {};
-  for (Saved& each : saved_) each = Saved();
-  stage_.defer_weight_grads(options_.splits ? &deferred_ : nullptr);
+  if (options_.differentiates) stage_.defer_weight_grads(options_.later);
 }
 
 void StageRun::keep(Saved& saved, const at::Tensor& output) const {
@@ -74,7 +71,7 @@ at::Tensor StageRun::input_grad(int microbatch, at::Tensor grad) {
     const auto graph = std::move(kept.graph);
     differentiate(*graph, grad);
   }
-  kept.halves = std::exchange(deferred_, {});
+  if (options_.later != nullptr) kept.halves = std::exchange(*options_.later, {});
   const at::Tensor input = std::move(kept.input);
   if (options_.first) return {};
   if (!input.grad().defined()) {

@@ -22,16 +22,18 @@ class StageRun {
     bool first = true;           // of the model
     bool last = true;            // of the model
     bool differentiates = true;  // there are backwards; else nothing is kept
-    bool splits = false;         // weight gradients are put off
+    // Where weight gradients are put off until weight_grad, shared by all stages of the rank: those that a backward adds
+    // to it are its micro-batch's, whichever stage owns the parameter. Null: they are made in backward.
+    DeferredGrads* later = nullptr;
   };
   StageRun(Stage& stage, const Options& options);
   ~StageRun();
-  StageRun(const StageRun&) = delete;  // its address is in the sinks
+  StageRun(const StageRun&) = delete;
   StageRun& operator=(const StageRun&) = delete;
 
   Stage& stage() const { return stage_; }
 
-  // Before the forwards of a run. Forgets what a run that failed has left.
+  // Before the forwards of a run.
   void begin();
   // What goes to the stage behind, without its graph; undefined on the last stage.
   at::Tensor forward(int microbatch, at::Tensor input);
@@ -61,7 +63,6 @@ class StageRun {
 
   Stage& stage_;
   Options options_;
-  DeferredGrads deferred_;  // of the backward that runs now
   std::vector<Saved> saved_;
 };
 

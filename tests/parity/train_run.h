@@ -1,5 +1,5 @@
-// Training runs of tests/golden/train on this rank: 20 steps of hf/qwen2-tiny under any layout that has one pipeline
-// stage, for tests that compare them with PyTorch's or with each other.
+// Training runs of tests/golden/train on this rank: 20 steps of hf/qwen2-tiny under any layout, for tests that compare
+// them with PyTorch's or with each other.
 #pragma once
 
 #include <map>
@@ -49,6 +49,8 @@ struct TrainOptions {
   double offload = 0;      // fraction
   double loss_scale = 1;
   bool no_sync = false;    // count with the guard instead of begin_step's number
+  std::string schedule = {};  // of a pipeline, by kind; empty: one micro-batch after the other, without an executor
+  int64_t micro_batches = 0;  // 0: as the golden run has them
   int64_t tokens_factor = 1;  // tokens are counted so many times, as ROLL does under context parallelism
 };
 

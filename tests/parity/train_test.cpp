@@ -94,6 +94,62 @@ TEST_P(TrainedLikePyTorch, WithTheDistributedOptimizerAndOffload) {
   });
 }
 
+// ---------------------------------------------------------------------------------------------------------- pipelines
+
+struct PipelineLayout {
+  const char* name;
+  const char* schedule;
+  int world;
+  int64_t tp, pp, vpp;
+  bool sequence_parallel = false;
+};
+constexpr PipelineLayout kPipelines[] = {
+    {"Pp1", "1f1b", 1, 1, 1, 1},
+    {"Pp2", "1f1b", 2, 1, 2, 1},
+    {"Pp4", "1f1b", 4, 1, 4, 1},
+    {"Pp2Gpipe", "gpipe", 2, 1, 2, 1},
+    {"Pp2Vpp2", "interleaved", 2, 1, 2, 2},
+    {"Pp2ZbH1", "zb-h1", 2, 1, 2, 1},
+    {"Pp4ZbH1", "zb-h1", 4, 1, 4, 1},
+    {"Pp2ZbV", "zb-v", 2, 1, 2, 2},
+    {"Tp2Pp2", "1f1b", 4, 2, 2, 1},
+    {"Tp2SpPp2ZbV", "zb-v", 4, 2, 2, 2, true},
+    {"Tp2Pp2Dp2", "1f1b", 8, 2, 2, 1},
+    {"Tp2SpPp2Dp2ZbV", "zb-v", 8, 2, 2, 2, true},
+};
+
+class TrainedInAPipeline : public ::testing::TestWithParam<PipelineLayout> {
+ protected:
+  static void expect_job_like(const TrainGolden& golden, const TrainOptions& options) {
+    const PipelineLayout& layout = GetParam();
+    const InitializeArgs args{.tensor_model_parallel_size = layout.tp,
+                              .pipeline_model_parallel_size = layout.pp,
+                              .virtual_pipeline_model_parallel_size = layout.vpp,
+                              .ddp_timeout = 120};
+    expect_job(layout.world, args, [&](ParallelContext& job) { expect_like(train_like(golden, job, options), golden); });
+  }
+  static TrainOptions options_of(bool distributed) {
+    TrainOptions options{.sequence_parallel = GetParam().sequence_parallel};
+    options.ddp = ddp_options(distributed, true);
+    options.schedule = GetParam().schedule;
+    return options;
+  }
+};
+
+// The whole batch of the golden run, a row at a time.
+TEST_P(TrainedInAPipeline, WithFullBatches) {
+  TrainOptions options = options_of(false);
+  options.micro_batches = 8;
+  expect_job_like(TrainGolden("full_batch"), options);
+}
+
+TEST_P(TrainedInAPipeline, WithUnevenMicroBatchesAndTheDistributedOptimizer) {
+  expect_job_like(TrainGolden("accumulate"), options_of(true));
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TrainedInAPipeline, ::testing::ValuesIn(kPipelines),
+                         [](const auto& test) { return std::string(test.param.name); });
+
 INSTANTIATE_TEST_SUITE_P(Layouts, TrainedLikePyTorch, ::testing::ValuesIn(kLayouts),
                          [](const auto& test) { return std::string(test.param.name); });
 

@@ -1,0 +1,46 @@
+#include "core/pipeline/model_stage.h"
+
+#include "core/config_error.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+
+void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const double> weights) {
+  if (!weights.empty() && weights.size() != batches.size()) {
+    throw ConfigError(loader::cat(weights.size(), " weights for ", batches.size(), " micro-batches; give one for each"));
+  }
+  batches_ = batches;
+  weights_.assign(weights.begin(), weights.end());
+  if (weights.empty()) weights_.assign(batches.size(), 1);
+  token_losses_.assign(is_last() ? batches.size() : 0, at::Tensor());
+}
+
+ValueSpec ModelStage::input_spec(int microbatch) {
+  return {chunk_.hidden_shape(batch(microbatch)), chunk_.hidden_dtype()};
+}
+
+at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
+  const at::Tensor output = chunk_.forward(input, batch(microbatch));
+  if (!is_last()) return output;
+  const auto index = static_cast<size_t>(microbatch);
+  token_losses_[index] = output.detach();
+  return output.sum().mul(weights_[index]);
+}
+
+void ModelStage::defer_weight_grads(DeferredGrads* later) {
+  for (Parameter& parameter : chunk_.parameters()) parameter.sink.later = later;
+}
+
+double ModelStage::loss_sum() const {
+  double sum = 0;
+  for (const at::Tensor& losses : token_losses_) sum += losses.to(at::kDouble).sum().item<double>();
+  return sum;
+}
+
+int64_t ModelStage::counted_tokens() const {
+  int64_t counted = 0;
+  for (const MicroBatch& each : batches_) counted += chunk_.counted_tokens(each);
+  return counted;
+}
+
+}  // namespace concord

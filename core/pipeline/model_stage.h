@@ -1,0 +1,54 @@
+// A chunk of a model as a stage of the pipeline: takes the micro-batches of a run, and makes the losses of tokens into
+// the scalar that is differentiated, with what is to be logged beside it.
+//
+//   std::vector<ModelStage> stages = ...;            // one for each chunk of VirtualModels
+//   for (ModelStage& stage : stages) stage.begin(batches);
+//   executor.run();
+//   loss = stages.back().loss_sum();                 // defined on the last stage
+//
+// Every rank of the pipeline has all micro-batches (the labels are used on the last stage), so shapes need no exchange,
+// also where they differ from one micro-batch to the next, as packed sequences do. Threads: those of the executor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/models/model_chunk.h"
+#include "core/pipeline/stage.h"
+
+namespace concord {
+
+class ModelStage : public Stage {
+ public:
+  // |chunk| outlives it.
+  explicit ModelStage(ModelChunk& chunk) : chunk_(chunk) {}
+
+  // Before each run of the executor. |batches| stay until it is done. The scalar of micro-batch i is the sum of its token
+  // losses times weights[i]; 1 where none are given.
+  void begin(std::span<const MicroBatch> batches, std::span<const double> weights = {});
+
+  bool is_last() const { return chunk_.is_last(); }
+  // Of the run, on the last stage: for each micro-batch the losses of this rank's tokens [B, S / cp], without graph.
+  const std::vector<at::Tensor>& token_losses() const { return token_losses_; }
+  // Their sum, in 64 bits on the host. Waits: for the device. 0 where this is not the last stage.
+  double loss_sum() const;
+  // Tokens of this rank that count in the run; on any stage.
+  int64_t counted_tokens() const;
+
+  ValueSpec input_spec(int microbatch) override;
+  at::Tensor forward(int microbatch, const at::Tensor& input) override;
+  void defer_weight_grads(DeferredGrads* later) override;
+
+ private:
+  const MicroBatch& batch(int microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }
+
+  ModelChunk& chunk_;
+  std::span<const MicroBatch> batches_;
+  std::vector<double> weights_;
+  std::vector<at::Tensor> token_losses_;
+};
+
+}  // namespace concord
