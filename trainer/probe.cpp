@@ -12,10 +12,11 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/models/gather_shards.h"
+#include "core/models/hf_plan.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/token_slices.h"
 #include "core/parallel/context_slices.h"
-#include "core/parallel/gather_shards.h"
 #include "core/parallel/moves.h"
 #include "platform/loader/text.h"
 
@@ -245,9 +246,9 @@ class Probe {
           Parameter& parameter = chunk_of(stage).parameters()[i];
           whole = gather_shards(value(parameter), parameter.spec, context_);
         }
-        const auto shapes = global_shapes(plans[i].spec);
+        const auto shapes = global_tensors(plans[i].spec);
         for (size_t k = 0; k < shapes.size(); ++k) {
-          keep(prefix + shapes[k].first, stage, whole.empty() ? Tensor() : whole[k].second, shapes[k].second,
+          keep(prefix + shapes[k].name, stage, whole.empty() ? Tensor() : whole[k].second, shapes[k].shape,
                is_weight ? type : wide);
         }
       }

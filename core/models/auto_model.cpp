@@ -1,6 +1,9 @@
 #include "core/models/auto_model.h"
 
 #include "core/config_error.h"
+#include "core/models/hf_plan.h"
+#include "core/models/hf_weights.h"
+#include "core/models/parameter_plan.h"
 #include "platform/loader/text.h"
 
 namespace concord {
@@ -37,6 +40,16 @@ std::vector<StageLayers> stages_of_model(const ModelConfig& config, const ModelA
       {.num_layers = config.num_hidden_layers, .pp = layout.pp(), .vpp = layout.vpp(), .placement = args.placement});
 }
 
+// By the names of HF; what else a folder has is a mistake.
+std::vector<std::string> tensors_of_model(const ModelConfig& config) {
+  const StageLayers whole{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
+  std::vector<std::string> names;
+  for (const ParameterPlan& plan : plan_parameters(config, whole, {})) {
+    for (const GlobalTensor& tensor : global_tensors(plan.spec)) names.push_back(tensor.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context)
@@ -68,6 +81,16 @@ std::vector<Parameter*> VirtualModels::parameters() {
 VirtualModels AutoModel::from_config(const ModelConfig& config, const ModelArgs& args, ParallelContext& context) {
   VirtualModels models(config, args, context);
   for (size_t i = 0; i < models.size(); ++i) models[i].initialise();
+  return models;
+}
+
+VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
+                                         ParallelContext& context) {
+  VirtualModels models(read_model_config(folder), args, context);
+  const std::vector<std::string> tensors = tensors_of_model(models.config());
+  const std::vector<Parameter*> parameters = models.parameters();
+  load_hf_weights(folder.string(), parameters, shard_place(context.layout(), context.rank()),
+                  {.model_tensors = tensors, .tied_embeddings = models.config().tie_word_embeddings});
   return models;
 }
 

@@ -1,42 +1,14 @@
 #include "tests/parity/hf_golden.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstdio>
 
+#include "core/models/hf_weights.h"
 #include "core/models/token_slices.h"
 
 namespace concord::tests {
-namespace {
-
-TensorMap weights_of(const std::filesystem::path& folder) {
-  TensorMap all;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("model") && name.ends_with(".safetensors")) all.merge(read_tensors(entry.path().string()));
-  }
-  return all;
-}
-
-// Element by element: slow, and nothing to get wrong.
-void load(Parameter& parameter, const TensorMap& weights, const ShardPlace& place) {
-  const at::Tensor host = parameter.value.detach().cpu().to(at::kDouble).contiguous();
-  auto* out = host.mutable_data_ptr<double>();
-  for (const ShardRun& run : shard_runs(parameter.spec, place)) {
-    const at::Tensor from = weights.at(run.tensor).to(at::kDouble).contiguous();
-    const auto* in = from.const_data_ptr<double>();
-    for (int64_t i = 0; i < run.count; ++i) {
-      out[run.local + i] = in[run.offset + i / run.run_length * run.run_stride + i % run.run_length];
-    }
-  }
-  const at::NoGradGuard no_grad;
-  parameter.value.copy_(host);
-}
-
-}  // namespace
-
 std::filesystem::path golden(const std::string& path) { return std::filesystem::path(CONCORD_GOLDEN) / path; }
 
 MicroBatch golden_batch(const TensorMap& expected) {
@@ -92,9 +64,7 @@ void run_golden(const std::filesystem::path& folder, const Layout& layout, const
       ModelConfig config = read_model_config(folder / layout.config);
       if (layout.spoil_config) layout.spoil_config(config);
       VirtualModels models(config, layout.args, context);
-      const TensorMap weights = weights_of(folder);
-      const ShardPlace place = shard_place(context.layout(), context.rank());
-      for (Parameter* parameter : models.parameters()) load(*parameter, weights, place);
+      load_hf_weights(folder.string(), models.parameters(), shard_place(context.layout(), context.rank()));
       if (layout.spoil_model) layout.spoil_model(models);
       const ProbeResult result = probe(models, batch, options, context);
       if (rank == 0) check(result);

@@ -17,7 +17,4 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // that other axes than tp cut.
 NamedTensors gather_shards(const at::Tensor& shard, const ShardSpec& spec, ParallelContext& context);
 
-// Names and shapes of the global tensors of |spec|.
-std::vector<std::pair<std::string, std::vector<int64_t>>> global_shapes(const ShardSpec& spec);
-
 }  // namespace concord

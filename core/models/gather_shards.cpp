@@ -1,4 +1,4 @@
-#include "core/parallel/gather_shards.h"
+#include "core/models/gather_shards.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/config_error.h"
+#include "core/models/hf_plan.h"
 #include "core/parallel/moves.h"
 #include "platform/loader/text.h"
 
@@ -43,24 +44,14 @@ void place_run(const Tensor& global, const Tensor& flat, const ShardRun& run) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::vector<int64_t>>> global_shapes(const ShardSpec& spec) {
-  std::vector<int64_t> shape;
-  for (const ShardSpec::Dim& dim : spec.dims) shape.push_back(dim.size);
-  if (spec.pieces.empty()) return {{spec.name, shape}};
-  std::vector<std::pair<std::string, std::vector<int64_t>>> result;
-  for (const ShardSpec::Piece& piece : spec.pieces) {
-    result.emplace_back(piece.name, shape);
-    result.back().second[spec.fused_dim] = piece.size;
-  }
-  return result;
-}
-
 NamedTensors gather_shards(const Tensor& shard, const ShardSpec& spec, ParallelContext& context) {
   const bool cut = is_cut(spec);
   const Tensor mine = shard.detach().contiguous().view({1, -1});
   const Tensor all = (cut ? gather(mine, context.group(GroupKind::tp), 0).take() : mine).cpu();
   NamedTensors result;
-  for (const auto& [name, shape] : global_shapes(spec)) result.emplace_back(name, at::zeros(shape, all.options()));
+  for (const GlobalTensor& each : global_tensors(spec)) {
+    result.emplace_back(each.name, at::zeros(each.shape, all.options()));
+  }
   ShardPlace place = shard_place(context.layout(), context.rank());
   ShardPlace::Axis& axis = place.axes[static_cast<size_t>(ShardAxis::tp)];
   for (int64_t rank = 0; rank < all.size(0); ++rank) {
