@@ -1,12 +1,12 @@
 #include "core/models/hf_plan.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <stdexcept>
 
 #include "core/config_error.h"
 #include "core/safetensors/index.h"
+#include "core/safetensors/natural_order.h"
 #include "platform/loader/text.h"
 
 namespace concord {
@@ -14,17 +14,6 @@ namespace {
 
 using loader::cat;
 using safetensors::TensorShape;
-
-bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
-
-// The digits that |text| begins with, without leading zeros.
-std::string_view number_at(std::string_view text) {
-  size_t length = 0;
-  while (length < text.size() && is_digit(text[length])) ++length;
-  text = text.substr(0, length);
-  while (text.size() > 1 && text.front() == '0') text.remove_prefix(1);
-  return text;
-}
 
 void remove_repeated(std::vector<TensorShape>& tensors) {
   const auto same = [](const TensorShape& a, const TensorShape& b) {
@@ -94,25 +83,6 @@ bool writes_shard(const ShardSpec& spec, const RankLayout& layout, int64_t rank)
   });
 }
 
-bool natural_less(std::string_view a, std::string_view b) {
-  const std::string_view whole_a = a, whole_b = b;
-  while (!a.empty() && !b.empty()) {
-    if (is_digit(a.front()) && is_digit(b.front())) {
-      const std::string_view x = number_at(a), y = number_at(b);
-      if (x.size() != y.size()) return x.size() < y.size();
-      if (x != y) return x < y;
-      a.remove_prefix(static_cast<size_t>(x.data() - a.data()) + x.size());
-      b.remove_prefix(static_cast<size_t>(y.data() - b.data()) + y.size());
-    } else {
-      if (a.front() != b.front()) return a.front() < b.front();
-      a.remove_prefix(1);
-      b.remove_prefix(1);
-    }
-  }
-  if (a.empty() != b.empty()) return a.empty();
-  return whole_a < whole_b;  // they differ in leading zeros only
-}
-
 HfFolderPlan::Place HfFolderPlan::find(const std::string& tensor) const {
   const std::string& name = file_of.at(tensor);
   const auto file = std::find_if(files.begin(), files.end(), [&](const File& f) { return f.name == name; });
@@ -122,7 +92,7 @@ HfFolderPlan::Place HfFolderPlan::find(const std::string& tensor) const {
 HfFolderPlan plan_hf_folder(std::vector<TensorShape> tensors, int64_t max_file_bytes) {
   if (max_file_bytes < 1) throw ConfigError(cat("files of at most ", max_file_bytes, " bytes hold no tensor"));
   std::sort(tensors.begin(), tensors.end(),
-            [](const TensorShape& a, const TensorShape& b) { return natural_less(a.name, b.name); });
+            [](const TensorShape& a, const TensorShape& b) { return safetensors::natural_less(a.name, b.name); });
   remove_repeated(tensors);
   HfFolderPlan plan;
   const auto parts = cut(std::move(tensors), static_cast<uint64_t>(max_file_bytes));

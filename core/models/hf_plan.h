@@ -27,9 +27,6 @@ std::vector<GlobalTensor> global_tensors(const ShardSpec& spec);
 // Whether |rank| is the one of those with the same elements that writes them: the first of each group in replicated_over.
 bool writes_shard(const ShardSpec& spec, const RankLayout& layout, int64_t rank);
 
-// "layers.2" before "layers.10": numbers by their value.
-bool natural_less(std::string_view a, std::string_view b);
-
 struct HfFolderPlan {
   struct File {
     std::string name;

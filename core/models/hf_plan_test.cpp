@@ -61,18 +61,6 @@ TEST(HfPlan, HasOneWriterForEveryElementUnderEveryLayout) {
   }
 }
 
-TEST(HfPlan, SortsNumbersByTheirValue) {
-  EXPECT_TRUE(natural_less("layers.2.a", "layers.10.a"));
-  EXPECT_FALSE(natural_less("layers.10.a", "layers.2.a"));
-  EXPECT_TRUE(natural_less("a", "b"));
-  EXPECT_TRUE(natural_less("a", "a1"));
-  EXPECT_TRUE(natural_less("a9", "ab"));
-  EXPECT_FALSE(natural_less("a1", "a1"));
-  EXPECT_TRUE(natural_less("a01", "a1") != natural_less("a1", "a01"));
-  EXPECT_TRUE(natural_less("a1.2", "a01.3"));
-  EXPECT_TRUE(natural_less("a00", "a1"));
-}
-
 TEST(HfPlan, PutsAsManyTensorsIntoAFileAsFit) {
   const std::vector<TensorShape> tensors = {{"layers.10", DType::kF32, {4}},
                                             {"layers.2", DType::kF32, {4}},
