@@ -58,6 +58,9 @@ class Optimizer::Impl {
       throw ConfigError(cat("max_grad_norm is ", options_.max_grad_norm, "; it is positive, or 0 for no clipping"));
     }
     on_cpu_ = ddp_.job().torch_device().is_cpu();
+    const Platform& platform = ddp_.job().platform();
+    const bool fp64 = Communicator::supports(platform, CommOp::kAllReduce, DType::kF64, ReduceOp::kSum);
+    sum_type_ = fp64 ? at::kDouble : at::kFloat;
     segments_ = cut_segments(ddp_, options_, host_fraction(options_));
     std::vector<Segment*> on_host;
     for (Segment& segment : segments_) (segment.on_host ? on_host : on_device_).push_back(&segment);
@@ -147,25 +150,26 @@ class Optimizer::Impl {
     for (size_t i = 0; i < rule_->moments().size(); ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
   }
 
-  // Over all ranks: the sum of squares in fp32, which every vendor can add up; where one of them is not finite, all see it.
+  // Over all ranks; where the sum of one is not finite, all see it. In fp64, so that how the ranks share the work does not
+  // show in the norm's bits, but on platforms that cannot add fp64 up.
   StepResult measure(double loss_scale) const {
     const std::vector<at::Tensor> grads = counted_grads(ddp_);
-    const at::TensorOptions fp32 = at::TensorOptions(ddp_.job().torch_device()).dtype(at::kFloat);
+    const at::TensorOptions device(ddp_.job().torch_device());
     const double scale = 1 / (loss_scale * loss_scale);
     at::Tensor squares, zeros;
     if (on_cpu_) {
       const GradSums sums = sums_on_host(grads, options_.log_num_zeros_in_grad);
-      squares = at::full({1}, sums.squares * scale, fp32);
-      zeros = at::full({1}, sums.zeros, fp32.dtype(at::kLong));
+      squares = at::full({1}, sums.squares * scale, device.dtype(sum_type_));
+      zeros = at::full({1}, sums.zeros, device.dtype(at::kLong));
     } else {
-      squares = squares_on_device(grads, fp32).mul_(scale);
-      zeros = options_.log_num_zeros_in_grad ? zeros_on_device(grads, fp32) : at::zeros({1}, fp32.dtype(at::kLong));
+      squares = squares_on_device(grads, device.dtype(at::kFloat)).mul_(scale).to(sum_type_);
+      zeros = options_.log_num_zeros_in_grad ? zeros_on_device(grads, device) : at::zeros({1}, device.dtype(at::kLong));
     }
     ProcessGroup& world = ddp_.job().world_group();
     const Work summed = world.all_reduce(squares);
     if (options_.log_num_zeros_in_grad) world.all_reduce(zeros).wait();
     summed.wait();
-    return {false, std::sqrt(static_cast<double>(squares.item<float>())), zeros.item<int64_t>()};
+    return {false, std::sqrt(squares.item<double>()), zeros.item<int64_t>()};
   }
 
   std::vector<ShardRun> runs_of(const Segment& segment) const {
@@ -186,6 +190,7 @@ class Optimizer::Impl {
   const OptimizerOptions options_;
   const std::unique_ptr<UpdateRule> rule_;
   bool on_cpu_ = false;
+  c10::ScalarType sum_type_ = at::kFloat;  // of the sum of squares over ranks
   std::vector<Segment> segments_;
   std::vector<Segment*> on_device_;
   std::optional<Offload> offload_;

@@ -1,0 +1,123 @@
+// AdamW and SGD on the host and with libtorch's operators, beside libtorch's own optimizers.
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "core/config_error.h"
+#include "core/optim/update_rule.h"
+#include "tests/processes/parallel_samples.h"
+
+namespace concord {
+namespace {
+
+using tests::sample;
+
+constexpr int64_t kSize = 1003;  // no multiple of a vector
+constexpr int kSteps = 12;
+constexpr double kLr = 1e-2, kDecay = 0.1;
+
+enum class Where { host, device };
+
+at::Tensor grad_of_step(int step) { return sample({kSize}, static_cast<uint64_t>(100 + step), at::kFloat); }
+
+Segment segment_of(const at::Tensor& weights, size_t moments) {
+  Segment segment{.range = {0, kSize}, .weights = weights};
+  for (size_t i = 0; i < moments; ++i) segment.moments.push_back(at::zeros({kSize}, at::kFloat));
+  return segment;
+}
+
+void step(const UpdateRule& rule, Segment& segment, Where where, const RuleStep& numbers) {
+  Segment* const list[] = {&segment};
+  where == Where::host ? rule.step_on_host(list, numbers) : rule.step_on_device(list, numbers);
+}
+
+// |grads_scaled| by 4 and back, as clipping and loss scales do.
+at::Tensor ours(const OptimizerOptions& options, Where where) {
+  const auto rule = make_rule(options);
+  Segment segment = segment_of(sample({kSize}, 1, at::kFloat), rule->moments().size());
+  for (int i = 1; i <= kSteps; ++i) {
+    segment.grads = grad_of_step(i).mul(4);
+    step(*rule, segment, where, {.lr = kLr, .weight_decay = kDecay, .grad_scale = 0.25, .t = i});
+  }
+  return segment.weights;
+}
+
+// In fp64.
+template <class Peer, class Options>
+at::Tensor theirs(Options options) {
+  const at::Tensor weights = sample({kSize}, 1, at::kFloat).to(at::kDouble).requires_grad_(true);
+  Peer peer({weights}, options);
+  for (int i = 1; i <= kSteps; ++i) {
+    weights.mutable_grad() = grad_of_step(i).to(at::kDouble);
+    peer.step();
+  }
+  return weights.detach();
+}
+
+// A step adds at most lr to a weight below 2, in about ten roundings of numbers that size.
+void expect_close(const at::Tensor& got, const at::Tensor& wanted) {
+  EXPECT_LE(got.to(at::kDouble).sub(wanted).abs().max().item<double>(), kSteps * 10 * 0x1p-24 * 2);
+}
+
+TEST(Rules, AdamWIsLibtorchs) {
+  const auto wanted = theirs<torch::optim::AdamW>(
+      torch::optim::AdamWOptions(kLr).betas({0.9, 0.95}).eps(1e-8).weight_decay(kDecay));
+  const OptimizerOptions options{.optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95};
+  expect_close(ours(options, Where::host), wanted);
+  expect_close(ours(options, Where::device), wanted);
+}
+
+TEST(Rules, SgdIsLibtorchs) {
+  const auto wanted =
+      theirs<torch::optim::SGD>(torch::optim::SGDOptions(kLr).momentum(0.9).weight_decay(kDecay));
+  const OptimizerOptions options{.optimizer = "sgd", .sgd_momentum = 0.9};
+  expect_close(ours(options, Where::host), wanted);
+  expect_close(ours(options, Where::device), wanted);
+}
+
+// Each type of gradients and parameters: fp32 weights move as before, the parameter is their rounding.
+TEST(Rules, SixteenBitParametersAreTheRoundedMainWeights) {
+  for (const char* name : {"adam", "sgd"}) {
+    for (const auto type : {at::kBFloat16, at::kHalf}) {
+      for (const auto grad_type : {at::kFloat, type}) {
+        for (const Where where : {Where::host, Where::device}) {
+          const auto rule = make_rule({.optimizer = name});
+          Segment segment = segment_of(sample({kSize}, 1, at::kFloat), rule->moments().size());
+          Segment plain = segment_of(sample({kSize}, 1, at::kFloat), rule->moments().size());
+          segment.values = at::zeros({kSize}, type);
+          segment.grads = grad_of_step(1).to(grad_type);
+          plain.grads = segment.grads.to(at::kFloat);
+          step(*rule, segment, where, {.lr = kLr, .t = 1});
+          step(*rule, plain, where, {.lr = kLr, .t = 1});
+          EXPECT_TRUE(segment.weights.equal(plain.weights)) << name << type << grad_type;
+          EXPECT_TRUE(segment.values.equal(segment.weights.to(type))) << name << type << grad_type;
+        }
+      }
+    }
+  }
+}
+
+TEST(Rules, GroupsMultiplyLearningRateAndDecay) {
+  const auto rule = make_rule({.optimizer = "adam"});
+  for (const Where where : {Where::host, Where::device}) {
+    Segment twice = segment_of(sample({kSize}, 1, at::kFloat), 2), plain = segment_of(sample({kSize}, 1, at::kFloat), 2);
+    twice.multipliers = {.lr = 2, .weight_decay = 0};
+    twice.grads = plain.grads = grad_of_step(1);
+    Segment* const both[] = {&twice};
+    where == Where::host ? rule->step_on_host(both, {.lr = kLr, .weight_decay = kDecay})
+                         : rule->step_on_device(both, {.lr = kLr, .weight_decay = kDecay});
+    step(*rule, plain, where, {.lr = 2 * kLr, .weight_decay = 0});
+    EXPECT_TRUE(twice.weights.equal(plain.weights));
+  }
+}
+
+TEST(Rules, RefusesWhatCannotBeMeant) {
+  EXPECT_THROW(make_rule({.optimizer = "lion"}), ConfigError);
+  EXPECT_THROW(make_rule({.adam_beta1 = 1}), ConfigError);
+  EXPECT_THROW(make_rule({.adam_epsilon = -1}), ConfigError);
+  EXPECT_THROW(make_rule({.optimizer = "sgd", .sgd_momentum = -0.1}), ConfigError);
+}
+
+}  // namespace
+}  // namespace concord

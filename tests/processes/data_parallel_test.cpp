@@ -1,0 +1,498 @@
+// Data parallelism and the optimizer in real processes: which gradients are reduced, when, and into what.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "core/config_error.h"
+#include "core/data_parallel/finalize_grads.h"
+#include "core/optim/optimizer.h"
+#include "tests/processes/group_job.h"
+#include "tests/processes/small_network.h"
+
+namespace concord::tests {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Rank r has the samples of seed 10 + r.
+uint64_t seed_of(const ParallelContext& job) { return 10 + static_cast<uint64_t>(job.rank()); }
+
+at::Tensor grad_of(const DistributedDataParallel& ddp, const std::string& name) {
+  for (const GradBuffer* buffer : ddp.buffers()) {
+    for (const BucketPlan::Bucket& bucket : buffer->plan().buckets) {
+      for (const BucketPlan::Slot& slot : bucket.slots) {
+        if (buffer->parameters()[slot.parameter]->spec.name == name) return buffer->grad_of(slot);
+      }
+    }
+  }
+  ADD_FAILURE() << "no parameter " << name;
+  return {};
+}
+
+// The mean over all ranks of the gradients of |micro_batches| losses each, from autograd alone, in fp32.
+at::Tensor wanted_grad(size_t parameter, int64_t world, int micro_batches) {
+  SmallNetwork network;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    for (int i = 0; i < micro_batches; ++i) network.loss(10 + static_cast<uint64_t>(rank + 100 * i)).backward();
+  }
+  return network.parameters()[parameter]->value.grad().div(world);
+}
+
+void expect_close(const at::Tensor& got, const at::Tensor& wanted, double tolerance, const std::string& what) {
+  const double size = wanted.abs().max().item<double>();
+  EXPECT_LE(got.to(at::kFloat).sub(wanted).abs().max().item<double>(), tolerance * size) << what;
+}
+
+// Sums of at most a few hundred products: their error is far below 1e-4 of the largest; a forgotten or doubled term is not.
+TEST(DataParallel, GradientsAreTheMeanOverRanksHoweverTheyArrive) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    const std::vector<std::string> names{"w1", "b1", "norm", "w2"};
+    for (int how = 0; how < 32; ++how) {
+      const bool later = how & 16;
+      SmallNetwork network;
+      DistributedDataParallel ddp({network.parameters()}, job,
+                                  {.use_distributed_optimizer = (how & 1) != 0,
+                                   .overlap_grad_reduce = (how & 2) != 0,
+                                   .ddp_average_in_collective = (how & 4) != 0,
+                                   .ddp_bucket_size = how & 8 ? 100 : 0});
+      DeferredGrads deferred;
+      if (later) network.later(&deferred);
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        ddp.begin_step(2);
+        for (uint64_t i = 0; i < 2; ++i) network.loss(seed_of(job) + 100 * i).backward();
+        deferred.run_all();
+        ddp.finish_grad_sync();
+      }
+      for (size_t p = 0; p < names.size(); ++p) {
+        const at::Tensor wanted = wanted_grad(p, 2, 2).flatten();
+        const at::Tensor got = grad_of(ddp, names[p]).flatten();
+        for (const GradBuffer* buffer : ddp.buffers()) {
+          for (const BufferRange& owned : buffer->owned()) {
+            const int64_t begin = got.storage_offset();
+            const BufferRange part = intersection(owned, {begin, begin + got.numel()});
+            if (part.size() == 0) continue;
+            expect_close(got.narrow(0, part.begin - begin, part.size()),
+                         wanted.narrow(0, part.begin - begin, part.size()), 1e-4 * 10, names[p] + " " + std::to_string(how));
+          }
+        }
+        EXPECT_FALSE(network.parameters()[p]->value.grad().defined()) << "freed";
+      }
+    }
+  });
+}
+
+TEST(DataParallel, AccumulationWithNoSyncIsThatWithACount) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    SmallNetwork a, b;
+    DistributedDataParallel counted({a.parameters()}, job), guarded({b.parameters()}, job);
+    counted.begin_step(3);
+    for (uint64_t i = 0; i < 3; ++i) a.loss(seed_of(job) + i).backward();
+    counted.finish_grad_sync();
+    guarded.begin_step(1);
+    {
+      const auto guard = guarded.no_sync();
+      for (uint64_t i = 0; i < 2; ++i) b.loss(seed_of(job) + i).backward();
+    }
+    b.loss(seed_of(job) + 2).backward();
+    guarded.finish_grad_sync();
+    EXPECT_TRUE(counted.buffers()[0]->grads().equal(guarded.buffers()[0]->grads()));
+  });
+}
+
+// Calls that the dp_cp group has made.
+int64_t calls_made(ParallelContext& job) {
+  int64_t made = 0;
+  for (const GroupPosition& position : job.flight_recorder().positions()) made += position.made;
+  return made;
+}
+
+int64_t calls_after_backward(ParallelContext& job, const DataParallelOptions& options) {
+  SmallNetwork network;
+  DistributedDataParallel ddp({network.parameters()}, job, options);
+  ddp.begin_step(2);
+  const int64_t before = calls_made(job);
+  network.loss(1).backward();
+  EXPECT_EQ(calls_made(job), before) << "after the first of two micro-batches";
+  network.loss(2).backward();
+  const int64_t after = calls_made(job);
+  ddp.finish_grad_sync();
+  EXPECT_GT(calls_made(job), before);
+  return after - before;
+}
+
+TEST(DataParallel, BucketsAreReducedWithinBackwardWhereTheyOverlap) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    EXPECT_EQ(calls_after_backward(job, {.overlap_grad_reduce = false}), 0);
+    EXPECT_EQ(calls_after_backward(job, {.overlap_grad_reduce = true}), 1);
+    EXPECT_EQ(calls_after_backward(job, {.overlap_grad_reduce = true, .ddp_bucket_size = 64}), 3);
+  });
+}
+
+TEST(DataParallel, DelayedReductionOverlapsOnTheFirstStageOnly) {
+  expect_job(4, {.pipeline_model_parallel_size = 2}, [](ParallelContext& job) {
+    const DataParallelOptions options{.delay_grad_reduce = true};
+    EXPECT_EQ(calls_after_backward(job, options), job.coordinates().pp == 0 ? 1 : 0);
+  });
+}
+
+TEST(DataParallel, ChunksAfterTheFirstHaveOneBucket) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    SmallNetwork a, b;
+    const DistributedDataParallel ddp({a.parameters(), b.parameters()}, job, {.ddp_bucket_size = 64});
+    EXPECT_EQ(ddp.plan(0).order.size(), 3u);
+    EXPECT_EQ(ddp.plan(1).order.size(), 1u);
+  });
+}
+
+TEST(DataParallel, AGradientAfterItsReductionIsRefused) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    SmallNetwork network;
+    DistributedDataParallel ddp({network.parameters()}, job);
+    ddp.begin_step(1);
+    network.loss(1).backward();
+    std::string words = "no error";
+    try {
+      network.loss(2).backward();
+    } catch (const std::exception& error) {
+      words = error.what();
+    }
+    EXPECT_THAT(words, HasSubstr("came after its bucket was reduced"));
+    ddp.finish_grad_sync();
+  });
+}
+
+// The experts of two ranks: their gradients are summed over edp and divided by dp, whatever the collective does.
+TEST(DataParallel, ExpertParametersAreReducedOverTheirOwnGroup) {
+  expect_job(4, {.expert_model_parallel_size = 2}, [](ParallelContext& job) {
+    for (const bool average : {false, true}) {
+      SmallNetwork network;
+      network.parameters()[3]->expert = true;
+      DistributedDataParallel ddp({network.parameters()}, job, {.ddp_average_in_collective = average});
+      ASSERT_EQ(ddp.buffers().size(), 2u);
+      ddp.begin_step(1);
+      ddp.finish_grad_sync();  // nothing yet; now with known numbers
+      ddp.begin_step(1);
+      for (const GradBuffer* buffer : ddp.buffers()) buffer->grads().fill_(static_cast<double>(1 << job.rank()));
+      ddp.finish_grad_sync();
+      EXPECT_EQ(grad_of(ddp, "w1").flatten()[0].item<float>(), (1 + 2 + 4 + 8) / 4.0f);
+      const float summed = job.rank() % 2 == 0 ? 1 + 4 : 2 + 8;
+      EXPECT_EQ(grad_of(ddp, "w2").flatten()[0].item<float>(), summed / 4) << average;
+    }
+  });
+}
+
+TEST(DataParallel, SixteenBitGradientsAreMovedFromAutograd) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    SmallNetwork network(at::kBFloat16);
+    DistributedDataParallel ddp({network.parameters()}, job, {.accumulate_allreduce_grads_in_fp32 = false});
+    ddp.begin_step(1);
+    network.loss(seed_of(job)).backward();
+    ddp.finish_grad_sync();
+    EXPECT_EQ(ddp.buffers()[0]->grads().scalar_type(), at::kBFloat16);
+    for (size_t p = 0; p < 4; ++p) {
+      const std::string name = network.parameters()[p]->spec.name;
+      expect_close(grad_of(ddp, name), wanted_grad(p, 2, 1), 0.05, name);
+    }
+  });
+}
+
+TEST(DataParallel, ABadGradientIsNamedWithItsParameterAndRank) {
+  const int port = free_port();
+  const TemporaryFolder folder;
+  const auto outcomes = run_ranks(2, [&](int rank) {
+    enter_job(rank, 2, port);
+    ParallelContext& job = initialize({.ddp_timeout = 60, .flight_folder = folder.path()});
+    SmallNetwork network;
+    DistributedDataParallel ddp({network.parameters()}, job,
+                                {.overlap_grad_reduce = false, .check_for_nan_in_grad = true});
+    for (int step = 0; step < 2; ++step) {
+      ddp.begin_step(1);
+      network.loss(1).backward();
+      if (rank == 1 && step == 1) grad_of(ddp, "norm")[3] = std::numeric_limits<float>::quiet_NaN();
+      ddp.finish_grad_sync();
+    }
+  });
+  EXPECT_THAT(outcomes[1].output, HasSubstr("rank 1: the gradient of norm has NaN in it before it is reduced"));
+  EXPECT_NE(outcomes[0].code, 0);
+  EXPECT_NE(outcomes[1].code, 0);
+}
+
+// ------------------------------------------------------------------------------------------------------ optimizer
+
+// Trains |steps| and returns this rank's parameters.
+at::Tensor trained(ParallelContext& job, const DataParallelOptions& ddp_options, const OptimizerOptions& options,
+                   at::ScalarType type = at::kFloat, int steps = 5) {
+  SmallNetwork network(type);
+  DistributedDataParallel ddp({network.parameters()}, job, ddp_options);
+  Optimizer optimizer(ddp, options);
+  for (int i = 0; i < steps; ++i) {
+    for (const Parameter* parameter : network.parameters()) ddp.before_use(*parameter);
+    ddp.begin_step(1);
+    network.loss(seed_of(job) + 7 * static_cast<uint64_t>(i)).backward();
+    finalize_grads(ddp);
+    EXPECT_TRUE(optimizer.step({.lr = 1e-2, .weight_decay = 0.1}).updated);
+  }
+  ddp.finish_param_gather();
+  std::vector<at::Tensor> all;
+  for (const Parameter* parameter : network.parameters()) all.push_back(parameter->value.detach().flatten().clone());
+  return at::cat(all);
+}
+
+TEST(Optimizers, ShardsOverlapAndOffloadDoNotChangeABit) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    for (const char* name : {"adam", "sgd"}) {
+      for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+        const at::Tensor plain = trained(job, {.overlap_grad_reduce = false}, {.optimizer = name}, type);
+        for (int how = 0; how < 8; ++how) {
+          const bool shards = how & 1, overlap = how & 2, offload = how & 4;
+          const at::Tensor other = trained(job,
+                                           {.use_distributed_optimizer = shards,
+                                            .overlap_grad_reduce = overlap,
+                                            .overlap_param_gather = shards && overlap,
+                                            .ddp_bucket_size = 100},
+                                           {.optimizer = name, .optimizer_cpu_offload = offload,
+                                            .optimizer_offload_fraction = 0.37},
+                                           type);
+          EXPECT_TRUE(plain.equal(other)) << name << type << how;
+        }
+      }
+    }
+  });
+}
+
+// 3 elements cut over tp (6 in all), a norm of 2 that both tp ranks hold, an embedding of 5 on both stages, one of 4
+// cut over tp on each stage; all gradients 2, so the norm is 2 sqrt(count).
+TEST(Optimizers, TheNormCountsEveryElementOnce) {
+  for (const int dp : {1, 2}) {
+    expect_job(4 * dp, {.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2}, [&](ParallelContext& job) {
+      for (const bool shards : {false, true}) {
+        std::vector<Parameter> parameters;
+        parameters.push_back(parameter_of("cut", at::zeros({3})));
+        parameters.push_back(parameter_of("norm", at::zeros({2})));
+        parameters.back().spec.replicated_over = {GroupKind::tp};
+        parameters.push_back(parameter_of("embedding", at::zeros({5})));
+        parameters.back().shared_embedding = true;
+        std::vector<Parameter*> list;
+        for (Parameter& parameter : parameters) list.push_back(&parameter);
+        DistributedDataParallel ddp({list}, job, {.use_distributed_optimizer = shards});
+        Optimizer optimizer(ddp, {.log_num_zeros_in_grad = true});
+        ddp.begin_step(1);
+        for (const GradBuffer* buffer : ddp.buffers()) buffer->grads().fill_(2);
+        const StepResult result = optimizer.step({.lr = 0});
+        const double counted = 2 * 2 * 3 + 2 * 2 + 2 * 5;  // tp x pp x cut, pp x norm, tp x embedding
+        EXPECT_NEAR(result.grad_norm, 2 * std::sqrt(counted), 1e-5) << shards;
+        EXPECT_EQ(result.zeros, 0);
+        ddp.begin_step(1);
+        EXPECT_EQ(optimizer.step({.lr = 0}).zeros, static_cast<int64_t>(counted)) << shards;
+      }
+    });
+  }
+}
+
+TEST(Optimizers, AnOverflowOnOneRankSkipsTheStepOnAll) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    for (const bool shards : {false, true}) {
+      SmallNetwork network;
+      DistributedDataParallel ddp({network.parameters()}, job, {.use_distributed_optimizer = shards});
+      Optimizer optimizer(ddp, {});
+      const at::Tensor before = ddp.buffers()[0]->values().clone();
+      ddp.begin_step(1);
+      network.loss(1).backward();
+      ddp.finish_grad_sync();
+      // After the reduction, at the buffer's end: rank 0 does not own it or, without shards, does not look at it.
+      if (job.rank() == 1) grad_of(ddp, "w1").flatten()[-1].fill_(INFINITY);
+      const StepResult result = optimizer.step({.lr = 1});
+      EXPECT_FALSE(result.updated) << shards;
+      EXPECT_FALSE(std::isfinite(result.grad_norm));
+      EXPECT_EQ(optimizer.steps(), 0);
+      EXPECT_TRUE(ddp.buffers()[0]->values().equal(before));
+      ddp.begin_step(1);
+      network.loss(1).backward();
+      finalize_grads(ddp);
+      EXPECT_TRUE(optimizer.step({.lr = 1}).updated);
+      EXPECT_EQ(optimizer.steps(), 1);
+    }
+  });
+}
+
+TEST(Optimizers, TheLossScaleIsDividedOut) {
+  expect_job(1, {}, [](ParallelContext& job) {
+    const auto run = [&](double scale) {
+      SmallNetwork network;
+      DistributedDataParallel ddp({network.parameters()}, job);
+      Optimizer optimizer(ddp, {});
+      ddp.begin_step(1);
+      network.loss(1).mul(scale).backward();
+      finalize_grads(ddp);
+      const StepResult result = optimizer.step({.lr = 0.1, .loss_scale = scale});
+      return std::pair(result.grad_norm, ddp.buffers()[0]->values().clone());
+    };
+    const auto [norm, values] = run(1);
+    const auto [scaled_norm, scaled_values] = run(65536);  // a power of two: the same bits
+    EXPECT_FLOAT_EQ(static_cast<float>(norm), static_cast<float>(scaled_norm));
+    EXPECT_LE(values.sub(scaled_values).abs().max().item<double>(), 1e-6);
+  });
+}
+
+// The formula that `concord plan --buckets` prints, against the tensors that are there.
+TEST(Optimizers, MemoryIsWithinFivePercentOfTheFormula) {
+  expect_job(4, {}, [](ParallelContext& job) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      for (const bool shards : {false, true}) {
+        std::vector<Parameter> parameters;
+        for (int i = 0; i < 6; ++i) parameters.push_back(parameter_of("w", at::zeros({300, 101 + i}, type)));
+        std::vector<Parameter*> list;
+        for (Parameter& parameter : parameters) list.push_back(&parameter);
+        DistributedDataParallel ddp({list}, job, {.use_distributed_optimizer = shards, .ddp_bucket_size = 50000});
+        const Optimizer optimizer(ddp, {});
+        int64_t bytes = optimizer.state_bytes();
+        for (const GradBuffer* buffer : ddp.buffers()) bytes += buffer->values().nbytes() + buffer->grads().nbytes();
+        const auto formula = static_cast<double>(memory_of(ddp.plan(0)).total());
+        EXPECT_NEAR(static_cast<double>(bytes), formula, 0.05 * formula) << type << shards;
+      }
+    }
+  });
+}
+
+// ----------------------------------------------------------------------------------------------------------- state
+
+using Addressed = std::map<std::pair<std::string, std::pair<std::string, int64_t>>, float>;
+
+void add(Addressed& all, const OptimizerState& state) {
+  for (const OptimizerState::Entry& entry : state.entries) {
+    const float* values = entry.values.const_data_ptr<float>();
+    for (const ShardRun& run : entry.runs) {
+      for (int64_t i = 0; i < run.count; ++i) {
+        const int64_t index = run.offset + i / run.run_length * run.run_stride + i % run.run_length;
+        all[{entry.key, {run.tensor, index}}] = values[run.local + i];
+      }
+    }
+  }
+}
+
+void write(const std::string& path, const OptimizerState& state) {
+  std::ofstream file(path, std::ios::binary);
+  file.precision(9);
+  file << state.steps << " " << state.entries.size() << "\n";
+  for (const OptimizerState::Entry& entry : state.entries) {
+    file << entry.key << " " << entry.runs.size() << " " << entry.values.numel() << "\n";
+    for (const ShardRun& r : entry.runs) {
+      file << r.tensor << " " << r.local << " " << r.count << " " << r.offset << " " << r.run_length << " "
+           << r.run_stride << "\n";
+    }
+    for (int64_t i = 0; i < entry.values.numel(); ++i) file << entry.values.const_data_ptr<float>()[i] << " ";
+  }
+}
+
+OptimizerState read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  OptimizerState state;
+  size_t entries = 0, runs = 0;
+  int64_t values = 0;
+  file >> state.steps >> entries;
+  for (size_t e = 0; e < entries; ++e) {
+    OptimizerState::Entry& entry = state.entries.emplace_back();
+    file >> entry.key >> runs >> values;
+    entry.runs.resize(runs);
+    for (ShardRun& r : entry.runs) file >> r.tensor >> r.local >> r.count >> r.offset >> r.run_length >> r.run_stride;
+    entry.values = at::zeros({values});
+    for (int64_t i = 0; i < values; ++i) file >> entry.values.data_ptr<float>()[i];
+  }
+  return state;
+}
+
+std::vector<OptimizerState> states_in(const std::string& folder, int world) {
+  std::vector<OptimizerState> states;
+  for (int rank = 0; rank < world; ++rank) states.push_back(read(folder + "/" + std::to_string(rank)));
+  return states;
+}
+
+// Saved by two ranks with shards, loaded by three with other shards and by one without, then saved again.
+TEST(Optimizers, StateMovesToAnyLayoutUnderItsGlobalNames) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const TemporaryFolder folder;
+    expect_job(2, {}, [&](ParallelContext& job) {
+      SmallNetwork network(type);
+      DistributedDataParallel ddp({network.parameters()}, job,
+                                  {.use_distributed_optimizer = true, .ddp_bucket_size = 100});
+      Optimizer optimizer(ddp, {.optimizer_cpu_offload = true, .optimizer_offload_fraction = 0.5});
+      for (uint64_t i = 0; i < 3; ++i) {
+        ddp.begin_step(1);
+        network.loss(seed_of(job) + i).backward();
+        finalize_grads(ddp);
+        optimizer.step({.lr = 1e-2});
+      }
+      write(folder.path() + "/" + std::to_string(job.rank()), optimizer.state());
+    });
+    Addressed saved;
+    for (const OptimizerState& state : states_in(folder.path(), 2)) add(saved, state);
+    const size_t parameters = 24 * 24 + 24 + 24 + 3 * 24;
+    ASSERT_EQ(saved.size(), parameters * (type == at::kFloat ? 2 : 3));
+    for (const int world : {1, 3}) {
+      const TemporaryFolder again;
+      expect_job(world, {}, [&](ParallelContext& job) {
+        SmallNetwork network(type);
+        DistributedDataParallel ddp({network.parameters()}, job, {.use_distributed_optimizer = world > 1});
+        Optimizer optimizer(ddp, {});
+        optimizer.load_state(states_in(folder.path(), 2));
+        EXPECT_EQ(optimizer.steps(), 3);
+        write(again.path() + "/" + std::to_string(job.rank()), optimizer.state());
+        if (type == at::kFloat) return;
+        const at::Tensor w2 = network.parameters()[3]->value.detach().flatten();  // follows the main weights
+        for (int64_t i = 0; i < w2.numel(); ++i) {
+          const at::Tensor main = at::full({1}, saved.at({"main", {"w2", i}}), at::kFloat).to(type);
+          EXPECT_TRUE(w2.narrow(0, i, 1).equal(main));
+        }
+      });
+      Addressed loaded;
+      for (const OptimizerState& state : states_in(again.path(), world)) add(loaded, state);
+      EXPECT_TRUE(loaded == saved) << world;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------- faults
+
+// Rank 1 ends in |where|; what rank 0 says of it.
+std::string words_about_a_dead_rank(const std::string& where) {
+  const int port = free_port();
+  const TemporaryFolder folder;
+  const auto outcomes = run_ranks(2, [&](int rank) {
+    enter_job(rank, 2, port);
+    ParallelContext& job = initialize({.ddp_timeout = 60, .flight_folder = folder.path()});
+    SmallNetwork network;
+    DistributedDataParallel ddp({network.parameters()}, job, {.use_distributed_optimizer = true});
+    Optimizer optimizer(ddp, {});
+    for (int i = 0; i < 2; ++i) {
+      ddp.begin_step(1);
+      network.loss(1).backward();
+      if (i == 1 && rank == 1 && where == "reduction") raise(SIGKILL);
+      finalize_grads(ddp);
+      if (i == 1 && where == "gather") {
+        if (rank == 1) raise(SIGKILL);
+        ddp.gather_parameters();
+      }
+      optimizer.step({.lr = 1e-3});
+    }
+  });
+  EXPECT_EQ(outcomes[1].signal, SIGKILL);
+  EXPECT_FALSE(outcomes[0].ok());
+  EXPECT_FALSE(outcomes[0].deadline);
+  return outcomes[0].output;
+}
+
+TEST(Faults, ARankThatDiesInTheReductionIsNamed) {
+  EXPECT_THAT(words_about_a_dead_rank("reduction"), HasSubstr("rank 1 is behind"));
+}
+
+TEST(Faults, ARankThatDiesInTheGatherOfParametersIsNamed) {
+  EXPECT_THAT(words_about_a_dead_rank("gather"), AllOf(HasSubstr("all_gather"), HasSubstr("rank 1 is behind")));
+}
+
+}  // namespace
+}  // namespace concord::tests
