@@ -16,10 +16,11 @@
 #include <vector>
 
 #include "trainer/report/flops.h"
+#include "trainer/report/history.h"
+#include "trainer/report/progress.h"
 
 namespace concord {
 
-using NamedValues = std::vector<std::pair<std::string, double>>;
 using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
 // One logged step. What covers several steps (logging_steps > 1) covers those since the last report.
@@ -47,11 +48,9 @@ struct EvalReport {
   NamedValues extra = {};
 };
 
-enum class ProgressMode { automatic, line, plain, none };  // automatic: a line that is redrawn on a terminal, else plain
-
 // What does not change during a run.
 struct RunDescription {
-  std::string output_dir;
+  std::string output_dir = {};
   std::string title = "Training";
   int64_t max_steps = 0;
   double num_train_epochs = 0;
@@ -68,17 +67,17 @@ struct RunDescription {
   double peak_flops = 0;  // of one device, in the type trained in
   // Where a resumed run starts. Lines of later steps, left by the run that ended, are dropped from the files.
   int64_t first_step = 0;
-  int64_t first_tokens = 0;
+  int64_t first_tokens = 0;  // 0: as the files say
   ProgressMode progress = ProgressMode::automatic;
   bool tensorboard = true;
   bool html = true;
-  int terminal = 1;                        // file descriptor of the progress and the summary
-  std::function<double()> clock = {};      // seconds since 1970; empty: the system's
+  int terminal = 1;                    // file descriptor of the progress and the summary
+  std::function<double()> clock = {};  // seconds since 1970; empty: the system's
 };
 
 struct FinishReport {
-  std::string reason = "finished";  // "finished", "stopped by SIGTERM after step 12"
-  NamedTexts files = {};            // more places to name in the summary: {"model", "out/model"}
+  std::string reason = "finished";     // "finished", "stopped by SIGTERM after step 12"
+  NamedTexts files = {};               // more places to name in the summary: {"model", "out/model"}
   std::vector<std::string> next = {};  // what to try next, a line each
 };
 

@@ -1,0 +1,36 @@
+// Writing files so that what is read later is whole: a line appended whole or not at all, a document replaced at once.
+// Errors are std::runtime_error with the path and the system's words.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace concord {
+
+// A file that lines are added to. Threads: one at a time.
+class AppendFile {
+ public:
+  // Opens |path|, making it if it is not there; |truncate| empties it.
+  AppendFile(std::string path, bool truncate);
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  // All of |bytes| are in the file after it; where that fails (disk full) none are, and it throws.
+  void append(std::string_view bytes);
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int file_ = -1;
+};
+
+// Writes beside |path| and renames: a reader sees the old text or the new one. The text is on the disk before the name.
+void replace_file(const std::string& path, std::string_view text);
+
+// The whole text of |path|; empty where there is no such file.
+std::string read_if_there(const std::string& path);
+
+void make_folder(const std::string& path);  // and those above it
+
+}  // namespace concord

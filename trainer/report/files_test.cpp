@@ -1,0 +1,97 @@
+#include "trainer/report/files.h"
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "trainer/report/testing/temporary_folder.h"
+
+namespace concord {
+namespace {
+
+using testing::HasSubstr;
+
+template <typename Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Files, AFullDiskIsAnErrorThatNamesTheFile) {
+  AppendFile full("/dev/full", /*truncate=*/false);
+  EXPECT_THAT(error_of([&] { full.append("line\n"); }),
+              testing::AllOf(HasSubstr("/dev/full: cannot be written: No space left"), HasSubstr("free some space")));
+}
+
+// A limit on the size of files cuts a write in two as a full disk does.
+class LimitedFileSize {
+ public:
+  explicit LimitedFileSize(rlim_t bytes) : action_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~LimitedFileSize() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, action_);
+  }
+  LimitedFileSize(const LimitedFileSize&) = delete;
+  LimitedFileSize& operator=(const LimitedFileSize&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*action_)(int);
+};
+
+TEST(Files, ALineThatDoesNotFitLeavesNoPartOfIt) {
+  const TemporaryFolder folder;
+  AppendFile file(folder / "lines", /*truncate=*/false);
+  file.append("first line\n");
+  {
+    const LimitedFileSize limit(16);
+    EXPECT_THAT(error_of([&] { file.append("second line\n"); }), HasSubstr("lines: cannot be written"));
+  }
+  EXPECT_EQ(read_if_there(folder / "lines"), "first line\n");
+  file.append("third line\n");
+  EXPECT_EQ(read_if_there(folder / "lines"), "first line\nthird line\n");
+}
+
+TEST(Files, ADocumentThatDoesNotFitLeavesTheOldOne) {
+  const TemporaryFolder folder;
+  replace_file(folder / "state", "old");
+  {
+    const LimitedFileSize limit(4);
+    EXPECT_THAT(error_of([&] { replace_file(folder / "state", "a longer text"); }),
+                HasSubstr("state: cannot be written"));
+  }
+  EXPECT_EQ(read_if_there(folder / "state"), "old");
+  const auto entries = std::filesystem::directory_iterator(folder.path());
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "something was left beside it";
+}
+
+TEST(Files, AFolderThatIsNotThereOrAFileIsAnErrorWithItsName) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(error_of([&] { AppendFile file(folder / "none/lines", false); }),
+              HasSubstr("none/lines: cannot be opened"));
+  EXPECT_THAT(error_of([&] { replace_file(folder / "none/state", ""); }), HasSubstr("cannot be opened"));
+  replace_file(folder / "file", "");
+  EXPECT_THAT(error_of([&] { make_folder(folder / "file/below"); }), HasSubstr("file/below: cannot be made"));
+}
+
+TEST(Files, TruncatingEmptiesAndAppendingDoesNot) {
+  const TemporaryFolder folder;
+  AppendFile(folder / "lines", false).append("a\n");
+  AppendFile(folder / "lines", false).append("b\n");
+  EXPECT_EQ(read_if_there(folder / "lines"), "a\nb\n");
+  AppendFile(folder / "lines", true).append("c\n");
+  EXPECT_EQ(read_if_there(folder / "lines"), "c\n");
+}
+
+}  // namespace
+}  // namespace concord

@@ -1,0 +1,39 @@
+#include "trainer/report/flops.h"
+
+namespace concord {
+namespace {
+
+// Multiply and add are two; the gradients of the input and of the weights cost as much as forward each.
+constexpr double kTrainingPerProduct = 2 * 3;
+
+double real(int64_t value) { return static_cast<double>(value); }
+
+}  // namespace
+
+double training_flops(const TransformerShape& shape, double tokens, double squared_lengths) {
+  const double hidden = real(shape.hidden_size);
+  const double query = real(shape.num_attention_heads * shape.head_dim);
+  const double key_value = real(shape.num_key_value_heads * shape.head_dim);
+  const double products = shape.gated ? 3 : 2;
+  const double dense_layers = real(shape.num_layers - shape.num_moe_layers);
+  const double attention = hidden * (query + 2 * key_value) + query * hidden;
+  const double dense = products * hidden * real(shape.intermediate_size);
+  const double experts =
+      products * hidden *
+      real(shape.moe_intermediate_size * shape.experts_per_token + shape.shared_expert_intermediate_size);
+  const double weights_of_a_token = real(shape.num_layers) * attention + dense_layers * dense +
+                                    real(shape.num_moe_layers) * experts + hidden * real(shape.vocab_size);
+  // Scores and their use: two products of |query| columns for each pair of positions, half of which are masked.
+  const double pairs = squared_lengths / 2;
+  return kTrainingPerProduct * (tokens * weights_of_a_token + 2 * pairs * query * real(shape.num_layers));
+}
+
+double training_flops(const TransformerShape& shape, double tokens) {
+  return training_flops(shape, tokens, tokens * real(shape.seq_length));
+}
+
+double model_flops_utilisation(double flops, double seconds, double peak_flops, int64_t devices) {
+  return flops / (seconds * peak_flops * real(devices));
+}
+
+}  // namespace concord

@@ -1,0 +1,66 @@
+#include "trainer/report/flops.h"
+
+#include <gtest/gtest.h>
+
+namespace concord {
+namespace {
+
+TransformerShape qwen2_5_0_5b() {
+  return {.num_layers = 24,
+          .hidden_size = 896,
+          .intermediate_size = 4864,
+          .num_attention_heads = 14,
+          .num_key_value_heads = 2,
+          .head_dim = 64,
+          .vocab_size = 151936,
+          .seq_length = 4096};
+}
+
+// The form in which Megatron first published it, with hidden^2 taken out and attention halved by its mask.
+double closed_form(const TransformerShape& shape, double batch) {
+  const double s = static_cast<double>(shape.seq_length);
+  const double h = static_cast<double>(shape.hidden_size);
+  const double layers = static_cast<double>(shape.num_layers);
+  const double heads = static_cast<double>(shape.num_attention_heads);
+  const double query_ratio = heads * static_cast<double>(shape.head_dim) / h;
+  const double attention = (1 + static_cast<double>(shape.num_key_value_heads) / heads + s / h / 2) * query_ratio;
+  const double mlp = 1.5 * static_cast<double>(shape.intermediate_size) / h;
+  return 12 * batch * s * layers * h * h * (attention + mlp + static_cast<double>(shape.vocab_size) / (2 * layers * h));
+}
+
+TEST(Flops, AreMegatronsClosedForm) {
+  const TransformerShape shape = qwen2_5_0_5b();
+  EXPECT_NEAR(training_flops(shape, 4 * 4096.0) / closed_form(shape, 4), 1, 1e-12);
+  TransformerShape wide = shape;
+  wide.head_dim = 128;  // heads wider than the hidden size has room for, as in Qwen3
+  EXPECT_NEAR(training_flops(wide, 4096.0) / closed_form(wide, 1), 1, 1e-12);
+}
+
+// 6 N D with N the weights that multiply: 24 * (2 * 896 * 896 + 2 * 896 * 128 + 3 * 896 * 4864) + 896 * 151936.
+TEST(Flops, OfVeryShortSequencesAreSixForEachWeightAndToken) {
+  EXPECT_DOUBLE_EQ(training_flops(qwen2_5_0_5b(), 1000, 0), 6.0 * 1000 * 493'961'216);
+}
+
+TEST(Flops, OfPackedSequencesCountOnlyPairsWithinOne) {
+  const TransformerShape shape = qwen2_5_0_5b();
+  const double whole = training_flops(shape, 4096);
+  const double halves = training_flops(shape, 4096, 2 * 2048.0 * 2048.0);
+  EXPECT_DOUBLE_EQ(whole - halves, 6 * 896.0 * 24 * (4096.0 * 4096 - 2 * 2048.0 * 2048));
+}
+
+TEST(Flops, OfExpertsCountThoseATokenMeets) {
+  TransformerShape dense = qwen2_5_0_5b();
+  TransformerShape sparse = dense;
+  sparse.num_moe_layers = 24;
+  sparse.moe_intermediate_size = 4864 / 8;
+  sparse.experts_per_token = 6;
+  sparse.shared_expert_intermediate_size = 4864 / 4;  // together as wide as the dense one
+  EXPECT_DOUBLE_EQ(training_flops(sparse, 4096), training_flops(dense, 4096));
+  sparse.experts_per_token = 5;
+  EXPECT_DOUBLE_EQ(training_flops(dense, 4096) - training_flops(sparse, 4096), 6 * 4096.0 * 24 * 3 * 896 * 608);
+}
+
+TEST(Flops, UtilisationIsOverAllDevices) { EXPECT_DOUBLE_EQ(model_flops_utilisation(8e12, 2, 4e12, 2), 0.5); }
+
+}  // namespace
+}  // namespace concord

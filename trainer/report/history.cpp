@@ -1,0 +1,185 @@
+#include "trainer/report/history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "trainer/report/files.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// Builds a line; remembers the numbers that JSON cannot say.
+class Line {
+ public:
+  void put(const std::string& name, double value) {
+    if (std::isfinite(value)) {
+      object_[name] = value;
+      return;
+    }
+    object_[name] = nullptr;
+    non_finite_[name] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  }
+  void put(const std::string& name, int64_t value) { object_[name] = value; }
+  void put_unknown(const std::string& name) { object_[name] = nullptr; }
+  void put_all(const NamedValues& values) {
+    for (const auto& [name, value] : values) put(name, value);
+  }
+  std::string text() {
+    if (!non_finite_.empty()) object_["non_finite"] = non_finite_;
+    return object_.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  }
+
+ private:
+  ordered_json object_ = ordered_json::object();
+  ordered_json non_finite_ = ordered_json::object();
+};
+
+// Takes a line apart; what is left at the end is |extra|.
+class Fields {
+ public:
+  explicit Fields(ordered_json object) : object_(std::move(object)) {
+    if (!object_.is_object()) throw std::runtime_error("not an object");
+    non_finite_ = object_.value("non_finite", ordered_json::object());
+    object_.erase("non_finite");
+  }
+
+  std::optional<double> take(const std::string& name) {
+    if (!object_.contains(name)) return std::nullopt;
+    const bool unknown = object_[name].is_null() && !non_finite_.contains(name);
+    const double value = number(name, object_[name]);
+    object_.erase(name);
+    return unknown ? std::nullopt : std::optional(value);
+  }
+  double take_or_zero(const std::string& name) { return take(name).value_or(0); }
+  int64_t take_whole(const std::string& name) {
+    if (!object_.contains(name)) return 0;
+    const int64_t value = object_[name].get<int64_t>();
+    object_.erase(name);
+    return value;
+  }
+  NamedValues rest() const {
+    NamedValues values;
+    for (const auto& [name, value] : object_.items()) values.emplace_back(name, number(name, value));
+    return values;
+  }
+
+ private:
+  double number(const std::string& name, const ordered_json& value) const {
+    if (!value.is_null()) return value.get<double>();
+    const std::string text = non_finite_.value(name, "nan");
+    if (text == "nan") return kNan;
+    return text == "inf" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
+  }
+
+  ordered_json object_;
+  ordered_json non_finite_;
+};
+
+LoggedStep step_of(Fields fields) {
+  LoggedStep step;
+  step.step = fields.take_whole("step");
+  step.epoch = fields.take_or_zero("epoch");
+  step.loss = fields.take("loss").value_or(kNan);
+  step.learning_rate = fields.take_or_zero("learning_rate");
+  step.grad_norm = fields.take("grad_norm");
+  step.tokens = fields.take_whole("tokens");
+  step.tokens_per_second = fields.take_or_zero("tokens_per_second");
+  step.seconds = fields.take_or_zero("seconds");
+  step.mfu = fields.take("mfu");
+  step.memory_bytes = fields.take_whole("memory_bytes");
+  step.time = fields.take_or_zero("time");
+  step.extra = fields.rest();
+  return step;
+}
+
+LoggedEval eval_of(Fields fields) {
+  LoggedEval eval;
+  eval.step = fields.take_whole("step");
+  eval.epoch = fields.take_or_zero("epoch");
+  eval.loss = fields.take("eval_loss").value_or(kNan);
+  eval.seconds = fields.take_or_zero("eval_runtime");
+  eval.tokens_per_second = fields.take_or_zero("eval_tokens_per_second");
+  eval.time = fields.take_or_zero("time");
+  eval.extra = fields.rest();
+  return eval;
+}
+
+template <typename Read>
+void each_line(const std::string& path, Read read) {
+  const std::string text = read_if_there(path);
+  int64_t number = 1;
+  for (size_t start = 0; start < text.size(); ++number) {
+    const size_t end = text.find('\n', start);
+    if (end == std::string::npos) return;  // torn: its end was never written
+    try {
+      read(Fields(ordered_json::parse(text.begin() + static_cast<std::ptrdiff_t>(start),
+                                      text.begin() + static_cast<std::ptrdiff_t>(end))));
+    } catch (const std::exception& error) {
+      throw std::runtime_error(fmt::format("{}:{}: no line of metrics: {}", path, number, error.what()));
+    }
+    start = end + 1;
+  }
+}
+
+template <typename Entry>
+void keep_until(int64_t last_step, const std::string& path, std::vector<Entry>* entries) {
+  std::erase_if(*entries, [&](const Entry& entry) { return entry.step > last_step; });
+  std::string text;
+  for (const Entry& entry : *entries) text += metrics_line(entry) + "\n";
+  if (text != read_if_there(path)) replace_file(path, text);
+}
+
+}  // namespace
+
+std::string metrics_line(const LoggedStep& step) {
+  Line line;
+  line.put("step", step.step);
+  line.put("epoch", step.epoch);
+  line.put("loss", step.loss);
+  line.put("learning_rate", step.learning_rate);
+  step.grad_norm ? line.put("grad_norm", *step.grad_norm) : line.put_unknown("grad_norm");
+  line.put("tokens", step.tokens);
+  line.put("tokens_per_second", step.tokens_per_second);
+  line.put("seconds", step.seconds);
+  if (step.mfu) line.put("mfu", *step.mfu);
+  if (step.memory_bytes > 0) line.put("memory_bytes", step.memory_bytes);
+  line.put("time", step.time);
+  line.put_all(step.extra);
+  return line.text();
+}
+
+std::string metrics_line(const LoggedEval& eval) {
+  Line line;
+  line.put("step", eval.step);
+  line.put("epoch", eval.epoch);
+  line.put("eval_loss", eval.loss);
+  line.put("eval_runtime", eval.seconds);
+  line.put("eval_tokens_per_second", eval.tokens_per_second);
+  line.put("time", eval.time);
+  line.put_all(eval.extra);
+  return line.text();
+}
+
+RunHistory read_history(const std::string& folder) {
+  RunHistory history;
+  each_line(folder + "/" + kMetricsFile, [&](Fields fields) { history.steps.push_back(step_of(std::move(fields))); });
+  each_line(folder + "/" + kEvalMetricsFile,
+            [&](Fields fields) { history.evals.push_back(eval_of(std::move(fields))); });
+  return history;
+}
+
+void forget_after(int64_t last_step, const std::string& folder, RunHistory* history) {
+  keep_until(last_step, folder + "/" + kMetricsFile, &history->steps);
+  keep_until(last_step, folder + "/" + kEvalMetricsFile, &history->evals);
+}
+
+}  // namespace concord

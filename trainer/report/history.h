@@ -1,0 +1,60 @@
+// What was logged of a run, and its form on disk: a JSON object a line, metrics.jsonl for steps and eval_metrics.jsonl for
+// evaluations. A number that is not known is null; so is one that is not finite, as JSON has no other word for it, with its
+// kind in "non_finite": {"loss": "nan"}.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace concord {
+
+using NamedValues = std::vector<std::pair<std::string, double>>;
+
+struct LoggedStep {
+  int64_t step = 0;
+  double epoch = 0;
+  double loss = 0;
+  double learning_rate = 0;
+  std::optional<double> grad_norm = std::nullopt;
+  int64_t tokens = 0;  // since the beginning of the training, over all ranks
+  double tokens_per_second = 0;
+  double seconds = 0;  // since the last logged step
+  std::optional<double> mfu = std::nullopt;
+  int64_t memory_bytes = 0;
+  double time = 0;  // since 1970
+  NamedValues extra = {};
+};
+
+struct LoggedEval {
+  int64_t step = 0;
+  double epoch = 0;
+  double loss = 0;
+  double seconds = 0;
+  double tokens_per_second = 0;
+  double time = 0;
+  NamedValues extra = {};
+};
+
+struct RunHistory {
+  std::vector<LoggedStep> steps;
+  std::vector<LoggedEval> evals;
+};
+
+// Without the line's end.
+std::string metrics_line(const LoggedStep& step);
+std::string metrics_line(const LoggedEval& eval);
+
+inline constexpr const char* kMetricsFile = "metrics.jsonl";
+inline constexpr const char* kEvalMetricsFile = "eval_metrics.jsonl";
+
+// From the files in |folder|; those that are not there are empty. A last line that is not whole (the power went) is left
+// out; any other that is no such object throws std::runtime_error with its number.
+RunHistory read_history(const std::string& folder);
+
+// Drops what lies after |last_step|, from the value and from the files, for a run that resumes there.
+void forget_after(int64_t last_step, const std::string& folder, RunHistory* history);
+
+}  // namespace concord

@@ -1,0 +1,117 @@
+#include "trainer/report/history.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "trainer/report/files.h"
+#include "trainer/report/testing/temporary_folder.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+LoggedStep step_at(int64_t step) {
+  return {.step = step,
+          .epoch = 0.25,
+          .loss = 2.0 / 3,
+          .learning_rate = 3e-4,
+          .grad_norm = 1.25,
+          .tokens = 512 * step,
+          .tokens_per_second = 1024,
+          .seconds = 0.5,
+          .time = 1.5,
+          .extra = {{"loss_scale", 65536}}};
+}
+
+TEST(History, AStepIsAnObjectWithTheNamesThatScriptsRead) {
+  const json line = json::parse(metrics_line(step_at(3)));
+  for (const char* name : {"step", "loss", "learning_rate", "grad_norm", "tokens", "tokens_per_second"})
+    EXPECT_TRUE(line.at(name).is_number()) << name;
+  EXPECT_TRUE(line.at("step").is_number_integer());
+  EXPECT_EQ(line.at("tokens"), 1536);
+  EXPECT_EQ(line.at("loss").get<double>(), 2.0 / 3);  // all digits
+  EXPECT_EQ(line.at("loss_scale"), 65536);
+  EXPECT_FALSE(line.contains("mfu"));
+  EXPECT_FALSE(line.contains("non_finite"));
+}
+
+TEST(History, NumbersThatAreNotFiniteAreStillJson) {
+  LoggedStep step = step_at(3);
+  step.loss = std::nan("");
+  step.grad_norm = kInfinity;
+  step.extra = {{"margin", -kInfinity}};
+  const json line = json::parse(metrics_line(step));
+  EXPECT_TRUE(line.at("loss").is_null());
+  EXPECT_EQ(line.at("non_finite"), json({{"loss", "nan"}, {"grad_norm", "inf"}, {"margin", "-inf"}}));
+}
+
+TEST(History, WhatIsWrittenIsRead) {
+  const TemporaryFolder folder;
+  LoggedStep broken = step_at(2);
+  broken.loss = std::nan("");
+  broken.grad_norm = kInfinity;
+  LoggedStep bare = step_at(3);
+  bare.grad_norm = std::nullopt;
+  bare.mfu = 0.41;
+  bare.memory_bytes = int64_t{3} << 30;
+  AppendFile steps(folder / kMetricsFile, true);
+  for (const LoggedStep& step : {step_at(1), broken, bare}) steps.append(metrics_line(step) + "\n");
+  AppendFile(folder / kEvalMetricsFile, true)
+      .append(metrics_line(LoggedEval{.step = 2, .loss = 1.5, .seconds = 3, .extra = {{"eval_accuracy", 0.5}}}) + "\n");
+  const RunHistory history = read_history(folder.path());
+  ASSERT_EQ(history.steps.size(), 3u);
+  EXPECT_EQ(metrics_line(history.steps[0]), metrics_line(step_at(1)));
+  EXPECT_TRUE(std::isnan(history.steps[1].loss));
+  EXPECT_EQ(history.steps[1].grad_norm, kInfinity);
+  EXPECT_EQ(history.steps[2].grad_norm, std::nullopt);
+  EXPECT_EQ(metrics_line(history.steps[2]), metrics_line(bare));
+  ASSERT_EQ(history.evals.size(), 1u);
+  EXPECT_EQ(history.evals[0].loss, 1.5);
+  EXPECT_EQ(history.evals[0].extra, NamedValues({{"eval_accuracy", 0.5}}));
+}
+
+TEST(History, ALastLineWithoutItsEndIsLeftOut) {
+  const TemporaryFolder folder;
+  replace_file(folder / kMetricsFile, metrics_line(step_at(1)) + "\n{\"step\":2,\"lo");
+  EXPECT_EQ(read_history(folder.path()).steps.size(), 1u);
+}
+
+TEST(History, AnyOtherLineThatIsNoneIsAnErrorWithItsNumber) {
+  const TemporaryFolder folder;
+  for (const std::string bad : {"nonsense", "[1]", "{\"step\":\"one\"}", "{\"step\":1,\"loss\":\"low\"}"}) {
+    replace_file(folder / kMetricsFile, metrics_line(step_at(1)) + "\n" + bad + "\n");
+    try {
+      read_history(folder.path());
+      FAIL() << bad << " was taken";
+    } catch (const std::runtime_error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("metrics.jsonl:2: no line of metrics"));
+    }
+  }
+}
+
+TEST(History, AResumedRunForgetsWhatLayAfterIt) {
+  const TemporaryFolder folder;
+  AppendFile steps(folder / kMetricsFile, true);
+  for (int64_t step = 1; step <= 5; ++step) steps.append(metrics_line(step_at(step)) + "\n");
+  steps.append("{\"step\":6,");  // torn when the run died
+  RunHistory history = read_history(folder.path());
+  forget_after(3, folder.path(), &history);
+  EXPECT_EQ(history.steps.size(), 3u);
+  EXPECT_EQ(read_if_there(folder / kMetricsFile),
+            metrics_line(step_at(1)) + "\n" + metrics_line(step_at(2)) + "\n" + metrics_line(step_at(3)) + "\n");
+}
+
+TEST(History, NoFilesAreNoHistory) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(read_history(folder.path()).steps.empty());
+}
+
+}  // namespace
+}  // namespace concord

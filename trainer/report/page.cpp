@@ -1,0 +1,121 @@
+#include "trainer/report/page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <stdexcept>
+
+#include "trainer/report/page_template.h"
+#include "trainer/report/summary.h"
+
+namespace concord {
+namespace {
+
+std::string rows_of(const NamedTexts& texts) {
+  std::string rows;
+  for (const auto& [name, value] : texts)
+    rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>", html_escaped(name), html_escaped(value));
+  return rows.empty() ? "<tr><td>nothing</td><td></td></tr>" : rows;
+}
+
+std::string tiles_of(const RunDescription& run, const RunHistory& history) {
+  std::string tiles;
+  for (const auto& [name, value] : headline_figures(run, history))
+    tiles += fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", html_escaped(value), html_escaped(name));
+  return tiles;
+}
+
+// A NaN is above all.
+bool is_higher(double loss, double than) { return !std::isnan(than) && (std::isnan(loss) || loss > than); }
+
+// Of every stretch the last step and the one with the highest loss, in order.
+std::vector<const LoggedStep*> drawn_steps(const std::vector<LoggedStep>& steps) {
+  std::vector<const LoggedStep*> drawn;
+  const size_t stretch = steps.size() <= kMostPoints ? 1 : (2 * steps.size() + kMostPoints - 1) / kMostPoints;
+  for (size_t start = 0; start < steps.size(); start += stretch) {
+    const size_t last = std::min(start + stretch, steps.size()) - 1;
+    size_t highest = start;
+    for (size_t i = start; i <= last; ++i) {
+      if (is_higher(steps[i].loss, steps[highest].loss)) highest = i;
+    }
+    if (highest != last) drawn.push_back(&steps[highest]);
+    drawn.push_back(&steps[last]);
+  }
+  return drawn;
+}
+
+std::string number_json(double value) { return std::isfinite(value) ? fmt::format("{:.8g}", value) : "null"; }
+
+template <typename Entries, typename Value>
+std::string column(const char* name, const Entries& entries, Value value) {
+  std::string text = fmt::format("\"{}\":[", name);
+  for (size_t i = 0; i < entries.size(); ++i) text.append(i == 0 ? "" : ",").append(number_json(value(entries[i])));
+  return text + "]";
+}
+
+// Numbers and fixed names only, so there is nothing in it that could end the script's element.
+std::string data_json(const RunDescription& run, const RunHistory& history) {
+  const std::vector<const LoggedStep*> steps = drawn_steps(history.steps);
+  using Step = const LoggedStep*;
+  const std::string columns[] = {column("step", steps, [](Step step) { return static_cast<double>(step->step); }),
+                                 column("tokens", steps, [](Step step) { return static_cast<double>(step->tokens); }),
+                                 column("loss", steps, [](Step step) { return step->loss; }),
+                                 column("learning_rate", steps, [](Step step) { return step->learning_rate; }),
+                                 column("grad_norm", steps, [](Step step) { return step->grad_norm.value_or(NAN); }),
+                                 column("tokens_per_second", steps, [](Step step) { return step->tokens_per_second; }),
+                                 column("mfu", steps, [](Step step) { return step->mfu.value_or(NAN); })};
+  const double begin =
+      history.steps.empty() ? 0 : history.steps.front().time;  // whole seconds since 1970 need no digits
+  const std::string evals[] = {
+      column("step", history.evals, [](const LoggedEval& eval) { return static_cast<double>(eval.step); }),
+      column("time", history.evals, [&](const LoggedEval& eval) { return eval.time - begin; }),
+      column("loss", history.evals, [](const LoggedEval& eval) { return eval.loss; })};
+  const std::string time = column("time", steps, [&](Step step) { return step->time - begin; });
+  return fmt::format("{{\"columns\":{{{},{}}},\"evals\":{{{}}},\"floor\":{}}}", fmt::join(columns, ","), time,
+                     fmt::join(evals, ","), number_json(run.loss_floor.value_or(NAN)));
+}
+
+// What is put in is not looked through for names again.
+std::string filled(std::string_view page, const std::map<std::string_view, std::string>& values) {
+  std::string text;
+  for (;;) {
+    const size_t open = page.find("{{");
+    if (open == std::string_view::npos) return text.append(page);
+    const size_t close = page.find("}}", open);
+    const auto value = values.find(page.substr(open + 2, close - open - 2));
+    if (value == values.end()) throw std::logic_error("the page has a name that nothing is known for");
+    text.append(page.substr(0, open)).append(value->second);
+    page.remove_prefix(close + 2);
+  }
+}
+
+}  // namespace
+
+std::string html_escaped(std::string_view text) {
+  std::string escaped;
+  for (const char letter : text) {
+    switch (letter) {
+      case '&': escaped += "&amp;"; break;
+      case '<': escaped += "&lt;"; break;
+      case '>': escaped += "&gt;"; break;
+      case '"': escaped += "&quot;"; break;
+      case '\'': escaped += "&#39;"; break;
+      default: escaped += letter;
+    }
+  }
+  return escaped;
+}
+
+std::string report_page(const RunDescription& run, const RunHistory& history, const FinishReport& end) {
+  return filled(kPageTemplate, {{"TITLE", html_escaped(run.title)},
+                                {"REASON", html_escaped(end.reason)},
+                                {"WHERE", html_escaped(run.output_dir)},
+                                {"TILES", tiles_of(run, history)},
+                                {"LAYOUT", rows_of(run.layout)},
+                                {"CONFIGURATION", rows_of(run.configuration)},
+                                {"DATA", data_json(run, history)}});
+}
+
+}  // namespace concord

@@ -1,0 +1,176 @@
+#include "trainer/report/report.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "trainer/report/files.h"
+#include "trainer/report/page.h"
+#include "trainer/report/summary.h"
+#include "trainer/report/tensorboard.h"
+#include "trainer/report/trainer_state.h"
+
+namespace concord {
+namespace {
+
+// How fast the estimate of the time of a step forgets; an evaluation or a checkpoint between two logs moves it little.
+constexpr double kNewStepWeight = 0.2;
+
+double system_clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+RunDescription prepared(RunDescription run) {
+  if (!run.clock) run.clock = system_clock_seconds;
+  make_folder(run.output_dir);
+  return run;
+}
+
+RunHistory earlier_history(const RunDescription& run) {
+  if (run.first_step == 0) return {};
+  RunHistory history = read_history(run.output_dir);
+  forget_after(run.first_step, run.output_dir, &history);
+  return history;
+}
+
+void add_to(NamedValues* scalars, const std::string& group, const NamedValues& extra) {
+  for (const auto& [name, value] : extra) scalars->emplace_back(group + name, value);
+}
+
+}  // namespace
+
+struct TrainingReport::Parts {
+  explicit Parts(const RunDescription& description)
+      : run(prepared(description)),
+        history(earlier_history(run)),
+        metrics(run.output_dir + "/" + kMetricsFile, run.first_step == 0),
+        eval_metrics(run.output_dir + "/" + kEvalMetricsFile, run.first_step == 0),
+        display(run.terminal, run.progress),
+        step(run.first_step),
+        tokens(run.first_tokens > 0 || history.steps.empty() ? run.first_tokens : history.steps.back().tokens) {
+    if (run.tensorboard) events = std::make_unique<EventFile>(run.output_dir + "/runs", run.first_step, run.clock());
+    progress.max_steps = run.max_steps;
+  }
+
+  LoggedStep logged(const StepReport& report);
+  void measure(const StepReport& report);
+
+  RunDescription run;
+  RunHistory history;
+  AppendFile metrics;
+  AppendFile eval_metrics;
+  std::unique_ptr<EventFile> events;
+  ProgressDisplay display;
+  Progress progress;
+  int64_t step;
+  int64_t tokens;
+  double step_seconds = 0;  // of one step, smoothed
+};
+
+LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
+  LoggedStep entry{.step = report.step,
+                   .epoch = report.epoch,
+                   .loss = report.loss,
+                   .learning_rate = report.learning_rate,
+                   .grad_norm = report.grad_norm,
+                   .tokens = tokens + report.tokens,
+                   .tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0,
+                   .seconds = report.seconds,
+                   .memory_bytes = report.memory_bytes,
+                   .time = run.clock(),
+                   .extra = report.extra};
+  if (run.shape && run.peak_flops > 0 && report.seconds > 0) {
+    const auto count = static_cast<double>(report.tokens);
+    const double flops = report.squared_lengths > 0 ? training_flops(*run.shape, count, report.squared_lengths)
+                                                    : training_flops(*run.shape, count);
+    entry.mfu = model_flops_utilisation(flops, report.seconds, run.peak_flops, run.world_size);
+  }
+  return entry;
+}
+
+// How long the rest will take, from how long the steps took.
+void TrainingReport::Parts::measure(const StepReport& report) {
+  const int64_t covered = report.step - step;
+  if (covered > 0 && report.seconds > 0) {
+    const double now = report.seconds / static_cast<double>(covered);
+    step_seconds = step_seconds == 0 ? now : step_seconds + kNewStepWeight * (now - step_seconds);
+  }
+  if (run.max_steps > 0 && step_seconds > 0)
+    progress.seconds_left = step_seconds * static_cast<double>(run.max_steps - report.step);
+}
+
+TrainingReport::TrainingReport(const RunDescription& run) : parts_(std::make_unique<Parts>(run)) {}
+
+TrainingReport::~TrainingReport() = default;
+
+void TrainingReport::on_progress(int64_t step) {
+  Parts& parts = *parts_;
+  Progress progress = parts.progress;
+  if (progress.seconds_left && step > progress.step)
+    *progress.seconds_left -= parts.step_seconds * static_cast<double>(step - progress.step);
+  progress.step = step;
+  parts.display.moved(progress);
+}
+
+void TrainingReport::on_step(const StepReport& report) {
+  Parts& parts = *parts_;
+  const LoggedStep entry = parts.logged(report);
+  parts.metrics.append(metrics_line(entry) + "\n");
+  if (parts.events) {
+    NamedValues scalars = {{"train/loss", entry.loss}, {"train/learning_rate", entry.learning_rate}};
+    if (entry.grad_norm) scalars.emplace_back("train/grad_norm", *entry.grad_norm);
+    scalars.emplace_back("train/epoch", entry.epoch);
+    scalars.emplace_back("train/tokens_per_second", entry.tokens_per_second);
+    if (entry.mfu) scalars.emplace_back("train/mfu", *entry.mfu);
+    add_to(&scalars, "train/", entry.extra);
+    parts.events->add(entry.time, entry.step, scalars);
+  }
+  parts.measure(report);
+  parts.progress.step = entry.step;
+  parts.progress.loss = entry.loss;
+  parts.progress.learning_rate = entry.learning_rate;
+  parts.progress.grad_norm = entry.grad_norm;
+  parts.progress.tokens_per_second = entry.tokens_per_second;
+  parts.progress.mfu = entry.mfu;
+  parts.progress.memory_bytes = entry.memory_bytes;
+  parts.display.logged(parts.progress);
+  parts.step = entry.step;
+  parts.tokens = entry.tokens;
+  parts.history.steps.push_back(entry);
+}
+
+void TrainingReport::on_eval(const EvalReport& report) {
+  Parts& parts = *parts_;
+  const LoggedEval entry{
+      .step = report.step,
+      .epoch = report.epoch,
+      .loss = report.loss,
+      .seconds = report.seconds,
+      .tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0,
+      .time = parts.run.clock(),
+      .extra = report.extra};
+  parts.eval_metrics.append(metrics_line(entry) + "\n");
+  if (parts.events) {
+    NamedValues scalars = {{"eval/loss", entry.loss}, {"eval/tokens_per_second", entry.tokens_per_second}};
+    add_to(&scalars, "eval/", entry.extra);
+    parts.events->add(entry.time, entry.step, scalars);
+  }
+  parts.display.note(evaluation_line(entry));
+  parts.history.evals.push_back(entry);
+}
+
+void TrainingReport::note(const std::string& text) { parts_->display.note(text); }
+
+void TrainingReport::write_state(const std::string& folder) const {
+  replace_file(folder + "/trainer_state.json", trainer_state_json(parts_->run, parts_->history, parts_->step));
+}
+
+void TrainingReport::finish(const FinishReport& report) {
+  Parts& parts = *parts_;
+  parts.display.end();
+  write_state(parts.run.output_dir);
+  if (parts.run.html)
+    replace_file(parts.run.output_dir + "/report.html", report_page(parts.run, parts.history, report));
+  parts.display.note(summary_text(parts.run, parts.history, report));
+}
+
+}  // namespace concord

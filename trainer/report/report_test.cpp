@@ -1,0 +1,185 @@
+#include "trainer/report/report.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "trainer/report/files.h"
+#include "trainer/report/testing/temporary_folder.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// The output goes to the file "terminal" in the folder; a second passes between two looks at the clock.
+class ReportTest : public testing::Test {
+ protected:
+  ReportTest() : terminal_(::open((folder_ / "terminal").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600)) {}
+  ~ReportTest() override { ::close(terminal_); }
+
+  RunDescription description() {
+    return {.output_dir = folder_ / "out/run",
+            .title = "test",
+            .max_steps = 10,
+            .num_train_epochs = 1,
+            .logging_steps = 2,
+            .world_size = 2,
+            .configuration = {{"learning_rate", "0.001"}},
+            .shape = TransformerShape{.num_layers = 1, .hidden_size = 2, .vocab_size = 100, .seq_length = 8},
+            .peak_flops = 1e5,
+            .terminal = terminal_,
+            .clock = [this] { return now_ += 1; }};
+  }
+  static StepReport step_at(int64_t step) {
+    return {.step = step,
+            .epoch = 0.1 * static_cast<double>(step),
+            .loss = 4.0 / static_cast<double>(step),
+            .learning_rate = 1e-3,
+            .grad_norm = 0.5,
+            .tokens = 64,
+            .seconds = 2,
+            .extra = {{"loss_scale", 8}}};
+  }
+  std::string read(const std::string& name) const { return read_if_there(folder_ / name); }
+  json state() const { return json::parse(read("out/run/trainer_state.json")); }
+
+  const TemporaryFolder folder_;
+  int terminal_;
+  double now_ = 1000;
+};
+
+TEST_F(ReportTest, AStepIsInEveryFileWithTokensAddedUp) {
+  TrainingReport report(description());
+  report.on_step(step_at(2));
+  report.on_step(step_at(4));
+  const RunHistory history = read_history(folder_ / "out/run");
+  ASSERT_EQ(history.steps.size(), 2u);
+  EXPECT_EQ(history.steps[1].tokens, 128);
+  EXPECT_EQ(history.steps[1].tokens_per_second, 32);
+  // 6 * 64 tokens * 2 * 100 weights in 2 s on 2 devices of 1e5.
+  EXPECT_DOUBLE_EQ(history.steps[1].mfu.value(), 6.0 * 64 * 200 / (2 * 2e5));
+  report.finish({});
+  EXPECT_THAT(read("out/run/report.html"), HasSubstr("\"loss\":[2,1]"));
+  EXPECT_THAT(
+      read("terminal"),
+      HasSubstr("step  4/10  loss 1.0000  lr 1.00e-03  grad norm 0.5000  32 tokens/s  MFU 19.2 %  0:06 left\n"));
+  EXPECT_THAT(read("terminal"), HasSubstr("finished: 4 steps, 128 tokens"));
+}
+
+TEST_F(ReportTest, TheStateHasHuggingFacesKeysAndNoOthers) {
+  TrainingReport report(description());
+  report.on_step(step_at(2));
+  report.on_eval({.step = 2, .epoch = 0.2, .loss = 1.75, .tokens = 10, .seconds = 5});
+  report.on_step(step_at(4));
+  report.finish({});
+  std::set<std::string> keys;
+  const json document = state();
+  for (const auto& [key, value] : document.items()) keys.insert(key);
+  // Of transformers.TrainerState; a key it does not have would make it refuse the file.
+  EXPECT_EQ(keys, (std::set<std::string>{"best_global_step",
+                                         "best_metric",
+                                         "best_model_checkpoint",
+                                         "epoch",
+                                         "eval_steps",
+                                         "global_step",
+                                         "is_hyper_param_search",
+                                         "is_local_process_zero",
+                                         "is_world_process_zero",
+                                         "log_history",
+                                         "logging_steps",
+                                         "max_steps",
+                                         "num_input_tokens_seen",
+                                         "num_train_epochs",
+                                         "save_steps",
+                                         "stateful_callbacks",
+                                         "total_flos",
+                                         "train_batch_size",
+                                         "trial_name",
+                                         "trial_params"}));
+  EXPECT_EQ(document.at("global_step"), 4);
+  EXPECT_EQ(document.at("num_input_tokens_seen"), 128);
+  const json& log = document.at("log_history");
+  ASSERT_EQ(log.size(), 3u);
+  EXPECT_EQ(log[0].at("loss"), 2.0);
+  EXPECT_EQ(log[0].at("loss_scale"), 8);
+  EXPECT_EQ(log[1].at("eval_loss"), 1.75);
+  EXPECT_EQ(log[2].at("step"), 4);
+}
+
+TEST_F(ReportTest, AResumedRunGoesOnWhereItWas) {
+  {
+    TrainingReport report(description());
+    for (const int64_t step : {2, 4, 6}) report.on_step(step_at(step));
+    report.on_eval({.step = 6, .loss = 1});
+  }
+  RunDescription resumed = description();
+  resumed.first_step = 4;
+  TrainingReport report(resumed);
+  report.on_step(step_at(6));
+  report.finish({});
+  const RunHistory history = read_history(folder_ / "out/run");
+  ASSERT_EQ(history.steps.size(), 3u);
+  EXPECT_EQ(history.steps[2].tokens, 192);
+  EXPECT_TRUE(history.evals.empty()) << "of step 6, which was not there yet";
+  EXPECT_EQ(state().at("log_history").size(), 3u);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ / "out/run/runs"), {}), 2);
+}
+
+TEST_F(ReportTest, ANewRunInTheSameFolderStartsEmpty) {
+  {
+    TrainingReport report(description());
+    report.on_step(step_at(2));
+  }
+  TrainingReport report(description());
+  EXPECT_EQ(read("out/run/metrics.jsonl"), "");
+}
+
+TEST_F(ReportTest, ALossThatIsNotFiniteIsReportedEverywhereAndBreaksNothing) {
+  TrainingReport report(description());
+  StepReport broken = step_at(2);
+  broken.loss = std::nan("");
+  broken.grad_norm = INFINITY;
+  report.on_step(broken);
+  report.finish({});
+  EXPECT_TRUE(state().at("log_history")[0].at("loss").is_null());
+  EXPECT_THAT(read("terminal"), HasSubstr("loss nan"));
+  EXPECT_THAT(read("terminal"), HasSubstr("1 not finite"));
+}
+
+TEST_F(ReportTest, WhatIsNotWantedIsNotWritten) {
+  RunDescription quiet = description();
+  quiet.tensorboard = quiet.html = false;
+  quiet.progress = ProgressMode::none;
+  TrainingReport report(quiet);
+  report.on_progress(1);
+  report.on_step(step_at(2));
+  report.finish({});
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/run/runs"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/run/report.html"));
+  EXPECT_EQ(read("terminal"), "");
+  EXPECT_EQ(read_history(folder_ / "out/run").steps.size(), 1u);
+}
+
+TEST_F(ReportTest, AnOutputFolderThatCannotBeIsAnErrorBeforeAnyStep) {
+  RunDescription run = description();
+  run.output_dir = folder_ / "terminal/below";
+  EXPECT_THROW(TrainingReport report(run), std::runtime_error);
+}
+
+TEST_F(ReportTest, TheTimeLeftIsThatOfTheStepsToCome) {
+  RunDescription run = description();
+  run.max_steps = 100;
+  TrainingReport report(run);
+  report.on_step(step_at(10));  // 10 steps in 2 s
+  EXPECT_THAT(read("terminal"), HasSubstr("0:18 left"));
+}
+
+}  // namespace
+}  // namespace concord

@@ -1,0 +1,115 @@
+#include "trainer/report/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/report/progress.h"
+
+namespace concord {
+namespace {
+
+double seconds_of(const RunHistory& history) {
+  double seconds = 0;
+  for (const LoggedStep& step : history.steps) seconds += step.seconds;
+  return seconds;
+}
+
+// A resumed run's history goes back to its first step, and so does the count of tokens.
+double mean_tokens_per_second(const RunHistory& history) {
+  const double seconds = seconds_of(history);
+  return seconds > 0 ? static_cast<double>(history.steps.back().tokens) / seconds : 0;
+}
+
+std::optional<double> mean_mfu(const RunHistory& history) {
+  double weighted = 0;
+  double seconds = 0;
+  for (const LoggedStep& step : history.steps) {
+    if (!step.mfu) continue;
+    weighted += *step.mfu * step.seconds;
+    seconds += step.seconds;
+  }
+  return seconds > 0 ? std::optional(weighted / seconds) : std::nullopt;
+}
+
+const LoggedStep* lowest_loss(const RunHistory& history) {
+  const LoggedStep* lowest = nullptr;
+  for (const LoggedStep& step : history.steps) {
+    if (std::isfinite(step.loss) && (lowest == nullptr || step.loss < lowest->loss)) lowest = &step;
+  }
+  return lowest;
+}
+
+int64_t not_finite(const RunHistory& history) {
+  return std::count_if(history.steps.begin(), history.steps.end(),
+                       [](const LoggedStep& step) { return !std::isfinite(step.loss); });
+}
+
+std::string losses_line(const RunDescription& run, const RunHistory& history) {
+  std::string text = fmt::format("loss {:.4f} -> {:.4f}", history.steps.front().loss, history.steps.back().loss);
+  if (const LoggedStep* lowest = lowest_loss(history))
+    text += fmt::format(", lowest {:.4f} at step {}", lowest->loss, lowest->step);
+  if (!history.evals.empty()) text += fmt::format("; evaluation {:.4f}", history.evals.back().loss);
+  if (run.loss_floor) text += fmt::format("; floor {:.4f}", *run.loss_floor);
+  if (const int64_t count = not_finite(history); count > 0) text += fmt::format("; {} not finite", count);
+  return text;
+}
+
+std::string files_text(const RunDescription& run, const FinishReport& end) {
+  NamedTexts files = {{"metrics", run.output_dir + "/" + kMetricsFile},
+                      {"state", run.output_dir + "/trainer_state.json"}};
+  if (run.tensorboard) files.emplace_back("TensorBoard", "tensorboard --logdir " + run.output_dir + "/runs");
+  if (run.html) files.emplace_back("report", run.output_dir + "/report.html");
+  files.insert(files.end(), end.files.begin(), end.files.end());
+  size_t widest = 0;
+  for (const auto& [name, place] : files) widest = std::max(widest, name.size());
+  std::string text;
+  for (const auto& [name, place] : files) text += fmt::format("  {:<{}}  {}\n", name, widest, place);
+  return text;
+}
+
+}  // namespace
+
+NamedTexts headline_figures(const RunDescription& run, const RunHistory& history) {
+  if (history.steps.empty()) return {{"steps", "none logged"}};
+  const LoggedStep& last = history.steps.back();
+  NamedTexts figures = {{"last loss", fmt::format("{:.4f}", last.loss)}};
+  if (const LoggedStep* lowest = lowest_loss(history))
+    figures.emplace_back(fmt::format("lowest loss, step {}", lowest->step), fmt::format("{:.4f}", lowest->loss));
+  if (!history.evals.empty()) figures.emplace_back("evaluation loss", fmt::format("{:.4f}", history.evals.back().loss));
+  if (run.loss_floor) figures.emplace_back("floor of the loss", fmt::format("{:.4f}", *run.loss_floor));
+  figures.emplace_back(
+      "steps", run.max_steps > 0 ? fmt::format("{} of {}", last.step, run.max_steps) : std::to_string(last.step));
+  figures.emplace_back("tokens", count_text(static_cast<double>(last.tokens)));
+  figures.emplace_back("tokens/s", count_text(mean_tokens_per_second(history)));
+  if (const std::optional<double> mfu = mean_mfu(history))
+    figures.emplace_back("MFU", fmt::format("{:.1f} %", 100 * *mfu));
+  if (last.memory_bytes > 0) figures.emplace_back("memory of a device", bytes_text(last.memory_bytes));
+  figures.emplace_back("time in steps", duration_text(seconds_of(history)));
+  return figures;
+}
+
+std::string evaluation_line(const LoggedEval& eval) {
+  return fmt::format("step {}: evaluation loss {:.4f} in {:.1f} s", eval.step, eval.loss, eval.seconds);
+}
+
+std::string summary_text(const RunDescription& run, const RunHistory& history, const FinishReport& end) {
+  std::string text = fmt::format("\n{}", end.reason);
+  if (history.steps.empty()) {
+    text += ": no step was logged\n";
+  } else {
+    const LoggedStep& last = history.steps.back();
+    const double seconds = seconds_of(history);
+    text +=
+        fmt::format(": {} steps, {} tokens in {}, {} tokens/s", last.step, count_text(static_cast<double>(last.tokens)),
+                    duration_text(seconds), count_text(mean_tokens_per_second(history)));
+    if (const std::optional<double> mfu = mean_mfu(history)) text += fmt::format(", MFU {:.1f} %", 100 * *mfu);
+    text += fmt::format("\n{}\n", losses_line(run, history));
+  }
+  text += files_text(run, end);
+  for (const std::string& line : end.next) text += fmt::format("  next: {}\n", line);
+  return text;
+}
+
+}  // namespace concord

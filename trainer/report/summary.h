@@ -1,0 +1,19 @@
+// A run in a few numbers and lines. Pure.
+#pragma once
+
+#include <string>
+
+#include "trainer/report/report.h"
+
+namespace concord {
+
+// Name and value, the most important first: last loss, lowest loss, steps, tokens, tokens/s, MFU, memory, time.
+NamedTexts headline_figures(const RunDescription& run, const RunHistory& history);
+
+// What is printed at the end: how it went, where the files are, what to try next.
+std::string summary_text(const RunDescription& run, const RunHistory& history, const FinishReport& end);
+
+// One line about an evaluation.
+std::string evaluation_line(const LoggedEval& eval);
+
+}  // namespace concord
