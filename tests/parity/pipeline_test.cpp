@@ -36,9 +36,9 @@ at::Tensor tensor_of(const safetensors::Reader& file, const std::string& name, c
 
 struct Golden {
   std::string folder;  // of the model
-  std::vector<MicroBatch> batches;
+  std::vector<MicroBatch> batches = {};
   double loss = 0;
-  std::map<std::string, at::Tensor> grads;
+  std::map<std::string, at::Tensor> grads = {};
 };
 
 void read_results(const safetensors::Reader& file, Golden& golden) {
