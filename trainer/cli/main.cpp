@@ -10,6 +10,7 @@
 #include "platform/loader/error.h"
 #include "trainer/cli/conform.h"    // concord conform: checks a plugin against the contract
 #include "trainer/cli/diff.h"       // concord diff: two dumps or folders, tensor by tensor
+#include "trainer/cli/data.h"       // concord data: makes the files that training reads
 #include "trainer/cli/launch.h"     // concord launch: starts the processes of a job
 #include "trainer/cli/plan.h"       // concord plan: the groups of a layout
 #include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
@@ -45,6 +46,7 @@ int run(int argc, char** argv) {
   add_plan_command(&app);
   add_schedule_command(&app);
   add_diff_command(&app, &exit_code);
+  add_data_command(&app);
   add_launch_command(&app, &exit_code);
   add_conform_command(&app, &exit_code);
   try {

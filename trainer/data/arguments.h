@@ -22,7 +22,8 @@ struct DataArguments {
   int64_t seq_length = 0;
   int64_t vocab_size = 0;  // an id at or above it is an error; 0: ids are not checked
 
-  // A global batch is micro_batch_size * accumulation * dp_size samples; see trainer/data/sampler.h for who takes which.
+  // A global batch is micro_batch_size * accumulation * dp_size samples; see trainer/data/sampler.h for who takes
+  // which.
   int64_t micro_batch_size = 1;
   int64_t accumulation = 1;
   int64_t dp_rank = 0;
@@ -33,13 +34,14 @@ struct DataArguments {
   bool drop_last = true;  // false: the last batch of an epoch is filled up with rows that count no token
   int64_t epochs = 0;     // how often the data is gone through before next() ends; 0: without end
 
-  // Megatron data and text, shuffled: samples that the run will need (steps * global batch). Documents are then repeated
-  // and shuffled over as many epochs as that takes, as Megatron does it, and this is one epoch of the loader.
+  // Megatron data and text, shuffled: samples that the run will need (steps * global batch). Documents are then
+  // repeated and shuffled over as many epochs as that takes, as Megatron does it, and this is one epoch of the loader.
   std::optional<int64_t> samples_wanted = {};
 
-  bool packing = false;      // several samples in a row of seq_length tokens; see trainer/data/packing.h
-  int64_t pad_multiple = 1;  // row (or packed sequence) lengths are multiples of it: 2 * cp, times tp where tp cuts the sequence
-  int64_t pad_id = 0;        // the token that fills up; never counted
+  bool packing = false;  // several samples in a row of seq_length tokens; see trainer/data/packing.h
+  int64_t pad_multiple =
+      1;  // row (or packed sequence) lengths are multiples of it: 2 * cp, times tp where tp cuts the sequence
+  int64_t pad_id = 0;  // the token that fills up; never counted
 
   int64_t prefetch = 4;  // global batches made ahead
 };

@@ -28,8 +28,8 @@ void check(const DataArguments& given) {
   }
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // so that products of three of them are far from 2^63
   if (given.micro_batch_size > kMost / given.accumulation / given.dp_size) {
-    throw ConfigError(fmt::format("a global batch of {} x {} x {} samples is more than 2^31 - 1", given.micro_batch_size,
-                                  given.accumulation, given.dp_size));
+    throw ConfigError(fmt::format("a global batch of {} x {} x {} samples is more than 2^31 - 1",
+                                  given.micro_batch_size, given.accumulation, given.dp_size));
   }
 }
 
@@ -43,10 +43,11 @@ Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> s
   if (source_->size() < 1) throw ConfigError(source_->name() + ": there is no sample in it");
   const std::shared_ptr<const Epoch> first = epoch(0);
   if (batches(*first) < 1) {
-    throw ConfigError(fmt::format("{} holds {} {}, fewer than one global batch of {} ({} x {} micro-batches x {} data parallel ranks); "
-                                  "give more data, a smaller batch, or keep the last incomplete one (drop_last false)",
-                                  source_->name(), rows(*first), arguments_.packing ? "packed rows" : "samples", shape_.rows(),
-                                  shape_.micro_batch_size, shape_.accumulation, shape_.dp_size));
+    throw ConfigError(fmt::format(
+        "{} holds {} {}, fewer than one global batch of {} ({} x {} micro-batches x {} data parallel ranks); "
+        "give more data, a smaller batch, or keep the last incomplete one (drop_last false)",
+        source_->name(), rows(*first), arguments_.packing ? "packed rows" : "samples", shape_.rows(),
+        shape_.micro_batch_size, shape_.accumulation, shape_.dp_size));
   }
 }
 
@@ -81,8 +82,12 @@ TokenBatch Batcher::padded_batch(const Epoch& epoch, int64_t first_row) const {
     samples.push_back(sample_at(epoch, row));
     longest = std::max(longest, static_cast<int64_t>(samples.back().ids.size()));
   }
-  TokenBatch batch{.rows = shape_.micro_batch_size, .columns = padded_length(longest, arguments_.pad_multiple),
-                   .ids = {}, .labels = {}, .position_ids = {}, .cu_seqlens = {}};
+  TokenBatch batch{.rows = shape_.micro_batch_size,
+                   .columns = padded_length(longest, arguments_.pad_multiple),
+                   .ids = {},
+                   .labels = {},
+                   .position_ids = {},
+                   .cu_seqlens = {}};
   const size_t columns = static_cast<size_t>(batch.columns), tokens = columns * static_cast<size_t>(batch.rows);
   batch.ids.reserve(tokens);
   batch.labels.reserve(tokens);
@@ -117,8 +122,9 @@ std::vector<TokenBatch> Batcher::make(const Epoch& epoch, int64_t first_row) con
 
 uint64_t Batcher::fingerprint() const {
   const DataArguments& given = arguments_;
-  return stable_hash(fmt::format("samples {} seed {} shuffle {} sequence {} wanted {} packing {} multiple {}", source_->size(), given.seed,
-                                 given.shuffle, given.seq_length, given.samples_wanted.value_or(-1), given.packing,
+  return stable_hash(fmt::format("samples {} seed {} shuffle {} sequence {} wanted {} packing {} multiple {}",
+                                 source_->size(), given.seed, given.shuffle, given.seq_length,
+                                 given.samples_wanted.value_or(-1), given.packing,
                                  given.packing ? given.pad_multiple : 0));
 }
 

@@ -1,4 +1,5 @@
-// From samples to a rank's micro-batches: a pure function of the data and the position. The loader calls it ahead of time.
+// From samples to a rank's micro-batches: a pure function of the data and the position. The loader calls it ahead of
+// time.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ class Batcher {
   // Throws ConfigError for arguments that cannot be, and where an epoch holds no global batch.
   Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source);
 
-  // The micro-batches of this dp rank for the global batch that begins at |first_row| of |epoch|. Rows beyond the end of the
-  // epoch are filled up with padding that counts no token.
+  // The micro-batches of this dp rank for the global batch that begins at |first_row| of |epoch|. Rows beyond the end
+  // of the epoch are filled up with padding that counts no token.
   std::vector<TokenBatch> make(const Epoch& epoch, int64_t first_row) const;
 
   // Packing an epoch takes a while, so the last one is kept.

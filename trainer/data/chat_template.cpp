@@ -53,7 +53,8 @@ std::vector<ChatPiece> render_chat(const std::string& chat_template, const std::
   std::vector<ChatPiece> pieces;
   for (const ChatMessage& message : messages) {
     if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end()) {
-      throw ConfigError(fmt::format("there is no role '{}' in a conversation; known are system, user, assistant and tool", message.role));
+      throw ConfigError(fmt::format(
+          "there is no role '{}' in a conversation; known are system, user, assistant and tool", message.role));
     }
     if (chat_template == "qwen") append_qwen(message, &pieces);
     if (chat_template == "llama3") append_llama3(message, &pieces);
@@ -79,7 +80,8 @@ AlignedTokens encode_chat(const std::vector<ChatPiece>& pieces, Tokenizer& token
     } else if (const std::optional<int64_t> id = tokenizer.special(piece.text)) {
       ids = {*id};
     } else {
-      throw ConfigError(fmt::format("the tokenizer {} has no token {}, which the chat template needs", tokenizer.name(), piece.text));
+      throw ConfigError(
+          fmt::format("the tokenizer {} has no token {}, which the chat template needs", tokenizer.name(), piece.text));
     }
     tokens.ids.insert(tokens.ids.end(), ids.begin(), ids.end());
     if (!piece.learnt) std::fill(ids.begin(), ids.end(), kIgnoredToken);

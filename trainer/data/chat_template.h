@@ -1,10 +1,11 @@
 // Conversations as models are trained to read them, and which part of them is to be learnt.
 //
-// "qwen" (ChatML):  <|im_start|>role\ncontent<|im_end|>\n  for each message.
-// "llama3":         <|begin_of_text|>, then <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|>  for each message.
+// Each message is, for
+//   "qwen" (ChatML):  <|im_start|>role\ncontent<|im_end|>\n
+//   "llama3":         <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|>, all after <|begin_of_text|>
 //
-// Learnt is what the assistant says and the special that ends it; everything else is a prompt. No system message is added
-// where the conversation has none. llama3 trims white space around a message's content, as Meta's template does.
+// Learnt is what the assistant says and the special that ends it; everything else is a prompt. No system message is
+// added where the conversation has none. llama3 trims white space around a message's content, as Meta's template does.
 #pragma once
 
 #include <cstdint>

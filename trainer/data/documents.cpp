@@ -13,8 +13,9 @@ constexpr int64_t kReadAtOnce = 1 << 16;
 
 [[noreturn]] void refuse_id(const std::string& place, int64_t position, int64_t id, int64_t vocab_size) {
   if (id < 0) throw ConfigError(fmt::format("{}, position {}: the token id {} is negative", place, position, id));
-  throw ConfigError(fmt::format("{}, position {}: the token id {} is not below the vocabulary size {}; was the data made with another tokenizer?",
-                                place, position, id, vocab_size));
+  throw ConfigError(fmt::format(
+      "{}, position {}: the token id {} is not below the vocabulary size {}; was the data made with another tokenizer?",
+      place, position, id, vocab_size));
 }
 
 }  // namespace
@@ -31,7 +32,8 @@ void check_ids(const Documents& documents, int64_t sequence, int64_t first, cons
   uint64_t largest = 0;  // a negative id is larger than all others as an unsigned number
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<uint64_t>(ids[i]));
   if (largest < limit) return;
-  const int64_t at = std::find_if(ids, ids + count, [&](int64_t id) { return static_cast<uint64_t>(id) >= limit; }) - ids;
+  const int64_t at =
+      std::find_if(ids, ids + count, [&](int64_t id) { return static_cast<uint64_t>(id) >= limit; }) - ids;
   refuse_id(documents.place(sequence), first + at, ids[at], vocab_size);
 }
 

@@ -23,8 +23,8 @@ class Documents {
   std::vector<int32_t> lengths() const;
 };
 
-// Throws ConfigError that names the place of the first id outside of [0, vocab_size) among |ids|, tokens of |sequence| from
-// position |first|. Without a vocabulary (0) only negative ids are wrong.
+// Throws ConfigError that names the place of the first id outside of [0, vocab_size) among |ids|, tokens of |sequence|
+// from position |first|. Without a vocabulary (0) only negative ids are wrong.
 void check_ids(const Documents& documents, int64_t sequence, int64_t first, const int64_t* ids, int64_t count,
                int64_t vocab_size);
 

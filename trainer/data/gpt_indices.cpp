@@ -14,7 +14,7 @@ namespace {
 constexpr double kSeparateBelow = 0.80;  // Megatron's threshold
 
 struct Counts {
-  int64_t tokens = 0;        // of one epoch
+  int64_t tokens = 0;  // of one epoch
   int64_t epochs = 1;
   int64_t samples = 0;       // of all epochs
   int64_t before_final = 0;  // samples that end before the last epoch does
@@ -25,20 +25,25 @@ int64_t samples_in(int64_t tokens, int64_t seq_length) { return tokens < 1 ? 0 :
 
 void check(const Counts& counts, size_t sequences, const GptIndexOptions& options) {
   if (counts.samples < 1) {
-    throw ConfigError(fmt::format("the data holds {} tokens, but one sample of sequence length {} needs {}; give more data or a shorter sequence length",
-                                  counts.tokens, options.seq_length, options.seq_length + 1));
+    throw ConfigError(
+        fmt::format("the data holds {} tokens, but one sample of sequence length {} needs {}; give more data or a "
+                    "shorter sequence length",
+                    counts.tokens, options.seq_length, options.seq_length + 1));
   }
   if (static_cast<int64_t>(sequences) > std::numeric_limits<int32_t>::max() / counts.epochs) {
-    throw ConfigError(fmt::format("{} sequences in {} epochs are more than can be indexed, 2^31 - 1; use less data or fewer steps",
-                                  sequences, counts.epochs));
+    throw ConfigError(
+        fmt::format("{} sequences in {} epochs are more than can be indexed, 2^31 - 1; use less data or fewer steps",
+                    sequences, counts.epochs));
   }
   if (counts.samples > int64_t{std::numeric_limits<uint32_t>::max()}) {
-    throw ConfigError(fmt::format("{} samples are more than can be indexed, 2^32 - 1; use fewer steps", counts.samples));
+    throw ConfigError(
+        fmt::format("{} samples are more than can be indexed, 2^32 - 1; use fewer steps", counts.samples));
   }
 }
 
 Counts count(std::span<const int32_t> lengths, const GptIndexOptions& options) {
-  if (options.seq_length < 1) throw ConfigError(fmt::format("the sequence length is {}; it must be at least 1", options.seq_length));
+  if (options.seq_length < 1)
+    throw ConfigError(fmt::format("the sequence length is {}; it must be at least 1", options.seq_length));
   if (options.seed < 0 || options.seed > int64_t{std::numeric_limits<uint32_t>::max()}) {
     throw ConfigError(fmt::format("the seed is {}; it must lie in 0 to 2^32 - 1, as numpy's", options.seed));
   }
@@ -67,7 +72,8 @@ Counts count(std::span<const int32_t> lengths, const GptIndexOptions& options) {
 std::vector<int32_t> make_document_index(size_t sequences, const Counts& counts) {
   std::vector<int32_t> index(sequences * static_cast<size_t>(counts.epochs));
   for (size_t begin = 0; begin < index.size(); begin += sequences) {
-    std::iota(index.begin() + static_cast<std::ptrdiff_t>(begin), index.begin() + static_cast<std::ptrdiff_t>(begin + sequences), 0);
+    std::iota(index.begin() + static_cast<std::ptrdiff_t>(begin),
+              index.begin() + static_cast<std::ptrdiff_t>(begin + sequences), 0);
   }
   return index;
 }
@@ -80,7 +86,8 @@ std::vector<SampleStart> make_sample_index(std::span<const int32_t> lengths, std
   int64_t offset = 0;
   for (size_t sample = 1; sample < index.size(); ++sample) {
     offset += seq_length;  // of the shared token, counted from the beginning of |document|
-    for (int64_t length; offset >= (length = lengths[static_cast<size_t>(document_index[document])]); ++document) offset -= length;
+    for (int64_t length; offset >= (length = lengths[static_cast<size_t>(document_index[document])]); ++document)
+      offset -= length;
     index[sample] = {static_cast<int32_t>(document), static_cast<int32_t>(offset)};
   }
   return index;
@@ -109,7 +116,8 @@ GptIndices build_gpt_indices(std::span<const int32_t> lengths, const GptIndexOpt
   indices.shuffle_index.resize(static_cast<size_t>(counts.samples));
   std::iota(indices.shuffle_index.begin(), indices.shuffle_index.end(), 0U);
   if (options.shuffle) {
-    shuffle_apart(std::span(indices.shuffle_index), static_cast<size_t>(separate ? counts.before_final : counts.samples), random);
+    shuffle_apart(std::span(indices.shuffle_index),
+                  static_cast<size_t>(separate ? counts.before_final : counts.samples), random);
   }
   return indices;
 }

@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 using testing::config_error;
-using testing::read_file;
 using ::testing::HasSubstr;
+using testing::read_file;
 
 const std::string kGolden = CONCORD_GOLDEN "/data/";
 
@@ -51,7 +51,9 @@ TEST_P(GoldenCase, IndicesAreMegatrons) {
 }
 
 TEST_P(GoldenCase, SamplesHoldMegatronsTokens) {
-  const DataArguments arguments{.path = kGolden + "tokens", .seq_length = options_.seq_length, .seed = options_.seed,
+  const DataArguments arguments{.path = kGolden + "tokens",
+                                .seq_length = options_.seq_length,
+                                .seed = options_.seed,
                                 .samples_wanted = options_.samples};
   const auto source = open_sample_source(arguments);
   const auto texts = expected_["samples"].get<std::vector<std::vector<int64_t>>>();
@@ -89,7 +91,8 @@ TEST(GptIndices, UnshuffledSamplesAreTheTextInItsOrder) {
     ASSERT_EQ(indices.shuffle_index.size(), static_cast<size_t>((tokens - 1) / seq_length));
     for (size_t i = 0; i < indices.sample_index.size(); ++i) {
       const SampleStart start = indices.sample_index[i];
-      const int64_t position = std::accumulate(lengths.begin(), lengths.begin() + start.document, int64_t{start.offset});
+      const int64_t position =
+          std::accumulate(lengths.begin(), lengths.begin() + start.document, int64_t{start.offset});
       EXPECT_EQ(position, static_cast<int64_t>(i) * seq_length);
     }
   }
@@ -97,15 +100,21 @@ TEST(GptIndices, UnshuffledSamplesAreTheTextInItsOrder) {
 
 TEST(GptIndices, WhatCannotBeIndexedIsRefused) {
   const std::vector<int32_t> lengths = {5, 5};
-  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 10}); }), HasSubstr("10 tokens, but one sample"));
+  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 10}); }),
+              HasSubstr("10 tokens, but one sample"));
   EXPECT_THAT(config_error([&] { build_gpt_indices({}, {.seq_length = 1}); }), HasSubstr("0 tokens"));
   EXPECT_THAT(config_error([&] { build_gpt_indices({}, {.seq_length = 1, .samples = 5}); }), HasSubstr("0 tokens"));
   EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 0}); }), HasSubstr("sequence length is 0"));
-  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 1, .seed = -1}); }), HasSubstr("seed is -1"));
-  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 1, .seed = int64_t{1} << 32}); }), HasSubstr("seed"));
-  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 1, .samples = 0}); }), HasSubstr("0 samples"));
-  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 2, .samples = int64_t{1} << 62}); }), HasSubstr("samples"));
-  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 2, .samples = int64_t{1} << 40}); }), HasSubstr("2^31 - 1"));
+  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 1, .seed = -1}); }),
+              HasSubstr("seed is -1"));
+  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 1, .seed = int64_t{1} << 32}); }),
+              HasSubstr("seed"));
+  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 1, .samples = 0}); }),
+              HasSubstr("0 samples"));
+  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 2, .samples = int64_t{1} << 62}); }),
+              HasSubstr("samples"));
+  EXPECT_THAT(config_error([&] { build_gpt_indices(lengths, {.seq_length = 2, .samples = int64_t{1} << 40}); }),
+              HasSubstr("2^31 - 1"));
 }
 
 }  // namespace

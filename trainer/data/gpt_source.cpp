@@ -13,7 +13,8 @@ namespace concord {
 
 void TextDocuments::add(std::string_view bytes, int64_t line) {
   if (bytes.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    throw ConfigError(fmt::format("{}, line {}: a document of {} bytes is too long: below 2^31 - 1", file_, line, bytes.size()));
+    throw ConfigError(
+        fmt::format("{}, line {}: a document of {} bytes is too long: below 2^31 - 1", file_, line, bytes.size()));
   }
   for (const char byte : bytes) tokens_.push_back(static_cast<uint8_t>(byte));
   tokens_.push_back(static_cast<uint16_t>(ByteTokenizer::kEndOfDocument));
@@ -40,10 +41,11 @@ GptSource::GptSource(std::unique_ptr<Documents> documents, const DataArguments& 
       vocab_size_(arguments.vocab_size),
       shuffled_(arguments.shuffle) {
   const std::vector<int32_t> lengths = documents_->lengths();
-  if (std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) <= kCheckedAtOnce) check_all_ids(*documents_, vocab_size_);
+  if (std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) <= kCheckedAtOnce)
+    check_all_ids(*documents_, vocab_size_);
   try {
-    indices_ = build_gpt_indices(
-        lengths, {arguments.seq_length, arguments.samples_wanted, arguments.seed, arguments.shuffle});
+    indices_ =
+        build_gpt_indices(lengths, {arguments.seq_length, arguments.samples_wanted, arguments.seed, arguments.shuffle});
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}", name(), error.what()));
   }

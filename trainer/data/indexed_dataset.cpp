@@ -114,8 +114,9 @@ void IndexedDataset::read_header() {
   const uint64_t entries = load<uint64_t>(header + 26);
   const uint64_t room = static_cast<uint64_t>(idx_.size() - kHeaderBytes);
   if (sequences > room / 12 || entries > (room - 12 * sequences) / 8) {
-    refuse(fmt::format("promises {} sequences and {} document entries but holds only {} bytes; the file is cut short or damaged",
-                       sequences, entries, idx_.size()));
+    refuse(fmt::format(
+        "promises {} sequences and {} document entries but holds only {} bytes; the file is cut short or damaged",
+        sequences, entries, idx_.size()));
   }
   const uint64_t left = room - 12 * sequences - 8 * entries;
   if (left != 0 && left != sequences) {
@@ -126,7 +127,9 @@ void IndexedDataset::read_header() {
   entries_ = static_cast<int64_t>(entries);
 }
 
-int32_t IndexedDataset::length(int64_t sequence) const { return load<int32_t>(idx_.data() + kHeaderBytes + 4 * sequence); }
+int32_t IndexedDataset::length(int64_t sequence) const {
+  return load<int32_t>(idx_.data() + kHeaderBytes + 4 * sequence);
+}
 
 int64_t IndexedDataset::offset(int64_t sequence) const {
   return load<int64_t>(idx_.data() + kHeaderBytes + 4 * sequences_ + 8 * sequence);
@@ -139,8 +142,9 @@ void IndexedDataset::check_sequences() {
     if (tokens < 0) refuse(fmt::format("sequence {} has length {}", i, tokens));
     // tokens is below 2^31 and a token at most 8 bytes, so the product cannot overflow.
     if (begin < 0 || begin > bin_.size() || tokens * token_bytes > bin_.size() - begin) {
-      refuse(fmt::format("sequence {} is {} tokens ({}) at byte {}, but {} holds {} bytes; one of the two is cut short or damaged",
-                         i, tokens, to_string(type_), begin, bin_.path(), bin_.size()));
+      refuse(fmt::format(
+          "sequence {} is {} tokens ({}) at byte {}, but {} holds {} bytes; one of the two is cut short or damaged", i,
+          tokens, to_string(type_), begin, bin_.path(), bin_.size()));
     }
     tokens_ += tokens;  // at most 2^31 * 2^60 / 12: a file that large cannot be mapped
   }
@@ -196,14 +200,16 @@ IndexedWriter::IndexedWriter(const std::string& prefix, TokenType type)
 
 void IndexedWriter::add_sequence(std::span<const int64_t> ids) {
   if (ids.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    throw ConfigError(fmt::format("a sequence of {} tokens does not fit into {}: at most 2^31 - 1", ids.size(), prefix_));
+    throw ConfigError(
+        fmt::format("a sequence of {} tokens does not fit into {}: at most 2^31 - 1", ids.size(), prefix_));
   }
   with_type(type_, [&](auto* of) {
     using Value = std::remove_pointer_t<decltype(of)>;
     scratch_.resize(ids.size() * sizeof(Value));
     for (size_t i = 0; i < ids.size(); ++i) {
       if (!fits<Value>(ids[i])) {
-        throw ConfigError(fmt::format("token id {} does not fit into the {} tokens of {}", ids[i], to_string(type_), prefix_));
+        throw ConfigError(
+            fmt::format("token id {} does not fit into the {} tokens of {}", ids[i], to_string(type_), prefix_));
       }
       const Value value = static_cast<Value>(ids[i]);
       std::memcpy(scratch_.data() + i * sizeof(Value), &value, sizeof(Value));

@@ -1,8 +1,8 @@
 // Megatron's data on disk: PREFIX.bin holds the tokens, PREFIX.idx where each sequence and document begins.
 //
-// .idx, little endian: "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences S, u64 entries D, i32[S] lengths, i64[S] byte
-// offsets into .bin, i64[D] document starts (0 first, S last, so there are D - 1 documents); multimodal data has i8[S] modes
-// after them, which are ignored here.
+// .idx, little endian: "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences S, u64 entries D, i32[S] lengths, i64[S]
+// byte offsets into .bin, i64[D] document starts (0 first, S last, so there are D - 1 documents); multimodal data has
+// i8[S] modes after them, which are ignored here.
 #pragma once
 
 #include <cstdint>

@@ -15,9 +15,9 @@ namespace {
 
 using testing::config_error;
 using testing::Folder;
+using ::testing::HasSubstr;
 using testing::read_file;
 using testing::write_file;
-using ::testing::HasSubstr;
 
 const std::string kGolden = CONCORD_GOLDEN "/data/";
 using Corpus = std::vector<std::vector<std::vector<int64_t>>>;  // documents of sequences of tokens
@@ -74,8 +74,8 @@ INSTANTIATE_TEST_SUITE_P(Files, IndexedDatasetGolden, ::testing::Values("tokens"
 
 TEST(IndexedDataset, EveryTokenTypeIsReadAsItWasWritten) {
   const Folder folder;
-  for (const TokenType type : {TokenType::kUint8, TokenType::kInt8, TokenType::kInt16, TokenType::kInt32, TokenType::kInt64,
-                               TokenType::kFloat64, TokenType::kFloat32, TokenType::kUint16}) {
+  for (const TokenType type : {TokenType::kUint8, TokenType::kInt8, TokenType::kInt16, TokenType::kInt32,
+                               TokenType::kInt64, TokenType::kFloat64, TokenType::kFloat32, TokenType::kUint16}) {
     const Corpus corpus = {{{0, 1, 127}, {}}, {}, {{5}}};
     write_corpus(folder / to_string(type), type, corpus);
     const IndexedDataset data(folder / to_string(type));
@@ -87,10 +87,13 @@ TEST(IndexedDataset, EveryTokenTypeIsReadAsItWasWritten) {
 
 TEST(IndexedDataset, LargestIdsOfEachTypeComeBackAndLargerOnesAreRefused) {
   const Folder folder;
-  const std::vector<std::pair<TokenType, int64_t>> largest = {
-      {TokenType::kUint8, 255},          {TokenType::kInt8, 127},         {TokenType::kInt16, 32767},
-      {TokenType::kUint16, 65535},       {TokenType::kInt32, 2147483647}, {TokenType::kFloat32, int64_t{1} << 24},
-      {TokenType::kFloat64, int64_t{1} << 53}};
+  const std::vector<std::pair<TokenType, int64_t>> largest = {{TokenType::kUint8, 255},
+                                                              {TokenType::kInt8, 127},
+                                                              {TokenType::kInt16, 32767},
+                                                              {TokenType::kUint16, 65535},
+                                                              {TokenType::kInt32, 2147483647},
+                                                              {TokenType::kFloat32, int64_t{1} << 24},
+                                                              {TokenType::kFloat64, int64_t{1} << 53}};
   for (const auto& [type, id] : largest) {
     write_corpus(folder / "largest", type, {{{id}}});
     EXPECT_EQ(read_all(IndexedDataset(folder / "largest")), (Corpus{{{id}}}));
@@ -190,7 +193,8 @@ TEST(IndexedDataset, AFractionIsNoTokenId) {
   const Folder folder;
   write_corpus(folder / "data", TokenType::kFloat32, {{{1, 2}}});
   write_file(folder / "data.bin", replaced(read_file(folder / "data.bin"), 4, 2.5F));
-  EXPECT_THAT(config_error([&] { read_all(IndexedDataset(folder / "data")); }), HasSubstr("position 1: 2.5 is not a token id"));
+  EXPECT_THAT(config_error([&] { read_all(IndexedDataset(folder / "data")); }),
+              HasSubstr("position 1: 2.5 is not a token id"));
 }
 
 TEST(IndexedDataset, PlacesNameDocumentAndSequence) {
@@ -201,7 +205,8 @@ TEST(IndexedDataset, PlacesNameDocumentAndSequence) {
   EXPECT_THAT(data.place(2), HasSubstr("document 2, sequence 1 of it"));
 }
 
-// Deterministic mutation: whatever the bytes are, opening ends with a data set all of which can be read, or a ConfigError.
+// Deterministic mutation: whatever the bytes are, opening ends with a data set all of which can be read, or a
+// ConfigError.
 TEST(IndexedDataset, NoMutationOfAnIndexDoesMoreThanBeRefused) {
   const Folder folder;
   const std::string good = read_file(kGolden + "multi.idx");

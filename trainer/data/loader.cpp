@@ -29,7 +29,9 @@ struct Item {
 class DataLoader::State {
  public:
   State(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
-      : batcher(arguments, std::move(source)), epochs(arguments.epochs), prefetch(static_cast<size_t>(arguments.prefetch)) {}
+      : batcher(arguments, std::move(source)),
+        epochs(arguments.epochs),
+        prefetch(static_cast<size_t>(arguments.prefetch)) {}
 
   // The batch at |position|, which is moved on behind it; the end after the last epoch.
   Item make(DataPosition* position) const {
@@ -126,14 +128,17 @@ DataPosition DataLoader::position() const { return position_; }
 
 void DataLoader::restore(const DataPosition& position) {
   if (position.fingerprint != position_.fingerprint) {
-    throw ConfigError(fmt::format("{}: the position to continue from belongs to other data or another order of it; give the same data, "
-                                  "seed, shuffle, sequence length and packing, or begin the data anew",
-                                  source().name()));
+    throw ConfigError(fmt::format(
+        "{}: the position to continue from belongs to other data or another order of it; give the same data, "
+        "seed, shuffle, sequence length and packing, or begin the data anew",
+        source().name()));
   }
-  const bool possible = position.epoch >= 0 && position.sample >= 0 &&
-                        (position.sample == 0 || state_->holds_a_batch(*state_->batcher.epoch(position.epoch), position.sample));
+  const bool possible =
+      position.epoch >= 0 && position.sample >= 0 &&
+      (position.sample == 0 || state_->holds_a_batch(*state_->batcher.epoch(position.epoch), position.sample));
   if (!possible) {
-    throw ConfigError(fmt::format("{}: there is no epoch {}, sample {} to continue from", source().name(), position.epoch, position.sample));
+    throw ConfigError(fmt::format("{}: there is no epoch {}, sample {} to continue from", source().name(),
+                                  position.epoch, position.sample));
   }
   thread_.reset();
   position_ = position;

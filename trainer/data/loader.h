@@ -17,8 +17,8 @@
 
 namespace concord {
 
-// Where a run is in its data: the next global batch begins at |sample| of |epoch|. The same on every rank and under every
-// layout. A checkpoint keeps these three numbers.
+// Where a run is in its data: the next global batch begins at |sample| of |epoch|. The same on every rank and under
+// every layout. A checkpoint keeps these three numbers.
 struct DataPosition {
   int64_t epoch = 0;
   int64_t sample = 0;        // counted in the order of the epoch; rows where sequences are packed
@@ -47,10 +47,10 @@ class DataLoader {
   // Continues there. Throws ConfigError where |position| belongs to other data or another order.
   void restore(const DataPosition& position);
 
-  int64_t global_batch_size() const;             // samples (rows where packed) of all dp ranks in a step
-  int64_t samples() const;                       // of one epoch, packed or not
-  int64_t rows(int64_t epoch) const;             // the same; packed: rows they fill
-  int64_t batches(int64_t epoch) const;          // steps of an epoch
+  int64_t global_batch_size() const;     // samples (rows where packed) of all dp ranks in a step
+  int64_t samples() const;               // of one epoch, packed or not
+  int64_t rows(int64_t epoch) const;     // the same; packed: rows they fill
+  int64_t batches(int64_t epoch) const;  // steps of an epoch
   const SampleSource& source() const;
 
  private:

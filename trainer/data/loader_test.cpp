@@ -50,7 +50,8 @@ std::vector<int64_t> learnt(const std::vector<TokenBatch>& batch) {
 }
 
 // Tokens of each global batch, by all ranks together: micro-batch by micro-batch, rank by rank.
-std::vector<std::vector<int64_t>> global_batches(DataArguments arguments, int64_t samples, int64_t steps, int64_t longest = 1) {
+std::vector<std::vector<int64_t>> global_batches(DataArguments arguments, int64_t samples, int64_t steps,
+                                                 int64_t longest = 1) {
   std::vector<std::unique_ptr<DataLoader>> ranks;
   for (arguments.dp_rank = 0; arguments.dp_rank < arguments.dp_size; ++arguments.dp_rank) {
     ranks.push_back(std::make_unique<DataLoader>(arguments, std::make_unique<Counting>(samples, longest)));
@@ -75,7 +76,8 @@ std::vector<std::vector<int64_t>> global_batches(DataArguments arguments, int64_
 }
 
 TEST(DataLoader, UnshuffledBatchesAreTheSamplesInOrder) {
-  const auto batches = global_batches({.micro_batch_size = 2, .accumulation = 2, .shuffle = false, .epochs = 1}, 11, 99);
+  const auto batches =
+      global_batches({.micro_batch_size = 2, .accumulation = 2, .shuffle = false, .epochs = 1}, 11, 99);
   EXPECT_EQ(batches, (std::vector<std::vector<int64_t>>{{1, 2, 3, 4}, {5, 6, 7, 8}}));
 }
 
@@ -84,7 +86,8 @@ TEST(DataLoader, EveryLayoutReadsTheSameGlobalBatches) {
   EXPECT_EQ(expected.size(), 12U);
   for (const auto& [size, accumulation, ranks] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
            {1, 12, 1}, {1, 1, 12}, {2, 3, 2}, {3, 2, 2}, {6, 1, 2}, {1, 4, 3}}) {
-    const DataArguments arguments{.micro_batch_size = size, .accumulation = accumulation, .dp_size = ranks, .epochs = 3};
+    const DataArguments arguments{
+        .micro_batch_size = size, .accumulation = accumulation, .dp_size = ranks, .epochs = 3};
     EXPECT_EQ(global_batches(arguments, 50, 99), expected) << size << " x " << accumulation << " x " << ranks;
   }
 }
@@ -105,27 +108,38 @@ TEST(DataLoader, AnEpochHoldsEverySampleOnceAndTheNextAnotherOrder) {
 
 TEST(DataLoader, TheLastBatchIsFilledUpWithRowsThatCountNothingWhereItIsKept) {
   for (const int64_t ranks : {1, 2, 4}) {
-    const DataArguments arguments{.micro_batch_size = 4 / ranks, .accumulation = 2, .dp_size = ranks, .shuffle = false,
-                                  .drop_last = false, .epochs = 1};
+    const DataArguments arguments{.micro_batch_size = 4 / ranks,
+                                  .accumulation = 2,
+                                  .dp_size = ranks,
+                                  .shuffle = false,
+                                  .drop_last = false,
+                                  .epochs = 1};
     const auto batches = global_batches(arguments, 9, 99);
     EXPECT_EQ(batches, (std::vector<std::vector<int64_t>>{{1, 2, 3, 4, 5, 6, 7, 8}, {9}}));
   }
 }
 
 TEST(DataLoader, RowsOfAMicroBatchAreAsLongAsItsLongestRoundedUp) {
-  DataLoader loader({.micro_batch_size = 4, .shuffle = false, .pad_multiple = 4, .pad_id = 99}, std::make_unique<Counting>(8, 5));
+  DataLoader loader({.micro_batch_size = 4, .shuffle = false, .pad_multiple = 4, .pad_id = 99},
+                    std::make_unique<Counting>(8, 5));
   const TokenBatch batch = loader.next()->front();  // lengths 1, 3, 5, 2
   EXPECT_EQ(batch.rows, 4);
   EXPECT_EQ(batch.columns, 8);
-  EXPECT_EQ(std::vector<int64_t>(batch.ids.begin() + 8, batch.ids.begin() + 16), (std::vector<int64_t>{2, 2, 2, 99, 99, 99, 99, 99}));
+  EXPECT_EQ(std::vector<int64_t>(batch.ids.begin() + 8, batch.ids.begin() + 16),
+            (std::vector<int64_t>{2, 2, 2, 99, 99, 99, 99, 99}));
   EXPECT_EQ(std::count(batch.labels.begin(), batch.labels.end(), kIgnoredToken), 32 - 11);
   EXPECT_TRUE(batch.cu_seqlens.empty());
 }
 
 TEST(DataLoader, PackedEpochsHoldEveryTokenOnce) {
   for (const int64_t ranks : {1, 3}) {
-    const DataArguments arguments{.seq_length = 32, .micro_batch_size = 6 / ranks, .dp_size = ranks, .drop_last = false, .epochs = 1,
-                                  .packing = true, .pad_multiple = 4};
+    const DataArguments arguments{.seq_length = 32,
+                                  .micro_batch_size = 6 / ranks,
+                                  .dp_size = ranks,
+                                  .drop_last = false,
+                                  .epochs = 1,
+                                  .packing = true,
+                                  .pad_multiple = 4};
     std::map<int64_t, int64_t> counts;
     for (const auto& batch : global_batches(arguments, 100, 99, 30)) {
       for (const int64_t token : batch) ++counts[token];
@@ -157,7 +171,8 @@ std::vector<std::vector<TokenBatch>> rest(DataLoader& loader, size_t most = 1000
 
 TEST(DataLoader, ARestoredLoaderContinuesWithTheSameBatches) {
   for (const bool packing : {false, true}) {
-    const DataArguments arguments{.seq_length = 12, .micro_batch_size = 2, .accumulation = 2, .epochs = 3, .packing = packing};
+    const DataArguments arguments{
+        .seq_length = 12, .micro_batch_size = 2, .accumulation = 2, .epochs = 3, .packing = packing};
     DataLoader whole(arguments, std::make_unique<Counting>(40, 9));
     const size_t total = rest(whole).size();
     for (size_t stop = 0; stop <= total; ++stop) {
@@ -204,14 +219,18 @@ TEST(DataLoader, PositionsOfOtherDataOrOrdersAreRefused) {
   EXPECT_THAT(config_error([&] { seed.restore(position); }), HasSubstr("other data or another order"));
   DataLoader size(arguments, std::make_unique<Counting>(11));
   EXPECT_THAT(config_error([&] { size.restore(position); }), HasSubstr("other data or another order"));
-  EXPECT_THAT(config_error([&] { loader.restore({0, 100, position.fingerprint}); }), HasSubstr("no epoch 0, sample 100"));
+  EXPECT_THAT(config_error([&] {
+                loader.restore({0, 100, position.fingerprint});
+              }),
+              HasSubstr("no epoch 0, sample 100"));
   EXPECT_THAT(config_error([&] { loader.restore({-1, 0, position.fingerprint}); }), HasSubstr("no epoch -1"));
 }
 
 TEST(DataLoader, APositionFitsAnotherLayoutOfTheSameBatch) {
   DataLoader one({.micro_batch_size = 4}, std::make_unique<Counting>(20));
   rest(one, 2);
-  DataLoader rank({.micro_batch_size = 1, .accumulation = 2, .dp_rank = 1, .dp_size = 2}, std::make_unique<Counting>(20));
+  DataLoader rank({.micro_batch_size = 1, .accumulation = 2, .dp_rank = 1, .dp_size = 2},
+                  std::make_unique<Counting>(20));
   rank.restore(one.position());
   const std::vector<int64_t> global = learnt(*one.next());
   EXPECT_EQ(learnt(*rank.next()), (std::vector<int64_t>{global[1], global[3]}));
@@ -269,8 +288,10 @@ TEST(DataLoader, ArgumentsThatCannotBeAreRefused) {
   EXPECT_THAT(said({.pad_multiple = 0}), HasSubstr("pad_multiple"));
   EXPECT_THAT(said({.prefetch = 0}), HasSubstr("prefetch"));
   EXPECT_THAT(said({.packing = true}), HasSubstr("seq_length"));
-  EXPECT_THAT(said({.micro_batch_size = int64_t{1} << 31, .accumulation = int64_t{1} << 31}), HasSubstr("more than 2^31"));
-  EXPECT_THAT(said({.micro_batch_size = 11}), HasSubstr("counting holds 10 samples, fewer than one global batch of 11"));
+  EXPECT_THAT(said({.micro_batch_size = int64_t{1} << 31, .accumulation = int64_t{1} << 31}),
+              HasSubstr("more than 2^31"));
+  EXPECT_THAT(said({.micro_batch_size = 11}),
+              HasSubstr("counting holds 10 samples, fewer than one global batch of 11"));
 }
 
 }  // namespace

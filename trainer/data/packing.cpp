@@ -15,7 +15,8 @@ namespace {
 // all of it, so the leftmost leaf with enough room is first fit.
 class RoomTree {
  public:
-  RoomTree(size_t rows, int64_t capacity) : leaves_(std::bit_ceil(std::max<size_t>(rows, 1))), room_(2 * leaves_, capacity) {}
+  RoomTree(size_t rows, int64_t capacity)
+      : leaves_(std::bit_ceil(std::max<size_t>(rows, 1))), room_(2 * leaves_, capacity) {}
 
   size_t take(int64_t length) {
     size_t node = 1;
@@ -39,8 +40,9 @@ PackedRows pack_first_fit(std::span<const int64_t> lengths, int64_t capacity, in
   for (size_t i = 0; i < lengths.size(); ++i) {
     const int64_t length = padded_length(lengths[i], multiple);
     if (length > capacity) {
-      throw ConfigError(fmt::format("sample {} has {} tokens ({} padded to a multiple of {}), more than a packed row of {}", i,
-                                    lengths[i], length, multiple, capacity));
+      throw ConfigError(
+          fmt::format("sample {} has {} tokens ({} padded to a multiple of {}), more than a packed row of {}", i,
+                      lengths[i], length, multiple, capacity));
     }
     const size_t row = tree.take(length);
     if (row >= rows.size()) rows.resize(row + 1);

@@ -11,17 +11,19 @@
 namespace concord {
 
 // |length| rounded up to a multiple.
-constexpr int64_t padded_length(int64_t length, int64_t multiple) { return (length + multiple - 1) / multiple * multiple; }
+constexpr int64_t padded_length(int64_t length, int64_t multiple) {
+  return (length + multiple - 1) / multiple * multiple;
+}
 
 // The sequences of each row, as indices into the lengths given.
 using PackedRows = std::vector<std::vector<int64_t>>;
 
-// First fit: each sequence, in order, into the first row that has room for its padded length, else into a new one. A pure
-// function in O(n log n). Throws ConfigError for a sequence that is longer than |capacity| when padded.
+// First fit: each sequence, in order, into the first row that has room for its padded length, else into a new one. A
+// pure function in O(n log n). Throws ConfigError for a sequence that is longer than |capacity| when padded.
 PackedRows pack_first_fit(std::span<const int64_t> lengths, int64_t capacity, int64_t multiple);
 
-// One row of all |samples|, each filled up with |pad_id| to a multiple (labels kIgnoredToken). Positions begin at 0 with
-// each and go on through its padding, which belongs to it: cu_seqlens are the padded boundaries.
+// One row of all |samples|, each filled up with |pad_id| to a multiple (labels kIgnoredToken). Positions begin at 0
+// with each and go on through its padding, which belongs to it: cu_seqlens are the padded boundaries.
 TokenBatch pack_samples(std::span<const Sample> samples, int64_t multiple, int64_t pad_id);
 
 }  // namespace concord

@@ -14,7 +14,8 @@ namespace concord {
 class RowSource : public SampleSource {
  public:
   RowSource(std::string file, const DataArguments& arguments);
-  // |place| ("line 7") is for messages. Throws ConfigError for ids outside of the vocabulary and rows that are too long.
+  // |place| ("line 7") is for messages. Throws ConfigError for ids outside of the vocabulary and rows that are too
+  // long.
   void add(const AlignedTokens& tokens, const std::string& place);
   // Throws ConfigError where there is no sample.
   void finish();

@@ -48,8 +48,9 @@ std::unique_ptr<SampleSource> open_safetensors(const DataArguments& arguments) {
   const TensorInfo* const given_labels = file.find("labels");
   const TensorInfo& labels = given_labels != nullptr ? *given_labels : ids;
   if (labels.shape != ids.shape) {
-    throw ConfigError(fmt::format("{}: labels have shape {} beside {} of input_ids; they are given for each id, -100 for none",
-                                  arguments.path, safetensors::shape_text(labels.shape), safetensors::shape_text(ids.shape)));
+    throw ConfigError(
+        fmt::format("{}: labels have shape {} beside {} of input_ids; they are given for each id, -100 for none",
+                    arguments.path, safetensors::shape_text(labels.shape), safetensors::shape_text(ids.shape)));
   }
   if (ids.shape.empty() || ids.elements() == 0) {
     throw ConfigError(fmt::format("{}: input_ids have shape {}; there is no sample in it", arguments.path,

@@ -16,9 +16,10 @@ namespace {
 
 void need_byte_tokenizer(const DataArguments& arguments) {
   if (arguments.tokenizer == "byte") return;
-  throw ConfigError(fmt::format("{} is text, which training reads with the tokenizer 'byte' only; make tokens of it first: "
-                                "concord data build --input {} --tokenizer {} --output PREFIX",
-                                arguments.path, arguments.path, arguments.tokenizer));
+  throw ConfigError(
+      fmt::format("{} is text, which training reads with the tokenizer 'byte' only; make tokens of it first: "
+                  "concord data build --input {} --tokenizer {} --output PREFIX",
+                  arguments.path, arguments.path, arguments.tokenizer));
 }
 
 std::unique_ptr<SampleSource> text_source(std::unique_ptr<TextDocuments> documents, const DataArguments& arguments) {
@@ -52,8 +53,9 @@ std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments) {
     const JsonRecord record = parse_json_record(line, full_place);
     const bool is_text = record.kind == JsonRecord::Kind::kText;
     if (is_text ? rows->size() > 0 : documents->size() > 0) {
-      throw ConfigError(fmt::format("{}: has \"{}\" where the lines before have another kind; text and samples go into files of their own",
-                                    full_place, to_string(record.kind)));
+      throw ConfigError(fmt::format(
+          "{}: has \"{}\" where the lines before have another kind; text and samples go into files of their own",
+          full_place, to_string(record.kind)));
     }
     if (record.kind == JsonRecord::Kind::kTokens) return rows->add(record.tokens, place);
     need_byte_tokenizer(arguments);
@@ -72,15 +74,17 @@ std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments) {
 
 std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments) {
   const std::string& path = arguments.path;
-  if (path.empty()) throw ConfigError("no data was given; --train_data takes a Megatron prefix, .jsonl, .txt or .safetensors");
+  if (path.empty())
+    throw ConfigError("no data was given; --train_data takes a Megatron prefix, .jsonl, .txt or .safetensors");
   if (path.ends_with(".jsonl")) return open_jsonl(arguments);
   if (path.ends_with(".txt")) return open_text(arguments);
   if (path.ends_with(".safetensors")) return open_safetensors(arguments);
   std::string prefix = path;
   if (path.ends_with(".bin") || path.ends_with(".idx")) prefix.resize(prefix.size() - 4);
   if (!is_file(prefix + ".idx") && !is_file(prefix + ".bin")) {
-    throw ConfigError(fmt::format("cannot read {}: there is no {}.idx, and the name ends in none of .jsonl, .txt and .safetensors", path,
-                                  prefix));
+    throw ConfigError(
+        fmt::format("cannot read {}: there is no {}.idx, and the name ends in none of .jsonl, .txt and .safetensors",
+                    path, prefix));
   }
   return std::make_unique<GptSource>(std::make_unique<IndexedDataset>(prefix), arguments);
 }

@@ -1,18 +1,18 @@
 // Which sample comes when, and to which rank. Pure functions of a few numbers; the layout has no part in the order.
 //
-// Global batch k of an epoch is entries k*B to (k+1)*B-1 of its order, B = micro_batch_size * accumulation * dp_size. Within
-// it, micro-batch m of dp rank r is the rows (m*dp_size + r) * micro_batch_size and following. So micro-batches take the
-// rows in order, at each of them the dp ranks one after another, and every row is taken once. (With dp 1, micro-batches
-// are blocks of rows in order.)
+// Global batch k of an epoch is entries k*B to (k+1)*B-1 of its order, B = micro_batch_size * accumulation * dp_size.
+// Within it, micro-batch m of dp rank r is the rows (m*dp_size + r) * micro_batch_size and following. So micro-batches
+// take the rows in order, at each of them the dp ranks one after another, and every row is taken once. (With dp 1,
+// micro-batches are blocks of rows in order.)
 #pragma once
 
 #include <cstdint>
 
 namespace concord {
 
-// A permutation of 0 .. size-1 that is computed, not stored: eight Feistel rounds over the next even power of two, walked
-// until the value is below size (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). Starting in the middle
-// costs nothing.
+// A permutation of 0 .. size-1 that is computed, not stored: eight Feistel rounds over the next even power of two,
+// walked until the value is below size (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). Starting in
+// the middle costs nothing.
 class SampleOrder {
  public:
   // |shuffle| false: as they are.

@@ -27,7 +27,9 @@ TEST(SampleOrder, EverySampleComesOnceWhateverTheSize) {
   }
 }
 
-TEST(SampleOrder, UnshuffledIsAsItIs) { EXPECT_EQ(listed(SampleOrder(9, 4, 5, false)), (std::vector<int64_t>{0, 1, 2, 3, 4})); }
+TEST(SampleOrder, UnshuffledIsAsItIs) {
+  EXPECT_EQ(listed(SampleOrder(9, 4, 5, false)), (std::vector<int64_t>{0, 1, 2, 3, 4}));
+}
 
 // Checkpoints rely on it: a change of these numbers changes the order of every run that is continued.
 TEST(SampleOrder, OrderNeverChanges) {
@@ -42,8 +44,8 @@ TEST(SampleOrder, SeedsAndEpochsGiveOtherOrders) {
   EXPECT_EQ(orders.size(), 100U);
 }
 
-// 1000 epochs of 4 samples: each of the 24 orders is expected 41.7 times; chi square with 23 degrees of freedom is above
-// 60 with probability 4e-5 for a fair shuffle, and the keys are fixed.
+// 1000 epochs of 4 samples: each of the 24 orders is expected 41.7 times; chi square with 23 degrees of freedom is
+// above 60 with probability 4e-5 for a fair shuffle, and the keys are fixed.
 TEST(SampleOrder, AllOrdersOfFewSamplesAreAboutEquallyLikely) {
   std::vector<int> counts(256);
   for (int64_t epoch = 0; epoch < 1000; ++epoch) {

@@ -45,7 +45,8 @@ Chain draw_chain(std::mt19937_64& random) {
   return chain;
 }
 
-// Power iteration. The chain is irreducible (the ring), and averaging two steps makes it aperiodic with the same solution.
+// Power iteration. The chain is irreducible (the ring), and averaging two steps makes it aperiodic with the same
+// solution.
 std::array<double, kStates> stationary(const Chain& chain) {
   std::array<double, kStates> now = {};
   now.fill(1.0 / static_cast<double>(kStates));
@@ -70,7 +71,8 @@ SyntheticCorpus entropies(const Chain& chain, const std::array<double, kStates>&
   SyntheticCorpus corpus{.vocab_size = ByteTokenizer::kVocabSize};
   for (size_t from = 0; from < kStates; ++from) {
     corpus.unigram_entropy += entropy_term(distribution[from]);
-    for (size_t to = 0; to < kStates; ++to) corpus.entropy_rate += distribution[from] * entropy_term(chain.probability(from, to));
+    for (size_t to = 0; to < kStates; ++to)
+      corpus.entropy_rate += distribution[from] * entropy_term(chain.probability(from, to));
   }
   return corpus;
 }

@@ -43,9 +43,11 @@ std::vector<int64_t> parse_ids(const json& array, const char* key, const std::st
   std::vector<int64_t> ids;
   ids.reserve(array.size());
   for (const json& value : array) {
-    const bool whole = value.is_number_integer() &&
-                       !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()});
-    if (!whole) throw ConfigError(fmt::format("{}: \"{}\"[{}] is {}, not a token id", place, key, ids.size(), value.dump()));
+    const bool whole =
+        value.is_number_integer() &&
+        !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()});
+    if (!whole)
+      throw ConfigError(fmt::format("{}: \"{}\"[{}] is {}, not a token id", place, key, ids.size(), value.dump()));
     ids.push_back(value.get<int64_t>());
   }
   return ids;
@@ -57,13 +59,16 @@ AlignedTokens parse_tokens(const json& record, const std::string& place) {
   if (tokens.ids.empty()) throw ConfigError(place + ": \"input_ids\" is empty");
   tokens.labels = record.contains("labels") ? parse_ids(record["labels"], "labels", place) : tokens.ids;
   if (tokens.labels.size() != tokens.ids.size()) {
-    throw ConfigError(fmt::format("{}: \"labels\" has {} entries beside {} of \"input_ids\"; they are given for each id, -100 for none",
-                                  place, tokens.labels.size(), tokens.ids.size()));
+    throw ConfigError(fmt::format(
+        "{}: \"labels\" has {} entries beside {} of \"input_ids\"; they are given for each id, -100 for none", place,
+        tokens.labels.size(), tokens.ids.size()));
   }
   for (size_t i = 0; i < tokens.ids.size(); ++i) {
-    if (tokens.ids[i] < 0) throw ConfigError(fmt::format("{}: \"input_ids\"[{}] is {}, not a token id", place, i, tokens.ids[i]));
+    if (tokens.ids[i] < 0)
+      throw ConfigError(fmt::format("{}: \"input_ids\"[{}] is {}, not a token id", place, i, tokens.ids[i]));
     if (tokens.labels[i] < 0 && tokens.labels[i] != kIgnoredToken) {
-      throw ConfigError(fmt::format("{}: \"labels\"[{}] is {}; a label is a token id, or -100 for none", place, i, tokens.labels[i]));
+      throw ConfigError(
+          fmt::format("{}: \"labels\"[{}] is {}; a label is a token id, or -100 for none", place, i, tokens.labels[i]));
     }
   }
   return tokens;
@@ -75,7 +80,8 @@ std::vector<ChatMessage> parse_messages(const json& list, const std::string& pla
   for (const json& message : list) {
     const auto text = [&](const char* key) {
       if (!message.is_object() || !message.contains(key) || !message[key].is_string()) {
-        throw ConfigError(fmt::format("{}: message {} has no text \"{}\"; it is {{\"role\": ..., \"content\": ...}}", place, messages.size(), key));
+        throw ConfigError(fmt::format("{}: message {} has no text \"{}\"; it is {{\"role\": ..., \"content\": ...}}",
+                                      place, messages.size(), key));
       }
       return message[key].get<std::string>();
     };
@@ -108,8 +114,8 @@ void check_utf8(std::string_view text, const std::string& file, int64_t first_li
   const std::optional<size_t> wrong = invalid_utf8(text);
   if (!wrong) return;
   const int64_t line = first_line + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*wrong), '\n');
-  throw ConfigError(fmt::format("{}, line {}: the byte 0x{:02X} is not UTF-8 here; convert the file to UTF-8", file, line,
-                                static_cast<uint8_t>(text[*wrong])));
+  throw ConfigError(fmt::format("{}, line {}: the byte 0x{:02X} is not UTF-8 here; convert the file to UTF-8", file,
+                                line, static_cast<uint8_t>(text[*wrong])));
 }
 
 const char* to_string(JsonRecord::Kind kind) {
@@ -134,7 +140,8 @@ JsonRecord parse_json_record(std::string_view line, const std::string& place) {
     throw ConfigError(fmt::format("{}: must have one of \"text\", \"input_ids\" and \"messages\"; {}", place, kKinds));
   }
   if (has("input_ids") != 0) return {.kind = JsonRecord::Kind::kTokens, .tokens = parse_tokens(record, place)};
-  if (has("messages") != 0) return {.kind = JsonRecord::Kind::kChat, .messages = parse_messages(record["messages"], place)};
+  if (has("messages") != 0)
+    return {.kind = JsonRecord::Kind::kChat, .messages = parse_messages(record["messages"], place)};
   if (!record["text"].is_string()) throw ConfigError(place + ": \"text\" is not a string");
   return {.kind = JsonRecord::Kind::kText, .text = record["text"].get<std::string>()};
 }
@@ -150,7 +157,8 @@ void for_each_line(std::string_view text, const std::function<void(std::string_v
   }
 }
 
-void for_each_paragraph(std::string_view text, const std::function<void(std::string_view document, int64_t line)>& each) {
+void for_each_paragraph(std::string_view text,
+                        const std::function<void(std::string_view document, int64_t line)>& each) {
   std::string_view document;
   int64_t first_line = 0, number = 0;
   for (size_t begin = 0; begin < text.size();) {

@@ -13,11 +13,13 @@
 
 namespace concord {
 
-// Position of the first byte that is not UTF-8 (too long forms, surrogates and beyond U+10FFFF are not); none if all is.
+// Position of the first byte that is not UTF-8 (too long forms, surrogates and beyond U+10FFFF are not); none if all
+// is.
 std::optional<size_t> invalid_utf8(std::string_view text);
 
 // A line of a .jsonl: {"text": ...}, {"input_ids": [...], "labels": [...]} or {"messages": [{"role", "content"}, ...]}.
-// Other keys are left alone. labels are beside the ids, kIgnoredToken for those that are not learnt; without them all are.
+// Other keys are left alone. labels are beside the ids, kIgnoredToken for those that are not learnt; without them all
+// are.
 struct JsonRecord {
   enum class Kind { kText, kTokens, kChat };
   Kind kind = Kind::kText;
@@ -34,7 +36,8 @@ void for_each_line(std::string_view text, const std::function<void(std::string_v
 
 // Documents of a plain text: what stands between empty lines, without the line break that ends it. |each| also gets the
 // number of the first line.
-void for_each_paragraph(std::string_view text, const std::function<void(std::string_view document, int64_t line)>& each);
+void for_each_paragraph(std::string_view text,
+                        const std::function<void(std::string_view document, int64_t line)>& each);
 
 // Throws ConfigError with the line where |text|, which begins in |first_line| of |file|, is not UTF-8.
 void check_utf8(std::string_view text, const std::string& file, int64_t first_line);

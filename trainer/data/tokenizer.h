@@ -13,8 +13,8 @@ namespace concord {
 
 // Specials that a tokenizer may have and that documents and chat templates need.
 inline constexpr std::array<std::string_view, 8> kSpecialTokens = {
-    "<|endoftext|>",     "<|pad|>",           "<|im_start|>",    "<|im_end|>",
-    "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+    "<|endoftext|>",       "<|pad|>",           "<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
+    "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
 
 // Threads: one at a time; make one a thread.
 class Tokenizer {

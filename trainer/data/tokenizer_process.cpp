@@ -33,7 +33,8 @@ std::string tokenizer_file(const std::string& path) {
   std::error_code ignored;
   const std::string file = fs::is_directory(path, ignored) ? (fs::path(path) / "tokenizer.json").string() : path;
   if (fs::is_regular_file(file, ignored)) return file;
-  throw ConfigError(fmt::format("there is no tokenizer {}; give 'byte', a tokenizer.json, or a folder that holds one", file));
+  throw ConfigError(
+      fmt::format("there is no tokenizer {}; give 'byte', a tokenizer.json, or a folder that holds one", file));
 }
 
 // Our environment; parallel work is several processes, so tokenizers' own threads would only be in each other's way.
@@ -92,8 +93,8 @@ void TokenizerProcess::start() {
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, in[1], STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-  const int error =
-      ::posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, pointers(arguments).data(), pointers(environment).data());
+  const int error = ::posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, pointers(arguments).data(),
+                                   pointers(environment).data());
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(in[1]);
   ::close(out[1]);
@@ -103,8 +104,10 @@ void TokenizerProcess::start() {
   pid_ = -1;
   close_fd(&to_);
   close_fd(&from_);
-  throw ConfigError(fmt::format("cannot start {} for the tokenizer {}: {}; install Python with its module tokenizers, or name it in CONCORD_PYTHON",
-                                python_, file_, std::strerror(error)));
+  throw ConfigError(
+      fmt::format("cannot start {} for the tokenizer {}: {}; install Python with its module tokenizers, or name it in "
+                  "CONCORD_PYTHON",
+                  python_, file_, std::strerror(error)));
 }
 
 void TokenizerProcess::fail(const std::string& what) {
@@ -155,7 +158,8 @@ std::vector<std::vector<int64_t>> TokenizerProcess::encode(const std::vector<std
   std::string request = fmt::format("{} {}\n", texts.size(), literal ? 1 : 0);
   for (const std::string_view text : texts) {
     if (text.size() > std::numeric_limits<uint32_t>::max()) {
-      throw ConfigError(fmt::format("a document of {} bytes is too long for the tokenizer: at most 4 GiB", text.size()));
+      throw ConfigError(
+          fmt::format("a document of {} bytes is too long for the tokenizer: at most 4 GiB", text.size()));
     }
     const uint32_t bytes = static_cast<uint32_t>(text.size());
     request.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(text);

@@ -14,8 +14,9 @@
 
 namespace concord {
 
-// Starts Python (CONCORD_PYTHON, else python3) with trainer/data/tokenizer_process.py, which is compiled into the program, on a
-// tokenizer.json or a folder that holds one. The ids are those of tokenizers' encode(text, add_special_tokens=False).
+// Starts Python (CONCORD_PYTHON, else python3) with trainer/data/tokenizer_process.py, which is compiled into the
+// program, on a tokenizer.json or a folder that holds one. The ids are those of tokenizers' encode(text,
+// add_special_tokens=False).
 //
 // The process ends with the object, and when ours dies: its input closes. Threads: one at a time; several objects, each
 // in its own thread, work at the same time.

@@ -27,7 +27,8 @@ def load(path):
         from tokenizers import Tokenizer
     except ImportError as error:
         raise SystemExit(greet({"error": f"{sys.executable} has no module tokenizers ({error}); "
-                                         "install it (pip install tokenizers), or name a Python that has it in CONCORD_PYTHON"}))
+                                         "install it (pip install tokenizers), or name a Python that has it in "
+                                         "CONCORD_PYTHON"}))
     try:
         return Tokenizer.from_file(path), Tokenizer.from_file(path)
     except Exception as error:

@@ -1,0 +1,141 @@
+#include "trainer/cli/data.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "trainer/data/build.h"
+#include "trainer/data/synthetic.h"
+
+namespace concord {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// One line that is written over on a terminal; lines from time to time elsewhere.
+class ProgressPrinter {
+ public:
+  void operator()(const BuildProgress& progress) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+    if (on_terminal_) {
+      std::fprintf(stderr, "\rdata build: %s\033[K", progress_line(progress, seconds).c_str());
+    } else if (seconds - last_line_ >= kSecondsBetweenLines) {
+      std::fprintf(stderr, "data build: %s\n", progress_line(progress, seconds).c_str());
+      last_line_ = seconds;
+    }
+    std::fflush(stderr);
+  }
+  void end_line() const {
+    if (on_terminal_) std::fprintf(stderr, "\r\033[K");
+  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+ private:
+  static constexpr double kSecondsBetweenLines = 10;
+  Clock::time_point begin_ = Clock::now();
+  double last_line_ = 0;
+  bool on_terminal_ = ::isatty(STDERR_FILENO) == 1;
+};
+
+void run_build(const BuildArguments& arguments, bool json) {
+  ProgressPrinter printer;
+  BuildProgress progress;
+  try {
+    progress = build_data(arguments, [&](const BuildProgress& now) { printer(now); });
+  } catch (...) {
+    printer.end_line();  // the error begins on a line of its own
+    throw;
+  }
+  printer.end_line();
+  if (json) {
+    const nlohmann::ordered_json document = {{"output", arguments.output},  {"documents", progress.documents},
+                                             {"tokens", progress.tokens},   {"bytes", progress.bytes},
+                                             {"shards", progress.shards},   {"shards_kept", progress.shards_kept},
+                                             {"seconds", printer.seconds()}};
+    return static_cast<void>(std::printf("%s\n", document.dump().c_str()));
+  }
+  const std::string kept =
+      progress.shards_kept > 0 ? fmt::format(" ({} shards of an earlier build were kept)", progress.shards_kept) : "";
+  std::printf("%s: %lld documents, %lld tokens in %.1f s%s\n", arguments.output.c_str(),
+              static_cast<long long>(progress.documents), static_cast<long long>(progress.tokens), printer.seconds(),
+              kept.c_str());
+}
+
+void add_build(CLI::App* data) {
+  struct Given {
+    BuildArguments arguments;
+    bool json = false;
+  };
+  const auto given = std::make_shared<Given>();
+  BuildArguments& arguments = given->arguments;
+  CLI::App* build = data->add_subcommand("build", "text or JSONL to a Megatron .bin/.idx pair");
+  build
+      ->add_option("--input", arguments.inputs,
+                   ".txt (documents between empty lines) or .jsonl (a document a line); several in order")
+      ->required();
+  build->add_option("--output", arguments.output, "PREFIX of .bin and .idx; with --sft a .jsonl")->required();
+  build
+      ->add_option("--tokenizer", arguments.tokenizer,
+                   "byte, or a HF tokenizer.json or its folder (needs Python with tokenizers)")
+      ->capture_default_str();
+  build->add_option("--append_eod", arguments.append_eod, "end documents with the tokenizer's end of document")
+      ->capture_default_str();
+  build->add_flag("--sft", arguments.sft,
+                  "conversations (\"messages\") to samples of which only the assistant's words are learnt");
+  build->add_option("--chat_template", arguments.chat_template, "qwen or llama3, for --sft")->capture_default_str();
+  build->add_option("--workers", arguments.workers, "at the same time; 0: one a core")->capture_default_str();
+  build->add_option("--shard_bytes", arguments.shard_bytes, "input that is kept when a build is stopped, about")
+      ->capture_default_str();
+  build->add_flag("--overwrite", arguments.overwrite,
+                  "replace an output that is there, drop a build of other settings");
+  build->add_flag("--json", given->json, "one JSON document on standard output");
+  build->footer(
+      "A build that was stopped goes on where it was when the same command is given again; the result is the same.");
+  build->callback([given] { run_build(given->arguments, given->json); });
+}
+
+void add_synth(CLI::App* data) {
+  struct Given {
+    std::string output;
+    uint64_t seed = 1;
+    int64_t tokens = 1 << 20;
+    bool json = false;
+  };
+  const auto given = std::make_shared<Given>();
+  CLI::App* synth = data->add_subcommand("synth", "a corpus with a known entropy, to watch a loss approach it");
+  synth->add_option("--output", given->output, "PREFIX of .bin and .idx")->required();
+  synth->add_option("--seed", given->seed, "of the chain and its text")->capture_default_str();
+  synth->add_option("--tokens", given->tokens, "how many")->capture_default_str();
+  synth->add_flag("--json", given->json, "one JSON document on standard output");
+  synth->callback([given] {
+    const SyntheticCorpus corpus = write_synthetic_corpus(given->output, given->seed, given->tokens);
+    if (given->json) {
+      const nlohmann::ordered_json document = {{"output", given->output},
+                                               {"tokens", given->tokens},
+                                               {"vocab_size", corpus.vocab_size},
+                                               {"entropy_rate", corpus.entropy_rate},
+                                               {"unigram_entropy", corpus.unigram_entropy}};
+      return static_cast<void>(std::printf("%s\n", document.dump().c_str()));
+    }
+    std::printf(
+        "%s: %lld tokens, vocabulary %lld; the loss of a model that learns all there is to learn: %.4f nats a token "
+        "(%.4f without looking at the token before)\n",
+        given->output.c_str(), static_cast<long long>(given->tokens), static_cast<long long>(corpus.vocab_size),
+        corpus.entropy_rate, corpus.unigram_entropy);
+  });
+}
+
+}  // namespace
+
+void add_data_command(CLI::App* program) {
+  CLI::App* data = program->add_subcommand("data", "makes the files that training reads");
+  data->require_subcommand(1);
+  add_build(data);
+  add_synth(data);
+}
+
+}  // namespace concord

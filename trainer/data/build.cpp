@@ -1,0 +1,254 @@
+#include "trainer/data/build.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "core/config_error.h"
+#include "core/stable_hash.h"
+#include "trainer/data/build_shards.h"
+#include "trainer/data/chat_template.h"
+#include "trainer/data/mapped_file.h"
+#include "trainer/data/output_file.h"
+#include "trainer/data/tokenizer.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFormat = 1;  // of the folder; another one is another build
+constexpr auto kReportEvery = std::chrono::milliseconds(500);
+
+// Everything that the bytes of the output depend on, as text.
+std::string plan_of(const BuildArguments& arguments, const std::deque<MappedFile>& inputs, const Tokenizer& tokenizer) {
+  std::string plan =
+      fmt::format("concord data build {}\nsft {}, template {}, end of document {}, {} bytes a shard\ntokenizer {}",
+                  kFormat, arguments.sft, arguments.sft ? arguments.chat_template : "-", arguments.append_eod,
+                  arguments.shard_bytes, tokenizer.name());
+  if (arguments.tokenizer != "byte") plan += fmt::format(", {:016x}", stable_hash(MappedFile(tokenizer.name()).text()));
+  for (const MappedFile& input : inputs) {
+    plan += fmt::format("\ninput {}, {} bytes, changed {}", fs::absolute(input.path()).string(), input.size(),
+                        fs::last_write_time(input.path()).time_since_epoch().count());
+  }
+  return plan + "\n";
+}
+
+// OUTPUT.build/, held by one process at a time. The lock goes with the process, whatever ends it.
+class WorkFolder {
+ public:
+  WorkFolder(const std::string& output, const std::string& plan, bool overwrite) : path_(output + ".build") {
+    std::error_code error;
+    fs::create_directory(path_, error);
+    if (error) throw ConfigError(fmt::format("cannot make the folder {}: {}", path_, error.message()));
+    fd_ = ::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd_ < 0) throw ConfigError(fmt::format("cannot write in {}: {}", path_, std::strerror(errno)));
+    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      ::close(fd_);
+      throw ConfigError(fmt::format("another process builds {} already (it holds {}/lock)", output, path_));
+    }
+    try {
+      take_over(output, plan, overwrite);
+    } catch (...) {
+      ::close(fd_);
+      throw;
+    }
+  }
+  ~WorkFolder() { ::close(fd_); }
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+
+  std::string shard(size_t number) const { return fmt::format("{}/shard-{:06}", path_, number); }
+  void remove() const { fs::remove_all(path_); }
+
+ private:
+  // Goes on with what an earlier build of the same plan has left.
+  void take_over(const std::string& output, const std::string& plan, bool overwrite) {
+    const std::string file = path_ + "/plan";
+    if (fs::exists(file) && MappedFile(file).text() == plan) return;
+    if (fs::exists(file) && !overwrite) {
+      throw ConfigError(
+          fmt::format("{} holds a build of {} that was stopped and had other settings or inputs; give those, or "
+                      "--overwrite to begin anew",
+                      path_, output));
+    }
+    for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+      if (entry.path().filename() != "lock") fs::remove_all(entry.path());
+    }
+    OutputFile written(file);
+    written.write(plan);
+    written.sync();
+    written.publish();
+  }
+
+  std::string path_;
+  int fd_ = -1;
+};
+
+class Build {
+ public:
+  Build(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report)
+      : arguments_(arguments), report_(report), tokenizer_(make_tokenizer(arguments.tokenizer)) {
+    if (arguments_.append_eod && !arguments_.sft && !tokenizer_->end_of_document()) {
+      throw ConfigError(fmt::format("the tokenizer {} has no token that ends a document; build with --append_eod false",
+                                    tokenizer_->name()));
+    }
+    for (const std::string& path : arguments_.inputs) inputs_.emplace_back(path);
+    shards_ = cut_into_shards(inputs_, arguments_.shard_bytes);
+    if (shards_.empty()) throw ConfigError(fmt::format("{}: there is nothing in it", arguments_.inputs.front()));
+    folder_ = std::make_unique<WorkFolder>(arguments_.output, plan_of(arguments_, inputs_, *tokenizer_),
+                                           arguments_.overwrite);
+    progress_.shards = static_cast<int64_t>(shards_.size());
+    for (const BuildShard& shard : shards_) progress_.bytes += shard.end - shard.begin;
+  }
+
+  BuildProgress run() {
+    find_missing();
+    run_workers();
+    if (progress_.documents == 0)
+      throw ConfigError(fmt::format("{}: there is no document in it", arguments_.inputs.front()));
+    std::vector<std::string> names;
+    for (size_t i = 0; i < shards_.size(); ++i) names.push_back(folder_->shard(i));
+    join_shards(arguments_, names, *tokenizer_);
+    folder_->remove();
+    return progress_;
+  }
+
+ private:
+  void find_missing() {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      try {
+        finished(i, count_shard(arguments_, folder_->shard(i)));
+        ++progress_.shards_kept;
+      } catch (const ConfigError&) {  // not there, or not complete
+        missing_.push_back(i);
+      }
+    }
+  }
+
+  void run_workers() {
+    const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+    const size_t count =
+        std::min(static_cast<size_t>(arguments_.workers > 0 ? arguments_.workers : cores), missing_.size());
+    std::vector<std::jthread> workers;
+    running_ = count;
+    for (size_t i = 0; i < count; ++i) workers.emplace_back([this, i] { work(i); });
+    std::unique_lock lock(mutex_);
+    while (running_ > 0) {
+      changed_.wait_for(lock, kReportEvery);
+      const BuildProgress progress = progress_;
+      lock.unlock();
+      try {
+        report_(progress);
+      } catch (...) {
+        stop_ = true;
+        throw;  // the workers end with their shards
+      }
+      lock.lock();
+    }
+    if (!errors_.empty()) std::rethrow_exception(errors_.begin()->second);  // of the first of the shards that failed
+  }
+
+  void work(size_t worker) {
+    std::unique_ptr<Tokenizer> own;
+    while (!stop_) {
+      const size_t next = next_++;
+      if (next >= missing_.size()) break;
+      const size_t number = missing_[next];
+      try {
+        if (worker > 0 && own == nullptr) own = make_tokenizer(arguments_.tokenizer);
+        Tokenizer& tokenizer = worker > 0 ? *own : *tokenizer_;
+        const ShardCounts counts =
+            build_shard(arguments_, inputs_[shards_[number].input], shards_[number], tokenizer, folder_->shard(number));
+        const std::lock_guard lock(mutex_);
+        finished(number, counts);
+      } catch (...) {
+        stop_ = true;
+        const std::lock_guard lock(mutex_);
+        errors_.emplace(number, std::current_exception());
+      }
+      changed_.notify_one();
+    }
+    const std::lock_guard lock(mutex_);
+    --running_;
+    changed_.notify_one();
+  }
+
+  void finished(size_t number, const ShardCounts& counts) {
+    ++progress_.shards_done;
+    progress_.bytes_done += shards_[number].end - shards_[number].begin;
+    progress_.documents += counts.documents;
+    progress_.tokens += counts.tokens;
+  }
+
+  const BuildArguments& arguments_;
+  const std::function<void(const BuildProgress&)>& report_;
+  std::unique_ptr<Tokenizer> tokenizer_;  // the first worker's
+  std::deque<MappedFile> inputs_;
+  std::vector<BuildShard> shards_;
+  std::unique_ptr<WorkFolder> folder_;
+  std::vector<size_t> missing_;
+  std::atomic<size_t> next_ = 0;
+  std::atomic<bool> stop_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  BuildProgress progress_;                       // guarded by mutex_ while workers run, as the two below
+  std::map<size_t, std::exception_ptr> errors_;  // by shard
+  size_t running_ = 0;
+};
+
+void check(const BuildArguments& arguments) {
+  if (arguments.inputs.empty()) throw ConfigError("there is no input; give --input FILE.txt or FILE.jsonl");
+  if (arguments.output.empty()) throw ConfigError("there is no output; give --output PREFIX");
+  if (arguments.workers < 0)
+    throw ConfigError(fmt::format("{} workers were asked for; 1 or more, or 0 for one a core", arguments.workers));
+  if (arguments.shard_bytes < 1)
+    throw ConfigError(fmt::format("shards of {} bytes were asked for; at least 1", arguments.shard_bytes));
+  if (arguments.sft) check_chat_template(arguments.chat_template);
+  if (arguments.sft != arguments.output.ends_with(".jsonl")) {
+    throw ConfigError(fmt::format("the output is {}; {}", arguments.output,
+                                  arguments.sft ? "with --sft it is a file that ends in .jsonl"
+                                                : "it is a prefix for .bin and .idx (a .jsonl comes of --sft)"));
+  }
+  const std::string last_file = arguments.sft ? arguments.output : arguments.output + ".idx";
+  if (fs::exists(last_file) && !arguments.overwrite) {
+    throw ConfigError(fmt::format("{} is there already; give another --output, or --overwrite", last_file));
+  }
+}
+
+}  // namespace
+
+BuildProgress build_data(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report) {
+  check(arguments);
+  return Build(arguments, report).run();
+}
+
+std::string progress_line(const BuildProgress& progress, double seconds) {
+  constexpr double kMiB = 1 << 20;
+  const double done = static_cast<double>(progress.bytes_done) / kMiB, all = static_cast<double>(progress.bytes) / kMiB;
+  std::string line = fmt::format("{}/{} shards, {:.1f} of {:.1f} MiB, {:.2f} M tokens", progress.shards_done,
+                                 progress.shards, done, all, static_cast<double>(progress.tokens) / 1e6);
+  if (progress.shards_done <= progress.shards_kept || seconds <= 0)
+    return line;  // the speed is of this run's own shards
+  const double share =
+      static_cast<double>(progress.shards_done - progress.shards_kept) / static_cast<double>(progress.shards_done);
+  const double speed = done * share / seconds;
+  return line + fmt::format(", {:.1f} MiB/s, {:.0f} s left", speed, (all - done) / speed);
+}
+
+}  // namespace concord

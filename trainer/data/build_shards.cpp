@@ -1,0 +1,187 @@
+#include "trainer/data/build_shards.h"
+
+#include <fmt/core.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/config_error.h"
+#include "trainer/data/chat_template.h"
+#include "trainer/data/indexed_dataset.h"
+#include "trainer/data/output_file.h"
+#include "trainer/data/text_reader.h"
+
+namespace concord {
+namespace {
+
+constexpr size_t kTextsAtOnce = 256;              // that a tokenizer gets in one call,
+constexpr size_t kBytesAtOnce = size_t{1} << 20;  // or texts of this size together
+
+bool is_jsonl(const std::string& path) { return path.ends_with(".jsonl"); }
+
+// The first document boundary at or after |from|.
+int64_t boundary(std::string_view text, int64_t from, bool jsonl) {
+  if (from >= static_cast<int64_t>(text.size())) return static_cast<int64_t>(text.size());
+  const size_t found = text.find(jsonl ? "\n" : "\n\n", static_cast<size_t>(from));
+  return static_cast<int64_t>(found == std::string_view::npos ? text.size() : found + (jsonl ? 1 : 2));
+}
+
+int64_t line_of(const MappedFile& input, int64_t byte) {
+  return 1 + std::count(input.data(), input.data() + byte, '\n');
+}
+
+// Collects documents, encodes them many at a time and writes them in their order.
+class DocumentWriter {
+ public:
+  DocumentWriter(const BuildArguments& arguments, Tokenizer& tokenizer, const std::string& name)
+      : append_eod_(arguments.append_eod),
+        tokenizer_(tokenizer),
+        writer_(name, token_type_for(tokenizer.vocab_size())) {}
+
+  void add(std::string text) {
+    waiting_bytes_ += text.size();
+    waiting_.push_back(std::move(text));
+    if (waiting_.size() >= kTextsAtOnce || waiting_bytes_ >= kBytesAtOnce) encode();
+  }
+
+  ShardCounts finish() {
+    encode();
+    writer_.finish();
+    return {writer_.documents(), writer_.tokens()};
+  }
+
+ private:
+  void encode() {
+    if (waiting_.empty()) return;
+    for (std::vector<int64_t>& ids : tokenizer_.encode({waiting_.begin(), waiting_.end()}, false)) {
+      if (append_eod_) ids.push_back(tokenizer_.end_of_document().value());
+      if (ids.empty()) continue;
+      writer_.add_sequence(ids);
+      writer_.end_document();
+    }
+    waiting_.clear();
+    waiting_bytes_ = 0;
+  }
+
+  bool append_eod_;
+  Tokenizer& tokenizer_;
+  IndexedWriter writer_;
+  std::vector<std::string> waiting_;
+  size_t waiting_bytes_ = 0;
+};
+
+ShardCounts build_documents(const BuildArguments& arguments, const MappedFile& input, const BuildShard& shard,
+                            Tokenizer& tokenizer, const std::string& name) {
+  const std::string_view text =
+      input.text().substr(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.end - shard.begin));
+  const auto place = [&](int64_t line) {
+    return fmt::format("{}, line {}", input.path(), line_of(input, shard.begin) + line - 1);
+  };
+  DocumentWriter writer(arguments, tokenizer, name);
+  if (!is_jsonl(input.path())) {
+    if (invalid_utf8(text)) check_utf8(text, input.path(), line_of(input, shard.begin));
+    for_each_paragraph(text, [&](std::string_view document, int64_t) { writer.add(std::string(document)); });
+    return writer.finish();
+  }
+  for_each_line(text, [&](std::string_view line, int64_t number) {
+    JsonRecord record;
+    try {
+      record = parse_json_record(line, "");
+      if (record.kind != JsonRecord::Kind::kText) {
+        throw ConfigError(fmt::format(": has \"{}\"; to build a corpus, lines have \"text\" (--sft takes \"messages\")",
+                                      to_string(record.kind)));
+      }
+    } catch (const ConfigError& error) {  // counting the lines before costs time, so it is done only here
+      throw ConfigError(place(number) + error.what());
+    }
+    writer.add(std::move(record.text));
+  });
+  return writer.finish();
+}
+
+std::string sample_line(const AlignedTokens& tokens) {
+  return fmt::format("{{\"input_ids\":[{}],\"labels\":[{}]}}\n", fmt::join(tokens.ids, ","),
+                     fmt::join(tokens.labels, ","));
+}
+
+ShardCounts build_conversations(const BuildArguments& arguments, const MappedFile& input, const BuildShard& shard,
+                                Tokenizer& tokenizer, const std::string& name) {
+  const std::string_view text =
+      input.text().substr(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.end - shard.begin));
+  OutputFile output(name + ".jsonl");
+  ShardCounts counts;
+  for_each_line(text, [&](std::string_view line, int64_t number) {
+    const auto fail = [&](const std::string& why) {
+      throw ConfigError(fmt::format("{}, line {}: {}", input.path(), line_of(input, shard.begin) + number - 1, why));
+    };
+    JsonRecord record;
+    try {
+      record = parse_json_record(line, "");
+    } catch (const ConfigError& error) {
+      fail(std::string_view(error.what()).substr(2).data());  // without the ": " after an empty place
+    }
+    if (record.kind != JsonRecord::Kind::kChat) fail("--sft takes lines with \"messages\"");
+    AlignedTokens tokens;
+    try {
+      tokens = encode_chat(render_chat(arguments.chat_template, record.messages), tokenizer);
+    } catch (const ConfigError& error) {
+      fail(error.what());
+    }
+    output.write(sample_line(tokens));
+    ++counts.documents;
+    counts.tokens += static_cast<int64_t>(tokens.ids.size());
+  });
+  output.sync();
+  output.publish();
+  return counts;
+}
+
+}  // namespace
+
+std::vector<BuildShard> cut_into_shards(const std::deque<MappedFile>& inputs, int64_t shard_bytes) {
+  std::vector<BuildShard> shards;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string& path = inputs[i].path();
+    if (!is_jsonl(path) && !path.ends_with(".txt")) throw ConfigError(path + ": the name must end in .txt or .jsonl");
+    for (int64_t begin = 0; begin < inputs[i].size();) {
+      const int64_t end = boundary(inputs[i].text(), begin + shard_bytes - 1, is_jsonl(path));
+      shards.push_back({i, begin, end});
+      begin = end;
+    }
+  }
+  return shards;
+}
+
+ShardCounts build_shard(const BuildArguments& arguments, const MappedFile& input, const BuildShard& shard,
+                        Tokenizer& tokenizer, const std::string& name) {
+  return (arguments.sft ? build_conversations : build_documents)(arguments, input, shard, tokenizer, name);
+}
+
+ShardCounts count_shard(const BuildArguments& arguments, const std::string& name) {
+  if (!arguments.sft) {
+    const IndexedDataset data(name);
+    return {data.documents(), data.tokens()};
+  }
+  ShardCounts counts;
+  const MappedFile file(name + ".jsonl");
+  for_each_line(file.text(), [&](std::string_view line, int64_t) {
+    ++counts.documents;
+    counts.tokens += static_cast<int64_t>(parse_json_record(line, name).tokens.ids.size());
+  });
+  return counts;
+}
+
+void join_shards(const BuildArguments& arguments, const std::vector<std::string>& names, const Tokenizer& tokenizer) {
+  if (!arguments.sft) {
+    IndexedWriter writer(arguments.output, token_type_for(tokenizer.vocab_size()));
+    for (const std::string& name : names) writer.append(IndexedDataset(name));
+    writer.finish();
+    return;
+  }
+  OutputFile output(arguments.output);
+  for (const std::string& name : names) output.write(MappedFile(name + ".jsonl").text());
+  output.sync();
+  output.publish();
+}
+
+}  // namespace concord

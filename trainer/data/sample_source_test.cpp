@@ -1,0 +1,188 @@
+#include "trainer/data/sample_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "trainer/data/indexed_dataset.h"
+#include "trainer/data/testing/folder.h"
+#include "trainer/data/token_batch.h"
+#include "trainer/data/tokenizer.h"
+
+namespace concord {
+namespace {
+
+using testing::config_error;
+using testing::Folder;
+using ::testing::HasSubstr;
+using testing::read_file;
+using testing::write_file;
+
+constexpr int64_t kEnd = ByteTokenizer::kEndOfDocument;
+
+std::string said(const DataArguments& arguments) {
+  return config_error([&] { open_sample_source(arguments); });
+}
+
+// A safetensors file of one or two int64 tensors, written by hand.
+std::string safetensors(const std::string& shape, const std::vector<int64_t>& ids, const std::vector<int64_t>& labels,
+                        const std::string& dtype = "I64") {
+  const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * 8);
+  std::string header = R"({"input_ids":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[0,)" +
+                       std::to_string(bytes.size()) + "]}";
+  if (!labels.empty()) {
+    header += R"(,"labels":{"dtype":"I64","shape":)" + shape + R"(,"data_offsets":[)" + std::to_string(bytes.size()) +
+              "," + std::to_string(2 * bytes.size()) + "]}";
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = header.size();
+  std::string file(reinterpret_cast<const char*>(&length), 8);
+  file.append(header).append(bytes);
+  return file.append(reinterpret_cast<const char*>(labels.data()), labels.size() * 8);
+}
+
+TEST(SampleSource, RowsOfSafetensorsAreSamplesWithShiftedLabels) {
+  const Folder folder;
+  std::vector<int64_t> ids(12), labels = {-100, 1, 2, -100, 4, 5, 6, 7, 8, 9, 10, 11};
+  std::iota(ids.begin(), ids.end(), 0);
+  const std::string path = write_file(folder / "a.safetensors", safetensors("[2,2,3]", ids, labels));
+  const auto source = open_sample_source({.path = path, .vocab_size = 12});
+  ASSERT_EQ(source->size(), 4);
+  EXPECT_EQ(source->length(0), 3);
+  EXPECT_FALSE(source->is_shuffled());
+  EXPECT_EQ(source->at(0).ids, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(source->at(0).labels, (std::vector<int64_t>{1, 2, -100}));
+  EXPECT_EQ(source->at(1).labels, (std::vector<int64_t>{4, 5, -100}));
+}
+
+TEST(SampleSource, SafetensorsWithoutLabelsLearnEverything) {
+  const Folder folder;
+  const std::string path = write_file(folder / "a.safetensors", safetensors("[1,3]", {7, 8, 9}, {}));
+  EXPECT_EQ(open_sample_source({.path = path})->at(0).labels, (std::vector<int64_t>{8, 9, -100}));
+}
+
+TEST(SampleSource, BadSafetensorsAreRefused) {
+  const Folder folder;
+  const auto refused = [&](const std::string& bytes, DataArguments arguments = {}) {
+    arguments.path = write_file(folder / "bad.safetensors", bytes);
+    return said(arguments);
+  };
+  const std::string good = safetensors("[1,3]", {7, 8, 9}, {});
+  EXPECT_THAT(refused(good, {.seq_length = 2}),
+              HasSubstr("row 0: the sample has 3 tokens, more than the sequence length 2"));
+  EXPECT_THAT(refused(good, {.vocab_size = 9}),
+              HasSubstr("row 0, position 2: the token id 9 is not in the vocabulary, 0 to 8"));
+  EXPECT_THAT(refused(safetensors("[1,3]", {7, -1, 9}, {})), HasSubstr("token id -1"));
+  EXPECT_THAT(refused(safetensors("[1,1]", {7}, {99}), {.vocab_size = 50}), HasSubstr("the label 99"));
+  EXPECT_THAT(refused(safetensors("[0,3]", {}, {})), HasSubstr("there is no sample"));
+  EXPECT_THAT(refused(safetensors("[1,3]", {1, 2, 3}, {}, "F64")), HasSubstr("has type F64"));
+  EXPECT_FALSE(refused(good.substr(0, good.size() - 1)).empty());
+  std::string renamed = good;
+  renamed.replace(renamed.find("input_ids"), 9, "output_id");
+  EXPECT_THAT(refused(renamed), HasSubstr("input_ids"));
+}
+
+TEST(SampleSource, TextIsBytesWithAnEndAfterEachDocument) {
+  const Folder folder;
+  const std::string path = write_file(folder / "a.txt", "ab\nc\n\n\u00e9");
+  const auto source = open_sample_source({.path = path, .seq_length = 3, .vocab_size = 257, .shuffle = false});
+  ASSERT_EQ(source->size(), 2);  // ab\nc END C3 A9 END: eight tokens
+  EXPECT_EQ(source->at(0).ids, (std::vector<int64_t>{'a', 'b', '\n'}));
+  EXPECT_EQ(source->at(0).labels, (std::vector<int64_t>{'b', '\n', 'c'}));
+  EXPECT_EQ(source->at(1).ids, (std::vector<int64_t>{'c', kEnd, 0xC3}));
+  EXPECT_EQ(source->at(1).labels, (std::vector<int64_t>{kEnd, 0xC3, 0xA9}));
+}
+
+TEST(SampleSource, LinesOfTextAreDocuments) {
+  const Folder folder;
+  const std::string path = write_file(folder / "a.jsonl", "{\"text\": \"ab\"}\n\n{\"text\": \"c\"}\n");
+  const auto source = open_sample_source({.path = path, .seq_length = 4, .shuffle = false});
+  ASSERT_EQ(source->size(), 1);
+  EXPECT_EQ(source->at(0).labels, (std::vector<int64_t>{'b', kEnd, 'c', kEnd}));
+}
+
+TEST(SampleSource, LinesOfTokensAndConversationsAreSamples) {
+  const Folder folder;
+  const std::string path = write_file(
+      folder / "a.jsonl",
+      "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n");
+  const auto source = open_sample_source({.path = path});
+  ASSERT_EQ(source->size(), 2);
+  EXPECT_EQ(source->at(0).labels, (std::vector<int64_t>{2, 3, -100}));
+  const Sample chat = source->at(1);
+  EXPECT_EQ(source->length(1), static_cast<int64_t>(chat.ids.size()));
+  EXPECT_EQ(std::count_if(chat.labels.begin(), chat.labels.end(), [](int64_t label) { return label >= 0; }), 2);
+}
+
+TEST(SampleSource, BadJsonLinesAreRefusedWithTheirNumber) {
+  const Folder folder;
+  const auto refused = [&](const std::string& bytes, DataArguments arguments = {}) {
+    arguments.path = write_file(folder / "bad.jsonl", bytes);
+    return said(arguments);
+  };
+  const std::string good = "{\"input_ids\": [1, 2, 3]}\n";
+  EXPECT_THAT(refused(good + "\n{broken\n"), HasSubstr("bad.jsonl, line 3: not JSON"));
+  EXPECT_THAT(refused(good + "{\"text\": \"x\"}\n"), HasSubstr("line 2: has \"text\" where the lines before"));
+  EXPECT_THAT(refused(good, {.seq_length = 2}), HasSubstr("line 1: the sample has 3 tokens"));
+  EXPECT_THAT(refused(good, {.vocab_size = 3}), HasSubstr("line 1, position 2: the token id 3"));
+  EXPECT_THAT(refused("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}"),
+              HasSubstr("line 1: the conversation has no message"));
+  EXPECT_THAT(refused("{\"text\": \"x\"}", {.tokenizer = "t.json", .seq_length = 1}),
+              HasSubstr("concord data build --input"));
+  EXPECT_THAT(refused("{\"text\": \"x\"}", {.seq_length = 64}),
+              HasSubstr("2 tokens, but one sample of sequence length 64 needs 65"));
+  EXPECT_THAT(refused(""), HasSubstr("there is no sample"));
+  EXPECT_THAT(refused("\n\n"), HasSubstr("there is no sample"));
+}
+
+TEST(SampleSource, BadTextIsRefused) {
+  const Folder folder;
+  write_file(folder / "bad.txt", "fine\n\xFF\n");
+  EXPECT_THAT(said({.path = folder / "bad.txt", .seq_length = 1}),
+              HasSubstr("bad.txt, line 2: the byte 0xFF is not UTF-8"));
+  write_file(folder / "empty.txt", "\n \n");
+  EXPECT_THAT(said({.path = folder / "empty.txt", .seq_length = 1}), HasSubstr("there is no text"));
+  EXPECT_THAT(said({.path = folder / "empty.txt", .tokenizer = "x"}), HasSubstr("concord data build"));
+  write_file(folder / "a.txt", "text");
+  EXPECT_THAT(said({.path = folder / "a.txt"}), HasSubstr("sequence length is 0"));
+  EXPECT_THAT(said({.path = folder / "a.txt", .seq_length = 2, .vocab_size = 256}),
+              HasSubstr("line 1 (document 0), position 4: the token id 256"));
+}
+
+TEST(SampleSource, WhatIsNotThereIsNamed) {
+  const Folder folder;
+  EXPECT_THAT(said({}), HasSubstr("no data was given"));
+  EXPECT_THAT(said({.path = folder / "nothing"}), HasSubstr("there is no " + folder / "nothing.idx"));
+  EXPECT_THAT(said({.path = folder / "nothing.txt"}), HasSubstr("No such file"));
+  EXPECT_THAT(said({.path = folder / "nothing.jsonl"}), HasSubstr("No such file"));
+  EXPECT_THAT(said({.path = folder / "nothing.safetensors"}), HasSubstr("No such file"));
+  std::filesystem::create_directory(folder / "folder.txt");
+  EXPECT_THAT(said({.path = folder / "folder.txt"}), HasSubstr("not a regular file"));
+}
+
+TEST(SampleSource, AMegatronPrefixIsFoundByEitherOfItsFiles) {
+  const std::string prefix = CONCORD_GOLDEN "/data/tokens";
+  for (const char* ending : {"", ".bin", ".idx"}) {
+    EXPECT_EQ(open_sample_source({.path = prefix + ending, .seq_length = 32})->size(), 47) << ending;
+  }
+}
+
+TEST(SampleSource, IdsBeyondTheVocabularyAreNamedByFileDocumentAndPosition) {
+  const Folder folder;
+  IndexedWriter writer(folder / "a", TokenType::kInt32);
+  for (const std::vector<int64_t>& ids : std::vector<std::vector<int64_t>>{{1, 2, 3}, {4, 99}}) {
+    writer.add_sequence(ids);
+    writer.end_document();
+  }
+  writer.finish();
+  EXPECT_THAT(said({.path = folder / "a", .seq_length = 2, .vocab_size = 99}),
+              HasSubstr("a.bin, document 1, position 1: the token id 99 is not below the vocabulary size 99"));
+  EXPECT_EQ(said({.path = folder / "a", .seq_length = 2, .vocab_size = 100}), "");
+}
+
+}  // namespace
+}  // namespace concord

@@ -1,0 +1,145 @@
+#include "trainer/data/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "trainer/data/testing/folder.h"
+#include "trainer/data/tokenizer_process.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::json;
+using testing::config_error;
+using testing::Folder;
+using ::testing::HasSubstr;
+using testing::read_file;
+using testing::write_file;
+
+// Sets an environment variable as long as it lives.
+class Environment {
+ public:
+  Environment(const char* name, const std::string& value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~Environment() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+// A module of the name that HF's has: ids are code points plus one, '#' is special and ends documents.
+constexpr const char* kStandIn = R"(
+class Encoding:
+    def __init__(self, ids): self.ids = ids
+class Tokenizer:
+    encode_special_tokens = False
+    @staticmethod
+    def from_file(path):
+        if 'bad' in open(path).read(): raise ValueError('no tokenizer')
+        return Tokenizer()
+    def no_truncation(self): pass
+    def no_padding(self): pass
+    def get_vocab(self, with_added_tokens): return {'a': 3, 'b': 1000000}
+    def token_to_id(self, name): return {'<|im_start|>': 7, '</s>': 9}.get(name)
+    def encode_batch(self, texts, add_special_tokens):
+        assert add_special_tokens is False
+        if 'die' in texts: raise SystemExit(3)
+        special = '' if self.encode_special_tokens else '#'
+        return [Encoding([0 if c == special else ord(c) + 1 for c in text]) for text in texts]
+)";
+
+class TokenizerProcessTest : public ::testing::Test {
+ protected:
+  TokenizerProcessTest() : path_("PYTHONPATH", folder_.path()) {
+    write_file(folder_ / "tokenizers.py", kStandIn);
+    write_file(folder_ / "tokenizer.json", "{}");
+  }
+
+  Folder folder_;
+  Environment path_;
+};
+
+TEST(ByteTokenizer, BytesAreTheirOwnIdsAndSpecialsFollow) {
+  ByteTokenizer tokenizer;
+  EXPECT_EQ(tokenizer.encode({"a\xC3\xA9", "", "<|endoftext|>"}, false).at(0), (std::vector<int64_t>{'a', 0xC3, 0xA9}));
+  EXPECT_EQ(tokenizer.encode({"<|endoftext|>"}, false).at(0).size(), 13U);
+  EXPECT_EQ(tokenizer.special("<|endoftext|>"), std::optional<int64_t>(ByteTokenizer::kEndOfDocument));
+  EXPECT_EQ(tokenizer.special("<|pad|>"), std::optional<int64_t>(ByteTokenizer::kPad));
+  EXPECT_EQ(tokenizer.special("<|eot_id|>"), std::optional<int64_t>(ByteTokenizer::kVocabSize - 1));
+  EXPECT_EQ(tokenizer.special("</s>"), std::nullopt);
+}
+
+TEST_F(TokenizerProcessTest, TextsComeBackAsTheIdsOfTheModule) {
+  TokenizerProcess tokenizer(folder_.path());
+  EXPECT_EQ(tokenizer.vocab_size(), 1000001);
+  EXPECT_EQ(tokenizer.special("<|im_start|>"), std::optional<int64_t>(7));
+  EXPECT_EQ(tokenizer.special("<|im_end|>"), std::nullopt);
+  EXPECT_EQ(tokenizer.end_of_document(), std::optional<int64_t>(9));
+  EXPECT_EQ(tokenizer.encode({"a#\n", "", "\u6771"}, false),
+            (std::vector<std::vector<int64_t>>{{98, 0, 11}, {}, {0x6772}}));
+  EXPECT_EQ(tokenizer.encode({"a#"}, true), (std::vector<std::vector<int64_t>>{{98, 36}}));
+  EXPECT_TRUE(tokenizer.encode({}, true).empty());
+}
+
+TEST_F(TokenizerProcessTest, RequestsAndAnswersLargerThanAPipeGoThrough) {
+  TokenizerProcess tokenizer(folder_ / "tokenizer.json");
+  const std::string large(3000000, 'x');
+  EXPECT_EQ(tokenizer.encode({large, "y"}, false),
+            (std::vector<std::vector<int64_t>>{std::vector<int64_t>(large.size(), 121), {122}}));
+}
+
+TEST_F(TokenizerProcessTest, WhatIsMissingIsNamedWithWhatToDo) {
+  EXPECT_THAT(config_error([&] { TokenizerProcess(folder_ / "nothing"); }), HasSubstr("there is no tokenizer"));
+  write_file(folder_ / "bad.json", "bad");
+  EXPECT_THAT(config_error([&] { TokenizerProcess(folder_ / "bad.json"); }),
+              HasSubstr("cannot read " + folder_ / "bad.json" + ": no tokenizer"));
+  {
+    const Environment python("CONCORD_PYTHON", folder_ / "no-python");
+    EXPECT_THAT(config_error([&] { TokenizerProcess{folder_.path()}; }), HasSubstr("cannot start"));
+  }
+  write_file(folder_ / "tokenizers.py", "raise ImportError('not installed')");
+  EXPECT_THAT(config_error([&] { TokenizerProcess{folder_.path()}; }),
+              HasSubstr("has no module tokenizers (not installed); install it"));
+}
+
+TEST_F(TokenizerProcessTest, AProcessThatEndsIsAnErrorAndNotAHang) {
+  TokenizerProcess tokenizer(folder_.path());
+  EXPECT_THROW(tokenizer.encode({"die"}, false), std::runtime_error);
+  EXPECT_THROW(tokenizer.encode({"more"}, false), std::runtime_error);
+}
+
+// With HF's own module, where a Python has it.
+class HfTokenizer : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HfTokenizer, IdsAreThoseOfHfsTokenizers) {
+  const char* const python = std::getenv("CONCORD_PYTHON");
+  const std::string check = std::string(python != nullptr ? python : "python3") + " -c 'import tokenizers' 2>/dev/null";
+  if (std::system(check.c_str()) != 0)
+    GTEST_SKIP() << "no Python with the module tokenizers (CONCORD_PYTHON names one)";
+  const std::string folder = CONCORD_GOLDEN "/tokenizer/" + GetParam();
+  const json expected = json::parse(read_file(folder + "/expected.json"));
+  TokenizerProcess tokenizer(folder);
+  EXPECT_EQ(tokenizer.vocab_size(), expected["vocab_size"].get<int64_t>());
+  for (const auto& [token, id] : expected["specials"].items()) {
+    if (token == "<|end_of_text|>") continue;  // the end of documents; not one that templates need
+    EXPECT_EQ(tokenizer.special(token), std::optional<int64_t>(id.get<int64_t>())) << token;
+  }
+  EXPECT_TRUE(tokenizer.end_of_document().has_value());
+  const auto texts = expected["texts"].get<std::vector<std::string>>();
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  EXPECT_EQ(tokenizer.encode(views, false), expected["plain"].get<std::vector<std::vector<int64_t>>>());
+  EXPECT_EQ(tokenizer.encode(views, true), expected["literal"].get<std::vector<std::vector<int64_t>>>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, HfTokenizer, ::testing::Values("qwen", "llama3"));
+
+}  // namespace
+}  // namespace concord
