@@ -1,0 +1,8 @@
+# Data: indices, batches and building, beside numpy and torch (a Python in CONCORD_PYTHON).
+if(TARGET Concord::data)
+  find_package(nlohmann_json REQUIRED)
+  concord_benchmark(data_bench SOURCES data_bench.cpp LIBRARIES Concord::data nlohmann_json::nlohmann_json)
+  if(TARGET data_bench)
+    target_compile_definitions(data_bench PRIVATE DATA_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/data_peer.py")
+  endif()
+endif()
