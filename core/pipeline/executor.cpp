@@ -36,10 +36,8 @@ void check_sizes(const Schedule& schedule, size_t stages, const ProcessGroup& pp
     throw ConfigError(cat("schedule ", schedule.kind, " has ", schedule.vpp, " chunks a rank, and the model has ",
                           stages, " here; they have to be equal"));
   }
-  const std::vector<Action>& actions = schedule.ranks[static_cast<size_t>(pp.rank())];
-  const bool reduces = std::any_of(actions.begin(), actions.end(),
-                                   [](const Action& each) { return each.kind == ActionKind::reduce_gradients; });
-  if ((schedule.pp > 1 && !has_transfers(schedule)) || (!is_forward_only(schedule) && !reduces)) {
+  const bool reduces = has_reductions(schedule) || is_forward_only(schedule);
+  if ((schedule.pp > 1 && !has_transfers(schedule)) || !reduces) {
     throw ConfigError(cat("schedule ", schedule.kind, " has computations only; complete it (passes.h) before it runs"));
   }
 }
@@ -59,6 +57,22 @@ void check_same(const Schedule& schedule, const ExecutorOptions& options, Parall
                           " micro-batches); all ranks need the same arguments and the same schedule file"));
   }
 }
+
+// Stages know where to put weight gradients off to as long as a run lasts.
+class Deferral {
+ public:
+  explicit Deferral(std::deque<StageRun>& runs) : runs_(runs) {
+    for (StageRun& run : runs_) run.begin();
+  }
+  ~Deferral() {
+    for (StageRun& run : runs_) run.end();
+  }
+  Deferral(const Deferral&) = delete;
+  Deferral& operator=(const Deferral&) = delete;
+
+ private:
+  std::deque<StageRun>& runs_;
+};
 
 std::string words_of(const std::exception& error) {
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) return torch->what_without_backtrace();
@@ -231,7 +245,7 @@ void Executor::Implementation::run() {
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "this pipeline has failed before; the job cannot go on");
   }
   failed = true;  // until it has come to its end
-  for (StageRun& each : storage) each.begin();
+  const Deferral deferral(storage);
   size_t index = 0;
   const auto walk = [&] {
     while (index < actions().size()) index = step(index);

@@ -111,6 +111,9 @@ Schedule add_reductions(const Schedule& schedule) {
   return complete;
 }
 
-Schedule complete_schedule(const Schedule& schedule) { return add_communication(add_reductions(schedule)); }
+Schedule complete_schedule(const Schedule& schedule) {
+  const Schedule reduced = has_reductions(schedule) ? schedule : add_reductions(schedule);
+  return has_transfers(schedule) ? reduced : add_communication(reduced);
+}
 
 }  // namespace concord

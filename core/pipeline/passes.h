@@ -25,7 +25,8 @@ Schedule add_communication(const Schedule& schedule);
 // sees it one action ahead. A schedule without backwards stays as it is.
 Schedule add_reductions(const Schedule& schedule);
 
-// Both, reductions behind the transfers of the same computation: what an executor runs.
+// Both, reductions behind the transfers of the same computation: what an executor runs. What a schedule from a file has
+// of either stays as it is.
 Schedule complete_schedule(const Schedule& schedule);
 
 }  // namespace concord

@@ -42,6 +42,10 @@ std::vector<int> stages_of(const Schedule& schedule, int rank) {
 
 bool has_transfers(const Schedule& schedule) { return any_action(schedule, is_transfer); }
 
+bool has_reductions(const Schedule& schedule) {
+  return any_action(schedule, [](ActionKind kind) { return kind == ActionKind::reduce_gradients; });
+}
+
 bool is_forward_only(const Schedule& schedule) {
   return !any_action(schedule, gives_input_gradient) && !any_action(schedule, frees_activations);
 }

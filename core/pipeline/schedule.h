@@ -51,6 +51,7 @@ std::vector<int> place_stages(Placement placement, int pp, int vpp);
 std::vector<int> stages_of(const Schedule& schedule, int rank);
 
 bool has_transfers(const Schedule& schedule);  // false for a schedule of computations only, before add_communication
+bool has_reductions(const Schedule& schedule);
 bool is_forward_only(const Schedule& schedule);
 
 // The remote value that |action| (a computation) waits for, as the action that produces it: for a forward the stage

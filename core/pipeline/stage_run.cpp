@@ -39,6 +39,10 @@ void StageRun::begin() {
   if (options_.differentiates) stage_.defer_weight_grads(options_.later);
 }
 
+void StageRun::end() {
+  if (options_.later != nullptr) stage_.defer_weight_grads(nullptr);
+}
+
 void StageRun::keep(Saved& saved, const at::Tensor& output) const {
   if (options_.last) {
     if (output.numel() != 1) {

@@ -33,8 +33,9 @@ class StageRun {
 
   Stage& stage() const { return stage_; }
 
-  // Before the forwards of a run.
+  // Around a run: the stage is told where to put weight gradients off to, and that it is over.
   void begin();
+  void end();
   // What goes to the stage behind, without its graph; undefined on the last stage.
   at::Tensor forward(int microbatch, at::Tensor input);
   // What forward returned: its gradient looks the same.

@@ -58,6 +58,7 @@ void expect_hooks(const Schedule& schedule, ParallelContext& job) {
   for (const ToyStage& stage : stages) {
     const int all = 2 * kBlocks / schedule.stages() * schedule.microbatches;
     EXPECT_EQ(stage.deferred(), splits);
+    EXPECT_FALSE(stage.defers()) << "the run is over";
     EXPECT_EQ(stage.reductions(), 1);
     EXPECT_EQ(stage.added_at_reduction(), all) << "a gradient came after its reduction began";
   }

@@ -89,7 +89,8 @@ class ToyStage : public Stage {
   }
 
   void defer_weight_grads(DeferredGrads* later) override {
-    deferred_ = later != nullptr;
+    deferred_ |= later != nullptr;
+    defers_ = later != nullptr;
     for (ToyBlock& block : blocks_) block.defer(later);
   }
   void reduce_gradients() override {
@@ -111,12 +112,13 @@ class ToyStage : public Stage {
   std::deque<ToyBlock>& blocks() { return blocks_; }
   const std::map<int, at::Tensor>& losses() const { return losses_; }
   bool is_last() const { return last_; }
-  bool deferred() const { return deferred_; }
+  bool deferred() const { return deferred_; }  // ever
+  bool defers() const { return defers_; }      // now
   int reductions() const { return reductions_; }
   int added_at_reduction() const { return added_at_reduction_; }
 
  private:
-  bool first_, last_, deferred_ = false;
+  bool first_, last_, deferred_ = false, defers_ = false;
   int reductions_ = 0, added_at_reduction_ = 0;
   std::deque<ToyBlock> blocks_;
   std::map<int, at::Tensor> losses_;
