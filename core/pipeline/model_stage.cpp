@@ -7,7 +7,8 @@ namespace concord {
 
 void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const double> weights) {
   if (!weights.empty() && weights.size() != batches.size()) {
-    throw ConfigError(loader::cat(weights.size(), " weights for ", batches.size(), " micro-batches; give one for each"));
+    throw ConfigError(
+        loader::cat(weights.size(), " weights for ", batches.size(), " micro-batches; give one for each"));
   }
   batches_ = batches;
   weights_.assign(weights.begin(), weights.end());

@@ -15,8 +15,8 @@ namespace {
 void check_size(const std::string& file, std::string_view what, int64_t there, std::string_view argument,
                 int64_t asked) {
   if (there == asked) return;
-  throw ConfigError(fmt::format("schedule {} has {} {}, and {} is {}; they have to be equal", file, there, what,
-                                argument, asked));
+  throw ConfigError(
+      fmt::format("schedule {} has {} {}, and {} is {}; they have to be equal", file, there, what, argument, asked));
 }
 
 Schedule loaded(const ScheduleRequest& request) {
@@ -52,10 +52,11 @@ Placement placement_of(const Schedule& schedule) {
     if (placement == Placement::v && schedule.vpp != 2) continue;
     if (schedule.rank_of_stage == place_stages(placement, schedule.pp, schedule.vpp)) return placement;
   }
-  throw ConfigError(fmt::format(
-      "schedule {}: its {} stages lie on its {} ranks neither as a loop (stage s on rank s % {}) nor, with two chunks a "
-      "rank, as a v; a model is dealt out in one of these ways",
-      schedule.kind, schedule.stages(), schedule.pp, schedule.pp));
+  throw ConfigError(
+      fmt::format("schedule {}: its {} stages lie on its {} ranks neither as a loop (stage s on rank s % {}) nor, with "
+                  "two chunks a "
+                  "rank, as a v; a model is dealt out in one of these ways",
+                  schedule.kind, schedule.stages(), schedule.pp, schedule.pp));
 }
 
 }  // namespace concord

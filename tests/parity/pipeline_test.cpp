@@ -7,16 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <deque>
 #include <map>
 
 #include "core/data_parallel/finalize_grads.h"
 #include "core/models/auto_model.h"
 #include "core/models/hf_weights.h"
-#include "core/pipeline/executor.h"
-#include "core/pipeline/model_stage.h"
-#include "core/pipeline/passes.h"
-#include "core/pipeline/schedules.h"
+#include "core/pipeline/model_pipeline.h"
+#include "core/pipeline/step_schedule.h"
 #include "core/safetensors/reader.h"
 #include "tests/processes/group_job.h"
 
@@ -44,7 +41,8 @@ struct Golden {
 void read_results(const safetensors::Reader& file, Golden& golden) {
   golden.loss = tensor_of<float>(file, "loss", at::kFloat).item<double>();
   for (const safetensors::TensorInfo& info : file.tensors()) {
-    if (info.name.starts_with("grad.")) golden.grads[info.name.substr(5)] = tensor_of<float>(file, info.name, at::kFloat);
+    if (info.name.starts_with("grad."))
+      golden.grads[info.name.substr(5)] = tensor_of<float>(file, info.name, at::kFloat);
   }
 }
 
@@ -130,20 +128,12 @@ void expect_golden(const Golden& golden, const Layout& layout, ParallelContext& 
   const auto count = static_cast<int64_t>(golden.batches.size()) / layout.dp;
   const std::span<const MicroBatch> own =
       std::span(golden.batches).subspan(static_cast<size_t>(job.coordinates().dp * count), static_cast<size_t>(count));
-  const Schedule schedule = complete_schedule(
-      make_schedule({.kind = layout.schedule, .pp = layout.pp, .microbatches = count, .vpp = layout.vpp}));
-  std::deque<ModelStage> stages;
-  std::vector<Stage*> list;
-  for (size_t i = 0; i < models.size(); ++i) list.push_back(&stages.emplace_back(models[i]));
-  for (ModelStage& stage : stages) stage.begin(own);
+  ModelPipeline pipeline(
+      step_schedule({.kind = layout.schedule, .pp = layout.pp, .microbatches = count, .vpp = layout.vpp}), models, job);
   ddp.begin_step(count);
-  Executor(schedule, list, job).run();
-  const int64_t tokens = finalize_grads(ddp, {.tokens = stages.front().counted_tokens()});
-
-  double loss = 0;
-  for (const ModelStage& stage : stages) loss += stage.loss_sum();
-  const at::Tensor sum = at::full({1}, loss, at::kDouble);
-  job.group(GroupKind::pp).all_reduce(sum).wait();
+  const ModelPipeline::Result result = pipeline.run(own);
+  const int64_t tokens = finalize_grads(ddp, {.tokens = result.counted_tokens});
+  const at::Tensor sum = at::full({1}, result.loss_sum, at::kDouble);
   job.group(GroupKind::dp_cp).all_reduce(sum).wait();
   EXPECT_NEAR(sum.item<double>() / static_cast<double>(tokens), golden.loss, kLoss);
   expect_gradients(golden, models, job);

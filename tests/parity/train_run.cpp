@@ -6,16 +6,13 @@
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
-#include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/data_parallel/finalize_grads.h"
-#include "core/pipeline/executor.h"
-#include "core/pipeline/model_stage.h"
-#include "core/pipeline/passes.h"
-#include "core/pipeline/schedules.h"
+#include "core/pipeline/model_pipeline.h"
+#include "core/pipeline/step_schedule.h"
 #include "core/safetensors/reader.h"
 
 namespace concord::tests {
@@ -127,33 +124,6 @@ Counted run_batch(ModelChunk& chunk, const MicroBatch& batch, double loss_scale)
   return {losses.item<double>(), chunk.counted_tokens(batch)};
 }
 
-// The chunks of this rank through a schedule. The loss is that of the pipeline's last rank, and on all of them.
-class Pipeline {
- public:
-  Pipeline(const Schedule& schedule, VirtualModels& models, ParallelContext& job) : job_(job) {
-    std::vector<Stage*> list;
-    for (size_t i = 0; i < models.size(); ++i) list.push_back(&stages_.emplace_back(models[i]));
-    executor_.emplace(schedule, list, job);
-  }
-
-  Counted run(DistributedDataParallel& ddp, const std::vector<MicroBatch>& batches, double loss_scale) {
-    const std::vector<double> weights(batches.size(), loss_scale);
-    for (ModelStage& stage : stages_) stage.begin(batches, weights);
-    ddp.begin_step(static_cast<int64_t>(batches.size()));
-    executor_->run();
-    double loss = 0;
-    for (const ModelStage& stage : stages_) loss += stage.loss_sum();
-    const at::Tensor all = at::full({1}, loss, at::kDouble);
-    job_.group(GroupKind::pp).all_reduce(all).wait();
-    return {all.item<double>(), stages_.front().counted_tokens()};
-  }
-
- private:
-  ParallelContext& job_;
-  std::deque<ModelStage> stages_;
-  std::optional<Executor> executor_;
-};
-
 ModelArgs model_args(const TrainOptions& options) {
   return {.dtype = options.dtype,
           .sequence_parallel = options.sequence_parallel,
@@ -167,6 +137,13 @@ std::vector<DistributedDataParallel::Chunk> chunks_of(VirtualModels& models) {
     for (Parameter& parameter : models[i].parameters()) chunks[i].push_back(&parameter);
   }
   return chunks;
+}
+
+Counted run_pipeline(ModelPipeline& pipeline, DistributedDataParallel& ddp, const std::vector<MicroBatch>& batches,
+                     double loss_scale) {
+  ddp.begin_step(static_cast<int64_t>(batches.size()));
+  const auto [loss, tokens] = pipeline.run(batches, std::vector<double>(batches.size(), loss_scale));
+  return {loss, tokens};
 }
 
 Counted run_batches(ModelChunk& chunk, DistributedDataParallel& ddp, const std::vector<MicroBatch>& batches,
@@ -208,8 +185,7 @@ TrainGolden::TrainGolden(const std::string& name) : labels(name == "accumulate" 
 }
 
 TrainRecord train_like(const TrainGolden& golden, ParallelContext& job, const TrainOptions& options) {
-  VirtualModels models(read_model_config(kGolden + "/hf/qwen2-tiny"),
-                       model_args(options), job);
+  VirtualModels models(read_model_config(kGolden + "/hf/qwen2-tiny"), model_args(options), job);
   load_weights(models.parameters(), job);
   DataParallelOptions ddp_options = options.ddp;
   ddp_options.calculate_per_token_loss = true;
@@ -223,24 +199,24 @@ TrainRecord train_like(const TrainGolden& golden, ParallelContext& job, const Tr
   const at::Tensor labels = tensor_of<int64_t>(tokens, golden.labels, at::kLong);
 
   const int64_t micro_batches = options.micro_batches > 0 ? options.micro_batches : golden.micro_batches;
-  std::optional<Pipeline> pipeline;
+  std::optional<ModelPipeline> pipeline;
   if (!options.schedule.empty()) {
     const ScheduleRequest request{.kind = options.schedule,
                                   .pp = job.layout().pp(),
                                   .microbatches = std::min(micro_batches, ids.size(1) / job.layout().dp()),
                                   .vpp = job.layout().vpp()};
-    pipeline.emplace(complete_schedule(make_schedule(request)), models, job);
+    pipeline.emplace(step_schedule(request), models, job);
   }
 
   TrainRecord record;
   for (size_t step = 0; step < golden.lr.size(); ++step) {
     const auto s = static_cast<int64_t>(step);
     const auto batches = batches_of(ids[s], labels[s], micro_batches, job);
-    const Counted counted = pipeline ? pipeline->run(ddp, batches, options.loss_scale)
+    const Counted counted = pipeline ? run_pipeline(*pipeline, ddp, batches, options.loss_scale)
                                      : run_batches(models[0], ddp, batches, options);
     const int64_t all = finalize_grads(ddp, {.tokens = counted.tokens * options.tokens_factor});
-    const StepResult result = optimizer.step(
-        {.lr = golden.lr[step], .weight_decay = golden.weight_decay, .loss_scale = options.loss_scale});
+    const StepResult result =
+        optimizer.step({.lr = golden.lr[step], .weight_decay = golden.weight_decay, .loss_scale = options.loss_scale});
     record.steps.push_back({mean_loss(counted.loss, all / options.tokens_factor, job), result.grad_norm});
     if (options.ddp.overlap_param_gather) {
       for (const Parameter* parameter : models.parameters()) ddp.before_use(*parameter);

@@ -16,7 +16,8 @@ void expect_like(const TrainRecord& got, const TrainGolden& golden) {
   ASSERT_EQ(got.steps.size(), wanted.steps.size());
   for (size_t i = 0; i < wanted.steps.size(); ++i) {
     EXPECT_NEAR(got.steps[i].loss, wanted.steps[i].loss, kLoss) << "step " << i + 1;
-    EXPECT_NEAR(got.steps[i].grad_norm, wanted.steps[i].grad_norm, kNorm * wanted.steps[i].grad_norm) << "step " << i + 1;
+    EXPECT_NEAR(got.steps[i].grad_norm, wanted.steps[i].grad_norm, kNorm * wanted.steps[i].grad_norm)
+        << "step " << i + 1;
   }
   ASSERT_EQ(got.final_weights.size(), wanted.final_weights.size());
   for (const auto& [name, sums] : wanted.final_weights) {
@@ -126,7 +127,8 @@ class TrainedInAPipeline : public ::testing::TestWithParam<PipelineLayout> {
                               .pipeline_model_parallel_size = layout.pp,
                               .virtual_pipeline_model_parallel_size = layout.vpp,
                               .ddp_timeout = 120};
-    expect_job(layout.world, args, [&](ParallelContext& job) { expect_like(train_like(golden, job, options), golden); });
+    expect_job(layout.world, args,
+               [&](ParallelContext& job) { expect_like(train_like(golden, job, options), golden); });
   }
   static TrainOptions options_of(bool distributed) {
     TrainOptions options{.sequence_parallel = GetParam().sequence_parallel};

@@ -75,13 +75,6 @@ Schedule only_computations(const Schedule& schedule) {
   return computations;
 }
 
-bool has_reductions(const Schedule& schedule) {
-  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const std::vector<Action>& actions) {
-    return std::any_of(actions.begin(), actions.end(),
-                       [](const Action& action) { return action.kind == ActionKind::reduce_gradients; });
-  });
-}
-
 void write_file(const std::string& path, const std::string& text) {
   if (path == "-") {
     std::fputs(text.c_str(), stdout);
@@ -165,11 +158,7 @@ PricedSchedule price_schedule(const Schedule& schedule, const ScheduleCosts& cos
   PricedSchedule priced;
   priced.computations = only_computations(schedule);
   check_schedule(schedule);
-  if (has_transfers(schedule)) {
-    priced.complete = has_reductions(schedule) ? schedule : add_reductions(schedule);
-  } else {
-    priced.complete = complete_schedule(priced.computations);
-  }
+  priced.complete = complete_schedule(has_transfers(schedule) ? schedule : priced.computations);
   check_schedule(priced.complete);
   priced.simulation = simulate(priced.complete, costs);
   return priced;
