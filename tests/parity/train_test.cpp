@@ -41,7 +41,20 @@ constexpr Layout kLayouts[] = {
 };
 
 InitializeArgs args_of(const Layout& layout) {
-  return {.tensor_model_parallel_size = layout.tp, .context_parallel_size = layout.cp, .ddp_timeout = 120};
+  return {.tensor_model_parallel_size = layout.tp, .context_parallel_size = layout.cp, .ddp_timeout = 300};
+}
+
+// Four ranks of many small operations on two cores that may have other work: the deadline only ends a hang.
+void expect_training(const Layout& layout, const JobBody& body) {
+  const int port = free_port();
+  expect_ranks(
+      layout.world,
+      [&](int rank) {
+        enter_job(rank, layout.world, port);
+        body(initialize(args_of(layout)));
+        finalize();
+      },
+      std::chrono::seconds(560));
 }
 
 // A small bucket, so that there are several of them.
@@ -56,7 +69,7 @@ class TrainedLikePyTorch : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(TrainedLikePyTorch, WithFullBatches) {
   const TrainGolden golden("full_batch");
-  expect_job(GetParam().world, args_of(GetParam()), [&](ParallelContext& job) {
+  expect_training(GetParam(), [&](ParallelContext& job) {
     expect_like(train_like(golden, job, {.sequence_parallel = GetParam().sequence_parallel}), golden);
   });
 }
@@ -64,26 +77,22 @@ TEST_P(TrainedLikePyTorch, WithFullBatches) {
 // Micro-batches with few and with many counted tokens; all ways to reduce and to update give the same bits.
 TEST_P(TrainedLikePyTorch, WithUnevenMicroBatchesAndTheSameBitsHoweverItIsReduced) {
   const TrainGolden golden("accumulate");
-  expect_job(GetParam().world, args_of(GetParam()), [&](ParallelContext& job) {
+  expect_training(GetParam(), [&](ParallelContext& job) {
     TrainOptions options{.sequence_parallel = GetParam().sequence_parallel};
     options.ddp = ddp_options(false, false);
     const TrainRecord plain = train_like(golden, job, options);
     expect_like(plain, golden);
-    const auto expect_same = [&](const char* how) {
-      const TrainRecord other = train_like(golden, job, options);
-      for (size_t i = 0; i < plain.steps.size(); ++i) EXPECT_EQ(plain.steps[i].loss, other.steps[i].loss) << how << i;
-      EXPECT_EQ(plain.final_weights.begin()->second.sum, other.final_weights.begin()->second.sum) << how;
-      return other;
-    };
-    EXPECT_TRUE(expect_same("again").bits == plain.bits);
     options.ddp = ddp_options(false, true);
-    EXPECT_TRUE(expect_same("overlap").bits == plain.bits);
+    options.no_sync = true;
+    const TrainRecord other = train_like(golden, job, options);
+    EXPECT_TRUE(other.bits == plain.bits);
+    for (size_t i = 0; i < plain.steps.size(); ++i) EXPECT_EQ(plain.steps[i].loss, other.steps[i].loss) << i;
   });
 }
 
 TEST_P(TrainedLikePyTorch, WithTheDistributedOptimizerAndOffload) {
   const TrainGolden golden("accumulate");
-  expect_job(GetParam().world, args_of(GetParam()), [&](ParallelContext& job) {
+  expect_training(GetParam(), [&](ParallelContext& job) {
     TrainOptions options{.sequence_parallel = GetParam().sequence_parallel};
     options.ddp = ddp_options(true, true);
     const TrainRecord overlapped = train_like(golden, job, options);
@@ -126,9 +135,8 @@ class TrainedInAPipeline : public ::testing::TestWithParam<PipelineLayout> {
     const InitializeArgs args{.tensor_model_parallel_size = layout.tp,
                               .pipeline_model_parallel_size = layout.pp,
                               .virtual_pipeline_model_parallel_size = layout.vpp,
-                              .ddp_timeout = 120};
-    expect_job(layout.world, args,
-               [&](ParallelContext& job) { expect_like(train_like(golden, job, options), golden); });
+                              .ddp_timeout = 300};
+    expect_job(layout.world, args, [&](ParallelContext& job) { expect_like(train_like(golden, job, options), golden); });
   }
   static TrainOptions options_of(bool distributed) {
     TrainOptions options{.sequence_parallel = GetParam().sequence_parallel};
@@ -154,6 +162,31 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TrainedInAPipeline, ::testing::ValuesIn(kPipel
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TrainedLikePyTorch, ::testing::ValuesIn(kLayouts),
                          [](const auto& test) { return std::string(test.param.name); });
+
+// Weights, activations and what is between ranks in bf16; gradients and main weights in fp32.
+TEST(TrainedInBf16, TheLastLossIsWithinAPercent) {
+  const TrainGolden golden("full_batch");
+  expect_training(kLayouts[1], [&](ParallelContext& job) {
+    const TrainRecord plain = train_like(golden, job, {.dtype = at::kBFloat16});
+    const double wanted = golden.record.steps.back().loss;
+    EXPECT_NEAR(plain.steps.back().loss, wanted, 0.01 * wanted);
+    TrainOptions options{.dtype = at::kBFloat16};
+    options.ddp = ddp_options(true, true);
+    EXPECT_NEAR(train_like(golden, job, options).steps.back().loss, wanted, 0.01 * wanted);
+  });
+}
+
+// Under context parallelism a rank counts the tokens of its own part. ROLL's version gives the number of the whole
+// sequence, and so makes gradients cp times too small: this is what that would look like, and ours is not it.
+TEST(TrainedWithContextParallelism, TokensOfTheWholeSequenceWouldMakeGradientsTooSmall) {
+  TrainGolden golden("accumulate");
+  golden.lr.resize(1);
+  expect_training(kLayouts[7], [&](ParallelContext& job) {
+    const double wanted = golden.record.steps[0].grad_norm;
+    EXPECT_NEAR(train_like(golden, job, {}).steps[0].grad_norm, wanted, kNorm * wanted);
+    EXPECT_NEAR(train_like(golden, job, {.tokens_factor = 2}).steps[0].grad_norm, wanted / 2, kNorm * wanted);
+  });
+}
 
 }  // namespace
 }  // namespace concord::tests

@@ -1,0 +1,211 @@
+// A step of training on two ranks of one thread each, beside torch DistributedDataParallel (gloo) with fused AdamW on the
+// same model: forward, backward, gradients averaged over the ranks and clipped, update.
+//
+//   train_step_bench [part of a row's name] [--json]
+//
+// Ours and the peer's runs take turns, each a job of its own; a row has the best of its rounds, because what else runs on
+// the machine only ever adds time.
+#include <ATen/Parallel.h>
+#include <ATen/ops/randint.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/data_parallel/finalize_grads.h"
+#include "core/initialize.h"
+#include "core/models/auto_model.h"
+#include "core/optim/optimizer.h"
+
+namespace concord {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kRounds = 3, kWarmUp = 3;
+
+struct Case {
+  std::string name;
+  int64_t hidden, layers, heads, kv_heads, inner, vocabulary;
+  int64_t rows, tokens;  // of a rank
+  int steps;
+  double goal;
+  bool distributed;
+};
+
+std::string config_of(const Case& c) {
+  return nlohmann::json{{"model_type", "qwen2"},
+                        {"architectures", {"Qwen2ForCausalLM"}},
+                        {"hidden_size", c.hidden},
+                        {"num_hidden_layers", c.layers},
+                        {"num_attention_heads", c.heads},
+                        {"num_key_value_heads", c.kv_heads},
+                        {"intermediate_size", c.inner},
+                        {"vocab_size", c.vocabulary},
+                        {"hidden_act", "silu"},
+                        {"max_position_embeddings", 2048},
+                        {"rms_norm_eps", 1e-6},
+                        {"rope_theta", 10000.0},
+                        {"tie_word_embeddings", false}}
+      .dump();
+}
+
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof address;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+void enter_job(int rank, int port) {
+  const auto set = [](const char* name, int value) { setenv(name, std::to_string(value).c_str(), 1); };
+  set("RANK", rank);
+  set("WORLD_SIZE", 2);
+  set("LOCAL_RANK", rank);
+  set("LOCAL_WORLD_SIZE", 2);
+  set("MASTER_PORT", port);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("CONCORD_LOG", "warn", 1);
+}
+
+// Median seconds of a step.
+double train(const Case& c) {
+  at::set_num_threads(1);
+  ParallelContext& job = initialize({});
+  VirtualModels models = AutoModel::from_config(parse_model_config(config_of(c), c.name), {.dtype = at::kFloat}, job);
+  DistributedDataParallel ddp({models.parameters()}, job,
+                              {.use_distributed_optimizer = c.distributed, .ddp_average_in_collective = true});
+  Optimizer optimizer(ddp, {});
+  std::vector<double> took;
+  for (int step = 0; step < kWarmUp + c.steps; ++step) {
+    const at::Tensor ids = at::randint(c.vocabulary, {c.rows, c.tokens}, at::kLong);
+    const auto begin = Clock::now();
+    ddp.begin_step(1);
+    models[0].forward({}, {.input_ids = ids, .labels = ids}).mean().backward();
+    finalize_grads(ddp);
+    optimizer.step({.lr = 1e-4, .weight_decay = 0.1});
+    if (step >= kWarmUp) took.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  finalize();
+  std::sort(took.begin(), took.end());
+  return took[took.size() / 2];
+}
+
+// Two processes: |body|(rank) writes what rank 0 found to the pipe that is its argument.
+template <class Body>
+std::optional<std::string> run_two(const Body& body) {
+  const int port = free_port();
+  int ends[2];
+  if (pipe(ends) != 0) std::abort();
+  std::fflush(nullptr);
+  for (int rank = 0; rank < 2; ++rank) {
+    if (fork() != 0) continue;
+    close(ends[0]);
+    enter_job(rank, port);
+    dup2(ends[1], STDOUT_FILENO);
+    body();
+    std::fflush(nullptr);
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string text;
+  char part[256];
+  for (ssize_t length = 0; (length = read(ends[0], part, sizeof part)) > 0;) text.append(part, size_t(length));
+  close(ends[0]);
+  int status = 0;
+  bool fine = true;
+  while (waitpid(-1, &status, 0) > 0) fine &= status == 0;
+  return fine && !text.empty() ? std::optional(text) : std::nullopt;
+}
+
+std::optional<double> time_ours(const Case& c) {
+  const auto text = run_two([&] {
+    const double seconds = train(c);
+    if (std::string(std::getenv("RANK")) == "0") std::printf("%.9f\n", seconds);
+  });
+  return text ? std::optional(std::strtod(text->c_str(), nullptr)) : std::nullopt;
+}
+
+std::optional<double> time_peer(const Case& c) {
+  const char* chosen = std::getenv("CONCORD_PYTHON");
+  const std::string python = chosen != nullptr ? chosen : "python3", config = config_of(c);
+  const std::string rows = std::to_string(c.rows), tokens = std::to_string(c.tokens), steps = std::to_string(c.steps);
+  const auto text = run_two([&] {
+    execlp(python.c_str(), python.c_str(), TRAIN_STEP_PEER, config.c_str(), rows.c_str(), tokens.c_str(), steps.c_str(),
+           nullptr);
+    _exit(1);
+  });
+  return text ? std::optional(std::strtod(text->c_str(), nullptr)) : std::nullopt;
+}
+
+nlohmann::json measure(const Case& c) {
+  std::optional<double> ours, peer;
+  const auto keep_best = [](std::optional<double>& best, const std::optional<double>& found) {
+    if (found && (!best || *found < *best)) best = found;
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    keep_best(ours, time_ours(c));
+    keep_best(peer, time_peer(c));
+  }
+  if (!ours) std::abort();  // its ranks said why
+  nlohmann::json row{{"name", c.name},   {"ours", 1 / *ours}, {"peer", nullptr}, {"unit", "steps/s"},
+                     {"ratio", nullptr}, {"goal", c.goal},    {"met", nullptr}};
+  if (!peer) {
+    row["note"] = "no peer: CONCORD_PYTHON has no torch";
+    return row;
+  }
+  row["peer"] = 1 / *peer;
+  row["ratio"] = *peer / *ours;
+  row["met"] = *peer / *ours >= c.goal;
+  return row;
+}
+
+std::vector<Case> cases() {
+  const Case small{"train step, 1M parameters, dp 2", 128, 4, 4, 4, 384, 1024, 2, 32, 60, 1.5, false};
+  const Case large{"train step, 25M parameters, dp 2", 512, 6, 8, 8, 1408, 4608, 1, 64, 10, 1.1, false};
+  std::vector<Case> all{small, large};
+  for (Case c : {small, large}) {
+    c.name += ", distributed optimizer";
+    c.distributed = true;
+    all.push_back(c);
+  }
+  return all;
+}
+
+}  // namespace
+}  // namespace concord
+
+int main(int argc, char** argv) {
+  bool json = false;
+  std::string part;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word.starts_with("--") && word != "--json") {
+      std::fprintf(stderr, "train_step_bench: unknown option '%s'; it takes [part of a name] [--json]\n", argv[i]);
+      return 2;
+    }
+    json |= word == "--json";
+    if (!word.starts_with("--")) part = word;
+  }
+  setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
+  nlohmann::json document = nlohmann::json::array();
+  for (const concord::Case& c : concord::cases()) {
+    if (c.name.find(part) == std::string::npos) continue;
+    document.push_back(concord::measure(c));
+    if (!json) std::printf("%s\n", document.back().dump().c_str());
+  }
+  if (json) std::printf("%s\n", document.dump(1).c_str());
+  return 0;
+}
