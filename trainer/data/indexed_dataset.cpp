@@ -146,7 +146,7 @@ void IndexedDataset::check_sequences() {
           "sequence {} is {} tokens ({}) at byte {}, but {} holds {} bytes; one of the two is cut short or damaged", i,
           tokens, to_string(type_), begin, bin_.path(), bin_.size()));
     }
-    tokens_ += tokens;  // at most 2^31 * 2^60 / 12: a file that large cannot be mapped
+    tokens_ += tokens;  // overflows for no index below 2^32 sequences, 51 GB
   }
 }
 
