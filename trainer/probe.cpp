@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <optional>
@@ -26,7 +27,13 @@ namespace {
 using at::Tensor;
 using loader::cat;
 
+// At least 1, which divides nothing by 0: without labels all losses are 0.
+int64_t counted(const Tensor& labels) {
+  return labels.defined() ? std::max<int64_t>(1, labels.ne(kIgnoredLabel).sum().item<int64_t>()) : 1;
+}
+
 MicroBatch own_rows(const MicroBatch& batch, const ProcessGroup& dp) {
+  if (!batch.input_ids.defined()) return batch;
   const int64_t rows = batch.input_ids.size(0);
   if (rows % dp.size() != 0) {
     throw ConfigError(cat("a batch of ", rows, " rows over ", dp.size(), " data-parallel ranks; give a number of rows ",
@@ -46,23 +53,26 @@ class Probe {
         options_(options),
         context_(context),
         batch_(own_rows(batch, context.group(GroupKind::dp))),
-        tokens_(batch.labels.ne(kIgnoredLabel).sum().item<int64_t>()),
+        tokens_(counted(batch.labels)),
         ranks_(place_stages(models.args().placement, static_cast<int>(context.layout().pp()),
                             static_cast<int>(context.layout().vpp()))) {}
 
   ProbeResult run() {
+    if (batch_.input_ids.defined()) compute();
+    if (options_.weights) collect_parameters("weight.", [](Parameter& p) { return p.value; });
+    return std::move(result_);
+  }
+
+ private:
+  void compute() {
     prepare();
     forward();
     if (options_.grads) backward();
     collect_outputs();
     if (options_.grads) collect_parameters("grad.", [this](Parameter& p) { return gradient(p); });
-    if (options_.weights) collect_parameters("weight.", [](Parameter& p) { return p.value; });
     clear();
-    return std::move(result_);
   }
 
- private:
-  const ProcessGroup& pp() { return context_.group(GroupKind::pp); }
   bool is_mine(size_t stage) { return ranks_[stage] == context_.coordinates().pp; }
   ModelChunk& chunk_of(size_t stage) {
     size_t index = 0;
@@ -72,11 +82,9 @@ class Probe {
 
   void prepare() {
     for (Parameter* parameter : models_.parameters()) {
-      const auto type = parameter->value.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
       before_.push_back(parameter->sink);
-      if (options_.grads)
-        parameter->sink = {
-            .main = at::zeros(parameter->value.sizes(), parameter->value.options().dtype(type).requires_grad(false))};
+      const auto options = parameter->value.options().dtype(sum_type(parameter->value)).requires_grad(false);
+      if (options_.grads) parameter->sink = {.main = at::zeros(parameter->value.sizes(), options)};
       parameter->value.mutable_grad().reset();
     }
     for (size_t i = 0; i < models_.size(); ++i) {
@@ -271,7 +279,7 @@ class Probe {
 
 ProbeResult probe(VirtualModels& models, const MicroBatch& batch, const ProbeOptions& options,
                   ParallelContext& context) {
-  check_batch(batch, /*with_labels=*/true);
+  if (batch.input_ids.defined()) check_batch(batch, /*with_labels=*/true);
   return Probe(models, batch, options, context).run();
 }
 

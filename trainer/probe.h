@@ -24,8 +24,8 @@ struct ProbeOptions {
 //   weight.NAME       for each HF parameter, as the model holds it
 using ProbeResult = std::map<std::string, at::Tensor>;
 
-// |batch| is the whole batch, the same on all ranks, labels as MicroBatch has them; data-parallel ranks take equal shares
-// of its rows. Every rank calls it. Leaves no gradients behind. Waits: for all of them. Throws ConfigError for a batch
+// |batch| is the whole batch, the same on all ranks; without input_ids nothing is computed and only weights come
+// back. Labels as MicroBatch has them; data-parallel ranks take equal shares of its rows. Every rank calls it. Leaves no gradients behind. Waits: for all of them. Throws ConfigError for a batch
 // that the layout cannot share.
 ProbeResult probe(VirtualModels& models, const MicroBatch& batch, const ProbeOptions& options,
                   ParallelContext& context);

@@ -15,6 +15,9 @@
 #include "trainer/cli/plan.h"       // concord plan: the groups of a layout
 #include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
 #include "trainer/cli/schedule.h"   // concord schedule: a pipeline schedule printed, priced, drawn
+#ifdef CONCORD_PROBES
+#include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not there without libtorch
+#endif
 
 namespace concord {
 namespace {
@@ -49,6 +52,9 @@ int run(int argc, char** argv) {
   add_data_command(&app);
   add_launch_command(&app, &exit_code);
   add_conform_command(&app, &exit_code);
+#ifdef CONCORD_PROBES
+  add_probe_command(&app, &exit_code);
+#endif
   try {
     app.parse(normalised(argc, argv));
   } catch (const CLI::ParseError& error) {

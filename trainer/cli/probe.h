@@ -1,0 +1,12 @@
+// `concord probe`: one forward, and backward, of a model on a given batch under any layout; dumps the results.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace concord {
+
+// Adds the subcommand to |program|. Parsing runs it and leaves its exit code in |exit_code|; ConfigError comes out of it
+// for wrong usage and files that cannot be meant.
+void add_probe_command(CLI::App* program, int* exit_code);
+
+}  // namespace concord
