@@ -12,8 +12,10 @@
 #include "trainer/cli/diff.h"       // concord diff: two dumps or folders, tensor by tensor
 #include "trainer/cli/data.h"       // concord data: makes the files that training reads
 #include "trainer/cli/launch.h"     // concord launch: starts the processes of a job
+#include "trainer/cli/lr.h"         // concord lr: the learning rates of a run, printed and drawn
 #include "trainer/cli/plan.h"       // concord plan: the groups of a layout
 #include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
+#include "trainer/cli/report.h"     // concord report: runs beside each other
 #include "trainer/cli/schedule.h"   // concord schedule: a pipeline schedule printed, priced, drawn
 #ifdef CONCORD_PROBES
 #include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not there without libtorch
@@ -50,6 +52,8 @@ int run(int argc, char** argv) {
   add_schedule_command(&app);
   add_diff_command(&app, &exit_code);
   add_data_command(&app);
+  add_lr_command(&app);
+  add_report_command(&app);
   add_launch_command(&app, &exit_code);
   add_conform_command(&app, &exit_code);
 #ifdef CONCORD_PROBES

@@ -1,0 +1,27 @@
+// `concord lr`: the learning rates and weight decays of a run, printed and drawn before it starts. Pure.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "core/optim/lr_schedule.h"
+
+namespace concord {
+
+// Adds the subcommand to |program|. Parsing runs it; ConfigError comes out of it for a schedule that cannot be.
+void add_lr_command(CLI::App* program);
+
+struct LrPoint {
+  int64_t update = 0;  // from 1
+  double learning_rate = 0;
+  double weight_decay = 0;
+};
+std::vector<LrPoint> lr_points(const LrArguments& arguments);  // of all max_steps updates
+
+std::string lr_csv(const std::vector<LrPoint>& points);
+std::string lr_json(const std::vector<LrPoint>& points);
+std::string lr_text(const std::vector<LrPoint>& points);  // about twenty of them, with bars
+std::string lr_svg(const LrArguments& arguments, const std::vector<LrPoint>& points);
+
+}  // namespace concord

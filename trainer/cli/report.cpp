@@ -1,0 +1,187 @@
+#include "trainer/cli/report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "core/config_error.h"
+#include "trainer/report/curves_svg.h"
+#include "trainer/report/files.h"
+#include "trainer/report/page.h"
+#include "trainer/report/progress.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Arguments {
+  std::vector<std::string> folders;
+  std::vector<std::string> names;
+  std::string metric = "loss";
+  std::string over = "step";
+  std::string title;
+  std::string svg;
+  std::string html;
+  double floor = NAN;
+  bool json = false;
+};
+
+void check_arguments(const Arguments& given) {
+  if (!given.names.empty() && given.names.size() != given.folders.size())
+    throw ConfigError(
+        fmt::format("{} names are given for {} runs; give one each", given.names.size(), given.folders.size()));
+  if (!given.html.empty() && given.folders.size() != 1)
+    throw ConfigError(fmt::format("--html writes the page of one run; {} are given", given.folders.size()));
+  if (given.json && given.svg == "-")
+    throw ConfigError("--json and another document cannot share standard output; give a file");
+}
+
+std::vector<ComparedRun> read_runs(const Arguments& given) {
+  std::vector<ComparedRun> runs;
+  for (size_t i = 0; i < given.folders.size(); ++i) {
+    const std::string& folder = given.folders[i];
+    if (!std::filesystem::exists(folder + "/" + kMetricsFile))
+      throw ConfigError(fmt::format("{} holds no {}; give the output_dir of a run", folder, kMetricsFile));
+    runs.push_back({given.names.empty() ? folder : given.names[i], read_history(folder)});
+    if (runs.back().history.steps.empty()) throw ConfigError(fmt::format("{}: no step was logged yet", folder));
+  }
+  return runs;
+}
+
+double value_of(const LoggedStep& step, const std::string& metric) {
+  if (metric == "loss") return step.loss;
+  if (metric == "learning_rate") return step.learning_rate;
+  if (metric == "grad_norm") return step.grad_norm.value_or(NAN);
+  if (metric == "tokens_per_second") return step.tokens_per_second;
+  if (metric == "mfu") return step.mfu.value_or(NAN);
+  for (const auto& [name, value] : step.extra) {
+    if (name == metric) return value;
+  }
+  return NAN;
+}
+
+Curve curve_of(const ComparedRun& run, const Arguments& given) {
+  Curve curve{.name = run.name, .x = {}, .y = {}};
+  for (const LoggedStep& step : run.history.steps) {
+    curve.x.push_back(static_cast<double>(given.over == "tokens" ? step.tokens : step.step));
+    curve.y.push_back(value_of(step, given.metric));
+  }
+  return curve;
+}
+
+std::string picture_of(const std::vector<ComparedRun>& runs, const Arguments& given) {
+  CurvesPicture picture{.title = given.title, .x_label = given.over, .y_label = given.metric};
+  for (const ComparedRun& run : runs) picture.curves.push_back(curve_of(run, given));
+  if (std::isfinite(given.floor)) picture.levels.emplace_back("floor", given.floor);
+  picture.from_zero = given.metric == "tokens_per_second" || given.metric == "mfu";
+  return draw_curves(picture);
+}
+
+double lowest_loss(const RunHistory& history) {
+  double lowest = NAN;
+  for (const LoggedStep& step : history.steps) {
+    if (std::isfinite(step.loss) && !(step.loss >= lowest)) lowest = step.loss;
+  }
+  return lowest;
+}
+
+double tokens_per_second(const RunHistory& history) {
+  double seconds = 0;
+  for (const LoggedStep& step : history.steps) seconds += step.seconds;
+  return seconds > 0 ? static_cast<double>(history.steps.back().tokens) / seconds : 0;
+}
+
+void run_report(const Arguments& given) {
+  check_arguments(given);
+  const std::vector<ComparedRun> runs = read_runs(given);
+  if (!given.html.empty()) {
+    RunDescription run{.output_dir = given.folders[0], .title = given.title.empty() ? runs[0].name : given.title};
+    if (std::isfinite(given.floor)) run.loss_floor = given.floor;
+    replace_file(given.html, report_page(run, runs[0].history, {.reason = "from its metrics"}));
+  }
+  if (given.svg == "-") {
+    std::fputs(picture_of(runs, given).c_str(), stdout);
+    return;
+  }
+  if (!given.svg.empty()) replace_file(given.svg, picture_of(runs, given));
+  std::fputs((given.json ? compared_json(runs) + "\n" : compared_text(runs)).c_str(), stdout);
+}
+
+}  // namespace
+
+LossDifference loss_difference(const RunHistory& reference, const RunHistory& other) {
+  std::map<int64_t, double> losses;
+  for (const LoggedStep& step : reference.steps) losses[step.step] = step.loss;
+  LossDifference difference;
+  for (const LoggedStep& step : other.steps) {
+    const auto found = losses.find(step.step);
+    if (found == losses.end()) continue;
+    const bool both_nan = std::isnan(step.loss) && std::isnan(found->second);
+    const double here = both_nan ? 0 : std::abs(step.loss - found->second);
+    // A NaN beside a number is the largest difference there is.
+    if (difference.steps++ == 0 || here > difference.absolute || (std::isnan(here) && !std::isnan(difference.absolute)))
+      difference = {difference.steps, step.step, here};
+  }
+  return difference;
+}
+
+std::string compared_text(const std::vector<ComparedRun>& runs) {
+  size_t widest = 3;
+  for (const ComparedRun& run : runs) widest = std::max(widest, run.name.size());
+  std::string text = fmt::format("{:<{}}{:>9}{:>12}{:>12}{:>12}  {}\n", "run", widest, "steps", "last loss", "lowest",
+                                 "tokens/s", runs.size() > 1 ? "furthest from the first" : "");
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const RunHistory& history = runs[i].history;
+    text += fmt::format("{:<{}}{:>9}{:>12.5f}{:>12.5f}{:>12}", runs[i].name, widest, history.steps.back().step,
+                        history.steps.back().loss, lowest_loss(history), count_text(tokens_per_second(history)));
+    if (i > 0) {
+      const LossDifference difference = loss_difference(runs[0].history, history);
+      text += difference.steps == 0 ? "  no step in common"
+                                    : fmt::format("  {:.2e} at step {}", difference.absolute, difference.step);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string compared_json(const std::vector<ComparedRun>& runs) {
+  ordered_json document = {{"runs", ordered_json::array()}};
+  for (const ComparedRun& run : runs) {
+    const LossDifference difference = loss_difference(runs[0].history, run.history);
+    document["runs"].push_back({{"name", run.name},
+                                {"steps", run.history.steps.back().step},
+                                {"loss", run.history.steps.back().loss},
+                                {"lowest_loss", lowest_loss(run.history)},
+                                {"tokens_per_second", tokens_per_second(run.history)},
+                                {"steps_in_common", difference.steps},
+                                {"largest_loss_difference", difference.absolute}});
+  }
+  return document.dump();
+}
+
+void add_report_command(CLI::App* program) {
+  const auto given = std::make_shared<Arguments>();
+  CLI::App* report = program->add_subcommand("report", "training runs beside each other: table, picture, page");
+  report->add_option("runs", given->folders, "output_dir of each run; the first is what the others are compared with")
+      ->required();
+  report->add_option("--names", given->names, "what to call them, with commas between")->delimiter(',');
+  report->add_option("--metric", given->metric, "loss, learning_rate, grad_norm, tokens_per_second, mfu or another")
+      ->capture_default_str();
+  report->add_option("--over", given->over, "step or tokens")
+      ->check(CLI::IsMember({"step", "tokens"}))
+      ->capture_default_str();
+  report->add_option("--title", given->title, "of the picture and the page");
+  report->add_option("--floor", given->floor, "a loss that is drawn as a line across");
+  report->add_option("--svg", given->svg, "draws the curves to this file; - is standard output");
+  report->add_option("--html", given->html, "writes the page of one run to this file");
+  report->add_flag("--json", given->json, "one JSON document on standard output");
+  report->callback([given] { run_report(*given); });
+}
+
+}  // namespace concord

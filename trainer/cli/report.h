@@ -1,0 +1,31 @@
+// `concord report`: runs that were made, beside each other: a table, a picture of their curves, the page of one.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "trainer/report/history.h"
+
+namespace concord {
+
+// Adds the subcommand to |program|. Parsing runs it; ConfigError comes out of it for what cannot be meant.
+void add_report_command(CLI::App* program);
+
+struct ComparedRun {
+  std::string name;
+  RunHistory history;
+};
+
+// The largest difference in loss from the first run, over the steps that both have logged.
+struct LossDifference {
+  int64_t steps = 0;  // that both have
+  int64_t step = 0;   // where it is largest
+  double absolute = 0;
+};
+LossDifference loss_difference(const RunHistory& reference, const RunHistory& other);
+
+std::string compared_text(const std::vector<ComparedRun>& runs);
+std::string compared_json(const std::vector<ComparedRun>& runs);
+
+}  // namespace concord

@@ -1,0 +1,108 @@
+#include "trainer/cli/report.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/config_error.h"
+#include "trainer/report/files.h"
+#include "trainer/report/testing/temporary_folder.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+RunHistory history_of(const std::vector<std::pair<int64_t, double>>& losses) {
+  RunHistory history;
+  for (const auto& [step, loss] : losses)
+    history.steps.push_back({.step = step, .loss = loss, .tokens = 10 * step, .seconds = 1});
+  return history;
+}
+
+TEST(ReportCommand, TheDifferenceIsTheLargestOverStepsThatBothHave) {
+  const RunHistory first = history_of({{1, 3}, {2, 2}, {3, 1}});
+  const LossDifference difference = loss_difference(first, history_of({{2, 2.25}, {3, 0.5}, {4, 9}}));
+  EXPECT_EQ(difference.steps, 2);
+  EXPECT_EQ(difference.step, 3);
+  EXPECT_EQ(difference.absolute, 0.5);
+  EXPECT_EQ(loss_difference(first, history_of({{7, 1}})).steps, 0);
+  EXPECT_EQ(loss_difference(first, first).absolute, 0);
+}
+
+TEST(ReportCommand, ANanBesideANumberIsADifferenceAndOneBesideAnotherIsNone) {
+  const RunHistory sound = history_of({{1, 3}, {2, 2}, {3, 1}});
+  const RunHistory broken = history_of({{1, 3}, {2, NAN}, {3, 2}});
+  EXPECT_TRUE(std::isnan(loss_difference(sound, broken).absolute));
+  EXPECT_EQ(loss_difference(sound, broken).step, 2);
+  EXPECT_EQ(loss_difference(broken, broken).absolute, 0);
+}
+
+TEST(ReportCommand, TheTableHasARunALine) {
+  const std::string text =
+      compared_text({{"cpu", history_of({{1, 3}, {2, 2}})}, {"cuda", history_of({{1, 3}, {2, 2.001}})}});
+  EXPECT_EQ(text,
+            "run     steps   last loss      lowest    tokens/s  furthest from the first\n"
+            "cpu         2     2.00000     2.00000          10\n"
+            "cuda        2     2.00100     2.00100          10  1.00e-03 at step 2\n");
+}
+
+class ReportCommandTest : public testing::Test {
+ protected:
+  std::string write_run(const std::string& name, double offset) {
+    make_folder(folder_ / name);
+    std::string text;
+    for (int64_t step = 1; step <= 5; ++step) {
+      text +=
+          metrics_line(LoggedStep{.step = step, .loss = 4 - 0.5 * static_cast<double>(step) + offset, .tokens = step});
+      text += "\n";
+    }
+    replace_file(folder_ / name + "/" + kMetricsFile, text);
+    return folder_ / name;
+  }
+  static std::string run(const std::string& line) {
+    CLI::App app;
+    add_report_command(&app);
+    testing::internal::CaptureStdout();
+    try {
+      app.parse("report " + line);
+    } catch (...) {
+      testing::internal::GetCapturedStdout();
+      throw;
+    }
+    return testing::internal::GetCapturedStdout();
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(ReportCommandTest, DrawsTheRunsOverEachOther) {
+  const std::string runs = write_run("a", 0) + " " + write_run("b", 0.25);
+  EXPECT_THAT(run(runs + " --names cpu,cuda --svg " + (folder_ / "curves.svg")), HasSubstr("2.50e-01"));
+  const std::string svg = read_if_there(folder_ / "curves.svg");
+  EXPECT_THAT(svg, HasSubstr("<title>cpu</title>"));
+  EXPECT_THAT(svg, HasSubstr("<title>cuda</title>"));
+  const json document = json::parse(run(runs + " --json"));
+  EXPECT_EQ(document.at("runs")[1].at("largest_loss_difference"), 0.25);
+}
+
+TEST_F(ReportCommandTest, WritesThePageOfARunThatNeverFinished) {
+  run(write_run("a", 0) + " --html " + (folder_ / "page.html"));
+  EXPECT_THAT(read_if_there(folder_ / "page.html"), HasSubstr("\"loss\":[3.5,3,2.5,2,1.5]"));
+}
+
+TEST_F(ReportCommandTest, WhatCannotBeMeantIsRefused) {
+  const std::string a = write_run("a", 0);
+  EXPECT_THROW(run(folder_ / "nothing"), ConfigError);
+  EXPECT_THROW(run(a + " --names x,y"), ConfigError);
+  EXPECT_THROW(run(a + " " + a + " --html page.html"), ConfigError);
+  EXPECT_THROW(run(a + " --json --svg -"), ConfigError);
+  EXPECT_THROW(run(a + " --metric mfu --svg -"), ConfigError) << "there is none of it";
+  replace_file(folder_ / "a/metrics.jsonl", "");
+  EXPECT_THROW(run(a), ConfigError);
+}
+
+}  // namespace
+}  // namespace concord
