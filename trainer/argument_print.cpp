@@ -71,12 +71,16 @@ std::string help_text(const Argument& argument) {
 
 }  // namespace
 
+std::string argument_text(const Argument& argument, const TrainingArguments& arguments) {
+  return std::visit(Print{arguments}, argument.member);
+}
+
 std::string to_yaml(const TrainingArguments& arguments) {
   std::string yaml;
   for (const ArgumentGroup& group : argument_groups()) {
     yaml += fmt::format("{}# {}\n", yaml.empty() ? "" : "\n", group.title);
     for (const Argument& argument : group.arguments) {
-      const std::string line = fmt::format("{}: {}", argument.name, std::visit(Print{arguments}, argument.member));
+      const std::string line = fmt::format("{}: {}", argument.name, argument_text(argument, arguments));
       const std::string help = help_text(argument);
       yaml += help.empty() ? line + "\n" : fmt::format("{:<48}  # {}\n", line, help);
     }
@@ -90,7 +94,7 @@ std::string arguments_help() {
   for (const ArgumentGroup& group : argument_groups()) {
     text += fmt::format("\n{}\n", group.title);
     for (const Argument& argument : group.arguments) {
-      const std::string name = fmt::format("--{} {}", argument.name, std::visit(Print{defaults}, argument.member));
+      const std::string name = fmt::format("--{} {}", argument.name, argument_text(argument, defaults));
       text += fmt::format("  {:<46}  {}\n", name, help_text(argument));
     }
   }

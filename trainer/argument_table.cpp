@@ -137,7 +137,8 @@ std::vector<ArgumentGroup> make_groups() {
         {"save_total_limit", &T::save_total_limit, "older ones are removed; 0: none is", at_least(0)},
         {"save_only_model", &T::save_only_model, "the HF folder, without the optimizer's state"},
         {"report_to", &T::report_to, "besides metrics.jsonl", {}, {"all", "none", "tensorboard", "html"}},
-        {"disable_tqdm", &T::disable_tqdm, "plain lines on a terminal too"}}},
+        {"disable_tqdm", &T::disable_tqdm, "plain lines on a terminal too"},
+        {"loss_floor", &T::loss_floor, "the best loss there can be, where that is known; 0: not known", at_least(0)}}},
   };
 }
 

@@ -56,6 +56,8 @@ std::span<const RefusedArgument> refused_arguments();
 
 const Argument* find_argument(std::string_view name);                 // null where there is none
 const RefusedArgument* find_refused_argument(std::string_view name);  // null where there is none
+// Its value as YAML has it.
+std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
 // The known name with the fewest letters changed; empty where none is near.
 std::string nearest_argument(std::string_view name);
 

@@ -21,7 +21,8 @@ ValueSpec ModelStage::input_spec(int microbatch) {
 }
 
 at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
-  const at::Tensor output = chunk_.forward(input, batch(microbatch));
+  const MicroBatch& own = batch(microbatch);
+  const at::Tensor output = forward_step_ ? forward_step_(chunk_, input, own) : chunk_.forward(input, own);
   if (!is_last()) return output;
   const auto index = static_cast<size_t>(microbatch);
   token_losses_[index] = output.detach();

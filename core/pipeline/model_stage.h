@@ -13,7 +13,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/models/model_chunk.h"
@@ -21,10 +23,15 @@
 
 namespace concord {
 
+// What Megatron's users write as forward_step: one micro-batch through one chunk. Returns what goes to the next stage, or
+// on the last one the loss of each of this rank's tokens [B, S / cp], 0 where a token does not count.
+using ForwardStep = std::function<at::Tensor(ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch)>;
+
 class ModelStage : public Stage {
  public:
-  // |chunk| outlives it.
-  explicit ModelStage(ModelChunk& chunk) : chunk_(chunk) {}
+  // |chunk| outlives it. Without |forward_step| it is the chunk's forward.
+  explicit ModelStage(ModelChunk& chunk, ForwardStep forward_step = {})
+      : chunk_(chunk), forward_step_(std::move(forward_step)) {}
 
   // Before each run of the executor. |batches| stay until it is done. The scalar of micro-batch i is the sum of its token
   // losses times weights[i]; 1 where none are given.
@@ -46,6 +53,7 @@ class ModelStage : public Stage {
   const MicroBatch& batch(int microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }
 
   ModelChunk& chunk_;
+  ForwardStep forward_step_;
   std::span<const MicroBatch> batches_;
   std::vector<double> weights_;
   std::vector<at::Tensor> token_losses_;

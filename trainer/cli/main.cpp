@@ -9,16 +9,18 @@
 #include "core/config_error.h"
 #include "platform/loader/error.h"
 #include "trainer/cli/conform.h"    // concord conform: checks a plugin against the contract
-#include "trainer/cli/diff.h"       // concord diff: two dumps or folders, tensor by tensor
 #include "trainer/cli/data.h"       // concord data: makes the files that training reads
+#include "trainer/cli/diff.h"       // concord diff: two dumps or folders, tensor by tensor
+#include "trainer/cli/doctor.h"     // concord doctor: what to do about this machine
 #include "trainer/cli/launch.h"     // concord launch: starts the processes of a job
 #include "trainer/cli/lr.h"         // concord lr: the learning rates of a run, printed and drawn
 #include "trainer/cli/plan.h"       // concord plan: the groups of a layout
 #include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
 #include "trainer/cli/report.h"     // concord report: runs beside each other
 #include "trainer/cli/schedule.h"   // concord schedule: a pipeline schedule printed, priced, drawn
-#ifdef CONCORD_PROBES
+#ifdef CONCORD_WITH_TORCH
 #include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not there without libtorch
+#include "trainer/cli/train.h"  // concord train: trains a model; not there without libtorch
 #endif
 
 namespace concord {
@@ -48,6 +50,7 @@ int run(int argc, char** argv) {
   app.footer("concord SUBCOMMAND --help tells more. Exit codes: 0 fine, 1 failed, 2 wrong usage.");
   int exit_code = 0;
   add_platforms_command(&app, &exit_code);
+  add_doctor_command(&app, &exit_code);
   add_plan_command(&app);
   add_schedule_command(&app);
   add_diff_command(&app, &exit_code);
@@ -56,8 +59,9 @@ int run(int argc, char** argv) {
   add_report_command(&app);
   add_launch_command(&app, &exit_code);
   add_conform_command(&app, &exit_code);
-#ifdef CONCORD_PROBES
+#ifdef CONCORD_WITH_TORCH
   add_probe_command(&app, &exit_code);
+  add_train_command(&app, &exit_code);
 #endif
   try {
     app.parse(normalised(argc, argv));

@@ -1,0 +1,126 @@
+// tests/golden/train through the program itself: `concord train` with a configuration file, under several layouts.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/safetensors/reader.h"
+#include "core/safetensors/writer.h"
+#include "tests/processes/train_program.h"
+
+namespace concord::testing_processes {
+namespace {
+
+using nlohmann::json;
+
+// As in train_test.cpp: what float32 leaves.
+constexpr double kLoss = 5e-5, kNorm = 5e-5, kSum = 2e-5, kRamp = 2e-6, kSquares = 2e-5;
+
+json read_golden(const std::string& name) { return json::parse(std::ifstream(kGolden + "/train/" + name + ".json")); }
+
+// The golden samples under the names that the program knows.
+void write_data(const std::string& path, const std::string& labels) {
+  const safetensors::Reader golden(kGolden + "/train/tokens.safetensors");
+  const safetensors::TensorInfo& ids = golden.at("input_ids");
+  safetensors::Writer writer(path, {{"input_ids", ids.dtype, ids.shape}, {"labels", ids.dtype, ids.shape}});
+  writer.write("input_ids", 0, golden.data(ids));
+  writer.write("labels", 0, golden.data(golden.at(labels)));
+  writer.finish();
+}
+
+// |rows| samples a micro-batch on each of |dp| ranks.
+std::string configuration(const json& golden, const std::string& folder, int dp, int micro_batches,
+                          const std::string& layout) {
+  const json& h = golden["hyperparameters"];
+  const int rows = h["batch"].get<int>() / dp / micro_batches;
+  return fmt::format(
+      "model: {}\ntrain_data: {}/data.safetensors\noutput_dir: {}/out\nshuffle: false\n"
+      "per_device_train_batch_size: {}\ngradient_accumulation_steps: {}\nmax_steps: {}\n"
+      "learning_rate: {}\nmin_lr: {}\nwarmup_steps: {}\nlr_scheduler_type: cosine\nlr_step_offset: 1\n"
+      "adam_beta1: {}\nadam_beta2: {}\nadam_epsilon: {}\nweight_decay: {}\nmax_grad_norm: {}\nlogging_steps: 1\n"
+      "report_to: [none]\n{}",
+      kTinyModel, folder, folder, rows, micro_batches, h["steps"].get<int>(), h["lr"].get<double>(),
+      h["min_lr"].get<double>(), h["warmup"].get<int>(), h["betas"][0].get<double>(), h["betas"][1].get<double>(),
+      h["eps"].get<double>(), h["weight_decay"].get<double>(), h["clip"].get<double>(), layout);
+}
+
+void expect_steps(const std::vector<json>& got, const json& wanted) {
+  ASSERT_EQ(got.size(), wanted.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i]["step"], wanted[i]["step"]);
+    EXPECT_NEAR(got[i]["loss"].get<double>(), wanted[i]["loss"].get<double>(), kLoss) << "step " << i + 1;
+    const double norm = wanted[i]["grad_norm"].get<double>();
+    EXPECT_NEAR(got[i]["grad_norm"].get<double>(), norm, kNorm * norm) << "step " << i + 1;
+    const double lr = wanted[i]["lr"].get<double>();
+    EXPECT_NEAR(got[i]["learning_rate"].get<double>(), lr, 1e-12) << "step " << i + 1;
+  }
+}
+
+void expect_weights(const std::string& file, const json& wanted) {
+  const safetensors::Reader reader(file);
+  EXPECT_EQ(reader.tensors().size(), wanted.size());
+  for (const auto& [name, sums] : wanted.items()) {
+    const std::span<const std::byte> bytes = reader.data(reader.at(name));
+    double sum = 0, squares = 0, ramp = 0;
+    const size_t elements = bytes.size() / sizeof(float);
+    for (size_t i = 0; i < elements; ++i) {
+      float value;
+      std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+      sum += value;
+      squares += double{value} * value;
+      ramp += double{value} * static_cast<double>(i % 251) / 251;
+    }
+    const double size = std::sqrt(sums["sumsq"].get<double>() * static_cast<double>(elements));
+    EXPECT_NEAR(sum, sums["sum"].get<double>(), kSum * size) << name;
+    EXPECT_NEAR(ramp, sums["ramp"].get<double>(), kRamp * size) << name;
+    EXPECT_NEAR(squares, sums["sumsq"].get<double>(), kSquares * sums["sumsq"].get<double>()) << name;
+  }
+}
+
+struct Layout {
+  const char* name;
+  int world;
+  int dp;
+  int micro_batches;
+  const char* arguments;
+};
+
+void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+
+class TrainsLikePyTorch : public ::testing::TestWithParam<Layout> {};
+
+void expect_golden(const std::string& name, const std::string& labels, const Layout& layout, int micro_batches) {
+  const TemporaryFolder folder;
+  const json golden = read_golden(name);
+  write_data(folder.path() + "/data.safetensors", labels);
+  std::ofstream(folder.path() + "/run.yaml")
+      << configuration(golden, folder.path(), layout.dp, micro_batches, layout.arguments);
+  TrainProgram program({"--config", folder.path() + "/run.yaml", "--nproc", std::to_string(layout.world)});
+  ASSERT_EQ(program.exit_code(), 0) << program.err() << program.out();
+  expect_steps(read_steps(folder.path() + "/out"), golden["steps"]);
+  expect_weights(folder.path() + "/out/model/model.safetensors", golden["final_weights"]);
+}
+
+TEST_P(TrainsLikePyTorch, WithFullBatches) {
+  expect_golden("full_batch", "labels_full", GetParam(), GetParam().micro_batches);
+}
+
+TEST_P(TrainsLikePyTorch, WithUnevenMicroBatches) {
+  expect_golden("accumulate", "labels_uneven", GetParam(), std::max(2, GetParam().micro_batches));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, TrainsLikePyTorch,
+    ::testing::Values(Layout{"One", 1, 1, 1, ""}, Layout{"Dp2", 2, 2, 1, "use_distributed_optimizer: true\n"},
+                      Layout{"Tp2Sp", 2, 1, 1, "tensor_model_parallel_size: 2\nsequence_parallel: true\n"},
+                      Layout{"Cp2", 2, 1, 1, "context_parallel_size: 2\n"},
+                      Layout{"Pp2", 2, 1, 4, "pipeline_model_parallel_size: 2\n"},
+                      Layout{"Pp2ZeroBubble", 2, 1, 4, "pipeline_model_parallel_size: 2\npipeline_schedule: zb-h1\n"},
+                      Layout{"Tp2Dp2", 4, 2, 1,
+                             "tensor_model_parallel_size: 2\noverlap_grad_reduce: true\ndelay_grad_reduce: false\n"}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace concord::testing_processes

@@ -1,0 +1,58 @@
+// `concord train` as a process under test: a folder for its output, its metrics read back.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/processes/launch_helpers.h"
+#include "tests/processes/running_process.h"
+
+namespace concord::testing_processes {
+
+inline const std::string kGolden = CONCORD_GOLDEN;
+inline const std::string kTinyModel = kGolden + "/hf/qwen2-tiny";
+
+class TrainProgram {
+ public:
+  explicit TrainProgram(std::vector<std::string> words, const ProcessSettings& settings = {})
+      : process_(whole_command(std::move(words)), settings) {}
+
+  RunningProcess& process() { return process_; }
+  std::string out() const { return process_.out(); }
+  std::string err() const { return process_.err(); }
+  int exit_code() {
+    const int status = process_.wait();
+    return status != -1 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  static std::vector<std::string> whole_command(std::vector<std::string> words) {
+    words.insert(words.begin(), {LAUNCH_PROGRAM, "train"});
+    return words;
+  }
+  RunningProcess process_;
+};
+
+inline std::vector<nlohmann::json> read_lines(const std::filesystem::path& path) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+// Training steps of metrics.jsonl; evaluations are lines of their own.
+inline std::vector<nlohmann::json> read_steps(const std::string& output_dir) {
+  std::vector<nlohmann::json> steps;
+  for (nlohmann::json& line : read_lines(std::filesystem::path(output_dir) / "metrics.jsonl")) {
+    if (line.contains("loss")) steps.push_back(std::move(line));
+  }
+  return steps;
+}
+
+}  // namespace concord::testing_processes

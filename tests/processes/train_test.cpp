@@ -1,0 +1,204 @@
+// `concord train` as a user meets it: its files, its end, what it says to bad input.
+#include "tests/processes/train_program.h"
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+namespace concord::testing_processes {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+// Samples of 16 tokens; |count| of them.
+std::string write_jsonl(const std::string& path, int count, int largest = 300) {
+  std::ofstream file(path);
+  for (int i = 0; i < count; ++i) {
+    file << "{\"input_ids\": [";
+    for (int t = 0; t < 16; ++t) file << (t ? ", " : "") << (i * 31 + t * 7) % largest;
+    file << "]}\n";
+  }
+  return path;
+}
+
+class Train : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  // A run of a few steps, and what |more| says.
+  std::vector<std::string> words(const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--model",
+                                    kTinyModel,
+                                    "--train_data",
+                                    write_jsonl(path("data.jsonl"), 64),
+                                    "--output_dir",
+                                    path("out"),
+                                    "--max_steps",
+                                    "4",
+                                    "--per_device_train_batch_size",
+                                    "2",
+                                    "--logging_steps",
+                                    "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Expects exit code 2 and returns what was said.
+  std::string refusal(const std::vector<std::string>& more) {
+    TrainProgram program(words(more));
+    EXPECT_EQ(program.exit_code(), 2) << program.err();
+    EXPECT_FALSE(fs::exists(path("out/metrics.jsonl")));
+    return program.err();
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Train, LeavesWhatAPersonAndAScriptLookFor) {
+  TrainProgram program(words({"--nproc", "2", "--eval_data", write_jsonl(path("eval.jsonl"), 7), "--eval_strategy",
+                              "steps", "--eval_steps", "0.5", "--save_steps", "2", "--save_total_limit", "1"}));
+  ASSERT_EQ(program.exit_code(), 0) << program.err();
+  const auto steps = read_steps(path("out"));
+  ASSERT_EQ(steps.size(), 4u);
+  for (const char* key : {"step", "loss", "learning_rate", "grad_norm", "tokens", "tokens_per_second"}) {
+    EXPECT_TRUE(steps.back().contains(key)) << key;
+  }
+  EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
+  for (const char* name : {"trainer_state.json", "report.html", "runs", "training_args.yaml", "model/config.json",
+                           "model/model.safetensors", "checkpoint-4/model.safetensors"}) {
+    EXPECT_TRUE(fs::exists(path("out") + "/" + name)) << name;
+  }
+  EXPECT_FALSE(fs::exists(path("out/checkpoint-2")));
+  int evaluations = 0;
+  for (const auto& line : read_lines(path("out/metrics.jsonl"))) evaluations += line.contains("eval_loss") ? 1 : 0;
+  EXPECT_EQ(evaluations, 2);
+}
+
+TEST_F(Train, WhatItPrintedAsItsArgumentsTrainsTheSame) {
+  TrainProgram first(words({}));
+  ASSERT_EQ(first.exit_code(), 0) << first.err();
+  TrainProgram second({"--config", path("out/training_args.yaml"), "--output_dir", path("again")});
+  ASSERT_EQ(second.exit_code(), 0) << second.err();
+  const auto a = read_steps(path("out")), b = read_steps(path("again"));
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i]["loss"], b[i]["loss"]) << i;
+}
+
+TEST_F(Train, SigtermEndsItAfterTheStepOnAllRanksWithTheModelSaved) {
+  TrainProgram program(words({"--nproc", "2", "--max_steps", "1000000", "--save_steps", "900000"}));
+  ASSERT_TRUE(poll_until([&] { return fs::exists(path("out/metrics.jsonl")) && read_steps(path("out")).size() > 2; }));
+  program.process().signal(SIGTERM);
+  program.exit_code();
+  EXPECT_TRUE(fs::exists(path("out/model/model.safetensors"))) << program.err() << program.out();
+  const auto state = nlohmann::json::parse(std::ifstream(path("out/trainer_state.json")));
+  EXPECT_GT(state["global_step"].get<int>(), 2);
+  EXPECT_THAT(program.out() + program.err(), HasSubstr("SIGTERM"));
+}
+
+TEST_F(Train, PrintConfigIsAConfiguration) {
+  TrainProgram program(words({"--print_config", "--bf16"}));
+  ASSERT_EQ(program.exit_code(), 0) << program.err();
+  std::ofstream(path("printed.yaml")) << program.out();
+  TrainProgram again({"--config", path("printed.yaml"), "--print_config"});
+  ASSERT_EQ(again.exit_code(), 0) << again.err();
+  EXPECT_EQ(again.out(), program.out());
+  EXPECT_THAT(program.out(), HasSubstr("bf16: true"));
+}
+
+TEST_F(Train, HelpListsTheArguments) {
+  TrainProgram program({"--help"});
+  EXPECT_EQ(program.exit_code(), 0);
+  EXPECT_THAT(program.out(), AllOf(HasSubstr("--learning_rate"), HasSubstr("--nproc")));
+}
+
+TEST_F(Train, BadArgumentsAreSaidOnceAndAllTogether) {
+  const std::string said = refusal({"--nproc", "2", "--fp16", "--bf16", "--tensor_model_parallel_size", "4"});
+  EXPECT_THAT(said, AllOf(HasSubstr("fp16 and bf16"), HasSubstr("4")));
+  EXPECT_THAT(said, Not(HasSubstr("rank")));
+}
+
+TEST_F(Train, BadDataIsSaidBeforeAnyProcessIsStarted) {
+  for (const std::string nproc : {"1", "2"}) {
+    EXPECT_THAT(refusal({"--nproc", nproc, "--train_data", path("nowhere.jsonl")}), HasSubstr("nowhere.jsonl"));
+    std::ofstream(path("empty.jsonl"));
+    EXPECT_THAT(refusal({"--nproc", nproc, "--train_data", path("empty.jsonl")}), HasSubstr("empty.jsonl"));
+    write_jsonl(path("large.jsonl"), 8, 100000);
+    EXPECT_THAT(refusal({"--nproc", nproc, "--train_data", path("large.jsonl")}), HasSubstr("large.jsonl"));
+    std::ofstream(path("bad.jsonl")) << "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1,\n";
+    EXPECT_THAT(refusal({"--nproc", nproc, "--train_data", path("bad.jsonl")}), HasSubstr("2"));
+    write_jsonl(path("few.jsonl"), 1);
+    EXPECT_THAT(refusal({"--nproc", nproc, "--train_data", path("few.jsonl")}), HasSubstr("fewer than"));
+  }
+}
+
+TEST_F(Train, ATruncatedMegatronFileIsRefused) {
+  fs::copy(kGolden + "/data/tokens.idx", path("cut.idx"));
+  fs::copy(kGolden + "/data/tokens.bin", path("cut.bin"));
+  fs::resize_file(path("cut.bin"), 100);
+  EXPECT_THAT(refusal({"--train_data", path("cut"), "--seq_length", "16"}), HasSubstr("cut.bin"));
+  std::ofstream(path("cut.idx")) << "not an index";
+  EXPECT_THAT(refusal({"--train_data", path("cut"), "--seq_length", "16"}), HasSubstr("cut.idx"));
+}
+
+TEST_F(Train, ASequenceLongerThanTheModelAllowsIsRefused) {
+  EXPECT_THAT(refusal({"--seq_length", "1000000"}), HasSubstr("max_position_embeddings"));
+}
+
+TEST_F(Train, AModelThatIsNotThereIsRefused) {
+  EXPECT_THAT(refusal({"--model", path("nowhere")}), HasSubstr("nowhere"));
+}
+
+TEST_F(Train, AnOutputFolderOfAnotherRunIsKept) {
+  fs::create_directories(path("out"));
+  std::ofstream(path("out/trainer_state.json")) << "{}";
+  TrainProgram refused(words({}));
+  EXPECT_EQ(refused.exit_code(), 2);
+  EXPECT_THAT(refused.err(), AllOf(HasSubstr("holds another run"), HasSubstr("--overwrite_output_dir")));
+  TrainProgram allowed(words({"--overwrite_output_dir"}));
+  EXPECT_EQ(allowed.exit_code(), 0) << allowed.err();
+  EXPECT_EQ(read_steps(path("out")).size(), 4u);
+}
+
+TEST_F(Train, AnOutputFolderThatIsAFileIsRefused) {
+  std::ofstream(path("file")) << "x";
+  EXPECT_THAT(refusal({"--output_dir", path("file")}), HasSubstr("is a file"));
+  EXPECT_THAT(refusal({"--output_dir", path("file") + "/below"}), HasSubstr("is a file"));
+}
+
+TEST_F(Train, ADiskThatIsFullIsSaid) {
+  // /dev/full takes nothing: as the metrics file it is a disk without room.
+  fs::create_directories(path("out"));
+  fs::create_symlink("/dev/full", path("out/metrics.jsonl"));
+  TrainProgram program(words({}));
+  EXPECT_NE(program.exit_code(), 0);
+}
+
+TEST_F(Train, NprocInsideAJobIsRefused) {
+  TrainProgram program(words({"--nproc", "2"}),
+                       {.environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
+                                        "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29555"}});
+  EXPECT_EQ(program.exit_code(), 2);
+  EXPECT_THAT(program.err(), HasSubstr("torchrun"));
+}
+
+TEST_F(Train, TheVariablesOfALauncherMakeTheJob) {
+  const std::vector<std::string> launched = words({});
+  std::vector<std::string> command = {"train"};
+  command.insert(command.end(), launched.begin(), launched.end());
+  Launch job({"--nproc", "2"}, command);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_EQ(read_steps(path("out")).size(), 4u);
+}
+
+TEST_F(Train, WithoutArgumentsItMakesItsOwnDataAndNamesTheFloor) {
+  TrainProgram program({"--output_dir", path("first"), "--max_steps", "6", "--logging_steps", "2"});
+  ASSERT_EQ(program.exit_code(), 0) << program.err();
+  EXPECT_THAT(program.err(), HasSubstr("floor"));
+  const auto steps = read_steps(path("first"));
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
+}
+
+}  // namespace
+}  // namespace concord::testing_processes

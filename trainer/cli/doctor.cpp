@@ -1,0 +1,176 @@
+#include "trainer/cli/doctor.h"
+
+#include <fmt/core.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "trainer/cli/platforms.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::ordered_json;
+using Kind = Finding::Kind;
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kGiB = 1 << 30;
+
+std::string size_text(int64_t bytes) {
+  return bytes >= 10 * kGiB ? fmt::format("{} GiB", bytes / kGiB) : fmt::format("{} MiB", bytes / kMiB);
+}
+
+// A line of /proc/meminfo, in bytes; -1 where there is none.
+int64_t meminfo(const std::string& name) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    int64_t kilobytes = 0;
+    if (word == name + ":" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return -1;
+}
+
+struct FolderSpace {
+  int64_t total = 0;
+  int64_t free = 0;
+  bool writable = false;
+};
+FolderSpace space_in(const std::string& folder) {
+  struct statvfs space {};
+  if (statvfs(folder.c_str(), &space) != 0) return {};
+  const auto block = static_cast<int64_t>(space.f_frsize);
+  return {static_cast<int64_t>(space.f_blocks) * block, static_cast<int64_t>(space.f_bavail) * block,
+          access(folder.c_str(), W_OK) == 0};
+}
+
+Finding judge_plugin(const loader::Candidate& candidate, const PlatformsReport& platforms) {
+  const std::string topic = "plugin " + candidate.name;
+  const bool is_chosen = platforms.choice && candidate.plugin == platforms.choice->plugin;
+  const std::string devices = fmt::format("{} device{}", candidate.devices, candidate.devices == 1 ? "" : "s");
+  if (is_chosen) return {Kind::fine, topic, devices + "; a job would use it", ""};
+  if (candidate.plugin == nullptr) return {Kind::note, topic, candidate.reason, "`concord platforms` tells more"};
+  if (candidate.devices == 0) return {Kind::note, topic, "no device here", ""};
+  return {Kind::fine, topic, devices, fmt::format("CONCORD_PLATFORM={} chooses it", candidate.name)};
+}
+
+std::vector<Finding> examine_plugins() {
+  const PlatformsReport platforms = survey_platforms();
+  std::vector<Finding> findings;
+  if (!platforms.choice) {
+    findings.push_back({Kind::problem, "platform", platforms.no_choice,
+                        "build one with ./run build, or set CONCORD_PLUGIN_PATH to the folder of libconcord_cpu.so"});
+  }
+  for (const loader::Candidate& candidate : platforms.survey.candidates) {
+    findings.push_back(judge_plugin(candidate, platforms));
+  }
+  return findings;
+}
+
+int cores_allowed() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+Finding judge_open_files() {
+  constexpr rlim_t kEnough = 1024;
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const std::string found = limit.rlim_cur == RLIM_INFINITY ? "no limit" : fmt::format("{} at a time", limit.rlim_cur);
+  if (limit.rlim_cur >= kEnough) return {Kind::fine, "open files", found, ""};
+  return {Kind::problem, "open files", found, "large jobs need more: ulimit -n 65536"};
+}
+
+constexpr const char* mark(Kind kind) { return kind == Kind::fine ? "ok  " : kind == Kind::note ? "note" : "BAD "; }
+
+void print_text(const std::vector<Finding>& findings) {
+  int problems = 0;
+  for (const Finding& finding : findings) {
+    fmt::print("{}  {:<16}  {}\n", mark(finding.kind), finding.topic, finding.found);
+    if (!finding.advice.empty()) fmt::print("      {:<16}  -> {}\n", "", finding.advice);
+    problems += finding.kind == Kind::problem ? 1 : 0;
+  }
+  fmt::print("\n{}\n",
+             problems == 0 ? "This machine can train: ./run train" : fmt::format("{} to be put right", problems));
+}
+
+void print_json(const std::vector<Finding>& findings) {
+  ordered_json list = ordered_json::array();
+  for (const Finding& finding : findings) {
+    const char* kind = finding.kind == Kind::fine ? "fine" : finding.kind == Kind::note ? "note" : "problem";
+    list.push_back({{"kind", kind}, {"topic", finding.topic}, {"found", finding.found}, {"advice", finding.advice}});
+  }
+  const ordered_json document{{"findings", std::move(list)}};
+  fmt::print("{}\n", document.dump(2, ' ', false, ordered_json::error_handler_t::replace));
+}
+
+}  // namespace
+
+Finding judge_shared_memory(int64_t total_bytes, int64_t free_bytes, bool writable) {
+  constexpr int64_t kEnough = 256 * kMiB;
+  const std::string found = fmt::format("{} free of {} in /dev/shm", size_text(free_bytes), size_text(total_bytes));
+  if (total_bytes == 0 || !writable) {
+    return {Kind::problem, "shared memory", "/dev/shm cannot be written to",
+            "processes of one machine meet there: mount a tmpfs on it"};
+  }
+  if (free_bytes >= kEnough) return {Kind::fine, "shared memory", found, ""};
+  return {
+      Kind::problem, "shared memory", found,
+      "collectives between processes need it: docker run --shm-size=2g, or a larger tmpfs; remove what is left there"};
+}
+
+Finding judge_memory(int64_t total_bytes, int64_t available_bytes) {
+  const std::string found = fmt::format("{} available of {}", size_text(available_bytes), size_text(total_bytes));
+  if (available_bytes >= kGiB) return {Kind::fine, "memory", found, ""};
+  return {Kind::problem, "memory", found, "a rank takes about 300 MiB before its model: close other programs"};
+}
+
+Finding judge_disk(const std::string& folder, int64_t free_bytes, bool writable) {
+  const std::string found = fmt::format("{} free in {}", size_text(free_bytes), folder);
+  if (!writable) return {Kind::problem, "disk", folder + " cannot be written to", "give --output_dir another folder"};
+  if (free_bytes >= kGiB) return {Kind::fine, "disk", found, ""};
+  return {Kind::problem, "disk", found,
+          "a checkpoint has 2 to 4 bytes a parameter: make room, or another --output_dir"};
+}
+
+Finding judge_cores(int allowed, int present) {
+  const std::string found = fmt::format("{} of {} usable", allowed, present);
+  if (allowed >= 2) return {Kind::fine, "cores", found, ""};
+  return {Kind::note, "cores", found, "processes take turns: give --nproc 1, or more cores (taskset, docker --cpus)"};
+}
+
+std::vector<Finding> examine_machine() {
+  std::vector<Finding> findings = examine_plugins();
+  findings.push_back(judge_cores(cores_allowed(), static_cast<int>(std::thread::hardware_concurrency())));
+  findings.push_back(judge_memory(meminfo("MemTotal"), meminfo("MemAvailable")));
+  const FolderSpace shared = space_in("/dev/shm");
+  findings.push_back(judge_shared_memory(shared.total, shared.free, shared.writable));
+  const std::string here = std::filesystem::current_path().string();
+  const FolderSpace disk = space_in(here);
+  findings.push_back(judge_disk(here, disk.free, disk.writable));
+  findings.push_back(judge_open_files());
+  findings.push_back({Kind::fine, "Python", "not needed to train", ""});
+  return findings;
+}
+
+void add_doctor_command(CLI::App* program, int* exit_code) {
+  const auto as_json = std::make_shared<bool>(false);
+  CLI::App* app = program->add_subcommand("doctor", "looks at this machine and says what to do about each finding");
+  app->footer("Exit codes: 0 nothing has to be put right, 1 something has, 2 wrong usage.");
+  app->add_flag("--json", *as_json, "one JSON document on standard output and nothing else there");
+  app->callback([as_json, exit_code] {
+    const std::vector<Finding> findings = examine_machine();
+    *as_json ? print_json(findings) : print_text(findings);
+    for (const Finding& finding : findings) {
+      if (finding.kind == Kind::problem) *exit_code = 1;
+    }
+  });
+}
+
+}  // namespace concord

@@ -1,0 +1,29 @@
+// `concord doctor`: looks at this machine and says what to do about each finding.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace concord {
+
+struct Finding {
+  enum class Kind { fine, note, problem };
+  Kind kind = Kind::fine;
+  std::string topic;   // "shared memory"
+  std::string found;   // "64 MiB at /dev/shm"
+  std::string advice;  // what to do; empty where nothing has to be done
+};
+
+// Exit code 1 where there is a problem.
+void add_doctor_command(CLI::App* program, int* exit_code);
+
+std::vector<Finding> examine_machine();
+
+// Pure, for the tests: what is said of numbers that were measured.
+Finding judge_shared_memory(int64_t total_bytes, int64_t free_bytes, bool writable);
+Finding judge_memory(int64_t total_bytes, int64_t available_bytes);
+Finding judge_disk(const std::string& folder, int64_t free_bytes, bool writable);
+Finding judge_cores(int allowed, int present);
+
+}  // namespace concord

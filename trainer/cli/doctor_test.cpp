@@ -1,0 +1,40 @@
+#include "trainer/cli/doctor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace concord {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = Finding::Kind;
+
+constexpr int64_t kMiB = 1 << 20;
+
+TEST(Doctor, EveryProblemComesWithWhatToDo) {
+  for (const Finding& finding :
+       {judge_shared_memory(64 * kMiB, 64 * kMiB, true), judge_shared_memory(0, 0, false),
+        judge_shared_memory(4096 * kMiB, 4096 * kMiB, false), judge_memory(2048 * kMiB, 100 * kMiB),
+        judge_disk("/x", 10 * kMiB, true), judge_disk("/x", 4096 * kMiB, false)}) {
+    EXPECT_EQ(finding.kind, Kind::problem) << finding.found;
+    EXPECT_FALSE(finding.advice.empty()) << finding.found;
+  }
+  EXPECT_THAT(judge_shared_memory(64 * kMiB, 64 * kMiB, true).advice, HasSubstr("--shm-size"));
+}
+
+TEST(Doctor, WhatIsEnoughIsFine) {
+  EXPECT_EQ(judge_shared_memory(1024 * kMiB, 512 * kMiB, true).kind, Kind::fine);
+  EXPECT_EQ(judge_memory(8192 * kMiB, 4096 * kMiB).kind, Kind::fine);
+  EXPECT_EQ(judge_disk("/x", 4096 * kMiB, true).kind, Kind::fine);
+  EXPECT_EQ(judge_cores(2, 8).kind, Kind::fine);
+  EXPECT_EQ(judge_cores(1, 8).kind, Kind::note);
+}
+
+TEST(Doctor, ThisMachineIsExaminedWithoutAnError) {
+  const std::vector<Finding> findings = examine_machine();
+  EXPECT_GE(findings.size(), 6u);
+  for (const Finding& finding : findings) EXPECT_FALSE(finding.topic.empty() || finding.found.empty());
+}
+
+}  // namespace
+}  // namespace concord

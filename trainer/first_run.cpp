@@ -1,0 +1,115 @@
+#include "trainer/first_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "core/config_error.h"
+#include "trainer/data/synthetic.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kTokens = 2'000'000;
+constexpr uint64_t kCorpusSeed = 20;
+constexpr int64_t kProcesses = 2;
+constexpr int64_t kGlobalBatch = 32;
+
+constexpr const char* kModel = R"({{
+  "architectures": ["Qwen2ForCausalLM"],
+  "model_type": "qwen2",
+  "vocab_size": {},
+  "hidden_size": 64,
+  "intermediate_size": 160,
+  "num_hidden_layers": 2,
+  "num_attention_heads": 4,
+  "num_key_value_heads": 2,
+  "max_position_embeddings": 128,
+  "rms_norm_eps": 1e-06,
+  "rope_theta": 10000.0,
+  "hidden_act": "silu",
+  "initializer_range": 0.02,
+  "tie_word_embeddings": true,
+  "use_sliding_window": false,
+  "torch_dtype": "float32"
+}}
+)";
+
+bool is_given(const CommandLine& line, const std::string& name) {
+  return std::find(line.given.begin(), line.given.end(), name) != line.given.end();
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) throw ConfigError(fmt::format("cannot write '{}'; is the disk full?", path.string()));
+}
+
+// The same global batch, and so the same losses, however the job is split.
+int64_t rows_of_micro_batch(const TrainingArguments& a, int64_t nproc) {
+  const int64_t data_parallel =
+      nproc / (a.tensor_model_parallel_size * a.pipeline_model_parallel_size * a.context_parallel_size);
+  return std::max<int64_t>(1, kGlobalBatch / std::max<int64_t>(1, data_parallel) / a.gradient_accumulation_steps);
+}
+
+}  // namespace
+
+bool is_first_run(const CommandLine& line) {
+  return line.config.empty() && !is_given(line, "model") && !is_given(line, "model_config") &&
+         !is_given(line, "train_data");
+}
+
+void complete_first_run(CommandLine* line) {
+  TrainingArguments& a = line->arguments;
+  const auto complete = [&](const std::string& name, auto& member, auto value) {
+    if (!is_given(*line, name)) member = value;
+  };
+  complete("output_dir", a.output_dir, "first-run");
+  complete("overwrite_output_dir", a.overwrite_output_dir, true);
+  complete("seq_length", a.seq_length, 64);
+  if (line->nproc == 0) line->nproc = kProcesses;
+  complete("per_device_train_batch_size", a.per_device_train_batch_size, rows_of_micro_batch(a, line->nproc));
+  complete("max_steps", a.max_steps, 400);
+  complete("learning_rate", a.learning_rate, 4e-3);
+  complete("lr_scheduler_type", a.lr_scheduler_type, "cosine");
+  complete("warmup_steps", a.warmup_steps, is_given(*line, "warmup_ratio") ? 0 : 20);
+  complete("adam_beta2", a.adam_beta2, 0.98);
+  complete("weight_decay", a.weight_decay, 0.01);
+  complete("logging_steps", a.logging_steps, 20);
+  complete("save_strategy", a.save_strategy, "steps");
+  complete("save_steps", a.save_steps, 200);
+  const fs::path input = fs::path(a.output_dir) / "input";
+  a.model_config = (input / "config.json").string();
+  a.train_data = (input / "corpus").string();
+}
+
+FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc) {
+  const fs::path input = fs::path(arguments->output_dir) / "input";
+  std::error_code error;
+  fs::create_directories(input, error);
+  if (error) throw ConfigError(fmt::format("output_dir '{}' cannot be made: {}", input.string(), error.message()));
+  const SyntheticCorpus corpus = write_synthetic_corpus(arguments->train_data, kCorpusSeed, kTokens);
+  write_text(arguments->model_config, fmt::format(kModel, corpus.vocab_size));
+  arguments->loss_floor = corpus.entropy_rate;
+  const fs::path config = input / "config.yaml";
+  write_text(config, to_yaml(*arguments));
+  const int64_t tensor = arguments->tensor_model_parallel_size, pipeline = arguments->pipeline_model_parallel_size;
+  const int64_t context = arguments->context_parallel_size;
+  return {config.string(),
+          fmt::format("A small model learns letters of which each depends on the one before it.\n"
+                      "  {} processes: data parallel {} x tensor {} x pipeline {} x context {}\n"
+                      "  loss to begin with   {:.4f}   (any of {} tokens is as likely as another)\n"
+                      "  without any context  {:.4f}\n"
+                      "  floor                {:.4f}   (the entropy of the corpus; no model can be better)\n",
+                      nproc, nproc / (tensor * pipeline * context), tensor, pipeline, context,
+                      std::log(static_cast<double>(corpus.vocab_size)), corpus.vocab_size, corpus.unigram_entropy,
+                      corpus.entropy_rate)};
+}
+
+}  // namespace concord

@@ -1,0 +1,26 @@
+// The run of somebody who has nothing yet: a small model like Qwen2 on a corpus whose entropy is known, so that the loss
+// can be watched on its way to a floor that no model can go below.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/arguments.h"
+
+namespace concord {
+
+// Whether |line| names neither a configuration nor a model nor data: then this run is meant.
+bool is_first_run(const CommandLine& line);
+
+// Fills in what |line| does not give, also nproc. Names files in output_dir/input, which are not written yet.
+void complete_first_run(CommandLine* line);
+
+// Writes the corpus, the model's config.json and config.yaml (all arguments, with the floor), and sets loss_floor. Returns
+// what to tell the user. Throws ConfigError for a folder that cannot be written.
+struct FirstRun {
+  std::string config;  // the YAML file
+  std::string introduction;
+};
+FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc);
+
+}  // namespace concord

@@ -1,0 +1,55 @@
+// Losses between two log lines. They stay on their devices until somebody wants to see them: then one reduction for all
+// steps, and one wait for the device. Threads: the one that trains.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/mesh/parallel_context.h"
+
+namespace concord {
+
+class LossLog {
+ public:
+  // |filter|: steps whose loss is no number do not count in means (logging_nan_inf_filter).
+  LossLog(ParallelContext& job, bool filter) : job_(job), filter_(filter) {}
+
+  // |part| is this rank's part of the step's loss, a scalar, the same on all tp ranks and 0 but on the last stage;
+  // |counted| what the sum over all ranks is divided by (0: it is the loss already).
+  void add(const at::Tensor& part, int64_t counted);
+
+  // The mean over the steps since the last call; NaN where there are none. Every rank calls it. Waits: for all ranks.
+  double take_mean();
+  double mean_so_far() const;  // of all steps whose losses were taken
+
+ private:
+  ParallelContext& job_;
+  bool filter_;
+  std::vector<at::Tensor> parts_;
+  std::vector<int64_t> counted_;
+  double sum_ = 0;
+  int64_t steps_ = 0;
+};
+
+// Sums over an evaluation, in the same way.
+class LossTotals {
+ public:
+  explicit LossTotals(ParallelContext& job) : job_(job) {}
+  // |counted| is 0 but on the last stage.
+  void add(const at::Tensor& part, int64_t counted);
+  // Every rank calls it, after as many additions. Waits: for all ranks.
+  std::pair<double, int64_t> mean_and_count();
+
+ private:
+  ParallelContext& job_;
+  std::vector<at::Tensor> parts_;
+  int64_t counted_ = 0;
+};
+
+// The mean of |losses|, without those that are no number if |filter|; NaN where none is left. Pure.
+double mean_loss(const std::vector<double>& losses, bool filter);
+
+}  // namespace concord

@@ -1,0 +1,94 @@
+#include "trainer/output_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "core/config_error.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class OutputFolder : public ::testing::Test {
+ protected:
+  OutputFolder() {
+    std::string pattern = (fs::temp_directory_path() / "concord-output-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~OutputFolder() override { fs::remove_all(folder_); }
+
+  void touch(const std::string& name) {
+    fs::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << "x";
+  }
+  std::string refusal(const fs::path& path, bool overwrite = false) {
+    try {
+      prepare_output_folder(path, overwrite);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(OutputFolder, IsMadeWhereItIsNotThere) {
+  EXPECT_EQ(refusal(folder_ / "a/b"), "no error");
+  EXPECT_TRUE(fs::is_directory(folder_ / "a/b"));
+}
+
+TEST_F(OutputFolder, WithFilesOfSomethingElseIsTakenAndTheyStay) {
+  touch("notes.txt");
+  touch("checkpoint-old/x");
+  EXPECT_EQ(refusal(folder_), "no error");
+  EXPECT_TRUE(fs::exists(folder_ / "notes.txt"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoint-old/x"));
+}
+
+TEST_F(OutputFolder, OfAnotherRunIsRefusedUnlessItMayBeLost) {
+  for (const std::string name : {"metrics.jsonl", "trainer_state.json", "checkpoint-10/model.safetensors"}) {
+    touch(name);
+    touch("notes.txt");
+    EXPECT_THAT(refusal(folder_), HasSubstr("holds another run")) << name;
+    EXPECT_TRUE(fs::exists(folder_ / name));
+    EXPECT_EQ(refusal(folder_, true), "no error");
+    EXPECT_FALSE(fs::exists(folder_ / name));
+    EXPECT_TRUE(fs::exists(folder_ / "notes.txt"));
+  }
+}
+
+TEST_F(OutputFolder, UnderAFileIsRefused) {
+  touch("file");
+  EXPECT_THAT(refusal(folder_ / "file"), HasSubstr("is a file"));
+  EXPECT_THAT(refusal(folder_ / "file/below/that"), HasSubstr("is a file"));
+}
+
+TEST_F(OutputFolder, ThatCannotBeWrittenIsRefused) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere but where nobody can";
+  fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_THAT(refusal(folder_ / "out"), HasSubstr("nothing can be written"));
+  fs::permissions(folder_, fs::perms::owner_all);
+}
+
+TEST_F(OutputFolder, WhereNobodyCanWriteIsRefused) { EXPECT_NE(refusal("/proc/concord-out"), "no error"); }
+
+TEST_F(OutputFolder, TheNewestCheckpointsStayByTheirNumberAndNotTheirName) {
+  for (const int step : {2, 10, 9, 100}) fs::create_directories(checkpoint_folder(folder_, step));
+  EXPECT_THAT(checkpoints_in(folder_), ElementsAre(folder_ / "checkpoint-2", folder_ / "checkpoint-9",
+                                                   folder_ / "checkpoint-10", folder_ / "checkpoint-100"));
+  keep_newest(folder_, 0);
+  EXPECT_EQ(checkpoints_in(folder_).size(), 4u);
+  keep_newest(folder_, 2);
+  EXPECT_THAT(checkpoints_in(folder_), ElementsAre(folder_ / "checkpoint-10", folder_ / "checkpoint-100"));
+}
+
+}  // namespace
+}  // namespace concord

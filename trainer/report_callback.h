@@ -1,0 +1,28 @@
+// Everything a person or a script sees of a run (trainer/report), as a callback of rank 0.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "trainer/build.h"
+#include "trainer/callbacks.h"
+
+namespace concord {
+
+class ReportCallback : public TrainerCallback {
+ public:
+  // |terminal| is the file descriptor for the progress. Writes training_args.yaml into the output folder.
+  ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int terminal);
+
+  void on_train_end(const TrainerState& state, const FinishReport& report) override;
+  void on_step_end(const TrainerState& state, TrainerControl& control) override;
+  void on_log(const TrainerState& state, const StepReport& report, TrainerControl& control) override;
+  void on_evaluate(const TrainerState& state, const EvalReport& report, TrainerControl& control) override;
+  void on_save(const TrainerState& state, const std::string& folder, TrainerControl& control) override;
+
+ private:
+  TrainingReport report_;
+};
+
+}  // namespace concord

@@ -1,0 +1,37 @@
+#include "trainer/step_loss.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace concord {
+namespace {
+
+// Of the whole micro-batch, all context-parallel parts. One that counts no token has a loss of 0, not of 0 / 0.
+int64_t counted_in(const MicroBatch& batch) {
+  return std::max<int64_t>(1, batch.labels.ne(kIgnoredLabel).sum().item<int64_t>());
+}
+
+}  // namespace
+
+std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule, double loss_scale) {
+  std::vector<double> weights(batches.size(), loss_scale);
+  if (rule.per_token) return weights;
+  const double share = static_cast<double>(rule.cp) / static_cast<double>(batches.size());
+  for (size_t i = 0; i < batches.size(); ++i) weights[i] *= share / static_cast<double>(counted_in(batches[i]));
+  return weights;
+}
+
+at::Tensor logged_loss(const ModelStage& stage, std::span<const MicroBatch> batches, const LossRule& rule) {
+  at::Tensor loss = at::zeros({}, at::TensorOptions().dtype(at::kFloat));
+  if (!stage.is_last()) return loss;
+  const std::vector<double> weights = loss_weights(batches, rule, 1);
+  const double ranks = rule.per_token ? 1 : static_cast<double>(rule.cp * rule.dp);
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const at::Tensor part = stage.token_losses()[i].sum().to(at::kFloat).mul(weights[i] / ranks);
+    loss = i == 0 ? part : loss.add(part);
+  }
+  return loss;
+}
+
+}  // namespace concord

@@ -1,0 +1,34 @@
+// From the losses of tokens to the loss of a step: what is differentiated, and what is logged.
+//
+// With calculate_per_token_loss every counted token weighs the same: the sum is differentiated, and finalize_grads divides the
+// gradients by the number of tokens counted over all data- and context-parallel ranks and micro-batches of the step.
+// Without, every micro-batch weighs the same, whatever it counts (ROLL's default): its mean, averaged over micro-batches here
+// and over dp x cp ranks by the reduction. A context-parallel rank has a part of a micro-batch's tokens, while n counts
+// the whole: sum * cp / n, averaged over cp, is the mean.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/models/micro_batch.h"
+#include "core/pipeline/model_stage.h"
+
+namespace concord {
+
+struct LossRule {
+  bool per_token = true;
+  int64_t cp = 1;
+  int64_t dp = 1;
+};
+
+// What the token losses of each micro-batch are multiplied by, for ModelStage::begin.
+std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule, double loss_scale);
+
+// This rank's part of what is logged, after a run of |stage|: a scalar in 32 bits on the device, 0 but on the last stage.
+// Per token the sum of the losses; else a part of the mean, the whole of which is the sum over dp x cp ranks.
+at::Tensor logged_loss(const ModelStage& stage, std::span<const MicroBatch> batches, const LossRule& rule);
+
+}  // namespace concord

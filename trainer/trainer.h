@@ -1,0 +1,105 @@
+// Trains a model: the loop, evaluation, saving, callbacks. No maths is here; the order of things is.
+//
+//   TrainingPlan plan = plan_training(arguments, rank, world, {});
+//   ParallelContext& job = initialize(initialize_args(plan));
+//   Trainer trainer(std::move(plan), job);
+//   TrainOutput output = trainer.train();
+//   trainer.save_model("model");
+//
+// Names and results are those of HF's Trainer. Every rank of the job has one and makes the same calls. Errors: what the
+// parts throw; a loss or gradient that is no number is an Error with the step. Threads: one at a time, always the same.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/build.h"
+#include "trainer/callbacks.h"
+#include "trainer/loss_log.h"
+
+namespace concord {
+
+class StopRequest;
+
+// Of one step.
+struct StepOutput {
+  at::Tensor loss;       // this rank's part, see logged_loss
+  int64_t counted = 0;   // tokens of all ranks that the loss counts; 0 where micro-batches weigh the same
+  bool updated = false;  // false: skipped for an overflow
+  double grad_norm = 0;
+  int64_t zeros = 0;
+  double learning_rate = 0;
+  double loss_scale = 1;
+};
+
+struct TrainOutput {
+  int64_t global_step = 0;
+  double training_loss = 0;  // mean over the steps
+  NamedValues metrics;       // train_runtime, train_samples_per_second, train_steps_per_second, train_loss, epoch
+  std::string reason;        // "finished", or what ended it before
+};
+
+struct EvalLoopOutput {
+  double loss = 0;  // mean over all counted tokens
+  int64_t num_samples = 0;
+  int64_t tokens = 0;
+  NamedValues metrics;  // eval_loss, eval_perplexity, eval_runtime, eval_samples_per_second
+};
+
+class Trainer {
+ public:
+  Trainer(TrainingPlan plan, ParallelContext& job, const Providers& providers = {});
+  ~Trainer();
+
+  void add_callback(std::shared_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
+
+  // Until max_steps, the end of the data, a callback's wish or SIGTERM. Once.
+  TrainOutput train();
+  // One step on this rank's micro-batches.
+  StepOutput train_step(const std::vector<MicroBatch>& batches);
+  // Forward only, over all of the evaluation data. Throws ConfigError where there is none.
+  EvalLoopOutput evaluate();
+  // An HF folder, which must not be there yet. Waits: for all ranks.
+  void save_model(const std::filesystem::path& folder);
+
+  const TrainerState& state() const { return state_; }
+  const TrainingPlan& plan() const { return plan_; }
+  ParallelContext& job() { return job_; }
+  VirtualModels& model() { return parts_.model; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool next_step(const StopRequest& stop);
+  void begin_epoch();
+  void end_of_epoch();
+  void decide_what_follows(const StopRequest& stop);
+  void agree();
+  void log(const StepOutput& step);
+  void save_checkpoint();
+  void remember(const StepOutput& step, const std::vector<MicroBatch>& batches);
+  TrainOutput output(double seconds, const StopRequest& stop);
+  template <class Call>
+  void notify(Call call);
+
+  TrainingPlan plan_;
+  ParallelContext& job_;
+  TrainingParts parts_;
+  LossLog losses_;
+  TrainerState state_;
+  TrainerControl control_;
+  std::vector<std::shared_ptr<TrainerCallback>> callbacks_;
+  int64_t epoch_ = 0;           // the number of the one that runs
+  int64_t steps_in_epoch_ = 0;  // done
+  int64_t logging_steps_;
+  int64_t eval_steps_;
+  int64_t save_steps_;
+  int64_t last_saved_ = 0;
+  int64_t tokens_since_log_ = 0;
+  Clock::time_point last_log_;
+};
+
+}  // namespace concord
