@@ -69,4 +69,8 @@ def main(path, names):
         sys.stdout.buffer.flush()
 
 
-main(sys.argv[1], sys.argv[2:])
+try:
+    main(sys.argv[1], sys.argv[2:])
+except BrokenPipeError:  # whoever asked is gone
+    import os
+    os._exit(1)
