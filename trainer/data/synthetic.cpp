@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -29,15 +30,17 @@ struct Chain {
   double probability(size_t from, size_t to) const { return static_cast<double>(rows[from][to]) / kWhole; }
 };
 
-// Each letter is followed by itself's neighbour in the alphabet (so that the chain reaches every letter) and by seven
-// others; weights fall off geometrically.
+// Each letter is followed by its neighbour in the alphabet (so that the chain reaches every letter) and by seven others, of
+// which early letters are the likelier. Weights fall off geometrically, for each letter at a pace of its own: some are
+// easier to follow than others, and some come more often.
 Chain draw_chain(std::mt19937_64& random) {
   Chain chain;
   for (size_t from = 0; from < kStates; ++from) {
     uint32_t left = kWhole;
+    const uint32_t eighths = static_cast<uint32_t>(2 + random() % 4);  // of what is left, to each follower
     for (size_t i = 0; i < kFollowers; ++i) {
-      const size_t to = i == 0 ? (from + 1) % kStates : random() % kStates;
-      const uint32_t part = i + 1 == kFollowers ? left : left * 2 / 5;
+      const size_t to = i == 0 ? (from + 1) % kStates : std::min(random() % kStates, random() % kStates);
+      const uint32_t part = i + 1 == kFollowers ? left : left * eighths / 8;
       chain.rows[from][to] += part;  // a letter drawn twice gets both parts
       left -= part;
     }
