@@ -1,5 +1,6 @@
 #include "trainer/report/report.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -46,6 +47,7 @@ struct TrainingReport::Parts {
         eval_metrics(run.output_dir + "/" + kEvalMetricsFile, run.first_step == 0),
         display(run.terminal, run.progress),
         step(run.first_step),
+        reached(run.first_step),
         tokens(run.first_tokens > 0 || history.steps.empty() ? run.first_tokens : history.steps.back().tokens) {
     if (run.tensorboard) events = std::make_unique<EventFile>(run.output_dir + "/runs", run.first_step, run.clock());
     progress.max_steps = run.max_steps;
@@ -61,7 +63,8 @@ struct TrainingReport::Parts {
   std::unique_ptr<EventFile> events;
   ProgressDisplay display;
   Progress progress;
-  int64_t step;
+  int64_t step;     // the last that was logged
+  int64_t reached;  // the last that is known of
   int64_t tokens;
   double step_seconds = 0;  // of one step, smoothed
 };
@@ -104,6 +107,7 @@ TrainingReport::~TrainingReport() = default;
 
 void TrainingReport::on_progress(int64_t step) {
   Parts& parts = *parts_;
+  parts.reached = std::max(parts.reached, step);
   Progress progress = parts.progress;
   if (progress.seconds_left && step > progress.step)
     *progress.seconds_left -= parts.step_seconds * static_cast<double>(step - progress.step);
@@ -134,6 +138,7 @@ void TrainingReport::on_step(const StepReport& report) {
   parts.progress.memory_bytes = entry.memory_bytes;
   parts.display.logged(parts.progress);
   parts.step = entry.step;
+  parts.reached = std::max(parts.reached, entry.step);
   parts.tokens = entry.tokens;
   parts.history.steps.push_back(entry);
 }
@@ -161,7 +166,7 @@ void TrainingReport::on_eval(const EvalReport& report) {
 void TrainingReport::note(const std::string& text) { parts_->display.note(text); }
 
 void TrainingReport::write_state(const std::string& folder) const {
-  replace_file(folder + "/trainer_state.json", trainer_state_json(parts_->run, parts_->history, parts_->step));
+  replace_file(folder + "/trainer_state.json", trainer_state_json(parts_->run, parts_->history, parts_->reached));
 }
 
 void TrainingReport::finish(const FinishReport& report) {

@@ -89,7 +89,8 @@ class TrainingReport {
   TrainingReport(const TrainingReport&) = delete;
   TrainingReport& operator=(const TrainingReport&) = delete;
 
-  // Between logged steps: moves the line on the terminal, ten times a second at most. Plain output says nothing.
+  // After every step, logged or not: moves the line on the terminal, ten times a second at most, and is what the state
+  // says global_step is. Plain output says nothing.
   void on_progress(int64_t step);
   void on_step(const StepReport& report);
   void on_eval(const EvalReport& report);
