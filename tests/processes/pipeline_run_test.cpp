@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "core/config_error.h"
+#include "core/ops/derivative.h"
 #include "core/pipeline/executor.h"
 #include "core/pipeline/passes.h"
 #include "core/pipeline/schedule_csv.h"
@@ -13,6 +14,7 @@ namespace concord::tests {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 Schedule plan(const std::string& kind, int64_t pp, int64_t microbatches, int64_t vpp = 0) {
@@ -158,25 +160,52 @@ TEST(PipelineRun, EvaluationKeepsNothingAndGivesTheSameLosses) {
   });
 }
 
-// Whose weight gradients run in another order than its input gradients.
+// Whose weight gradients run in another order than its input gradients; three summands, since two have only one sum.
 constexpr const char* kOwnSchedule =
-    "0F0,0F1,0I0,0I1,0W1,0W0,0F2,0B2\n"
-    "1F0,1I0,1F1,1I1,1W1,1W0,1F2,1B2\n";
+    "0F0,0F1,0F2,0I0,0I1,0I2,0W2,0W0,0W1,0F3,0B3\n"
+    "1F0,1I0,1F1,1I1,1F2,1I2,1W2,1W0,1W1,1F3,1B3\n";
+constexpr int kOwnOrder[] = {2, 0, 1, 3};
 
-// Counts the weight gradients of each micro-batch as they come.
+// Puts off a half of its own, which notes its micro-batch when it runs.
+class NotingStage : public ToyStage {
+ public:
+  using ToyStage::ToyStage;
+  void defer_weight_grads(DeferredGrads* later) override {
+    later_ = later;
+    ToyStage::defer_weight_grads(later);
+  }
+  at::Tensor forward(int microbatch, const at::Tensor& input) override {
+    const at::Tensor y = ToyStage::forward(microbatch, input);
+    return ops::differentiable(
+        "note", {y},
+        [&] {
+          return ops::Forward{y.clone(), {}};
+        },
+        [this, microbatch](const ops::Backward& b) {
+          later_->put([this, microbatch] { ran_.push_back(microbatch); });
+          return ops::Tensors{b.grad};
+        });
+  }
+  const std::vector<int>& ran() const { return ran_; }
+
+ private:
+  DeferredGrads* later_ = nullptr;
+  std::vector<int> ran_;
+};
+
 TEST(PipelineRun, AWeightGradientIsThatOfItsMicroBatch) {
   expect_job(2, {.pipeline_model_parallel_size = 2}, [](ParallelContext& job) {
     const Schedule schedule = complete_schedule(parse_schedule_csv(kOwnSchedule, "own.csv"));
-    std::deque<ToyStage> stages =
-        toy_stages(schedule, static_cast<int>(job.coordinates().pp), job.group(GroupKind::tp));
-    Executor(schedule, pointers(stages), job).run();
-    // The same order on one rank: 1, 0, 2.
-    ToyStage whole(0, 1, job.group(GroupKind::tp));
-    for (const int microbatch : {1, 0, 2}) whole.forward(microbatch, {}).backward();
+    ProcessGroup& tp = job.group(GroupKind::tp);
+    NotingStage stage(static_cast<int>(job.rank()), 2, tp);
+    Executor(schedule, {&stage}, job).run();
+    EXPECT_THAT(stage.ran(), ElementsAreArray(kOwnOrder));
+    ToyStage whole(0, 1, tp);
+    for (const int microbatch : kOwnOrder) whole.forward(microbatch, {}).backward();
     const size_t first = job.rank() == 0 ? 0 : kBlocks / 2;
     for (size_t i = 0; i < kBlocks / 2; ++i) {
       for (const size_t sink : {0, 1}) {
-        EXPECT_TRUE(stages[0].blocks()[i].grads()[sink].equal(whole.blocks()[first + i].grads()[sink])) << i;
+        EXPECT_TRUE(stage.blocks()[i].grads()[sink].equal(whole.blocks()[first + i].grads()[sink])) << i;
       }
     }
   });
