@@ -1,0 +1,158 @@
+// The memory of a model's layers, measured by libtorch's own reports of what it allocates, beside the formula.
+//
+//   parallel_unit_test --gtest_filter='ActivationMemory*' prints the table of docs/parallel-layers.md.
+#include "core/parallel/activation_memory.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <span>
+
+#include "core/initialize.h"
+#include "core/models/model_chunk.h"
+
+namespace concord {
+namespace {
+
+constexpr int64_t kLayers = 8, kSequence = 64;
+
+ModelConfig config() {
+  ModelConfig made;
+  made.model_type = "llama";
+  made.vocab_size = 32;
+  made.hidden_size = 128;
+  made.intermediate_size = 352;
+  made.num_hidden_layers = kLayers;
+  made.num_attention_heads = 8;
+  made.num_key_value_heads = 2;
+  made.head_dim = 16;
+  made.max_position_embeddings = kSequence;
+  made.windows.assign(kLayers, 0);
+  made.rope = {.head_dim = 16, .max_position_embeddings = kSequence};
+  return made;
+}
+
+LayerSizes sizes_of(const ModelConfig& model, int64_t batch, int64_t element_bytes) {
+  return {.tokens = kSequence * batch,
+          .hidden = model.hidden_size,
+          .heads = model.num_attention_heads,
+          .kv_heads = model.num_key_value_heads,
+          .head_dim = model.head_dim,
+          .inner = model.intermediate_size,
+          .element_bytes = element_bytes};
+}
+
+// Bytes that libtorch holds on this thread, and the most it has held.
+class Meter : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    held += bytes;
+    most = std::max(most, held);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t held = 0;
+  int64_t most = 0;
+};
+
+// The layers of a model without its ends. Weights' gradients go to buffers that are there before.
+ActivationBytes measured(const RecomputeArgs& recompute, int64_t layers, int64_t batch, at::ScalarType type) {
+  const ModelArgs args{.dtype = type, .recompute = recompute};
+  ModelChunk chunk(config(), args, {.layers = layers}, initialize({}));
+  chunk.initialise();
+  for (Parameter& each : chunk.parameters()) {
+    if (each.value.dim() == 2) each.sink.main = at::zeros(each.value.sizes(), at::kFloat);
+  }
+  const MicroBatch tokens{.input_ids = at::zeros({batch, kSequence}, at::kLong)};
+  const at::Tensor hidden = at::ones(chunk.hidden_shape(tokens), type).requires_grad_(true);
+  const at::Tensor grad = at::ones(hidden.sizes(), type);
+  chunk.forward(hidden, tokens).backward(grad);  // what is made once is there now, the norms' gradients among it
+  hidden.mutable_grad().reset();
+  const auto meter = std::make_shared<Meter>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+  at::Tensor y = chunk.forward(hidden, tokens);
+  ActivationBytes bytes{.kept = meter->held};
+  y.backward(grad);
+  bytes.peak = meter->most;
+  return bytes;
+}
+
+struct Setting {
+  const char* name;
+  RecomputeArgs args;
+};
+
+const Setting kNone{"none", {}};
+const Setting kFull{"full, uniform, units of 1", {.granularity = "full", .num_layers = 1}};
+const Setting kSettings[] = {
+    kNone,
+    {"selective: core_attn", {.granularity = "selective", .modules = {"core_attn"}}},
+    {"selective: layernorm", {.granularity = "selective", .modules = {"layernorm"}}},
+    {"selective: mlp", {.granularity = "selective", .modules = {"mlp"}}},
+    {"selective: all three", {.granularity = "selective", .modules = {"core_attn", "layernorm", "mlp"}}},
+    {"full, block, 4 of 8 layers", {.granularity = "full", .method = "block", .num_layers = 4}},
+    kFull,
+    {"full, uniform, units of 2", {.granularity = "full", .num_layers = 2}},
+    {"full, uniform, units of 4", {.granularity = "full", .num_layers = 4}},
+};
+
+constexpr double kAngles = kSequence * 16 * 4 + 64;  // bytes: cosines and sines of half a head, in fp32
+
+constexpr double kSurplus = 1.01;
+
+double mega(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+// What is kept is at least what the formula counts, and at most a hundredth more and rope's angles. At its peak backward
+// also has the gradients of what it is in: of gate, up and their product, of a norm's result and of the residual stream,
+// with their copies at most 8 inner + 8 hidden a token.
+void check(int64_t batch, at::ScalarType type, int64_t layers, std::span<const Setting> settings) {
+  const int64_t element = type == at::kFloat ? 4 : 2;
+  const LayerSizes sizes = sizes_of(config(), batch, element);
+  std::printf("%lld x %lld tokens, %s: MB measured (formula), kept and at the peak\n", static_cast<long long>(batch),
+              static_cast<long long>(kSequence), c10::toString(type));
+  for (const Setting& setting : settings) {
+    SCOPED_TRACE(setting.name);
+    const ActivationBytes formula = activation_bytes(sizes, setting.args, layers);
+    const ActivationBytes got = measured(setting.args, layers, batch, type);
+    std::printf("| %s | %.2f (%.2f) | %.2f (%.2f) |\n", setting.name, mega(got.kept), mega(formula.kept),
+                mega(got.peak), mega(formula.peak));
+    EXPECT_GE(got.kept, formula.kept);
+    EXPECT_LE(static_cast<double>(got.kept), static_cast<double>(formula.kept) * kSurplus + kAngles);
+    const int64_t gradients = 8 * sizes.tokens * (sizes.inner + sizes.hidden) * element;
+    EXPECT_GE(got.peak, formula.peak);
+    EXPECT_LE(static_cast<double>(got.peak), static_cast<double>(formula.peak + gradients) * kSurplus);
+  }
+}
+
+class ActivationMemory : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { at::set_num_threads(1); }  // on a busy machine threads wait for each other
+  static void TearDownTestSuite() { finalize(); }
+};
+
+TEST_F(ActivationMemory, OfOneRowIsThatOfTheFormula) { check(1, at::kFloat, kLayers, kSettings); }
+TEST_F(ActivationMemory, OfSeveralRowsIsToo) { check(2, at::kFloat, kLayers, kSettings); }
+TEST_F(ActivationMemory, InBf16IsHalf) {
+  const Setting some[] = {kNone, kFull};  // GEMMs in bf16 are slow on hosts that have no instructions for them
+  check(1, at::kBFloat16, 2, some);
+}
+
+TEST_F(ActivationMemory, IsCutByTensorAndSequenceParallelismAsMegatronsIs) {
+  LayerSizes sizes = sizes_of(config(), 1, 2);
+  const int64_t whole = activation_bytes(sizes, {}, 1).kept;
+  sizes.tp = 2;
+  const int64_t inputs = 4 * sizes.tokens * sizes.hidden * 2 + 8 * sizes.tokens;
+  EXPECT_EQ(activation_bytes(sizes, {}, 1).kept, inputs + (whole - inputs) / 2);
+  sizes.sequence_parallel = true;
+  EXPECT_EQ(activation_bytes(sizes, {}, 1).kept, whole / 2);
+  EXPECT_EQ(activation_bytes(sizes, {.granularity = "full"}, 4).kept, 4 * sizes.tokens * sizes.hidden * 2 / 2);
+}
+
+}  // namespace
+}  // namespace concord
