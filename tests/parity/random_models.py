@@ -1,0 +1,163 @@
+"""Random models of transformers beside ours, of other shapes than the golden ones, through `concord probe`.
+
+random_models.py PROGRAM [--seed N] [--count N]
+
+Each case draws a family and its sizes, saves the model as transformers does, computes logits, loss and gradients there in
+float64, and compares what the program dumps in float64 and in float32, under one process and under a layout that the
+heads allow. Exit code 77: transformers is not there, nothing was compared.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+except ImportError as missing:
+    print(f"skipped: {missing}; install torch, transformers and safetensors for this Python")
+    sys.exit(77)
+
+FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+# Norm of the difference / norm of the reference, for each tensor. Measured: 3e-15 and 2e-6; a mistake is 1e-3 and more.
+BOUNDS = {"float64": 1e-12, "float32": 2e-5}
+
+
+def draw_rope(draw):
+    kind = draw.choice(["default", "linear", "dynamic", "llama3", "yarn"])
+    rope = {"rope_type": kind, "rope_theta": draw.choice([500.0, 10000.0, 1e6])}
+    if kind != "default":
+        rope["factor"] = draw.choice([2.0, 4.0])
+    if kind == "llama3":
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+    if kind == "yarn":
+        rope |= {"original_max_position_embeddings": 16}
+    return rope
+
+
+def draw_config(draw):
+    family = draw.choice(FAMILIES)
+    kv_heads = draw.choice([1, 2, 3, 4])
+    heads = kv_heads * draw.choice([1, 2, 3])
+    head_dim = draw.choice([4, 6, 8])
+    own_size = family in ("qwen3", "llama", "mistral") and draw.random() < 0.5
+    settings = {
+        "vocab_size": draw.choice([97, 128, 300]),
+        "hidden_size": draw.choice([20, 36]) if own_size else heads * head_dim,
+        "intermediate_size": draw.choice([12, 24, 60]),
+        "num_hidden_layers": draw.choice([1, 2, 3]),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": draw.choice([16, 64]),
+        "rms_norm_eps": draw.choice([1e-6, 1e-5]),
+        "initializer_range": 0.2,
+        "tie_word_embeddings": draw.random() < 0.4,
+        "rope_parameters": draw_rope(draw),
+        "attn_implementation": "eager",
+        "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
+    }
+    if own_size or family == "qwen3":
+        settings["head_dim"] = head_dim
+    if family in ("llama", "qwen3"):
+        settings["attention_bias"] = draw.random() < 0.5
+    if family == "llama":
+        settings["mlp_bias"] = draw.random() < 0.5
+    if family == "mistral":
+        settings["sliding_window"] = draw.choice([None, 3, 5])
+    elif family != "llama" and draw.random() < 0.5:
+        settings |= {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+    return family, settings
+
+
+def make_model(family, settings, seed):
+    torch.manual_seed(seed)
+    config = transformers.AutoConfig.for_model(family, **settings)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="eager")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:  # norms and biases that are not all alike
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def reference(model, ids, labels):
+    output = model(input_ids=ids, labels=labels)
+    output.loss.backward()
+    result = {"logits": output.logits.detach(), "loss": output.loss.detach().reshape(1)}
+    for name, parameter in model.named_parameters():
+        result["grad." + name] = parameter.grad
+    return result
+
+
+def layouts(draw, settings):
+    """One process, and one cut that the sizes allow."""
+    tp = [n for n in (2, 3, 4) if settings["num_key_value_heads"] % n == 0 and settings["intermediate_size"] % n == 0]
+    cuts = [(["--context_parallel_size", "2"], 2), (["--context_parallel_size", "2", "--cp_comm_type", "all_gather"], 2)]
+    for n in tp:
+        cuts.append((["--tensor_model_parallel_size", str(n)], n))
+        cuts.append((["--tensor_model_parallel_size", str(n), "--sequence_parallel"], n))
+    arguments, world = draw.choice(cuts)
+    recompute = draw.choice([[], ["--recompute_granularity", "full"]])
+    return [[], arguments + recompute + ["--nproc", str(world)]]
+
+
+def differences(expected, dump):
+    missing = set(expected) - set(dump)
+    if missing:
+        yield "missing", sorted(missing)[0], float("inf")
+    for name, wanted in expected.items():
+        got = dump[name].double()
+        scale = wanted.norm().item()
+        yield "differs", name, (got - wanted).norm().item() / (scale if scale > 0 else 1.0)
+    for name in dump:
+        if name.startswith("grad.") and name not in expected:
+            yield "extra", name, float("inf")
+
+
+def run_case(program, seed, folder):
+    draw = random.Random(seed)
+    family, settings = draw_config(draw)
+    model = make_model(family, settings, seed)
+    length = draw.choice([12, 24])
+    ids = torch.randint(0, settings["vocab_size"], (2, length))
+    labels = torch.where(torch.rand(ids.shape) < 0.2, torch.full_like(ids, -100), ids)
+    expected = reference(model, ids, labels)
+    model.save_pretrained(folder / "model")
+    save_file({"input_ids": ids, "labels": labels}, str(folder / "batch.safetensors"))
+    worst = {}
+    for dtype, bound in BOUNDS.items():
+        for layout in layouts(draw, settings):
+            command = [program, "probe", "--model", str(folder / "model"), "--batch", str(folder / "batch.safetensors"),
+                       "--out", str(folder / "dump.safetensors"), "--grads", "--dtype", dtype, *layout]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise AssertionError(f"seed {seed}: {' '.join(command)}\n{done.stderr}")
+            dump = load_file(str(folder / "dump.safetensors"))
+            for what, name, share in differences(expected, dump):
+                if share > bound:
+                    raise AssertionError(f"seed {seed}, {family} {json.dumps(settings)}, {dtype}, {layout}: {name} {what}"
+                                         f" by {share:.3g}, bound {bound:g}")
+                worst[dtype] = max(worst.get(dtype, 0), share)
+    return family, settings["rope_parameters"]["rope_type"], worst
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=8)
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        with tempfile.TemporaryDirectory() as folder:
+            family, rope, worst = run_case(arguments.program, seed, Path(folder))
+        print(f"seed {seed}: {family}, rope {rope}: " + ", ".join(f"{k} {v:.2g}" for k, v in worst.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
