@@ -24,8 +24,9 @@ except ImportError as missing:
     sys.exit(77)
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
-# Norm of the difference / norm of the reference, for each tensor. Measured: 3e-15 and 2e-6; a mistake is 1e-3 and more.
-BOUNDS = {"float64": 1e-12, "float32": 2e-5}
+# Norm of the difference / norm of the reference, for each tensor: golden/README.md's for gradients. In float64 what is left
+# is transformers' own rounding, since it has norms, softmax and loss in float32 even then.
+BOUNDS = {"float64": 5e-6, "float32": 2e-5}
 
 
 def draw_rope(draw):
@@ -153,6 +154,7 @@ def main():
     parser.add_argument("--count", type=int, default=8)
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         with tempfile.TemporaryDirectory() as folder:
             family, rope, worst = run_case(arguments.program, seed, Path(folder))
