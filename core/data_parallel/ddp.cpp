@@ -51,12 +51,6 @@ void DistributedDataParallel::gather_parameters() {
   if (!options_.overlap_param_gather) finish_param_gather();
 }
 
-void DistributedDataParallel::before_use(const Parameter& parameter) {
-  for (const auto& chunk : chunks_) {
-    if (chunk->before_use(parameter)) return;
-  }
-}
-
 void DistributedDataParallel::finish_param_gather() {
   for (const auto& chunk : chunks_) chunk->finish_param_gather();
 }

@@ -31,7 +31,7 @@ struct DataParallelOptions {
   bool use_distributed_optimizer = false;  // reduce-scatter; each rank updates its shard (ZeRO-1)
   bool overlap_grad_reduce = true;         // reduce buckets during backward, else all of them at the end
   bool delay_grad_reduce = false;          // only the first pipeline stage overlaps; the others reduce at the end
-  bool overlap_param_gather = false;       // parameters are gathered beside the next forward, see before_use
+  bool overlap_param_gather = false;       // parameters are gathered beside the next forward
   bool accumulate_allreduce_grads_in_fp32 = true;
   bool ddp_average_in_collective = false;  // else gradients are scaled before they are summed
   bool calculate_per_token_loss = false;   // sums; finalize_grads divides by the number of tokens
@@ -81,11 +81,9 @@ class DistributedDataParallel {
   void finish_grad_sync();
 
   // After the distributed optimizer has written its shards: every rank's shards to all. With overlap_param_gather it only
-  // starts, in the order in which forward uses buckets; then before_use has to be called before a parameter is read.
-  // Without the distributed optimizer there is nothing to do.
+  // starts, in the order in which forward uses buckets, and Parameter::used() waits, as Work::wait does, until that
+  // parameter is there. Without the distributed optimizer there is nothing to do.
   void gather_parameters();
-  // Waits, as Work::wait does, until |parameter| is there. Costs a look-up where nothing is on its way.
-  void before_use(const Parameter& parameter);
   void finish_param_gather();  // all of them
 
  private:

@@ -44,6 +44,7 @@ DistributedDataParallel::Reducer::Reducer(DistributedDataParallel& ddp, Chunk pa
 DistributedDataParallel::Reducer::~Reducer() {
   for (Parameter* parameter : parameters_) {
     parameter->sink = {};
+    parameter->before_use = {};
     torch::autograd::impl::set_post_acc_grad_hooks(parameter->value, nullptr);
   }
 }
@@ -76,7 +77,6 @@ void DistributedDataParallel::Reducer::make_buffers(bool one_bucket) {
 
 void DistributedDataParallel::Reducer::attach(size_t index) {
   Parameter& parameter = *parameters_[index];
-  index_of_[&parameter] = index;
   const Arrival& arrival = arrivals_[index];
   const GradBuffer& buffer = *buckets_[arrival.bucket].buffer;
   // Operators add in fp32 only.
@@ -84,6 +84,7 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
     parameter.sink.main = buffer.grad_of(arrival.slot);
     parameter.sink.added = [this, index] { added(index); };
   }
+  if (ddp_.options_.overlap_param_gather) parameter.before_use = [this, index] { wait_for(index); };
   torch::autograd::impl::set_post_acc_grad_hooks(
       parameter.value,
       std::make_unique<AfterGrad>([this, index](const at::Tensor& value) { move_grad(index, value); }));
@@ -203,12 +204,9 @@ void DistributedDataParallel::Reducer::gather_parameters() {
   }
 }
 
-bool DistributedDataParallel::Reducer::before_use(const Parameter& parameter) {
-  const auto found = index_of_.find(&parameter);
-  if (found == index_of_.end()) return false;
-  Bucket& bucket = buckets_[arrivals_[found->second].bucket];
+void DistributedDataParallel::Reducer::wait_for(size_t index) {
+  Bucket& bucket = buckets_[arrivals_[index].bucket];
   if (std::exchange(bucket.gathers, false)) std::exchange(bucket.gathering, {}).wait();
-  return true;
 }
 
 void DistributedDataParallel::Reducer::finish_param_gather() {

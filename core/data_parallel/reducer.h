@@ -1,7 +1,6 @@
 // One chunk of DistributedDataParallel: its buffers, which gradients have arrived, what is on its way. Only for ddp.cpp.
 #pragma once
 
-#include <map>
 #include <utility>
 
 #include "core/data_parallel/ddp.h"
@@ -22,7 +21,6 @@ class DistributedDataParallel::Reducer {
   void start_grad_sync();
   void finish_grad_sync();
   void gather_parameters();
-  bool before_use(const Parameter& parameter);  // false: it is not of this chunk
   void finish_param_gather();
 
  private:
@@ -43,6 +41,7 @@ class DistributedDataParallel::Reducer {
 
   void make_buffers(bool one_bucket);
   void attach(size_t index);
+  void wait_for(size_t index);
   void added(size_t index);
   void move_grad(size_t index, const at::Tensor& value);
   void issue_ready();
@@ -57,7 +56,6 @@ class DistributedDataParallel::Reducer {
   std::vector<std::unique_ptr<GradBuffer>> buffers_;
   std::vector<Bucket> buckets_;    // in the plan's order
   std::vector<Arrival> arrivals_;  // one a parameter
-  std::map<const Parameter*, size_t> index_of_;
   size_t next_ = 0;  // the first bucket that was not issued
   bool overlaps_;
 };

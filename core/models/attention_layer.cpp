@@ -27,9 +27,9 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       output_bias_(context.find(name_ + "o_proj.bias")) {}
 
 Tensor AttentionLayer::project(const Tensor& x) const {
-  const Tensor normed = rms_norm(x, norm_->value, context_.config.rms_norm_eps);
+  const Tensor normed = rms_norm(x, norm_->used(), context_.config.rms_norm_eps);
   const ParallelLinearOptions options{.name = name_ + "qkv_proj", .sequence_parallel = context_.sequence_parallel};
-  return column_parallel_linear(normed, qkv_->value, value_of(qkv_bias_), *context_.tp, options, qkv_->grad_sink());
+  return column_parallel_linear(normed, qkv_->used(), value_of(qkv_bias_), *context_.tp, options, qkv_->grad_sink());
 }
 
 Tensor AttentionLayer::forward(const Tensor& x, const SharedInputs& inputs) const {
@@ -40,8 +40,8 @@ Tensor AttentionLayer::forward(const Tensor& x, const SharedInputs& inputs) cons
   const auto as_heads = [&](const Tensor& part) { return part.unflatten(-1, {-1, size}); };
   Tensor q = as_heads(parts[0]), k = as_heads(parts[1]);
   if (q_norm_ != nullptr) {
-    q = rms_norm(q, q_norm_->value, context_.config.rms_norm_eps);
-    k = rms_norm(k, k_norm_->value, context_.config.rms_norm_eps);
+    q = rms_norm(q, q_norm_->used(), context_.config.rms_norm_eps);
+    k = rms_norm(k, k_norm_->used(), context_.config.rms_norm_eps);
   }
   q = rope(q, inputs->cos, inputs->sin);
   k = rope(k, inputs->cos, inputs->sin);
@@ -56,7 +56,7 @@ Tensor AttentionLayer::forward(const Tensor& x, const SharedInputs& inputs) cons
     out = core(q, k, v, *inputs);
   }
   const ParallelLinearOptions options{.name = name_ + "o_proj", .sequence_parallel = context_.sequence_parallel};
-  return row_parallel_linear(out, output_->value, value_of(output_bias_), *context_.tp, options, output_->grad_sink());
+  return row_parallel_linear(out, output_->used(), value_of(output_bias_), *context_.tp, options, output_->grad_sink());
 }
 
 // [S / cp, B, heads, n] -> [S / cp, B, heads * n]

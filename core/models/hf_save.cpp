@@ -227,7 +227,7 @@ class Save {
   void write() {
     for (const Parameter* parameter : parameters_) {
       if (!writes_shard(parameter->spec, context_.layout(), context_.rank())) continue;
-      const at::Tensor value = parameter->value.detach().view({-1});
+      const at::Tensor value = parameter->used().detach().view({-1});
       for (const ShardRun& run : shard_runs(parameter->spec, shard_place(context_.layout(), context_.rank()))) {
         if (of_earlier_stages_.count(run.tensor) == 0) write_run(run, value);
       }

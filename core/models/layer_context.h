@@ -38,7 +38,7 @@ using SharedInputs = std::shared_ptr<const LayerInputs>;
 
 // The value of a parameter that may not be there.
 inline at::Tensor value_of(const Parameter* parameter) {
-  return parameter == nullptr ? at::Tensor() : parameter->value;
+  return parameter == nullptr ? at::Tensor() : parameter->used();
 }
 
 // function(x), kept, or computed again in backward.

@@ -20,9 +20,9 @@ Mlp::Mlp(const LayerContext& context, int64_t number)
       down_bias_(context.find(name_ + "down_proj.bias")) {}
 
 Tensor Mlp::gate_up(const Tensor& x) const {
-  const Tensor normed = rms_norm(x, norm_->value, context_.config.rms_norm_eps);
+  const Tensor normed = rms_norm(x, norm_->used(), context_.config.rms_norm_eps);
   const ParallelLinearOptions options{.name = name_ + "gate_up_proj", .sequence_parallel = context_.sequence_parallel};
-  return column_parallel_linear(normed, gate_up_->value, value_of(gate_up_bias_), *context_.tp, options,
+  return column_parallel_linear(normed, gate_up_->used(), value_of(gate_up_bias_), *context_.tp, options,
                                 gate_up_->grad_sink());
 }
 
@@ -30,7 +30,7 @@ Tensor Mlp::whole(const Tensor& x) const {
   const Tensor both = recompute_if(recomputes_module(context_.recompute, "layernorm"), context_, x,
                                    [this](const Tensor& input) { return gate_up(input); });
   const ParallelLinearOptions options{.name = name_ + "down_proj", .sequence_parallel = context_.sequence_parallel};
-  return row_parallel_linear(swiglu(both), down_->value, value_of(down_bias_), *context_.tp, options,
+  return row_parallel_linear(swiglu(both), down_->used(), value_of(down_bias_), *context_.tp, options,
                              down_->grad_sink());
 }
 

@@ -155,7 +155,7 @@ Tensor ModelChunk::embed(const MicroBatch& batch) const {
   const Tensor ids = own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device());
   const Parameter& table = *parts_->embedding;
   const LayerContext& layers = parts_->layers;
-  return vocab_parallel_embedding(table.value, ids, config_.vocab_size, *layers.tp, layers.sequence_parallel,
+  return vocab_parallel_embedding(table.used(), ids, config_.vocab_size, *layers.tp, layers.sequence_parallel,
                                   table.grad_sink());
 }
 
@@ -170,10 +170,10 @@ Tensor ModelChunk::run_layers(const LayerRun& run, Tensor x, const SharedInputs&
 Tensor ModelChunk::token_losses(const Tensor& x, const MicroBatch& batch) const {
   const LayerContext& layers = parts_->layers;
   const Parameter& output = *parts_->output;
-  const Tensor normed = rms_norm(x, parts_->norm->value, config_.rms_norm_eps);
+  const Tensor normed = rms_norm(x, parts_->norm->used(), config_.rms_norm_eps);
   if (observer_) observer_("norm", normed);
   const ParallelLinearOptions options{.name = output.spec.name, .sequence_parallel = layers.sequence_parallel};
-  const Tensor logits = column_parallel_linear(normed, output.value, {}, *layers.tp, options, output.grad_sink());
+  const Tensor logits = column_parallel_linear(normed, output.used(), {}, *layers.tp, options, output.grad_sink());
   if (observer_) observer_("logits", logits);
   const Tensor labels = own_tokens(batch.labels, batch).t().contiguous().to(logits.device());
   const CrossEntropyOptions how{

@@ -7,6 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+
 #include "core/ops/grad_sink.h"
 #include "core/parallel/initialise_weights.h"
 #include "core/parallel/shard_spec.h"
@@ -31,7 +33,14 @@ struct Parameter {
   // norm counts it on the first stage.
   bool shared_embedding = false;
   bool expert = false;  // reduced over edp instead of dp_cp
+  // Called before the value is read where it may still be on its way: data parallelism gathers it beside forward.
+  std::function<void()> before_use = {};
 
+  // The value for whoever reads it: the operators of forward, files.
+  const at::Tensor& used() const {
+    if (before_use) before_use();
+    return value;
+  }
   // For the operators: null while autograd keeps the gradient.
   const GradSink* grad_sink() const { return sink.main.defined() ? &sink : nullptr; }
 };

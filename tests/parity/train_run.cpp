@@ -218,10 +218,8 @@ TrainRecord train_like(const TrainGolden& golden, ParallelContext& job, const Tr
     const StepResult result =
         optimizer.step({.lr = golden.lr[step], .weight_decay = golden.weight_decay, .loss_scale = options.loss_scale});
     record.steps.push_back({mean_loss(counted.loss, all / options.tokens_factor, job), result.grad_norm});
-    if (options.ddp.overlap_param_gather) {
-      for (const Parameter* parameter : models.parameters()) ddp.before_use(*parameter);
-    }
   }
+  ddp.finish_param_gather();
   record.final_weights = checksums(models.parameters(), job, golden.elements);
   record.bits = bits_of(ddp);
   return record;

@@ -231,7 +231,6 @@ at::Tensor trained(ParallelContext& job, const DataParallelOptions& ddp_options,
   DistributedDataParallel ddp({network.parameters()}, job, ddp_options);
   Optimizer optimizer(ddp, options);
   for (int i = 0; i < steps; ++i) {
-    for (const Parameter* parameter : network.parameters()) ddp.before_use(*parameter);
     ddp.begin_step(1);
     network.loss(seed_of(job) + 7 * static_cast<uint64_t>(i)).backward();
     finalize_grads(ddp);

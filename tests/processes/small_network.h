@@ -50,9 +50,9 @@ class SmallNetwork {
   at::Tensor loss(uint64_t seed, int64_t rows = 5) {
     Parameter &w1 = parameters_[0], &b1 = parameters_[1], &norm = parameters_[2], &w2 = parameters_[3];
     const at::Tensor x = sample({rows, kWidth}, seed, type_);
-    const at::Tensor once = concord::linear(x, w1.value, {}, w1.grad_sink());
-    const at::Tensor twice = concord::linear(once, w1.value, b1.value, w1.grad_sink());
-    const at::Tensor y = concord::linear(rms_norm(twice, norm.value, 1e-6), w2.value, {}, w2.grad_sink());
+    const at::Tensor once = concord::linear(x, w1.used(), {}, w1.grad_sink());
+    const at::Tensor twice = concord::linear(once, w1.used(), b1.used(), w1.grad_sink());
+    const at::Tensor y = concord::linear(rms_norm(twice, norm.used(), 1e-6), w2.used(), {}, w2.grad_sink());
     return y.to(at::kFloat).square().sum();
   }
 

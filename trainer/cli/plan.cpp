@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "trainer/cli/plan_buckets.h"
 
 namespace concord {
 namespace {
@@ -118,11 +119,28 @@ std::string plan_text(const RankLayout& layout, std::optional<int64_t> rank) {
   return text;
 }
 
+namespace {
+
+void add_bucket_options(CLI::App* plan, BucketArguments& buckets) {
+  plan->add_flag("--buckets", buckets.wanted, "the flat buffers, buckets and memory of a rank (--rank, else 0) instead");
+  plan->add_option("--model_config", buckets.model_config, "with --buckets: a config.json or its folder");
+  plan->add_option("--parameters", buckets.parameters, "with --buckets: a JSON list of {name, shape, dtype, expert}");
+  plan->add_option("--dtype", buckets.dtype, "of the parameters: f32, bf16 or f16")->capture_default_str();
+  plan->add_flag("--use_distributed_optimizer", buckets.use_distributed_optimizer, "buckets are cut into shards");
+  plan->add_flag("--sequence_parallel", buckets.sequence_parallel, "as for training");
+  plan->add_flag("--grads_in_parameter_type", buckets.grads_in_parameter_type, "gradients are not kept in fp32");
+  plan->add_option("--ddp_bucket_size", buckets.ddp_bucket_size, "elements of a bucket; 0: max(40e6, 1e6 * dp)")
+      ->capture_default_str();
+}
+
+}  // namespace
+
 void add_plan_command(CLI::App* program) {
   struct Arguments {
     ParallelSizes sizes;
     std::optional<int64_t> rank;
     bool json = false;
+    BucketArguments buckets;
   };
   const auto given = std::make_shared<Arguments>();
   ParallelSizes& sizes = given->sizes;
@@ -139,8 +157,13 @@ void add_plan_command(CLI::App* program) {
   plan->add_option("--order", sizes.order, "axes, the fastest varying first")->capture_default_str();
   plan->add_option("--rank", given->rank, "only the groups of this rank, for any world size");
   plan->add_flag("--json", given->json, "one JSON document on standard output");
+  add_bucket_options(plan, given->buckets);
   plan->callback([given] {
     const RankLayout layout(given->sizes);
+    if (given->buckets.wanted) {
+      std::fputs(buckets_text(given->buckets, layout, given->rank.value_or(0), given->json).c_str(), stdout);
+      return;
+    }
     std::fputs((given->json ? plan_json(layout, given->rank) + "\n" : plan_text(layout, given->rank)).c_str(), stdout);
   });
 }

@@ -1,0 +1,121 @@
+#include "trainer/cli/plan_buckets.h"
+
+#include <fmt/core.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/config_error.h"
+#ifdef CONCORD_WITH_TORCH
+#include "core/models/parameter_plan.h"
+#endif
+
+namespace concord {
+namespace {
+
+using nlohmann::json;
+
+DType parse_dtype(const std::string& text, const std::string& where) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (text == to_string(dtype)) return dtype;
+  }
+  throw ConfigError(fmt::format("{}: dtype is \"{}\"; it is one of f32, bf16, f16", where, text));
+}
+
+int64_t elements_of(const json& entry, const std::string& where) {
+  if (entry.contains("elements")) return entry.at("elements").get<int64_t>();
+  if (!entry.contains("shape")) throw ConfigError(where + ": has neither \"elements\" nor \"shape\"");
+  int64_t elements = 1;
+  for (const json& size : entry.at("shape")) {
+    if (__builtin_mul_overflow(elements, size.get<int64_t>(), &elements)) {
+      throw ConfigError(where + ": its shape has more than 2^63 elements");
+    }
+  }
+  return elements;
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw ConfigError(fmt::format("cannot read {}", path));
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+using Chunks = std::vector<std::vector<PlannedParameter>>;
+
+#ifdef CONCORD_WITH_TORCH
+Chunks chunks_of_model(const BucketArguments& arguments, const RankLayout& layout, int64_t rank) {
+  const ModelConfig config = read_model_config(arguments.model_config);
+  const auto stages = deal_layers({.num_layers = config.num_hidden_layers, .pp = layout.pp(), .vpp = layout.vpp()});
+  const ShardPlace place = shard_place(layout, rank);
+  Chunks chunks;
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    if (static_cast<int64_t>(stage) % layout.pp() != layout.coordinates(rank).pp) continue;
+    std::vector<PlannedParameter>& chunk = chunks.emplace_back();
+    const ParameterPlanOptions options{.tp = layout.tp(), .sequence_parallel = arguments.sequence_parallel};
+    for (const ParameterPlan& parameter : plan_parameters(config, stages[stage], options)) {
+      int64_t elements = 1;
+      for (const int64_t size : local_shape(parameter.spec, place)) elements *= size;
+      const bool alone = parameter.shared_embedding && arguments.use_distributed_optimizer && layout.pp() > 1;
+      chunk.push_back({parameter.spec.name, elements, parse_dtype(arguments.dtype, "--dtype"), false, alone});
+    }
+  }
+  return chunks;
+}
+#else
+Chunks chunks_of_model(const BucketArguments&, const RankLayout&, int64_t) {
+  throw ConfigError("--model_config needs a build with libtorch; give a list with --parameters");
+}
+#endif
+
+}  // namespace
+
+std::vector<PlannedParameter> parse_parameters(const std::string& text, const std::string& file,
+                                               const std::string& dtype) {
+  const json list = json::parse(text, nullptr, false);
+  if (!list.is_array()) throw ConfigError(file + " is not a JSON list of parameters");
+  std::vector<PlannedParameter> parameters;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string where = fmt::format("{}: parameter {}", file, i);
+    try {
+      const json& entry = list[i];
+      parameters.push_back({entry.at("name").get<std::string>(), elements_of(entry, where),
+                            parse_dtype(entry.value("dtype", dtype), where), entry.value("expert", false)});
+    } catch (const json::exception& error) {
+      throw ConfigError(fmt::format("{}: {}; it is {{\"name\", \"shape\" or \"elements\", \"dtype\", \"expert\"}}", where,
+                                    error.what()));
+    }
+  }
+  return parameters;
+}
+
+std::string buckets_text(const BucketArguments& arguments, const RankLayout& layout, int64_t rank, bool as_json) {
+  if (arguments.model_config.empty() == arguments.parameters.empty()) {
+    throw ConfigError("--buckets needs the parameters: give one of --model_config FILE and --parameters FILE");
+  }
+  Chunks chunks;
+  if (!arguments.model_config.empty()) {
+    chunks = chunks_of_model(arguments, layout, rank);
+  } else {
+    chunks.push_back(parse_parameters(content_of(arguments.parameters), arguments.parameters, arguments.dtype));
+  }
+  std::string text = as_json ? "[" : "";
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const BucketPlan plan = plan_buckets(chunks[i], {.dp = layout.dp() * layout.cp(),
+                                                     .edp = layout.edp(),
+                                                     .bucket_elements = arguments.ddp_bucket_size,
+                                                     .one_bucket = i > 0,
+                                                     .distributed_optimizer = arguments.use_distributed_optimizer,
+                                                     .fp32_grads = !arguments.grads_in_parameter_type});
+    if (as_json) {
+      text += (i > 0 ? "," : "") + to_json(plan, chunks[i]);
+    } else {
+      text += fmt::format("chunk {} of rank {}\n", i, rank) + to_text(plan, chunks[i]);
+    }
+  }
+  return text + (as_json ? "]\n" : "");
+}
+
+}  // namespace concord

@@ -1,0 +1,32 @@
+// `concord plan --buckets`: where a rank's parameters and gradients lie, what is reduced together, and the memory it takes.
+// Pure: no device, no processes.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/data_parallel/bucket_plan.h"
+#include "core/mesh/rank_layout.h"
+
+namespace concord {
+
+struct BucketArguments {
+  bool wanted = false;
+  std::string model_config;  // a config.json, or a folder with one
+  std::string parameters;    // a JSON list of {"name", "shape" or "elements", "dtype", "expert"}
+  std::string dtype = "bf16";  // of the parameters of |model_config|, and of those that say none
+  bool use_distributed_optimizer = false;
+  bool sequence_parallel = false;
+  bool grads_in_parameter_type = false;
+  int64_t ddp_bucket_size = 0;
+};
+
+// A table, or one JSON document: a list with the plan of each chunk of |rank|. Throws ConfigError, with the file and what is
+// allowed, for files that are not right, and where not exactly one of them is given.
+std::string buckets_text(const BucketArguments& arguments, const RankLayout& layout, int64_t rank, bool json);
+
+// The parameters that |text|, the content of |file|, lists.
+std::vector<PlannedParameter> parse_parameters(const std::string& text, const std::string& file,
+                                               const std::string& dtype);
+
+}  // namespace concord

@@ -1,0 +1,60 @@
+#include "trainer/cli/plan_buckets.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/config_error.h"
+
+namespace concord {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_parameters(text, "list.json", "bf16");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(PlanBuckets, ReadsAListOfParameters) {
+  const auto parameters =
+      parse_parameters(R"([{"name": "w", "shape": [3, 5]}, {"name": "e", "elements": 7, "dtype": "f32", "expert": true}])",
+                       "list.json", "bf16");
+  ASSERT_EQ(parameters.size(), 2u);
+  EXPECT_EQ(parameters[0].elements, 15);
+  EXPECT_EQ(parameters[0].dtype, DType::kBF16);
+  EXPECT_EQ(parameters[1].dtype, DType::kF32);
+  EXPECT_TRUE(parameters[1].expert);
+}
+
+TEST(PlanBuckets, RefusesWhatIsNoSuchList) {
+  EXPECT_THAT(error_of("{"), HasSubstr("list.json is not a JSON list"));
+  EXPECT_THAT(error_of("[{}]"), HasSubstr("list.json: parameter 0"));
+  EXPECT_THAT(error_of(R"([{"name": "w"}])"), HasSubstr("neither"));
+  EXPECT_THAT(error_of(R"([{"name": "w", "elements": 1, "dtype": "i8"}])"), HasSubstr("one of f32, bf16, f16"));
+  EXPECT_THAT(error_of(R"([{"name": "w", "shape": [4294967296, 4294967296]}])"), HasSubstr("2^63"));
+}
+
+#ifdef CONCORD_WITH_TORCH
+// qwen2-tiny over tp 2, dp 2: half of what is cut, all of the norms, and ZeRO-1's bytes.
+TEST(PlanBuckets, PlansTheParametersOfAModel) {
+  const RankLayout layout({.world = 4, .tensor = 2});
+  const BucketArguments arguments{.model_config = CONCORD_GOLDEN "/hf/qwen2-tiny", .use_distributed_optimizer = true};
+  const auto document = nlohmann::json::parse(buckets_text(arguments, layout, 0, true));
+  ASSERT_EQ(document.size(), 1u);
+  const auto& buffer = document[0]["buffers"][0];
+  const int64_t elements = buffer["elements"];
+  EXPECT_EQ(buffer["shards"], 2);
+  EXPECT_EQ(buffer["buckets"][0]["parameters"][0]["name"], "lm_head.weight");
+  EXPECT_EQ(document[0]["bytes"]["total"], elements * (2 + 4 + 6));
+  EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("chunk 0 of rank 0"));
+}
+#endif
+
+}  // namespace
+}  // namespace concord
