@@ -92,13 +92,21 @@ void cpu_backward(Tensor& dweight, const Tensor& grad, const Tensor& ids, int64_
 
 // ------------------------------------------------------------------------------------------------------- derivative
 
+// Most of the derivative's time is that of clearing the table.
+Tensor zero_table(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  if (!options.device().is_cpu()) return at::zeros(sizes, options);
+  const Tensor table = at::empty(sizes, options);
+  embedding_clear(table.mutable_data_ptr(), static_cast<int64_t>(table.nbytes()));
+  return table;
+}
+
 Tensor autograd(const Tensor& weight, const Tensor& ids, int64_t first) {
   const auto run = [&] { return Forward{forward(weight, ids, first), {ids}}; };
   const auto sizes = weight.sizes().vec();
   const auto options = weight.options();
   return differentiable(kName, {weight}, run, [sizes, options, first](const Backward& b) {
     const auto type = c10::typeMetaToScalarType(options.dtype());
-    Tensor dweight = at::zeros(sizes, options.dtype(sum_type(type)));
+    Tensor dweight = zero_table(sizes, options.dtype(sum_type(type)));
     backward(dweight, b.grad, b.saved[0], first);
     return Tensors{dweight.to(type)};
   });

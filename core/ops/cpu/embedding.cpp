@@ -1,6 +1,7 @@
 #include "core/ops/cpu/embedding.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/ops/cpu/parallel.h"
 
@@ -36,6 +37,13 @@ void embedding_scatter(const EmbeddingShape& shape, const T* grad, const int64_t
       Sum<T>* to = dweight + row * shape.width + from;
       for (int64_t i = 0; i < count; ++i) to[i] += Sum<T>(g[i]);
     }
+  });
+}
+
+void embedding_clear(void* table, int64_t bytes) {
+  constexpr int64_t kGrain = int64_t{1} << 20;
+  parallel(bytes, kGrain, [&](int64_t begin, int64_t end) {
+    std::memset(static_cast<char*>(table) + begin, 0, static_cast<size_t>(end - begin));
   });
 }
 
