@@ -1,0 +1,184 @@
+// One process; layouts and numbers beside transformers are in tests/parity.
+#include "core/models/model_chunk.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+
+#include "core/config_error.h"
+#include "core/initialize.h"
+#include "core/models/auto_model.h"
+#include "core/models/parameter_plan.h"
+#include "core/models/token_slices.h"
+
+namespace concord {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ModelConfig small(const std::string& type, const std::string& more = "") {
+  return parse_model_config(R"({"model_type": ")" + type + R"(", "vocab_size": 40, "hidden_size": 16,
+      "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "head_dim": 4, "initializer_range": 0.2)" +
+                                more + "}",
+                            "config.json");
+}
+
+const StageLayers kWhole{.embedding = true, .first_layer = 0, .layers = 2, .mtp_layers = 0, .loss = true};
+
+template <class Call>
+std::string refusal(Call call) {
+  try {
+    call();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::vector<std::string> names_of(const std::vector<ParameterPlan>& plans, bool partial_only = false) {
+  std::vector<std::string> names;
+  for (const ParameterPlan& plan : plans) {
+    if (plan.partial_over_tp || !partial_only) names.push_back(plan.spec.name);
+  }
+  return names;
+}
+
+TEST(ParameterPlan, ListsAStageInTheOrderOfUse) {
+  const StageLayers first{.embedding = true, .first_layer = 0, .layers = 1, .mtp_layers = 0, .loss = false};
+  EXPECT_THAT(names_of(plan_parameters(small("qwen2"), first, {})),
+              ElementsAre("model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
+                          "model.layers.0.self_attn.qkv_proj.weight", "model.layers.0.self_attn.qkv_proj.bias",
+                          "model.layers.0.self_attn.o_proj.weight", "model.layers.0.post_attention_layernorm.weight",
+                          "model.layers.0.mlp.gate_up_proj.weight", "model.layers.0.mlp.down_proj.weight"));
+  const StageLayers last{.embedding = false, .first_layer = 2, .layers = 0, .mtp_layers = 0, .loss = true};
+  EXPECT_THAT(names_of(plan_parameters(small("qwen2"), last, {})), ElementsAre("model.norm.weight", "lm_head.weight"));
+}
+
+TEST(ParameterPlan, KnowsWhichGradientsArePartial) {
+  const StageLayers one{.embedding = false, .first_layer = 0, .layers = 1, .mtp_layers = 0, .loss = false};
+  const ModelConfig llama = small("llama", R"(, "attention_bias": true, "mlp_bias": true)");
+  EXPECT_THAT(names_of(plan_parameters(llama, one, {.tp = 2, .sequence_parallel = true}), true),
+              ElementsAre("model.layers.0.input_layernorm.weight", "model.layers.0.self_attn.o_proj.bias",
+                          "model.layers.0.post_attention_layernorm.weight", "model.layers.0.mlp.down_proj.bias"));
+  EXPECT_THAT(names_of(plan_parameters(llama, one, {.tp = 2}), true), ElementsAre());
+  EXPECT_THAT(names_of(plan_parameters(llama, one, {.tp = 1, .sequence_parallel = true}), true), ElementsAre());
+  EXPECT_THAT(names_of(plan_parameters(small("qwen3"), one, {.tp = 2}), true),
+              ElementsAre("model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.k_norm.weight"));
+}
+
+TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {
+  const ModelConfig tied = small("qwen2", R"(, "tie_word_embeddings": true)");
+  const auto whole = plan_parameters(tied, kWhole, {});
+  EXPECT_EQ(whole.front().uses, 2);
+  EXPECT_FALSE(whole.front().shared_embedding);
+  EXPECT_EQ(whole.back().spec.name, "model.norm.weight");
+  const StageLayers last{.embedding = false, .first_layer = 1, .layers = 1, .mtp_layers = 0, .loss = true};
+  const auto end = plan_parameters(tied, last, {});
+  EXPECT_EQ(end.back().spec.name, "model.embed_tokens.weight");
+  EXPECT_TRUE(end.back().shared_embedding);
+  EXPECT_EQ(plan_parameters(tied, last, {.borrows_output = true}).back().spec.name, "model.norm.weight");
+}
+
+TEST(ParameterPlan, RefusesWhatDoesNotDivideWithNamesAndNumbers) {
+  const auto plan = [](int64_t tp) { return refusal([tp] { plan_parameters(small("qwen2"), kWhole, {.tp = tp}); }); };
+  EXPECT_EQ(plan(2), "accepted");
+  EXPECT_THAT(plan(4), HasSubstr("num_key_value_heads 2 does not divide by tensor_model_parallel_size 4"));
+  EXPECT_THAT(plan(3), HasSubstr("num_attention_heads 4 does not divide by tensor_model_parallel_size 3"));
+}
+
+// ------------------------------------------------------------------------------------------------------------- chunk
+
+class Chunk : public ::testing::Test {
+ protected:
+  ParallelContext& context_ = initialize({});
+  ~Chunk() override { finalize(); }
+
+  static MicroBatch batch(int64_t rows = 2, int64_t tokens = 8) {
+    const at::Tensor ids = at::arange(rows * tokens, at::kLong).mul(7).remainder(40).view({rows, tokens});
+    return {ids, labels_that_follow(ids)};
+  }
+};
+
+TEST_F(Chunk, RefusesBatchesThatDoNotFit) {
+  ModelChunk chunk(small("qwen2"), {}, kWhole, context_);
+  const auto said = [&](const MicroBatch& bad) { return refusal([&] { chunk.forward({}, bad); }); };
+  MicroBatch bad = batch();
+  bad.labels = at::Tensor();
+  EXPECT_THAT(said(bad), HasSubstr("labels are not given"));
+  bad = batch();
+  bad.input_ids = bad.input_ids.to(at::kFloat);
+  EXPECT_THAT(said(bad), HasSubstr("input_ids is Float [2, 8]"));
+  bad = batch();
+  bad.position_ids = at::zeros({2, 7}, at::kLong);
+  EXPECT_THAT(said(bad), HasSubstr("position_ids is Long [2, 7]"));
+  bad = batch();
+  bad.cu_seqlens = {0, 8};
+  EXPECT_THAT(said(bad), HasSubstr("2 rows"));
+  bad = batch(1);
+  bad.cu_seqlens = {0, 5};
+  EXPECT_THAT(said(bad), HasSubstr("8"));
+  bad = batch();
+  bad.input_ids = at::full({2, 8}, 40, at::kLong);
+  EXPECT_THAT(said(bad), HasSubstr("40"));
+  EXPECT_THAT(refusal([&] { chunk.forward(at::zeros({8, 2, 16}), batch()); }), HasSubstr("[8, 2, 16]"));
+}
+
+TEST_F(Chunk, CountsTheLabelsThatAreThere) {
+  ModelChunk chunk(small("qwen2"), {}, kWhole, context_);
+  EXPECT_EQ(chunk.counted_tokens(batch()), 14);  // the last of each row has none
+  EXPECT_THAT(chunk.hidden_shape(batch()), ElementsAre(8, 2, 16));
+}
+
+// The same values, rounded to the type: 8 bits of mantissa move a loss near ln 40 by some thousandths.
+TEST_F(Chunk, ComputesInEveryType) {
+  const auto loss = [&](c10::ScalarType type) {
+    VirtualModels model = AutoModel::from_config(small("qwen3"), {.dtype = type}, context_);
+    const at::Tensor losses = model[0].forward({}, batch());
+    losses.sum().backward();
+    for (const Parameter& parameter : model[0].parameters()) {
+      EXPECT_EQ(parameter.value.scalar_type(), type);
+      EXPECT_GT(parameter.value.grad().abs().sum().item<double>(), 0) << parameter.spec.name;
+    }
+    return losses.sum().item<double>() / 14;
+  };
+  const double exact = loss(at::kDouble);
+  EXPECT_NEAR(loss(at::kFloat), exact, 1e-5);
+  EXPECT_NEAR(loss(at::kHalf), exact, 0.01);
+  EXPECT_NEAR(loss(at::kBFloat16), exact, 0.05);
+}
+
+TEST_F(Chunk, PositionsThatAreGivenCount) {
+  VirtualModels model = AutoModel::from_config(small("llama"), {}, context_);
+  const at::Tensor counted = model[0].forward({}, batch());
+  MicroBatch given = batch();
+  given.position_ids = at::arange(8, at::kLong).expand({2, 8}).contiguous();
+  EXPECT_TRUE(at::equal(model[0].forward({}, given), counted));
+  given.position_ids.select(1, 7).fill_(100);
+  given.position_ids.select(1, 3).fill_(50);
+  EXPECT_GT(model[0].forward({}, given).sub(counted).abs().max().item<double>(), 1e-3);
+}
+
+TEST_F(Chunk, AnObserverSeesThePartsInTheirOrder) {
+  VirtualModels model = AutoModel::from_config(small("mistral"), {}, context_);
+  std::vector<std::string> parts;
+  model[0].observe([&](const std::string& part, const at::Tensor&) { parts.push_back(part); });
+  model[0].forward({}, batch());
+  EXPECT_THAT(parts, ElementsAre("embedding", "layers.0", "layers.1", "norm", "logits"));
+}
+
+TEST_F(Chunk, StagesThatDoNotMakeAModelAreRefused) {
+  const auto said = [&](const std::string& layout, int64_t layers, int64_t pp = 1) {
+    return refusal(
+        [&] { VirtualModels(small("qwen2"), {.stages = parse_layer_layout(layout, layers, pp)}, context_); });
+  };
+  EXPECT_EQ(said("E,t*2,L", 2), "accepted");
+  EXPECT_THAT(said("E,t*3,L", 3), HasSubstr("num_hidden_layers is 2"));
+  EXPECT_THAT(said("E,t|t,L", 2, 2), HasSubstr("there are 2"));
+}
+
+}  // namespace
+}  // namespace concord
