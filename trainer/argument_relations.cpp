@@ -4,8 +4,7 @@
 
 #include "core/config_error.h"
 #include "core/mesh/rank_layout.h"
-#include "core/pipeline/layer_layout.h"
-#include "core/pipeline/schedules.h"
+#include "core/pipeline/step_schedule.h"
 #include "trainer/arguments.h"
 
 namespace concord {
@@ -101,7 +100,7 @@ void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
                   .order = a.order});
     });
   }
-  collect(found, [&] { make_schedule(schedule_request(a)); });
+  collect(found, [&] { step_schedule(schedule_request(a)); });
 }
 
 }  // namespace

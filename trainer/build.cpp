@@ -8,7 +8,7 @@
 #include "core/config_error.h"
 #include "core/mesh/rank_layout.h"
 #include "core/pipeline/layer_layout.h"
-#include "core/pipeline/passes.h"
+#include "core/pipeline/step_schedule.h"
 
 namespace concord {
 namespace {
@@ -36,7 +36,7 @@ std::vector<StageLayers> stages_of(const TrainingArguments& a, const ModelConfig
 }
 
 ModelArgs model_args_of(const TrainingArguments& a, const ModelConfig& config, const Schedule& schedule) {
-  const Placement placement = schedule.kind == "zb-v" ? Placement::v : Placement::loop;
+  const Placement placement = placement_of(schedule);
   return {.dtype = a.bf16   ? c10::ScalarType::BFloat16
                    : a.fp16 ? c10::ScalarType::Half
                             : c10::ScalarType::Float,
@@ -207,14 +207,6 @@ std::vector<Stage*> pointers(const std::vector<std::unique_ptr<ModelStage>>& sta
   return list;
 }
 
-Schedule forward_schedule(const TrainingPlan& plan) {
-  return complete_schedule(make_schedule({.kind = "forward-only",
-                                          .pp = plan.schedule.pp,
-                                          .microbatches = plan.schedule.pp,
-                                          .vpp = plan.schedule.vpp,
-                                          .placement = plan.model_args.placement}));
-}
-
 }  // namespace
 
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
@@ -222,7 +214,7 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   TrainingPlan plan;
   plan.arguments = arguments;
   plan.config = read_model_config(arguments.model.empty() ? arguments.model_config : arguments.model);
-  plan.schedule = complete_schedule(make_schedule(schedule_request(arguments)));
+  plan.schedule = step_schedule(schedule_request(arguments));
   plan.model_args = model_args_of(arguments, plan.config, plan.schedule);
   const RankLayout layout = layout_of(arguments, plan.schedule, world);
   const DataArguments data = data_arguments(arguments, plan.config, layout, rank);
@@ -260,7 +252,7 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       loss_rule{plan.arguments.calculate_per_token_loss, job.layout().cp(), job.layout().dp()},
       stages(make_stages(model, providers.forward_step)),
       executor(plan.schedule, pointers(stages), job, {.variable_seq_lengths = plan.arguments.variable_seq_lengths}),
-      forward_executor(forward_schedule(plan), pointers(stages), job,
+      forward_executor(evaluation_schedule(plan.schedule, plan.schedule.pp), pointers(stages), job,
                        {.variable_seq_lengths = plan.arguments.variable_seq_lengths}) {}
 
 void TrainingParts::begin(std::span<const MicroBatch> batches) {

@@ -136,14 +136,15 @@ void Trainer::end_of_epoch() {
 
 void Trainer::decide_what_follows(const StopRequest& stop) {
   const int64_t step = state_.global_step;
-  const bool is_last = step == plan_.max_steps;
-  control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging_first_step) || is_last;
+  control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging_first_step);
   control_.should_evaluate = is_due(step, eval_steps_);
   control_.should_save = is_due(step, save_steps_);
   end_of_epoch();
   notify([&](TrainerCallback& c) { c.on_step_end(state_, control_); });
   control_.should_training_stop |= stop.requested();
   agree();
+  const bool is_last = step == plan_.max_steps || control_.should_training_stop;
+  if (is_last && plan_.arguments.logging_strategy != "no") control_.should_log = true;
 }
 
 // What one rank wants happens on all, at the same step.

@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Layout{"Pp2ZeroBubble", 2, 1, 4, "pipeline_model_parallel_size: 2\npipeline_schedule: zb-h1\n"},
                       Layout{"Tp2Dp2", 4, 2, 1,
                              "tensor_model_parallel_size: 2\noverlap_grad_reduce: true\ndelay_grad_reduce: false\n"}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& layout) { return layout.param.name; });
 
 }  // namespace
 }  // namespace concord::testing_processes

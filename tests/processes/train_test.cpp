@@ -200,5 +200,30 @@ TEST_F(Train, WithoutArgumentsItMakesItsOwnDataAndNamesTheFloor) {
   EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
 }
 
+// Runs one of the example programs; returns its standard output.
+std::string run_example(const std::vector<std::string>& command) {
+  RunningProcess process(command);
+  EXPECT_EQ(process.wait(), 0) << process.err();
+  return process.out();
+}
+
+TEST_F(Train, TheExampleWithACallbackStopsAtItsGoalOnAllRanks) {
+  std::vector<std::string> command = {LAUNCH_PROGRAM, "launch", "--nproc", "2", "--", CALLBACK, "100"};
+  const std::vector<std::string> more = words({"--max_steps", "50"});
+  command.insert(command.end(), more.begin(), more.end());
+  EXPECT_THAT(run_example(command), HasSubstr("the goal is reached at step 1"));
+  EXPECT_EQ(read_steps(path("out")).size(), 1u);
+}
+
+TEST_F(Train, TheExampleOfMegatronsEntryTrainsOnItsOwnDataAndLoss) {
+  const std::string out =
+      run_example({PRETRAIN, "--model_config", kTinyModel + "/config.json", "--output_dir", path("out"), "--max_steps", "10",
+                   "--learning_rate", "1e-2", "--logging_steps", "1", "--per_device_train_batch_size", "4"});
+  EXPECT_THAT(out, AllOf(HasSubstr("pretrain: a qwen2"), HasSubstr("over 10 steps")));
+  const auto steps = read_steps(path("out"));
+  ASSERT_EQ(steps.size(), 10u);
+  EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
+}
+
 }  // namespace
 }  // namespace concord::testing_processes

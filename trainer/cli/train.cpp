@@ -37,7 +37,6 @@ Exit codes: 0 trained, or stopped as asked (SIGTERM, after the step); 1 failed; 
 )";
 
 constexpr const char* kTerminal = "CONCORD_TERMINAL";
-constexpr double kStopGrace = 60;  // seconds that a step may still take after SIGTERM
 
 // Under a launcher standard output is a pipe; the terminal behind it can be drawn on all the same.
 int open_terminal(bool json) {
@@ -101,9 +100,9 @@ int start_ranks(const CommandLine& line, const std::vector<std::string>& words) 
   if (isatty(STDOUT_FILENO) == 1 && !line.json) {
     if (const char* name = ttyname(STDOUT_FILENO)) setenv(kTerminal, name, 1);
   }
+  setenv("CONCORD_LOG", "warn", 0);  // which platform was chosen is in the report, once and not a line a rank
   LaunchOptions options;
   options.nproc = static_cast<int>(line.nproc);
-  options.grace_seconds = kStopGrace;
   options.prefix = false;
   return launch(options, command_of_ranks(words));
 }
