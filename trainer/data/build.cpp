@@ -162,6 +162,7 @@ class Build {
       lock.lock();
     }
     if (!errors_.empty()) std::rethrow_exception(errors_.begin()->second);  // of the first of the shards that failed
+    report_(progress_);  // quick workers may have ended before anybody looked
   }
 
   void work(size_t worker) {

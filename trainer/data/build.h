@@ -36,7 +36,7 @@ struct BuildProgress {
   int64_t tokens = 0;
 };
 
-// Calls |report| from the calling thread: after each shard, and at least every half a second. Throws ConfigError for
+// Calls |report| from the calling thread: while shards are made, and once when all are. Throws ConfigError for
 // what is wrong with arguments or input, std::runtime_error where the disk is full; the shards done until then are
 // kept.
 BuildProgress build_data(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report);
