@@ -38,6 +38,17 @@ size_t utf8_length(std::string_view text) {
   return 0;
 }
 
+// What came from a file, as it may stand in a sentence: short, and a list by its name (printing one that is nested deeply
+// would need as much stack).
+std::string shortened(std::string text) {
+  constexpr size_t kLongest = 300;
+  if (text.size() > kLongest) text.replace(kLongest - 3, std::string::npos, "...");
+  return text;
+}
+std::string shown(const json& value) {
+  return value.is_structured() ? std::string("an ") + value.type_name() : shortened(value.dump(-1, ' ', true));
+}
+
 std::vector<int64_t> parse_ids(const json& array, const char* key, const std::string& place) {
   if (!array.is_array()) throw ConfigError(fmt::format("{}: \"{}\" is not a list of token ids", place, key));
   std::vector<int64_t> ids;
@@ -47,7 +58,7 @@ std::vector<int64_t> parse_ids(const json& array, const char* key, const std::st
         value.is_number_integer() &&
         !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()});
     if (!whole)
-      throw ConfigError(fmt::format("{}: \"{}\"[{}] is {}, not a token id", place, key, ids.size(), value.dump()));
+      throw ConfigError(fmt::format("{}: \"{}\"[{}] is {}, not a token id", place, key, ids.size(), shown(value)));
     ids.push_back(value.get<int64_t>());
   }
   return ids;
@@ -132,7 +143,7 @@ JsonRecord parse_json_record(std::string_view line, const std::string& place) {
   try {
     record = json::parse(line);
   } catch (const json::exception& error) {
-    throw ConfigError(fmt::format("{}: not JSON: {}", place, error.what()));
+    throw ConfigError(fmt::format("{}: not JSON: {}", place, shortened(error.what())));
   }
   if (!record.is_object()) throw ConfigError(fmt::format("{}: not a JSON object; {}", place, kKinds));
   const auto has = [&](const char* key) { return record.contains(key) ? 1 : 0; };

@@ -106,6 +106,7 @@ TEST(TextReader, DeepNestingIsHarmless) {
   EXPECT_THAT(said("{\"text\": " + deep), HasSubstr("not JSON"));
   deep += std::string(200000, ']');
   EXPECT_THAT(said("{\"text\": " + deep + "}"), HasSubstr("not a string"));
+  EXPECT_THAT(said("{\"input_ids\": " + deep + "}"), HasSubstr("\"input_ids\"[0] is an array, not a token id"));
 }
 
 // Deterministic mutation: a record or a ConfigError, whatever the bytes are.
