@@ -120,7 +120,11 @@ class Optimizer::Impl {
         index.read(key, runs, values);
         tensor.copy_(values);
       }
-      if (has_main(segment)) values_part(segment).copy_(segment.weights);
+      if (has_main(segment)) {
+        values_part(segment).copy_(segment.weights);
+      } else if (segment.on_host) {
+        segment.weights.copy_(values_part(segment));  // fp32 parameters are not a part of the state
+      }
     }
     steps_ = index.steps();
     ddp_.gather_parameters();
