@@ -25,11 +25,11 @@ DType parse_dtype(const std::string& text, const std::string& where) {
 
 int64_t elements_of(const json& entry, const std::string& where) {
   if (entry.contains("elements")) return entry.at("elements").get<int64_t>();
-  if (!entry.contains("shape")) throw ConfigError(where + ": has neither \"elements\" nor \"shape\"");
+  if (!entry.contains("shape")) throw ConfigError(fmt::format("{}: has neither \"elements\" nor \"shape\"", where));
   int64_t elements = 1;
   for (const json& size : entry.at("shape")) {
     if (__builtin_mul_overflow(elements, size.get<int64_t>(), &elements)) {
-      throw ConfigError(where + ": its shape has more than 2^63 elements");
+      throw ConfigError(fmt::format("{}: its shape has more than 2^63 elements", where));
     }
   }
   return elements;
@@ -75,7 +75,7 @@ Chunks chunks_of_model(const BucketArguments&, const RankLayout&, int64_t) {
 std::vector<PlannedParameter> parse_parameters(const std::string& text, const std::string& file,
                                                const std::string& dtype) {
   const json list = json::parse(text, nullptr, false);
-  if (!list.is_array()) throw ConfigError(file + " is not a JSON list of parameters");
+  if (!list.is_array()) throw ConfigError(fmt::format("{} is not a JSON list of parameters", file));
   std::vector<PlannedParameter> parameters;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string where = fmt::format("{}: parameter {}", file, i);
@@ -101,7 +101,7 @@ std::string buckets_text(const BucketArguments& arguments, const RankLayout& lay
   } else {
     chunks.push_back(parse_parameters(content_of(arguments.parameters), arguments.parameters, arguments.dtype));
   }
-  std::string text = as_json ? "[" : "";
+  std::string text;
   for (size_t i = 0; i < chunks.size(); ++i) {
     const BucketPlan plan = plan_buckets(chunks[i], {.dp = layout.dp() * layout.cp(),
                                                      .edp = layout.edp(),
@@ -110,12 +110,13 @@ std::string buckets_text(const BucketArguments& arguments, const RankLayout& lay
                                                      .distributed_optimizer = arguments.use_distributed_optimizer,
                                                      .fp32_grads = !arguments.grads_in_parameter_type});
     if (as_json) {
-      text += (i > 0 ? "," : "") + to_json(plan, chunks[i]);
+      text += fmt::format("{}{}", i > 0 ? "," : "[", to_json(plan, chunks[i]));
     } else {
-      text += fmt::format("chunk {} of rank {}\n", i, rank) + to_text(plan, chunks[i]);
+      text += fmt::format("chunk {} of rank {}\n{}", i, rank, to_text(plan, chunks[i]));
     }
   }
-  return text + (as_json ? "]\n" : "");
+  if (as_json) text.append("]\n");
+  return text;
 }
 
 }  // namespace concord

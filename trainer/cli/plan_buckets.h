@@ -12,8 +12,8 @@ namespace concord {
 
 struct BucketArguments {
   bool wanted = false;
-  std::string model_config;  // a config.json, or a folder with one
-  std::string parameters;    // a JSON list of {"name", "shape" or "elements", "dtype", "expert"}
+  std::string model_config = {};  // a config.json, or a folder with one
+  std::string parameters = {};    // a JSON list of {"name", "shape" or "elements", "dtype", "expert"}
   std::string dtype = "bf16";  // of the parameters of |model_config|, and of those that say none
   bool use_distributed_optimizer = false;
   bool sequence_parallel = false;
