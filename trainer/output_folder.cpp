@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kCheckpoint = "checkpoint-";
-constexpr std::string_view kFilesOfARun[] = {"metrics.jsonl", "trainer_state.json", "runs", "report.html",
-                                             "model",         "training_args.yaml"};
+constexpr std::string_view kFilesOfARun[] = {
+    "metrics.jsonl", "eval_metrics.jsonl", "trainer_state.json", "runs", "report.html", "model", "training_args.yaml"};
 
 std::optional<int64_t> checkpoint_step(const fs::path& path) {
   const std::string name = path.filename().string();

@@ -83,7 +83,6 @@ StepOutput Trainer::train_step(const std::vector<MicroBatch>& host_batches) {
   step.learning_rate = parts_.lr.lr();
   step.loss_scale = parts_.loss_scale();
   const std::vector<MicroBatch> batches = to_device(host_batches, job_.torch_device());
-  parts_.data_parallel.finish_param_gather();  // of the step before
   parts_.data_parallel.begin_step(static_cast<int64_t>(batches.size()));
   parts_.begin(batches);
   parts_.executor.run();  // forward and backward of every micro-batch
@@ -186,7 +185,6 @@ EvalLoopOutput Trainer::evaluate() {
   DataLoader& data = *plan_.eval_data;
   const Clock::time_point begin = Clock::now();
   const DataPosition start = data.position();
-  parts_.data_parallel.finish_param_gather();
   LossTotals totals(job_);
   for (int64_t i = 0; i < data.batches(0); ++i) {
     const std::vector<MicroBatch> batches = to_device(*next_micro_batches(data), job_.torch_device());
@@ -212,7 +210,6 @@ EvalLoopOutput Trainer::evaluate() {
 }
 
 void Trainer::save_model(const std::filesystem::path& folder) {
-  parts_.data_parallel.finish_param_gather();
   const std::vector<Parameter*> parameters = parts_.model.parameters();
   save_hf_weights(folder.string(), parameters, job_,
                   {.config_json = plan_.config.text, .source = plan_.arguments.model});

@@ -113,7 +113,10 @@ TEST_P(TrainsLikePyTorch, WithUnevenMicroBatches) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, TrainsLikePyTorch,
-    ::testing::Values(Layout{"One", 1, 1, 1, ""}, Layout{"Dp2", 2, 2, 1, "use_distributed_optimizer: true\n"},
+    ::testing::Values(Layout{"One", 1, 1, 1, ""},
+                      Layout{
+                          "Dp2", 2, 2, 1,
+                          "use_distributed_optimizer: true\noverlap_grad_reduce: true\noverlap_param_gather: true\n"},
                       Layout{"Tp2Sp", 2, 1, 1, "tensor_model_parallel_size: 2\nsequence_parallel: true\n"},
                       Layout{"Cp2", 2, 1, 1, "context_parallel_size: 2\n"},
                       Layout{"Pp2", 2, 1, 4, "pipeline_model_parallel_size: 2\n"},

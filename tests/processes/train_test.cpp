@@ -70,9 +70,9 @@ TEST_F(Train, LeavesWhatAPersonAndAScriptLookFor) {
     EXPECT_TRUE(fs::exists(path("out") + "/" + name)) << name;
   }
   EXPECT_FALSE(fs::exists(path("out/checkpoint-2")));
-  int evaluations = 0;
-  for (const auto& line : read_lines(path("out/metrics.jsonl"))) evaluations += line.contains("eval_loss") ? 1 : 0;
-  EXPECT_EQ(evaluations, 2);
+  const auto evaluations = read_lines(path("out/eval_metrics.jsonl"));
+  ASSERT_EQ(evaluations.size(), 2u);
+  EXPECT_LT(evaluations[1]["eval_loss"].get<double>(), evaluations[0]["eval_loss"].get<double>());
 }
 
 TEST_F(Train, WhatItPrintedAsItsArgumentsTrainsTheSame) {
