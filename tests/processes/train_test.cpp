@@ -39,6 +39,8 @@ class Train : public ::testing::Test {
                                     "4",
                                     "--per_device_train_batch_size",
                                     "2",
+                                    "--learning_rate",
+                                    "1e-2",
                                     "--logging_steps",
                                     "1"};
     all.insert(all.end(), more.begin(), more.end());
@@ -200,6 +202,25 @@ TEST_F(Train, WithoutArgumentsItMakesItsOwnDataAndNamesTheFloor) {
   EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
 }
 
+TEST_F(Train, TakesTextAndChats) {
+  {
+    std::ofstream chats(path("chats.jsonl")), text(path("text.txt"));
+    for (int i = 0; i < 64; ++i) {
+      chats << R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho ho"}]})"
+            << "\n";
+      text << "The quick brown fox jumps over the lazy dog.\n";
+    }
+  }
+  for (const std::string data : {"chats.jsonl", "text.txt"}) {
+    TrainProgram program(
+        words({"--train_data", path(data), "--seq_length", "128", "--output_dir", path("of-" + data)}));
+    ASSERT_EQ(program.exit_code(), 0) << program.err();
+    const auto steps = read_steps(path("of-" + data));
+    ASSERT_EQ(steps.size(), 4u);
+    EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>()) << data;
+  }
+}
+
 // Runs one of the example programs; returns its standard output.
 std::string run_example(const std::vector<std::string>& command) {
   RunningProcess process(command);
@@ -217,8 +238,8 @@ TEST_F(Train, TheExampleWithACallbackStopsAtItsGoalOnAllRanks) {
 
 TEST_F(Train, TheExampleOfMegatronsEntryTrainsOnItsOwnDataAndLoss) {
   const std::string out =
-      run_example({PRETRAIN, "--model_config", kTinyModel + "/config.json", "--output_dir", path("out"), "--max_steps", "10",
-                   "--learning_rate", "1e-2", "--logging_steps", "1", "--per_device_train_batch_size", "4"});
+      run_example({PRETRAIN, "--model_config", kTinyModel + "/config.json", "--output_dir", path("out"), "--max_steps",
+                   "10", "--learning_rate", "1e-2", "--logging_steps", "1", "--per_device_train_batch_size", "4"});
   EXPECT_THAT(out, AllOf(HasSubstr("pretrain: a qwen2"), HasSubstr("over 10 steps")));
   const auto steps = read_steps(path("out"));
   ASSERT_EQ(steps.size(), 10u);
