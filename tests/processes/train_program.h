@@ -20,13 +20,15 @@ inline const std::string kTinyModel = kGolden + "/hf/qwen2-tiny";
 
 class TrainProgram {
  public:
-  explicit TrainProgram(std::vector<std::string> words, const ProcessSettings& settings = {})
-      : process_(whole_command(std::move(words)), settings) {}
+  explicit TrainProgram(std::vector<std::string> words, ProcessSettings settings = {})
+      : process_(whole_command(std::move(words)), one_thread(std::move(settings))) {}
 
   RunningProcess& process() { return process_; }
   std::string out() const { return process_.out(); }
   std::string err() const { return process_.err(); }
   int exit_code() {
+    for (int minute = 0; minute < 5 && !poll_until([&] { return process_.has_ended(); }); ++minute) {
+    }  // a run takes seconds, but on a machine that does other things too
     const int status = process_.wait();
     return status != -1 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
@@ -36,6 +38,12 @@ class TrainProgram {
     words.insert(words.begin(), {LAUNCH_PROGRAM, "train"});
     return words;
   }
+  // Ranks outnumber the cores.
+  static ProcessSettings one_thread(ProcessSettings settings) {
+    settings.environment.push_back("OMP_NUM_THREADS=1");
+    return settings;
+  }
+
   RunningProcess process_;
 };
 
