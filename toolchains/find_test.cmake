@@ -10,7 +10,7 @@ function(expect case words)
   set(folder "${SCRATCH}/${case}")
   file(WRITE "${folder}/CMakeLists.txt"
     "cmake_minimum_required(VERSION 3.25)\nproject(Case LANGUAGES NONE)\ninclude(\"${here}/${finder}.cmake\")\n")
-  execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=CONCORD_TORCH --unset=ASCEND_HOME_PATH
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=CONCORD_TORCH --unset=CONCORD_TORCH_NPU --unset=ASCEND_HOME_PATH
     ${CMAKE_COMMAND} -S "${folder}" -B "${folder}/build" ${ARGN}
     OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE code)
   set(wanted 0)
