@@ -168,14 +168,6 @@ TEST_F(Train, AnOutputFolderThatIsAFileIsRefused) {
   EXPECT_THAT(refusal({"--output_dir", path("file") + "/below"}), HasSubstr("is a file"));
 }
 
-TEST_F(Train, ADiskThatIsFullIsSaid) {
-  // /dev/full takes nothing: as the metrics file it is a disk without room.
-  fs::create_directories(path("out"));
-  fs::create_symlink("/dev/full", path("out/metrics.jsonl"));
-  TrainProgram program(words({}));
-  EXPECT_NE(program.exit_code(), 0);
-}
-
 TEST_F(Train, NprocInsideAJobIsRefused) {
   TrainProgram program(words({"--nproc", "2"}),
                        {.environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
