@@ -19,6 +19,7 @@
 #include "trainer/cli/report.h"     // concord report: runs beside each other
 #include "trainer/cli/schedule.h"   // concord schedule: a pipeline schedule printed, priced, drawn
 #ifdef CONCORD_WITH_TORCH
+#include "trainer/cli/library_files.h"
 #include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not there without libtorch
 #include "trainer/cli/train.h"  // concord train: trains a model; not there without libtorch
 #endif
@@ -44,6 +45,9 @@ std::vector<std::string> normalised(int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
+#ifdef CONCORD_WITH_TORCH
+  close_library_files_on_exec();
+#endif
   CLI::App app{"Concord: one training framework for NVIDIA, Ascend and plain CPUs", "concord"};
   app.set_version_flag("--version", "concord " CONCORD_VERSION);
   app.require_subcommand(1);
