@@ -11,6 +11,8 @@ namespace concord {
 
 namespace {
 
+constexpr size_t kMostOnDevice = 1000;  // a run that logs nothing must not gather them for ever
+
 // Scalars that are parts on every rank -> their sums over the job. Tensor-parallel ranks have the same, which counts once.
 std::vector<double> sums_over_job(ParallelContext& job, const std::vector<at::Tensor>& parts) {
   std::vector<at::Tensor> there;
@@ -28,22 +30,29 @@ std::vector<double> sums_over_job(ParallelContext& job, const std::vector<at::Te
 void LossLog::add(const at::Tensor& part, int64_t counted) {
   parts_.push_back(part);
   counted_.push_back(counted);
+  if (parts_.size() >= kMostOnDevice) collect();
 }
 
-double LossLog::take_mean() {
-  if (parts_.empty()) return std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> losses = sums_over_job(job_, parts_);
-  for (size_t i = 0; i < losses.size(); ++i) {
-    if (counted_[i] > 0) losses[i] /= static_cast<double>(counted_[i]);
+void LossLog::collect() {
+  if (parts_.empty()) return;
+  const std::vector<double> sums = sums_over_job(job_, parts_);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    losses_.push_back(counted_[i] > 0 ? sums[i] / static_cast<double>(counted_[i]) : sums[i]);
   }
   parts_.clear();
   counted_.clear();
-  for (const double loss : losses) {
+}
+
+double LossLog::take_mean() {
+  collect();
+  for (const double loss : losses_) {
     if (filter_ && !std::isfinite(loss)) continue;
     sum_ += loss;
     ++steps_;
   }
-  return mean_loss(losses, filter_);
+  const double mean = mean_loss(losses_, filter_);
+  losses_.clear();
+  return mean;
 }
 
 double LossLog::mean_so_far() const {

@@ -17,6 +17,7 @@
 #include "core/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/models/hf_weights.h"
+#include "tests/temporary_folder.h"
 
 namespace concord {
 namespace {
@@ -37,21 +38,7 @@ struct Row {
   std::optional<double> goal;  // of ours / peer
 };
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "concord-files-bench-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = pattern;
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using tests::TemporaryFolder;
 
 double best_seconds(int runs, const std::function<void()>& body) {
   double best = 1e30;

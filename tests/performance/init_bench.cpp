@@ -22,6 +22,7 @@
 #include "core/initialize.h"
 #include "core/launch/launcher.h"
 #include "core/mesh/rank_layout.h"
+#include "tests/performance/bench_program.h"
 
 namespace {
 
@@ -128,17 +129,6 @@ Row memory_row() {
 
 // ------------------------------------------------------------------------------------------------------- initialize
 
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
 struct Timing {
   double initialize;
   double first_call;
@@ -168,7 +158,7 @@ Timing time_rank(int rank, int world, int port) {
 
 // The slowest of the ranks.
 Timing time_job(int world) {
-  const int port = free_port();
+  const int port = bench::free_port();
   int ends[2];
   if (pipe(ends) != 0) std::abort();
   for (int rank = 0; rank < world; ++rank) {
@@ -209,7 +199,7 @@ std::optional<double> time_peer_hello(int world) {
   const auto begin = Clock::now();
   const auto done =
       output_of(python() + " -m torch.distributed.run --nproc-per-node " + std::to_string(world) + " --master-port " +
-                std::to_string(free_port()) + " " INIT_PEER_SCRIPT " hello 2>/dev/null");
+                std::to_string(bench::free_port()) + " " INIT_PEER_SCRIPT " hello 2>/dev/null");
   return done ? std::optional(milliseconds_since(begin) / 1000) : std::nullopt;
 }
 

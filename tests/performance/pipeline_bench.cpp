@@ -28,6 +28,7 @@
 #include "core/pipeline/passes.h"
 #include "core/pipeline/schedules.h"
 #include "core/pipeline/simulate.h"
+#include "tests/performance/bench_program.h"
 
 namespace concord {
 namespace {
@@ -78,17 +79,6 @@ class SleepingStage : public Stage {
 
 // --------------------------------------------------------------------------------------------------------- processes
 
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
 // A step of one rank, on the clock that all processes of a machine share.
 struct Step {
   int round;
@@ -132,7 +122,7 @@ double median(std::vector<double> values) {
 
 // Seconds of a step, from the first rank's begin to the last one's end.
 double measured(const Schedule& schedule) {
-  const int port = free_port();
+  const int port = bench::free_port();
   int ends[2];
   if (pipe(ends) != 0) std::abort();
   for (int rank = 0; rank < schedule.pp; ++rank) {
@@ -204,17 +194,7 @@ int run(const std::string& part, bool as_json) {
 }  // namespace concord
 
 int main(int argc, char** argv) {
-  bool as_json = false;
-  std::string part;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word.starts_with("--") && word != "--json") {
-      std::fprintf(stderr, "pipeline_bench: unknown option '%s'; it takes [part of a name] [--json]\n", argv[i]);
-      return 2;
-    }
-    as_json |= word == "--json";
-    if (!word.starts_with("--")) part = word;
-  }
+  const auto [as_json, part] = concord::bench::read_options(argc, argv);
   setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
   return concord::run(part, as_json);
 }

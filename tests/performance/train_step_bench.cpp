@@ -25,6 +25,7 @@
 #include "core/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/optim/optimizer.h"
+#include "tests/performance/bench_program.h"
 
 namespace concord {
 namespace {
@@ -42,31 +43,14 @@ struct Case {
 };
 
 std::string config_of(const Case& c) {
-  return nlohmann::json{{"model_type", "qwen2"},
-                        {"architectures", {"Qwen2ForCausalLM"}},
-                        {"hidden_size", c.hidden},
-                        {"num_hidden_layers", c.layers},
-                        {"num_attention_heads", c.heads},
-                        {"num_key_value_heads", c.kv_heads},
-                        {"intermediate_size", c.inner},
-                        {"vocab_size", c.vocabulary},
-                        {"hidden_act", "silu"},
-                        {"max_position_embeddings", 2048},
-                        {"rms_norm_eps", 1e-6},
-                        {"rope_theta", 10000.0},
+  return nlohmann::json{{"model_type", "qwen2"},          {"architectures", {"Qwen2ForCausalLM"}},
+                        {"hidden_size", c.hidden},        {"num_hidden_layers", c.layers},
+                        {"num_attention_heads", c.heads}, {"num_key_value_heads", c.kv_heads},
+                        {"intermediate_size", c.inner},   {"vocab_size", c.vocabulary},
+                        {"hidden_act", "silu"},           {"max_position_embeddings", 2048},
+                        {"rms_norm_eps", 1e-6},           {"rope_theta", 10000.0},
                         {"tie_word_embeddings", false}}
       .dump();
-}
-
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 void enter_job(int rank, int port) {
@@ -106,7 +90,7 @@ double train(const Case& c) {
 // Two processes: |body|(rank) writes what rank 0 found to the pipe that is its argument.
 template <class Body>
 std::optional<std::string> run_two(const Body& body) {
-  const int port = free_port();
+  const int port = bench::free_port();
   int ends[2];
   if (pipe(ends) != 0) std::abort();
   std::fflush(nullptr);
@@ -188,17 +172,7 @@ std::vector<Case> cases() {
 }  // namespace concord
 
 int main(int argc, char** argv) {
-  bool json = false;
-  std::string part;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word.starts_with("--") && word != "--json") {
-      std::fprintf(stderr, "train_step_bench: unknown option '%s'; it takes [part of a name] [--json]\n", argv[i]);
-      return 2;
-    }
-    json |= word == "--json";
-    if (!word.starts_with("--")) part = word;
-  }
+  const auto [json, part] = concord::bench::read_options(argc, argv);
   setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
   nlohmann::json document = nlohmann::json::array();
   for (const concord::Case& c : concord::cases()) {

@@ -15,6 +15,7 @@
 
 #include "core/initialize.h"
 #include "tests/processes/spawn.hpp"
+#include "tests/temporary_folder.h"
 
 namespace concord::tests {
 
@@ -60,21 +61,5 @@ inline void expect_job(int world, const InitializeArgs& args, const JobBody& bod
     finalize();
   });
 }
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "concord-group-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    path_ = pattern;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace concord::tests

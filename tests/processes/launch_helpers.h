@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/processes/running_process.h"
+#include "tests/temporary_folder.h"
 
 namespace concord::testing_processes {
 
@@ -48,21 +49,6 @@ class Launch {
   RunningProcess process_;
 };
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "concord-test-XXXXXX").string();
-    if (!mkdtemp(pattern.data())) std::abort();
-    path_ = pattern;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using tests::TemporaryFolder;
 
 }  // namespace concord::testing_processes

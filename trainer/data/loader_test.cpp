@@ -262,11 +262,23 @@ TEST(DataLoader, TheEndStaysTheEnd) {
   EXPECT_FALSE(loader.next().has_value());
 }
 
+// With a source that outlives none of its loader: the thread has let go of it, whether it had begun to read or not.
+class Held : public Counting {
+ public:
+  explicit Held(std::shared_ptr<int> token) : Counting(100), token_(std::move(token)) {}
+
+ private:
+  std::shared_ptr<int> token_;
+};
+
 TEST(DataLoader, ALoaderThatNobodyReadsEnds) {
+  const auto token = std::make_shared<int>();
   for (int i = 0; i < 20; ++i) {
-    DataLoader loader({.prefetch = 2}, std::make_unique<Counting>(100));
+    DataLoader loader({.prefetch = 2}, std::make_unique<Held>(token));
     if (i % 2 == 0) loader.next();
+    EXPECT_EQ(token.use_count(), 2);
   }
+  EXPECT_EQ(token.use_count(), 1);
 }
 
 TEST(DataLoader, CountsAreThoseOfAnEpoch) {

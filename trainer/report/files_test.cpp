@@ -1,4 +1,5 @@
 #include "trainer/report/files.h"
+#include "tests/temporary_folder.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -6,10 +7,10 @@
 #include <csignal>
 #include <filesystem>
 
-#include "trainer/report/testing/temporary_folder.h"
-
 namespace concord {
 namespace {
+
+using tests::TemporaryFolder;
 
 using testing::HasSubstr;
 

@@ -1,4 +1,5 @@
 #include "trainer/report/history.h"
+#include "tests/temporary_folder.h"
 
 #include <gmock/gmock.h>
 
@@ -7,10 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/report/files.h"
-#include "trainer/report/testing/temporary_folder.h"
 
 namespace concord {
 namespace {
+
+using tests::TemporaryFolder;
 
 using nlohmann::json;
 using testing::HasSubstr;

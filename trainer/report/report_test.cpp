@@ -1,4 +1,5 @@
 #include "trainer/report/report.h"
+#include "tests/temporary_folder.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -10,10 +11,11 @@
 #include <set>
 
 #include "trainer/report/files.h"
-#include "trainer/report/testing/temporary_folder.h"
 
 namespace concord {
 namespace {
+
+using tests::TemporaryFolder;
 
 using nlohmann::json;
 using testing::HasSubstr;

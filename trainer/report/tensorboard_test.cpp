@@ -1,4 +1,5 @@
 #include "trainer/report/tensorboard.h"
+#include "tests/temporary_folder.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -6,10 +7,11 @@
 #include <filesystem>
 
 #include "trainer/report/crc32c.h"
-#include "trainer/report/testing/temporary_folder.h"
 
 namespace concord {
 namespace {
+
+using tests::TemporaryFolder;
 
 std::string hex(const std::string& bytes) {
   std::string text;

@@ -1,18 +1,20 @@
-// A folder for the files of a test, which goes with it.
+// A folder for the files of a test or a benchmark, which goes away with it.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 
-namespace concord {
+namespace concord::tests {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_(::testing::TempDir() + "concord_report_XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no temporary folder " + path_);
+  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "concord-test-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder " + path_);
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -28,4 +30,4 @@ class TemporaryFolder {
   std::string path_;
 };
 
-}  // namespace concord
+}  // namespace concord::tests

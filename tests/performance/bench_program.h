@@ -1,0 +1,45 @@
+// What programs of benchmarks that start jobs share: their arguments, and a port for the job.
+#pragma once
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace concord::bench {
+
+struct Options {
+  bool json = false;
+  std::string part;  // of the names of the rows wanted; empty: all
+};
+
+// [part of a name] [--json]. Ends the program with 2 for anything else.
+inline Options read_options(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word.starts_with("--") && word != "--json") {
+      std::fprintf(stderr, "%s: unknown option '%s'; it takes [part of a name] [--json]\n", argv[0], argv[i]);
+      std::exit(2);
+    }
+    options.json |= word == "--json";
+    if (!word.starts_with("--")) options.part = word;
+  }
+  return options;
+}
+
+inline int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof address;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+}  // namespace concord::bench
