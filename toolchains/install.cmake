@@ -64,7 +64,9 @@ foreach(folder IN LISTS folders)
   endforeach()
 endforeach()
 if(TARGET concord)
-  set_target_properties(concord PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # libtorch stays where it is
+  if(TARGET Concord::torch)  # libtorch stays where it is; CMake would leave out a .venv inside of the sources
+    set_target_properties(concord PROPERTIES INSTALL_RPATH "${CONCORD_TORCH_FOUND}/lib")
+  endif()
   install(TARGETS concord RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
