@@ -37,7 +37,13 @@ template <class Change>
 Stack with_tensors(const Stack& arguments, const Change& change) {
   Stack result;
   for (const c10::IValue& each : arguments) {
-    result.push_back(each.isTensor() && each.toTensor().defined() ? c10::IValue(change(each.toTensor())) : each);
+    if (each.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : each.toTensorVector()) list.push_back(change(tensor));
+      result.emplace_back(list);
+    } else {
+      result.push_back(each.isTensor() && each.toTensor().defined() ? c10::IValue(change(each.toTensor())) : each);
+    }
   }
   return result;
 }
@@ -60,7 +66,12 @@ std::vector<at::Tensor> run(const c10::OperatorHandle& op, DispatchKey key, cons
   const auto& schema = op.schema();
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    if (alias != nullptr && alias->isWrite() && schema.returns().empty()) outputs.push_back(arguments[i].toTensor());
+    if (alias == nullptr || !alias->isWrite() || !schema.returns().empty()) continue;
+    if (arguments[i].isTensor()) {
+      outputs.push_back(arguments[i].toTensor());
+    } else {
+      for (const at::Tensor& tensor : arguments[i].toTensorVector()) outputs.push_back(tensor);
+    }
   }
   return outputs;
 }

@@ -1,17 +1,13 @@
 #include "core/optim/update_rule.h"
 
 #include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_foreach_addcdiv.h>
-#include <ATen/ops/_foreach_addcmul.h>
-#include <ATen/ops/_foreach_div.h>
-#include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/_foreach_sqrt.h>
 
 #include <map>
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/ops/adamw.h"
 #include "core/ops/cpu/parallel.h"
 #include "core/optim/adamw.h"
 #include "core/optim/sgd.h"
@@ -52,7 +48,7 @@ FlatValues values_of(const Segment& segment) {
 
 // Lists of tensors with the same multipliers: libtorch's operators take one number for a whole list.
 struct Lists {
-  Tensors grads, weights, first, second;  // grads are fp32 and scaled; first and second: moments
+  Tensors grads, weights, momentum;  // grads are fp32 and scaled
 };
 using ListsByGroup = std::map<std::pair<double, double>, Lists>;
 
@@ -62,8 +58,7 @@ ListsByGroup lists_of(std::span<Segment* const> segments, double grad_scale) {
     Lists& lists = groups[{segment->multipliers.lr, segment->multipliers.weight_decay}];
     lists.grads.push_back(segment->grads.to(at::kFloat).mul(grad_scale));
     lists.weights.push_back(segment->weights);
-    lists.first.push_back(segment->moments[0]);
-    if (segment->moments.size() > 1) lists.second.push_back(segment->moments[1]);
+    lists.momentum.push_back(segment->moments[0]);
   }
   return groups;
 }
@@ -90,18 +85,23 @@ class AdamWRule : public UpdateRule {
   }
 
   void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
-    for (auto& [multipliers, lists] : lists_of(segments, step.grad_scale)) {
-      const AdamWStep n = numbers(step, multipliers.first, multipliers.second, 1);
-      at::_foreach_mul_(lists.weights, n.decay);
-      at::_foreach_lerp_(lists.first, lists.grads, n.beta1_rest);
-      at::_foreach_mul_(lists.second, n.beta2);
-      at::_foreach_addcmul_(lists.second, lists.grads, lists.grads, n.beta2_rest);
-      const Tensors roots = at::_foreach_sqrt(lists.second);
-      at::_foreach_div_(roots, n.root_rest);
-      at::_foreach_add_(roots, n.eps);
-      at::_foreach_addcdiv_(lists.weights, lists.first, roots, -n.step_size);
+    struct Group {
+      double lr, weight_decay;
+      bool has_values;
+      auto operator<=>(const Group&) const = default;
+    };
+    std::map<Group, AdamWLists> groups;
+    for (const Segment* s : segments) {
+      AdamWLists& lists = groups[{s->multipliers.lr, s->multipliers.weight_decay, s->values.defined()}];
+      lists.weights.push_back(s->weights);
+      lists.m.push_back(s->moments[0]);
+      lists.v.push_back(s->moments[1]);
+      if (s->values.defined()) lists.values.push_back(s->values);
+      lists.grads.push_back(s->grads);
     }
-    values_follow(segments);
+    for (const auto& [group, lists] : groups) {
+      adamw_(lists, numbers(step, group.lr, group.weight_decay, step.grad_scale));
+    }
   }
 
  private:
@@ -130,9 +130,9 @@ class SgdRule : public UpdateRule {
     for (auto& [multipliers, lists] : lists_of(segments, step.grad_scale)) {
       const SgdStep n = numbers(step, multipliers.first, multipliers.second, 1);
       at::_foreach_add_(lists.grads, lists.weights, n.weight_decay);
-      at::_foreach_mul_(lists.first, n.momentum);
-      at::_foreach_add_(lists.first, lists.grads);
-      at::_foreach_add_(lists.weights, lists.first, -n.lr);
+      at::_foreach_mul_(lists.momentum, n.momentum);
+      at::_foreach_add_(lists.momentum, lists.grads);
+      at::_foreach_add_(lists.weights, lists.momentum, -n.lr);
     }
     values_follow(segments);
   }

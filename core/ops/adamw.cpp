@@ -1,0 +1,56 @@
+#include "core/ops/adamw.h"
+
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sqrt.h>
+
+#include "core/ops/dispatch.h"
+#include "core/optim/adamw.h"
+
+namespace concord {
+namespace ops {
+namespace {
+
+using at::TensorList;
+
+void reference(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads, double grad_scale,
+               double decay, double beta1_rest, double beta2, double beta2_rest, double step_size, double root_rest,
+               double eps) {
+  if (weights.empty()) return;
+  std::vector<at::Tensor> scaled;
+  for (const at::Tensor& grad : grads) scaled.push_back(grad.to(weights[0].scalar_type()).mul(grad_scale));
+  at::_foreach_mul_(weights, decay);
+  at::_foreach_lerp_(m, scaled, beta1_rest);
+  at::_foreach_mul_(v, beta2);
+  at::_foreach_addcmul_(v, scaled, scaled, beta2_rest);
+  const std::vector<at::Tensor> roots = at::_foreach_sqrt(v);
+  at::_foreach_div_(roots, root_rest);
+  at::_foreach_add_(roots, eps);
+  at::_foreach_addcdiv_(weights, m, roots, -step_size);
+  for (size_t i = 0; i < values.size(); ++i) values[i].copy_(weights[i]);
+}
+
+TORCH_LIBRARY_FRAGMENT(concord, lib) {
+  lib.def(
+      "adamw_(Tensor(a!)[] weights, Tensor(b!)[] m, Tensor(c!)[] v, Tensor(d!)[] values, Tensor[] grads, "
+      "float grad_scale, float decay, float beta1_rest, float beta2, float beta2_rest, float step_size, "
+      "float root_rest, float eps) -> ()");
+}
+TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, lib) { lib.impl("adamw_", reference); }
+
+}  // namespace
+}  // namespace ops
+
+void adamw_(const AdamWLists& lists, const AdamWStep& n) {
+  static const auto op =
+      ops::find<void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, double, double,
+                     double, double, double, double, double, double)>("concord::adamw_");
+  op.call(lists.weights, lists.m, lists.v, lists.values, lists.grads, n.grad_scale, n.decay, n.beta1_rest, n.beta2,
+          n.beta2_rest, n.step_size, n.root_rest, n.eps);
+}
+
+}  // namespace concord
