@@ -88,8 +88,8 @@ plugin=$build/lib/libconcord_cuda.so
 export CONCORD_PLUGIN_PATH=$build/lib
 step device 400 "$build/bin/concord-cuda-device-test" --plugin "$plugin" --json "$out/device.json"
 # Several ranks share the device: NCCL takes them for ranks of different hosts and talks over loopback.
-step conform 560 env NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 "$build/bin/concord-conform" --platform cuda \
-  --world "$world" --rank_env 'NCCL_HOSTID={rank}' "${quick[@]}" --report "$out/conformance.json"
+step conform 560 env CONCORD_CUDA_SHARED_DEVICE=1 "$build/bin/concord-conform" --platform cuda \
+  --world "$world" "${quick[@]}" --report "$out/conformance.json"
 step bench 200 "$build/bin/concord-cuda-bench" --plugin "$plugin"
 if [ "$tests" = ON ]; then
   step unit 300 ctest --test-dir "$build" -R '^cuda' -j 8 --output-on-failure

@@ -1,8 +1,13 @@
 // The cuda plugin: CUDA's runtime and NCCL. This file fills the tables, nothing else.
 #include "platform/sdk/plugin.hpp"
 
+#include <dlfcn.h>
+#include <unistd.h>
+
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/cuda/comm.h"
@@ -23,15 +28,36 @@ namespace {
 #define CONCORD_CUDA_LABEL "cuda"
 #endif
 
-constexpr const char* kTorchLibraries[] = {"libtorch_cuda.so", nullptr};
+constexpr const char* kTorchLibrary = "libtorch_cuda.so";
+constexpr const char* kOperators = "libconcordtorch_cuda_ops.so";
 
-// NCCL before 2.30 refuses two ranks on one device, unless it takes them for ranks of different hosts.
+// The kernels of torch/ are there only where the build had libtorch; without them the references run.
+std::vector<const char*> torch_libraries() {
+  std::vector<const char*> names = {kTorchLibrary};
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<const void*>(&torch_libraries), &self) != 0 &&
+      std::filesystem::exists(std::filesystem::path(self.dli_fname).replace_filename(kOperators))) {
+    names.push_back(kOperators);
+  }
+  names.push_back(nullptr);
+  return names;
+}
+
+// NCCL before 2.30 refuses two ranks on one device, unless it takes them for ranks of different hosts. With
+// CONCORD_CUDA_SHARED_DEVICE=1 each process is one; they then talk over loopback. NCCL reads the variables when its first
+// communicator is made. Inherited values are overwritten: a launcher's are not those of its processes.
 concord_capability shared_device() {
+  const char* const wanted = sdk::config("cuda.shared_device");
+  if (wanted != nullptr && std::string_view(wanted) == "1") {
+    setenv("NCCL_HOSTID", sdk::text("concord-%d", static_cast<int>(getpid())).c_str(), 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    setenv("NCCL_IB_DISABLE", "1", 0);
+  }
   if (std::getenv("NCCL_HOSTID") != nullptr) {
-    return {CONCORD_CAP_COMM_SHARED_DEVICE, 1, "NCCL_HOSTID is set: give each process another value"};
+    return {CONCORD_CAP_COMM_SHARED_DEVICE, 1, "NCCL_HOSTID is set: each process needs another value"};
   }
   return {CONCORD_CAP_COMM_SHARED_DEVICE, 0,
-          "NCCL wants a device a rank; for tests, start each process with another NCCL_HOSTID"};
+          "NCCL wants a device a rank; to try things out on one, set CONCORD_CUDA_SHARED_DEVICE=1"};
 }
 
 std::vector<concord_capability> capabilities(const Devices& devices) {
@@ -85,7 +111,7 @@ class CudaPlugin : public sdk::Plugin {
     table.capabilities = capabilities_.data();
     table.capability_count = static_cast<int64_t>(capabilities_.size());
     table.torch_device_type = "cuda";
-    table.torch_libraries = kTorchLibraries;
+    table.torch_libraries = torch_libraries_.data();
     table.visible_devices_variable = "CUDA_VISIBLE_DEVICES";
     return table;
   }
@@ -95,6 +121,7 @@ class CudaPlugin : public sdk::Plugin {
   const std::string version_ = sdk::text("0.1.0 (CUDA %d.%d, NCCL %s)", CUDART_VERSION / 1000,
                                          CUDART_VERSION / 10 % 100, version_text(nccl_.version).c_str());
   const std::vector<concord_capability> capabilities_ = cuda::capabilities(devices_);
+  const std::vector<const char*> torch_libraries_ = torch_libraries();
   Memory memory_{devices_};
   Communicators communicators_{devices_, memory_, nccl_};
   Streams streams_{devices_, communicators_};

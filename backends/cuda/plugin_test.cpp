@@ -1,7 +1,9 @@
 // Devices, memory, streams, events, random numbers, graphs and the profiler through the C tables, on the fake CUDA.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -33,6 +35,26 @@ TEST(CudaPlugin, NamesItselfItsLibtorchSideAndItsVersions) {
   EXPECT_EQ(core.torch_libraries[1], nullptr);
   EXPECT_STREQ(core.visible_devices_variable, "CUDA_VISIBLE_DEVICES");
   EXPECT_THAT(core.version, HasSubstr("NCCL 2."));
+}
+
+// In a process of its own: the plugin is opened once in each.
+TEST(CudaPlugin, MakesEachProcessAHostOfItsOwnWhereADeviceIsShared) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that runs nothing else
+  const auto open_and_tell = [] {
+    setenv("NCCL_HOSTID", "of a launcher", 1);
+    setenv("FAKE_CUDA_DEVICES", "1", 1);
+    sdk::TestHost::set_config("cuda.nccl", FAKE_NCCL_PATH);
+    sdk::TestHost::set_config("cuda.shared_device", "1");
+    const sdk::TestHost host(FAKE_PLUGIN_PATH);
+    const concord_core_table& core = host.core();
+    int64_t shared = -1;
+    for (int64_t i = 0; i < core.capability_count; ++i) {
+      if (std::string(core.capabilities[i].name) == CONCORD_CAP_COMM_SHARED_DEVICE) shared = core.capabilities[i].value;
+    }
+    const std::string id = getenv("NCCL_HOSTID"), own = "concord-" + std::to_string(getpid());
+    std::_Exit(shared == 1 && id == own && std::string(getenv("NCCL_SOCKET_IFNAME")) == "lo" ? 0 : 1);
+  };
+  EXPECT_EXIT(open_and_tell(), testing::ExitedWithCode(0), "");
 }
 
 TEST(CudaPlugin, EveryCapabilityItDoesNotHaveSaysWhy) {

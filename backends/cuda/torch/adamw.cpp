@@ -1,0 +1,53 @@
+// concord::adamw_ on CUDA: each element is read and written once.
+#include <algorithm>
+
+#include "backends/cuda/torch/tensors.h"
+
+namespace concord::cuda::torch_side {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+
+bool all_are_dense(TensorList tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.is_contiguous(); });
+}
+
+bool fits(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads) {
+  const auto all = [](TensorList list, auto... types) {
+    return std::all_of(list.begin(), list.end(), [&](const Tensor& t) { return ((t.scalar_type() == types) || ...); });
+  };
+  return all(weights, at::kFloat) && all(m, at::kFloat) && all(v, at::kFloat) &&
+         all(values, at::kBFloat16, at::kHalf) && all(grads, at::kFloat, at::kBFloat16, at::kHalf) &&
+         all_are_dense(weights) && all_are_dense(m) && all_are_dense(v) && all_are_dense(values) &&
+         all_are_dense(grads);
+}
+
+void step(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads, double grad_scale,
+          double decay, double beta1_rest, double beta2, double beta2_rest, double step_size, double root_rest,
+          double eps) {
+  if (weights.empty()) return;
+  if (!fits(weights, m, v, values, grads)) {
+    reference("concord::adamw_", {weights.vec(), m.vec(), v.vec(), values.vec(), grads.vec(), grad_scale, decay,
+                                  beta1_rest, beta2, beta2_rest, step_size, root_rest, eps});
+    return;
+  }
+  const OnDevice device(weights[0].device());
+  const auto narrow = [](double x) { return static_cast<float>(x); };
+  const AdamWNumbers numbers{narrow(grad_scale), narrow(decay),     narrow(beta1_rest), narrow(beta2),
+                             narrow(beta2_rest), narrow(step_size), narrow(root_rest),  narrow(eps)};
+  const cudaStream_t stream = where(weights[0]).stream;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const bool follows = !values.empty();
+    adamw(stream, numbers,
+          {grads[i].const_data_ptr(), type_of(grads[i]), weights[i].mutable_data_ptr<float>(),
+           m[i].mutable_data_ptr<float>(), v[i].mutable_data_ptr<float>(),
+           follows ? values[i].mutable_data_ptr() : nullptr, follows ? type_of(values[i]) : Type::bf16},
+          weights[i].numel());
+  }
+}
+
+TORCH_LIBRARY_IMPL(concord, CUDA, lib) { lib.impl("adamw_", step); }
+
+}  // namespace
+}  // namespace concord::cuda::torch_side

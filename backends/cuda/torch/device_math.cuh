@@ -1,0 +1,86 @@
+// What the kernels share: types, vectors of elements, sums over threads.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "backends/cuda/torch/kernels.h"
+
+namespace concord::cuda::torch_side {
+
+template <class T>
+using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// |N| elements that are read or written at once; N is 1 where a row does not begin at a multiple of that.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vector {
+  T at[N];
+};
+
+// Elements in 16 bytes.
+template <class T>
+constexpr int kWide = 16 / static_cast<int>(sizeof(T));
+
+inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+template <class T>
+bool goes_wide(int64_t width, std::initializer_list<const void*> pointers) {
+  return width % kWide<T> == 0 && std::all_of(pointers.begin(), pointers.end(), is_aligned);
+}
+
+// Calls body.operator()<T>() for the type of |type|.
+template <class Body>
+void visit(Type type, const Body& body) {
+  switch (type) {
+    case Type::f32: return body(float{});
+    case Type::f64: return body(double{});
+    case Type::bf16: return body(__nv_bfloat16{});
+    case Type::f16: return body(__half{});
+  }
+}
+
+// The same with the number of elements to a vector: visit_wide<T>(is_wide, [&](auto n) { ... n.value ... }).
+template <class T, class Body>
+void visit_wide(bool wide, const Body& body) {
+  if (wide) return body(std::integral_constant<int, kWide<T>>{});
+  body(std::integral_constant<int, 1>{});
+}
+
+inline unsigned grid(int64_t items, int64_t per_block, int64_t most = 0x7fffffff) {
+  return static_cast<unsigned>(std::min((items + per_block - 1) / per_block, most));
+}
+
+inline void check_launch(const char* kernel) {
+  if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) {
+    throw std::runtime_error(std::string("launching the kernel ") + kernel + " failed: " + cudaGetErrorString(code));
+  }
+}
+
+// Over the |kThreads| threads that share a row; all of them get it. |shared| has room for one value a warp of the block.
+// Threads of one row are 32 that make a warp, or the whole block.
+template <int kThreads, class S, class Combine>
+__device__ S over_row(S value, S* shared, const Combine& combine) {
+  for (int lane = 16; lane > 0; lane /= 2) value = combine(value, __shfl_xor_sync(~0u, value, lane));
+  if constexpr (kThreads == 32) return value;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  __syncthreads();  // the former use of |shared| is over
+  if (threadIdx.x % 32 == 0) shared[warp] = value;
+  __syncthreads();
+  value = shared[0];
+  for (int i = 1; i < kThreads / 32; ++i) value = combine(value, shared[i]);
+  return value;
+}
+
+struct Plus {
+  template <class S>
+  __device__ S operator()(S a, S b) const {
+    return a + b;
+  }
+};
+
+}  // namespace concord::cuda::torch_side

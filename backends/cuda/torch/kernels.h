@@ -1,0 +1,79 @@
+// CUDA kernels of Concord's operators, free of libtorch: dense arrays on the device of |stream|, which nobody waits for.
+// Sums and statistics are kept in fp32, in fp64 where the elements are fp64 ("Sum" below). No atomic additions: the same
+// arguments give the same bits. A launch that fails throws std::runtime_error.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace concord::cuda::torch_side {
+
+enum class Type { f32, f64, bf16, f16 };
+
+struct Where {
+  cudaStream_t stream;
+  Type type;  // of the elements
+};
+
+struct Rows {
+  int64_t rows;
+  int64_t width;
+};
+
+// y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps); |rstd| [rows] of Sum.
+void rms_norm(Where where, Rows shape, const void* x, const void* weight, double eps, void* y, void* rstd);
+// |scratch| [rms_norm_blocks(...), width] of Sum.
+int64_t rms_norm_blocks(Rows shape);
+bool rms_norm_fits(Rows shape, Type type);  // whether a row of sums fits into a block's memory
+void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
+                       void* dx, void* scratch, void* dweight);
+
+// The first 2 * |half| elements of each head are turned, the others copied. |x| is [outer, inner, heads, dim] with
+// strides, dense in its last dim; cos and sin are [outer, inner, half] of Sum with strides; y is dense.
+struct RopeShape {
+  int64_t outer, inner, heads, dim, half;
+  int64_t x_stride[3];
+  int64_t angle_stride[2];
+};
+void rope(Where where, const RopeShape& shape, const void* x, const void* cos, const void* sin, bool back, void* y);
+
+// Rows of |gate_up| hold the gate and then up, |width| each.
+void swiglu(Where where, Rows shape, const void* gate_up, void* y);
+void swiglu_backward(Where where, Rows shape, const void* grad, const void* gate_up, void* result);
+
+// Rows of logits of which the first |used| columns count; column 0 is number |first| of the vocabulary.
+struct VocabRows {
+  int64_t rows, width, used, first;
+};
+// Of each row: largest logit, sum of exp(logit - largest), the label's logit, sum of logits; [rows, 4] of Sum.
+void cross_entropy_parts(Where where, const VocabRows& shape, const void* logits, const int64_t* labels, bool with_sum,
+                         void* parts);
+// Writes softmax * soft - [label] * hard - level over the logits; the four are [rows] of Sum.
+void cross_entropy_grad(Where where, const VocabRows& shape, void* logits, const int64_t* labels, const void* log_sum,
+                        const void* soft, const void* hard, const void* level);
+
+// |table| holds rows |first| .. |first| + |table_rows| of the vocabulary; other ids give zeros, and no gradient.
+struct Lookup {
+  int64_t tokens, width, first, table_rows;
+};
+void embedding(Where where, const Lookup& shape, const void* table, const int64_t* ids, void* y);
+// dtable[id - first] += grad[token], in the order of tokens. |sorted| are the ids in rising order, |token| where each was.
+// |dtable| is of Sum.
+void embedding_backward(Where where, const Lookup& shape, const void* grad, const int64_t* sorted,
+                        const int64_t* token, void* dtable);
+
+// One step of AdamW; see core/optim/adamw.h for the numbers. |values| may be null: the 16-bit parameter that follows.
+struct AdamWNumbers {
+  float grad_scale, decay, beta1_rest, beta2, beta2_rest, step_size, root_rest, eps;
+};
+struct AdamWArrays {
+  const void* grads;
+  Type grads_type;
+  float *weights, *m, *v;
+  void* values;
+  Type values_type;
+};
+void adamw(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWArrays& arrays, int64_t count);
+
+}  // namespace concord::cuda::torch_side

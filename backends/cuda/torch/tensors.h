@@ -1,0 +1,52 @@
+// From libtorch's tensors to what the kernels take. Only for the .cpp files beside it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/library.h>
+
+#include <vector>
+
+#include "backends/cuda/torch/kernels.h"
+
+namespace concord::cuda::torch_side {
+
+inline bool has_type(const at::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  return type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
+}
+
+inline Type type_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kDouble: return Type::f64;
+    case at::kBFloat16: return Type::bf16;
+    case at::kHalf: return Type::f16;
+    default: return Type::f32;
+  }
+}
+
+// What sums and statistics are kept in beside a tensor like |tensor|.
+inline at::TensorOptions sums_of(const at::Tensor& tensor) {
+  return tensor.options().dtype(tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+// libtorch's current stream on the tensor's device, which has to be the current device (OnDevice).
+inline Where where(const at::Tensor& tensor) {
+  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+  return {static_cast<cudaStream_t>(guard.getStream(tensor.device()).native_handle()), type_of(tensor)};
+}
+
+// Kernels are launched on the current device.
+using OnDevice = c10::DeviceGuard;
+
+inline Rows rows_of(const at::Tensor& x) { return {x.size(-1) == 0 ? 0 : x.numel() / x.size(-1), x.size(-1)}; }
+
+// The reference of an operator, which runs on any device: for what the kernels do not do.
+inline std::vector<c10::IValue> reference(const char* name, std::vector<c10::IValue> stack) {
+  const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+  return stack;
+}
+
+}  // namespace concord::cuda::torch_side
