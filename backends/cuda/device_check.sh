@@ -11,8 +11,6 @@
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-build=${BUILD:-$root/build-device}
-out=${OUT:-$build/report}
 quick=()
 world=4
 while [ $# -gt 0 ]; do
@@ -23,59 +21,16 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-mkdir -p "$build" "$out"
-
-summary=()
-failed=0
-
-# step NAME SECONDS COMMAND...: runs it into $out/NAME.log; a step that fails does not stop the others.
-step() {
-  local name=$1 limit=$2 start=$SECONDS verdict=pass
-  shift 2
-  echo "== $name: $*"
-  timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1 || verdict="FAIL ($?)"
-  [ "$verdict" = pass ] || failed=1
-  tail -n 4 "$out/$name.log" | sed 's/^/   /'
-  summary+=("$(printf '%-12s %4d s  %s' "$name" $((SECONDS - start)) "$verdict")")
-}
-
-skip() {
-  echo "== $1: skipped, $2"
-  summary+=("$(printf '%-12s         skipped: %s' "$1" "$2")")
-}
-
-# Whether CMake would find the package, the header. CMAKE_PREFIX_PATH may name more places.
-prefixes() { tr ':' '\n' <<<"${CMAKE_PREFIX_PATH:-}:/usr:/usr/local"; }
-has_file() {
-  local prefix pattern
-  while read -r prefix; do
-    for pattern in "$@"; do [ -z "$prefix" ] || ! compgen -G "$prefix/$pattern" >/dev/null || return 0; done
-  done < <(prefixes)
-  return 1
-}
-has_package() { has_file "lib/cmake/$1/*onfig.cmake" "lib/*/cmake/$1/*onfig.cmake" "share/cmake/$1/*onfig.cmake"; }
-has_header() { has_file "include/$1"; }
-
-{
-  date -u +%Y-%m-%dT%H:%M:%SZ
-  git -C "$root" log -1 --format='commit %H' 2>/dev/null
-  nvidia-smi --query-gpu=name,driver_version,memory.total,pci.bus_id --format=csv,noheader
-  nvcc --version | tail -n 2
-  cmake --version | head -n 1
-  c++ --version | head -n 1
-  python3 -c 'import torch; print("torch", torch.__version__, "NCCL", ".".join(map(str, torch.cuda.nccl.version())))'
-} >"$out/environment.txt" 2>&1
-cat "$out/environment.txt"
-
-torch=${CONCORD_TORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))' 2>/dev/null || true)}
-[ -z "$torch" ] || export CONCORD_TORCH=$torch
+. "$root/backends/cuda/device_steps.sh"
+write_environment
+find_torch
 
 # What is not there is left out of the build, and said.
 tests=ON program=ON missing=
 for package in GTest nlohmann_json; do has_package $package || { tests=OFF program=OFF missing+=" $package"; }; done
 has_package fmt || { program=OFF missing+=" fmt"; }
 has_header CLI/CLI.hpp || { program=OFF missing+=" CLI11"; }
-[ -n "$torch" ] || { program=OFF missing+=" torch"; }
+[ -n "$CONCORD_TORCH" ] || { program=OFF missing+=" torch"; }
 [ -z "$missing" ] || echo "not on this machine:$missing"
 options=(-DPLATFORM=cuda -DCONCORD_TESTS=$tests -DCONCORD_PROGRAM=$program -DCONCORD_WITH_TORCH=$program
   -DCONCORD_BENCHMARKS=OFF)
@@ -102,5 +57,4 @@ else
   skip network "not on this machine:$missing"
 fi
 
-printf '%s\n' "${summary[@]}" | tee "$out/summary.txt"
-exit $failed
+finish

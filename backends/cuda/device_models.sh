@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Operators, layers, models and training on a machine with a CUDA device: the tests that run on every platform, with up to
+# four ranks that share the device; the first run of the README; models of real shapes; and the speed of training beside
+# transformers. Needs what device_check.sh does, GTest, fmt, nlohmann_json, CLI11, yaml-cpp, and torch with CUDA;
+# transformers for the steps random and speed.
+#
+#   backends/cuda/device_models.sh [STEP...]
+#
+# STEP: ops parallel hf train random first probe step speed; without any, all of them. Reports go to $OUT (default:
+# build-device/report). Ends with one line a step and exit code 0 where all of them passed.
+set -u -o pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+wanted=${*:-ops parallel hf train random first probe step speed}
+. "$root/backends/cuda/device_steps.sh"
+write_environment
+find_torch
+
+options=(-DPLATFORM=cuda -DCONCORD_TESTS=ON -DCONCORD_PROGRAM=ON -DCONCORD_WITH_TORCH=ON -DCONCORD_BENCHMARKS=OFF)
+command -v ninja >/dev/null && options+=(-G Ninja)
+step configure 120 cmake -S "$root" -B "$build" "${options[@]}"
+step build 480 cmake --build "$build" --parallel "$(nproc)" --target concord concord_plugin_cuda concord_plugin_cpu \
+  ops_test parallel_test vocab_cross_entropy_test hf_parity_test train_program_parity_test device_step
+
+export CONCORD_PLATFORM=cuda CONCORD_CUDA_SHARED_DEVICE=1 CONCORD_PLUGIN_PATH=$build/lib CONCORD_LOG=warn
+wants() { [[ " $wanted " == *" $1 "* ]]; }
+
+# first_run NAME NPROC: the README's first command, on the device; its metrics are kept.
+first_run() {
+  rm -rf "$build/first-$1"
+  "$build/bin/concord" train --nproc "$2" --output_dir "$build/first-$1" || return 1
+  cp "$build/first-$1/metrics.jsonl" "$out/first-$1.jsonl"
+}
+export -f first_run
+export build out
+
+if wants ops; then step ops 150 "$build/tests/ops_test"; fi
+if wants parallel; then
+  step parallel 150 "$build/tests/parallel_test"
+  step vocab 60 "$build/tests/vocab_cross_entropy_test"
+fi
+if wants hf; then step hf 150 "$build/tests/hf_parity_test"; fi
+if wants train; then
+  step train 150 "$build/tests/train_program_parity_test" \
+    --gtest_filter='*FullBatches/One:*FullBatches/Dp2:*Uneven*/Tp2Dp2:*Uneven*/Pp2ZeroBubble'
+fi
+if wants random; then step random 100 python3 "$root/tests/parity/random_models.py" "$build/bin/concord" --count 4; fi
+if wants first; then
+  step first-1 100 bash -c 'first_run cuda-1 1'
+  step first-2 100 bash -c 'first_run cuda-2 2'
+fi
+if wants probe; then
+  step probe 100 python3 "$root/tests/performance/device/train.py" "$build/bin/concord" --probe
+fi
+if wants step; then
+  step adamw 60 "$build/tests/device_step" adamw 494
+  step overlap 100 "$build/bin/concord" launch --nproc 2 -- "$build/tests/device_step" overlap "$out/overlap.json"
+fi
+if wants speed; then
+  step speed 240 python3 -u "$root/tests/performance/device/train.py" "$build/bin/concord" --json "$out/speed.json"
+fi
+finish

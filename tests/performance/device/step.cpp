@@ -1,0 +1,170 @@
+// What a step costs on the platform's device (CONCORD_PLATFORM), and what runs beside what:
+//
+//   device_step adamw [MILLIONS]      AdamW on so many million parameters (bf16 values, fp32 state), as a share of the
+//                                     bandwidth that a copy on the same device reaches in the same run
+//   device_step overlap [TRACE.json]  one rank of a data-parallel job: how much of the reduction of gradients runs beside
+//                                     other work, from libtorch's profiler; the trace opens in a browser. Start it with
+//                                     concord launch --nproc 2 -- device_step overlap
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/data_parallel/finalize_grads.h"
+#include "core/initialize.h"
+#include "core/models/auto_model.h"
+#include "core/ops/adamw.h"
+#include "core/optim/adamw.h"
+#include "core/optim/optimizer.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+namespace profiler = torch::autograd::profiler;
+
+// Best seconds of a call of |body|, waited for.
+double best_of(const Device& device, int calls, const std::function<void()>& body) {
+  double best = 1e9;
+  for (int i = 0; i < calls; ++i) {
+    device.synchronize();
+    const auto begin = Clock::now();
+    body();
+    device.synchronize();
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  return best;
+}
+
+int measure_adamw(int64_t millions) {
+  ParallelContext& job = initialize({});
+  const at::NoGradGuard no_grad;
+  const at::TensorOptions fp32 = at::TensorOptions(at::kFloat).device(job.torch_device());
+  constexpr int64_t kSegment = 4 << 20;  // about that of a layer's matrix
+  AdamWLists lists;
+  for (int64_t left = millions * 1000000; left > 0; left -= kSegment) {
+    const int64_t count = std::min(left, kSegment);
+    lists.weights.push_back(at::randn({count}, fp32));
+    lists.m.push_back(at::zeros({count}, fp32));
+    lists.v.push_back(at::zeros({count}, fp32));
+    lists.values.push_back(at::empty({count}, fp32.dtype(at::kBFloat16)));
+    lists.grads.push_back(at::randn({count}, fp32));
+  }
+  const double elements = static_cast<double>(millions) * 1e6;
+  const double bytes = elements * (3 * 8 + 4 + 2);  // weights and moments read and written, gradients read, values written
+  const at::Tensor from = at::zeros({millions * 1000000}, fp32), to = at::empty_like(from);
+  const double copy = best_of(job.device(), 10, [&] { to.copy_(from); });
+  const AdamWStep step = adamw_step({0.9, 0.95, 1e-8}, 1e-4, 0.1, 1, 3);
+  const double took = best_of(job.device(), 10, [&] { adamw_(lists, step); });
+  const double peak = 8 * elements / copy, reached = bytes / took;
+  std::printf("AdamW, %lld million parameters in %zu parts: %.3f ms, %.0f GB/s; a copy: %.0f GB/s; share %.3f\n",
+              static_cast<long long>(millions), lists.weights.size(), took * 1e3, reached / 1e9, peak / 1e9,
+              reached / peak);
+  finalize();
+  return 0;
+}
+
+struct Span {
+  int64_t begin, end;
+};
+
+// Of the time of |some|, how much lies beside |others| (both any order, |others| may overlap each other).
+int64_t beside(const std::vector<Span>& some, std::vector<Span> others) {
+  std::sort(others.begin(), others.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  std::vector<Span> joined;
+  for (const Span& each : others) {
+    if (!joined.empty() && each.begin <= joined.back().end) {
+      joined.back().end = std::max(joined.back().end, each.end);
+    } else {
+      joined.push_back(each);
+    }
+  }
+  int64_t total = 0;
+  for (const Span& mine : some) {
+    for (const Span& other : joined) {
+      total += std::max<int64_t>(0, std::min(mine.end, other.end) - std::max(mine.begin, other.begin));
+    }
+  }
+  return total;
+}
+
+void tell(const profiler::ProfilerResult& result, int rank) {
+  std::vector<Span> communication, compute;
+  for (const profiler::KinetoEvent& event : result.events()) {
+    if (event.deviceType() == c10::DeviceType::CPU) continue;
+    const Span span{static_cast<int64_t>(event.startNs()), static_cast<int64_t>(event.startNs() + event.durationNs())};
+    const bool moves = event.name().find("nccl") != std::string::npos;
+    (moves ? communication : compute).push_back(span);
+  }
+  int64_t all = 0;
+  for (const Span& span : communication) all += span.end - span.begin;
+  const int64_t hidden = beside(communication, compute);
+  std::printf("rank %d: %zu kernels of communication, %.3f ms, of which %.3f ms (%.0f %%) beside %zu other kernels\n", rank,
+              communication.size(), static_cast<double>(all) / 1e6, static_cast<double>(hidden) / 1e6,
+              all > 0 ? 100.0 * static_cast<double>(hidden) / static_cast<double>(all) : 0.0, compute.size());
+}
+
+// 130 million parameters; on the host, where it is only seen to run, a tiny one.
+std::string model_json(bool on_host) {
+  const char* sizes = on_host ? R"("hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 512,)"
+                              : R"("hidden_size": 1024, "num_hidden_layers": 8, "intermediate_size": 2816,
+                                   "vocab_size": 8192,)";
+  return loader::cat("{", sizes, R"("model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
+    "num_attention_heads": 16, "num_key_value_heads": 4, "hidden_act": "silu", "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": false})");
+}
+
+int measure_overlap(const std::string& trace) {
+  ParallelContext& job = initialize({});
+  const bool on_host = job.torch_device().is_cpu();
+  VirtualModels models = AutoModel::from_config(parse_model_config(model_json(on_host), "device_step"),
+                                                {.dtype = on_host ? at::kFloat : at::kBFloat16}, job);
+  DistributedDataParallel ddp({models.parameters()}, job,
+                              {.overlap_grad_reduce = true, .ddp_average_in_collective = true, .ddp_bucket_size = 16 << 20});
+  Optimizer optimizer(ddp, {});
+  const at::Tensor ids = at::randint(512, {on_host ? 1 : 8, on_host ? 16 : 2048}, at::kLong);
+  const auto step = [&] {
+    ddp.begin_step(1);
+    models[0].forward({}, {.input_ids = ids, .labels = ids}).mean().backward();
+    finalize_grads(ddp);
+    optimizer.step({.lr = 1e-4, .weight_decay = 0.1});
+  };
+  for (int i = 0; i < 3; ++i) step();
+  job.device().synchronize();
+  const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO);
+  std::set<torch::profiler::impl::ActivityType> activities = {torch::profiler::impl::ActivityType::CPU};
+  if (!on_host) activities.insert(torch::profiler::impl::ActivityType::CUDA);
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  step();
+  job.device().synchronize();
+  const auto result = profiler::disableProfiler();
+  tell(*result, static_cast<int>(job.rank()));
+  if (!trace.empty() && job.rank() == 0) result->save(trace);
+  finalize();
+  return 0;
+}
+
+}  // namespace
+}  // namespace concord
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "", how = argc > 2 ? argv[2] : "";
+  if (what == "adamw") return concord::measure_adamw(how.empty() ? 256 : std::strtoll(how.c_str(), nullptr, 10));
+  if (what == "overlap") return concord::measure_overlap(how);
+  std::fprintf(stderr, "usage: device_step adamw [MILLIONS] | overlap [TRACE.json]\n");
+  return 2;
+}
