@@ -138,8 +138,8 @@ Communicator::Communicator(const Nccl& nccl, int32_t device, int32_t size, int32
 void Communicator::drain() noexcept try {
   cudaEvent_t event = nullptr;
   {
-    const std::lock_guard lock(mutex_);
-    record_mark(Clock::now());
+    const std::lock_guard lock(marks_mutex_);
+    mark_what_is_queued(Clock::now());
     if (failed() || marks_.empty()) return;
     event = marks_.back().event;
   }
@@ -256,10 +256,13 @@ void Communicator::report(concord_stream stream) {
 }
 
 void Communicator::forget(concord_stream stream) {
-  const std::lock_guard lock(mutex_);
-  std::erase(streams_, stream);
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase(streams_, stream);
+  }
+  const std::lock_guard lock(marks_mutex_);  // afterwards no tick touches the stream
   if (last_stream_.load(std::memory_order_relaxed) != stream) return;
-  record_mark(Clock::now());
+  mark_what_is_queued(Clock::now());
   last_stream_.store(kNoStream, std::memory_order_relaxed);
 }
 
@@ -267,43 +270,63 @@ void Communicator::forget(concord_stream stream) {
 
 void Communicator::tick(Clock::time_point now) noexcept {
   try {
-    const std::lock_guard lock(mutex_);
-    if (!failed()) look_at_nccl(now);
-    if (failed()) return;
-    record_mark(now);
-    pass_marks(now);
-    if (!overdue(now, Clock::duration::zero())) return;
-    fail(CONCORD_STATUS_TIMEOUT, sdk::text("%s: an operation did not get on for %lld ms; the other ranks have not come "
-                                           "to it, or are waiting for something themselves",
-                                           who_.c_str(), to_ms(timeout_)));
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failed()) look_at_nccl(now);
+      if (failed()) return;
+    }
+    {
+      const std::lock_guard lock(marks_mutex_);
+      pass_marks(now);
+      mark_what_is_queued(now);
+    }
+    watch(now);
   } catch (const std::exception& error) {
     sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not look at it: " + error.what());
   }
 }
 
-void Communicator::record_mark(Clock::time_point now) {
+void Communicator::watch(Clock::time_point now) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (failed() || !overdue(now, Clock::duration::zero())) return;
+    fail(CONCORD_STATUS_TIMEOUT, sdk::text("%s: an operation did not get on for %lld ms; the other ranks have not come "
+                                           "to it, or are waiting for something themselves",
+                                           who_.c_str(), to_ms(timeout_)));
+  } catch (const std::exception& error) {
+    sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not end it: " + error.what());
+  }
+}
+
+void Communicator::mark_what_is_queued(Clock::time_point now) {
   const uint64_t queued = queued_.load(std::memory_order_acquire);
   const concord_stream stream = last_stream_.load(std::memory_order_relaxed);
   if (queued == marked_ || stream == kNoStream || failed()) return;
+  if (marks_.empty()) waiting_since_ = now;  // before the calls: they may not come back
+  const cudaError_t error = record_mark(stream, now);
+  if (error != cudaSuccess) cudaGetLastError();  // a broken context: the streams themselves say so to who waits
+  if (error != cudaErrorStreamCaptureUnsupported) marked_ = queued;  // else next time: nothing runs yet
+  if (marks_.empty()) waiting_since_ = kNever;
+}
+
+// Adds a mark at the end of |stream|, unless it is capturing.
+cudaError_t Communicator::record_mark(concord_stream stream, Clock::time_point now) {
   const DeviceGuard here(device_);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaEvent_t event = nullptr;
   cudaError_t error = cudaStreamIsCapturing(vendor(stream), &capture);
-  if (error == cudaSuccess && capture != cudaStreamCaptureStatusNone) return;  // next time: nothing runs yet
-  if (!spare_events_.empty()) {
-    event = spare_events_.back();
-    spare_events_.pop_back();
-  } else if (error == cudaSuccess) {
-    error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (error != cudaSuccess) return error;
+  if (capture != cudaStreamCaptureStatusNone) return cudaErrorStreamCaptureUnsupported;
+  if (spare_events_.empty()) {
+    cudaEvent_t made = nullptr;
+    error = cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
+    if (error != cudaSuccess) return error;
+    spare_events_.push_back(made);
   }
-  if (error == cudaSuccess) error = cudaEventRecord(event, vendor(stream));
-  marked_ = queued;
-  if (error == cudaSuccess) {
-    marks_.push_back({event, now});
-  } else {
-    cudaGetLastError();  // a broken context: the streams themselves say so to who waits for them
-    if (event != nullptr) spare_events_.push_back(event);
-  }
+  error = cudaEventRecord(spare_events_.back(), vendor(stream));
+  if (error != cudaSuccess) return error;
+  marks_.push_back({spare_events_.back(), now});
+  spare_events_.pop_back();
+  return cudaSuccess;
 }
 
 void Communicator::pass_marks(Clock::time_point now) {
@@ -314,14 +337,16 @@ void Communicator::pass_marks(Clock::time_point now) {
     spare_events_.push_back(marks_.front().event);
     marks_.pop_front();
     progress_ = now;
+    waiting_since_ = marks_.empty() ? kNever : marks_.front().recorded;
   }
 }
 
 bool Communicator::overdue(Clock::time_point now, Clock::duration slack) {
   const auto too_long_since = [&](Clock::time_point start) {
-    return now - std::max(start, progress_) > timeout_ - slack;
+    return now - std::max(start, progress_.load()) > timeout_ - slack;
   };
-  if (!marks_.empty() && too_long_since(marks_.front().recorded)) return true;
+  const Clock::time_point waiting_since = waiting_since_;
+  if (waiting_since != kNever && too_long_since(waiting_since)) return true;
   const uint64_t call = link_->calls.load(std::memory_order_acquire);
   if (call % 2 == 0) return false;
   if (call != seen_call_) {

@@ -1,12 +1,16 @@
 // One rank's end of an NCCL communicator, with what NCCL lacks: a bound on every wait and one failure that sticks.
 //
 // How nothing waits for ever. NCCL queues kernels that wait for their peers on the device; a peer that is gone or never
-// comes leaves them waiting, and with them every stream and host thread behind. So a guard thread (guard.h) calls
-// tick() of each communicator a few times a second. A tick
+// comes leaves them waiting, and with them every stream and host thread behind. So the guard (guard.h) calls tick() and
+// watch() of each communicator a few times a second, each from a thread of its own. A tick
 //   - asks NCCL for errors of its own threads (a closed connection is a lost peer);
 //   - marks, by an event, what was queued since the last tick, and looks which marks were reached. A mark that is not
 //     reached timeout_ms after it was recorded, with no mark before it reached in that time either, is a TIMEOUT: the
-//     device has made no progress on this communicator's stream for that long;
+//     device has made no progress on this communicator's stream for that long.
+// The queue of a stream is finite: behind a stuck kernel it fills up, and then every thread that queues something stops
+// inside CUDA, also the one that records a mark. So the verdict belongs to watch(), which calls nothing of CUDA's and
+// waits for no lock that is held during such a call. A watch
+//   - looks how long the oldest mark, or the recording of one, has been waiting;
 //   - looks whether a host thread is inside the same NCCL call for that long (the first use of a connection waits for
 //     the peer on the host): a TIMEOUT as well.
 // A failure is kept, NCCL's communicator is aborted on a thread of its own (aborting waits for kernels to leave), the
@@ -17,7 +21,7 @@
 // such a one starts a thread (NCCL 2.24 and later). So the ranks meet in a non-blocking one, split the real, blocking
 // one off it, and drop the first.
 //
-// Threads: operations one at a time; abort, error and tick from any thread, also during an operation.
+// Threads: operations one at a time; abort, error, tick and watch from any thread, also during an operation.
 #pragma once
 
 #include <atomic>
@@ -74,8 +78,9 @@ class Communicator {
   // What went wrong, OK while nothing has; |out_detail| is its sentence. Looks at NCCL first.
   concord_status error(std::string* out_detail);
 
-  // Called by the guard thread. Never throws.
+  // Called by the guard's threads. They never throw. Waits: a tick may, inside CUDA; a watch never does.
   void tick(Clock::time_point now) noexcept;
+  void watch(Clock::time_point now) noexcept;
   // Called when |stream| was synchronized: throws the failure, once a stream, where it was used on |stream|.
   void report(concord_stream stream);
   // Called before |stream| is destroyed.
@@ -109,6 +114,7 @@ class Communicator {
     Link& link_;
   };
 
+  static constexpr Clock::time_point kNever{};
   struct Mark {
     cudaEvent_t event;
     Clock::time_point recorded;
@@ -131,10 +137,13 @@ class Communicator {
   // The following need mutex_.
   void fail(concord_status status, std::string detail);
   void look_at_nccl(Clock::time_point now);
-  void record_mark(Clock::time_point now);
-  void pass_marks(Clock::time_point now);
   // Whether something has not got on for the timeout less |slack|.
   bool overdue(Clock::time_point now, Clock::duration slack);
+
+  // The following need marks_mutex_.
+  void mark_what_is_queued(Clock::time_point now);
+  cudaError_t record_mark(concord_stream stream, Clock::time_point now);
+  void pass_marks(Clock::time_point now);
 
   static inline std::atomic<int32_t> failures_{0};
 
@@ -150,16 +159,20 @@ class Communicator {
   std::atomic<uint64_t> queued_{0};  // operations so far
   std::atomic<concord_stream> last_stream_;
 
-  std::mutex mutex_;  // guards what follows
+  std::atomic<Clock::time_point> waiting_since_{kNever};  // the oldest mark, or the recording of one; kNever: no mark
+  std::atomic<Clock::time_point> progress_{kNever};       // when a mark was last seen reached
+
+  std::mutex mutex_;  // guards what follows; never held during a call of CUDA's
   concord_status failure_ = CONCORD_STATUS_OK;
   std::string failure_detail_;
   std::vector<concord_stream> streams_;  // those that have not been told of a failure
+  uint64_t seen_call_ = 0;               // the odd value of calls when it was first seen
+  Clock::time_point seen_call_at_;
+
+  std::mutex marks_mutex_;  // guards what follows; held during calls of CUDA's, and never together with mutex_
   std::deque<Mark> marks_;
   std::vector<cudaEvent_t> spare_events_;
-  uint64_t marked_ = 0;         // of queued_
-  Clock::time_point progress_;  // when a mark was last seen reached
-  uint64_t seen_call_ = 0;      // the odd value of calls at the tick that first saw it
-  Clock::time_point seen_call_at_;
+  uint64_t marked_ = 0;  // of queued_
 };
 
 }  // namespace concord::cuda

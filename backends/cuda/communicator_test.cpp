@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <semaphore>
+#include <thread>
 
+#include "backends/cuda/fake/stream.h"
 #include "backends/cuda/status.h"
 
 namespace concord::cuda {
@@ -121,6 +124,27 @@ TEST_F(Stuck, AStreamThatIsDestroyedIsStillWatchedAndNotTouched) {
   communicator_->tick(now + kTimeout + seconds(1));
   EXPECT_EQ(status(), CONCORD_STATUS_TIMEOUT);
   pass(1, end);
+}
+
+// Behind a stuck operation a stream's queue fills up, and then the tick's own call does not come back.
+TEST_F(Stuck, AFullQueueThatHoldsTheTickIsATimeoutAllTheSame) {
+  queue_gated();
+  char filled = 0;
+  for (int queued = 1; queued < fake::kQueueLength; ++queued) {  // the operation is there already, the gate is running
+    check_cuda(cudaMemsetAsync(&filled, 1, 1, stream_), "cudaMemsetAsync");
+  }
+  std::atomic<bool> ticked{false};
+  std::thread ticker([&] {
+    communicator_->tick(start_);
+    ticked = true;
+  });
+  const auto limit = Clock::now() + seconds(60);  // only ends a hang
+  while (status() == CONCORD_STATUS_OK && Clock::now() < limit) communicator_->watch(start_ + kTimeout + seconds(1));
+  EXPECT_EQ(status(), CONCORD_STATUS_TIMEOUT);
+  EXPECT_FALSE(ticked) << "the queue was not full";
+  open(1);
+  ticker.join();
+  check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
 TEST_F(Stuck, ACapturingStreamIsLeftAloneUntilItsEnd) {

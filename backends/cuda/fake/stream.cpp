@@ -4,7 +4,6 @@
 #include <utility>
 
 namespace fake {
-
 std::shared_ptr<Stream> Stream::start() {
   auto stream = std::make_shared<Stream>();
   std::thread([stream] { stream->run(); }).detach();
@@ -12,7 +11,8 @@ std::shared_ptr<Stream> Stream::start() {
 }
 
 void Stream::push(Work work) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return capturing_ || queue_.size() < size_t{kQueueLength}; });
   if (capturing_) {
     captured_.push_back(std::move(work));
     return;
@@ -68,6 +68,7 @@ void Stream::run() {
     if (queue_.empty()) return;
     const Work work = std::move(queue_.front());
     queue_.pop_front();
+    changed_.notify_all();  // there is room again
     busy_ = true;
     lock.unlock();
     work();

@@ -14,11 +14,13 @@ namespace fake {
 
 using Work = std::function<void()>;
 
+inline constexpr int kQueueLength = 1024;  // about CUDA's own
+
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   static std::shared_ptr<Stream> start();
 
-  // Queues |work|, or takes it down while a capture is on.
+  // Queues |work|, or takes it down while a capture is on. Waits: while the queue is full, as CUDA does.
   void push(Work work);
   void wait_idle();
   bool idle();
