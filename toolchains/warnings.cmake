@@ -6,4 +6,8 @@ target_compile_options(concord_build_flags INTERFACE
 option(CONCORD_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 if(CONCORD_WERROR AND NOT CONCORD_SANITIZE)  # sanitizers make GCC see ghosts; the plain build is the judge
   target_compile_options(concord_build_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    # It sees one in std::vector<bool>::reserve, inlined from libtorch's Function::apply.
+    target_compile_options(concord_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-error=array-bounds>)
+  endif()
 endif()
