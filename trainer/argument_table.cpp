@@ -135,6 +135,8 @@ std::vector<ArgumentGroup> make_groups() {
         {"save_only_model", &T::save_only_model, "the HF folder, without the optimizer's state"},
         {"report_to", &T::report_to, "besides metrics.jsonl", {}, {"all", "none", "tensorboard", "html"}},
         {"disable_tqdm", &T::disable_tqdm, "plain lines on a terminal too"},
+        {"peak_flops", &T::peak_flops, "FLOP/s of a device in the type trained in, for MFU; 0: as the plugin knows",
+         at_least(0)},
         {"loss_floor", &T::loss_floor, "the best loss there can be, where that is known; 0: not known", at_least(0)}}},
   };
 }

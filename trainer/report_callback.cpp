@@ -54,6 +54,11 @@ TransformerShape shape_of(const ModelConfig& config, int64_t seq_length) {
   return shape;
 }
 
+double peak_flops(const TrainingArguments& a, const ParallelContext& job) {
+  if (a.peak_flops > 0) return a.peak_flops;
+  return job.device().peak_flops(a.bf16 ? DType::kBF16 : a.fp16 ? DType::kF16 : DType::kF32);
+}
+
 RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, int terminal) {
   const TrainingArguments& a = plan.arguments;
   RunDescription run;
@@ -70,6 +75,7 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   run.layout = layout_texts(job, plan);
   if (a.loss_floor > 0) run.loss_floor = a.loss_floor;
   run.shape = shape_of(plan.config, a.seq_length > 0 ? a.seq_length : plan.config.max_position_embeddings);
+  run.peak_flops = peak_flops(a, job);
   run.progress = a.disable_tqdm ? ProgressMode::plain : ProgressMode::automatic;
   run.tensorboard = reports_to(a, "tensorboard");
   run.html = reports_to(a, "html");

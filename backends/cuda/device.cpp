@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "backends/cuda/peak_flops.h"
 #include "backends/cuda/status.h"
 #include "platform/sdk/checks.hpp"
 
@@ -53,6 +54,10 @@ void Devices::info(int32_t device, concord_device_info* out_info) {
   sdk::write_string(info.name, properties.name);
   sdk::write_string(info.architecture, sdk::text("sm_%d%d", properties.major, properties.minor));
   sdk::write_string(info.pci_bus_id, bus_id);
+  const PeakFlops peak = peak_flops_of(properties.name);
+  info.peak_flops_f32 = peak.f32;
+  info.peak_flops_bf16 = peak.bf16;
+  info.peak_flops_f16 = peak.f16;
   sdk::write_sized(info, out_info);
 }
 

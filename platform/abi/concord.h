@@ -31,7 +31,8 @@
 /* clang-format on */
 
 #define CONCORD_ABI_MAJOR 1
-#define CONCORD_ABI_MINOR 1 /* 1.1: runs in concord_rng_request, stream.host_is_current */
+/* 1.1: runs in concord_rng_request, stream.host_is_current; 1.2: peak_flops_* in concord_device_info */
+#define CONCORD_ABI_MINOR 2
 
 #define CONCORD_PLUGIN_ENTRY "concord_plugin_open"
 

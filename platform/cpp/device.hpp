@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "platform/cpp/platform.hpp"
+#include "platform/cpp/types.hpp"
 
 namespace concord {
 
@@ -30,6 +31,16 @@ class Device {
     info.struct_size = sizeof info;
     platform_.call<&concord_device_table::info>(index_, &info);
     return info;
+  }
+  // FLOP/s of matrix products in |dtype|, as the vendor states it; 0 where that is not known.
+  double peak_flops(DType dtype) const {
+    const concord_device_info all = info();
+    switch (dtype) {
+      case DType::kF32: return all.peak_flops_f32;
+      case DType::kBF16: return all.peak_flops_bf16;
+      case DType::kF16: return all.peak_flops_f16;
+      default: return 0;
+    }
   }
   MemoryInfo memory() const {
     MemoryInfo info{};

@@ -48,6 +48,9 @@ FROZEN(concord_device_info, name, 24)
 FROZEN(concord_device_info, architecture, 152)
 FROZEN(concord_device_info, pci_bus_id, 184)
 GROWS(concord_device_info, 216)
+FROZEN(concord_device_info, peak_flops_f32, 216) /* since 1.2 */
+FROZEN(concord_device_info, peak_flops_bf16, 224)
+FROZEN(concord_device_info, peak_flops_f16, 232)
 
 FROZEN(concord_pointer_info, struct_size, 0)
 FROZEN(concord_pointer_info, kind, 4)

@@ -53,6 +53,21 @@ void info_writes_what_fits(Context& t) {
         "device.info did not write a field that fits");
 }
 
+// A number in TFLOP/s, or with the sparse or sped-up figure for f32, would make every MFU wrong without a sign of it.
+void peaks_are_in_flops(Context& t) {
+  for (int32_t device = 0; device < t.device_count(); ++device) {
+    concord_device_info info{};
+    info.struct_size = sizeof info;
+    CHECK_OK(t.device_table().info(t.device_table().self, device, &info));
+    for (const double peak : {info.peak_flops_f32, info.peak_flops_bf16, info.peak_flops_f16}) {
+      CHECK(peak == 0 || (peak >= 1e9 && peak <= 1e18), "device %d states a peak of %g FLOP/s; 0 is for not known",
+            device, peak);
+    }
+    CHECK(info.peak_flops_f16 == 0 || info.peak_flops_f32 <= info.peak_flops_f16,
+          "device %d is faster in f32 (%g FLOP/s) than in f16 (%g)", device, info.peak_flops_f32, info.peak_flops_f16);
+  }
+}
+
 void current_device_is_remembered(Context& t) {
   const int32_t before = current_device(t);
   for (int32_t device = 0; device < t.device_count(); ++device) {
@@ -119,6 +134,7 @@ void add_device_tests(Registry& registry) {
   registry.add({"device", "ThereIsAtLeastOneDevice", there_is_a_device});
   registry.add({"device", "InfoDescribesEveryDevice", info_describes_devices});
   registry.add({"device", "InfoWritesOnlyWhatFitsTheCallersStruct", info_writes_what_fits});
+  registry.add({"device", "PeaksAreInFlopsPerSecondOrNotKnown", peaks_are_in_flops});
   registry.add({"device", "TheCurrentDeviceIsRemembered", current_device_is_remembered});
   registry.add({"device", "TheCurrentDeviceBelongsToItsThread", current_device_belongs_to_thread});
   registry.add({"device", "SynchronizeWaitsForAllStreams", synchronize_waits_for_all_streams});

@@ -82,6 +82,15 @@ std::vector<NamedDefect> core_defects() {
            return status;
          };
        }},
+      {"PeakIsInTeraflops",
+       [](Tables& tables) {
+         tables.device.info = [](void* self, int32_t device, concord_device_info* out) -> concord_status {
+           const concord_status status = base().device.info(self, device, out);
+           const bool fits = status == CONCORD_STATUS_OK && out->struct_size >= sizeof *out;
+           if (fits) out->peak_flops_bf16 = 989.5;
+           return status;
+         };
+       }},
       {"CurrentDeviceIsForgotten",
        [](Tables& tables) {
          tables.device.get_current = [](void*, int32_t* out) -> concord_status {

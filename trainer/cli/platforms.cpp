@@ -63,6 +63,7 @@ std::string device_text(const DeviceLine& line) {
   if (info.total_memory > 0)
     parts.push_back(fmt::format("{:.1f} GiB", static_cast<double>(info.total_memory) / (1 << 30)));
   if (info.pci_bus_id[0] != '\0') parts.push_back(fmt::format("PCI {}", info.pci_bus_id));
+  if (info.peak_flops_bf16 > 0) parts.push_back(fmt::format("{:.0f} TFLOP/s in bf16", info.peak_flops_bf16 / 1e12));
   return fmt::format("  device {}: {}\n", line.index, fmt::join(parts, ", "));
 }
 
@@ -104,7 +105,9 @@ ordered_json device_json(const DeviceLine& line) {
           {"architecture", info.architecture},
           {"multiprocessors", info.multiprocessors},
           {"total_memory", info.total_memory},
-          {"pci_bus_id", info.pci_bus_id}};
+          {"pci_bus_id", info.pci_bus_id},
+          {"peak_flops",
+           {{"f32", info.peak_flops_f32}, {"bf16", info.peak_flops_bf16}, {"f16", info.peak_flops_f16}}}};
 }
 
 ordered_json candidate_json(const PlatformsReport& report, const loader::Candidate& candidate) {

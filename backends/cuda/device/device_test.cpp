@@ -36,6 +36,7 @@ void devices_are_described(Case& run) {
   std::printf("    %s, %s, %s, %lld MiB, %d multiprocessors; plugin %s\n", info.name, info.architecture,
               info.pci_bus_id, static_cast<long long>(info.total_memory >> 20), info.multiprocessors,
               run.host.core().version);
+  std::printf("    peak: %g FLOP/s in f32, %g in bf16\n", info.peak_flops_f32, info.peak_flops_bf16);
   run.require(info.name[0] != '\0' && std::strncmp(info.architecture, "sm_", 3) == 0, "a device without a name");
   run.require(std::strlen(info.pci_bus_id) >= 12, "a device without a PCI id");
   run.require(info.total_memory > 0 && info.multiprocessors > 0, "a device of no size");
