@@ -106,7 +106,7 @@ std::vector<ArgumentGroup> make_groups() {
         {"recompute_method", &T::recompute_method, "of full", {}, {"uniform", "block"}},
         {"recompute_num_layers", &T::recompute_num_layers, "of full: layers of a unit, or layers at all (block)",
          at_least(1)},
-        {"recompute_modules", &T::recompute_modules, "of selective"}}},
+        {"recompute_modules", &T::recompute_modules, "of selective: core_attn, mlp, layernorm; none: core_attn"}}},
       {"Gradients and optimizer state over the data-parallel ranks",
        {{"use_distributed_optimizer", &T::use_distributed_optimizer, "each rank keeps a share of the state (ZeRO-1)"},
         {"accumulate_allreduce_grads_in_fp32", &T::accumulate_allreduce_grads_in_fp32,

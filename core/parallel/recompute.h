@@ -32,7 +32,7 @@ struct RecomputeArgs {
   std::string granularity = "";           // recompute_granularity: empty, "full" or "selective"
   std::string method = "uniform";         // recompute_method, of "full": "uniform" or "block"
   int64_t num_layers = 1;                 // recompute_num_layers: of a unit (uniform), or how many at all (block)
-  std::vector<std::string> modules = {};  // recompute_modules, of "selective": see known_recompute_modules
+  std::vector<std::string> modules = {};  // recompute_modules, of "selective"; none: core_attn
 };
 
 // A run of layers [begin, end) of a chunk. Recomputed as one unit, or not at all.
@@ -48,7 +48,8 @@ struct LayerRun {
 // modules keep. Throws ConfigError, with what is allowed, for names and numbers that cannot be meant.
 std::vector<LayerRun> recompute_plan(const RecomputeArgs& args, int64_t layers);
 
-// Whether |module| is recomputed by itself: under "selective", where args.modules names it.
+// Whether |module| is recomputed by itself: under "selective", where args.modules names it, or names nothing and it is
+// core_attn, Megatron's default.
 bool recomputes_module(const RecomputeArgs& args, const std::string& module);
 const std::vector<std::string>& known_recompute_modules();
 

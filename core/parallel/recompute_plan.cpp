@@ -36,8 +36,9 @@ const std::vector<std::string>& known_recompute_modules() {
 }
 
 bool recomputes_module(const RecomputeArgs& args, const std::string& module) {
-  return args.granularity == "selective" &&
-         std::find(args.modules.begin(), args.modules.end(), module) != args.modules.end();
+  if (args.granularity != "selective") return false;
+  if (args.modules.empty()) return module == "core_attn";
+  return std::find(args.modules.begin(), args.modules.end(), module) != args.modules.end();
 }
 
 std::vector<LayerRun> recompute_plan(const RecomputeArgs& args, int64_t layers) {

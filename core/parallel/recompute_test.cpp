@@ -185,6 +185,14 @@ TEST(Recompute, MemoryBetweenForwardAndBackwardFollowsTheFormula) {
             (2 + 3 * (kLayers - 2)) * kActivation);
 }
 
+TEST(RecomputePlan, SelectiveWithoutModulesRecomputesTheAttentionAsInMegatron) {
+  const RecomputeArgs nothing_named{.granularity = "selective"};
+  EXPECT_TRUE(recomputes_module(nothing_named, "core_attn"));
+  EXPECT_FALSE(recomputes_module(nothing_named, "mlp"));
+  EXPECT_FALSE(recomputes_module({.granularity = "selective", .modules = {"mlp"}}, "core_attn"));
+  EXPECT_FALSE(recomputes_module({}, "core_attn"));
+}
+
 TEST(RecomputePlan, IsMegatrons) {
   EXPECT_THAT(recompute_plan({}, 5), ElementsAre(LayerRun{0, 5, false}));
   EXPECT_THAT(recompute_plan({.granularity = "selective", .modules = {"core_attn"}}, 5),
