@@ -255,9 +255,15 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       forward_executor(evaluation_schedule(plan.schedule, plan.schedule.pp), pointers(stages), job,
                        {.variable_seq_lengths = plan.arguments.variable_seq_lengths}) {}
 
-void TrainingParts::begin(std::span<const MicroBatch> batches) {
-  const std::vector<double> weights = loss_weights(batches, loss_rule, loss_scale());
+void TrainingParts::begin(std::span<const MicroBatch> batches, std::vector<double> weights) {
+  for (double& weight : weights) weight *= loss_scale();
   for (const auto& stage : stages) stage->begin(batches, weights);
+}
+
+int64_t TrainingParts::counted_tokens(std::span<const MicroBatch> batches) {
+  int64_t counted = 0;
+  for (const MicroBatch& batch : batches) counted += model[0].counted_tokens(batch);
+  return counted;
 }
 
 void TrainingParts::begin_evaluation(std::span<const MicroBatch> batches) {

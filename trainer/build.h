@@ -70,9 +70,11 @@ class TrainingParts {
   Executor executor;          // forward and backward
   Executor forward_executor;  // evaluation
 
-  // The micro-batches of the next run of the executor, for all stages.
-  void begin(std::span<const MicroBatch> batches);
+  // The micro-batches of the next run of the executor, for all stages; |weights| are those of loss_weights.
+  void begin(std::span<const MicroBatch> batches, std::vector<double> weights);
   void begin_evaluation(std::span<const MicroBatch> batches);
+  // Tokens of this rank that count. Where |batches| are on the host it does not wait for the device.
+  int64_t counted_tokens(std::span<const MicroBatch> batches);
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
 };
 

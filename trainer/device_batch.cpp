@@ -9,8 +9,7 @@ std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& batches, c10::D
   std::vector<MicroBatch> moved = batches;
   for (MicroBatch& batch : moved) {
     batch.input_ids = batch.input_ids.to(device);
-    batch.labels = batch.labels.to(device);
-    if (batch.position_ids.defined()) batch.position_ids = batch.position_ids.to(device);
+    batch.labels = batch.labels.to(device);  // not position_ids: the model looks at their values before it moves them
   }
   return moved;
 }

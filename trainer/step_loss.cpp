@@ -1,5 +1,6 @@
 #include "trainer/step_loss.h"
 
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -14,24 +15,22 @@ int64_t counted_in(const MicroBatch& batch) {
 
 }  // namespace
 
-std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule, double loss_scale) {
-  std::vector<double> weights(batches.size(), loss_scale);
+std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule) {
+  std::vector<double> weights(batches.size(), 1);
   if (rule.per_token) return weights;
   const double share = static_cast<double>(rule.cp) / static_cast<double>(batches.size());
-  for (size_t i = 0; i < batches.size(); ++i) weights[i] *= share / static_cast<double>(counted_in(batches[i]));
+  for (size_t i = 0; i < batches.size(); ++i) weights[i] = share / static_cast<double>(counted_in(batches[i]));
   return weights;
 }
 
-at::Tensor logged_loss(const ModelStage& stage, std::span<const MicroBatch> batches, const LossRule& rule) {
-  at::Tensor loss = at::zeros({}, at::TensorOptions().dtype(at::kFloat));
-  if (!stage.is_last()) return loss;
-  const std::vector<double> weights = loss_weights(batches, rule, 1);
+at::Tensor logged_losses(const ModelStage& stage, std::span<const double> weights, const LossRule& rule) {
+  if (!stage.is_last()) return at::zeros({0}, at::TensorOptions().dtype(at::kFloat));
   const double ranks = rule.per_token ? 1 : static_cast<double>(rule.cp * rule.dp);
-  for (size_t i = 0; i < batches.size(); ++i) {
-    const at::Tensor part = stage.token_losses()[i].sum().to(at::kFloat).mul(weights[i] / ranks);
-    loss = i == 0 ? part : loss.add(part);
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    parts.push_back(stage.token_losses()[i].sum().to(at::kFloat).mul(weights[i] / ranks));
   }
-  return loss;
+  return at::stack(parts);
 }
 
 }  // namespace concord

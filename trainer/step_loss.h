@@ -24,11 +24,13 @@ struct LossRule {
   int64_t dp = 1;
 };
 
-// What the token losses of each micro-batch are multiplied by, for ModelStage::begin.
-std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule, double loss_scale);
+// What the token losses of each micro-batch are multiplied by, for ModelStage::begin. |batches| are best on the host: to
+// count on a device is to wait for it.
+std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule);
 
-// This rank's part of what is logged, after a run of |stage|: a scalar in 32 bits on the device, 0 but on the last stage.
-// Per token the sum of the losses; else a part of the mean, the whole of which is the sum over dp x cp ranks.
-at::Tensor logged_loss(const ModelStage& stage, std::span<const MicroBatch> batches, const LossRule& rule);
+// This rank's part of what is logged, after a run of |stage|: a loss for each micro-batch, in 32 bits on the device; none but
+// on the last stage. Their sum is per token the sum of the losses; else a part of the mean, the whole of which is the sum
+// over dp x cp ranks. |weights| are those of loss_weights.
+at::Tensor logged_losses(const ModelStage& stage, std::span<const double> weights, const LossRule& rule);
 
 }  // namespace concord

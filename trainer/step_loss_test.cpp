@@ -22,16 +22,16 @@ MicroBatch with_counted(int64_t counted, int64_t length) {
   return batch;
 }
 
-TEST(StepLoss, PerTokenEveryTokenHasTheScaleAlone) {
+TEST(StepLoss, PerTokenEveryTokenWeighsOne) {
   const std::vector<MicroBatch> batches = {with_counted(3, 8), with_counted(8, 8)};
-  EXPECT_THAT(loss_weights(batches, {.per_token = true, .cp = 2, .dp = 4}, 16), ElementsAre(16, 16));
+  EXPECT_THAT(loss_weights(batches, {.per_token = true, .cp = 2, .dp = 4}), ElementsAre(1, 1));
 }
 
 // Summed over the cp ranks of a micro-batch and averaged over dp x cp, the weights are 1 / (n * micro-batches * dp).
 TEST(StepLoss, PerMicroBatchAMeanIsAMeanUnderContextParallelismToo) {
   const std::vector<MicroBatch> batches = {with_counted(2, 8), with_counted(8, 8)};
   const LossRule rule{.per_token = false, .cp = 2, .dp = 4};
-  const std::vector<double> weights = loss_weights(batches, rule, 1);
+  const std::vector<double> weights = loss_weights(batches, rule);
   const double reduction = 1.0 / static_cast<double>(rule.dp * rule.cp);
   EXPECT_DOUBLE_EQ(weights[0] * reduction, 1.0 / (2 * 2 * 4));
   EXPECT_DOUBLE_EQ(weights[1] * reduction, 1.0 / (8 * 2 * 4));
@@ -39,7 +39,7 @@ TEST(StepLoss, PerMicroBatchAMeanIsAMeanUnderContextParallelismToo) {
 
 TEST(StepLoss, AMicroBatchWithoutCountedTokensIsNoDivisionByZero) {
   const std::vector<MicroBatch> batches = {with_counted(0, 8)};
-  EXPECT_TRUE(std::isfinite(loss_weights(batches, {.per_token = false}, 1)[0]));
+  EXPECT_TRUE(std::isfinite(loss_weights(batches, {.per_token = false})[0]));
 }
 
 TEST(MeanLoss, LeavesOutWhatIsNoNumberOnlyIfAsked) {

@@ -11,6 +11,7 @@
 #include "platform/loader/error.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
+#include "trainer/loss_check.h"
 #include "trainer/output_folder.h"
 #include "trainer/stop_request.h"
 
@@ -36,6 +37,8 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       parts_(plan_, job, providers),
       losses_(job, plan_.arguments.logging_nan_inf_filter) {
   const TrainingArguments& a = plan_.arguments;
+  // With fp16 a loss that is no number is a step to be skipped, as its gradients say.
+  checks_loss_ = a.check_for_nan_in_loss_and_grad && !a.fp16;
   logging_steps_ = interval(a.logging_strategy, a.logging_steps, plan_.max_steps);
   eval_steps_ = interval(a.eval_strategy, a.eval_steps > 0 ? a.eval_steps : a.logging_steps, plan_.max_steps);
   save_steps_ = interval(a.save_strategy, a.save_steps, plan_.max_steps);
@@ -78,24 +81,40 @@ bool Trainer::next_step(const StopRequest& stop) {
   return true;
 }
 
-StepOutput Trainer::train_step(const std::vector<MicroBatch>& host_batches) {
+StepOutput Trainer::train_step(const std::vector<MicroBatch>& host_batches) try {
   StepOutput step;
   step.learning_rate = parts_.lr.lr();
   step.loss_scale = parts_.loss_scale();
+  const std::vector<double> weights = loss_weights(host_batches, parts_.loss_rule);
   const std::vector<MicroBatch> batches = to_device(host_batches, job_.torch_device());
   parts_.data_parallel.begin_step(static_cast<int64_t>(batches.size()));
-  parts_.begin(batches);
+  parts_.begin(batches, weights);
   parts_.executor.run();  // forward and backward of every micro-batch
-  step.loss = logged_loss(*parts_.stages.back(), batches, parts_.loss_rule);
-  step.counted = finalize_grads(parts_.data_parallel, {.tokens = parts_.stages.back()->counted_tokens()});
+  const at::Tensor losses = logged_losses(*parts_.stages.back(), weights, parts_.loss_rule);
+  step.loss = losses.sum();
+  std::optional<LossCheck> check;
+  if (checks_loss_) check.emplace(losses, job_);
+  step.counted = finalize_grads(parts_.data_parallel, {.tokens = parts_.counted_tokens(host_batches)});
   const StepResult update = parts_.optimizer.step(
       {.lr = step.learning_rate, .weight_decay = parts_.lr.weight_decay(), .loss_scale = step.loss_scale});
+  if (check) check->require_finite(state_.global_step + 1);
   if (parts_.scaler) parts_.scaler->update(!update.updated);
   if (update.updated) parts_.lr.step();
   step.updated = update.updated;
   step.grad_norm = update.grad_norm;
   step.zeros = update.zeros;
   return step;
+} catch (const Error&) {
+  if (checks_loss_) blame_the_loss();
+  throw;
+}
+
+// A loss that is no number makes gradients that are none, and these are found first. Throws where it was the loss.
+void Trainer::blame_the_loss() const {
+  try {
+    require_finite_losses(parts_.stages.back()->token_losses(), state_.global_step + 1, job_);
+  } catch (const c10::Error&) {
+  }  // the device itself does not work any more; what it said first is the better report
 }
 
 void Trainer::remember(const StepOutput& step, const std::vector<MicroBatch>& batches) {
@@ -185,13 +204,16 @@ EvalLoopOutput Trainer::evaluate() {
   DataLoader& data = *plan_.eval_data;
   const Clock::time_point begin = Clock::now();
   const DataPosition start = data.position();
+  const LossRule rule{.per_token = true};
   LossTotals totals(job_);
   for (int64_t i = 0; i < data.batches(0); ++i) {
-    const std::vector<MicroBatch> batches = to_device(*next_micro_batches(data), job_.torch_device());
+    const std::vector<MicroBatch> host_batches = *next_micro_batches(data);
+    const std::vector<MicroBatch> batches = to_device(host_batches, job_.torch_device());
     parts_.begin_evaluation(batches);
     parts_.forward_executor.run();
     const ModelStage& last = *parts_.stages.back();
-    totals.add(logged_loss(last, batches, {.per_token = true}), last.is_last() ? last.counted_tokens() : 0);
+    const at::Tensor losses = logged_losses(last, loss_weights(host_batches, rule), rule);
+    totals.add(losses.sum(), last.is_last() ? parts_.counted_tokens(host_batches) : 0);
   }
   data.restore(start);
   const auto [loss, tokens] = totals.mean_and_count();

@@ -26,7 +26,7 @@ class StopRequest;
 
 // Of one step.
 struct StepOutput {
-  at::Tensor loss;       // this rank's part, see logged_loss
+  at::Tensor loss;       // this rank's part, see logged_losses
   int64_t counted = 0;   // tokens of all ranks that the loss counts; 0 where micro-batches weigh the same
   bool updated = false;  // false: skipped for an overflow
   double grad_norm = 0;
@@ -58,7 +58,7 @@ class Trainer {
 
   // Until max_steps, the end of the data, a callback's wish or SIGTERM. Once.
   TrainOutput train();
-  // One step on this rank's micro-batches.
+  // One step on this rank's micro-batches, which are on the host.
   StepOutput train_step(const std::vector<MicroBatch>& batches);
   // Forward only, over all of the evaluation data. Throws ConfigError where there is none.
   EvalLoopOutput evaluate();
@@ -74,6 +74,7 @@ class Trainer {
   using Clock = std::chrono::steady_clock;
 
   bool next_step(const StopRequest& stop);
+  void blame_the_loss() const;
   void begin_epoch();
   void end_of_epoch();
   void decide_what_follows(const StopRequest& stop);
@@ -94,6 +95,7 @@ class Trainer {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks_;
   int64_t epoch_ = 0;           // the number of the one that runs
   int64_t steps_in_epoch_ = 0;  // done
+  bool checks_loss_;
   int64_t logging_steps_;
   int64_t eval_steps_;
   int64_t save_steps_;

@@ -63,4 +63,49 @@ inline std::vector<nlohmann::json> read_steps(const std::string& output_dir) {
   return steps;
 }
 
+// Samples of 16 tokens; |count| of them.
+inline std::string write_jsonl(const std::string& path, int count, int largest = 300) {
+  std::ofstream file(path);
+  for (int i = 0; i < count; ++i) {
+    file << "{\"input_ids\": [";
+    for (int t = 0; t < 16; ++t) file << (t ? ", " : "") << (i * 31 + t * 7) % largest;
+    file << "]}\n";
+  }
+  return path;
+}
+
+// A test with a folder, data and the words of a short run.
+class Train : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  // A run of a few steps, and what |more| says.
+  std::vector<std::string> words(const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--model",
+                                    kTinyModel,
+                                    "--train_data",
+                                    write_jsonl(path("data.jsonl"), 64),
+                                    "--output_dir",
+                                    path("out"),
+                                    "--max_steps",
+                                    "4",
+                                    "--per_device_train_batch_size",
+                                    "2",
+                                    "--learning_rate",
+                                    "1e-2",
+                                    "--logging_steps",
+                                    "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Expects exit code 2 and returns what was said.
+  std::string refusal(const std::vector<std::string>& more) {
+    TrainProgram program(words(more));
+    EXPECT_EQ(program.exit_code(), 2) << program.err();
+    EXPECT_FALSE(std::filesystem::exists(path("out/metrics.jsonl")));
+    return program.err();
+  }
+
+  TemporaryFolder folder_;
+};
+
 }  // namespace concord::testing_processes

@@ -13,50 +13,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 namespace fs = std::filesystem;
 
-// Samples of 16 tokens; |count| of them.
-std::string write_jsonl(const std::string& path, int count, int largest = 300) {
-  std::ofstream file(path);
-  for (int i = 0; i < count; ++i) {
-    file << "{\"input_ids\": [";
-    for (int t = 0; t < 16; ++t) file << (t ? ", " : "") << (i * 31 + t * 7) % largest;
-    file << "]}\n";
-  }
-  return path;
-}
-
-class Train : public ::testing::Test {
- protected:
-  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
-  // A run of a few steps, and what |more| says.
-  std::vector<std::string> words(const std::vector<std::string>& more) {
-    std::vector<std::string> all = {"--model",
-                                    kTinyModel,
-                                    "--train_data",
-                                    write_jsonl(path("data.jsonl"), 64),
-                                    "--output_dir",
-                                    path("out"),
-                                    "--max_steps",
-                                    "4",
-                                    "--per_device_train_batch_size",
-                                    "2",
-                                    "--learning_rate",
-                                    "1e-2",
-                                    "--logging_steps",
-                                    "1"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-  // Expects exit code 2 and returns what was said.
-  std::string refusal(const std::vector<std::string>& more) {
-    TrainProgram program(words(more));
-    EXPECT_EQ(program.exit_code(), 2) << program.err();
-    EXPECT_FALSE(fs::exists(path("out/metrics.jsonl")));
-    return program.err();
-  }
-
-  TemporaryFolder folder_;
-};
-
 TEST_F(Train, LeavesWhatAPersonAndAScriptLookFor) {
   TrainProgram program(words({"--nproc", "2", "--eval_data", write_jsonl(path("eval.jsonl"), 7), "--eval_strategy",
                               "steps", "--eval_steps", "0.5", "--save_steps", "2", "--save_total_limit", "1"}));
@@ -192,6 +148,32 @@ TEST_F(Train, WithoutArgumentsItMakesItsOwnDataAndNamesTheFloor) {
   const auto steps = read_steps(path("first"));
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
+}
+
+TEST_F(Train, KnowsTheShareOfThePeakThatItUses) {
+  TrainProgram unknown(words({"--max_steps", "2"}));
+  ASSERT_EQ(unknown.exit_code(), 0) << unknown.err();
+  EXPECT_FALSE(read_steps(path("out")).front().contains("mfu")) << "nobody knows the peak of these processors";
+  TrainProgram known(words({"--nproc", "2", "--peak_flops", "1e9", "--output_dir", path("known")}));
+  ASSERT_EQ(known.exit_code(), 0) << known.err();
+  EXPECT_THAT(known.out(), HasSubstr("MFU"));
+  const auto steps = read_steps(path("known"));
+  const nlohmann::json &a = steps.at(1), &b = steps.at(2);
+  const double tokens = b["tokens"].get<double>() - a["tokens"].get<double>();
+  // The rest of the formula is the model's alone: MFU * seconds / tokens is the same in every step.
+  const double per_token = b["mfu"].get<double>() * b["seconds"].get<double>() / tokens;
+  EXPECT_GT(per_token * 2e9, 6.0 * 64 * 64) << "fewer than one small product";
+  EXPECT_NEAR(steps.at(3)["mfu"].get<double>() * steps.at(3)["seconds"].get<double>() / tokens, per_token,
+              1e-6 * per_token);
+}
+
+TEST_F(Train, ALossThatIsNoNumberIsNamedWithItsRankMicroBatchAndStep) {
+  const std::vector<std::string> wild = {
+      "--learning_rate", "1e30", "--max_grad_norm", "0", "--gradient_accumulation_steps", "2", "--nproc", "2"};
+  TrainProgram program(words(wild));
+  EXPECT_EQ(program.exit_code(), 1);
+  EXPECT_THAT(program.err(), ::testing::ContainsRegex("rank [01]: the loss of micro-batch [01] of step 2 is "));
+  EXPECT_THAT(program.err(), HasSubstr("check_for_nan_in_loss_and_grad"));
 }
 
 TEST_F(Train, TakesTextAndChats) {

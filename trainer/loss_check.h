@@ -1,0 +1,34 @@
+// check_for_nan_in_loss_and_grad, of the loss. The losses of a step's micro-batches are copied beside the computation and
+// looked at when the update has waited for the device anyway: a run whose losses are fine pays no wait of its own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "core/mesh/parallel_context.h"
+#include "platform/cpp/event.hpp"
+
+namespace concord {
+
+class LossCheck {
+ public:
+  // |losses| has one element for each micro-batch of this rank; none but on the last stage. Enqueues the copy.
+  LossCheck(const at::Tensor& losses, const ParallelContext& job);
+
+  // Throws Error with the rank, the micro-batch and |step| for the first that is no number. Waits: for the copy.
+  void require_finite(int64_t step) const;
+
+ private:
+  const ParallelContext& job_;
+  at::Tensor on_host_;
+  std::optional<Event> copied_;
+};
+
+// The same at once, for a step that has failed: |losses| of tokens, undefined for micro-batches that did not come to theirs.
+// Waits: for the device.
+void require_finite_losses(std::span<const at::Tensor> losses, int64_t step, const ParallelContext& job);
+
+}  // namespace concord
