@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "core/config_error.h"
 #include "trainer/data/synthetic.h"
+#include "trainer/report/files.h"
 
 namespace concord {
 namespace {
@@ -42,13 +42,6 @@ constexpr const char* kModel = R"({{
 
 bool is_given(const CommandLine& line, const std::string& name) {
   return std::find(line.given.begin(), line.given.end(), name) != line.given.end();
-}
-
-void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) throw ConfigError(fmt::format("cannot write '{}'; is the disk full?", path.string()));
 }
 
 // The same global batch, and so the same losses, however the job is split.
@@ -95,10 +88,10 @@ FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc) {
   fs::create_directories(input, error);
   if (error) throw ConfigError(fmt::format("output_dir '{}' cannot be made: {}", input.string(), error.message()));
   const SyntheticCorpus corpus = write_synthetic_corpus(arguments->train_data, kCorpusSeed, kTokens);
-  write_text(arguments->model_config, fmt::format(kModel, corpus.vocab_size));
+  replace_file(arguments->model_config, fmt::format(kModel, corpus.vocab_size));
   arguments->loss_floor = corpus.entropy_rate;
   const fs::path config = input / "config.yaml";
-  write_text(config, to_yaml(*arguments));
+  replace_file(config.string(), to_yaml(*arguments));
   const int64_t tensor = arguments->tensor_model_parallel_size, pipeline = arguments->pipeline_model_parallel_size;
   const int64_t context = arguments->context_parallel_size;
   return {config.string(),

@@ -1,11 +1,9 @@
 #include "trainer/report_callback.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
 
 #include "trainer/argument_table.h"
+#include "trainer/report/files.h"
 
 namespace concord {
 namespace {
@@ -87,11 +85,7 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
 
 ReportCallback::ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int terminal)
     : report_(describe(plan, job, terminal)) {
-  const std::filesystem::path path = std::filesystem::path(plan.arguments.output_dir) / "training_args.yaml";
-  std::ofstream file(path);
-  file << to_yaml(plan.arguments);
-  file.close();
-  if (!file) throw std::runtime_error("cannot write " + path.string());
+  replace_file(plan.arguments.output_dir + "/training_args.yaml", to_yaml(plan.arguments));
 }
 
 void ReportCallback::on_train_end(const TrainerState&, const FinishReport& report) { report_.finish(report); }

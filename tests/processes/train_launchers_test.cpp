@@ -1,0 +1,42 @@
+// `concord train` under launchers that are not ours: the same losses as with --nproc.
+#include <gmock/gmock.h>
+
+#include "tests/processes/train_program.h"
+
+namespace concord::testing_processes {
+namespace {
+
+class TrainLaunchers : public Train {
+ protected:
+  // Runs |launcher| with the words of a short run behind it, and compares with two processes of our own.
+  void expect_the_same_losses(std::vector<std::string> launcher) {
+    TrainProgram own(words({"--nproc", "2", "--output_dir", path("own")}));
+    ASSERT_EQ(own.exit_code(), 0) << own.err();
+    const std::vector<std::string> more = words({});
+    launcher.insert(launcher.end(), {LAUNCH_PROGRAM, "train"});
+    launcher.insert(launcher.end(), more.begin(), more.end());
+    RunningProcess process(launcher, {.environment = {"OMP_NUM_THREADS=1"}});
+    ASSERT_EQ(process.wait(), 0) << process.err();
+    const auto expected = read_steps(path("own")), steps = read_steps(path("out"));
+    ASSERT_EQ(expected.size(), 4u);
+    ASSERT_EQ(steps.size(), expected.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      EXPECT_EQ(steps[i]["loss"], expected[i]["loss"]) << i;
+      EXPECT_EQ(steps[i]["tokens"], expected[i]["tokens"]) << "of two ranks";
+    }
+  }
+};
+
+TEST_F(TrainLaunchers, TorchrunTrainsAsOurOwnLauncherDoes) {
+  if (!std::filesystem::exists(TORCH_PYTHON)) GTEST_SKIP() << "there is no Python with torch at " << TORCH_PYTHON;
+  expect_the_same_losses(
+      {TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"});
+}
+
+TEST_F(TrainLaunchers, MpirunTrainsAsOurOwnLauncherDoes) {
+  if (!std::filesystem::exists(MPIRUN)) GTEST_SKIP() << "there is no mpirun; install openmpi-bin";
+  expect_the_same_losses({MPIRUN, "--oversubscribe", "--allow-run-as-root", "-n", "2"});
+}
+
+}  // namespace
+}  // namespace concord::testing_processes
