@@ -89,8 +89,9 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
   VirtualModels models(read_model_config(folder), args, context);
   const std::vector<std::string> tensors = tensors_of_model(models.config());
   const std::vector<Parameter*> parameters = models.parameters();
-  load_hf_weights(folder.string(), parameters, shard_place(context.layout(), context.rank()),
-                  {.model_tensors = tensors, .tied_embeddings = models.config().tie_word_embeddings});
+  load_hf_weights(
+      folder.string(), parameters, shard_place(context.layout(), context.rank()),
+      {.model_tensors = tensors, .tied_embeddings = models.config().tie_word_embeddings, .map_files = true});
   return models;
 }
 

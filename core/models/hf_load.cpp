@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <optional>
 #include <unordered_set>
 
 #include "core/config_error.h"
@@ -24,7 +26,8 @@ using safetensors::shown;
 using safetensors::TensorInfo;
 using safetensors::Weights;
 
-constexpr int64_t kWindowBytes = 8 << 20;  // of a file, mapped at a time by a thread
+constexpr int64_t kWindowBytes = 8 << 20;        // of a file, mapped at a time by a thread
+constexpr uint64_t kLeastMappedBytes = 1 << 18;  // smaller values are not worth a mapping of their own
 
 // A block of a tensor in a file, |rows| of |length| elements at a distance of |stride|, and where it goes.
 struct Block {
@@ -89,6 +92,56 @@ void check_value(const Parameter& parameter, const std::vector<int64_t>& shape) 
         value.defined() ? cat(c10::toString(value.scalar_type()), " of ", safetensors::shape_text(value.sizes().vec()))
                         : "undefined"));
   }
+}
+
+// Where all of the parameter lies in a file, in one stretch and in its order: the pieces of gate, up do so in the files
+// that transformers writes.
+struct Stretch {
+  const Reader* file = nullptr;
+  const TensorInfo* tensor = nullptr;  // in which it begins
+  int64_t from = 0;                    // element of that tensor
+  const std::byte* end = nullptr;      // in file->data()
+};
+
+using Found = std::map<std::string, Weights::Tensor>;
+
+std::optional<Stretch> stretch_of(const Parameter& parameter, const ShardPlace& place, const Found& found) {
+  std::optional<Stretch> whole;
+  int64_t elements = 0;
+  for (const ShardRun& run : shard_runs(parameter.spec, place)) {
+    const Weights::Tensor& tensor = found.at(run.tensor);
+    const auto size = size_of(tensor.info->dtype);
+    const std::byte* begin = tensor.file->data(*tensor.info).data() + run.offset * size;
+    const bool follows = whole ? whole->file == tensor.file && whole->end == begin : true;
+    const bool plain = run.run_length == run.count || run.run_stride == run.run_length;
+    if (!follows || !plain || run.local != elements || tensor.info->dtype != found.begin()->second.info->dtype)
+      return {};
+    if (!whole) whole = Stretch{.file = tensor.file, .tensor = tensor.info, .from = run.offset};
+    whole->end = begin + run.count * size;
+    elements += run.count;
+  }
+  return elements == parameter.value.numel() ? whole : std::nullopt;
+}
+
+// The value as a mapping of its file; undefined where it has to be copied.
+at::Tensor map_value(const Parameter& parameter, const ShardPlace& place, const Found& found) {
+  const at::Tensor& value = parameter.value;
+  const safetensors::DType dtype = found.begin()->second.info->dtype;
+  const auto bytes = static_cast<uint64_t>(value.numel() * value.element_size());
+  if (bytes < kLeastMappedBytes || !value.device().is_cpu() || float_type(dtype) != value.scalar_type()) return {};
+  const std::optional<Stretch> whole = stretch_of(parameter, place, found);
+  if (!whole || !Reader::is_aligned({whole->end, 0}, dtype)) return {};  // and so is its begin
+  const auto memory =
+      whole->file->map_private(*whole->tensor, static_cast<uint64_t>(whole->from * size_of(dtype)), bytes);
+  return at::from_blob(
+      memory.get(), value.sizes(), [memory](void*) {}, value.options().requires_grad(false));
+}
+
+Found find_all(const Weights& weights, const Parameter& parameter) {
+  Found found;
+  for (const GlobalTensor& tensor : global_tensors(parameter.spec))
+    found.emplace(tensor.name, find_checked(weights, tensor, parameter));
+  return found;
 }
 
 // The blocks of a run, none of which covers more than a window of the file, unless a row does so by itself.
@@ -172,15 +225,15 @@ void load_hf_weights(const std::string& folder, std::span<Parameter* const> para
                      const HfLoadOptions& options) {
   const Weights weights(folder);
   check_extra(weights, options);
-  std::vector<at::Tensor> values(parameters.size());
+  std::vector<at::Tensor> values(parameters.size()), mapped(parameters.size());
   std::vector<Block> blocks;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
     check_value(parameter, local_shape(parameter.spec, place));
+    const Found found = find_all(weights, parameter);
+    if (options.map_files) mapped[i] = map_value(parameter, place, found);
+    if (mapped[i].defined()) continue;
     values[i] = parameter.value.detach().view({-1});
-    std::map<std::string, Weights::Tensor> found;
-    for (const GlobalTensor& tensor : global_tensors(parameter.spec))
-      found.emplace(tensor.name, find_checked(weights, tensor, parameter));
     for (const ShardRun& run : shard_runs(parameter.spec, place)) {
       const Weights::Tensor& tensor = found.at(run.tensor);
       cut_run(run,
@@ -197,7 +250,13 @@ void load_hf_weights(const std::string& folder, std::span<Parameter* const> para
   }
   copy_all(blocks);
   const at::NoGradGuard no_grad;
-  for (const Parameter* parameter : parameters) clear_padding(parameter->value, parameter->spec, place);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (mapped[i].defined()) {
+      parameters[i]->value.set_data(mapped[i]);
+    } else {
+      clear_padding(parameters[i]->value, parameters[i]->spec, place);
+    }
+  }
 }
 
 }  // namespace concord

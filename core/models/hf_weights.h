@@ -20,11 +20,15 @@ struct HfLoadOptions {
   std::span<const std::string> model_tensors = {};
   // A tied model: its files may have an lm_head.weight, which means nothing.
   bool tied_embeddings = false;
+  // A value that lies in a file as it is here (on the host, in the same type, in one stretch, without padding) becomes a
+  // private mapping of the file instead of a copy: nothing is read before it is used, and writing to it copies the page.
+  // The file must not become shorter or be overwritten in place meanwhile (safetensors/reader.h).
+  bool map_files = false;
 };
 
 // Fills the parameters' values from |folder| (core/safetensors/index.h: one file or several), each rank for itself: it
 // reads its own elements only, through a mapping, and converts from F64, F32, F16 or BF16 to the parameter's type. Padding
-// becomes 0. Beside the parameters it holds at most a few mapped or staged windows of 8 MiB, one a thread.
+// becomes 0. Values that are copied stay where they are; with map_files others move. Beside the parameters it holds at most a few mapped or staged windows of 8 MiB, one a thread.
 // Extra tensors called *.rotary_emb.inv_freq, which older versions of transformers wrote, are ignored.
 // Throws ConfigError with the file, the tensor and both values: a missing or extra tensor, another shape, a type that is
 // no float; and what safetensors::Weights throws. Parameters are untouched where it does.

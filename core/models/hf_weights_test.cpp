@@ -1,5 +1,6 @@
 #include "core/models/hf_weights.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -176,6 +177,64 @@ class FreshMemory {
   size_t bytes_;
   void* data_;
 };
+
+// Large enough to be mapped: a plain weight, gate and up, which follow each other in the file, and q, k, which do not.
+std::vector<ShardSpec> mappable_specs() {
+  ShardSpec gate_up{.name = "gate_up", .dims = {{512, ShardAxis::tp}, {256}}};
+  gate_up.pieces = {{"mlp.gate", 256}, {"mlp.up", 256}};
+  ShardSpec qk{.name = "qk", .dims = {{512, ShardAxis::tp}, {256}}};
+  qk.pieces = {{"attn.q", 256}, {"attn.k", 256}};
+  return {{.name = "down", .dims = {{512}, {512, ShardAxis::tp}}},
+          gate_up,
+          qk,
+          {.name = "padded", .dims = {{500, ShardAxis::tp, 512}, {256}}},
+          {.name = "small", .dims = {{8}, {8}}}};
+}
+
+void write_mappable(const std::string& path) {
+  std::vector<ShardSpec> specs = mappable_specs();
+  std::swap(specs[2].pieces[0], specs[2].pieces[1]);  // k before q, as the names are sorted in files
+  testing::write_sample(path, specs);
+}
+
+// The names of the parameters that moved, each with the values of the file.
+std::vector<std::string> mapped_by(const std::string& folder, const ShardPlace& place, at::ScalarType type) {
+  const SampleParameters sample(mappable_specs(), place, type);
+  std::vector<const void*> before;
+  for (const Parameter& parameter : sample.parameters) before.push_back(parameter.value.data_ptr());
+  load_hf_weights(folder, sample.list, place, {.map_files = true});
+  std::vector<std::string> names;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const Parameter& parameter = sample.parameters[i];
+    expect_loaded(parameter, place);
+    EXPECT_TRUE(parameter.value.requires_grad());
+    if (parameter.value.data_ptr() != before[i]) names.push_back(parameter.spec.name);
+  }
+  return names;
+}
+
+TEST(HfWeights, StayInTheFileWhereTheyLieThereAsTheyAreNeeded) {
+  const TemporaryFolder folder;
+  write_mappable(folder / "model.safetensors");
+  EXPECT_THAT(mapped_by(folder.path(), ShardPlace{}, at::kFloat), ::testing::ElementsAre("down", "gate_up"));
+  EXPECT_THAT(mapped_by(folder.path(), ShardPlace{}, at::kDouble), ::testing::IsEmpty());
+  // Of the second of two ranks each piece is cut for itself, and rows of "down" are.
+  EXPECT_THAT(mapped_by(folder.path(), ShardPlace{{{{2, 1}, {}, {}}}}, at::kFloat), ::testing::IsEmpty());
+}
+
+TEST(HfWeights, ThatAreMappedCanBeWrittenAndTheFileStays) {
+  const TemporaryFolder folder;
+  write_mappable(folder / "model.safetensors");
+  const SampleParameters first(mappable_specs(), ShardPlace{}), second(mappable_specs(), ShardPlace{});
+  load_hf_weights(folder.path(), first.list, ShardPlace{}, {.map_files = true});
+  {
+    const at::NoGradGuard no_grad;
+    for (const Parameter& parameter : first.parameters) parameter.value.fill_(3);
+  }
+  load_hf_weights(folder.path(), second.list, ShardPlace{}, {.map_files = true});
+  for (const Parameter& parameter : second.parameters) expect_loaded(parameter, ShardPlace{});
+  for (const Parameter& parameter : first.parameters) EXPECT_TRUE(parameter.value.eq(3).all().item<bool>());
+}
 
 // A file of 384 MB of which this rank has every second half row: all pages of the file are touched.
 TEST(HfWeights, TakeNoMoreHostMemoryThanTheShardAnd64MiB) {

@@ -1,7 +1,7 @@
 #include "core/models/model_chunk.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <utility>
@@ -47,7 +47,7 @@ ParameterPlanOptions plan_options(const ModelArgs& args, const RankLayout& layou
 
 Parameter make_parameter(const ParameterPlan& plan, const ShardPlace& place, at::TensorOptions options) {
   Parameter parameter{.spec = plan.spec, .init = plan.init, .value = {}};
-  parameter.value = at::zeros(local_shape(plan.spec, place), options).requires_grad_(true);
+  parameter.value = at::empty(local_shape(plan.spec, place), options).requires_grad_(true);
   parameter.uses = plan.uses;
   parameter.partial_over_tp = plan.partial_over_tp;
   parameter.shared_embedding = plan.shared_embedding;

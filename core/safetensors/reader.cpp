@@ -107,6 +107,19 @@ void Reader::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte
   }
 }
 
+std::shared_ptr<std::byte> Reader::map_private(const TensorInfo& tensor, uint64_t offset, uint64_t bytes) const {
+  const uint64_t begin = data_begin_ + tensor.begin + offset;
+  if (offset > tensor.bytes() || bytes == 0 || bytes > file_bytes_ - begin) {
+    throw std::out_of_range(cat(path_, ": ", bytes, " bytes from ", offset, " of tensor ", shown(tensor.name),
+                                "; the file has ", file_bytes_ - std::min(begin, file_bytes_), " there"));
+  }
+  const uint64_t before = begin % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), length = before + bytes;
+  void* map = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd_, static_cast<off_t>(begin - before));
+  if (map == MAP_FAILED)
+    throw std::runtime_error(cat(path_, ": private mmap of ", length, " bytes: ", std::strerror(errno)));
+  return {static_cast<std::byte*>(map) + before, [map, length](std::byte*) { ::munmap(map, length); }};
+}
+
 void Reader::advise(std::span<const std::byte> part, int advice) const {
   if (part.empty()) return;
   const auto first = reinterpret_cast<uintptr_t>(map_);

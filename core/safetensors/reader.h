@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,11 @@ class Reader {
   }
   // |to.size()| bytes from byte |offset| of the tensor.
   void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> to) const;
+
+  // |bytes| from byte |offset| of the tensor, which may reach into the tensors behind it, as memory of the caller: its pages
+  // come from the file when they are touched and become the caller's own when they are written; the file never changes.
+  // It outlives the reader. Until a page is written, a file that becomes shorter is as bad as for data().
+  std::shared_ptr<std::byte> map_private(const TensorInfo& tensor, uint64_t offset, uint64_t bytes) const;
 
   // Hints about a part of data(): it will be used soon; it has been used, and its pages (and those around it, which the
   // kernel maps along) no longer count as the process's. Both change nothing that can be read.

@@ -46,6 +46,25 @@ TEST(SafetensorsReader, CopiesPartsOfATensor) {
   EXPECT_THROW(reader.read(reader.at("b"), UINT64_MAX, std::as_writable_bytes(std::span(part))), std::out_of_range);
 }
 
+TEST(SafetensorsReader, GivesPrivateMemoryThatNeitherChangesTheFileNorNeedsTheReader) {
+  const TemporaryFolder folder;
+  const std::string path = write_file(folder / "a.safetensors", file_of(kTwo, "abcdefgh"));
+  std::shared_ptr<std::byte> memory;
+  {
+    const Reader reader(path);
+    memory = reader.map_private(reader.at("a"), 1, 5);  // into the tensor behind it
+    EXPECT_THROW((void)reader.map_private(reader.at("a"), 1, 8), std::out_of_range);
+    EXPECT_THROW((void)reader.map_private(reader.at("b"), 5, 1), std::out_of_range);
+    EXPECT_THROW((void)reader.map_private(reader.at("b"), 1, UINT64_MAX), std::out_of_range);
+  }
+  char* text = reinterpret_cast<char*>(memory.get());
+  EXPECT_EQ(std::string(text, 5), "bcdef");
+  text[0] = 'X';
+  const Reader again(path);
+  EXPECT_EQ(static_cast<char>(again.data(again.at("a"))[1]), 'b');
+  EXPECT_EQ(text[0], 'X');
+}
+
 TEST(SafetensorsReader, SaysWhatThereIsWhereATensorIsMissing) {
   const TemporaryFolder folder;
   const Reader reader(write_file(folder / "a.safetensors", file_of(kTwo, "abcdefgh")));

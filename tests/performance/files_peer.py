@@ -1,7 +1,7 @@
 """The peer of files_bench: prints seconds, or ends with a code other than 0 where there is no transformers.
 
   files_peer.py load FOLDER     AutoModelForCausalLM.from_pretrained, the best of five; imports do not count. It maps the
-                                files and reads nothing of them: the process grows by 4 MiB for a model of 1 GB
+                                files, as ours does but for q, k, v, and reads nothing of them
   files_peer.py own FOLDER      the same, then every parameter copied into memory of its own, as training needs it
   files_peer.py save FOLDER     save_pretrained of that model, the best of three
 """
