@@ -7,7 +7,6 @@
 
 #include "core/config_error.h"
 #include "core/data_parallel/finalize_grads.h"
-#include "core/models/hf_weights.h"
 #include "platform/loader/error.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
@@ -232,9 +231,7 @@ EvalLoopOutput Trainer::evaluate() {
 }
 
 void Trainer::save_model(const std::filesystem::path& folder) {
-  const std::vector<Parameter*> parameters = parts_.model.parameters();
-  save_hf_weights(folder.string(), parameters, job_,
-                  {.config_json = plan_.config.text, .source = plan_.arguments.model});
+  parts_.model.save_pretrained(folder, {.source = plan_.arguments.model});
 }
 
 void Trainer::save_checkpoint() {

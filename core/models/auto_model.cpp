@@ -2,7 +2,6 @@
 
 #include "core/config_error.h"
 #include "core/models/hf_plan.h"
-#include "core/models/hf_weights.h"
 #include "core/models/parameter_plan.h"
 #include "platform/loader/text.h"
 
@@ -53,7 +52,7 @@ std::vector<std::string> tensors_of_model(const ModelConfig& config) {
 }  // namespace
 
 VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context)
-    : config_(config), args_(args) {
+    : context_(&context), config_(config), args_(args) {
   const RankLayout& layout = context.layout();
   args_.stages = stages_of_model(config, args, layout);
   check_stages(args_.stages, config, layout);
@@ -76,6 +75,11 @@ std::vector<Parameter*> VirtualModels::parameters() {
     for (Parameter& parameter : chunk->parameters()) all.push_back(&parameter);
   }
   return all;
+}
+
+void VirtualModels::save_pretrained(const std::filesystem::path& folder, HfSaveOptions options) {
+  if (options.config_json.empty()) options.config_json = config_.text;
+  save_hf_weights(folder.string(), parameters(), *context_, options);
 }
 
 VirtualModels AutoModel::from_config(const ModelConfig& config, const ModelArgs& args, ParallelContext& context) {

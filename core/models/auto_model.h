@@ -2,12 +2,14 @@
 //
 //   VirtualModels model = AutoModel::from_pretrained("Qwen2.5-0.5B", args, context);
 //   for (size_t i = 0; i < model.size(); ++i) model[i].forward(...);
+//   model.save_pretrained("my-model", {.source = "Qwen2.5-0.5B"});  // with the tokenizer of that folder
 #pragma once
 
 #include <filesystem>
 #include <memory>
 #include <vector>
 
+#include "core/models/hf_weights.h"
 #include "core/models/model_chunk.h"
 
 namespace concord {
@@ -27,7 +29,13 @@ class VirtualModels {
   int64_t stage(size_t index) const { return stages_[index]; }
   std::vector<Parameter*> parameters();  // of all chunks
 
+  // Writes the weights as a folder that transformers and from_pretrained load: save_hf_weights of all parameters, with
+  // the config.json that the model was made from unless |options| have another. Every rank of the job calls it; waits and
+  // throws as that does.
+  void save_pretrained(const std::filesystem::path& folder, HfSaveOptions options = {});
+
  private:
+  ParallelContext* context_;
   ModelConfig config_;
   ModelArgs args_;
   std::vector<int64_t> stages_;

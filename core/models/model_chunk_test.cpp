@@ -12,6 +12,7 @@
 #include "core/models/auto_model.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/token_slices.h"
+#include "tests/temporary_folder.h"
 
 namespace concord {
 namespace {
@@ -131,6 +132,20 @@ TEST_F(Chunk, CountsTheLabelsThatAreThere) {
   ModelChunk chunk(small("qwen2"), {}, kWhole, context_);
   EXPECT_EQ(chunk.counted_tokens(batch()), 14);  // the last of each row has none
   EXPECT_THAT(chunk.hidden_shape(batch()), ElementsAre(8, 2, 16));
+}
+
+TEST_F(Chunk, IsTheSameWhenItIsSavedAndLoaded) {
+  const tests::TemporaryFolder folder;
+  VirtualModels saved = AutoModel::from_config(small("qwen2"), {}, context_);
+  saved.save_pretrained(folder.path() + "/model");
+  VirtualModels loaded = AutoModel::from_pretrained(folder.path() + "/model", {}, context_);
+  EXPECT_EQ(loaded.config().text, saved.config().text);
+  const std::vector<Parameter*> before = saved.parameters(), after = loaded.parameters();
+  ASSERT_EQ(before.size(), after.size());
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(after[i]->value.equal(before[i]->value)) << after[i]->spec.name;
+    EXPECT_TRUE(after[i]->value.requires_grad());
+  }
 }
 
 // The same values, rounded to the type: 8 bits of mantissa move a loss near ln 40 by some thousandths.

@@ -95,7 +95,10 @@ std::vector<Row> measure() {
   return {
       {"files: weights of 1 GB into parameters, beside cat", speed(load), speed(cat_seconds), 0.8},
       {"files: from_pretrained of 1 GB, beside transformers", speed(whole), rate(peer_seconds("load", folder)), 1.5},
-      {"files: the same, then a copy of every parameter", speed(own), rate(peer_seconds("own", folder)), {}},
+      {"files: from_pretrained of 1 GB, then a copy of every parameter",
+       speed(own),
+       rate(peer_seconds("own", folder)),
+       {}},
       {"files: save of 1 GB, durable, beside transformers", speed(save), rate(peer_seconds("save", folder)), {}}};
 }
 
