@@ -1,0 +1,75 @@
+// The state of an optimizer that is put back into one whose state lives in the host's memory.
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "core/data_parallel/finalize_grads.h"
+#include "core/optim/optimizer.h"
+#include "tests/processes/group_job.h"
+#include "tests/processes/small_network.h"
+
+namespace concord::tests {
+namespace {
+
+// A network in training, |fraction| of its optimizer offloaded.
+struct Training {
+  SmallNetwork network;
+  DistributedDataParallel ddp;
+  Optimizer optimizer;
+
+  Training(ParallelContext& job, at::ScalarType type, double fraction)
+      : network(type),
+        ddp({network.parameters()}, job, {.use_distributed_optimizer = job.world() > 1, .ddp_bucket_size = 100}),
+        optimizer(ddp, {.optimizer_cpu_offload = fraction > 0, .optimizer_offload_fraction = fraction}) {}
+
+  void train(const ParallelContext& job, uint64_t first, uint64_t last) {
+    for (uint64_t i = first; i < last; ++i) {
+      ddp.begin_step(1);
+      network.loss(10 + static_cast<uint64_t>(job.rank()) + 100 * i).backward();
+      finalize_grads(ddp);
+      EXPECT_TRUE(optimizer.step({.lr = 1e-2, .weight_decay = 0.1}).updated);
+    }
+    ddp.finish_param_gather();
+  }
+
+  std::vector<at::Tensor> values() {
+    std::vector<at::Tensor> all;
+    for (const Parameter* parameter : network.parameters()) all.push_back(parameter->value.detach().clone());
+    return all;
+  }
+};
+
+// Parameters come back first, as from a checkpoint, then the state: 5 steps are the same bits as 3, a pause, and 2. fp32
+// parameters are no part of the state, so the copies that the host computes on have to follow them.
+TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
+  for (const int world : {1, 2}) {
+    expect_job(world, {}, [](ParallelContext& job) {
+      for (const auto type : {at::kFloat, at::kBFloat16}) {
+        for (const double fraction : {0.0, 0.37, 1.0}) {
+          Training first(job, type, 1);
+          first.train(job, 0, 3);
+          const OptimizerState state = first.optimizer.state();
+          const std::vector<at::Tensor> values = first.values();
+          first.train(job, 3, 5);
+
+          Training second(job, type, fraction);
+          {
+            const at::NoGradGuard no_grad;
+            for (size_t i = 0; i < values.size(); ++i) second.network.parameters()[i]->value.copy_(values[i]);
+          }
+          second.optimizer.load_state({state});
+          EXPECT_EQ(second.optimizer.steps(), 3);
+          second.train(job, 3, 5);
+          for (size_t i = 0; i < values.size(); ++i) {
+            EXPECT_TRUE(second.values()[i].equal(first.values()[i])) << type << " " << fraction << " parameter " << i;
+            EXPECT_FALSE(second.values()[i].equal(values[i])) << "the last steps changed nothing";
+          }
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace concord::tests
