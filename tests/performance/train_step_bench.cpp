@@ -173,6 +173,7 @@ std::vector<Case> cases() {
 
 int main(int argc, char** argv) {
   const auto [json, part] = concord::bench::read_options(argc, argv);
+  concord::bench::with_one_thread_a_rank(argv);  // the peer's too
   setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
   nlohmann::json document = nlohmann::json::array();
   for (const concord::Case& c : concord::cases()) {
