@@ -11,6 +11,7 @@ namespace {
 using loader::cat;
 
 constexpr const char* kWorld = "world";
+constexpr const char* kSide = "side";
 
 RankGroup all_ranks(int64_t world) {
   const RankGroup::Axis axis[] = {{world, 1}};
@@ -43,10 +44,10 @@ std::string ParallelContext::channel_name(const RankGroup& ranks) const {
   throw Error(CONCORD_STATUS_INTERNAL, cat("no kind of group has the ranks ", ranks.to_string()));
 }
 
-std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks) {
+std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks, const std::string& name) {
   if (ranks.size() == 1) return nullptr;
   for (const std::shared_ptr<Channel>& known : channels_) {
-    if (known->ranks() == ranks) return known;
+    if (known->ranks() == ranks && known->name() == name) return known;
   }
   const ChannelServices services{device(),
                                  options_.store,
@@ -55,14 +56,17 @@ std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks) {
                                  options_.timeout,
                                  options_.check_calls,
                                  platform().capability(CONCORD_CAP_STREAM_HOST_IS_CURRENT) != 0};
-  channels_.push_back(std::make_shared<Channel>(channel_name(ranks), ranks, rank(), services));
+  channels_.push_back(std::make_shared<Channel>(name, ranks, rank(), services));
   return channels_.back();
 }
 
-ProcessGroup& ParallelContext::make_group(const std::string& name, const RankGroup& ranks) {
+ProcessGroup& ParallelContext::make_group(const std::string& name, const RankGroup& ranks, bool shares_channel) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<ProcessGroup>& group = groups_[name];
-  if (group == nullptr) group = std::make_unique<ProcessGroup>(name, ranks, rank(), device(), channel_for(ranks));
+  if (group == nullptr) {
+    const std::string channel = shares_channel ? channel_name(ranks) : name;
+    group = std::make_unique<ProcessGroup>(name, ranks, rank(), device(), channel_for(ranks, channel));
+  }
   return *group;
 }
 
@@ -77,6 +81,8 @@ ProcessGroup& ParallelContext::group(GroupKind kind) {
 }
 
 ProcessGroup& ParallelContext::world_group() { return make_group(kWorld, all_ranks(world())); }
+
+ProcessGroup& ParallelContext::side_group() { return make_group(kSide, all_ranks(world()), /*shares_channel=*/false); }
 
 bool ParallelContext::failed() {
   const std::lock_guard lock(mutex_);

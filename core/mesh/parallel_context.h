@@ -64,6 +64,9 @@ class ParallelContext {
   // Throws Error (INVALID_ARGUMENT) where this rank is in no such group.
   ProcessGroup& group(GroupKind kind);
   ProcessGroup& world_group();
+  // All ranks as well, on a communicator that no other group shares: what waits there for a rank that is behind holds up
+  // none of the other calls. For small numbers that travel beside a step; made at its first call, and so only where used.
+  ProcessGroup& side_group();
 
   // Makes the communicators of |kinds| now. Every rank of the world calls it, with the same list. Waits: for all of
   // them.
@@ -75,8 +78,8 @@ class ParallelContext {
   void stop_watching() { watchdog_.stop(); }
 
  private:
-  std::shared_ptr<Channel> channel_for(const RankGroup& ranks);  // under the lock
-  ProcessGroup& make_group(const std::string& name, const RankGroup& ranks);
+  std::shared_ptr<Channel> channel_for(const RankGroup& ranks, const std::string& name);  // under the lock
+  ProcessGroup& make_group(const std::string& name, const RankGroup& ranks, bool shares_channel = true);
   std::string channel_name(const RankGroup& ranks) const;
   std::vector<GroupKind> kinds_to_create(std::span<const GroupKind> kinds) const;
   void split_from_world(std::span<const GroupKind> kinds);

@@ -16,6 +16,7 @@
 #include "core/pipeline/schedule_csv.h"
 #include "core/pipeline/stage_run.h"
 #include "core/pipeline/transfers.h"
+#include "core/pipeline/warm_up.h"
 #include "core/stable_hash.h"
 #include "platform/loader/text.h"
 
@@ -93,10 +94,8 @@ struct Executor::Implementation {
     check_sizes(schedule, given_stages.size(), pp);
     check_same(schedule, options, job, pp);
     make_stages(given_stages);
-    activations.resize(schedule.slots());
-    gradients.resize(schedule.slots());
-    outputs.resize(schedule.slots());
-    input_grads.resize(schedule.slots());
+    forget();
+    head = warm_up(schedule)[static_cast<size_t>(rank())];
   }
 
   int rank() const { return static_cast<int>(pp.rank()); }
@@ -105,7 +104,9 @@ struct Executor::Implementation {
   StageRun& run_of(const Action& action) { return *runs[static_cast<size_t>(action.stage)]; }
 
   void make_stages(const std::vector<Stage*>& stages);
-  void run();
+  bool run(const std::function<Resume()>& after_warm_up);
+  bool walk(const std::function<Resume()>& after_warm_up, size_t& index);
+  void forget();
   size_t step(size_t index);
   void compute(const Action& action);
   void forward(const Action& action);
@@ -123,6 +124,7 @@ struct Executor::Implementation {
   ParallelContext& job;
   ProcessGroup& pp;
   const ExecutorOptions options;
+  size_t head = 0;  // actions of the warm-up
   PipelineTransfers transfers;
   DeferredGrads deferred;  // of the backward that runs now
   std::deque<StageRun> storage;
@@ -131,7 +133,7 @@ struct Executor::Implementation {
   std::vector<Incoming> gradients;      // gradients of outputs
   std::vector<at::Tensor> outputs;      // to be sent
   std::vector<at::Tensor> input_grads;  // to be sent
-  int64_t steps = 0;                    // runs so far
+  int64_t steps = 0;                    // walks through the list so far
   std::optional<uint64_t> entry;        // of the action that runs now, in the flight recorder
   bool failed = false;
 };
@@ -240,19 +242,45 @@ size_t Executor::Implementation::step(size_t index) {
   return index + 1;
 }
 
-void Executor::Implementation::run() {
+// Nothing that micro-batches have computed or received is left.
+void Executor::Implementation::forget() {
+  for (StageRun& run : storage) run.forget();
+  activations.assign(schedule.slots(), {});
+  gradients.assign(schedule.slots(), {});
+  outputs.assign(schedule.slots(), {});
+  input_grads.assign(schedule.slots(), {});
+}
+
+// |index| is where it stands, also when it throws. False where it was stopped after the warm-up.
+bool Executor::Implementation::walk(const std::function<Resume()>& after_warm_up, size_t& index) {
+  const std::vector<RngState> draws = after_warm_up ? job.rng().save() : std::vector<RngState>();
+  while (index < head) index = step(index);
+  const Resume resume = after_warm_up ? after_warm_up() : Resume::go_on;
+  if (resume != Resume::go_on) {
+    transfers.finish();
+    forget();
+    job.rng().restore(draws);
+    ++steps;
+    index = 0;
+    if (resume == Resume::stop) return false;
+  }
+  while (index < actions().size()) index = step(index);
+  transfers.finish();
+  ++steps;
+  return true;
+}
+
+bool Executor::Implementation::run(const std::function<Resume()>& after_warm_up) {
   if (failed) {
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "this pipeline has failed before; the job cannot go on");
   }
   failed = true;  // until it has come to its end
   const Deferral deferral(storage);
   size_t index = 0;
-  const auto walk = [&] {
-    while (index < actions().size()) index = step(index);
-    transfers.finish();
-  };
   try {
-    walk();
+    const bool came_to_its_end = walk(after_warm_up, index);
+    failed = false;
+    return came_to_its_end;
   } catch (const Error& error) {
     throw Error(error.status(), explain(index, error.what()));
   } catch (const ConfigError& error) {
@@ -260,8 +288,6 @@ void Executor::Implementation::run() {
   } catch (const std::exception& error) {
     throw Error(CONCORD_STATUS_INTERNAL, explain(index, words_of(error)));
   }
-  ++steps;
-  failed = false;
 }
 
 // ---------------------------------------------------------------------------------------------------------- failures
@@ -318,6 +344,8 @@ Executor::~Executor() = default;
 
 const Schedule& Executor::schedule() const { return implementation_->schedule; }
 
-void Executor::run() { implementation_->run(); }
+void Executor::run() { implementation_->run({}); }
+
+bool Executor::run(const std::function<Resume()>& after_warm_up) { return implementation_->run(after_warm_up); }
 
 }  // namespace concord

@@ -211,6 +211,74 @@ TEST(PipelineRun, AWeightGradientIsThatOfItsMicroBatch) {
   });
 }
 
+// Counts its forwards, and draws random numbers in them.
+class DrawingStage : public ToyStage {
+ public:
+  DrawingStage(int stage, int stages, ParallelContext& job)
+      : ToyStage(stage, stages, job.group(GroupKind::tp)), job_(job) {}
+  at::Tensor forward(int microbatch, const at::Tensor& input) override {
+    Generator::State state = job_.rng().current().state();
+    state.offset += 7;
+    job_.rng().current().restore(state);
+    ++forwards_;
+    return ToyStage::forward(microbatch, input);
+  }
+  size_t take_forwards() { return std::exchange(forwards_, 0); }
+
+ private:
+  ParallelContext& job_;
+  size_t forwards_ = 0;
+};
+
+// Runs that are taken back after their warm-up leave nothing behind, whatever follows them.
+void expect_taken_back(const Schedule& schedule, ParallelContext& job, const ExecutorOptions& options) {
+  SCOPED_TRACE(schedule.kind);
+  ToyReference reference(schedule.microbatches, job.group(GroupKind::tp));
+  const std::vector<int> mine = stages_of(schedule, static_cast<int>(job.coordinates().pp));
+  std::deque<DrawingStage> stages;
+  std::vector<Stage*> all;
+  for (const int stage : mine) all.push_back(&stages.emplace_back(stage, schedule.stages(), job));
+  Executor executor(schedule, all, job, options);
+  const auto before = job.rng().save();
+  int asked = 0;
+  EXPECT_FALSE(executor.run([&] { return ++asked, Resume::stop; }));
+  EXPECT_EQ(job.rng().save(), before);
+  size_t first_forwards = 0;
+  for (DrawingStage& stage : stages) {
+    first_forwards += stage.take_forwards();
+    EXPECT_EQ(stage.added(), 0);
+  }
+  for (const Resume resume : {Resume::again, Resume::go_on, Resume::again}) {
+    for (DrawingStage& stage : stages) stage.clear();
+    EXPECT_TRUE(executor.run([&] { return ++asked, resume; }));
+    size_t forwards = 0;
+    for (size_t chunk = 0; chunk < stages.size(); ++chunk) {
+      forwards += stages[chunk].take_forwards();
+      const size_t each = stages[chunk].blocks().size();
+      for (size_t i = 0; i < each; ++i) {
+        const auto expected = reference.grads(mine[chunk] * static_cast<int>(each) + static_cast<int>(i));
+        const auto found = stages[chunk].blocks()[i].grads();
+        for (size_t k = 0; k < found.size(); ++k) EXPECT_TRUE(found[k].equal(expected[k])) << chunk << i << k;
+      }
+    }
+    const size_t once = stages.size() * static_cast<size_t>(schedule.microbatches);
+    EXPECT_EQ(forwards, resume == Resume::again ? once + first_forwards : once);
+  }
+  EXPECT_EQ(asked, 4);
+}
+
+TEST(PipelineRun, AWarmUpCanBeTakenBackAndBegunAgain) {
+  for (const int64_t pp : {1, 2, 4}) {
+    expect_job(static_cast<int>(pp), {.pipeline_model_parallel_size = pp}, [&](ParallelContext& job) {
+      for (const char* kind : {"gpipe", "1f1b", "zb-h1", "zb-v"}) {
+        if (pp == 1 && std::string(kind) == "zb-v") continue;
+        expect_taken_back(plan(kind, pp, 2 * pp), job, {});
+        expect_taken_back(plan(kind, pp, 2 * pp), job, {.variable_seq_lengths = true});
+      }
+    });
+  }
+}
+
 // Keeps an eye on what it returned.
 class WatchedStage : public ToyStage {
  public:
