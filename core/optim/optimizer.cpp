@@ -9,11 +9,13 @@
 
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "core/config_error.h"
 #include "core/optim/grad_norm.h"
 #include "core/optim/offload.h"
 #include "core/optim/state_index.h"
+#include "core/optim/step_undo.h"
 #include "core/optim/update_rule.h"
 #include "platform/loader/text.h"
 
@@ -71,25 +73,53 @@ class Optimizer::Impl {
 
   StepResult step(const StepSettings& settings) {
     const at::NoGradGuard no_grad;
-    ddp_.finish_param_gather();
-    if (offload_) offload_->fetch();  // beside the norm
-    StepResult result = measure(settings.loss_scale);
-    result.updated = std::isfinite(result.grad_norm);
-    if (!result.updated) return result;
-    ++steps_;
-    const double clip = clip_factor(result.grad_norm, options_.max_grad_norm);
-    const RuleStep step{settings.lr, settings.weight_decay, clip / settings.loss_scale, steps_};
-    if (on_cpu_) {
-      rule_->step_on_host(on_device_, step);
-    } else {
-      rule_->step_on_device(on_device_, step);
-    }
-    if (offload_) offload_->step(*rule_, step);
-    ddp_.gather_parameters();
+    prepare();
+    const StepResult result = read(start_figures(settings.loss_scale, ddp_.job().world_group()));
+    if (result.updated) update(settings, result.grad_norm);
     return result;
   }
 
-  int64_t steps() const { return steps_; }
+  void step_ahead(const StepSettings& settings) {
+    const at::NoGradGuard no_grad;
+    prepare();
+    Ahead ahead{settings, start_figures(settings.loss_scale, ddp_.job().side_group())};
+    if (was_clipped_) {
+      ahead.result = read(ahead.figures);
+      if (ahead.result->updated) update(settings, ahead.result->grad_norm);
+    } else {
+      ahead.updated = is_right_unchanged(ahead.figures.own_norm);
+      if (ahead.updated) {
+        undo_.keep(segments_);
+        apply(settings, 1);
+      }
+      ddp_.gather_parameters();  // also for ranks that have updated
+    }
+    ahead_ = std::move(ahead);
+  }
+
+  SettledStep settle() {
+    if (is_settled()) throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "settle() without a step_ahead() before it");
+    const at::NoGradGuard no_grad;
+    Ahead ahead = *std::exchange(ahead_, std::nullopt);
+    const bool waited = ahead.result.has_value();
+    if (!waited) ahead.result = read(ahead.figures);
+    const bool right = is_right_unchanged(ahead.result->grad_norm);
+    if (!waited && !right) take_again(ahead);
+    was_clipped_ = ahead.result->updated && !right;
+    return {*ahead.result, !waited && !right};
+  }
+
+  bool is_settled() const { return !ahead_; }
+  void expect_settled() const {
+    if (is_settled()) return;
+    throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
+                "a step_ahead() has not been settled: call settle() before the optimizer is used or looked at");
+  }
+
+  int64_t steps() const {
+    expect_settled();
+    return steps_;
+  }
 
   int64_t state_bytes() const {
     int64_t bytes = offload_ ? offload_->state_bytes() : 0;
@@ -101,6 +131,7 @@ class Optimizer::Impl {
   }
 
   OptimizerState state() const {
+    expect_settled();
     OptimizerState state{steps_, {}};
     for (const Segment& segment : segments_) {
       for (const auto& [key, tensor] : tensors_of(segment)) {
@@ -111,6 +142,7 @@ class Optimizer::Impl {
   }
 
   void load_state(const std::vector<OptimizerState>& states) {
+    expect_settled();
     const at::NoGradGuard no_grad;
     const StateIndex index(states);
     for (Segment& segment : segments_) {
@@ -132,6 +164,7 @@ class Optimizer::Impl {
   }
 
   void reload_main_weights() {
+    expect_settled();
     const at::NoGradGuard no_grad;
     for (const Segment& segment : segments_) {
       if (segment.on_host || has_main(segment)) segment.weights.copy_(values_part(segment));
@@ -154,26 +187,86 @@ class Optimizer::Impl {
     for (size_t i = 0; i < rule_->moments().size(); ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
   }
 
+  // What only all ranks together know of a step, on its way.
+  struct Figures {
+    at::Tensor squares, zeros;
+    Work summed, counted;
+    double own_norm = 0;  // of this rank's part, where that is known without waiting; else 0
+  };
+  struct Ahead {
+    StepSettings settings;
+    Figures figures;
+    bool updated = false;                   // this rank has
+    std::optional<StepResult> result = {};  // where it was waited for
+  };
+
+  void prepare() {
+    expect_settled();
+    ddp_.finish_param_gather();
+    if (offload_) offload_->fetch();  // beside the norm
+  }
+
   // Over all ranks; where the sum of one is not finite, all see it. In fp64, so that how the ranks share the work does not
   // show in the norm's bits, but on platforms that cannot add fp64 up.
-  StepResult measure(double loss_scale) const {
+  Figures start_figures(double loss_scale, ProcessGroup& group) const {
     const std::vector<at::Tensor> grads = counted_grads(ddp_);
     const at::TensorOptions device(ddp_.job().torch_device());
     const double scale = 1 / (loss_scale * loss_scale);
-    at::Tensor squares, zeros;
+    Figures figures;
     if (on_cpu_) {
       const GradSums sums = sums_on_host(grads, options_.log_num_zeros_in_grad);
-      squares = at::full({1}, sums.squares * scale, device.dtype(sum_type_));
-      zeros = at::full({1}, sums.zeros, device.dtype(at::kLong));
+      figures.squares = at::full({1}, sums.squares * scale, device.dtype(sum_type_));
+      figures.zeros = at::full({1}, sums.zeros, device.dtype(at::kLong));
+      figures.own_norm = std::sqrt(figures.squares.item<double>());
     } else {
-      squares = squares_on_device(grads, device.dtype(at::kFloat)).mul_(scale).to(sum_type_);
-      zeros = options_.log_num_zeros_in_grad ? zeros_on_device(grads, device) : at::zeros({1}, device.dtype(at::kLong));
+      figures.squares = squares_on_device(grads, device.dtype(at::kFloat)).mul_(scale).to(sum_type_);
+      figures.zeros =
+          options_.log_num_zeros_in_grad ? zeros_on_device(grads, device) : at::zeros({1}, device.dtype(at::kLong));
     }
-    ProcessGroup& world = ddp_.job().world_group();
-    const Work summed = world.all_reduce(squares);
-    if (options_.log_num_zeros_in_grad) world.all_reduce(zeros).wait();
-    summed.wait();
-    return {false, std::sqrt(squares.item<double>()), zeros.item<int64_t>()};
+    figures.summed = group.all_reduce(figures.squares);
+    if (options_.log_num_zeros_in_grad) figures.counted = group.all_reduce(figures.zeros);
+    return figures;
+  }
+
+  static StepResult read(const Figures& figures) {
+    figures.counted.wait();
+    figures.summed.wait();
+    const double norm = std::sqrt(figures.squares.item<double>());
+    return {std::isfinite(norm), norm, figures.zeros.item<int64_t>()};
+  }
+
+  // Whether gradients of this norm are used as they are. A part of a sum of squares is never larger than the whole, also
+  // as these are rounded: what is too much for one rank is too much for all.
+  bool is_right_unchanged(double norm) const {
+    return std::isfinite(norm) && clip_factor(norm, options_.max_grad_norm) == 1;
+  }
+
+  void update(const StepSettings& settings, double norm) {
+    apply(settings, clip_factor(norm, options_.max_grad_norm));
+    ddp_.gather_parameters();
+  }
+
+  void apply(const StepSettings& settings, double clip) {
+    const RuleStep step{settings.lr, settings.weight_decay, clip / settings.loss_scale, ++steps_};
+    if (on_cpu_) {
+      rule_->step_on_host(on_device_, step);
+    } else {
+      rule_->step_on_device(on_device_, step);
+    }
+    if (offload_) offload_->step(*rule_, step);
+  }
+
+  void take_again(const Ahead& ahead) {
+    ddp_.finish_param_gather();
+    if (ahead.updated) {
+      undo_.restore();
+      --steps_;
+    }
+    if (ahead.result->updated) return update(ahead.settings, ahead.result->grad_norm);
+    for (const Segment& segment : segments_) {
+      if (segment.on_host || has_main(segment)) values_part(segment).copy_(segment.weights);
+    }
+    ddp_.gather_parameters();
   }
 
   std::vector<ShardRun> runs_of(const Segment& segment) const {
@@ -199,12 +292,18 @@ class Optimizer::Impl {
   std::vector<Segment*> on_device_;
   std::optional<Offload> offload_;
   int64_t steps_ = 0;
+  StepUndo undo_;
+  std::optional<Ahead> ahead_;  // not settled
+  bool was_clipped_ = false;    // the last step that was settled
 };
 
 Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options)
     : impl_(std::make_unique<Impl>(ddp, std::move(options))) {}
 Optimizer::~Optimizer() = default;
 StepResult Optimizer::step(const StepSettings& settings) { return impl_->step(settings); }
+void Optimizer::step_ahead(const StepSettings& settings) { impl_->step_ahead(settings); }
+SettledStep Optimizer::settle() { return impl_->settle(); }
+bool Optimizer::is_settled() const { return impl_->is_settled(); }
 int64_t Optimizer::steps() const { return impl_->steps(); }
 int64_t Optimizer::state_bytes() const { return impl_->state_bytes(); }
 OptimizerState Optimizer::state() const { return impl_->state(); }
