@@ -136,6 +136,12 @@ std::vector<Kernel> kernels_of(const c10::OperatorHandle& op, c10::Device device
 
 c10::Device platform_device() { return torch_device(current_platform(), 0); }
 
+// Before any test: libtorch looks once whether there is CUDA, and keeps to what it saw.
+class LoadsThePlatform : public ::testing::Environment {
+  void SetUp() override { platform_device(); }
+};
+const ::testing::Environment* const kLoads = ::testing::AddGlobalTestEnvironment(new LoadsThePlatform);
+
 void check_kernels(const c10::OperatorHandle& op, c10::ScalarType type) {
   const SampleMaker& maker = samples().at(op.operator_name().name);
   const at::NoGradGuard no_grad;

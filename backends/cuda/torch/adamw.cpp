@@ -36,15 +36,15 @@ void step(TensorList weights, TensorList m, TensorList v, TensorList values, Ten
   const auto narrow = [](double x) { return static_cast<float>(x); };
   const AdamWNumbers numbers{narrow(grad_scale), narrow(decay),     narrow(beta1_rest), narrow(beta2),
                              narrow(beta2_rest), narrow(step_size), narrow(root_rest),  narrow(eps)};
-  const cudaStream_t stream = where(weights[0]).stream;
+  std::vector<AdamWArrays> arrays;
+  const bool follows = !values.empty();
   for (size_t i = 0; i < weights.size(); ++i) {
-    const bool follows = !values.empty();
-    adamw(stream, numbers,
-          {grads[i].const_data_ptr(), type_of(grads[i]), weights[i].mutable_data_ptr<float>(),
-           m[i].mutable_data_ptr<float>(), v[i].mutable_data_ptr<float>(),
-           follows ? values[i].mutable_data_ptr() : nullptr, follows ? type_of(values[i]) : Type::bf16},
-          weights[i].numel());
+    arrays.push_back({grads[i].const_data_ptr(), type_of(grads[i]), weights[i].mutable_data_ptr<float>(),
+                      m[i].mutable_data_ptr<float>(), v[i].mutable_data_ptr<float>(),
+                      follows ? values[i].mutable_data_ptr() : nullptr, follows ? type_of(values[i]) : Type::bf16,
+                      weights[i].numel()});
   }
+  adamw(where(weights[0]).stream, numbers, arrays);
 }
 
 TORCH_LIBRARY_IMPL(concord, CUDA, lib) { lib.impl("adamw_", step); }

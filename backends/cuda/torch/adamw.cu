@@ -1,22 +1,38 @@
+#include <vector>
+
 #include "backends/cuda/torch/device_math.cuh"
 
 namespace concord::cuda::torch_side {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kAtOnce = 4;  // 16 bytes of fp32
+constexpr int kAtOnce = 4;   // 16 bytes of fp32
+constexpr int kRounds = 4;   // vectors that a thread takes: their loads run beside each other
+constexpr int kParts = 48;   // of one launch: what is passed with it has to stay below 4 KiB
 
 struct Nothing {};  // instead of the 16-bit parameter
 
+template <class G, class V>
+struct Part {
+  const G* grads;
+  float *weights, *m, *v;
+  V* values;
+  int64_t vectors;
+  int64_t end_block;  // the first that is no longer its
+};
+
+template <class G, class V>
+struct Parts {
+  Part<G, V> at[kParts];
+};
+
 // Roundings as on the host: without fused multiply-adds, so that an element's bits do not depend on the device.
 template <class G, class V, int N>
-__global__ void update(AdamWNumbers n, const G* grads, float* weights, float* m, float* v, V* values, int64_t count) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
-  if (i >= count / N) return;
-  const Vector<G, N> g_ = reinterpret_cast<const Vector<G, N>*>(grads)[i];
-  Vector<float, N> w_ = reinterpret_cast<Vector<float, N>*>(weights)[i];
-  Vector<float, N> m_ = reinterpret_cast<Vector<float, N>*>(m)[i];
-  Vector<float, N> v_ = reinterpret_cast<Vector<float, N>*>(v)[i];
+__device__ void update(const AdamWNumbers& n, const Part<G, V>& part, int64_t i) {
+  const Vector<G, N> g_ = reinterpret_cast<const Vector<G, N>*>(part.grads)[i];
+  Vector<float, N> w_ = reinterpret_cast<Vector<float, N>*>(part.weights)[i];
+  Vector<float, N> m_ = reinterpret_cast<Vector<float, N>*>(part.m)[i];
+  Vector<float, N> v_ = reinterpret_cast<Vector<float, N>*>(part.v)[i];
   for (int k = 0; k < N; ++k) {
     const float g = __fmul_rn(static_cast<float>(g_.at[k]), n.grad_scale);
     m_.at[k] = __fadd_rn(m_.at[k], __fmul_rn(n.beta1_rest, __fsub_rn(g, m_.at[k])));
@@ -24,51 +40,93 @@ __global__ void update(AdamWNumbers n, const G* grads, float* weights, float* m,
     const float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v_.at[k]), n.root_rest), n.eps);
     w_.at[k] = __fsub_rn(__fmul_rn(w_.at[k], n.decay), __fmul_rn(n.step_size, __fdiv_rn(m_.at[k], root)));
   }
-  reinterpret_cast<Vector<float, N>*>(weights)[i] = w_;
-  reinterpret_cast<Vector<float, N>*>(m)[i] = m_;
-  reinterpret_cast<Vector<float, N>*>(v)[i] = v_;
+  reinterpret_cast<Vector<float, N>*>(part.weights)[i] = w_;
+  reinterpret_cast<Vector<float, N>*>(part.m)[i] = m_;
+  reinterpret_cast<Vector<float, N>*>(part.v)[i] = v_;
   if constexpr (!std::is_same_v<V, Nothing>) {
     Vector<V, N> rounded;
     for (int k = 0; k < N; ++k) rounded.at[k] = static_cast<V>(w_.at[k]);
-    reinterpret_cast<Vector<V, N>*>(values)[i] = rounded;
+    reinterpret_cast<Vector<V, N>*>(part.values)[i] = rounded;
   }
 }
 
 template <class G, class V, int N>
-void launch(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWArrays& a, int64_t begin, int64_t count) {
-  if (count == 0) return;
-  V* const values = std::is_same_v<V, Nothing> ? nullptr : static_cast<V*>(a.values) + begin;
-  update<G, V, N><<<grid(count / N, kBlock), kBlock, 0, stream>>>(numbers, static_cast<const G*>(a.grads) + begin,
-                                                                  a.weights + begin, a.m + begin, a.v + begin, values,
-                                                                  count);
+__global__ void update_parts(AdamWNumbers numbers, __grid_constant__ const Parts<G, V> parts) {
+  int p = 0;
+  while (blockIdx.x >= parts.at[p].end_block) ++p;
+  const int64_t first_block = p == 0 ? 0 : parts.at[p - 1].end_block;
+  const int64_t begin = (blockIdx.x - first_block) * kBlock * kRounds + threadIdx.x;
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t i = begin + round * kBlock;
+    if (i < parts.at[p].vectors) update<G, V, N>(numbers, parts.at[p], i);
+  }
+}
+
+// Launches what has been gathered of one kind whenever the room is full.
+template <class G, class V, int N>
+class Launcher {
+ public:
+  Launcher(cudaStream_t stream, const AdamWNumbers& numbers) : stream_(stream), numbers_(numbers) {}
+  ~Launcher() { launch(); }
+
+  void add(const AdamWArrays& a, int64_t begin, int64_t end) {
+    if (begin == end) return;
+    if (used_ == kParts) launch();
+    V* const values = std::is_same_v<V, Nothing> ? nullptr : static_cast<V*>(a.values) + begin;
+    const int64_t vectors = (end - begin) / N;
+    blocks_ += (vectors + kBlock * kRounds - 1) / (kBlock * kRounds);
+    parts_.at[used_++] = {static_cast<const G*>(a.grads) + begin, a.weights + begin, a.m + begin, a.v + begin, values,
+                          vectors, blocks_};
+  }
+
+ private:
+  void launch() {
+    if (used_ > 0) update_parts<G, V, N><<<static_cast<unsigned>(blocks_), kBlock, 0, stream_>>>(numbers_, parts_);
+    used_ = 0;
+    blocks_ = 0;
+  }
+
+  const cudaStream_t stream_;
+  const AdamWNumbers& numbers_;
+  Parts<G, V> parts_ = {};
+  int used_ = 0;
+  int64_t blocks_ = 0;
+};
+
+bool is_wide(const AdamWArrays& a) {
+  return is_aligned(a.grads) && is_aligned(a.weights) && is_aligned(a.m) && is_aligned(a.v) && is_aligned(a.values);
 }
 
 template <class G, class V>
-void step(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWArrays& a, int64_t count) {
-  const auto pointers = {a.grads, static_cast<const void*>(a.weights), static_cast<const void*>(a.m),
-                         static_cast<const void*>(a.v), static_cast<const void*>(a.values)};
-  const int64_t wide = std::all_of(pointers.begin(), pointers.end(), is_aligned) ? count / kAtOnce * kAtOnce : 0;
-  launch<G, V, kAtOnce>(stream, numbers, a, 0, wide);
-  launch<G, V, 1>(stream, numbers, a, wide, count - wide);
+void step(cudaStream_t stream, const AdamWNumbers& numbers, const std::vector<AdamWArrays>& arrays) {
+  Launcher<G, V, kAtOnce> wide(stream, numbers);
+  Launcher<G, V, 1> narrow(stream, numbers);
+  for (const AdamWArrays& a : arrays) {
+    const int64_t border = is_wide(a) ? a.count / kAtOnce * kAtOnce : 0;
+    wide.add(a, 0, border);
+    narrow.add(a, border, a.count);
+  }
 }
 
 template <class G>
-void step_with(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWArrays& a, int64_t count) {
-  if (a.values == nullptr) return step<G, Nothing>(stream, numbers, a, count);
-  if (a.values_type == Type::bf16) return step<G, __nv_bfloat16>(stream, numbers, a, count);
-  if (a.values_type == Type::f16) return step<G, __half>(stream, numbers, a, count);
-  throw std::runtime_error("adamw: values have to be bf16 or fp16");
+void step_with(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> all, Type grads_type) {
+  std::vector<AdamWArrays> alone, bf16, f16;
+  for (const AdamWArrays& a : all) {
+    if (a.grads_type != grads_type) continue;
+    (a.values == nullptr ? alone : a.values_type == Type::bf16 ? bf16 : f16).push_back(a);
+  }
+  step<G, Nothing>(stream, numbers, alone);
+  step<G, __nv_bfloat16>(stream, numbers, bf16);
+  step<G, __half>(stream, numbers, f16);
 }
 
 }  // namespace
 
-void adamw(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWArrays& a, int64_t count) {
-  switch (a.grads_type) {
-    case Type::f32: step_with<float>(stream, numbers, a, count); break;
-    case Type::bf16: step_with<__nv_bfloat16>(stream, numbers, a, count); break;
-    case Type::f16: step_with<__half>(stream, numbers, a, count); break;
-    case Type::f64: throw std::runtime_error("adamw: gradients have to be fp32, bf16 or fp16");
-  }
+void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> arrays) {
+  step_with<float>(stream, numbers, arrays, Type::f32);
+  step_with<__nv_bfloat16>(stream, numbers, arrays, Type::bf16);
+  step_with<__half>(stream, numbers, arrays, Type::f16);
   check_launch("adamw");
 }
 

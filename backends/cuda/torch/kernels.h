@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 namespace concord::cuda::torch_side {
 
@@ -73,7 +74,9 @@ struct AdamWArrays {
   float *weights, *m, *v;
   void* values;
   Type values_type;
+  int64_t count;  // elements
 };
-void adamw(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWArrays& arrays, int64_t count);
+// All of |arrays|, in as few launches as can be: between two of them the memory would idle.
+void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> arrays);
 
 }  // namespace concord::cuda::torch_side
