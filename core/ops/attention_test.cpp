@@ -43,7 +43,7 @@ Sample draw_attention(Draw& draw, c10::ScalarType type) {
   if (draw.coin()) k = k.transpose(1, 2).contiguous().transpose(1, 2);
   const double scale = draw.coin() ? 1 / std::sqrt(static_cast<double>(n)) : 0.3;
   // 16-bit kernels round the probabilities before they multiply them with v.
-  const double rounded = type == at::kBFloat16 ? 65536 * 2 : 64;
+  const double rounded = type == at::kBFloat16 ? 65536 * 2 : type == at::kHalf ? 8192 * 2 : 64;
   return {{q, k, v, cuts, causal, window, scale},
           rounded,
           {largest(v), 4 + largest(q) * largest(k) * static_cast<double>(n)}};
