@@ -118,6 +118,7 @@ struct TrainingArguments {
   bool optimizer_cpu_offload = false;
   double optimizer_offload_fraction = 1;
   bool log_num_zeros_in_grad = false;
+  bool enable_optimizer_post_validation = true;  // of zero-bubble pipelines
 
   // What is said and kept. Steps below 1 are a share of all steps.
   std::string output_dir = "trainer_output";

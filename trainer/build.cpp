@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -195,6 +196,13 @@ std::optional<LossScaler> make_scaler(const TrainingArguments& a) {
   return LossScaler(settings);
 }
 
+bool defers_weight_grads(const Schedule& schedule) {
+  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const std::vector<Action>& actions) {
+    return std::any_of(actions.begin(), actions.end(),
+                       [](const Action& action) { return action.kind == ActionKind::weight_grad; });
+  });
+}
+
 std::vector<std::unique_ptr<ModelStage>> make_stages(VirtualModels& model, const ForwardStep& forward_step) {
   std::vector<std::unique_ptr<ModelStage>> stages;
   for (size_t i = 0; i < model.size(); ++i) stages.push_back(std::make_unique<ModelStage>(model[i], forward_step));
@@ -251,6 +259,8 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       scaler(make_scaler(plan.arguments)),
       loss_rule{plan.arguments.calculate_per_token_loss, job.layout().cp(), job.layout().dp()},
       stages(make_stages(model, providers.forward_step)),
+      validates_later(plan.arguments.enable_optimizer_post_validation && plan.schedule.pp > 1 &&
+                      defers_weight_grads(plan.schedule) && !plan.arguments.fp16),
       executor(plan.schedule, pointers(stages), job, {.variable_seq_lengths = plan.arguments.variable_seq_lengths}),
       forward_executor(evaluation_schedule(plan.schedule, plan.schedule.pp), pointers(stages), job,
                        {.variable_seq_lengths = plan.arguments.variable_seq_lengths}) {}

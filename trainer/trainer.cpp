@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "core/config_error.h"
 #include "core/data_parallel/finalize_grads.h"
 #include "platform/loader/error.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
-#include "trainer/loss_check.h"
 #include "trainer/output_folder.h"
 #include "trainer/stop_request.h"
 
@@ -46,6 +46,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       a.max_steps > 0 ? std::ceil(static_cast<double>(a.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
                       : a.num_train_epochs;
   state_.is_world_process_zero = job.rank() == 0;
+  last_.updated = true;  // there is none that was not
 }
 
 Trainer::~Trainer() = default;
@@ -67,45 +68,64 @@ TrainOutput Trainer::train() {
 
 // False where the data has come to its end.
 bool Trainer::next_step(const StopRequest& stop) {
-  std::optional<std::vector<MicroBatch>> batches = next_micro_batches(*plan_.train_data);
-  if (!batches) return false;
-  if (steps_in_epoch_ == 0) begin_epoch();
-  notify([&](TrainerCallback& c) { c.on_step_begin(state_, control_); });
-  const StepOutput step = train_step(*batches);
-  remember(step, *batches);
-  decide_what_follows(stop);
-  if (control_.should_log) log(step);
-  if (control_.should_evaluate) evaluate();
-  if (control_.should_save) save_checkpoint();
-  return true;
+  const DataPosition position = plan_.train_data->position();
+  const std::optional<std::vector<MicroBatch>> batches = next_micro_batches(*plan_.train_data);
+  if (batches && settled_) begin_step();
+  if (batches && run_step(*batches)) {
+    if (!parts_.validates_later) check_step(state_.global_step + 1);
+    remember(*batches);
+    decide_what_follows(stop);
+    if (!settles_now_) return true;
+  } else if (batches) {
+    plan_.train_data->restore(position);  // something else comes first
+  }
+  settle();
+  check_step(state_.global_step);
+  do_what_follows();
+  return batches.has_value();
 }
 
-StepOutput Trainer::train_step(const std::vector<MicroBatch>& host_batches) try {
+StepOutput Trainer::train_step(const std::vector<MicroBatch>& batches) {
+  run_step(batches);
+  settle_update();
+  if (loss_check_) loss_check_->require_finite(state_.global_step + 1);
+  return last_;
+}
+
+// False where something has to be done after the step before, and this one has not been.
+bool Trainer::run_step(const std::vector<MicroBatch>& host_batches) try {
   StepOutput step;
   step.learning_rate = parts_.lr.lr();
   step.loss_scale = parts_.loss_scale();
   const std::vector<double> weights = loss_weights(host_batches, parts_.loss_rule);
   const std::vector<MicroBatch> batches = to_device(host_batches, job_.torch_device());
-  parts_.data_parallel.begin_step(static_cast<int64_t>(batches.size()));
   parts_.begin(batches, weights);
-  parts_.executor.run();  // forward and backward of every micro-batch
+  // Forward and backward of every micro-batch.
+  if (!parts_.executor.run([&] { return after_warm_up(batches.size()); })) return false;
   const at::Tensor losses = logged_losses(*parts_.stages.back(), weights, parts_.loss_rule);
   step.loss = losses.sum();
-  std::optional<LossCheck> check;
-  if (checks_loss_) check.emplace(losses, job_);
+  loss_check_.reset();
+  if (checks_loss_) loss_check_.emplace(losses, job_);
   step.counted = finalize_grads(parts_.data_parallel, {.tokens = parts_.counted_tokens(host_batches)});
-  const StepResult update = parts_.optimizer.step(
-      {.lr = step.learning_rate, .weight_decay = parts_.lr.weight_decay(), .loss_scale = step.loss_scale});
-  if (check) check->require_finite(state_.global_step + 1);
-  if (parts_.scaler) parts_.scaler->update(!update.updated);
-  if (update.updated) parts_.lr.step();
-  step.updated = update.updated;
-  step.grad_norm = update.grad_norm;
-  step.zeros = update.zeros;
-  return step;
+  last_ = step;
+  update();
+  return true;
 } catch (const Error&) {
   if (checks_loss_) blame_the_loss();
   throw;
+}
+
+void Trainer::update() {
+  const StepSettings settings{
+      .lr = last_.learning_rate, .weight_decay = parts_.lr.weight_decay(), .loss_scale = last_.loss_scale};
+  if (parts_.validates_later) {
+    parts_.optimizer.step_ahead(settings);
+    parts_.lr.step();  // an update that was none ends the run
+    return;
+  }
+  record(parts_.optimizer.step(settings));
+  if (parts_.scaler) parts_.scaler->update(!last_.updated);
+  if (last_.updated) parts_.lr.step();
 }
 
 // A loss that is no number makes gradients that are none, and these are found first. Throws where it was the loss.
@@ -116,15 +136,48 @@ void Trainer::blame_the_loss() const {
   }  // the device itself does not work any more; what it said first is the better report
 }
 
-void Trainer::remember(const StepOutput& step, const std::vector<MicroBatch>& batches) {
-  if (!step.updated && !parts_.scaler) {
-    throw Error(
-        CONCORD_STATUS_INTERNAL,
-        fmt::format("the gradient of step {} is no number (norm {}); a lower learning_rate or a max_grad_norm may "
-                    "help, and `concord probe` shows where in the model it begins",
-                    state_.global_step + 1, step.grad_norm));
+// The step before becomes final here; until now its gradients were kept.
+Resume Trainer::after_warm_up(size_t micro_batches) {
+  if (!settled_) {
+    const bool taken_back = settle();
+    const TrainerControl& c = control_;
+    const bool comes_first = c.should_training_stop || c.should_log || c.should_evaluate || c.should_save;
+    if (comes_first || !last_.updated) return Resume::stop;
+    check_step(state_.global_step);
+    begin_step();
+    parts_.data_parallel.begin_step(static_cast<int64_t>(micro_batches));
+    return taken_back ? Resume::again : Resume::go_on;
   }
-  losses_.add(step.loss, step.counted);
+  parts_.data_parallel.begin_step(static_cast<int64_t>(micro_batches));
+  return Resume::go_on;
+}
+
+void Trainer::record(const StepResult& update) {
+  last_.updated = update.updated;
+  last_.grad_norm = update.grad_norm;
+  last_.zeros = update.zeros;
+}
+
+// Waits: for all ranks. True where the update was not the one that was made first.
+bool Trainer::settle_update() {
+  if (parts_.optimizer.is_settled()) return false;
+  const SettledStep settled = parts_.optimizer.settle();
+  record(settled.result);
+  return settled.taken_back;
+}
+
+void Trainer::check_step(int64_t step) const {
+  if (loss_check_) loss_check_->require_finite(step);
+  if (last_.updated || parts_.scaler) return;
+  throw Error(
+      CONCORD_STATUS_INTERNAL,
+      fmt::format("the gradient of step {} is no number (norm {}); a lower learning_rate or a max_grad_norm may "
+                  "help, and `concord probe` shows where in the model it begins",
+                  step, last_.grad_norm));
+}
+
+void Trainer::remember(const std::vector<MicroBatch>& batches) {
+  losses_.add(last_.loss, last_.counted);
   ++state_.global_step;
   ++steps_in_epoch_;
   int64_t tokens = 0;
@@ -136,62 +189,87 @@ void Trainer::remember(const StepOutput& step, const std::vector<MicroBatch>& ba
                  static_cast<double>(steps_in_epoch_) / static_cast<double>(plan_.train_data->batches(epoch_));
 }
 
-void Trainer::begin_epoch() {
-  notify([&](TrainerCallback& c) { c.on_epoch_begin(state_, control_); });
+// Once the step is certain: in its warm-up where the one before had to be settled.
+void Trainer::begin_step() {
+  if (steps_in_epoch_ == 0) notify([&](TrainerCallback& c) { c.on_epoch_begin(state_, control_); });
+  notify([&](TrainerCallback& c) { c.on_step_begin(state_, control_); });
 }
 
-void Trainer::end_of_epoch() {
+bool Trainer::end_of_epoch() {
   const TrainingArguments& a = plan_.arguments;
-  if (steps_in_epoch_ < plan_.train_data->batches(epoch_)) return;
+  if (steps_in_epoch_ < plan_.train_data->batches(epoch_)) return false;
   control_.should_log |= a.logging_strategy == "epoch";
   control_.should_evaluate |= a.eval_strategy == "epoch";
   control_.should_save |= a.save_strategy == "epoch";
   steps_in_epoch_ = 0;
   ++epoch_;
   notify([&](TrainerCallback& c) { c.on_epoch_end(state_, control_); });
+  return true;
 }
 
+// As far as this rank knows; the ranks agree in settle.
 void Trainer::decide_what_follows(const StopRequest& stop) {
   const int64_t step = state_.global_step;
   control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging_first_step);
   control_.should_evaluate = is_due(step, eval_steps_);
   control_.should_save = is_due(step, save_steps_);
-  end_of_epoch();
+  const bool is_any_due = control_.should_log || control_.should_evaluate || control_.should_save;
+  settles_now_ = end_of_epoch() || is_any_due || step == plan_.max_steps || !parts_.validates_later;
   notify([&](TrainerCallback& c) { c.on_step_end(state_, control_); });
   control_.should_training_stop |= stop.requested();
-  agree();
-  const bool is_last = step == plan_.max_steps || control_.should_training_stop;
-  if (is_last && plan_.arguments.logging_strategy != "no") control_.should_log = true;
+  start_agreement();
 }
 
 // What one rank wants happens on all, at the same step.
-void Trainer::agree() {
+void Trainer::start_agreement() {
+  settled_ = false;
   if (job_.world() == 1) return;
-  const at::Tensor flags = at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
-                                       int64_t{control_.should_evaluate}, int64_t{control_.should_save}},
-                                      at::TensorOptions().dtype(at::kLong))
-                               .to(job_.torch_device());
-  job_.world_group().all_reduce(flags, ReduceOp::kMax).wait();
-  const at::Tensor agreed = flags.to(at::kCPU);
-  const int64_t* values = agreed.data_ptr<int64_t>();
-  control_ = {values[0] != 0, values[1] != 0, values[2] != 0, values[3] != 0};
+  wishes_ = at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
+                        int64_t{control_.should_evaluate}, int64_t{control_.should_save}},
+                       at::TensorOptions().dtype(at::kLong))
+                .to(job_.torch_device());
+  ProcessGroup& group = parts_.validates_later ? job_.side_group() : job_.world_group();
+  agreement_ = group.all_reduce(wishes_, ReduceOp::kMax);
+  control_ = {};  // until all have said theirs
 }
 
-void Trainer::log(const StepOutput& step) {
+// What became of the newest step, and what follows it. Waits: for all ranks. True as settle_update.
+bool Trainer::settle() {
+  if (settled_) return false;
+  const bool taken_back = settle_update();
+  settled_ = true;
+  if (job_.world() > 1) {
+    std::exchange(agreement_, {}).wait();
+    const at::Tensor agreed = wishes_.to(at::kCPU);
+    const int64_t* values = agreed.data_ptr<int64_t>();
+    control_ = {values[0] != 0, values[1] != 0, values[2] != 0, values[3] != 0};
+  }
+  const bool is_last = state_.global_step == plan_.max_steps || control_.should_training_stop;
+  if (is_last && plan_.arguments.logging_strategy != "no") control_.should_log = true;
+  return taken_back;
+}
+
+void Trainer::do_what_follows() {
+  if (control_.should_log) log();
+  if (control_.should_evaluate) evaluate();
+  if (control_.should_save) save_checkpoint();
+}
+
+void Trainer::log() {
   StepReport report;
   report.loss = losses_.take_mean();
   report.step = state_.global_step;
   report.epoch = state_.epoch;
-  report.learning_rate = step.learning_rate;
-  report.grad_norm = step.grad_norm;
+  report.learning_rate = last_.learning_rate;
+  report.grad_norm = last_.grad_norm;
   report.tokens = tokens_since_log_;
   report.seconds = seconds_since(last_log_);
   report.memory_bytes = memory_in_use(job_);
   if (parts_.scaler) {
-    report.extra = {{"loss_scale", step.loss_scale}, {"skipped_iter", step.updated ? 0.0 : 1.0}};
+    report.extra = {{"loss_scale", last_.loss_scale}, {"skipped_iter", last_.updated ? 0.0 : 1.0}};
   }
   if (plan_.arguments.log_num_zeros_in_grad) {
-    report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(step.zeros));
+    report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }
   tokens_since_log_ = 0;
   last_log_ = Clock::now();
@@ -200,6 +278,8 @@ void Trainer::log(const StepOutput& step) {
 
 EvalLoopOutput Trainer::evaluate() {
   if (!plan_.eval_data) throw ConfigError("there is no eval_data to evaluate on; give --eval_data");
+  settle_update();
+  check_step(state_.global_step);
   DataLoader& data = *plan_.eval_data;
   const Clock::time_point begin = Clock::now();
   const DataPosition start = data.position();
@@ -231,6 +311,8 @@ EvalLoopOutput Trainer::evaluate() {
 }
 
 void Trainer::save_model(const std::filesystem::path& folder) {
+  settle_update();
+  check_step(state_.global_step);
   parts_.model.save_pretrained(folder, {.source = plan_.arguments.model});
 }
 

@@ -8,16 +8,25 @@
 //
 // Names and results are those of HF's Trainer. Every rank of the job has one and makes the same calls. Errors: what the
 // parts throw; a loss or gradient that is no number is an Error with the step. Threads: one at a time, always the same.
+//
+// Steps of zero-bubble pipelines are validated after the fact (TrainingParts::validates_later): the next step's first
+// forwards run before a step's gradient norm, and what other ranks want after it, are known. Who looks at a step sees its
+// final result all the same: where something is due after a step (a log line, an evaluation, the end, ...) the ranks wait
+// for it as they would otherwise; where a rank wants something that nobody knew of (a callback, a signal), what the next
+// step has begun is thrown away and comes after it. Only TrainerCallback::on_step_end comes before a gradient that is no
+// number ends the run.
 #pragma once
 
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trainer/build.h"
 #include "trainer/callbacks.h"
+#include "trainer/loss_check.h"
 #include "trainer/loss_log.h"
 
 namespace concord {
@@ -74,14 +83,22 @@ class Trainer {
   using Clock = std::chrono::steady_clock;
 
   bool next_step(const StopRequest& stop);
+  bool run_step(const std::vector<MicroBatch>& batches);
+  void update();
   void blame_the_loss() const;
-  void begin_epoch();
-  void end_of_epoch();
+  Resume after_warm_up(size_t micro_batches);
+  void begin_step();
+  bool end_of_epoch();
   void decide_what_follows(const StopRequest& stop);
-  void agree();
-  void log(const StepOutput& step);
+  void start_agreement();
+  bool settle();
+  bool settle_update();
+  void record(const StepResult& update);
+  void check_step(int64_t step) const;
+  void do_what_follows();
+  void log();
   void save_checkpoint();
-  void remember(const StepOutput& step, const std::vector<MicroBatch>& batches);
+  void remember(const std::vector<MicroBatch>& batches);
   TrainOutput output(double seconds, const StopRequest& stop);
   template <class Call>
   void notify(Call call);
@@ -92,6 +109,12 @@ class Trainer {
   LossLog losses_;
   TrainerState state_;
   TrainerControl control_;
+  StepOutput last_;          // the newest step; its result is known where the optimizer is settled
+  bool settled_ = true;      // what follows it is known, on all ranks alike
+  bool settles_now_ = true;  // without waiting for the next step's warm-up
+  at::Tensor wishes_;        // flags of control_ on their way
+  Work agreement_;
+  std::optional<LossCheck> loss_check_;  // of the newest step
   std::vector<std::shared_ptr<TrainerCallback>> callbacks_;
   int64_t epoch_ = 0;           // the number of the one that runs
   int64_t steps_in_epoch_ = 0;  // done
