@@ -1,13 +1,11 @@
 #include "trainer/probe.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <optional>
 #include <utility>
@@ -19,6 +17,8 @@
 #include "core/models/token_slices.h"
 #include "core/parallel/context_slices.h"
 #include "core/parallel/moves.h"
+#include "core/pipeline/model_pipeline.h"
+#include "core/pipeline/step_schedule.h"
 #include "platform/loader/text.h"
 
 namespace concord {
@@ -66,8 +66,7 @@ class Probe {
  private:
   void compute() {
     prepare();
-    forward();
-    if (options_.grads) backward();
+    run_batch();
     collect_outputs();
     if (options_.grads) collect_parameters("grad.", [this](Parameter& p) { return gradient(p); });
     clear();
@@ -103,46 +102,13 @@ class Probe {
     for (size_t i = 0; i < models_.size(); ++i) models_[i].observe({});
   }
 
-  void pass_on(const Tensor& tensor, size_t to) {
-    if (is_mine(to)) return;
-    context_.group(GroupKind::pp).batch_p2p(std::array{send(tensor.detach().contiguous(), ranks_[to])}).wait();
-  }
-  Tensor received(const Tensor& like, size_t from) {
-    context_.group(GroupKind::pp).batch_p2p(std::array{recv(like, ranks_[from])}).wait();
-    return like;
-  }
-
-  // One stage after the other: simple, and without any overlap.
-  void forward() {
-    const at::AutoGradMode gradients(options_.grads);
-    for (size_t stage = 0; stage < ranks_.size(); ++stage) {
-      if (!is_mine(stage)) continue;
-      ModelChunk& chunk = chunk_of(stage);
-      Tensor input;
-      if (stage > 0) {
-        const auto options = at::TensorOptions(chunk.hidden_dtype()).device(context_.torch_device());
-        input = is_mine(stage - 1) ? outputs_.at(stage - 1).detach()
-                                   : received(at::empty(chunk.hidden_shape(batch_), options), stage - 1);
-        input.requires_grad_(options_.grads);
-      }
-      inputs_[stage] = input;
-      outputs_[stage] = chunk.forward(input, batch_);
-      if (stage + 1 < ranks_.size()) pass_on(outputs_[stage], stage + 1);
-    }
-  }
-
-  void backward() {
-    for (size_t stage = ranks_.size(); stage-- > 0;) {
-      if (!is_mine(stage)) continue;
-      const Tensor& output = outputs_.at(stage);
-      if (stage + 1 == ranks_.size()) {
-        output.sum().div(tokens_).backward();
-      } else {
-        output.backward(is_mine(stage + 1) ? inputs_.at(stage + 1).grad()
-                                           : received(at::empty_like(output, at::MemoryFormat::Contiguous), stage + 1));
-      }
-      if (stage > 0) pass_on(inputs_.at(stage).grad(), stage - 1);
-    }
+  void run_batch() {
+    ModelPipeline pipeline(single_schedule(models_.args().placement, static_cast<int>(context_.layout().pp()),
+                                           static_cast<int>(context_.layout().vpp()), options_.grads),
+                           models_, context_);
+    const double weight = 1 / static_cast<double>(tokens_);
+    pipeline.walk({&batch_, 1}, {&weight, 1});
+    if (is_mine(ranks_.size() - 1)) token_losses_ = pipeline.stages().back().token_losses()[0];
   }
 
   // --------------------------------------------------------------------------------------------------------- results
@@ -219,7 +185,7 @@ class Probe {
     const auto type = models_[0].hidden_dtype() == at::kDouble ? at::kDouble : at::kFloat;
     Tensor whole;
     if (is_mine(last)) {
-      const Tensor own = outputs_.at(last).detach().t();
+      const Tensor own = token_losses_.t();
       whole = gather(all_tokens(own).t().contiguous(), context_.group(GroupKind::dp), 0).take();
     }
     keep("per_token_loss", last, whole, {rows, batch_.input_ids.size(1)}, type);
@@ -270,7 +236,7 @@ class Probe {
   int64_t tokens_;          // counted ones of the whole batch
   std::vector<int> ranks_;  // of the stages
   std::vector<GradSink> before_;
-  std::map<size_t, Tensor> inputs_, outputs_;  // of this rank's stages
+  Tensor token_losses_;  // where the last stage is
   Kept kept_;
   ProbeResult result_;
 };

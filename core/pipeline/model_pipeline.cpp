@@ -17,13 +17,17 @@ ModelPipeline::ModelPipeline(Schedule schedule, VirtualModels& models, ParallelC
   executor_ = std::make_unique<Executor>(std::move(schedule), std::move(list), job, options);
 }
 
-ModelPipeline::Result ModelPipeline::run(std::span<const MicroBatch> batches, std::span<const double> weights) {
+void ModelPipeline::walk(std::span<const MicroBatch> batches, std::span<const double> weights) {
   if (batches.size() != static_cast<size_t>(schedule().microbatches)) {
     throw ConfigError(loader::cat(batches.size(), " micro-batches, and the schedule is for ", schedule().microbatches,
                                   "; they have to be equal"));
   }
   for (ModelStage& stage : stages_) stage.begin(batches, weights);
   executor_->run();
+}
+
+ModelPipeline::Result ModelPipeline::run(std::span<const MicroBatch> batches, std::span<const double> weights) {
+  walk(batches, weights);
   Result result{0, stages_.front().counted_tokens()};
   for (const ModelStage& stage : stages_) result.loss_sum += stage.loss_sum();
   ProcessGroup& pp = job_.group(GroupKind::pp);

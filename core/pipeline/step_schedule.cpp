@@ -47,6 +47,24 @@ Schedule evaluation_schedule(const Schedule& training, int64_t microbatches) {
                         .placement = placement_of(training)});
 }
 
+Schedule single_schedule(Placement placement, int pp, int vpp, bool backward) {
+  Schedule schedule{.kind = "single",
+                    .pp = pp,
+                    .vpp = vpp,
+                    .microbatches = 1,
+                    .rank_of_stage = place_stages(placement, pp, vpp),
+                    .ranks = std::vector<std::vector<Action>>(static_cast<size_t>(pp)),
+                    .activation_limit = std::vector<int64_t>(static_cast<size_t>(pp), vpp)};
+  const auto add = [&](ActionKind kind, int stage) {
+    schedule.ranks[static_cast<size_t>(schedule.rank_of(stage))].push_back({.stage = stage, .kind = kind});
+  };
+  for (int stage = 0; stage < schedule.stages(); ++stage) add(ActionKind::forward, stage);
+  for (int stage = schedule.stages(); backward && stage-- > 0;) add(ActionKind::backward, stage);
+  schedule = complete_schedule(schedule);
+  check_schedule(schedule);
+  return schedule;
+}
+
 Placement placement_of(const Schedule& schedule) {
   for (const Placement placement : {Placement::loop, Placement::v}) {
     if (placement == Placement::v && schedule.vpp != 2) continue;

@@ -14,6 +14,9 @@ Schedule step_schedule(const ScheduleRequest& request);
 // Forward only, over the stages of |training|.
 Schedule evaluation_schedule(const Schedule& training, int64_t microbatches);
 
+// One micro-batch through all stages in their order and, with |backward|, back again: nothing overlaps.
+Schedule single_schedule(Placement placement, int pp, int vpp, bool backward);
+
 // How the stages of a schedule lie on the ranks: a model has to be dealt out alike. Throws ConfigError for a schedule
 // from a file that has them in neither way.
 Placement placement_of(const Schedule& schedule);

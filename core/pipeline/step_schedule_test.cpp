@@ -9,6 +9,7 @@
 #include "core/config_error.h"
 #include "core/pipeline/passes.h"
 #include "core/pipeline/schedule_csv.h"
+#include "core/pipeline/simulate.h"
 
 namespace concord {
 namespace {
@@ -79,6 +80,19 @@ TEST_F(StepScheduleTest, EvaluationHasTheStagesOfTraining) {
     EXPECT_TRUE(is_forward_only(evaluation));
     EXPECT_TRUE(has_transfers(evaluation));
   }
+}
+
+TEST(StepSchedule, OfASingleMicroBatchGoesThroughAllStagesAndBack) {
+  const Schedule there = single_schedule(Placement::v, 2, 2, /*backward=*/false);
+  EXPECT_TRUE(is_forward_only(there));
+  EXPECT_EQ(stages_of(there, 0), (std::vector<int>{0, 3}));
+  for (const Placement placement : {Placement::loop, Placement::v}) {
+    const Schedule both = single_schedule(placement, 3, 2, /*backward=*/true);
+    EXPECT_EQ(both.microbatches, 1);
+    EXPECT_EQ(placement_of(both), placement);
+    EXPECT_EQ(simulate(both, {.forward = 1, .backward = 1, .weight = 1}).makespan, 6 * 3);
+  }
+  EXPECT_EQ(single_schedule(Placement::loop, 1, 1, true).ranks[0].size(), 3u) << "0F0, 0B0, 0REDUCE_GRAD";
 }
 
 }  // namespace
