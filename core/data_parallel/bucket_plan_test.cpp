@@ -125,7 +125,7 @@ TEST(BucketPlan, WhatIsPrintedIsThePlan) {
   EXPECT_EQ(document["buffers"][0]["buckets"][0]["parameters"][1]["end"], 164);
   EXPECT_EQ(document["buffers"][0]["elements"], 256);
   EXPECT_EQ(document["bytes"]["total"], memory_of(plan).total());
-  EXPECT_THAT(to_text(plan, parameters), HasSubstr("256 elements in 1 buckets, 2 shards a bucket"));
+  EXPECT_THAT(to_text(plan, parameters), HasSubstr("256 elements in 1 bucket, 2 shards a bucket"));
 }
 
 TEST(BucketPlan, RefusesWhatCannotBeMeant) {

@@ -122,15 +122,22 @@ std::string plan_text(const RankLayout& layout, std::optional<int64_t> rank) {
 namespace {
 
 void add_bucket_options(CLI::App* plan, BucketArguments& buckets) {
-  plan->add_flag("--buckets", buckets.wanted, "the flat buffers, buckets and memory of a rank (--rank, else 0) instead");
-  plan->add_option("--model_config", buckets.model_config, "with --buckets: a config.json or its folder");
-  plan->add_option("--parameters", buckets.parameters, "with --buckets: a JSON list of {name, shape, dtype, expert}");
-  plan->add_option("--dtype", buckets.dtype, "of the parameters: f32, bf16 or f16")->capture_default_str();
-  plan->add_flag("--use_distributed_optimizer", buckets.use_distributed_optimizer, "buckets are cut into shards");
-  plan->add_flag("--sequence_parallel", buckets.sequence_parallel, "as for training");
-  plan->add_flag("--grads_in_parameter_type", buckets.grads_in_parameter_type, "gradients are not kept in fp32");
-  plan->add_option("--ddp_bucket_size", buckets.ddp_bucket_size, "elements of a bucket; 0: max(40e6, 1e6 * dp)")
-      ->capture_default_str();
+  CLI::Option* wanted = plan->add_flag("--buckets", buckets.wanted,
+                                       "the flat buffers, buckets and memory of a rank (--rank, else 0) instead");
+  const auto with_buckets = [wanted](CLI::Option* option) { option->needs(wanted)->group("With --buckets"); };
+  with_buckets(
+      plan->add_option("--model,--model_config", buckets.model_config, "a folder with config.json, or that file"));
+  with_buckets(plan->add_option("--parameters", buckets.parameters, "a JSON list of {name, shape, dtype, expert}"));
+  with_buckets(
+      plan->add_option("--dtype", buckets.dtype, "of the parameters: f32, bf16 or f16, else what config.json says"));
+  with_buckets(
+      plan->add_flag("--use_distributed_optimizer", buckets.use_distributed_optimizer, "buckets are cut into shards"));
+  with_buckets(plan->add_flag("--sequence_parallel", buckets.sequence_parallel, "as for training"));
+  with_buckets(
+      plan->add_flag("--grads_in_parameter_type", buckets.grads_in_parameter_type, "gradients are not kept in fp32"));
+  with_buckets(
+      plan->add_option("--ddp_bucket_size", buckets.ddp_bucket_size, "elements of a bucket; 0: max(40e6, 1e6 * dp)")
+          ->capture_default_str());
 }
 
 }  // namespace
@@ -144,7 +151,7 @@ void add_plan_command(CLI::App* program) {
   };
   const auto given = std::make_shared<Arguments>();
   ParallelSizes& sizes = given->sizes;
-  CLI::App* plan = program->add_subcommand("plan", "prints the groups of a layout");
+  CLI::App* plan = program->add_subcommand("plan", "prints the groups of a layout, or the buckets of a rank");
   plan->add_option("--world_size", sizes.world, "number of ranks, up to 2^40")->required();
   plan->add_option("--tensor_model_parallel_size", sizes.tensor, "ranks that share each layer")->capture_default_str();
   plan->add_option("--pipeline_model_parallel_size", sizes.pipeline, "stages of the pipeline")->capture_default_str();

@@ -16,11 +16,13 @@ namespace {
 
 using nlohmann::json;
 
+// As we spell it, or as Hugging Face does.
 DType parse_dtype(const std::string& text, const std::string& where) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    if (text == to_string(dtype)) return dtype;
-  }
-  throw ConfigError(fmt::format("{}: dtype is \"{}\"; it is one of f32, bf16, f16", where, text));
+  if (text == "f32" || text == "float32") return DType::kF32;
+  if (text == "bf16" || text == "bfloat16") return DType::kBF16;
+  if (text == "f16" || text == "float16") return DType::kF16;
+  throw ConfigError(
+      fmt::format("{}: dtype is \"{}\"; it is one of f32, bf16, f16 (float32, bfloat16, float16)", where, text));
 }
 
 int64_t elements_of(const json& entry, const std::string& where) {
@@ -50,6 +52,8 @@ Chunks chunks_of_model(const BucketArguments& arguments, const RankLayout& layou
   const ModelConfig config = read_model_config(arguments.model_config);
   const auto stages = deal_layers({.num_layers = config.num_hidden_layers, .pp = layout.pp(), .vpp = layout.vpp()});
   const ShardPlace place = shard_place(layout, rank);
+  const DType dtype = arguments.dtype.empty() ? parse_dtype(config.dtype, arguments.model_config)
+                                              : parse_dtype(arguments.dtype, "--dtype");
   Chunks chunks;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     if (static_cast<int64_t>(stage) % layout.pp() != layout.coordinates(rank).pp) continue;
@@ -59,14 +63,14 @@ Chunks chunks_of_model(const BucketArguments& arguments, const RankLayout& layou
       int64_t elements = 1;
       for (const int64_t size : local_shape(parameter.spec, place)) elements *= size;
       const bool alone = parameter.shared_embedding && arguments.use_distributed_optimizer && layout.pp() > 1;
-      chunk.push_back({parameter.spec.name, elements, parse_dtype(arguments.dtype, "--dtype"), false, alone});
+      chunk.push_back({parameter.spec.name, elements, dtype, false, alone});
     }
   }
   return chunks;
 }
 #else
 Chunks chunks_of_model(const BucketArguments&, const RankLayout&, int64_t) {
-  throw ConfigError("--model_config needs a build with libtorch; give a list with --parameters");
+  throw ConfigError("--model needs a build with libtorch; give a list with --parameters");
 }
 #endif
 
@@ -84,8 +88,8 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
       parameters.push_back({entry.at("name").get<std::string>(), elements_of(entry, where),
                             parse_dtype(entry.value("dtype", dtype), where), entry.value("expert", false)});
     } catch (const json::exception& error) {
-      throw ConfigError(fmt::format("{}: {}; it is {{\"name\", \"shape\" or \"elements\", \"dtype\", \"expert\"}}", where,
-                                    error.what()));
+      throw ConfigError(fmt::format("{}: {}; it is {{\"name\", \"shape\" or \"elements\", \"dtype\", \"expert\"}}",
+                                    where, error.what()));
     }
   }
   return parameters;
@@ -93,13 +97,14 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
 
 std::string buckets_text(const BucketArguments& arguments, const RankLayout& layout, int64_t rank, bool as_json) {
   if (arguments.model_config.empty() == arguments.parameters.empty()) {
-    throw ConfigError("--buckets needs the parameters: give one of --model_config FILE and --parameters FILE");
+    throw ConfigError("--buckets needs the parameters: give one of --model FOLDER and --parameters FILE");
   }
   Chunks chunks;
   if (!arguments.model_config.empty()) {
     chunks = chunks_of_model(arguments, layout, rank);
   } else {
-    chunks.push_back(parse_parameters(content_of(arguments.parameters), arguments.parameters, arguments.dtype));
+    chunks.push_back(parse_parameters(content_of(arguments.parameters), arguments.parameters,
+                                      arguments.dtype.empty() ? "bf16" : arguments.dtype));
   }
   std::string text;
   for (size_t i = 0; i < chunks.size(); ++i) {

@@ -14,7 +14,8 @@ struct BucketArguments {
   bool wanted = false;
   std::string model_config = {};  // a config.json, or a folder with one
   std::string parameters = {};    // a JSON list of {"name", "shape" or "elements", "dtype", "expert"}
-  std::string dtype = "bf16";  // of the parameters of |model_config|, and of those that say none
+  // Of the parameters: empty is what the model's config says, and bf16 for those of a list that say none.
+  std::string dtype = {};
   bool use_distributed_optimizer = false;
   bool sequence_parallel = false;
   bool grads_in_parameter_type = false;

@@ -22,9 +22,9 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(PlanBuckets, ReadsAListOfParameters) {
-  const auto parameters =
-      parse_parameters(R"([{"name": "w", "shape": [3, 5]}, {"name": "e", "elements": 7, "dtype": "f32", "expert": true}])",
-                       "list.json", "bf16");
+  const auto parameters = parse_parameters(
+      R"([{"name": "w", "shape": [3, 5]}, {"name": "e", "elements": 7, "dtype": "f32", "expert": true}])", "list.json",
+      "bf16");
   ASSERT_EQ(parameters.size(), 2u);
   EXPECT_EQ(parameters[0].elements, 15);
   EXPECT_EQ(parameters[0].dtype, DType::kBF16);
@@ -44,7 +44,8 @@ TEST(PlanBuckets, RefusesWhatIsNoSuchList) {
 // qwen2-tiny over tp 2, dp 2: half of what is cut, all of the norms, and ZeRO-1's bytes.
 TEST(PlanBuckets, PlansTheParametersOfAModel) {
   const RankLayout layout({.world = 4, .tensor = 2});
-  const BucketArguments arguments{.model_config = CONCORD_GOLDEN "/hf/qwen2-tiny", .use_distributed_optimizer = true};
+  BucketArguments arguments{
+      .model_config = CONCORD_GOLDEN "/hf/qwen2-tiny", .dtype = "bfloat16", .use_distributed_optimizer = true};
   const auto document = nlohmann::json::parse(buckets_text(arguments, layout, 0, true));
   ASSERT_EQ(document.size(), 1u);
   const auto& buffer = document[0]["buffers"][0];
@@ -52,7 +53,10 @@ TEST(PlanBuckets, PlansTheParametersOfAModel) {
   EXPECT_EQ(buffer["shards"], 2);
   EXPECT_EQ(buffer["buckets"][0]["parameters"][0]["name"], "lm_head.weight");
   EXPECT_EQ(document[0]["bytes"]["total"], elements * (2 + 4 + 6));
+  EXPECT_EQ(buffer["dtype"], "bf16");
   EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("chunk 0 of rank 0"));
+  arguments.dtype = "";
+  EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("parameters of f32"));  // as config.json says
 }
 #endif
 
