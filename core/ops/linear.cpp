@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
@@ -43,8 +44,23 @@ void add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
   op.call(main, grad, x);
 }
 
-// The references are also what the host computes with: GEMMs of libtorch, which no loop of ours would beat.
+// The references are also what the host computes with, but for one on Arm: GEMMs of libtorch, which no loop would beat.
 Tensor reference(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) { return at::linear(x, weight, bias); }
+
+#if defined(__aarch64__)
+// libtorch gives x W^T in fp32 to a library that brings all of W into another order first. With x stored by columns, a copy
+// that costs a little, it calls BLAS: 2 to 10 % less time for 64 to 512 rows, and up to half for few.
+Tensor cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
+  constexpr int64_t kMostRows = 512;  // beyond that nothing is won
+  const int64_t count = x.size(-1) == 0 ? 0 : x.numel() / x.size(-1);
+  if (x.scalar_type() != at::kFloat || count < 2 || count > kMostRows) return reference(x, weight, bias);
+  const Tensor by_columns = rows(x).t().contiguous().t();
+  const Tensor y = bias ? at::addmm(*bias, by_columns, weight.t()) : at::mm(by_columns, weight.t());
+  auto sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  return y.view(sizes);
+}
+#endif
 
 Tensor reference_input_grad(const Tensor& grad, const Tensor& weight) { return at::matmul(grad, weight); }
 
@@ -89,6 +105,9 @@ TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
   m.impl("linear_weight_grad", reference_weight_grad);
   m.impl("linear_weight_grad_", reference_add_weight_grad);
 }
+#if defined(__aarch64__)
+TORCH_LIBRARY_IMPL(concord, CPU, m) { m.impl("linear", cpu); }
+#endif
 TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("linear", autograd); }
 
 void check_main(const Tensor& main, int64_t out, int64_t in, at::Device device) {
