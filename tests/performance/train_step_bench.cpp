@@ -64,7 +64,7 @@ void enter_job(int rank, int port) {
   setenv("CONCORD_LOG", "warn", 1);
 }
 
-// Median seconds of a step.
+// Seconds of a step that nine of ten take longer than: on a busy machine the median is that of what else runs.
 double train(const Case& c) {
   at::set_num_threads(1);
   ParallelContext& job = initialize({});
@@ -84,7 +84,7 @@ double train(const Case& c) {
   }
   finalize();
   std::sort(took.begin(), took.end());
-  return took[took.size() / 2];
+  return took[took.size() / 10];
 }
 
 // Two processes: |body|(rank) writes what rank 0 found to the pipe that is its argument.
