@@ -30,7 +30,8 @@ OUTSIDE = [
      "vendor headers stay inside backends/cuda"),
     (r"(acl/|aclnn|hccl|ascend|torch_npu/)", ["backends/ascend"], "vendor headers stay inside backends/ascend"),
     # A vendor's operator library computes on tensors; the simulated one is such a library.
-    (r"(torch|ATen|c10|caffe2)/", ["core", "trainer", "backends/ascend/sim/opapi", "backends/ascend/torch/ops"],
+    (r"(torch|ATen|c10|caffe2)/", ["core", "trainer", "backends/ascend/sim/opapi", "backends/ascend/torch/ops",
+                                      "backends/cuda/torch/ops"],
      "libtorch is for core and trainer"),
 ]
 # Headers that others compile against carry no type of a library that they would then need too.

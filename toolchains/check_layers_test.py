@@ -26,6 +26,7 @@ CLEAN = {
     "backends/ascend/stream.cpp": '#include "acl/acl.h"\n',
     "backends/ascend/sim/opapi/matmul.cpp": "#include <ATen/ops/mm.h>\n",
     "backends/ascend/torch/ops/attention.cpp": "#include <torch/library.h>\n",
+    "backends/cuda/torch/ops/attention.cpp": "#include <torch/library.h>\n",
     "backends/cpu/comm_test.cpp": '#include "tests/processes/spawn.h"\n#include "platform/cpp/platform.hpp"\n',
     "backends/cpu/testing/ranks.h": '#include "tests/processes/spawn.h"\n',
     "platform/sdk/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',

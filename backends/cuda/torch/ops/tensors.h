@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "backends/cuda/torch/kernels.h"
+#include "backends/cuda/torch/ops/kernels.h"
 
 namespace concord::cuda::torch_side {
 

@@ -1,4 +1,4 @@
-#include "backends/cuda/torch/device_math.cuh"
+#include "backends/cuda/torch/ops/device_math.cuh"
 
 namespace concord::cuda::torch_side {
 namespace {

@@ -2,7 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
 
-#include "backends/cuda/torch/tensors.h"
+#include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-#include "backends/cuda/torch/kernels.h"
+#include "backends/cuda/torch/ops/kernels.h"
 
 namespace concord::cuda::torch_side {
 

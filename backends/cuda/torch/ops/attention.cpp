@@ -16,7 +16,7 @@
 #include <optional>
 #include <string>
 
-#include "backends/cuda/torch/tensors.h"
+#include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {
 namespace {

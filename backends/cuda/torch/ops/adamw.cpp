@@ -1,7 +1,7 @@
 // concord::adamw_ on CUDA: each element is read and written once.
 #include <algorithm>
 
-#include "backends/cuda/torch/tensors.h"
+#include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {
 namespace {

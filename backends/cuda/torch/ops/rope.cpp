@@ -1,7 +1,7 @@
 // concord::rope, which is its own derivative with the angles turned back, on CUDA.
 #include <ATen/ops/empty.h>
 
-#include "backends/cuda/torch/tensors.h"
+#include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {
 namespace {

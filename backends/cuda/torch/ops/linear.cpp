@@ -1,7 +1,7 @@
 // The weight's half of concord::linear on CUDA: one GEMM of 16-bit operands that adds to fp32.
 #include <ATen/ops/addmm.h>
 
-#include "backends/cuda/torch/tensors.h"
+#include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {
 namespace {

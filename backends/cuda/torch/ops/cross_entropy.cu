@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "backends/cuda/torch/device_math.cuh"
+#include "backends/cuda/torch/ops/device_math.cuh"
 
 namespace concord::cuda::torch_side {
 namespace {

@@ -1,7 +1,7 @@
 // The two halves of concord's cross entropy on CUDA.
 #include <ATen/ops/empty.h>
 
-#include "backends/cuda/torch/tensors.h"
+#include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {
 namespace {
