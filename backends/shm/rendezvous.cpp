@@ -113,7 +113,9 @@ Heard receive_message(int socket, Message* out_message, FileDescriptor* out_file
   header.msg_iovlen = 1;
   header.msg_control = control;
   header.msg_controllen = sizeof control;
-  const ssize_t length = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  ssize_t length = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  // Who closes a socket with messages unread resets it, which is told first, and once; what it had sent is still there.
+  if (length < 0 && errno == ECONNRESET) length = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
   if (length < 0) return errno == EAGAIN || errno == EINTR ? Heard::kNothing : Heard::kEnd;
   if (length == 0) return Heard::kEnd;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
