@@ -60,15 +60,16 @@ function(concord_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
+  # Looking for leaks takes seconds a process on ARM, so there a program is one test; see the preset asan.
+  if(CONCORD_SANITIZE STREQUAL "address" AND "unit" IN_LIST ARG_LABELS AND NOT "keeps-memory" IN_LIST ARG_LABELS)
+    add_test(NAME ${name}.all_without_leaks COMMAND ${name})
+    set_tests_properties(${name}.all_without_leaks PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT "ASAN_OPTIONS=detect_leaks=1;CONCORD_PLUGIN_PATH=${PROJECT_BINARY_DIR}/lib")
+    return()
+  endif()
   # Pretty values of parameters may hold addresses, which are others in each run.
   gtest_discover_tests(${name} TEST_PREFIX "${name}." NO_PRETTY_VALUES DISCOVERY_TIMEOUT 300)
   concord_test_properties(${name} "${ARG_LABELS}" ${ARG_TIMEOUT})
-  # Looking for leaks takes seconds a process on ARM, so it is done once a program; see the preset asan.
-  if(CONCORD_SANITIZE STREQUAL "address" AND "unit" IN_LIST ARG_LABELS AND NOT "keeps-memory" IN_LIST ARG_LABELS)
-    add_test(NAME ${name}.leaks COMMAND ${name})
-    set_tests_properties(${name}.leaks PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-      ENVIRONMENT "ASAN_OPTIONS=detect_leaks=1;CONCORD_PLUGIN_PATH=${PROJECT_BINARY_DIR}/lib")
-  endif()
 endfunction()
 
 # The properties of the tests that were discovered. gtest_discover_tests(PROPERTIES) loses all of them where one is a
