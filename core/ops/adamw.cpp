@@ -1,5 +1,6 @@
 #include "core/ops/adamw.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
@@ -17,12 +18,17 @@ namespace {
 
 using at::TensorList;
 
-void reference(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads, double grad_scale,
-               double decay, double beta1_rest, double beta2, double beta2_rest, double step_size, double root_rest,
-               double eps) {
-  if (weights.empty()) return;
-  std::vector<at::Tensor> scaled;
-  for (const at::Tensor& grad : grads) scaled.push_back(grad.to(weights[0].scalar_type()).mul(grad_scale));
+void step_one(const at::Tensor& w, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, double decay,
+              double beta1_rest, double beta2, double beta2_rest, double step_size, double root_rest, double eps) {
+  w.mul_(decay);
+  m.add_(g - m, beta1_rest);
+  v.mul_(beta2).add_(g * g, beta2_rest);
+  w.sub_(m / (v.sqrt() / root_rest + eps), step_size);
+}
+
+// The same of all tensors at once.
+void step_all(TensorList weights, TensorList m, TensorList v, TensorList scaled, double decay, double beta1_rest,
+              double beta2, double beta2_rest, double step_size, double root_rest, double eps) {
   at::_foreach_mul_(weights, decay);
   at::_foreach_lerp_(m, scaled, beta1_rest);
   at::_foreach_mul_(v, beta2);
@@ -31,6 +37,21 @@ void reference(TensorList weights, TensorList m, TensorList v, TensorList values
   at::_foreach_div_(roots, root_rest);
   at::_foreach_add_(roots, eps);
   at::_foreach_addcdiv_(weights, m, roots, -step_size);
+}
+
+void reference(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads, double grad_scale,
+               double decay, double beta1_rest, double beta2, double beta2_rest, double step_size, double root_rest,
+               double eps) {
+  if (weights.empty()) return;
+  std::vector<at::Tensor> scaled;
+  for (const at::Tensor& grad : grads) scaled.push_back(grad.to(weights[0].scalar_type()).mul(grad_scale));
+  if (weights[0].scalar_type() != at::kDouble) {
+    step_all(weights, m, v, scaled, decay, beta1_rest, beta2, beta2_rest, step_size, root_rest, eps);
+  } else {  // which torch_npu's operators on lists do not take
+    for (size_t i = 0; i < weights.size(); ++i) {
+      step_one(weights[i], m[i], v[i], scaled[i], decay, beta1_rest, beta2, beta2_rest, step_size, root_rest, eps);
+    }
+  }
   for (size_t i = 0; i < values.size(); ++i) values[i].copy_(weights[i]);
 }
 
