@@ -12,6 +12,12 @@ set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 wanted=${*:-ops parallel hf train random first probe step speed}
+for name in $wanted; do
+  case $name in
+    ops | parallel | hf | train | random | first | probe | step | speed) ;;
+    *) echo "unknown step $name; see the head of $0" >&2; exit 2 ;;
+  esac
+done
 . "$root/backends/cuda/device_steps.sh"
 write_environment
 find_torch

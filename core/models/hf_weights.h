@@ -28,7 +28,8 @@ struct HfLoadOptions {
 
 // Fills the parameters' values from |folder| (core/safetensors/index.h: one file or several), each rank for itself: it
 // reads its own elements only, through a mapping, and converts from F64, F32, F16 or BF16 to the parameter's type. Padding
-// becomes 0. Values that are copied stay where they are; with map_files others move. Beside the parameters it holds at most a few mapped or staged windows of 8 MiB, one a thread.
+// becomes 0. Values that are copied stay where they are; with map_files others move. Beside the parameters it holds at
+// most a few mapped or staged windows of 8 MiB, one a thread.
 // Extra tensors called *.rotary_emb.inv_freq, which older versions of transformers wrote, are ignored.
 // Throws ConfigError with the file, the tensor and both values: a missing or extra tensor, another shape, a type that is
 // no float; and what safetensors::Weights throws. Parameters are untouched where it does.

@@ -54,9 +54,10 @@ using Observer = std::function<void(const std::string& part, const at::Tensor& o
 
 class ModelChunk {
  public:
-  // Allocates the parameters, without values so far, on the context's device. |output_weight| is the embedding of another chunk
-  // of this rank, for the last stage of a tied model where both are here; else null. Throws ConfigError, with the
-  // numbers, for sizes that do not divide by the layout's. |context| and |output_weight| have to outlive it.
+  // Allocates the parameters, without values so far, on the context's device. |output_weight| is the embedding of
+  // another chunk of this rank, for the last stage of a tied model where both are here; else null. Throws
+  // ConfigError, with the numbers, for sizes that do not divide by the layout's. |context| and |output_weight| have
+  // to outlive it.
   ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers, ParallelContext& context,
              Parameter* output_weight = nullptr);
   ~ModelChunk();

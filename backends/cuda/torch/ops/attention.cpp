@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "backends/cuda/torch/ops/tensors.h"
@@ -46,8 +47,12 @@ bool fits_flash(const Tensor& q, const Tensor& k) {
 // Short sequences are not worth the graph that it compiles for each shape.
 bool fits_cudnn(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens, int64_t window) {
   static const bool wanted = [] {
-    const char* said = std::getenv("CONCORD_CUDA_ATTENTION");
-    return said == nullptr || std::string(said) != "flash";
+    const char* const said = std::getenv("CONCORD_CUDA_ATTENTION");
+    const std::string how = said == nullptr ? "cudnn" : said;
+    if (how != "cudnn" && how != "flash") {
+      throw std::runtime_error("CONCORD_CUDA_ATTENTION is '" + how + "'; it can be cudnn (the default) or flash");
+    }
+    return how == "cudnn";
   }();
   constexpr int64_t kLong = 512;
   return wanted && fits_flash(q, k) && cu_seqlens.empty() && window == 0 && q.size(1) == k.size(1) &&

@@ -86,8 +86,8 @@ __global__ void backward(Rows shape, const T* grad, const T* x, const T* weight,
   }
 }
 
-// A warp adds up one column of |scratch| after the other; 8 columns side by side in a block would share cache lines, so
-// the block's threads take neighbouring columns and its rows of threads a share of the lines each.
+// A block adds up 32 neighbouring columns of |scratch|: a warp reads them together, and each of the block's warps takes
+// a share of the lines.
 constexpr int kColumns = 32, kLines = 8;
 template <class T>
 __global__ void add_up(int64_t lines, int64_t width, const SumOf<T>* scratch, T* dweight) {

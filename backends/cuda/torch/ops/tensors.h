@@ -12,11 +12,6 @@
 
 namespace concord::cuda::torch_side {
 
-inline bool has_type(const at::Tensor& tensor) {
-  const auto type = tensor.scalar_type();
-  return type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
-}
-
 inline Type type_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kDouble: return Type::f64;
