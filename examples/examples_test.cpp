@@ -1,4 +1,5 @@
-// The files in this folder are what users start from: each must be taken as it is, for the number of devices in its name.
+// The files in this folder are what users start from: each must be taken as it is, for the number of devices in its
+// name.
 #include <gmock/gmock.h>
 #include <yaml-cpp/yaml.h>
 

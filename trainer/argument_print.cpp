@@ -41,15 +41,15 @@ std::string joined(const Items& items, Print print) {
 
 struct Print {
   const TrainingArguments& arguments;
-  std::string operator()(bool TrainingArguments::*member) const { return arguments.*member ? "true" : "false"; }
-  std::string operator()(int64_t TrainingArguments::*member) const { return std::to_string(arguments.*member); }
-  std::string operator()(double TrainingArguments::*member) const { return number_text(arguments.*member); }
+  std::string operator()(bool TrainingArguments::* member) const { return arguments.*member ? "true" : "false"; }
+  std::string operator()(int64_t TrainingArguments::* member) const { return std::to_string(arguments.*member); }
+  std::string operator()(double TrainingArguments::* member) const { return number_text(arguments.*member); }
   std::string operator()(StepsMember steps) const { return number_text(arguments.*steps.member); }
-  std::string operator()(std::string TrainingArguments::*member) const { return quoted(arguments.*member); }
-  std::string operator()(std::vector<std::string> TrainingArguments::*member) const {
+  std::string operator()(std::string TrainingArguments::* member) const { return quoted(arguments.*member); }
+  std::string operator()(std::vector<std::string> TrainingArguments::* member) const {
     return fmt::format("[{}]", joined(arguments.*member, quoted));
   }
-  std::string operator()(std::map<std::string, std::string> TrainingArguments::*member) const {
+  std::string operator()(std::map<std::string, std::string> TrainingArguments::* member) const {
     const auto print = [](const auto& pair) { return quoted(pair.first) + ": " + quoted(pair.second); };
     return fmt::format("{{{}}}", joined(arguments.*member, print));
   }

@@ -1,5 +1,5 @@
-// What has to hold between arguments. Each check is one function that says what it found; all of them run, so that a user
-// sees everything at once.
+// What has to hold between arguments. Each check is one function that says what it found; all of them run, so that a
+// user sees everything at once.
 #include <fmt/format.h>
 
 #include "core/config_error.h"

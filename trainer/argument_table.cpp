@@ -121,7 +121,8 @@ std::vector<ArgumentGroup> make_groups() {
         {"optimizer_offload_fraction", &T::optimizer_offload_fraction, "which share of it", between(0, 1)},
         {"log_num_zeros_in_grad", &T::log_num_zeros_in_grad, "counts the elements that are 0"},
         {"enable_optimizer_post_validation", &T::enable_optimizer_post_validation,
-         "zb kinds: the next step begins before this one's gradient norm is known; a step that was wrong is taken back; "
+         "zb kinds: the next step begins before this one's gradient norm is known; a step that was wrong is taken "
+         "back; "
          "costs a copy of weights and moments (12 bytes an element of this rank); not with fp16"}}},
       {"What is said and kept (steps below 1 are a share of all steps)",
        {{"output_dir", &T::output_dir, "where everything goes"},

@@ -14,7 +14,7 @@ namespace concord {
 
 // A number that counts steps: a whole one from 1, or a share of all steps between 0 and 1.
 struct StepsMember {
-  double TrainingArguments::*member;
+  double TrainingArguments::* member;
 };
 
 using ArgumentMember =

@@ -1,5 +1,5 @@
-// A configuration file as a flat list: names, values, lines. All that YAML can do beyond that is refused, so that a file
-// from anywhere costs no more than its length: anchors and aliases, tags, several documents, nesting.
+// A configuration file as a flat list: names, values, lines. All that YAML can do beyond that is refused, so that a
+// file from anywhere costs no more than its length: anchors and aliases, tags, several documents, nesting.
 #pragma once
 
 #include <string>

@@ -178,15 +178,15 @@ void assign(const Argument& argument, const ArgumentValue& value, TrainingArgume
   };
   std::visit(
       Overloaded{
-          [&](bool TrainingArguments::*member) { set(member, [&] { return read_bool(value); }); },
-          [&](int64_t TrainingArguments::*member) { set(member, [&] { return read_integer(argument, value); }); },
-          [&](double TrainingArguments::*member) { set(member, [&] { return read_number(argument, value); }); },
+          [&](bool TrainingArguments::* member) { set(member, [&] { return read_bool(value); }); },
+          [&](int64_t TrainingArguments::* member) { set(member, [&] { return read_integer(argument, value); }); },
+          [&](double TrainingArguments::* member) { set(member, [&] { return read_number(argument, value); }); },
           [&](StepsMember steps) { set(steps.member, [&] { return read_steps(argument, value); }); },
-          [&](std::string TrainingArguments::*member) { set(member, [&] { return read_text(argument, value); }); },
-          [&](std::vector<std::string> TrainingArguments::*member) {
+          [&](std::string TrainingArguments::* member) { set(member, [&] { return read_text(argument, value); }); },
+          [&](std::vector<std::string> TrainingArguments::* member) {
             set(member, [&] { return read_list(argument, value); });
           },
-          [&](std::map<std::string, std::string> TrainingArguments::*member) {
+          [&](std::map<std::string, std::string> TrainingArguments::* member) {
             set(member, [&] { return read_mapping(value); });
           },
       },

@@ -1,12 +1,12 @@
-// All that a user can say about a training run: one struct, read from YAML and from the command line, checked as a whole,
-// printed back as YAML that parses to the same.
+// All that a user can say about a training run: one struct, read from YAML and from the command line, checked as a
+// whole, printed back as YAML that parses to the same.
 //
 //   const CommandLine line = parse_command_line(words);          // reads the file of --config too
 //   check_arguments(line.arguments, world);                      // relations between them
 //   std::cout << to_yaml(line.arguments);                        // --print_config
 //
-// Names are those of HF's and ROLL's TrainingArguments, and where these have none Megatron's; so are the defaults, but for
-// those whose comment here says otherwise. Every name is described once, in argument_table.cpp, from which reading,
+// Names are those of HF's and ROLL's TrainingArguments, and where these have none Megatron's; so are the defaults, but
+// for those whose comment here says otherwise. Every name is described once, in argument_table.cpp, from which reading,
 // checking, printing and the help follow. Names of features that Concord does not have are known too, and refused with
 // what is there instead; they are never ignored. Nothing here needs libtorch or waits. Threads: plain values and pure
 // functions, but for parse_command_line, which reads a file.
@@ -71,7 +71,8 @@ struct TrainingArguments {
   double end_weight_decay = -1;
   std::string weight_decay_incr_style = "constant";
   // The loss, and with it the gradient, is the sum over all counted tokens of the step divided by their number. ROLL's
-  // default is false: the mean over the micro-batches of each one's mean, in which a token weighs more where there are few.
+  // default is false: the mean over the micro-batches of each one's mean, in which a token weighs more where there are
+  // few.
   bool calculate_per_token_loss = true;
 
   // Numbers.
@@ -158,8 +159,8 @@ struct CommandLine {
 // one, values of the wrong type or outside of their range, names of features that are not there.
 CommandLine parse_command_line(std::span<const std::string> words);
 
-// Sets what |yaml| says in |arguments|; returns the names it sets. |file| is for messages. Throws as above, also for text
-// that is not YAML, with "file:line" in front; nothing is set then.
+// Sets what |yaml| says in |arguments|; returns the names it sets. |file| is for messages. Throws as above, also for
+// text that is not YAML, with "file:line" in front; nothing is set then.
 std::vector<std::string> read_yaml(std::string_view yaml, const std::string& file, TrainingArguments* arguments);
 
 // Settings that are the same as others become these (sequence_parallel of one rank). Throws one ConfigError with all

@@ -1,5 +1,5 @@
-// The run of somebody who has nothing yet: a small model like Qwen2 on a corpus whose entropy is known, so that the loss
-// can be watched on its way to a floor that no model can go below.
+// The run of somebody who has nothing yet: a small model like Qwen2 on a corpus whose entropy is known, so that the
+// loss can be watched on its way to a floor that no model can go below.
 #pragma once
 
 #include <string>
@@ -15,8 +15,9 @@ bool is_first_run(const CommandLine& line);
 // Fills in what |line| does not give, also nproc. Names files in output_dir/input, which are not written yet.
 void complete_first_run(CommandLine* line);
 
-// Writes the corpus, the model's config.json and config.yaml (all arguments, with the floor), and sets loss_floor. Returns
-// what to tell the user. Throws ConfigError for a folder that cannot be made, std::runtime_error for a full disk.
+// Writes the corpus, the model's config.json and config.yaml (all arguments, with the floor), and sets loss_floor.
+// Returns what to tell the user. Throws ConfigError for a folder that cannot be made, std::runtime_error for a full
+// disk.
 struct FirstRun {
   std::string config;  // the YAML file
   std::string introduction;

@@ -1,5 +1,5 @@
-// check_for_nan_in_loss_and_grad, of the loss. The losses of a step's micro-batches are copied beside the computation and
-// looked at when the update has waited for the device anyway: a run whose losses are fine pays no wait of its own.
+// check_for_nan_in_loss_and_grad, of the loss. The losses of a step's micro-batches are copied beside the computation
+// and looked at when the update has waited for the device anyway: a run whose losses are fine pays no wait of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +27,8 @@ class LossCheck {
   std::optional<Event> copied_;
 };
 
-// The same at once, for a step that has failed: |losses| of tokens, undefined for micro-batches that did not come to theirs.
-// Waits: for the device.
+// The same at once, for a step that has failed: |losses| of tokens, undefined for micro-batches that did not come to
+// theirs. Waits: for the device.
 void require_finite_losses(std::span<const at::Tensor> losses, int64_t step, const ParallelContext& job);
 
 }  // namespace concord

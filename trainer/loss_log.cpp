@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kMostOnDevice = 1000;  // a run that logs nothing must not gather them for ever
 
-// Scalars that are parts on every rank -> their sums over the job. Tensor-parallel ranks have the same, which counts once.
+// Scalars that are parts on every rank -> their sums over the job. Tensor-parallel ranks have the same, which counts
+// once.
 std::vector<double> sums_over_job(ParallelContext& job, const std::vector<at::Tensor>& parts) {
   std::vector<at::Tensor> there;
   for (const at::Tensor& part : parts) there.push_back(part.to(job.torch_device()));

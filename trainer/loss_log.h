@@ -1,5 +1,5 @@
-// Losses between two log lines. They stay on their devices until somebody wants to see them, or there are a thousand: then
-// one reduction for all of these steps, and one wait for the device. Threads: the one that trains.
+// Losses between two log lines. They stay on their devices until somebody wants to see them, or there are a thousand:
+// then one reduction for all of these steps, and one wait for the device. Threads: the one that trains.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +18,8 @@ class LossLog {
   LossLog(ParallelContext& job, bool filter) : job_(job), filter_(filter) {}
 
   // |part| is this rank's part of the step's loss, a scalar, the same on all tp ranks and 0 but on the last stage;
-  // |counted| what the sum over all ranks is divided by (0: it is the loss already). Every rank calls it. Waits: for all
-  // ranks at every thousandth step that nobody has taken.
+  // |counted| what the sum over all ranks is divided by (0: it is the loss already). Every rank calls it. Waits: for
+  // all ranks at every thousandth step that nobody has taken.
   void add(const at::Tensor& part, int64_t counted);
 
   // The mean over the steps since the last call; NaN where there are none. Every rank calls it. Waits: for all ranks.

@@ -8,9 +8,9 @@
 
 namespace concord {
 
-// Makes |folder| where it is not there, and looks whether it can be written to. What another run has left (metrics.jsonl,
-// trainer_state.json, checkpoints, ...) is removed with |overwrite|, else refused; other files stay. Throws ConfigError.
-// For one process of a job.
+// Makes |folder| where it is not there, and looks whether it can be written to. What another run has left
+// (metrics.jsonl, trainer_state.json, checkpoints, ...) is removed with |overwrite|, else refused; other files stay.
+// Throws ConfigError. For one process of a job.
 void prepare_output_folder(const std::filesystem::path& folder, bool overwrite);
 
 // The same without changing anything.

@@ -2,8 +2,9 @@
 //
 //   TrainOutput output = pretrain(arguments, dataset_provider, model_provider, forward_step);
 //
-// Each of the three may be left out ({}): the data, the model and the loss are then those of the arguments. Every process
-// of the job calls it. It checks all it can, joins the job, trains, saves the model to output_dir/model and leaves the job.
+// Each of the three may be left out ({}): the data, the model and the loss are then those of the arguments. Every
+// process of the job calls it. It checks all it can, joins the job, trains, saves the model to output_dir/model and
+// leaves the job.
 #pragma once
 
 #include <memory>
@@ -20,8 +21,8 @@ struct RunOptions {
   std::vector<std::string> next = {};  // what to try next, for the summary
 };
 
-// Throws ConfigError for what cannot be meant, before any group is made where possible; Error and std::runtime_error for
-// what goes wrong later. Waits: for the other ranks.
+// Throws ConfigError for what cannot be meant, before any group is made where possible; Error and std::runtime_error
+// for what goes wrong later. Waits: for the other ranks.
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers = {}, const RunOptions& options = {});
 
 TrainOutput pretrain(const TrainingArguments& arguments, DatasetProvider dataset_provider, ModelProvider model_provider,

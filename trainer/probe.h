@@ -1,5 +1,5 @@
-// One forward, and backward, of a model on a given batch under any layout, with the results of all ranks put together to
-// what a single process would have: how layouts, vendors and implementations are compared.
+// One forward, and backward, of a model on a given batch under any layout, with the results of all ranks put together
+// to what a single process would have: how layouts, vendors and implementations are compared.
 #pragma once
 
 #include <map>
@@ -24,9 +24,9 @@ struct ProbeOptions {
 //   weight.NAME       for each HF parameter, as the model holds it
 using ProbeResult = std::map<std::string, at::Tensor>;
 
-// |batch| is the whole batch, the same on all ranks; without input_ids nothing is computed and only weights come
-// back. Labels as MicroBatch has them; data-parallel ranks take equal shares of its rows. Every rank calls it. Leaves no gradients behind. Waits: for all of them. Throws ConfigError for a batch
-// that the layout cannot share.
+// |batch| is the whole batch, the same on all ranks; without input_ids nothing is computed and only weights come back.
+// Labels as MicroBatch has them; data-parallel ranks take equal shares of its rows. Every rank calls it. Leaves no
+// gradients behind. Waits: for all of them. Throws ConfigError for a batch that the layout cannot share.
 ProbeResult probe(VirtualModels& models, const MicroBatch& batch, const ProbeOptions& options,
                   ParallelContext& context);
 

@@ -14,7 +14,7 @@ void remember(int signal) { received.store(signal, std::memory_order_relaxed); }
 
 StopRequest::StopRequest() {
   received = 0;
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, &before_term_);

@@ -20,8 +20,8 @@ class StopRequest {
   std::string signal_name() const;  // "SIGTERM"; empty where none has come
 
  private:
-  struct sigaction before_term_ {};
-  struct sigaction before_int_ {};
+  struct sigaction before_term_{};
+  struct sigaction before_int_{};
 };
 
 }  // namespace concord

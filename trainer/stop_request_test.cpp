@@ -36,7 +36,9 @@ TEST(StopRequestDeathTest, ASecondInterruptEndsTheProcess) {
 TEST(StopRequestDeathTest, AfterItTheSignalsMeanWhatTheyMeantBefore) {
   EXPECT_EXIT(
       {
-        { const StopRequest stop; }
+        {
+          const StopRequest stop;
+        }
         raise(SIGTERM);
       },
       ::testing::KilledBySignal(SIGTERM), "");

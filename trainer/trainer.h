@@ -10,11 +10,11 @@
 // parts throw; a loss or gradient that is no number is an Error with the step. Threads: one at a time, always the same.
 //
 // Steps of zero-bubble pipelines are validated after the fact (TrainingParts::validates_later): the next step's first
-// forwards run before a step's gradient norm, and what other ranks want after it, are known. Who looks at a step sees its
-// final result all the same: where something is due after a step (a log line, an evaluation, the end, ...) the ranks wait
-// for it as they would otherwise; where a rank wants something that nobody knew of (a callback, a signal), what the next
-// step has begun is thrown away and comes after it. Only TrainerCallback::on_step_end comes before a gradient that is no
-// number ends the run.
+// forwards run before a step's gradient norm, and what other ranks want after it, are known. Who looks at a step sees
+// its final result all the same: where something is due after a step (a log line, an evaluation, the end, ...) the
+// ranks wait for it as they would otherwise; where a rank wants something that nobody knew of (a callback, a signal),
+// what the next step has begun is thrown away and comes after it. Only TrainerCallback::on_step_end comes before a
+// gradient that is no number ends the run.
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // What this backend uses of the ACL runtime (CANN 8.1 to 9.x), declared by ourselves: the vendor's headers may not be
-// shipped and are not needed to build. Types and functions have the vendor's names, within namespace abi; constants have
-// ours. fn::aclrtMalloc is the *type* of that function: nothing here declares a symbol, so nothing can be linked by
-// accident. The backend finds the functions by dlsym (symbols.inc); the simulator in sim/ defines them.
+// shipped and are not needed to build. Types and functions have the vendor's names, within namespace abi; constants
+// have ours. fn::aclrtMalloc is the *type* of that function: nothing here declares a symbol, so nothing can be linked
+// by accident. The backend finds the functions by dlsym (symbols.inc); the simulator in sim/ defines them.
 //
 // vendor_check.cpp compares every line with the vendor's own headers wherever they are found.
 #pragma once

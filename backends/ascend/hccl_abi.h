@@ -1,5 +1,5 @@
-// What this backend uses of HCCL (CANN 8.1 to 9.x), declared as acl_abi.h declares the runtime: types and function types
-// with the vendor's names within namespace abi, constants with ours, no symbols.
+// What this backend uses of HCCL (CANN 8.1 to 9.x), declared as acl_abi.h declares the runtime: types and function
+// types with the vendor's names within namespace abi, constants with ours, no symbols.
 #pragma once
 
 #include <cstddef>

@@ -25,10 +25,9 @@ constexpr bool same_abi();
 template <class Ours, class Theirs>
 struct SameFunction : std::false_type {};
 template <class Ours, class... OurArguments, class Theirs, class... TheirArguments>
-requires(sizeof...(OurArguments) ==
-         sizeof...(TheirArguments)) struct SameFunction<Ours(OurArguments...), Theirs(TheirArguments...)>
-    : std::bool_constant<same_abi<Ours, Theirs>() && (same_abi<OurArguments, TheirArguments>() && ...)> {
-};
+  requires(sizeof...(OurArguments) == sizeof...(TheirArguments))
+struct SameFunction<Ours(OurArguments...), Theirs(TheirArguments...)>
+    : std::bool_constant<same_abi<Ours, Theirs>() && (same_abi<OurArguments, TheirArguments>() && ...)> {};
 
 template <class Ours, class Theirs>
 constexpr bool same_abi() {

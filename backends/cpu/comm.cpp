@@ -99,8 +99,7 @@ void Comm::close() {
   engine_.reset();
 }
 
-// ------------------------------------------------------------------------------------------------------------ the
-// table
+// --------------------------------------------------------------------------------------------------------- the table
 
 // The communicator for an operation on |stream|.
 Comm& Communicators::find(concord_comm comm, concord_stream stream) {

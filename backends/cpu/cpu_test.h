@@ -91,8 +91,7 @@ class Gate {
   }
   void block(concord_stream on) {
     ++queued_;
-    EXPECT_OK(CALL(
-        stream, launch_host, on, [](void* user) { static_cast<Gate*>(user)->pass(); }, this));
+    EXPECT_OK(CALL(stream, launch_host, on, [](void* user) { static_cast<Gate*>(user)->pass(); }, this));
   }
   void await_entry() const {
     while (entered_.load() != queued_) std::this_thread::yield();

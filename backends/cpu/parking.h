@@ -58,7 +58,9 @@ class Parking {
   void notify_all() {
     if (sleepers_.load() == 0) return;
     // A sleeper that has looked but not yet begun to sleep holds the mutex: passing through it orders us behind that.
-    { const std::lock_guard lock(mutex_); }
+    {
+      const std::lock_guard lock(mutex_);
+    }
     wake_.notify_all();
   }
 

@@ -14,8 +14,8 @@ class Task {
   static constexpr size_t kBytes = 112;
 
   template <class Work>
-  requires(!std::is_same_v<std::decay_t<Work>, Task>) explicit Task(Work&& work)
-      : actions_(&kActions<std::decay_t<Work>>) {
+    requires(!std::is_same_v<std::decay_t<Work>, Task>)
+  explicit Task(Work&& work) : actions_(&kActions<std::decay_t<Work>>) {
     using Held = std::decay_t<Work>;
     static_assert(sizeof(Held) <= kBytes, "capture less, or a unique_ptr");
     static_assert(alignof(Held) <= alignof(std::max_align_t) && std::is_nothrow_move_constructible_v<Held>);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Operators, layers, models and training on a machine with a CUDA device: the tests that run on every platform, with up to
-# four ranks that share the device; the first run of the README; models of real shapes; and the speed of training beside
-# transformers. Needs what device_check.sh does, GTest, fmt, nlohmann_json, CLI11, yaml-cpp, and torch with CUDA;
+# Operators, layers, models and training on a machine with a CUDA device: the tests that run on every platform, with up
+# to four ranks that share the device; the first run of the README; models of real shapes; and the speed of training
+# beside transformers. Needs what device_check.sh does, GTest, fmt, nlohmann_json, CLI11, yaml-cpp, and torch with CUDA;
 # transformers for the steps random and speed.
 #
 #   backends/cuda/device_models.sh [STEP...]

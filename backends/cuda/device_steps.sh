@@ -1,4 +1,5 @@
-# For the scripts device_*.sh: steps with a limit and a log each, and a summary at the end. Source it after setting |root|.
+# For the scripts device_*.sh: steps with a limit and a log each, and a summary at the end. Source it after setting
+# |root|.
 build=${BUILD:-$root/build-device}
 out=${OUT:-$build/report}
 mkdir -p "$build" "$out"

@@ -1,5 +1,5 @@
-// What NVIDIA states for its devices: dense matrix products, FLOP/s, a multiply and add as two. The runtime does not tell
-// it, so it is a table of the data sheets' numbers by the device's name. Pure.
+// What NVIDIA states for its devices: dense matrix products, FLOP/s, a multiply and add as two. The runtime does not
+// tell it, so it is a table of the data sheets' numbers by the device's name. Pure.
 #pragma once
 
 #include <string_view>
@@ -12,8 +12,8 @@ struct PeakFlops {
   double f16 = 0;
 };
 
-// |name| as cudaGetDeviceProperties gives it ("NVIDIA H100 80GB HBM3"). Zeros for a device that is not in the table, and
-// for a slice of one (MIG).
+// |name| as cudaGetDeviceProperties gives it ("NVIDIA H100 80GB HBM3"). Zeros for a device that is not in the table,
+// and for a slice of one (MIG).
 PeakFlops peak_flops_of(std::string_view name);
 
 }  // namespace concord::cuda

@@ -44,8 +44,8 @@ std::vector<const char*> torch_libraries() {
 }
 
 // NCCL before 2.30 refuses two ranks on one device, unless it takes them for ranks of different hosts. With
-// CONCORD_CUDA_SHARED_DEVICE=1 each process is one; they then talk over loopback. NCCL reads the variables when its first
-// communicator is made. Inherited values are overwritten: a launcher's are not those of its processes.
+// CONCORD_CUDA_SHARED_DEVICE=1 each process is one; they then talk over loopback. NCCL reads the variables when its
+// first communicator is made. Inherited values are overwritten: a launcher's are not those of its processes.
 concord_capability shared_device() {
   const char* const wanted = sdk::config("cuda.shared_device");
   if (wanted != nullptr && std::string_view(wanted) == "1") {

@@ -224,8 +224,7 @@ TEST(CudaGraph, CapturesOnceAndRunsAtEachLaunch) {
   runs = 0;
   ASSERT_TRUE(ok(stream.create(stream.self, 0, 0, &queue)));
   ASSERT_TRUE(ok(graph.begin_capture(graph.self, queue)));
-  ASSERT_TRUE(ok(stream.launch_host(
-      stream.self, queue, [](void*) { ++runs; }, nullptr)));
+  ASSERT_TRUE(ok(stream.launch_host(stream.self, queue, [](void*) { ++runs; }, nullptr)));
   ASSERT_TRUE(ok(graph.end_capture(graph.self, queue, &captured)));
   EXPECT_EQ(runs, 0);
   ASSERT_TRUE(ok(graph.launch(graph.self, captured, queue)));

@@ -189,9 +189,7 @@ TEST(ChannelsTest, ASendToOneselfNeedsItsReceiveInTheSameBatch) {
     Buffer data(16);
     Buffer other(12);
     EXPECT_EQ(failure_of([&] { run(comm, {send_item(0, data)}); }).status, CONCORD_STATUS_INVALID_ARGUMENT);
-    EXPECT_EQ(failure_of([&] {
-                run(comm, {send_item(0, data), recv_item(0, other)});
-              }).status,
+    EXPECT_EQ(failure_of([&] { run(comm, {send_item(0, data), recv_item(0, other)}); }).status,
               CONCORD_STATUS_INVALID_ARGUMENT);
     EXPECT_EQ(comm.error(nullptr), CONCORD_STATUS_OK);
   });

@@ -80,8 +80,7 @@ std::byte* Collectives::slot(int32_t rank) const { return team_.segment().slot(r
 std::byte* Collectives::previous_slot(int32_t rank) const { return team_.segment().slot(rank, step_ - 1); }
 
 void Collectives::barrier(const Call& call) {
-  run(
-      call, 1, [](int64_t) {}, [](int64_t) {});
+  run(call, 1, [](int64_t) {}, [](int64_t) {});
 }
 
 // ------------------------------------------------------------------------------------------------------------ reducing

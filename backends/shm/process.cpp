@@ -49,7 +49,7 @@ Read read_stat(int64_t pid, Stat* out_stat) {
 }
 
 uint64_t read_pid_namespace() {
-  struct stat status {};
+  struct stat status{};
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<uint64_t>(status.st_ino) : 0;
 }
 

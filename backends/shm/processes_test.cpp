@@ -154,8 +154,7 @@ TEST(KilledPeerTest, IsReportedByNameWhenKilledInALargeOperation) {
 }
 
 TEST(KilledPeerTest, IsReportedByNameWhenItNeverArrived) {
-  expect_peer_lost(
-      3, [](Communicator& comm) { comm.barrier(); }, do_nothing);
+  expect_peer_lost(3, [](Communicator& comm) { comm.barrier(); }, do_nothing);
 }
 
 TEST(KilledPeerTest, IsReportedByNameByWhoReceivesFromIt) {

@@ -98,7 +98,7 @@ std::shared_ptr<Segment> Segment::create(int32_t world, FileDescriptor* out_file
 }
 
 std::shared_ptr<Segment> Segment::adopt(const FileDescriptor& file, int32_t world) {
-  struct stat status {};
+  struct stat status{};
   const int64_t expected = Geometry(world).total_bytes;
   const bool sized = ::fstat(file.number(), &status) == 0 && status.st_size == expected;
   const int seals = ::fcntl(file.number(), F_GET_SEALS);
@@ -112,7 +112,7 @@ std::shared_ptr<Segment> Segment::adopt(const FileDescriptor& file, int32_t worl
 }
 
 std::shared_ptr<Segment> Segment::map(const FileDescriptor& file, int32_t world) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.number(), &status) != 0) fail_with_errno(CONCORD_STATUS_INTERNAL, "fstat of the shared memory file");
   const FileKey key{status.st_dev, status.st_ino};
   const std::scoped_lock lock(registry().mutex);

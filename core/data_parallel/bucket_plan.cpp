@@ -23,8 +23,9 @@ void check(const std::vector<PlannedParameter>& parameters, const BucketOptions&
     throw ConfigError(fmt::format("dp is {} and edp {}; both have to be at least 1", options.dp, options.edp));
   }
   if (options.bucket_elements < 0) {
-    throw ConfigError(fmt::format("the bucket size is {} elements; give a positive number, or 0 for max(40e6, 1e6 * dp)",
-                                  options.bucket_elements));
+    throw ConfigError(
+        fmt::format("the bucket size is {} elements; give a positive number, or 0 for max(40e6, 1e6 * dp)",
+                    options.bucket_elements));
   }
   for (const PlannedParameter& parameter : parameters) {
     if (parameter.elements < 1) {
@@ -44,7 +45,8 @@ class BufferPlanner {
     const int64_t ranks = expert ? options.edp : options.dp;
     limit_ = options.bucket_elements > 0 ? options.bucket_elements : std::max<int64_t>(40'000'000, 1'000'000 * ranks);
     if (options.one_bucket) limit_ = INT64_MAX;
-    buffer_ = {dtype, options.fp32_grads ? DType::kF32 : dtype, expert, options.distributed_optimizer ? ranks : 1, 0, {}};
+    buffer_ = {dtype, options.fp32_grads ? DType::kF32 : dtype, expert, options.distributed_optimizer ? ranks : 1, 0,
+               {}};
     end_alignment_ = options.distributed_optimizer ? std::lcm(ranks, kShardAlignment) : kParameterAlignment;
     open_ = {0, 0, {}};
   }

@@ -3,8 +3,8 @@
 //
 // Parameters of one type (dense and expert ones apart) share a buffer, in the reverse of the order in which the forward
 // pass uses them, so that gradients fill it from its beginning. A bucket is closed once it has |bucket_elements|:
-// Megatron's rule, max(40e6, 1e6 * dp). For the distributed optimizer (ZeRO-1, Rajbhandari et al. 2020) a bucket's end is
-// padded to lcm(dp, 128), so that it can be cut into dp equal shards, whatever the borders of parameters. Parameters
+// Megatron's rule, max(40e6, 1e6 * dp). For the distributed optimizer (ZeRO-1, Rajbhandari et al. 2020) a bucket's end
+// is padded to lcm(dp, 128), so that it can be cut into dp equal shards, whatever the borders of parameters. Parameters
 // begin at multiples of 64 elements: kernels and collectives like their operands aligned.
 #pragma once
 
@@ -75,7 +75,8 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters, const B
 struct BucketMemory {
   int64_t parameters = 0;
   int64_t gradients = 0;
-  int64_t optimizer = 0;  // two moments, and fp32 weights where the parameter has 16 bits: 8 or 12 bytes, over the shards
+  int64_t optimizer =
+      0;  // two moments, and fp32 weights where the parameter has 16 bits: 8 or 12 bytes, over the shards
   int64_t total() const { return parameters + gradients + optimizer; }
 };
 BucketMemory memory_of(const BucketPlan& plan);

@@ -34,8 +34,8 @@ TEST(BucketPlan, ParametersLieInReverseOrderAndBeginAtMultiplesOf64) {
   const BucketPlan plan = plan_buckets(sized({100, 64, 10}), {});
   ASSERT_EQ(plan.buffers.size(), 1u);
   ASSERT_EQ(plan.buffers[0].buckets.size(), 1u);
-  EXPECT_THAT(plan.buffers[0].buckets[0].slots, ElementsAre(BucketPlan::Slot{2, 0, 10}, BucketPlan::Slot{1, 64, 128},
-                                                            BucketPlan::Slot{0, 128, 228}));
+  EXPECT_THAT(plan.buffers[0].buckets[0].slots,
+              ElementsAre(BucketPlan::Slot{2, 0, 10}, BucketPlan::Slot{1, 64, 128}, BucketPlan::Slot{0, 128, 228}));
   EXPECT_EQ(plan.buffers[0].elements, 256);
 }
 
@@ -60,8 +60,8 @@ TEST(BucketPlan, TheSizeOfABucketGrowsWithTheRanks) {
 
 TEST(BucketPlan, ShardsAreEqualForTheDistributedOptimizer) {
   for (const int64_t dp : {1, 2, 3, 6, 7, 64}) {
-    const BucketPlan plan = plan_buckets(sized({1000, 77, 501, 3}),
-                                         {.dp = dp, .bucket_elements = 500, .distributed_optimizer = true});
+    const BucketPlan plan =
+        plan_buckets(sized({1000, 77, 501, 3}), {.dp = dp, .bucket_elements = 500, .distributed_optimizer = true});
     ASSERT_EQ(plan.buffers[0].shards, dp);
     int64_t end = 0;
     for (const BucketPlan::Bucket& bucket : plan.buffers[0].buckets) {

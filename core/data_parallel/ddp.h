@@ -7,8 +7,8 @@
 //   finalize_grads(ddp, job, {.tokens = counted});   // core/data_parallel/finalize_grads.h
 //   optimizer.step({.lr = lr, .weight_decay = wd});   // core/optim/optimizer.h
 //
-// A parameter's gradient comes through its sink (GradSink::added), in backward or later, or as autograd's .grad, which is
-// then added to the buffer and freed. After begin_step(n) a parameter is ready when it has got n times its |uses|
+// A parameter's gradient comes through its sink (GradSink::added), in backward or later, or as autograd's .grad, which
+// is then added to the buffer and freed. After begin_step(n) a parameter is ready when it has got n times its |uses|
 // additions; a bucket whose parameters are all ready is reduced at once, on the group's own stream, in the plan's order
 // whatever the order in which buckets become ready, so that all ranks make the same calls.
 //
@@ -80,9 +80,9 @@ class DistributedDataParallel {
   // with the rank that is behind where one was lost.
   void finish_grad_sync();
 
-  // After the distributed optimizer has written its shards: every rank's shards to all. With overlap_param_gather it only
-  // starts, in the order in which forward uses buckets, and Parameter::used() waits, as Work::wait does, until that
-  // parameter is there. Without the distributed optimizer there is nothing to do.
+  // After the distributed optimizer has written its shards: every rank's shards to all. With overlap_param_gather it
+  // only starts, in the order in which forward uses buckets, and Parameter::used() waits, as Work::wait does, until
+  // that parameter is there. Without the distributed optimizer there is nothing to do.
   void gather_parameters();
   void finish_param_gather();  // all of them
 

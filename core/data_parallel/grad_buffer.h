@@ -31,8 +31,8 @@ class GradBuffer {
   const BucketPlan::Buffer& plan() const { return plan_; }
   ProcessGroup& group() const { return *group_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // slots' indices point into it
-  const at::Tensor& values() const { return values_; }  // flat, in the parameters' type
-  const at::Tensor& grads() const { return grads_; }    // flat, in the plan's grad_dtype
+  const at::Tensor& values() const { return values_; }                       // flat, in the parameters' type
+  const at::Tensor& grads() const { return grads_; }                         // flat, in the plan's grad_dtype
 
   // The parts that this rank updates: its shards of the buckets, or everything.
   std::vector<BufferRange> owned() const;

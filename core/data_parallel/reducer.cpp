@@ -99,8 +99,8 @@ void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches) {
     bucket.reduction = {};
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    // autograd adds several uses up before it tells of them, but not those of different chunks: how often it comes cannot
-    // be known, so the parameter waits for the end of the step.
+    // autograd adds several uses up before it tells of them, but not those of different chunks: how often it comes
+    // cannot be known, so the parameter waits for the end of the step.
     const bool counts = parameters_[i]->sink.main.defined() || parameters_[i]->uses == 1;
     arrivals_[i].missing = counts ? micro_batches * parameters_[i]->uses : std::numeric_limits<int64_t>::max();
     ++buckets_[arrivals_[i].bucket].missing;
@@ -158,10 +158,11 @@ void DistributedDataParallel::Reducer::check_finite(const Bucket& bucket) const 
     const at::Tensor grad = bucket.buffer->grad_of(slot);
     if (all_finite(grad)) continue;
     const bool nan = grad.isnan().any().item<bool>();
-    throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
-                cat("rank ", ddp_.job_->rank(), ": the gradient of ", parameters_[slot.parameter]->spec.name, " has ",
-                    nan ? "NaN" : "inf", " in it before it is reduced; look at this rank's batch and learning rate, or ",
-                    "switch check_for_nan_in_loss_and_grad off to go on"));
+    throw Error(
+        CONCORD_STATUS_FAILED_PRECONDITION,
+        cat("rank ", ddp_.job_->rank(), ": the gradient of ", parameters_[slot.parameter]->spec.name, " has ",
+            nan ? "NaN" : "inf", " in it before it is reduced; look at this rank's batch and learning rate, or ",
+            "switch check_for_nan_in_loss_and_grad off to go on"));
   }
 }
 

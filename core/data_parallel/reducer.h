@@ -1,4 +1,5 @@
-// One chunk of DistributedDataParallel: its buffers, which gradients have arrived, what is on its way. Only for ddp.cpp.
+// One chunk of DistributedDataParallel: its buffers, which gradients have arrived, what is on its way. Only for
+// ddp.cpp.
 #pragma once
 
 #include <utility>
@@ -26,17 +27,17 @@ class DistributedDataParallel::Reducer {
  private:
   struct Bucket {
     GradBuffer* buffer;
-    size_t index;                 // in the buffer
-    int64_t missing = 0;          // parameters that are not ready
+    size_t index;         // in the buffer
+    int64_t missing = 0;  // parameters that are not ready
     bool issued = false;
     Work reduction = {};
     Work gathering = {};
     bool gathers = false;
   };
   struct Arrival {
-    size_t bucket;          // in buckets_
+    size_t bucket;  // in buckets_
     BucketPlan::Slot slot;
-    int64_t missing = 0;    // additions until it is ready
+    int64_t missing = 0;  // additions until it is ready
   };
 
   void make_buffers(bool one_bucket);
@@ -56,7 +57,7 @@ class DistributedDataParallel::Reducer {
   std::vector<std::unique_ptr<GradBuffer>> buffers_;
   std::vector<Bucket> buckets_;    // in the plan's order
   std::vector<Arrival> arrivals_;  // one a parameter
-  size_t next_ = 0;  // the first bucket that was not issued
+  size_t next_ = 0;                // the first bucket that was not issued
   bool overlaps_;
 };
 

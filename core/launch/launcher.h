@@ -1,22 +1,17 @@
-// Starts the processes of a job on this machine and stays with them, as torchrun does: `concord launch`, `train --nproc
-// N`.
+// Starts the processes of a job on this machine and stays with them, as torchrun does: `concord launch` and
+// `train --nproc N`.
 //
 //   - Every process gets torchrun's variables (see rank_environment.h) and a session of its own. Rank 0 reads the
-//   launcher's
-//     standard input, the others nothing.
-//   - Output comes line by line with "[rank 3] " in front, standard output and standard error kept apart, or goes to a
-//   file
-//     a rank.
+//     launcher's standard input, the others nothing.
+//   - Output comes line by line with "[rank 3] " in front, standard output and standard error kept apart, or goes to
+//     one file per rank.
 //   - SIGINT, SIGTERM and SIGHUP are passed on to the processes and to all they have started, SIGUSR1 and SIGUSR2 to
-//   the
-//     processes alone. After a second SIGINT all are killed.
+//     the processes alone. After a second SIGINT all are killed.
 //   - A process that fails ends the job: the others get SIGTERM, after the grace time SIGKILL, and the report begins
-//   with
-//     the one that failed first. With max_restarts all are started again.
+//     with the one that failed first. With max_restarts all are started again.
 //   - Nothing is left running. On every end but one the launcher waits for, or kills, all descendants, daemons
-//   included.
-//     If the launcher itself is killed with kill -9, the kernel kills its processes and session_guard.h what they have
-//     started; it says what is out of reach. A set-user-id program sheds the kernel's part of this.
+//     included. If the launcher itself is killed with kill -9, the kernel kills its processes and session_guard.h what
+//     they have started; it says what is out of reach. A set-user-id program sheds the kernel's part of this.
 #pragma once
 
 #include <span>

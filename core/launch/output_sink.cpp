@@ -16,14 +16,14 @@ namespace {
 // A second, non-blocking way to the same pipe or terminal. A regular file needs none and would get an offset of its
 // own.
 UniqueFd open_again_nonblocking(int fd) {
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0 || !(S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode))) return UniqueFd();
   const std::string path = fmt::format("/proc/self/fd/{}", fd);
   return UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
 }
 
 bool is_regular_file(int fd) {
-  struct stat info {};
+  struct stat info{};
   return ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 // Why |file| cannot be run, or null.
 const char* why_not(const std::string& file) {
-  struct stat info {};
+  struct stat info{};
   if (::stat(file.c_str(), &info) != 0) return std::strerror(errno);
   if (S_ISDIR(info.st_mode)) return "it is a folder";
   if (::access(file.c_str(), X_OK) != 0) return "it is not executable (chmod +x)";

@@ -27,7 +27,7 @@ SignalQueue::SignalQueue() : pipe_(make_pipe()) {
   if (!queue_fd.compare_exchange_strong(none, pipe_.write.get())) {
     throw std::logic_error("launch() is running in this process already; it can run once at a time");
   }
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = enqueue;
   action.sa_flags = SA_SIGINFO | SA_RESTART | SA_NOCLDSTOP;
   sigfillset(&action.sa_mask);
@@ -39,7 +39,7 @@ SignalQueue::SignalQueue() : pipe_(make_pipe()) {
     ::sigaction(kQueued[i], &action, nullptr);
     sigaddset(&wanted, kQueued[i]);
   }
-  struct sigaction ignore {};
+  struct sigaction ignore{};
   ignore.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &ignore, &pipe_before_);
   ::pthread_sigmask(SIG_UNBLOCK, &wanted, &mask_before_);
@@ -64,10 +64,10 @@ std::vector<SignalQueue::Entry> SignalQueue::take() {
 }
 
 void SignalQueue::reset_in_child() {
-  struct sigaction standard {};
+  struct sigaction standard{};
   standard.sa_handler = SIG_DFL;
   for (const int signal : kQueued) {
-    struct sigaction now {};
+    struct sigaction now{};
     ::sigaction(signal, nullptr, &now);
     if (signal == SIGHUP && now.sa_handler == SIG_IGN) continue;
     ::sigaction(signal, &standard, nullptr);

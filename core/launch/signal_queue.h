@@ -39,7 +39,7 @@ class SignalQueue {
 
   Pipe pipe_;
   std::array<struct sigaction, 6> before_{};
-  struct sigaction pipe_before_ {};
+  struct sigaction pipe_before_{};
   sigset_t mask_before_{};
 };
 

@@ -234,7 +234,8 @@ std::shared_ptr<PendingCall> Channel::note(const ChannelCall& call) {
   return pending;
 }
 
-// Throws where the ranks' calls differ, which leaves the channel as it was, and where one does not come, which does not.
+// Throws where the ranks' calls differ, which leaves the channel as it was, and where one does not come, which does
+// not.
 void Channel::compare(Lock& lock, const ChannelCall& call, PendingCall& pending) {
   lock.unlock();
   std::optional<Error> trouble;

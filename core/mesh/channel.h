@@ -73,8 +73,8 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   // The end: waits for calls on their way, or aborts them where the channel has failed. Afterwards the services are not
-  // used any more, so whoever still holds the channel or a call of it may outlive them; calls that were on their way are
-  // done, and new ones are refused. Threads: nobody else uses the channel meanwhile.
+  // used any more, so whoever still holds the channel or a call of it may outlive them; calls that were on their way
+  // are done, and new ones are refused. Threads: nobody else uses the channel meanwhile.
   void close();
 
   const std::string& name() const { return name_; }

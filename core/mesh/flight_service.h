@@ -2,9 +2,9 @@
 // are.
 //
 // A rank in trouble writes its calls to concord-flight-<rank>.json, publishes its positions in the store and asks the
-// others for theirs. Ranks that are well do the same from answer(), which the watchdog calls now and then; so a rank that
-// is stuck in its own computation still says where it is. A rank that says nothing is itself an answer.
-// Threads: any thread.
+// others for theirs. Ranks that are well do the same from answer(), which the watchdog calls now and then; so a rank
+// that is stuck in its own computation still says where it is. A rank that says nothing is itself an answer. Threads:
+// any thread.
 #pragma once
 
 #include <atomic>
@@ -43,11 +43,11 @@ class FlightService {
     RankGroup ranks;
     bool p2p = false;  // its p2p batches are meant, not its collectives
   };
-  // Where the members of |group| are: publishes this rank's position and asks the others for theirs. Waits: some periods
-  // for their answers. Throws Error where the store is gone.
+  // Where the members of |group| are: publishes this rank's position and asks the others for theirs. Waits: some
+  // periods for their answers. Throws Error where the store is gone.
   std::vector<MemberPosition> positions_of(const Group& group, const std::string& why);
-  // Tells the world and the disk about a failure in |group|, and returns the line that says who is behind, with the name
-  // of the file. Waits: some periods for the others' answers. Never throws.
+  // Tells the world and the disk about a failure in |group|, and returns the line that says who is behind, with the
+  // name of the file. Waits: some periods for the others' answers. Never throws.
   std::string report(const Group& group, const std::string& why) noexcept;
 
  private:

@@ -64,8 +64,9 @@ class ParallelContext {
   // Throws Error (INVALID_ARGUMENT) where this rank is in no such group.
   ProcessGroup& group(GroupKind kind);
   ProcessGroup& world_group();
-  // All ranks as well, on a communicator that no other group shares: what waits there for a rank that is behind holds up
-  // none of the other calls. For small numbers that travel beside a step; made at its first call, and so only where used.
+  // All ranks as well, on a communicator that no other group shares: what waits there for a rank that is behind holds
+  // up none of the other calls. For small numbers that travel beside a step; made at its first call, and so only where
+  // used.
   ProcessGroup& side_group();
 
   // Makes the communicators of |kinds| now. Every rank of the world calls it, with the same list. Waits: for all of

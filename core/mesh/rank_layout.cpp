@@ -14,10 +14,10 @@ constexpr int64_t kLargestWorld = int64_t{1} << 40;
 constexpr std::string_view kAxisTexts[] = {"tp", "cp", "ep", "dp", "pp"};
 
 constexpr std::array<GroupKind, kGroupKinds> kKinds = {
-    GroupKind::tp,        GroupKind::pp,       GroupKind::dp,        GroupKind::cp,
-    GroupKind::dp_cp,     GroupKind::tp_pp,    GroupKind::tp_dp,     GroupKind::tp_cp,
-    GroupKind::tp_dp_cp,  GroupKind::ep,       GroupKind::etp,       GroupKind::edp,
-    GroupKind::tp_ep,     GroupKind::tp_ep_pp, GroupKind::embedding, GroupKind::position_embedding,
+    GroupKind::tp,       GroupKind::pp,       GroupKind::dp,        GroupKind::cp,
+    GroupKind::dp_cp,    GroupKind::tp_pp,    GroupKind::tp_dp,     GroupKind::tp_cp,
+    GroupKind::tp_dp_cp, GroupKind::ep,       GroupKind::etp,       GroupKind::edp,
+    GroupKind::tp_ep,    GroupKind::tp_ep_pp, GroupKind::embedding, GroupKind::position_embedding,
 };
 
 void check_size(const char* name, int64_t value) {
@@ -39,9 +39,9 @@ bool is_embedding(GroupKind kind) { return kind == GroupKind::embedding || kind 
 }  // namespace
 
 std::string_view to_string(GroupKind kind) {
-  constexpr std::string_view names[kGroupKinds] = {"tp",       "pp", "dp",  "cp",  "dp_cp", "tp_pp",    "tp_dp",     "tp_cp",
-                                                   "tp_dp_cp", "ep", "etp", "edp", "tp_ep", "tp_ep_pp", "embedding",
-                                                   "position_embedding"};
+  constexpr std::string_view names[kGroupKinds] = {
+      "tp",       "pp", "dp",  "cp",  "dp_cp", "tp_pp",    "tp_dp",     "tp_cp",
+      "tp_dp_cp", "ep", "etp", "edp", "tp_ep", "tp_ep_pp", "embedding", "position_embedding"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -69,8 +69,8 @@ int64_t RankGroup::operator[](int64_t index) const {
 }
 
 std::optional<int64_t> RankGroup::index_of(int64_t rank) const {
-  // From the slowest stride down, each digit is a division. Axes are not sorted by stride (an order may put pp before tp),
-  // so the digits are taken by stride and weighed by their place in the list.
+  // From the slowest stride down, each digit is a division. Axes are not sorted by stride (an order may put pp before
+  // tp), so the digits are taken by stride and weighed by their place in the list.
   std::vector<size_t> by_stride(axes_.size());
   for (size_t i = 0; i < by_stride.size(); ++i) by_stride[i] = i;
   std::sort(by_stride.begin(), by_stride.end(), [&](size_t a, size_t b) { return axes_[a].stride > axes_[b].stride; });
@@ -114,21 +114,24 @@ RankLayout::RankLayout(const ParallelSizes& sizes) : sizes_(sizes) {
   const int64_t world = sizes_.world;
   if (world > kLargestWorld) throw ConfigError(fmt::format("world_size is {}; at most 2^40 is supported", world));
   if (sizes_.virtual_pipeline > 1 && sizes_.pipeline == 1) {
-    throw ConfigError(fmt::format("virtual_pipeline_model_parallel_size is {} but pipeline_model_parallel_size is 1; the "
-                                  "interleaved schedule needs a pipeline of at least 2 stages",
-                                  sizes_.virtual_pipeline));
+    throw ConfigError(
+        fmt::format("virtual_pipeline_model_parallel_size is {} but pipeline_model_parallel_size is 1; the "
+                    "interleaved schedule needs a pipeline of at least 2 stages",
+                    sizes_.virtual_pipeline));
   }
   const int64_t dense = product_within({sizes_.tensor, sizes_.context, sizes_.pipeline}, world);
   if (world % dense != 0) {
-    throw ConfigError(fmt::format("tensor {} x context {} x pipeline {} does not divide world size {}; choose sizes whose "
-                                  "product divides {}",
-                                  sizes_.tensor, sizes_.context, sizes_.pipeline, world, world));
+    throw ConfigError(
+        fmt::format("tensor {} x context {} x pipeline {} does not divide world size {}; choose sizes whose "
+                    "product divides {}",
+                    sizes_.tensor, sizes_.context, sizes_.pipeline, world, world));
   }
   const int64_t expert = product_within({sizes_.expert_tensor, sizes_.expert, sizes_.pipeline}, world);
   if (world % expert != 0) {
-    throw ConfigError(fmt::format("expert tensor {} x expert {} x pipeline {} does not divide world size {}; choose "
-                                  "expert_tensor_parallel_size and expert_model_parallel_size so that the product divides {}",
-                                  sizes_.expert_tensor, sizes_.expert, sizes_.pipeline, world, world));
+    throw ConfigError(
+        fmt::format("expert tensor {} x expert {} x pipeline {} does not divide world size {}; choose "
+                    "expert_tensor_parallel_size and expert_model_parallel_size so that the product divides {}",
+                    sizes_.expert_tensor, sizes_.expert, sizes_.pipeline, world, world));
   }
   dp_ = world / dense;
   edp_ = world / expert;
@@ -148,7 +151,8 @@ std::array<RankLayout::AxisName, RankLayout::kAxisNames> RankLayout::parse_order
     const std::string_view name = order.substr(begin, end - begin);
     const auto known = std::find(std::begin(kAxisTexts), std::end(kAxisTexts), name);
     if (known == std::end(kAxisTexts)) {
-      throw ConfigError(fmt::format("order '{}' has the unknown axis '{}'; the axes are tp, cp, ep, dp, pp", order, name));
+      throw ConfigError(
+          fmt::format("order '{}' has the unknown axis '{}'; the axes are tp, cp, ep, dp, pp", order, name));
     }
     const auto axis = static_cast<AxisName>(known - std::begin(kAxisTexts));
     if (seen[axis]) throw ConfigError(fmt::format("order '{}' names the axis {} twice", order, name));
@@ -161,8 +165,10 @@ std::array<RankLayout::AxisName, RankLayout::kAxisNames> RankLayout::parse_order
   for (int axis = 0; axis < kAxisNames; ++axis) {
     if (seen[static_cast<size_t>(axis)]) continue;
     if (sizes[axis] != 1) {
-      throw ConfigError(fmt::format("order '{}' leaves out {}, whose size is {}; name every axis larger than 1, for example "
-                                    "tp-cp-ep-dp-pp", order, kAxisTexts[axis], sizes[axis]));
+      throw ConfigError(
+          fmt::format("order '{}' leaves out {}, whose size is {}; name every axis larger than 1, for example "
+                      "tp-cp-ep-dp-pp",
+                      order, kAxisTexts[axis], sizes[axis]));
     }
     axes[count++] = static_cast<AxisName>(axis);
   }
@@ -182,21 +188,25 @@ RankLayout::Factorisation RankLayout::factorise(const std::array<int64_t, kAxisN
 // Dense and expert layers of one stage live on the same ranks, so both factorisations must cut the pipeline alike.
 void RankLayout::check_pipelines_agree() const {
   if (pp() == 1 || dense_.axes[kPp].stride == expert_.axes[kPp].stride) return;
-  throw ConfigError(fmt::format(
-      "order '{}' puts pp before dp, and then dense and expert layers need the same pipeline groups: tensor {} x context {} "
-      "must equal expert tensor {} x expert {}; use an order that ends in pp, or change these sizes",
-      order(), tp(), cp(), etp(), ep()));
+  throw ConfigError(
+      fmt::format("order '{}' puts pp before dp, and then dense and expert layers need the same pipeline groups: "
+                  "tensor {} x context {} "
+                  "must equal expert tensor {} x expert {}; use an order that ends in pp, or change these sizes",
+                  order(), tp(), cp(), etp(), ep()));
 }
 
 void RankLayout::check_rank(int64_t rank) const {
   if (rank < 0 || rank >= world()) {
-    throw ConfigError(fmt::format("there is no rank {}: with world size {} ranks are 0 to {}", rank, world(), world() - 1));
+    throw ConfigError(
+        fmt::format("there is no rank {}: with world size {} ranks are 0 to {}", rank, world(), world() - 1));
   }
 }
 
 RankCoordinates RankLayout::coordinates(int64_t rank) const {
   check_rank(rank);
-  const auto digit = [rank](const Factorisation& f, AxisName axis) { return rank / f.axes[axis].stride % f.axes[axis].count; };
+  const auto digit = [rank](const Factorisation& f, AxisName axis) {
+    return rank / f.axes[axis].stride % f.axes[axis].count;
+  };
   return {digit(dense_, kTp),  digit(dense_, kCp),  digit(dense_, kDp), digit(dense_, kPp),
           digit(expert_, kTp), digit(expert_, kEp), digit(expert_, kDp)};
 }
@@ -266,7 +276,8 @@ int64_t RankLayout::group_count(GroupKind kind) const {
   const Selection selection = select(kind);
   int64_t count = 1;
   for (int axis = 0; axis < kAxisNames; ++axis) {
-    if (!selection.inside[static_cast<size_t>(axis)]) count *= selection.factorisation->axes[static_cast<size_t>(axis)].count;
+    if (!selection.inside[static_cast<size_t>(axis)])
+      count *= selection.factorisation->axes[static_cast<size_t>(axis)].count;
   }
   return count;
 }

@@ -7,8 +7,9 @@
 // factorisation the axis ep has size 1; in the expert one cp has size 1, tp is ETP and dp is EDP. The older reading
 // world = TP * PP * CP * EP * DP' is the case DP' = DP / EP.
 //
-// Nothing here ever lists the world: a rank's own group costs O(axes), and a group stays a few (count, stride) pairs until
-// somebody asks for its members. So the same code answers for 16 ranks and for 2^40. Threads: all values are immutable.
+// Nothing here ever lists the world: a rank's own group costs O(axes), and a group stays a few (count, stride) pairs
+// until somebody asks for its members. So the same code answers for 16 ranks and for 2^40. Threads: all values are
+// immutable.
 #pragma once
 
 #include <array>
@@ -48,10 +49,10 @@ class RankGroup {
   int64_t first() const { return first_; }
   std::span<const Axis> axes() const { return axes_; }
 
-  int64_t operator[](int64_t index) const;               // the member at |index|, 0 <= index < size()
-  std::optional<int64_t> index_of(int64_t rank) const;   // where |rank| stands in the group; nothing if it is no member
-  std::vector<int64_t> members() const;                  // O(size)
-  std::string to_string() const;                         // "0,4,8,12" when short, else "0 + 8x4 + 2x64"
+  int64_t operator[](int64_t index) const;              // the member at |index|, 0 <= index < size()
+  std::optional<int64_t> index_of(int64_t rank) const;  // where |rank| stands in the group; nothing if it is no member
+  std::vector<int64_t> members() const;                 // O(size)
+  std::string to_string() const;                        // "0,4,8,12" when short, else "0 + 8x4 + 2x64"
   bool operator==(const RankGroup&) const = default;
 
  private:
@@ -62,9 +63,22 @@ class RankGroup {
 
 // The kinds of group, named as Megatron's users know them; tp_pp is Megatron's "mp".
 enum class GroupKind {
-  tp, pp, dp, cp, dp_cp, tp_pp, tp_dp, tp_cp, tp_dp_cp,
-  ep, etp, edp, tp_ep, tp_ep_pp,
-  embedding, position_embedding,
+  tp,
+  pp,
+  dp,
+  cp,
+  dp_cp,
+  tp_pp,
+  tp_dp,
+  tp_cp,
+  tp_dp_cp,
+  ep,
+  etp,
+  edp,
+  tp_ep,
+  tp_ep_pp,
+  embedding,
+  position_embedding,
 };
 inline constexpr int kGroupKinds = 16;
 
@@ -80,8 +94,9 @@ struct RankCoordinates {
 
 class RankLayout {
  public:
-  // Throws ConfigError with the numbers and what to change: sizes below 1, sizes that do not divide the world, an unknown,
-  // doubled or missing axis in |order|, virtual_pipeline without pipeline, and pp before dp where both layers differ.
+  // Throws ConfigError with the numbers and what to change: sizes below 1, sizes that do not divide the world, an
+  // unknown, doubled or missing axis in |order|, virtual_pipeline without pipeline, and pp before dp where both layers
+  // differ.
   explicit RankLayout(const ParallelSizes& sizes);
 
   int64_t world() const { return sizes_.world; }

@@ -23,8 +23,13 @@ json golden() {
 }
 
 ParallelSizes sizes_of(const json& config) {
-  return {.world = config["world"], .tensor = config["tp"], .context = config["cp"], .pipeline = config["pp"],
-          .expert = config["ep"], .expert_tensor = config["etp"], .order = config["order"]};
+  return {.world = config["world"],
+          .tensor = config["tp"],
+          .context = config["cp"],
+          .pipeline = config["pp"],
+          .expert = config["ep"],
+          .expert_tensor = config["etp"],
+          .order = config["order"]};
 }
 
 std::string megatron_name(GroupKind kind) { return kind == GroupKind::tp_pp ? "mp" : std::string(to_string(kind)); }
@@ -145,7 +150,8 @@ TEST(RankLayout, AWorldOfTwoToTheFortyIsAnsweredFromArithmetic) {
 }
 
 TEST(RankLayout, BadSizesAreSentencesWithTheNumbers) {
-  EXPECT_THAT(refusal({.world = 16, .tensor = 4, .pipeline = 3}), HasSubstr("tensor 4 x context 1 x pipeline 3 does not divide world size 16"));
+  EXPECT_THAT(refusal({.world = 16, .tensor = 4, .pipeline = 3}),
+              HasSubstr("tensor 4 x context 1 x pipeline 3 does not divide world size 16"));
   EXPECT_THAT(refusal({.world = 16, .expert = 3}), HasSubstr("expert 3"));
   EXPECT_THAT(refusal({.world = 0}), HasSubstr("world_size is 0"));
   EXPECT_THAT(refusal({.world = 4, .tensor = -2}), HasSubstr("tensor_model_parallel_size is -2"));

@@ -18,7 +18,8 @@ namespace concord {
 // Owns them; the context has to outlive it. Threads: those of ModelChunk.
 class VirtualModels {
  public:
-  // Parameters have memory and no values yet. Throws ConfigError as ModelChunk does, and for stages that do not fit the layout.
+  // Parameters have memory and no values yet. Throws ConfigError as ModelChunk does, and for stages that do not fit the
+  // layout.
   VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context);
 
   const ModelConfig& config() const { return config_; }
@@ -30,8 +31,8 @@ class VirtualModels {
   std::vector<Parameter*> parameters();  // of all chunks
 
   // Writes the weights as a folder that transformers and from_pretrained load: save_hf_weights of all parameters, with
-  // the config.json that the model was made from unless |options| have another. Every rank of the job calls it; waits and
-  // throws as that does.
+  // the config.json that the model was made from unless |options| have another. Every rank of the job calls it; waits
+  // and throws as that does.
   void save_pretrained(const std::filesystem::path& folder, HfSaveOptions options = {});
 
  private:

@@ -1,9 +1,9 @@
 // What a model is: the config.json of a Hugging Face folder, read, completed and checked. Needs no libtorch.
 //
-// Both spellings of these files are read: that of transformers 4 and the hub (rope_theta, rope_scaling, torch_dtype) and
-// that of transformers 5 (rope_parameters, dtype, layer_types). A key that is not there has the value that transformers
-// gives it. A family (core/models/families/) says what sets it apart; the rest of the program looks only at the values
-// here, never at model_type. Pure values; threads: any.
+// Both spellings of these files are read: that of transformers 4 and the hub (rope_theta, rope_scaling, torch_dtype)
+// and that of transformers 5 (rope_parameters, dtype, layer_types). A key that is not there has the value that
+// transformers gives it. A family (core/models/families/) says what sets it apart; the rest of the program looks only
+// at the values here, never at model_type. Pure values; threads: any.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The values of a config.json, each with its check: what a family's file is written with. Errors are ConfigError and name
-// the file, the key, the value and what is allowed. A key whose value is null counts as not there, as in transformers.
+// The values of a config.json, each with its check: what a family's file is written with. Errors are ConfigError and
+// name the file, the key, the value and what is allowed. A key whose value is null counts as not there, as in
+// transformers.
 #pragma once
 
 #include <cstdint>

@@ -133,8 +133,7 @@ at::Tensor map_value(const Parameter& parameter, const ShardPlace& place, const 
   if (!whole || !Reader::is_aligned({whole->end, 0}, dtype)) return {};  // and so is its begin
   const auto memory =
       whole->file->map_private(*whole->tensor, static_cast<uint64_t>(whole->from * size_of(dtype)), bytes);
-  return at::from_blob(
-      memory.get(), value.sizes(), [memory](void*) {}, value.options().requires_grad(false));
+  return at::from_blob(memory.get(), value.sizes(), [memory](void*) {}, value.options().requires_grad(false));
 }
 
 Found find_all(const Weights& weights, const Parameter& parameter) {

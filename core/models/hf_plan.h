@@ -1,5 +1,5 @@
-// Which tensors a Hugging Face folder has, and where each of them stands in which file: the same value on every rank and
-// under every layout, so that each can write its own part. Pure; threads: any.
+// Which tensors a Hugging Face folder has, and where each of them stands in which file: the same value on every rank
+// and under every layout, so that each can write its own part. Pure; threads: any.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct GlobalTensor {
 // local_shape does.
 std::vector<GlobalTensor> global_tensors(const ShardSpec& spec);
 
-// Whether |rank| is the one of those with the same elements that writes them: the first of each group in replicated_over.
+// Whether |rank| is the one of those with the same elements that writes them: the first of each group in
+// replicated_over.
 bool writes_shard(const ShardSpec& spec, const RankLayout& layout, int64_t rank);
 
 struct HfFolderPlan {
@@ -45,10 +46,10 @@ struct HfFolderPlan {
   Place find(const std::string& tensor) const;  // valid as long as the plan; throws std::out_of_range
 };
 
-// Tensors in natural order, cut into files of at most |max_file_bytes| of data; a larger tensor has a file for itself. One
-// file is model.safetensors, more are model-00001-of-00003.safetensors and so on with an index, as transformers writes
-// them. A tensor that is given twice alike (an embedding on two stages) counts once. Throws ConfigError, with both, where
-// it is given twice and differs, and where max_file_bytes is not positive.
+// Tensors in natural order, cut into files of at most |max_file_bytes| of data; a larger tensor has a file for itself.
+// One file is model.safetensors, more are model-00001-of-00003.safetensors and so on with an index, as transformers
+// writes them. A tensor that is given twice alike (an embedding on two stages) counts once. Throws ConfigError, with
+// both, where it is given twice and differs, and where max_file_bytes is not positive.
 HfFolderPlan plan_hf_folder(std::vector<safetensors::TensorShape> tensors, int64_t max_file_bytes);
 
 }  // namespace concord

@@ -120,8 +120,8 @@ void put_in_place(const std::string& temporary, const std::string& folder) {
   fs::remove_all(old);
 }
 
-// One save of one job: steps that all ranks take together. A rank that fails in a step tells the others, and all of them
-// end there.
+// One save of one job: steps that all ranks take together. A rank that fails in a step tells the others, and all of
+// them end there.
 class Save {
  public:
   Save(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context,

@@ -2,9 +2,9 @@
 // core/models/config.h are. Cut over the tensor-parallel group (vocabulary, heads, inner size of the MLP), over tokens
 // by context and sequence parallelism; replicated over data parallelism.
 //
-// Tensors between layers are [S', B, H], tokens first. S' are this rank's tokens: S / cp (core/parallel/context_slices.h
-// says which), and S / cp / tp with sequence parallelism. Packed sequences are one row, B = 1, S the sum of their
-// lengths.
+// Tensors between layers are [S', B, H], tokens first. S' are this rank's tokens: S / cp
+// (core/parallel/context_slices.h says which), and S / cp / tp with sequence parallelism. Packed sequences are one row,
+// B = 1, S the sum of their lengths.
 //
 // Gradients: of a loss that is the same on all tp ranks. They arrive in Parameter::value.grad() or its sink, sums over
 // this rank's tokens; reducing them over dp_cp, over tp where partial_over_tp says so, and over the embedding group is
@@ -48,8 +48,8 @@ struct ModelArgs {
   Placement placement = Placement::loop;  // which of the stages a rank has
 };
 
-// A part's output as it is computed: its name ("embedding", "layers.3", "norm", "logits") and the tensor, of this rank's
-// tokens; logits [S / cp, B, columns of this tp rank].
+// A part's output as it is computed: its name ("embedding", "layers.3", "norm", "logits") and the tensor, of this
+// rank's tokens; logits [S / cp, B, columns of this tp rank].
 using Observer = std::function<void(const std::string& part, const at::Tensor& output)>;
 
 class ModelChunk {
@@ -65,9 +65,9 @@ class ModelChunk {
   ModelChunk& operator=(const ModelChunk&) = delete;
 
   // |hidden| comes from the stage before; undefined on the first. Returns the hidden of the next stage, or on the last
-  // the loss of each token [B, S / cp], fp32 (fp64 for Double), of this rank's tokens, the same on all tp ranks, 0 where
-  // the label is kIgnoredLabel. |batch| is the whole micro-batch on all stages, labels are needed on the last one only.
-  // Throws ConfigError, with the sizes, for a batch that does not fit the model or the layout.
+  // the loss of each token [B, S / cp], fp32 (fp64 for Double), of this rank's tokens, the same on all tp ranks, 0
+  // where the label is kIgnoredLabel. |batch| is the whole micro-batch on all stages, labels are needed on the last one
+  // only. Throws ConfigError, with the sizes, for a batch that does not fit the model or the layout.
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch);
 
   const StageLayers& layers() const { return layers_; }

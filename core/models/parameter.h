@@ -21,8 +21,8 @@ struct Parameter {
   // A leaf that requires a gradient, contiguous, of local_shape(spec, place), on the job's device. Data parallelism may
   // move it into a flat buffer (set_data); what autograd knows of it stays.
   at::Tensor value;
-  // Where its gradient goes once sink.main is set; until then into value.grad(), as autograd has it. Operators that take
-  // a sink add to it by themselves; what reaches value.grad() in spite of it is for data parallelism to move.
+  // Where its gradient goes once sink.main is set; until then into value.grad(), as autograd has it. Operators that
+  // take a sink add to it by themselves; what reaches value.grad() in spite of it is for data parallelism to move.
   GradSink sink = {};
   // How many gradients a micro-batch adds: two for an embedding that is the output layer too.
   int64_t uses = 1;

@@ -13,8 +13,8 @@ namespace concord {
 // Refuses a batch whose tensors are not as MicroBatch says. |with_labels|: labels have to be there.
 void check_batch(const MicroBatch& batch, bool with_labels);
 
-// Labels as Hugging Face has them, at their own token, moved to the token that predicts them: result[t] = labels[t + 1],
-// kIgnoredLabel at the end of each sequence. |labels| [B, S]; |cu_seqlens| as in MicroBatch.
+// Labels as Hugging Face has them, at their own token, moved to the token that predicts them: result[t] = labels[t +
+// 1], kIgnoredLabel at the end of each sequence. |labels| [B, S]; |cu_seqlens| as in MicroBatch.
 at::Tensor labels_that_follow(const at::Tensor& labels, const std::vector<int64_t>& cu_seqlens = {});
 
 // Lengths of its sequences along dim 1: of the packed ones, else one for all rows.

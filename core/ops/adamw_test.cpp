@@ -50,8 +50,11 @@ TEST(AdamWOperator, DoesWhatTheLoopOfTheHostDoes) {
   const at::Tensor weights = copy(lists.weights), m = copy(lists.m), v = copy(lists.v), values = copy(lists.values);
   const AdamWStep step = adamw_step({0.9, 0.95, 1e-8}, 1e-3, 0.1, 0.5, 3);
   adamw(step,
-        {{lists.grads[0].const_data_ptr(), FlatType::bf16}, weights.data_ptr<float>(), m.data_ptr<float>(),
-         v.data_ptr<float>(), {values.data_ptr(), FlatType::bf16}},
+        {{lists.grads[0].const_data_ptr(), FlatType::bf16},
+         weights.data_ptr<float>(),
+         m.data_ptr<float>(),
+         v.data_ptr<float>(),
+         {values.data_ptr(), FlatType::bf16}},
         0, kCount);
   adamw_(lists, step);
   // A few roundings of numbers around 1, and one of bf16 where a rounded value lies on the border.

@@ -52,11 +52,8 @@ TEST(LayerNorm, IsLibtorchs) {
 }
 
 TEST(LayerNorm, RefusesABiasOfAnotherSizeAndNamesIt) {
-  EXPECT_THAT(
-      [] {
-        layer_norm(at::ones({3, 8}), at::ones({8}), at::ones({9}), 1e-6);
-      },
-      ThrowsMessage<ConfigError>(HasSubstr("bias Float [9]")));
+  EXPECT_THAT([] { layer_norm(at::ones({3, 8}), at::ones({8}), at::ones({9}), 1e-6); },
+              ThrowsMessage<ConfigError>(HasSubstr("bias Float [9]")));
 }
 
 }  // namespace

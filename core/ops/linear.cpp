@@ -48,8 +48,8 @@ void add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
 Tensor reference(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) { return at::linear(x, weight, bias); }
 
 #if defined(__aarch64__)
-// libtorch gives x W^T in fp32 to a library that brings all of W into another order first. With x stored by columns, a copy
-// that costs a little, it calls BLAS: 2 to 10 % less time for 64 to 512 rows, and up to half for few.
+// libtorch gives x W^T in fp32 to a library that brings all of W into another order first. With x stored by columns, a
+// copy that costs a little, it calls BLAS: 2 to 10 % less time for 64 to 512 rows, and up to half for few.
 Tensor cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
   constexpr int64_t kMostRows = 512;  // beyond that nothing is won
   const int64_t count = x.size(-1) == 0 ? 0 : x.numel() / x.size(-1);

@@ -115,17 +115,11 @@ TEST(Linear, LosesNothingOfABf16GradientInTheMainGradient) {
 }
 
 TEST(Linear, RefusesSizesThatDoNotFitAndNamesThem) {
-  EXPECT_THAT(
-      [] {
-        linear(at::ones({3, 8}), at::ones({4, 7}));
-      },
-      ThrowsMessage<ConfigError>(HasSubstr("operator linear: x is Float [3, 8], weight Float [4, 7]")));
+  EXPECT_THAT([] { linear(at::ones({3, 8}), at::ones({4, 7})); },
+              ThrowsMessage<ConfigError>(HasSubstr("operator linear: x is Float [3, 8], weight Float [4, 7]")));
   const GradSink sink{at::ones({7, 4})};
-  EXPECT_THAT(
-      [&] {
-        linear(at::ones({3, 7}), at::ones({4, 7}), {}, &sink);
-      },
-      ThrowsMessage<ConfigError>(HasSubstr("the main gradient is Float [7, 4]")));
+  EXPECT_THAT([&] { linear(at::ones({3, 7}), at::ones({4, 7}), {}, &sink); },
+              ThrowsMessage<ConfigError>(HasSubstr("the main gradient is Float [7, 4]")));
 }
 
 }  // namespace

@@ -40,19 +40,13 @@ TEST(RmsNorm, OfOnesIsTheWeight) {
 }
 
 TEST(RmsNorm, RefusesAWeightOfAnotherSizeAndNamesBoth) {
-  EXPECT_THAT(
-      [] {
-        rms_norm(at::ones({3, 8}), at::ones({7}), 1e-6);
-      },
-      ThrowsMessage<ConfigError>(HasSubstr("operator rms_norm: x is Float [3, 8] and weight Float [7]")));
+  EXPECT_THAT([] { rms_norm(at::ones({3, 8}), at::ones({7}), 1e-6); },
+              ThrowsMessage<ConfigError>(HasSubstr("operator rms_norm: x is Float [3, 8] and weight Float [7]")));
 }
 
 TEST(RmsNorm, RefusesAWeightOfAnotherType) {
-  EXPECT_THAT(
-      [] {
-        rms_norm(at::ones({3, 8}), at::ones({8}, at::kDouble), 1e-6);
-      },
-      ThrowsMessage<ConfigError>(HasSubstr("weight is Double [8]")));
+  EXPECT_THAT([] { rms_norm(at::ones({3, 8}), at::ones({8}, at::kDouble), 1e-6); },
+              ThrowsMessage<ConfigError>(HasSubstr("weight is Double [8]")));
 }
 
 TEST(RmsNorm, HasNoSecondDerivative) {

@@ -41,11 +41,8 @@ TEST(Swiglu, OfHugeGatesIsZeroOrTheProductAndOfNanIsNan) {
 }
 
 TEST(Swiglu, RefusesAnOddLastDimensionAndNamesIt) {
-  EXPECT_THAT(
-      [] {
-        swiglu(at::ones({3, 7}));
-      },
-      ThrowsMessage<ConfigError>(HasSubstr("operator swiglu: gate_up is Float [3, 7]")));
+  EXPECT_THAT([] { swiglu(at::ones({3, 7})); },
+              ThrowsMessage<ConfigError>(HasSubstr("operator swiglu: gate_up is Float [3, 7]")));
 }
 
 }  // namespace

@@ -14,13 +14,13 @@ namespace concord {
 
 // The numbers of one step.
 struct AdamWStep {
-  float grad_scale;    // what gradients are multiplied by first: clipping, loss scale
-  float decay;         // 1 - lr * weight_decay
-  float beta1_rest;    // 1 - beta1
+  float grad_scale;  // what gradients are multiplied by first: clipping, loss scale
+  float decay;       // 1 - lr * weight_decay
+  float beta1_rest;  // 1 - beta1
   float beta2;
-  float beta2_rest;    // 1 - beta2
-  float step_size;     // lr / (1 - beta1^t)
-  float root_rest;     // sqrt(1 - beta2^t)
+  float beta2_rest;  // 1 - beta2
+  float step_size;   // lr / (1 - beta1^t)
+  float root_rest;   // sqrt(1 - beta2^t)
   float eps;
 };
 struct AdamWSettings {

@@ -20,7 +20,8 @@ struct GradPart {
 };
 GradSums sum_grads(const std::vector<GradPart>& parts, bool count_zeros);
 
-// What gradients are multiplied by, so that their norm is at most |limit|; 1 for a limit of 0. Megatron's and PyTorch's.
+// What gradients are multiplied by, so that their norm is at most |limit|; 1 for a limit of 0. Megatron's and
+// PyTorch's.
 double clip_factor(double norm, double limit);
 
 }  // namespace concord

@@ -3,9 +3,9 @@
 //
 // Dynamic, as Megatron's DynamicGradScaler: a step whose gradients hold inf or NaN is skipped and uses up one of
 // |hysteresis|; from then on each such step multiplies the scale by |backoff_factor|, not below |min_scale|. After
-// |growth_interval| good steps in a row the scale grows by |growth_factor| and the hysteresis is full again. Note that good
-// steps alone do not refill it, in Megatron neither.
-// Constant: the scale never moves; a step with overflow is still to be skipped.
+// |growth_interval| good steps in a row the scale grows by |growth_factor| and the hysteresis is full again. Note that
+// good steps alone do not refill it, in Megatron neither. Constant: the scale never moves; a step with overflow is
+// still to be skipped.
 #pragma once
 
 #include <cstdint>

@@ -206,8 +206,8 @@ class Optimizer::Impl {
     if (offload_) offload_->fetch();  // beside the norm
   }
 
-  // Over all ranks; where the sum of one is not finite, all see it. In fp64, so that how the ranks share the work does not
-  // show in the norm's bits, but on platforms that cannot add fp64 up.
+  // Over all ranks; where the sum of one is not finite, all see it. In fp64, so that how the ranks share the work does
+  // not show in the norm's bits, but on platforms that cannot add fp64 up.
   Figures start_figures(double loss_scale, ProcessGroup& group) const {
     const std::vector<at::Tensor> grads = counted_grads(ddp_);
     const at::TensorOptions device(ddp_.job().torch_device());
@@ -235,8 +235,8 @@ class Optimizer::Impl {
     return {std::isfinite(norm), norm, figures.zeros.item<int64_t>()};
   }
 
-  // Whether gradients of this norm are used as they are. A part of a sum of squares is never larger than the whole, also
-  // as these are rounded: what is too much for one rank is too much for all.
+  // Whether gradients of this norm are used as they are. A part of a sum of squares is never larger than the whole,
+  // also as these are rounded: what is too much for one rank is too much for all.
   bool is_right_unchanged(double norm) const {
     return std::isfinite(norm) && clip_factor(norm, options_.max_grad_norm) == 1;
   }

@@ -1,20 +1,21 @@
-// Updates of parameters from their gradients, over the flat memory of core/data_parallel: AdamW or SGD, fp32 main weights
-// for 16-bit parameters, clipping by the global norm, steps skipped on overflow.
+// Updates of parameters from their gradients, over the flat memory of core/data_parallel: AdamW or SGD, fp32 main
+// weights for 16-bit parameters, clipping by the global norm, steps skipped on overflow.
 //
-// It works on the parts that this rank owns (GradBuffer::owned). Without the distributed optimizer that is everything, and
-// all data-parallel ranks compute the same bits; with it (ZeRO-1) it is a shard of each bucket, whose state only this
-// rank has, and step() ends by gathering the parameters. Nothing else differs.
+// It works on the parts that this rank owns (GradBuffer::owned). Without the distributed optimizer that is everything,
+// and all data-parallel ranks compute the same bits; with it (ZeRO-1) it is a shard of each bucket, whose state only
+// this rank has, and step() ends by gathering the parameters. Nothing else differs.
 //
-// step(): every rank of the job calls it. Gradients are divided by loss_scale; the norm counts each element of the model
-// once, over tensor, pipeline, expert and data parallel ranks and for embeddings on two stages; where it is not finite on
-// any rank nothing is changed on all of them. Threads: the one that computes.
+// step(): every rank of the job calls it. Gradients are divided by loss_scale; the norm counts each element of the
+// model once, over tensor, pipeline, expert and data parallel ranks and for embeddings on two stages; where it is not
+// finite on any rank nothing is changed on all of them. Threads: the one that computes.
 //
-// step_ahead() and settle() are step() in two halves, for pipelines whose stages end a step at different times: waiting for
-// the norm would bring them all to the last one's end (zero bubble's post-validation). step_ahead() updates at once, as if
-// nothing had to be clipped and no rank had an overflow, and sends its part of the norm on its way; settle() learns the
-// norm and, where the step was wrong, takes it back and makes the right one from the same gradients. Weights, moments and
-// results are those of step() to the last bit. To take a step back costs a copy of what it overwrites: 12 bytes for each
-// element that this rank updates with AdamW, 8 with SGD, from the first step_ahead() on.
+// step_ahead() and settle() are step() in two halves, for pipelines whose stages end a step at different times: waiting
+// for the norm would bring them all to the last one's end (zero bubble's post-validation). step_ahead() updates at
+// once, as if nothing had to be clipped and no rank had an overflow, and sends its part of the norm on its way;
+// settle() learns the norm and, where the step was wrong, takes it back and makes the right one from the same
+// gradients. Weights, moments and results are those of step() to the last bit. To take a step back costs a copy of what
+// it overwrites: 12 bytes for each element that this rank updates with AdamW, 8 with SGD, from the first step_ahead()
+// on.
 #pragma once
 
 #include <cstdint>
@@ -78,9 +79,9 @@ class Optimizer {
   // Waits: for the gradient norm, on the host.
   StepResult step(const StepSettings& settings);
 
-  // Every rank calls both, in turn. Until settle() gradients stay as they are, and nothing else of this class may be called:
-  // what it would tell is not yet true. Where the step before was clipped, this one will be too: then step_ahead waits for
-  // the norm, and there is nothing to take back.
+  // Every rank calls both, in turn. Until settle() gradients stay as they are, and nothing else of this class may be
+  // called: what it would tell is not yet true. Where the step before was clipped, this one will be too: then
+  // step_ahead waits for the norm, and there is nothing to take back.
   void step_ahead(const StepSettings& settings);
   // Waits: for the gradient norm, on the host.
   SettledStep settle();

@@ -61,16 +61,15 @@ void expect_close(const at::Tensor& got, const at::Tensor& wanted) {
 }
 
 TEST(Rules, AdamWIsLibtorchs) {
-  const auto wanted = theirs<torch::optim::AdamW>(
-      torch::optim::AdamWOptions(kLr).betas({0.9, 0.95}).eps(1e-8).weight_decay(kDecay));
+  const auto wanted =
+      theirs<torch::optim::AdamW>(torch::optim::AdamWOptions(kLr).betas({0.9, 0.95}).eps(1e-8).weight_decay(kDecay));
   const OptimizerOptions options{.optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95};
   expect_close(ours(options, Where::host), wanted);
   expect_close(ours(options, Where::device), wanted);
 }
 
 TEST(Rules, SgdIsLibtorchs) {
-  const auto wanted =
-      theirs<torch::optim::SGD>(torch::optim::SGDOptions(kLr).momentum(0.9).weight_decay(kDecay));
+  const auto wanted = theirs<torch::optim::SGD>(torch::optim::SGDOptions(kLr).momentum(0.9).weight_decay(kDecay));
   const OptimizerOptions options{.optimizer = "sgd", .sgd_momentum = 0.9};
   expect_close(ours(options, Where::host), wanted);
   expect_close(ours(options, Where::device), wanted);
@@ -101,7 +100,8 @@ TEST(Rules, SixteenBitParametersAreTheRoundedMainWeights) {
 TEST(Rules, GroupsMultiplyLearningRateAndDecay) {
   const auto rule = make_rule({.optimizer = "adam"});
   for (const Where where : {Where::host, Where::device}) {
-    Segment twice = segment_of(sample({kSize}, 1, at::kFloat), 2), plain = segment_of(sample({kSize}, 1, at::kFloat), 2);
+    Segment twice = segment_of(sample({kSize}, 1, at::kFloat), 2),
+            plain = segment_of(sample({kSize}, 1, at::kFloat), 2);
     twice.multipliers = {.lr = 2, .weight_decay = 0};
     twice.grads = plain.grads = grad_of_step(1);
     Segment* const both[] = {&twice};

@@ -20,7 +20,8 @@ bool spans_tp(GroupKind kind) {
   }
 }
 
-// Of the ranks that hold the same elements, the first counts them. Data-parallel ranks are not meant: each counts a part.
+// Of the ranks that hold the same elements, the first counts them. Data-parallel ranks are not meant: each counts a
+// part.
 bool counts(const Parameter& parameter, const RankCoordinates& at) {
   for (const GroupKind kind : parameter.spec.replicated_over) {
     if (spans_tp(kind) && at.tp > 0) return false;

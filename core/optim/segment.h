@@ -22,9 +22,9 @@ struct Segment {
   bool on_host = false;  // its state is offloaded
 
   // Flat, of the range's size, where the step is computed: the device, or the host for those on it.
-  at::Tensor grads = {};                // the buffer's; for those on the host a copy
-  at::Tensor weights = {};              // fp32: the parameter itself, or its main weights
-  at::Tensor values = {};               // the 16-bit parameter that follows |weights|; else undefined
+  at::Tensor grads = {};                 // the buffer's; for those on the host a copy
+  at::Tensor weights = {};               // fp32: the parameter itself, or its main weights
+  at::Tensor values = {};                // the 16-bit parameter that follows |weights|; else undefined
   std::vector<at::Tensor> moments = {};  // as the rule has them
 
   int64_t size() const { return range.size(); }

@@ -36,7 +36,8 @@ StateIndex::StateIndex(const std::vector<OptimizerState>& states) {
       const float* data = entry.values.const_data_ptr<float>();
       for (const ShardRun& run : entry.runs) {
         std::vector<Row>& rows = rows_[{entry.key, run.tensor}];
-        each_row(run, [&](int64_t begin, int64_t local, int64_t count) { rows.push_back({begin, count, data + local}); });
+        each_row(run,
+                 [&](int64_t begin, int64_t local, int64_t count) { rows.push_back({begin, count, data + local}); });
       }
     }
   }

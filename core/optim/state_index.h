@@ -18,8 +18,8 @@ class StateIndex {
   explicit StateIndex(const std::vector<OptimizerState>& states);
 
   int64_t steps() const { return steps_; }
-  // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements stay. Throws ConfigError
-  // with the tensor and the number of elements that no state has.
+  // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements stay. Throws
+  // ConfigError with the tensor and the number of elements that no state has.
   void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const;
 
  private:

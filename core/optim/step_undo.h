@@ -1,5 +1,5 @@
-// What a step overwrites, kept so that the step can be taken back to the last bit: fp32 weights and moments. (No formula
-// does it: rounding loses what they were.) Only for the optimizer.
+// What a step overwrites, kept so that the step can be taken back to the last bit: fp32 weights and moments. (No
+// formula does it: rounding loses what they were.) Only for the optimizer.
 #pragma once
 
 #include <ATen/core/Tensor.h>

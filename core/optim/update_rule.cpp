@@ -81,7 +81,8 @@ class AdamWRule : public UpdateRule {
                       {grads_of(*s), s->weights.data_ptr<float>(), s->moments[0].data_ptr<float>(),
                        s->moments[1].data_ptr<float>(), values_of(*s)}});
     }
-    each_block(segments, [&](size_t i, int64_t begin, int64_t end) { adamw(work[i].first, work[i].second, begin, end); });
+    each_block(segments,
+               [&](size_t i, int64_t begin, int64_t end) { adamw(work[i].first, work[i].second, begin, end); });
   }
 
   void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {

@@ -108,9 +108,9 @@ constexpr double kSurplus = 1.01;
 
 double mega(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
-// What is kept is at least what the formula counts, and at most a hundredth more and rope's angles. At its peak backward
-// also has the gradients of what it is in: of gate, up and their product, of a norm's result and of the residual stream,
-// with their copies at most 8 inner + 8 hidden a token.
+// What is kept is at least what the formula counts, and at most a hundredth more and rope's angles. At its peak
+// backward also has the gradients of what it is in: of gate, up and their product, of a norm's result and of the
+// residual stream, with their copies at most 8 inner + 8 hidden a token.
 void check(int64_t batch, at::ScalarType type, int64_t layers, std::span<const Setting> settings) {
   const int64_t element = type == at::kFloat ? 4 : 2;
   const LayerSizes sizes = sizes_of(config(), batch, element);

@@ -1,8 +1,8 @@
 // Context parallelism: which tokens a rank has, and which of them meet which keys. Pure values; threads: any.
 //
 // A sequence is cut into 2 cp chunks, and rank r takes chunks r and 2 cp - 1 - r: with a causal mask early chunks are
-// cheap and late ones dear, and so every rank gets as much work. Packed sequences are cut each for itself, so each has a
-// length that 2 cp divides; a rank's tokens are its two chunks of the first sequence, then those of the second, ...
+// cheap and late ones dear, and so every rank gets as much work. Packed sequences are cut each for itself, so each has
+// a length that 2 cp divides; a rank's tokens are its two chunks of the first sequence, then those of the second, ...
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ struct TokenRun {
   bool operator==(const TokenRun&) const = default;
 };
 
-// The tokens of |rank| in their order, as runs of the whole. |lengths| are those of the packed sequences; one for a batch
-// of equal ones. Throws ConfigError, with the length and the degree, where 2 cp does not divide one of them.
+// The tokens of |rank| in their order, as runs of the whole. |lengths| are those of the packed sequences; one for a
+// batch of equal ones. Throws ConfigError, with the length and the degree, where 2 cp does not divide one of them.
 std::vector<TokenRun> context_slices(std::span<const int64_t> lengths, int64_t cp, int64_t rank);
 
-// Of every rank's tokens, one rank after the other, the place in the whole sequence: element i of the gathered tensor is
-// token order[i].
+// Of every rank's tokens, one rank after the other, the place in the whole sequence: element i of the gathered tensor
+// is token order[i].
 std::vector<int64_t> gathered_order(std::span<const int64_t> lengths, int64_t cp);
 
 // A rectangle of ring attention: some of a rank's queries with some of the keys that came from another rank, counted
@@ -35,8 +35,8 @@ struct RingBlock {
   bool operator==(const RingBlock&) const = default;
 };
 
-// What |rank| computes when it holds the keys of |owner|. Over all owners every query meets every key that a causal mask
-// lets it see, once; the work is the same on every rank.
+// What |rank| computes when it holds the keys of |owner|. Over all owners every query meets every key that a causal
+// mask lets it see, once; the work is the same on every rank.
 std::vector<RingBlock> ring_blocks(std::span<const int64_t> lengths, int64_t cp, int64_t rank, int64_t owner);
 
 }  // namespace concord

@@ -1,6 +1,7 @@
 // Linear layers cut over a tensor-parallel group, with their communication beside their GEMMs.
 //
-//   column  weight [out / n, in], a part of the outputs: x is whole, or split along its tokens (sequence parallelism), y
+//   column  weight [out / n, in], a part of the outputs: x is whole, or split along its tokens (sequence parallelism),
+//   y
 //           is split along its last dim
 //   row     weight [out, in / n], a part of the inputs: x is split along its last dim, y is whole, or split along its
 //           tokens; the bias [out] is added after the sum
@@ -24,8 +25,8 @@ namespace concord {
 struct ParallelLinearOptions {
   std::string name = "linear";     // for errors
   bool sequence_parallel = false;  // the side that is not cut by features is split along tokens
-  // row: its tokens are computed in so many pieces, the sum of one beside the GEMM of the next. A result does not depend
-  // on it. Tokens that do not divide by it, or by it times the group, are computed in one piece.
+  // row: its tokens are computed in so many pieces, the sum of one beside the GEMM of the next. A result does not
+  // depend on it. Tokens that do not divide by it, or by it times the group, are computed in one piece.
   int64_t pieces = 1;
 };
 

@@ -83,8 +83,8 @@ AttentionForward forward(const Tensor& q, const Tensor& k, const Tensor& v, cons
   return {out.to(q.scalar_type()), lse};
 }
 
-// The gradients of keys and values collect on the way around: what a rank adds is computed while that of the ranks before
-// it is still arriving, and one more step brings the sum home.
+// The gradients of keys and values collect on the way around: what a rank adds is computed while that of the ranks
+// before it is still arriving, and one more step brings the sum home.
 Tensors backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionForward& whole,
                  const Ring& ring) {
   const auto sums = whole.lse.options();

@@ -205,9 +205,7 @@ TEST(ShardSpec, ThatCannotBeMeantIsRefusedWithItsNumbers) {
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}, 12}}, .pieces = {{"a", 8}}}), HasSubstr("cannot be padded too"));
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}}}, .fused_dim = 1}), HasSubstr("fused_dim is 1 of 1"));
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}}}, .stacked = true}), HasSubstr("a stack needs a dimension"));
-  EXPECT_THAT(refusal([] {
-                shard_runs({.name = "w", .dims = {{2, {}}, {2, {}}}, .stacked = true}, at(1, 0));
-              }),
+  EXPECT_THAT(refusal([] { shard_runs({.name = "w", .dims = {{2, {}}, {2, {}}}, .stacked = true}, at(1, 0)); }),
               HasSubstr("no {}"));
 }
 

@@ -23,8 +23,8 @@
 
 namespace concord {
 
-// What Megatron's users write as forward_step: one micro-batch through one chunk. Returns what goes to the next stage, or
-// on the last one the loss of each of this rank's tokens [B, S / cp], 0 where a token does not count.
+// What Megatron's users write as forward_step: one micro-batch through one chunk. Returns what goes to the next stage,
+// or on the last one the loss of each of this rank's tokens [B, S / cp], 0 where a token does not count.
 using ForwardStep = std::function<at::Tensor(ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch)>;
 
 class ModelStage : public Stage {
@@ -33,8 +33,8 @@ class ModelStage : public Stage {
   explicit ModelStage(ModelChunk& chunk, ForwardStep forward_step = {})
       : chunk_(chunk), forward_step_(std::move(forward_step)) {}
 
-  // Before each run of the executor. |batches| stay until it is done. The scalar of micro-batch i is the sum of its token
-  // losses times weights[i]; 1 where none are given.
+  // Before each run of the executor. |batches| stay until it is done. The scalar of micro-batch i is the sum of its
+  // token losses times weights[i]; 1 where none are given.
   void begin(std::span<const MicroBatch> batches, std::span<const double> weights = {});
 
   bool is_last() const { return chunk_.is_last(); }

@@ -39,8 +39,9 @@ class Stage {
   // gradients have to be. Runs without autograd in a schedule without backwards.
   virtual at::Tensor forward(int microbatch, const at::Tensor& input) = 0;
 
-  // From now on weight gradients that can wait go to |later|, which the stage gives to the sinks of its parameters; null:
-  // they are made in backward. Called before the first forward of a run, and after a run with null. Does not throw.
+  // From now on weight gradients that can wait go to |later|, which the stage gives to the sinks of its parameters;
+  // null: they are made in backward. Called before the first forward of a run, and after a run with null. Does not
+  // throw.
   virtual void defer_weight_grads(DeferredGrads* later) = 0;
 
   // All gradients of the run are there (REDUCE_GRAD): for those who start a reduction then. Data parallelism counts

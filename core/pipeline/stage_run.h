@@ -22,8 +22,8 @@ class StageRun {
     bool first = true;           // of the model
     bool last = true;            // of the model
     bool differentiates = true;  // there are backwards; else nothing is kept
-    // Where weight gradients are put off until weight_grad, shared by all stages of the rank: those that a backward adds
-    // to it are its micro-batch's, whichever stage owns the parameter. Null: they are made in backward.
+    // Where weight gradients are put off until weight_grad, shared by all stages of the rank: those that a backward
+    // adds to it are its micro-batch's, whichever stage owns the parameter. Null: they are made in backward.
     DeferredGrads* later = nullptr;
   };
   StageRun(Stage& stage, const Options& options);

@@ -7,8 +7,9 @@
 
 namespace concord {
 
-// Where request.kind ends with ".csv" it is read from that file, which has to have the request's sizes; a vpp of 0 takes
-// what is there. Throws ConfigError as make_schedule and load_schedule_csv do, and with both numbers where sizes differ.
+// Where request.kind ends with ".csv" it is read from that file, which has to have the request's sizes; a vpp of 0
+// takes what is there. Throws ConfigError as make_schedule and load_schedule_csv do, and with both numbers where sizes
+// differ.
 Schedule step_schedule(const ScheduleRequest& request);
 
 // Forward only, over the stages of |training|.

@@ -3,8 +3,8 @@
 //
 // Where shapes are exchanged, an activation is preceded by its shape, as a batch of its own in the same order. A batch
 // that receives then comes in two parts: the shapes are posted at once, the values when the shapes are there, which is
-// looked after when a value is taken or the next batch is posted. The order of all transfers stays that of the schedule,
-// each in two steps, so it ends where the schedule does. Threads: one at a time.
+// looked after when a value is taken or the next batch is posted. The order of all transfers stays that of the
+// schedule, each in two steps, so it ends where the schedule does. Threads: one at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// How far the tensors of two files or folders are from each other, element by element. Reads both in pieces of 1 MiB, so
-// memory does not depend on their size. Threads: any.
+// How far the tensors of two files or folders are from each other, element by element. Reads both in pieces of 1 MiB,
+// so memory does not depend on their size. Threads: any.
 #pragma once
 
 #include <cstdint>

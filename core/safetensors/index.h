@@ -1,5 +1,5 @@
-// The weights of a Hugging Face folder: model.safetensors, or several files and model.safetensors.index.json, which says
-// which tensor is in which.
+// The weights of a Hugging Face folder: model.safetensors, or several files and model.safetensors.index.json, which
+// says which tensor is in which.
 //
 // Threads: any, at the same time. Errors: ConfigError with the folder or file, the tensor and both values.
 #pragma once
@@ -17,8 +17,8 @@ namespace concord::safetensors {
 inline constexpr const char* kSingleFile = "model.safetensors";
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-// Tensor name -> name of the file that has it. |file| is named in errors. Refuses what is not JSON or has another form, a
-// tensor twice, and files that are not plain names within the folder: those with a '/', "..", an empty one. Pure.
+// Tensor name -> name of the file that has it. |file| is named in errors. Refuses what is not JSON or has another form,
+// a tensor twice, and files that are not plain names within the folder: those with a '/', "..", an empty one. Pure.
 std::map<std::string, std::string> parse_index(std::string_view json, const std::string& file);
 // What an index file says; the other direction of parse_index. |total_bytes|: of all tensors.
 std::string index_json(const std::map<std::string, std::string>& files, uint64_t total_bytes);
@@ -31,9 +31,9 @@ class Weights {
     const Reader* file;
   };
 
-  // |path| is a folder or a safetensors file. As transformers does, model.safetensors goes before an index. All files are
-  // opened and checked, none is read: an index has to name each tensor of each of its files, and nothing else. Links are
-  // followed, because the hub's cache is made of them. Pickle files, which can run code, are refused.
+  // |path| is a folder or a safetensors file. As transformers does, model.safetensors goes before an index. All files
+  // are opened and checked, none is read: an index has to name each tensor of each of its files, and nothing else.
+  // Links are followed, because the hub's cache is made of them. Pickle files, which can run code, are refused.
   explicit Weights(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -32,9 +32,9 @@ void make_file(const std::string& path, const std::vector<std::string>& names) {
 }
 
 TEST(SafetensorsIndex, SaysWhichFileATensorIsIn) {
-  const auto files = parse_index(
-      R"({"metadata":{"total_size":12,"more":[{"a":1.5}],"x":null},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})",
-      "i");
+  const auto files = parse_index(R"({"metadata":{"total_size":12,"more":[{"a":1.5}],"x":null},)"
+                                 R"("weight_map":{"a":"1.safetensors","b":"2.safetensors"}})",
+                                 "i");
   EXPECT_EQ(files, (std::map<std::string, std::string>{{"a", "1.safetensors"}, {"b", "2.safetensors"}}));
   EXPECT_EQ(parse_index(index_json(files, 12), "i"), files);
 }

@@ -51,7 +51,7 @@ void Reader::open_and_map() {
   // A pipe would make open wait for a writer.
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) throw ConfigError(cat(path_, ": cannot be opened: ", std::strerror(errno)));
-  struct stat state {};
+  struct stat state{};
   if (::fstat(fd_, &state) != 0) throw std::runtime_error(cat(path_, ": fstat: ", std::strerror(errno)));
   if (!S_ISREG(state.st_mode)) throw ConfigError(cat(path_, ": is not a regular file"));
   file_bytes_ = static_cast<uint64_t>(state.st_size);

@@ -1,10 +1,10 @@
 // Writing safetensors files: tensors are declared first, then their bytes come in pieces, in any order and from any
 // number of processes.
 //
-// Nothing half-written ever stands under the final name: Writer writes beside it, and finish() makes the bytes durable and
-// renames. Where the file system can, the space is taken before the first byte, so a full disk is an error at once.
-// Errors: ConfigError for declarations that cannot be; std::runtime_error for what the file system says, with the file and
-// the bytes. Threads: write() any, at the same time; everything else one at a time.
+// Nothing half-written ever stands under the final name: Writer writes beside it, and finish() makes the bytes durable
+// and renames. Where the file system can, the space is taken before the first byte, so a full disk is an error at once.
+// Errors: ConfigError for declarations that cannot be; std::runtime_error for what the file system says, with the file
+// and the bytes. Threads: write() any, at the same time; everything else one at a time.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,8 @@ struct FilePlan {
 // {"format": "pt"}: without it transformers refuses a file.
 Metadata pytorch_metadata();
 
-// Tensors of larger elements first, so that each lies at a multiple of its element's size; within that in the order given.
-// |file| is for errors.
+// Tensors of larger elements first, so that each lies at a multiple of its element's size; within that in the order
+// given. |file| is for errors.
 FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, const std::string& file);
 
 // A file that is being written at given places. Closes it when it goes away; removes nothing.
@@ -58,7 +58,8 @@ class FilePart {
 
 class Writer {
  public:
-  // Replaces |path| at finish(), if it is there. Until then the file is called |path| with ".tmp-<process>-<number>" behind.
+  // Replaces |path| at finish(), if it is there. Until then the file is called |path| with ".tmp-<process>-<number>"
+  // behind.
   Writer(std::string path, std::vector<TensorShape> tensors, const Metadata& metadata = pytorch_metadata());
   ~Writer();  // removes the unfinished file
 

@@ -146,9 +146,8 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhereThereIsNoSpace) {
               std::signal(SIGXFSZ, SIG_IGN);
               const rlimit limit{1 << 16, 1 << 16};
               setrlimit(RLIMIT_FSIZE, &limit);
-              const std::string words = words_of<std::runtime_error>([&] {
-                Writer(folder / "a", {{"w", DType::kU8, {1 << 20}}});
-              });
+              const std::string words =
+                  words_of<std::runtime_error>([&] { Writer(folder / "a", {{"w", DType::kU8, {1 << 20}}}); });
               return words.find("cannot get the") != std::string::npos && words.find("too large") != std::string::npos
                          ? 0
                          : 1;

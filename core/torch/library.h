@@ -6,8 +6,8 @@
 
 namespace concord::torch_side {
 
-// Where |name| is looked for, in this order: as it is, where it has a '/'; beside libtorch_cpu.so; in a wheel of its own
-// name beside torch's (libtorch_x.so in torch_x/lib); beside the plugin at |plugin_path|; where the dynamic linker
+// Where |name| is looked for, in this order: as it is, where it has a '/'; beside libtorch_cpu.so; in a wheel of its
+// own name beside torch's (libtorch_x.so in torch_x/lib); beside the plugin at |plugin_path|; where the dynamic linker
 // looks.
 std::vector<std::string> library_places(const std::string& name, const std::string& plugin_path);
 

@@ -1,15 +1,15 @@
 /* The comm table: collectives and point-to-point transfers between the ranks of a communicator.
  *
- * All operations enqueue on a stream of the communicator's device and return at once; on a null stream of the cpu plugin
- * they run to their end. All ranks of a communicator must call the same operations in the same order with matching
- * arguments. Counts are in elements and signed, so that a negative one can be refused; a count of 0 is fine.
+ * All operations enqueue on a stream of the communicator's device and return at once; on a null stream of the cpu
+ * plugin they run to their end. All ranks of a communicator must call the same operations in the same order with
+ * matching arguments. Counts are in elements and signed, so that a negative one can be refused; a count of 0 is fine.
  * Buffers are device memory, aligned to the element. In place means send == recv where the shapes agree; for all_gather
  * send == recv + rank * count, for reduce_scatter recv == send + rank * count. Other overlaps are not allowed.
  * Reuse: buffers belong to the operation until the stream has passed it.
  *
- * Errors: bad arguments are refused at the call. What goes wrong later (PEER_LOST, TIMEOUT, ABORTED, ranks that disagree)
- * comes out of the stream's next synchronize and of async_error, and every later call on that communicator fails with
- * the same code.
+ * Errors: bad arguments are refused at the call. What goes wrong later (PEER_LOST, TIMEOUT, ABORTED, ranks that
+ * disagree) comes out of the stream's next synchronize and of async_error, and every later call on that communicator
+ * fails with the same code.
  * Threads: any thread, one at a time per communicator; different communicators at once are fine.
  */
 #ifndef CONCORD_PLATFORM_ABI_COMM_H_
@@ -48,7 +48,8 @@ typedef struct concord_p2p_item {
   int32_t reserved; /* 0 */
 } concord_p2p_item;
 
-/* How a communicator is made. The caller sets struct_size; what lies beyond it, and a null config, mean the defaults. */
+/* How a communicator is made. The caller sets struct_size; what lies beyond it, and a null config, mean the
+ * defaults. */
 typedef struct concord_comm_config {
   uint32_t struct_size;
   uint32_t reserved;
@@ -57,7 +58,7 @@ typedef struct concord_comm_config {
 } concord_comm_config;
 
 /* ------------------------------------------------------------------------------------------------------------------ */
-/* The table a plugin fills                                                                                             */
+/* The table a plugin fills                                                                                           */
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct concord_comm_table {
@@ -86,13 +87,13 @@ typedef struct concord_comm_table {
    * required, since 1.0 */
   concord_status (*destroy)(void* self, concord_comm comm);
 
-  /* Ends queued and running operations with ABORTED, on the calling rank or on every rank: the capability comm.abort says
-   * which; destroy must still follow. Never waits. Threads: also while another thread is inside an operation of |comm|.
-   * (optional, default: UNIMPLEMENTED) since 1.0 */
+  /* Ends queued and running operations with ABORTED, on the calling rank or on every rank: the capability comm.abort
+   * says which; destroy must still follow. Never waits. Threads: also while another thread is inside an operation of
+   * |comm|. (optional, default: UNIMPLEMENTED) since 1.0 */
   concord_status (*abort)(void* self, concord_comm comm);
 
-  /* Never waits. OK while all is well, else the first error of |comm|; its sentence is set as detail. Threads: as abort.
-   * required, since 1.0 */
+  /* Never waits. OK while all is well, else the first error of |comm|; its sentence is set as detail. Threads: as
+   * abort. required, since 1.0 */
   concord_status (*async_error)(void* self, concord_comm comm, concord_status* out_error);
 
   /* required, since 1.0 */

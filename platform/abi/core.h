@@ -18,7 +18,7 @@
 #define CONCORD_CAP_STREAM_HOST_FUNCTIONS   "stream.host_functions"   /* launch_host */
 #define CONCORD_CAP_EVENT_TIMING            "event.timing"            /* elapsed */
 #define CONCORD_CAP_COMM_SPLIT              "comm.split"              /* 1: from the first communicator; 2: from any */
-#define CONCORD_CAP_COMM_ABORT              "comm.abort"              /* abort ends operations 1: of the calling rank; 2: of every rank */
+#define CONCORD_CAP_COMM_ABORT              "comm.abort"              /* abort ends work of 1: this rank; 2: all ranks */
 #define CONCORD_CAP_COMM_DETERMINISTIC      "comm.deterministic"      /* the same bits on every rank and in every run */
 #define CONCORD_CAP_COMM_SHARED_DEVICE      "comm.shared_device"      /* several ranks may sit on one device */
 #define CONCORD_CAP_COMM_P2P_SELF           "comm.p2p_self"           /* a rank may send to itself within one batch */
@@ -29,7 +29,7 @@
 /* clang-format on */
 
 /* ------------------------------------------------------------------------------------------------------------------ */
-/* The table a plugin fills                                                                                             */
+/* The table a plugin fills                                                                                           */
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 /* Owns: the plugin owns every string and array, for ever. All since 1.0. */

@@ -11,26 +11,27 @@
 
 #define CONCORD_DEVICE_TABLE "device"
 
-/* The caller sets struct_size; the plugin fills what fits and zeroes nothing beyond it. Strings end with a zero byte. */
+/* The caller sets struct_size; the plugin fills what fits and zeroes nothing beyond it. Strings end with a zero
+ * byte. */
 typedef struct concord_device_info {
   uint32_t struct_size;
-  int32_t multiprocessors;   /* cores of a cpu, SMs, AI cores; 0 where unknown */
-  int64_t total_memory;      /* bytes */
-  int32_t capability_major;  /* CUDA's compute capability; 0 where there is none */
+  int32_t multiprocessors;  /* cores of a cpu, SMs, AI cores; 0 where unknown */
+  int64_t total_memory;     /* bytes */
+  int32_t capability_major; /* CUDA's compute capability; 0 where there is none */
   int32_t capability_minor;
-  char name[128];            /* as the vendor writes it: "NVIDIA H200" */
-  char architecture[32];     /* "sm_90", "Ascend910B2", "aarch64" */
-  char pci_bus_id[32];       /* "0000:3b:00.0"; "" where there is none */
-  /* What the vendor states for dense matrix products of this type, in FLOP/s, a multiply and add as two; 0 where that is
-   * not known or there are none. F32 is without rounding to fewer bits (TF32). since 1.2; an older plugin writes nothing
-   * here, so a caller zeroes the struct first. */
+  char name[128];        /* as the vendor writes it: "NVIDIA H200" */
+  char architecture[32]; /* "sm_90", "Ascend910B2", "aarch64" */
+  char pci_bus_id[32];   /* "0000:3b:00.0"; "" where there is none */
+  /* What the vendor states for dense matrix products of this type, in FLOP/s, a multiply and add as two; 0 where that
+   * is not known or there are none. F32 is without rounding to fewer bits (TF32). since 1.2; an older plugin writes
+   * nothing here, so a caller zeroes the struct first. */
   double peak_flops_f32;
   double peak_flops_bf16;
   double peak_flops_f16;
 } concord_device_info;
 
 /* ------------------------------------------------------------------------------------------------------------------ */
-/* The table a plugin fills                                                                                             */
+/* The table a plugin fills                                                                                           */
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct concord_device_table {

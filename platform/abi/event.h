@@ -15,7 +15,7 @@
 #define CONCORD_EVENT_TIMING 0x1u /* the event can be given to elapsed; costs a little more */
 
 /* ------------------------------------------------------------------------------------------------------------------ */
-/* The table a plugin fills                                                                                             */
+/* The table a plugin fills                                                                                           */
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct concord_event_table {

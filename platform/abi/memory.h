@@ -1,7 +1,7 @@
 /* The memory table: device memory, pinned host memory, copies.
  *
- * Sizes are in bytes and signed, so that a negative one can be refused. A size of 0 is fine everywhere: allocations then
- * give null, copies and fills do nothing. Memory is aligned to at least 64 bytes; its contents are undefined.
+ * Sizes are in bytes and signed, so that a negative one can be refused. A size of 0 is fine everywhere: allocations
+ * then give null, copies and fills do nothing. Memory is aligned to at least 64 bytes; its contents are undefined.
  * Threads: any thread, any time.
  */
 #ifndef CONCORD_PLATFORM_ABI_MEMORY_H_
@@ -36,7 +36,7 @@ typedef struct concord_pointer_info {
 } concord_pointer_info;
 
 /* ------------------------------------------------------------------------------------------------------------------ */
-/* The table a plugin fills                                                                                             */
+/* The table a plugin fills                                                                                           */
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct concord_memory_table {
@@ -51,8 +51,8 @@ typedef struct concord_memory_table {
    * released, is INVALID_ARGUMENT where the plugin can tell. required, since 1.0 */
   concord_status (*release)(void* self, int32_t device, void* pointer);
 
-  /* As allocate, but usable only by work queued on |stream| after this call, or ordered behind it by events. Never waits
-   * for the device. (optional, default: UNIMPLEMENTED) since 1.0 */
+  /* As allocate, but usable only by work queued on |stream| after this call, or ordered behind it by events. Never
+   * waits for the device. (optional, default: UNIMPLEMENTED) since 1.0 */
   concord_status (*allocate_on_stream)(void* self, int32_t device, int64_t bytes, concord_stream stream,
                                        void** out_pointer);
 

@@ -22,7 +22,7 @@ typedef int32_t concord_status;
 #define CONCORD_STATUS_TIMEOUT              5  /* a peer: it is alive and did not arrive in time */
 #define CONCORD_STATUS_PEER_LOST            6  /* a peer: its process has ended */
 #define CONCORD_STATUS_ABORTED              7  /* the caller: this communicator was aborted, here or on another rank */
-#define CONCORD_STATUS_FAILED_PRECONDITION  8  /* the caller: right arguments at the wrong time (elapsed before record) */
+#define CONCORD_STATUS_FAILED_PRECONDITION  8  /* the caller: right arguments, wrong time (elapsed before record) */
 #define CONCORD_STATUS_ABI_MISMATCH         9  /* the build: host and plugin do not speak a common version */
 #define CONCORD_STATUS_VENDOR_ERROR        10  /* the vendor's library failed with a code that fits none of the above */
 #define CONCORD_STATUS_INTERNAL            11  /* a bug in the plugin or in the host */

@@ -16,7 +16,7 @@
 typedef void (*concord_host_function)(void* user);
 
 /* ------------------------------------------------------------------------------------------------------------------ */
-/* The table a plugin fills                                                                                             */
+/* The table a plugin fills                                                                                           */
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct concord_stream_table {
@@ -30,7 +30,8 @@ typedef struct concord_stream_table {
   /* Work already queued still runs to its end. Only streams from create may be destroyed. required, since 1.0 */
   concord_status (*destroy)(void* self, concord_stream stream);
 
-  /* Waits: until everything queued on |stream| so far is done, and returns its first error, once. required, since 1.0 */
+  /* Waits: until everything queued on |stream| so far is done, and returns its first error, once. required, since
+   * 1.0 */
   concord_status (*synchronize)(void* self, concord_stream stream);
 
   /* Never waits. out_done is 1 when everything queued so far is done, else 0. required, since 1.0 */

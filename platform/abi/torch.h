@@ -1,5 +1,5 @@
-/* How a library that a plugin names in core.torch_libraries can take part in its own loading: optional, for vendors whose
- * libtorch side has to be prepared before it can be loaded, or initialised after it. */
+/* How a library that a plugin names in core.torch_libraries can take part in its own loading: optional, for vendors
+ * whose libtorch side has to be prepared before it can be loaded, or initialised after it. */
 #ifndef CONCORD_PLATFORM_ABI_TORCH_H_
 #define CONCORD_PLATFORM_ABI_TORCH_H_
 
@@ -20,8 +20,8 @@ typedef struct concord_torch_host {
   const char* (*load)(void* self, const char* name);
 } concord_torch_host;
 
-/* Called once a process, after the library was loaded and before the next one of the list is. Returns null, or what went
- * wrong and what to do; Owns: the library, for ever. A failed call may be repeated. Threads: one at a time. */
+/* Called once a process, after the library was loaded and before the next one of the list is. Returns null, or what
+ * went wrong and what to do; Owns: the library, for ever. A failed call may be repeated. Threads: one at a time. */
 typedef const char* (*concord_torch_library_open_function)(const concord_torch_host* host);
 
 #endif /* CONCORD_PLATFORM_ABI_TORCH_H_ */

@@ -36,9 +36,9 @@ typedef int32_t concord_dtype;
 #define CONCORD_DTYPE_BOOL 10  /* one byte, 0 or 1 */
 /* clang-format on */
 
-/* Reductions. bool: SUM and MAX are "or", PROD and MIN are "and", AVG is unsupported. Integers: SUM and PROD wrap; AVG is
- * the sum divided by the number of ranks, rounded towards zero. MIN and MAX of floats: if any rank's element is NaN, the
- * result is NaN. */
+/* Reductions. bool: SUM and MAX are "or", PROD and MIN are "and", AVG is unsupported. Integers: SUM and PROD wrap; AVG
+ * is the sum divided by the number of ranks, rounded towards zero. MIN and MAX of floats: if any rank's element is NaN,
+ * the result is NaN. */
 typedef int32_t concord_reduce_op;
 /* clang-format off */
 #define CONCORD_REDUCE_SUM  1

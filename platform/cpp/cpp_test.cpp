@@ -148,8 +148,12 @@ TEST_F(Face, StreamIsDestroyedOnceThoughItMoves) {
 
 TEST_F(Face, BorrowedStreamIsLeftAlone) {
   Stream owner(device_);
-  { const Stream borrowed = Stream::borrow(device_, owner.native()); }
-  { const Stream null = Stream::of_device(device_); }
+  {
+    const Stream borrowed = Stream::borrow(device_, owner.native());
+  }
+  {
+    const Stream null = Stream::of_device(device_);
+  }
   EXPECT_THAT(calls(), ElementsAre("stream.create"));
 }
 

@@ -56,9 +56,8 @@ loader::Tables interpose(Layer* layer) {
   result.for_each([layer]<class Table>(Table& table) {
     table.header = {sizeof(Table), CONCORD_ABI_MAJOR, CONCORD_ABI_MINOR};
     table.self = layer;
-    loader::TableTraits<Table>::for_each_slot([&]<auto Member>(loader::Slot<Member>) {
-      table.*Member = &Interposed<Layer, Member>::call;
-    });
+    loader::TableTraits<Table>::for_each_slot(
+        [&]<auto Member>(loader::Slot<Member>) { table.*Member = &Interposed<Layer, Member>::call; });
   });
   return result;
 }

@@ -110,7 +110,7 @@ std::string why_not_complete(const File& file, const Header& header, uint64_t si
 }  // namespace
 
 std::string why_not_loadable(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   if (stat(path.c_str(), &status) != 0) return errno == ENOENT ? "no such file" : std::strerror(errno);
   if (S_ISDIR(status.st_mode)) return "it is a folder and not a file";
   if (!S_ISREG(status.st_mode)) return "it is not a regular file";

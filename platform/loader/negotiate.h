@@ -35,9 +35,8 @@ template <class Table>
 const TableDescription& describe_table() {
   static const TableDescription description = [] {
     TableDescription result{TableTraits<Table>::kName, sizeof(Table), {}};
-    TableTraits<Table>::for_each_slot([&]<auto Member>(Slot<Member>) {
-      result.slots.push_back({Slot<Member>::kInfo, &stubs_of<Member>()});
-    });
+    TableTraits<Table>::for_each_slot(
+        [&]<auto Member>(Slot<Member>) { result.slots.push_back({Slot<Member>::kInfo, &stubs_of<Member>()}); });
     return result;
   }();
   return description;

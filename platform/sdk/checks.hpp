@@ -203,8 +203,8 @@ inline void check_rng_runs(const concord_rng_request& request) {
   }
 }
 
-// A request of rng.fill as this version knows it, checked. UINT64_MAX positions exist; a request may wrap past the end to
-// 0.
+// A request of rng.fill as this version knows it, checked. UINT64_MAX positions exist; a request may wrap past the end
+// to 0.
 inline concord_rng_request read_rng_request(const concord_rng_request* request) {
   check_not_null(request, "request");
   const uint32_t size = request->struct_size;

@@ -1,9 +1,9 @@
 // The author kit: turns C++ classes into the C tables of a plugin. Header-only; needs nothing but platform/abi.
 //
-// A backend writes one class a table. Its methods have the slot's name and arguments, without |self|. They report failure
-// by throwing sdk::Failure (or anything else: the fence turns it into INTERNAL). A slot whose last argument is a single
-// out_* pointer may be written as a method that returns the value. A method that is not there leaves its slot null, and
-// the host fills it with UNIMPLEMENTED.
+// A backend writes one class a table. Its methods have the slot's name and arguments, without |self|. They report
+// failure by throwing sdk::Failure (or anything else: the fence turns it into INTERNAL). A slot whose last argument is
+// a single out_* pointer may be written as a method that returns the value. A method that is not there leaves its slot
+// null, and the host fills it with UNIMPLEMENTED.
 //
 //   class Streams {
 //    public:
@@ -290,17 +290,18 @@ template <class Type>
 concord_status open_plugin(const concord_host* host, const concord_plugin** out_plugin) noexcept {
   host_slot() = host;
   return fence([&] {
-    if (host == nullptr || out_plugin == nullptr) invalid("concord_plugin_open needs a host and a place for its result");
+    if (host == nullptr || out_plugin == nullptr)
+      invalid("concord_plugin_open needs a host and a place for its result");
     *out_plugin = nullptr;
     static Type* plugin = new Type();  // never destroyed: streams and threads may outlive main
     *out_plugin = plugin->root();
   });
 }
 
-#define CONCORD_PLUGIN(Type)                                                                           \
-  extern "C" __attribute__((visibility("default"))) concord_status concord_plugin_open(                \
-      const concord_host* host, const concord_plugin** out_plugin) {                                   \
-    return ::concord::sdk::open_plugin<Type>(host, out_plugin);                                        \
+#define CONCORD_PLUGIN(Type)                                                            \
+  extern "C" __attribute__((visibility("default"))) concord_status concord_plugin_open( \
+      const concord_host* host, const concord_plugin** out_plugin) {                    \
+    return ::concord::sdk::open_plugin<Type>(host, out_plugin);                         \
   }
 
 }  // namespace concord::sdk

@@ -184,9 +184,8 @@ void add_sizes(Registry& registry, concord_comm_op operation) {
         [what, size](Context& t) { match_around_powers_of_two(t, what, t.quick() ? 15 : size.largest_power); }));
   }
   Test large =
-      on_all_worlds(text("%sOfF32IsRightWhenLarge", name_of_operation(operation)), [operation, reduce](Context& t) {
-        match_when_large(t, {operation, CONCORD_DTYPE_F32, reduce});
-      });
+      on_all_worlds(text("%sOfF32IsRightWhenLarge", name_of_operation(operation)),
+                    [operation, reduce](Context& t) { match_when_large(t, {operation, CONCORD_DTYPE_F32, reduce}); });
   large.cost = Cost::kFull;
   registry.add(large);
 }

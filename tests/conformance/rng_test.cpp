@@ -312,7 +312,7 @@ void large_fills_are_the_sum_of_their_parts(Context& t) {
 }
 
 // Every bit of the state has to count: a state that differs in one bit gives other values.
-void every_bit_counts(Context& t, uint64_t State::*field, const char* name) {
+void every_bit_counts(Context& t, uint64_t State::* field, const char* name) {
   const Form form = kForms[1];
   constexpr State kBase{3, 5, 8};
   const Bytes base = draw(t, request_of(form, kBase, 16));

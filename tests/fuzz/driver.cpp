@@ -1,5 +1,5 @@
-// Runs a fuzz target without libFuzzer: all of a corpus, then mutations of it, a bounded number and the same ones in every
-// run. An input that ends the process is kept in a file, and its number is printed.
+// Runs a fuzz target without libFuzzer: all of a corpus, then mutations of it, a bounded number and the same ones in
+// every run. An input that ends the process is kept in a file, and its number is printed.
 //
 //   x_fuzz CORPUS [--iterations N] [--seed S] [--first N] [--keep FOLDER]     ends with 0 where nothing was found
 //   x_fuzz FILE...                                                           runs these inputs only

@@ -4,7 +4,8 @@
 //
 // Prints the table of mutant -> test. Exit code 1 where a mutant survives, or the plugin without a defect does not
 // pass. Built once a list of mutants (CONCORD_MUTANTS): mutants.inc, whose defects libconcord_mutant.so puts into any
-// plugin, and a vendor's own. A mutant whose tests the plugin skips does not apply to it; with --strict that is a failure too.
+// plugin, and a vendor's own. A mutant whose tests the plugin skips does not apply to it; with --strict that is a
+// failure too.
 #include <sys/wait.h>
 #include <unistd.h>
 

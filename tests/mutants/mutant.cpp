@@ -189,8 +189,8 @@ Bytes gather(concord_comm comm, const void* send, int64_t count, concord_dtype d
 
 }  // namespace concord::mutants
 
-extern "C" __attribute__((visibility("default"))) concord_status concord_plugin_open(
-    const concord_host* host, const concord_plugin** out_plugin) {
+extern "C" __attribute__((visibility("default"))) concord_status
+concord_plugin_open(const concord_host* host, const concord_plugin** out_plugin) {
   *out_plugin = nullptr;
   return concord::mutants::open_mutant(host, out_plugin);
 }

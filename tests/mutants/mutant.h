@@ -50,7 +50,8 @@ int64_t element_size(concord_dtype dtype);
 int32_t rank_of(concord_comm comm);
 int32_t size_of(concord_comm comm);
 void wait_for(concord_stream stream);
-// A stream that no work of the caller's is on: the null stream, or one of the mutant's own where the plugin refuses null.
+// A stream that no work of the caller's is on: the null stream, or one of the mutant's own where the plugin refuses
+// null.
 concord_stream aside();
 void lose_memory();  // 64 bytes
 Bytes read_device(const void* from, int64_t bytes);

@@ -1,6 +1,6 @@
-// A small network on the device that the platform names: forward, backward, the sum of the gradients over two ranks on a
-// side stream that events order with libtorch's own, and AdamW. The truth is libtorch on the cpu. CONCORD_PLATFORM chooses the
-// platform; the program links libtorch_cpu alone, so that what else is needed must come from the plugin.
+// A small network on the device that the platform names: forward, backward, the sum of the gradients over two ranks on
+// a side stream that events order with libtorch's own, and AdamW. The truth is libtorch on the cpu. CONCORD_PLATFORM
+// chooses the platform; the program links libtorch_cpu alone, so that what else is needed must come from the plugin.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -139,9 +139,9 @@ class SideSum {
   Event produced_, summed_;
 };
 
-// |a - b| against the size of b. fp32 dot products of at most 64 terms, two of them behind each other, a softmax and two
-// ranks: about 3 * 64 * 2^-24 = 1.2e-5 of the sum of the absolute values; 1e-4 of the largest element leaves room for
-// cancellation, while a forgotten sum, a wrong order or a missing wait is off by the size of the values.
+// |a - b| against the size of b. fp32 dot products of at most 64 terms, two of them behind each other, a softmax and
+// two ranks: about 3 * 64 * 2^-24 = 1.2e-5 of the sum of the absolute values; 1e-4 of the largest element leaves room
+// for cancellation, while a forgotten sum, a wrong order or a missing wait is off by the size of the values.
 void expect_near(const at::Tensor& got, const at::Tensor& wanted, const char* what) {
   const double scale = wanted.abs().max().item<double>();
   EXPECT_LE((got - wanted).abs().max().item<double>(), 1e-4 * scale) << what << ", largest " << scale;

@@ -1,6 +1,6 @@
 // Models of transformers through pipelines of every kind, in real processes: loss and every gradient beside
-// tests/golden/hf and packing, within the bounds that are set for another implementation in fp32. The gradients take the
-// whole way: executor, data parallelism's buffers, the last reductions.
+// tests/golden/hf and packing, within the bounds that are set for another implementation in fp32. The gradients take
+// the whole way: executor, data parallelism's buffers, the last reductions.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -79,8 +79,8 @@ Golden packed(size_t count) {
   return golden;
 }
 
-// Sums over all ranks of |(ours - reference)|^2 and |reference|^2, for each tensor of the files. Ranks that have the same
-// elements add to both alike.
+// Sums over all ranks of |(ours - reference)|^2 and |reference|^2, for each tensor of the files. Ranks that have the
+// same elements add to both alike.
 void expect_gradients(const Golden& golden, VirtualModels& models, ParallelContext& job) {
   std::map<std::string, std::array<double, 2>> sums;
   for (const auto& [name, reference] : golden.grads) sums[name] = {};

@@ -24,8 +24,8 @@ except ImportError as missing:
     sys.exit(77)
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
-# Norm of the difference / norm of the reference, for each tensor: golden/README.md's for gradients. In float64 what is left
-# is transformers' own rounding, since it has norms, softmax and loss in float32 even then.
+# Norm of the difference / norm of the reference, for each tensor: golden/README.md's for gradients. In float64 what is
+# left is transformers' own rounding, since it has norms, softmax and loss in float32 even then.
 BOUNDS = {"float64": 5e-6, "float32": 2e-5}
 
 

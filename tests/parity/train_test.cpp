@@ -136,7 +136,8 @@ class TrainedInAPipeline : public ::testing::TestWithParam<PipelineLayout> {
                               .pipeline_model_parallel_size = layout.pp,
                               .virtual_pipeline_model_parallel_size = layout.vpp,
                               .ddp_timeout = 300};
-    expect_job(layout.world, args, [&](ParallelContext& job) { expect_like(train_like(golden, job, options), golden); });
+    expect_job(layout.world, args,
+               [&](ParallelContext& job) { expect_like(train_like(golden, job, options), golden); });
   }
   static TrainOptions options_of(bool distributed) {
     TrainOptions options{.sequence_parallel = GetParam().sequence_parallel};

@@ -31,9 +31,9 @@ inline Options read_options(int argc, char** argv) {
   return options;
 }
 
-// Starts the program anew with OMP_NUM_THREADS=1, as launchers give it to ranks that share the cores, unless somebody has
-// set it. Within a process at::set_num_threads comes too late: the GEMMs of oneDNN on Arm keep the number of threads that
-// they saw when they were loaded, so that two ranks would wait in each other's barriers.
+// Starts the program anew with OMP_NUM_THREADS=1, as launchers give it to ranks that share the cores, unless somebody
+// has set it. Within a process at::set_num_threads comes too late: the GEMMs of oneDNN on Arm keep the number of
+// threads that they saw when they were loaded, so that two ranks would wait in each other's barriers.
 inline void with_one_thread_a_rank(char** argv) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
   setenv("OMP_NUM_THREADS", "1", 1);

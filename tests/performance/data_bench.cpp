@@ -1,5 +1,5 @@
-// What data costs: the shuffle of an index beside numpy's, a batch beside torch's DataLoader in the same process, and what
-// of it the training thread sees.
+// What data costs: the shuffle of an index beside numpy's, a batch beside torch's DataLoader in the same process, and
+// what of it the training thread sees.
 //
 //   data_bench [--json]
 #include <sys/stat.h>

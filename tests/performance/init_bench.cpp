@@ -1,6 +1,7 @@
 // What it costs to become part of a job: a rank's groups at any world size, initialize, a whole job of four processes.
 //
-//   init_bench [part of a row's name] [--json] [--full]      --full also asks the peer at world 2^20, which takes it a minute
+//   init_bench [part of a row's name] [--json] [--full]      --full also asks the peer at world 2^20, which takes it a
+//   minute
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <fcntl.h>

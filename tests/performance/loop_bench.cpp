@@ -1,5 +1,5 @@
-// What the loop and the loader cost: a run whose model does nothing, beside the first run's own step in the same process.
-// The files, log lines and callbacks are those of `concord train`; one rank.
+// What the loop and the loader cost: a run whose model does nothing, beside the first run's own step in the same
+// process. The files, log lines and callbacks are those of `concord train`; one rank.
 //
 //   loop_bench [part of a name] [--json]
 #include <ATen/core/Tensor.h>

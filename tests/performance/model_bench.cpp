@@ -2,8 +2,8 @@
 //
 //   model_bench [part of a row's name] [--json]
 //
-// Ours and the peer's steps take turns, one by one, so that both see the same machine; a row has their medians. Two losses
-// that differ end the program: then it is not the same work.
+// Ours and the peer's steps take turns, one by one, so that both see the same machine; a row has their medians. Two
+// losses that differ end the program: then it is not the same work.
 #include <ATen/ops/arange.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -76,8 +76,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// In turns, so that what disturbs the machine disturbs both; ours, peer, peer, ours, so that both as often find the memory
-// that the other has just given back.
+// In turns, so that what disturbs the machine disturbs both; ours, peer, peer, ours, so that both as often find the
+// memory that the other has just given back.
 Row measure(const Case& each) {
   for (int i = 0; i < 2; ++i) {
     each.ours();
@@ -245,9 +245,7 @@ std::vector<std::function<Case()>> cases() {
           [] { return attention_case("ops/attention/1024x16x64", 1024, 16, 0, {}); },
           [] { return attention_case("ops/attention/1024x16x64/4 kv heads", 1024, 4, 0, {}); },
           [] { return attention_case("ops/attention/2048x16x64/window 256", 2048, 16, 256, {}); },
-          [] {
-            return attention_case("ops/attention/2048x16x64/packed", 2048, 16, 0, {0, 700, 1000, 1600, 2048});
-          },
+          [] { return attention_case("ops/attention/2048x16x64/packed", 2048, 16, 0, {0, 700, 1000, 1600, 2048}); },
           embedding_case,
           linear_case,
           dropout_case,

@@ -1,4 +1,5 @@
-# A step of training beside torch DistributedDataParallel with gloo and fused AdamW (a Python with torch in CONCORD_PYTHON).
+# A step of training beside torch DistributedDataParallel with gloo and fused AdamW (a Python with torch in
+# CONCORD_PYTHON).
 if(TARGET Concord::core)
   find_package(nlohmann_json REQUIRED)
   concord_benchmark(train_step_bench SOURCES train_step_bench.cpp LIBRARIES Concord::core nlohmann_json::nlohmann_json

@@ -1,10 +1,10 @@
-// A step of training on two ranks of one thread each, beside torch DistributedDataParallel (gloo) with fused AdamW on the
-// same model: forward, backward, gradients averaged over the ranks and clipped, update.
+// A step of training on two ranks of one thread each, beside torch DistributedDataParallel (gloo) with fused AdamW on
+// the same model: forward, backward, gradients averaged over the ranks and clipped, update.
 //
 //   train_step_bench [part of a row's name] [--json]
 //
-// Ours and the peer's runs take turns, each a job of its own; a row has the best of its rounds, because what else runs on
-// the machine only ever adds time.
+// Ours and the peer's runs take turns, each a job of its own; a row has the best of its rounds, because what else runs
+// on the machine only ever adds time.
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
 #include <netinet/in.h>

@@ -48,7 +48,8 @@ void expect_close(const at::Tensor& got, const at::Tensor& wanted, double tolera
   EXPECT_LE(got.to(at::kFloat).sub(wanted).abs().max().item<double>(), tolerance * size) << what;
 }
 
-// Sums of at most a few hundred products: their error is far below 1e-4 of the largest; a forgotten or doubled term is not.
+// Sums of at most a few hundred products: their error is far below 1e-4 of the largest; a forgotten or doubled term is
+// not.
 TEST(DataParallel, GradientsAreTheMeanOverRanksHoweverTheyArrive) {
   expect_job(2, {}, [](ParallelContext& job) {
     const std::vector<std::string> names{"w1", "b1", "norm", "w2"};
@@ -77,7 +78,8 @@ TEST(DataParallel, GradientsAreTheMeanOverRanksHoweverTheyArrive) {
             const BufferRange part = intersection(owned, {begin, begin + got.numel()});
             if (part.size() == 0) continue;
             expect_close(got.narrow(0, part.begin - begin, part.size()),
-                         wanted.narrow(0, part.begin - begin, part.size()), 1e-4 * 10, names[p] + " " + std::to_string(how));
+                         wanted.narrow(0, part.begin - begin, part.size()), 1e-4 * 10,
+                         names[p] + " " + std::to_string(how));
           }
         }
         EXPECT_FALSE(network.parameters()[p]->value.grad().defined()) << "freed";
@@ -249,14 +251,13 @@ TEST(Optimizers, ShardsOverlapAndOffloadDoNotChangeABit) {
         const at::Tensor plain = trained(job, {.overlap_grad_reduce = false}, {.optimizer = name}, type);
         for (int how = 0; how < 8; ++how) {
           const bool shards = how & 1, overlap = how & 2, offload = how & 4;
-          const at::Tensor other = trained(job,
-                                           {.use_distributed_optimizer = shards,
-                                            .overlap_grad_reduce = overlap,
-                                            .overlap_param_gather = shards && overlap,
-                                            .ddp_bucket_size = 100},
-                                           {.optimizer = name, .optimizer_cpu_offload = offload,
-                                            .optimizer_offload_fraction = 0.37},
-                                           type);
+          const at::Tensor other =
+              trained(job,
+                      {.use_distributed_optimizer = shards,
+                       .overlap_grad_reduce = overlap,
+                       .overlap_param_gather = shards && overlap,
+                       .ddp_bucket_size = 100},
+                      {.optimizer = name, .optimizer_cpu_offload = offload, .optimizer_offload_fraction = 0.37}, type);
           EXPECT_TRUE(plain.equal(other)) << name << type << how;
         }
       }

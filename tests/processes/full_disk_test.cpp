@@ -1,5 +1,5 @@
-// A disk that fills up in the middle of a run: a small file system of the test's own. What is there afterwards is whole,
-// and the program says which file it was.
+// A disk that fills up in the middle of a run: a small file system of the test's own. What is there afterwards is
+// whole, and the program says which file it was.
 #include <gmock/gmock.h>
 #include <unistd.h>
 

@@ -204,9 +204,7 @@ TEST(Groups, RefuseWhatCannotBeMeantWithNamesAndNumbers) {
     EXPECT_THAT(refusal([&] { tp.batch_p2p(std::vector{send(four, tp.rank())}).wait(); }),
                 HasSubstr("the peer is another rank"));
     EXPECT_THAT(refusal([&] { tp.batch_p2p(std::vector{recv(four, 7)}).wait(); }), HasSubstr("rank 7"));
-    EXPECT_THAT(refusal([&] {
-                  tp.all_reduce_coalesced(std::vector{four, at::Tensor()}).wait();
-                }),
+    EXPECT_THAT(refusal([&] { tp.all_reduce_coalesced(std::vector{four, at::Tensor()}).wait(); }),
                 HasSubstr("undefined"));
     EXPECT_THAT(refusal([&] { tp.all_gather_coalesced(std::vector{filled(8, 0)}, {}).wait(); }),
                 HasSubstr("1 and 0 tensors"));

@@ -313,7 +313,8 @@ TEST(LaunchEnd, KillNineAtAnyMomentLeavesNoProcess) {
   }
 }
 
-// The guard is a copy of the launcher, so it has its command line; it is the child that leads a session without being a rank.
+// The guard is a copy of the launcher, so it has its command line; it is the child that leads a session without being a
+// rank.
 pid_t guard_of(const Launch& job, const std::string& marker) {
   for (const pid_t pid : processes_with(marker)) {
     if (pid != job.pid() && getsid(pid) == pid && command_line(pid) == command_line(job.pid())) return pid;

@@ -40,8 +40,8 @@ struct Training {
   }
 };
 
-// Parameters come back first, as from a checkpoint, then the state: 5 steps are the same bits as 3, a pause, and 2. fp32
-// parameters are no part of the state, so the copies that the host computes on have to follow them.
+// Parameters come back first, as from a checkpoint, then the state: 5 steps are the same bits as 3, a pause, and 2.
+// fp32 parameters are no part of the state, so the copies that the host computes on have to follow them.
 TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
   for (const int world : {1, 2}) {
     expect_job(world, {}, [](ParallelContext& job) {

@@ -1,8 +1,9 @@
-// Attention over sequences that are spread over ranks, in real processes, beside attention on the whole sequence in fp64.
+// Attention over sequences that are spread over ranks, in real processes, beside attention on the whole sequence in
+// fp64.
 //
-// The bound. Scores are sums of n products, so exp of one is off by a factor of at most 1 + (n + 2) u |s| with |s| the sum
-// of magnitudes; a query's output is a mean of values with such weights, over at most S keys, put together from cp blocks
-// that are each rounded to the tensors' type. Gradients are sums over at most S tokens of products of these.
+// The bound. Scores are sums of n products, so exp of one is off by a factor of at most 1 + (n + 2) u |s| with |s| the
+// sum of magnitudes; a query's output is a mean of values with such weights, over at most S keys, put together from cp
+// blocks that are each rounded to the tensors' type. Gradients are sums over at most S tokens of products of these.
 #include <ATen/ops/cat.h>
 #include <gmock/gmock.h>
 

@@ -2,8 +2,8 @@
 // model-parallel stream, different on each of them, what is whole from the default one, the same on all. Data-parallel
 // ranks draw the same numbers. The network is y = dropout(row(dropout(column(x)))).
 //
-// The reference has no random numbers: it multiplies the whole network, in fp64 on one rank, with the masks that the ranks
-// drew. Everything is a sum of products, so the bound is (number of roundings) x (unit roundoff) x (magnitudes).
+// The reference has no random numbers: it multiplies the whole network, in fp64 on one rank, with the masks that the
+// ranks drew. Everything is a sum of products, so the bound is (number of roundings) x (unit roundoff) x (magnitudes).
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>

@@ -1,8 +1,8 @@
 // Layers cut over ranks, in real processes, beside the same network whole, in fp64 on one rank.
 //
 // The network is y = row(column(x)) + biases with an embedding in front: sums of products, so the error of any order of
-// summation is bounded by (number of roundings) x (unit roundoff) x (the same network on absolute values). That holds for
-// gradients too, which are such sums again. A forgotten reduction is off by a whole summand.
+// summation is bounded by (number of roundings) x (unit roundoff) x (the same network on absolute values). That holds
+// for gradients too, which are such sums again. A forgotten reduction is off by a whole summand.
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -137,9 +137,8 @@ TEST_P(ParallelLayers, OutputsAndGradientsAreThoseOfTheWholeNetwork) {
 INSTANTIATE_TEST_SUITE_P(OfRanks, ParallelLayers, ::testing::Values(1, 2, 4));
 
 TEST(ParallelLayersTogether, TensorAndDataParallelGroupsOfOneJobDoNotMix) {
-  expect_job(4, {.tensor_model_parallel_size = 2}, [](ParallelContext& job) {
-    check_network(job.group(GroupKind::tp), {true, at::kFloat, true, 1});
-  });
+  expect_job(4, {.tensor_model_parallel_size = 2},
+             [](ParallelContext& job) { check_network(job.group(GroupKind::tp), {true, at::kFloat, true, 1}); });
 }
 
 // The harness sees what it is for: without the reduction of copy_to_region the gradient lacks the other rank's summand.

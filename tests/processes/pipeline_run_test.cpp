@@ -177,10 +177,7 @@ class NotingStage : public ToyStage {
   at::Tensor forward(int microbatch, const at::Tensor& input) override {
     const at::Tensor y = ToyStage::forward(microbatch, input);
     return ops::differentiable(
-        "note", {y},
-        [&] {
-          return ops::Forward{y.clone(), {}};
-        },
+        "note", {y}, [&] { return ops::Forward{y.clone(), {}}; },
         [this, microbatch](const ops::Backward& b) {
           later_->put([this, microbatch] { ran_.push_back(microbatch); });
           return ops::Tensors{b.grad};

@@ -201,8 +201,8 @@ TEST_F(TrainAhead, AGradientThatIsNoNumberEndsTheRunWithItsStep) {
   });
 }
 
-// The last stage's last weight gradient of the first step waits until the stage before it has begun the second step, and
-// so those before that one have.
+// The last stage's last weight gradient of the first step waits until the stage before it has begun the second step,
+// and so those before that one have.
 TEST_F(TrainAhead, TheNextStepsForwardsBeginBeforeTheLastStageHasEndedItsStep) {
   for (const auto& [kind, pp] : {std::pair<std::string, int64_t>("zb-h1", 2), {"zb-h1", 4}}) {
     HowToTrain run{.kind = kind, .pp = pp, .max_steps = 2, .logging_steps = 100, .max_grad_norm = 0};
@@ -216,10 +216,7 @@ TEST_F(TrainAhead, TheNextStepsForwardsBeginBeforeTheLastStageHasEndedItsStep) {
         if (!chunk.is_last() || number != each - 1) return output;
         DeferredGrads* later = chunk.parameters()[0].sink.later;
         return ops::differentiable(
-            "wait", {output},
-            [&] {
-              return ops::Forward{output.clone(), {}};
-            },
+            "wait", {output}, [&] { return ops::Forward{output.clone(), {}}; },
             [&job, later](const ops::Backward& b) {
               later->put([&job] { EXPECT_EQ(job.store().get("second step", kHang), "begun"); });
               return ops::Tensors{b.grad};

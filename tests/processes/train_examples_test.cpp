@@ -1,5 +1,5 @@
-// Every configuration in examples/ through the program: taken as it is for its number of devices, and trained for two steps
-// as it is split, with a model that has the real one's layers and heads but is narrow.
+// Every configuration in examples/ through the program: taken as it is for its number of devices, and trained for two
+// steps as it is split, with a model that has the real one's layers and heads but is narrow.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -128,8 +128,7 @@ TEST_P(TrainExamples, TrainsTwoStepsAsItIsSplit) {
 
 INSTANTIATE_TEST_SUITE_P(Examples, TrainExamples, ::testing::ValuesIn(examples()), [](const auto& example) {
   std::string name = example.param.file;
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  std::replace_if(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return name;
 });
 

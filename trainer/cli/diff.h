@@ -14,8 +14,8 @@ struct DiffReport {
   std::string b;
   safetensors::Tolerance tolerance;
   std::vector<safetensors::TensorComparison> tensors;  // in natural order
-  // The first tensor that does not agree; null where all do. Activations, which `probe` numbers in the order in which the
-  // model computes them ("activation.<number>.<part>"), come before all others.
+  // The first tensor that does not agree; null where all do. Activations, which `probe` numbers in the order in which
+  // the model computes them ("activation.<number>.<part>"), come before all others.
   const safetensors::TensorComparison* first_difference = nullptr;
 
   bool agrees() const { return first_difference == nullptr; }
@@ -28,13 +28,13 @@ DiffReport make_diff_report(const safetensors::Weights& a, const safetensors::We
 // A table of the tensors that are not identical (|all|: of all) and a summary.
 std::string diff_text(const DiffReport& report, bool all);
 // One document: {"a", "b", "rtol", "atol", "agrees", "counts": {outcome: number}, "first_difference": name or null,
-// "tensors": [{"name", "outcome", "dtype_a", "dtype_b", "shape_a", "shape_b", "elements", "unequal", "beyond", "nan_in_one",
-// "max_abs", "max_abs_at", "a", "b", "max_rel", "max_rel_at", "norm_ratio", "tolerance_used"}]}. What a tensor does not have is null; numbers
-// that JSON does not have are "inf", "-inf" and "nan".
+// "tensors": [{"name", "outcome", "dtype_a", "dtype_b", "shape_a", "shape_b", "elements", "unequal", "beyond",
+// "nan_in_one", "max_abs", "max_abs_at", "a", "b", "max_rel", "max_rel_at", "norm_ratio", "tolerance_used"}]}. What a
+// tensor does not have is null; numbers that JSON does not have are "inf", "-inf" and "nan".
 std::string diff_json(const DiffReport& report);
 
-// Adds the subcommand to |program|. Exit code 1 where something differs; ConfigError comes out of it for files that cannot
-// be read.
+// Adds the subcommand to |program|. Exit code 1 where something differs; ConfigError comes out of it for files that
+// cannot be read.
 void add_diff_command(CLI::App* program, int* exit_code);
 
 }  // namespace concord

@@ -43,7 +43,7 @@ struct FolderSpace {
   bool writable = false;
 };
 FolderSpace space_in(const std::string& folder) {
-  struct statvfs space {};
+  struct statvfs space{};
   if (statvfs(folder.c_str(), &space) != 0) return {};
   const auto block = static_cast<int64_t>(space.f_frsize);
   return {static_cast<int64_t>(space.f_blocks) * block, static_cast<int64_t>(space.f_bavail) * block,

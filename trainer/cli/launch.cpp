@@ -12,7 +12,7 @@ constexpr const char* kFooter =
     R"(After -- comes one of this program's subcommands, or any program by path or from PATH:
   concord launch --nproc 4 -- platforms
   concord launch --nproc 4 -- ./a.out --its_own_option
-  concord launch --nproc 8 --nnodes 2 --node_rank 1 --master_addr node0 -- ./a.out   (on each machine, with its node_rank)
+  concord launch --nproc 8 --nnodes 2 --node_rank 1 --master_addr node0 -- ./a.out   (on each machine)
 
 The processes see torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest).
 Ctrl-C is passed on to them, a second one kills them. When one fails, the others are ended and its error is shown first.

@@ -24,10 +24,10 @@ void note_given_descriptors(int, char**, char**) {
   for (int fd = 0; fd < kDescriptors; ++fd) given[static_cast<size_t>(fd)] = ::fcntl(fd, F_GETFD) != -1;
 }
 
-// Runs before the initialisers of all shared libraries, which only a program itself can ask for. A bitset of zeros needs
-// no initialiser of its own.
-[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)(int, char**, char**) =
-    note_given_descriptors;
+// Runs before the initialisers of all shared libraries, which only a program itself can ask for. A bitset of zeros
+// needs no initialiser of its own.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)(int, char**,
+                                                                             char**) = note_given_descriptors;
 
 }  // namespace
 

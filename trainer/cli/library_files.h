@@ -1,5 +1,5 @@
-// Files that shared libraries open when they are loaded and never close (libtorch's, on ARM, two dozen of sysfs). They are
-// not for the processes that this program starts.
+// Files that shared libraries open when they are loaded and never close (libtorch's, on ARM, two dozen of sysfs). They
+// are not for the processes that this program starts.
 #pragma once
 
 namespace concord {

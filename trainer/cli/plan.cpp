@@ -47,7 +47,8 @@ std::string grid(const RankLayout& layout) {
   for (int64_t pp = 0; pp < layout.pp(); ++pp) {
     for (int64_t cp = 0; cp < layout.cp(); ++cp) {
       text += cp == 0 ? fmt::format("   pp {:<{}}", pp, label) : fmt::format("      {:{}}", "", label);
-      for (int64_t dp = 0; dp < layout.dp(); ++dp) text += fmt::format(" | {:<{}}", cell_line(layout, cp, dp, pp, width), cell);
+      for (int64_t dp = 0; dp < layout.dp(); ++dp)
+        text += fmt::format(" | {:<{}}", cell_line(layout, cp, dp, pp, width), cell);
       text += "\n";
     }
   }
@@ -56,15 +57,17 @@ std::string grid(const RankLayout& layout) {
 
 std::string summary(const RankLayout& layout) {
   return fmt::format(
-      "world {} = tp {} x cp {} x dp {} x pp {}    (expert layers: etp {} x ep {} x edp {} x pp {})\norder {}, the first varies fastest{}\n",
-      layout.world(), layout.tp(), layout.cp(), layout.dp(), layout.pp(), layout.etp(), layout.ep(), layout.edp(), layout.pp(),
-      layout.order(), layout.vpp() > 1 ? fmt::format("; {} model chunks a rank", layout.vpp()) : "");
+      "world {} = tp {} x cp {} x dp {} x pp {}    (expert layers: etp {} x ep {} x edp {} x pp {})\norder {}, the "
+      "first varies fastest{}\n",
+      layout.world(), layout.tp(), layout.cp(), layout.dp(), layout.pp(), layout.etp(), layout.ep(), layout.edp(),
+      layout.pp(), layout.order(), layout.vpp() > 1 ? fmt::format("; {} model chunks a rank", layout.vpp()) : "");
 }
 
 std::string kind_line(const RankLayout& layout, GroupKind kind) {
   const int64_t count = layout.group_count(kind);
   std::string text = fmt::format("  {:<19} {:>8} x {:<8}", to_string(kind), count, layout.group(kind, 0).size());
-  for (int64_t i = 0; i < std::min(count, kShownGroups); ++i) text += fmt::format(" [{}]", layout.group(kind, i).to_string());
+  for (int64_t i = 0; i < std::min(count, kShownGroups); ++i)
+    text += fmt::format(" [{}]", layout.group(kind, i).to_string());
   if (count > kShownGroups) text += fmt::format(" ... and {} more", count - kShownGroups);
   return text + "\n";
 }
@@ -80,13 +83,19 @@ std::string rank_line(const RankLayout& layout, GroupKind kind, int64_t rank) {
 
 std::string plan_json(const RankLayout& layout, std::optional<int64_t> rank) {
   if (!rank && layout.world() > kListedWorld) {
-    throw ConfigError(fmt::format("the groups of {} ranks are too many to list (at most {}); ask for one rank with --rank R",
-                                  layout.world(), kListedWorld));
+    throw ConfigError(
+        fmt::format("the groups of {} ranks are too many to list (at most {}); ask for one rank with --rank R",
+                    layout.world(), kListedWorld));
   }
   ordered_json document = {{"world_size", layout.world()},
                            {"dims",
-                            {{"tp", layout.tp()}, {"cp", layout.cp()}, {"dp", layout.dp()}, {"pp", layout.pp()},
-                             {"ep", layout.ep()}, {"etp", layout.etp()}, {"edp", layout.edp()}}},
+                            {{"tp", layout.tp()},
+                             {"cp", layout.cp()},
+                             {"dp", layout.dp()},
+                             {"pp", layout.pp()},
+                             {"ep", layout.ep()},
+                             {"etp", layout.etp()},
+                             {"edp", layout.edp()}}},
                            {"order", layout.order()}};
   if (rank) document["rank"] = *rank;
   ordered_json& groups = document["groups"];
@@ -107,8 +116,8 @@ std::string plan_text(const RankLayout& layout, std::optional<int64_t> rank) {
   std::string text = summary(layout) + "\n";
   if (rank) {
     const RankCoordinates at = layout.coordinates(*rank);
-    text += fmt::format("rank {}: tp {}, cp {}, dp {}, pp {}; in expert layers etp {}, ep {}, edp {}\n\n", *rank, at.tp, at.cp, at.dp,
-                        at.pp, at.etp, at.ep, at.edp);
+    text += fmt::format("rank {}: tp {}, cp {}, dp {}, pp {}; in expert layers etp {}, ep {}, edp {}\n\n", *rank, at.tp,
+                        at.cp, at.dp, at.pp, at.etp, at.ep, at.edp);
     text += "  group                        size\n";
     for (const GroupKind kind : all_group_kinds()) text += rank_line(layout, kind, *rank);
     return text;

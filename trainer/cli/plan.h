@@ -17,9 +17,9 @@ void add_plan_command(CLI::App* program);
 inline constexpr int64_t kListedWorld = int64_t{1} << 16;
 inline constexpr int64_t kListedGroup = int64_t{1} << 16;
 
-// One JSON document. With |rank| each name maps to that rank's own group or null, computed without the others; a group of
-// more than kListedGroup ranks is given as {"size", "first", "axes": [{"count", "stride"}]}. Without it, every group of every
-// kind; throws ConfigError for a world above kListedWorld.
+// One JSON document. With |rank| each name maps to that rank's own group or null, computed without the others; a group
+// of more than kListedGroup ranks is given as {"size", "first", "axes": [{"count", "stride"}]}. Without it, every group
+// of every kind; throws ConfigError for a world above kListedWorld.
 std::string plan_json(const RankLayout& layout, std::optional<int64_t> rank);
 
 // A summary, a picture of the grid where it fits, and a table of the groups.

@@ -1,5 +1,5 @@
-// `concord plan --buckets`: where a rank's parameters and gradients lie, what is reduced together, and the memory it takes.
-// Pure: no device, no processes.
+// `concord plan --buckets`: where a rank's parameters and gradients lie, what is reduced together, and the memory it
+// takes. Pure: no device, no processes.
 #pragma once
 
 #include <optional>
@@ -22,8 +22,8 @@ struct BucketArguments {
   int64_t ddp_bucket_size = 0;
 };
 
-// A table, or one JSON document: a list with the plan of each chunk of |rank|. Throws ConfigError, with the file and what is
-// allowed, for files that are not right, and where not exactly one of them is given.
+// A table, or one JSON document: a list with the plan of each chunk of |rank|. Throws ConfigError, with the file and
+// what is allowed, for files that are not right, and where not exactly one of them is given.
 std::string buckets_text(const BucketArguments& arguments, const RankLayout& layout, int64_t rank, bool json);
 
 // The parameters that |text|, the content of |file|, lists.

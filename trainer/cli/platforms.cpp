@@ -106,8 +106,7 @@ ordered_json device_json(const DeviceLine& line) {
           {"multiprocessors", info.multiprocessors},
           {"total_memory", info.total_memory},
           {"pci_bus_id", info.pci_bus_id},
-          {"peak_flops",
-           {{"f32", info.peak_flops_f32}, {"bf16", info.peak_flops_bf16}, {"f16", info.peak_flops_f16}}}};
+          {"peak_flops", {{"f32", info.peak_flops_f32}, {"bf16", info.peak_flops_bf16}, {"f16", info.peak_flops_f16}}}};
 }
 
 ordered_json candidate_json(const PlatformsReport& report, const loader::Candidate& candidate) {

@@ -23,10 +23,12 @@ namespace concord {
 namespace {
 
 constexpr const char* kFooter = R"(The batch is a safetensors file with input_ids and labels, int64 [B, S], labels at
-their own token and -100 for none, as Hugging Face has them; optional position_ids, and cu_seqlens where sequences are packed
-into one row. The dump has logits, loss, per_token_loss and what the flags add, whatever the layout that computed it:
+their own token and -100 for none, as Hugging Face has them; optional position_ids, and cu_seqlens where sequences are
+packed into one row. The dump has logits, loss, per_token_loss and what the flags add, whatever the layout that computed
+it:
   concord probe --model DIR --batch batch.safetensors --out one.safetensors --grads
-  concord probe --model DIR --batch batch.safetensors --out two.safetensors --grads --nproc 2 --tensor_model_parallel_size 2
+  concord probe --model DIR --batch batch.safetensors --out two.safetensors --grads --nproc 2 \
+      --tensor_model_parallel_size 2
   concord diff one.safetensors two.safetensors
 --nproc starts processes on this machine; torchrun, srun, mpirun and concord launch do as well.)";
 

@@ -219,9 +219,7 @@ TEST(DataLoader, PositionsOfOtherDataOrOrdersAreRefused) {
   EXPECT_THAT(config_error([&] { seed.restore(position); }), HasSubstr("other data or another order"));
   DataLoader size(arguments, std::make_unique<Counting>(11));
   EXPECT_THAT(config_error([&] { size.restore(position); }), HasSubstr("other data or another order"));
-  EXPECT_THAT(config_error([&] {
-                loader.restore({0, 100, position.fingerprint});
-              }),
+  EXPECT_THAT(config_error([&] { loader.restore({0, 100, position.fingerprint}); }),
               HasSubstr("no epoch 0, sample 100"));
   EXPECT_THAT(config_error([&] { loader.restore({-1, 0, position.fingerprint}); }), HasSubstr("no epoch -1"));
 }

@@ -30,9 +30,9 @@ struct Chain {
   double probability(size_t from, size_t to) const { return static_cast<double>(rows[from][to]) / kWhole; }
 };
 
-// Each letter is followed by its neighbour in the alphabet (so that the chain reaches every letter) and by seven others, of
-// which early letters are the likelier. Weights fall off geometrically, for each letter at a pace of its own: some are
-// easier to follow than others, and some come more often.
+// Each letter is followed by its neighbour in the alphabet (so that the chain reaches every letter) and by seven
+// others, of which early letters are the likelier. Weights fall off geometrically, for each letter at a pace of its
+// own: some are easier to follow than others, and some come more often.
 Chain draw_chain(std::mt19937_64& random) {
   Chain chain;
   for (size_t from = 0; from < kStates; ++from) {

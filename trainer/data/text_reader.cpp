@@ -38,8 +38,8 @@ size_t utf8_length(std::string_view text) {
   return 0;
 }
 
-// What came from a file, as it may stand in a sentence: short, and a list by its name (printing one that is nested deeply
-// would need as much stack).
+// What came from a file, as it may stand in a sentence: short, and a list by its name (printing one that is nested
+// deeply would need as much stack).
 std::string shortened(std::string text) {
   constexpr size_t kLongest = 300;
   if (text.size() > kLongest) text.replace(kLongest - 3, std::string::npos, "...");

@@ -13,8 +13,7 @@ static_assert(kIgnoredToken == kIgnoredLabel);
 at::Tensor tensor_of(std::vector<int64_t>&& values, int64_t rows, int64_t columns) {
   if (values.empty()) return {};
   auto owner = std::make_shared<std::vector<int64_t>>(std::move(values));
-  return at::from_blob(
-      owner->data(), {rows, columns}, [owner](void*) {}, at::TensorOptions(at::kLong));
+  return at::from_blob(owner->data(), {rows, columns}, [owner](void*) {}, at::TensorOptions(at::kLong));
 }
 
 }  // namespace

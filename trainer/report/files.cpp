@@ -42,7 +42,7 @@ AppendFile::AppendFile(std::string path, bool truncate) : path_(std::move(path))
 AppendFile::~AppendFile() { ::close(file_); }
 
 void AppendFile::append(std::string_view bytes) {
-  struct stat before {};
+  struct stat before{};
   if (::fstat(file_, &before) != 0) fail(path_, "cannot be written", errno);
   const int error = write_all(file_, bytes);
   if (error == 0) return;

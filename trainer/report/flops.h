@@ -1,6 +1,6 @@
 // How much arithmetic a training step is: Megatron's formula (num_floating_point_operations), as a pure function of the
-// model's numbers. Counts the matrix products only, a multiply and add as two; backward is twice forward; causal attention
-// is half of the square; recomputation is not counted, so that MFU does not reward it.
+// model's numbers. Counts the matrix products only, a multiply and add as two; backward is twice forward; causal
+// attention is half of the square; recomputation is not counted, so that MFU does not reward it.
 #pragma once
 
 #include <cstdint>

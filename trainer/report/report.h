@@ -1,10 +1,9 @@
 // All that a person or a script sees of a training run: the progress on the terminal, output_dir/metrics.jsonl,
 // trainer_state.json, TensorBoard events in output_dir/runs, the summary at the end and report.html. No libtorch.
 //
-// One TrainingReport a job, on the rank that reports (0); the other ranks make none. Its calls are cheap beside a step: a
-// line is written to each file, the page and the state only when asked. Errors: std::runtime_error with the file and the
-// system's words (disk full, no right to write); a line is in a file whole or not at all.
-// Threads: one at a time.
+// One TrainingReport a job, on the rank that reports (0); the other ranks make none. Its calls are cheap beside a step:
+// a line is written to each file, the page and the state only when asked. Errors: std::runtime_error with the file and
+// the system's words (disk full, no right to write); a line is in a file whole or not at all. Threads: one at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The libtorch side of the ascend plugin without libtorch, torch_npu or Python: what it loads, in which order, and what it
-// says where something does not fit. With all of them it is tested on the simulated CANN (sim_npu_network).
+// The libtorch side of the ascend plugin without libtorch, torch_npu or Python: what it loads, in which order, and what
+// it says where something does not fit. With all of them it is tested on the simulated CANN (sim_npu_network).
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

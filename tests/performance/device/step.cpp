@@ -2,7 +2,8 @@
 //
 //   device_step adamw [MILLIONS]      AdamW on so many million parameters (bf16 values, fp32 state), as a share of the
 //                                     bandwidth that a copy on the same device reaches in the same run
-//   device_step overlap [TRACE.json]  one rank of a data-parallel job: how much of the reduction of gradients runs beside
+//   device_step overlap [TRACE.json]  one rank of a data-parallel job: how much of the reduction of gradients runs
+//   beside
 //                                     other work, from libtorch's profiler; the trace opens in a browser. Start it with
 //                                     concord launch --nproc 2 -- device_step overlap
 #include <ATen/core/grad_mode.h>
@@ -64,7 +65,8 @@ int measure_adamw(int64_t millions) {
     lists.grads.push_back(at::randn({count}, fp32));
   }
   const double elements = static_cast<double>(millions) * 1e6;
-  const double bytes = elements * (3 * 8 + 4 + 2);  // weights and moments read and written, gradients read, values written
+  const double bytes =
+      elements * (3 * 8 + 4 + 2);  // weights and moments read and written, gradients read, values written
   const at::Tensor from = at::zeros({millions * 1000000}, fp32), to = at::empty_like(from);
   const double copy = best_of(job.device(), 10, [&] { to.copy_(from); });
   const AdamWStep step = adamw_step({0.9, 0.95, 1e-8}, 1e-4, 0.1, 1, 3);
@@ -112,15 +114,16 @@ void tell(const profiler::ProfilerResult& result, int rank) {
   int64_t all = 0;
   for (const Span& span : communication) all += span.end - span.begin;
   const int64_t hidden = beside(communication, compute);
-  std::printf("rank %d: %zu kernels of communication, %.3f ms, of which %.3f ms (%.0f %%) beside %zu other kernels\n", rank,
-              communication.size(), static_cast<double>(all) / 1e6, static_cast<double>(hidden) / 1e6,
+  std::printf("rank %d: %zu kernels of communication, %.3f ms, of which %.3f ms (%.0f %%) beside %zu other kernels\n",
+              rank, communication.size(), static_cast<double>(all) / 1e6, static_cast<double>(hidden) / 1e6,
               all > 0 ? 100.0 * static_cast<double>(hidden) / static_cast<double>(all) : 0.0, compute.size());
 }
 
 // 130 million parameters; on the host, where it is only seen to run, a tiny one.
 std::string model_json(bool on_host) {
-  const char* sizes = on_host ? R"("hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 512,)"
-                              : R"("hidden_size": 1024, "num_hidden_layers": 8, "intermediate_size": 2816,
+  const char* sizes = on_host
+                          ? R"("hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 512,)"
+                          : R"("hidden_size": 1024, "num_hidden_layers": 8, "intermediate_size": 2816,
                                    "vocab_size": 8192,)";
   return loader::cat("{", sizes, R"("model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
     "num_attention_heads": 16, "num_key_value_heads": 4, "hidden_act": "silu", "max_position_embeddings": 4096,
@@ -132,8 +135,9 @@ int measure_overlap(const std::string& trace) {
   const bool on_host = job.torch_device().is_cpu();
   VirtualModels models = AutoModel::from_config(parse_model_config(model_json(on_host), "device_step"),
                                                 {.dtype = on_host ? at::kFloat : at::kBFloat16}, job);
-  DistributedDataParallel ddp({models.parameters()}, job,
-                              {.overlap_grad_reduce = true, .ddp_average_in_collective = true, .ddp_bucket_size = 16 << 20});
+  DistributedDataParallel ddp(
+      {models.parameters()}, job,
+      {.overlap_grad_reduce = true, .ddp_average_in_collective = true, .ddp_bucket_size = 16 << 20});
   Optimizer optimizer(ddp, {});
   const at::Tensor ids = at::randint(512, {on_host ? 1 : 8, on_host ? 16 : 2048}, at::kLong);
   const auto step = [&] {

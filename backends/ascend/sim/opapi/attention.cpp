@@ -90,7 +90,8 @@ struct Backward {
   Tensor q, k, v;
 };
 
-// |result| and the statistics are those of all keys, also where |k| and |v| are only some of them, as in ring attention.
+// |result| and the statistics are those of all keys, also where |k| and |v| are only some of them, as in ring
+// attention.
 struct Whole {
   Tensor result, largest, sum;
 };
@@ -161,8 +162,8 @@ struct Packed {
     // As float32 [1, heads, rows, width].
     Tensor heads(const Tensor& packed) const { return of(packed).to(at::kFloat).transpose(0, 1).unsqueeze(0); }
     void write(const Tensor& packed, const Tensor& heads) const { of(packed).copy_(heads.squeeze(0).transpose(0, 1)); }
-    // Statistics of rows are declared as [tokens, heads, 8], but the hardware puts [heads, rows, 8] of one sequence after
-    // the other there. As [1, heads, rows, 8], a view.
+    // Statistics of rows are declared as [tokens, heads, 8], but the hardware puts [heads, rows, 8] of one sequence
+    // after the other there. As [1, heads, rows, 8], a view.
     Tensor statistics(const Tensor& packed) const {
       const int64_t heads = packed.size(1);
       return packed.view({-1, packed.size(2)})

@@ -53,8 +53,8 @@ struct Operator<body, operator_name> {
   using Operator##Name = Operator<&body_##Name, name_##Name>;                                                      \
   extern "C" {                                                                                                     \
   __attribute__((used)) static Operator##Name::Prepare* concord_bind_##Name() { return &Operator##Name::prepare; } \
-  extern CONCORD_SIM_EXPORT __attribute__((ifunc("concord_bind_" #Name)))                                          \
-  Operator##Name::Prepare aclnn##Name##GetWorkspaceSize;                                                           \
+  extern CONCORD_SIM_EXPORT                                                                                        \
+      __attribute__((ifunc("concord_bind_" #Name))) Operator##Name::Prepare aclnn##Name##GetWorkspaceSize;         \
   CONCORD_SIM_EXPORT int aclnn##Name(void*, uint64_t, aclOpExecutor* executor, abi::aclrtStream stream) {          \
     return launch_executor(name_##Name, executor, stream);                                                         \
   }                                                                                                                \

@@ -28,7 +28,9 @@ class Mailbox {
     if (block) changed_.wait(lock, [&] { return done_ >= number || given_up->load(); });
   }
   void stop() {
-    { const std::lock_guard lock(mutex_); }
+    {
+      const std::lock_guard lock(mutex_);
+    }
     changed_.notify_all();
   }
   // False where nothing came within |timeout_ms| (-1: no limit).

@@ -1,6 +1,6 @@
-// Operators by name (the graph engine's): descriptions of tensors, attributes, and the call. torch_npu takes this way for
-// operators that have no aclnn function. Those that libopapi.so has are sent there; the others get an error that names
-// them.
+// Operators by name (the graph engine's): descriptions of tensors, attributes, and the call. torch_npu takes this way
+// for operators that have no aclnn function. Those that libopapi.so has are sent there; the others get an error that
+// names them.
 #include <dlfcn.h>
 
 #include <map>

@@ -34,18 +34,15 @@ void put(char (&field)[N], const std::string& value) {
 const char* concord_sim_label(void) { return "sim-npu"; }
 
 aclError aclInit(const char* /*config_path: dumps and profiles, of which there are none*/) {
-  return guarded(
-      __func__, [] { Process::init(); }, Init::kNotNeeded);
+  return guarded(__func__, [] { Process::init(); }, Init::kNotNeeded);
 }
 
 aclError aclFinalize() {
-  return guarded(
-      __func__, [] { Process::finalize(); }, Init::kNotNeeded);
+  return guarded(__func__, [] { Process::finalize(); }, Init::kNotNeeded);
 }
 
 int32_t aclFinalizeReference(uint64_t* /*left*/) {
-  return guarded(
-      __func__, [] { Process::finalize_reference(); }, Init::kNotNeeded);
+  return guarded(__func__, [] { Process::finalize_reference(); }, Init::kNotNeeded);
 }
 
 const char* aclGetRecentErrMsg() { return take_message(); }

@@ -104,9 +104,7 @@ TEST_F(DeviceTest, AStreamOfAnotherDeviceIsRefused) {
                "of device 0; current is the default context of device 1");
   EXPECT_EQ(aclrtStreamQuery(stream, &status), kRtStreamContext);
   EXPECT_EQ(aclrtMemsetAsync(memory, 64, 0, 64, stream), kRtStreamContext);
-  EXPECT_EQ(aclrtLaunchHostFunc(
-                stream, [](void*) {}, nullptr),
-            kRtStreamContext);
+  EXPECT_EQ(aclrtLaunchHostFunc(stream, [](void*) {}, nullptr), kRtStreamContext);
   EXPECT_EQ(launch(stream, "work", []() -> int32_t { return 0; }), kRtStreamContext);
   EXPECT_FAILS(aclrtRecordEvent(event, other), kRtStreamContext, "an event of device 0");
   EXPECT_EQ(aclrtDestroyStream(stream), kRtStreamContext);

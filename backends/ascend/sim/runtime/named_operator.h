@@ -1,5 +1,6 @@
-// Operators that are called by name through the graph engine (aclopCompileAndExecute), as torch_npu still does for some.
-// The runtime takes the call; the few that are simulated are in libopapi.so, which it asks where the process has it.
+// Operators that are called by name through the graph engine (aclopCompileAndExecute), as torch_npu still does for
+// some. The runtime takes the call; the few that are simulated are in libopapi.so, which it asks where the process has
+// it.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,9 @@ class Parking {
 
   void notify_all() {
     if (sleepers_.load() == 0) return;
-    { const std::lock_guard lock(mutex_); }  // orders us behind a sleeper that has looked but does not sleep yet
+    {
+      const std::lock_guard lock(mutex_);
+    }  // orders us behind a sleeper that has looked but does not sleep yet
     wake_.notify_all();
   }
 

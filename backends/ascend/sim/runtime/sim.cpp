@@ -79,8 +79,7 @@ int32_t concord_sim_count_call(const char* name) {
 }
 
 int32_t concord_sim_charge(int32_t device, int64_t bytes) {
-  return guarded(
-      "concord_sim_charge", [&] { Memory::instance().of_device(device).charge(bytes); }, Init::kNotNeeded);
+  return guarded("concord_sim_charge", [&] { Memory::instance().of_device(device).charge(bytes); }, Init::kNotNeeded);
 }
 
 int32_t concord_sim_set_faults(const char* rules) {

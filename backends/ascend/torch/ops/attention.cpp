@@ -1,6 +1,7 @@
-// concord::attention and its derivative on Ascend: torch_npu's fused attention (CANN's FlashAttentionScore), which never
-// has a matrix of queries by keys. It is found by its name and called by the names of its arguments, so that neither
-// torch_npu's headers nor one version of its schema are needed. What is beyond its limits goes to the reference.
+// concord::attention and its derivative on Ascend: torch_npu's fused attention (CANN's FlashAttentionScore), which
+// never has a matrix of queries by keys. It is found by its name and called by the names of its arguments, so that
+// neither torch_npu's headers nor one version of its schema are needed. What is beyond its limits goes to the
+// reference.
 //
 // B batch, S queries, T tokens of packed sequences, N query heads.
 #include <ATen/TensorOperators.h>

@@ -1,5 +1,5 @@
-// Which attention the fused kernel of torch_npu computes and which the reference, and that both are right. On the simulated
-// CANN (sim_npu_attention); ops_test draws many more shapes.
+// Which attention the fused kernel of torch_npu computes and which the reference, and that both are right. On the
+// simulated CANN (sim_npu_attention); ops_test draws many more shapes.
 #include "core/ops/attention.h"
 
 #include <ATen/TensorOperators.h>
@@ -112,8 +112,8 @@ TEST(AscendAttention, IsTheReferenceBeyondThem) {
   check(Input({1, 1025, 1, 8}, 1), {}, cuts, 0);
 }
 
-// What ring attention does: the log-sum-exp of parts of the keys is put together, and the gradients of a part follow from
-// the result of the whole.
+// What ring attention does: the log-sum-exp of parts of the keys is put together, and the gradients of a part follow
+// from the result of the whole.
 TEST(AscendAttention, OfPartsOfTheKeysMakesTheWhole) {
   const Input in({2, 12, 4, 16}, 2);
   const auto on_device = [&](const Tensor& x) { return x.to(npu()); };

@@ -6,9 +6,9 @@ namespace concord::cuda::torch_side {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kAtOnce = 4;   // 16 bytes of fp32
-constexpr int kRounds = 4;   // vectors that a thread takes: their loads run beside each other
-constexpr int kParts = 48;   // of one launch: what is passed with it has to stay below 4 KiB
+constexpr int kAtOnce = 4;  // 16 bytes of fp32
+constexpr int kRounds = 4;  // vectors that a thread takes: their loads run beside each other
+constexpr int kParts = 48;  // of one launch: what is passed with it has to stay below 4 KiB
 
 struct Nothing {};  // instead of the 16-bit parameter
 
@@ -76,8 +76,8 @@ class Launcher {
     V* const values = std::is_same_v<V, Nothing> ? nullptr : static_cast<V*>(a.values) + begin;
     const int64_t vectors = (end - begin) / N;
     blocks_ += (vectors + kBlock * kRounds - 1) / (kBlock * kRounds);
-    parts_.at[used_++] = {static_cast<const G*>(a.grads) + begin, a.weights + begin, a.m + begin, a.v + begin, values,
-                          vectors, blocks_};
+    parts_.at[used_++] = {
+        static_cast<const G*>(a.grads) + begin, a.weights + begin, a.m + begin, a.v + begin, values, vectors, blocks_};
   }
 
  private:

@@ -1,5 +1,5 @@
-// concord::attention and its derivative on CUDA: libtorch's flash attention and cuDNN's, neither of which has a matrix of
-// queries by keys. What is beyond them (fp32, fp64, odd sizes of heads) goes to the reference.
+// concord::attention and its derivative on CUDA: libtorch's flash attention and cuDNN's, neither of which has a matrix
+// of queries by keys. What is beyond them (fp32, fp64, odd sizes of heads) goes to the reference.
 //
 // B batch, S queries, T keys, N query heads, n size of a head.
 #include <ATen/TensorOperators.h>
@@ -43,8 +43,8 @@ bool fits_flash(const Tensor& q, const Tensor& k) {
   return narrow && q.numel() > 0 && k.numel() > 0 && q.size(3) % 8 == 0 && q.size(3) <= 256;
 }
 
-// cuDNN counts the diagonal from the first key, Concord from the last: the same where there are as many keys as queries.
-// Short sequences are not worth the graph that it compiles for each shape.
+// cuDNN counts the diagonal from the first key, Concord from the last: the same where there are as many keys as
+// queries. Short sequences are not worth the graph that it compiles for each shape.
 bool fits_cudnn(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens, int64_t window) {
   static const bool wanted = [] {
     const char* const said = std::getenv("CONCORD_CUDA_ATTENTION");
@@ -118,10 +118,10 @@ Triple with_flash_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
   const Packing p = packing_of(q, k, cu_seqlens);
   const Tensor rows = cu_seqlens.empty() ? lse.contiguous() : lse.squeeze(0).contiguous();
   const Tensor state = at::zeros({2}, q.options().dtype(at::kLong));  // of a dropout that there is not
-  const auto made = at::_flash_attention_backward(
-      laid(grad, cu_seqlens), laid(q, cu_seqlens), laid(k, cu_seqlens), laid(v, cu_seqlens), laid(out, cu_seqlens),
-      rows, p.cuts, p.cuts, p.longest_q, p.longest_k, /*dropout_p=*/0.0, sight.causal, state, {}, scale, sight.left,
-      sight.right);
+  const auto made = at::_flash_attention_backward(laid(grad, cu_seqlens), laid(q, cu_seqlens), laid(k, cu_seqlens),
+                                                  laid(v, cu_seqlens), laid(out, cu_seqlens), rows, p.cuts, p.cuts,
+                                                  p.longest_q, p.longest_k, /*dropout_p=*/0.0, sight.causal, state, {},
+                                                  scale, sight.left, sight.right);
   const auto batch = [&](const Tensor& x) { return as_batch(x, cu_seqlens); };
   return {batch(std::get<0>(made)), batch(std::get<1>(made)), batch(std::get<2>(made))};
 }

@@ -61,8 +61,8 @@ inline void check_launch(const char* kernel) {
   }
 }
 
-// Over the |kThreads| threads that share a row; all of them get it. |shared| has room for one value a warp of the block.
-// Threads of one row are 32 that make a warp, or the whole block.
+// Over the |kThreads| threads that share a row; all of them get it. |shared| has room for one value a warp of the
+// block. Threads of one row are 32 that make a warp, or the whole block.
 template <int kThreads, class S, class Combine>
 __device__ S over_row(S value, S* shared, const Combine& combine) {
   for (int lane = 16; lane > 0; lane /= 2) value = combine(value, __shfl_xor_sync(~0u, value, lane));

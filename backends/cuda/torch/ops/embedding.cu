@@ -48,8 +48,8 @@ void embedding(Where where, const Lookup& shape, const void* table, const int64_
   check_launch("embedding");
 }
 
-void embedding_backward(Where where, const Lookup& shape, const void* grad, const int64_t* sorted,
-                        const int64_t* token, void* dtable) {
+void embedding_backward(Where where, const Lookup& shape, const void* grad, const int64_t* sorted, const int64_t* token,
+                        void* dtable) {
   if (shape.tokens * shape.width == 0) return;
   const dim3 blocks(static_cast<unsigned>(shape.tokens), grid(shape.width, kBlock));
   visit(where.type, [&]<class T>(T) {

@@ -1,6 +1,6 @@
-// CUDA kernels of Concord's operators, free of libtorch: dense arrays on the device of |stream|, which nobody waits for.
-// Sums and statistics are kept in fp32, in fp64 where the elements are fp64 ("Sum" below). No atomic additions: the same
-// arguments give the same bits. A launch that fails throws std::runtime_error.
+// CUDA kernels of Concord's operators, free of libtorch: dense arrays on the device of |stream|, which nobody waits
+// for. Sums and statistics are kept in fp32, in fp64 where the elements are fp64 ("Sum" below). No atomic additions:
+// the same arguments give the same bits. A launch that fails throws std::runtime_error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -59,10 +59,10 @@ struct Lookup {
   int64_t tokens, width, first, table_rows;
 };
 void embedding(Where where, const Lookup& shape, const void* table, const int64_t* ids, void* y);
-// dtable[id - first] += grad[token], in the order of tokens. |sorted| are the ids in rising order, |token| where each was.
-// |dtable| is of Sum.
-void embedding_backward(Where where, const Lookup& shape, const void* grad, const int64_t* sorted,
-                        const int64_t* token, void* dtable);
+// dtable[id - first] += grad[token], in the order of tokens. |sorted| are the ids in rising order, |token| where each
+// was. |dtable| is of Sum.
+void embedding_backward(Where where, const Lookup& shape, const void* grad, const int64_t* sorted, const int64_t* token,
+                        void* dtable);
 
 // One step of AdamW; see core/optim/adamw.h for the numbers. |values| may be null: the 16-bit parameter that follows.
 struct AdamWNumbers {

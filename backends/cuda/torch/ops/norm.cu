@@ -131,10 +131,9 @@ void rms_norm(Where where, Rows shape, const void* x, const void* weight, double
   visit(where.type, [&]<class T>(T) {
     visit_wide<T>(goes_wide<T>(shape.width, {x, weight, y}), [&](auto n) {
       const auto launch = [&](auto threads) {
-        forward<T, n.value, threads.value>
-            <<<grid(shape.rows, kBlock / threads.value), kBlock, 0, where.stream>>>(
-                shape, static_cast<const T*>(x), static_cast<const T*>(weight), eps, static_cast<T*>(y),
-                static_cast<SumOf<T>*>(rstd));
+        forward<T, n.value, threads.value><<<grid(shape.rows, kBlock / threads.value), kBlock, 0, where.stream>>>(
+            shape, static_cast<const T*>(x), static_cast<const T*>(weight), eps, static_cast<T*>(y),
+            static_cast<SumOf<T>*>(rstd));
       };
       if (shape.width <= kShort) {
         launch(std::integral_constant<int, 32>{});

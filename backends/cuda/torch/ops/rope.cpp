@@ -27,8 +27,13 @@ Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
   const OnDevice device(x.device());
   const Tensor four = as_four(x.stride(-1) == 1 ? x : x.contiguous());
   const Tensor c = angles_of(cos.contiguous(), x), s = angles_of(sin.contiguous(), x);
-  const RopeShape shape{four.size(0), four.size(1), four.size(2), four.size(3), cos.size(-1),
-                        {four.stride(0), four.stride(1), four.stride(2)}, {c.stride(0), c.stride(1)}};
+  const RopeShape shape{four.size(0),
+                        four.size(1),
+                        four.size(2),
+                        four.size(3),
+                        cos.size(-1),
+                        {four.stride(0), four.stride(1), four.stride(2)},
+                        {c.stride(0), c.stride(1)}};
   rope(where(x), shape, four.const_data_ptr(), c.const_data_ptr(), s.const_data_ptr(), back, y.mutable_data_ptr());
   return y;
 }

@@ -1,5 +1,5 @@
-// What the tests of the simulated CANN share: three devices of 64 MiB, a thread with a device, and small things to order
-// streams with. The C functions are called as a program would call them.
+// What the tests of the simulated CANN share: three devices of 64 MiB, a thread with a device, and small things to
+// order streams with. The C functions are called as a program would call them.
 #pragma once
 
 #include <gmock/gmock.h>
