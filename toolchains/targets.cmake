@@ -94,14 +94,19 @@ endif()
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
 endfunction()
 
-# concord_benchmark(NAME SOURCES ... LIBRARIES ...): a program in bench/, started by ./run bench.
+# concord_benchmark(NAME SOURCES ... LIBRARIES ...): a program in bench/, started by ./run bench. Not part of `all`, which
+# is what tests wait for: the target concord_benchmarks builds them.
 function(concord_benchmark name)
   if(NOT CONCORD_BENCHMARKS)
     return()
   endif()
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;PLUGINS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
+  add_executable(${name} EXCLUDE_FROM_ALL ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  if(NOT TARGET concord_benchmarks)
+    add_custom_target(concord_benchmarks)
+  endif()
+  add_dependencies(concord_benchmarks ${name})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} concord_build_flags)
   foreach(plugin IN LISTS ARG_PLUGINS)
     add_dependencies(${name} concord_plugin_${plugin})

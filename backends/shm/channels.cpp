@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kUnit = 16;  // everything in a ring begins at a multiple of it
 constexpr int64_t kPieceBytes = 64 << 10;
-constexpr uint32_t kMagic = 0x4d534721;
+constexpr uint32_t kTransferMagic = 0x4d534721;
 
 struct Header {
   uint32_t magic;
@@ -139,7 +139,7 @@ void Channels::send_some(Lane& lane, uint64_t free) {
   std::byte* ring = segment.ring(team_.rank(), lane.peer);
   const concord_p2p_item& item = *order_[lane.next];
   if (!lane.begun) {
-    const Header header{kMagic, item.dtype, item.count};
+    const Header header{kTransferMagic, item.dtype, item.count};
     std::memcpy(ring + end.position % capacity_, &header, sizeof header);
     end.position += sizeof header;
     free -= sizeof header;
@@ -188,8 +188,8 @@ void Channels::check_header(const Lane& lane, const std::byte* header, int64_t n
   Header given{};
   std::memcpy(&given, header, sizeof given);
   const concord_p2p_item& item = *order_[lane.next];
-  if (given.magic == kMagic && given.dtype == item.dtype && given.count == item.count) return;
-  if (given.magic != kMagic) {
+  if (given.magic == kTransferMagic && given.dtype == item.dtype && given.count == item.count) return;
+  if (given.magic != kTransferMagic) {
     team_.fail(CONCORD_STATUS_INTERNAL, sdk::text("communicator '%s': a message from rank %d to rank %d has no header",
                                                   team_.name().c_str(), lane.peer, team_.rank()));
   }

@@ -21,7 +21,7 @@ using loader::cat;
 // Tensors up to this size are worth copying into a common buffer: the copy costs less than a call of its own.
 constexpr int64_t kFlattenBytes = 256 * 1024;
 
-std::string text_of(const at::Tensor& tensor) {
+std::string shape_text(const at::Tensor& tensor) {
   return cat(c10::toString(tensor.scalar_type()), " [", loader::join(tensor.sizes(), ", "), "]");
 }
 
@@ -93,7 +93,7 @@ void ProcessGroup::refuse(const char* op, const std::string& why) const {
 ProcessGroup::Operand ProcessGroup::operand(const char* op, const at::Tensor& tensor, bool moves_only) const {
   if (!tensor.defined()) refuse(op, "a tensor is undefined");
   if (!tensor.is_contiguous()) {
-    refuse(op, cat("a tensor of ", text_of(tensor), " with strides [", loader::join(tensor.strides(), ", "),
+    refuse(op, cat("a tensor of ", shape_text(tensor), " with strides [", loader::join(tensor.strides(), ", "),
                    "] is not contiguous; pass tensor.contiguous()"));
   }
   const c10::Device expected = torch_device(device_.platform(), device_.index());
@@ -101,11 +101,12 @@ ProcessGroup::Operand ProcessGroup::operand(const char* op, const at::Tensor& te
   if (given.type() != expected.type() ||
       (given.has_index() && expected.has_index() && given.index() != expected.index())) {
     refuse(op,
-           cat("a tensor of ", text_of(tensor), " is on ", given.str(), "; this rank's device is ", expected.str()));
+           cat("a tensor of ", shape_text(tensor), " is on ", given.str(), "; this rank's device is ", expected.str()));
   }
   auto* data = static_cast<char*>(tensor.data_ptr());
   if (const auto dtype = platform_dtype(tensor.scalar_type())) return {data, tensor.numel(), *dtype};
-  if (!moves_only) refuse(op, cat("a tensor of ", text_of(tensor), ": this type cannot be reduced; convert it first"));
+  if (!moves_only)
+    refuse(op, cat("a tensor of ", shape_text(tensor), ": this type cannot be reduced; convert it first"));
   return {data, tensor.numel() * static_cast<int64_t>(tensor.element_size()), DType::kU8};
 }
 
@@ -121,7 +122,7 @@ void ProcessGroup::check_pairs(const char* op, std::span<const at::Tensor> large
   for (size_t i = 0; i < large.size(); ++i) {
     if (!large[i].defined() || !small[i].defined()) refuse(op, "a tensor is undefined");
     if (large[i].scalar_type() == small[i].scalar_type() && large[i].numel() == size() * small[i].numel()) continue;
-    refuse(op, cat("tensors of ", text_of(large[i]), " and ", text_of(small[i]),
+    refuse(op, cat("tensors of ", shape_text(large[i]), " and ", shape_text(small[i]),
                    "; the types have to be equal and the first ", "has to have ", size(), " x ", small[i].numel(),
                    " = ", size() * small[i].numel(), " elements, not ", large[i].numel()));
   }
@@ -206,7 +207,7 @@ Work ProcessGroup::all_to_all(const at::Tensor& output, const at::Tensor& input)
   const Operand out = operand("all_to_all", output, true);
   const Operand in = operand("all_to_all", input, true);
   if (out.dtype != in.dtype || out.count != in.count || in.count % size() != 0) {
-    refuse("all_to_all", cat("tensors of ", text_of(output), " and ", text_of(input),
+    refuse("all_to_all", cat("tensors of ", shape_text(output), " and ", shape_text(input),
                              "; both need the same type and number of elements, divisible by ", size()));
   }
   if (size() == 1) return copy_now(output, input);
@@ -219,15 +220,15 @@ Work ProcessGroup::all_to_all(const at::Tensor& output, const at::Tensor& input)
 
 namespace {
 
-struct Parts {
+struct SplitParts {
   std::vector<int64_t> counts;
   std::vector<int64_t> offsets;
   int64_t rows = 0;
 };
 
 // |unit| elements a row.
-Parts parts_of(std::span<const int64_t> rows, int64_t unit) {
-  Parts parts;
+SplitParts split_parts(std::span<const int64_t> rows, int64_t unit) {
+  SplitParts parts;
   for (const int64_t each : rows) {
     parts.counts.push_back(each * unit);
     parts.offsets.push_back(parts.rows * unit);
@@ -255,7 +256,8 @@ Work ProcessGroup::all_to_all_v(const at::Tensor& output, const at::Tensor& inpu
   const Operand in = operand(kOp, input, true);
   if (output.dim() == 0 || input.dim() == 0 || output.sizes().slice(1) != input.sizes().slice(1) ||
       out.dtype != in.dtype) {
-    refuse(kOp, cat("tensors of ", text_of(output), " and ", text_of(input), "; they may differ in dimension 0 only"));
+    refuse(kOp,
+           cat("tensors of ", shape_text(output), " and ", shape_text(input), "; they may differ in dimension 0 only"));
   }
   for (const auto& [tensor, rows, what] :
        {std::tuple(&output, recv_rows, "recv_rows"), std::tuple(&input, send_rows, "send_rows")}) {
@@ -266,8 +268,8 @@ Work ProcessGroup::all_to_all_v(const at::Tensor& output, const at::Tensor& inpu
   if (size() == 1) return copy_now(output, input);
   const int64_t unit =
       input.size(0) > 0 ? in.count / input.size(0) : (output.size(0) > 0 ? out.count / output.size(0) : 0);
-  auto sends = std::make_shared<const Parts>(parts_of(send_rows, unit));
-  auto recvs = std::make_shared<const Parts>(parts_of(recv_rows, unit));
+  auto sends = std::make_shared<const SplitParts>(split_parts(send_rows, unit));
+  auto recvs = std::make_shared<const SplitParts>(split_parts(recv_rows, unit));
   ChannelCall call;
   call.signature = {CommOp::kAllToAllV, in.dtype, in.count, {}, {}, {}};
   call.keep = std::make_shared<std::vector<at::Tensor>>(std::vector<at::Tensor>{output, input});

@@ -30,7 +30,7 @@ constexpr int64_t kWindowBytes = 8 << 20;        // of a file, mapped at a time 
 constexpr uint64_t kLeastMappedBytes = 1 << 18;  // smaller values are not worth a mapping of their own
 
 // A block of a tensor in a file, |rows| of |length| elements at a distance of |stride|, and where it goes.
-struct Block {
+struct FileBlock {
   const Reader* file;
   const TensorInfo* tensor;
   const at::Tensor* to;  // flat
@@ -144,7 +144,7 @@ Found find_all(const Weights& weights, const Parameter& parameter) {
 }
 
 // The blocks of a run, none of which covers more than a window of the file, unless a row does so by itself.
-void cut_run(const ShardRun& run, Block block, std::vector<Block>& blocks) {
+void cut_run(const ShardRun& run, FileBlock block, std::vector<FileBlock>& blocks) {
   const int64_t window = kWindowBytes / size_of(block.tensor->dtype);
   const int64_t rows = run.count / run.run_length;
   const int64_t rows_at_once = std::max<int64_t>(1, window / std::max(run.run_stride, run.run_length));
@@ -162,7 +162,7 @@ void cut_run(const ShardRun& run, Block block, std::vector<Block>& blocks) {
 }
 
 // The bytes of |block| as they lie in the file, row after row. |to| has room for them.
-void copy_rows(const Block& block, std::byte* to) {
+void copy_rows(const FileBlock& block, std::byte* to) {
   const auto size = static_cast<size_t>(size_of(block.tensor->dtype));
   const std::byte* from = block.data().data();
   const size_t row_bytes = static_cast<size_t>(block.length) * size;
@@ -172,11 +172,11 @@ void copy_rows(const Block& block, std::byte* to) {
 }
 
 // Whether the parameter's memory takes the file's bytes as they are.
-bool is_plain(const Block& block) {
+bool is_plain(const FileBlock& block) {
   return block.to->device().is_cpu() && block.to->scalar_type() == *float_type(block.tensor->dtype);
 }
 
-void copy_converted(const Block& block) {
+void copy_converted(const FileBlock& block) {
   const c10::ScalarType type = *float_type(block.tensor->dtype);
   const at::Tensor to = block.to->narrow(0, block.local, block.rows * block.length).view({block.rows, block.length});
   const std::span<const std::byte> data = block.data();
@@ -190,7 +190,7 @@ void copy_converted(const Block& block) {
   to.copy_(at::from_blob(staging.get(), {block.rows, block.length}, type));
 }
 
-void copy(const Block& block) {
+void copy(const FileBlock& block) {
   if (is_plain(block)) {
     copy_rows(block, static_cast<std::byte*>(block.to->data_ptr()) + block.local * block.to->element_size());
   } else {
@@ -200,12 +200,12 @@ void copy(const Block& block) {
 }
 
 // In the order of the files, so that a disk reads forwards.
-void copy_all(std::vector<Block>& blocks) {
-  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) {
+void copy_all(std::vector<FileBlock>& blocks) {
+  std::sort(blocks.begin(), blocks.end(), [](const FileBlock& a, const FileBlock& b) {
     return std::pair(a.file, a.data().data()) < std::pair(b.file, b.data().data());
   });
   const bool on_host =
-      std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.to->device().is_cpu(); });
+      std::all_of(blocks.begin(), blocks.end(), [](const FileBlock& b) { return b.to->device().is_cpu(); });
   const auto copy_range = [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_grad;
     for (int64_t i = begin; i < end; ++i) copy(blocks[static_cast<size_t>(i)]);
@@ -225,7 +225,7 @@ void load_hf_weights(const std::string& folder, std::span<Parameter* const> para
   const Weights weights(folder);
   check_extra(weights, options);
   std::vector<at::Tensor> values(parameters.size()), mapped(parameters.size());
-  std::vector<Block> blocks;
+  std::vector<FileBlock> blocks;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
     check_value(parameter, local_shape(parameter.spec, place));

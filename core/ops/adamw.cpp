@@ -13,7 +13,7 @@
 #include "core/optim/adamw.h"
 
 namespace concord {
-namespace ops {
+namespace ops::adamw_op {
 namespace {
 
 using at::TensorList;
@@ -64,7 +64,7 @@ TORCH_LIBRARY_FRAGMENT(concord, lib) {
 TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, lib) { lib.impl("adamw_", reference); }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::adamw_op
 
 void adamw_(const AdamWLists& lists, const AdamWStep& n) {
   static const auto op =

@@ -26,7 +26,7 @@
 #include "platform/loader/text.h"
 
 namespace concord {
-namespace ops {
+namespace ops::attention_op {
 namespace {
 
 using at::IntArrayRef;
@@ -317,7 +317,7 @@ void check_packed(const Tensor& q, const Tensor& k, std::span<const int64_t> cu_
 }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::attention_op
 
 void check_cu_seqlens(const char* op, std::span<const int64_t> cu_seqlens, int64_t tokens) {
   using loader::cat;
@@ -339,30 +339,31 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      std::span<const int64_t> cu_seqlens) {
   const bool flat = !cu_seqlens.empty() && q.defined() && k.defined() && v.defined() && q.dim() == 3;
   if (flat) return attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), options, cu_seqlens).squeeze(0);
-  ops::check(q, k, v, options);
-  ops::check_packed(q, k, cu_seqlens);
-  return std::get<0>(
-      ops::forward(q, k, v, ops::array_of(cu_seqlens), options.causal, options.window, ops::scale_of(options, q)));
+  ops::attention_op::check(q, k, v, options);
+  ops::attention_op::check_packed(q, k, cu_seqlens);
+  return std::get<0>(ops::attention_op::forward(q, k, v, ops::attention_op::array_of(cu_seqlens), options.causal,
+                                                options.window, ops::attention_op::scale_of(options, q)));
 }
 
 AttentionForward attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionOptions& options, std::span<const int64_t> cu_seqlens) {
-  ops::check(q, k, v, options);
-  ops::check_packed(q, k, cu_seqlens);
+  ops::attention_op::check(q, k, v, options);
+  ops::attention_op::check_packed(q, k, cu_seqlens);
   const at::NoGradGuard no_grad;
-  auto [out, lse] =
-      ops::forward(q, k, v, ops::array_of(cu_seqlens), options.causal, options.window, ops::scale_of(options, q));
+  auto [out, lse] = ops::attention_op::forward(q, k, v, ops::attention_op::array_of(cu_seqlens), options.causal,
+                                               options.window, ops::attention_op::scale_of(options, q));
   return {out, lse};
 }
 
 AttentionBackward attention_backward(const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k,
                                      const at::Tensor& v, const AttentionForward& whole,
                                      const AttentionOptions& options, std::span<const int64_t> cu_seqlens) {
-  ops::check(q, k, v, options);
-  ops::check_packed(q, k, cu_seqlens);
+  ops::attention_op::check(q, k, v, options);
+  ops::attention_op::check_packed(q, k, cu_seqlens);
   const at::NoGradGuard no_grad;
-  auto [dq, dk, dv] = ops::backward(grad, q, k, v, whole.out, whole.lse, ops::array_of(cu_seqlens), options.causal,
-                                    options.window, ops::scale_of(options, q));
+  auto [dq, dk, dv] =
+      ops::attention_op::backward(grad, q, k, v, whole.out, whole.lse, ops::attention_op::array_of(cu_seqlens),
+                                  options.causal, options.window, ops::attention_op::scale_of(options, q));
   return {dq, dk, dv};
 }
 

@@ -18,7 +18,7 @@
 #include "platform/loader/text.h"
 
 namespace concord {
-namespace ops {
+namespace ops::cross_entropy_op {
 namespace {
 
 using at::Tensor;
@@ -213,11 +213,12 @@ Tensor grad_of(const Backward& b, const CrossEntropyOptions& options, const Colu
 }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::cross_entropy_op
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const CrossEntropyOptions& options,
                          const VocabShare& share) {
   using namespace ops;
+  using namespace ops::cross_entropy_op;
   check(logits, labels, options);
   const Columns columns = columns_of(logits, options, share);
   check_values(labels, options, columns.vocabulary);

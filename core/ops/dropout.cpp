@@ -15,7 +15,7 @@
 #include "platform/loader/text.h"
 
 namespace concord {
-namespace ops {
+namespace ops::dropout_op {
 namespace {
 
 using at::Tensor;
@@ -75,7 +75,7 @@ TORCH_LIBRARY_IMPL(concord, CPU, m) { m.impl("dropout", cpu); }
 TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("dropout", autograd); }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::dropout_op
 
 at::Tensor dropout(const at::Tensor& x, double p, Generator& generator) {
   ops::check_floating("dropout", "x", x);
@@ -85,8 +85,8 @@ at::Tensor dropout(const at::Tensor& x, double p, Generator& generator) {
   }
   if (p == 0) return x;
   Generator::State state = generator.state();
-  at::Tensor y = ops::drop(x, p, static_cast<int64_t>(state.key), static_cast<int64_t>(state.subsequence),
-                           static_cast<int64_t>(state.offset));
+  at::Tensor y = ops::dropout_op::drop(x, p, static_cast<int64_t>(state.key), static_cast<int64_t>(state.subsequence),
+                                       static_cast<int64_t>(state.offset));
   state.offset += static_cast<uint64_t>(x.numel());
   generator.restore(state);
   return y;

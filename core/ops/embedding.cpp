@@ -13,7 +13,7 @@
 #include "platform/loader/text.h"
 
 namespace concord {
-namespace ops {
+namespace ops::embedding_op {
 namespace {
 
 using at::Tensor;
@@ -146,11 +146,12 @@ void check_values(const Tensor& ids, int64_t vocabulary) {
 }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::embedding_op
 
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids, const EmbeddingOptions& options,
                      const GradSink* sink) {
   using namespace ops;
+  using namespace ops::embedding_op;
   check_floating(kName, "weight", weight);
   if (weight.dim() != 2 || !ids.defined() || ids.scalar_type() != at::kLong || ids.device() != weight.device()) {
     refuse(kName, cat("weight is ", text_of(weight), " and ids ", text_of(ids),

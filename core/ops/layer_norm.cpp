@@ -15,7 +15,7 @@
 #include "platform/loader/text.h"
 
 namespace concord {
-namespace ops {
+namespace ops::layer_norm_op {
 namespace {
 
 using at::Tensor;
@@ -131,7 +131,7 @@ TORCH_LIBRARY_IMPL(concord, CPU, m) {
 TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("layer_norm", autograd); }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::layer_norm_op
 
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
   ops::check_floating("layer_norm", "x", x);
@@ -143,7 +143,7 @@ at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
                                           ops::text_of(bias),
                                           "; weight and bias have one value for each of the last dimension of x"));
   }
-  return std::get<0>(ops::forward(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, eps));
+  return std::get<0>(ops::layer_norm_op::forward(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, eps));
 }
 
 }  // namespace concord

@@ -15,7 +15,7 @@
 #include "platform/loader/text.h"
 
 namespace concord {
-namespace ops {
+namespace ops::linear_op {
 namespace {
 
 using at::Tensor;
@@ -119,10 +119,11 @@ void check_main(const Tensor& main, int64_t out, int64_t in, at::Device device) 
 }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::linear_op
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const GradSink* sink) {
   using namespace ops;
+  using namespace ops::linear_op;
   check_floating("linear", "x", x);
   check_like("linear", "weight", weight, x);
   if (bias.defined()) check_like("linear", "bias", bias, x);
@@ -140,19 +141,19 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 
 at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& weight) {
   const at::NoGradGuard no_grad;
-  return ops::input_grad(grad, weight);
+  return ops::linear_op::input_grad(grad, weight);
 }
 
 at::Tensor linear_weight_grad(const at::Tensor& grad, const at::Tensor& x) {
   const at::NoGradGuard no_grad;
-  return ops::weight_grad(grad, x);
+  return ops::linear_op::weight_grad(grad, x);
 }
 
 void add_linear_weight_grad(const at::Tensor& main, const at::Tensor& grad, const at::Tensor& x) {
   const at::NoGradGuard no_grad;
-  ops::check_main(main, grad.size(-1), x.size(-1), x.device());
+  ops::linear_op::check_main(main, grad.size(-1), x.size(-1), x.device());
   at::Tensor to = main;
-  ops::add_weight_grad(to, grad, x);
+  ops::linear_op::add_weight_grad(to, grad, x);
 }
 
 void add_linear_weight_grad(const GradSink& sink, const at::Tensor& grad, const at::Tensor& x) {

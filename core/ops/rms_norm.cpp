@@ -14,7 +14,7 @@
 #include "platform/loader/text.h"
 
 namespace concord {
-namespace ops {
+namespace ops::rms_norm_op {
 namespace {
 
 using at::Tensor;
@@ -115,7 +115,7 @@ TORCH_LIBRARY_IMPL(concord, CPU, m) {
 TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("rms_norm", autograd); }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::rms_norm_op
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   ops::check_floating("rms_norm", "x", x);
@@ -124,7 +124,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
     ops::refuse("rms_norm", loader::cat("x is ", ops::text_of(x), " and weight ", ops::text_of(weight),
                                         "; the weight has one value for each of the last dimension of x"));
   }
-  return std::get<0>(ops::forward(x, weight, eps));
+  return std::get<0>(ops::rms_norm_op::forward(x, weight, eps));
 }
 
 }  // namespace concord

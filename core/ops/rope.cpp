@@ -13,7 +13,7 @@
 #include "platform/loader/text.h"
 
 namespace concord {
-namespace ops {
+namespace ops::rope_op {
 namespace {
 
 using at::Tensor;
@@ -100,17 +100,17 @@ void check_angles(const Tensor& x, const Tensor& angles, const char* what) {
 }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::rope_op
 
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   ops::check_floating("rope", "x", x);
   if (x.dim() < 2) ops::refuse("rope", loader::cat("x is ", ops::text_of(x), "; it ends in heads and their size"));
-  ops::check_angles(x, cos, "cos");
-  ops::check_angles(x, sin, "sin");
+  ops::rope_op::check_angles(x, cos, "cos");
+  ops::rope_op::check_angles(x, sin, "sin");
   if (cos.sizes() != sin.sizes()) {
     ops::refuse("rope", loader::cat("cos is ", ops::text_of(cos), " and sin ", ops::text_of(sin)));
   }
-  return ops::turn(x, cos, sin, /*back=*/false);
+  return ops::rope_op::turn(x, cos, sin, /*back=*/false);
 }
 
 }  // namespace concord

@@ -13,7 +13,7 @@
 #include "platform/loader/text.h"
 
 namespace concord {
-namespace ops {
+namespace ops::swiglu_op {
 namespace {
 
 using at::Tensor;
@@ -105,7 +105,7 @@ TORCH_LIBRARY_IMPL(concord, CPU, m) {
 TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("swiglu", autograd); }
 
 }  // namespace
-}  // namespace ops
+}  // namespace ops::swiglu_op
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   ops::check_floating("swiglu", "gate_up", gate_up);
@@ -113,7 +113,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
     ops::refuse("swiglu", loader::cat("gate_up is ", ops::text_of(gate_up),
                                       "; its last dimension holds the gate and as many values of up, so it is even"));
   }
-  return ops::forward(gate_up);
+  return ops::swiglu_op::forward(gate_up);
 }
 
 }  // namespace concord

@@ -32,7 +32,7 @@ GradSums sum_block(const G* grads, int64_t count, bool count_zeros) {
   return sums;
 }
 
-struct Block {
+struct NormBlock {
   const GradPart* part;
   int64_t begin;
 };
@@ -40,14 +40,14 @@ struct Block {
 }  // namespace
 
 GradSums sum_grads(const std::vector<GradPart>& parts, bool count_zeros) {
-  std::vector<Block> blocks;
+  std::vector<NormBlock> blocks;
   for (const GradPart& part : parts) {
     for (int64_t begin = 0; begin < part.count; begin += kBlock) blocks.push_back({&part, begin});
   }
   std::vector<GradSums> sums(blocks.size());
   ops::parallel(static_cast<int64_t>(blocks.size()), 4, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      const Block& block = blocks[static_cast<size_t>(i)];
+      const NormBlock& block = blocks[static_cast<size_t>(i)];
       const int64_t count = std::min(kBlock, block.part->count - block.begin);
       visit(block.part->grads, [&](const auto* grads) {
         sums[static_cast<size_t>(i)] = sum_block(grads + block.begin, count, count_zeros);

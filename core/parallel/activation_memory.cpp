@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kNumber = 4;  // bytes of a number in fp32, whatever the model's type
 
 // The parts of a layer's sum, in bytes.
-struct Parts {
+struct LayerBytes {
   int64_t input;      // a tensor between layers
   int64_t norm;       // a number for each of those tokens
   int64_t attention;  // q, k, v and the result
@@ -16,7 +16,7 @@ struct Parts {
   int64_t mlp;  // gate, up, product
 };
 
-Parts parts_of(const LayerSizes& s) {
+LayerBytes layer_bytes(const LayerSizes& s) {
   const int64_t rows = s.sequence_parallel ? s.tokens / s.tp : s.tokens;
   return {.input = rows * s.hidden * s.element_bytes,
           .norm = rows * kNumber,
@@ -25,18 +25,18 @@ Parts parts_of(const LayerSizes& s) {
           .mlp = s.tokens * 3 * s.inner / s.tp * s.element_bytes};
 }
 
-int64_t attention_half(const Parts& p, const RecomputeArgs& args) {
+int64_t attention_half(const LayerBytes& p, const RecomputeArgs& args) {
   const bool norm_again = recomputes_module(args, "layernorm"), core_again = recomputes_module(args, "core_attn");
   return p.input + p.attention + (norm_again ? 0 : p.input + p.norm) + (core_again ? 0 : p.lse);
 }
 
-int64_t mlp_half(const Parts& p, const RecomputeArgs& args) {
+int64_t mlp_half(const LayerBytes& p, const RecomputeArgs& args) {
   if (recomputes_module(args, "mlp")) return p.input;
   return p.input + p.mlp + (recomputes_module(args, "layernorm") ? 0 : p.input + p.norm);
 }
 
 // What a layer's recomputed modules have more while backward is in one of them: the largest of them.
-int64_t module_again(const Parts& p, const RecomputeArgs& args) {
+int64_t module_again(const LayerBytes& p, const RecomputeArgs& args) {
   if (recomputes_module(args, "mlp")) return p.input + p.norm + p.mlp;
   if (recomputes_module(args, "layernorm")) return p.input + p.norm;
   return recomputes_module(args, "core_attn") ? p.lse : 0;
@@ -45,7 +45,7 @@ int64_t module_again(const Parts& p, const RecomputeArgs& args) {
 }  // namespace
 
 ActivationBytes activation_bytes(const LayerSizes& sizes, const RecomputeArgs& args, int64_t layers) {
-  const Parts parts = parts_of(sizes);
+  const LayerBytes parts = layer_bytes(sizes);
   const int64_t layer = attention_half(parts, args) + mlp_half(parts, args);
   ActivationBytes bytes;
   for (const LayerRun& run : recompute_plan(args, layers)) {

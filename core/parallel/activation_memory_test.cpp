@@ -17,6 +17,7 @@
 
 #include "core/initialize.h"
 #include "core/models/model_chunk.h"
+#include "core/parallel/testing/memory_meter.h"
 
 namespace concord {
 namespace {
@@ -49,18 +50,6 @@ LayerSizes sizes_of(const ModelConfig& model, int64_t batch, int64_t element_byt
           .element_bytes = element_bytes};
 }
 
-// Bytes that libtorch holds on this thread, and the most it has held.
-class Meter : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    held += bytes;
-    most = std::max(most, held);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t held = 0;
-  int64_t most = 0;
-};
-
 // The layers of a model without its ends. Weights' gradients go to buffers that are there before.
 ActivationBytes measured(const RecomputeArgs& recompute, int64_t layers, int64_t batch, at::ScalarType type) {
   const ModelArgs args{.dtype = type, .recompute = recompute};
@@ -74,7 +63,7 @@ ActivationBytes measured(const RecomputeArgs& recompute, int64_t layers, int64_t
   const at::Tensor grad = at::ones(hidden.sizes(), type);
   chunk.forward(hidden, tokens).backward(grad);  // what is made once is there now, the norms' gradients among it
   hidden.mutable_grad().reset();
-  const auto meter = std::make_shared<Meter>();
+  const auto meter = std::make_shared<MemoryMeter>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
   at::Tensor y = chunk.forward(hidden, tokens);
   ActivationBytes bytes{.kept = meter->held};

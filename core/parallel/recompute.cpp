@@ -10,7 +10,7 @@ namespace {
 using torch::autograd::variable_list;
 
 // What backward needs beside the inputs. Owned by the node of the graph.
-struct Segment : torch::CustomClassHolder {
+struct RecomputedSegment : torch::CustomClassHolder {
   TensorFunction function;
   RngTracker* rng = nullptr;
   std::vector<RngState> before;  // the numbers that the first run drew from here on
@@ -41,8 +41,9 @@ void carry_back(const variable_list& outputs, const variable_list& gradients) {
 class Recomputed : public torch::autograd::Function<Recomputed> {
  public:
   // |anchor| needs a gradient, so that there is a node also where only parameters do.
-  static variable_list forward(torch::autograd::AutogradContext* context, const c10::intrusive_ptr<Segment>& segment,
-                               const at::Tensor& /*anchor*/, at::TensorList inputs) {
+  static variable_list forward(torch::autograd::AutogradContext* context,
+                               const c10::intrusive_ptr<RecomputedSegment>& segment, const at::Tensor& /*anchor*/,
+                               at::TensorList inputs) {
     context->set_materialize_grads(false);
     context->save_for_backward(inputs.vec());
     context->saved_data["segment"] = c10::IValue::make_capsule(segment);
@@ -50,7 +51,8 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
   }
 
   static variable_list backward(torch::autograd::AutogradContext* context, variable_list gradients) {
-    const auto segment = c10::static_intrusive_pointer_cast<Segment>(context->saved_data["segment"].toCapsule());
+    const auto segment =
+        c10::static_intrusive_pointer_cast<RecomputedSegment>(context->saved_data["segment"].toCapsule());
     const variable_list inputs = detached(context->get_saved_variables());
     {
       const at::AutoGradMode with_gradients(true);
@@ -72,7 +74,7 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
 
 std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng) {
   if (!at::GradMode::is_enabled()) return function(inputs);
-  auto segment = c10::make_intrusive<Segment>();
+  auto segment = c10::make_intrusive<RecomputedSegment>();
   segment->function = std::move(function);
   segment->rng = &rng;
   segment->before = rng.save();

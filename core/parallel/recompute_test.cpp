@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 
 #include "core/config_error.h"
+#include "core/parallel/testing/memory_meter.h"
 #include "core/torch/device.h"
 #include "platform/cpp/concord.hpp"
 
@@ -21,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kWidth = 32;
 constexpr int64_t kRows = 64;
-constexpr int kLayers = 6;
+constexpr int kStackLayers = 6;
 constexpr RngSeeds kSeeds{11, 12, 13};
 
 at::Tensor numbers(std::vector<int64_t> shape, int64_t seed) {
@@ -39,7 +40,7 @@ at::Tensor numbers(std::vector<int64_t> shape, int64_t seed) {
 class Network {
  public:
   Network() {
-    for (int i = 0; i < kLayers; ++i) weights_.push_back(numbers({kWidth, kWidth}, i + 1).requires_grad_(true));
+    for (int i = 0; i < kStackLayers; ++i) weights_.push_back(numbers({kWidth, kWidth}, i + 1).requires_grad_(true));
   }
 
   at::Tensor layer(int i, const at::Tensor& x) {
@@ -100,29 +101,29 @@ void expect_same_bits(const Gradients& a, const Gradients& b) {
 }
 
 TEST(Recompute, GradientsAndRandomStatesAreBitForBitThoseWithoutIt) {
-  const Gradients plain = gradients_with(recompute_plan({}, kLayers));
+  const Gradients plain = gradients_with(recompute_plan({}, kStackLayers));
   EXPECT_GT(plain.input.abs().max().item<float>(), 0.0F);
   for (const int64_t unit : {1, 2, 4, 6}) {
     SCOPED_TRACE(unit);
-    expect_same_bits(gradients_with(recompute_plan({.granularity = "full", .num_layers = unit}, kLayers)), plain);
+    expect_same_bits(gradients_with(recompute_plan({.granularity = "full", .num_layers = unit}, kStackLayers)), plain);
   }
   const RecomputeArgs block{.granularity = "full", .method = "block", .num_layers = 3};
-  expect_same_bits(gradients_with(recompute_plan(block, kLayers)), plain);
+  expect_same_bits(gradients_with(recompute_plan(block, kStackLayers)), plain);
 }
 
 TEST(Recompute, ReachesParametersAlsoWhereTheInputNeedsNoGradient) {
   Network network;
-  const at::Tensor y = network.run(numbers({kRows, kWidth}, 99), {{0, kLayers, true}});
+  const at::Tensor y = network.run(numbers({kRows, kWidth}, 99), {{0, kStackLayers, true}});
   y.sum().backward();
   for (const at::Tensor& weight : network.weights()) EXPECT_TRUE(weight.grad().defined());
 }
 
 TEST(Recompute, NestsWithTheSameBits) {
-  const Gradients plain = gradients_with({{0, kLayers, false}});
+  const Gradients plain = gradients_with({{0, kStackLayers, false}});
   Network network;
   const at::Tensor x = numbers({kRows, kWidth}, 99).requires_grad_(true);
   const auto outer = [&](const std::vector<at::Tensor>& in) {
-    return std::vector<at::Tensor>{network.run(in[0], recompute_plan({.granularity = "full"}, kLayers))};
+    return std::vector<at::Tensor>{network.run(in[0], recompute_plan({.granularity = "full"}, kStackLayers))};
   };
   recompute(outer, {x}, network.rng)[0].square().sum().backward();
   EXPECT_TRUE(x.grad().equal(plain.input));
@@ -151,22 +152,10 @@ TEST(Recompute, WithoutGradientsTheFunctionRunsOnceAndNothingIsKept) {
   EXPECT_EQ(runs, 1);
 }
 
-// Bytes that libtorch holds on this thread, and the most it has held.
-class Meter : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    held += bytes;
-    most = std::max(most, held);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t held = 0;
-  int64_t most = 0;
-};
-
 int64_t kept_for_backward(const std::vector<LayerRun>& plan) {
   Network network;
   const at::Tensor x = numbers({kRows, kWidth}, 99);
-  auto meter = std::make_shared<Meter>();
+  auto meter = std::make_shared<MemoryMeter>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
   const at::Tensor y = network.run(x, plan);
   return meter->held;
@@ -176,13 +165,14 @@ int64_t kept_for_backward(const std::vector<LayerRun>& plan) {
 // product); a unit that is recomputed keeps its output only.
 TEST(Recompute, MemoryBetweenForwardAndBackwardFollowsTheFormula) {
   constexpr int64_t kActivation = kRows * kWidth * 4;
-  EXPECT_EQ(kept_for_backward({{0, kLayers, false}}), 3 * kLayers * kActivation);
-  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .num_layers = 1}, kLayers)),
-            kLayers * kActivation);
-  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .num_layers = 2}, kLayers)),
-            kLayers / 2 * kActivation);
-  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .method = "block", .num_layers = 2}, kLayers)),
-            (2 + 3 * (kLayers - 2)) * kActivation);
+  EXPECT_EQ(kept_for_backward({{0, kStackLayers, false}}), 3 * kStackLayers * kActivation);
+  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .num_layers = 1}, kStackLayers)),
+            kStackLayers * kActivation);
+  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .num_layers = 2}, kStackLayers)),
+            kStackLayers / 2 * kActivation);
+  EXPECT_EQ(
+      kept_for_backward(recompute_plan({.granularity = "full", .method = "block", .num_layers = 2}, kStackLayers)),
+      (2 + 3 * (kStackLayers - 2)) * kActivation);
 }
 
 TEST(RecomputePlan, SelectiveWithoutModulesRecomputesTheAttentionAsInMegatron) {

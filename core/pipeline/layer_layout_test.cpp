@@ -22,7 +22,7 @@ std::vector<int64_t> counts(const std::vector<StageLayers>& stages) {
 }
 
 template <typename Function>
-std::string refusal(Function function) {
+std::string refusal_by(Function function) {
   try {
     function();
   } catch (const ConfigError& error) {
@@ -32,11 +32,11 @@ std::string refusal(Function function) {
 }
 
 std::string layout_refusal(std::string_view layout, int64_t num_layers, int64_t pp, int64_t mtp_layers = 0) {
-  return refusal([&] { parse_layer_layout(layout, num_layers, pp, mtp_layers); });
+  return refusal_by([&] { parse_layer_layout(layout, num_layers, pp, mtp_layers); });
 }
 
 std::string deal_refusal(const LayerDeal& deal) {
-  return refusal([&] { deal_layers(deal); });
+  return refusal_by([&] { deal_layers(deal); });
 }
 
 nlohmann::json golden() {

@@ -46,7 +46,7 @@ std::string text_of(const ScheduleRequest& request) {
          std::to_string(request.microbatch_group_size) + " micro-batches " + std::to_string(request.microbatches);
 }
 
-std::string refusal(const std::string& csv) {
+std::string csv_refusal_in_fuzz(const std::string& csv) {
   try {
     parse_schedule_csv(csv, "my.csv");
   } catch (const ConfigError& error) {
@@ -92,10 +92,10 @@ TEST(ScheduleProperties, EveryLegalCsvIsAcceptedAndGetsTransfersWithoutDeadlock)
     const Schedule schedule =
         random_schedule(random, uniform(random, 1, 6), uniform(random, 1, 3), uniform(random, 1, 8), i % 2 == 0);
     const std::string csv = schedule_csv(schedule);
-    ASSERT_EQ(refusal(csv), "accepted") << csv;
+    ASSERT_EQ(csv_refusal_in_fuzz(csv), "accepted") << csv;
     const Schedule complete = complete_schedule(parse_schedule_csv(csv, "my.csv"));
     const std::string whole = schedule_csv(complete);
-    ASSERT_EQ(refusal(whole), "accepted") << whole;
+    ASSERT_EQ(csv_refusal_in_fuzz(whole), "accepted") << whole;
     ASSERT_TRUE(i % 20 != 0 || naively_runs(complete)) << whole;
   }
 }
@@ -200,7 +200,7 @@ TEST(ScheduleProperties, BrokenCsvsAreRefusedWithTheFirstBrokenActionNamed) {
         random_schedule(random, uniform(random, 1, 5), uniform(random, 1, 3), uniform(random, 2, 6), i % 2 == 0);
     Cells cells(schedule);
     const std::string expected = break_one(random, schedule, &cells);
-    ASSERT_THAT(refusal(cells.csv()), HasSubstr(expected)) << cells.csv();
+    ASSERT_THAT(csv_refusal_in_fuzz(cells.csv()), HasSubstr(expected)) << cells.csv();
   }
 }
 
@@ -213,7 +213,7 @@ TEST(ScheduleProperties, RandomBytesAreRefusedOrRead) {
     std::string text;
     for (int n = uniform(random, 0, 60); n > 0; --n)
       text += alphabet[static_cast<size_t>(uniform(random, 0, static_cast<int>(alphabet.size()) - 1))];
-    refused += refusal(text) == "accepted" ? 0 : 1;
+    refused += csv_refusal_in_fuzz(text) == "accepted" ? 0 : 1;
   }
   EXPECT_GT(refused, 4900);
 }

@@ -46,7 +46,7 @@ std::string computations(const std::string& csv) {
   return kept;
 }
 
-std::string refusal(const ScheduleRequest& request) {
+std::string request_refusal(const ScheduleRequest& request) {
   try {
     make_schedule(request);
   } catch (const ConfigError& error) {
@@ -224,39 +224,42 @@ TEST(Schedules, NamesMayBeWrittenWithUnderscores) {
 }
 
 TEST(Schedules, WhatCannotBeIsRefusedWithTheNumbers) {
-  EXPECT_THAT(refusal({.kind = "zb-x"}),
+  EXPECT_THAT(request_refusal({.kind = "zb-x"}),
               AllOf(HasSubstr("\"zb-x\""), HasSubstr("gpipe, 1f1b, interleaved, zb-h1, zb-v, forward-only")));
-  EXPECT_THAT(refusal({.pp = 0}), HasSubstr("pipeline_model_parallel_size is 0"));
-  EXPECT_THAT(refusal({.pp = 5000}), HasSubstr("from 1 to 4096"));
-  EXPECT_THAT(refusal({.pp = 2, .microbatches = 0}), HasSubstr("micro-batches is 0"));
-  EXPECT_THAT(refusal({.pp = 2, .microbatches = -3}), HasSubstr("micro-batches is -3"));
-  EXPECT_THAT(refusal({.pp = 2, .microbatches = 4, .vpp = 2}),
+  EXPECT_THAT(request_refusal({.pp = 0}), HasSubstr("pipeline_model_parallel_size is 0"));
+  EXPECT_THAT(request_refusal({.pp = 5000}), HasSubstr("from 1 to 4096"));
+  EXPECT_THAT(request_refusal({.pp = 2, .microbatches = 0}), HasSubstr("micro-batches is 0"));
+  EXPECT_THAT(request_refusal({.pp = 2, .microbatches = -3}), HasSubstr("micro-batches is -3"));
+  EXPECT_THAT(request_refusal({.pp = 2, .microbatches = 4, .vpp = 2}),
               AllOf(HasSubstr("1f1b has 1 chunk"), HasSubstr("size 2")));
-  EXPECT_THAT(refusal({.pp = 2, .microbatches = 4, .vpp = -1}), HasSubstr("size is -1"));
-  EXPECT_THAT(refusal({.kind = "zb-v", .pp = 4, .microbatches = 8, .vpp = 3}),
+  EXPECT_THAT(request_refusal({.pp = 2, .microbatches = 4, .vpp = -1}), HasSubstr("size is -1"));
+  EXPECT_THAT(request_refusal({.kind = "zb-v", .pp = 4, .microbatches = 8, .vpp = 3}),
               AllOf(HasSubstr("2 chunks"), HasSubstr("size 3")));
-  EXPECT_THAT(refusal({.kind = "interleaved", .pp = 1, .microbatches = 8, .vpp = 4}),
+  EXPECT_THAT(request_refusal({.kind = "interleaved", .pp = 1, .microbatches = 8, .vpp = 4}),
               AllOf(HasSubstr("4 chunks"), HasSubstr("which is 1")));
-  EXPECT_THAT(refusal({.kind = "zb-v", .pp = 1, .microbatches = 8}), HasSubstr("at least 2, which is 1"));
-  EXPECT_THAT(refusal({.kind = "interleaved", .pp = 4, .microbatches = 8, .vpp = 1}), HasSubstr("take 1f1b"));
-  EXPECT_THAT(refusal({.kind = "interleaved", .pp = 8, .microbatches = 4}),
+  EXPECT_THAT(request_refusal({.kind = "zb-v", .pp = 1, .microbatches = 8}), HasSubstr("at least 2, which is 1"));
+  EXPECT_THAT(request_refusal({.kind = "interleaved", .pp = 4, .microbatches = 8, .vpp = 1}), HasSubstr("take 1f1b"));
+  EXPECT_THAT(request_refusal({.kind = "interleaved", .pp = 8, .microbatches = 4}),
               AllOf(HasSubstr("at least 8"), HasSubstr("not 4")));
-  EXPECT_THAT(refusal({.kind = "interleaved", .pp = 4, .microbatches = 9}), HasSubstr("last group of 1,"));
-  EXPECT_THAT(refusal({.kind = "interleaved", .pp = 4, .microbatches = 10}),
+  EXPECT_THAT(request_refusal({.kind = "interleaved", .pp = 4, .microbatches = 9}), HasSubstr("last group of 1,"));
+  EXPECT_THAT(request_refusal({.kind = "interleaved", .pp = 4, .microbatches = 10}),
               AllOf(HasSubstr("10 micro-batches in groups of 4"), HasSubstr("last group of 2")));
-  EXPECT_THAT(refusal({.kind = "interleaved", .pp = 4, .microbatches = 10, .microbatch_group_size = 3}),
+  EXPECT_THAT(request_refusal({.kind = "interleaved", .pp = 4, .microbatches = 10, .microbatch_group_size = 3}),
               HasSubstr("from pipeline_model_parallel_size 4 to"));
-  EXPECT_THAT(refusal({.kind = "interleaved", .pp = 4, .microbatches = 10, .microbatch_group_size = 11}),
+  EXPECT_THAT(request_refusal({.kind = "interleaved", .pp = 4, .microbatches = 10, .microbatch_group_size = 11}),
               HasSubstr("micro-batches 10"));
-  EXPECT_EQ(refusal({.kind = "interleaved", .pp = 4, .microbatches = 10, .microbatch_group_size = 5}), "accepted");
-  EXPECT_EQ(refusal({.kind = "interleaved", .pp = 4, .microbatches = 10, .microbatch_group_size = 6}), "accepted");
-  EXPECT_THAT(refusal({.kind = "1f1b", .pp = 4, .microbatches = 10, .microbatch_group_size = 4}),
+  EXPECT_EQ(request_refusal({.kind = "interleaved", .pp = 4, .microbatches = 10, .microbatch_group_size = 5}),
+            "accepted");
+  EXPECT_EQ(request_refusal({.kind = "interleaved", .pp = 4, .microbatches = 10, .microbatch_group_size = 6}),
+            "accepted");
+  EXPECT_THAT(request_refusal({.kind = "1f1b", .pp = 4, .microbatches = 10, .microbatch_group_size = 4}),
               HasSubstr("for schedule interleaved"));
-  EXPECT_THAT(refusal({.kind = "1f1b", .pp = 4, .microbatches = 8, .placement = Placement::v}),
+  EXPECT_THAT(request_refusal({.kind = "1f1b", .pp = 4, .microbatches = 8, .placement = Placement::v}),
               HasSubstr("placement loop"));
-  EXPECT_THAT(refusal({.kind = "forward-only", .pp = 4, .microbatches = 8, .vpp = 3, .placement = Placement::v}),
-              HasSubstr("exactly 2"));
-  EXPECT_THAT(refusal({.kind = "zb-h1", .pp = 4096, .microbatches = 1 << 24}), HasSubstr("are more than"));
+  EXPECT_THAT(
+      request_refusal({.kind = "forward-only", .pp = 4, .microbatches = 8, .vpp = 3, .placement = Placement::v}),
+      HasSubstr("exactly 2"));
+  EXPECT_THAT(request_refusal({.kind = "zb-h1", .pp = 4096, .microbatches = 1 << 24}), HasSubstr("are more than"));
 }
 
 }  // namespace

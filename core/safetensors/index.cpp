@@ -18,7 +18,9 @@ using loader::cat;
 
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
 
-[[noreturn]] void refuse(const std::string& file, const std::string& why) { throw ConfigError(cat(file, ": ", why)); }
+[[noreturn]] void refuse_index(const std::string& file, const std::string& why) {
+  throw ConfigError(cat(file, ": ", why));
+}
 
 // Takes {"metadata": {...}, "weight_map": {"name": "file", ...}}; of the metadata nothing is used.
 class IndexSax {
@@ -45,7 +47,7 @@ class IndexSax {
 
   bool key(const string_t& text) {
     if (depth_ == 1) {
-      if (!keys_.insert(text).second) refuse(file_, cat(shown(text), " stands twice"));
+      if (!keys_.insert(text).second) refuse_index(file_, cat(shown(text), " stands twice"));
       in_map_ = text == "weight_map";
     } else if (depth_ == 2 && in_map_) {
       tensor_ = text;
@@ -57,7 +59,7 @@ class IndexSax {
     if (depth_ == 0 || (depth_ == 1 && in_map_)) other(cat("the text ", shown(text)));
     if (!in_map_) return true;
     check_plain(text);
-    if (!files_.emplace(tensor_, text).second) refuse(file_, cat("tensor ", shown(tensor_), " stands twice"));
+    if (!files_.emplace(tensor_, text).second) refuse_index(file_, cat("tensor ", shown(tensor_), " stands twice"));
     return true;
   }
 
@@ -69,7 +71,7 @@ class IndexSax {
   bool binary(binary_t&) { return simple("binary data"); }
 
   bool parse_error(size_t position, const std::string& token, const nlohmann::json::exception&) {
-    refuse(file_, cat("is not JSON: at byte ", position, " after ", shown(token)));
+    refuse_index(file_, cat("is not JSON: at byte ", position, " after ", shown(token)));
   }
 
   bool has_map() const { return has_map_; }
@@ -78,7 +80,7 @@ class IndexSax {
   static constexpr int kMaxDepth = 16;
 
   bool deeper() {
-    if (++depth_ > kMaxDepth) refuse(file_, cat("is nested deeper than ", kMaxDepth));
+    if (++depth_ > kMaxDepth) refuse_index(file_, cat("is nested deeper than ", kMaxDepth));
     return true;
   }
   bool simple(const std::string& what) {
@@ -86,14 +88,14 @@ class IndexSax {
     return true;
   }
   [[noreturn]] void other(const std::string& what) const {
-    if (depth_ < 2) refuse(file_, cat("has ", what, " where {\"weight_map\": {tensor: file}} is expected"));
-    refuse(file_, cat("has ", what, " as the file of tensor ", shown(tensor_)));
+    if (depth_ < 2) refuse_index(file_, cat("has ", what, " where {\"weight_map\": {tensor: file}} is expected"));
+    refuse_index(file_, cat("has ", what, " as the file of tensor ", shown(tensor_)));
   }
   void check_plain(const string_t& name) const {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-      refuse(file_, cat("tensor ", shown(tensor_), " is to be in ", shown(name),
-                        "; the name of a file in the same folder is allowed, without a '/'"));
+      refuse_index(file_, cat("tensor ", shown(tensor_), " is to be in ", shown(name),
+                              "; the name of a file in the same folder is allowed, without a '/'"));
     }
   }
 
@@ -109,11 +111,12 @@ class IndexSax {
 std::string read_text(const std::string& path) {
   std::error_code error;
   const uint64_t bytes = fs::file_size(path, error);
-  if (error) refuse(path, cat("cannot be read: ", error.message()));
-  if (bytes > kMaxIndexBytes) refuse(path, cat("has ", bytes, " bytes; at most ", kMaxIndexBytes, " are allowed"));
+  if (error) refuse_index(path, cat("cannot be read: ", error.message()));
+  if (bytes > kMaxIndexBytes)
+    refuse_index(path, cat("has ", bytes, " bytes; at most ", kMaxIndexBytes, " are allowed"));
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) refuse(path, "cannot be read");
+  if (!file) refuse_index(path, "cannot be read");
   return text;
 }
 
@@ -128,27 +131,27 @@ std::string read_text(const std::string& path) {
   std::sort(pickles.begin(), pickles.end());
   std::sort(others.begin(), others.end());
   if (!others.empty()) {
-    refuse(folder, cat("has ", loader::join(others, ", "), ", but neither ", kSingleFile, " nor ", kIndexFile));
+    refuse_index(folder, cat("has ", loader::join(others, ", "), ", but neither ", kSingleFile, " nor ", kIndexFile));
   }
   if (!pickles.empty()) {
-    refuse(folder,
-           cat("has its weights as pickle (", loader::join(pickles, ", "),
-               "), which can run code when it is read and is therefore not supported; where you trust it, convert "
-               "it: python -c \"from transformers import AutoModelForCausalLM as M; "
-               "M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\""));
+    refuse_index(
+        folder, cat("has its weights as pickle (", loader::join(pickles, ", "),
+                    "), which can run code when it is read and is therefore not supported; where you trust it, convert "
+                    "it: python -c \"from transformers import AutoModelForCausalLM as M; "
+                    "M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\""));
   }
-  refuse(folder, cat("has no weights: neither ", kSingleFile, " nor ", kIndexFile));
+  refuse_index(folder, cat("has no weights: neither ", kSingleFile, " nor ", kIndexFile));
 }
 
 }  // namespace
 
 std::map<std::string, std::string> parse_index(std::string_view json, const std::string& file) {
   if (const size_t zero = json.find('\0'); zero != std::string_view::npos)
-    refuse(file, cat("is not JSON: byte ", zero, " is 0"));
+    refuse_index(file, cat("is not JSON: byte ", zero, " is 0"));
   std::map<std::string, std::string> files;
   IndexSax sax(file, files);
   nlohmann::json::sax_parse(json.begin(), json.end(), &sax);
-  if (!sax.has_map()) refuse(file, "has no weight_map");
+  if (!sax.has_map()) refuse_index(file, "has no weight_map");
   return files;
 }
 
@@ -182,21 +185,22 @@ void Weights::open_indexed(const std::string& index) {
   std::map<std::string, const Reader*> readers;
   for (const std::string& name : names) {
     const std::string file = path_ + "/" + name;
-    if (!fs::exists(file)) refuse(index, cat("names the file ", shown(name), ", which is not in ", path_));
+    if (!fs::exists(file)) refuse_index(index, cat("names the file ", shown(name), ", which is not in ", path_));
     files_.push_back(std::make_unique<Reader>(file));
     readers[name] = files_.back().get();
     for (const TensorInfo& tensor : files_.back()->tensors()) {
       const auto place = places.find(tensor.name);
       if (place == places.end() || place->second != name) {
-        refuse(index, cat("says that tensor ", shown(tensor.name), " is in ",
-                          place == places.end() ? "no file" : shown(place->second), ", but it is in ", shown(name)));
+        refuse_index(index,
+                     cat("says that tensor ", shown(tensor.name), " is in ",
+                         place == places.end() ? "no file" : shown(place->second), ", but it is in ", shown(name)));
       }
     }
     add(*files_.back());
   }
   for (const auto& [tensor, name] : places) {
     if (readers.at(name)->find(tensor) == nullptr)
-      refuse(index, cat("says that tensor ", shown(tensor), " is in ", shown(name), ", but it is not"));
+      refuse_index(index, cat("says that tensor ", shown(tensor), " is in ", shown(name), ", but it is not"));
   }
 }
 

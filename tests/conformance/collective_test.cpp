@@ -82,12 +82,6 @@ void every_root_works(Context& t, concord_comm_op operation) {
   }
 }
 
-uint64_t digest(const Bytes& bytes) {  // FNV-1a
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const uint8_t byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
-  return hash;
-}
-
 // Sums whose rounding depends on the order of the additions: the bits must agree between the ranks and between runs.
 void bits_are_the_same(Context& t, concord_dtype dtype, concord_reduce_op reduce) {
   Bench bench(t);

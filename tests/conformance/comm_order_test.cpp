@@ -252,7 +252,7 @@ void destroy_waits_for_operations(Context& t) {
   synchronize(t, stream.get());
 }
 
-Test on_worlds(std::string name, int least, int most, std::function<void(Context&)> body) {
+Test order_test(std::string name, int least, int most, std::function<void(Context&)> body) {
   Test test{"comm", std::move(name), std::move(body)};
   test.least_world = least;
   test.most_world = most;
@@ -267,23 +267,23 @@ void add_comm_order_tests(Registry& registry) {
        {CONCORD_COMM_ALL_REDUCE, CONCORD_COMM_REDUCE, CONCORD_COMM_BROADCAST, CONCORD_COMM_ALL_GATHER,
         CONCORD_COMM_REDUCE_SCATTER, CONCORD_COMM_ALL_TO_ALL}) {
     const Case what{operation, CONCORD_DTYPE_F32, reduces(operation) ? CONCORD_REDUCE_SUM : 0, 5000};
-    registry.add(on_worlds(text("%sRunsInTheOrderOfItsStream", name_of_operation(operation)), 1, 3,
-                           [what](Context& t) { runs_in_stream_order(t, what); }));
+    registry.add(order_test(text("%sRunsInTheOrderOfItsStream", name_of_operation(operation)), 1, 3,
+                            [what](Context& t) { runs_in_stream_order(t, what); }));
   }
-  registry.add(on_worlds("AConsumerOnAnotherStreamSeesTheResult", 1, 3, consumer_on_another_stream));
-  registry.add(on_worlds("CallsReturnBeforeThePeersHaveCalled", 2, 4, calls_return_at_once));
-  registry.add(on_worlds("ABarrierHoldsWorkUntilEveryRankHasReachedIt", 2, 4, barrier_holds_everybody));
-  registry.add(on_worlds("OneCommunicatorOnTwoStreamsKeepsTheOrderOfItsCalls", 1, 4, one_communicator_on_two_streams));
-  Test overlapping = on_worlds("OverlappingCommunicatorsKeepApart", 2, kAnyWorld, overlapping_communicators);
+  registry.add(order_test("AConsumerOnAnotherStreamSeesTheResult", 1, 3, consumer_on_another_stream));
+  registry.add(order_test("CallsReturnBeforeThePeersHaveCalled", 2, 4, calls_return_at_once));
+  registry.add(order_test("ABarrierHoldsWorkUntilEveryRankHasReachedIt", 2, 4, barrier_holds_everybody));
+  registry.add(order_test("OneCommunicatorOnTwoStreamsKeepsTheOrderOfItsCalls", 1, 4, one_communicator_on_two_streams));
+  Test overlapping = order_test("OverlappingCommunicatorsKeepApart", 2, kAnyWorld, overlapping_communicators);
   overlapping.needs = {CONCORD_CAP_COMM_SPLIT};
   registry.add(overlapping);
-  Test held = on_worlds("CommunicatorsDoNotHoldEachOtherBack", 2, 4, communicators_do_not_hold_each_other);
+  Test held = order_test("CommunicatorsDoNotHoldEachOtherBack", 2, 4, communicators_do_not_hold_each_other);
   held.needs = {CONCORD_CAP_STREAM_HOST_FUNCTIONS};
   registry.add(held);
-  registry.add(on_worlds("CommunicatorsInOppositeOrdersDoNotDeadlock", 2, 4, opposite_orders_of_communicators));
-  registry.add(on_worlds("TwoThreadsUseTwoCommunicators", 1, 4, threads_with_their_own_communicators));
-  registry.add(on_worlds("ManyOperationsInFlightKeepTheirOrder", 1, kAnyWorld, many_operations_in_flight));
-  registry.add(on_worlds("DestroyWaitsForQueuedOperations", 1, 3, destroy_waits_for_operations));
+  registry.add(order_test("CommunicatorsInOppositeOrdersDoNotDeadlock", 2, 4, opposite_orders_of_communicators));
+  registry.add(order_test("TwoThreadsUseTwoCommunicators", 1, 4, threads_with_their_own_communicators));
+  registry.add(order_test("ManyOperationsInFlightKeepTheirOrder", 1, kAnyWorld, many_operations_in_flight));
+  registry.add(order_test("DestroyWaitsForQueuedOperations", 1, 3, destroy_waits_for_operations));
 }
 
 }  // namespace concord::conformance

@@ -174,7 +174,7 @@ void many_communicators_at_once(Context& t) {
   }
 }
 
-Test on_worlds(std::string name, int least, int most, std::function<void(Context&)> body) {
+Test comm_test(std::string name, int least, int most, std::function<void(Context&)> body) {
   Test test{"comm", std::move(name), std::move(body)};
   test.least_world = least;
   test.most_world = most;
@@ -182,7 +182,7 @@ Test on_worlds(std::string name, int least, int most, std::function<void(Context
 }
 
 Test split_test(std::string name, int least, std::function<void(Context&)> body) {
-  Test test = on_worlds(std::move(name), least, kAnyWorld, std::move(body));
+  Test test = comm_test(std::move(name), least, kAnyWorld, std::move(body));
   test.needs = {CONCORD_CAP_COMM_SPLIT};
   return test;
 }
@@ -193,10 +193,10 @@ void add_comm_tests(Registry& registry) {
   registry.add({"comm", "UniqueIdsAreUniqueAndOfTheStatedSize", ids_are_unique});
   registry.add(
       {"comm", "WrongSetUpArgumentsAreRefused", [](Context& t) { require_refused(t, comm_setup_refusals(t)); }});
-  registry.add(on_worlds("ACommunicatorKnowsItsRankAndSize", 1, kAnyWorld, ranks_and_sizes));
-  registry.add(on_worlds("TheConfigMayBeNullOrOfAnOlderSize", 1, 3, config_is_optional));
-  registry.add(on_worlds("RefusedCallsDoNoHarm", 1, 4, refusals_do_no_harm));
-  registry.add(on_worlds("SixCommunicatorsAtOnceKeepApart", 1, kAnyWorld, many_communicators_at_once));
+  registry.add(comm_test("ACommunicatorKnowsItsRankAndSize", 1, kAnyWorld, ranks_and_sizes));
+  registry.add(comm_test("TheConfigMayBeNullOrOfAnOlderSize", 1, 3, config_is_optional));
+  registry.add(comm_test("RefusedCallsDoNoHarm", 1, 4, refusals_do_no_harm));
+  registry.add(comm_test("SixCommunicatorsAtOnceKeepApart", 1, kAnyWorld, many_communicators_at_once));
   registry.add(split_test("SplitGivesRanksTheOrderOfTheList", 1, split_reverses));
   registry.add(split_test("SplitMakesDisjointGroupsAtOnce", 2, split_makes_disjoint_groups));
   registry.add(split_test("SplitLeavesOthersOut", 2, split_leaves_others_out));

@@ -9,16 +9,13 @@
 namespace concord::conformance {
 namespace {
 
-constexpr int64_t kBytes = 1 << 16;
+constexpr int64_t kEventBytes = 1 << 16;
 
 bool event_done(Context& t, concord_event event) {
   int32_t done = -1;
   CHECK_OK(t.events().query(t.events().self, event, &done));
   CHECK(done == 0 || done == 1, "event.query answered %d", done);
   return done == 1;
-}
-void record(Context& t, concord_event event, concord_stream stream) {
-  CHECK_OK(t.events().record(t.events().self, event, stream));
 }
 void wait_for(Context& t, concord_event event) { CHECK_OK(t.events().synchronize(t.events().self, event)); }
 
@@ -31,13 +28,13 @@ void unrecorded_events_are_done(Context& t) {
 void query_tells_when_done(Context& t) {
   Stream stream(t);
   Event event(t);
-  DeviceMemory memory(t, kBytes);
-  fill(t, memory.get(), 1, kBytes, stream.get());
+  DeviceMemory memory(t, kEventBytes);
+  fill(t, memory.get(), 1, kEventBytes, stream.get());
   record(t, event.get(), stream.get());
   synchronize(t, stream.get());
   CHECK(event_done(t, event.get()), "event.query says 0 after its stream was synchronized");
   Gate gate(t, stream.get());
-  fill(t, memory.get(), 2, kBytes, stream.get());
+  fill(t, memory.get(), 2, kEventBytes, stream.get());
   record(t, event.get(), stream.get());
   if (gate.holds()) {
     linger();
@@ -52,32 +49,32 @@ void query_tells_when_done(Context& t) {
 void synchronize_waits(Context& t) {
   Stream stream(t);
   Event event(t);
-  DeviceMemory memory(t, kBytes);
-  HostMemory host(t, kBytes);
-  fill(t, memory.get(), 1, kBytes, stream.get());
-  copy_async(t, host.get(), memory.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
+  DeviceMemory memory(t, kEventBytes);
+  HostMemory host(t, kEventBytes);
+  fill(t, memory.get(), 1, kEventBytes, stream.get());
+  copy_async(t, host.get(), memory.get(), kEventBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
   record(t, event.get(), stream.get());
   wait_for(t, event.get());
   Gate gate(t, stream.get());
-  fill(t, memory.get(), 3, kBytes, stream.get());
-  copy_async(t, host.get(), memory.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
+  fill(t, memory.get(), 3, kEventBytes, stream.get());
+  copy_async(t, host.get(), memory.get(), kEventBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
   record(t, event.get(), stream.get());
   gate.open_later(30);
   wait_for(t, event.get());
-  CHECK(host.get()[0] == 3 && host.get()[kBytes - 1] == 3, "event.synchronize returned before the work was done");
+  CHECK(host.get()[0] == 3 && host.get()[kEventBytes - 1] == 3, "event.synchronize returned before the work was done");
 }
 
 void record_captures_only_earlier_work(Context& t) {
   Stream stream(t);
   Event event(t);
-  DeviceMemory memory(t, kBytes);
-  fill(t, memory.get(), 1, kBytes, stream.get());
+  DeviceMemory memory(t, kEventBytes);
+  fill(t, memory.get(), 1, kEventBytes, stream.get());
   record(t, event.get(), stream.get());
   synchronize(t, stream.get());
   record(t, event.get(), stream.get());
   Gate gate(t, stream.get());
   if (!gate.holds()) t.skip_unsupported("needs stream.host_functions");
-  fill(t, memory.get(), 2, kBytes, stream.get());
+  fill(t, memory.get(), 2, kEventBytes, stream.get());
   CHECK(eventually([&] { return event_done(t, event.get()); }),
         "an event waits for work that was queued after its record");
   wait_for(t, event.get());
@@ -104,18 +101,18 @@ void newest_record_counts(Context& t) {
 void destroy_is_fine_at_any_time(Context& t) {
   Stream producer(t);
   Stream consumer(t);
-  DeviceMemory data(t, kBytes);
-  HostMemory out(t, kBytes);
-  fill(t, data.get(), 1, kBytes, producer.get());
-  copy_async(t, out.get(), data.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, producer.get());
+  DeviceMemory data(t, kEventBytes);
+  HostMemory out(t, kEventBytes);
+  fill(t, data.get(), 1, kEventBytes, producer.get());
+  copy_async(t, out.get(), data.get(), kEventBytes, CONCORD_COPY_DEVICE_TO_HOST, producer.get());
   synchronize(t, producer.get());
   Event event(t);
   Event unused(t);
   Gate gate(t, producer.get());
-  fill(t, data.get(), 8, kBytes, producer.get());
+  fill(t, data.get(), 8, kEventBytes, producer.get());
   record(t, event.get(), producer.get());
   CHECK_OK(t.streams().wait_event(t.streams().self, consumer.get(), event.get()));
-  copy_async(t, out.get(), data.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, consumer.get());
+  copy_async(t, out.get(), data.get(), kEventBytes, CONCORD_COPY_DEVICE_TO_HOST, consumer.get());
   CHECK_OK(event.destroy());
   CHECK_OK(unused.destroy());
   gate.require_closed("event.destroy");
@@ -125,7 +122,7 @@ void destroy_is_fine_at_any_time(Context& t) {
   }
   gate.open();
   synchronize(t, consumer.get());
-  CHECK(out.get()[0] == 8 && out.get()[kBytes - 1] == 8, "destroying an event lost the order that it stood for");
+  CHECK(out.get()[0] == 8 && out.get()[kEventBytes - 1] == 8, "destroying an event lost the order that it stood for");
 }
 
 // The lower bound is a sleep inside the stream, the upper one the host's own clock around everything: both must hold
@@ -175,18 +172,18 @@ void threads_wait_for_one_event(Context& t) {
   for (int round = 0; round < (t.quick() ? 5 : 20); ++round) {
     Stream stream(t);
     Event event(t);
-    DeviceMemory memory(t, kBytes);
-    HostMemory host(t, kBytes);
+    DeviceMemory memory(t, kEventBytes);
+    HostMemory host(t, kEventBytes);
     copy_async(t, host.get(), memory.get(), 0, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
     Gate gate(t, stream.get());
-    fill(t, memory.get(), 4, kBytes, stream.get());
-    copy_async(t, host.get(), memory.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
+    fill(t, memory.get(), 4, kEventBytes, stream.get());
+    copy_async(t, host.get(), memory.get(), kEventBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
     record(t, event.get(), stream.get());
     gate.open_later(5);
     run_threads(4, [&](int) {
       wait_for(t, event.get());
       CHECK(event_done(t, event.get()), "one of four threads came out of event.synchronize too early");
-      CHECK(host.get()[kBytes - 1] == 4, "one of four threads came out of event.synchronize too early");
+      CHECK(host.get()[kEventBytes - 1] == 4, "one of four threads came out of event.synchronize too early");
     });
   }
 }

@@ -5,7 +5,7 @@
 namespace concord::conformance {
 namespace {
 
-constexpr int64_t kBytes = 64;
+constexpr int64_t kRefusedBytes = 64;
 
 // Device memory that lives as long as the list that uses it.
 std::shared_ptr<DeviceMemory> scratch(Context& t) { return std::make_shared<DeviceMemory>(t, 4096); }
@@ -52,7 +52,7 @@ std::vector<Refusal> device_refusals(Context& t) {
 std::vector<Refusal> memory_refusals(Context& t) {
   const concord_memory_table& m = t.memory();
   auto device = scratch(t);
-  auto host = std::make_shared<Bytes>(kBytes);
+  auto host = std::make_shared<Bytes>(kRefusedBytes);
   const int32_t here = t.device();
   const int32_t beyond = t.device_count();
   const concord_stream stream = t.stream();
@@ -74,24 +74,25 @@ std::vector<Refusal> memory_refusals(Context& t) {
   };
   return {
       {"memory.allocate of -1 bytes", allocate(here, -1)},
-      {"memory.allocate on device -1", allocate(-1, kBytes)},
-      {"memory.allocate on a device that is not there", allocate(beyond, kBytes)},
-      {"memory.allocate into null", [&m, here] { return m.allocate(m.self, here, kBytes, nullptr); }},
+      {"memory.allocate on device -1", allocate(-1, kRefusedBytes)},
+      {"memory.allocate on a device that is not there", allocate(beyond, kRefusedBytes)},
+      {"memory.allocate into null", [&m, here] { return m.allocate(m.self, here, kRefusedBytes, nullptr); }},
       {"memory.allocate_host of -1 bytes",
        [&m] {
          void* pointer = nullptr;
          return m.allocate_host(m.self, -1, &pointer);
        }},
-      {"memory.allocate_host into null", [&m] { return m.allocate_host(m.self, kBytes, nullptr); }},
-      {"memory.copy to null", copy(true, false, kBytes, CONCORD_COPY_HOST_TO_DEVICE)},
-      {"memory.copy from null", copy(false, true, kBytes, CONCORD_COPY_HOST_TO_DEVICE)},
+      {"memory.allocate_host into null", [&m] { return m.allocate_host(m.self, kRefusedBytes, nullptr); }},
+      {"memory.copy to null", copy(true, false, kRefusedBytes, CONCORD_COPY_HOST_TO_DEVICE)},
+      {"memory.copy from null", copy(false, true, kRefusedBytes, CONCORD_COPY_HOST_TO_DEVICE)},
       {"memory.copy of -1 bytes", copy(false, false, -1, CONCORD_COPY_HOST_TO_DEVICE)},
-      {"memory.copy of kind 0", copy(false, false, kBytes, 0)},
-      {"memory.copy of kind 99", copy(false, false, kBytes, 99)},
-      {"memory.copy_on_stream to null", copy_on_stream(true, kBytes, CONCORD_COPY_HOST_TO_DEVICE)},
+      {"memory.copy of kind 0", copy(false, false, kRefusedBytes, 0)},
+      {"memory.copy of kind 99", copy(false, false, kRefusedBytes, 99)},
+      {"memory.copy_on_stream to null", copy_on_stream(true, kRefusedBytes, CONCORD_COPY_HOST_TO_DEVICE)},
       {"memory.copy_on_stream of -1 bytes", copy_on_stream(false, -1, CONCORD_COPY_HOST_TO_DEVICE)},
-      {"memory.copy_on_stream of kind 99", copy_on_stream(false, kBytes, 99)},
-      {"memory.fill_on_stream of null", [&m, stream] { return m.fill_on_stream(m.self, nullptr, 0, kBytes, stream); }},
+      {"memory.copy_on_stream of kind 99", copy_on_stream(false, kRefusedBytes, 99)},
+      {"memory.fill_on_stream of null",
+       [&m, stream] { return m.fill_on_stream(m.self, nullptr, 0, kRefusedBytes, stream); }},
       {"memory.fill_on_stream of -1 bytes",
        [&m, device, stream] { return m.fill_on_stream(m.self, device->get(), 0, -1, stream); }},
       {"memory.info of a device that is not there",

@@ -9,7 +9,7 @@
 namespace concord::conformance {
 namespace {
 
-const char* name_of(Status status) {
+const char* status_name(Status status) {
   return status == Status::kPass ? "pass" : status == Status::kFail ? "fail" : "skip";
 }
 
@@ -30,7 +30,7 @@ Json Report::to_json() const {
   for (const Row& row : rows) {
     Json test = Json::object();
     test.set("name", row.name);
-    test.set("status", conformance::name_of(row.result.status));
+    test.set("status", status_name(row.result.status));
     test.set("reason", row.result.reason);
     test.set("seconds", row.result.seconds);
     if (row.result.share >= 0) test.set("error_bound_used", row.result.share);
@@ -60,7 +60,7 @@ Json Report::to_json() const {
 std::string row_text(const Report::Row& row) {
   const std::string share = row.result.share >= 0 ? text("%3.0f %%", row.result.share * 100) : "";
   std::string line =
-      text("%s %8.3f s  %5s  %s", name_of(row.result.status), row.result.seconds, share.c_str(), row.name.c_str());
+      text("%s %8.3f s  %5s  %s", status_name(row.result.status), row.result.seconds, share.c_str(), row.name.c_str());
   if (!row.result.reason.empty()) line += "\n       " + row.result.reason;
   return line + "\n";
 }

@@ -36,6 +36,16 @@ concord_status destroy_comm(const Context& t, concord_comm comm) { return t.comm
 
 }  // namespace
 
+uint64_t digest(const Bytes& bytes) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const uint8_t byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
+  return hash;
+}
+
+void record(Context& t, concord_event event, concord_stream stream) {
+  CHECK_OK(t.events().record(t.events().self, event, stream));
+}
+
 Stream::Stream(Context& t, int32_t priority) : Owned(t, make_stream(t, priority), destroy_stream) {}
 
 Event::Event(Context& t, uint32_t flags) : Owned(t, make_event(t, flags), destroy_event) {}

@@ -15,6 +15,10 @@ namespace concord::conformance {
 
 using Bytes = std::vector<uint8_t>;
 
+uint64_t digest(const Bytes& bytes);  // FNV-1a
+
+void record(Context& t, concord_event event, concord_stream stream);
+
 // A handle and how to destroy it. The destructor ignores failures: a test that cares destroys by destroy().
 template <class Handle>
 class Owned {

@@ -212,12 +212,6 @@ void normal_matches(Context& t) {
   }
 }
 
-uint64_t digest(const Bytes& bytes) {  // FNV-1a
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const uint8_t byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
-  return hash;
-}
-
 // Our own definition, frozen: what any vendor must give for 100003 values. The words underneath have outside vectors.
 void frozen_values(Context& t) {
   struct Frozen {

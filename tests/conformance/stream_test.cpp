@@ -8,13 +8,10 @@
 namespace concord::conformance {
 namespace {
 
-constexpr int64_t kBytes = 1 << 16;
+constexpr int64_t kStreamBytes = 1 << 16;
 
 void wait_event(Context& t, concord_stream stream, concord_event event) {
   CHECK_OK(t.streams().wait_event(t.streams().self, stream, event));
-}
-void record(Context& t, concord_event event, concord_stream stream) {
-  CHECK_OK(t.events().record(t.events().self, event, stream));
 }
 void launch(Context& t, concord_stream stream, concord_host_function function, void* user) {
   CHECK_OK(t.streams().launch_host(t.streams().self, stream, function, user));
@@ -43,30 +40,31 @@ void work_runs_in_order(Context& t) {
   }
 }
 
-void synchronize_waits(Context& t) {
+void stream_synchronize_waits(Context& t) {
   Stream stream(t);
-  DeviceMemory memory(t, kBytes);
-  HostMemory host(t, kBytes);
-  fill(t, memory.get(), 1, kBytes, stream.get());
-  copy_async(t, host.get(), memory.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
+  DeviceMemory memory(t, kStreamBytes);
+  HostMemory host(t, kStreamBytes);
+  fill(t, memory.get(), 1, kStreamBytes, stream.get());
+  copy_async(t, host.get(), memory.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
   synchronize(t, stream.get());
   Gate gate(t, stream.get());
-  fill(t, memory.get(), 42, kBytes, stream.get());
-  copy_async(t, host.get(), memory.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
+  fill(t, memory.get(), 42, kStreamBytes, stream.get());
+  copy_async(t, host.get(), memory.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
   gate.open_later(30);
   synchronize(t, stream.get());
-  CHECK(host.get()[0] == 42 && host.get()[kBytes - 1] == 42, "stream.synchronize returned before the work was done");
+  CHECK(host.get()[0] == 42 && host.get()[kStreamBytes - 1] == 42,
+        "stream.synchronize returned before the work was done");
 }
 
-void query_tells_when_done(Context& t) {
+void query_tells_whether_work_is_pending(Context& t) {
   Stream stream(t);
   CHECK(is_done(t, stream.get()), "a fresh stream says that it has work");
-  DeviceMemory memory(t, kBytes);
-  fill(t, memory.get(), 1, kBytes, stream.get());
+  DeviceMemory memory(t, kStreamBytes);
+  fill(t, memory.get(), 1, kStreamBytes, stream.get());
   synchronize(t, stream.get());
   CHECK(is_done(t, stream.get()), "stream.query says 0 after stream.synchronize");
   Gate gate(t, stream.get());
-  fill(t, memory.get(), 2, kBytes, stream.get());
+  fill(t, memory.get(), 2, kStreamBytes, stream.get());
   if (gate.holds()) {
     linger();
     CHECK(!is_done(t, stream.get()), "stream.query says 1 while work is held back");
@@ -80,16 +78,16 @@ void query_tells_when_done(Context& t) {
 void streams_are_independent(Context& t) {
   Stream held(t);
   Stream free_one(t);
-  DeviceMemory memory(t, kBytes);
-  DeviceMemory other(t, kBytes);
-  fill(t, memory.get(), 1, kBytes, free_one.get());
-  fill(t, other.get(), 1, kBytes, held.get());
+  DeviceMemory memory(t, kStreamBytes);
+  DeviceMemory other(t, kStreamBytes);
+  fill(t, memory.get(), 1, kStreamBytes, free_one.get());
+  fill(t, other.get(), 1, kStreamBytes, held.get());
   synchronize(t, held.get());
   synchronize(t, free_one.get());
   Gate gate(t, held.get());
   if (!gate.holds()) t.skip_unsupported("needs stream.host_functions");
-  fill(t, other.get(), 3, kBytes, held.get());
-  fill(t, memory.get(), 3, kBytes, free_one.get());
+  fill(t, other.get(), 3, kStreamBytes, held.get());
+  fill(t, memory.get(), 3, kStreamBytes, free_one.get());
   CHECK(eventually([&] { return is_done(t, free_one.get()); }), "a stream waits for the work of another");
   CHECK(memory.read(1)[0] == 3, "a stream said that it was done and was not");
   gate.open();
@@ -97,13 +95,13 @@ void streams_are_independent(Context& t) {
 }
 
 void destroy_lets_work_finish(Context& t) {
-  DeviceMemory memory(t, kBytes);
+  DeviceMemory memory(t, kStreamBytes);
   {
     Stream stream(t);
-    fill(t, memory.get(), 1, kBytes, stream.get());
+    fill(t, memory.get(), 1, kStreamBytes, stream.get());
     synchronize(t, stream.get());
     Gate gate(t, stream.get());
-    fill(t, memory.get(), 7, kBytes, stream.get());
+    fill(t, memory.get(), 7, kStreamBytes, stream.get());
     gate.open_later(30);  // destroy may wait or not
     CHECK_OK(stream.destroy());
     CHECK_OK(t.device_table().synchronize(t.device_table().self, t.device()));
@@ -116,19 +114,19 @@ void wait_event_orders(Context& t) {
   Stream producer(t);
   Stream consumer(t);
   Event ready(t);
-  DeviceMemory data(t, kBytes);
-  HostMemory out(t, kBytes);
-  fill(t, data.get(), 1, kBytes, producer.get());
+  DeviceMemory data(t, kStreamBytes);
+  HostMemory out(t, kStreamBytes);
+  fill(t, data.get(), 1, kStreamBytes, producer.get());
   record(t, ready.get(), producer.get());
   wait_event(t, consumer.get(), ready.get());
-  copy_async(t, out.get(), data.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, consumer.get());
+  copy_async(t, out.get(), data.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_HOST, consumer.get());
   synchronize(t, consumer.get());
   CHECK(out.get()[0] == 1, "a consumer behind an event did not see what was produced");
   Gate gate(t, producer.get());
-  fill(t, data.get(), 2, kBytes, producer.get());
+  fill(t, data.get(), 2, kStreamBytes, producer.get());
   record(t, ready.get(), producer.get());
   wait_event(t, consumer.get(), ready.get());
-  copy_async(t, out.get(), data.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, consumer.get());
+  copy_async(t, out.get(), data.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_HOST, consumer.get());
   gate.require_closed("event.record or stream.wait_event");
   if (gate.holds()) {
     linger();
@@ -136,7 +134,7 @@ void wait_event_orders(Context& t) {
   }
   gate.open();
   synchronize(t, consumer.get());
-  CHECK(all_are(Bytes(out.get(), out.get() + kBytes), 2), "a consumer behind an event saw data from before it");
+  CHECK(all_are(Bytes(out.get(), out.get() + kStreamBytes), 2), "a consumer behind an event saw data from before it");
 }
 
 // The producer is held back; its event is then recorded again on an idle stream. Who waited before still waits.
@@ -145,17 +143,17 @@ void recording_again_keeps_older_waits(Context& t) {
   Stream consumer(t);
   Stream idle(t);
   Event event(t);
-  DeviceMemory data(t, kBytes);
-  HostMemory out(t, kBytes);
-  fill(t, data.get(), 1, kBytes, producer.get());
+  DeviceMemory data(t, kStreamBytes);
+  HostMemory out(t, kStreamBytes);
+  fill(t, data.get(), 1, kStreamBytes, producer.get());
   fill(t, data.get(), 1, 0, idle.get());
-  copy_async(t, out.get(), data.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, producer.get());
+  copy_async(t, out.get(), data.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_HOST, producer.get());
   synchronize(t, producer.get());
   Gate gate(t, producer.get());
-  fill(t, data.get(), 2, kBytes, producer.get());
+  fill(t, data.get(), 2, kStreamBytes, producer.get());
   record(t, event.get(), producer.get());
   wait_event(t, consumer.get(), event.get());
-  copy_async(t, out.get(), data.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, consumer.get());
+  copy_async(t, out.get(), data.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_HOST, consumer.get());
   record(t, event.get(), idle.get());
   synchronize(t, idle.get());
   if (gate.holds()) {
@@ -164,7 +162,7 @@ void recording_again_keeps_older_waits(Context& t) {
   }
   gate.open();
   synchronize(t, consumer.get());
-  CHECK(all_are(Bytes(out.get(), out.get() + kBytes), 2),
+  CHECK(all_are(Bytes(out.get(), out.get() + kStreamBytes), 2),
         "recording an event again freed a stream that waits for the older record");
 }
 
@@ -182,7 +180,7 @@ void waits_do_not_move_to_newer_records(Context& t) {
   synchronize(t, held.get());
   for (int i = 0; i < 8; ++i) fill(t, busy.get(), i, kDelay, consumer.get());  // so that it comes to the wait late
   wait_event(t, consumer.get(), event.get());
-  fill(t, busy.get(), 9, kBytes, consumer.get());
+  fill(t, busy.get(), 9, kStreamBytes, consumer.get());
   Gate gate(t, held.get());
   if (!gate.holds()) t.skip_unsupported("needs stream.host_functions");
   record(t, event.get(), held.get());
@@ -194,9 +192,9 @@ void waits_do_not_move_to_newer_records(Context& t) {
 void waits_on_unrecorded_events_hold_nothing(Context& t) {
   Stream stream(t);
   Event event(t);
-  DeviceMemory memory(t, kBytes);
+  DeviceMemory memory(t, kStreamBytes);
   wait_event(t, stream.get(), event.get());
-  fill(t, memory.get(), 5, kBytes, stream.get());
+  fill(t, memory.get(), 5, kStreamBytes, stream.get());
   CHECK(eventually([&] { return is_done(t, stream.get()); }),
         "a wait on an event that was never recorded holds work back");
   CHECK(memory.read(1)[0] == 5, "work behind a wait on an event that was never recorded did not run");
@@ -234,17 +232,17 @@ void host_functions_see_earlier_work(Context& t) {
     std::atomic<int> seen{-1};
   } look;
   Stream stream(t);
-  DeviceMemory memory(t, kBytes);
-  HostMemory host(t, kBytes);
+  DeviceMemory memory(t, kStreamBytes);
+  HostMemory host(t, kStreamBytes);
   look.memory = host.get();
   for (int value = 1; value < 20; ++value) {
-    fill(t, memory.get(), value, kBytes, stream.get());
-    copy_async(t, host.get(), memory.get(), kBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
+    fill(t, memory.get(), value, kStreamBytes, stream.get());
+    copy_async(t, host.get(), memory.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
     launch(
         t, stream.get(),
         [](void* user) {
           auto* at = static_cast<Look*>(user);
-          at->seen = at->memory[kBytes - 1];
+          at->seen = at->memory[kStreamBytes - 1];
         },
         &look);
     synchronize(t, stream.get());
@@ -270,10 +268,10 @@ void priorities_are_a_range(Context& t) {
 }
 
 void null_stream_works(Context& t) {
-  DeviceMemory first(t, kBytes);
-  DeviceMemory second(t, kBytes);
-  fill(t, first.get(), 6, kBytes, nullptr);
-  copy_async(t, second.get(), first.get(), kBytes, CONCORD_COPY_DEVICE_TO_DEVICE, nullptr);
+  DeviceMemory first(t, kStreamBytes);
+  DeviceMemory second(t, kStreamBytes);
+  fill(t, first.get(), 6, kStreamBytes, nullptr);
+  copy_async(t, second.get(), first.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_DEVICE, nullptr);
   synchronize(t, nullptr);
   CHECK(is_done(t, nullptr), "the null stream is not done after synchronize");
   CHECK(all_are(second.read(), 6), "work on the null stream was not done after synchronize");
@@ -304,8 +302,8 @@ void threads_use_their_own_streams(Context& t) {
     for (int i = 0; i < (t.quick() ? 10 : 50); ++i) {
       Stream stream(t);
       Event event(t);
-      DeviceMemory memory(t, kBytes);
-      fill(t, memory.get(), thread, kBytes, stream.get());
+      DeviceMemory memory(t, kStreamBytes);
+      fill(t, memory.get(), thread, kStreamBytes, stream.get());
       record(t, event.get(), stream.get());
       CHECK_OK(t.events().synchronize(t.events().self, event.get()));
       CHECK(all_are(memory.read(), static_cast<uint8_t>(thread)),
@@ -324,17 +322,18 @@ void chains_of_events_hold(Context& t) {
     streams.emplace_back(t);
     events.emplace_back(t);
   }
-  DeviceMemory token(t, kBytes);
-  DeviceMemory log(t, kBytes * rounds);
-  fill(t, token.get(), 0, kBytes, streams[0].get());
-  copy_async(t, log.get(), token.get(), kBytes, CONCORD_COPY_DEVICE_TO_DEVICE, streams[0].get());
+  DeviceMemory token(t, kStreamBytes);
+  DeviceMemory log(t, kStreamBytes * rounds);
+  fill(t, token.get(), 0, kStreamBytes, streams[0].get());
+  copy_async(t, log.get(), token.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_DEVICE, streams[0].get());
   synchronize(t, streams[0].get());
   Gate gate(t, streams[0].get());
   for (int i = 0; i < rounds; ++i) {
     const auto at = static_cast<size_t>(i % kStreams);
     if (i > 0) wait_event(t, streams[at].get(), events[static_cast<size_t>((i - 1) % kStreams)].get());
-    fill(t, token.get(), i, kBytes, streams[at].get());
-    copy_async(t, log.at(i * kBytes), token.get(), kBytes, CONCORD_COPY_DEVICE_TO_DEVICE, streams[at].get());
+    fill(t, token.get(), i, kStreamBytes, streams[at].get());
+    copy_async(t, log.at(i * kStreamBytes), token.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_DEVICE,
+               streams[at].get());
     record(t, events[at].get(), streams[at].get());
   }
   if (gate.holds()) linger();
@@ -344,8 +343,8 @@ void chains_of_events_hold(Context& t) {
   gate.open();
   for (Stream& stream : streams) synchronize(t, stream.get());
   for (int i = 0; i < rounds; ++i) {
-    CHECK(all_are(log.read(kBytes, i * kBytes), static_cast<uint8_t>(i)), "link %d of a chain of events was overtaken",
-          i);
+    CHECK(all_are(log.read(kStreamBytes, i * kStreamBytes), static_cast<uint8_t>(i)),
+          "link %d of a chain of events was overtaken", i);
   }
 }
 
@@ -354,8 +353,8 @@ void chains_of_events_hold(Context& t) {
 void add_stream_tests(Registry& registry) {
   const std::vector<std::string> host_functions = {CONCORD_CAP_STREAM_HOST_FUNCTIONS};
   registry.add({"stream", "WorkRunsInTheOrderItWasQueued", work_runs_in_order});
-  registry.add({"stream", "SynchronizeWaitsForAllQueuedWork", synchronize_waits});
-  registry.add({"stream", "QueryTellsWhetherWorkIsPending", query_tells_when_done});
+  registry.add({"stream", "SynchronizeWaitsForAllQueuedWork", stream_synchronize_waits});
+  registry.add({"stream", "QueryTellsWhetherWorkIsPending", query_tells_whether_work_is_pending});
   registry.add({"stream", "StreamsDoNotWaitForEachOther", streams_are_independent, host_functions});
   registry.add({"stream", "DestroyLetsQueuedWorkFinish", destroy_lets_work_finish});
   registry.add({"stream", "AWaitingStreamRunsAfterTheEvent", wait_event_orders});

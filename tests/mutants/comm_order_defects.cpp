@@ -11,19 +11,19 @@
 namespace concord::mutants {
 namespace {
 
-concord_status plain(ALL_REDUCE_ARGUMENTS) {
+concord_status real_all_reduce(ALL_REDUCE_ARGUMENTS) {
   return real().all_reduce(self, comm, send, recv, count, dtype, reduce, stream);
 }
 
 concord_status ignore_stream(ALL_REDUCE_ARGUMENTS) {
   (void)stream;
-  const concord_status status = plain(self, comm, send, recv, count, dtype, reduce, aside());
+  const concord_status status = real_all_reduce(self, comm, send, recv, count, dtype, reduce, aside());
   wait_for(aside());
   return status;
 }
 
 concord_status wait_for_result(ALL_REDUCE_ARGUMENTS) {
-  const concord_status status = plain(self, comm, send, recv, count, dtype, reduce, stream);
+  const concord_status status = real_all_reduce(self, comm, send, recv, count, dtype, reduce, stream);
   if (status == CONCORD_STATUS_OK) wait_for(stream);
   return status;
 }
@@ -40,7 +40,7 @@ concord_status share_queue(ALL_REDUCE_ARGUMENTS) {
   e.create(e.self, device, 0, &event);
   e.record(e.self, event, stream);
   s.wait_event(s.self, queue, event);
-  const concord_status status = plain(self, comm, send, recv, count, dtype, reduce, queue);
+  const concord_status status = real_all_reduce(self, comm, send, recv, count, dtype, reduce, queue);
   e.record(e.self, event, queue);
   s.wait_event(s.self, stream, event);
   e.destroy(e.self, event);
@@ -64,7 +64,7 @@ std::mutex kept_mutex;
 std::vector<KeptCall> kept;
 
 void call_kept() {
-  for (const KeptCall& k : kept) plain(k.self, k.comm, k.send, k.recv, k.count, k.dtype, k.reduce, k.stream);
+  for (const KeptCall& k : kept) real_all_reduce(k.self, k.comm, k.send, k.recv, k.count, k.dtype, k.reduce, k.stream);
   kept.clear();
 }
 
@@ -74,7 +74,7 @@ concord_status overtake(ALL_REDUCE_ARGUMENTS) {
     kept.push_back({self, comm, send, recv, count, dtype, reduce, stream});
     return CONCORD_STATUS_OK;
   }
-  const concord_status status = plain(self, comm, send, recv, count, dtype, reduce, stream);
+  const concord_status status = real_all_reduce(self, comm, send, recv, count, dtype, reduce, stream);
   call_kept();
   return status;
 }
@@ -93,14 +93,14 @@ concord_status reduce_by_shared_buffer(ALL_REDUCE_ARGUMENTS) {
   static void* shared = nullptr;
   const int64_t bytes = count * element_size(dtype);
   if (!is_good(send, recv, count) || bytes > kShared)
-    return plain(self, comm, send, recv, count, dtype, reduce, stream);
+    return real_all_reduce(self, comm, send, recv, count, dtype, reduce, stream);
   int32_t device = 0;
   base().device.get_current(base().device.self, &device);
   if (shared == nullptr) base().memory.allocate(base().memory.self, device, kShared, &shared);
   wait_for(stream);
   write_device(shared, read_device(send, bytes));
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  const concord_status status = plain(self, comm, shared, recv, count, dtype, reduce, stream);
+  const concord_status status = real_all_reduce(self, comm, shared, recv, count, dtype, reduce, stream);
   wait_for(stream);
   return status;
 }
@@ -170,7 +170,7 @@ concord_status split_noted(void* self, concord_comm parent, const int32_t* ranks
 concord_status reduce_over_parent(ALL_REDUCE_ARGUMENTS) {
   const std::lock_guard lock(parents_mutex);
   const auto found = parents.find(comm);
-  return plain(self, found != parents.end() ? found->second : comm, send, recv, count, dtype, reduce, stream);
+  return real_all_reduce(self, found != parents.end() ? found->second : comm, send, recv, count, dtype, reduce, stream);
 }
 
 concord_status split_sorted(void* self, concord_comm parent, const int32_t* ranks, int32_t count,

@@ -30,7 +30,7 @@ std::string refusal(Body body) {
   return "accepted";
 }
 
-at::Tensor filled(int64_t count, double value) { return at::full({count}, value, at::kFloat); }
+at::Tensor tensor_of(int64_t count, double value) { return at::full({count}, value, at::kFloat); }
 
 // Every rank uses its groups for the first time in an order of its own, and waits only at the end.
 TEST(Groups, FirstUsedInAnyOrderDoNotDeadlock) {
@@ -48,12 +48,12 @@ TEST(Groups, FirstUsedInAnyOrderDoNotDeadlock) {
                  std::shuffle(groups.begin(), groups.end(), random);
                  std::vector<std::pair<Work, at::Tensor>> works;
                  for (ProcessGroup* group : groups) {
-                   const at::Tensor tensor = filled(3, 1);
+                   const at::Tensor tensor = tensor_of(3, 1);
                    works.emplace_back(group->all_reduce(tensor), tensor);
                  }
                  for (size_t i = 0; i < groups.size(); ++i) {
                    works[i].first.wait();
-                   EXPECT_TRUE(works[i].second.equal(filled(3, static_cast<double>(groups[i]->size()))))
+                   EXPECT_TRUE(works[i].second.equal(tensor_of(3, static_cast<double>(groups[i]->size()))))
                        << groups[i]->name();
                  }
                });
@@ -66,7 +66,7 @@ TEST(Groups, OfTheSameRanksShareACommunicatorAndUnusedOnesHaveNone) {
     EXPECT_EQ(job.group(GroupKind::tp_dp).channel(), job.world_group().channel());
     EXPECT_NE(job.group(GroupKind::tp).channel(), job.group(GroupKind::dp).channel());
     EXPECT_EQ(job.group(GroupKind::pp).channel(), nullptr);
-    const at::Tensor tensor = filled(1, 1);
+    const at::Tensor tensor = tensor_of(1, 1);
     job.group(GroupKind::dp_cp).all_reduce(tensor).wait();
     EXPECT_TRUE(job.group(GroupKind::dp).channel()->created());
     EXPECT_FALSE(job.group(GroupKind::tp).channel()->created());
@@ -75,15 +75,15 @@ TEST(Groups, OfTheSameRanksShareACommunicatorAndUnusedOnesHaveNone) {
 
 TEST(Groups, KeepTensorsAliveUntilTheWorkIsDone) {
   expect_job(2, {}, [](ParallelContext& job) {
-    at::Tensor tensor = filled(1 << 16, 1);
+    at::Tensor tensor = tensor_of(1 << 16, 1);
     at::Tensor watched = tensor;
     Work work = job.world_group().all_reduce(tensor);
     tensor.reset();
     std::vector<at::Tensor> others;
-    for (int i = 0; i < 16; ++i) others.push_back(filled(1 << 16, 7));  // would take the memory if it were free
+    for (int i = 0; i < 16; ++i) others.push_back(tensor_of(1 << 16, 7));  // would take the memory if it were free
     work.wait();
-    EXPECT_TRUE(watched.equal(filled(1 << 16, 2)));
-    for (int i = 0; i < 50; ++i) (void)job.world_group().all_reduce(filled(100, 1));  // dropped on purpose
+    EXPECT_TRUE(watched.equal(tensor_of(1 << 16, 2)));
+    for (int i = 0; i < 50; ++i) (void)job.world_group().all_reduce(tensor_of(100, 1));  // dropped on purpose
     job.world_group().barrier().synchronize();
   });
 }
@@ -92,21 +92,21 @@ TEST(Groups, AWorkMayOutliveTheContext) {
   const int port = free_port();
   expect_ranks(2, [&](int rank) {
     enter_job(rank, 2, port);
-    const at::Tensor tensor = filled(1 << 16, 1);
+    const at::Tensor tensor = tensor_of(1 << 16, 1);
     {
       const Work kept = initialize({}).world_group().all_reduce(tensor);
       finalize();  // waits for what is on its way
       EXPECT_TRUE(kept.is_completed());
       kept.wait();
     }
-    EXPECT_TRUE(tensor.equal(filled(1 << 16, 2)));
+    EXPECT_TRUE(tensor.equal(tensor_of(1 << 16, 2)));
   });
 }
 
 TEST(Groups, WorkIsCompletedOnlyWhenAllRanksHaveCome) {
   expect_job(2, {}, [](ParallelContext& job) {
     job.world_group().barrier().wait();
-    const at::Tensor tensor = filled(8, 1);
+    const at::Tensor tensor = tensor_of(8, 1);
     if (job.rank() == 0) {
       const Work work = job.world_group().all_reduce(tensor);
       EXPECT_FALSE(work.is_completed());
@@ -117,7 +117,7 @@ TEST(Groups, WorkIsCompletedOnlyWhenAllRanksHaveCome) {
       job.store().get("go", std::chrono::seconds(60));
       job.world_group().all_reduce(tensor).wait();
     }
-    EXPECT_TRUE(tensor.equal(filled(8, 2)));
+    EXPECT_TRUE(tensor.equal(tensor_of(8, 2)));
     EXPECT_TRUE(Work().is_completed());
   });
 }
@@ -127,13 +127,13 @@ TEST(Groups, ManyCallsInFlightComeBackInOrder) {
     std::vector<at::Tensor> tensors;
     std::vector<Work> works;
     for (int i = 0; i < 300; ++i) {
-      tensors.push_back(filled(i % 17, i));
+      tensors.push_back(tensor_of(i % 17, i));
       works.push_back(job.world_group().all_reduce(tensors.back()));
     }
     works.back().wait();
     for (int i = 0; i < 300; ++i) {
       EXPECT_TRUE(works[static_cast<size_t>(i)].is_completed());
-      EXPECT_TRUE(tensors[static_cast<size_t>(i)].equal(filled(i % 17, 3 * i)));
+      EXPECT_TRUE(tensors[static_cast<size_t>(i)].equal(tensor_of(i % 17, 3 * i)));
     }
   });
 }
@@ -143,25 +143,26 @@ TEST(Groups, CoalescedCallsEqualSingleOnes) {
     ProcessGroup& group = job.world_group();
     const auto mine = static_cast<double>(job.rank() + 1);
     std::vector<at::Tensor> tensors = {
-        filled(5, mine), filled(100000, mine), at::full({3}, job.rank() + 1, at::kLong),
-        filled(0, 0),    filled(7, 10 * mine), at::full({2, 2}, job.rank() + 1, at::kLong)};
+        tensor_of(5, mine), tensor_of(100000, mine), at::full({3}, job.rank() + 1, at::kLong),
+        tensor_of(0, 0),    tensor_of(7, 10 * mine), at::full({2, 2}, job.rank() + 1, at::kLong)};
     group.all_reduce_coalesced(tensors).wait();
     for (const at::Tensor& tensor : tensors) {
       EXPECT_TRUE(tensor.eq(tensor.numel() == 7 ? 60 : 6).all().item<bool>());
     }
-    std::vector<at::Tensor> copies = {filled(5, mine), filled(3, 2 * mine), filled(100000, mine)};
+    std::vector<at::Tensor> copies = {tensor_of(5, mine), tensor_of(3, 2 * mine), tensor_of(100000, mine)};
     group.broadcast_coalesced(copies, 2).wait();
-    EXPECT_TRUE(copies[0].equal(filled(5, 3)) && copies[1].equal(filled(3, 6)) && copies[2].equal(filled(100000, 3)));
-    std::vector<at::Tensor> inputs = {filled(2, mine), filled(3, 10 * mine), filled(50000, mine)};
-    std::vector<at::Tensor> outputs = {filled(6, 0), filled(9, 0), filled(150000, 0)};
+    EXPECT_TRUE(copies[0].equal(tensor_of(5, 3)) && copies[1].equal(tensor_of(3, 6)) &&
+                copies[2].equal(tensor_of(100000, 3)));
+    std::vector<at::Tensor> inputs = {tensor_of(2, mine), tensor_of(3, 10 * mine), tensor_of(50000, mine)};
+    std::vector<at::Tensor> outputs = {tensor_of(6, 0), tensor_of(9, 0), tensor_of(150000, 0)};
     group.all_gather_coalesced(outputs, inputs).wait();
     for (size_t i = 0; i < 3; ++i) {
       const double unit = i == 1 ? 10 : 1;
       const int64_t n = inputs[i].numel();
-      EXPECT_TRUE(outputs[i].equal(at::cat({filled(n, unit), filled(n, 2 * unit), filled(n, 3 * unit)})));
+      EXPECT_TRUE(outputs[i].equal(at::cat({tensor_of(n, unit), tensor_of(n, 2 * unit), tensor_of(n, 3 * unit)})));
     }
     group.reduce_scatter_coalesced(inputs, outputs, ReduceOp::kMax).wait();
-    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(inputs[i].equal(filled(inputs[i].numel(), (i == 1 ? 10 : 1) * mine)));
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(inputs[i].equal(tensor_of(inputs[i].numel(), (i == 1 ? 10 : 1) * mine)));
   });
 }
 
@@ -170,7 +171,7 @@ TEST(Groups, MoveTypesThatThePlatformCannotReduce) {
     ProcessGroup& group = job.world_group();
     const at::Tensor eighth = at::full({6}, job.rank() == 0 ? 1.5 : 0.0, at::kFloat).to(at::kFloat8_e4m3fn);
     group.broadcast(eighth, 0).wait();
-    EXPECT_TRUE(eighth.to(at::kFloat).equal(filled(6, 1.5)));
+    EXPECT_TRUE(eighth.to(at::kFloat).equal(tensor_of(6, 1.5)));
     EXPECT_THAT(refusal([&] { group.all_reduce(eighth).wait(); }),
                 AllOf(HasSubstr("all_reduce in group world (2 ranks)"), HasSubstr("Float8_e4m3fn [6]"),
                       HasSubstr("cannot be reduced")));
@@ -180,21 +181,21 @@ TEST(Groups, MoveTypesThatThePlatformCannotReduce) {
 TEST(Groups, RefuseWhatCannotBeMeantWithNamesAndNumbers) {
   expect_job(2, {.tensor_model_parallel_size = 2}, [](ParallelContext& job) {
     ProcessGroup& tp = job.group(GroupKind::tp);
-    const at::Tensor four = filled(4, 1);
+    const at::Tensor four = tensor_of(4, 1);
     const at::Tensor matrix = at::zeros({4, 4}, at::kFloat);
-    EXPECT_THAT(refusal([&] { tp.all_gather(filled(12, 0), four).wait(); }),
+    EXPECT_THAT(refusal([&] { tp.all_gather(tensor_of(12, 0), four).wait(); }),
                 AllOf(HasSubstr("all_gather in group tp (2 ranks): tensors of Float [12] and Float [4]"),
                       HasSubstr("2 x 4 = 8")));
     EXPECT_THAT(refusal([&] { tp.all_gather(at::zeros({8}, at::kLong), four).wait(); }),
                 HasSubstr("Long [8] and Float [4]"));
-    EXPECT_THAT(refusal([&] { tp.reduce_scatter(four, filled(4, 0)).wait(); }),
+    EXPECT_THAT(refusal([&] { tp.reduce_scatter(four, tensor_of(4, 0)).wait(); }),
                 HasSubstr("reduce_scatter in group tp"));
     EXPECT_THAT(refusal([&] { tp.all_reduce(matrix.t()).wait(); }),
                 AllOf(HasSubstr("strides [1, 4]"), HasSubstr("contiguous()")));
     EXPECT_THAT(refusal([&] { tp.all_reduce(at::Tensor()).wait(); }), HasSubstr("undefined"));
     EXPECT_THAT(refusal([&] { tp.broadcast(four, 2).wait(); }), HasSubstr("root is 2; ranks of the group are 0 to 1"));
     EXPECT_THAT(refusal([&] { tp.reduce(four, -1).wait(); }), HasSubstr("root is -1"));
-    EXPECT_THAT(refusal([&] { tp.all_to_all(filled(3, 0), filled(3, 0)).wait(); }), HasSubstr("divisible by 2"));
+    EXPECT_THAT(refusal([&] { tp.all_to_all(tensor_of(3, 0), tensor_of(3, 0)).wait(); }), HasSubstr("divisible by 2"));
     const std::vector<int64_t> good = {2, 2}, wrong = {2, 1}, few = {4}, negative = {5, -1};
     EXPECT_THAT(refusal([&] { tp.all_to_all_v(four, four, good, wrong).wait(); }),
                 HasSubstr("send_rows is 2, 1; it needs 2 numbers"));
@@ -206,11 +207,11 @@ TEST(Groups, RefuseWhatCannotBeMeantWithNamesAndNumbers) {
     EXPECT_THAT(refusal([&] { tp.batch_p2p(std::vector{recv(four, 7)}).wait(); }), HasSubstr("rank 7"));
     EXPECT_THAT(refusal([&] { tp.all_reduce_coalesced(std::vector{four, at::Tensor()}).wait(); }),
                 HasSubstr("undefined"));
-    EXPECT_THAT(refusal([&] { tp.all_gather_coalesced(std::vector{filled(8, 0)}, {}).wait(); }),
+    EXPECT_THAT(refusal([&] { tp.all_gather_coalesced(std::vector{tensor_of(8, 0)}, {}).wait(); }),
                 HasSubstr("1 and 0 tensors"));
-    const at::Tensor still = filled(2, 1);
+    const at::Tensor still = tensor_of(2, 1);
     tp.all_reduce(still).wait();
-    EXPECT_TRUE(still.equal(filled(2, 2))) << "the group is as good as before";
+    EXPECT_TRUE(still.equal(tensor_of(2, 2))) << "the group is as good as before";
   });
 }
 
@@ -255,9 +256,9 @@ TEST(Groups, AreUsedFromSeveralThreads) {
     for (int i = 0; i < 4; ++i) {
       threads.emplace_back([&job] {
         for (int call = 0; call < 50; ++call) {
-          const at::Tensor tensor = filled(4, 1);
+          const at::Tensor tensor = tensor_of(4, 1);
           job.world_group().all_reduce(tensor).wait();
-          EXPECT_TRUE(tensor.equal(filled(4, 2)));
+          EXPECT_TRUE(tensor.equal(tensor_of(4, 2)));
         }
       });
     }

@@ -50,12 +50,12 @@ at::Tensor tensor_of(const Case& c, int64_t heads, uint64_t seed) {
   return sample(shape, seed, c.type);
 }
 
-struct Outcome {
+struct AttentionOutcome {
   std::vector<at::Tensor> parts;  // out, dq, dk, dv
 };
 
 template <class Function>
-Outcome run(const std::vector<at::Tensor>& inputs, const at::Tensor& grad, Function attend) {
+AttentionOutcome run(const std::vector<at::Tensor>& inputs, const at::Tensor& grad, Function attend) {
   std::vector<at::Tensor> leaves;
   for (const at::Tensor& input : inputs) leaves.push_back(input.clone().requires_grad_(true));
   const at::Tensor out = attend(leaves[0], leaves[1], leaves[2]);
@@ -83,13 +83,13 @@ void check(ParallelContext& job, const Case& c, Attend attend) {
   const at::Tensor grad = tensor_of(c, c.heads, 4);
   std::vector<at::Tensor> wide;
   for (const at::Tensor& each : whole) wide.push_back(each.to(at::kDouble));
-  const Outcome wanted = run(wide, grad.to(at::kDouble), [&](const auto& q, const auto& k, const auto& v) {
+  const AttentionOutcome wanted = run(wide, grad.to(at::kDouble), [&](const auto& q, const auto& k, const auto& v) {
     return attention(q, k, v, options, cuts);
   });
 
   const int64_t dim = is_packed(c) ? 0 : 1;
   const auto mine = [&](const at::Tensor& x) { return take_context_slices(x, c.lengths, dim, group); };
-  const Outcome got =
+  const AttentionOutcome got =
       run({here(mine(whole[0])), here(mine(whole[1])), here(mine(whole[2]))}, here(mine(grad)),
           [&](const auto& q, const auto& k, const auto& v) { return attend(q, k, v, group, options, cuts); });
   const char* const names[] = {"out", "dq", "dk", "dv"};

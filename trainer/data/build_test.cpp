@@ -26,7 +26,7 @@ using testing::write_file;
 
 void ignore(const BuildProgress&) {}
 
-std::string said(const BuildArguments& arguments) {
+std::string said_by_build(const BuildArguments& arguments) {
   return config_error([&] { build_data(arguments, ignore); });
 }
 
@@ -126,11 +126,11 @@ TEST(DataBuild, ABadLineIsNamedAndWhatWasDoneIsKept) {
   const std::string good = many_lines(100);
   const std::string input = write_file(folder / "in.jsonl", good + "{\"text\": 5}\n" + good);
   const BuildArguments arguments{.inputs = {input}, .output = folder / "out", .workers = 1, .shard_bytes = 1000};
-  EXPECT_THAT(said(arguments), HasSubstr("in.jsonl, line 101: \"text\" is not a string"));
+  EXPECT_THAT(said_by_build(arguments), HasSubstr("in.jsonl, line 101: \"text\" is not a string"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out.idx"));
   EXPECT_TRUE(std::filesystem::exists(folder / "out.build/shard-000000.idx"));
   write_file(input, good);
-  EXPECT_THAT(said(arguments), HasSubstr("had other settings or inputs"));
+  EXPECT_THAT(said_by_build(arguments), HasSubstr("had other settings or inputs"));
   BuildArguments anew = arguments;
   anew.overwrite = true;
   EXPECT_EQ(build_data(anew, ignore).shards_kept, 0);
@@ -143,34 +143,35 @@ TEST(DataBuild, OneBuildOfAnOutputRunsAtATime) {
   write_file(folder / "out.build/lock", "");
   const int fd = ::open((folder / "out.build/lock").c_str(), O_RDWR);
   ASSERT_EQ(::flock(fd, LOCK_EX), 0);
-  EXPECT_THAT(said({.inputs = {input}, .output = folder / "out"}), HasSubstr("another process builds"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = folder / "out"}), HasSubstr("another process builds"));
   ::close(fd);
-  EXPECT_EQ(said({.inputs = {input}, .output = folder / "out"}), "");
+  EXPECT_EQ(said_by_build({.inputs = {input}, .output = folder / "out"}), "");
 }
 
 TEST(DataBuild, WhatCannotBeBuiltIsRefused) {
   const Folder folder;
   const std::string input = write_file(folder / "in.jsonl", many_lines(5)), output = folder / "out";
-  EXPECT_THAT(said({.output = output}), HasSubstr("there is no input"));
-  EXPECT_THAT(said({.inputs = {input}}), HasSubstr("there is no output"));
-  EXPECT_THAT(said({.inputs = {folder / "none.txt"}, .output = output}), HasSubstr("No such file"));
-  EXPECT_THAT(said({.inputs = {write_file(folder / "a.csv", "x")}, .output = output}),
+  EXPECT_THAT(said_by_build({.output = output}), HasSubstr("there is no input"));
+  EXPECT_THAT(said_by_build({.inputs = {input}}), HasSubstr("there is no output"));
+  EXPECT_THAT(said_by_build({.inputs = {folder / "none.txt"}, .output = output}), HasSubstr("No such file"));
+  EXPECT_THAT(said_by_build({.inputs = {write_file(folder / "a.csv", "x")}, .output = output}),
               HasSubstr("must end in .txt or .jsonl"));
-  EXPECT_THAT(said({.inputs = {write_file(folder / "a.txt", "")}, .output = output}),
+  EXPECT_THAT(said_by_build({.inputs = {write_file(folder / "a.txt", "")}, .output = output}),
               HasSubstr("there is nothing in it"));
-  EXPECT_THAT(said({.inputs = {write_file(folder / "b.txt", "\n\n\n")}, .output = output, .overwrite = true}),
+  EXPECT_THAT(said_by_build({.inputs = {write_file(folder / "b.txt", "\n\n\n")}, .output = output, .overwrite = true}),
               HasSubstr("there is no document"));
-  EXPECT_THAT(said({.inputs = {write_file(folder / "c.txt", "a\n\n\xFF")}, .output = output, .overwrite = true}),
-              HasSubstr("c.txt, line 3: the byte 0xFF"));
-  EXPECT_THAT(said({.inputs = {input}, .output = folder / "no/out"}), HasSubstr("cannot make the folder"));
-  EXPECT_THAT(said({.inputs = {input}, .output = output, .tokenizer = "nothing.json"}),
+  EXPECT_THAT(
+      said_by_build({.inputs = {write_file(folder / "c.txt", "a\n\n\xFF")}, .output = output, .overwrite = true}),
+      HasSubstr("c.txt, line 3: the byte 0xFF"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = folder / "no/out"}), HasSubstr("cannot make the folder"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .tokenizer = "nothing.json"}),
               HasSubstr("there is no tokenizer"));
-  EXPECT_THAT(said({.inputs = {input}, .output = output, .workers = -1}), HasSubstr("-1 workers"));
-  EXPECT_THAT(said({.inputs = {input}, .output = output, .shard_bytes = 0}), HasSubstr("0 bytes"));
-  EXPECT_THAT(said({.inputs = {input}, .output = output, .sft = true}), HasSubstr("ends in .jsonl"));
-  EXPECT_THAT(said({.inputs = {input}, .output = output + ".jsonl"}), HasSubstr("it is a prefix"));
-  EXPECT_EQ(said({.inputs = {input}, .output = output, .overwrite = true}), "");
-  EXPECT_THAT(said({.inputs = {input}, .output = output}), HasSubstr("is there already"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .workers = -1}), HasSubstr("-1 workers"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .shard_bytes = 0}), HasSubstr("0 bytes"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .sft = true}), HasSubstr("ends in .jsonl"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output + ".jsonl"}), HasSubstr("it is a prefix"));
+  EXPECT_EQ(said_by_build({.inputs = {input}, .output = output, .overwrite = true}), "");
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output}), HasSubstr("is there already"));
 }
 
 TEST(DataBuild, ConversationsBecomeSamplesThatTrainingReads) {
@@ -183,7 +184,7 @@ TEST(DataBuild, ConversationsBecomeSamplesThatTrainingReads) {
   EXPECT_EQ(built->at(1).ids, direct->at(1).ids);
   EXPECT_EQ(built->at(1).labels, direct->at(1).labels);
   write_file(input, "{\"text\": \"x\"}\n");
-  EXPECT_THAT(said({.inputs = {input}, .output = folder / "bad.jsonl", .sft = true}),
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = folder / "bad.jsonl", .sft = true}),
               HasSubstr("line 1: --sft takes lines with"));
 }
 

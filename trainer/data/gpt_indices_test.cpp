@@ -21,9 +21,9 @@ using testing::config_error;
 using ::testing::HasSubstr;
 using testing::read_file;
 
-const std::string kGolden = CONCORD_GOLDEN "/data/";
+const std::string kGoldenIndices = CONCORD_GOLDEN "/data/";
 
-json golden() { return json::parse(read_file(kGolden + "gpt_indices.json")); }
+json golden() { return json::parse(read_file(kGoldenIndices + "gpt_indices.json")); }
 
 class GoldenCase : public ::testing::TestWithParam<std::string> {
  protected:
@@ -40,7 +40,7 @@ class GoldenCase : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(GoldenCase, IndicesAreMegatrons) {
-  const GptIndices indices = build_gpt_indices(IndexedDataset(kGolden + "tokens").lengths(), options_);
+  const GptIndices indices = build_gpt_indices(IndexedDataset(kGoldenIndices + "tokens").lengths(), options_);
   EXPECT_EQ(indices.epochs, expected_["epochs"].get<int64_t>());
   EXPECT_EQ(indices.separate_final_epoch, expected_["separate_final_epoch"].get<bool>());
   EXPECT_EQ(indices.document_index, expected_["document_index"].get<std::vector<int32_t>>());
@@ -51,7 +51,7 @@ TEST_P(GoldenCase, IndicesAreMegatrons) {
 }
 
 TEST_P(GoldenCase, SamplesHoldMegatronsTokens) {
-  const DataArguments arguments{.path = kGolden + "tokens",
+  const DataArguments arguments{.path = kGoldenIndices + "tokens",
                                 .seq_length = options_.seq_length,
                                 .seed = options_.seed,
                                 .samples_wanted = options_.samples};

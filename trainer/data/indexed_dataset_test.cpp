@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using testing::read_file;
 using testing::write_file;
 
-const std::string kGolden = CONCORD_GOLDEN "/data/";
+const std::string kGoldenData = CONCORD_GOLDEN "/data/";
 using Corpus = std::vector<std::vector<std::vector<int64_t>>>;  // documents of sequences of tokens
 
 std::vector<int64_t> read_sequence(const IndexedDataset& data, int64_t sequence) {
@@ -57,17 +57,17 @@ std::string replaced(std::string bytes, size_t at, Value value) {
 class IndexedDatasetGolden : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(IndexedDatasetGolden, DocumentsAreThoseThatMegatronWrote) {
-  const IndexedDataset data(kGolden + GetParam());
-  const auto expected = nlohmann::json::parse(read_file(kGolden + GetParam() + ".json"));
+  const IndexedDataset data(kGoldenData + GetParam());
+  const auto expected = nlohmann::json::parse(read_file(kGoldenData + GetParam() + ".json"));
   EXPECT_EQ(data.type(), TokenType::kInt32);
   EXPECT_EQ(read_all(data), expected["documents"].get<Corpus>());
 }
 
 TEST_P(IndexedDatasetGolden, WritingThemAgainGivesMegatronsBytes) {
   const Folder folder;
-  write_corpus(folder / "copy", TokenType::kInt32, read_all(IndexedDataset(kGolden + GetParam())));
-  EXPECT_EQ(read_file(folder / "copy.bin"), read_file(kGolden + GetParam() + ".bin"));
-  EXPECT_EQ(read_file(folder / "copy.idx"), read_file(kGolden + GetParam() + ".idx"));
+  write_corpus(folder / "copy", TokenType::kInt32, read_all(IndexedDataset(kGoldenData + GetParam())));
+  EXPECT_EQ(read_file(folder / "copy.bin"), read_file(kGoldenData + GetParam() + ".bin"));
+  EXPECT_EQ(read_file(folder / "copy.idx"), read_file(kGoldenData + GetParam() + ".idx"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, IndexedDatasetGolden, ::testing::Values("tokens", "multi"));
@@ -122,19 +122,19 @@ TEST(IndexedDataset, NothingStandsUnderTheFinalNameBeforeFinish) {
 TEST(IndexedDataset, AppendedDataSetsFollowEachOther) {
   const Folder folder;
   IndexedWriter writer(folder / "both", TokenType::kInt32);
-  writer.append(IndexedDataset(kGolden + "multi"));
-  writer.append(IndexedDataset(kGolden + "tokens"));
+  writer.append(IndexedDataset(kGoldenData + "multi"));
+  writer.append(IndexedDataset(kGoldenData + "tokens"));
   writer.finish();
-  Corpus expected = read_all(IndexedDataset(kGolden + "multi"));
-  for (auto& document : read_all(IndexedDataset(kGolden + "tokens"))) expected.push_back(document);
+  Corpus expected = read_all(IndexedDataset(kGoldenData + "multi"));
+  for (auto& document : read_all(IndexedDataset(kGoldenData + "tokens"))) expected.push_back(document);
   EXPECT_EQ(read_all(IndexedDataset(folder / "both")), expected);
 }
 
 TEST(IndexedDataset, ModesOfMultimodalDataAreAcceptedAndOtherBytesAreNot) {
   const Folder folder;
-  const std::string idx = read_file(kGolden + "multi.idx");
-  write_file(folder / "data.bin", read_file(kGolden + "multi.bin"));
-  const int64_t sequences = IndexedDataset(kGolden + "multi").size();
+  const std::string idx = read_file(kGoldenData + "multi.idx");
+  write_file(folder / "data.bin", read_file(kGoldenData + "multi.bin"));
+  const int64_t sequences = IndexedDataset(kGoldenData + "multi").size();
   write_file(folder / "data.idx", idx + std::string(static_cast<size_t>(sequences), '\0'));
   EXPECT_EQ(IndexedDataset(folder / "data").size(), sequences);
   write_file(folder / "data.idx", idx + "x");
@@ -143,8 +143,8 @@ TEST(IndexedDataset, ModesOfMultimodalDataAreAcceptedAndOtherBytesAreNot) {
 
 TEST(IndexedDataset, WhatContradictsItselfIsRefusedWithAReason) {
   const Folder folder;
-  const std::string idx = read_file(kGolden + "multi.idx"), bin = read_file(kGolden + "multi.bin");
-  const int64_t sequences = IndexedDataset(kGolden + "multi").size();
+  const std::string idx = read_file(kGoldenData + "multi.idx"), bin = read_file(kGoldenData + "multi.bin");
+  const int64_t sequences = IndexedDataset(kGoldenData + "multi").size();
   const size_t offsets = 34 + 4 * static_cast<size_t>(sequences), starts = offsets + 8 * static_cast<size_t>(sequences);
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
   const std::vector<std::pair<std::string, std::string>> cases = {
@@ -179,8 +179,8 @@ TEST(IndexedDataset, WhatContradictsItselfIsRefusedWithAReason) {
 
 TEST(IndexedDataset, ATruncatedBinIsRefused) {
   const Folder folder;
-  write_file(folder / "bad.idx", read_file(kGolden + "tokens.idx"));
-  const std::string bin = read_file(kGolden + "tokens.bin");
+  write_file(folder / "bad.idx", read_file(kGoldenData + "tokens.idx"));
+  const std::string bin = read_file(kGoldenData + "tokens.bin");
   for (const size_t size : {bin.size() - 1, size_t{0}}) {
     write_file(folder / "bad.bin", bin.substr(0, size));
     EXPECT_THAT(config_error([&] { IndexedDataset(folder / "bad"); }), HasSubstr("cut short or damaged"));
@@ -209,8 +209,8 @@ TEST(IndexedDataset, PlacesNameDocumentAndSequence) {
 // ConfigError.
 TEST(IndexedDataset, NoMutationOfAnIndexDoesMoreThanBeRefused) {
   const Folder folder;
-  const std::string good = read_file(kGolden + "multi.idx");
-  write_file(folder / "fuzz.bin", read_file(kGolden + "multi.bin"));
+  const std::string good = read_file(kGoldenData + "multi.idx");
+  write_file(folder / "fuzz.bin", read_file(kGoldenData + "multi.bin"));
   std::mt19937 random(7);
   int opened = 0, refused = 0;
   for (int round = 0; round < 2000; ++round) {

@@ -22,7 +22,7 @@ using testing::write_file;
 
 constexpr int64_t kEnd = ByteTokenizer::kEndOfDocument;
 
-std::string said(const DataArguments& arguments) {
+std::string said_by_source(const DataArguments& arguments) {
   return config_error([&] { open_sample_source(arguments); });
 }
 
@@ -68,7 +68,7 @@ TEST(SampleSource, BadSafetensorsAreRefused) {
   const Folder folder;
   const auto refused = [&](const std::string& bytes, DataArguments arguments = {}) {
     arguments.path = write_file(folder / "bad.safetensors", bytes);
-    return said(arguments);
+    return said_by_source(arguments);
   };
   const std::string good = safetensors("[1,3]", {7, 8, 9}, {});
   EXPECT_THAT(refused(good, {.seq_length = 2}),
@@ -122,7 +122,7 @@ TEST(SampleSource, BadJsonLinesAreRefusedWithTheirNumber) {
   const Folder folder;
   const auto refused = [&](const std::string& bytes, DataArguments arguments = {}) {
     arguments.path = write_file(folder / "bad.jsonl", bytes);
-    return said(arguments);
+    return said_by_source(arguments);
   };
   const std::string good = "{\"input_ids\": [1, 2, 3]}\n";
   EXPECT_THAT(refused(good + "\n{broken\n"), HasSubstr("bad.jsonl, line 3: not JSON"));
@@ -142,26 +142,26 @@ TEST(SampleSource, BadJsonLinesAreRefusedWithTheirNumber) {
 TEST(SampleSource, BadTextIsRefused) {
   const Folder folder;
   write_file(folder / "bad.txt", "fine\n\xFF\n");
-  EXPECT_THAT(said({.path = folder / "bad.txt", .seq_length = 1}),
+  EXPECT_THAT(said_by_source({.path = folder / "bad.txt", .seq_length = 1}),
               HasSubstr("bad.txt, line 2: the byte 0xFF is not UTF-8"));
   write_file(folder / "empty.txt", "\n \n");
-  EXPECT_THAT(said({.path = folder / "empty.txt", .seq_length = 1}), HasSubstr("there is no text"));
-  EXPECT_THAT(said({.path = folder / "empty.txt", .tokenizer = "x"}), HasSubstr("concord data build"));
+  EXPECT_THAT(said_by_source({.path = folder / "empty.txt", .seq_length = 1}), HasSubstr("there is no text"));
+  EXPECT_THAT(said_by_source({.path = folder / "empty.txt", .tokenizer = "x"}), HasSubstr("concord data build"));
   write_file(folder / "a.txt", "text");
-  EXPECT_THAT(said({.path = folder / "a.txt"}), HasSubstr("sequence length is 0"));
-  EXPECT_THAT(said({.path = folder / "a.txt", .seq_length = 2, .vocab_size = 256}),
+  EXPECT_THAT(said_by_source({.path = folder / "a.txt"}), HasSubstr("sequence length is 0"));
+  EXPECT_THAT(said_by_source({.path = folder / "a.txt", .seq_length = 2, .vocab_size = 256}),
               HasSubstr("line 1 (document 0), position 4: the token id 256"));
 }
 
 TEST(SampleSource, WhatIsNotThereIsNamed) {
   const Folder folder;
-  EXPECT_THAT(said({}), HasSubstr("no data was given"));
-  EXPECT_THAT(said({.path = folder / "nothing"}), HasSubstr("there is no " + folder / "nothing.idx"));
-  EXPECT_THAT(said({.path = folder / "nothing.txt"}), HasSubstr("No such file"));
-  EXPECT_THAT(said({.path = folder / "nothing.jsonl"}), HasSubstr("No such file"));
-  EXPECT_THAT(said({.path = folder / "nothing.safetensors"}), HasSubstr("No such file"));
+  EXPECT_THAT(said_by_source({}), HasSubstr("no data was given"));
+  EXPECT_THAT(said_by_source({.path = folder / "nothing"}), HasSubstr("there is no " + folder / "nothing.idx"));
+  EXPECT_THAT(said_by_source({.path = folder / "nothing.txt"}), HasSubstr("No such file"));
+  EXPECT_THAT(said_by_source({.path = folder / "nothing.jsonl"}), HasSubstr("No such file"));
+  EXPECT_THAT(said_by_source({.path = folder / "nothing.safetensors"}), HasSubstr("No such file"));
   std::filesystem::create_directory(folder / "folder.txt");
-  EXPECT_THAT(said({.path = folder / "folder.txt"}), HasSubstr("not a regular file"));
+  EXPECT_THAT(said_by_source({.path = folder / "folder.txt"}), HasSubstr("not a regular file"));
 }
 
 TEST(SampleSource, AMegatronPrefixIsFoundByEitherOfItsFiles) {
@@ -179,9 +179,9 @@ TEST(SampleSource, IdsBeyondTheVocabularyAreNamedByFileDocumentAndPosition) {
     writer.end_document();
   }
   writer.finish();
-  EXPECT_THAT(said({.path = folder / "a", .seq_length = 2, .vocab_size = 99}),
+  EXPECT_THAT(said_by_source({.path = folder / "a", .seq_length = 2, .vocab_size = 99}),
               HasSubstr("a.bin, document 1, position 1: the token id 99 is not below the vocabulary size 99"));
-  EXPECT_EQ(said({.path = folder / "a", .seq_length = 2, .vocab_size = 100}), "");
+  EXPECT_EQ(said_by_source({.path = folder / "a", .seq_length = 2, .vocab_size = 100}), "");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 using testing::config_error;
 using ::testing::HasSubstr;
 
-std::string said(std::string_view line) {
+std::string said_of_line(std::string_view line) {
   return config_error([&] { parse_json_record(line, "f.jsonl, line 3"); });
 }
 
@@ -96,17 +96,17 @@ TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
       {R"({"messages": ["hello"]})", "message 0 has no text \"role\""},
   };
   for (const auto& [line, reason] : cases) {
-    EXPECT_THAT(said(line), HasSubstr(reason)) << line;
-    EXPECT_THAT(said(line), HasSubstr("f.jsonl, line 3: "));
+    EXPECT_THAT(said_of_line(line), HasSubstr(reason)) << line;
+    EXPECT_THAT(said_of_line(line), HasSubstr("f.jsonl, line 3: "));
   }
 }
 
 TEST(TextReader, DeepNestingIsHarmless) {
   std::string deep(200000, '[');
-  EXPECT_THAT(said("{\"text\": " + deep), HasSubstr("not JSON"));
+  EXPECT_THAT(said_of_line("{\"text\": " + deep), HasSubstr("not JSON"));
   deep += std::string(200000, ']');
-  EXPECT_THAT(said("{\"text\": " + deep + "}"), HasSubstr("not a string"));
-  EXPECT_THAT(said("{\"input_ids\": " + deep + "}"), HasSubstr("\"input_ids\"[0] is an array, not a token id"));
+  EXPECT_THAT(said_of_line("{\"text\": " + deep + "}"), HasSubstr("not a string"));
+  EXPECT_THAT(said_of_line("{\"input_ids\": " + deep + "}"), HasSubstr("\"input_ids\"[0] is an array, not a token id"));
 }
 
 // Deterministic mutation: a record or a ConfigError, whatever the bytes are.

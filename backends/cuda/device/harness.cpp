@@ -26,7 +26,7 @@ struct Failed : std::runtime_error {
 };
 
 // What the command line says; a worker is this program started again for one rank of one case.
-struct Options {
+struct HarnessOptions {
   std::string plugin;
   std::string filter;
   std::string json;
@@ -35,8 +35,8 @@ struct Options {
   int rank = 0;
 };
 
-Options parse(int argc, char** argv) {
-  Options options;
+HarnessOptions parse_harness(int argc, char** argv) {
+  HarnessOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (i + 1 == argc) throw std::invalid_argument(name + " needs a value");
@@ -60,7 +60,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-int run_worker(const Options& options, const std::vector<NamedCase>& cases) {
+int run_worker(const HarnessOptions& options, const std::vector<NamedCase>& cases) {
   for (const NamedCase& each : cases) {
     if (options.worker != each.name) continue;
     try {
@@ -90,7 +90,7 @@ void set_rank_environment(int rank, int world) {
   setenv("NCCL_IB_DISABLE", "1", 1);
 }
 
-pid_t start_worker(const char* program, const Options& options, const NamedCase& each, int rank) {
+pid_t start_worker(const char* program, const HarnessOptions& options, const NamedCase& each, int rank) {
   const pid_t child = fork();
   if (child != 0) return child;
   set_rank_environment(rank, each.world);
@@ -138,9 +138,9 @@ std::string temporary_name() {
 }  // namespace
 
 int run_cases(int argc, char** argv, const std::vector<NamedCase>& cases) {
-  Options options;
+  HarnessOptions options;
   try {
-    options = parse(argc, argv);
+    options = parse_harness(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\nusage: %s --plugin libconcord_cuda.so [--filter TEXT] [--json FILE]\n", error.what(),
                  argv[0]);

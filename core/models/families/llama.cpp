@@ -4,7 +4,7 @@
 namespace concord {
 namespace {
 
-void describe(const ConfigReader& read, ModelConfig& model) {
+void describe_llama(const ConfigReader& read, ModelConfig& model) {
   read_attention_bias(read, model);
   model.mlp_bias = read.flag("mlp_bias", false);
 }
@@ -12,6 +12,6 @@ void describe(const ConfigReader& read, ModelConfig& model) {
 }  // namespace
 
 extern const Family kLlama;
-const Family kLlama{"llama", "LlamaForCausalLM", 0, 0, &describe};
+const Family kLlama{"llama", "LlamaForCausalLM", 0, 0, &describe_llama};
 
 }  // namespace concord

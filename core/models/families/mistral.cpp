@@ -6,7 +6,7 @@
 namespace concord {
 namespace {
 
-void describe(const ConfigReader& read, ModelConfig& model) {
+void describe_mistral(const ConfigReader& read, ModelConfig& model) {
   // null means none; only where the key is missing it is the value of the first Mistral.
   const int64_t window = read.names("sliding_window") ? 0 : 4096;
   std::fill(model.windows.begin(), model.windows.end(), read.integer("sliding_window", kWindowRange, window));
@@ -15,6 +15,6 @@ void describe(const ConfigReader& read, ModelConfig& model) {
 }  // namespace
 
 extern const Family kMistral;
-const Family kMistral{"mistral", "MistralForCausalLM", 8, 0, &describe};
+const Family kMistral{"mistral", "MistralForCausalLM", 8, 0, &describe_mistral};
 
 }  // namespace concord

@@ -4,7 +4,7 @@
 namespace concord {
 namespace {
 
-void describe(const ConfigReader& read, ModelConfig& model) {
+void describe_qwen2(const ConfigReader& read, ModelConfig& model) {
   model.qkv_bias = true;
   read_qwen_windows(read, model);
 }
@@ -12,6 +12,6 @@ void describe(const ConfigReader& read, ModelConfig& model) {
 }  // namespace
 
 extern const Family kQwen2;
-const Family kQwen2{"qwen2", "Qwen2ForCausalLM", 32, 0, &describe};
+const Family kQwen2{"qwen2", "Qwen2ForCausalLM", 32, 0, &describe_qwen2};
 
 }  // namespace concord

@@ -4,7 +4,7 @@
 namespace concord {
 namespace {
 
-void describe(const ConfigReader& read, ModelConfig& model) {
+void describe_qwen3(const ConfigReader& read, ModelConfig& model) {
   model.qk_norm = true;
   read_attention_bias(read, model);
   read_qwen_windows(read, model);
@@ -13,6 +13,6 @@ void describe(const ConfigReader& read, ModelConfig& model) {
 }  // namespace
 
 extern const Family kQwen3;
-const Family kQwen3{"qwen3", "Qwen3ForCausalLM", 32, 128, &describe};
+const Family kQwen3{"qwen3", "Qwen3ForCausalLM", 32, 128, &describe_qwen3};
 
 }  // namespace concord

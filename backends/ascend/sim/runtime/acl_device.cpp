@@ -16,8 +16,6 @@ using namespace concord::ascend::sim;
 
 namespace {
 
-Machine& machine() { return Machine::instance(); }
-
 void check_timeout(int32_t milliseconds) {
   if (milliseconds > 0 || milliseconds == -1) return;
   fail(kRtParamInvalid, text("a timeout of %d ms; it has to be more than 0, or -1 for none", milliseconds));

@@ -12,8 +12,6 @@ using namespace concord::ascend::sim;
 
 namespace {
 
-Memory& memory() { return Memory::instance(); }
-
 void allocate(void** address, size_t bytes, uint32_t policy) {
   require_not_null(address, "devPtr");
   *address = nullptr;

@@ -11,8 +11,6 @@ using namespace concord::ascend::sim;
 
 namespace {
 
-Machine& machine() { return Machine::instance(); }
-
 HandleTable<Capture>& models() {
   static auto& table = *new HandleTable<Capture>(0x1d, "captured model");
   return table;

@@ -24,8 +24,6 @@ using namespace concord::ascend::sim;
 
 namespace {
 
-Memory& memory() { return Memory::instance(); }
-
 HandleTable<Physical>& physicals() {
   static auto& table = *new HandleTable<Physical>(0x1f, "physical memory");
   return table;

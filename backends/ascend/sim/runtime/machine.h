@@ -95,4 +95,6 @@ class Machine {
   std::mutex mutex_;  // guards contexts and peers of the devices
 };
 
+inline Machine& machine() { return Machine::instance(); }
+
 }  // namespace concord::ascend::sim

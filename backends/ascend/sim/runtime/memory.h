@@ -91,4 +91,6 @@ class Memory {
   std::map<const std::byte*, Pinned> pinned_;
 };
 
+inline Memory& memory() { return Memory::instance(); }
+
 }  // namespace concord::ascend::sim

@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {
@@ -10,7 +11,9 @@ namespace {
 using at::Tensor;
 using Pair = std::tuple<Tensor, Tensor>;
 
-Pair forward(const Tensor& x, const Tensor& weight, double eps) {
+const Choice kReference("rms_norm_backward: the reference, for sums beyond a block's memory", kAllTypes);
+
+Pair rms_norm_on_device(const Tensor& x, const Tensor& weight, double eps) {
   const OnDevice device(x.device());
   const Tensor dense = x.contiguous(), scale = weight.contiguous();
   const Tensor y = at::empty_like(dense);
@@ -20,9 +23,10 @@ Pair forward(const Tensor& x, const Tensor& weight, double eps) {
   return {y, rstd};
 }
 
-Pair backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& rstd) {
+Pair rms_norm_backward_on_device(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& rstd) {
   const Rows shape = rows_of(x);
   if (!rms_norm_fits(shape, type_of(x))) {
+    kReference.take(type_of(x));
     const auto made = reference("concord::rms_norm_backward", {grad, x, weight, rstd});
     return {made.at(0).toTensor(), made.at(1).toTensor()};
   }
@@ -36,8 +40,8 @@ Pair backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const T
 }
 
 TORCH_LIBRARY_IMPL(concord, CUDA, m) {
-  m.impl("rms_norm", forward);
-  m.impl("rms_norm_backward", backward);
+  m.impl("rms_norm", rms_norm_on_device);
+  m.impl("rms_norm_backward", rms_norm_backward_on_device);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ Rows halves_of(const Tensor& gate_up) {
   return {both.rows, both.width / 2};
 }
 
-Tensor forward(const Tensor& gate_up) {
+Tensor swiglu_on_device(const Tensor& gate_up) {
   const OnDevice device(gate_up.device());
   const Tensor dense = gate_up.contiguous();
   auto sizes = dense.sizes().vec();
@@ -24,7 +24,7 @@ Tensor forward(const Tensor& gate_up) {
   return y;
 }
 
-Tensor backward(const Tensor& grad, const Tensor& gate_up) {
+Tensor swiglu_backward_on_device(const Tensor& grad, const Tensor& gate_up) {
   const OnDevice device(gate_up.device());
   const Tensor dense = gate_up.contiguous(), g = grad.contiguous();
   const Tensor result = at::empty_like(dense);
@@ -34,8 +34,8 @@ Tensor backward(const Tensor& grad, const Tensor& gate_up) {
 }
 
 TORCH_LIBRARY_IMPL(concord, CUDA, m) {
-  m.impl("swiglu", forward);
-  m.impl("swiglu_backward", backward);
+  m.impl("swiglu", swiglu_on_device);
+  m.impl("swiglu_backward", swiglu_backward_on_device);
 }
 
 }  // namespace
