@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
 # Operators, layers, models and training on a machine with a CUDA device: the tests that run on every platform, with up
-# to four ranks that share the device; the first run of the README; models of real shapes; and the speed of training
-# beside transformers. Needs what device_check.sh does, GTest, fmt, nlohmann_json, CLI11, yaml-cpp, and torch with CUDA;
-# transformers for the steps random and speed.
+# to four ranks that share the device; every kernel at the sizes of real models (sizes); the first run of the README;
+# models of real shapes; and the speed of training beside transformers. Needs what device_check.sh does, GTest, fmt,
+# nlohmann_json, CLI11, yaml-cpp, and torch with CUDA; transformers for the steps random and speed.
 #
 #   backends/cuda/device_models.sh [STEP...]
 #
-# STEP: ops parallel hf train random first probe step speed; without any, all of them. Reports go to $OUT (default:
-# build-device/report). Ends with one line a step and exit code 0 where all of them passed.
+# STEP: ops sizes parallel hf train random first probe step speed; without any, all of them. Only what they need is
+# built. Reports go to $OUT (default: build-device/report). Ends with one line a step and exit code 0 where all of them
+# passed.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-wanted=${*:-ops parallel hf train random first probe step speed}
+wanted=${*:-ops sizes parallel hf train random first probe step speed}
 for name in $wanted; do
   case $name in
-    ops | parallel | hf | train | random | first | probe | step | speed) ;;
+    ops | sizes | parallel | hf | train | random | first | probe | step | speed) ;;
     *) echo "unknown step $name; see the head of $0" >&2; exit 2 ;;
   esac
 done
@@ -25,8 +26,21 @@ find_torch
 options=(-DPLATFORM=cuda -DCONCORD_TESTS=ON -DCONCORD_PROGRAM=ON -DCONCORD_WITH_TORCH=ON -DCONCORD_BENCHMARKS=OFF)
 command -v ninja >/dev/null && options+=(-G Ninja)
 step configure 120 cmake -S "$root" -B "$build" "${options[@]}"
-step build 480 cmake --build "$build" --parallel "$(nproc)" --target concord concord_plugin_cuda concord_plugin_cpu \
-  ops_test parallel_test vocab_cross_entropy_test hf_parity_test train_program_parity_test device_step
+
+# What a step is built of.
+targets() {
+  case $1 in
+    ops | sizes) echo ops_test ;;
+    parallel) echo parallel_test vocab_cross_entropy_test ;;
+    hf) echo hf_parity_test ;;
+    train) echo train_program_parity_test concord ;;
+    step) echo device_step concord ;;
+    *) echo concord ;;
+  esac
+}
+read -ra parts < <(for name in $wanted; do targets "$name"; done | tr '\n' ' ')
+step build 480 cmake --build "$build" --parallel "$(nproc)" --target concord_plugin_cuda concord_plugin_cpu \
+  "${parts[@]}"
 
 export CONCORD_PLATFORM=cuda CONCORD_CUDA_SHARED_DEVICE=1 CONCORD_PLUGIN_PATH=$build/lib CONCORD_LOG=warn
 wants() { [[ " $wanted " == *" $1 "* ]]; }
@@ -41,6 +55,14 @@ export -f first_run
 export build out
 
 if wants ops; then step ops 150 "$build/tests/ops_test"; fi
+# The second run is that of attention with cuDNN left out. How much of its bound each sample uses is in the .json files.
+if wants sizes; then
+  real='*AtRealSizes'
+  step sizes 200 env CONCORD_TEST_REAL_SIZES=1 "$build/tests/ops_test" --gtest_filter="$real/*" \
+    --gtest_output="json:$out/sizes.json"
+  step sizes-flash 100 env CONCORD_TEST_REAL_SIZES=1 CONCORD_CUDA_ATTENTION=flash "$build/tests/ops_test" \
+    --gtest_filter="$real/BFloat16:$real/Half" --gtest_output="json:$out/sizes-flash.json"
+fi
 if wants parallel; then
   step parallel 150 "$build/tests/parallel_test"
   step vocab 60 "$build/tests/vocab_cross_entropy_test"

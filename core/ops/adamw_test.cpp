@@ -9,7 +9,7 @@
 #include "core/ops/testing/samples.h"
 #include "core/optim/adamw.h"
 
-namespace concord::ops::testing {
+namespace concord::ops::testing::of_adamw {
 namespace {
 
 // Some tensors of the weights' type, some of them unaligned parts of a flat buffer, with or without 16-bit values.
@@ -66,4 +66,4 @@ TEST(AdamWOperator, DoesWhatTheLoopOfTheHostDoes) {
 }
 
 }  // namespace
-}  // namespace concord::ops::testing
+}  // namespace concord::ops::testing::of_adamw

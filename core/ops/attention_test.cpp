@@ -14,7 +14,7 @@
 #include "core/ops/attention_plan.h"
 #include "core/ops/testing/samples.h"
 
-namespace concord::ops::testing {
+namespace concord::ops::testing::of_attention {
 namespace {
 
 using ::testing::ElementsAre;
@@ -184,4 +184,4 @@ TEST(AttentionPlan, OfShortPackedSequencesIsOneSquareEach) {
 }
 
 }  // namespace
-}  // namespace concord::ops::testing
+}  // namespace concord::ops::testing::of_attention

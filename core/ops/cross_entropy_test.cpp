@@ -13,7 +13,7 @@
 #include "core/config_error.h"
 #include "core/ops/testing/samples.h"
 
-namespace concord::ops::testing {
+namespace concord::ops::testing::of_cross_entropy {
 namespace {
 
 using ::testing::HasSubstr;
@@ -151,4 +151,4 @@ TEST(CrossEntropy, RefusesBadInputAndNamesIt) {
 }
 
 }  // namespace
-}  // namespace concord::ops::testing
+}  // namespace concord::ops::testing::of_cross_entropy

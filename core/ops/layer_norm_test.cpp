@@ -8,7 +8,7 @@
 #include "core/config_error.h"
 #include "core/ops/testing/samples.h"
 
-namespace concord::ops::testing {
+namespace concord::ops::testing::of_layer_norm {
 namespace {
 
 using ::testing::HasSubstr;
@@ -57,4 +57,4 @@ TEST(LayerNorm, RefusesABiasOfAnotherSizeAndNamesIt) {
 }
 
 }  // namespace
-}  // namespace concord::ops::testing
+}  // namespace concord::ops::testing::of_layer_norm

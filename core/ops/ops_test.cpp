@@ -1,14 +1,18 @@
 // The harness: every kernel of every operator of the library "concord", whoever registered it, against the reference in
 // fp64; and every derivative against that of the reference and against finite differences. A new kernel is tested by
-// existing. CONCORD_PLATFORM says which device's kernels run besides the cpu's.
+// existing. CONCORD_PLATFORM says which device's kernels run besides the cpu's; with CONCORD_TEST_REAL_SIZES=1 they run
+// at the sizes of real models too.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
+#include <cstdlib>
 #include <set>
 
 #include "core/ops/testing/samples.h"
@@ -76,29 +80,44 @@ std::vector<at::Tensor> run(const c10::OperatorHandle& op, DispatchKey key, cons
   return outputs;
 }
 
-// Half a unit in the last place of 1.
-double half_unit(c10::ScalarType type) {
-  switch (type) {
-    case at::kDouble: return std::numeric_limits<double>::epsilon() / 2;
-    case at::kFloat: return std::numeric_limits<float>::epsilon() / 2;
-    case at::kBFloat16: return 1.0 / 256 / 2;
-    case at::kHalf: return 1.0 / 1024 / 2;
-    default: return 0;
-  }
+// How much of what rounding explains |got| is off. |slack|: see Sample.
+double share_of_bound(const at::Tensor& got, const at::Tensor& exact, const at::Tensor& slack) {
+  if (got.numel() == 0) return 0;
+  const auto type = got.scalar_type();
+  const double units = type == at::kBFloat16 ? 1 : 2;
+  const double smallest = type == at::kHalf ? std::ldexp(1.0, -25) : 0;  // half of the smallest number that fp16 has
+  const at::Tensor right = exact.to(at::kDouble);
+  const at::Tensor off = (got.to(right.device(), at::kDouble) - right).abs();
+  const at::Tensor allowed = units * half_unit(type) * right.abs() + slack.to(right.device()) + smallest;
+  return (off / (allowed + 1e-300)).max().item<double>();
 }
 
-void expect_near(const at::Tensor& got, const at::Tensor& exact, const Sample& sample, size_t output) {
-  ASSERT_EQ(got.sizes(), exact.sizes());
-  if (got.numel() == 0) return;
-  const double in_sums = half_unit(got.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  double size = largest(exact);
-  if (output < sample.magnitudes.size()) size = std::max(size, sample.magnitudes[output]);
-  const at::Tensor right = exact.to(at::kCPU, at::kDouble);
-  const at::Tensor off = (got.to(at::kCPU, at::kDouble) - right).abs();
-  const at::Tensor allowed = 2 * half_unit(got.scalar_type()) * right.abs() + sample.roundings * in_sums * size;
-  const double share = (off / (allowed + 1e-300)).max().item<double>();
-  EXPECT_LE(share, 1) << "output " << output << " " << got.toString() << " of " << got.sizes() << " is off by up to "
-                      << off.max().item<double>() << ", which is " << share << " of what rounding explains";
+// The slack of each output.
+std::vector<at::Tensor> slack_of(const Sample& sample, const Stack& wide_arguments,
+                                 const std::vector<at::Tensor>& exact, c10::ScalarType type) {
+  if (sample.slack) return sample.slack(wide_arguments, exact);
+  std::vector<at::Tensor> slack;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double size = std::max(largest(exact[i]), i < sample.magnitudes.size() ? sample.magnitudes[i] : 0);
+    slack.push_back(at::tensor(sample.roundings * sum_unit(type) * size, at::kDouble));
+  }
+  return slack;
+}
+
+// Returns the share of the bound that each output uses.
+std::vector<double> expect_near(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& exact,
+                                const std::vector<at::Tensor>& slack) {
+  std::vector<double> shares;
+  EXPECT_EQ(got.size(), exact.size());
+  for (size_t i = 0; i < std::min(got.size(), exact.size()); ++i) {
+    EXPECT_EQ(got[i].sizes(), exact[i].sizes());
+    if (got[i].sizes() != exact[i].sizes()) return shares;
+    shares.push_back(share_of_bound(got[i], exact[i], slack.at(i)));
+    EXPECT_LE(shares.back(), 1) << "output " << i << " " << got[i].toString() << " of " << got[i].sizes()
+                                << " is off by up to " << largest(got[i].to(exact[i].device(), at::kDouble) - exact[i])
+                                << ", which in some place is that much of what rounding explains";
+  }
+  return shares;
 }
 
 std::string text_of(const Stack& arguments) {
@@ -107,6 +126,10 @@ std::string text_of(const Stack& arguments) {
     if (each.isTensor() && each.toTensor().defined()) {
       text +=
           cat(" ", c10::toString(each.toTensor().scalar_type()), "[", loader::join(each.toTensor().sizes(), ","), "]");
+    } else if (each.isTensorList()) {
+      text += cat(" ", each.toTensorVector().size(), " tensors");
+    } else if (each.isIntList() && !each.toIntList().empty()) {
+      text += cat(" (", loader::join(each.toIntVector(), ","), ")");
     } else if (each.isInt()) {
       text += cat(" ", each.toInt());
     } else if (each.isDouble()) {
@@ -155,8 +178,7 @@ void check_kernels(const c10::OperatorHandle& op, c10::ScalarType type) {
       const auto got =
           run(op, kernel.key,
               with_tensors(sample.arguments, [&](const at::Tensor& t) { return t.to(kernel.device).clone(); }));
-      ASSERT_EQ(got.size(), exact.size());
-      for (size_t i = 0; i < got.size(); ++i) expect_near(got[i], exact[i], sample, i);
+      expect_near(got, exact, slack_of(sample, sample.arguments, exact, type));
       if (::testing::Test::HasFailure()) return;
     }
   }
@@ -183,6 +205,113 @@ TEST(EveryOperatorOfTheLibrary, IsOneOfThoseThatHaveSamples) {
   for (const auto& [name, maker] : samples()) EXPECT_TRUE(known.contains(name)) << name << " is no operator";
   EXPECT_GE(known.size(), 1u);
 }
+
+// ------------------------------------------------------------------------------------------------------- real sizes
+
+bool wants_all_sizes() {
+  const char* const said = std::getenv("CONCORD_TEST_REAL_SIZES");
+  return said != nullptr && std::string(said) == "1";
+}
+
+// A copy on |device| with the same strides that begins as far from where memory is aligned: kernels choose by that.
+at::Tensor placed(const at::Tensor& tensor, c10::Device device) {
+  int64_t end = tensor.storage_offset() + 1;
+  for (int64_t i = 0; i < tensor.dim(); ++i) end += (tensor.size(i) - 1) * tensor.stride(i);
+  const at::Tensor place = at::empty({end}, tensor.options().device(device));
+  return place.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset()).copy_(tensor);
+}
+
+Stack wide_on(c10::Device device, const Stack& arguments) {
+  return with_tensors(wide(arguments), [&](const at::Tensor& t) { return t.to(device); });
+}
+
+// What the device's operator library chooses among by the sizes it is given -> how often it did for elements of |type|;
+// empty where it does not tell (concord_choices::taken, see docs/operators.md).
+using Choices = std::map<std::string, int64_t>;
+Choices choices(c10::ScalarType type) {
+  const auto op = c10::Dispatcher::singleton().findSchema({"concord_choices::taken", ""});
+  if (!op) return {};
+  Stack stack = {std::string(c10::toString(type))};
+  op->callBoxed(stack);
+  Choices taken;
+  for (const auto& each : stack.at(0).toGenericDict()) taken[each.key().toStringRef()] = each.value().toInt();
+  return taken;
+}
+
+// Those that were taken since |before|.
+std::string taken_since(const Choices& before, c10::ScalarType type) {
+  std::string names;
+  for (const auto& [name, times] : choices(type)) {
+    if (times > before.at(name)) names += cat("; ", name);
+  }
+  return names;
+}
+
+// In fp64 the host says what is exact, and so the device's reference is compared with the host's at every size. In the
+// other types that reference says it, in fp64 and faster.
+void check_real_size(const c10::OperatorHandle& op, const SampleMaker& maker, c10::ScalarType type) {
+  const c10::Device device = platform_device();
+  const c10::Device judge = type == at::kDouble ? c10::Device(c10::kCPU) : device;
+  Draw draw(1);
+  const Sample sample = maker(draw, type);
+  const auto exact = run(op, DispatchKey::CompositeExplicitAutograd, wide_on(judge, sample.arguments));
+  const auto slack = slack_of(sample, wide_on(judge, sample.arguments), exact, type);
+  for (const Kernel& kernel : kernels_of(op, device)) {
+    if (kernel.device.type() != device.type()) continue;
+    const bool is_reference = kernel.key == DispatchKey::CompositeExplicitAutograd;
+    const std::string what =
+        cat(op.operator_name().name, is_reference ? " (reference)" : "", text_of(sample.arguments));
+    SCOPED_TRACE(what);
+    const Choices before = choices(type);
+    const auto got = run(op, kernel.key,
+                         with_tensors(sample.arguments, [&](const at::Tensor& t) { return placed(t, kernel.device); }));
+    const std::vector<double> shares = expect_near(got, exact, slack);
+    ::testing::Test::RecordProperty(what, loader::join(shares, " ") + taken_since(before, type));
+  }
+}
+
+// An operator that a kernel ends with an exception does not keep the others from being tested.
+void check_real_sizes(const c10::OperatorHandle& op, const std::vector<SampleMaker>& makers, c10::ScalarType type) {
+  const size_t count = wants_all_sizes() ? makers.size() : 1;
+  for (size_t i = 0; i < count; ++i) {
+    try {
+      check_real_size(op, makers[i], type);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << op.operator_name().name << ", real size " << i << ": " << error.what();
+    }
+  }
+}
+
+bool has_kernel_for(const c10::OperatorHandle& op, c10::Device device) {
+  return op.hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
+}
+
+class EveryKernelOfTheDevice : public ::testing::TestWithParam<c10::ScalarType> {};
+
+TEST_P(EveryKernelOfTheDevice, MatchesTheReferenceInFp64AtRealSizes) {
+  const c10::Device device = platform_device();
+  if (!device.is_cpu() && !wants_all_sizes()) {
+    GTEST_SKIP() << "samples of real sizes are for real devices; CONCORD_TEST_REAL_SIZES=1 runs them on this one";
+  }
+  const at::NoGradGuard no_grad;
+  const Choices before = choices(GetParam());
+  for (const c10::OperatorHandle& op : operators()) {
+    const auto found = real_sizes().find(op.operator_name().name);
+    if (found != real_sizes().end()) {
+      check_real_sizes(op, found->second, GetParam());
+    } else {
+      EXPECT_TRUE(device.is_cpu() || !has_kernel_for(op, device))
+          << op.operator_name().name << " has a kernel for " << device.str() << " and no samples of real sizes";
+    }
+  }
+  for (const auto& [name, times] : choices(GetParam())) {
+    EXPECT_GT(times, before.at(name)) << "no sample of a real size met what the device has for: " << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, EveryKernelOfTheDevice,
+                         ::testing::Values(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf),
+                         [](const auto& each) { return std::string(c10::toString(each.param)); });
 
 // ------------------------------------------------------------------------------------------------------ derivatives
 

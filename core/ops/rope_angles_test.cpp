@@ -10,7 +10,7 @@
 #include "core/config_error.h"
 #include "core/ops/testing/samples.h"
 
-namespace concord::ops::testing {
+namespace concord::ops::testing::of_rope_angles {
 namespace {
 
 using nlohmann::json;
@@ -93,4 +93,4 @@ TEST(RopeAngles, RefuseSettingsThatCannotBeMeant) {
 }
 
 }  // namespace
-}  // namespace concord::ops::testing
+}  // namespace concord::ops::testing::of_rope_angles

@@ -7,7 +7,7 @@
 #include "core/config_error.h"
 #include "core/ops/testing/samples.h"
 
-namespace concord::ops::testing {
+namespace concord::ops::testing::of_rope {
 namespace {
 
 using ::testing::HasSubstr;
@@ -55,4 +55,4 @@ TEST(Rope, RefusesAnglesThatDoNotFitAndNamesTheSizes) {
 }
 
 }  // namespace
-}  // namespace concord::ops::testing
+}  // namespace concord::ops::testing::of_rope

@@ -10,7 +10,7 @@
 #include "core/config_error.h"
 #include "core/ops/testing/samples.h"
 
-namespace concord::ops::testing {
+namespace concord::ops::testing::of_swiglu {
 namespace {
 
 using ::testing::HasSubstr;
@@ -46,4 +46,4 @@ TEST(Swiglu, RefusesAnOddLastDimensionAndNamesIt) {
 }
 
 }  // namespace
-}  // namespace concord::ops::testing
+}  // namespace concord::ops::testing::of_swiglu

@@ -2,6 +2,10 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 namespace concord::ops::testing {
 
 int64_t Draw::between(int64_t least, int64_t most) {
@@ -33,8 +37,37 @@ std::map<std::string, SampleMaker>& samples() {
   return all;
 }
 
+std::map<std::string, std::vector<SampleMaker>>& real_sizes() {
+  static std::map<std::string, std::vector<SampleMaker>> all;
+  return all;
+}
+
 double largest(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? 0 : tensor.detach().to(at::kCPU, at::kDouble).abs().max().item<double>();
+}
+
+double half_unit(c10::ScalarType type) {
+  switch (type) {
+    case at::kDouble: return std::numeric_limits<double>::epsilon() / 2;
+    case at::kFloat: return std::numeric_limits<float>::epsilon() / 2;
+    case at::kBFloat16: return 1.0 / 256;
+    case at::kHalf: return 1.0 / 2048;
+    default: return 0;
+  }
+}
+
+double sum_unit(c10::ScalarType type) { return half_unit(type == at::kDouble ? at::kDouble : at::kFloat); }
+
+bool is_short(c10::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
+
+double roundings_of_sum(int64_t terms) {
+  const auto n = static_cast<double>(terms);
+  return std::min(n, 8 * std::sqrt(n));
+}
+
+at::Tensor misaligned(const at::Tensor& tensor) {
+  const at::Tensor place = at::empty({tensor.numel() + 1}, tensor.options()).narrow(0, 1, tensor.numel());
+  return place.view(tensor.sizes()).copy_(tensor);
 }
 
 }  // namespace concord::ops::testing

@@ -37,11 +37,16 @@ class Draw {
 
 struct Sample {
   std::vector<c10::IValue> arguments;
-  // How far a correct kernel may be off: |got - exact| <= 2 u |exact| + roundings * v * size, where u and v are half a
-  // unit in the last place of the output's type and of the type that sums are taken in, and size is the largest of the
-  // exact output's elements and of magnitudes[i], for outputs where larger terms cancel.
+  // How far a correct kernel may be off: |got - exact| <= 2 u |exact| + roundings * v * size (in bf16 one u: there all
+  // kernels round once), where u and v are half a unit in the last place of the output's type and of the type that sums
+  // are taken in, and size is the largest of the exact output's elements and of magnitudes[i], for outputs where larger
+  // terms cancel.
   double roundings = 16;
   std::vector<double> magnitudes = {};
+  // Where that would allow too much: what takes the place of roundings * v * size, for each output a tensor that
+  // broadcasts to it. Is given the arguments and the exact outputs, both in fp64, on the device that computed these.
+  using Slack = std::function<std::vector<at::Tensor>(const std::vector<c10::IValue>&, const std::vector<at::Tensor>&)>;
+  Slack slack = {};
 };
 
 using SampleMaker = std::function<Sample(Draw&, c10::ScalarType)>;
@@ -53,7 +58,32 @@ struct RegisterSamples {
   RegisterSamples(const char* op, SampleMaker maker) { samples().emplace(op, std::move(maker)); }
 };
 
+// Samples of real sizes. A device has kernels that it takes for long sequences, wide rows or many tensors only, and
+// that no sample of some sixty elements meets. All of them run where CONCORD_TEST_REAL_SIZES is 1. Else the host runs
+// the first of each operator, which therefore is small, and a device none: it may be simulated.
+std::map<std::string, std::vector<SampleMaker>>& real_sizes();
+
+struct RegisterRealSizes {
+  RegisterRealSizes(const char* op, std::vector<SampleMaker> makers) { real_sizes().emplace(op, std::move(makers)); }
+};
+
 // The largest absolute value of |tensor|; 0 where it is empty.
 double largest(const at::Tensor& tensor);
+
+// ------------------------------------------------------------------------------------------------------------- bounds
+
+// Half a unit in the last place of 1: u.
+double half_unit(c10::ScalarType type);
+// The same of the type that sums are taken in beside elements of |type|: v.
+double sum_unit(c10::ScalarType type);
+bool is_short(c10::ScalarType type);  // 16 bits
+
+// By how many roundings of the sum of absolute values a sum of |terms| can be off, in whatever order it is taken: one
+// for each term in the worst case, and 8 sqrt(terms) if roundings are independent and as often up as down, but for one
+// sum in 1e13 / terms (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019: lambda = 8).
+double roundings_of_sum(int64_t terms);
+
+// The same values at an odd place in memory, where kernels cannot read several elements at once.
+at::Tensor misaligned(const at::Tensor& tensor);
 
 }  // namespace concord::ops::testing

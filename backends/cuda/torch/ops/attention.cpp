@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {
@@ -43,9 +44,7 @@ bool fits_flash(const Tensor& q, const Tensor& k) {
   return narrow && q.numel() > 0 && k.numel() > 0 && q.size(3) % 8 == 0 && q.size(3) <= 256;
 }
 
-// cuDNN counts the diagonal from the first key, Concord from the last: the same where there are as many keys as
-// queries. Short sequences are not worth the graph that it compiles for each shape.
-bool fits_cudnn(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens, int64_t window) {
+bool cudnn_is_wanted() {
   static const bool wanted = [] {
     const char* const said = std::getenv("CONCORD_CUDA_ATTENTION");
     const std::string how = said == nullptr ? "cudnn" : said;
@@ -54,9 +53,37 @@ bool fits_cudnn(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens, int64_
     }
     return how == "cudnn";
   }();
+  return wanted;
+}
+
+// cuDNN counts the diagonal from the first key, Concord from the last: the same where there are as many keys as
+// queries. Short sequences are not worth the graph that it compiles for each shape.
+bool fits_cudnn(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens, int64_t window) {
   constexpr int64_t kLong = 512;
-  return wanted && fits_flash(q, k) && cu_seqlens.empty() && window == 0 && q.size(1) == k.size(1) &&
+  return cudnn_is_wanted() && fits_flash(q, k) && cu_seqlens.empty() && window == 0 && q.size(1) == k.size(1) &&
          q.size(1) >= kLong && q.size(1) % 64 == 0 && q.size(3) % 16 == 0 && q.size(3) <= 128;
+}
+
+// What the kernel chooses among, on the way forth or back.
+struct Ways {
+  Choice cudnn, flash, packed, reference;
+};
+const Ways kForth = {{"attention: cuDNN", kShortTypes, cudnn_is_wanted},
+                     {"attention: flash", kShortTypes},
+                     {"attention: flash, packed", kShortTypes},
+                     {"attention: the reference", kAllTypes}};
+const Ways kBack = {{"attention_backward: cuDNN", kShortTypes, cudnn_is_wanted},
+                    {"attention_backward: flash", kShortTypes},
+                    {"attention_backward: flash, packed", kShortTypes},
+                    {"attention_backward: the reference", kAllTypes}};
+
+const Choice& choose(const Ways& ways, const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens, int64_t window) {
+  const Choice& way = fits_cudnn(q, k, cu_seqlens, window) ? ways.cudnn
+                      : !fits_flash(q, k)                  ? ways.reference
+                      : cu_seqlens.empty()                 ? ways.flash
+                                                           : ways.packed;
+  way.take(type_of(q));
+  return way;
 }
 
 // --------------------------------------------------------------------------------------------------------------- cuDNN
@@ -131,8 +158,9 @@ Triple with_flash_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
 Pair attention(const Tensor& q, const Tensor& k, const Tensor& v, IntArrayRef cu_seqlens, bool causal, int64_t window,
                double scale) {
   const OnDevice device(q.device());
-  if (fits_cudnn(q, k, cu_seqlens, window)) return with_cudnn(q, k, v, causal, scale);
-  if (fits_flash(q, k)) return with_flash(q, k, v, cu_seqlens, sight_of(causal, window), scale);
+  const Choice& way = choose(kForth, q, k, cu_seqlens, window);
+  if (&way == &kForth.cudnn) return with_cudnn(q, k, v, causal, scale);
+  if (&way != &kForth.reference) return with_flash(q, k, v, cu_seqlens, sight_of(causal, window), scale);
   const auto made = reference("concord::attention", {q, k, v, cu_seqlens, causal, window, scale});
   return {made.at(0).toTensor(), made.at(1).toTensor()};
 }
@@ -140,8 +168,9 @@ Pair attention(const Tensor& q, const Tensor& k, const Tensor& v, IntArrayRef cu
 Triple attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                           const Tensor& lse, IntArrayRef cu_seqlens, bool causal, int64_t window, double scale) {
   const OnDevice device(q.device());
-  if (fits_cudnn(q, k, cu_seqlens, window)) return with_cudnn_backward(grad, q, k, v, out, lse, causal, scale);
-  if (fits_flash(q, k)) {
+  const Choice& way = choose(kBack, q, k, cu_seqlens, window);
+  if (&way == &kBack.cudnn) return with_cudnn_backward(grad, q, k, v, out, lse, causal, scale);
+  if (&way != &kBack.reference) {
     return with_flash_backward(grad, q, k, v, out, lse, cu_seqlens, sight_of(causal, window), scale);
   }
   const auto made =

@@ -1,3 +1,4 @@
+#include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/device_math.cuh"
 
 namespace concord::cuda::torch_side {
@@ -7,6 +8,16 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int64_t kShort = 1024;
 constexpr int64_t kMostBlocks = 264;  // of the derivative: two for each of an H200's processors
+
+// [for short rows][several elements at once]
+const Choice kForth[2][2] = {
+    {{"rms_norm: a block for a row", kAllTypes}, {"rms_norm: a block for a row, vectors", kAllTypes}},
+    {{"rms_norm: a warp for a row", kAllTypes}, {"rms_norm: a warp for a row, vectors", kAllTypes}}};
+const Choice kBack[2][2] = {
+    {{"rms_norm_backward: a block for a row", kAllTypes}, {"rms_norm_backward: a block for a row, vectors", kAllTypes}},
+    {{"rms_norm_backward: a warp for a row", kAllTypes}, {"rms_norm_backward: a warp for a row, vectors", kAllTypes}}};
+const Choice kMoreMemory("rms_norm_backward: more memory for sums than a block has unasked", kAllTypes);
+const Choice kMoreRows("rms_norm_backward: several rows for a block", kAllTypes);
 
 template <class T, int N, int kThreads>
 __global__ void forward(Rows shape, const T* x, const T* weight, double eps, T* y, SumOf<T>* rstd) {
@@ -110,16 +121,19 @@ int64_t groups(Rows shape) { return shape.width <= kShort ? kBlock / 32 : 1; }
 size_t sums_bytes(Rows shape, size_t element) { return static_cast<size_t>(groups(shape) * shape.width) * element; }
 
 template <class T, int N, int kThreads>
-void launch_backward(cudaStream_t stream, Rows shape, const void* grad, const void* x, const void* weight,
-                     const void* rstd, void* dx, void* scratch) {
+void launch_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
+                     void* dx, void* scratch) {
   using S = SumOf<T>;
   const size_t bytes = sums_bytes(shape, sizeof(S));
-  constexpr size_t kUnasked = 48 << 10;
+  constexpr size_t kUnasked = (48 << 10) - kBlock / 32 * sizeof(S);  // the kernel has an array of its own beside it
+  kBack[kThreads == 32][N > 1].take(where.type);
+  if (rms_norm_blocks(shape) * groups(shape) < shape.rows) kMoreRows.take(where.type);
   if (bytes > kUnasked) {
+    kMoreMemory.take(where.type);
     cudaFuncSetAttribute(backward<T, N, kThreads>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(bytes));
   }
-  backward<T, N, kThreads><<<static_cast<unsigned>(rms_norm_blocks(shape)), kBlock, bytes, stream>>>(
+  backward<T, N, kThreads><<<static_cast<unsigned>(rms_norm_blocks(shape)), kBlock, bytes, where.stream>>>(
       shape, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<const T*>(weight),
       static_cast<const S*>(rstd), static_cast<T*>(dx), static_cast<S*>(scratch));
 }
@@ -131,6 +145,7 @@ void rms_norm(Where where, Rows shape, const void* x, const void* weight, double
   visit(where.type, [&]<class T>(T) {
     visit_wide<T>(goes_wide<T>(shape.width, {x, weight, y}), [&](auto n) {
       const auto launch = [&](auto threads) {
+        kForth[threads.value == 32][n.value > 1].take(where.type);
         forward<T, n.value, threads.value><<<grid(shape.rows, kBlock / threads.value), kBlock, 0, where.stream>>>(
             shape, static_cast<const T*>(x), static_cast<const T*>(weight), eps, static_cast<T*>(y),
             static_cast<SumOf<T>*>(rstd));
@@ -162,9 +177,9 @@ void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x,
     visit_wide<T>(goes_wide<T>(shape.width, {grad, x, weight, dx}), [&](auto n) {
       if (blocks == 0) return;
       if (shape.width <= kShort) {
-        launch_backward<T, n.value, 32>(where.stream, shape, grad, x, weight, rstd, dx, scratch);
+        launch_backward<T, n.value, 32>(where, shape, grad, x, weight, rstd, dx, scratch);
       } else {
-        launch_backward<T, n.value, kBlock>(where.stream, shape, grad, x, weight, rstd, dx, scratch);
+        launch_backward<T, n.value, kBlock>(where, shape, grad, x, weight, rstd, dx, scratch);
       }
     });
     add_up<T><<<grid(shape.width, kColumns), dim3(kColumns, kLines), 0, where.stream>>>(

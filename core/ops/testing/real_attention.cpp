@@ -1,0 +1,191 @@
+// Samples of attention at real sizes (samples.h): long enough for the kernels that devices have for long sequences, and
+// each of the sizes of heads that have a kernel of their own.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/ops/attention.h"
+#include "core/ops/attention_parts.h"
+#include "core/ops/testing/samples.h"
+
+namespace concord::ops::testing {
+namespace {
+
+using Arguments = std::vector<c10::IValue>;
+using Outputs = std::vector<at::Tensor>;
+
+// B batch, S queries, T keys, N query heads, K key heads, n size of a head.
+struct AttentionSize {
+  int64_t B, S, T, N, K, n;
+  bool causal = true;
+  int64_t window = 0;
+  std::vector<int64_t> cuts = {};
+  bool fused = false;  // q, k and v are parts of one tensor, as a fused projection leaves them
+};
+
+// Scores deviate by 2, so that a query looks at some keys much more than at others: with even weights a result would be
+// a mean of thousands of values, too small beside the roundings of its terms for a mistake to show.
+Arguments draw_qkv(const AttentionSize& size, Draw& draw, c10::ScalarType type) {
+  at::Tensor q = draw.normal({size.B, size.S, size.N, size.n}, type, 2);
+  at::Tensor k = draw.normal({size.B, size.T, size.K, size.n}, type);
+  at::Tensor v = draw.normal({size.B, size.T, size.K, size.n}, type);
+  if (size.fused) {
+    const at::Tensor all = at::empty({size.B, size.S, size.N + 2 * size.K, size.n}, type);
+    q = all.narrow(2, 0, size.N).copy_(q);
+    k = all.narrow(2, size.N, size.K).copy_(k);
+    v = all.narrow(2, size.N + size.K, size.K).copy_(v);
+  }
+  return {q, k, v, size.cuts, size.causal, size.window, 1 / std::sqrt(static_cast<double>(size.n))};
+}
+
+// ------------------------------------------------------------------------------------------------------------- bounds
+
+// [B, tokens, heads, n] -> [B, N, tokens, n]: a key head once for each of the query heads that share it.
+at::Tensor for_each_head(const at::Tensor& x, int64_t heads) {
+  return x.repeat_interleave(heads / x.size(2), 2).transpose(1, 2);
+}
+
+// And back: the sum over the query heads that share a key head.
+at::Tensor over_group(const at::Tensor& x, const at::Tensor& like) {
+  return x.reshape({x.size(0), like.size(2), -1, x.size(2), x.size(3)}).sum(2).transpose(1, 2);
+}
+
+// What the bounds are made of, in fp64, from arguments of which |first| is q and |numbers| the first after tensors.
+struct ExactScores {
+  ExactScores(const Arguments& a, size_t first, size_t numbers, c10::ScalarType type)
+      : q(for_each_head(a[first].toTensor(), a[first].toTensor().size(2))),
+        k(for_each_head(a[first + 1].toTensor(), q.size(1))),
+        v(for_each_head(a[first + 2].toTensor(), q.size(1))),
+        scale(a[numbers + 3].toDouble()) {
+    const at::Tensor seen = seen_keys(a[numbers].toIntVector(), a[numbers + 1].toBool(), a[numbers + 2].toInt());
+    const at::Tensor s = at::matmul(q, k.transpose(-1, -2)) * scale;
+    const at::Tensor hidden = at::tensor(-std::numeric_limits<double>::infinity(), s.options());
+    p = at::where(seen, s, hidden).softmax(-1);
+    // A score is a sum of n products. Its scale, the largest score that is taken off it and the exponential add some.
+    const double terms = at::matmul(q.abs(), k.abs().transpose(-1, -2)).amax().item<double>() * scale;
+    off = (roundings_of_sum(q.size(3)) + 8) * sum_unit(type) * terms;
+  }
+
+  at::Tensor seen_keys(const std::vector<int64_t>& cuts, bool causal, int64_t window) const {
+    const auto options = at::TensorOptions(at::kLong).device(q.device());
+    const at::Tensor key = at::arange(k.size(2), options).unsqueeze(0);
+    const at::Tensor query = (at::arange(q.size(2), options) + (k.size(2) - q.size(2))).unsqueeze(1);
+    at::Tensor seen = causal ? key <= query : key >= 0;
+    if (window > 0) seen = seen.logical_and(query - key < window);
+    for (const int64_t cut : cuts) seen = seen.logical_and((query >= cut) == (key >= cut));
+    return seen;
+  }
+
+  at::Tensor q, k, v;  // [B, N, tokens, n]
+  double scale;
+  at::Tensor p;  // [B, N, S, T]
+  double off;    // how far a score may be off: as much of its p, absolutely of log-sum-exp
+};
+
+// What a kernel that multiplies in 16 bits loses when it rounds a factor: |u| of it, and in fp16, where small numbers
+// have fewer digits, at least half of the smallest number.
+double short_unit(c10::ScalarType type) { return is_short(type) ? half_unit(type) : 0; }
+double half_smallest(c10::ScalarType type) { return type == at::kHalf ? std::ldexp(1.0, -25) : 0; }
+
+// out = sum of p v: each p is off by |off| twice, by its score and by the sum it is divided by, and is rounded to 16
+// bits before the product; the sum over keys is taken in fp32. Log-sum-exp is never in 16 bits.
+Outputs forward_slack(const Arguments& a, c10::ScalarType type) {
+  const ExactScores e(a, 0, 3, type);
+  const int64_t keys = e.k.size(2);
+  const double sums = (roundings_of_sum(keys) + 16) * sum_unit(type);
+  const at::Tensor terms = at::matmul(e.p, e.v.abs()).transpose(1, 2);
+  const at::Tensor small = half_smallest(type) * e.v.abs().sum(2, /*keepdim=*/true).transpose(1, 2);
+  return {(short_unit(type) + 2 * e.off + sums) * terms + small, at::tensor(e.off + sums, terms.options())};
+}
+
+// dv = p^T grad, ds = p (grad v^T - rows) with rows = sum of grad out, dq = scale ds k, dk = scale ds^T q. In 16 bits
+// are p and ds, and for ds maybe p before it: two roundings; and dk and dv of each query head, before those of a group
+// are added up. grad v^T and rows are sums of n terms, in fp32.
+Outputs backward_slack(const Arguments& a, c10::ScalarType type) {
+  const ExactScores e(a, 1, 6, type);
+  const int64_t heads = e.q.size(1), group = heads / a[2].toTensor().size(2);
+  const double v = sum_unit(type), u = short_unit(type), small = half_smallest(type);
+  const at::Tensor grad = for_each_head(a[0].toTensor(), heads), out = for_each_head(a[4].toTensor(), heads);
+  const at::Tensor rows = (grad * out).sum(-1, /*keepdim=*/true);
+  const at::Tensor ds = (e.p * (at::matmul(grad, e.v.transpose(-1, -2)) - rows)).abs();
+  const at::Tensor terms =
+      e.p * (at::matmul(grad.abs(), e.v.abs().transpose(-1, -2)) + (grad * out).abs().sum(-1, true));
+  const at::Tensor ds_off = (2 * u + 2 * e.off) * ds + (roundings_of_sum(e.q.size(3)) + 8) * v * terms + small;
+  const double over_keys = roundings_of_sum(e.k.size(2)) * v;
+  const double over_queries = roundings_of_sum(e.q.size(2) * group) * v + u;
+  const at::Tensor dq = e.scale * at::matmul(ds_off + over_keys * ds, e.k.abs());
+  const at::Tensor dk = e.scale * at::matmul((ds_off + over_queries * ds).transpose(-1, -2), e.q.abs());
+  const at::Tensor dv = at::matmul(((u + 2 * e.off + over_queries) * e.p + small).transpose(-1, -2), grad.abs());
+  return {dq.transpose(1, 2), over_group(dk, a[2].toTensor()), over_group(dv, a[3].toTensor())};
+}
+
+// ------------------------------------------------------------------------------------------------------------ samples
+
+SampleMaker real_forward(const AttentionSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const auto slack = [type](const Arguments& a, const Outputs&) { return forward_slack(a, type); };
+    return Sample{draw_qkv(size, draw, type), 0, {}, slack};
+  };
+}
+
+// With the exact |out|, rounded, and log-sum-exp: what the way forth has lost is not counted again.
+SampleMaker real_backward(const AttentionSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    Arguments a = draw_qkv(size, draw, type);
+    const auto wide = [&](size_t i) { return a[i].toTensor().to(at::kDouble); };
+    const AttentionForward whole =
+        attention_forward(wide(0), wide(1), wide(2), {size.causal, size.window, a[6].toDouble()}, size.cuts);
+    const auto sums = type == at::kDouble ? type : at::kFloat;
+    a.insert(a.begin(), draw.normal(a[0].toTensor().sizes().vec(), type));
+    a.insert(a.begin() + 4, {whole.out.contiguous().to(type), whole.lse.contiguous().to(sums)});
+    const auto slack = [type](const Arguments& arguments, const Outputs&) { return backward_slack(arguments, type); };
+    return Sample{a, 0, {}, slack};
+  };
+}
+
+// Lengths around and beyond 512, multiples of 64 and others; heads as models have them, and each size of a head for
+// which a library may have a kernel of its own; what packs, windows and parts of the queries do to all this.
+std::vector<AttentionSize> attention_sizes() {
+  return {
+      {1, 512, 512, 2, 1, 64},
+      {2, 512, 512, 4, 4, 128, /*causal=*/false},
+      {2, 1024, 1024, 14, 2, 64, true, 0, {}, /*fused=*/true},
+      {1, 2048, 2048, 8, 2, 128},
+      {1, 2048, 2048, 4, 2, 64, /*causal=*/false},
+      {1, 4096, 4096, 2, 1, 64},
+      {3, 576, 576, 3, 1, 80},
+      {1, 640, 640, 2, 2, 32},
+      {1, 511, 511, 4, 2, 64},
+      {1, 1000, 1000, 4, 2, 128, true, 0, {}, /*fused=*/true},
+      {2, 1024, 1024, 4, 2, 64, true, /*window=*/256},
+      {2, 512, 1024, 4, 2, 128},
+      {1, 2048, 2048, 8, 2, 128, true, 0, {0, 700, 701, 1500, 2048}},
+      {1, 1537, 1537, 4, 4, 64, /*causal=*/false, 0, {0, 1024, 1537}},
+      {1, 2048, 2048, 4, 1, 64, true, /*window=*/512, {0, 1000, 2048}},
+      {1, 512, 512, 2, 1, 96},
+      {1, 300, 300, 2, 1, 96},
+      {1, 300, 300, 2, 1, 160},
+      {1, 512, 512, 2, 1, 192},
+      {1, 512, 512, 2, 1, 224},
+      {1, 640, 640, 2, 1, 256},
+      {1, 520, 520, 2, 1, 100},
+  };
+}
+
+std::vector<SampleMaker> for_attention_sizes(SampleMaker (*maker)(const AttentionSize&)) {
+  std::vector<SampleMaker> made;
+  for (const AttentionSize& size : attention_sizes()) made.push_back(maker(size));
+  return made;
+}
+
+const RegisterRealSizes kRealAttention("concord::attention", for_attention_sizes(real_forward));
+const RegisterRealSizes kRealAttentionBackward("concord::attention_backward", for_attention_sizes(real_backward));
+
+}  // namespace
+}  // namespace concord::ops::testing

@@ -1,0 +1,214 @@
+// Samples at real sizes (samples.h) of the operators that work on rows: rms_norm, swiglu, rope, cross entropy. Rows as
+// wide as models have them, on both sides of where a kernel changes from a warp to a block for a row (1024), asks for
+// more memory (48 KiB of sums), gives up (96 KiB), or cannot read several elements at once (odd widths and places).
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "core/ops/testing/samples.h"
+
+namespace concord::ops::testing {
+namespace {
+
+using RowArguments = std::vector<c10::IValue>;
+using RowOutputs = std::vector<at::Tensor>;
+
+struct RowsSize {
+  int64_t rows, width;
+  bool odd_place = false;
+};
+
+at::Tensor draw_rows(const RowsSize& size, int64_t width, Draw& draw, c10::ScalarType type) {
+  const at::Tensor x = draw.normal({size.rows, width}, type);
+  return size.odd_place ? misaligned(x) : x;
+}
+
+std::vector<SampleMaker> for_rows(const std::vector<RowsSize>& sizes,
+                                  Sample (*make)(const RowsSize&, Draw&, c10::ScalarType)) {
+  std::vector<SampleMaker> makers;
+  for (const RowsSize& size : sizes) {
+    makers.push_back([=](Draw& draw, c10::ScalarType type) { return make(size, draw, type); });
+  }
+  return makers;
+}
+
+// ----------------------------------------------------------------------------------------------------------- rms_norm
+
+// y = x r w with r = 1 / sqrt(mean(x^2) + eps): r has half of what the sum of squares is off by; mean, root and
+// division add a rounding each, the two products as well.
+Sample real_norm(const RowsSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor x = draw_rows(size, size.width, draw, type);
+  const double off = (roundings_of_sum(size.width) / 2 + 6) * sum_unit(type);
+  const auto slack = [off](const RowArguments&, const RowOutputs& exact) {
+    return RowOutputs{off * exact[0].abs(), off * exact[1].abs()};
+  };
+  return {{x, draw.normal({size.width}, type), 1e-6}, 0, {}, slack};
+}
+
+// With h = x r and g = grad w: dx = r (g - h mean(g h)), dweight = sum over rows of grad h. A few roundings of each
+// term, and those of the two sums.
+RowOutputs norm_backward_slack(const RowArguments& a, c10::ScalarType type) {
+  const at::Tensor grad = a[0].toTensor(), x = a[1].toTensor();
+  const at::Tensor r = a[3].toTensor().unsqueeze(-1);
+  const at::Tensor h = (x * r).abs(), g = (grad * a[2].toTensor()).abs();
+  const double v = sum_unit(type), row = roundings_of_sum(x.size(-1)) + 8, column = roundings_of_sum(x.size(0)) + 4;
+  return {v * r * (4 * g + row * h * (g * h).mean(-1, /*keepdim=*/true)), v * column * (grad.abs() * h).sum(0)};
+}
+
+Sample real_norm_backward(const RowsSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor x = draw_rows(size, size.width, draw, type);
+  const at::Tensor wide = x.to(at::kDouble);
+  const at::Tensor rstd = ((wide * wide).mean(-1) + 1e-6).rsqrt().to(type == at::kDouble ? type : at::kFloat);
+  const auto slack = [type](const RowArguments& a, const RowOutputs&) { return norm_backward_slack(a, type); };
+  const at::Tensor grad = draw.normal({size.rows, size.width}, type);
+  return {{grad, x, draw.normal({size.width}, type), rstd}, 0, {}, slack};
+}
+
+// Also on both sides of the number of blocks that the derivative runs at most (264, of one row or eight). Sums of 12288
+// columns, in fp64 of 6144 or of eight rows of 768, are just 48 KiB.
+const std::vector<RowsSize> kNormSizes = {
+    {3, 1032},        {2113, 64}, {9, 768},    {2049, 896}, {2115, 1023}, {2113, 1024}, {265, 1025},
+    {529, 1032},      {1, 2048},  {531, 2048}, {531, 4096}, {9, 6144},    {31, 8191},   {263, 8192},
+    {267, 8192},      {3, 12280}, {3, 12288},  {33, 12296}, {5, 24576},   {3, 24584},   {33, 512, /*odd_place=*/true},
+    {31, 2048, true},
+};
+const RegisterRealSizes kRealNorm("concord::rms_norm", for_rows(kNormSizes, real_norm));
+const RegisterRealSizes kRealNormBackward("concord::rms_norm_backward", for_rows(kNormSizes, real_norm_backward));
+
+// ------------------------------------------------------------------------------------------------------- swiglu, rope
+// No sums: what an element may be off by does not grow with the size.
+
+Sample real_swiglu(const RowsSize& size, Draw& draw, c10::ScalarType type) {
+  const double v = sum_unit(type);
+  const auto slack = [v](const RowArguments&, const RowOutputs& exact) { return RowOutputs{16 * v * exact[0].abs()}; };
+  return {{draw_rows(size, 2 * size.width, draw, type)}, 0, {}, slack};
+}
+
+// dgate = grad up (s + gate s (1 - s)) with s = sigmoid(gate), where 1 - s keeps what s is off by; dup = grad gate s.
+Sample real_swiglu_backward(const RowsSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor gate_up = draw_rows(size, 2 * size.width, draw, type);
+  const auto slack = [type](const RowArguments& a, const RowOutputs&) {
+    const at::Tensor grad = a[0].toTensor().abs(), both = a[1].toTensor();
+    const at::Tensor gate = both.narrow(-1, 0, grad.size(-1)), up = both.narrow(-1, grad.size(-1), grad.size(-1)).abs();
+    const at::Tensor s = gate.sigmoid();
+    return RowOutputs{16 * sum_unit(type) * at::cat({grad * up * s * (1 + gate.abs()), grad * gate.abs() * s}, -1)};
+  };
+  return {{draw.normal({size.rows, size.width}, type), gate_up}, 0, {}, slack};
+}
+
+const std::vector<RowsSize> kSwigluSizes = {{3, 1024},   {515, 4864}, {129, 8960},
+                                            {65, 14336}, {515, 1001}, {33, 4864, /*odd_place=*/true}};
+const RegisterRealSizes kRealSwiglu("concord::swiglu", for_rows(kSwigluSizes, real_swiglu));
+const RegisterRealSizes kRealSwigluBackward("concord::swiglu_backward", for_rows(kSwigluSizes, real_swiglu_backward));
+
+struct RopeSize {
+  int64_t batch, tokens, heads, n, half;
+  bool back;
+};
+
+// A sum of two products. |x| is the queries' part of what a fused projection leaves.
+SampleMaker real_rope(const RopeSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const auto angles = type == at::kDouble ? type : at::kFloat;
+    const at::Tensor x = draw.normal({size.batch, size.tokens, size.heads + 2, size.n}, type).narrow(2, 0, size.heads);
+    const at::Tensor angle = draw.normal({size.tokens, size.half}, at::kDouble, 3);
+    return Sample{{x, angle.cos().to(angles), angle.sin().to(angles), size.back}, 4, {2 * largest(x)}};
+  };
+}
+
+const RegisterRealSizes kRealRope("concord::rope",
+                                  {real_rope({1, 64, 2, 64, 32, false}), real_rope({2, 1024, 14, 64, 32, false}),
+                                   real_rope({2, 1024, 14, 64, 32, true}), real_rope({1, 2048, 8, 128, 64, false}),
+                                   real_rope({1, 2049, 5, 128, 64, true}), real_rope({1, 1025, 3, 128, 16, false})});
+
+// ------------------------------------------------------------------------------------------------------- cross entropy
+
+struct VocabSize {
+  int64_t rows, width, used, first;
+  bool with_sum;
+  bool odd_place = false;
+};
+
+// Each row has one logit of 12, as large as all others together, at a place where a loop over columns may go wrong: the
+// first and the last that count, around those that a block reads at once, anywhere. Columns that are padding hold
+// numbers that would be seen.
+at::Tensor draw_logits(const VocabSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor logits = draw.normal({size.rows, size.width}, type);
+  logits.narrow(1, size.used, size.width - size.used).fill_(50);
+  const std::vector<int64_t> places = {0, size.used - 1, (size.used - 1) / 8 * 8, 511, 512, 2048, 4095, 4096};
+  at::Tensor column = draw.integers({size.rows, 1}, 0, size.used - 1);
+  for (size_t i = 0; i < places.size() && static_cast<int64_t>(i) < size.rows; ++i) {
+    if (places[i] < size.used) column[static_cast<int64_t>(i)].fill_(places[i]);
+  }
+  logits.scatter_(1, column, 12);
+  return size.odd_place ? misaligned(logits) : logits;
+}
+
+at::Tensor draw_labels(const VocabSize& size, Draw& draw) {
+  return draw.integers({size.rows}, size.first - 1, size.first + size.width);
+}
+
+// [rows, 4]: the largest logit and the label's are exact; exp(logit - largest) is off by as many roundings as its
+// argument is large, and the sums by their own.
+SampleMaker real_parts(const VocabSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const auto slack = [size, type](const RowArguments& a, const RowOutputs& exact) {
+      const at::Tensor counted = a[0].toTensor().narrow(1, 0, size.used);
+      const double sums = roundings_of_sum(size.used) * sum_unit(type);
+      const double exps = (8 + 4 * largest(counted)) * sum_unit(type);
+      const at::Tensor none = at::zeros_like(exact[0].select(1, 0));
+      const at::Tensor total = size.with_sum ? sums * counted.abs().sum(1) : none;
+      return RowOutputs{at::stack({none, (sums + exps) * exact[0].select(1, 1), none, total}, 1)};
+    };
+    const at::Tensor logits = draw_logits(size, draw, type);
+    return Sample{{logits, draw_labels(size, draw), size.first, size.used, size.with_sum}, 0, {}, slack};
+  };
+}
+
+// softmax * soft - [label] * hard - level. |level| is what smoothing leaves of a gradient, far below a softmax of 1.
+SampleMaker real_grad(const VocabSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const auto sums = type == at::kDouble ? type : at::kFloat;
+    const at::Tensor logits = draw_logits(size, draw, type);
+    const at::Tensor log_sum = at::logsumexp(logits.narrow(1, 0, size.used).to(at::kDouble), {1}).to(sums);
+    const auto numbers = [&](double deviation) { return draw.normal({size.rows}, sums, deviation); };
+    const auto slack = [size, type](const RowArguments& a, const RowOutputs&) {
+      const auto column = [&](size_t i) { return a[i].toTensor().unsqueeze(-1); };
+      const at::Tensor label = column(1) - size.first == at::arange(size.width, a[1].toTensor().options());
+      const at::Tensor x = a[0].toTensor() - column(4);
+      const at::Tensor soft = x.exp() * column(5).abs() * (8 + 2 * x.abs());
+      const at::Tensor rest = 4 * label.to(at::kDouble) * column(6).abs() + 4 * column(7).abs();
+      const at::Tensor counts = at::arange(size.width, a[1].toTensor().options()) < size.used;
+      return RowOutputs{sum_unit(type) * at::where(counts, soft + rest, at::zeros_like(soft))};
+    };
+    const double level = 0.1 / static_cast<double>(size.used);
+    return Sample{
+        {logits, draw_labels(size, draw), size.first, size.used, log_sum, numbers(1), numbers(1), numbers(level)},
+        0,
+        {},
+        slack};
+  };
+}
+
+// Vocabularies of Llama 2 and Qwen 2.5, whole and as a rank's share; one that is odd; and more rows than one launch of
+// the gradient takes (65535).
+std::vector<SampleMaker> for_vocabularies(SampleMaker (*maker)(const VocabSize&)) {
+  const std::vector<VocabSize> sizes = {
+      {3, 4120, 4101, 0, true},         {33, 32000, 32000, 0, false},
+      {33, 32003, 32000, 0, true},      {37, 151936, 151665, 0, true},
+      {35, 75968, 75697, 75968, false}, {65541, 24, 23, 0, true},
+      {65541, 25, 25, 7, false},        {9, 32000, 31999, 0, true, /*odd_place=*/true}};
+  std::vector<SampleMaker> made;
+  for (const VocabSize& size : sizes) made.push_back(maker(size));
+  return made;
+}
+
+const RegisterRealSizes kRealParts("concord::cross_entropy_parts", for_vocabularies(real_parts));
+const RegisterRealSizes kRealGrad("concord::cross_entropy_grad_", for_vocabularies(real_grad));
+
+}  // namespace
+}  // namespace concord::ops::testing

@@ -1,0 +1,132 @@
+// Samples at real sizes (samples.h) of the operators that work on weights: embedding, the weight's half of linear,
+// adamw_; and of dropout. Larger than one block or one launch of a kernel takes.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/where.h>
+
+#include <cmath>
+
+#include "core/ops/testing/samples.h"
+
+namespace concord::ops::testing {
+namespace {
+
+using WeightArguments = std::vector<c10::IValue>;
+using WeightOutputs = std::vector<at::Tensor>;
+
+// ---------------------------------------------------------------------------------------------------------- embedding
+
+struct TableSize {
+  int64_t rows, width, tokens, first;
+  bool odd_place = false;
+};
+
+// One id in four is the same, as padding is in a batch; others are beyond the table on both sides.
+at::Tensor draw_ids(const TableSize& size, Draw& draw) {
+  const at::Tensor ids = draw.integers({size.tokens}, std::max<int64_t>(0, size.first - 5), size.first + size.rows + 4);
+  return at::where(draw.integers({size.tokens}, 0, 3) == 0, ids.new_full({}, size.first + size.rows - 1), ids);
+}
+
+SampleMaker real_lookup(const TableSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const at::Tensor table = draw.normal({size.rows, size.width}, type);
+    return Sample{{size.odd_place ? misaligned(table) : table, draw_ids(size, draw), size.first}, 0};
+  };
+}
+
+// Of a row of the table: a sum of as many gradients as have its id, at most all of them.
+SampleMaker real_lookup_backward(const TableSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const at::Tensor main = draw.normal({size.rows, size.width}, type == at::kDouble ? type : at::kFloat);
+    const at::Tensor grad = draw.normal({size.tokens, size.width}, type);
+    const auto slack = [size, type](const WeightArguments& a, const WeightOutputs&) {
+      const at::Tensor row = a[2].toTensor() - size.first;
+      const at::Tensor here = (row >= 0).logical_and(row < size.rows).unsqueeze(-1);
+      const at::Tensor terms = a[0].toTensor().abs();
+      terms.index_add_(0, row.clamp(0, size.rows - 1), a[1].toTensor().abs() * here);
+      return WeightOutputs{(roundings_of_sum(size.tokens) + 1) * sum_unit(type) * terms};
+    };
+    return Sample{{main, size.odd_place ? misaligned(grad) : grad, draw_ids(size, draw), size.first}, 0, {}, slack};
+  };
+}
+
+std::vector<SampleMaker> for_tables(SampleMaker (*maker)(const TableSize&)) {
+  const std::vector<TableSize> sizes = {{40, 1032, 30, 0},        {151936, 40, 4096, 0}, {75968, 33, 4099, 75968},
+                                        {1000, 896, 2049, 0},     {700, 4096, 1025, 0},  {700, 1025, 515, 3},
+                                        {300, 2048, 259, 0, true}};
+  std::vector<SampleMaker> made;
+  for (const TableSize& size : sizes) made.push_back(maker(size));
+  return made;
+}
+
+const RegisterRealSizes kRealLookup("concord::embedding", for_tables(real_lookup));
+const RegisterRealSizes kRealLookupBackward("concord::embedding_backward_", for_tables(real_lookup_backward));
+
+// -------------------------------------------------------------------------------------------------------------- linear
+
+struct LinearSize {
+  int64_t tokens, in, out;
+};
+
+// main + grad^T x, sums over all tokens. Tensor cores cut off instead of rounding: up to a whole unit, two roundings.
+SampleMaker real_weight_grad(const LinearSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const at::Tensor main = draw.normal({size.out, size.in}, type == at::kDouble ? type : at::kFloat);
+    const auto slack = [size, type](const WeightArguments& a, const WeightOutputs&) {
+      const auto rows = [&](size_t i) { return a[i].toTensor().abs().flatten(0, 1); };
+      const at::Tensor terms = a[0].toTensor().abs() + at::matmul(rows(1).t(), rows(2));
+      return WeightOutputs{2 * (roundings_of_sum(size.tokens) + 2) * sum_unit(type) * terms};
+    };
+    const at::Tensor grad = draw.normal({1, size.tokens, size.out}, type);
+    return Sample{{main, grad, draw.normal({1, size.tokens, size.in}, type)}, 0, {}, slack};
+  };
+}
+
+const RegisterRealSizes kRealWeightGrad("concord::linear_weight_grad_",
+                                        {real_weight_grad({96, 72, 40}), real_weight_grad({4096, 896, 4864}),
+                                         real_weight_grad({2048, 4096, 1024}), real_weight_grad({4099, 1001, 897})});
+
+// -------------------------------------------------------------------------------------------------------------- adamw_
+
+struct AdamWSize {
+  int64_t tensors;
+  int64_t most;  // elements of one
+};
+
+// More tensors than one launch takes (48), longer than a block takes (4096), some at odd places. Gradients are fp32, as
+// the main gradients of a run in 16 bits are, or of the type of the values. What an element may be off by is as in
+// adamw_test.cpp: no sums, so it does not grow.
+SampleMaker real_adamw(const AdamWSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const auto sums = type == at::kDouble ? type : at::kFloat;
+    c10::List<at::Tensor> weights, m, v, values, grads;
+    for (int64_t i = 0; i < size.tensors; ++i) {
+      const int64_t count = i == 0 ? size.most : draw.between(1, size.most),
+                    shift = draw.coin() ? 0 : draw.between(1, 5);
+      const auto part = [&](c10::ScalarType of) { return draw.normal({count + shift}, of).narrow(0, shift, count); };
+      weights.push_back(part(sums));
+      m.push_back(part(sums));
+      v.push_back(part(sums).abs_());
+      if (is_short(type)) values.push_back(part(type));
+      grads.push_back(part(draw.coin() ? sums : type));
+    }
+    return Sample{{weights, m, v, values, grads, 0.125, 1 - 1e-3, 0.1, 0.999, 1 - 0.999, 1e-2 / (1 - std::pow(0.9, 3)),
+                   std::sqrt(1 - std::pow(0.999, 3)), 0.05},
+                  64};
+  };
+}
+
+const RegisterRealSizes kRealAdamW("concord::adamw_",
+                                   {real_adamw({3, 5000}), real_adamw({120, 30000}), real_adamw({2, 2000003})});
+
+// ------------------------------------------------------------------------------------------------------------- dropout
+
+// More elements than the platform's generator has threads for (4 times 540,672), from a position that is no multiple of
+// four.
+const RegisterRealSizes kRealDropout(
+    "concord::dropout",
+    {[](Draw& draw, c10::ScalarType type) { return Sample{{draw.normal({3, 5000}, type), 0.1, 77, 3, 10001}}; },
+     [](Draw& draw, c10::ScalarType type) { return Sample{{draw.normal({1031, 4099}, type), 0.1, 77, 3, 10001}}; }});
+
+}  // namespace
+}  // namespace concord::ops::testing
