@@ -16,7 +16,9 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   # Machine code for the A100 and the H100/H200; the PTX of the last for what comes after.
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
 endif()
-enable_language(CUDA)
+if(NOT CONCORD_SANITIZE)  # there no kernel is compiled, see backends/cuda
+  enable_language(CUDA)
+endif()
 find_package(CUDAToolkit 12.4 REQUIRED)
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know that nvcc has had C++20 since CUDA 12
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)

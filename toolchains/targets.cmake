@@ -33,65 +33,121 @@ function(concord_library name)
     PRIVATE $<BUILD_INTERFACE:concord_build_flags>)  # our warnings are not for those who link it
 endfunction()
 
-# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ...): a GoogleTest program; each TEST is a
-# ctest. A program without tests is one that fails. PLUGINS are built first. Labels with a meaning: serial (nothing runs
-# beside it), no-asan and no-tsan (left out of that sanitizer's build), keeps-memory (not searched for leaks); give the
-# reason beside it.
+# All tests that run in this build, with what they start: what `./run test` builds.
+if(CONCORD_TESTS)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  add_custom_target(concord_tests)
+  # For ./run test FILTER, which builds only what tests that match need: TEST|TARGETS|SOURCES, a line each.
+  set(CONCORD_TEST_LIST ${PROJECT_BINARY_DIR}/tests.txt)
+  file(WRITE ${CONCORD_TEST_LIST} "")
+endif()
+
+# concord_runs_here(OUT LABELS...): whether tests with these labels run in this build. The address sanitizer watches all
+# but what says no-asan; the thread sanitizer what says threads: code of one thread has nothing for it to see.
+function(concord_runs_here out_runs)
+  set(runs TRUE)
+  if(CONCORD_SANITIZE STREQUAL "address" AND "no-asan" IN_LIST ARGN)
+    set(runs FALSE)
+  elseif(CONCORD_SANITIZE STREQUAL "thread" AND NOT "threads" IN_LIST ARGN)
+    set(runs FALSE)
+  endif()
+  set(${out_runs} ${runs} PARENT_SCOPE)
+endfunction()
+
+# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n ISOLATED): a GoogleTest program,
+# run as one test of ctest (toolchains/run_test_program.py): one process, which loads libtorch once. SHARDS divides a
+# long one over that many. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
+# back. A program without tests is one that fails. PLUGINS are built first. Labels with a meaning: serial (nothing runs
+# beside it), exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build), threads (part of
+# the thread sanitizer's), keeps-memory (not searched for leaks); give the reason beside it.
 function(concord_test name)
   if(NOT CONCORD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS;PLUGINS" ${ARGN})
+  cmake_parse_arguments(ARG "ISOLATED" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES;LABELS;PLUGINS" ${ARGN})
   find_package(GTest REQUIRED)
-  include(GoogleTest)
-  add_executable(${name} ${ARG_SOURCES})
+  add_executable(${name} EXCLUDE_FROM_ALL ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE
     ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main concord_build_flags)
-  if(CONCORD_SANITIZE)
-    target_compile_options(${name} PRIVATE -O0)  # what is tested is optimised; optimising the test is lost time
-  endif()
+  # What is tested is optimised; optimising the test is lost time.
+  target_compile_options(${name} PRIVATE $<IF:$<BOOL:${CONCORD_SANITIZE}>,-O0,-O1>)
   foreach(plugin IN LISTS ARG_PLUGINS)
     add_dependencies(${name} concord_plugin_${plugin})
   endforeach()
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 600)  # a hang ends the run; no test's verdict depends on it
-  endif()
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  # Looking for leaks takes seconds a process on ARM, so there a program is one test; see the preset asan.
-  if(CONCORD_SANITIZE STREQUAL "address" AND "unit" IN_LIST ARG_LABELS AND NOT "keeps-memory" IN_LIST ARG_LABELS)
-    add_test(NAME ${name}.all_without_leaks COMMAND ${name})
-    set_tests_properties(${name}.all_without_leaks PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-      ENVIRONMENT "ASAN_OPTIONS=detect_leaks=1;CONCORD_PLUGIN_PATH=${PROJECT_BINARY_DIR}/lib")
+  concord_runs_here(runs ${ARG_LABELS})
+  if(NOT runs)
     return()
   endif()
-  # Pretty values of parameters may hold addresses, which are others in each run.
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." NO_PRETTY_VALUES DISCOVERY_TIMEOUT 300)
-  concord_test_properties(${name} "${ARG_LABELS}" ${ARG_TIMEOUT})
+  set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL FALSE)
+  add_dependencies(concord_tests ${name})
+  list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ REGEX "^[^/$]" OUTPUT_VARIABLE sources)
+  file(APPEND ${CONCORD_TEST_LIST} "${name}|${name}|${sources}\n")
+  concord_run_test_program(${name} $<TARGET_FILE:${name}> LABELS ${ARG_LABELS} TIMEOUT "${ARG_TIMEOUT}"
+    SHARDS "${ARG_SHARDS}" ISOLATED "${ARG_ISOLATED}")
 endfunction()
 
-# The properties of the tests that were discovered. gtest_discover_tests(PROPERTIES) loses all of them where one is a
-# list, so they are set by a file that ctest reads after the one with the tests.
-function(concord_test_properties name labels timeout)
-  set(serial FALSE)
-  if("serial" IN_LIST labels)
-    set(serial TRUE)
+# concord_run_test_program(NAME PROGRAM [ARGUMENT...] LABELS ... ENVIRONMENT ... TIMEOUT s SHARDS n ISOLATED bool): the test
+# NAME, which runs a GoogleTest program.
+function(concord_run_test_program name program)
+  cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS;ISOLATED" "LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 900)  # a hang ends the run; no test's verdict depends on it
   endif()
-  set(file ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
-  file(CONFIGURE OUTPUT ${file} @ONLY CONTENT [[
-if(@name@_TESTS)
-  set_tests_properties(${@name@_TESTS} PROPERTIES LABELS "@labels@" TIMEOUT @timeout@ RUN_SERIAL @serial@
-    ENVIRONMENT "CONCORD_PLUGIN_PATH=@PROJECT_BINARY_DIR@/lib")
-else()
-  file(GLOB discovered "@CMAKE_CURRENT_BINARY_DIR@/@name@*_tests.cmake")
-  if(discovered)  # else it was not built, which fails by itself
-    add_test(@name@.has_no_tests "@CMAKE_COMMAND@" -E false)
+  if(NOT ARG_SHARDS OR CONCORD_SANITIZE)
+    set(ARG_SHARDS 1)
   endif()
-endif()
-]])
-  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
+  set(options --timeout ${ARG_TIMEOUT})
+  if(ARG_ISOLATED)
+    list(APPEND options --isolated)
+  endif()
+  set(environment "CONCORD_PLUGIN_PATH=${PROJECT_BINARY_DIR}/lib" ${ARG_ENVIRONMENT})
+  if(CONCORD_SANITIZE STREQUAL "address" AND "unit" IN_LIST ARG_LABELS AND NOT "keeps-memory" IN_LIST ARG_LABELS)
+    list(APPEND environment ASAN_OPTIONS=detect_leaks=1)  # else see the preset asan
+  endif()
+  math(EXPR last "${ARG_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    set(test ${name})
+    set(sharded)
+    if(ARG_SHARDS GREATER 1)
+      set(test ${name}.${shard})
+      set(sharded GTEST_TOTAL_SHARDS=${ARG_SHARDS} GTEST_SHARD_INDEX=${shard})
+    endif()
+    add_test(NAME ${test} COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/toolchains/run_test_program.py
+      --results ${PROJECT_BINARY_DIR}/test-results/${test}.json ${options} ${name} ${program} ${ARG_UNPARSED_ARGUMENTS})
+    math(EXPR limit "${ARG_TIMEOUT} + 60")  # its own limit comes first, and names the test that hangs
+    set_tests_properties(${test} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} ENVIRONMENT "${environment};${sharded}")
+    if("serial" IN_LIST ARG_LABELS)
+      set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
+    endif()
+  endforeach()
+endfunction()
+
+# concord_check(NAME COMMAND ... LABELS ... ENVIRONMENT ... PROPERTIES ... NEEDS target... TIMEOUT s): a test that is another
+# program, built from the targets NEEDS. Exit code 77 means skipped. In a sanitizer's build only with the label asan or
+# threads: most of these start programs whose parts are tested there.
+function(concord_check name)
+  if(NOT CONCORD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;LABELS;ENVIRONMENT;PROPERTIES;NEEDS" ${ARGN})
+  if((CONCORD_SANITIZE STREQUAL "address" AND NOT "asan" IN_LIST ARG_LABELS)
+      OR (CONCORD_SANITIZE STREQUAL "thread" AND NOT "threads" IN_LIST ARG_LABELS))
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 900)
+  endif()
+  add_test(NAME ${name} COMMAND ${ARG_COMMAND})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+    ENVIRONMENT "${ARG_ENVIRONMENT}" ${ARG_PROPERTIES})
+  if(ARG_NEEDS)
+    add_dependencies(concord_tests ${ARG_NEEDS})
+  endif()
+  file(APPEND ${CONCORD_TEST_LIST} "${name}|${ARG_NEEDS}|\n")
 endfunction()
 
 # concord_benchmark(NAME SOURCES ... LIBRARIES ...): a program in bench/, started by ./run bench. Not part of `all`, which

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -139,6 +140,16 @@ std::vector<std::string> RunningProcess::out_lines() const {
   std::istringstream text(out());
   for (std::string line; std::getline(text, line);) lines.push_back(line);
   return lines;
+}
+
+std::string find_program(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::stringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string file = folder + "/" + name;
+    if (::access(file.c_str(), X_OK) == 0) return file;
+  }
+  return "";
 }
 
 std::string command_line(pid_t pid) { return read_file("/proc/" + std::to_string(pid) + "/cmdline"); }

@@ -70,6 +70,9 @@ class RunningProcess {
   std::vector<std::thread> readers_;
 };
 
+// The program of that name on the PATH, or "": looked up when the test runs, since it may be installed after configuring.
+std::string find_program(const std::string& name);
+
 std::string command_line(pid_t pid);
 
 // All processes whose command line holds |marker|, zombies not counted.

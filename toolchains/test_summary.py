@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""The end of ./run test: what failed with the end of its output, where the time went, and the line with the counts.
+
+Usage: test_summary.py SUITE...  A SUITE is NAME=FOLDER=BUILD_SECONDS=RUN_SECONDS, with ctest's FOLDER/junit.xml and the
+FOLDER/test-results that run_test_program.py wrote; or NAME=passed=SECONDS= or NAME=failed=SECONDS= for a step that has no
+tests of its own. Counted is each TEST of a GoogleTest program, and every other test once. Exit code 1 where one failed
+or none ran.
+"""
+
+import json
+import pathlib
+import sys
+import xml.etree.ElementTree
+
+LINES = 40
+WIDTH = 240
+SLOWEST = 10
+
+
+class Suite:
+    def __init__(self, text):
+        self.name, place, build, run = text.split("=")
+        self.build, self.run = float(build or 0), float(run or 0)
+        self.counts = {"pass": 0, "fail": 0, "skip": 0}
+        self.programs = []  # (seconds, name)
+        self.failures = []  # (name, output)
+        self.skips = []
+        if place in ("passed", "failed"):
+            self.counts["pass" if place == "passed" else "fail"] = 1
+            if place == "failed":
+                self.failures.append((self.name, "see above"))
+        else:
+            self.read(pathlib.Path(place))
+
+    def read(self, folder):
+        junit = folder / "junit.xml"
+        cases = list(xml.etree.ElementTree.parse(junit).getroot().iter("testcase")) if junit.exists() else []
+        for case in cases:
+            self.programs.append((float(case.get("time", 0)), case.get("name")))
+            self.count(case, folder / "test-results" / f"{case.get('name')}.json")
+        if not cases:
+            self.counts["fail"] += 1
+            self.failures.append((self.name, "no test ran"))
+
+    def count(self, case, results):
+        """A program that was filtered to nothing counts as nothing; one that left no results as one test."""
+        status = {"run": "pass", "fail": "fail"}.get(case.get("status"), "skip")
+        output = "".join(part.text or "" for part in case.iter("system-out")).rstrip()
+        if results.exists():
+            tests = json.loads(results.read_text())["tests"]
+            for test in tests:
+                self.counts[test["status"]] += 1
+                if test["status"] == "skip":
+                    reason = (test["detail"] or "no reason given").splitlines()[-1]
+                    self.skips.append((f"{case.get('name')}.{test['name']}", reason))
+            if status == "fail" and all(test["status"] != "fail" for test in tests):
+                self.counts["fail"] += 1  # the runner itself
+        else:
+            self.counts[status] += 1
+            if status == "skip":
+                self.skips.append((case.get("name"), (output.splitlines() or ["no reason given"])[-1]))
+        if status == "fail":
+            self.failures.append((case.get("name"), output))
+
+
+def table(suites):
+    lines = [f"{'suite':<16} {'build s':>8} {'run s':>8} {'passed':>8} {'failed':>7} {'skipped':>8}"]
+    for each in suites:
+        lines.append(f"{each.name:<16} {each.build:>8.0f} {each.run:>8.0f} {each.counts['pass']:>8} "
+                     f"{each.counts['fail']:>7} {each.counts['skip']:>8}")
+    slowest = sorted(((seconds, each.name, name) for each in suites for seconds, name in each.programs), reverse=True)
+    lines.append(f"the {SLOWEST} slowest:")
+    lines += [f"{seconds:>8.1f} s  {suite}: {name}" for seconds, suite, name in slowest[:SLOWEST]]
+    return "\n".join(lines)
+
+
+def main():
+    suites = [Suite(text) for text in sys.argv[1:]]
+    for suite in suites:
+        for name, output in suite.failures:
+            print(f"--- {suite.name}: {name} failed; the end of its output:")
+            for line in output.splitlines()[-LINES:]:
+                print("    " + line[:WIDTH])
+    for suite in suites:
+        for name, reason in suite.skips:
+            print(f"skipped, {suite.name}: {name}: {reason[:WIDTH]}")
+    print(table(suites))
+    passed, failed, skipped = (sum(suite.counts[key] for suite in suites) for key in ("pass", "fail", "skip"))
+    if passed + failed == 0:
+        print("nothing ran")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(1 if failed or not passed else 0)
+
+
+if __name__ == "__main__":
+    main()
