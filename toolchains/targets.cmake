@@ -57,7 +57,8 @@ endfunction()
 # concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n ISOLATED): a GoogleTest program,
 # run as one test of ctest (toolchains/run_test_program.py): one process, which loads libtorch once. SHARDS divides a
 # long one over that many. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
-# back. A program without tests is one that fails. PLUGINS are built first. Labels with a meaning: serial (nothing runs
+# back. A program without tests is one that fails. PLUGINS are built first. The variable CONCORD_TEST_ENVIRONMENT of a
+# folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs
 # beside it), exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build), threads (part of
 # the thread sanitizer's), keeps-memory (not searched for leaks); give the reason beside it.
 function(concord_test name)
@@ -70,8 +71,8 @@ function(concord_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE
     ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main concord_build_flags)
-  # What is tested is optimised; optimising the test is lost time.
-  target_compile_options(${name} PRIVATE $<IF:$<BOOL:${CONCORD_SANITIZE}>,-O0,-O1>)
+  # What is tested is optimised; optimising the test, or looking for undefined behaviour in it, is lost time.
+  target_compile_options(${name} PRIVATE -O0 $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=undefined;-g0>)
   foreach(plugin IN LISTS ARG_PLUGINS)
     add_dependencies(${name} concord_plugin_${plugin})
   endforeach()
@@ -87,6 +88,7 @@ function(concord_test name)
   list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ REGEX "^[^/$]" OUTPUT_VARIABLE sources)
   file(APPEND ${CONCORD_TEST_LIST} "${name}|${name}|${sources}\n")
   concord_run_test_program(${name} $<TARGET_FILE:${name}> LABELS ${ARG_LABELS} TIMEOUT "${ARG_TIMEOUT}"
+    ENVIRONMENT ${CONCORD_TEST_ENVIRONMENT}
     SHARDS "${ARG_SHARDS}" ISOLATED "${ARG_ISOLATED}")
 endfunction()
 
