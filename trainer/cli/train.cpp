@@ -91,7 +91,7 @@ std::vector<std::string> command_of_ranks(std::vector<std::string> words) {
 
 // What is wrong is said once, here, and not by each process.
 void check_before_start(const CommandLine& line) {
-  plan_training(line.arguments, 0, line.nproc, {});
+  plan_training(line.arguments, 0, line.nproc);
   check_output_folder(line.arguments.output_dir, line.arguments.overwrite_output_dir);
 }
 
