@@ -1,5 +1,5 @@
-// From a plan (trainer/plan.h) to what trains, with the job's groups, in this written order: model -> data parallelism ->
-// optimizer -> schedules -> stages -> executor. Threads: the one that trains.
+// From a plan (trainer/plan.h) to what trains, with the job's groups, in this written order: model -> data parallelism
+// -> optimizer -> schedules -> stages -> executor. Threads: the one that trains.
 #pragma once
 
 #include <functional>

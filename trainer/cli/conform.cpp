@@ -1,5 +1,6 @@
 #include "trainer/cli/conform.h"
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>

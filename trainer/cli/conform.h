@@ -1,7 +1,9 @@
 // concord conform: the conformance kit of tests/conformance, as a subcommand.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace concord {
 
