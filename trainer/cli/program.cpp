@@ -73,7 +73,7 @@ int run_program(int argc, char** argv) {
   add_lr_command(&app);
   add_report_command(&app);
   add_launch_command(&app, &exit_code);
-  add_conform_command(&app, &exit_code);
+  add_conform_command(&app);
 #ifdef CONCORD_WITH_TORCH
   add_probe_command(&app, &exit_code);
   add_train_command(&app, &exit_code);
