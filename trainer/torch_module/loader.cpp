@@ -51,9 +51,8 @@ std::vector<Place> find_places() {
                   "further folders");
 }
 
-// RTLD_GLOBAL: libraries that extend libtorch (core/torch/library.h) are loaded later and find libtorch's symbols as
-// they do in a Python or C++ program that links it, also those which do not name it as a dependency of theirs. Of the
-// module itself this makes one more symbol visible, its entry.
+// RTLD_GLOBAL: libraries that extend libtorch are loaded later (core/torch/library.h) and find its symbols as in a
+// program that links it, whether or not they name it as a dependency. Of the module itself that shows its entry alone.
 const TorchModule* open_module(Place* place) {
   const LibraryFiles files;
   void* const library = dlopen(place->path.c_str(), RTLD_NOW | RTLD_GLOBAL);
