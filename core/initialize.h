@@ -12,30 +12,10 @@
 // another thread initialises waits for it.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
+#include "core/initialize_args.h"
 #include "core/mesh/parallel_context.h"
-#include "core/mesh/rank_layout.h"
 
 namespace concord {
-
-// Named as in Megatron's and ROLL's arguments.
-struct InitializeArgs {
-  int64_t tensor_model_parallel_size = 1;
-  int64_t pipeline_model_parallel_size = 1;
-  int64_t virtual_pipeline_model_parallel_size = 1;
-  int64_t context_parallel_size = 1;
-  int64_t expert_model_parallel_size = 1;
-  int64_t expert_tensor_parallel_size = 0;  // 0: as tensor_model_parallel_size
-  std::string order = "tp-cp-ep-dp-pp";
-  int64_t seed = 42;                          // positive
-  bool data_parallel_random_init = false;     // data-parallel ranks draw different numbers
-  int64_t ddp_timeout = 1800;                 // seconds: for the rendezvous, for communicators, for every operation
-  std::vector<GroupKind> create_groups = {};  // made at once, all ranks together; the others on first use
-  std::string flight_folder = {};             // for concord-flight-<rank>.json; empty: CONCORD_FLIGHT_FOLDER, else here
-};
 
 // The context of this process. Called again with the same arguments it does nothing but start the seeds afresh; with
 // others it throws ConfigError, which names the difference. Waits: for all ranks of the job.

@@ -24,13 +24,16 @@ ARROWS = {
 # backends/<name>, each for itself: the contract, the author kit and the collective engine.
 BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm"]
 
+LIBTORCH = r"(torch|ATen|c10|caffe2)/"
+# The program, which starts without libtorch and loads trainer/torch_module where a rank runs.
+WITHOUT_LIBTORCH = ["trainer/cli"]
 # Headers from outside -> where they may be included, and what to say about it elsewhere.
 OUTSIDE = [
     (r"(cuda|cublas|cudnn|curand|nccl|nvml|nvrtc|nvtx|nvToolsExt|cub/|thrust/|cooperative_groups)", ["backends/cuda"],
      "vendor headers stay inside backends/cuda"),
     (r"(acl/|aclnn|hccl|ascend|torch_npu/)", ["backends/ascend"], "vendor headers stay inside backends/ascend"),
     # A vendor's operator library computes on tensors; the simulated one is such a library.
-    (r"(torch|ATen|c10|caffe2)/", ["core", "trainer", "backends/ascend/sim/opapi", "backends/ascend/torch/ops",
+    (LIBTORCH, ["core", "trainer", "backends/ascend/sim/opapi", "backends/ascend/torch/ops",
                                       "backends/cuda/torch/ops"],
      "libtorch is for core and trainer"),
 ]
@@ -104,6 +107,8 @@ def complaint_outside(path, header):
     for pattern, places, words in OUTSIDE:
         if re.match(pattern, header) and source not in places and os.path.dirname(path) not in places:
             return words
+    if os.path.dirname(path) in WITHOUT_LIBTORCH and re.match(LIBTORCH, header):
+        return "the program links no libtorch; what needs it is for trainer/torch_module"
     if source in PUBLIC and re.match(PRIVATE_LIBRARIES, header):
         return f"{source} is public, and whoever includes it would need this library"
     return None

@@ -32,6 +32,7 @@ CLEAN = {
     "platform/sdk/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',
     "core/torch/device.cpp": '#include <c10/core/Device.h>\n#include "platform/cpp/platform.hpp"\n',
     "trainer/cli/main.cpp": '#include "core/torch/device.h"\n#include "platform/cpp/platform.hpp"\n',
+    "trainer/torch_module/entry.cpp": "#include <ATen/core/Tensor.h>\n",
     "core/torch/device.h": "#pragma once\n",
     "tests/processes/spawn.h": '#include "backends/shm/engine.h"\n',
 }
@@ -65,6 +66,9 @@ class CheckLayers(unittest.TestCase):
         with tempfile.TemporaryDirectory() as root, contextlib.redirect_stderr(io.StringIO()) as printed:
             self.assertEqual(check_layers.main([root]), 2)
         self.assertIn("nothing was checked", printed.getvalue())
+
+    def test_the_program_may_not_include_libtorch(self):
+        self.expect_refused("trainer/cli/x.cpp", "<ATen/core/Tensor.h>", "the program links no libtorch")
 
     def test_platform_may_not_include_backends(self):
         self.expect_refused("platform/loader/x.cpp", '"backends/shm/engine.h"', "platform/loader may include")

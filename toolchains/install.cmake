@@ -64,10 +64,10 @@ foreach(folder IN LISTS folders)
   endforeach()
 endforeach()
 if(TARGET concord)
-  if(TARGET Concord::torch)  # libtorch stays where it is; CMake would leave out a .venv inside of the sources
-    set_target_properties(concord PROPERTIES INSTALL_RPATH "${CONCORD_TORCH_FOUND}/lib")
-  endif()
   install(TARGETS concord RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+if(TARGET concord_torch_module)
+  install(TARGETS concord_torch_module LIBRARY DESTINATION ${concord_plugin_dir})
 endif()
 
 foreach(export IN ITEMS ConcordTargets ConcordCoreTargets)

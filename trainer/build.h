@@ -1,9 +1,5 @@
-// From arguments to what trains, in this written order:
-//
-//   plan_training     what needs no other rank: the model's config, the data, numbers of steps, the pipeline's schedule
-//   TrainingParts     with the job's groups: model -> data parallelism -> optimizer -> schedules -> stages -> executor
-//
-// Bad input so comes out before any process group is made. Threads: the one that trains.
+// From a plan (trainer/plan.h) to what trains, with the job's groups, in this written order: model -> data parallelism
+// -> optimizer -> schedules -> stages -> executor. Threads: the one that trains.
 #pragma once
 
 #include <functional>
@@ -18,40 +14,18 @@
 #include "core/optim/lr_schedule.h"
 #include "core/optim/optimizer.h"
 #include "core/pipeline/executor.h"
-#include "trainer/arguments.h"
-#include "trainer/data/loader.h"
+#include "trainer/plan.h"
 #include "trainer/step_loss.h"
 
 namespace concord {
 
-// Samples of the user's own. |eval| may be null.
-struct Datasets {
-  std::unique_ptr<SampleSource> train;
-  std::unique_ptr<SampleSource> eval;
-};
-
 // What a user may bring instead of what the arguments name; empty ones are made from the arguments.
-using DatasetProvider = std::function<Datasets(const TrainingArguments&)>;
 using ModelProvider = std::function<VirtualModels(const ModelConfig&, const ModelArgs&, ParallelContext&)>;
 struct Providers {
   DatasetProvider datasets;
   ModelProvider model;
   ForwardStep forward_step;
 };
-
-struct TrainingPlan {
-  TrainingArguments arguments;
-  ModelConfig config;
-  ModelArgs model_args;
-  Schedule schedule;
-  std::unique_ptr<DataLoader> train_data;
-  std::unique_ptr<DataLoader> eval_data;  // null where there is none
-  int64_t max_steps = 0;
-  LrArguments lr;
-};
-
-// |rank| of |world| processes. Throws ConfigError for everything that can be known to be wrong by now.
-TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world, const Providers& providers);
 
 InitializeArgs initialize_args(const TrainingPlan& plan);
 

@@ -33,7 +33,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers, const RunOptions& options) {
   const JobEnvironment environment = read_job_environment();
   check_arguments(&arguments, environment.world);
-  TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers);
+  TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
   if (environment.rank == 0) prepare_output_folder(arguments.output_dir, arguments.overwrite_output_dir);
   ParallelContext& job = initialize(initialize_args(plan));
   TrainOutput output = train_in(job, std::move(plan), providers, options);

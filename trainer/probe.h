@@ -6,14 +6,9 @@
 #include <string>
 
 #include "core/models/auto_model.h"
+#include "trainer/probe_arguments.h"
 
 namespace concord {
-
-struct ProbeOptions {
-  bool grads = false;        // gradients of the mean loss
-  bool activations = false;  // outputs of the parts
-  bool weights = false;
-};
 
 // By name, on the host of rank 0; empty on the other ranks:
 //   logits            fp32 [B, S, V] without padding

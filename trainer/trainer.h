@@ -1,6 +1,6 @@
 // Trains a model: the loop, evaluation, saving, callbacks. No maths is here; the order of things is.
 //
-//   TrainingPlan plan = plan_training(arguments, rank, world, {});
+//   TrainingPlan plan = plan_training(arguments, rank, world);
 //   ParallelContext& job = initialize(initialize_args(plan));
 //   Trainer trainer(std::move(plan), job);
 //   TrainOutput output = trainer.train();

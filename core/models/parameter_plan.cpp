@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "core/config_error.h"
-#include "core/parallel/vocabulary.h"
+#include "core/parallel/padded_vocabulary.h"
 #include "platform/loader/text.h"
 
 namespace concord {

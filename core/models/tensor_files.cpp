@@ -14,18 +14,18 @@
 namespace concord {
 namespace {
 
-using safetensors::DType;
+using FileType = safetensors::DType;  // concord::DType is that of the platform
 
-constexpr std::array<std::pair<DType, c10::ScalarType>, 10> kTypes{{{DType::kBool, at::kBool},
-                                                                    {DType::kU8, at::kByte},
-                                                                    {DType::kI8, at::kChar},
-                                                                    {DType::kI16, at::kShort},
-                                                                    {DType::kI32, at::kInt},
-                                                                    {DType::kI64, at::kLong},
-                                                                    {DType::kF16, at::kHalf},
-                                                                    {DType::kBF16, at::kBFloat16},
-                                                                    {DType::kF32, at::kFloat},
-                                                                    {DType::kF64, at::kDouble}}};
+constexpr std::array<std::pair<FileType, c10::ScalarType>, 10> kTypes{{{FileType::kBool, at::kBool},
+                                                                       {FileType::kU8, at::kByte},
+                                                                       {FileType::kI8, at::kChar},
+                                                                       {FileType::kI16, at::kShort},
+                                                                       {FileType::kI32, at::kInt},
+                                                                       {FileType::kI64, at::kLong},
+                                                                       {FileType::kF16, at::kHalf},
+                                                                       {FileType::kBF16, at::kBFloat16},
+                                                                       {FileType::kF32, at::kFloat},
+                                                                       {FileType::kF64, at::kDouble}}};
 
 c10::ScalarType torch_type(const safetensors::TensorInfo& info, const std::string& file) {
   for (const auto& [theirs, ours] : kTypes) {
@@ -35,7 +35,7 @@ c10::ScalarType torch_type(const safetensors::TensorInfo& info, const std::strin
                                 ", which cannot be read here"));
 }
 
-DType file_type(const std::string& name, c10::ScalarType type) {
+FileType file_type(const std::string& name, c10::ScalarType type) {
   for (const auto& [theirs, ours] : kTypes) {
     if (ours == type) return theirs;
   }

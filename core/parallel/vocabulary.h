@@ -7,12 +7,9 @@
 
 #include "core/mesh/process_group.h"
 #include "core/ops/grad_sink.h"
+#include "core/parallel/padded_vocabulary.h"
 
 namespace concord {
-
-// The smallest multiple of |multiple| * |degree| that holds |vocabulary|: Megatron's, whose multiple is 128. Throws
-// ConfigError where one of them is not positive.
-int64_t padded_vocabulary(int64_t vocabulary, int64_t degree, int64_t multiple = 128);
 
 // |ids| int64 [tokens, ...], the same on all ranks -> [tokens, ..., n]: whole, or with |sequence_parallel| this rank's
 // part of the tokens. |vocabulary| is without padding. Throws ConfigError as embedding and divide do. |group| has to

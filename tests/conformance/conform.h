@@ -1,4 +1,4 @@
-// The entry of the kit, shared by `concord conform` and the program of its own, concord-conform.
+// The entry of the kit, for its program, concord-conform.
 #pragma once
 
 #include <string>

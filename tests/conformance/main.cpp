@@ -1,4 +1,4 @@
-// concord-conform: the kit as a program of its own, for machines and builds without the rest of Concord.
+// concord-conform: the kit as a program. `concord conform` starts it; it also works without the rest of Concord.
 #include <unistd.h>
 
 #include <climits>

@@ -54,6 +54,27 @@ run("tiny: all_reduce of 3 on 1 rank: 1 2 3"
 if(CORE)
   run("cpu: libtorch's device is cpu" ${environment} CONCORD_PLATFORM=cpu ${SCRATCH}/program/core_program)
 endif()
-# The installed program finds the plugins beside it without being told.
-run("${LIBDIR}/concord/libconcord_cpu.so"
-  ${CMAKE_COMMAND} -E env --unset=CONCORD_PLUGIN_PATH CONCORD_PLATFORM=cpu ${prefix}/bin/concord platforms)
+# The installed program finds the plugins, the conformance kit and libtorch's module beside it without being told.
+set(program ${CMAKE_COMMAND} -E env --unset=CONCORD_PLUGIN_PATH CONCORD_PLATFORM=cpu ${prefix}/bin/concord)
+run("${LIBDIR}/concord/libconcord_cpu.so" ${program} platforms)
+run("--platform" ${program} conform --help)
+if(CORE)
+  run("finished" ${program} train --json --max_steps 2 --output_dir ${SCRATCH}/run)
+endif()
+
+# check_runpath(FILES...): an empty entry is the current folder, and a relative one lies in it.
+function(check_runpath)
+  foreach(file IN LISTS ARGN)
+    execute_process(COMMAND readelf -d ${file} OUTPUT_VARIABLE said ERROR_QUIET)
+    if(NOT said MATCHES "\\((RUNPATH|RPATH)\\)[^[]*\\[([^\n]*)\\]")
+      continue()
+    endif()
+    set(folders "${CMAKE_MATCH_2}")
+    if(NOT folders MATCHES "^[/$][^:]*(:[/$][^:]*)*$")
+      message(FATAL_ERROR "${file} looks for libraries in '${folders}', a part of which is relative to the current folder")
+    endif()
+  endforeach()
+endfunction()
+file(GLOB_RECURSE installed ${prefix}/bin/* ${prefix}/${LIBDIR}/*.so)
+file(GLOB built ${BUILD}/bin/* ${BUILD}/lib/*.so ${BUILD}/tests/* ${BUILD}/examples/*)
+check_runpath(${installed} ${built})

@@ -52,7 +52,7 @@ double step_seconds(TrainingArguments arguments, int64_t steps, const Providers&
   arguments.save_strategy = "no";
   std::vector<double> runs;
   for (int i = 0; i < kRepeats; ++i) {
-    TrainingPlan plan = plan_training(arguments, 0, 1, providers);
+    TrainingPlan plan = plan_training(arguments, 0, 1, providers.datasets);
     ParallelContext& job = initialize(initialize_args(plan));
     Trainer trainer(std::move(plan), job, providers);
     trainer.add_callback(std::make_shared<ReportCallback>(trainer.plan(), job, nowhere));

@@ -85,7 +85,7 @@ Result train(const HowToTrain& run, ParallelContext& job, const std::string& fol
   providers.forward_step = run.forward_step;
   TrainingArguments arguments = arguments_of(run, folder);
   check_arguments(&arguments, job.world());
-  Trainer trainer(plan_training(arguments, job.rank(), job.world(), providers), job, providers);
+  Trainer trainer(plan_training(arguments, job.rank(), job.world(), providers.datasets), job, providers);
   Result result;
   trainer.add_callback(result.told);
   for (const auto& callback : run.callbacks) trainer.add_callback(callback);

@@ -1,26 +1,41 @@
 #include "trainer/cli/conform.h"
 
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "platform/loader/error.h"
+#include "platform/loader/text.h"
+
 namespace concord {
-namespace conformance {
+namespace {
 
-// Of tests/conformance/conform.h, which nothing outside tests includes: the program only carries the kit.
-int conform_main(const std::vector<std::string>& self, const std::vector<std::string>& arguments);
+// Becomes the kit, so that its exit code and the signals sent to this process are its own.
+[[noreturn]] void become_kit(std::vector<std::string> arguments) {
+  const std::filesystem::path kit = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "concord-conform";
+  std::vector<char*> words = {const_cast<char*>(kit.c_str())};
+  for (std::string& argument : arguments) words.push_back(argument.data());
+  words.push_back(nullptr);
+  execv(kit.c_str(), words.data());
+  const std::string reason = std::generic_category().message(errno);
+  throw Error(CONCORD_STATUS_UNAVAILABLE,
+              loader::cat("cannot start the conformance kit, ", kit.string(), ": ", reason,
+                          "; in a checkout build the target concord-conform, else install Concord again"));
+}
 
-}  // namespace conformance
+}  // namespace
 
-void add_conform_command(CLI::App* app, int* out_exit_code) {
+void add_conform_command(CLI::App* app) {
   CLI::App* command =
       app->add_subcommand("conform", "checks a plugin against the contract; see concord conform --help");
   command->prefix_command();  // everything after it belongs to the kit,
   command->set_help_flag();   // its help too
-  command->callback([command, out_exit_code] {
-    const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-    *out_exit_code = conformance::conform_main({self, "conform"}, command->remaining());
-  });
+  command->callback([command] { become_kit(command->remaining()); });
 }
 
 }  // namespace concord

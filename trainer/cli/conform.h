@@ -1,11 +1,13 @@
-// concord conform: the conformance kit of tests/conformance, as a subcommand.
+// concord conform: starts the conformance kit (tests/conformance), which is a program of its own beside this one.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace concord {
 
-// Its arguments go to the kit as they are; |out_exit_code| is what the kit says.
-void add_conform_command(CLI::App* app, int* out_exit_code);
+// Its arguments go to the kit as they are, and its exit code is the kit's.
+void add_conform_command(CLI::App* app);
 
 }  // namespace concord

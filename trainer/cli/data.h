@@ -1,7 +1,9 @@
 // `concord data`: makes the files that training reads.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

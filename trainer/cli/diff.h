@@ -1,11 +1,14 @@
 // `concord diff A B`: compares two dumps or folders of weights, tensor by tensor. Needs neither libtorch nor a device.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "core/safetensors/compare.h"
+
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

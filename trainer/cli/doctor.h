@@ -1,9 +1,12 @@
 // `concord doctor`: looks at this machine and says what to do about each finding.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

@@ -1,5 +1,6 @@
 #include "trainer/cli/launch.h"
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
 
@@ -8,7 +9,7 @@
 namespace concord {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kLaunchFooter =
     R"(After -- comes one of this program's subcommands, or any program by path or from PATH:
   concord launch --nproc 4 -- platforms
   concord launch --nproc 4 -- ./a.out --its_own_option
@@ -39,7 +40,7 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   LaunchOptions& options = arguments->options;
   CLI::App* launch_app =
       program->add_subcommand("launch", "starts the processes of a job on this machine, as torchrun does");
-  launch_app->footer(kFooter);
+  launch_app->footer(kLaunchFooter);
   launch_app->add_option("--nproc,--nproc_per_node", options.nproc, "processes on this machine")->required();
   launch_app->add_option("--nnodes", options.nnodes, "machines of the job")->capture_default_str();
   launch_app->add_option("--node_rank", options.node_rank, "which of the machines this is, from 0")

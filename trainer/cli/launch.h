@@ -1,7 +1,9 @@
 // `concord launch`: starts the processes of a job on this machine, as torchrun does.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

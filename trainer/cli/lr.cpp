@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -20,7 +21,7 @@ constexpr size_t kRows = 20;
 constexpr double kBar = 40;
 constexpr size_t kMostDrawn = 2000;
 
-struct Arguments {
+struct LrOptions {
   LrArguments lr;
   std::vector<std::string> kwargs;  // name=value
   std::string csv;
@@ -28,7 +29,7 @@ struct Arguments {
   bool json = false;
 };
 
-void take_kwargs(Arguments* given) {
+void take_kwargs(LrOptions* given) {
   for (const std::string& text : given->kwargs) {
     const size_t equals = text.find('=');
     if (equals == 0 || equals == std::string::npos)
@@ -44,7 +45,7 @@ void write_out(const std::string& path, const std::string& text) {
     replace_file(path, text);
 }
 
-void run_lr(Arguments* given) {
+void run_lr(LrOptions* given) {
   take_kwargs(given);
   if (static_cast<int>(given->json) + (given->csv == "-" ? 1 : 0) + (given->svg == "-" ? 1 : 0) > 1)
     throw ConfigError("only one document can go to standard output; give a file for the others");
@@ -131,7 +132,7 @@ std::string lr_svg(const LrArguments& arguments, const std::vector<LrPoint>& poi
 }
 
 void add_lr_command(CLI::App* program) {
-  const auto given = std::make_shared<Arguments>();
+  const auto given = std::make_shared<LrOptions>();
   LrArguments& arguments = given->lr;
   CLI::App* lr = program->add_subcommand("lr", "prints and draws the learning rates of a run; names as for train");
   lr->add_option("--lr_scheduler_type", arguments.lr_scheduler_type,

@@ -1,11 +1,14 @@
 // `concord lr`: the learning rates and weight decays of a run, printed and drawn before it starts. Pure.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "core/optim/lr_schedule.h"
+
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

@@ -1,12 +1,15 @@
 // `concord plan`: the groups of a layout, for people and as JSON. Pure: no device, no processes.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "core/mesh/rank_layout.h"
+
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

@@ -7,9 +7,7 @@
 #include <sstream>
 
 #include "core/config_error.h"
-#ifdef CONCORD_WITH_TORCH
 #include "core/models/parameter_plan.h"
-#endif
 
 namespace concord {
 namespace {
@@ -47,7 +45,6 @@ std::string content_of(const std::string& path) {
 
 using Chunks = std::vector<std::vector<PlannedParameter>>;
 
-#ifdef CONCORD_WITH_TORCH
 Chunks chunks_of_model(const BucketArguments& arguments, const RankLayout& layout, int64_t rank) {
   const ModelConfig config = read_model_config(arguments.model_config);
   const auto stages = deal_layers({.num_layers = config.num_hidden_layers, .pp = layout.pp(), .vpp = layout.vpp()});
@@ -68,11 +65,6 @@ Chunks chunks_of_model(const BucketArguments& arguments, const RankLayout& layou
   }
   return chunks;
 }
-#else
-Chunks chunks_of_model(const BucketArguments&, const RankLayout&, int64_t) {
-  throw ConfigError("--model needs a build with libtorch; give a list with --parameters");
-}
-#endif
 
 }  // namespace
 

@@ -40,7 +40,6 @@ TEST(PlanBuckets, RefusesWhatIsNoSuchList) {
   EXPECT_THAT(error_of(R"([{"name": "w", "shape": [4294967296, 4294967296]}])"), HasSubstr("2^63"));
 }
 
-#ifdef CONCORD_WITH_TORCH
 // qwen2-tiny over tp 2, dp 2: half of what is cut, all of the norms, and ZeRO-1's bytes.
 TEST(PlanBuckets, PlansTheParametersOfAModel) {
   const RankLayout layout({.world = 4, .tensor = 2});
@@ -58,7 +57,6 @@ TEST(PlanBuckets, PlansTheParametersOfAModel) {
   arguments.dtype = "";
   EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("parameters of f32"));  // as config.json says
 }
-#endif
 
 }  // namespace
 }  // namespace concord

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -16,7 +17,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kFooter =
+constexpr const char* kPlatformsFooter =
     R"(Plugins are files called libconcord_NAME.so. They are looked for in the folders of CONCORD_PLUGIN_PATH
 (':' between them), in ../lib and ../lib/concord as seen from this program, and where Concord was installed.
 CONCORD_PLATFORM=NAME or =/path/to/plugin.so chooses one; else the highest priority with a device is taken.
@@ -195,7 +196,7 @@ void add_platforms_command(CLI::App* program, int* exit_code) {
   const auto as_json = std::make_shared<bool>(false);
   CLI::App* app =
       program->add_subcommand("platforms", "shows the plugins found, their devices, and which is used and why");
-  app->footer(kFooter);
+  app->footer(kPlatformsFooter);
   app->add_flag("--json", *as_json, "one JSON document on standard output and nothing else there");
   app->callback([as_json, exit_code] {
     const PlatformsReport report = survey_platforms();

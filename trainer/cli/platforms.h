@@ -1,11 +1,14 @@
 // `concord platforms`: the plugins that were found, where, what they can do, and which one would be used and why.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
 #include "platform/loader/registry.h"
+
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

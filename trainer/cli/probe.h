@@ -1,7 +1,9 @@
 // `concord probe`: one forward, and backward, of a model on a given batch under any layout; dumps the results.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -20,7 +21,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Arguments {
+struct ReportOptions {
   std::vector<std::string> folders;
   std::vector<std::string> names;
   std::string metric = "loss";
@@ -32,7 +33,7 @@ struct Arguments {
   bool json = false;
 };
 
-void check_arguments(const Arguments& given) {
+void check_report_options(const ReportOptions& given) {
   if (!given.names.empty() && given.names.size() != given.folders.size())
     throw ConfigError(
         fmt::format("{} names are given for {} runs; give one each", given.names.size(), given.folders.size()));
@@ -42,7 +43,7 @@ void check_arguments(const Arguments& given) {
     throw ConfigError("--json and another document cannot share standard output; give a file");
 }
 
-std::vector<ComparedRun> read_runs(const Arguments& given) {
+std::vector<ComparedRun> read_runs(const ReportOptions& given) {
   std::vector<ComparedRun> runs;
   for (size_t i = 0; i < given.folders.size(); ++i) {
     const std::string& folder = given.folders[i];
@@ -66,7 +67,7 @@ double value_of(const LoggedStep& step, const std::string& metric) {
   return NAN;
 }
 
-Curve curve_of(const ComparedRun& run, const Arguments& given) {
+Curve curve_of(const ComparedRun& run, const ReportOptions& given) {
   Curve curve{.name = run.name, .x = {}, .y = {}};
   for (const LoggedStep& step : run.history.steps) {
     curve.x.push_back(static_cast<double>(given.over == "tokens" ? step.tokens : step.step));
@@ -75,7 +76,7 @@ Curve curve_of(const ComparedRun& run, const Arguments& given) {
   return curve;
 }
 
-std::string picture_of(const std::vector<ComparedRun>& runs, const Arguments& given) {
+std::string picture_of(const std::vector<ComparedRun>& runs, const ReportOptions& given) {
   CurvesPicture picture{.title = given.title, .x_label = given.over, .y_label = given.metric};
   for (const ComparedRun& run : runs) picture.curves.push_back(curve_of(run, given));
   if (std::isfinite(given.floor)) picture.levels.emplace_back("floor", given.floor);
@@ -97,8 +98,8 @@ double tokens_per_second(const RunHistory& history) {
   return seconds > 0 ? static_cast<double>(history.steps.back().tokens) / seconds : 0;
 }
 
-void run_report(const Arguments& given) {
-  check_arguments(given);
+void run_report(const ReportOptions& given) {
+  check_report_options(given);
   const std::vector<ComparedRun> runs = read_runs(given);
   if (!given.html.empty()) {
     RunDescription run{.output_dir = given.folders[0], .title = given.title.empty() ? runs[0].name : given.title};
@@ -166,7 +167,7 @@ std::string compared_json(const std::vector<ComparedRun>& runs) {
 }
 
 void add_report_command(CLI::App* program) {
-  const auto given = std::make_shared<Arguments>();
+  const auto given = std::make_shared<ReportOptions>();
   CLI::App* report = program->add_subcommand("report", "training runs beside each other: table, picture, page");
   report->add_option("runs", given->folders, "output_dir of each run; the first is what the others are compared with")
       ->required();

@@ -1,11 +1,14 @@
 // `concord report`: runs that were made, beside each other: a table, a picture of their curves, the page of one.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "trainer/report/history.h"
+
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

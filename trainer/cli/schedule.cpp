@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -86,7 +87,7 @@ void write_file(const std::string& path, const std::string& text) {
   if (!file) throw std::runtime_error(fmt::format("{}: cannot be written", path));
 }
 
-struct Arguments {
+struct ScheduleOptions {
   ScheduleRequest request;
   ScheduleCosts costs;
   std::string csv;       // to read
@@ -100,7 +101,7 @@ struct Arguments {
   bool json = false;
 };
 
-void check_arguments(const Arguments& given, bool sized) {
+void check_schedule_options(const ScheduleOptions& given, bool sized) {
   if (!given.csv.empty() && (sized || given.compare)) {
     throw ConfigError(fmt::format(
         "{} says its ranks, chunks and micro-batches itself; leave out --pp, --vpp, --microbatches and --compare",
@@ -125,7 +126,7 @@ Placement parse_placement(const std::string& name) {
   throw ConfigError(fmt::format("no placement \"{}\"; there are loop and v", name));
 }
 
-void run_compare(const Arguments& given) {
+void run_compare(const ScheduleOptions& given) {
   const std::vector<ComparedKind> kinds = compare_kinds(given.request, given.costs);
   if (!given.svg.empty()) {
     std::vector<Panel> panels;
@@ -139,7 +140,7 @@ void run_compare(const Arguments& given) {
              stdout);
 }
 
-void run_one(const Arguments& given) {
+void run_one(const ScheduleOptions& given) {
   const Schedule schedule =
       given.csv.empty() ? make_schedule(given.request) : load_schedule_csv(given.csv, given.max_activations);
   const PricedSchedule priced = price_schedule(schedule, given.costs);
@@ -238,7 +239,7 @@ std::string compare_text(const ScheduleRequest& request, const std::vector<Compa
 }
 
 void add_schedule_command(CLI::App* program) {
-  const auto given = std::make_shared<Arguments>();
+  const auto given = std::make_shared<ScheduleOptions>();
   ScheduleRequest& request = given->request;
   request.pp = request.microbatches = 0;
   CLI::App* schedule = program->add_subcommand("schedule", "prints, prices and draws a pipeline schedule");
@@ -273,7 +274,7 @@ void add_schedule_command(CLI::App* program) {
   schedule->callback([given, pp, microbatches, vpp] {
     if (given->csv.empty() && given->request.kind.ends_with(".csv")) given->csv = given->request.kind;
     if (!given->placement.empty()) given->request.placement = parse_placement(given->placement);
-    check_arguments(*given, pp->count() + microbatches->count() + vpp->count() > 0);
+    check_schedule_options(*given, pp->count() + microbatches->count() + vpp->count() > 0);
     if (given->compare)
       run_compare(*given);
     else

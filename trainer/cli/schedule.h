@@ -1,11 +1,14 @@
 // `concord schedule`: a pipeline schedule printed, priced, drawn, compared. Pure: no device, no processes.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "core/pipeline/schedules.h"
 #include "core/pipeline/simulate.h"
+
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

@@ -2,7 +2,9 @@
 // process is a rank. Without any arguments it trains a small model on data that it makes (trainer/first_run.h).
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace concord {
 

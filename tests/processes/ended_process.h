@@ -1,0 +1,30 @@
+// A process that is started, left alone and looked at once it has ended.
+#pragma once
+
+#include <sys/wait.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/processes/running_process.h"
+
+namespace concord::testing_processes {
+
+struct EndedProcess {
+  int exit_code;  // -1: a signal ended it
+  std::string out, err;
+  pid_t pid;
+};
+
+inline EndedProcess run_to_end(const std::vector<std::string>& command, const ProcessSettings& settings = {}) {
+  RunningProcess process(command, settings);
+  const int status = process.wait();
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, process.out(), process.err(), process.pid()};
+}
+
+inline std::vector<std::string> with_front(std::vector<std::string> words, const std::vector<std::string>& front) {
+  words.insert(words.begin(), front.begin(), front.end());
+  return words;
+}
+
+}  // namespace concord::testing_processes

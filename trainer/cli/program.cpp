@@ -1,0 +1,98 @@
+#include "trainer/cli/program.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "core/config_error.h"
+#include "platform/loader/error.h"
+#include "trainer/cli/conform.h"    // concord conform: checks a plugin against the contract
+#include "trainer/cli/data.h"       // concord data: makes the files that training reads
+#include "trainer/cli/diff.h"       // concord diff: two dumps or folders, tensor by tensor
+#include "trainer/cli/doctor.h"     // concord doctor: what to do about this machine
+#include "trainer/cli/launch.h"     // concord launch: starts the processes of a job
+#include "trainer/cli/lr.h"         // concord lr: the learning rates of a run, printed and drawn
+#include "trainer/cli/plan.h"       // concord plan: the groups of a layout
+#include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
+#include "trainer/cli/report.h"     // concord report: runs beside each other
+#include "trainer/cli/schedule.h"   // concord schedule: a pipeline schedule printed, priced, drawn
+#ifdef CONCORD_WITH_TORCH
+#include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not there without libtorch
+#include "trainer/cli/train.h"  // concord train: trains a model; not there without libtorch
+#endif
+
+namespace concord {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kWrongUsage = 2;
+
+// Names of options are in snake case, as HF has them; with '-' they mean the same. What follows "--" is not ours.
+std::vector<std::string> normalised(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (!argument.starts_with("--")) continue;
+    const size_t end = std::min(argument.find('='), argument.size());
+    for (size_t i = 2; i < end; ++i) {
+      if (argument[i] == '-') argument[i] = '_';
+    }
+  }
+  return {arguments.rbegin(), arguments.rend()};  // CLI11 takes them from the back
+}
+
+// A library or a file that is opened must not get the number of a standard stream that is closed: what is printed would
+// go there.
+void open_standard_streams() {
+  int fd = 0;
+  while ((fd = ::open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
+  }
+  if (fd > STDERR_FILENO) ::close(fd);
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv) {
+  open_standard_streams();
+  CLI::App app{"Concord: one training framework for NVIDIA, Ascend and plain CPUs", "concord"};
+  app.set_version_flag("--version", "concord " CONCORD_VERSION);
+  app.require_subcommand(1);
+  app.footer("concord SUBCOMMAND --help tells more. Exit codes: 0 fine, 1 failed, 2 wrong usage.");
+  int exit_code = 0;
+  add_platforms_command(&app, &exit_code);
+  add_doctor_command(&app, &exit_code);
+  add_plan_command(&app);
+  add_schedule_command(&app);
+  add_diff_command(&app, &exit_code);
+  add_data_command(&app);
+  add_lr_command(&app);
+  add_report_command(&app);
+  add_launch_command(&app, &exit_code);
+  add_conform_command(&app);
+#ifdef CONCORD_WITH_TORCH
+  add_probe_command(&app, &exit_code);
+  add_train_command(&app, &exit_code);
+#endif
+  try {
+    app.parse(normalised(argc, argv));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongUsage;
+  } catch (const ConfigError& error) {
+    std::fprintf(stderr, "concord: %s\n", error.what());
+    return kWrongUsage;
+  } catch (const Error& error) {  // a setting of the environment that cannot be meant is wrong usage too
+    std::fprintf(stderr, "concord: %s\n", error.what());
+    return error.call().empty() && error.status() == CONCORD_STATUS_INVALID_ARGUMENT ? kWrongUsage : kFailed;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "concord: %s\n", error.what());
+    return kFailed;
+  }
+  return exit_code;
+}
+
+}  // namespace concord

@@ -1,0 +1,10 @@
+// The program: one file per subcommand, put together here. What they throw ends here, once, as a sentence and an exit
+// code: 0 fine, 1 failed, 2 wrong usage.
+#pragma once
+
+namespace concord {
+
+// Runs the subcommand that the arguments of main name. Returns the exit code.
+int run_program(int argc, char** argv);
+
+}  // namespace concord

@@ -1,0 +1,13 @@
+// The command line of a process that `--nproc` starts: this program again, as one rank.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace concord {
+
+// |words| are those of this process after the program's name. The result begins with the path of the program and lacks
+// --nproc.
+std::vector<std::string> rank_command(const std::vector<std::string>& words);
+
+}  // namespace concord

@@ -1,0 +1,47 @@
+// What a training run is, before any other rank and any tensor are there: the model's config, the data, numbers of
+// steps, the pipeline's schedule. Bad input so comes out before any process is started and any group is made. Needs no
+// libtorch. Threads: the one that trains.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/models/config.h"
+#include "core/optim/loss_scaler.h"
+#include "core/optim/lr_schedule.h"
+#include "core/pipeline/layer_layout.h"
+#include "core/pipeline/schedule.h"
+#include "trainer/arguments.h"
+#include "trainer/data/loader.h"
+
+namespace concord {
+
+// Samples of the user's own. |eval| may be null.
+struct Datasets {
+  std::unique_ptr<SampleSource> train;
+  std::unique_ptr<SampleSource> eval;
+};
+// What a user may bring instead of what the arguments name.
+using DatasetProvider = std::function<Datasets(const TrainingArguments&)>;
+
+struct TrainingPlan {
+  TrainingArguments arguments;
+  ModelConfig config;
+  Schedule schedule;
+  std::vector<StageLayers> stages;  // of the whole pipeline
+  std::unique_ptr<DataLoader> train_data;
+  std::unique_ptr<DataLoader> eval_data;  // null where there is none
+  int64_t max_steps = 0;
+  LrArguments lr;
+};
+
+// |rank| of |world| processes. Throws ConfigError for everything that can be known to be wrong by now.
+TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
+                           const DatasetProvider& datasets = {});
+
+std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // none but for fp16
+
+}  // namespace concord

@@ -1,0 +1,33 @@
+// What `concord probe` takes; needs no libtorch.
+#pragma once
+
+#include <string>
+
+#include "core/initialize_args.h"
+#include "core/parallel/recompute.h"
+
+namespace concord {
+
+struct ProbeOptions {
+  bool grads = false;        // gradients of the mean loss
+  bool activations = false;  // outputs of the parts
+  bool weights = false;
+};
+
+struct ProbeArguments {
+  std::string model;         // an HF folder; or
+  std::string model_config;  // a config.json, for fresh weights
+  std::string batch;         // a safetensors file; may be empty with options.weights
+  std::string out;
+  std::string dtype;   // empty: as the config says
+  std::string layout;  // pipeline_model_parallel_layout
+  InitializeArgs sizes;
+  // As in ModelArgs (core/models/model_chunk.h).
+  bool sequence_parallel = false;
+  std::string cp_comm_type = "p2p";
+  RecomputeArgs recompute;
+  ProbeOptions options;
+  bool json = false;
+};
+
+}  // namespace concord

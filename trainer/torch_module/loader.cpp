@@ -1,0 +1,94 @@
+#include "trainer/torch_module/loader.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "platform/loader/elf_file.h"
+#include "platform/loader/error.h"
+#include "platform/loader/search_path.h"
+#include "platform/loader/text.h"
+#include "trainer/data/mapped_file.h"
+#include "trainer/torch_module/build_identity.h"
+#include "trainer/torch_module/library_files.h"
+
+namespace concord {
+namespace {
+
+struct Place {
+  std::string path;
+  std::string origin;   // why it is looked at
+  std::string problem;  // why it will not do; empty where nothing speaks against it
+};
+
+// Known from the file: a wrong one must not be loaded, for its libtorch would come along and stay.
+std::string why_not_this_build(const std::string& path) {
+  if (MappedFile(path).text().find(build_identity()) != std::string_view::npos) return "";
+  return loader::cat("it belongs to another build of Concord than this program (", build_identity(), ")");
+}
+
+std::vector<Place> find_places() {
+  std::vector<Place> places;
+  for (const loader::Folder& folder : loader::plugin_folders()) {
+    Place& place = places.emplace_back(
+        Place{(std::filesystem::path(folder.path) / kTorchModuleFile).string(), folder.origin, folder.problem});
+    if (place.problem.empty()) place.problem = loader::why_not_loadable(place.path);
+    if (place.problem.empty()) place.problem = why_not_this_build(place.path);
+  }
+  return places;
+}
+
+[[noreturn]] void throw_not_found(const std::vector<Place>& places) {
+  std::string text = loader::cat("cannot load ", kTorchModuleFile, ", the part of concord that needs libtorch; tried:");
+  for (const Place& place : places) text += loader::cat("\n  ", place.path, " (", place.origin, "): ", place.problem);
+  throw Error(CONCORD_STATUS_UNAVAILABLE,
+              text +
+                  "\nin a checkout build the target concord, else install Concord again; CONCORD_PLUGIN_PATH names "
+                  "further folders");
+}
+
+// RTLD_GLOBAL: libraries that extend libtorch are loaded later (core/torch/library.h) and find its symbols as in a
+// program that links it, whether or not they name it as a dependency. Of the module itself that shows its entry alone.
+const TorchModule* open_module(Place* place) {
+  const LibraryFiles files;
+  void* const library = dlopen(place->path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) {
+    const char* words = dlerror();
+    place->problem = loader::cat("the dynamic linker refuses it: ", words != nullptr ? words : "no reason given");
+    return nullptr;
+  }
+  const auto open = reinterpret_cast<TorchModuleOpen>(dlsym(library, kTorchModuleEntry));
+  const TorchModule* const module = open != nullptr ? open() : nullptr;
+  if (module == nullptr || module->struct_size != sizeof *module || std::strcmp(module->build, build_identity()) != 0) {
+    place->problem = "it is not the libtorch module of this build";
+    return nullptr;
+  }
+  return module;
+}
+
+const TorchModule& load_module() {
+  std::vector<Place> places = find_places();
+  for (Place& place : places) {
+    if (!place.problem.empty()) continue;
+    if (const TorchModule* const module = open_module(&place)) return *module;
+  }
+  throw_not_found(places);
+}
+
+}  // namespace
+
+const TorchModule& torch_module() {
+  static const TorchModule& module = load_module();
+  return module;
+}
+
+void check_torch_module() {
+  const std::vector<Place> places = find_places();
+  if (std::ranges::none_of(places, [](const Place& place) { return place.problem.empty(); })) throw_not_found(places);
+}
+
+}  // namespace concord

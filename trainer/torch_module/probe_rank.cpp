@@ -1,0 +1,133 @@
+#include "trainer/torch_module/probe_rank.h"
+
+#include <ATen/core/Tensor.h>
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/config_error.h"
+#include "core/initialize.h"
+#include "core/models/parameter_plan.h"
+#include "core/models/tensor_files.h"
+#include "core/models/token_slices.h"
+#include "trainer/probe.h"
+
+namespace concord {
+namespace {
+
+c10::ScalarType dtype_named(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  if (name == "float64") return at::kDouble;
+  throw ConfigError(fmt::format("--dtype is '{}'; it can be float32, bfloat16, float16 or float64", name));
+}
+
+// ------------------------------------------------------------------------------------------------------------- batch
+
+struct Batch {
+  MicroBatch batch = {};
+  bool flat = false;  // the file has [T], for packed sequences
+};
+
+Batch read_batch(const std::string& path) {
+  if (path.empty()) return {};
+  const safetensors::Reader file(path);
+  const auto tensor = [&](const char* name) {
+    const at::Tensor value = read_tensor(file, name);
+    if (!c10::isIntegralType(value.scalar_type(), /*includeBool=*/false)) {
+      throw ConfigError(fmt::format("{}: {} is of type {}; it has to be of integers", path, name,
+                                    c10::toString(value.scalar_type())));
+    }
+    return value.to(at::kLong);
+  };
+  Batch result;
+  MicroBatch& batch = result.batch;
+  if (file.find("cu_seqlens") != nullptr) {
+    const at::Tensor ends = tensor("cu_seqlens").flatten();
+    batch.cu_seqlens.assign(ends.const_data_ptr<int64_t>(), ends.const_data_ptr<int64_t>() + ends.numel());
+  }
+  batch.input_ids = tensor("input_ids");
+  batch.labels = tensor("labels");
+  if (file.find("position_ids") != nullptr) batch.position_ids = tensor("position_ids");
+  result.flat = batch.input_ids.dim() == 1;
+  if (result.flat) {
+    for (at::Tensor* each : {&batch.input_ids, &batch.labels, &batch.position_ids}) {
+      if (each->defined()) *each = each->unsqueeze(0);
+    }
+  }
+  check_batch(batch, /*with_labels=*/true);
+  batch.labels = labels_that_follow(batch.labels, batch.cu_seqlens);
+  return result;
+}
+
+// --------------------------------------------------------------------------------------------------------------- run
+
+ModelConfig config_of(const ProbeArguments& given) {
+  return read_model_config(given.model.empty() ? given.model_config : given.model);
+}
+
+ModelArgs model_args_of(const ProbeArguments& given, const ModelConfig& config, const ParallelContext& context) {
+  ModelArgs args{.sequence_parallel = given.sequence_parallel,
+                 .cp_comm_type = given.cp_comm_type,
+                 .recompute = given.recompute,
+                 .seed = given.sizes.seed};
+  if (!given.dtype.empty()) args.dtype = dtype_named(given.dtype);
+  if (!given.layout.empty()) {
+    args.stages = parse_layer_layout(given.layout, config.num_hidden_layers, context.layout().pp());
+  }
+  return args;
+}
+
+void print_result(const ProbeArguments& given, const ProbeResult& result) {
+  const bool computed = result.contains("loss");
+  const double loss = computed ? result.at("loss").to(at::kDouble).item<double>() : 0;
+  if (given.json) {
+    nlohmann::ordered_json document{{"out", given.out}, {"tensors", result.size()}};
+    if (computed) document["loss"] = loss;
+    fmt::print("{}\n", document.dump());
+    return;
+  }
+  if (computed) fmt::print("loss {:.7g}\n", loss);
+  fmt::print("{} tensors in {}\n", result.size(), given.out);
+}
+
+}  // namespace
+
+void check_probe(const ProbeArguments& given, int64_t world) {
+  if (!given.dtype.empty()) dtype_named(given.dtype);
+  const ModelConfig config = config_of(given);
+  const RankLayout layout({.world = world,
+                           .tensor = given.sizes.tensor_model_parallel_size,
+                           .context = given.sizes.context_parallel_size,
+                           .pipeline = given.sizes.pipeline_model_parallel_size,
+                           .virtual_pipeline = given.sizes.virtual_pipeline_model_parallel_size});
+  const StageLayers whole{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
+  plan_parameters(config, whole, {.tp = layout.tp()});
+  recompute_plan(given.recompute, config.num_hidden_layers);
+  read_batch(given.batch);
+}
+
+void probe_rank(const ProbeArguments& given) {
+  ParallelContext& context = initialize(given.sizes);
+  {
+    const ModelConfig config = config_of(given);
+    const ModelArgs args = model_args_of(given, config, context);
+    VirtualModels models = given.model.empty() ? AutoModel::from_config(config, args, context)
+                                               : AutoModel::from_pretrained(given.model, args, context);
+    const Batch batch = read_batch(given.batch);
+    ProbeResult result = probe(models, batch.batch, given.options, context);
+    if (context.rank() == 0) {
+      for (auto& [name, tensor] : result) {
+        const bool of_tokens = name == "logits" || name == "per_token_loss" || name.starts_with("activation.");
+        if (batch.flat && of_tokens) tensor = tensor.squeeze(0);
+      }
+      write_tensors(given.out, result);
+      print_result(given, result);
+    }
+  }
+  finalize();
+}
+
+}  // namespace concord

@@ -1,0 +1,44 @@
+// The part of the program that needs libtorch: what a rank of `concord train` or `concord probe` runs. It is a library
+// of its own, libconcordtorch.so, which the program loads when it comes to that (loader.h), because loading libtorch
+// takes longer than everything that the other subcommands do.
+//
+// Program and library are of one build. So C++ types cross this seam, and exceptions: ConfigError and Error are caught
+// by the program's main as if they came from its own code (libstdc++ compares types by name, so it does not matter that
+// both sides have a copy). |build| is how the program knows: it refuses a library whose build_identity() is another.
+//
+// Both sides also have a copy of the platform and of its registry. A process uses one of them: the program opens no
+// plugin before it calls one of these functions, nor afterwards.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trainer/arguments.h"
+#include "trainer/probe_arguments.h"
+
+namespace concord {
+
+// Under a launcher standard output is a pipe: the terminal behind it, for rank 0 to draw its progress on.
+inline constexpr const char* kTerminalVariable = "CONCORD_TERMINAL";
+
+// Threads: the main thread.
+struct TorchModule {
+  size_t struct_size;
+  const char* build;
+
+  // Trains as one rank of the job of the environment, and prints the result. Throws as run_training does
+  // (trainer/pretrain.h). Waits: for the other ranks.
+  void (*train)(const CommandLine& line);
+
+  // Throws ConfigError for what can be known to be wrong with the files and a job of |world| ranks before one starts.
+  void (*check_probe)(const ProbeArguments& arguments, int64_t world);
+  // Probes as one rank; rank 0 writes the dump and prints. Throws ConfigError and Error. Waits: for the other ranks.
+  void (*probe)(const ProbeArguments& arguments);
+};
+
+inline constexpr const char* kTorchModuleFile = "libconcordtorch.so";
+// Its one exported function, a TorchModuleOpen. Owns: the library, which is never unloaded.
+inline constexpr const char* kTorchModuleEntry = "concord_torch_module_open";
+using TorchModuleOpen = const TorchModule* (*)();
+
+}  // namespace concord

@@ -1,0 +1,59 @@
+#include "trainer/torch_module/train_rank.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/mesh/job_environment.h"
+#include "trainer/pretrain.h"
+#include "trainer/torch_module/table.h"
+
+namespace concord {
+namespace {
+
+// Under a launcher standard output is a pipe; the terminal behind it can be drawn on all the same.
+int open_terminal(bool json) {
+  if (json) return STDERR_FILENO;
+  const char* name = std::getenv(kTerminalVariable);
+  if (name == nullptr) return STDOUT_FILENO;
+  const int descriptor = open(name, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+  return descriptor >= 0 ? descriptor : STDOUT_FILENO;
+}
+
+void print_json(const TrainOutput& output, const TrainingArguments& arguments) {
+  nlohmann::ordered_json json = {{"global_step", output.global_step},
+                                 {"training_loss", output.training_loss},
+                                 {"reason", output.reason},
+                                 {"output_dir", arguments.output_dir}};
+  for (const auto& [name, value] : output.metrics) json["metrics"][name] = value;
+  fmt::print("{}\n", json.dump(2));
+}
+
+std::vector<std::string> suggestions(const CommandLine& line) {
+  const TrainingArguments& a = line.arguments;
+  if (a.loss_floor <= 0) return {};
+  const bool is_cut = a.tensor_model_parallel_size > 1;
+  return {is_cut
+              ? "./run train --context_parallel_size 2           every sequence cut over the two processes"
+              : "./run train --tensor_model_parallel_size 2      every layer cut over the two processes, same losses",
+          "./run train --max_steps 1000                    closer to the floor",
+          "build/bin/concord train --print_config          all settings, as a file for --config",
+          "build/bin/concord doctor                        what else this machine could run"};
+}
+
+}  // namespace
+
+void train_rank(const CommandLine& line) {
+  RunOptions options;
+  options.terminal = open_terminal(line.json);
+  options.next = suggestions(line);
+  const TrainOutput output = run_training(line.arguments, {}, options);
+  if (line.json && read_job_environment().rank == 0) print_json(output, line.arguments);
+}
+
+}  // namespace concord
