@@ -59,6 +59,7 @@ struct Runtime {
   std::map<const void*, Block> blocks;
   std::vector<size_t> used = std::vector<size_t>(16, 0);
   std::map<Stream*, std::shared_ptr<Stream>> streams;
+  std::vector<std::shared_ptr<Stream>> destroyed;  // and perhaps still at work: the device's synchronize waits for them
   std::map<Event*, std::shared_ptr<Event>> events;
   std::map<int, std::shared_ptr<Stream>> default_streams;
 };
@@ -222,6 +223,7 @@ cudaError_t cudaDeviceSynchronize() {
     const std::lock_guard lock(runtime().mutex);
     for (const auto& [key, stream] : runtime().streams) streams.push_back(stream);
     for (const auto& [key, stream] : runtime().default_streams) streams.push_back(stream);
+    streams.insert(streams.end(), runtime().destroyed.begin(), runtime().destroyed.end());
   }
   for (const auto& stream : streams) stream->wait_idle();
   return cudaSuccess;
@@ -297,7 +299,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   if (stream == nullptr) return result(cudaErrorInvalidResourceHandle);
   stream->close();
   const std::lock_guard lock(runtime().mutex);
-  runtime().streams.erase(stream.get());
+  Runtime& all = runtime();
+  all.streams.erase(stream.get());
+  std::erase_if(all.destroyed, [](const auto& each) { return each->idle(); });
+  all.destroyed.push_back(stream);
   return cudaSuccess;
 }
 
