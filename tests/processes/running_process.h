@@ -70,7 +70,7 @@ class RunningProcess {
   std::vector<std::thread> readers_;
 };
 
-// The program of that name on the PATH, or "": looked up when the test runs, since it may be installed after configuring.
+// The program of that name on the PATH, or "". Looked up when the test runs: it may be installed after configuring.
 std::string find_program(const std::string& name);
 
 std::string command_line(pid_t pid);
