@@ -58,9 +58,9 @@ endfunction()
 # run as one test of ctest (toolchains/run_test_program.py): one process, which loads libtorch once. SHARDS divides a
 # long one over that many. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
 # back. A program without tests is one that fails. PLUGINS are built first. The variable CONCORD_TEST_ENVIRONMENT of a
-# folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs
-# beside it), exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build: arithmetic on
-# values, or as said there), threads (part of the thread sanitizer's), keeps-memory (not searched for leaks); give the reason beside it.
+# folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs beside it),
+# exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as
+# said there), threads (part of the thread sanitizer's), keeps-memory (not searched for leaks).
 function(concord_test name)
   if(NOT CONCORD_TESTS)
     return()
