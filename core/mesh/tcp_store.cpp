@@ -56,42 +56,65 @@ class FileDescriptor {
 
 std::string words_of(int error) { return std::strerror(error); }
 
-// A socket bound to |port| on every address of this machine, or errno as a negative number.
-int bind_everywhere(int family, int port) {
-  FileDescriptor fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+// A socket that listens at |address|, or errno as a negative number.
+int listen_at(const sockaddr_storage& address) {
+  FileDescriptor fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return -errno;
   const int yes = 1;
   const int no = 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_storage address{};
-  socklen_t length = sizeof(sockaddr_in);
-  if (family == AF_INET6) {
-    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);  // takes IPv4 as well
-    auto* in6 = reinterpret_cast<sockaddr_in6*>(&address);
-    in6->sin6_family = AF_INET6;
-    in6->sin6_port = htons(static_cast<uint16_t>(port));
-    length = sizeof(sockaddr_in6);
-  } else {
-    auto* in4 = reinterpret_cast<sockaddr_in*>(&address);
-    in4->sin_family = AF_INET;
-    in4->sin_port = htons(static_cast<uint16_t>(port));
+  if (address.ss_family == AF_INET6) {
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);  // every address takes IPv4 as well
   }
-  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return -errno;
+  const socklen_t length = address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return -errno;
   if (listen(fd.get(), SOMAXCONN) != 0) return -errno;
   return fd.release();
 }
 
-// Owns: the caller. Throws Error where the port cannot be had.
-int listen_on(int port) {
-  int fd = bind_everywhere(AF_INET6, port);
-  if (fd == -EAFNOSUPPORT || fd == -EADDRNOTAVAIL) fd = bind_everywhere(AF_INET, port);
-  if (fd >= 0) return fd;
+// |text| as an address ("127.0.0.1", "::1"); nothing where it is a name.
+std::optional<sockaddr_storage> parse_address(const std::string& text, int port) {
+  sockaddr_storage address{};
+  auto* in4 = reinterpret_cast<sockaddr_in*>(&address);
+  auto* in6 = reinterpret_cast<sockaddr_in6*>(&address);
+  if (inet_pton(AF_INET, text.c_str(), &in4->sin_addr) == 1) {
+    in4->sin_family = AF_INET;
+    in4->sin_port = htons(static_cast<uint16_t>(port));
+  } else if (inet_pton(AF_INET6, text.c_str(), &in6->sin6_addr) == 1) {
+    in6->sin6_family = AF_INET6;
+    in6->sin6_port = htons(static_cast<uint16_t>(port));
+  } else {
+    return std::nullopt;
+  }
+  return address;
+}
+
+struct Listener {
+  int fd;               // Owns: the caller
+  std::string address;  // at which this machine reaches it
+};
+
+// Listens at MASTER_ADDR alone where that is an address of this machine: nobody else gets in. c10d also looks up the name
+// of every peer, and 127.0.0.1 is in /etc/hosts; as ::ffff:127.0.0.1 it asked the name server, and a job waited 5 s
+// where an answer was lost. A name may stand for another address here than elsewhere (Debian's 127.0.1.1), and an
+// address may be a router's or a service's: then it listens everywhere. Throws Error where the port cannot be had.
+Listener listen_for(const JobEnvironment& job) {
+  const std::string host = job.master_addr == "localhost" ? "127.0.0.1" : job.master_addr;
+  int fd = -EADDRNOTAVAIL;
+  if (const auto address = parse_address(host, job.master_port)) {
+    fd = listen_at(*address);
+    if (fd >= 0) return {fd, host};
+  }
+  for (const char* everywhere : {"::", "0.0.0.0"}) {
+    if (fd == -EAFNOSUPPORT || fd == -EADDRNOTAVAIL) fd = listen_at(*parse_address(everywhere, job.master_port));
+  }
+  if (fd >= 0) return {fd, "127.0.0.1"};
   const std::string advice =
       fd == -EADDRINUSE ? "another process listens there: a second process with rank 0, or an earlier job that has not "
                           "ended; end it, or choose another MASTER_PORT"
                         : "choose another MASTER_PORT";
   throw Error(CONCORD_STATUS_UNAVAILABLE,
-              cat("rank 0 cannot serve the job's store at port ", port, ": ", words_of(-fd), "; ", advice));
+              cat("rank 0 cannot serve the job's store at port ", job.master_port, ": ", words_of(-fd), "; ", advice));
 }
 
 // One try to connect. Empty where somebody listens, else the reason.
@@ -327,9 +350,12 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
   options.waitWorkers = false;
   options.timeout = timeout;
   const bool serves = job.rank == 0 && !job.agent_store;
+  std::string host = job.master_addr;
   if (serves) {
+    const Listener listener = listen_for(job);
     options.isServer = true;
-    options.masterListenFd = listen_on(job.master_port);  // c10d owns it from here on
+    options.masterListenFd = listener.fd;  // c10d owns it from here on
+    host = listener.address;
   } else {
     wait_for_server(job, timeout);
   }
@@ -339,8 +365,7 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
                              "; if another program listens there, choose another MASTER_PORT"));
   };
   try {
-    // The server is reached through the loopback, so that its own name need not resolve on its own machine.
-    return std::make_shared<TcpStore>(open_store(serves ? "127.0.0.1" : job.master_addr, options), where, timeout);
+    return std::make_shared<TcpStore>(open_store(host, options), where, timeout);
   } catch (const Error& error) {
     throw refuse(error.status(), error.what());
   } catch (const c10::Error& error) {

@@ -5,7 +5,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <fstream>
 #include <future>
+#include <sstream>
 
 #include "core/mesh/rendezvous.h"
 #include "platform/loader/error.h"
@@ -103,6 +106,28 @@ TEST(TcpStore, ALateServerIsWaitedFor) {
   std::this_thread::sleep_for(100ms);
   const auto server = connect_store(job(0, 2, port.port()), kLong);
   EXPECT_EQ(client.get()->add("count", 1), 1);
+}
+
+// The lines of /proc/net/tcp or tcp6 with a socket that listens at |port|: "0100007F" is 127.0.0.1.
+std::vector<std::string> listeners(const char* table, int port) {
+  std::ifstream file(table);
+  std::vector<std::string> found;
+  char wanted[8];
+  std::snprintf(wanted, sizeof wanted, ":%04X", static_cast<unsigned>(port));
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string number, local, remote, state;
+    words >> number >> local >> remote >> state;
+    if (state == "0A" && local.ends_with(wanted)) found.push_back(local.substr(0, local.find(':')));
+  }
+  return found;
+}
+
+TEST(TcpStore, ListensAtTheAddressThatWasGivenAlone) {
+  const int port = free_port();
+  const auto store = connect_store(job(0, 2, port), std::chrono::seconds(30));
+  EXPECT_EQ(listeners("/proc/net/tcp", port), std::vector<std::string>{"0100007F"});
+  EXPECT_TRUE(listeners("/proc/net/tcp6", port).empty());
 }
 
 TEST(TcpStore, AWorldOfOneNeedsNoPort) {
