@@ -74,7 +74,9 @@ def parse_output(text):
 def section(text, name):
     """The end of what was printed while the test |name| ran."""
     begin = text.rfind(RUN + name + "\n")
-    lines = text[max(begin, 0):].splitlines()
+    if begin < 0:  # not a test: the end of the process
+        return "\n".join(text.splitlines()[-LINES:])
+    lines = text[begin:].splitlines()
     for number, line in enumerate(lines[1:], 1):
         if line.startswith(RUN):
             lines = lines[:number]
