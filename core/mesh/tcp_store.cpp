@@ -94,8 +94,8 @@ struct Listener {
   std::string address;  // at which this machine reaches it
 };
 
-// Listens at MASTER_ADDR alone where that is an address of this machine: nobody else gets in. c10d also looks up the name
-// of every peer, and 127.0.0.1 is in /etc/hosts; as ::ffff:127.0.0.1 it asked the name server, and a job waited 5 s
+// Listens at MASTER_ADDR alone where that is an address of this machine: nobody else gets in. c10d also looks up the
+// name of every peer, and 127.0.0.1 is in /etc/hosts; as ::ffff:127.0.0.1 it asks a name server, and jobs waited 5 s
 // where an answer was lost. A name may stand for another address here than elsewhere (Debian's 127.0.1.1), and an
 // address may be a router's or a service's: then it listens everywhere. Throws Error where the port cannot be had.
 Listener listen_for(const JobEnvironment& job) {
