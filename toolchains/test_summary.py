@@ -2,8 +2,8 @@
 """The end of ./run test: what failed with the end of its output, where the time went, and the line with the counts.
 
 Usage: test_summary.py SUITE...  A SUITE is NAME=FOLDER=BUILD_SECONDS=RUN_SECONDS, with ctest's FOLDER/junit.xml and the
-FOLDER/test-results that run_test_program.py wrote; or NAME=passed=SECONDS= or NAME=failed=SECONDS= for a step that has no
-tests of its own. Counted is each TEST of a GoogleTest program, and every other test once. Exit code 1 where one failed
+FOLDER/test-results that run_test_program.py wrote; or NAME=VERDICT=SECONDS=REASON, with the verdict passed, failed or
+skipped, for a step that has no tests of its own. Counted is each TEST of a GoogleTest program, and every other test once. Exit code 1 where one failed
 or none ran.
 """
 
@@ -19,17 +19,20 @@ SLOWEST = 10
 
 class Suite:
     def __init__(self, text):
-        self.name, place, build, run = text.split("=")
-        self.build, self.run = float(build or 0), float(run or 0)
+        self.name, place, build, rest = text.split("=", 3)
+        self.build, self.run = float(build), 0.0
         self.counts = {"pass": 0, "fail": 0, "skip": 0}
         self.programs = []  # (seconds, name)
         self.failures = []  # (name, output)
         self.skips = []
-        if place in ("passed", "failed"):
-            self.counts["pass" if place == "passed" else "fail"] = 1
+        if place in ("passed", "failed", "skipped"):
+            self.counts[{"passed": "pass", "failed": "fail", "skipped": "skip"}[place]] = 1
             if place == "failed":
                 self.failures.append((self.name, "see above"))
+            elif place == "skipped":
+                self.skips.append((self.name, rest))
         else:
+            self.run = float(rest)
             self.read(pathlib.Path(place))
 
     def read(self, folder):
@@ -44,7 +47,10 @@ class Suite:
 
     def count(self, case, results):
         """A program that was filtered to nothing counts as nothing; one that left no results as one test."""
-        status = {"run": "pass", "fail": "fail"}.get(case.get("status"), "skip")
+        skipped = [each.get("message", "") for each in case.findall("skipped")]
+        status = "pass" if case.get("status") == "run" else "fail"  # one whose program is missing is "notrun"
+        if skipped and skipped[0].startswith("SKIP_"):
+            status = "skip"
         output = "".join(part.text or "" for part in case.iter("system-out")).rstrip()
         if results.exists():
             tests = json.loads(results.read_text())["tests"]

@@ -12,14 +12,15 @@ SUMMARY = pathlib.Path(__file__).parent / "test_summary.py"
 JUNIT = """<testsuite name="x" tests="3">
 <testcase name="one_test" time="2.5" status="{program}"><system-out>it said</system-out></testcase>
 <testcase name="plain" time="70" status="run"><system-out></system-out></testcase>
-<testcase name="browser" time="1" status="notrun"><system-out>there is no browser</system-out></testcase>
+<testcase name="browser" time="1" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>
+<system-out>there is no browser</system-out></testcase>{more}
 </testsuite>"""
 
 
 class TestSummary(unittest.TestCase):
-    def summary(self, tests, program="run", more=()):
+    def summary(self, tests, program="run", more=(), cases=""):
         with tempfile.TemporaryDirectory() as folder:
-            pathlib.Path(folder, "junit.xml").write_text(JUNIT.format(program=program))
+            pathlib.Path(folder, "junit.xml").write_text(JUNIT.format(program=program, more=cases))
             results = pathlib.Path(folder, "test-results")
             results.mkdir()
             if tests is not None:
@@ -46,9 +47,17 @@ class TestSummary(unittest.TestCase):
         self.assertTrue(self.summary(None, program="fail")[1].endswith("\n1 passed, 1 failed, 1 skipped\n"))
 
     def test_steps_without_tests_count_once(self):
-        code, said = self.summary(["pass"], more=["format=passed=3=", "cross=failed=9="])
+        code, said = self.summary(["pass"], more=["format=passed=3=", "cross=failed=9=", "x=skipped=0=a = b is missing"])
         self.assertEqual(code, 1)
-        self.assertTrue(said.endswith("\n3 passed, 1 failed, 1 skipped\n"), said)
+        self.assertTrue(said.endswith("\n3 passed, 1 failed, 2 skipped\n"), said)
+        self.assertIn("skipped, x: x: a = b is missing", said)
+
+    def test_a_test_whose_program_is_missing_has_failed(self):
+        missing = """<testcase name="gone" time="0" status="notrun"><skipped message="Unable to find executable"/>
+<system-out>Unable to find executable: gone</system-out></testcase>"""
+        code, said = self.summary(["pass"], cases=missing)
+        self.assertEqual(code, 1)
+        self.assertTrue(said.endswith("\n2 passed, 1 failed, 1 skipped\n"), said)
 
     def test_a_suite_without_tests_has_failed(self):
         done = subprocess.run([sys.executable, SUMMARY, "release=/nowhere=1=1"], capture_output=True, text=True)
