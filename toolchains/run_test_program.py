@@ -91,7 +91,8 @@ class Program:
         self.timeout = arguments.timeout
 
     def list(self):
-        found = subprocess.run([*self.command, "--gtest_list_tests"], capture_output=True, text=True, errors="replace")
+        found = subprocess.run([*self.command, "--gtest_list_tests"], capture_output=True, text=True, errors="replace",
+                               timeout=self.timeout)
         if found.returncode != 0:
             sys.exit(f"{self.command[0]} --gtest_list_tests ended with code {found.returncode}:\n{found.stderr}")
         return parse_list(found.stdout)
@@ -147,11 +148,13 @@ def run_all(program, names, isolated):
                 print(section(output, each["name"]))
                 print(f"--- {each['name']}: {each['detail'].splitlines()[0] if each['detail'] else 'failed'}")
         results += tests
-        if culprit and not isolated and time.monotonic() < program.deadline:
+        if culprit and not isolated:
             done = {each["name"] for each in results}
             rest = [name for name in (batch or program.list()) if name not in done]
-            if rest:
+            if rest and time.monotonic() < program.deadline:
                 waiting.append(rest)
+            elif rest:
+                print(f"not run, because the time was up: {', '.join(rest)}")
     return results
 
 

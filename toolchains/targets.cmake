@@ -42,25 +42,14 @@ if(CONCORD_TESTS)
   file(WRITE ${CONCORD_TEST_LIST} "")
 endif()
 
-# concord_runs_here(OUT LABELS...): whether tests with these labels run in this build. The address sanitizer watches all
-# but what says no-asan; the thread sanitizer what says threads: code of one thread has nothing for it to see.
-function(concord_runs_here out_runs)
-  set(runs TRUE)
-  if(CONCORD_SANITIZE STREQUAL "address" AND "no-asan" IN_LIST ARGN)
-    set(runs FALSE)
-  elseif(CONCORD_SANITIZE STREQUAL "thread" AND NOT "threads" IN_LIST ARGN)
-    set(runs FALSE)
-  endif()
-  set(${out_runs} ${runs} PARENT_SCOPE)
-endfunction()
-
 # concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n ISOLATED): a GoogleTest program,
 # run as one test of ctest (toolchains/run_test_program.py): one process, which loads libtorch once. SHARDS divides a
 # long one over that many. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
 # back. A program without tests is one that fails. PLUGINS are built first. The variable CONCORD_TEST_ENVIRONMENT of a
 # folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs beside it),
 # exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as
-# said there), threads (part of the thread sanitizer's), keeps-memory (not searched for leaks).
+# said there), threads (part of the thread sanitizer's, for which code of one thread has nothing to see), keeps-memory (not
+# searched for leaks).
 function(concord_test name)
   if(NOT CONCORD_TESTS)
     return()
@@ -79,8 +68,8 @@ function(concord_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  concord_runs_here(runs ${ARG_LABELS})
-  if(NOT runs)
+  if((CONCORD_SANITIZE STREQUAL "address" AND "no-asan" IN_LIST ARG_LABELS)
+      OR (CONCORD_SANITIZE STREQUAL "thread" AND NOT "threads" IN_LIST ARG_LABELS))
     return()
   endif()
   set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL FALSE)
