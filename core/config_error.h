@@ -1,4 +1,4 @@
-// The exception for settings that cannot be meant: sizes that do not divide, names that do not exist. Its text says
+// The exception for invalid settings: sizes that do not divide, names that do not exist. Its text says
 // what was given, what is allowed and what to do; the program prints it and ends with exit code 2.
 #pragma once
 

@@ -19,7 +19,7 @@ namespace concord {
 
 // The context of this process. Called again with the same arguments it does nothing but start the seeds afresh; with
 // others it throws ConfigError, which names the difference. Waits: for all ranks of the job.
-// Throws ConfigError for arguments or an environment that cannot be meant, Error for what goes wrong on the way
+// Throws ConfigError for invalid arguments or an invalid environment, Error for what goes wrong on the way
 // (core/mesh/rendezvous.h); the process is then not initialised, and may try again.
 ParallelContext& initialize(const InitializeArgs& args);
 

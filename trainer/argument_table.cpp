@@ -130,7 +130,7 @@ std::vector<ArgumentGroup> make_groups() {
         {"logging_strategy", &T::logging_strategy, "", {}, {"no", "steps", "epoch"}},
         {"logging_steps", StepsMember{&T::logging_steps}, "", above(0)},
         {"logging_first_step", &T::logging_first_step, ""},
-        {"logging_nan_inf_filter", &T::logging_nan_inf_filter, "losses that are no number are left out of the mean"},
+        {"logging_nan_inf_filter", &T::logging_nan_inf_filter, "NaN and Inf losses are excluded from the logged mean"},
         {"eval_strategy", &T::eval_strategy, "", {}, {"no", "steps", "epoch"}},
         {"eval_steps", StepsMember{&T::eval_steps}, "0: as logging_steps", at_least(0)},
         {"save_strategy", &T::save_strategy, "", {}, {"no", "steps", "epoch"}},

@@ -18,7 +18,7 @@ class LossCheck {
   // |losses| has one element for each micro-batch of this rank; none but on the last stage. Enqueues the copy.
   LossCheck(const at::Tensor& losses, const ParallelContext& job);
 
-  // Throws Error with the rank, the micro-batch and |step| for the first that is no number. Waits: for the copy.
+  // Throws Error with the rank, the micro-batch and |step| for the first that is not finite. Waits: for the copy.
   void require_finite(int64_t step) const;
 
  private:

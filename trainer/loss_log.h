@@ -14,7 +14,7 @@ namespace concord {
 
 class LossLog {
  public:
-  // |filter|: steps whose loss is no number do not count in means (logging_nan_inf_filter).
+  // |filter|: steps whose loss is not finite do not count in means (logging_nan_inf_filter).
   LossLog(ParallelContext& job, bool filter) : job_(job), filter_(filter) {}
 
   // |part| is this rank's part of the step's loss, a scalar, the same on all tp ranks and 0 but on the last stage;
@@ -53,7 +53,7 @@ class LossTotals {
   int64_t counted_ = 0;
 };
 
-// The mean of |losses|, without those that are no number if |filter|; NaN where none is left. Pure.
+// The mean of |losses|, without those that are not finite if |filter|; NaN where none is left. Pure.
 double mean_loss(const std::vector<double>& losses, bool filter);
 
 }  // namespace concord

@@ -36,7 +36,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       parts_(plan_, job, providers),
       losses_(job, plan_.arguments.logging_nan_inf_filter) {
   const TrainingArguments& a = plan_.arguments;
-  // With fp16 a loss that is no number is a step to be skipped, as its gradients say.
+  // With fp16 a loss of NaN or Inf is a step to be skipped, as its gradients say.
   checks_loss_ = a.check_for_nan_in_loss_and_grad && !a.fp16;
   logging_steps_ = interval(a.logging_strategy, a.logging_steps, plan_.max_steps);
   eval_steps_ = interval(a.eval_strategy, a.eval_steps > 0 ? a.eval_steps : a.logging_steps, plan_.max_steps);
@@ -128,7 +128,8 @@ void Trainer::update() {
   if (last_.updated) parts_.lr.step();
 }
 
-// A loss that is no number makes gradients that are none, and these are found first. Throws where it was the loss.
+// A loss that is not finite makes gradients that are not finite either, and these are found first. Throws where it was
+// the loss.
 void Trainer::blame_the_loss() const {
   try {
     require_finite_losses(parts_.stages.back()->token_losses(), state_.global_step + 1, job_);
@@ -171,7 +172,7 @@ void Trainer::check_step(int64_t step) const {
   if (last_.updated || parts_.scaler) return;
   throw Error(
       CONCORD_STATUS_INTERNAL,
-      fmt::format("the gradient of step {} is no number (norm {}); a lower learning_rate or a max_grad_norm may "
+      fmt::format("the gradient of step {} is not finite (norm {}); a lower learning_rate or a max_grad_norm may "
                   "help, and `concord probe` shows where in the model it begins",
                   step, last_.grad_norm));
 }

@@ -7,14 +7,14 @@
 //   trainer.save_model("model");
 //
 // Names and results are those of HF's Trainer. Every rank of the job has one and makes the same calls. Errors: what the
-// parts throw; a loss or gradient that is no number is an Error with the step. Threads: one at a time, always the same.
+// parts throw; a loss or gradient that is not finite is an Error with the step. Threads: always the same one.
 //
 // Steps of zero-bubble pipelines are validated after the fact (TrainingParts::validates_later): the next step's first
 // forwards run before a step's gradient norm, and what other ranks want after it, are known. Who looks at a step sees
 // its final result all the same: where something is due after a step (a log line, an evaluation, the end, ...) the
 // ranks wait for it as they would otherwise; where a rank wants something that nobody knew of (a callback, a signal),
 // what the next step has begun is thrown away and comes after it. Only TrainerCallback::on_step_end comes before a
-// gradient that is no number ends the run.
+// gradient that is not finite ends the run.
 #pragma once
 
 #include <chrono>

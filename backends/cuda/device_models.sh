@@ -7,7 +7,7 @@
 #   backends/cuda/device_models.sh [STEP...]
 #
 # STEP: ops sizes parallel hf train random first probe step speed; without any, all of them. Only what they need is
-# built. Reports go to $OUT (default: build-device/report). Ends with one line a step and exit code 0 where all of them
+# built. Reports go to $OUT (default: build-device/report). Ends with one line per step and exit code 0 where all of them
 # passed.
 set -u -o pipefail
 

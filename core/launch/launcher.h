@@ -32,8 +32,8 @@ struct LaunchOptions {
 };
 
 // Runs |command| (the program, then its arguments) until all processes have ended. Returns 0 if all of them ended with
-// exit code 0, else 1, with a report on standard error. Throws ConfigError, before anything is started, for options
-// that cannot be meant and a program that is not there. Threads: from one thread at a time; that thread must stay (the
+// exit code 0, else 1, with a report on standard error. Throws ConfigError, before anything is started, for invalid
+// options and a program that is not there. Threads: from one thread at a time; that thread must stay (the
 // kernel kills the processes when it ends). While it runs, the process's signals and all its children are the
 // launcher's, also those it did not start.
 int launch(const LaunchOptions& options, std::span<const std::string> command);

@@ -42,7 +42,7 @@ struct ModelConfig {
 };
 
 // |json| is the text of |file|, which errors name. Throws ConfigError, with the file, the key, its value and what is
-// allowed, for anything that cannot be meant: no JSON, nested deeper than 32, a wrong type, a size out of range or that
+// allowed, for anything invalid: no JSON, nested deeper than 32, a wrong type, a size out of range or that
 // does not divide, a model_type, architecture, rope type or activation that is not known, features that are not built.
 // Any text is safe: it ends in a config that describes a model of at most kMostParameters, or in ConfigError.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);

@@ -18,7 +18,7 @@ struct RopeFrequencies {
 
 // |length| is that of the sequence, the largest position + 1; only "dynamic" looks at it, and only beyond
 // max_position_embeddings. Throws ConfigError for a kind that is not known, listing those that are, and for a value
-// that is missing or cannot be meant.
+// that is missing or invalid.
 RopeFrequencies rope_frequencies(const RopeSettings& settings, int64_t length = 0);
 
 struct RopeAngles {

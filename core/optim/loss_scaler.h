@@ -33,7 +33,7 @@ struct LossScalerState {
 // Threads: one at a time.
 class LossScaler {
  public:
-  // Throws ConfigError for numbers that cannot be meant, all of them at once.
+  // Throws ConfigError for invalid numbers, all of them at once.
   explicit LossScaler(const LossScalerSettings& settings);
 
   double scale() const { return state_.scale; }  // the loss is multiplied by it before backward

@@ -70,7 +70,7 @@ struct SettledStep {
 
 class Optimizer {
  public:
-  // Throws ConfigError for a name or number that cannot be meant. |ddp| outlives it.
+  // Throws ConfigError for an invalid name or number. |ddp| outlives it.
   Optimizer(DistributedDataParallel& ddp, OptimizerOptions options);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;

@@ -34,8 +34,8 @@ at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Te
 at::Tensor gathered_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, ProcessGroup& group,
                               const AttentionOptions& options = {}, std::span<const int64_t> cu_seqlens = {});
 
-// The lengths of the whole's sequences, for tokens in |dim| of this rank's |q|. Throws ConfigError for boundaries that
-// cannot be meant and for tokens that do not fit them.
+// The lengths of the whole's sequences, for tokens in |dim| of this rank's |q|. Throws ConfigError for invalid
+// boundaries and for tokens that do not fit them.
 std::vector<int64_t> whole_lengths(const at::Tensor& q, const ProcessGroup& group, std::span<const int64_t> cu_seqlens);
 
 }  // namespace concord

@@ -46,7 +46,7 @@ struct LayerRun {
 
 // uniform: the chunk's layers in units of num_layers, the last of them shorter, each keeps its input only. block: the
 // first num_layers layers, each a unit; the others keep everything. Selective or nothing: one run that keeps what its
-// modules keep. Throws ConfigError, with what is allowed, for names and numbers that cannot be meant.
+// modules keep. Throws ConfigError, with what is allowed, for invalid names and numbers.
 std::vector<LayerRun> recompute_plan(const RecomputeArgs& args, int64_t layers);
 
 // Whether |module| is recomputed by itself: under "selective", where args.modules names it, or names nothing and it is

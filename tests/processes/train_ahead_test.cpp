@@ -178,7 +178,7 @@ TEST_F(TrainAhead, WhatOneRankWantsHappensAfterItsStepOnAll) {
   });
 }
 
-// A hidden state with a gradient that is no number, at a step at which nothing is due.
+// A hidden state with a gradient that is not finite, at a step at which nothing is due.
 TEST_F(TrainAhead, AGradientThatIsNoNumberEndsTheRunWithItsStep) {
   HowToTrain run{.max_grad_norm = 0};
   expect_job(2, layout_of(run), [&](ParallelContext& job) {
@@ -196,7 +196,7 @@ TEST_F(TrainAhead, AGradientThatIsNoNumberEndsTheRunWithItsStep) {
       } catch (const Error& error) {
         words = error.what();
       }
-      EXPECT_THAT(words, HasSubstr("the gradient of step 2 is no number")) << ahead;
+      EXPECT_THAT(words, HasSubstr("the gradient of step 2 is not finite")) << ahead;
     }
   });
 }

@@ -85,7 +85,7 @@ int run_program(int argc, char** argv) {
   } catch (const ConfigError& error) {
     std::fprintf(stderr, "concord: %s\n", error.what());
     return kWrongUsage;
-  } catch (const Error& error) {  // a setting of the environment that cannot be meant is wrong usage too
+  } catch (const Error& error) {  // an invalid environment variable is wrong usage too
     std::fprintf(stderr, "concord: %s\n", error.what());
     return error.call().empty() && error.status() == CONCORD_STATUS_INVALID_ARGUMENT ? kWrongUsage : kFailed;
   } catch (const std::exception& error) {

@@ -12,7 +12,7 @@ class App;
 
 namespace concord {
 
-// Adds the subcommand to |program|. Parsing runs it; ConfigError comes out of it for what cannot be meant.
+// Adds the subcommand to |program|. Parsing runs it; ConfigError comes out of it for invalid settings.
 void add_report_command(CLI::App* program);
 
 struct ComparedRun {

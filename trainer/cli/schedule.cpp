@@ -261,7 +261,7 @@ void add_schedule_command(CLI::App* program) {
       ->capture_default_str();
   schedule->add_option("--cost_comm", given->costs.comm, "time of a transfer between two ranks")->capture_default_str();
   schedule->add_option("--csv", given->csv,
-                       "reads the schedule from this file and checks it: a line a rank, as 0F0,0F1,0B0");
+                       "reads the schedule from this file and checks it: one line per rank, as 0F0,0F1,0B0");
   schedule
       ->add_option("--max_activations", given->max_activations, "refuses a file whose ranks hold more; 0: any number")
       ->capture_default_str();

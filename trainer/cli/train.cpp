@@ -46,7 +46,7 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
   if (isatty(STDOUT_FILENO) == 1 && !line.json) {
     if (const char* name = ttyname(STDOUT_FILENO)) setenv(kTerminalVariable, name, 1);
   }
-  setenv("CONCORD_LOG", "warn", 0);  // which platform was chosen is in the report, once and not a line a rank
+  setenv("CONCORD_LOG", "warn", 0);  // which platform was chosen is in the report, once and not once per rank
   LaunchOptions options;
   options.nproc = static_cast<int>(line.nproc);
   options.prefix = false;

@@ -48,7 +48,7 @@ def findings(document, log):
         if longest < STEPS - 1:
             yield f"{name}: the longest curve has {longest} points"
         if "NaN" in inside or "Infinity" in inside:
-            yield f"{name}: a coordinate is no number"
+            yield f"{name}: a coordinate is not finite"
     loss = charts[0][1] if charts else ""
     if loss.count("<circle") != 3 + 1:
         yield f"loss: {loss.count('<circle')} circles, not one an evaluation and the cursor's"
