@@ -16,14 +16,24 @@ constexpr ArgumentRange below_one() { return {.least = 0, .most = 1, .open_most 
 std::vector<ArgumentGroup> make_groups() {
   return {
       {"Model (one of the two)",
-       {{"model", &T::model, "HF folder to start from: config.json and safetensors"},
-        {"model_config", &T::model_config, "HF config.json of a model to start afresh, drawn from the seed"}}},
+       {{"model", &T::model, "HF folder to start from: config.json and safetensors", {}, {}, true},
+        {"model_config",
+         &T::model_config,
+         "HF config.json of a model to start afresh, drawn from the seed",
+         {},
+         {},
+         true}}},
       {"Data",
-       {{"train_data", &T::train_data, "Megatron prefix (.bin/.idx), .jsonl, .txt or .safetensors"},
-        {"eval_data", &T::eval_data, "the same, for evaluation"},
+       {{"train_data", &T::train_data, "Megatron prefix (.bin/.idx), .jsonl, .txt or .safetensors", {}, {}, true},
+        {"eval_data", &T::eval_data, "the same, for evaluation", {}, {}, true},
         {"seq_length", &T::seq_length, "tokens of a sample; 0: as the data has it, else the model's longest",
          at_least(0)},
-        {"tokenizer", &T::tokenizer, "of text and chats: one token a byte; others are for `concord data build`"},
+        {"tokenizer",
+         &T::tokenizer,
+         "of text and chats: one token a byte; others are for `concord data build`",
+         {},
+         {},
+         true},
         {"template", &T::template_name, "how a chat becomes text", {}, {"qwen", "llama3"}},
         {"sequence_packing", &T::sequence_packing, "several short samples in one sequence, apart from each other"},
         {"shuffle", &T::shuffle, "false: samples in the order of the data"},
@@ -87,8 +97,12 @@ std::vector<ArgumentGroup> make_groups() {
          "how context-parallel ranks see each other's keys",
          {},
          {"p2p", "all_gather"}},
-        {"pipeline_schedule", &T::pipeline_schedule,
-         "a kind of `concord schedule`, or a file NAME.csv; auto: 1f1b, or interleaved"},
+        {"pipeline_schedule",
+         &T::pipeline_schedule,
+         "a kind of `concord schedule`, or a file NAME.csv; auto: 1f1b, or interleaved",
+         {},
+         {},
+         true},
         {"pipeline_model_parallel_layout", &T::pipeline_model_parallel_layout, "layers of each stage: E,t*3|t*4,L"},
         {"account_for_embedding_in_pipeline_split", &T::account_for_embedding_in_pipeline_split,
          "the embedding counts as a layer"},
@@ -137,6 +151,9 @@ std::vector<ArgumentGroup> make_groups() {
         {"save_steps", StepsMember{&T::save_steps}, "", above(0)},
         {"save_total_limit", &T::save_total_limit, "older ones are removed; 0: none is", at_least(0)},
         {"save_only_model", &T::save_only_model, "the HF folder, without the optimizer's state"},
+        {"exit_signal_grace", &T::exit_signal_grace,
+         "seconds after SIGTERM, SIGINT or SIGHUP in which a run saves and ends; then it ends without saving",
+         between(1, 1e6)},
         {"report_to", &T::report_to, "besides metrics.jsonl", {}, {"all", "none", "tensorboard", "html"}},
         {"disable_tqdm", &T::disable_tqdm, "plain lines on a terminal too"},
         {"peak_flops", &T::peak_flops, "FLOP/s of a device in the type trained in, for MFU; 0: as the plugin knows",
@@ -235,6 +252,18 @@ const RefusedArgument* find_refused_argument(std::string_view name) {
     if (matches(refused.name, name)) return &refused;
   }
   return nullptr;
+}
+
+std::vector<std::string> input_paths(const TrainingArguments& arguments) {
+  std::vector<std::string> paths;
+  for (const ArgumentGroup& group : argument_groups()) {
+    for (const Argument& argument : group.arguments) {
+      if (!argument.is_input) continue;
+      const std::string& path = arguments.*std::get<std::string TrainingArguments::*>(argument.member);
+      if (!path.empty()) paths.push_back(path);
+    }
+  }
+  return paths;
 }
 
 std::string nearest_argument(std::string_view name) {

@@ -36,6 +36,7 @@ struct Argument {
   std::string_view help;
   ArgumentRange range = {};
   std::vector<std::string_view> choices = {};  // of a text or of the items of a list; empty: any
+  bool is_input = false;                       // a text that names a file or folder to read, where there is one
 };
 
 struct ArgumentGroup {
@@ -58,6 +59,8 @@ const Argument* find_argument(std::string_view name);                 // null wh
 const RefusedArgument* find_refused_argument(std::string_view name);  // null where there is none
 // Its value as YAML has it.
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
+// The values of those that name something to read. Not all of them are there: a tokenizer may have a name of its own.
+std::vector<std::string> input_paths(const TrainingArguments& arguments);
 // The known name with the fewest letters changed; empty where none is near.
 std::string nearest_argument(std::string_view name);
 

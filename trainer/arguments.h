@@ -134,6 +134,7 @@ struct TrainingArguments {
   double save_steps = 500;
   int64_t save_total_limit = 0;  // 0: all are kept
   bool save_only_model = true;   // HF's default is false
+  int64_t exit_signal_grace = 120;
   std::vector<std::string> report_to = {"all"};
   bool disable_tqdm = false;
   double peak_flops = 0;  // of one device, in the type trained in, for MFU; 0: as the plugin knows

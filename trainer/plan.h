@@ -36,6 +36,7 @@ struct TrainingPlan {
   std::unique_ptr<DataLoader> eval_data;  // null where there is none
   int64_t max_steps = 0;
   LrArguments lr;
+  bool is_restarted = false;  // an attempt after the first: checkpoints of its own run may be there already
 };
 
 // |rank| of |world| processes. Throws ConfigError for everything that can be known to be wrong by now.

@@ -32,12 +32,13 @@ struct AttemptResult {
   std::vector<ProcessEnd> ends;  // in the order in which they ended
   std::optional<size_t>
       first_failure;              // into ends: the one that failed by itself, before the launcher ended the others
-  int stop_signal = 0;            // somebody stopped the job with this signal; 0 if nobody did
+  int stop_signal = 0;            // somebody stopped the job, or a rank of it, with this signal; 0 if nobody did
   bool output_abandoned = false;  // nobody read the last of the output, and it was given up
   std::string start_error;        // why a process could not be started; empty if all could
   std::vector<std::string> left;  // "pid 12 (name)": killed after the grace time, though its rank had ended
   std::vector<std::string> unkillable;  // "pid 12 (name)": still there long after SIGKILL
-  bool succeeded() const;
+  bool succeeded() const;               // every process with exit code 0
+  bool stopped_as_asked() const;        // every process with exit code 0 or 128 + stop_signal: a trainer that has saved
 };
 
 class Attempt {
@@ -79,7 +80,8 @@ class Attempt {
   Clock::time_point begin_;
   Phase phase_ = Phase::running;
   OutputRelay::Deadline deadline_;
-  bool asked_ = false;  // a signal that ends processes was sent to all of them
+  Clock::time_point stopped_;  // when stop_signal came
+  bool asked_ = false;         // a signal that ends processes was sent to all of them
   std::vector<Rank> ranks_;
   AttemptResult result_;
 };

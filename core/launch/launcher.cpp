@@ -100,6 +100,11 @@ class Reaper {
   int before_ = 0;
 };
 
+int exit_code_of(const AttemptResult& result) {
+  if (result.succeeded()) return 0;
+  return result.stopped_as_asked() ? 128 + result.stop_signal : 1;
+}
+
 std::string make_launch_id() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
@@ -134,7 +139,7 @@ class Launcher {
       OutputRelay::Deadline patience;
       if (result.output_abandoned) patience = std::chrono::steady_clock::now();
       const bool written = drain_output(&relay_, &signals_, patience);
-      if (!again || !written) return result.succeeded() ? 0 : 1;
+      if (!again || !written) return exit_code_of(result);
       relay_.note_in_logs(fmt::format("--- restart {} of {}", restarts + 1, options_.max_restarts));
     }
   }

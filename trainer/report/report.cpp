@@ -81,11 +81,13 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
                    .memory_bytes = report.memory_bytes,
                    .time = run.clock(),
                    .extra = report.extra};
-  if (run.shape && run.peak_flops > 0 && report.seconds > 0) {
-    const auto count = static_cast<double>(report.tokens);
-    const double flops = report.squared_lengths > 0 ? training_flops(*run.shape, count, report.squared_lengths)
-                                                    : training_flops(*run.shape, count);
-    entry.mfu = model_flops_utilisation(flops, report.seconds, run.peak_flops, run.world_size);
+  if (!run.shape) return entry;
+  const auto count = static_cast<double>(report.tokens);
+  const double now = report.squared_lengths > 0 ? training_flops(*run.shape, count, report.squared_lengths)
+                                                : training_flops(*run.shape, count);
+  entry.flops = now + (history.steps.empty() ? 0 : history.steps.back().flops);
+  if (run.peak_flops > 0 && report.seconds > 0) {
+    entry.mfu = model_flops_utilisation(now, report.seconds, run.peak_flops, run.world_size);
   }
   return entry;
 }

@@ -48,12 +48,14 @@ std::vector<std::string> suggestions(const CommandLine& line) {
 
 }  // namespace
 
-void train_rank(const CommandLine& line) {
+int train_rank(const CommandLine& line) {
   RunOptions options;
   options.terminal = open_terminal(line.json);
   options.next = suggestions(line);
+  if (!line.config.empty()) options.inputs = {line.config};
   const TrainOutput output = run_training(line.arguments, {}, options);
   if (line.json && read_job_environment().rank == 0) print_json(output, line.arguments);
+  return output.stop_signal == 0 ? 0 : 128 + output.stop_signal;
 }
 
 }  // namespace concord
