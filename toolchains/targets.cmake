@@ -170,6 +170,9 @@ function(concord_run_test_program name program)
     if("serial" IN_LIST ARG_LABELS)
       set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
     endif()
+    if("processes" IN_LIST ARG_LABELS)  # whose ranks fill the cores by themselves: two of these only hold each other up
+      set_tests_properties(${test} PROPERTIES PROCESSORS 2)
+    endif()
   endforeach()
 endfunction()
 
