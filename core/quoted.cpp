@@ -64,13 +64,18 @@ std::string escaped(std::string_view text, size_t longest, Style style) {
 }
 
 std::string size_note(std::string_view text, size_t longest) {
-  return text.size() > longest ? " (" + std::to_string(text.size()) + " bytes)" : "";
+  if (text.size() <= longest) return "";
+  std::string note = " (";
+  return note.append(std::to_string(text.size())).append(" bytes)");
 }
 
 }  // namespace
 
 std::string quoted(std::string_view text) {
-  return "'" + escaped(text, kLongestQuoted, Style::quoted) + "'" + size_note(text, kLongestQuoted);
+  std::string out = "'";
+  out += escaped(text, kLongestQuoted, Style::quoted);
+  out += '\'';
+  return out + size_note(text, kLongestQuoted);
 }
 
 std::string one_line(std::string_view text, size_t longest) {

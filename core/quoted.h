@@ -21,6 +21,7 @@ std::string quoted(std::string_view text);
 // For a std::string the compiler would also find std::quoted, which is something else, and prefer it.
 inline std::string quoted(const std::string& text) { return quoted(std::string_view(text)); }
 inline std::string quoted(std::string& text) { return quoted(std::string_view(text)); }
+inline std::string quoted(const char* text) { return quoted(std::string_view(text)); }
 
 // The same without the quotes, for tables and for reasons that libraries give.
 std::string one_line(std::string_view text, size_t longest = kLongestQuoted);
