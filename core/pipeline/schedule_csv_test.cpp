@@ -74,7 +74,7 @@ TEST(ScheduleCsv, SpacesEmptyCellsAndLineEndsDoNotMatter) {
 
 TEST(ScheduleCsv, TheFirstBrokenActionIsNamedWithRowAndColumn) {
   EXPECT_EQ(csv_refusal("0F0,0B0\n,1F0,1X0"),
-            "my.csv: row 2, column 3: \"1X0\" is no action; one is like 2F0 (stage, kind, micro-batch), with "
+            "my.csv: row 2, column 3: '1X0' is no action; one is like 2F0 (stage, kind, micro-batch), with "
             "kind F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, or 2REDUCE_GRAD");
   EXPECT_THAT(csv_refusal("0F0,,0F0,0B0\n1F0,1B0"),
               HasSubstr("my.csv: row 1, column 3 (0F0): it stands here for the second time"));
