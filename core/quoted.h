@@ -15,8 +15,8 @@ namespace concord {
 inline constexpr size_t kLongestQuoted = 200;  // bytes of the text
 
 // In single quotes. Control characters, those that change the direction of writing, and bytes that are not UTF-8 are
-// escaped: \n, \x1b, \u202e; so are ' and the backslash. A longer text is cut after kLongestQuoted bytes, and its size is
-// said: 'abc...' (900000 bytes).
+// escaped: \n, \x1b, \u202e; so are ' and the backslash. A longer text is cut after kLongestQuoted bytes, and its size
+// is said: 'abc...' (900000 bytes).
 std::string quoted(std::string_view text);
 // For a std::string the compiler would also find std::quoted, which is something else, and prefer it.
 inline std::string quoted(const std::string& text) { return quoted(std::string_view(text)); }

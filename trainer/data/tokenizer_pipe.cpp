@@ -26,7 +26,7 @@ constexpr size_t kLongestRefusal = 2000;
 // A whole number below |end|.
 int64_t id_of(const nlohmann::json& value, int64_t end) {
   const bool is_below = value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(end);
-  if (!is_below) throw ConfigError(fmt::format("an id or a size is not a whole number from 0 and below {}", end));
+  if (!is_below) throw ConfigError(fmt::format("an id or a size is not a whole number of 0 or more and below {}", end));
   return value.get<int64_t>();
 }
 
