@@ -17,7 +17,7 @@ std::string number_text(double number) {
 }
 
 // Double quotes with JSON's escapes, which YAML has too. Also for words YAML would take for something else.
-std::string quoted(const std::string& text) {
+std::string yaml_text(const std::string& text) {
   std::string out = "\"";
   for (const char letter : text) {
     const auto code = static_cast<unsigned char>(letter);
@@ -45,12 +45,12 @@ struct Print {
   std::string operator()(int64_t TrainingArguments::* member) const { return std::to_string(arguments.*member); }
   std::string operator()(double TrainingArguments::* member) const { return number_text(arguments.*member); }
   std::string operator()(StepsMember steps) const { return number_text(arguments.*steps.member); }
-  std::string operator()(std::string TrainingArguments::* member) const { return quoted(arguments.*member); }
+  std::string operator()(std::string TrainingArguments::* member) const { return yaml_text(arguments.*member); }
   std::string operator()(std::vector<std::string> TrainingArguments::* member) const {
-    return fmt::format("[{}]", joined(arguments.*member, quoted));
+    return fmt::format("[{}]", joined(arguments.*member, yaml_text));
   }
   std::string operator()(std::map<std::string, std::string> TrainingArguments::* member) const {
-    const auto print = [](const auto& pair) { return quoted(pair.first) + ": " + quoted(pair.second); };
+    const auto print = [](const auto& pair) { return yaml_text(pair.first) + ": " + yaml_text(pair.second); };
     return fmt::format("{{{}}}", joined(arguments.*member, print));
   }
 };

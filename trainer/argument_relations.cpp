@@ -4,7 +4,9 @@
 
 #include "core/config_error.h"
 #include "core/mesh/rank_layout.h"
+#include "core/optim/lr_schedule.h"
 #include "core/pipeline/step_schedule.h"
+#include "core/quoted.h"
 #include "trainer/arguments.h"
 
 namespace concord {
@@ -12,13 +14,22 @@ namespace {
 
 using Found = std::vector<std::string>;
 
+template <class Check>
+void collect(Found* found, Check check) {
+  try {
+    check();
+  } catch (const ConfigError& error) {
+    found->push_back(error.what());
+  }
+}
+
 void check_model_and_data(const TrainingArguments& a, Found* found) {
   if (a.model.empty() == a.model_config.empty()) {
-    found->push_back(
-        a.model.empty()
-            ? "no model: give --model FOLDER to start from its weights, or --model_config FILE "
-              "to start afresh"
-            : fmt::format("model is '{}' and model_config is '{}'; give one of them", a.model, a.model_config));
+    found->push_back(a.model.empty()
+                         ? "no model: give --model FOLDER to start from its weights, or --model_config FILE "
+                           "to start afresh"
+                         : fmt::format("model is {} and model_config is {}; give one of them", quoted(a.model),
+                                       quoted(a.model_config)));
   }
   if (a.train_data.empty())
     found->push_back("no data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
@@ -46,6 +57,7 @@ void check_numbers(const TrainingArguments& a, Found* found) {
         fmt::format("warmup_steps {}, warmup_samples {} and warmup_ratio {:g} say the same thing; give one",
                     a.warmup_steps, a.warmup_samples, a.warmup_ratio));
   }
+  collect(found, [&] { check_lr_scheduler_type(a.lr_scheduler_type); });
   if (a.min_lr > a.learning_rate) {
     found->push_back(fmt::format("min_lr {:g} is above learning_rate {:g}", a.min_lr, a.learning_rate));
   }
@@ -72,15 +84,6 @@ void check_sequence(const TrainingArguments& a, Found* found) {
       fmt::format("seq_length {} does not divide by {}, which context_parallel_size {}{} needs; take a multiple of {}",
                   a.seq_length, context * tensor, a.context_parallel_size,
                   tensor > 1 ? fmt::format(" with sequence_parallel over {}", tensor) : "", context * tensor));
-}
-
-template <class Check>
-void collect(Found* found, Check check) {
-  try {
-    check();
-  } catch (const ConfigError& error) {
-    found->push_back(error.what());
-  }
 }
 
 void check_layout(const TrainingArguments& a, int64_t world, Found* found) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
@@ -22,7 +23,8 @@ class EntryReader : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
   void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
-    refuse(mark, fmt::format("the anchor &{} is not taken here; write the value itself where it is needed", name));
+    refuse(mark, fmt::format("the anchor {} is not taken here; write the value itself where it is needed",
+                             quoted("&" + name)));
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
     refuse(mark, "an alias (*name) is not taken here; write the value itself");
@@ -32,7 +34,7 @@ class EntryReader : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, const std::string& text) override {
     if (!tag.empty() && tag != "?" && tag != "!") {
-      refuse(mark, fmt::format("the tag {} is not taken here; write the value without it", tag));
+      refuse(mark, fmt::format("the tag {} is not taken here; write the value without it", quoted(tag)));
     }
     add_scalar(mark, text, tag == "!");
   }
@@ -69,7 +71,7 @@ class EntryReader : public YAML::EventHandler {
   void add_scalar(const YAML::Mark& mark, const std::string& text, bool quoted) {
     if (depth_ == 0) {
       if (text == "null" && !quoted) return;  // an empty file
-      refuse(mark, fmt::format("'{}' where `name: value` lines are expected", text.substr(0, 40)));
+      refuse(mark, fmt::format("{} where `name: value` lines are expected", concord::quoted(text)));
     }
     if (depth_ == 1) {
       add_to_names(mark, text, quoted);
@@ -150,14 +152,14 @@ std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file
       }
     }
   } catch (const YAML::Exception& error) {
-    throw ConfigError(fmt::format("{}:{}: not YAML: {}", file, error.mark.line + 1, error.msg));
+    throw ConfigError(fmt::format("{}:{}: not YAML: {}", file, error.mark.line + 1, one_line(error.msg)));
   }
   return reader.take();
 }
 
 ArgumentValue parse_yaml_value(const std::string& text, const std::string& name) {
   const std::vector<YamlEntry> entries = parse_yaml("value: " + text, "--" + name);
-  if (entries.size() != 1) throw ConfigError(fmt::format("--{}: '{}' is not one value", name, text));
+  if (entries.size() != 1) throw ConfigError(fmt::format("--{}: {} is not one value", name, quoted(text)));
   return entries.front().value;
 }
 

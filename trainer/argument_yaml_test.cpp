@@ -57,7 +57,7 @@ TEST(ArgumentYaml, WhatIsNotYamlIsNamedWithItsLine) {
 }
 
 TEST(ArgumentYaml, WhatCouldGrowIsRefused) {
-  EXPECT_THAT(error_of("a: &x [1, 2]\nb: *x\n"), HasSubstr("f.yaml:1: the anchor &x"));
+  EXPECT_THAT(error_of("a: &x [1, 2]\nb: *x\n"), HasSubstr("f.yaml:1: the anchor '&x'"));
   std::string bomb = "a: &a [l, l]\n";
   for (char c = 'b'; c < 'k'; ++c) {  // each twice the one before it
     const std::string name(1, c), before(1, static_cast<char>(c - 1));

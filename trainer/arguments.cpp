@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
+#include "core/quoted.h"
 #include "trainer/argument_table.h"
 #include "trainer/argument_yaml.h"
 
@@ -30,8 +30,10 @@ class Problems {
   void throw_if_any() const {
     if (list_.empty()) return;
     if (list_.size() == 1) throw ConfigError(list_.front());
+    constexpr size_t kShown = 30;
     std::string text = fmt::format("{} mistakes in the arguments:", list_.size());
-    for (const std::string& problem : list_) text += "\n  " + problem;
+    for (size_t i = 0; i < std::min(list_.size(), kShown); ++i) text += "\n  " + list_[i];
+    if (list_.size() > kShown) text += fmt::format("\n  ... and {} more", list_.size() - kShown);
     throw ConfigError(text);
   }
 
@@ -47,7 +49,7 @@ struct Refusal {
 std::string shown(const ArgumentValue& value) {
   if (value.form == ArgumentValue::Form::list) return "a list";
   if (value.form == ArgumentValue::Form::mapping) return "a mapping";
-  return value.quoted ? fmt::format("the text \"{}\"", value.text) : fmt::format("'{}'", value.text);
+  return (value.quoted ? "the text " : "") + quoted(value.text);
 }
 
 std::string range_text(const ArgumentRange& range) {
@@ -86,7 +88,7 @@ bool read_bool(const ArgumentValue& value) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
   if (text == "true" || text == "yes" || text == "on" || text == "1") return true;
   if (text == "false" || text == "no" || text == "off" || text == "0") return false;
-  throw Refusal{fmt::format("is '{}', but true or false is expected", value.text)};
+  throw Refusal{fmt::format("is {}, but true or false is expected", quoted(value.text))};
 }
 
 int64_t read_integer(const Argument& argument, const ArgumentValue& value) {
@@ -98,7 +100,7 @@ int64_t read_integer(const Argument& argument, const ArgumentValue& value) {
     if (wide && std::trunc(*wide) == *wide && std::abs(*wide) < 9e15) number = static_cast<int64_t>(*wide);
   }
   if (!number || !inside(argument.range, static_cast<double>(*number))) {
-    throw Refusal{fmt::format("is '{}', but {} is expected", text, expected)};
+    throw Refusal{fmt::format("is {}, but {} is expected", quoted(text), expected)};
   }
   return *number;
 }
@@ -108,7 +110,7 @@ double read_number(const Argument& argument, const ArgumentValue& value) {
   const std::string& text = scalar(value, expected);
   const std::optional<double> number = parse_number<double>(text);
   if (!number || !std::isfinite(*number) || !inside(argument.range, *number)) {
-    throw Refusal{fmt::format("is '{}', but {} is expected", text, expected)};
+    throw Refusal{fmt::format("is {}, but {} is expected", quoted(text), expected)};
   }
   return *number;
 }
@@ -117,7 +119,7 @@ double read_steps(const Argument& argument, const ArgumentValue& value) {
   const double steps = read_number(argument, value);
   if (steps > 1 && std::trunc(steps) != steps) {
     throw Refusal{
-        fmt::format("is '{}', but a whole number of steps, or a share of them below 1, is expected", value.text)};
+        fmt::format("is {}, but a whole number of steps, or a share of them below 1, is expected", quoted(value.text))};
   }
   return steps;
 }
@@ -130,7 +132,7 @@ void check_choice(const Argument& argument, const std::string& text) {
     if (!allowed.empty()) allowed += ", ";
     allowed += choice.empty() ? "\"\"" : choice;
   }
-  throw Refusal{fmt::format("is '{}', but one of these is expected: {}", text, allowed)};
+  throw Refusal{fmt::format("is {}, but one of these is expected: {}", quoted(text), allowed)};
 }
 
 std::string read_text(const Argument& argument, const ArgumentValue& value) {
@@ -160,7 +162,7 @@ std::map<std::string, std::string> read_mapping(const ArgumentValue& value) {
   }
   std::map<std::string, std::string> pairs;
   for (const auto& [key, text] : value.pairs) {
-    if (!pairs.emplace(key, text).second) throw Refusal{fmt::format("has the name '{}' twice", key)};
+    if (!pairs.emplace(key, text).second) throw Refusal{fmt::format("has the name {} twice", quoted(key))};
   }
   return pairs;
 }
@@ -214,13 +216,13 @@ bool take(const std::string& name, const ArgumentValue& value, const std::string
     }
   } else if (const RefusedArgument* refused = find_refused_argument(name)) {
     if (!is_neutral(*refused, value)) {
-      problems->add(where,
-                    fmt::format("{} is {}, which Concord does not do: {}", name, shown(value), refused->instead));
+      problems->add(where, fmt::format("{} is {}, which Concord does not do: {}", one_line(name), shown(value),
+                                       refused->instead));
     }
   } else {
     const std::string nearest = nearest_argument(name);
     const std::string hint = nearest.empty() ? "`concord train --help` lists them" : "did you mean " + nearest + "?";
-    problems->add(where, fmt::format("there is no argument '{}'; {}", name.substr(0, 100), hint));
+    problems->add(where, fmt::format("there is no argument {}; {}", quoted(name), hint));
   }
   return false;
 }
@@ -233,25 +235,13 @@ std::vector<std::string> take_entries(const std::vector<YamlEntry>& entries, con
     const std::string where = fmt::format("{}:{}", file, entry.line);
     const auto [first, is_new] = first_lines.emplace(entry.name, entry.line);
     if (!is_new) {
-      problems->add(where, fmt::format("{} is there already, in line {}; keep one of them", entry.name, first->second));
+      problems->add(
+          where, fmt::format("{} is there already, in line {}; keep one of them", quoted(entry.name), first->second));
     } else if (take(entry.name, entry.value, where, out, problems)) {
       given.push_back(entry.name);
     }
   }
   return given;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw ConfigError(fmt::format("--config {}: cannot be opened; give the path of a YAML file", path));
-  std::string text;
-  text.resize(kLongestYaml + 1);
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad() || (stream.fail() && !stream.eof())) {
-    throw ConfigError(fmt::format("--config {}: cannot be read; give the path of a YAML file", path));
-  }
-  text.resize(static_cast<size_t>(stream.gcount()));
-  return text;
 }
 
 // One word of the command line with its value, where it has one.
@@ -284,7 +274,7 @@ std::vector<Option> split_options(std::span<const std::string> words, Problems* 
       continue;
     }
     if (!words[i].starts_with("--")) {
-      problems->add("command line", fmt::format("'{}' stands alone; arguments are --name value", words[i]));
+      problems->add("command line", fmt::format("{} stands alone; arguments are --name value", quoted(words[i])));
       continue;
     }
     const size_t equals = words[i].find('=');
@@ -320,11 +310,11 @@ void take_program_option(const Option& option, CommandLine* line, Problems* prob
     if (number && *number >= 1 && *number <= 4096) {
       line->nproc = *number;
     } else {
-      problems->add("--nproc",
-                    fmt::format("is '{}', but a whole number from 1 to 4096 is expected", option.value.value_or("")));
+      problems->add("--nproc", fmt::format("is {}, but a whole number from 1 to 4096 is expected",
+                                           quoted(option.value.value_or(""))));
     }
   } else if (option.value && *option.value != "true" && *option.value != "false") {
-    problems->add("--" + option.name, fmt::format("takes no value, but '{}' was given", *option.value));
+    problems->add("--" + option.name, fmt::format("takes no value, but {} was given", quoted(*option.value)));
   } else {
     bool& flag = option.name == "help" ? line->help : option.name == "json" ? line->json : line->print_config;
     flag = option.value.value_or("true") == "true";
@@ -373,8 +363,9 @@ CommandLine parse_command_line(std::span<const std::string> words) {
     if (!line.config.empty()) problems.add("--config", "is given twice; one file is read");
     line.config = option.value.value_or("");
     try {
-      line.given =
-          take_entries(parse_yaml(read_file(line.config), line.config), line.config, &line.arguments, &problems);
+      const InputFile file(line.config, "give the path of a YAML file");
+      line.given = take_entries(parse_yaml(file.read(kLongestYaml, "a configuration"), line.config), line.config,
+                                &line.arguments, &problems);
     } catch (const ConfigError& error) {
       problems.add("--config", error.what());
     }

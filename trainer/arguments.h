@@ -32,8 +32,8 @@ struct TrainingArguments {
   // Data; see docs/data.md for the forms.
   std::string train_data;
   std::string eval_data;
-  int64_t seq_length = 0;  // 0: as the data has it, else the model's max_position_embeddings
-  std::string tokenizer = "byte";
+  int64_t seq_length = 0;              // 0: as the data has it, else the model's max_position_embeddings
+  std::string tokenizer;               // empty: the model's own; "byte" where a model starts afresh
   std::string template_name = "qwen";  // called template
   bool sequence_packing = false;
   bool shuffle = true;

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "core/config_error.h"
 #include "core/mesh/rank_layout.h"
 #include "core/pipeline/step_schedule.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
@@ -41,11 +43,19 @@ int64_t longest_sample(const TrainingArguments& a, const ModelConfig& config) {
   return a.seq_length > 0 ? a.seq_length : config.max_position_embeddings;
 }
 
+// The model's own, unless another one is asked for. A model that starts afresh has none: its text is bytes.
+std::string tokenizer_of(const TrainingArguments& a) {
+  if (!a.tokenizer.empty()) return a.tokenizer;
+  if (a.model.empty()) return "byte";
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::path(a.model) / "tokenizer.json", ignored) ? a.model : "";
+}
+
 DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& config, const RankLayout& layout,
                              int64_t rank) {
   const int64_t context = a.context_parallel_size > 1 ? 2 * a.context_parallel_size : 1;
   return {.path = a.train_data,
-          .tokenizer = a.tokenizer,
+          .tokenizer = tokenizer_of(a),
           .chat_template = a.template_name,
           .seq_length = longest_sample(a, config),
           .vocab_size = config.vocab_size,
@@ -63,7 +73,15 @@ DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& conf
 std::unique_ptr<DataLoader> open_train_data(const TrainingArguments& a, DataArguments data,
                                             std::unique_ptr<SampleSource> source) {
   if (a.max_steps > 0) {
-    data.samples_wanted = a.max_steps * data.micro_batch_size * data.accumulation * data.dp_size;
+    int64_t samples = 0;
+    if (__builtin_mul_overflow(a.max_steps, data.micro_batch_size * data.accumulation, &samples) ||
+        __builtin_mul_overflow(samples, data.dp_size, &samples)) {
+      throw ConfigError(fmt::format(
+          "max_steps {} x per_device_train_batch_size {} x gradient_accumulation_steps {} x {} data-parallel ranks are "
+          "more samples than 63 bits can count; give a smaller max_steps",
+          a.max_steps, data.micro_batch_size, data.accumulation, data.dp_size));
+    }
+    data.samples_wanted = samples;
   }
   return source ? std::make_unique<DataLoader>(data, std::move(source)) : std::make_unique<DataLoader>(data);
 }
@@ -97,9 +115,9 @@ int64_t steps_of_epochs(const DataLoader& data, double epochs) {
 void check_enough_data(const TrainingArguments& a, const DataLoader& data) {
   if (data.batches(0) > 0) return;
   throw ConfigError(
-      fmt::format("train_data '{}' has {} samples, fewer than the {} of one step (per_device_train_batch_size {} x "
+      fmt::format("train_data {} has {} samples, fewer than the {} of one step (per_device_train_batch_size {} x "
                   "gradient_accumulation_steps {} x data-parallel ranks); give more data or a smaller batch",
-                  a.train_data, data.samples(), data.global_batch_size(), a.per_device_train_batch_size,
+                  quoted(a.train_data), data.samples(), data.global_batch_size(), a.per_device_train_batch_size,
                   a.gradient_accumulation_steps));
 }
 

@@ -7,11 +7,13 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
 
 constexpr int64_t kParameterAlignment = 64;
+constexpr int64_t kMostElements = int64_t{1} << 52;  // of a buffer; bytes of all of them then fit into 63 bits
 constexpr int64_t kShardAlignment = 128;  // with lcm(dp, ...): shards of at least 128 / dp elements, Megatron's
 
 int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -29,13 +31,21 @@ void check(const std::vector<PlannedParameter>& parameters, const BucketOptions&
   }
   for (const PlannedParameter& parameter : parameters) {
     if (parameter.elements < 1) {
-      throw ConfigError(fmt::format("parameter {} has {} elements", parameter.name, parameter.elements));
+      throw ConfigError(fmt::format("parameter {} has {} elements; at least 1 is needed", quoted(parameter.name),
+                                    parameter.elements));
     }
     if (!is_trained(parameter.dtype)) {
-      throw ConfigError(fmt::format("parameter {} has the type {}; f32, bf16 and f16 can be trained", parameter.name,
-                                    to_string(parameter.dtype)));
+      throw ConfigError(fmt::format("parameter {} has the type {}; f32, bf16 and f16 can be trained",
+                                    quoted(parameter.name), to_string(parameter.dtype)));
     }
   }
+}
+
+[[noreturn]] void refuse_size(const std::string& what) {
+  throw ConfigError(
+      fmt::format("with {} the parameters of a rank are more than 2^52 elements, which no rank can hold; are "
+                  "the shapes and the number of ranks what was meant?",
+                  quoted(what)));
 }
 
 // Lays out one buffer, parameter by parameter.
@@ -58,6 +68,7 @@ class BufferPlanner {
   void add(size_t index, const PlannedParameter& parameter) {
     if (parameter.alone) close();
     const int64_t begin = rounded_up(end_, kParameterAlignment);
+    if (parameter.elements > kMostElements - begin) refuse_size(parameter.name);
     end_ = begin + parameter.elements;
     open_.slots.push_back({index, begin, end_});
     if (parameter.alone || end_ - open_.begin >= limit_) close();
@@ -73,6 +84,7 @@ class BufferPlanner {
   void close() {
     if (open_.slots.empty()) return;
     end_ = open_.end = rounded_up(end_, end_alignment_);
+    if (end_ > kMostElements) refuse_size("the padding of a bucket");
     buffer_.buckets.push_back(std::exchange(open_, {end_, end_, {}}));
   }
 

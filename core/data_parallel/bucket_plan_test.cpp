@@ -131,8 +131,8 @@ TEST(BucketPlan, WhatIsPrintedIsThePlan) {
 TEST(BucketPlan, RefusesWhatCannotBeMeant) {
   EXPECT_THAT(error_of(sized({8}), {.dp = 0}), HasSubstr("dp is 0"));
   EXPECT_THAT(error_of(sized({8}), {.bucket_elements = -1}), HasSubstr("the bucket size is -1"));
-  EXPECT_THAT(error_of(sized({0}), {}), HasSubstr("parameter p0 has 0 elements"));
-  EXPECT_THAT(error_of({{"ids", 4, DType::kI64}}, {}), HasSubstr("parameter ids has the type"));
+  EXPECT_THAT(error_of(sized({0}), {}), HasSubstr("parameter 'p0' has 0 elements"));
+  EXPECT_THAT(error_of({{"ids", 4, DType::kI64}}, {}), HasSubstr("parameter 'ids' has the type"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/data_parallel/bucket_plan.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
@@ -18,8 +19,8 @@ int64_t used(const BucketPlan::Bucket& bucket) {
 std::string bucket_line(const BucketPlan::Bucket& bucket, size_t index, int64_t shards,
                         const std::vector<PlannedParameter>& parameters) {
   const int64_t size = bucket.end - bucket.begin;
-  std::string names = parameters[bucket.slots.front().parameter].name;
-  if (bucket.slots.size() > 1) names += " ... " + parameters[bucket.slots.back().parameter].name;
+  std::string names = one_line(parameters[bucket.slots.front().parameter].name);
+  if (bucket.slots.size() > 1) names += " ... " + one_line(parameters[bucket.slots.back().parameter].name);
   return fmt::format("  {:>6} {:>14} {:>14} {:>12} {:>9} {:>14}  {}\n", index, bucket.begin, size, bucket.slots.size(),
                      size - used(bucket), size / shards, names);
 }

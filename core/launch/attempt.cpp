@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/launch/process_list.h"
+#include "core/resources.h"
 
 namespace concord {
 namespace {
@@ -70,7 +71,8 @@ void Attempt::start_all(int count, const std::function<ProcessCommand(int index)
       relay_->attach(i, &process);
     } catch (const std::system_error& error) {
       guard_->forget(i);
-      result_.start_error = fmt::format("process {} of {} could not be started: {}", i + 1, count, error.what());
+      result_.start_error = fmt::format("process {} of {} could not be started: {}", i + 1, count,
+                                        what_is_short(error).value_or(error.what()));
       begin_killing();
       return;
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
@@ -151,11 +152,11 @@ std::array<RankLayout::AxisName, RankLayout::kAxisNames> RankLayout::parse_order
     const std::string_view name = order.substr(begin, end - begin);
     const auto known = std::find(std::begin(kAxisTexts), std::end(kAxisTexts), name);
     if (known == std::end(kAxisTexts)) {
-      throw ConfigError(
-          fmt::format("order '{}' has the unknown axis '{}'; the axes are tp, cp, ep, dp, pp", order, name));
+      throw ConfigError(fmt::format("order {} has the unknown axis {}; the axes are tp, cp, ep, dp, pp", quoted(order),
+                                    quoted(name)));
     }
     const auto axis = static_cast<AxisName>(known - std::begin(kAxisTexts));
-    if (seen[axis]) throw ConfigError(fmt::format("order '{}' names the axis {} twice", order, name));
+    if (seen[axis]) throw ConfigError(fmt::format("order {} names the axis {} twice", quoted(order), name));
     seen[axis] = true;
     axes[count++] = axis;
     begin = end + 1;
@@ -166,9 +167,9 @@ std::array<RankLayout::AxisName, RankLayout::kAxisNames> RankLayout::parse_order
     if (seen[static_cast<size_t>(axis)]) continue;
     if (sizes[axis] != 1) {
       throw ConfigError(
-          fmt::format("order '{}' leaves out {}, whose size is {}; name every axis larger than 1, for example "
+          fmt::format("order {} leaves out {}, whose size is {}; name every axis larger than 1, for example "
                       "tp-cp-ep-dp-pp",
-                      order, kAxisTexts[axis], sizes[axis]));
+                      quoted(order), kAxisTexts[axis], sizes[axis]));
     }
     axes[count++] = static_cast<AxisName>(axis);
   }
@@ -189,10 +190,10 @@ RankLayout::Factorisation RankLayout::factorise(const std::array<int64_t, kAxisN
 void RankLayout::check_pipelines_agree() const {
   if (pp() == 1 || dense_.axes[kPp].stride == expert_.axes[kPp].stride) return;
   throw ConfigError(
-      fmt::format("order '{}' puts pp before dp, and then dense and expert layers need the same pipeline groups: "
+      fmt::format("order {} puts pp before dp, and then dense and expert layers need the same pipeline groups: "
                   "tensor {} x context {} "
                   "must equal expert tensor {} x expert {}; use an order that ends in pp, or change these sizes",
-                  order(), tp(), cp(), etp(), ep()));
+                  quoted(order()), tp(), cp(), etp(), ep()));
 }
 
 void RankLayout::check_rank(int64_t rank) const {

@@ -1,14 +1,13 @@
 #include "core/models/config.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
 #include "core/models/config_reader.h"
 #include "core/models/families/family.h"
+#include "core/parse_json.h"
 #include "platform/loader/text.h"
 
 namespace concord {
@@ -18,7 +17,7 @@ using loader::cat;
 using nlohmann::json;
 
 constexpr int kDeepest = 32;
-constexpr std::uintmax_t kLargestFile = 16 << 20;
+constexpr uint64_t kLargestFile = 16 << 20;
 constexpr IntegerRange kVocabulary{1, int64_t{1} << 31};
 constexpr IntegerRange kSize{1, int64_t{1} << 24};
 constexpr IntegerRange kLayers{1, int64_t{1} << 16};
@@ -30,11 +29,7 @@ json parse(std::string_view text, const std::string& file) {
     if (depth > kDeepest) throw ConfigError(cat(file, ": is nested deeper than ", kDeepest, " levels"));
     return true;
   };
-  try {
-    return json::parse(text, limit);
-  } catch (const json::exception& error) {
-    throw ConfigError(cat(file, ": is not JSON: ", error.what()));
-  }
+  return parse_json(text, file, limit);
 }
 
 // Families that transformers has and this program will have: a better answer than "unknown".
@@ -237,18 +232,8 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
 ModelConfig read_model_config(const std::filesystem::path& path) {
   std::error_code failure;
   const std::filesystem::path file = std::filesystem::is_directory(path, failure) ? path / "config.json" : path;
-  const std::uintmax_t size = std::filesystem::file_size(file, failure);
-  if (failure)
-    throw ConfigError(
-        cat(file.string(), ": cannot be read: ", failure.message(), "; give a config.json or a folder with one"));
-  if (size > kLargestFile) {
-    throw ConfigError(cat(file.string(), ": has ", size, " bytes; a config has at most ", kLargestFile));
-  }
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) throw ConfigError(cat(file.string(), ": cannot be read"));
-  return parse_model_config(text.view(), file.string());
+  const InputFile input(file.string(), "give a config.json or a folder with one");
+  return parse_model_config(input.read(kLargestFile, "a config"), file.string());
 }
 
 }  // namespace concord

@@ -145,6 +145,7 @@ struct BadValue {
 TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) {
   const std::vector<BadValue> cases{
       {"", {"not JSON"}},
+      {config("") + std::string("\0garbage", 8), {"not JSON: byte", "is 0"}},
       {"[1, 2]", {"JSON object"}},
       {"{}", {"model_type is not given"}},
       {config("", "gpt2"), {"model_type is \"gpt2\"", "llama, mistral, qwen2, qwen3"}},

@@ -14,6 +14,7 @@
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
 #include "core/models/hf_weights.h"
+#include "core/quoted.h"
 #include "core/safetensors/index.h"
 #include "platform/loader/text.h"
 
@@ -22,7 +23,6 @@ namespace {
 
 using loader::cat;
 using safetensors::Reader;
-using safetensors::shown;
 using safetensors::TensorInfo;
 using safetensors::Weights;
 
@@ -56,7 +56,7 @@ void check_extra(const Weights& weights, const HfLoadOptions& options) {
   const std::unordered_set<std::string> known(options.model_tensors.begin(), options.model_tensors.end());
   for (const auto& [name, tensor] : weights.tensors()) {
     if (known.count(tensor.info->name) != 0 || is_expendable(tensor.info->name, options)) continue;
-    throw ConfigError(cat(tensor.file->path(), ": tensor ", shown(name), " of ",
+    throw ConfigError(cat(tensor.file->path(), ": tensor ", quoted(name), " of ",
                           safetensors::shape_text(tensor.info->shape),
                           " belongs to no parameter of the model, which has ", known.size(),
                           " tensors; is this the folder of another model?"));
@@ -66,10 +66,10 @@ void check_extra(const Weights& weights, const HfLoadOptions& options) {
 const Weights::Tensor& find_checked(const Weights& weights, const GlobalTensor& wanted, const Parameter& parameter) {
   const Weights::Tensor* found = weights.find(wanted.name);
   if (found == nullptr) {
-    throw ConfigError(cat(weights.path(), ": has no tensor ", shown(wanted.name), ", which parameter ",
+    throw ConfigError(cat(weights.path(), ": has no tensor ", quoted(wanted.name), ", which parameter ",
                           parameter.spec.name, " needs in shape ", safetensors::shape_text(wanted.shape)));
   }
-  const std::string where = cat(found->file->path(), ": tensor ", shown(wanted.name));
+  const std::string where = cat(found->file->path(), ": tensor ", quoted(wanted.name));
   if (found->info->shape != wanted.shape) {
     throw ConfigError(cat(where, " has shape ", safetensors::shape_text(found->info->shape), ", but parameter ",
                           parameter.spec.name, " needs ", safetensors::shape_text(wanted.shape)));

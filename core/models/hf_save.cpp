@@ -13,6 +13,7 @@
 #include <set>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
 #include "core/mesh/parallel_context.h"
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
@@ -88,14 +89,16 @@ void write_text(const std::string& path, const std::string& text) {
 }
 
 void carry_file(const fs::path& from, const fs::path& to) {
-  std::ifstream source(from, std::ios::binary);
+  const InputFile source(from.string());
   FilePart target(to.string(), FilePart::Mode::create);
   std::vector<char> piece(1 << 20);
-  for (uint64_t place = 0; source; place += static_cast<uint64_t>(source.gcount())) {
-    source.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    target.write(place, std::as_bytes(std::span(piece.data(), static_cast<size_t>(source.gcount()))));
+  for (uint64_t place = 0; place < source.size();) {
+    const ssize_t got = ::pread(source.fd(), piece.data(), piece.size(), static_cast<off_t>(place));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) throw std::runtime_error(cat(from.string(), ": cannot be read to its end"));
+    target.write(place, std::as_bytes(std::span(piece.data(), static_cast<size_t>(got))));
+    place += static_cast<uint64_t>(got);
   }
-  if (!source.eof()) throw std::runtime_error(cat(from.string(), ": cannot be read"));
   target.sync();
 }
 

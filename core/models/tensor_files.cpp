@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 #include "core/safetensors/writer.h"
 #include "platform/loader/text.h"
 
@@ -31,7 +32,7 @@ c10::ScalarType torch_type(const safetensors::TensorInfo& info, const std::strin
   for (const auto& [theirs, ours] : kTypes) {
     if (theirs == info.dtype) return ours;
   }
-  throw ConfigError(loader::cat(file, ": tensor ", safetensors::shown(info.name), " has type ", to_string(info.dtype),
+  throw ConfigError(loader::cat(file, ": tensor ", quoted(info.name), " has type ", to_string(info.dtype),
                                 ", which cannot be read here"));
 }
 

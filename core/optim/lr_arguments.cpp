@@ -1,6 +1,8 @@
 // From what a user chose to the numbers of the curve; all that is wrong is said at once.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -10,13 +12,14 @@
 
 #include "core/config_error.h"
 #include "core/optim/lr_schedule.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
 
-constexpr std::string_view kTypes =
-    "constant, constant_with_warmup, linear, cosine, cosine_with_min_lr, inverse_sqrt, inverse_square_root, wsd, "
-    "warmup_stable_decay";
+constexpr std::array<std::string_view, 9> kTypes = {
+    "constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "inverse_sqrt", "inverse_square_root",
+    "wsd",      "warmup_stable_decay"};
 constexpr double kTimescaleWithoutWarmup = 10'000;  // of HF's inverse_sqrt
 constexpr int64_t kLongest = int64_t{1} << 53;      // lengths are exact as double
 
@@ -27,6 +30,12 @@ std::string canonical(std::string_view name) {
     if (letter == '-') letter = '_';
   }
   return text;
+}
+
+bool is_type(std::string_view type) { return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(); }
+
+std::string unknown_type(const std::string& name) {
+  return fmt::format("lr_scheduler_type {} is not one of {}", quoted(name), fmt::join(kTypes, ", "));
 }
 
 class Resolver {
@@ -40,7 +49,7 @@ class Resolver {
     resolve_weight_decay();
     for (const auto& [name, value] : given_.lr_scheduler_kwargs) {
       if (problems_.empty() && !used_.contains(name))
-        refuse(fmt::format("lr_scheduler_kwargs: {} does not take \"{}\"{}", type_, name, taken()));
+        refuse(fmt::format("lr_scheduler_kwargs: {} does not take {}{}", type_, quoted(name), taken()));
     }
     if (!problems_.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems_, "\n")));
     return settings_;
@@ -128,12 +137,10 @@ class Resolver {
   }
 
   void resolve_curve() {
+    if (!is_type(type_)) return refuse(unknown_type(given_.lr_scheduler_type));
     if (type_ == "constant") return resolve_constant();
     if (type_ == "constant_with_warmup") return;
     if (type_ == "inverse_sqrt") return resolve_inverse_sqrt();
-    if (type_ != "linear" && type_ != "cosine" && type_ != "cosine_with_min_lr" && type_ != "inverse_square_root" &&
-        type_ != "wsd" && type_ != "warmup_stable_decay")
-      return refuse(fmt::format("lr_scheduler_type \"{}\" is not one of {}", given_.lr_scheduler_type, kTypes));
     if (settings_.decay_end == 0)
       return refuse(fmt::format("lr_scheduler_type {} needs an end: give max_steps or lr_decay_steps", type_));
     if (type_ == "wsd") return resolve_wsd();
@@ -194,8 +201,8 @@ class Resolver {
     for (const auto& [name, curve] : styles) {
       if (style == name) return set_last_part(curve, settings_.decay_end - decay, settings_.decay_end);
     }
-    refuse(fmt::format("lr_wsd_decay_style \"{}\" is not one of linear, cosine, exponential, minus_sqrt",
-                       given_.lr_wsd_decay_style));
+    refuse(fmt::format("lr_wsd_decay_style {} is not one of linear, cosine, exponential, minus_sqrt",
+                       quoted(given_.lr_wsd_decay_style)));
   }
 
   void resolve_warmup_stable_decay() {
@@ -206,7 +213,8 @@ class Resolver {
       return refuse("lr_scheduler_kwargs: warmup_type has to be linear; there is no other warm-up here");
     const std::string kind = text("decay_type").value_or("cosine");
     if (kind != "linear" && kind != "cosine" && kind != "1-sqrt")
-      return refuse(fmt::format("lr_scheduler_kwargs: decay_type \"{}\" is not one of linear, cosine, 1-sqrt", kind));
+      return refuse(
+          fmt::format("lr_scheduler_kwargs: decay_type {} is not one of linear, cosine, 1-sqrt", quoted(kind)));
     if (const std::optional<double> ratio = number("min_lr_ratio")) set_min_lr(*ratio * settings_.lr);
     if (settings_.min_lr > 0) settings_.init_lr = settings_.min_lr;  // HF's warm-up begins there too
     settings_.cycles = number("num_cycles").value_or(0.5);
@@ -241,8 +249,8 @@ class Resolver {
       return;
     }
     if (style != "linear" && style != "cosine")
-      return refuse(fmt::format("weight_decay_incr_style \"{}\" is not one of constant, linear, cosine",
-                                given_.weight_decay_incr_style));
+      return refuse(fmt::format("weight_decay_incr_style {} is not one of constant, linear, cosine",
+                                quoted(given_.weight_decay_incr_style)));
     if (given_.max_steps == 0) return refuse(fmt::format("weight_decay_incr_style {} needs max_steps", style));
     settings_.weight_decay_curve = style == "linear" ? LrCurve::linear : LrCurve::cosine;
     settings_.weight_decay_length = units(given_.max_steps);
@@ -266,7 +274,7 @@ class Resolver {
     if (result.ec == std::errc() && result.ptr == end && std::isfinite(static_cast<double>(value)) && value >= 0 &&
         static_cast<double>(value) <= static_cast<double>(kLongest))
       return value;
-    refuse(fmt::format("lr_scheduler_kwargs: {} is \"{}\"; it has to be a {} of 0 or more", name, *given, what));
+    refuse(fmt::format("lr_scheduler_kwargs: {} is {}; it has to be a {} of 0 or more", name, quoted(*given), what));
     return std::nullopt;
   }
   std::optional<double> number(const std::string& name) { return parsed<double>(name, "number"); }
@@ -281,6 +289,10 @@ class Resolver {
 };
 
 }  // namespace
+
+void check_lr_scheduler_type(const std::string& name) {
+  if (!is_type(canonical(name))) throw ConfigError(unknown_type(name));
+}
 
 LrSettings resolve_lr(const LrArguments& arguments) { return Resolver(arguments).resolve(); }
 

@@ -81,6 +81,8 @@ struct LrSettings {
 // Throws ConfigError for names that do not exist (listing those that do), numbers out of range and lengths that do not
 // fit together; all that is wrong at once, a line each.
 LrSettings resolve_lr(const LrArguments& arguments);
+// The first of these alone, for who does not know the lengths yet.
+void check_lr_scheduler_type(const std::string& name);
 
 // Pure: the values at a point of the curve, which is the counter plus the offset.
 double lr_at(const LrSettings& settings, int64_t point);

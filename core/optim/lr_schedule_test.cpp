@@ -178,7 +178,7 @@ std::string refusal(const LrArguments& arguments) {
 TEST(LrSchedule, AnUnknownNameListsTheKnownOnes) {
   LrArguments arguments = warm(0);
   arguments.lr_scheduler_type = "cosin";
-  EXPECT_THAT(refusal(arguments), HasSubstr("\"cosin\" is not one of constant, constant_with_warmup, linear, cosine"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("'cosin' is not one of constant, constant_with_warmup, linear, cosine"));
 }
 
 TEST(LrSchedule, AllThatIsWrongIsSaidAtOnce) {
@@ -190,7 +190,7 @@ TEST(LrSchedule, AllThatIsWrongIsSaidAtOnce) {
   EXPECT_THAT(text, HasSubstr("learning_rate is nan"));
   EXPECT_THAT(text, HasSubstr("warmup_ratio is 1.5"));
   EXPECT_THAT(text, HasSubstr("lr_step_offset is 2"));
-  EXPECT_THAT(text, HasSubstr("weight_decay_incr_style \"square\""));
+  EXPECT_THAT(text, HasSubstr("weight_decay_incr_style 'square'"));
 }
 
 TEST(LrSchedule, WhatDoesNotFitTogetherIsRefused) {
@@ -228,9 +228,9 @@ TEST(LrSchedule, WhatDoesNotFitTogetherIsRefused) {
 TEST(LrSchedule, KwargsThatAreNotTakenAreRefused) {
   LrArguments arguments = warm(0);
   arguments.lr_scheduler_kwargs = {{"num_cycle", "0.5"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("cosine does not take \"num_cycle\"; it takes num_cycles"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("cosine does not take 'num_cycle'; it takes num_cycles"));
   arguments.lr_scheduler_kwargs = {{"num_cycles", "half"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("num_cycles is \"half\"; it has to be a number"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("num_cycles is 'half'; it has to be a number"));
   arguments.lr_scheduler_type = "cosine_with_min_lr";
   arguments.lr_scheduler_kwargs = {{"min_lr", "0.1"}, {"min_lr_rate", "0.1"}};
   EXPECT_THAT(refusal(arguments), HasSubstr("takes one of min_lr and min_lr_rate"));
@@ -238,7 +238,7 @@ TEST(LrSchedule, KwargsThatAreNotTakenAreRefused) {
   EXPECT_THAT(refusal(arguments), HasSubstr("a lowest learning rate of 1.5"));
   arguments.lr_scheduler_type = "warmup_stable_decay";
   arguments.lr_scheduler_kwargs = {{"num_decay_steps", "3.5"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("num_decay_steps is \"3.5\"; it has to be a whole number"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("num_decay_steps is '3.5'; it has to be a whole number"));
 }
 
 }  // namespace

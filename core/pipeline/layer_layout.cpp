@@ -7,6 +7,7 @@
 
 #include "core/config_error.h"
 #include "core/pipeline/schedules.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
@@ -94,7 +95,7 @@ class LayoutText {
   static constexpr size_t kMost = 2 * static_cast<size_t>(kMostLayers);
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw ConfigError(fmt::format("pipeline_model_parallel_layout \"{}\": {}", text_.substr(0, 200), what));
+    throw ConfigError(fmt::format("pipeline_model_parallel_layout {}: {}", quoted(text_), what));
   }
 
   void skip() {
@@ -105,9 +106,9 @@ class LayoutText {
     const char c = text_[at_++];
     if (std::string_view("EtmL|").find(c) != std::string_view::npos) return c;
     refuse(fmt::format(
-        "'{}' at place {} is not one of E (embedding), t (transformer layer), m (multi-token prediction), L (loss), "
+        "{} at place {} is not one of E (embedding), t (transformer layer), m (multi-token prediction), L (loss), "
         "'|' between stages, x*n or (..)*n",
-        c, at_));
+        quoted(std::string_view(&c, 1)), at_));
   }
 
   std::string group() {
@@ -210,7 +211,7 @@ std::vector<StageLayers> deal_layers(const LayerDeal& deal) {
 std::vector<StageLayers> parse_layer_layout(std::string_view layout, int64_t num_layers, int64_t pp,
                                             int64_t mtp_layers) {
   const auto refuse = [&](const std::string& what) {
-    throw ConfigError(fmt::format("pipeline_model_parallel_layout \"{}\": {}", layout.substr(0, 200), what));
+    throw ConfigError(fmt::format("pipeline_model_parallel_layout {}: {}", quoted(layout), what));
   };
   check_range("pipeline_model_parallel_size", pp, 1, kMostRanks);
   const std::string text = LayoutText(layout).expanded();

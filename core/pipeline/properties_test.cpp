@@ -173,8 +173,8 @@ std::string break_one(std::mt19937& random, const Schedule& schedule, Cells* cel
     }
     case 2: {  // what is no action
       texts[at] += "?";
-      return "row " + std::to_string(row + 1) + ", column " + std::to_string(at + 1) + ": \"" + texts[at] +
-             "\" is no action";
+      return "row " + std::to_string(row + 1) + ", column " + std::to_string(at + 1) + ": '" + texts[at] +
+             "' is no action";
     }
     default: {  // without its forward the first action of a micro-batch that needs it is named
       const auto forward = std::find_if(actions.begin(), actions.end(), [&](const Action& a) {

@@ -2,22 +2,19 @@
 
 #include <fmt/core.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
-#include <system_error>
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
 #include "core/pipeline/check.h"
 #include "core/pipeline/schedules.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
 
 constexpr int64_t kMostStages = int64_t{1} << 16;
-constexpr size_t kShownText = 40;  // of a cell that cannot be read
 
 // Takes the text before |separator| off the front.
 std::string_view take(std::string_view* text, char separator) {
@@ -31,14 +28,6 @@ std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r");
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
-std::string shown(std::string_view text) {
-  std::string clean(text.substr(0, kShownText));
-  for (char& c : clean) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return clean + (text.size() > kShownText ? "..." : "");
 }
 
 class Reader {
@@ -92,9 +81,9 @@ class Reader {
     std::optional<Action> action = parse_action(trimmed(text));
     if (!action) {
       throw ConfigError(
-          fmt::format("{}: row {}, column {}: \"{}\" is no action; one is like 2F0 (stage, kind, micro-batch), with "
+          fmt::format("{}: row {}, column {}: {} is no action; one is like 2F0 (stage, kind, micro-batch), with "
                       "kind F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, or 2REDUCE_GRAD",
-                      name_, columns_.size(), column, shown(text)));
+                      name_, columns_.size(), column, quoted(text)));
     }
     // Three computations have up to four transfers.
     if (++actions_ > 3 * kMostComputations) {
@@ -208,21 +197,8 @@ Schedule parse_schedule_csv(std::string_view text, std::string_view name, int64_
 }
 
 Schedule load_schedule_csv(const std::string& path, int64_t activation_limit) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    throw ConfigError(fmt::format("{}: {}", path, error ? error.message() : "not a file; a schedule is a .csv file"));
-  }
-  const auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
-  if (error || size > kMostCsvBytes) {
-    throw ConfigError(fmt::format(
-        "{}: {}", path,
-        error ? error.message()
-              : fmt::format("{} bytes are more than {}, the most a schedule may have", size, kMostCsvBytes)));
-  }
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) throw ConfigError(fmt::format("{}: cannot be read", path));
-  return parse_schedule_csv(text, path, activation_limit);
+  const InputFile file(path, "a schedule is a .csv file");
+  return parse_schedule_csv(file.read(kMostCsvBytes, "a schedule"), path, activation_limit);
 }
 
 }  // namespace concord

@@ -7,6 +7,7 @@
 
 #include "core/config_error.h"
 #include "core/pipeline/generators.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
@@ -125,7 +126,7 @@ std::string canonical_kind(std::string_view name) {
   if (std::find(kKindNames.begin(), kKindNames.end(), wanted) != kKindNames.end()) return wanted;
   std::string valid;
   for (const std::string_view kind : kKindNames) valid += (valid.empty() ? "" : ", ") + std::string(kind);
-  throw ConfigError(fmt::format("no schedule \"{}\"; there are {}, and a file NAME.csv", name, valid));
+  throw ConfigError(fmt::format("no schedule {}; there are {}, and a file NAME.csv", quoted(name), valid));
 }
 
 Schedule make_schedule(const ScheduleRequest& request) {

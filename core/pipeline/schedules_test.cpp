@@ -225,7 +225,7 @@ TEST(Schedules, NamesMayBeWrittenWithUnderscores) {
 
 TEST(Schedules, WhatCannotBeIsRefusedWithTheNumbers) {
   EXPECT_THAT(request_refusal({.kind = "zb-x"}),
-              AllOf(HasSubstr("\"zb-x\""), HasSubstr("gpipe, 1f1b, interleaved, zb-h1, zb-v, forward-only")));
+              AllOf(HasSubstr("'zb-x'"), HasSubstr("gpipe, 1f1b, interleaved, zb-h1, zb-v, forward-only")));
   EXPECT_THAT(request_refusal({.pp = 0}), HasSubstr("pipeline_model_parallel_size is 0"));
   EXPECT_THAT(request_refusal({.pp = 5000}), HasSubstr("from 1 to 4096"));
   EXPECT_THAT(request_refusal({.pp = 2, .microbatches = 0}), HasSubstr("micro-batches is 0"));

@@ -1,11 +1,12 @@
 #include "core/safetensors/header.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
 
 #include "core/config_error.h"
+#include "core/parse_json.h"
+#include "core/quoted.h"
 #include "platform/loader/text.h"
 
 namespace concord::safetensors {
@@ -49,14 +50,14 @@ class HeaderSax {
 
   bool key(const string_t& text) {
     if (place_ == Place::top) {
-      if (!names_.insert(text).second) refuse(file_, cat("the name ", shown(text), " stands twice in the header"));
+      if (!names_.insert(text).second) refuse(file_, cat("the name ", quoted(text), " stands twice in the header"));
       name_ = text;
       tensor_ = {};
       seen_ = {};
       place_ = text == "__metadata__" ? Place::metadata_entry : Place::entry;
     } else if (place_ == Place::metadata) {
       key_ = text;
-      if (header_.metadata.count(text) != 0) refuse(file_, cat("__metadata__ has ", shown(text), " twice"));
+      if (header_.metadata.count(text) != 0) refuse(file_, cat("__metadata__ has ", quoted(text), " twice"));
     } else {
       tensor_key(text);
     }
@@ -69,10 +70,10 @@ class HeaderSax {
     } else if (place_ == Place::tensor && key_ == "dtype") {
       const std::optional<DType> dtype = parse_dtype(text);
       if (!dtype)
-        refuse(file_, cat("tensor ", shown(name_), " has the type ", shown(text), ", known are ", dtype_list()));
+        refuse(file_, cat("tensor ", quoted(name_), " has the type ", quoted(text), ", known are ", dtype_list()));
       tensor_.dtype = *dtype;
     } else {
-      unexpected(cat("the text ", shown(text)));
+      unexpected(cat("the text ", quoted(text)));
     }
     return true;
   }
@@ -86,7 +87,7 @@ class HeaderSax {
   bool end_array() {
     place_ = Place::tensor;
     if (key_ == "data_offsets" && offsets_.size() != 2) {
-      refuse(file_, cat("tensor ", shown(name_), " has ", offsets_.size(), " data_offsets; it takes 2"));
+      refuse(file_, cat("tensor ", quoted(name_), " has ", offsets_.size(), " data_offsets; it takes 2"));
     }
     return true;
   }
@@ -94,25 +95,25 @@ class HeaderSax {
   bool number_unsigned(number_unsigned_t value) {
     if (place_ != Place::list) unexpected(cat("the number ", value));
     if (key_ == "data_offsets") {
-      if (offsets_.size() == 2) refuse(file_, cat("tensor ", shown(name_), " has more than 2 data_offsets"));
+      if (offsets_.size() == 2) refuse(file_, cat("tensor ", quoted(name_), " has more than 2 data_offsets"));
       offsets_.push_back(value);
     } else {
       if (value > INT64_MAX) unexpected(cat("the number ", value));
       if (tensor_.shape.size() == kMaxDims)
-        refuse(file_, cat("tensor ", shown(name_), " has more than ", kMaxDims, " dimensions"));
+        refuse(file_, cat("tensor ", quoted(name_), " has more than ", kMaxDims, " dimensions"));
       tensor_.shape.push_back(static_cast<int64_t>(value));
     }
     return true;
   }
 
   bool number_integer(number_integer_t value) { return unexpected(cat("the number ", value)); }
-  bool number_float(number_float_t, const string_t& text) { return unexpected(cat("the number ", shown(text))); }
+  bool number_float(number_float_t, const string_t& text) { return unexpected(cat("the number ", quoted(text))); }
   bool null() { return unexpected("null"); }
   bool boolean(bool value) { return unexpected(value ? "true" : "false"); }
   bool binary(binary_t&) { return unexpected("binary data"); }
 
   bool parse_error(size_t position, const std::string& token, const nlohmann::json::exception&) {
-    refuse(file_, cat("its header is not JSON: at byte ", position, " after ", shown(token)));
+    refuse(file_, cat("its header is not JSON: at byte ", position, " after ", quoted(token)));
   }
 
  private:
@@ -127,15 +128,15 @@ class HeaderSax {
                  : text == "data_offsets" ? &seen_.offsets
                                           : nullptr;
     if (seen == nullptr)
-      refuse(file_, cat("tensor ", shown(name_), " has ", shown(text), "; known are dtype, shape and data_offsets"));
-    if (std::exchange(*seen, true)) refuse(file_, cat("tensor ", shown(name_), " has ", text, " twice"));
+      refuse(file_, cat("tensor ", quoted(name_), " has ", quoted(text), "; known are dtype, shape and data_offsets"));
+    if (std::exchange(*seen, true)) refuse(file_, cat("tensor ", quoted(name_), " has ", text, " twice"));
     key_ = text;
     if (text == "data_offsets") offsets_.clear();
   }
 
   void finish_tensor() {
     const char* missing = !seen_.dtype ? "dtype" : !seen_.shape ? "shape" : !seen_.offsets ? "data_offsets" : nullptr;
-    if (missing != nullptr) refuse(file_, cat("tensor ", shown(name_), " has no ", missing));
+    if (missing != nullptr) refuse(file_, cat("tensor ", quoted(name_), " has no ", missing));
     tensor_.name = name_;
     tensor_.begin = offsets_[0];
     tensor_.end = offsets_[1];
@@ -144,10 +145,10 @@ class HeaderSax {
 
   bool unexpected(const std::string& what) const {
     std::string where = "at the top";
-    if (place_ == Place::entry) where = cat("in place of tensor ", shown(name_));
+    if (place_ == Place::entry) where = cat("in place of tensor ", quoted(name_));
     if (place_ == Place::metadata || place_ == Place::metadata_entry)
       where = "in __metadata__, which maps texts to texts";
-    if (place_ == Place::tensor || place_ == Place::list) where = cat("as ", key_, " of tensor ", shown(name_));
+    if (place_ == Place::tensor || place_ == Place::list) where = cat("as ", key_, " of tensor ", quoted(name_));
     refuse(file_, cat("its header has ", what, " ", where));
   }
 
@@ -165,12 +166,12 @@ class HeaderSax {
 void check_tensor(const TensorInfo& tensor, uint64_t data_bytes, const std::string& file) {
   const auto offsets = [&] { return cat("data_offsets [", tensor.begin, ", ", tensor.end, "]"); };
   if (tensor.begin > tensor.end || tensor.end > data_bytes) {
-    refuse(file,
-           cat("tensor ", shown(tensor.name), " has ", offsets(), ", but the file has ", data_bytes, " bytes of data"));
+    refuse(file, cat("tensor ", quoted(tensor.name), " has ", offsets(), ", but the file has ", data_bytes,
+                     " bytes of data"));
   }
   const uint64_t bytes = tensor_bytes(tensor, file);
   if (tensor.bytes() != bytes) {
-    refuse(file, cat("tensor ", shown(tensor.name), " of ", shape_text(tensor.shape), " in ", to_string(tensor.dtype),
+    refuse(file, cat("tensor ", quoted(tensor.name), " of ", shape_text(tensor.shape), " in ", to_string(tensor.dtype),
                      " takes ", bytes, " bytes, but its ", offsets(), " are ", tensor.bytes()));
   }
 }
@@ -181,8 +182,8 @@ void check_cover(const std::vector<TensorInfo>& tensors, uint64_t data_bytes, co
   const TensorInfo* before = nullptr;
   for (const TensorInfo& tensor : tensors) {
     if (tensor.begin != end) {
-      const std::string other = before != nullptr ? cat("tensor ", shown(before->name)) : std::string("the header");
-      refuse(file, cat("tensor ", shown(tensor.name), " begins at byte ", tensor.begin, " of the data, but ", other,
+      const std::string other = before != nullptr ? cat("tensor ", quoted(before->name)) : std::string("the header");
+      refuse(file, cat("tensor ", quoted(tensor.name), " begins at byte ", tensor.begin, " of the data, but ", other,
                        " ends at ", end, tensor.begin < end ? ": they overlap" : ": nobody has what is between"));
     }
     end = tensor.end;
@@ -190,7 +191,7 @@ void check_cover(const std::vector<TensorInfo>& tensors, uint64_t data_bytes, co
   }
   if (end != data_bytes) {
     refuse(file, cat("the file has ", data_bytes, " bytes of data, but its last tensor ",
-                     before != nullptr ? cat(shown(before->name), " ") : std::string(), "ends at ", end));
+                     before != nullptr ? cat(quoted(before->name), " ") : std::string(), "ends at ", end));
   }
 }
 
@@ -198,22 +199,12 @@ void check_cover(const std::vector<TensorInfo>& tensors, uint64_t data_bytes, co
 
 std::string shape_text(const std::vector<int64_t>& shape) { return cat("[", loader::join(shape, ", "), "]"); }
 
-std::string shown(std::string_view name) {
-  constexpr size_t kShown = 200;
-  std::string text = "'";
-  for (const char letter : name.substr(0, kShown)) {
-    const bool control = static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f;
-    text += control ? '?' : letter;
-  }
-  return text + (name.size() > kShown ? "...'" : "'");
-}
-
 uint64_t tensor_bytes(const TensorShape& tensor, const std::string& file) {
   int64_t bytes = size_of(tensor.dtype);
   for (const int64_t size : tensor.shape) {
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) {
-      refuse(file, cat("tensor ", shown(tensor.name), " of ", shape_text(tensor.shape), " in ", to_string(tensor.dtype),
-                       " has more bytes than 63 bits can count"));
+      refuse(file, cat("tensor ", quoted(tensor.name), " of ", shape_text(tensor.shape), " in ",
+                       to_string(tensor.dtype), " has more bytes than 63 bits can count"));
     }
   }
   return static_cast<uint64_t>(bytes);
@@ -234,9 +225,7 @@ uint64_t header_length(std::string_view begin_of_file, uint64_t file_bytes, cons
 }
 
 Header parse_header(std::string_view json, uint64_t data_bytes, const std::string& file) {
-  // The JSON library takes a zero byte for the end and would not look at what follows.
-  if (const size_t zero = json.find('\0'); zero != std::string_view::npos)
-    refuse(file, cat("its header is not JSON: byte ", zero, " is 0"));
+  refuse_zero_byte(json, cat(file, ": its header"));
   Header header;
   HeaderSax sax(file, header);
   nlohmann::json::sax_parse(json.begin(), json.end(), &sax);

@@ -56,7 +56,5 @@ uint64_t tensor_bytes(const TensorShape& tensor, const std::string& file);
 
 // "[2, 3]".
 std::string shape_text(const std::vector<int64_t>& shape);
-// A name from a file as it may stand in a sentence: in quotes, short, without control characters.
-std::string shown(std::string_view name);
 
 }  // namespace concord::safetensors

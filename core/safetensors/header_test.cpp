@@ -155,8 +155,6 @@ TEST(SafetensorsHeader, RefusesLengthsBeyondTheFileOrTheLimit) {
 }
 
 TEST(SafetensorsHeader, ShowsHostileNamesInAHarmlessWay) {
-  EXPECT_EQ(shown("a\nb\x1b"), "'a?b?'");
-  EXPECT_LT(shown(std::string(100'000, 'x')).size(), 300u);
   EXPECT_LT(words("{\"" + std::string(1'000'000, 'x') + "\":7}", 0).size(), 600u);
   EXPECT_LT(words("{" + std::string(1'000'000, '7'), 0).size(), 600u);
 }

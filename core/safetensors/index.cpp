@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
+#include "core/parse_json.h"
+#include "core/quoted.h"
 #include "platform/loader/text.h"
 
 namespace concord::safetensors {
@@ -47,7 +47,7 @@ class IndexSax {
 
   bool key(const string_t& text) {
     if (depth_ == 1) {
-      if (!keys_.insert(text).second) refuse_index(file_, cat(shown(text), " stands twice"));
+      if (!keys_.insert(text).second) refuse_index(file_, cat(quoted(text), " stands twice"));
       in_map_ = text == "weight_map";
     } else if (depth_ == 2 && in_map_) {
       tensor_ = text;
@@ -56,22 +56,22 @@ class IndexSax {
   }
 
   bool string(const string_t& text) {
-    if (depth_ == 0 || (depth_ == 1 && in_map_)) other(cat("the text ", shown(text)));
+    if (depth_ == 0 || (depth_ == 1 && in_map_)) other(cat("the text ", quoted(text)));
     if (!in_map_) return true;
     check_plain(text);
-    if (!files_.emplace(tensor_, text).second) refuse_index(file_, cat("tensor ", shown(tensor_), " stands twice"));
+    if (!files_.emplace(tensor_, text).second) refuse_index(file_, cat("tensor ", quoted(tensor_), " stands twice"));
     return true;
   }
 
   bool number_unsigned(number_unsigned_t value) { return simple(cat("the number ", value)); }
   bool number_integer(number_integer_t value) { return simple(cat("the number ", value)); }
-  bool number_float(number_float_t, const string_t& text) { return simple(cat("the number ", shown(text))); }
+  bool number_float(number_float_t, const string_t& text) { return simple(cat("the number ", quoted(text))); }
   bool null() { return simple("null"); }
   bool boolean(bool value) { return simple(value ? "true" : "false"); }
   bool binary(binary_t&) { return simple("binary data"); }
 
   bool parse_error(size_t position, const std::string& token, const nlohmann::json::exception&) {
-    refuse_index(file_, cat("is not JSON: at byte ", position, " after ", shown(token)));
+    refuse_index(file_, cat("is not JSON: at byte ", position, " after ", quoted(token)));
   }
 
   bool has_map() const { return has_map_; }
@@ -89,12 +89,12 @@ class IndexSax {
   }
   [[noreturn]] void other(const std::string& what) const {
     if (depth_ < 2) refuse_index(file_, cat("has ", what, " where {\"weight_map\": {tensor: file}} is expected"));
-    refuse_index(file_, cat("has ", what, " as the file of tensor ", shown(tensor_)));
+    refuse_index(file_, cat("has ", what, " as the file of tensor ", quoted(tensor_)));
   }
   void check_plain(const string_t& name) const {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-      refuse_index(file_, cat("tensor ", shown(tensor_), " is to be in ", shown(name),
+      refuse_index(file_, cat("tensor ", quoted(tensor_), " is to be in ", quoted(name),
                               "; the name of a file in the same folder is allowed, without a '/'"));
     }
   }
@@ -107,18 +107,6 @@ class IndexSax {
   std::set<std::string> keys_;
   std::string tensor_;
 };
-
-std::string read_text(const std::string& path) {
-  std::error_code error;
-  const uint64_t bytes = fs::file_size(path, error);
-  if (error) refuse_index(path, cat("cannot be read: ", error.message()));
-  if (bytes > kMaxIndexBytes)
-    refuse_index(path, cat("has ", bytes, " bytes; at most ", kMaxIndexBytes, " are allowed"));
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) refuse_index(path, "cannot be read");
-  return text;
-}
 
 // The sentence for a folder without weights that can be read.
 [[noreturn]] void refuse_folder(const std::string& folder) {
@@ -146,8 +134,7 @@ std::string read_text(const std::string& path) {
 }  // namespace
 
 std::map<std::string, std::string> parse_index(std::string_view json, const std::string& file) {
-  if (const size_t zero = json.find('\0'); zero != std::string_view::npos)
-    refuse_index(file, cat("is not JSON: byte ", zero, " is 0"));
+  refuse_zero_byte(json, file);
   std::map<std::string, std::string> files;
   IndexSax sax(file, files);
   nlohmann::json::sax_parse(json.begin(), json.end(), &sax);
@@ -179,28 +166,29 @@ Weights::Weights(const std::string& path) : path_(path) {
 }
 
 void Weights::open_indexed(const std::string& index) {
-  const std::map<std::string, std::string> places = parse_index(read_text(index), index);
+  const std::map<std::string, std::string> places =
+      parse_index(InputFile(index).read(kMaxIndexBytes, "an index"), index);
   std::set<std::string> names;
   for (const auto& [tensor, file] : places) names.insert(file);
   std::map<std::string, const Reader*> readers;
   for (const std::string& name : names) {
     const std::string file = path_ + "/" + name;
-    if (!fs::exists(file)) refuse_index(index, cat("names the file ", shown(name), ", which is not in ", path_));
+    if (!fs::exists(file)) refuse_index(index, cat("names the file ", quoted(name), ", which is not in ", path_));
     files_.push_back(std::make_unique<Reader>(file));
     readers[name] = files_.back().get();
     for (const TensorInfo& tensor : files_.back()->tensors()) {
       const auto place = places.find(tensor.name);
       if (place == places.end() || place->second != name) {
         refuse_index(index,
-                     cat("says that tensor ", shown(tensor.name), " is in ",
-                         place == places.end() ? "no file" : shown(place->second), ", but it is in ", shown(name)));
+                     cat("says that tensor ", quoted(tensor.name), " is in ",
+                         place == places.end() ? "no file" : quoted(place->second), ", but it is in ", quoted(name)));
       }
     }
     add(*files_.back());
   }
   for (const auto& [tensor, name] : places) {
     if (readers.at(name)->find(tensor) == nullptr)
-      refuse_index(index, cat("says that tensor ", shown(tensor), " is in ", shown(name), ", but it is not"));
+      refuse_index(index, cat("says that tensor ", quoted(tensor), " is in ", quoted(name), ", but it is not"));
   }
 }
 

@@ -1,8 +1,6 @@
 #include "core/safetensors/reader.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <stdexcept>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 #include "platform/loader/text.h"
 
 namespace concord::safetensors {
@@ -21,7 +20,8 @@ using loader::cat;
 std::string names_text(std::span<const TensorInfo> tensors) {
   constexpr size_t kShown = 8;
   std::string text;
-  for (size_t i = 0; i < std::min(tensors.size(), kShown); ++i) text += cat(i == 0 ? "" : ", ", shown(tensors[i].name));
+  for (size_t i = 0; i < std::min(tensors.size(), kShown); ++i)
+    text += cat(i == 0 ? "" : ", ", quoted(tensors[i].name));
   if (tensors.size() > kShown) text += cat(", ... (", tensors.size(), " in all)");
   return text.empty() ? "no tensor at all" : text;
 }
@@ -31,42 +31,37 @@ constexpr uintptr_t kMappedAround = 64 << 10;
 
 }  // namespace
 
-Reader::Reader(std::string path) : path_(std::move(path)) {
+Reader::Reader(std::string path) : file_(std::move(path)) {
+  map();
   try {
-    open_and_map();
     parse();
   } catch (...) {
-    if (map_ != nullptr) ::munmap(const_cast<std::byte*>(map_), file_bytes_);
-    if (fd_ >= 0) ::close(fd_);
+    unmap();
     throw;
   }
 }
 
-Reader::~Reader() {
-  ::munmap(const_cast<std::byte*>(map_), file_bytes_);
-  ::close(fd_);
+Reader::~Reader() { unmap(); }
+
+void Reader::map() {
+  if (file_.size() < kLengthBytes) (void)header_length({}, file_.size(), path());  // throws
+  void* map = ::mmap(nullptr, file_.size(), PROT_READ, MAP_SHARED, file_.fd(), 0);
+  if (map == MAP_FAILED)
+    throw std::runtime_error(cat(path(), ": mmap of ", file_.size(), " bytes: ", std::strerror(errno)));
+  map_ = static_cast<const std::byte*>(map);
+  watch_ = MappingWatch(map_, file_.size(), path());
 }
 
-void Reader::open_and_map() {
-  // A pipe would make open wait for a writer.
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd_ < 0) throw ConfigError(cat(path_, ": cannot be opened: ", std::strerror(errno)));
-  struct stat state{};
-  if (::fstat(fd_, &state) != 0) throw std::runtime_error(cat(path_, ": fstat: ", std::strerror(errno)));
-  if (!S_ISREG(state.st_mode)) throw ConfigError(cat(path_, ": is not a regular file"));
-  file_bytes_ = static_cast<uint64_t>(state.st_size);
-  if (file_bytes_ < kLengthBytes) (void)header_length({}, file_bytes_, path_);  // throws
-  void* map = ::mmap(nullptr, file_bytes_, PROT_READ, MAP_SHARED, fd_, 0);
-  if (map == MAP_FAILED)
-    throw std::runtime_error(cat(path_, ": mmap of ", file_bytes_, " bytes: ", std::strerror(errno)));
-  map_ = static_cast<const std::byte*>(map);
+void Reader::unmap() {
+  watch_ = {};
+  ::munmap(const_cast<std::byte*>(map_), file_.size());
 }
 
 void Reader::parse() {
-  const std::string_view text(reinterpret_cast<const char*>(map_), file_bytes_);
-  const uint64_t length = header_length(text.substr(0, kLengthBytes), file_bytes_, path_);
+  const std::string_view text(reinterpret_cast<const char*>(map_), file_.size());
+  const uint64_t length = header_length(text.substr(0, kLengthBytes), file_.size(), path());
   data_begin_ = kLengthBytes + length;
-  header_ = parse_header(text.substr(kLengthBytes, length), file_bytes_ - data_begin_, path_);
+  header_ = parse_header(text.substr(kLengthBytes, length), file_.size() - data_begin_, path());
   by_name_.reserve(header_.tensors.size());
   for (const TensorInfo& tensor : header_.tensors) by_name_.emplace(tensor.name, &tensor);
 }
@@ -79,7 +74,7 @@ const TensorInfo* Reader::find(std::string_view name) const {
 const TensorInfo& Reader::at(std::string_view name) const {
   const TensorInfo* tensor = find(name);
   if (tensor == nullptr)
-    throw ConfigError(cat(path_, ": has no tensor ", shown(name), "; it has ", names_text(header_.tensors)));
+    throw ConfigError(cat(path(), ": has no tensor ", quoted(name), "; it has ", names_text(header_.tensors)));
   return *tensor;
 }
 
@@ -89,18 +84,19 @@ std::span<const std::byte> Reader::data(const TensorInfo& tensor) const {
 
 void Reader::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> to) const {
   if (offset > tensor.bytes() || to.size() > tensor.bytes() - offset) {
-    throw std::out_of_range(cat(path_, ": ", to.size(), " bytes from ", offset, " of tensor ", shown(tensor.name),
+    throw std::out_of_range(cat(path(), ": ", to.size(), " bytes from ", offset, " of tensor ", quoted(tensor.name),
                                 ", which has ", tensor.bytes()));
   }
   uint64_t place = data_begin_ + tensor.begin + offset;
   while (!to.empty()) {
-    const ssize_t got = ::pread(fd_, to.data(), to.size(), static_cast<off_t>(place));
+    const ssize_t got = ::pread(file_.fd(), to.data(), to.size(), static_cast<off_t>(place));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
-      throw std::runtime_error(cat(path_, ": reading tensor ", shown(tensor.name), ": ", std::strerror(errno)));
+      throw std::runtime_error(cat(path(), ": reading tensor ", quoted(tensor.name), ": ", std::strerror(errno)));
     if (got == 0) {
-      throw std::runtime_error(cat(path_, ": has become shorter than the ", file_bytes_,
-                                   " bytes it had when it was opened, while tensor ", shown(tensor.name), " was read"));
+      throw std::runtime_error(cat(path(), ": has become shorter than the ", file_.size(),
+                                   " bytes it had when it was opened, while tensor ", quoted(tensor.name),
+                                   " was read"));
     }
     to = to.subspan(static_cast<size_t>(got));
     place += static_cast<uint64_t>(got);
@@ -109,15 +105,20 @@ void Reader::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte
 
 std::shared_ptr<std::byte> Reader::map_private(const TensorInfo& tensor, uint64_t offset, uint64_t bytes) const {
   const uint64_t begin = data_begin_ + tensor.begin + offset;
-  if (offset > tensor.bytes() || bytes == 0 || bytes > file_bytes_ - begin) {
-    throw std::out_of_range(cat(path_, ": ", bytes, " bytes from ", offset, " of tensor ", shown(tensor.name),
-                                "; the file has ", file_bytes_ - std::min(begin, file_bytes_), " there"));
+  if (offset > tensor.bytes() || bytes == 0 || bytes > file_.size() - begin) {
+    throw std::out_of_range(cat(path(), ": ", bytes, " bytes from ", offset, " of tensor ", quoted(tensor.name),
+                                "; the file has ", file_.size() - std::min(begin, file_.size()), " there"));
   }
   const uint64_t before = begin % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), length = before + bytes;
-  void* map = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd_, static_cast<off_t>(begin - before));
+  void* map =
+      ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, file_.fd(), static_cast<off_t>(begin - before));
   if (map == MAP_FAILED)
-    throw std::runtime_error(cat(path_, ": private mmap of ", length, " bytes: ", std::strerror(errno)));
-  return {static_cast<std::byte*>(map) + before, [map, length](std::byte*) { ::munmap(map, length); }};
+    throw std::runtime_error(cat(path(), ": private mmap of ", length, " bytes: ", std::strerror(errno)));
+  auto watch = std::make_shared<MappingWatch>(map, length, path());
+  return {static_cast<std::byte*>(map) + before, [map, length, watch](std::byte*) mutable {
+            watch.reset();
+            ::munmap(map, length);
+          }};
 }
 
 void Reader::advise(std::span<const std::byte> part, int advice) const {
@@ -125,7 +126,7 @@ void Reader::advise(std::span<const std::byte> part, int advice) const {
   const auto first = reinterpret_cast<uintptr_t>(map_);
   const auto begin = reinterpret_cast<uintptr_t>(part.data()), end = begin + part.size();
   const uintptr_t from = std::max(first, begin / kMappedAround * kMappedAround);
-  const uintptr_t to = std::min(first + file_bytes_, (end / kMappedAround + 1) * kMappedAround);
+  const uintptr_t to = std::min(first + file_.size(), (end / kMappedAround + 1) * kMappedAround);
   // A hint: without it everything is as before, but slower or larger.
   (void)::madvise(reinterpret_cast<void*>(from), to - from, advice);
 }

@@ -4,9 +4,9 @@
 // data() gives the mapping itself: no copy, and pages come from and stay in the page cache. They count to the process's
 // resident memory until release(). read() copies with pread, which costs no page faults and no resident memory but that
 // of the target. A file must not become shorter while it is open: read() then throws, but touching data() beyond the
-// new end ends the process with SIGBUS, as with every mapping. Concord's own writers never change a file in place; they
-// rename a complete one over it, and a Reader keeps the old one. Threads: any, at the same time. Throws ConfigError for
-// what is wrong with the file, std::runtime_error for an I/O error.
+// new end ends the process, with the file's name (core/mapping_watch.h). Concord's own writers never change a file in
+// place; they rename a complete one over it, and a Reader keeps the old one. Threads: any, at the same time. Throws
+// ConfigError for what is wrong with the file, std::runtime_error for an I/O error.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/input_file.h"
+#include "core/mapping_watch.h"
 #include "core/safetensors/header.h"
 
 namespace concord::safetensors {
@@ -28,7 +30,7 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   const Metadata& metadata() const { return header_.metadata; }
   std::span<const TensorInfo> tensors() const { return header_.tensors; }  // in the order of their data
   const TensorInfo* find(std::string_view name) const;                     // null where there is none
@@ -54,14 +56,14 @@ class Reader {
   void release(std::span<const std::byte> part) const;
 
  private:
-  void open_and_map();
+  void map();
+  void unmap();
   void parse();
   void advise(std::span<const std::byte> part, int advice) const;
 
-  std::string path_;
-  int fd_ = -1;
+  InputFile file_;
   const std::byte* map_ = nullptr;
-  uint64_t file_bytes_ = 0;
+  MappingWatch watch_;
   uint64_t data_begin_ = 0;
   Header header_;
   std::unordered_map<std::string_view, const TensorInfo*> by_name_;  // into header_

@@ -14,6 +14,8 @@
 #include <unordered_set>
 
 #include "core/config_error.h"
+#include "core/new_file.h"
+#include "core/quoted.h"
 #include "platform/loader/text.h"
 
 namespace concord::safetensors {
@@ -51,9 +53,9 @@ void check_names(const std::vector<TensorShape>& tensors, const std::string& fil
   for (const TensorShape& tensor : tensors) {
     if (tensor.name == "__metadata__") throw ConfigError(cat(file, ": a tensor cannot be called __metadata__"));
     if (!names.insert(tensor.name).second)
-      throw ConfigError(cat(file, ": two tensors are called ", shown(tensor.name)));
+      throw ConfigError(cat(file, ": two tensors are called ", quoted(tensor.name)));
     if (tensor.shape.size() > kMaxDims)
-      throw ConfigError(cat(file, ": tensor ", shown(tensor.name), " has ", tensor.shape.size(),
+      throw ConfigError(cat(file, ": tensor ", quoted(tensor.name), " has ", tensor.shape.size(),
                             " dimensions; at most ", kMaxDims, " are allowed"));
   }
 }
@@ -70,7 +72,7 @@ const TensorInfo& FilePlan::at(std::string_view name) const {
     return tensors[place].name < wanted;
   });
   if (found == by_name.end() || tensors[*found].name != name)
-    throw std::out_of_range(cat("the file has no tensor ", shown(name)));
+    throw std::out_of_range(cat("the file has no tensor ", quoted(name)));
   return tensors[*found];
 }
 
@@ -113,7 +115,7 @@ FilePart::FilePart(std::string path, Mode mode, uint64_t bytes) : path_(std::mov
   if (code != 0) {
     ::close(fd_);
     ::unlink(path_.c_str());
-    fail(path_, cat("cannot get the ", bytes, " bytes it needs"), code);
+    throw std::runtime_error(cat(write_error_text(path_, code), " (it needs ", bytes, " bytes)"));
   }
 }
 
@@ -123,7 +125,7 @@ void FilePart::write(uint64_t place, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(place));
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail(path_, cat("writing ", bytes.size(), " bytes at ", place), errno);
+    if (done < 0) throw std::runtime_error(write_error_text(path_, errno));
     place += static_cast<uint64_t>(done);
     bytes = bytes.subspan(static_cast<size_t>(done));
   }
@@ -152,7 +154,7 @@ Writer::~Writer() {
 void Writer::write(std::string_view name, uint64_t offset, std::span<const std::byte> bytes) {
   const TensorInfo& tensor = plan_.at(name);
   if (offset > tensor.bytes() || bytes.size() > tensor.bytes() - offset) {
-    throw std::out_of_range(cat(path_, ": ", bytes.size(), " bytes at ", offset, " of tensor ", shown(name),
+    throw std::out_of_range(cat(path_, ": ", bytes.size(), " bytes at ", offset, " of tensor ", quoted(name),
                                 ", which has ", tensor.bytes()));
   }
   file_.write(plan_.place_of(tensor) + offset, bytes);

@@ -70,7 +70,7 @@ TEST_F(FullDisk, EndsTheRunWithTheNameOfTheFileAndWholeLines) {
   SKIP_WITHOUT_A_FILE_SYSTEM(code);
   EXPECT_EQ(code, 1) << said_;
   EXPECT_THAT(said_, ContainsRegex("out/(metrics.jsonl|runs/[^:]*): cannot be written: No space left on device"));
-  EXPECT_THAT(said_, HasSubstr("free some space or choose another output_dir"));
+  EXPECT_THAT(said_, HasSubstr("free some space or choose another folder"));
   const auto steps = read_steps(left() + "/out");  // parses every line
   EXPECT_GT(steps.size(), 5u);
 }

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
@@ -96,8 +97,7 @@ std::string sides_text(const TensorComparison& tensor) {
 }
 
 Line line_of(const TensorComparison& tensor) {
-  Line line = {safetensors::shown(tensor.name)};
-  line[0] = line[0].substr(1, line[0].size() - 2);
+  Line line = {one_line(tensor.name)};
   if (!tensor.difference) {
     line.resize(8);
     line.push_back(sides_text(tensor));
@@ -137,8 +137,8 @@ std::string table_text(const std::vector<Line>& lines) {
 }
 
 std::string first_text(const TensorComparison& first) {
-  if (!is_activation(first)) return fmt::format("first of them: {}\n", first.name);
-  const std::string rest = first.name.substr(std::string("activation.").size());
+  if (!is_activation(first)) return fmt::format("first of them: {}\n", one_line(first.name));
+  const std::string rest = one_line(first.name).substr(std::string("activation.").size());
   const size_t dot = rest.find('.');
   return fmt::format("first differing layer: {} (output {} of the model)\n",
                      dot == std::string::npos ? rest : rest.substr(dot + 1), rest.substr(0, dot));

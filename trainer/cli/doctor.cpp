@@ -156,7 +156,7 @@ std::vector<Finding> examine_machine() {
   const FolderSpace disk = space_in(here);
   findings.push_back(judge_disk(here, disk.free, disk.writable));
   findings.push_back(judge_open_files());
-  findings.push_back({Kind::fine, "Python", "not needed to train", ""});
+  findings.push_back({Kind::fine, "Python", "needed only to make tokens of text with a tokenizer.json", ""});
   return findings;
 }
 

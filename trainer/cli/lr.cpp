@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 #include "trainer/report/curves_svg.h"
 #include "trainer/report/files.h"
 
@@ -33,7 +34,8 @@ void take_kwargs(LrOptions* given) {
   for (const std::string& text : given->kwargs) {
     const size_t equals = text.find('=');
     if (equals == 0 || equals == std::string::npos)
-      throw ConfigError(fmt::format("--lr_scheduler_kwargs takes name=value, as min_lr=1e-5; \"{}\" is given", text));
+      throw ConfigError(
+          fmt::format("--lr_scheduler_kwargs takes name=value, as min_lr=1e-5; {} is given", quoted(text)));
     given->lr.lr_scheduler_kwargs[text.substr(0, equals)] = text.substr(equals + 1);
   }
 }

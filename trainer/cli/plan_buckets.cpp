@@ -2,17 +2,21 @@
 
 #include <fmt/core.h>
 
-#include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
 #include "core/models/parameter_plan.h"
+#include "core/parse_json.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
 
 using nlohmann::json;
+
+constexpr uint64_t kMostParametersBytes = 256 << 20;
 
 // As we spell it, or as Hugging Face does.
 DType parse_dtype(const std::string& text, const std::string& where) {
@@ -20,27 +24,28 @@ DType parse_dtype(const std::string& text, const std::string& where) {
   if (text == "bf16" || text == "bfloat16") return DType::kBF16;
   if (text == "f16" || text == "float16") return DType::kF16;
   throw ConfigError(
-      fmt::format("{}: dtype is \"{}\"; it is one of f32, bf16, f16 (float32, bfloat16, float16)", where, text));
+      fmt::format("{}: dtype is {}; it is one of f32, bf16, f16 (float32, bfloat16, float16)", where, quoted(text)));
+}
+
+// A JSON number of another kind would be rounded or wrap around.
+int64_t size_of_axis(const json& value, const std::string& where) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  if (value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(kMost)) return value.get<int64_t>();
+  throw ConfigError(fmt::format("{}: a size is {}; it is a whole number from 0 to {}", where,
+                                value.is_structured() ? value.type_name() : one_line(value.dump(-1, ' ', true)),
+                                kMost));
 }
 
 int64_t elements_of(const json& entry, const std::string& where) {
-  if (entry.contains("elements")) return entry.at("elements").get<int64_t>();
+  if (entry.contains("elements")) return size_of_axis(entry.at("elements"), where);
   if (!entry.contains("shape")) throw ConfigError(fmt::format("{}: has neither \"elements\" nor \"shape\"", where));
   int64_t elements = 1;
   for (const json& size : entry.at("shape")) {
-    if (__builtin_mul_overflow(elements, size.get<int64_t>(), &elements)) {
+    if (__builtin_mul_overflow(elements, size_of_axis(size, where), &elements)) {
       throw ConfigError(fmt::format("{}: its shape has more than 2^63 elements", where));
     }
   }
   return elements;
-}
-
-std::string content_of(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw ConfigError(fmt::format("cannot read {}", path));
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 using Chunks = std::vector<std::vector<PlannedParameter>>;
@@ -70,7 +75,7 @@ Chunks chunks_of_model(const BucketArguments& arguments, const RankLayout& layou
 
 std::vector<PlannedParameter> parse_parameters(const std::string& text, const std::string& file,
                                                const std::string& dtype) {
-  const json list = json::parse(text, nullptr, false);
+  const json list = parse_json(text, file);
   if (!list.is_array()) throw ConfigError(fmt::format("{} is not a JSON list of parameters", file));
   std::vector<PlannedParameter> parameters;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -81,7 +86,7 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
                             parse_dtype(entry.value("dtype", dtype), where), entry.value("expert", false)});
     } catch (const json::exception& error) {
       throw ConfigError(fmt::format("{}: {}; it is {{\"name\", \"shape\" or \"elements\", \"dtype\", \"expert\"}}",
-                                    where, error.what()));
+                                    where, one_line(error.what())));
     }
   }
   return parameters;
@@ -95,8 +100,9 @@ std::string buckets_text(const BucketArguments& arguments, const RankLayout& lay
   if (!arguments.model_config.empty()) {
     chunks = chunks_of_model(arguments, layout, rank);
   } else {
-    chunks.push_back(parse_parameters(content_of(arguments.parameters), arguments.parameters,
-                                      arguments.dtype.empty() ? "bf16" : arguments.dtype));
+    chunks.push_back(
+        parse_parameters(InputFile(arguments.parameters).read(kMostParametersBytes, "a list of parameters"),
+                         arguments.parameters, arguments.dtype.empty() ? "bf16" : arguments.dtype));
   }
   std::string text;
   for (size_t i = 0; i < chunks.size(); ++i) {

@@ -33,7 +33,13 @@ TEST(PlanBuckets, ReadsAListOfParameters) {
 }
 
 TEST(PlanBuckets, RefusesWhatIsNoSuchList) {
-  EXPECT_THAT(error_of("{"), HasSubstr("list.json is not a JSON list"));
+  EXPECT_THAT(error_of("{"), HasSubstr("list.json: is not JSON"));
+  EXPECT_THAT(error_of("{}"), HasSubstr("list.json is not a JSON list"));
+  EXPECT_THAT(error_of(std::string("[]\0x", 4)), HasSubstr("list.json: is not JSON: byte 2 is 0"));
+  EXPECT_THAT(error_of(R"([{"name": "w", "elements": -1}])"), HasSubstr("a size is -1"));
+  EXPECT_THAT(error_of(R"([{"name": "w", "shape": [1.5]}])"), HasSubstr("a size is 1.5"));
+  EXPECT_THAT(error_of(R"([{"name": "w", "shape": [18446744073709551615]}])"),
+              HasSubstr("a size is 18446744073709551615"));
   EXPECT_THAT(error_of("[{}]"), HasSubstr("list.json: parameter 0"));
   EXPECT_THAT(error_of(R"([{"name": "w"}])"), HasSubstr("neither"));
   EXPECT_THAT(error_of(R"([{"name": "w", "elements": 1, "dtype": "i8"}])"), HasSubstr("one of f32, bf16, f16"));

@@ -10,8 +10,11 @@
 #include <vector>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
 #include "core/launch/launcher.h"
 #include "core/mesh/job_environment.h"
+#include "core/models/config.h"
+#include "core/new_file.h"
 #include "trainer/cli/rank_command.h"
 #include "trainer/torch_module/loader.h"
 
@@ -29,6 +32,7 @@ it:
   concord diff one.safetensors two.safetensors
 --nproc starts processes on this machine; torchrun, srun, mpirun and concord launch do as well.)";
 
+// All that can be said without loading libtorch.
 void check_probe_words(const ProbeArguments& given) {
   if (given.model.empty() == given.model_config.empty()) {
     throw ConfigError("probe takes either --model DIR (weights of a folder) or --model_config FILE (fresh weights)");
@@ -39,6 +43,9 @@ void check_probe_words(const ProbeArguments& given) {
   if (given.batch.empty() && (given.options.grads || given.options.activations)) {
     throw ConfigError("--grads and --dump_activations need --batch FILE");
   }
+  read_model_config(given.model.empty() ? given.model_config : given.model);
+  if (!given.batch.empty()) InputFile(given.batch, "give a safetensors file");
+  check_replaceable(given.out);
   const std::filesystem::path folder = std::filesystem::absolute(given.out).parent_path();
   if (!std::filesystem::is_directory(folder)) {
     throw ConfigError(fmt::format("--out {}: there is no folder {}", given.out, folder.string()));

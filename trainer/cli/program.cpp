@@ -4,12 +4,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
+#include "core/resources.h"
 #include "platform/loader/error.h"
 #include "trainer/cli/conform.h"    // concord conform: checks a plugin against the contract
 #include "trainer/cli/data.h"       // concord data: makes the files that training reads
@@ -55,42 +59,64 @@ void open_standard_streams() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
+// What an exception says, with whatever came from outside harmless.
+int failed(const std::string& text, int exit_code) {
+  std::fprintf(stderr, "concord: %s\n", printable(text).c_str());
+  return exit_code;
+}
+
+// As CLI11 prints it: help on standard output, what is wrong, which quotes the arguments, on the other.
+int exit_of_parse(const CLI::App& app, const CLI::ParseError& error) {
+  std::ostringstream out, err;
+  const int code = app.exit(error, out, err);
+  std::fputs(out.str().c_str(), stdout);
+  std::fputs(printable(err.str()).c_str(), stderr);
+  return code == 0 ? 0 : kWrongUsage;
+}
+
 }  // namespace
 
-int run_program(int argc, char** argv) {
-  open_standard_streams();
-  CLI::App app{"Concord: one training framework for NVIDIA, Ascend and plain CPUs", "concord"};
+std::unique_ptr<CLI::App> make_program(int* exit_code) {
+  auto program =
+      std::make_unique<CLI::App>("Concord: one training framework for NVIDIA, Ascend and plain CPUs", "concord");
+  CLI::App& app = *program;
   app.set_version_flag("--version", "concord " CONCORD_VERSION);
   app.require_subcommand(1);
   app.footer("concord SUBCOMMAND --help tells more. Exit codes: 0 fine, 1 failed, 2 wrong usage.");
-  int exit_code = 0;
-  add_platforms_command(&app, &exit_code);
-  add_doctor_command(&app, &exit_code);
+  add_platforms_command(&app, exit_code);
+  add_doctor_command(&app, exit_code);
   add_plan_command(&app);
   add_schedule_command(&app);
-  add_diff_command(&app, &exit_code);
+  add_diff_command(&app, exit_code);
   add_data_command(&app);
   add_lr_command(&app);
   add_report_command(&app);
-  add_launch_command(&app, &exit_code);
+  add_launch_command(&app, exit_code);
   add_conform_command(&app);
 #ifdef CONCORD_WITH_TORCH
-  add_probe_command(&app, &exit_code);
-  add_train_command(&app, &exit_code);
+  add_probe_command(&app, exit_code);
+  add_train_command(&app, exit_code);
 #endif
+  return program;
+}
+
+int run_program(int argc, char** argv) {
+  open_standard_streams();
+  ::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, which names the file
+  int exit_code = 0;
+  const std::unique_ptr<CLI::App> program = make_program(&exit_code);
+  CLI::App& app = *program;
   try {
     app.parse(normalised(argc, argv));
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kWrongUsage;
+    return exit_of_parse(app, error);
   } catch (const ConfigError& error) {
-    std::fprintf(stderr, "concord: %s\n", error.what());
-    return kWrongUsage;
+    return failed(error.what(), kWrongUsage);
   } catch (const Error& error) {  // an invalid environment variable is wrong usage too
-    std::fprintf(stderr, "concord: %s\n", error.what());
-    return error.call().empty() && error.status() == CONCORD_STATUS_INVALID_ARGUMENT ? kWrongUsage : kFailed;
+    const bool is_usage = error.call().empty() && error.status() == CONCORD_STATUS_INVALID_ARGUMENT;
+    return failed(error.what(), is_usage ? kWrongUsage : kFailed);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "concord: %s\n", error.what());
-    return kFailed;
+    return failed(what_is_short(error).value_or(error.what()), kFailed);
   }
   return exit_code;
 }

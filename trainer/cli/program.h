@@ -2,7 +2,16 @@
 // code: 0 fine, 1 failed, 2 wrong usage.
 #pragma once
 
+#include <memory>
+
+namespace CLI {
+class App;
+}
+
 namespace concord {
+
+// All subcommands, with their options. |exit_code| is set by the one that runs.
+std::unique_ptr<CLI::App> make_program(int* exit_code);
 
 // Runs the subcommand that the arguments of main name. Returns the exit code.
 int run_program(int argc, char** argv);

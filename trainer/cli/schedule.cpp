@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +13,8 @@
 #include "core/pipeline/draw.h"
 #include "core/pipeline/passes.h"
 #include "core/pipeline/schedule_csv.h"
+#include "core/quoted.h"
+#include "trainer/report/files.h"
 
 namespace concord {
 namespace {
@@ -81,10 +82,7 @@ void write_file(const std::string& path, const std::string& text) {
     std::fputs(text.c_str(), stdout);
     return;
   }
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw std::runtime_error(fmt::format("{}: cannot be written", path));
+  replace_file(path, text);
 }
 
 struct ScheduleOptions {
@@ -123,7 +121,7 @@ void check_schedule_options(const ScheduleOptions& given, bool sized) {
 Placement parse_placement(const std::string& name) {
   if (name == "v") return Placement::v;
   if (name == "loop") return Placement::loop;
-  throw ConfigError(fmt::format("no placement \"{}\"; there are loop and v", name));
+  throw ConfigError(fmt::format("no placement {}; there are loop and v", quoted(name)));
 }
 
 void run_compare(const ScheduleOptions& given) {

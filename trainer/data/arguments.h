@@ -12,8 +12,8 @@ struct DataArguments {
   // What to read. A Megatron prefix (PREFIX.bin and PREFIX.idx), or a file ending in .jsonl, .txt or .safetensors.
   std::string path = {};
 
-  // Text is made tokens by the built-in byte tokenizer, ids 0 to 255 and a few specials (trainer/data/tokenizer.h). Any
-  // other tokenizer is for `concord data build`: training needs no Python.
+  // What makes tokens of text: "byte", which is built in, or a HF tokenizer.json or its folder, which need Python
+  // (trainer/data/tokenizer.h). Empty: there is none, and text is refused. Files of ids need none.
   std::string tokenizer = "byte";
   std::string chat_template = "qwen";  // for lines with "messages"; see trainer/data/chat_template.h
 

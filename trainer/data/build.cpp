@@ -56,7 +56,7 @@ class WorkFolder {
     std::error_code error;
     fs::create_directory(path_, error);
     if (error) throw ConfigError(fmt::format("cannot make the folder {}: {}", path_, error.message()));
-    fd_ = ::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    fd_ = ::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (fd_ < 0) throw ConfigError(fmt::format("cannot write in {}: {}", path_, std::strerror(errno)));
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       ::close(fd_);

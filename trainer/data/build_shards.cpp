@@ -14,9 +14,6 @@
 namespace concord {
 namespace {
 
-constexpr size_t kTextsAtOnce = 256;              // that a tokenizer gets in one call,
-constexpr size_t kBytesAtOnce = size_t{1} << 20;  // or texts of this size together
-
 bool is_jsonl(const std::string& path) { return path.ends_with(".jsonl"); }
 
 // The first document boundary at or after |from|.
@@ -30,44 +27,29 @@ int64_t line_of(const MappedFile& input, int64_t byte) {
   return 1 + std::count(input.data(), input.data() + byte, '\n');
 }
 
-// Collects documents, encodes them many at a time and writes them in their order.
+// Writes documents in their order.
 class DocumentWriter {
  public:
   DocumentWriter(const BuildArguments& arguments, Tokenizer& tokenizer, const std::string& name)
-      : append_eod_(arguments.append_eod),
-        tokenizer_(tokenizer),
-        writer_(name, token_type_for(tokenizer.vocab_size())) {}
+      : writer_(name, token_type_for(tokenizer.vocab_size())),
+        encoder_(tokenizer, [this, &tokenizer, append_eod = arguments.append_eod](std::vector<int64_t> ids) {
+          if (append_eod) ids.push_back(tokenizer.end_of_document().value());
+          if (ids.empty()) return;
+          writer_.add_sequence(ids);
+          writer_.end_document();
+        }) {}
 
-  void add(std::string text) {
-    waiting_bytes_ += text.size();
-    waiting_.push_back(std::move(text));
-    if (waiting_.size() >= kTextsAtOnce || waiting_bytes_ >= kBytesAtOnce) encode();
-  }
+  void add(std::string text) { encoder_.add(std::move(text)); }
 
   ShardCounts finish() {
-    encode();
+    encoder_.finish();
     writer_.finish();
     return {writer_.documents(), writer_.tokens()};
   }
 
  private:
-  void encode() {
-    if (waiting_.empty()) return;
-    for (std::vector<int64_t>& ids : tokenizer_.encode({waiting_.begin(), waiting_.end()}, false)) {
-      if (append_eod_) ids.push_back(tokenizer_.end_of_document().value());
-      if (ids.empty()) continue;
-      writer_.add_sequence(ids);
-      writer_.end_document();
-    }
-    waiting_.clear();
-    waiting_bytes_ = 0;
-  }
-
-  bool append_eod_;
-  Tokenizer& tokenizer_;
   IndexedWriter writer_;
-  std::vector<std::string> waiting_;
-  size_t waiting_bytes_ = 0;
+  BatchedEncoder encoder_;
 };
 
 ShardCounts build_documents(const BuildArguments& arguments, const MappedFile& input, const BuildShard& shard,
@@ -79,7 +61,7 @@ ShardCounts build_documents(const BuildArguments& arguments, const MappedFile& i
   };
   DocumentWriter writer(arguments, tokenizer, name);
   if (!is_jsonl(input.path())) {
-    if (invalid_utf8(text)) check_utf8(text, input.path(), line_of(input, shard.begin));
+    if (!is_valid_text(text)) check_text(text, input.path(), line_of(input, shard.begin));
     for_each_paragraph(text, [&](std::string_view document, int64_t) { writer.add(std::string(document)); });
     return writer.finish();
   }

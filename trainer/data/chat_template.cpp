@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {
@@ -44,7 +45,7 @@ void append_llama3(const ChatMessage& message, std::vector<ChatPiece>* pieces) {
 
 void check_chat_template(const std::string& chat_template) {
   if (chat_template != "qwen" && chat_template != "llama3") {
-    throw ConfigError(fmt::format("there is no chat template '{}'; known are qwen and llama3", chat_template));
+    throw ConfigError(fmt::format("there is no chat template {}; known are qwen and llama3", quoted(chat_template)));
   }
 }
 
@@ -53,8 +54,8 @@ std::vector<ChatPiece> render_chat(const std::string& chat_template, const std::
   std::vector<ChatPiece> pieces;
   for (const ChatMessage& message : messages) {
     if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end()) {
-      throw ConfigError(fmt::format(
-          "there is no role '{}' in a conversation; known are system, user, assistant and tool", message.role));
+      throw ConfigError(fmt::format("there is no role {} in a conversation; known are system, user, assistant and tool",
+                                    quoted(message.role)));
     }
     if (chat_template == "qwen") append_qwen(message, &pieces);
     if (chat_template == "llama3") append_llama3(message, &pieces);

@@ -7,19 +7,31 @@
 #include <numeric>
 
 #include "core/config_error.h"
-#include "trainer/data/tokenizer.h"
 
 namespace concord {
 
-void TextDocuments::add(std::string_view bytes, int64_t line) {
-  if (bytes.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    throw ConfigError(
-        fmt::format("{}, line {}: a document of {} bytes is too long: below 2^31 - 1", file_, line, bytes.size()));
-  }
-  for (const char byte : bytes) tokens_.push_back(static_cast<uint8_t>(byte));
-  tokens_.push_back(static_cast<uint16_t>(ByteTokenizer::kEndOfDocument));
-  begins_.push_back(static_cast<int64_t>(tokens_.size()));
+TextDocuments::TextDocuments(std::string file, Tokenizer& tokenizer)
+    : file_(std::move(file)), encoder_(tokenizer, [this, &tokenizer](const std::vector<int64_t>& ids) {
+        const int64_t line = lines_[begins_.size() - 1];
+        if (ids.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+          throw ConfigError(
+              fmt::format("{}, line {}: a document of {} tokens is too long: below 2^31 - 1", file_, line, ids.size()));
+        }
+        for (const int64_t id : ids) tokens_.push_back(static_cast<int32_t>(id));
+        tokens_.push_back(static_cast<int32_t>(*tokenizer.end_of_document()));
+        begins_.push_back(static_cast<int64_t>(tokens_.size()));
+      }) {
+  if (tokenizer.end_of_document()) return;
+  throw ConfigError(
+      fmt::format("{}: the tokenizer {} has no token that ends a document; make tokens of the text first, without such "
+                  "ends: concord "
+                  "data build --append_eod false --input {} --tokenizer {} --output PREFIX",
+                  file_, tokenizer.name(), file_, tokenizer.name()));
+}
+
+void TextDocuments::add(std::string text, int64_t line) {
   lines_.push_back(line);
+  encoder_.add(std::move(text));
 }
 
 int32_t TextDocuments::length(int64_t sequence) const {

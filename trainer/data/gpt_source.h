@@ -8,15 +8,20 @@
 #include "trainer/data/documents.h"
 #include "trainer/data/gpt_indices.h"
 #include "trainer/data/sample_source.h"
+#include "trainer/data/tokenizer.h"
 
 namespace concord {
 
-// Documents in memory, of bytes and the byte tokenizer's specials.
+// Text as documents in memory, 4 bytes a token.
 class TextDocuments : public Documents {
  public:
-  explicit TextDocuments(std::string file) : file_(std::move(file)) {}
-  // |bytes| and the end of the document after them.
-  void add(std::string_view bytes, int64_t line);
+  // |tokenizer| is used until finish(). Throws ConfigError where it has no token that ends a document.
+  TextDocuments(std::string file, Tokenizer& tokenizer);
+  TextDocuments(const TextDocuments&) = delete;
+  TextDocuments& operator=(const TextDocuments&) = delete;
+  // |text| and the end of the document after it. It can be read after finish().
+  void add(std::string text, int64_t line);
+  void finish() { encoder_.finish(); }
 
   int64_t size() const override { return static_cast<int64_t>(lines_.size()); }
   int32_t length(int64_t sequence) const override;
@@ -26,7 +31,8 @@ class TextDocuments : public Documents {
 
  private:
   std::string file_;
-  std::vector<uint16_t> tokens_;
+  BatchedEncoder encoder_;
+  std::vector<int32_t> tokens_;
   std::vector<int64_t> begins_ = {0};
   std::vector<int64_t> lines_;
 };

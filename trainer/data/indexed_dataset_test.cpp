@@ -236,5 +236,17 @@ TEST(IndexedDataset, NoMutationOfAnIndexDoesMoreThanBeRefused) {
   EXPECT_GT(opened, 0);  // modes, and changes that cancel each other or only move a sequence
 }
 
+TEST(IndexedDatasetDeathTest, ACorpusThatIsCutWhileItIsMappedIsNamed) {
+  const Folder folder;
+  IndexedWriter writer(folder / "corpus", TokenType::kInt32);
+  writer.add_sequence(std::vector<int64_t>(10'000, 7));
+  writer.end_document();
+  writer.finish();
+  const IndexedDataset data(folder / "corpus");
+  std::filesystem::resize_file(folder / "corpus.bin", 100);
+  EXPECT_EXIT(read_sequence(data, 0), ::testing::ExitedWithCode(1),
+              "corpus.bin: has become shorter than the 40000 bytes");
+}
+
 }  // namespace
 }  // namespace concord

@@ -1,43 +1,38 @@
 #include "trainer/data/mapped_file.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
 
 namespace concord {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw ConfigError(fmt::format("cannot open {}: {}", path_, std::strerror(errno)));
-  struct stat status = {};
-  const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-  void* map = nullptr;
-  if (regular && status.st_size > 0) {
-    map = ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, fd, 0);
-  }
-  const int mapping_error = errno;
-  ::close(fd);
-  if (!regular) throw ConfigError(fmt::format("{} is not a regular file; data is read by memory map", path_));
+  const InputFile file(path_, "data is read from regular files, by memory map");
+  if (file.size() == 0) return;
+  void* const map = ::mmap(nullptr, file.size(), PROT_READ, MAP_SHARED, file.fd(), 0);
   if (map == MAP_FAILED) {
-    throw ConfigError(fmt::format("cannot map {} ({} bytes): {}", path_, status.st_size, std::strerror(mapping_error)));
+    throw ConfigError(fmt::format("cannot map {} ({} bytes): {}", path_, file.size(), std::strerror(errno)));
   }
-  size_ = status.st_size;
+  size_ = static_cast<int64_t>(file.size());
   data_ = static_cast<const char*>(map);
+  watch_ = MappingWatch(map, file.size(), path_);
 }
 
 MappedFile::~MappedFile() {
+  watch_ = {};
   if (data_ != nullptr) ::munmap(const_cast<char*>(data_), static_cast<size_t>(size_));
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), size_(std::exchange(other.size_, 0)), data_(std::exchange(other.data_, nullptr)) {}
+    : path_(std::move(other.path_)),
+      size_(std::exchange(other.size_, 0)),
+      data_(std::exchange(other.data_, nullptr)),
+      watch_(std::move(other.watch_)) {}
 
 }  // namespace concord

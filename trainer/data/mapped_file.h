@@ -1,11 +1,13 @@
-// A file mapped for reading. It must not become shorter while it is open: touching what is gone ends the process with
-// SIGBUS, as with every mapping. Concord's own writers never change a file in place.
+// A file mapped for reading. It must not become shorter while it is open: touching what is gone ends the process, with
+// the file's name (core/mapping_watch.h). Concord's own writers never change a file in place.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "core/mapping_watch.h"
 
 namespace concord {
 
@@ -27,6 +29,7 @@ class MappedFile {
   std::string path_;
   int64_t size_ = 0;
   const char* data_ = nullptr;
+  MappingWatch watch_;
 };
 
 }  // namespace concord

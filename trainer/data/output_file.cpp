@@ -12,21 +12,20 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/new_file.h"
 
 namespace concord {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 18;
 
-[[noreturn]] void fail(const char* what, const std::string& path) {
-  throw std::runtime_error(fmt::format("{} {}: {}", what, path, std::strerror(errno)));
-}
+[[noreturn]] void fail(const std::string& path) { throw std::runtime_error(write_error_text(path, errno)); }
 
 void write_all(int fd, const char* bytes, size_t count, const std::string& path) {
   while (count > 0) {
     const ssize_t written = ::write(fd, bytes, count);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("cannot write", path);
+    if (written < 0) fail(path);
     bytes += written;
     count -= static_cast<size_t>(written);
   }
@@ -35,7 +34,8 @@ void write_all(int fd, const char* bytes, size_t count, const std::string& path)
 }  // namespace
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".partial") {
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  check_replaceable(path_);
+  fd_ = create_fresh_file(temporary_);
   if (fd_ < 0) throw ConfigError(fmt::format("cannot create {}: {}", temporary_, std::strerror(errno)));
   buffer_.reserve(kBufferBytes);
 }
@@ -64,11 +64,11 @@ void OutputFile::flush() {
 
 void OutputFile::sync() {
   flush();
-  if (::fsync(fd_) != 0) fail("cannot write", temporary_);
+  if (::fsync(fd_) != 0) fail(temporary_);
 }
 
 void OutputFile::publish() {
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot rename to", path_);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_);
   ::close(std::exchange(fd_, -1));
   // The name is safe only when its folder is on the disk; a file system that cannot do it loses no more than the name.
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();

@@ -13,7 +13,7 @@ namespace concord {
 // temporary file goes away with the object.
 class OutputFile {
  public:
-  // Throws ConfigError where the folder cannot be written to.
+  // Throws ConfigError where the folder cannot be written to, or |path| is no regular file.
   explicit OutputFile(std::string path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

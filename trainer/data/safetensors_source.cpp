@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 #include "core/safetensors/reader.h"
 #include "trainer/data/row_source.h"
 
@@ -36,7 +37,7 @@ void copy_row(const Reader& file, const TensorInfo& tensor, size_t row, size_t c
     case DType::kU8: return copy_as<uint8_t>(from, columns, to);
     default:
       throw ConfigError(fmt::format("{}: {} has type {}; token ids are I64, I32, U32, I16, U16 or U8", file.path(),
-                                    safetensors::shown(tensor.name), safetensors::to_string(tensor.dtype)));
+                                    quoted(tensor.name), safetensors::to_string(tensor.dtype)));
   }
 }
 

@@ -10,19 +10,32 @@
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/row_source.h"
 #include "trainer/data/text_reader.h"
+#include "trainer/data/tokenizer.h"
 
 namespace concord {
 namespace {
 
-void need_byte_tokenizer(const DataArguments& arguments) {
-  if (arguments.tokenizer == "byte") return;
-  throw ConfigError(
-      fmt::format("{} is text, which training reads with the tokenizer 'byte' only; make tokens of it first: "
-                  "concord data build --input {} --tokenizer {} --output PREFIX",
-                  arguments.path, arguments.path, arguments.tokenizer));
+std::unique_ptr<Tokenizer> tokenizer_of(const DataArguments& arguments) {
+  const std::string& path = arguments.path;
+  if (arguments.tokenizer.empty()) {
+    throw ConfigError(fmt::format(
+        "{} is text, but the model's folder has no tokenizer.json to make tokens of it; put the model's there, "
+        "name one with --tokenizer FILE, or give --tokenizer byte for one token a byte",
+        path));
+  }
+  try {
+    return make_tokenizer(arguments.tokenizer);
+  } catch (const ConfigError& error) {
+    throw ConfigError(
+        fmt::format("{} is text, of which tokens have to be made: {}. Where that cannot be had here, make them "
+                    "elsewhere: concord data "
+                    "build --input {} --tokenizer {} --output PREFIX",
+                    path, error.what(), path, arguments.tokenizer));
+  }
 }
 
 std::unique_ptr<SampleSource> text_source(std::unique_ptr<TextDocuments> documents, const DataArguments& arguments) {
+  documents->finish();
   if (documents->size() == 0) throw ConfigError(arguments.path + ": there is no text in it");
   return std::make_unique<GptSource>(std::move(documents), arguments);
 }
@@ -35,39 +48,43 @@ bool is_file(const std::string& path) {
 }  // namespace
 
 std::unique_ptr<SampleSource> open_text(const DataArguments& arguments) {
-  need_byte_tokenizer(arguments);
   const MappedFile file(arguments.path);
-  check_utf8(file.text(), arguments.path, 1);
-  auto documents = std::make_unique<TextDocuments>(arguments.path);
-  for_each_paragraph(file.text(), [&](std::string_view text, int64_t line) { documents->add(text, line); });
+  check_text(file.text(), arguments.path, 1);
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(arguments);
+  auto documents = std::make_unique<TextDocuments>(arguments.path, *tokenizer);
+  for_each_paragraph(file.text(),
+                     [&](std::string_view text, int64_t line) { documents->add(std::string(text), line); });
   return text_source(std::move(documents), arguments);
 }
 
 std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments) {
   const MappedFile file(arguments.path);
-  auto documents = std::make_unique<TextDocuments>(arguments.path);
+  std::unique_ptr<Tokenizer> tokenizer;  // made where a line needs it; ids need none
+  std::unique_ptr<TextDocuments> documents;
   auto rows = std::make_unique<RowSource>(arguments.path, arguments);
-  ByteTokenizer tokenizer;
   for_each_line(file.text(), [&](std::string_view line, int64_t number) {
     const std::string place = fmt::format("line {}", number), full_place = arguments.path + ", " + place;
-    const JsonRecord record = parse_json_record(line, full_place);
+    JsonRecord record = parse_json_record(line, full_place);
     const bool is_text = record.kind == JsonRecord::Kind::kText;
-    if (is_text ? rows->size() > 0 : documents->size() > 0) {
+    if (is_text ? rows->size() > 0 : documents != nullptr) {
       throw ConfigError(fmt::format(
           "{}: has \"{}\" where the lines before have another kind; text and samples go into files of their own",
           full_place, to_string(record.kind)));
     }
     if (record.kind == JsonRecord::Kind::kTokens) return rows->add(record.tokens, place);
-    need_byte_tokenizer(arguments);
-    if (is_text) return documents->add(record.text, number);
+    if (!tokenizer) tokenizer = tokenizer_of(arguments);
+    if (is_text) {
+      if (!documents) documents = std::make_unique<TextDocuments>(arguments.path, *tokenizer);
+      return documents->add(std::move(record.text), number);
+    }
     try {
-      rows->add(encode_chat(render_chat(arguments.chat_template, record.messages), tokenizer), place);
+      rows->add(encode_chat(render_chat(arguments.chat_template, record.messages), *tokenizer), place);
     } catch (const ConfigError& error) {
       const std::string text = error.what();
       throw ConfigError(text.starts_with(arguments.path) ? text : full_place + ": " + text);
     }
   });
-  if (documents->size() > 0) return text_source(std::move(documents), arguments);
+  if (documents) return text_source(std::move(documents), arguments);
   rows->finish();
   return rows;
 }

@@ -125,7 +125,7 @@ TEST(SampleSource, BadJsonLinesAreRefusedWithTheirNumber) {
     return said_by_source(arguments);
   };
   const std::string good = "{\"input_ids\": [1, 2, 3]}\n";
-  EXPECT_THAT(refused(good + "\n{broken\n"), HasSubstr("bad.jsonl, line 3: not JSON"));
+  EXPECT_THAT(refused(good + "\n{broken\n"), HasSubstr("bad.jsonl, line 3: is not JSON"));
   EXPECT_THAT(refused(good + "{\"text\": \"x\"}\n"), HasSubstr("line 2: has \"text\" where the lines before"));
   EXPECT_THAT(refused(good, {.seq_length = 2}), HasSubstr("line 1: the sample has 3 tokens"));
   EXPECT_THAT(refused(good, {.vocab_size = 3}), HasSubstr("line 1, position 2: the token id 3"));
@@ -147,6 +147,10 @@ TEST(SampleSource, BadTextIsRefused) {
   write_file(folder / "empty.txt", "\n \n");
   EXPECT_THAT(said_by_source({.path = folder / "empty.txt", .seq_length = 1}), HasSubstr("there is no text"));
   EXPECT_THAT(said_by_source({.path = folder / "empty.txt", .tokenizer = "x"}), HasSubstr("concord data build"));
+  EXPECT_THAT(said_by_source({.path = folder / "empty.txt", .tokenizer = ""}), HasSubstr("--tokenizer byte"));
+  write_file(folder / "zero.txt", std::string("fine\n\n\0", 7));
+  EXPECT_THAT(said_by_source({.path = folder / "zero.txt", .seq_length = 1}),
+              HasSubstr("zero.txt, line 3: has a zero byte"));
   write_file(folder / "a.txt", "text");
   EXPECT_THAT(said_by_source({.path = folder / "a.txt"}), HasSubstr("sequence length is 0"));
   EXPECT_THAT(said_by_source({.path = folder / "a.txt", .seq_length = 2, .vocab_size = 256}),

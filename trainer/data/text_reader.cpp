@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "core/parse_json.h"
+#include "core/quoted.h"
+#include "core/utf8.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {
@@ -20,33 +22,10 @@ constexpr std::string_view kKinds =
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
-// The length of the well-formed sequence that |text| begins with, 0 where there is none (table 3-7 of Unicode).
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const auto in = [&](size_t i, int low, int high) { return i < text.size() && byte(i) >= low && byte(i) <= high; };
-  const auto tail = [&](size_t i) { return in(i, 0x80, 0xBF); };
-  if (in(0, 0x00, 0x7F)) return 1;
-  if (in(0, 0xC2, 0xDF)) return tail(1) ? 2 : 0;
-  if (in(0, 0xE0, 0xEF)) {
-    const bool second = in(1, byte(0) == 0xE0 ? 0xA0 : 0x80, byte(0) == 0xED ? 0x9F : 0xBF);
-    return second && tail(2) ? 3 : 0;
-  }
-  if (in(0, 0xF0, 0xF4)) {
-    const bool second = in(1, byte(0) == 0xF0 ? 0x90 : 0x80, byte(0) == 0xF4 ? 0x8F : 0xBF);
-    return second && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
-}
-
-// What came from a file, as it may stand in a sentence: short, and a list by its name (printing one that is nested
-// deeply would need as much stack).
-std::string shortened(std::string text) {
-  constexpr size_t kLongest = 300;
-  if (text.size() > kLongest) text.replace(kLongest - 3, std::string::npos, "...");
-  return text;
-}
+// A value as it may stand in a sentence; a list by its name (printing one that is nested deeply would need as much
+// stack).
 std::string shown(const json& value) {
-  return value.is_structured() ? std::string("an ") + value.type_name() : shortened(value.dump(-1, ' ', true));
+  return value.is_structured() ? std::string("an ") + value.type_name() : one_line(value.dump(-1, ' ', true));
 }
 
 std::vector<int64_t> parse_ids(const json& array, const char* key, const std::string& place) {
@@ -121,10 +100,16 @@ std::optional<size_t> invalid_utf8(std::string_view text) {
   return std::nullopt;
 }
 
-void check_utf8(std::string_view text, const std::string& file, int64_t first_line) {
-  const std::optional<size_t> wrong = invalid_utf8(text);
+bool is_valid_text(std::string_view text) { return text.find('\0') == std::string_view::npos && !invalid_utf8(text); }
+
+void check_text(std::string_view text, const std::string& file, int64_t first_line) {
+  const size_t zero = text.find('\0');
+  const std::optional<size_t> wrong = zero == std::string_view::npos ? invalid_utf8(text) : zero;
   if (!wrong) return;
   const int64_t line = first_line + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*wrong), '\n');
+  if (zero != std::string_view::npos) {
+    throw ConfigError(fmt::format("{}, line {}: has a zero byte; the file is damaged, or no text", file, line));
+  }
   throw ConfigError(fmt::format("{}, line {}: the byte 0x{:02X} is not UTF-8 here; convert the file to UTF-8", file,
                                 line, static_cast<uint8_t>(text[*wrong])));
 }
@@ -139,12 +124,7 @@ const char* to_string(JsonRecord::Kind kind) {
 }
 
 JsonRecord parse_json_record(std::string_view line, const std::string& place) {
-  json record;
-  try {
-    record = json::parse(line);
-  } catch (const json::exception& error) {
-    throw ConfigError(fmt::format("{}: not JSON: {}", place, shortened(error.what())));
-  }
+  const json record = parse_json(line, place);
   if (!record.is_object()) throw ConfigError(fmt::format("{}: not a JSON object; {}", place, kKinds));
   const auto has = [&](const char* key) { return record.contains(key) ? 1 : 0; };
   if (has("text") + has("input_ids") + has("messages") != 1) {

@@ -39,7 +39,9 @@ void for_each_line(std::string_view text, const std::function<void(std::string_v
 void for_each_paragraph(std::string_view text,
                         const std::function<void(std::string_view document, int64_t line)>& each);
 
-// Throws ConfigError with the line where |text|, which begins in |first_line| of |file|, is not UTF-8.
-void check_utf8(std::string_view text, const std::string& file, int64_t first_line);
+// UTF-8 without zero bytes, which are what a file system leaves of a file that was being written.
+bool is_valid_text(std::string_view text);
+// Throws ConfigError with the line where |text|, which begins in |first_line| of |file|, is none.
+void check_text(std::string_view text, const std::string& file, int64_t first_line);
 
 }  // namespace concord

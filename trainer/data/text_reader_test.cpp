@@ -45,7 +45,7 @@ TEST(TextReader, MalformedUtf8IsFoundWhereItBegins) {
 }
 
 TEST(TextReader, InvalidUtf8IsNamedWithItsLine) {
-  EXPECT_THAT(config_error([] { check_utf8("one\ntwo\n\xFFthree", "a.txt", 5); }),
+  EXPECT_THAT(config_error([] { check_text("one\ntwo\n\xFFthree", "a.txt", 5); }),
               HasSubstr("a.txt, line 7: the byte 0xFF is not UTF-8"));
 }
 
@@ -78,6 +78,7 @@ TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{", "not JSON"},
       {"{\"text\": \"\xFF\"}", "not JSON"},
+      {std::string("{\"text\": \"a\"}\0{}", 17), "not JSON: byte 13 is 0"},
       {"[]", "not a JSON object"},
       {"{}", "must have one of"},
       {R"({"text": "a", "input_ids": [1]})", "must have one of"},

@@ -22,6 +22,20 @@ std::optional<int64_t> ByteTokenizer::special(std::string_view token) const {
   return 256 + (found - kSpecialTokens.begin());
 }
 
+void BatchedEncoder::add(std::string text) {
+  constexpr size_t kTextsAtOnce = 256, kBytesAtOnce = 1 << 20;
+  waiting_bytes_ += text.size();
+  waiting_.push_back(std::move(text));
+  if (waiting_.size() >= kTextsAtOnce || waiting_bytes_ >= kBytesAtOnce) finish();
+}
+
+void BatchedEncoder::finish() {
+  if (waiting_.empty()) return;
+  for (std::vector<int64_t>& ids : tokenizer_.encode({waiting_.begin(), waiting_.end()}, false)) each_(std::move(ids));
+  waiting_.clear();
+  waiting_bytes_ = 0;
+}
+
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == "byte") return std::make_unique<ByteTokenizer>();
   return std::make_unique<TokenizerProcess>(name);

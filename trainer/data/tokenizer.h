@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,24 @@ class ByteTokenizer : public Tokenizer {
   std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal) override;
   std::optional<int64_t> special(std::string_view token) const override;
   std::optional<int64_t> end_of_document() const override { return kEndOfDocument; }
+};
+
+// Collects texts and encodes many at a time, which is what a tokenizer in another process is quick at. Threads: one at
+// a time.
+class BatchedEncoder {
+ public:
+  // |each| gets the ids of each text, in the order of add().
+  BatchedEncoder(Tokenizer& tokenizer, std::function<void(std::vector<int64_t>)> each)
+      : tokenizer_(tokenizer), each_(std::move(each)) {}
+
+  void add(std::string text);
+  void finish();  // encodes what waits
+
+ private:
+  Tokenizer& tokenizer_;
+  std::function<void(std::vector<int64_t>)> each_;
+  std::vector<std::string> waiting_;
+  size_t waiting_bytes_ = 0;
 };
 
 // "byte", or a path to a HF tokenizer.json or to the folder that holds it (trainer/data/tokenizer_process.h). Throws

@@ -9,15 +9,17 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <utility>
+#include <thread>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 
 extern char** environ;
 
@@ -54,8 +56,30 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
-void close_fd(int* fd) {
-  if (*fd >= 0) ::close(std::exchange(*fd, -1));
+// How long the process may say nothing. HF's module is imported within seconds, also from a slow disk.
+std::chrono::milliseconds patience() {
+  constexpr double kSeconds = 120, kMost = 1e6;
+  const char* const given = std::getenv("CONCORD_TOKENIZER_TIMEOUT");
+  if (given == nullptr || *given == '\0') return std::chrono::milliseconds(static_cast<int64_t>(kSeconds * 1000));
+  char* end = nullptr;
+  const double seconds = std::strtod(given, &end);
+  if (*end != '\0' || !(seconds > 0 && seconds <= kMost)) {
+    throw ConfigError(fmt::format("CONCORD_TOKENIZER_TIMEOUT is {}; it is a number of seconds, above 0 and up to {:g}",
+                                  quoted(given), kMost));
+  }
+  return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
+}
+
+// Waits a little for the end of |pid|, whose input has ended; one that does not end so is killed.
+void end_process(pid_t pid) {
+  constexpr int kTries = 100;
+  constexpr auto kBetween = std::chrono::milliseconds(5);
+  for (int i = 0; i < kTries; ++i) {
+    if (::waitpid(pid, nullptr, WNOHANG) != 0) return;
+    std::this_thread::sleep_for(kBetween);
+  }
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
 }
 
 }  // namespace
@@ -65,22 +89,22 @@ TokenizerProcess::TokenizerProcess(const std::string& path) : file_(tokenizer_fi
   python_ = python != nullptr && *python != '\0' ? python : "python3";
   start();
   try {
-    read_greeting();
+    greeting_ = pipe_->read_greeting();
   } catch (...) {
-    close_fd(&to_);
-    close_fd(&from_);
-    if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+    stop();
     throw;
   }
 }
 
-TokenizerProcess::~TokenizerProcess() {
-  close_fd(&to_);  // it ends at the end of its input
-  close_fd(&from_);
-  if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+TokenizerProcess::~TokenizerProcess() { stop(); }
+
+void TokenizerProcess::stop() {
+  pipe_.reset();
+  end_process(pid_);
 }
 
 void TokenizerProcess::start() {
+  const std::chrono::milliseconds silence = patience();
   // Its input is a socket because writing to one that nobody reads can be an error instead of SIGPIPE.
   std::array<int, 2> in = {-1, -1}, out = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in.data()) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {
@@ -98,88 +122,23 @@ void TokenizerProcess::start() {
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(in[1]);
   ::close(out[1]);
-  to_ = in[0];
-  from_ = out[0];
+  pipe_ = std::make_unique<TokenizerPipe>(
+      in[0], out[0], fmt::format("the tokenizer process ({}, pid {})", python_, error == 0 ? pid_ : 0), silence);
   if (error == 0) return;
-  pid_ = -1;
-  close_fd(&to_);
-  close_fd(&from_);
+  pipe_.reset();
   throw ConfigError(
       fmt::format("cannot start {} for the tokenizer {}: {}; install Python with its module tokenizers, or name it in "
                   "CONCORD_PYTHON",
                   python_, file_, std::strerror(error)));
 }
 
-void TokenizerProcess::fail(const std::string& what) {
-  throw std::runtime_error(fmt::format("the tokenizer process ({}, pid {}) {}", python_, pid_, what));
-}
-
-void TokenizerProcess::send(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t sent = ::send(to_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) fail(fmt::format("takes no more text: {}", std::strerror(errno)));
-    bytes.remove_prefix(static_cast<size_t>(sent));
-  }
-}
-
-void TokenizerProcess::receive(void* to, size_t count) {
-  char* at = static_cast<char*>(to);
-  while (count > 0) {
-    const ssize_t got = ::read(from_, at, count);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
-    if (got == 0) fail("ended before its answer; what it printed stands above");
-    at += got;
-    count -= static_cast<size_t>(got);
-  }
-}
-
-void TokenizerProcess::read_greeting() {
-  constexpr size_t kLongest = 1 << 16;
-  std::string line;
-  for (char letter = 0; line.size() < kLongest; line += letter) {
-    receive(&letter, 1);
-    if (letter == '\n') break;
-  }
-  try {
-    const nlohmann::json greeting = nlohmann::json::parse(line);
-    if (greeting.contains("error")) throw ConfigError(greeting["error"].get<std::string>());
-    vocab_size_ = greeting.at("vocab_size").get<int64_t>();
-    specials_ = greeting.at("specials").get<decltype(specials_)>();
-    if (!greeting.at("end_of_document").is_null()) end_of_document_ = greeting["end_of_document"].get<int64_t>();
-  } catch (const nlohmann::json::exception& error) {
-    fail(fmt::format("greeted with '{}', which is not understood: {}", line, error.what()));
-  }
-}
-
 std::vector<std::vector<int64_t>> TokenizerProcess::encode(const std::vector<std::string_view>& texts, bool literal) {
-  // All of the request is read before the answer is begun (see the script), so the two cannot wait for each other.
-  std::string request = fmt::format("{} {}\n", texts.size(), literal ? 1 : 0);
-  for (const std::string_view text : texts) {
-    if (text.size() > std::numeric_limits<uint32_t>::max()) {
-      throw ConfigError(
-          fmt::format("a document of {} bytes is too long for the tokenizer: at most 4 GiB", text.size()));
-    }
-    const uint32_t bytes = static_cast<uint32_t>(text.size());
-    request.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(text);
-  }
-  send(request);
-  std::vector<std::vector<int64_t>> encoded;
-  std::vector<uint32_t> ids;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    uint32_t count = 0;
-    receive(&count, sizeof count);
-    ids.resize(count);
-    receive(ids.data(), count * sizeof(uint32_t));
-    encoded.emplace_back(ids.begin(), ids.end());
-  }
-  return encoded;
+  return pipe_->encode(texts, literal);
 }
 
 std::optional<int64_t> TokenizerProcess::special(std::string_view token) const {
-  const auto found = specials_.find(token);
-  if (found == specials_.end()) return std::nullopt;
+  const auto found = greeting_.specials.find(token);
+  if (found == greeting_.specials.end()) return std::nullopt;
   return found->second;
 }
 

@@ -1,16 +1,18 @@
-// HF's own tokenizers in a process beside ours, for `concord data build`. Training itself never starts it.
+// HF's own tokenizers in a process beside ours: for `concord data build`, and for training on text that is no tokens
+// yet.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "trainer/data/tokenizer.h"
+#include "trainer/data/tokenizer_pipe.h"
 
 namespace concord {
 
@@ -18,7 +20,8 @@ namespace concord {
 // program, on a tokenizer.json or a folder that holds one. The ids are those of tokenizers' encode(text,
 // add_special_tokens=False).
 //
-// The process ends with the object, and when ours dies: its input closes. Threads: one at a time; several objects, each
+// The process ends with the object, and when ours dies: its input closes; one that does not is killed. One that says
+// nothing for CONCORD_TOKENIZER_TIMEOUT seconds (120) is an error. Threads: one at a time; several objects, each
 // in its own thread, work at the same time.
 class TokenizerProcess : public Tokenizer {
  public:
@@ -28,27 +31,21 @@ class TokenizerProcess : public Tokenizer {
   TokenizerProcess(const TokenizerProcess&) = delete;
   TokenizerProcess& operator=(const TokenizerProcess&) = delete;
 
-  int64_t vocab_size() const override { return vocab_size_; }
+  int64_t vocab_size() const override { return greeting_.vocab_size; }
   std::string name() const override { return file_; }
   std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal) override;
   std::optional<int64_t> special(std::string_view token) const override;
-  std::optional<int64_t> end_of_document() const override { return end_of_document_; }
+  std::optional<int64_t> end_of_document() const override { return greeting_.end_of_document; }
 
  private:
   void start();
-  void read_greeting();
-  void send(std::string_view bytes);
-  void receive(void* to, size_t count);
-  [[noreturn]] void fail(const std::string& what);
+  void stop();
 
   std::string file_;
   std::string python_;
   pid_t pid_ = -1;
-  int to_ = -1;    // its standard input
-  int from_ = -1;  // its standard output
-  int64_t vocab_size_ = 0;
-  std::optional<int64_t> end_of_document_;
-  std::map<std::string, int64_t, std::less<>> specials_;
+  std::unique_ptr<TokenizerPipe> pipe_;
+  TokenizerGreeting greeting_;
 };
 
 }  // namespace concord

@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "trainer/data/testing/folder.h"
+#include "trainer/data/tokenizer_pipe.h"
 #include "trainer/data/tokenizer_process.h"
 
 namespace concord {
@@ -114,6 +117,63 @@ TEST_F(TokenizerProcessTest, AProcessThatEndsIsAnErrorAndNotAHang) {
   TokenizerProcess tokenizer(folder_.path());
   EXPECT_THROW(tokenizer.encode({"die"}, false), std::runtime_error);
   EXPECT_THROW(tokenizer.encode({"more"}, false), std::runtime_error);
+}
+
+// Says nothing and does not end with its input, either.
+TEST_F(TokenizerProcessTest, ASilentProcessIsAnErrorAndNotAHang) {
+  const std::string silent = folder_ / "silent";
+  write_file(silent, "#!/bin/sh\nexec sleep 1000\n");
+  std::filesystem::permissions(silent, std::filesystem::perms::owner_all);
+  const Environment python("CONCORD_PYTHON", silent), timeout("CONCORD_TOKENIZER_TIMEOUT", "0.05");
+  try {
+    TokenizerProcess{folder_.path()};
+    FAIL() << "it has greeted";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has been silent for 0.05 s"));
+  }
+}
+
+// The other side of a pipe, which has said |said| and says no more.
+class SaidOnce {
+ public:
+  explicit SaidOnce(const std::string& said) {
+    if (::socketpair(AF_UNIX, SOCK_STREAM, 0, asked_) != 0 || ::socketpair(AF_UNIX, SOCK_STREAM, 0, said_) != 0 ||
+        ::write(said_[1], said.data(), said.size()) != static_cast<ssize_t>(said.size()))
+      throw std::runtime_error("no sockets");
+  }
+  ~SaidOnce() {
+    ::close(asked_[1]);
+    ::close(said_[1]);
+  }
+  SaidOnce(const SaidOnce&) = delete;
+  SaidOnce& operator=(const SaidOnce&) = delete;
+
+  std::string error_of_encode() {
+    TokenizerPipe pipe(asked_[0], said_[0], "it", std::chrono::milliseconds(20));
+    EXPECT_EQ(pipe.read_greeting().vocab_size, 300);
+    try {
+      pipe.encode({"a"}, false);
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+ private:
+  int asked_[2] = {-1, -1}, said_[2] = {-1, -1};
+};
+
+constexpr const char* kGreeting = "{\"vocab_size\": 300, \"specials\": {}, \"end_of_document\": null}\n";
+
+TEST(TokenizerPipe, AnAnswerThatNeverComesIsAnError) {
+  EXPECT_THAT(SaidOnce(kGreeting).error_of_encode(), HasSubstr("it has been silent for 0.02 s"));
+  // Half of an answer, of a size that nobody should believe.
+  EXPECT_THAT(SaidOnce(kGreeting + std::string(6, '\xff')).error_of_encode(), HasSubstr("has been silent"));
+}
+
+TEST(TokenizerPipe, AnIdOutsideOfTheVocabularyIsRefused) {
+  EXPECT_EQ(SaidOnce(kGreeting + std::string("\1\0\0\0\x2c\1\0\0", 8)).error_of_encode(),
+            "it gave the id 300; its vocabulary has 300");
 }
 
 // With HF's own module, where a Python has it.

@@ -8,16 +8,21 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <stdexcept>
+
+#include "core/input_file.h"
+#include "core/new_file.h"
 
 namespace concord {
 namespace {
 
+constexpr uint64_t kMostBytes = uint64_t{4} << 30;
+
 [[noreturn]] void fail(const std::string& path, std::string_view what, int error) {
-  const char* advice = error == ENOSPC || error == EDQUOT ? "; free some space or choose another output_dir" : "";
-  throw std::runtime_error(fmt::format("{}: {}: {}{}", path, what, std::strerror(error), advice));
+  throw std::runtime_error(fmt::format("{}: {}: {}", path, what, std::strerror(error)));
+}
+[[noreturn]] void fail_to_write(const std::string& path, int error) {
+  throw std::runtime_error(write_error_text(path, error));
 }
 
 // 0, or the error that stopped it.
@@ -35,25 +40,37 @@ int write_all(int file, std::string_view bytes) {
 }  // namespace
 
 AppendFile::AppendFile(std::string path, bool truncate) : path_(std::move(path)) {
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0), 0644);
+  // A link in its place is not followed, and a pipe not waited for.
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  file_ = ::open(path_.c_str(), flags | (truncate ? O_TRUNC : 0), 0666);
   if (file_ < 0) fail(path_, "cannot be opened for writing", errno);
 }
 
 AppendFile::~AppendFile() { ::close(file_); }
 
 void AppendFile::append(std::string_view bytes) {
+  check_there();
   struct stat before{};
-  if (::fstat(file_, &before) != 0) fail(path_, "cannot be written", errno);
+  if (::fstat(file_, &before) != 0) fail_to_write(path_, errno);
   const int error = write_all(file_, bytes);
   if (error == 0) return;
   // What got in of the line goes out again; a device or a pipe cannot, which does not matter beside the first error.
   if (S_ISREG(before.st_mode) && ::ftruncate(file_, before.st_size) != 0) fail(path_, "half a line was left", errno);
-  fail(path_, "cannot be written", error);
+  fail_to_write(path_, error);
+}
+
+void AppendFile::check_there() const {
+  struct stat now{};
+  if (::fstat(file_, &now) == 0 && now.st_nlink > 0) return;
+  throw std::runtime_error(path_ +
+                           ": was removed while the run was writing to it, and what it had is lost; leave the output "
+                           "folder alone until the run has ended");
 }
 
 void replace_file(const std::string& path, std::string_view text) {
+  check_replaceable(path);
   const std::string beside = path + ".new";
-  const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int file = create_fresh_file(beside);
   if (file < 0) fail(beside, "cannot be opened for writing", errno);
   int error = write_all(file, text);
   if (error == 0 && ::fsync(file) != 0) error = errno;
@@ -61,19 +78,13 @@ void replace_file(const std::string& path, std::string_view text) {
   if (error == 0 && ::rename(beside.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return;
   ::unlink(beside.c_str());
-  fail(path, "cannot be written", error);
+  fail_to_write(path, error);
 }
 
 std::string read_if_there(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    if (errno != ENOENT) fail(path, "cannot be read", errno);
-    return "";
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad()) fail(path, "cannot be read", errno);
-  return std::move(text).str();
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return "";
+  return InputFile(path).read(kMostBytes, "a file of metrics");
 }
 
 void make_folder(const std::string& path) {

@@ -1,5 +1,6 @@
 // Writing files so that what is read later is whole: a line appended whole or not at all, a document replaced at once.
-// Errors are std::runtime_error with the path and the system's words.
+// Nothing is written through a link. Errors are std::runtime_error with the path and the system's words, and
+// ConfigError for a path that is no regular file.
 #pragma once
 
 #include <string>
@@ -16,8 +17,11 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // All of |bytes| are in the file after it; where that fails (disk full) none are, and it throws.
+  // All of |bytes| are in the file after it; where that fails (disk full) none are, and it throws. So it does where the
+  // file has no name any more: somebody has removed it.
   void append(std::string_view bytes);
+  // Throws where somebody has removed the file.
+  void check_there() const;
   const std::string& path() const { return path_; }
 
  private:

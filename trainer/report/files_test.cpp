@@ -85,6 +85,26 @@ TEST(Files, AFolderThatIsNotThereOrAFileIsAnErrorWithItsName) {
   EXPECT_THAT(error_of([&] { make_folder(folder / "file/below"); }), HasSubstr("file/below: cannot be made"));
 }
 
+TEST(Files, NothingIsWrittenThroughALink) {
+  const TemporaryFolder folder;
+  replace_file(folder / "victim", "keep");
+  std::filesystem::create_symlink("victim", folder / "state.new");
+  replace_file(folder / "state", "text");
+  std::filesystem::create_symlink("victim", folder / "lines");
+  EXPECT_THAT(error_of([&] { AppendFile(folder / "lines", true).append("x"); }), HasSubstr("lines: cannot be opened"));
+  EXPECT_EQ(read_if_there(folder / "victim"), "keep");
+  EXPECT_EQ(read_if_there(folder / "state"), "text");
+  EXPECT_THAT(error_of([&] { replace_file("/dev/null", "x"); }), HasSubstr("/dev/null: is a device"));
+}
+
+TEST(Files, AFileThatWasRemovedTakesNoMoreLines) {
+  const TemporaryFolder folder;
+  AppendFile file(folder / "lines", false);
+  file.append("a\n");
+  std::filesystem::remove(folder / "lines");
+  EXPECT_THAT(error_of([&] { file.append("b\n"); }), HasSubstr("lines: was removed while the run was writing to it"));
+}
+
 TEST(Files, TruncatingEmptiesAndAppendingDoesNot) {
   const TemporaryFolder folder;
   AppendFile(folder / "lines", false).append("a\n");

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "core/parse_json.h"
+#include "core/quoted.h"
 #include "trainer/report/files.h"
 
 namespace concord {
@@ -62,7 +63,8 @@ class Fields {
   double take_or_zero(const std::string& name) { return take(name).value_or(0); }
   int64_t take_whole(const std::string& name) {
     if (!object_.contains(name)) return 0;
-    const int64_t value = object_[name].get<int64_t>();
+    if (!object_[name].is_number_integer()) throw std::runtime_error(name + " is not a whole number");
+    const auto value = object_[name].get<int64_t>();
     object_.erase(name);
     return value;
   }
@@ -122,10 +124,9 @@ void each_line(const std::string& path, Read read) {
     const size_t end = text.find('\n', start);
     if (end == std::string::npos) return;  // torn: its end was never written
     try {
-      read(Fields(ordered_json::parse(text.begin() + static_cast<std::ptrdiff_t>(start),
-                                      text.begin() + static_cast<std::ptrdiff_t>(end))));
+      read(Fields(parse_json<ordered_json>(std::string_view(text).substr(start, end - start), "the line")));
     } catch (const std::exception& error) {
-      throw std::runtime_error(fmt::format("{}:{}: no line of metrics: {}", path, number, error.what()));
+      throw std::runtime_error(fmt::format("{}:{}: no line of metrics: {}", path, number, one_line(error.what(), 500)));
     }
     start = end + 1;
   }

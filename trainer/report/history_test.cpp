@@ -87,7 +87,8 @@ TEST(History, ALastLineWithoutItsEndIsLeftOut) {
 
 TEST(History, AnyOtherLineThatIsNoneIsAnErrorWithItsNumber) {
   const TemporaryFolder folder;
-  for (const std::string bad : {"nonsense", "[1]", "{\"step\":\"one\"}", "{\"step\":1,\"loss\":\"low\"}"}) {
+  for (const std::string bad :
+       {"nonsense", "[1]", "{\"step\":\"one\"}", "{\"step\":1,\"loss\":\"low\"}", "{\"step\":1e300}"}) {
     replace_file(folder / kMetricsFile, metrics_line(step_at(1)) + "\n" + bad + "\n");
     try {
       read_history(folder.path());

@@ -174,6 +174,8 @@ void TrainingReport::write_state(const std::string& folder) const {
 void TrainingReport::finish(const FinishReport& report) {
   Parts& parts = *parts_;
   parts.display.end();
+  parts.metrics.check_there();
+  parts.eval_metrics.check_there();
   write_state(parts.run.output_dir);
   if (parts.run.html)
     replace_file(parts.run.output_dir + "/report.html", report_page(parts.run, parts.history, report));

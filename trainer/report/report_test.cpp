@@ -192,5 +192,14 @@ TEST_F(ReportTest, TheTimeLeftIsThatOfTheStepsToCome) {
   EXPECT_THAT(read("terminal"), HasSubstr("0:18 left"));
 }
 
+TEST_F(ReportTest, AnOutputFolderThatIsRemovedDuringTheRunIsAnError) {
+  TrainingReport report(description());
+  report.on_step(step_at(1));
+  std::filesystem::remove_all(folder_ / "out/run");
+  std::filesystem::create_directories(folder_ / "out/run");  // as a checkpoint that is saved does
+  EXPECT_THROW(report.on_step(step_at(2)), std::runtime_error);
+  EXPECT_THROW(report.finish({.reason = "done"}), std::runtime_error);
+}
+
 }  // namespace
 }  // namespace concord

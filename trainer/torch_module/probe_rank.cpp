@@ -11,6 +11,7 @@
 #include "core/models/parameter_plan.h"
 #include "core/models/tensor_files.h"
 #include "core/models/token_slices.h"
+#include "core/quoted.h"
 #include "trainer/probe.h"
 
 namespace concord {
@@ -21,7 +22,7 @@ c10::ScalarType dtype_named(const std::string& name) {
   if (name == "bfloat16") return at::kBFloat16;
   if (name == "float16") return at::kHalf;
   if (name == "float64") return at::kDouble;
-  throw ConfigError(fmt::format("--dtype is '{}'; it can be float32, bfloat16, float16 or float64", name));
+  throw ConfigError(fmt::format("--dtype is {}; it can be float32, bfloat16, float16 or float64", quoted(name)));
 }
 
 // ------------------------------------------------------------------------------------------------------------- batch

@@ -1,0 +1,59 @@
+#include "core/new_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "core/config_error.h"
+#include "core/resources.h"
+#include "tests/temporary_folder.h"
+
+namespace concord {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(NewFile, ALinkThatHasTheNameIsRemovedAndNotFollowed) {
+  const tests::TemporaryFolder folder;
+  std::ofstream(folder / "victim") << "keep";
+  std::filesystem::create_symlink("victim", folder / "state.new");
+  const int fd = create_fresh_file(folder / "state.new");
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(::write(fd, "x", 1), 1);
+  ::close(fd);
+  EXPECT_EQ(std::filesystem::file_size(folder / "victim"), 4U);
+  EXPECT_FALSE(std::filesystem::is_symlink(folder / "state.new"));
+  EXPECT_EQ(create_fresh_file(folder.path()), -1);
+  EXPECT_EQ(create_fresh_file(folder / "none/file"), -1);
+}
+
+TEST(NewFile, ADeviceIsNotReplacedByAFile) {
+  const tests::TemporaryFolder folder;
+  EXPECT_NO_THROW(check_replaceable(folder / "new"));
+  EXPECT_THROW(check_replaceable("/dev/null"), ConfigError);
+  EXPECT_THROW(check_replaceable(folder.path()), ConfigError);
+}
+
+TEST(NewFile, AFailedWriteSaysWhatToDo) {
+  EXPECT_EQ(write_error_text("a", ENOSPC),
+            "a: cannot be written: No space left on device; free some space or choose another folder");
+  EXPECT_THAT(write_error_text("a", EFBIG), HasSubstr("File too large; "));
+  EXPECT_EQ(write_error_text("a", EIO), "a: cannot be written: Input/output error");
+}
+
+TEST(Resources, WhatRanOutIsNamedWithItsLimit) {
+  EXPECT_THAT(*what_is_short(std::bad_alloc()), HasSubstr("out of memory"));
+  const std::system_error threads(EAGAIN, std::system_category());
+  EXPECT_THAT(*what_is_short(threads), HasSubstr("(ulimit -u)"));
+  EXPECT_THAT(*what_is_short(std::system_error(EMFILE, std::generic_category(), "socket")), HasSubstr("ulimit -n"));
+  EXPECT_EQ(what_is_short(std::system_error(EIO, std::generic_category())), std::nullopt);
+  EXPECT_EQ(what_is_short(std::runtime_error("x")), std::nullopt);
+}
+
+}  // namespace
+}  // namespace concord

@@ -1,0 +1,61 @@
+#include "core/resources.h"
+
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <new>
+#include <string_view>
+#include <system_error>
+
+#include "core/quoted.h"
+
+namespace concord {
+namespace {
+
+std::string limit_text(decltype(RLIMIT_AS) which) {
+  rlimit limit{};
+  if (::getrlimit(which, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "no limit of its own";
+  return "a limit of " + std::to_string(limit.rlim_cur);
+}
+
+std::string memory_text() {
+  return "out of memory: this process could not get what it asked for. It has " + limit_text(RLIMIT_AS) +
+         " on its address space (ulimit -v, in bytes here), and the machine or its container may have less; `concord "
+         "doctor` shows what is there. Give it more, or take a smaller batch (per_device_train_batch_size), a shorter "
+         "seq_length or fewer processes";
+}
+
+std::string threads_text() {
+  return "no further thread or process could be started. This user has " + limit_text(RLIMIT_NPROC) +
+         " on them (ulimit -u), this process " + limit_text(RLIMIT_AS) +
+         " on its address space (ulimit -v), of which each thread's stack takes " + limit_text(RLIMIT_STACK) +
+         " (ulimit -s), and a container may allow fewer (docker --pids-limit, pids.max of its cgroup). Raise these, or "
+         "start fewer processes, or fewer threads each (OMP_NUM_THREADS)";
+}
+
+std::string files_text() {
+  return "too many files are open: this process has " + limit_text(RLIMIT_NOFILE) +
+         " on them; raise it: ulimit -n 65536";
+}
+
+}  // namespace
+
+std::optional<std::string> what_is_short(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return memory_text();
+  // libtorch's own words for memory of the host.
+  if (std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos)
+    return memory_text() + " (" + one_line(error.what()) + ")";
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system == nullptr) return std::nullopt;
+  const std::string given = std::string(" (") + error.what() + ")";
+  const int code =
+      system->code().category() == std::generic_category() || system->code().category() == std::system_category()
+          ? system->code().value()
+          : 0;
+  if (code == EAGAIN) return threads_text() + given;
+  if (code == ENOMEM) return memory_text() + given;
+  if (code == EMFILE) return files_text() + given;
+  return std::nullopt;
+}
+
+}  // namespace concord

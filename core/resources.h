@@ -1,0 +1,15 @@
+// What this machine or its limits had too little of.
+#pragma once
+
+#include <exception>
+#include <optional>
+#include <string>
+
+namespace concord {
+
+// Where |error| means that memory, threads, processes or open files ran out, a sentence with the limit that holds here
+// and what to do; the libraries say no more than "bad_alloc" or "Resource temporarily unavailable". None for any other
+// error. Threads: any; reads limits and /proc.
+std::optional<std::string> what_is_short(const std::exception& error);
+
+}  // namespace concord

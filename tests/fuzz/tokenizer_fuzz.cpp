@@ -1,0 +1,35 @@
+// Any bytes as what a tokenizer process says: refused with a sentence, or ids of its vocabulary.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+
+#include "tests/fuzz/check.h"
+#include "trainer/data/tokenizer_pipe.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace concord;
+  constexpr const char* kName = "the fuzzer";
+  constexpr size_t kRoom = 1 << 16;  // a socket takes as much without a reader
+  int asked[2], said[2];
+  fuzz::check(::socketpair(AF_UNIX, SOCK_STREAM, 0, asked) == 0 && ::socketpair(AF_UNIX, SOCK_STREAM, 0, said) == 0,
+              "there are sockets");
+  const auto count = static_cast<ssize_t>(std::min(size, kRoom));
+  fuzz::check(::write(said[1], data, static_cast<size_t>(count)) == count, "all of it is said");
+  ::close(said[1]);
+  try {
+    TokenizerPipe pipe(asked[0], said[0], kName, std::chrono::seconds(10));
+    const TokenizerGreeting greeting = pipe.read_greeting();
+    fuzz::check(greeting.end_of_document.value_or(0) >= 0, "ids are not negative");
+    for (const auto& [name, id] : greeting.specials) fuzz::check(id < greeting.vocab_size, "specials are of it");
+    for (const std::vector<int64_t>& ids : pipe.encode({"ab", "", "c"}, true)) {
+      for (const int64_t id : ids) fuzz::check(id >= 0 && id < greeting.vocab_size, "ids are of the vocabulary");
+    }
+  } catch (const std::runtime_error& error) {
+    fuzz::check_error(error.what(), "");
+  }
+  ::close(asked[1]);
+  return 0;
+}

@@ -1,0 +1,281 @@
+// Every argument that names a file or a folder, given what is none: a pipe that nobody writes to, a device that never
+// ends, a folder, a file with a zero byte and more behind its end. The program says what is wrong and ends. Which
+// arguments there are is read from the program itself: one that is not in the tables below fails the test.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "tests/processes/ended_process.h"
+#include "tests/temporary_folder.h"
+#include "trainer/argument_table.h"
+#include "trainer/cli/program.h"
+
+namespace concord::testing_processes {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const std::string kConfig = CONCORD_GOLDEN "/hf/qwen2-tiny/config.json";
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// An argument, and a command in which it is @. What stands at the path + |file| is read, or written where |good| is
+// empty; |good| is what could stand there.
+struct PathCase {
+  std::string argument;
+  std::vector<std::string> command;
+  std::string file = {};
+  std::string good = {};
+  bool runs = true;           // with what is good the command ends by itself and with 0
+  bool zero_is_fine = false;  // a zero byte behind the end is no mistake in this format, or it is a program's to judge
+  bool device_is_fine = false;  // it is written to, and not replaced
+};
+
+const std::vector<std::string> kTrain = {
+    "train", "--nproc",     "2", "--model_config", "F/config.json", "--train_data", "F/text.txt", "--seq_length",
+    "4",     "--max_steps", "1", "--output_dir",   "F/run"};
+
+std::vector<std::string> train_with(const std::string& name) {
+  std::vector<std::string> command = kTrain;
+  command.insert(command.end(), {"--" + name, "@"});
+  return command;
+}
+
+std::vector<std::string> train_on_model() {
+  return {"train", "--nproc", "2", "--model", "@", "--train_data", "F/text.txt", "--output_dir", "F/run"};
+}
+
+std::vector<PathCase> path_cases() {
+  const std::string config = content_of(kConfig), text = "one two\n\nthree\n";
+  const std::string line = "{\"text\": \"one two three\"}\n", csv = "0F0,0B0\n";
+  const std::string metrics = "{\"step\": 1, \"loss\": 2.5}\n";
+  const std::string weights = content_of(CONCORD_GOLDEN "/hf/qwen2-tiny/model.safetensors");
+  const std::string index = content_of(CONCORD_GOLDEN "/data/tokens.idx");
+  const std::vector<std::string> build = {"data", "build", "--input", "@", "--output", "F/out", "--overwrite"};
+  const std::vector<std::string> plan = {"plan", "--world_size", "1", "--buckets"};
+  const auto with = [](std::vector<std::string> command, const std::string& name) {
+    command.insert(command.end(), {name, "@"});
+    return command;
+  };
+  const std::vector<std::string> schedule = {"schedule", "--kind", "1f1b", "--pp", "2", "--microbatches", "2"};
+  const std::vector<std::string> lr = {"lr", "--max_steps", "3"}, report = {"report", "F/run1"};
+  return {
+      {"train --config",
+       {"train", "--config", "@", "--print_config", "--model", "m", "--train_data", "d"},
+       "",
+       "seed: 7\n"},
+      {"train --model", train_on_model(), "/config.json", config, false},
+      {"train --model_config", train_with("model_config"), "", config, false},
+      {"train --train_data", train_with("train_data"), ".txt", text, false},
+      {"train --train_data", train_with("train_data"), ".jsonl", line, false},
+      {"train --train_data", train_with("train_data"), ".safetensors", weights, false},
+      {"train --train_data", train_with("train_data"), ".idx", index, false},
+      {"train --eval_data", train_with("eval_data"), ".jsonl", line, false},
+      {"train --tokenizer", train_with("tokenizer"), "", "{}", false, true},
+      {"train --output_dir", train_with("output_dir")},
+      {"train --pipeline_schedule", train_with("pipeline_schedule"), ".csv", csv, false},
+      {"data build --input", build, ".txt", text},
+      {"data build --input", build, ".jsonl", line},
+      {"data build --output", {"data", "build", "--input", "F/text.txt", "--output", "@", "--overwrite"}, ".bin"},
+      {"data build --tokenizer", with({"data", "build", "--input", "F/text.txt", "--output", "F/o"}, "--tokenizer"), "",
+       "{}", false, true},
+      {"data synth --output", {"data", "synth", "--tokens", "1000", "--output", "@"}, ".idx"},
+      {"diff A", {"diff", "@", "F/w.safetensors"}, "", weights},
+      {"diff B", {"diff", "F/w.safetensors", "@"}, "/model.safetensors.index.json", "{\"weight_map\": {}}", false},
+      {"lr --csv", with(lr, "--csv")},
+      {"lr --svg", with(lr, "--svg")},
+      {"plan --model", with(plan, "--model"), "/config.json", config},
+      {"plan --parameters", with(plan, "--parameters"), "", "[{\"name\": \"w\", \"elements\": 4}]"},
+      {"schedule --csv", {"schedule", "--csv", "@"}, "", csv},
+      {"schedule --kind", {"schedule", "--kind", "@"}, ".csv", csv},
+      {"schedule --save_csv", with(schedule, "--save_csv")},
+      {"schedule --svg", with(schedule, "--svg")},
+      {"report runs", {"report", "@"}, "/metrics.jsonl", metrics},
+      {"report runs", {"report", "@"}, "/eval_metrics.jsonl", "{\"step\": 1, \"eval_loss\": 2.5}\n", false},
+      {"report --svg", with(report, "--svg")},
+      {"report --html", with(report, "--html")},
+      {"launch --log_dir", {"launch", "--nproc", "1", "--log_dir", "@", "--", "/bin/true"}},
+      {"launch --log_dir",
+       {"launch", "--nproc", "1", "--log_dir", "@", "--", "/bin/true"},
+       "/rank-0.log",
+       "",
+       true,
+       false,
+       true},
+      {"probe --model",
+       {"probe", "--model", "@", "--batch", "F/w.safetensors", "--out", "F/out"},
+       "/config.json",
+       config,
+       false},
+      {"probe --model_config",
+       {"probe", "--model_config", "@", "--batch", "F/w.safetensors", "--out", "F/out"},
+       "",
+       config,
+       false},
+      {"probe --batch",
+       {"probe", "--model_config", "F/config.json", "--batch", "@", "--out", "F/out"},
+       "",
+       weights,
+       false,
+       true},
+      {"probe --out", {"probe", "--model_config", "F/config.json", "--batch", "F/w.safetensors", "--out", "@"}},
+  };
+}
+
+// Arguments whose value is text and no path.
+const std::set<std::string> kTexts = {"train --template",
+                                      "train --optimizer",
+                                      "train --lr_scheduler_type",
+                                      "train --lr_wsd_decay_style",
+                                      "train --weight_decay_incr_style",
+                                      "train --order",
+                                      "train --cp_comm_type",
+                                      "train --pipeline_model_parallel_layout",
+                                      "train --recompute_granularity",
+                                      "train --recompute_method",
+                                      "train --logging_strategy",
+                                      "train --eval_strategy",
+                                      "train --save_strategy",
+                                      "data build --chat_template",
+                                      "lr --lr_scheduler_type",
+                                      "lr --lr_scheduler_kwargs",
+                                      "lr --lr_wsd_decay_style",
+                                      "lr --weight_decay_incr_style",
+                                      "plan --order",
+                                      "plan --dtype",
+                                      "schedule --placement",
+                                      "report --names",
+                                      "report --metric",
+                                      "report --over",
+                                      "report --title",
+                                      "launch --master_addr",
+                                      "launch command",
+                                      "probe --dtype",
+                                      "probe --pipeline_model_parallel_layout",
+                                      "probe --cp_comm_type",
+                                      "probe --recompute_granularity",
+                                      "probe --recompute_method",
+                                      "probe --recompute_modules"};
+
+void collect_texts(const CLI::App& app, const std::string& front, std::set<std::string>* names) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_type_name() != "TEXT" && option->get_type_size_max() > 0 &&
+        option->get_type_name().find("TEXT") == std::string::npos)
+      continue;
+    if (option->get_type_size_max() == 0) continue;  // a flag
+    const bool positional = option->get_lnames().empty();
+    names->insert(front + (positional ? option->get_name() : "--" + option->get_lnames().front()));
+  }
+  for (const CLI::App* inner : app.get_subcommands([](const CLI::App*) { return true; }))
+    collect_texts(*inner, front + inner->get_name() + " ", names);
+}
+
+// All arguments of the program that take text.
+std::set<std::string> text_arguments() {
+  int exit_code = 0;
+  std::set<std::string> names;
+  collect_texts(*make_program(&exit_code), "", &names);
+  for (const ArgumentGroup& group : argument_groups()) {
+    for (const Argument& argument : group.arguments) {
+      if (std::holds_alternative<std::string TrainingArguments::*>(argument.member))
+        names.insert("train --" + std::string(argument.name));
+    }
+  }
+  names.insert("train --config");
+  return names;
+}
+
+TEST(PathArguments, EveryArgumentThatTakesTextIsAPathOrSaidToBeNone) {
+  std::set<std::string> known = kTexts;
+  for (const PathCase& each : path_cases()) known.insert(each.argument);
+  EXPECT_EQ(text_arguments(), known);
+}
+
+class PathArgumentsTest : public ::testing::TestWithParam<PathCase> {
+ protected:
+  PathArgumentsTest() {
+    fs::copy_file(kConfig, folder_ / "config.json");
+    fs::copy_file(CONCORD_GOLDEN "/hf/qwen2-tiny/model.safetensors", folder_ / "w.safetensors");
+    std::ofstream(folder_ / "text.txt") << "one two\n\nthree\n";
+    fs::create_directory(folder_ / "run1");
+    std::ofstream(folder_ / "run1/metrics.jsonl") << "{\"step\": 1, \"loss\": 2.5}\n";
+    fs::create_directory(folder_ / "empty");
+  }
+
+  // The path to give; what stands there is made by |make|, which gets the path of the file itself.
+  template <class Make>
+  std::string place(const std::string& name, Make make) {
+    const std::string path = folder_ / name, file = path + GetParam().file;
+    fs::create_directories(fs::path(file).parent_path());
+    if (GetParam().argument == "report runs" && !file.ends_with("/metrics.jsonl"))
+      fs::copy_file(folder_ / "run1/metrics.jsonl", path + "/metrics.jsonl");
+    if (file.ends_with(".idx")) fs::copy_file(CONCORD_GOLDEN "/data/tokens.bin", path + ".bin");
+    make(file);
+    return GetParam().file.starts_with("/") || GetParam().file == ".idx" || GetParam().file == ".bin" ? path : file;
+  }
+
+  std::unique_ptr<RunningProcess> start(const std::string& path) const {
+    std::vector<std::string> command = {CONCORD_PROGRAM};
+    for (const std::string& word : GetParam().command) {
+      command.push_back(word == "@" ? path : word.starts_with("F/") ? folder_ / word.substr(2) : word);
+    }
+    return std::make_unique<RunningProcess>(command);
+  }
+
+  void expect_refused(RunningProcess* process, const std::string& name) const {
+    const int status = process->wait();
+    ASSERT_TRUE(WIFEXITED(status)) << name << ": " << process->err();
+    EXPECT_THAT(WEXITSTATUS(status), ::testing::AnyOf(1, 2)) << name << ": " << process->err();
+    EXPECT_THAT(process->err(), HasSubstr(name));
+  }
+
+  tests::TemporaryFolder folder_;
+};
+
+TEST_P(PathArgumentsTest, IsRefusedWhereItIsNoRegularFile) {
+  const auto pipe = [](const std::string& file) { ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0); };
+  const auto device = [](const std::string& file) { fs::create_symlink("/dev/zero", file); };
+  const auto inner_folder = [](const std::string& file) { fs::create_directory(file); };
+  std::vector<std::pair<std::string, std::unique_ptr<RunningProcess>>> started;
+  started.emplace_back("a_pipe", start(place("a_pipe", pipe)));
+  if (!GetParam().device_is_fine) started.emplace_back("a_device", start(place("a_device", device)));
+  // A folder is what some arguments name.
+  const bool takes_folder = GetParam().file.empty() && (GetParam().argument.ends_with("_dir"));
+  if (!takes_folder) started.emplace_back("a_folder", start(place("a_folder", inner_folder)));
+  if (!GetParam().good.empty() && !GetParam().zero_is_fine) {
+    started.emplace_back("a_zero", start(place("a_zero", [](const std::string& file) {
+                           std::ofstream(file, std::ios::binary) << GetParam().good << std::string("\0more\n", 6);
+                         })));
+  }
+  for (const auto& [name, process] : started) expect_refused(process.get(), name);
+}
+
+TEST_P(PathArgumentsTest, IsTakenThroughALinkToAFile) {
+  if (!GetParam().runs || GetParam().good.empty()) return;
+  std::ofstream(folder_ / "good", std::ios::binary) << GetParam().good;
+  const std::string path =
+      place("a_link", [&](const std::string& file) { fs::create_symlink(folder_ / "good", file); });
+  const std::unique_ptr<RunningProcess> process = start(path);
+  EXPECT_EQ(process->wait(), 0) << process->err();
+}
+
+std::string name_of(const ::testing::TestParamInfo<PathCase>& info) {
+  std::string name = std::to_string(info.index) + "_" + info.param.argument;
+  for (char& letter : name) {
+    if (std::isalnum(static_cast<unsigned char>(letter)) == 0) letter = '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PathArgumentsTest, ::testing::ValuesIn(path_cases()), name_of);
+
+}  // namespace
+}  // namespace concord::testing_processes

@@ -1,0 +1,149 @@
+#include "trainer/data/tokenizer_pipe.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "core/config_error.h"
+#include "core/parse_json.h"
+#include "core/quoted.h"
+
+namespace concord {
+namespace {
+
+constexpr int64_t kBytesPerMillisecond = 100;  // far below what any tokenizer does
+constexpr size_t kLongestGreeting = 1 << 16;
+constexpr size_t kLongestRefusal = 2000;
+
+// A whole number below |end|.
+int64_t id_of(const nlohmann::json& value, int64_t end) {
+  const bool is_below = value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(end);
+  if (!is_below) throw ConfigError(fmt::format("an id or a size is not a whole number of 0 or more and below {}", end));
+  return value.get<int64_t>();
+}
+
+TokenizerGreeting parse_greeting(const nlohmann::json& greeting) {
+  TokenizerGreeting result;
+  result.vocab_size = id_of(greeting.at("vocab_size"), std::numeric_limits<int32_t>::max());
+  const int64_t end = result.vocab_size;
+  for (const auto& [name, id] : greeting.at("specials").items()) result.specials.emplace(name, id_of(id, end));
+  if (const auto& id = greeting.at("end_of_document"); !id.is_null()) result.end_of_document = id_of(id, end);
+  return result;
+}
+
+}  // namespace
+
+TokenizerPipe::TokenizerPipe(int to, int from, std::string name, std::chrono::milliseconds patience)
+    : to_(to), from_(from), name_(std::move(name)), patience_(patience), allowed_(patience) {}
+
+TokenizerPipe::~TokenizerPipe() {
+  ::close(to_);  // the other side ends at the end of its input
+  ::close(from_);
+}
+
+void TokenizerPipe::fail(const std::string& what) const { throw std::runtime_error(name_ + " " + what); }
+
+void TokenizerPipe::wait_for(int fd, short events) {
+  const Clock::time_point end = Clock::now() + allowed_;
+  pollfd wanted{.fd = fd, .events = events, .revents = 0};
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+    const int ready = ::poll(&wanted, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000)));
+    if (ready > 0) return;
+    if (ready < 0 && errno != EINTR) fail(fmt::format("cannot be waited for: {}", std::strerror(errno)));
+    if (ready == 0 && left <= 0) {
+      fail(
+          fmt::format("has been silent for {} s; look at what it printed above, and where it only needs longer, give "
+                      "it more seconds in CONCORD_TOKENIZER_TIMEOUT",
+                      std::chrono::duration<double>(allowed_).count()));
+    }
+  }
+}
+
+void TokenizerPipe::send(std::string_view bytes) {
+  while (!bytes.empty()) {
+    wait_for(to_, POLLOUT);
+    const ssize_t sent = ::send(to_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (sent < 0) fail(fmt::format("takes no more text: {}", std::strerror(errno)));
+    bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+}
+
+void TokenizerPipe::receive(void* to, size_t count) {
+  char* at = static_cast<char*>(to);
+  while (count > 0) {
+    wait_for(from_, POLLIN);
+    const ssize_t got = ::read(from_, at, count);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
+    if (got == 0) fail("ended before its answer; what it printed stands above");
+    at += got;
+    count -= static_cast<size_t>(got);
+  }
+}
+
+TokenizerGreeting TokenizerPipe::read_greeting() {
+  std::string line;
+  for (char letter = 0; letter != '\n'; line += letter) {
+    if (line.size() == kLongestGreeting) fail(fmt::format("greeted with more than {} bytes", kLongestGreeting));
+    receive(&letter, 1);
+  }
+  line.pop_back();
+  std::string refusal;
+  try {
+    const nlohmann::json greeting = parse_json(line, "the line");
+    if (!greeting.contains("error")) {
+      const TokenizerGreeting result = parse_greeting(greeting);
+      vocab_size_ = result.vocab_size;
+      return result;
+    }
+    refusal = greeting["error"].get<std::string>();
+  } catch (const std::exception& error) {
+    fail(fmt::format("greeted with {}, which is not understood: {}", quoted(line), one_line(error.what())));
+  }
+  throw ConfigError(one_line(refusal, kLongestRefusal));
+}
+
+std::vector<int64_t> TokenizerPipe::receive_ids() {
+  constexpr uint32_t kAtOnce = 1 << 16;
+  uint32_t count = 0;
+  receive(&count, sizeof count);
+  std::vector<int64_t> ids;
+  for (std::vector<uint32_t> piece; count > 0; count -= static_cast<uint32_t>(piece.size())) {
+    piece.resize(std::min(count, kAtOnce));
+    receive(piece.data(), piece.size() * sizeof(uint32_t));
+    const uint32_t largest = *std::max_element(piece.begin(), piece.end());
+    if (largest >= vocab_size_) fail(fmt::format("gave the id {}; its vocabulary has {}", largest, vocab_size_));
+    ids.insert(ids.end(), piece.begin(), piece.end());
+  }
+  return ids;
+}
+
+std::vector<std::vector<int64_t>> TokenizerPipe::encode(const std::vector<std::string_view>& texts, bool literal) {
+  // All of the request is read before the answer is begun (see the script), so the two cannot wait for each other.
+  std::string request = fmt::format("{} {}\n", texts.size(), literal ? 1 : 0);
+  for (const std::string_view text : texts) {
+    if (text.size() > std::numeric_limits<uint32_t>::max()) {
+      throw ConfigError(
+          fmt::format("a document of {} bytes is too long for the tokenizer: at most 4 GiB", text.size()));
+    }
+    const uint32_t bytes = static_cast<uint32_t>(text.size());
+    request.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(text);
+  }
+  allowed_ = patience_ + std::chrono::milliseconds(static_cast<int64_t>(request.size()) / kBytesPerMillisecond);
+  send(request);
+  std::vector<std::vector<int64_t>> encoded;
+  for (size_t i = 0; i < texts.size(); ++i) encoded.push_back(receive_ids());
+  return encoded;
+}
+
+}  // namespace concord

@@ -1,0 +1,54 @@
+// What is said between us and a tokenizer process (trainer/data/tokenizer_process.py), over two descriptors. The other
+// side is not trusted: what it says is checked, memory grows only with what has come, and its silence has an end.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace concord {
+
+struct TokenizerGreeting {
+  int64_t vocab_size = 0;  // ids are below it
+  std::optional<int64_t> end_of_document;
+  std::map<std::string, int64_t, std::less<>> specials;
+};
+
+// Owns both descriptors; |to| is a socket, so that writing where nobody reads is an error and no signal. Threads: one
+// at a time. Waits for the other side, at most |patience| and the time for a large request (100 kB/s) without a byte of
+// it. Throws std::runtime_error, which |name| begins, for an end, a silence and an answer that is none.
+class TokenizerPipe {
+ public:
+  TokenizerPipe(int to, int from, std::string name, std::chrono::milliseconds patience);
+  ~TokenizerPipe();
+  TokenizerPipe(const TokenizerPipe&) = delete;
+  TokenizerPipe& operator=(const TokenizerPipe&) = delete;
+
+  // The first thing that comes. Throws ConfigError where it is a refusal.
+  TokenizerGreeting read_greeting();
+  // The ids of each text, all below the greeting's vocab_size.
+  std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void send(std::string_view bytes);
+  void receive(void* to, size_t count);
+  std::vector<int64_t> receive_ids();
+  void wait_for(int fd, short events);
+  [[noreturn]] void fail(const std::string& what) const;
+
+  int to_;
+  int from_;
+  std::string name_;
+  std::chrono::milliseconds patience_;
+  std::chrono::milliseconds allowed_;  // |patience_| and what the request at hand takes
+  int64_t vocab_size_ = 0;
+};
+
+}  // namespace concord
