@@ -35,6 +35,22 @@ function(concord_library name)
     PRIVATE $<BUILD_INTERFACE:concord_build_flags>)  # our warnings are not for those who link it
 endfunction()
 
+# concord_install_with_torch(TARGET): installs TARGET, which links libtorch, among the plugins. A libtorch that somebody
+# named stays where it is, so TARGET looks for it there after the installation too. That of a checkout's .venv goes with
+# the checkout: the installed TARGET names no place, and the program finds libtorch by CONCORD_TORCH
+# (trainer/torch_module/libtorch.h). CMake's own replacement of an RPATH needs one that ends in an empty entry, which
+# means the current folder: so it is the same before and after, or removed.
+function(concord_install_with_torch target)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${CONCORD_TORCH_FOUND}/lib" BUILD_WITH_INSTALL_RPATH ON)
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/concord)
+  cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${CONCORD_TORCH_FOUND}" NORMALIZE in_checkout)
+  if(in_checkout)
+    install(CODE "set(file \"${CMAKE_INSTALL_LIBDIR}/concord/$<TARGET_FILE_NAME:${target}>\")
+      cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
+      file(RPATH_REMOVE FILE \"\$ENV{DESTDIR}\${file}\")")
+  endif()
+endfunction()
+
 # All tests that run in this build, with what they start: what `./run test` builds.
 if(CONCORD_TESTS)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
