@@ -14,28 +14,28 @@ namespace {
 
 std::string limit_text(decltype(RLIMIT_AS) which) {
   rlimit limit{};
-  if (::getrlimit(which, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "no limit of its own";
-  return "a limit of " + std::to_string(limit.rlim_cur);
+  if (::getrlimit(which, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return std::to_string(limit.rlim_cur);
 }
 
 std::string memory_text() {
-  return "out of memory: this process could not get what it asked for. It has " + limit_text(RLIMIT_AS) +
-         " on its address space (ulimit -v, in bytes here), and the machine or its container may have less; `concord "
-         "doctor` shows what is there. Give it more, or take a smaller batch (per_device_train_batch_size), a shorter "
-         "seq_length or fewer processes";
+  return "out of memory: this process could not get what it asked for. Its address space (ulimit -v) is limited to " +
+         limit_text(RLIMIT_AS) +
+         " bytes, and the machine or its container may have less; `concord doctor` shows what is there. Give it more, or "
+         "take a smaller batch (per_device_train_batch_size), a shorter seq_length or fewer processes";
 }
 
 std::string threads_text() {
-  return "no further thread or process could be started. This user has " + limit_text(RLIMIT_NPROC) +
-         " on them (ulimit -u), this process " + limit_text(RLIMIT_AS) +
-         " on its address space (ulimit -v), of which each thread's stack takes " + limit_text(RLIMIT_STACK) +
-         " (ulimit -s), and a container may allow fewer (docker --pids-limit, pids.max of its cgroup). Raise these, or "
-         "start fewer processes, or fewer threads each (OMP_NUM_THREADS)";
+  return "no further thread or process could be started. The limits here: threads and processes of this user (ulimit -u) " +
+         limit_text(RLIMIT_NPROC) + ", bytes of address space (ulimit -v) " + limit_text(RLIMIT_AS) +
+         ", bytes of a thread's stack (ulimit -s) " + limit_text(RLIMIT_STACK) +
+         "; a container may allow fewer (docker --pids-limit, pids.max of its cgroup). Raise what is too low, or start "
+         "fewer processes, or fewer threads each (OMP_NUM_THREADS)";
 }
 
 std::string files_text() {
-  return "too many files are open: this process has " + limit_text(RLIMIT_NOFILE) +
-         " on them; raise it: ulimit -n 65536";
+  return "too many files are open: this process may have " + limit_text(RLIMIT_NOFILE) +
+         " at a time; raise that: ulimit -n 65536";
 }
 
 }  // namespace

@@ -197,7 +197,7 @@ TEST(LayerLayout, WhatIsPrintedParsesBack) {
 
 TEST(LayerLayout, ALayoutThatDoesNotAddUpIsRefusedWithTheNumbers) {
   EXPECT_THAT(layout_refusal("E,t*3|t*4,L", 8, 2),
-              HasSubstr("\"E,t*3|t*4,L\": it has 7 transformer layers (t), but the model has 8"));
+              HasSubstr("'E,t*3|t*4,L': it has 7 transformer layers (t), but the model has 8"));
   EXPECT_THAT(layout_refusal("Et|t|tL", 3, 2), AllOf(HasSubstr("3 stages"), HasSubstr("size 2")));
   EXPECT_THAT(layout_refusal("Et|tL", 2, 1), AllOf(HasSubstr("its 2 stages"), HasSubstr("which is 1")));
   EXPECT_THAT(layout_refusal("t|tL", 2, 2), HasSubstr("E has to stand first and once, and is there 0 times"));

@@ -133,7 +133,7 @@ def check_refusals():
     assert "--width is -1" in refusal("--pp", 2, "--microbatches", 4, "--width", -1)
     assert "no placement" in refusal("--kind", "forward-only", "--pp", 2, "--microbatches", 2, "--placement", "w")
     assert "says its ranks" in refusal("--csv", "some.csv", "--pp", 2)
-    assert "not a file" in refusal("--csv", folder) or "Is a directory" in refusal("--csv", folder)
+    assert "is not a regular file but a folder" in refusal("--csv", folder)
     assert "leave out --compare" in refusal("--pp", 2, "--microbatches", 4, "--compare", "--save_csv", "x.csv")
 
 

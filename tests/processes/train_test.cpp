@@ -186,8 +186,8 @@ TEST_F(Train, TakesTextAndChats) {
     }
   }
   for (const std::string data : {"chats.jsonl", "text.txt"}) {
-    TrainProgram program(
-        words({"--train_data", path(data), "--seq_length", "128", "--output_dir", path("of-" + data)}));
+    TrainProgram program(words({"--train_data", path(data), "--tokenizer", "byte", "--seq_length", "128",
+                                "--output_dir", path("of-" + data)}));
     ASSERT_EQ(program.exit_code(), 0) << program.err();
     const auto steps = read_steps(path("of-" + data));
     ASSERT_EQ(steps.size(), 4u);

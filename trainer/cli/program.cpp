@@ -6,7 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -65,6 +67,19 @@ int failed(const std::string& text, int exit_code) {
   return exit_code;
 }
 
+// An exception that nobody catches, in another thread or while a library is loaded: what is short is said here too.
+std::terminate_handler terminate_before = nullptr;
+[[noreturn]] void on_terminate() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::exception& error) {
+    if (const std::optional<std::string> text = what_is_short(error)) ::_exit(failed(*text, kFailed));
+  } catch (...) {
+  }
+  terminate_before();
+  std::abort();
+}
+
 // As CLI11 prints it: help on standard output, what is wrong, which quotes the arguments, on the other.
 int exit_of_parse(const CLI::App& app, const CLI::ParseError& error) {
   std::ostringstream out, err;
@@ -103,6 +118,7 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
 int run_program(int argc, char** argv) {
   open_standard_streams();
   ::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, which names the file
+  terminate_before = std::set_terminate(on_terminate);
   int exit_code = 0;
   const std::unique_ptr<CLI::App> program = make_program(&exit_code);
   CLI::App& app = *program;
