@@ -149,6 +149,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
                   std::vector<Term> arguments) {
   const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
   const Milliseconds timeout = std::chrono::seconds(args.ddp_timeout);
+  loader::override_config("comm.timeout", cat(args.ddp_timeout));  // before the plugin is opened: see host.h
   const Platform platform = current_platform();
   const Device device = device_of(platform, job);
   device.make_current();

@@ -115,15 +115,13 @@ void print_json(const std::vector<Finding>& findings) {
 
 Finding judge_shared_memory(int64_t total_bytes, int64_t free_bytes, bool writable) {
   constexpr int64_t kEnough = 256 * kMiB;
-  const std::string found = fmt::format("{} free of {} in /dev/shm", size_text(free_bytes), size_text(total_bytes));
-  if (total_bytes == 0 || !writable) {
-    return {Kind::problem, "shared memory", "/dev/shm cannot be written to",
-            "processes of one machine meet there: mount a tmpfs on it"};
-  }
-  if (free_bytes >= kEnough) return {Kind::fine, "shared memory", found, ""};
-  return {
-      Kind::problem, "shared memory", found,
-      "collectives between processes need it: docker run --shm-size=2g, or a larger tmpfs; remove what is left there"};
+  const bool usable = total_bytes > 0 && writable;
+  const std::string found =
+      usable ? fmt::format("{} free of {} in /dev/shm", size_text(free_bytes), size_text(total_bytes))
+             : "/dev/shm cannot be written to";
+  if (usable && free_bytes >= kEnough) return {Kind::fine, "shared memory", found, ""};
+  return {Kind::note, "shared memory", found,
+          "Concord itself does not use it; NCCL does, between GPUs of one machine: docker run --shm-size=2g"};
 }
 
 Finding judge_memory(int64_t total_bytes, int64_t available_bytes) {
