@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "core/utf8.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {
@@ -19,24 +20,6 @@ constexpr std::string_view kKinds =
     R"(a line is {"text": ...}, {"input_ids": [...], "labels": [...]} or {"messages": [...]})";
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
-
-// The length of the well-formed sequence that |text| begins with, 0 where there is none (table 3-7 of Unicode).
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const auto in = [&](size_t i, int low, int high) { return i < text.size() && byte(i) >= low && byte(i) <= high; };
-  const auto tail = [&](size_t i) { return in(i, 0x80, 0xBF); };
-  if (in(0, 0x00, 0x7F)) return 1;
-  if (in(0, 0xC2, 0xDF)) return tail(1) ? 2 : 0;
-  if (in(0, 0xE0, 0xEF)) {
-    const bool second = in(1, byte(0) == 0xE0 ? 0xA0 : 0x80, byte(0) == 0xED ? 0x9F : 0xBF);
-    return second && tail(2) ? 3 : 0;
-  }
-  if (in(0, 0xF0, 0xF4)) {
-    const bool second = in(1, byte(0) == 0xF0 ? 0x90 : 0x80, byte(0) == 0xF4 ? 0x8F : 0xBF);
-    return second && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
-}
 
 // What came from a file, as it may stand in a sentence: short, and a list by its name (printing one that is nested
 // deeply would need as much stack).

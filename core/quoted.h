@@ -1,0 +1,25 @@
+// Text from outside (contents of files, arguments, the environment, what peers and child processes send) as it may
+// stand in a message: it cannot move the cursor, change colours, forge a line of the log, or fill a screen.
+//
+//   throw ConfigError(fmt::format("{}: the role {} is not known", place, quoted(role)));
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace concord {
+
+inline constexpr size_t kLongestQuoted = 200;  // bytes of the text
+
+// In single quotes, as printable() does it, without line breaks and with ' as \'. A longer text is cut after
+// kLongestQuoted bytes, and its size is said: 'abc...' (900000 bytes).
+std::string quoted(std::string_view text);
+
+// A whole message that may have text from outside in it. Line breaks stay; other control characters, those that change
+// the direction of writing, and bytes that are not UTF-8 are escaped: \t, \x1b, \u202e. Cut after |longest| bytes.
+std::string printable(std::string_view text, size_t longest = 20'000);
+
+}  // namespace concord
