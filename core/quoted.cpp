@@ -27,17 +27,19 @@ std::string escape(uint32_t code, bool is_byte) {
   return text;
 }
 
-void append_escaped(std::string* out, std::string_view sequence, bool in_quotes) {
+enum class Style { quoted, line, lines };
+
+void append_escaped(std::string* out, std::string_view sequence, Style style) {
   const uint32_t code = code_point(sequence);
   if (code == '\n') {
-    *out += in_quotes ? "\\n" : "\n";
+    *out += style == Style::lines ? "\n" : "\\n";
   } else if (code == '\t' || code == '\r') {
     *out += code == '\t' ? "\\t" : "\\r";
   } else if (code < 0x20 || code == 0x7F) {
     *out += escape(code, true);
   } else if (is_invisible(code)) {
     *out += escape(code, false);
-  } else if (in_quotes && (code == '\'' || code == '\\')) {
+  } else if (style == Style::quoted && (code == '\'' || code == '\\')) {
     *out += '\\';
     *out += sequence;
   } else {
@@ -46,7 +48,7 @@ void append_escaped(std::string* out, std::string_view sequence, bool in_quotes)
 }
 
 // The text up to |longest| bytes; a character is never cut.
-std::string escaped(std::string_view text, size_t longest, bool in_quotes) {
+std::string escaped(std::string_view text, size_t longest, Style style) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t length = utf8_length(text.substr(at, 4));
@@ -54,7 +56,7 @@ std::string escaped(std::string_view text, size_t longest, bool in_quotes) {
     if (length == 0) {
       out += escape(static_cast<unsigned char>(text[at]), true);
     } else {
-      append_escaped(&out, text.substr(at, length), in_quotes);
+      append_escaped(&out, text.substr(at, length), style);
     }
     at += length == 0 ? 1 : length;
   }
@@ -68,11 +70,15 @@ std::string size_note(std::string_view text, size_t longest) {
 }  // namespace
 
 std::string quoted(std::string_view text) {
-  return "'" + escaped(text, kLongestQuoted, true) + "'" + size_note(text, kLongestQuoted);
+  return "'" + escaped(text, kLongestQuoted, Style::quoted) + "'" + size_note(text, kLongestQuoted);
+}
+
+std::string one_line(std::string_view text, size_t longest) {
+  return escaped(text, longest, Style::line) + size_note(text, longest);
 }
 
 std::string printable(std::string_view text, size_t longest) {
-  return escaped(text, longest, false) + size_note(text, longest);
+  return escaped(text, longest, Style::lines) + size_note(text, longest);
 }
 
 }  // namespace concord

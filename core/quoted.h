@@ -14,12 +14,18 @@ namespace concord {
 
 inline constexpr size_t kLongestQuoted = 200;  // bytes of the text
 
-// In single quotes, as printable() does it, without line breaks and with ' as \'. A longer text is cut after
-// kLongestQuoted bytes, and its size is said: 'abc...' (900000 bytes).
+// In single quotes. Control characters, those that change the direction of writing, and bytes that are not UTF-8 are
+// escaped: \n, \x1b, \u202e; so are ' and the backslash. A longer text is cut after kLongestQuoted bytes, and its size is
+// said: 'abc...' (900000 bytes).
 std::string quoted(std::string_view text);
+// For a std::string the compiler would also find std::quoted, which is something else, and prefer it.
+inline std::string quoted(const std::string& text) { return quoted(std::string_view(text)); }
+inline std::string quoted(std::string& text) { return quoted(std::string_view(text)); }
 
-// A whole message that may have text from outside in it. Line breaks stay; other control characters, those that change
-// the direction of writing, and bytes that are not UTF-8 are escaped: \t, \x1b, \u202e. Cut after |longest| bytes.
+// The same without the quotes, for tables and for reasons that libraries give.
+std::string one_line(std::string_view text, size_t longest = kLongestQuoted);
+
+// A whole message that may have text from outside in it: the same, but line breaks stay.
 std::string printable(std::string_view text, size_t longest = 20'000);
 
 }  // namespace concord

@@ -34,6 +34,8 @@ TEST(Quoted, ALongTextIsCutBetweenCharactersAndItsSizeIsSaid) {
   EXPECT_EQ(quoted(before + "é"), "'" + before + "...' (201 bytes)");
 }
 
+TEST(OneLine, IsTheSameWithoutQuotes) { EXPECT_EQ(one_line("it's\n\x1b[1m"), "it's\\n\\x1b[1m"); }
+
 TEST(Printable, AMessageKeepsItsLinesAndQuotes) {
   EXPECT_EQ(printable("2 mistakes:\n  it's \x1b[1mone"), "2 mistakes:\n  it's \\x1b[1mone");
   EXPECT_EQ(printable("abcdef", 4), "abcd... (6 bytes)");
