@@ -70,7 +70,9 @@ std::string size_note(std::string_view text, size_t longest) {
 }  // namespace
 
 std::string quoted(std::string_view text) {
-  return "'" + escaped(text, kLongestQuoted, Style::quoted) + "'" + size_note(text, kLongestQuoted);
+  std::string result = "'";  // not one expression: gcc 12 warns of that (-Wrestrict)
+  result += escaped(text, kLongestQuoted, Style::quoted);
+  return result + "'" + size_note(text, kLongestQuoted);
 }
 
 std::string one_line(std::string_view text, size_t longest) {
