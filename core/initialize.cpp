@@ -141,6 +141,11 @@ void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) 
   if (one.store != nullptr && one.job == job) return;
   one.store.reset();  // before the next: it may be at the same port
   one.store = connect_store(job, timeout);
+  if (job.rank == 0 && job.world > 1 && job.token.empty()) {
+    loader::log(CONCORD_LOG_WARN, "core",
+                cat("whoever reaches ", job.master_addr, ":", job.master_port, " can disturb this job: ", kJobToken,
+                    " is not set; start it with `concord launch`, or set that to random text, the same for all ranks"));
+  }
   one.job = job;
   one.generation = 0;
 }
