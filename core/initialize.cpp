@@ -39,9 +39,9 @@ struct Instance {
 
 Instance& instance() {
   static auto* one = [] {
-    // A process that exits without finalize still has a thread that uses the store.
+    // A process that exits without finalize still has a thread that uses the store, and others that wait for it.
     std::atexit([] {
-      if (ParallelContext* context = instance().published) context->stop_watching();
+      if (ParallelContext* context = instance().published) context->abandon();
     });
     return new Instance();
   }();
@@ -212,9 +212,10 @@ void finalize() {
   const Milliseconds patience = one.context->failed() ? std::min(one.timeout, kAfterFailure) : one.timeout;
   try {
     const Member member{one.job.rank, one.job.world, {}, {}};
-    if (!take_leave(one.context->store(), member, patience)) {
-      loader::log(CONCORD_LOG_WARN, "core",
-                  cat("finalize: some ranks have not called it within ", patience.count(), " ms"));
+    Peers& peers = one.context->flight().peers();
+    peers.leave();
+    if (!take_leave(one.context->store(), member, patience, [&] { return peers.is_any_lost(member.world); })) {
+      loader::log(CONCORD_LOG_WARN, "core", "finalize: not all ranks have called it");
     }
   } catch (const Error& error) {
     loader::log(CONCORD_LOG_WARN, "core", cat("finalize: ", error.what()));

@@ -5,6 +5,7 @@
 
 #include <future>
 
+#include "core/mesh/peers.h"
 #include "platform/loader/error.h"
 
 namespace concord {
@@ -77,11 +78,14 @@ TEST(Rendezvous, WithoutRankZeroTheOthersEnd) {
 
 TEST(Rendezvous, TheServerLeavesLast) {
   const std::shared_ptr<Store> store = make_local_store();
-  EXPECT_FALSE(take_leave(*store, member(0, 3), 1ms));
+  const auto nobody = [] { return false; };
+  EXPECT_FALSE(take_leave(*store, member(0, 3), 1ms, nobody));
   store->remove("rendezvous/leaving");
-  EXPECT_TRUE(take_leave(*store, member(1, 3), 1ms));
-  EXPECT_TRUE(take_leave(*store, member(2, 3), 1ms));
-  EXPECT_TRUE(take_leave(*store, member(0, 3), kLong));
+  EXPECT_FALSE(take_leave(*store, member(0, 3), kLong, [] { return true; })) << "it waits for none that is lost";
+  store->remove("rendezvous/leaving");
+  EXPECT_TRUE(take_leave(*store, member(1, 3), 1ms, nobody));
+  EXPECT_TRUE(take_leave(*store, member(2, 3), 1ms, nobody));
+  EXPECT_TRUE(take_leave(*store, member(0, 3), kLong, nobody));
 }
 
 TEST(Store, KeysOfAPrefixStoreAreKeptApartFromOthers) {
@@ -155,6 +159,61 @@ TEST(Store, AValueUnderASealedKeyThatIsNotOfTheJobIsAnError) {
   }
   below->set(key, value);
   EXPECT_EQ(inside->get("a", 0ms), "1");
+}
+
+TEST(Rendezvous, WhatOthersSayIsPrintedEscapedAndCut) {
+  const std::shared_ptr<Store> store = make_local_store();
+  store->set("rendezvous/fault", "\x1b[31mforged\n" + std::string(100'000, 'x'));
+  try {
+    rendezvous(*store, member(1, 2), kLong);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("\\x1b[31mforged"));
+    EXPECT_LT(std::string(error.what()).size(), 2000u);
+  }
+}
+
+RankGroup ranks_of(int64_t world) {
+  const RankGroup::Axis axis[] = {{world, 1}};
+  return RankGroup(0, axis);
+}
+
+TEST(Peers, AreMetByAll) {
+  const std::shared_ptr<Store> store = make_local_store();
+  std::vector<std::future<void>> ranks;
+  for (int64_t rank = 0; rank < 8; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [store, rank] {
+      Peers peers(store, rank);
+      peers.meet("here/", ranks_of(8), rank, kLong);
+    }));
+  }
+  for (auto& rank : ranks) EXPECT_NO_THROW(rank.get());
+}
+
+template <class Body>
+std::pair<std::string, std::string> error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return {status_name(error.status()), error.what()};
+  }
+  return {"OK", ""};
+}
+
+TEST(Peers, OneThatHasLeftIsNotWaitedFor) {
+  const std::shared_ptr<Store> store = make_local_store();
+  Peers zero(store, 0), one(store, 1), two(store, 2);
+  EXPECT_FALSE(zero.is_gone(2));
+  two.leave();
+  EXPECT_TRUE(zero.is_gone(2));
+  EXPECT_FALSE(zero.is_any_lost(3)) << "it has said that it goes";
+  auto other =
+      std::async(std::launch::async, [&] { return error_of([&] { one.meet("here/", ranks_of(3), 1, kLong); }); });
+  const std::pair<std::string, std::string> expected{"PEER_LOST", "not joined by rank 2 (it has left the job)"};
+  EXPECT_EQ(error_of([&] { zero.meet("here/", ranks_of(3), 0, kLong); }), expected);
+  EXPECT_EQ(other.get(), expected) << "each rank that came gets the same answer";
+  EXPECT_EQ(error_of([&] { zero.await("key", 2, kLong); }).first, "PEER_LOST");
+  EXPECT_EQ(error_of([&] { zero.await("key", 1, 1ms); }).first, "TIMEOUT");
 }
 
 TEST(Store, AKeyThatDoesNotComeIsATimeoutWithItsName) {
