@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/mesh/job_environment.h"
+#include "core/models/save_folder.h"
 #include "trainer/output_folder.h"
 #include "trainer/report_callback.h"
 
@@ -34,7 +35,10 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   const JobEnvironment environment = read_job_environment();
   check_arguments(&arguments, environment.world);
   TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
-  if (environment.rank == 0) prepare_output_folder(arguments.output_dir, arguments.overwrite_output_dir);
+  if (environment.rank == 0) {
+    prepare_output_folder(arguments.output_dir, arguments.overwrite_output_dir);
+    remove_abandoned_saves(arguments.output_dir);
+  }
   ParallelContext& job = initialize(initialize_args(plan));
   TrainOutput output = train_in(job, std::move(plan), providers, options);
   finalize();
