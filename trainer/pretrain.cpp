@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/mesh/job_environment.h"
+#include "core/models/save_folder.h"
 #include "platform/loader/host.h"
 #include "trainer/argument_table.h"
 #include "trainer/output_folder.h"
@@ -23,6 +24,7 @@ void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
   job.world_group().barrier().wait();
   if (job.rank() != 0) return;
   prepare_output_folder(output);
+  remove_abandoned_saves(output.folder);
   if (!output.is_restarted) return;
   loader::log(CONCORD_LOG_WARN, "train",
               "restarted: checkpoints hold weights only, so the run begins again at its first step; the checkpoints "

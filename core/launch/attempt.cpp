@@ -151,13 +151,27 @@ void Attempt::rank_ended(size_t rank_index, int wait_status) {
   if (failed) signal_group(rank, phase_ == Phase::killing ? SIGKILL : SIGTERM);
   rank.alive = false;
   guard_->forget(static_cast<int>(rank_index));
-  if (failed && !asked_) result_.first_failure = result_.ends.size();
+  if (failed && !asked_) {
+    result_.first_failure = result_.ends.size();
+    note_stopped();
+  }
   result_.ends.push_back({static_cast<int>(rank_index), rank.pid, wait_status, seconds, asked_});
   if (phase_ != Phase::running) return;
   // Where a stop was passed on already, the others have their signal, and after a failure now a time limit too. Where a
   // rank was stopped without us, the others have agreed with it and are about to end.
   if (failed) begin_ending(asked_ ? 0 : SIGTERM);
   if (stopped && !asked_) begin_ending(0);
+}
+
+// A rank that is stopped is waited for by the others, which then fail: the cause is not the one that fails.
+void Attempt::note_stopped() {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    ProcessEntry entry;
+    if (!ranks_[i].alive || !parse_process_stat(read_process_file(ranks_[i].pid, "stat"), &entry)) continue;
+    if (entry.state == 'T' || entry.state == 't') {
+      result_.stopped.push_back({.index = static_cast<int>(i), .pid = entry.pid});
+    }
+  }
 }
 
 void Attempt::begin_ending(int signal) {

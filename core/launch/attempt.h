@@ -30,6 +30,8 @@ struct ProcessEnd {
 
 struct AttemptResult {
   std::vector<ProcessEnd> ends;  // in the order in which they ended
+  // The other processes that were stopped (SIGSTOP, a debugger) when the first one failed: their |index| and |pid|.
+  std::vector<ProcessEnd> stopped;
   std::optional<size_t>
       first_failure;              // into ends: the one that failed by itself, before the launcher ended the others
   int stop_signal = 0;            // somebody stopped the job, or a rank of it, with this signal; 0 if nobody did
@@ -64,6 +66,7 @@ class Attempt {
   void collect_ended(pid_t first);
   bool collect(int id_type, pid_t pid);
   void rank_ended(size_t rank_index, int wait_status);
+  void note_stopped();
   void begin_ending(int signal);
   void begin_killing();
   void deadline_reached();

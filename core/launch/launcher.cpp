@@ -18,6 +18,7 @@
 #include "core/launch/failure_report.h"
 #include "core/launch/master_port.h"
 #include "core/launch/rank_environment.h"
+#include "core/mesh/job_environment.h"
 
 extern char** environ;
 
@@ -105,7 +106,7 @@ int exit_code_of(const AttemptResult& result) {
   return result.stopped_as_asked() ? 128 + result.stop_signal : 1;
 }
 
-std::string make_launch_id() {
+std::string random_text() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
@@ -117,15 +118,20 @@ class Launcher {
       : options_(options),
         command_(command.begin(), command.end()),
         program_(std::move(program)),
-        launch_id_(make_launch_id()),
+        launch_id_(random_text()),
         guard_(options.nproc, launch_id_),
         relay_({options.log_dir, options.prefix}, first_rank(), options.nproc) {
     // A launcher inside a launcher adds its name: the outer guard must find what the inner one has started, too.
     const char* outer = std::getenv(kLaunchId);
     environment_.push_back(fmt::format("{}={}{}{}", kLaunchId, outer ? outer : "", outer ? ":" : "", launch_id_));
+    const std::string no_token = fmt::format("{}=", kJobToken);
     for (char** entry = environ; *entry; ++entry) {
-      if (!std::string_view(*entry).starts_with(fmt::format("{}=", kLaunchId))) environment_.emplace_back(*entry);
+      if (std::string_view(*entry).starts_with(fmt::format("{}=", kLaunchId)) || *entry == no_token) continue;
+      environment_.emplace_back(*entry);
     }
+    // Launchers on several machines cannot agree on one; the user may give them one.
+    const char* token = std::getenv(kJobToken);
+    if (options.nnodes == 1 && (token == nullptr || *token == 0)) environment_.push_back(no_token + random_text());
   }
 
   int run() {

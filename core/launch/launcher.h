@@ -1,8 +1,8 @@
 // Starts the processes of a job on this machine and stays with them, as torchrun does: `concord launch` and
 // `train --nproc N`.
 //
-//   - Every process gets torchrun's variables (see rank_environment.h) and a session of its own. Rank 0 reads the
-//     launcher's standard input, the others nothing.
+//   - Every process gets torchrun's variables (see rank_environment.h) and a session of its own, and on one machine a
+//     random CONCORD_JOB_TOKEN, unless there is one. Rank 0 reads the launcher's standard input, the others nothing.
 //   - Output comes line by line with "[rank 3] " in front, standard output and standard error kept apart, or goes to
 //     one file per rank.
 //   - SIGINT, SIGTERM and SIGHUP are passed on to the processes and to all they have started, SIGUSR1 and SIGUSR2 to

@@ -50,10 +50,11 @@ struct HfSaveOptions {
 // written, a tied output layer neither. The bytes do not depend on the layout. Each rank writes what it alone has, or
 // has first, from where it lies; from a device through 8 MiB. Everything is written into a folder beside it,
 // "<folder>.tmp-<nonce>", which takes its name at the end when all ranks have succeeded: |folder| is always the old one
-// or the new one. On an error all ranks throw the same sentence and the temporary folder is removed; only a rank 0 that
-// dies leaves it behind. Throws ConfigError where |folder| exists and may not be replaced, ranks do not see the same
-// folder, or have the same tensor in different shapes; std::runtime_error for what the file system says. Waits: for all
-// ranks, at most the context's timeout at each step (Error TIMEOUT).
+// or the new one (save_folder.h). On an error all ranks throw the same sentence and the temporary folder is removed;
+// only a rank 0 that dies leaves it behind, and the next save beside it removes it. Throws ConfigError where |folder|
+// exists and may not be replaced, ranks do not see the same folder, or have the same tensor in different shapes;
+// std::runtime_error for what the file system says. Waits: for all ranks at each step, in collectives of the world
+// group, and throws as these do where one is lost or does not come.
 void save_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, ParallelContext& context,
                      const HfSaveOptions& options = {});
 
