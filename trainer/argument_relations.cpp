@@ -59,7 +59,8 @@ void check_data_parallelism(const TrainingArguments& a, Found* found) {
     found->push_back("overlap_param_gather needs overlap_grad_reduce: true");
   }
   if (!a.save_only_model)
-    found->push_back("save_only_model is false, but checkpoints with the optimizer's state follow later");
+    found->push_back(
+        "save_only_model is false, but checkpoints with the optimizer's state follow later; set it to true");
 }
 
 // Sequences have to be cut into equal parts.
@@ -83,6 +84,32 @@ void collect(Found* found, Check check) {
   }
 }
 
+// Micro-batches of a step from global_batch_size, once the number of data-parallel ranks is known. Sizes that do not
+// divide the world are the layout's to refuse.
+void find_accumulation(TrainingArguments* a, int64_t world, Found* found) {
+  int64_t data_parallel = world;
+  for (const int64_t size :
+       {a->tensor_model_parallel_size, a->pipeline_model_parallel_size, a->context_parallel_size}) {
+    if (data_parallel % size != 0) return;
+    data_parallel /= size;
+  }
+  const int64_t micro = a->per_device_train_batch_size;
+  const int64_t rank_samples = a->global_batch_size / data_parallel;
+  const int64_t accumulation = rank_samples / micro;
+  if (rank_samples * data_parallel != a->global_batch_size || accumulation * micro != rank_samples) {
+    found->push_back(
+        fmt::format("global_batch_size {} does not divide by per_device_train_batch_size {} x {} data-parallel ranks",
+                    a->global_batch_size, micro, data_parallel));
+  } else if (a->gradient_accumulation_steps != 1 && a->gradient_accumulation_steps != accumulation) {
+    found->push_back(
+        fmt::format("global_batch_size {} is not per_device_train_batch_size {} x gradient_accumulation_steps {} x {} "
+                    "data-parallel ranks; leave gradient_accumulation_steps out, it would be {}",
+                    a->global_batch_size, micro, a->gradient_accumulation_steps, data_parallel, accumulation));
+  } else {
+    a->gradient_accumulation_steps = accumulation;
+  }
+}
+
 void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
   if (a.virtual_pipeline_model_parallel_size > 1 && a.pipeline_model_parallel_size == 1) {
     found->push_back(
@@ -100,7 +127,8 @@ void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
                   .order = a.order});
     });
   }
-  collect(found, [&] { step_schedule(schedule_request(a)); });
+  const bool has_microbatches = world > 0 || a.global_batch_size <= 0;
+  if (has_microbatches) collect(found, [&] { step_schedule(schedule_request(a)); });
 }
 
 }  // namespace
@@ -118,6 +146,7 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   if (arguments->tensor_model_parallel_size == 1) arguments->sequence_parallel = false;
   if (arguments->bf16 || arguments->fp16) arguments->accumulate_allreduce_grads_in_fp32 = true;
   Found found;
+  if (arguments->global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
   check_model_and_data(*arguments, &found);
   check_numbers(*arguments, &found);
   check_data_parallelism(*arguments, &found);

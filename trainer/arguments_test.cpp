@@ -207,7 +207,6 @@ TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNo
   EXPECT_THAT(yaml_error("moe_grouped_gemm: true"), HasSubstr("moe_grouped_gemm is 'true'"));
   EXPECT_THAT(yaml_error("fp8: hybrid"), HasSubstr("8-bit floats follow later"));
   EXPECT_THAT(yaml_error("resume_from_checkpoint: here"), HasSubstr("checkpoints"));
-  EXPECT_THAT(yaml_error("optim: adamw_torch"), HasSubstr("use optimizer"));
   EXPECT_THAT(yaml_error("additional_configs: {a: 1}"), HasSubstr("every setting has its own name"));
   EXPECT_THAT(parse_error({"--gradient_checkpointing"}), HasSubstr("recompute_granularity"));
   from_yaml(
@@ -221,7 +220,7 @@ TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {
   EXPECT_THAT(yaml_error("bf16: maybe"), HasSubstr("true or false"));
   EXPECT_THAT(yaml_error("bf16: 2"), HasSubstr("true or false"));
   EXPECT_THAT(yaml_error("model: [a]"), HasSubstr("text is expected"));
-  EXPECT_THAT(yaml_error("model: {a: b}"), HasSubstr("is a mapping"));
+  EXPECT_THAT(yaml_error("output_dir: {a: b}"), HasSubstr("is a mapping"));
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: 3"), HasSubstr("a mapping is expected"));
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: {a: 1, a: 2}"), HasSubstr("'a' twice"));
   EXPECT_THAT(yaml_error("recompute_modules: {a: 1}"), HasSubstr("a list is expected"));
