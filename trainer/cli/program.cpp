@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <algorithm>
 #include <exception>
 #include <string>
 #include <vector>
@@ -19,8 +19,10 @@
 #include "trainer/cli/lr.h"         // concord lr: the learning rates of a run, printed and drawn
 #include "trainer/cli/plan.h"       // concord plan: the groups of a layout
 #include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
-#include "trainer/cli/report.h"     // concord report: runs beside each other
-#include "trainer/cli/schedule.h"   // concord schedule: a pipeline schedule printed, priced, drawn
+#include "trainer/cli/print_error.h"
+#include "trainer/cli/report.h"    // concord report: runs beside each other
+#include "trainer/cli/schedule.h"  // concord schedule: a pipeline schedule printed, priced, drawn
+#include "trainer/nearest_name.h"
 #ifdef CONCORD_WITH_TORCH
 #include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not there without libtorch
 #include "trainer/cli/train.h"  // concord train: trains a model; not there without libtorch
@@ -44,6 +46,20 @@ std::vector<std::string> normalised(int argc, char** argv) {
     }
   }
   return {arguments.rbegin(), arguments.rend()};  // CLI11 takes them from the back
+}
+
+// The parser would name the word alone.
+void check_subcommand(const CLI::App& app, int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "-";
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (word.starts_with('-') || std::find(names.begin(), names.end(), word) != names.end()) return;
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::string nearest = nearest_name(word, views);
+  throw ConfigError("there is no subcommand '" + word + "'; " +
+                    (nearest.empty() ? "`concord --help` lists them" : "did you mean " + nearest + "?"));
 }
 
 // A library or a file that is opened must not get the number of a standard stream that is closed: what is printed would
@@ -79,17 +95,18 @@ int run_program(int argc, char** argv) {
   add_train_command(&app, &exit_code);
 #endif
   try {
+    check_subcommand(app, argc, argv);
     app.parse(normalised(argc, argv));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kWrongUsage;
   } catch (const ConfigError& error) {
-    std::fprintf(stderr, "concord: %s\n", error.what());
+    print_error(error.what());
     return kWrongUsage;
   } catch (const Error& error) {  // an invalid environment variable is wrong usage too
-    std::fprintf(stderr, "concord: %s\n", error.what());
+    print_error(error.what());
     return error.call().empty() && error.status() == CONCORD_STATUS_INVALID_ARGUMENT ? kWrongUsage : kFailed;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "concord: %s\n", error.what());
+    print_error(error.what());
     return kFailed;
   }
   return exit_code;
