@@ -120,7 +120,7 @@ void Trainer::update() {
       .lr = last_.learning_rate, .weight_decay = parts_.lr.weight_decay(), .loss_scale = last_.loss_scale};
   if (parts_.validates_later) {
     parts_.optimizer.step_ahead(settings);
-    parts_.lr.step();  // an update that was none ends the run
+    parts_.lr.step();  // an update that was none ends the run, or leaves a gap in the schedule
     return;
   }
   record(parts_.optimizer.step(settings));
@@ -169,7 +169,7 @@ bool Trainer::settle_update() {
 
 void Trainer::check_step(int64_t step) const {
   if (loss_check_) loss_check_->require_finite(step);
-  if (last_.updated || parts_.scaler) return;
+  if (last_.updated || parts_.scaler || !plan_.arguments.check_for_nan_in_loss_and_grad) return;
   throw Error(
       CONCORD_STATUS_INTERNAL,
       fmt::format("the gradient of step {} is not finite (norm {}); a lower learning_rate or a max_grad_norm may "
