@@ -145,6 +145,10 @@ ScheduleRequest schedule_request(const TrainingArguments& a) {
 void check_arguments(TrainingArguments* arguments, int64_t world) {
   if (arguments->tensor_model_parallel_size == 1) arguments->sequence_parallel = false;
   if (arguments->bf16 || arguments->fp16) arguments->accumulate_allreduce_grads_in_fp32 = true;
+  if (arguments->eval_strategy == "auto") {
+    const std::string when = arguments->eval_steps > 0 ? "steps" : "epoch";
+    arguments->eval_strategy = arguments->eval_data.empty() ? "no" : when;
+  }
   Found found;
   if (arguments->global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
   check_model_and_data(*arguments, &found);

@@ -130,7 +130,9 @@ struct TrainingArguments {
   double logging_steps = 500;
   bool logging_first_step = false;
   bool logging_nan_inf_filter = true;
-  std::string eval_strategy = "no";
+  // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
+  // HF's default is no, with which nobody hears that the data was not used.
+  std::string eval_strategy = "auto";
   double eval_steps = 0;  // 0: as logging_steps
   std::string save_strategy = "steps";
   double save_steps = 500;

@@ -295,6 +295,21 @@ TEST(ArgumentRelations, EveryBrokenOneIsNamedAtOnce) {
   }
 }
 
+TEST(ArgumentRelations, DataToEvaluateOnIsEvaluatedOn) {
+  const auto strategy = [](const std::string& given, const std::string& data, double steps) {
+    TrainingArguments a = complete();
+    if (!given.empty()) a.eval_strategy = given;
+    a.eval_data = data;
+    a.eval_steps = steps;
+    check_arguments(&a, 1);
+    return a.eval_strategy;
+  };
+  EXPECT_EQ(strategy("", "", 0), "no");
+  EXPECT_EQ(strategy("", "data", 0), "epoch");
+  EXPECT_EQ(strategy("", "data", 10), "steps");
+  EXPECT_EQ(strategy("no", "data", 10), "no");
+}
+
 TEST(ArgumentRelations, ALossScaleIsForFp16) {
   TrainingArguments a = complete();
   a.loss_scale = 128;

@@ -14,7 +14,9 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   const bool saves = plan.arguments.save_strategy != "no";
   Trainer trainer(std::move(plan), job, providers);
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = options.callbacks;
-  if (job.rank() == 0) callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, options.terminal));
+  if (job.rank() == 0) {
+    callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, options.terminal, options.notes));
+  }
   for (const auto& callback : callbacks) trainer.add_callback(callback);
 
   TrainOutput output = trainer.train();
@@ -23,6 +25,8 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
     const std::filesystem::path folder = output_dir / "model";
     trainer.save_model(folder);
     finish.files = {{"model", folder.string()}};
+  } else {
+    finish.files = {{"model", "not saved: save_strategy is no"}};
   }
   for (const auto& callback : callbacks) callback->on_train_end(trainer.state(), finish);
   return output;

@@ -17,8 +17,9 @@ namespace concord {
 
 struct RunOptions {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = {};
-  int terminal = 1;                    // file descriptor of the progress, on rank 0
-  std::vector<std::string> next = {};  // what to try next, for the summary
+  int terminal = 1;                     // file descriptor of the progress, on rank 0
+  std::vector<std::string> notes = {};  // what to hear before the run, a line each
+  std::vector<std::string> next = {};   // what to try next, for the summary
 };
 
 // Throws ConfigError for invalid settings, before any group is made where possible; Error and std::runtime_error

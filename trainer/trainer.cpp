@@ -155,6 +155,7 @@ Resume Trainer::after_warm_up(size_t micro_batches) {
 
 void Trainer::record(const StepResult& update) {
   last_.updated = update.updated;
+  if (!update.updated) ++skipped_since_log_;
   last_.grad_norm = update.grad_norm;
   last_.zeros = update.zeros;
 }
@@ -247,6 +248,9 @@ bool Trainer::settle() {
   }
   const bool is_last = state_.global_step == plan_.max_steps || control_.should_training_stop;
   if (is_last && plan_.arguments.logging_strategy != "no") control_.should_log = true;
+  // As HF does: the last epoch ends with the run, wherever that is.
+  if (state_.global_step == plan_.max_steps && plan_.arguments.eval_strategy == "epoch")
+    control_.should_evaluate = true;
   return taken_back;
 }
 
@@ -263,6 +267,8 @@ void Trainer::log() {
   report.epoch = state_.epoch;
   report.learning_rate = last_.learning_rate;
   report.grad_norm = last_.grad_norm;
+  report.skipped = std::exchange(skipped_since_log_, 0);
+  report.next_loss_scale = parts_.scaler ? parts_.loss_scale() : 0;
   report.tokens = tokens_since_log_;
   report.seconds = seconds_since(last_log_);
   report.memory_bytes = memory_in_use(job_);

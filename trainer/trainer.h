@@ -125,6 +125,7 @@ class Trainer {
   int64_t save_steps_;
   int64_t last_saved_ = 0;
   int64_t tokens_since_log_ = 0;
+  int64_t skipped_since_log_ = 0;  // steps without an update
   Clock::time_point last_log_;
 };
 

@@ -32,6 +32,97 @@ class TrainOutput : public Train {
   std::vector<nlohmann::json> evaluations() const { return read_lines(path("out/eval_metrics.jsonl")); }
 };
 
+TEST_F(TrainOutput, BeginsWithWhatItIsAboutToDoAndWhatChangesNothing) {
+  std::ofstream(path("hf.yaml")) << "do_train: true\ndataloader_pin_memory: true\noptim: adamw_torch\nlr: 1.0e-3\n"
+                                 << "global_batch_size: 8\n";
+  const std::string said = said_by({"--nproc", "2", "--config", path("hf.yaml")});
+  const std::string first = said.substr(0, said.find("step 1/4"));
+  EXPECT_THAT(first, AllOf(HasSubstr("Qwen2ForCausalLM, "), HasSubstr(" parameters, in fp32, from " + kTinyModel),
+                           HasSubstr("data.jsonl: 64 samples"), HasSubstr("2 x cpu ("),
+                           HasSubstr("data parallel 2 x tensor 1 x pipeline 1 x context 1"),
+                           HasSubstr("8 samples per step: 2 per micro-batch x 2 accumulated x 2 data parallel"),
+                           HasSubstr("4 (0.5 epochs)"), HasSubstr("every 500 steps and at the end"),
+                           HasSubstr("in " + path("out"))));
+  EXPECT_EQ(count_of(said, "samples per step"), 1u) << "said once, not by each rank";
+  EXPECT_EQ(count_of(first, "do_train changes nothing here"), 1u) << said;
+  EXPECT_EQ(count_of(first, "dataloader_pin_memory changes nothing here"), 1u) << said;
+}
+
+TEST_F(TrainOutput, DataForEvaluationIsUsedWithoutAStrategyAlsoWhereTheRunEndsInsideOfAnEpoch) {
+  EXPECT_THAT(said_by({"--eval_data", write_jsonl(path("eval.jsonl"), 4)}),
+              HasSubstr("after every epoch and at the end"));
+  ASSERT_EQ(evaluations().size(), 1u);
+  EXPECT_EQ(evaluations()[0]["step"], 4);
+}
+
+TEST_F(TrainOutput, AStrategyByEpochsEvaluatesOnceAfterTheLast) {
+  said_by({"--eval_data", write_jsonl(path("eval.jsonl"), 4), "--eval_strategy", "epoch", "--max_steps", "-1",
+           "--num_train_epochs", "2", "--per_device_train_batch_size", "16"});
+  EXPECT_EQ(evaluations().size(), 2u);
+}
+
+TEST_F(TrainOutput, WhatIsNotEvaluatedAndNotKeptIsNamedBeforeAndAfter) {
+  const std::string said =
+      said_by({"--save_strategy", "no", "--eval_strategy", "no", "--eval_data", write_jsonl(path("eval.jsonl"), 4)});
+  EXPECT_FALSE(fs::exists(path("out/model")));
+  EXPECT_TRUE(evaluations().empty());
+  EXPECT_THAT(said, AllOf(HasSubstr("never: eval_strategy is no, so eval_data is not used"),
+                          HasSubstr("save_strategy is no, so the trained model is not kept"),
+                          HasSubstr("not saved: save_strategy is no")));
+}
+
+TEST_F(TrainOutput, AStepThatFp16SkipsSaysWhatBecameOfTheLossScale) {
+  EXPECT_THAT(said_by({"--fp16", "--max_steps", "2", "--per_device_train_batch_size", "1"}),
+              AllOf(HasSubstr("skipped, loss scale is 4294967296"),  // one is forgiven: hysteresis
+                    HasSubstr("skipped, loss scale halved to 2147483648"), Not(HasSubstr("nan"))));
+}
+
+TEST_F(TrainOutput, WithoutTheCheckForNanARunGoesOnAsItsErrorSays) {
+  EXPECT_THAT(said_by({"--learning_rate", "1e30", "--max_grad_norm", "0", "--check_for_nan_in_loss_and_grad", "false"}),
+              AllOf(HasSubstr("step 4/4"), HasSubstr("skipped, gradient NaN or Inf")));
+}
+
+TEST_F(TrainOutput, WhatWasLoggedStaysAboveTheLineOfATerminal) {
+  int outside = -1, inside = -1;
+  ASSERT_EQ(::openpty(&outside, &inside, nullptr, nullptr, nullptr), 0);
+  std::vector<std::string> command = {LAUNCH_PROGRAM, "train"};
+  const std::vector<std::string> more = words({});
+  command.insert(command.end(), more.begin(), more.end());
+  std::string line;
+  for (const std::string& word : command) line += "'" + word + "' ";
+  // The shell gives the program the terminal that is ours.
+  RunningProcess process({"/bin/sh", "-c", "exec " + line + " > " + ::ttyname(inside)});
+  std::string seen;
+  ::fcntl(outside, F_SETFL, O_NONBLOCK);
+  const auto read_all = [&] {
+    char bytes[4096];
+    for (ssize_t count = 0; (count = ::read(outside, bytes, sizeof bytes)) > 0;)
+      seen.append(bytes, static_cast<size_t>(count));
+    return process.has_ended();
+  };
+  for (int minute = 0; minute < 5 && !poll_until(read_all); ++minute) {
+  }
+  EXPECT_EQ(process.wait(), 0) << process.err();
+  read_all();
+  ::close(inside);
+  ::close(outside);
+  for (int step = 1; step <= 4; ++step) {
+    EXPECT_THAT(seen, ::testing::ContainsRegex("\rstep " + std::to_string(step) + "/4  loss [^\r\n]*\r\n")) << seen;
+  }
+}
+
+TEST_F(TrainOutput, UnderMpirunNoEscapeCodesGoIntoFiles) {
+  const std::string mpirun = find_program("mpirun");
+  if (mpirun.empty()) GTEST_SKIP() << "there is no mpirun; install openmpi-bin";
+  std::vector<std::string> command = {mpirun, "--oversubscribe", "--allow-run-as-root", "-n", "1", LAUNCH_PROGRAM,
+                                      "train"};
+  const std::vector<std::string> more = words({});
+  command.insert(command.end(), more.begin(), more.end());
+  RunningProcess process(command, {.environment = {"OMP_NUM_THREADS=1"}});
+  ASSERT_EQ(process.wait(), 0) << process.err();
+  EXPECT_THAT(process.out(), AllOf(HasSubstr("step 4/4  loss"), Not(HasSubstr("\x1b"))));
+}
+
 // As srun starts them: nobody ends the others.
 TEST_F(TrainOutput, AnErrorThatAllRanksShareIsPrintedOnce) {
   std::vector<std::unique_ptr<TrainProgram>> ranks;

@@ -56,6 +56,7 @@ std::vector<std::string> suggestions(const CommandLine& line) {
 void train_rank(const CommandLine& line) {
   RunOptions options;
   options.terminal = open_terminal(line.json);
+  options.notes = line.notes;
   options.next = suggestions(line);
   const TrainOutput output = run_training(line.arguments, {}, options);
   if (line.json && read_job_environment().rank == 0) print_json(output, line.arguments);
