@@ -320,7 +320,7 @@ EvalLoopOutput Trainer::evaluate() {
 void Trainer::save_model(const std::filesystem::path& folder) {
   settle_update();
   check_step(state_.global_step);
-  parts_.model.save_pretrained(folder, {.source = plan_.arguments.model});
+  parts_.model.save_pretrained(folder, {.source = plan_.arguments.model, .tokenizer_files = plan_.tokenizer_files});
 }
 
 void Trainer::save_checkpoint() {

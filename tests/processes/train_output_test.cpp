@@ -157,5 +157,47 @@ TEST_F(TrainOutput, AWordThatIsNearlyASubcommandIsToldWhich) {
   EXPECT_THAT(process.err(), HasSubstr("there is no subcommand 'trian'; did you mean train?"));
 }
 
+// transformers itself on what a run has left: its type, and a tokenizer that gives the tokens of the training.
+constexpr const char* kLoad = R"(
+import json, sys
+try:
+    import transformers
+except ImportError:
+    sys.exit(77)
+for folder, dtype in zip(sys.argv[1::2], sys.argv[2::2]):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    assert str(model.dtype) == "torch." + dtype, (folder, model.dtype)
+    config = json.load(open(folder + "/config.json"))
+    assert config.get("dtype", config.get("torch_dtype")) == dtype, config
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    text = "The quick brown f\u00f6x\n"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert ids == list(text.encode()), (folder, ids)
+    assert tokenizer.decode(ids) == text, tokenizer.decode(ids)
+    assert tokenizer.eos_token_id == 256, tokenizer.eos_token_id
+print("loaded")
+)";
+
+TEST_F(TrainOutput, TransformersLoadsTheTypeAndTheTokenizerThatItWasTrainedWith) {
+  if (!fs::exists(TORCH_PYTHON)) GTEST_SKIP() << "there is no Python with torch at " << TORCH_PYTHON;
+  {
+    std::ofstream text(path("text.txt"));
+    for (int i = 0; i < 64; ++i) text << "The quick brown fox jumps over the lazy dog.\n";
+  }
+  RunningProcess build({LAUNCH_PROGRAM, "data", "build", "--input", path("text.txt"), "--output", path("corpus")});
+  ASSERT_EQ(build.wait(), 0) << build.err();
+  const auto train = [&](const std::string& data, const std::string& out, const std::string& more) {
+    TrainProgram program({"--model_config", kTinyModel + "/config.json", "--train_data", path(data), "--seq_length",
+                          "16", "--max_steps", "1", "--output_dir", path(out), "--bf16", more});
+    EXPECT_EQ(program.exit_code(), 0) << program.err();
+  };
+  train("corpus", "half", "true");
+  train("text.txt", "full", "false");
+  RunningProcess load({TORCH_PYTHON, "-c", kLoad, path("half/model"), "bfloat16", path("full/model"), "float32"});
+  const int status = load.wait();
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "there is no transformers in " << TORCH_PYTHON;
+  EXPECT_EQ(status, 0) << load.err();
+}
+
 }  // namespace
 }  // namespace concord::testing_processes
