@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <random>
 #include <set>
 
 #include "core/config_error.h"
@@ -453,12 +454,34 @@ TEST_F(ForeignConfig, GlobalBatchSizeSaysHowManyMicroBatchesAStepHas) {
 
 TEST_F(ForeignConfig, TomlThatIsNotReadIsRefusedWithItsLine) {
   for (const std::string bad : {"x", "[a", "a = ", "a = [1", "a = \"b", "a = {b = 1}", "a = \"\"\"b", "= 1",
-                                "a = \"b\" c", "a = \"\\q\"", "[]", "a = [1 2]"}) {
+                                "a = \"b\" c", "a = \"\\q\"", "[]", "a = [1 2]", "a = \x1b[2J"}) {
     try {
       parse_toml("\n" + bad + "\n", "x.toml");
       ADD_FAILURE() << bad;
     } catch (const ConfigError& error) {
       EXPECT_THAT(error.what(), HasSubstr("x.toml:2: "));
+    }
+  }
+}
+
+TEST_F(ForeignConfig, DamagedTomlIsReadOrRefusedAndNothingElse) {
+  std::mt19937 random(11);
+  for (int i = 0; i < 500; ++i) {
+    std::string text = kTorchtitan;
+    for (size_t changes = 1 + random() % 4; changes > 0; --changes) {
+      const size_t at = random() % text.size();
+      if (random() % 2 == 0) {
+        text[at] = static_cast<char>(random());
+      } else {
+        text.erase(at, random() % 40);
+      }
+    }
+    TrainingArguments arguments;
+    try {
+      read_yaml(text, "x.toml", &arguments);
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("x.toml:"));
+      EXPECT_THAT(error.what(), Not(HasSubstr("\x1b")));
     }
   }
 }

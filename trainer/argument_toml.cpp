@@ -97,6 +97,7 @@ std::vector<YamlEntry> parse_toml(std::string_view text, const std::string& file
   if (text.size() > kLongestYaml) {
     throw ConfigError(fmt::format("{}: has {} bytes; a configuration has at most {}", file, text.size(), kLongestYaml));
   }
+  refuse_control_letters(text, file);
   std::vector<YamlEntry> entries;
   std::string section;
   int number = 0;
