@@ -99,6 +99,15 @@ void write_out(int file, std::string_view text) {
   }
 }
 
+// The redrawn line is below the logged ones, which have the rest.
+Progress brief(const Progress& progress) {
+  return {.step = progress.step,
+          .max_steps = progress.max_steps,
+          .loss = progress.loss,
+          .tokens_per_second = progress.tokens_per_second,
+          .seconds_left = progress.seconds_left};
+}
+
 double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -153,7 +162,8 @@ ProgressDisplay::ProgressDisplay(int file, ProgressMode mode) : file_(file), mod
 
 void ProgressDisplay::draw(const Progress& progress, const std::string& above) {
   // The last column stays free: some terminals begin a new line once it is filled.
-  const std::string line = progress_line(progress, columns_of(file_) - 1);
+  const std::string line = progress_line(brief(progress), columns_of(file_) - 1);
+  repeats_log_ = !above.empty() || (repeats_log_ && line == drawn_);
   if (line == drawn_ && above.empty()) return;
   drawn_ = line;
   write_out(file_, fmt::format("{}\r{}\x1b[K", above, line));
@@ -181,7 +191,7 @@ void ProgressDisplay::note(const std::string& text) {
 }
 
 void ProgressDisplay::end() {
-  if (!drawn_.empty()) write_out(file_, "\n");
+  if (!drawn_.empty()) write_out(file_, repeats_log_ ? "\r\x1b[K" : "\n");
   drawn_.clear();
 }
 

@@ -54,7 +54,7 @@ class ProgressDisplay {
   void logged(const Progress& progress);  // a line of the log, which stays; the one that is redrawn is below it
   void moved(const Progress& progress);   // redraws only, and only ten times a second
   void note(const std::string& text);     // whole lines, above the one that is redrawn
-  void end();                             // leaves the last line as it is; the cursor below it
+  void end();  // leaves the last line as it is, the cursor below it; one that says what was just logged goes
 
  private:
   // |above| are whole lines that stay, in the same write.
@@ -62,7 +62,8 @@ class ProgressDisplay {
 
   int file_;
   ProgressMode mode_;
-  std::string drawn_;  // what the terminal's last line shows; empty: nothing of ours
+  std::string drawn_;         // what the terminal's last line shows; empty: nothing of ours
+  bool repeats_log_ = false;  // it says no more than the logged line above it
   double drawn_at_ = 0;
 };
 

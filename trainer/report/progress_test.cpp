@@ -94,7 +94,15 @@ TEST(Progress, AStepThatWasSkippedSaysSoInsteadOfANormThatIsNone) {
                                                    testing::Not(HasSubstr("grad norm"))));
 }
 
-std::string drawn(int64_t columns) { return fmt::format("\r{}\x1b[K", progress_line(whole(), columns)); }
+// What the logged lines do not have to say again.
+Progress brief() {
+  Progress progress = whole();
+  progress.learning_rate = progress.grad_norm = progress.mfu = std::nullopt;
+  progress.memory_bytes = 0;
+  return progress;
+}
+
+std::string drawn(int64_t columns) { return fmt::format("\r{}\x1b[K", progress_line(brief(), columns)); }
 std::string logged(int64_t columns) {
   return fmt::format("\r{}\x1b[K\r\n{}", plain_line(whole(), columns), drawn(columns));
 }
@@ -147,6 +155,11 @@ TEST(Progress, OnATerminalTheLineIsRedrawnInPlaceWithoutClearingFirst) {
   display.logged(whole());
   EXPECT_EQ(terminal.seen(), logged(39));
   display.end();
+  EXPECT_EQ(terminal.seen(), "\r\x1b[K") << "it would say what was logged once more";
+  ProgressDisplay unlogged(terminal.file(), ProgressMode::automatic);
+  unlogged.moved(whole());
+  terminal.seen();
+  unlogged.end();
   EXPECT_EQ(terminal.seen(), "\r\n");  // the terminal's own return
 }
 
@@ -158,7 +171,7 @@ TEST(Progress, ANoteStandsAboveTheLine) {
   display.logged(whole());
   terminal.seen();
   display.note("checkpoint saved");
-  EXPECT_EQ(terminal.seen(), fmt::format("\r\x1b[Kcheckpoint saved\r\n{}", progress_line(whole(), 59)));
+  EXPECT_EQ(terminal.seen(), fmt::format("\r\x1b[Kcheckpoint saved\r\n{}", progress_line(brief(), 59)));
 }
 
 TEST(Progress, ElsewhereEveryLoggedStepIsAPlainLine) {
