@@ -39,7 +39,9 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   stop->enter(StopRequest::Phase::running);
   claim_output_folder(job, request);
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = options.callbacks;
-  if (job.rank() == 0) callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, options.terminal));
+  if (job.rank() == 0) {
+    callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, options.terminal, options.notes));
+  }
   for (const auto& callback : callbacks) trainer.add_callback(callback);
 
   TrainOutput output = trainer.train();
@@ -48,6 +50,8 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
     const std::filesystem::path folder = output_dir / "model";
     if (!trainer.is_saved_already(folder)) trainer.save_model(folder);
     finish.files = {{"model", folder.string()}};
+  } else {
+    finish.files = {{"model", "not saved: save_strategy is no"}};
   }
   for (const auto& callback : callbacks) callback->on_train_end(trainer.state(), finish);
   return output;

@@ -19,6 +19,7 @@ struct RunOptions {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = {};
   int terminal = 1;                      // file descriptor of the progress, on rank 0
   std::vector<std::string> inputs = {};  // files that are read besides those that the arguments name
+  std::vector<std::string> notes = {};   // what to hear before the run, a line each
   std::vector<std::string> next = {};    // what to try next, for the summary
 };
 

@@ -149,7 +149,7 @@ void Trainer::update() {
       .lr = last_.learning_rate, .weight_decay = parts_.lr.weight_decay(), .loss_scale = last_.loss_scale};
   if (parts_.validates_later) {
     parts_.optimizer.step_ahead(settings);
-    parts_.lr.step();  // an update that was none ends the run
+    parts_.lr.step();  // an update that was none ends the run, or leaves a gap in the schedule
     return;
   }
   record(parts_.optimizer.step(settings));
@@ -208,6 +208,7 @@ void Trainer::note_step() {
 void Trainer::check_step(int64_t step) const {
   if (loss_check_) loss_check_->require_finite(step);
   if (last_.updated || parts_.scaler || last_.counted == 0) return;
+  if (!plan_.arguments.check_for_nan_in_loss_and_grad) return;
   throw Error(
       CONCORD_STATUS_INTERNAL,
       fmt::format("the gradient of step {} is not finite (norm {}); a lower learning_rate or a max_grad_norm may "
@@ -294,6 +295,9 @@ bool Trainer::settle() {
   finish_agreement();
   const bool is_last = state_.global_step == plan_.max_steps || control_.should_training_stop;
   if (is_last && plan_.arguments.logging_strategy != "no") control_.should_log = true;
+  // As HF does: the last epoch ends with the run, wherever that is.
+  if (state_.global_step == plan_.max_steps && plan_.arguments.eval_strategy == "epoch")
+    control_.should_evaluate = true;
   return taken_back;
 }
 
@@ -320,6 +324,8 @@ void Trainer::log() {
   report.epoch = state_.epoch;
   report.learning_rate = last_.learning_rate;
   report.grad_norm = window_.last_grad_norm;
+  report.skipped = window_.skipped;
+  report.next_loss_scale = parts_.scaler ? parts_.loss_scale() : 0;
   report.tokens = window_.tokens;
   report.samples = window_.samples;
   report.squared_lengths = window_.squared_lengths;
@@ -385,7 +391,7 @@ bool Trainer::evaluate_batches(LossTotals* totals) {
 void Trainer::save_model(const std::filesystem::path& folder) {
   settle_update();
   check_step(state_.global_step);
-  parts_.model.save_pretrained(folder, {.source = plan_.arguments.model});
+  parts_.model.save_pretrained(folder, {.source = plan_.arguments.model, .tokenizer_files = plan_.tokenizer_files});
 }
 
 bool Trainer::is_saved_already(const std::filesystem::path& folder) {

@@ -7,7 +7,8 @@
 //   trainer.save_model("model");
 //
 // Names and results are those of HF's Trainer. Every rank of the job has one and makes the same calls. Errors: what the
-// parts throw; a loss or gradient that is not finite is an Error with the step. Threads: always the same one.
+// parts throw; a loss or gradient that is not finite is an Error with the step, or with fp16 and without
+// check_for_nan_in_loss_and_grad a step without an update. Threads: always the same one.
 //
 // Steps of zero-bubble pipelines are validated after the fact (TrainingParts::validates_later): the next step's first
 // forwards run before a step's gradient norm, and what other ranks want after it, are known. Who looks at a step sees

@@ -30,16 +30,11 @@ using safetensors::TensorShape;
 
 constexpr int64_t kStagedBytes = 8 << 20;
 constexpr size_t kLongestProblem = 2000;  // bytes of what a rank tells the others
+constexpr const char* kGenerationConfig = "generation_config.json";
 // Of a source folder; what ends in '*' are beginnings.
-constexpr const char* kCarried[] = {"generation_config.json",
-                                    "tokenizer*",
-                                    "special_tokens_map.json",
-                                    "added_tokens.json",
-                                    "vocab.json",
-                                    "vocab.txt",
-                                    "merges.txt",
-                                    "chat_template*",
-                                    "spiece.model"};
+constexpr const char* kCarried[] = {kGenerationConfig,   "tokenizer*",     "special_tokens_map.json",
+                                    "added_tokens.json", "vocab.json",     "vocab.txt",
+                                    "merges.txt",        "chat_template*", "spiece.model"};
 
 std::vector<TensorShape> tensors_of(std::span<Parameter* const> parameters) {
   std::vector<TensorShape> tensors;
@@ -263,17 +258,24 @@ class Save {
     if (plan_.has_index())
       write_text(temporary_ + "/" + safetensors::kIndexFile, safetensors::index_json(plan_.file_of, plan_.total_bytes));
     if (!options_.config_json.empty()) write_text(temporary_ + "/config.json", options_.config_json);
-    if (!options_.source.empty()) carry_over();
+    const bool has_tokenizer = !options_.source.empty() && carry_over();
+    for (const auto& [name, text] : options_.tokenizer_files) {
+      if (!has_tokenizer) write_text(temporary_ + "/" + name, text);
+    }
     made_->publish();
   }
 
-  void carry_over() {
+  // Whether a tokenizer was among it.
+  bool carry_over() {
+    bool has_tokenizer = false;
     for (const auto& entry : fs::directory_iterator(options_.source)) {
       const std::string name = entry.path().filename().string();
       const bool config = name == "config.json" && options_.config_json.empty();
-      if (entry.is_regular_file() && (config || is_carried(name)))
-        carry_file(entry.path(), fs::path(temporary_) / name);
+      if (!entry.is_regular_file() || !(config || is_carried(name))) continue;
+      carry_file(entry.path(), fs::path(temporary_) / name);
+      has_tokenizer |= !config && name != kGenerationConfig;
     }
+    return has_tokenizer;
   }
 
   std::string folder_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/models/parameter.h"
@@ -42,6 +43,8 @@ struct HfSaveOptions {
   std::string config_json = {};             // the text of config.json; empty: the one of |source|
   // A Hugging Face folder whose generation config and tokenizer files are copied; empty: none.
   std::string source = {};
+  // More files, name and text: a tokenizer that did not come from |source|. Left out where |source| has one.
+  std::vector<std::pair<std::string, std::string>> tokenizer_files = {};
   bool overwrite = false;  // replaces |folder| where it exists and is not empty
 };
 

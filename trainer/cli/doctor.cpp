@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "trainer/cli/platforms.h"
+#include "trainer/program_path.h"
 
 namespace concord {
 namespace {
@@ -65,8 +66,9 @@ std::vector<Finding> examine_plugins() {
   const PlatformsReport platforms = survey_platforms();
   std::vector<Finding> findings;
   if (!platforms.choice) {
-    findings.push_back({Kind::problem, "platform", platforms.no_choice,
-                        "build one with ./run build, or set CONCORD_PLUGIN_PATH to the folder of libconcord_cpu.so"});
+    findings.push_back(
+        {Kind::problem, "platform", platforms.no_choice,
+         "set CONCORD_PLUGIN_PATH to the folder of libconcord_cpu.so; in the sources that is build/lib"});
   }
   for (const loader::Candidate& candidate : platforms.survey.candidates) {
     findings.push_back(judge_plugin(candidate, platforms));
@@ -97,8 +99,8 @@ void print_text(const std::vector<Finding>& findings) {
     if (!finding.advice.empty()) fmt::print("      {:<16}  -> {}\n", "", finding.advice);
     problems += finding.kind == Kind::problem ? 1 : 0;
   }
-  fmt::print("\n{}\n",
-             problems == 0 ? "This machine can train: ./run train" : fmt::format("{} to be put right", problems));
+  fmt::print("\n{}\n", problems == 0 ? fmt::format("This machine can train: {} train", program_as_typed())
+                                     : fmt::format("{} to be put right", problems));
 }
 
 void print_json(const std::vector<Finding>& findings) {

@@ -79,6 +79,7 @@ int run_train(std::vector<std::string> words) {
   if (is_first) complete_first_run(&line);
   check_arguments(&line.arguments, is_started ? environment.world : line.nproc);
   if (line.print_config) {
+    for (const std::string& note : line.notes) fmt::print(stderr, "note: {}\n", note);
     fmt::print("{}", to_yaml(line.arguments));
     return 0;
   }
