@@ -240,8 +240,8 @@ void take(const std::string& name, const ArgumentValue& value, const std::string
     if (!is_null(value)) reading->ignored[ignored].push_back(name);
   } else if (const RefusedArgument* refused = find_refused_argument(name)) {
     if (is_neutral(*refused, value)) return;
-    reading->problems.add(where,
-                          fmt::format("{} is {}, which Concord does not do: {}", one_line(name), shown(value), refused->instead));
+    reading->problems.add(
+        where, fmt::format("{} is {}, which Concord does not do: {}", one_line(name), shown(value), refused->instead));
   } else {
     const std::string nearest = nearest_argument(name);
     const std::string hint = nearest.empty() ? "`concord train --help` lists them" : "did you mean " + nearest + "?";
@@ -278,8 +278,8 @@ void take_entries(const std::vector<YamlEntry>& entries, const std::string& file
     } else {
       const YamlEntry& earlier = *first->second;
       const std::string as = earlier.name == entry.name ? "" : fmt::format(", as {}", quoted(earlier.name));
-      reading->problems.add(
-          where, fmt::format("{} is there already{}, in line {}; keep one of them", quoted(entry.name), as, earlier.line));
+      reading->problems.add(where, fmt::format("{} is there already{}, in line {}; keep one of them",
+                                               quoted(entry.name), as, earlier.line));
     }
   }
 }
