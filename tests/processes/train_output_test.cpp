@@ -122,6 +122,7 @@ TEST_F(TrainOutput, UnderMpirunNoEscapeCodesGoIntoFiles) {
   RunningProcess process(command, {.environment = {"OMP_NUM_THREADS=1"}});
   ASSERT_EQ(process.wait(), 0) << process.err();
   EXPECT_THAT(process.out(), AllOf(HasSubstr("step 4/4  loss"), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(process.err(), Not(HasSubstr("platform cpu chosen"))) << "the first lines have it, once";
 }
 
 // As srun starts them: nobody ends the others.
