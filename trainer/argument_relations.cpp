@@ -2,6 +2,8 @@
 // user sees everything at once.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/config_error.h"
 #include "core/mesh/rank_layout.h"
 #include "core/optim/lr_schedule.h"
@@ -93,10 +95,10 @@ void find_accumulation(TrainingArguments* a, int64_t world, Found* found) {
   int64_t data_parallel = world;
   for (const int64_t size :
        {a->tensor_model_parallel_size, a->pipeline_model_parallel_size, a->context_parallel_size}) {
-    if (data_parallel % size != 0) return;
+    if (size < 1 || data_parallel % size != 0) return;
     data_parallel /= size;
   }
-  const int64_t micro = a->per_device_train_batch_size;
+  const int64_t micro = std::max<int64_t>(1, a->per_device_train_batch_size);
   const int64_t rank_samples = a->global_batch_size / data_parallel;
   const int64_t accumulation = rank_samples / micro;
   if (rank_samples * data_parallel != a->global_batch_size || accumulation * micro != rank_samples) {

@@ -175,9 +175,12 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   const RankLayout layout = layout_of(arguments, plan.schedule, world);
   const DataArguments data = data_arguments(arguments, plan.config, layout, rank);
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
+  const bool reads_files = !sets.train;
   plan.train_data = open_train_data(arguments, data, std::move(sets.train));
   plan.eval_data = open_eval_data(arguments, data, std::move(sets.eval));
-  if (rank == 0) plan.tokenizer_files = read_tokenizer_files(arguments.train_data, arguments.tokenizer);
+  if (rank == 0 && reads_files) {
+    plan.tokenizer_files = read_tokenizer_files(arguments.train_data, data.tokenizer);
+  }
   check_enough_data(arguments, *plan.train_data);
   plan.max_steps =
       arguments.max_steps > 0 ? arguments.max_steps : steps_of_epochs(*plan.train_data, arguments.num_train_epochs);

@@ -92,12 +92,29 @@ std::string saving_text(const TrainingArguments& a, int64_t save_steps) {
   return fmt::format("a model every {} steps and at the end", save_steps);
 }
 
+const std::string* tokenizer_json(const TokenizerFiles& files) {
+  const auto found =
+      std::find_if(files.begin(), files.end(), [](const auto& file) { return file.first == "tokenizer.json"; });
+  return found == files.end() ? nullptr : &found->second;
+}
+
+// Which one saved models will have.
+std::string tokenizer_text(const TrainingPlan& plan) {
+  const std::string& model = plan.arguments.model;
+  const TokenizerFiles own = model.empty() ? TokenizerFiles{} : tokenizer_files(model);
+  if (own.empty()) return plan.tokenizer_files.empty() ? "not known, so saved models have none" : "that of the data";
+  const std::string *models = tokenizer_json(own), *datas = tokenizer_json(plan.tokenizer_files);
+  const bool differ = models != nullptr && datas != nullptr && *models != *datas;
+  return differ ? "that of the model, but the data was made with another one" : "that of the model";
+}
+
 // What a person wants to see before hours of computing.
 NamedTexts opening(const TrainingPlan& plan, const ParallelContext& job, const RunDescription& run) {
   const TrainingArguments& a = plan.arguments;
   NamedTexts rows = {{"model", model_text(plan)},
                      {"data", fmt::format("{}: {} samples", a.train_data.empty() ? "the program's own" : a.train_data,
                                           plan.train_data->samples())},
+                     {"tokenizer", tokenizer_text(plan)},
                      {"devices", devices_text(job)},
                      {"batch", batch_text(plan, job)},
                      {"steps", steps_text(plan)}};

@@ -37,12 +37,13 @@ TEST_F(TrainOutput, BeginsWithWhatItIsAboutToDoAndWhatChangesNothing) {
                                  << "global_batch_size: 8\n";
   const std::string said = said_by({"--nproc", "2", "--config", path("hf.yaml")});
   const std::string first = said.substr(0, said.find("step 1/4"));
-  EXPECT_THAT(first, AllOf(HasSubstr("Qwen2ForCausalLM, "), HasSubstr(" parameters, in fp32, from " + kTinyModel),
-                           HasSubstr("data.jsonl: 64 samples"), HasSubstr("2 x cpu ("),
-                           HasSubstr("data parallel 2 x tensor 1 x pipeline 1 x context 1"),
-                           HasSubstr("8 samples per step: 2 per micro-batch x 2 accumulated x 2 data parallel"),
-                           HasSubstr("4 (0.5 epochs)"), HasSubstr("every 500 steps and at the end"),
-                           HasSubstr("in " + path("out"))));
+  EXPECT_THAT(
+      first,
+      AllOf(HasSubstr("Qwen2ForCausalLM, "), HasSubstr(" parameters, in fp32, from " + kTinyModel),
+            HasSubstr("data.jsonl: 64 samples"), HasSubstr("2 x cpu ("), HasSubstr("not known, so saved"),
+            HasSubstr("data parallel 2 x tensor 1 x pipeline 1 x context 1"),
+            HasSubstr("8 samples per step: 2 per micro-batch x 2 accumulated x 2 data parallel"),
+            HasSubstr("4 (0.5 epochs)"), HasSubstr("every 500 steps and at the end"), HasSubstr("in " + path("out"))));
   EXPECT_EQ(count_of(said, "samples per step"), 1u) << "said once, not by each rank";
   EXPECT_EQ(count_of(first, "do_train changes nothing here"), 1u) << said;
   EXPECT_EQ(count_of(first, "dataloader_pin_memory changes nothing here"), 1u) << said;
@@ -121,6 +122,7 @@ TEST_F(TrainOutput, UnderMpirunNoEscapeCodesGoIntoFiles) {
   RunningProcess process(command, {.environment = {"OMP_NUM_THREADS=1"}});
   ASSERT_EQ(process.wait(), 0) << process.err();
   EXPECT_THAT(process.out(), AllOf(HasSubstr("step 4/4  loss"), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(process.err(), Not(HasSubstr("platform cpu chosen"))) << "the first lines have it, once";
 }
 
 // As srun starts them: nobody ends the others.
@@ -190,10 +192,16 @@ TEST_F(TrainOutput, TransformersLoadsTheTypeAndTheTokenizerThatItWasTrainedWith)
     TrainProgram program({"--model_config", kTinyModel + "/config.json", "--train_data", path(data), "--seq_length",
                           "16", "--max_steps", "1", "--output_dir", path(out), "--bf16", more});
     EXPECT_EQ(program.exit_code(), 0) << program.err();
+    EXPECT_THAT(program.out(), HasSubstr("that of the data"));
   };
   train("corpus", "half", "true");
   train("text.txt", "full", "false");
-  RunningProcess load({TORCH_PYTHON, "-c", kLoad, path("half/model"), "bfloat16", path("full/model"), "float32"});
+  TrainProgram again({"--model", path("full/model"), "--train_data", path("corpus"), "--seq_length", "16",
+                      "--max_steps", "1", "--output_dir", path("again")});
+  EXPECT_EQ(again.exit_code(), 0) << again.err();
+  EXPECT_THAT(again.out(), AllOf(HasSubstr("that of the model"), Not(HasSubstr("another one"))));
+  RunningProcess load({TORCH_PYTHON, "-c", kLoad, path("half/model"), "bfloat16", path("full/model"), "float32",
+                       path("again/model"), "float32"});
   const int status = load.wait();
   if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "there is no transformers in " << TORCH_PYTHON;
   EXPECT_EQ(status, 0) << load.err();

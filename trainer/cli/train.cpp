@@ -55,7 +55,6 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
   if (isatty(STDOUT_FILENO) == 1 && !line.json) {
     if (const char* name = ttyname(STDOUT_FILENO)) setenv(kTerminalVariable, name, 1);
   }
-  setenv("CONCORD_LOG", "warn", 0);  // which platform was chosen is in the report, once and not once per rank
   LaunchOptions options;
   options.nproc = static_cast<int>(line.nproc);
   options.prefix = false;
@@ -91,6 +90,7 @@ int run_train(std::vector<std::string> words) {
     words = {"--config", run.config};
     if (line.json) words.push_back("--json");
   }
+  setenv("CONCORD_LOG", "warn", 0);  // which platform was chosen is in the first lines, once and not once per rank
   if (line.nproc > 1) return start_train_ranks(line, words);
   const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
   return torch_module().train(line);
