@@ -21,12 +21,14 @@ std::string limit_text(decltype(RLIMIT_AS) which) {
 std::string memory_text() {
   return "out of memory: this process could not get what it asked for. Its address space (ulimit -v) is limited to " +
          limit_text(RLIMIT_AS) +
-         " bytes, and the machine or its container may have less; `concord doctor` shows what is there. Give it more, or "
+         " bytes, and the machine or its container may have less; `concord doctor` shows what is there. Give it more, "
+         "or "
          "take a smaller batch (per_device_train_batch_size), a shorter seq_length or fewer processes";
 }
 
 std::string threads_text() {
-  return "no further thread or process could be started. The limits here: threads and processes of this user (ulimit -u) " +
+  return "no further thread or process could be started. The limits here: threads and processes of this user (ulimit "
+         "-u) " +
          limit_text(RLIMIT_NPROC) + ", bytes of address space (ulimit -v) " + limit_text(RLIMIT_AS) +
          ", bytes of a thread's stack (ulimit -s) " + limit_text(RLIMIT_STACK) +
          "; a container may allow fewer (docker --pids-limit, pids.max of its cgroup). Raise what is too low, or start "
