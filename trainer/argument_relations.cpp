@@ -122,16 +122,16 @@ void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
                     a.virtual_pipeline_model_parallel_size));
     return;
   }
-  if (world > 0) {
-    collect(found, [&] {
-      RankLayout({.world = world,
-                  .tensor = a.tensor_model_parallel_size,
-                  .context = a.context_parallel_size,
-                  .pipeline = a.pipeline_model_parallel_size,
-                  .virtual_pipeline = a.virtual_pipeline_model_parallel_size,
-                  .order = a.order});
-    });
-  }
+  // Where the number of processes is not known yet, the smallest that can be.
+  const int64_t smallest = a.tensor_model_parallel_size * a.context_parallel_size * a.pipeline_model_parallel_size;
+  collect(found, [&] {
+    RankLayout({.world = world > 0 ? world : smallest,
+                .tensor = a.tensor_model_parallel_size,
+                .context = a.context_parallel_size,
+                .pipeline = a.pipeline_model_parallel_size,
+                .virtual_pipeline = a.virtual_pipeline_model_parallel_size,
+                .order = a.order});
+  });
   const bool has_microbatches = world > 0 || a.global_batch_size <= 0;
   if (has_microbatches) collect(found, [&] { step_schedule(schedule_request(a)); });
 }

@@ -1,10 +1,13 @@
 #include "core/mesh/flight_service.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "core/new_file.h"
 #include "core/quoted.h"
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
@@ -54,6 +57,9 @@ void FlightService::answer() noexcept {
 std::string FlightService::write_file(const std::string& why) const {
   const std::string path =
       (std::filesystem::path(options_.folder) / cat("concord-flight-", options_.rank, ".json")).string();
+  const int fresh = create_fresh_file(path);  // the folder may be anybody's: through no link, into no pipe
+  if (fresh < 0) return cat("the calls of this rank could not be written to ", path);
+  ::close(fresh);
   std::ofstream file(path, std::ios::trunc);
   file << recorder_.to_json(options_.rank, options_.world, why) << '\n';
   file.close();
