@@ -277,7 +277,9 @@ class TcpStore : public Store {
     while (!check(keys)) {
       const Clock::duration waited = Clock::now() - begin;
       if (waited >= timeout) {
-        throw Error(CONCORD_STATUS_TIMEOUT, cat("the store at ", where_, " has no ", loader::join(keys, ", "),
+        std::vector<std::string> names;
+        for (const std::string& key : keys) names.push_back(name_of(key));
+        throw Error(CONCORD_STATUS_TIMEOUT, cat("the store at ", where_, " has no ", loader::join(names, ", "),
                                                 " after ", timeout.count(), " ms"));
       }
       std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause));
@@ -306,9 +308,12 @@ class TcpStore : public Store {
  private:
   static std::vector<std::string> list_of(std::span<const std::string> keys) { return {keys.begin(), keys.end()}; }
 
+  // Without the hash of a sealed store.
+  static std::string name_of(const std::string& key) { return key.substr(0, key.find('#')); }
+
   Error lost(const std::string& key, const std::string& how) const {
     return {CONCORD_STATUS_PEER_LOST,
-            cat("the store at ", where_, ", which rank 0 or the launcher serves, ", how, " (", key, ")")};
+            cat("the store at ", where_, ", which rank 0 or the launcher serves, ", how, " (", name_of(key), ")")};
   }
 
   // |body| owns all it uses, and returns something.
