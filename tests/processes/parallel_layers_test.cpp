@@ -151,6 +151,7 @@ TEST(ParallelLayersTogether, TensorAndDataParallelGroupsOfOneJobDoNotMix) {
 // What the W of zero-bubble schedules keeps under sequence parallelism: of tensors that are gathered, the share.
 TEST(ParallelLayersTogether, WeightGradientsThatArePutOffKeepSharesOfTheTokens) {
   expect_job(4, {.tensor_model_parallel_size = 4}, [](ParallelContext& job) {
+    if (!job.torch_device().is_cpu()) return;  // the meter sees the memory of the host
     ProcessGroup& group = job.group(GroupKind::tp);
     constexpr int64_t kMany = 4096, kFeatures = 32;
     const at::Tensor w1 = at::zeros({kFeatures / 4, kFeatures}).requires_grad_(true);
