@@ -39,9 +39,9 @@ struct Instance {
 
 Instance& instance() {
   static auto* one = [] {
-    // A process that exits without finalize still has a thread that uses the store.
+    // A process that exits without finalize still has a thread that uses the store, and others that wait for it.
     std::atexit([] {
-      if (ParallelContext* context = instance().published) context->stop_watching();
+      if (ParallelContext* context = instance().published) context->abandon();
     });
     return new Instance();
   }();
@@ -141,6 +141,11 @@ void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) 
   if (one.store != nullptr && one.job == job) return;
   one.store.reset();  // before the next: it may be at the same port
   one.store = connect_store(job, timeout);
+  if (job.rank == 0 && job.world > 1 && job.token.empty()) {
+    loader::log(CONCORD_LOG_WARN, "core",
+                cat("whoever reaches ", job.master_addr, ":", job.master_port, " can disturb this job: ", kJobToken,
+                    " is not set; start it with `concord launch`, or set that to random text, the same for all ranks"));
+  }
   one.job = job;
   one.generation = 0;
 }
@@ -149,6 +154,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
                   std::vector<Term> arguments) {
   const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
   const Milliseconds timeout = std::chrono::seconds(args.ddp_timeout);
+  loader::override_config("comm.timeout", cat(args.ddp_timeout));  // before the plugin is opened: see host.h
   const Platform platform = current_platform();
   const Device device = device_of(platform, job);
   device.make_current();
@@ -207,9 +213,10 @@ void finalize() {
   const Milliseconds patience = one.context->failed() ? std::min(one.timeout, kAfterFailure) : one.timeout;
   try {
     const Member member{one.job.rank, one.job.world, {}, {}};
-    if (!take_leave(one.context->store(), member, patience)) {
-      loader::log(CONCORD_LOG_WARN, "core",
-                  cat("finalize: some ranks have not called it within ", patience.count(), " ms"));
+    Peers& peers = one.context->flight().peers();
+    peers.leave();
+    if (!take_leave(one.context->store(), member, patience, [&] { return peers.is_any_lost(member.world); })) {
+      loader::log(CONCORD_LOG_WARN, "core", "finalize: not all ranks have called it");
     }
   } catch (const Error& error) {
     loader::log(CONCORD_LOG_WARN, "core", cat("finalize: ", error.what()));

@@ -43,6 +43,10 @@ expect(too_old "error: torch 2.4.0 in '${SCRATCH}/old/torch' is too old; Concord
   -DCONCORD_TORCH=${SCRATCH}/old/torch)
 fake_torch("${SCRATCH}/new one/torch" 2 13)
 expect(named "libtorch 2.13.0: ${SCRATCH}/new one/torch" "-DCONCORD_TORCH=${SCRATCH}/new one/torch")
+expect(of_an_installation "libtorch 2.13.0" "-DCONCORD_TORCH=${SCRATCH}/new one/torch" -DCONCORD_TORCH_BUILT_WITH=2.13.1)
+expect(another_version "error: is torch 2.13.0, but this installation of Concord was compiled with 2.12.0"
+  "-DCONCORD_TORCH=${SCRATCH}/new one/torch" -DCONCORD_TORCH_BUILT_WITH=2.12.0)
+expect(not_named "error: Concord's core and trainer need libtorch 2.12.0" -DCONCORD_TORCH_BUILT_WITH=2.12.0)
 fake_torch("${SCRATCH}/venv/.venv/lib/python3.12/site-packages/torch" 2 13)
 expect(venv "libtorch 2.13.0: ${SCRATCH}/venv/.venv/lib")
 

@@ -1,11 +1,13 @@
-# install and find_package(Concord): Concord::sdk and Concord::platform, Concord::core where it was built; headers in
-# include/concord, plugins in lib/concord, the program in bin. Nothing in it names the prefix, so the tree can be moved.
+# install and find_package(Concord): Concord::sdk and Concord::platform, Concord::core and Concord::trainer where they were
+# built; headers in include/concord, plugins in lib/concord, the program in bin. Nothing in it names the prefix, so the
+# tree can be moved.
 include(CMakePackageConfigHelpers)
 set(concord_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Concord)
 set(concord_plugin_dir ${CMAKE_INSTALL_LIBDIR}/concord)
 
 # concord_export(EXPORT TARGET): installs TARGET and the targets of this project that it stands on. Packages it needs
-# from elsewhere are collected in the global property EXPORT_packages.
+# from elsewhere are collected in the global property EXPORT_packages. An imported target may be known in its own folder
+# only, so a package is told by the name before "::", or by the folder that find_package found for it.
 function(concord_export export target)
   get_target_property(real ${target} ALIASED_TARGET)
   if(real)
@@ -33,26 +35,28 @@ function(concord_export export target)
       if(NOT imported)
         concord_export(${export} ${library})
       endif()
-    elseif(library MATCHES "^([A-Za-z0-9_]+)::")  # an imported target, which may be known in its own folder only
+    elseif(library MATCHES "^([A-Za-z0-9_]+)::")
       set_property(GLOBAL APPEND PROPERTY ${export}_packages ${CMAKE_MATCH_1})
+    elseif(DEFINED CACHE{${library}_DIR})
+      set_property(GLOBAL APPEND PROPERTY ${export}_packages ${library})
     endif()
   endforeach()
 endfunction()
 
 concord_export(ConcordTargets concord_sdk)
-if(TARGET concord_platform)
-  concord_export(ConcordTargets concord_platform)
-endif()
-install(EXPORT ConcordTargets NAMESPACE Concord:: DESTINATION ${concord_package_dir})
-set(concord_header_folders platform)
-if(TARGET concord_core)
-  concord_export(ConcordCoreTargets concord_core)
-  install(EXPORT ConcordCoreTargets NAMESPACE Concord:: DESTINATION ${concord_package_dir})
+concord_export(ConcordTargets concord_platform)
+set(concord_exports ConcordTargets)
+set(concord_components sdk platform)
+if(TARGET concord_trainer)
+  concord_export(ConcordTorchTargets concord_core)
+  concord_export(ConcordTorchTargets concord_trainer)
+  list(APPEND concord_exports ConcordTorchTargets)
+  list(APPEND concord_components core trainer)
   install(FILES toolchains/torch.cmake DESTINATION ${concord_package_dir} RENAME ConcordTorch.cmake)
-  list(APPEND concord_header_folders core)
+  install(DIRECTORY core trainer DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/concord FILES_MATCHING PATTERN "*.h"
+    PATTERN testing EXCLUDE PATTERN cli EXCLUDE PATTERN torch_module EXCLUDE)
 endif()
-install(DIRECTORY ${concord_header_folders} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/concord
-  FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" PATTERN "*.inc")
+install(DIRECTORY platform DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/concord FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 
 # Every plugin of backends/; those of tests are not installed.
 get_property(folders DIRECTORY backends PROPERTY SUBDIRECTORIES)
@@ -66,11 +70,9 @@ endforeach()
 if(TARGET concord)
   install(TARGETS concord RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-if(TARGET concord_torch_module)
-  install(TARGETS concord_torch_module LIBRARY DESTINATION ${concord_plugin_dir})
-endif()
 
-foreach(export IN ITEMS ConcordTargets ConcordCoreTargets)
+foreach(export IN LISTS concord_exports)
+  install(EXPORT ${export} NAMESPACE Concord:: DESTINATION ${concord_package_dir})
   get_property(${export}_packages GLOBAL PROPERTY ${export}_packages)
   list(REMOVE_DUPLICATES ${export}_packages)
 endforeach()

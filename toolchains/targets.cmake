@@ -16,7 +16,9 @@ endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Paths count from the checkout, so that another clone of the same sources finds what this one has compiled.
-  set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+  # What it says of precompiled headers is what makes it cache at all where there are some.
+  set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
@@ -33,6 +35,22 @@ function(concord_library name)
     PRIVATE $<BUILD_INTERFACE:concord_build_flags>)  # our warnings are not for those who link it
 endfunction()
 
+# concord_install_with_torch(TARGET): installs TARGET, which links libtorch, among the plugins. A libtorch that somebody
+# named stays where it is, so TARGET looks for it there after the installation too. That of a checkout's .venv goes with
+# the checkout: the installed TARGET names no place, and the program finds libtorch by CONCORD_TORCH
+# (trainer/torch_module/libtorch.h). CMake's own replacement of an RPATH needs one that ends in an empty entry, which
+# means the current folder: so it is the same before and after, or removed.
+function(concord_install_with_torch target)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${CONCORD_TORCH_FOUND}/lib" BUILD_WITH_INSTALL_RPATH ON)
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/concord)
+  cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${CONCORD_TORCH_FOUND}" NORMALIZE in_checkout)
+  if(in_checkout)
+    install(CODE "set(file \"${CMAKE_INSTALL_LIBDIR}/concord/$<TARGET_FILE_NAME:${target}>\")
+      cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
+      file(RPATH_REMOVE FILE \"\$ENV{DESTDIR}\${file}\")")
+  endif()
+endfunction()
+
 # All tests that run in this build, with what they start: what `./run test` builds.
 if(CONCORD_TESTS)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -41,6 +59,60 @@ if(CONCORD_TESTS)
   set(CONCORD_TEST_LIST ${PROJECT_BINARY_DIR}/tests.txt)
   file(WRITE ${CONCORD_TEST_LIST} "")
 endif()
+
+# concord_links_torch(OUT LIBRARY...): whether one of them brings libtorch's headers.
+function(concord_links_torch out)
+  set(${out} FALSE PARENT_SCOPE)
+  foreach(library IN LISTS ARGN)
+    if(library STREQUAL "Concord::torch")
+      set(${out} TRUE PARENT_SCOPE)
+      return()
+    endif()
+    if(TARGET ${library})
+      get_target_property(behind ${library} INTERFACE_LINK_LIBRARIES)
+      if(behind)
+        concord_links_torch(found ${behind})
+        if(found)
+          set(${out} TRUE PARENT_SCOPE)
+          return()
+        endif()
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
+# concord_precompile_test(NAME LIBRARY...): GoogleTest's headers (and Tensor.h where it is used) cost more than half of a
+# test's compilation: read once for all programs of a build. They have to be compiled with the tests' own flags, for an
+# executable, so an empty program carries them. Off where sources compile by themselves: there each is to
+# include what it uses.
+function(concord_precompile_test name)
+  if(NOT CMAKE_UNITY_BUILD)
+    return()
+  endif()
+  concord_links_torch(torch ${ARGN})
+  set(carrier concord_test_headers)
+  set(headers <gmock/gmock.h> <gtest/gtest.h>)
+  set(libraries GTest::gmock GTest::gtest)
+  if(torch)
+    string(APPEND carrier _torch)
+    list(APPEND headers <ATen/core/Tensor.h>)
+    list(APPEND libraries Concord::torch)
+  endif()
+  if(NOT TARGET ${carrier})
+    set(source ${PROJECT_BINARY_DIR}/${carrier}.cpp)
+    file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}\n")
+    add_executable(${carrier} EXCLUDE_FROM_ALL ${source})
+    set_target_properties(${carrier} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    target_link_libraries(${carrier} PRIVATE ${libraries} concord_build_flags)
+    target_compile_options(${carrier} PRIVATE ${CONCORD_TEST_OPTIONS})
+    target_precompile_headers(${carrier} PRIVATE ${headers})
+  endif()
+  target_precompile_headers(${name} REUSE_FROM ${carrier})
+endfunction()
+
+# What is tested is optimised; optimising the test, or looking for undefined behaviour in it, is lost time.
+set(CONCORD_TEST_OPTIONS -O0 -fpch-preprocess
+  $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=undefined;-g0>)
 
 # concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n ISOLATED): a GoogleTest program,
 # run as one test of ctest (toolchains/run_test_program.py): one process, which loads libtorch once. SHARDS divides a
@@ -60,8 +132,8 @@ function(concord_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE
     ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main concord_build_flags)
-  # What is tested is optimised; optimising the test, or looking for undefined behaviour in it, is lost time.
-  target_compile_options(${name} PRIVATE -O0 $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=undefined;-g0>)
+  target_compile_options(${name} PRIVATE ${CONCORD_TEST_OPTIONS})
+  concord_precompile_test(${name} ${ARG_LIBRARIES})
   foreach(plugin IN LISTS ARG_PLUGINS)
     add_dependencies(${name} concord_plugin_${plugin})
   endforeach()
@@ -113,6 +185,9 @@ function(concord_run_test_program name program)
     set_tests_properties(${test} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} ENVIRONMENT "${environment};${sharded}")
     if("serial" IN_LIST ARG_LABELS)
       set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
+    endif()
+    if("processes" IN_LIST ARG_LABELS)  # whose ranks fill the cores by themselves: two of these only hold each other up
+      set_tests_properties(${test} PROPERTIES PROCESSORS 2)
     endif()
   endforeach()
 endfunction()

@@ -5,7 +5,8 @@
 # Searched in this order: the CMake variable CONCORD_TORCH, the environment variable CONCORD_TORCH, .venv beside the
 # sources (./run makes it). A folder that was named and does not fit is an error, never a reason to look elsewhere.
 # With CONCORD_TORCH_OPTIONAL set, nothing found is no error: the target is then not made. CONCORD_TORCH_FOUND is the
-# folder that was found.
+# folder that was found, CONCORD_TORCH_VERSION its version. An installation sets CONCORD_TORCH_BUILT_WITH: its libraries were
+# compiled with that version, and libtorch's types differ from one minor version to the next.
 set(CONCORD_TORCH "$ENV{CONCORD_TORCH}" CACHE PATH "The torch folder of site-packages, with include/ and lib/")
 set(CONCORD_TORCH_MINIMUM 2.11)
 
@@ -16,6 +17,11 @@ function(concord_find_torch)
     if(NOT found)
       if(CONCORD_TORCH_OPTIONAL)
         return()
+      endif()
+      if(CONCORD_TORCH_BUILT_WITH)
+        message(FATAL_ERROR "Concord's core and trainer need libtorch ${CONCORD_TORCH_BUILT_WITH}, and CONCORD_TORCH is not "
+          "set; give -DCONCORD_TORCH=/path/to/site-packages/torch (pip install torch==${CONCORD_TORCH_BUILT_WITH}), "
+          "or ask for the components that need none: find_package(Concord COMPONENTS sdk platform)")
       endif()
       message(FATAL_ERROR "Concord's core needs libtorch, and there is none: CONCORD_TORCH is not set and "
         "${PROJECT_SOURCE_DIR}/.venv holds no torch. Do one of these:\n"
@@ -35,9 +41,15 @@ function(concord_find_torch)
   if(version VERSION_LESS CONCORD_TORCH_MINIMUM)
     message(FATAL_ERROR "torch ${version} in '${folder}' is too old; Concord needs ${CONCORD_TORCH_MINIMUM} or newer")
   endif()
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor "${version}")
+  if(CONCORD_TORCH_BUILT_WITH AND NOT CONCORD_TORCH_BUILT_WITH MATCHES "^${minor}\\.")
+    message(FATAL_ERROR "'${folder}' is torch ${version}, but this installation of Concord was compiled with "
+      "${CONCORD_TORCH_BUILT_WITH}; give CONCORD_TORCH a torch of that version, or build Concord with this one")
+  endif()
   message(STATUS "libtorch ${version}: ${folder}")
   concord_torch_targets("${folder}")
   set(CONCORD_TORCH_FOUND "${folder}" PARENT_SCOPE)
+  set(CONCORD_TORCH_VERSION "${version}" PARENT_SCOPE)
 endfunction()
 
 function(concord_torch_version folder out_version)

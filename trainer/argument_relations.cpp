@@ -2,6 +2,8 @@
 // user sees everything at once.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/config_error.h"
 #include "core/mesh/rank_layout.h"
 #include "core/optim/lr_schedule.h"
@@ -71,7 +73,8 @@ void check_data_parallelism(const TrainingArguments& a, Found* found) {
     found->push_back("overlap_param_gather needs overlap_grad_reduce: true");
   }
   if (!a.save_only_model)
-    found->push_back("save_only_model is false, but checkpoints with the optimizer's state follow later");
+    found->push_back(
+        "save_only_model is false, but checkpoints with the optimizer's state follow later; set it to true");
 }
 
 // Sequences have to be cut into equal parts.
@@ -84,6 +87,32 @@ void check_sequence(const TrainingArguments& a, Found* found) {
       fmt::format("seq_length {} does not divide by {}, which context_parallel_size {}{} needs; take a multiple of {}",
                   a.seq_length, context * tensor, a.context_parallel_size,
                   tensor > 1 ? fmt::format(" with sequence_parallel over {}", tensor) : "", context * tensor));
+}
+
+// Micro-batches of a step from global_batch_size, once the number of data-parallel ranks is known. Sizes that do not
+// divide the world are the layout's to refuse.
+void find_accumulation(TrainingArguments* a, int64_t world, Found* found) {
+  int64_t data_parallel = world;
+  for (const int64_t size :
+       {a->tensor_model_parallel_size, a->pipeline_model_parallel_size, a->context_parallel_size}) {
+    if (size < 1 || data_parallel % size != 0) return;
+    data_parallel /= size;
+  }
+  const int64_t micro = std::max<int64_t>(1, a->per_device_train_batch_size);
+  const int64_t rank_samples = a->global_batch_size / data_parallel;
+  const int64_t accumulation = rank_samples / micro;
+  if (rank_samples * data_parallel != a->global_batch_size || accumulation * micro != rank_samples) {
+    found->push_back(
+        fmt::format("global_batch_size {} does not divide by per_device_train_batch_size {} x {} data-parallel ranks",
+                    a->global_batch_size, micro, data_parallel));
+  } else if (a->gradient_accumulation_steps != 1 && a->gradient_accumulation_steps != accumulation) {
+    found->push_back(
+        fmt::format("global_batch_size {} is not per_device_train_batch_size {} x gradient_accumulation_steps {} x {} "
+                    "data-parallel ranks; leave gradient_accumulation_steps out, it would be {}",
+                    a->global_batch_size, micro, a->gradient_accumulation_steps, data_parallel, accumulation));
+  } else {
+    a->gradient_accumulation_steps = accumulation;
+  }
 }
 
 void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
@@ -103,7 +132,8 @@ void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
                 .virtual_pipeline = a.virtual_pipeline_model_parallel_size,
                 .order = a.order});
   });
-  collect(found, [&] { step_schedule(schedule_request(a)); });
+  const bool has_microbatches = world > 0 || a.global_batch_size <= 0;
+  if (has_microbatches) collect(found, [&] { step_schedule(schedule_request(a)); });
 }
 
 }  // namespace
@@ -120,7 +150,12 @@ ScheduleRequest schedule_request(const TrainingArguments& a) {
 void check_arguments(TrainingArguments* arguments, int64_t world) {
   if (arguments->tensor_model_parallel_size == 1) arguments->sequence_parallel = false;
   if (arguments->bf16 || arguments->fp16) arguments->accumulate_allreduce_grads_in_fp32 = true;
+  if (arguments->eval_strategy == "auto") {
+    const std::string when = arguments->eval_steps > 0 ? "steps" : "epoch";
+    arguments->eval_strategy = arguments->eval_data.empty() ? "no" : when;
+  }
   Found found;
+  if (arguments->global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
   check_model_and_data(*arguments, &found);
   check_numbers(*arguments, &found);
   check_data_parallelism(*arguments, &found);

@@ -1,7 +1,6 @@
 #include "trainer/argument_table.h"
 
-#include <algorithm>
-#include <numeric>
+#include "trainer/nearest_name.h"
 
 namespace concord {
 namespace {
@@ -19,15 +18,24 @@ constexpr ArgumentRange below_one() { return {.least = 0, .most = 1, .open_most 
 std::vector<ArgumentGroup> make_groups() {
   return {
       {"Model (one of the two)",
-       {{"model", &T::model, "HF folder to start from: config.json and safetensors"},
-        {"model_config", &T::model_config, "HF config.json of a model to start afresh, drawn from the seed"}}},
+       {{"model", &T::model, "HF folder to start from: config.json and safetensors", {}, {}, true},
+        {"model_config",
+         &T::model_config,
+         "HF config.json of a model to start afresh, drawn from the seed",
+         {},
+         {},
+         true}}},
       {"Data",
-       {{"train_data", &T::train_data, "Megatron prefix (.bin/.idx), .jsonl, .txt or .safetensors"},
-        {"eval_data", &T::eval_data, "the same, for evaluation"},
+       {{"train_data", &T::train_data, "Megatron prefix (.bin/.idx), .jsonl, .txt or .safetensors", {}, {}, true},
+        {"eval_data", &T::eval_data, "the same, for evaluation", {}, {}, true},
         {"seq_length", &T::seq_length, "tokens of a sample; 0: as the data has it, else the model's longest",
          between(0, 1 << 30)},
-        {"tokenizer", &T::tokenizer,
-         "of text and chats: byte, a tokenizer.json or its folder; empty: the model's own, byte for a fresh model"},
+        {"tokenizer",
+         &T::tokenizer,
+         "of text and chats: byte, a tokenizer.json or its folder; empty: the model's own, byte for a fresh model",
+         {},
+         {},
+         true},
         {"template", &T::template_name, "how a chat becomes text", {}, {"qwen", "llama3"}},
         {"sequence_packing", &T::sequence_packing, "several short samples in one sequence, apart from each other"},
         {"shuffle", &T::shuffle, "false: samples in the order of the data"},
@@ -41,6 +49,9 @@ std::vector<ArgumentGroup> make_groups() {
          between(1, kMostRanks)},
         {"gradient_accumulation_steps", &T::gradient_accumulation_steps, "micro-batches of a step",
          between(1, 1 << 20)},
+        {"global_batch_size", &T::global_batch_size,
+         "samples of a step over all ranks; sets gradient_accumulation_steps; 0: that says it",
+         between(-1, kMostSteps)},
         {"num_train_epochs", &T::num_train_epochs, "times through the data", above(0)},
         {"max_steps", &T::max_steps, "steps; above 0 it wins over num_train_epochs", between(-1, kMostSteps)}}},
       {"Optimizer",
@@ -94,8 +105,12 @@ std::vector<ArgumentGroup> make_groups() {
          "how context-parallel ranks see each other's keys",
          {},
          {"p2p", "all_gather"}},
-        {"pipeline_schedule", &T::pipeline_schedule,
-         "a kind of `concord schedule`, or a file NAME.csv; auto: 1f1b, or interleaved"},
+        {"pipeline_schedule",
+         &T::pipeline_schedule,
+         "a kind of `concord schedule`, or a file NAME.csv; auto: 1f1b, or interleaved",
+         {},
+         {},
+         true},
         {"pipeline_model_parallel_layout", &T::pipeline_model_parallel_layout, "layers of each stage: E,t*3|t*4,L"},
         {"account_for_embedding_in_pipeline_split", &T::account_for_embedding_in_pipeline_split,
          "the embedding counts as a layer"},
@@ -103,7 +118,7 @@ std::vector<ArgumentGroup> make_groups() {
         {"variable_seq_lengths", &T::variable_seq_lengths, "stages tell each other the length of every micro-batch"},
         {"make_vocab_size_divisible_by", &T::make_vocab_size_divisible_by, "times tp: rows of the vocabulary's tables",
          between(1, 1 << 20)},
-        {"ddp_timeout", &T::ddp_timeout, "seconds after which a rank that waits gives up", between(1, 1e8)}}},
+        {"ddp_timeout", &T::ddp_timeout, "seconds after which a rank that waits gives up", between(1, 1e9)}}},
       {"Recomputation",
        {{"recompute_granularity",
          &T::recompute_granularity,
@@ -127,7 +142,8 @@ std::vector<ArgumentGroup> make_groups() {
         {"overlap_param_gather", &T::overlap_param_gather, "gather updated weights beside the next forward pass"},
         {"ddp_average_in_collective", &T::ddp_average_in_collective, "the collective divides, not a scale before it"},
         {"ddp_bucket_size", &T::ddp_bucket_size, "elements of a bucket; 0: Megatron's rule", between(0, kMostSteps)},
-        {"check_for_nan_in_loss_and_grad", &T::check_for_nan_in_loss_and_grad, "end where a number is none"},
+        {"check_for_nan_in_loss_and_grad", &T::check_for_nan_in_loss_and_grad,
+         "end where a loss or gradient is NaN or Inf; false: skip such steps"},
         {"optimizer_cpu_offload", &T::optimizer_cpu_offload, "optimizer state in the host's memory"},
         {"optimizer_offload_fraction", &T::optimizer_offload_fraction, "which share of it", between(0, 1)},
         {"log_num_zeros_in_grad", &T::log_num_zeros_in_grad, "counts the elements that are 0"},
@@ -142,82 +158,25 @@ std::vector<ArgumentGroup> make_groups() {
         {"logging_steps", StepsMember{&T::logging_steps}, "", above(0)},
         {"logging_first_step", &T::logging_first_step, ""},
         {"logging_nan_inf_filter", &T::logging_nan_inf_filter, "NaN and Inf losses are excluded from the logged mean"},
-        {"eval_strategy", &T::eval_strategy, "", {}, {"no", "steps", "epoch"}},
+        {"eval_strategy",
+         &T::eval_strategy,
+         "auto: with eval_data steps where eval_steps are given, else epoch",
+         {},
+         {"auto", "no", "steps", "epoch"}},
         {"eval_steps", StepsMember{&T::eval_steps}, "0: as logging_steps", at_least(0)},
         {"save_strategy", &T::save_strategy, "", {}, {"no", "steps", "epoch"}},
         {"save_steps", StepsMember{&T::save_steps}, "", above(0)},
         {"save_total_limit", &T::save_total_limit, "older ones are removed; 0: none is", between(0, kMostSteps)},
         {"save_only_model", &T::save_only_model, "the HF folder, without the optimizer's state"},
+        {"exit_signal_grace", &T::exit_signal_grace,
+         "seconds after SIGTERM, SIGINT or SIGHUP in which a run saves and ends; then it ends without saving",
+         between(1, 1e6)},
         {"report_to", &T::report_to, "besides metrics.jsonl", {}, {"all", "none", "tensorboard", "html"}},
         {"disable_tqdm", &T::disable_tqdm, "plain lines on a terminal too"},
         {"peak_flops", &T::peak_flops, "FLOP/s of a device in the type trained in, for MFU; 0: as the plugin knows",
          at_least(0)},
         {"loss_floor", &T::loss_floor, "the best loss there can be, where that is known; 0: not known", at_least(0)}}},
   };
-}
-
-constexpr std::string_view kExperts = "models with experts follow later";
-constexpr std::string_view kCheckpoints = "checkpoints with the optimizer's state follow later";
-constexpr std::string_view kEightBits = "8-bit floats follow later; bf16: true computes in 16";
-constexpr std::string_view kFused = "operators are fused wherever the device has a kernel for it";
-
-std::vector<RefusedArgument> make_refused() {
-  return {
-      {"expert_model_parallel_size", {"1"}, kExperts},
-      {"expert_tensor_parallel_size", {"1"}, kExperts},
-      {"moe_*", {"false"}, kExperts},
-      {"mtp_num_layers", {"0"}, "multi-token prediction follows later"},
-      {"fp8*", {"false"}, kEightBits},
-      {"transformer_impl", {"local"}, "Transformer Engine is not used; layers are Concord's own"},
-      {"cuda_graph_impl", {"none"}, "graphs follow later"},
-      {"bias_activation_fusion", {"true"}, kFused},
-      {"apply_rope_fusion", {"true"}, kFused},
-      {"cross_entropy_loss_fusion", {"true"}, kFused},
-      {"overlap_p2p_comm", {"true"}, "transfers between stages always run beside the computation"},
-      {"additional_configs", {"{}"}, "every setting has its own name; concord train --help lists them"},
-      {"ckpt_format", {}, kCheckpoints},
-      {"resume_from_checkpoint", {"false"}, kCheckpoints},
-      {"ignore_data_skip", {"false"}, kCheckpoints},
-      {"save_hf_model", {"true"}, "what is saved is an HF folder"},
-      {"lora_*", {"false"}, "adapters follow later"},
-      {"ddp_backend", {}, "the platform brings its collectives; choose it by CONCORD_PLATFORM"},
-      {"dataloader_num_workers", {"0"}, "one thread prepares data ahead; see dataloader_prefetch_factor"},
-      {"dataloader_drop_last", {"true"}, "samples that do not fill a step are always left out"},
-      {"dataloader_pin_memory", {}, "the loader decides by the device"},
-      {"gradient_checkpointing", {"false"}, "use recompute_granularity: full"},
-      {"optim", {}, "use optimizer: adam or sgd"},
-      {"evaluation_strategy", {"no"}, "it is called eval_strategy"},
-      {"deepspeed", {}, "use use_distributed_optimizer: true for sharded state"},
-      {"fsdp*", {}, "use use_distributed_optimizer: true for sharded state"},
-      {"torch_compile*", {"false"}, "there is no graph compiler; operators are fused by hand"},
-      {"use_cpu", {"false"}, "choose the platform by CONCORD_PLATFORM=cpu"},
-      {"no_cuda", {"false"}, "choose the platform by CONCORD_PLATFORM=cpu"},
-      {"push_to_hub", {"false"}, "save_model writes a folder; upload it with HF's own tools"},
-      {"load_best_model_at_end", {"false"}, kCheckpoints},
-      {"tf32", {"false"}, "32-bit floats are computed in 32 bits"},
-      {"rampup_batch_size", {}, "the size of a batch does not change yet"},
-  };
-}
-
-bool matches(std::string_view pattern, std::string_view name) {
-  if (!pattern.ends_with('*')) return pattern == name;
-  return name.starts_with(pattern.substr(0, pattern.size() - 1));
-}
-
-// Levenshtein's distance, one row at a time.
-size_t letters_changed(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 }  // namespace
@@ -227,12 +186,10 @@ std::span<const ArgumentGroup> argument_groups() {
   return groups;
 }
 
-std::span<const RefusedArgument> refused_arguments() {
-  static const std::vector<RefusedArgument> refused = make_refused();
-  return refused;
-}
-
 const Argument* find_argument(std::string_view name) {
+  for (const ArgumentAlias& alias : argument_aliases()) {
+    if (alias.name == name) name = alias.argument;
+  }
   for (const ArgumentGroup& group : argument_groups()) {
     for (const Argument& argument : group.arguments) {
       if (argument.name == name) return &argument;
@@ -241,27 +198,24 @@ const Argument* find_argument(std::string_view name) {
   return nullptr;
 }
 
-const RefusedArgument* find_refused_argument(std::string_view name) {
-  for (const RefusedArgument& refused : refused_arguments()) {
-    if (matches(refused.name, name)) return &refused;
+std::vector<std::string> input_paths(const TrainingArguments& arguments) {
+  std::vector<std::string> paths;
+  for (const ArgumentGroup& group : argument_groups()) {
+    for (const Argument& argument : group.arguments) {
+      if (!argument.is_input) continue;
+      const std::string& path = arguments.*std::get<std::string TrainingArguments::*>(argument.member);
+      if (!path.empty()) paths.push_back(path);
+    }
   }
-  return nullptr;
+  return paths;
 }
 
 std::string nearest_argument(std::string_view name) {
-  constexpr size_t kLongest = 100;  // a longer word is no slip of the finger
-  if (name.size() > kLongest) return {};
-  size_t fewest = std::max<size_t>(2, name.size() / 3) + 1;
-  std::string nearest;
+  std::vector<std::string_view> known;
   for (const ArgumentGroup& group : argument_groups()) {
-    for (const Argument& argument : group.arguments) {
-      const size_t changed = letters_changed(name, argument.name);
-      if (changed >= fewest) continue;
-      fewest = changed;
-      nearest = argument.name;
-    }
+    for (const Argument& argument : group.arguments) known.push_back(argument.name);
   }
-  return nearest;
+  return nearest_name(name, known);
 }
 
 }  // namespace concord

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,7 @@ struct Argument {
   std::string_view help;
   ArgumentRange range = {};
   std::vector<std::string_view> choices = {};  // of a text or of the items of a list; empty: any
+  bool is_input = false;                       // a text that names a file or folder to read, where there is one
 };
 
 struct ArgumentGroup {
@@ -43,21 +45,51 @@ struct ArgumentGroup {
   std::vector<Argument> arguments;
 };
 
-// A name that users of HF, ROLL or Megatron know, for something that is not there. The values in |neutral| ask for what
-// happens anyway, and are taken; any other is refused with |instead|.
+// What other programs call |argument|; values mean the same there.
+struct ArgumentAlias {
+  std::string_view name;
+  std::string_view argument;
+};
+// What they call a value of it.
+struct ValueAlias {
+  std::string_view argument;
+  std::string_view value;
+  std::string_view meaning;
+};
+
+// Names from other programs that change nothing here, whatever their value. They are told, and end no run. A '*' in a
+// name stands for any letters.
+struct IgnoredArguments {
+  std::string_view why;
+  std::vector<std::string_view> names;
+};
+
+// A name that users of other programs know, for something that is not there or has another form here. The values in
+// |neutral| ask for what happens anyway, and are taken; any other is refused with |instead|.
 struct RefusedArgument {
-  std::string_view name;  // may end in '*': all names that begin like it
+  std::string_view name;  // with '*' as above
   std::vector<std::string_view> neutral;
   std::string_view instead;
 };
 
 std::span<const ArgumentGroup> argument_groups();
+std::span<const ArgumentAlias> argument_aliases();
+std::span<const IgnoredArguments> ignored_arguments();
 std::span<const RefusedArgument> refused_arguments();
 
-const Argument* find_argument(std::string_view name);                 // null where there is none
-const RefusedArgument* find_refused_argument(std::string_view name);  // null where there is none
+// Each is null where there is none. Where a name is both ignored and refused by a '*', it is ignored.
+const Argument* find_argument(std::string_view name);  // by any of its names
+const IgnoredArguments* find_ignored_argument(std::string_view name);
+const RefusedArgument* find_refused_argument(std::string_view name);
+// |value| of |argument| in the words used here; itself where it has no other name.
+std::string_view value_meant(std::string_view argument, std::string_view value);
+// What is put before the names in a mapping called |name| where such mappings are sections of a file of another
+// program: "training." for torchtitan's, "" for Megatron's.
+std::optional<std::string> section_prefix(std::string_view name);
 // Its value as YAML has it.
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
+// The values of those that name something to read. Not all of them are there: a tokenizer may have a name of its own.
+std::vector<std::string> input_paths(const TrainingArguments& arguments);
 // The known name with the fewest letters changed; empty where none is near.
 std::string nearest_argument(std::string_view name);
 

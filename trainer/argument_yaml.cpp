@@ -121,6 +121,8 @@ void refuse_tabs(std::string_view text, const std::string& file) {
   }
 }
 
+}  // namespace
+
 void refuse_control_letters(std::string_view text, const std::string& file) {
   int line = 1;
   for (const char letter : text) {
@@ -132,8 +134,6 @@ void refuse_control_letters(std::string_view text, const std::string& file) {
     }
   }
 }
-
-}  // namespace
 
 std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file) {
   if (text.size() > kLongestYaml) {

@@ -26,6 +26,9 @@ struct YamlEntry {
 
 inline constexpr size_t kLongestYaml = 1 << 20;
 
+// Throws ConfigError, "file:line: ...", for the first character that no text has and that a terminal would act on.
+void refuse_control_letters(std::string_view text, const std::string& file);
+
 // Throws ConfigError, "file:line: ...", for the first thing that cannot be read.
 std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file);
 

@@ -1,6 +1,7 @@
 #include "trainer/arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -11,6 +12,7 @@
 #include "core/input_file.h"
 #include "core/quoted.h"
 #include "trainer/argument_table.h"
+#include "trainer/argument_toml.h"
 #include "trainer/argument_yaml.h"
 
 namespace concord {
@@ -39,6 +41,23 @@ class Problems {
 
  private:
   std::vector<std::string> list_;
+};
+
+// What was read so far: values, the names that were set, mistakes, and names that change nothing, by their reason.
+struct Reading {
+  TrainingArguments* arguments;
+  std::vector<std::string> given = {};
+  Problems problems = {};
+  std::map<const IgnoredArguments*, std::vector<std::string>> ignored = {};
+
+  std::vector<std::string> notes() const {
+    std::vector<std::string> lines;
+    for (const auto& [group, names] : ignored) {
+      lines.push_back(fmt::format("{} {} nothing here: {}", fmt::join(names, ", "),
+                                  names.size() == 1 ? "changes" : "change", group->why));
+    }
+    return lines;
+  }
 };
 
 // Why a value is refused; shown behind the name.
@@ -138,8 +157,9 @@ void check_choice(const Argument& argument, const std::string& text) {
 std::string read_text(const Argument& argument, const ArgumentValue& value) {
   if (value.form != ArgumentValue::Form::scalar)
     throw Refusal{fmt::format("is {}, but text is expected", shown(value))};
-  check_choice(argument, value.text);
-  return value.text;
+  const std::string text(value_meant(argument.name, value.text));
+  check_choice(argument, text);
+  return text;
 }
 
 std::vector<std::string> read_list(const Argument& argument, const ArgumentValue& value) {
@@ -197,51 +217,75 @@ void assign(const Argument& argument, const ArgumentValue& value, TrainingArgume
 
 bool is_neutral(const RefusedArgument& refused, const ArgumentValue& value) {
   if (is_null(value)) return true;
-  if (value.form == ArgumentValue::Form::list) return false;
+  if (value.form == ArgumentValue::Form::list) return value.items.empty();
   if (value.form == ArgumentValue::Form::mapping) return value.pairs.empty();
   std::string text = value.text;
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
   return std::find(refused.neutral.begin(), refused.neutral.end(), text) != refused.neutral.end();
 }
 
-// Whether |name| was set; what is wrong goes to |problems|.
-bool take(const std::string& name, const ArgumentValue& value, const std::string& where, TrainingArguments* out,
-          Problems* problems) {
+// Sets what |name| means to |value|; what is wrong goes to the problems.
+void take(const std::string& name, const ArgumentValue& value, const std::string& where, Reading* reading) {
   if (const Argument* argument = find_argument(name)) {
+    const bool is_own = argument->name == name;
+    if (!is_own && is_null(value)) return;  // says nothing, also where another name says something
     try {
-      assign(*argument, value, out);
-      return true;
+      assign(*argument, value, reading->arguments);
+      reading->given.emplace_back(argument->name);
     } catch (const Refusal& refusal) {
-      problems->add(where, name + " " + refusal.why);
+      const std::string shown_name = is_own ? name : fmt::format("{} ({})", name, argument->name);
+      reading->problems.add(where, shown_name + " " + refusal.why);
     }
+  } else if (const IgnoredArguments* ignored = find_ignored_argument(name)) {
+    if (!is_null(value)) reading->ignored[ignored].push_back(name);
   } else if (const RefusedArgument* refused = find_refused_argument(name)) {
-    if (!is_neutral(*refused, value)) {
-      problems->add(where, fmt::format("{} is {}, which Concord does not do: {}", one_line(name), shown(value),
-                                       refused->instead));
-    }
+    if (is_neutral(*refused, value)) return;
+    reading->problems.add(
+        where, fmt::format("{} is {}, which Concord does not do: {}", one_line(name), shown(value), refused->instead));
   } else {
     const std::string nearest = nearest_argument(name);
     const std::string hint = nearest.empty() ? "`concord train --help` lists them" : "did you mean " + nearest + "?";
-    problems->add(where, fmt::format("there is no argument {}; {}", quoted(name), hint));
+    reading->problems.add(where, fmt::format("there is no argument {}; {}", quoted(name), hint));
   }
-  return false;
 }
 
-std::vector<std::string> take_entries(const std::vector<YamlEntry>& entries, const std::string& file,
-                                      TrainingArguments* out, Problems* problems) {
-  std::map<std::string, int> first_lines;
-  std::vector<std::string> given;
+// The sections of files of other programs become names of their own.
+std::vector<YamlEntry> without_sections(const std::vector<YamlEntry>& entries) {
+  std::vector<YamlEntry> flat;
   for (const YamlEntry& entry : entries) {
+    const bool is_mapping = entry.value.form == ArgumentValue::Form::mapping;
+    const std::optional<std::string> prefix = is_mapping ? section_prefix(entry.name) : std::nullopt;
+    if (!prefix) {
+      flat.push_back(entry);
+      continue;
+    }
+    for (const auto& [key, text] : entry.value.pairs) flat.push_back({*prefix + key, {.text = text}, entry.line});
+  }
+  return flat;
+}
+
+void take_entries(const std::vector<YamlEntry>& entries, const std::string& file, Reading* reading) {
+  std::map<std::string, const YamlEntry*> first_of;
+  const std::vector<YamlEntry> flat = without_sections(entries);
+  for (const YamlEntry& entry : flat) {
     const std::string where = fmt::format("{}:{}", file, entry.line);
-    const auto [first, is_new] = first_lines.emplace(entry.name, entry.line);
-    if (!is_new) {
-      problems->add(
-          where, fmt::format("{} is there already, in line {}; keep one of them", quoted(entry.name), first->second));
-    } else if (take(entry.name, entry.value, where, out, problems)) {
-      given.push_back(entry.name);
+    const Argument* argument = find_argument(entry.name);
+    const bool is_own = argument == nullptr || argument->name == entry.name;
+    if (!is_own && is_null(entry.value)) continue;
+    const auto [first, is_new] = first_of.emplace(is_own ? entry.name : argument->name, &entry);
+    if (is_new) {
+      take(entry.name, entry.value, where, reading);
+    } else {
+      const YamlEntry& earlier = *first->second;
+      const std::string as = earlier.name == entry.name ? "" : fmt::format(", as {}", quoted(earlier.name));
+      reading->problems.add(where, fmt::format("{} is there already{}, in line {}; keep one of them",
+                                               quoted(entry.name), as, earlier.line));
     }
   }
-  return given;
+}
+
+std::vector<YamlEntry> parse_config(std::string_view text, const std::string& file) {
+  return file.ends_with(".toml") ? parse_toml(text, file) : parse_yaml(text, file);
 }
 
 // One word of the command line with its value, where it has one.
@@ -321,57 +365,56 @@ void take_program_option(const Option& option, CommandLine* line, Problems* prob
   }
 }
 
-void take_option(const Option& option, CommandLine* line, Problems* problems) {
+void take_option(const Option& option, CommandLine* line, Reading* reading) {
   static const std::set<std::string> program = {"config", "nproc", "help", "print_config", "json"};
   if (program.contains(option.name)) {
-    take_program_option(option, line, problems);
+    take_program_option(option, line, &reading->problems);
     return;
   }
   Option meant = option;
   if (!option.value && option.name.starts_with("no_") && is_flag(option.name.substr(3))) {
     meant = {option.name.substr(3), "false"};
   } else if (!option.value && find_argument(option.name) != nullptr && !is_flag(option.name)) {
-    problems->add("--" + option.name, "has no value behind it");
+    reading->problems.add("--" + option.name, "has no value behind it");
     return;
   }
   try {
-    if (take(meant.name, command_line_value(meant), "command line", &line->arguments, problems)) {
-      line->given.push_back(meant.name);
-    }
+    take(meant.name, command_line_value(meant), "command line", reading);
   } catch (const ConfigError& error) {
-    problems->add("command line", error.what());
+    reading->problems.add("command line", error.what());
   }
 }
 
 }  // namespace
 
 std::vector<std::string> read_yaml(std::string_view yaml, const std::string& file, TrainingArguments* arguments) {
-  Problems problems;
   TrainingArguments copy = *arguments;
-  std::vector<std::string> given = take_entries(parse_yaml(yaml, file), file, &copy, &problems);
-  problems.throw_if_any();
+  Reading reading{.arguments = &copy};
+  take_entries(parse_config(yaml, file), file, &reading);
+  reading.problems.throw_if_any();
   *arguments = copy;
-  return given;
+  return reading.given;
 }
 
 CommandLine parse_command_line(std::span<const std::string> words) {
   CommandLine line;
-  Problems problems;
-  const std::vector<Option> options = split_options(words, &problems);
+  Reading reading{.arguments = &line.arguments};
+  const std::vector<Option> options = split_options(words, &reading.problems);
   for (const Option& option : options) {
     if (option.name != "config") continue;
-    if (!line.config.empty()) problems.add("--config", "is given twice; one file is read");
+    if (!line.config.empty()) reading.problems.add("--config", "is given twice; one file is read");
     line.config = option.value.value_or("");
     try {
-      const InputFile file(line.config, "give the path of a YAML file");
-      line.given = take_entries(parse_yaml(file.read(kLongestYaml, "a configuration"), line.config), line.config,
-                                &line.arguments, &problems);
+      const InputFile file(line.config, "give the path of a YAML or TOML file");
+      take_entries(parse_config(file.read(kLongestYaml, "a configuration"), line.config), line.config, &reading);
     } catch (const ConfigError& error) {
-      problems.add("--config", error.what());
+      reading.problems.add("--config", error.what());
     }
   }
-  for (const Option& option : options) take_option(option, &line, &problems);
-  problems.throw_if_any();
+  for (const Option& option : options) take_option(option, &line, &reading);
+  reading.problems.throw_if_any();
+  line.given = reading.given;
+  line.notes = reading.notes();
   return line;
 }
 

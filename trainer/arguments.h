@@ -7,9 +7,10 @@
 //
 // Names are those of HF's and ROLL's TrainingArguments, and where these have none Megatron's; so are the defaults, but
 // for those whose comment here says otherwise. Every name is described once, in argument_table.cpp, from which reading,
-// checking, printing and the help follow. Names of features that Concord does not have are known too, and refused with
-// what is there instead; they are never ignored. Nothing here needs libtorch or waits. Threads: plain values and pure
-// functions, but for parse_command_line, which reads a file.
+// checking, printing and the help follow. Names that other programs have for the same are taken; names of features that
+// Concord does not have are refused with what is there instead; names that change nothing here are told to the user
+// (argument_foreign.cpp). Nothing here needs libtorch or waits. Threads: plain values and pure functions, but for
+// parse_command_line, which reads a file.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,7 @@ struct TrainingArguments {
   int64_t per_device_train_batch_size = 8;
   int64_t per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
+  int64_t global_batch_size = 0;  // above 0: check_arguments finds gradient_accumulation_steps by it
   double num_train_epochs = 3;
   int64_t max_steps = -1;  // above 0 it wins over num_train_epochs
 
@@ -128,12 +130,15 @@ struct TrainingArguments {
   double logging_steps = 500;
   bool logging_first_step = false;
   bool logging_nan_inf_filter = true;
-  std::string eval_strategy = "no";
+  // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
+  // HF's default is no, with which nobody hears that the data was not used.
+  std::string eval_strategy = "auto";
   double eval_steps = 0;  // 0: as logging_steps
   std::string save_strategy = "steps";
   double save_steps = 500;
   int64_t save_total_limit = 0;  // 0: all are kept
   bool save_only_model = true;   // HF's default is false
+  int64_t exit_signal_grace = 120;
   std::vector<std::string> report_to = {"all"};
   bool disable_tqdm = false;
   double peak_flops = 0;  // of one device, in the type trained in, for MFU; 0: as the plugin knows
@@ -147,6 +152,7 @@ struct CommandLine {
   TrainingArguments arguments;
   std::vector<std::string> given;  // names of arguments that were set, by the file or the command line
   std::string config;              // the file, where there was one
+  std::vector<std::string> notes;  // what a user should hear before the run: names that change nothing here, and why
   int64_t nproc = 0;               // processes to start here; 0: this process is the job, or a part of one
   bool print_config = false;
   bool help = false;
@@ -160,10 +166,11 @@ struct CommandLine {
 CommandLine parse_command_line(std::span<const std::string> words);
 
 // Sets what |yaml| says in |arguments|; returns the names it sets. |file| is for messages. Throws as above, also for
-// text that is not YAML, with "file:line" in front; nothing is set then.
+// text that is not YAML, with "file:line" in front; nothing is set then. Where |file| ends in .toml, it is TOML.
 std::vector<std::string> read_yaml(std::string_view yaml, const std::string& file, TrainingArguments* arguments);
 
-// Settings that are the same as others become these (sequence_parallel of one rank). Throws one ConfigError with all
+// Settings that are the same as others become these (sequence_parallel of one rank), and those that others say are set
+// (gradient_accumulation_steps by global_batch_size, where |world| is known). Throws one ConfigError with all
 // relations that do not hold, between arguments and with the number of processes; |world| 0: not known yet.
 void check_arguments(TrainingArguments* arguments, int64_t world);
 

@@ -207,7 +207,6 @@ TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNo
   EXPECT_THAT(yaml_error("moe_grouped_gemm: true"), HasSubstr("moe_grouped_gemm is 'true'"));
   EXPECT_THAT(yaml_error("fp8: hybrid"), HasSubstr("8-bit floats follow later"));
   EXPECT_THAT(yaml_error("resume_from_checkpoint: here"), HasSubstr("checkpoints"));
-  EXPECT_THAT(yaml_error("optim: adamw_torch"), HasSubstr("use optimizer"));
   EXPECT_THAT(yaml_error("additional_configs: {a: 1}"), HasSubstr("every setting has its own name"));
   EXPECT_THAT(parse_error({"--gradient_checkpointing"}), HasSubstr("recompute_granularity"));
   from_yaml(
@@ -221,7 +220,7 @@ TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {
   EXPECT_THAT(yaml_error("bf16: maybe"), HasSubstr("true or false"));
   EXPECT_THAT(yaml_error("bf16: 2"), HasSubstr("true or false"));
   EXPECT_THAT(yaml_error("model: [a]"), HasSubstr("text is expected"));
-  EXPECT_THAT(yaml_error("model: {a: b}"), HasSubstr("is a mapping"));
+  EXPECT_THAT(yaml_error("output_dir: {a: b}"), HasSubstr("is a mapping"));
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: 3"), HasSubstr("a mapping is expected"));
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: {a: 1, a: 2}"), HasSubstr("'a' twice"));
   EXPECT_THAT(yaml_error("recompute_modules: {a: 1}"), HasSubstr("a list is expected"));
@@ -294,6 +293,21 @@ TEST(ArgumentRelations, EveryBrokenOneIsNamedAtOnce) {
         "use_distributed_optimizer", "overlap_grad_reduce", "save_only_model", "output_dir is empty", "3"}) {
     EXPECT_THAT(error, HasSubstr(part));
   }
+}
+
+TEST(ArgumentRelations, DataToEvaluateOnIsEvaluatedOn) {
+  const auto strategy = [](const std::string& given, const std::string& data, double steps) {
+    TrainingArguments a = complete();
+    if (!given.empty()) a.eval_strategy = given;
+    a.eval_data = data;
+    a.eval_steps = steps;
+    check_arguments(&a, 1);
+    return a.eval_strategy;
+  };
+  EXPECT_EQ(strategy("", "", 0), "no");
+  EXPECT_EQ(strategy("", "data", 0), "epoch");
+  EXPECT_EQ(strategy("", "data", 10), "steps");
+  EXPECT_EQ(strategy("no", "data", 10), "no");
 }
 
 TEST(ArgumentRelations, ALossScaleIsForFp16) {

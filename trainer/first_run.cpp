@@ -8,6 +8,7 @@
 
 #include "core/config_error.h"
 #include "trainer/data/synthetic.h"
+#include "trainer/output_folder.h"
 #include "trainer/report/files.h"
 
 namespace concord {
@@ -15,6 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kFolderOfInput = "input";
+constexpr const char* kDefaultFolder = "first-run";
 constexpr int64_t kTokens = 2'000'000;
 constexpr uint64_t kCorpusSeed = 20;
 constexpr int64_t kProcesses = 2;
@@ -63,8 +66,11 @@ void complete_first_run(CommandLine* line) {
   const auto complete = [&](const std::string& name, auto& member, auto value) {
     if (!is_given(*line, name)) member = value;
   };
-  complete("output_dir", a.output_dir, "first-run");
-  complete("overwrite_output_dir", a.overwrite_output_dir, true);
+  // The default folder is this run's own; one that the user names is as any other run's.
+  if (!is_given(*line, "output_dir")) {
+    a.output_dir = kDefaultFolder;
+    complete("overwrite_output_dir", a.overwrite_output_dir, true);
+  }
   complete("seq_length", a.seq_length, 64);
   if (line->nproc == 0) line->nproc = kProcesses;
   complete("per_device_train_batch_size", a.per_device_train_batch_size, rows_of_micro_batch(a, line->nproc));
@@ -77,16 +83,21 @@ void complete_first_run(CommandLine* line) {
   complete("logging_steps", a.logging_steps, 20);
   complete("save_strategy", a.save_strategy, "steps");
   complete("save_steps", a.save_steps, 200);
-  const fs::path input = fs::path(a.output_dir) / "input";
+  const fs::path input = fs::path(a.output_dir) / kFolderOfInput;
   a.model_config = (input / "config.json").string();
   a.train_data = (input / "corpus").string();
 }
 
 FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc) {
-  const fs::path input = fs::path(arguments->output_dir) / "input";
+  const fs::path input = fs::path(arguments->output_dir) / kFolderOfInput;
   std::error_code error;
+  if (fs::exists(input, error) && !has_run_mark(arguments->output_dir)) {
+    throw ConfigError(
+        fmt::format("'{}' is there already and Concord did not write it; choose another output_dir", input.string()));
+  }
   fs::create_directories(input, error);
   if (error) throw ConfigError(fmt::format("output_dir '{}' cannot be made: {}", input.string(), error.message()));
+  leave_run_mark(arguments->output_dir);
   const SyntheticCorpus corpus = write_synthetic_corpus(arguments->train_data, kCorpusSeed, kTokens);
   replace_file(arguments->model_config, fmt::format(kModel, corpus.vocab_size));
   arguments->loss_floor = corpus.entropy_rate;

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <system_error>
 
 #include "core/config_error.h"
+#include "trainer/report/files.h"
 
 namespace concord {
 namespace {
@@ -46,6 +49,36 @@ fs::path nearest_existing(fs::path path) {
   return path;
 }
 
+// Of the run that was there last; empty where nobody named it, or where the mark cannot be read.
+std::string marked_job(const fs::path& folder) {
+  if (!has_run_mark(folder)) return {};
+  const auto mark = nlohmann::json::parse(read_if_there((folder / kRunMark).string()), nullptr, false);
+  return mark.is_object() && mark.contains("job") && mark["job"].is_string() ? mark["job"].get<std::string>() : "";
+}
+
+// Whether what is there was left by an earlier attempt of the same job.
+bool continues(const OutputRequest& request) {
+  return request.is_restarted && !request.job.empty() && marked_job(request.folder) == request.job;
+}
+
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  std::error_code error;
+  const fs::path inner = fs::weakly_canonical(path, error), outer = fs::weakly_canonical(folder, error);
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+void check_inputs(const OutputRequest& request, const std::vector<fs::path>& removed) {
+  for (const fs::path& input : request.inputs) {
+    for (const fs::path& left : removed) {
+      if (input.empty() || !lies_in(input, left)) continue;
+      throw ConfigError(
+          fmt::format("'{}' is an input of this run, and --overwrite_output_dir would remove it with '{}'; copy it to "
+                      "another place, or choose another output_dir",
+                      input.string(), left.string()));
+    }
+  }
+}
+
 }  // namespace
 
 fs::path checkpoint_folder(const fs::path& folder, int64_t step) {
@@ -69,33 +102,78 @@ void keep_newest(const fs::path& folder, int64_t limit) {
   for (size_t i = 0; i + static_cast<size_t>(limit) < found.size(); ++i) fs::remove_all(found[i]);
 }
 
-void check_output_folder(const fs::path& folder, bool overwrite) {
-  const fs::path existing = nearest_existing(folder);
-  if (!fs::is_directory(existing)) {
-    throw ConfigError(fmt::format("output_dir '{}': '{}' is a file, not a folder; choose another", folder.string(),
-                                  existing.string()));
-  }
-  if (::access(existing.c_str(), W_OK | X_OK) != 0) {
-    throw ConfigError(fmt::format("output_dir '{}': nothing can be written in '{}' ({}); choose another folder",
-                                  folder.string(), existing.string(), std::generic_category().message(errno)));
-  }
-  if (overwrite) return;
-  const std::vector<fs::path> left = left_by_a_run(folder);
-  if (left.empty()) return;
-  throw ConfigError(fmt::format(
-      "output_dir '{}' holds another run ({}); choose another folder, or give --overwrite_output_dir to lose that run",
-      folder.string(), left.front().filename().string()));
+bool has_run_mark(const fs::path& folder) {
+  std::error_code error;
+  return fs::is_regular_file(fs::symlink_status(folder / kRunMark, error));
 }
 
-void prepare_output_folder(const fs::path& folder, bool overwrite) {
-  check_output_folder(folder, overwrite);
+void leave_run_mark(const fs::path& folder, const std::string& job) {
+  const nlohmann::ordered_json mark = {{"format", 1}, {"job", job}};
+  replace_file((folder / kRunMark).string(), mark.dump() + "\n");
+}
+
+OutputRequest output_request(const fs::path& folder, bool overwrite, std::vector<fs::path> inputs) {
+  OutputRequest request{.folder = folder, .overwrite = overwrite, .inputs = std::move(inputs)};
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  const std::string restarts = variable("TORCHELASTIC_RESTART_COUNT");
+  request.is_restarted = !restarts.empty() && restarts != "0";
+  request.job = variable("CONCORD_LAUNCH_ID");
+  if (request.job.empty()) request.job = variable("TORCHELASTIC_RUN_ID");
+  if (request.job == "none") request.job.clear();  // what torchrun calls every job without --rdzv_id or --standalone
+  return request;
+}
+
+void check_output_folder(const OutputRequest& request) {
+  const std::string name = request.folder.string();
+  const fs::path existing = nearest_existing(request.folder);
+  if (!fs::is_directory(existing)) {
+    throw ConfigError(
+        fmt::format("output_dir '{}': '{}' is a file, not a folder; choose another", name, existing.string()));
+  }
+  if (::access(existing.c_str(), W_OK | X_OK) != 0) {
+    throw ConfigError(fmt::format("output_dir '{}': nothing can be written in '{}' ({}); choose another folder", name,
+                                  existing.string(), std::generic_category().message(errno)));
+  }
+  const std::vector<fs::path> left = left_by_a_run(request.folder);
+  if (left.empty() || continues(request)) return;
+  const std::string first = left.front().filename().string();
+  if (!has_run_mark(request.folder)) {
+    throw ConfigError(
+        fmt::format("output_dir '{}' holds '{}' but no {}, so Concord did not write it and will not remove it; choose "
+                    "another folder, or move it away",
+                    name, first, kRunMark));
+  }
+  if (request.is_restarted) {
+    throw ConfigError(
+        fmt::format("output_dir '{}' holds a run of another job ({}), and a restarted attempt removes nothing; choose "
+                    "another folder",
+                    name, first));
+  }
+  if (!request.overwrite) {
+    throw ConfigError(
+        fmt::format("output_dir '{}' holds another run ({}); choose another folder, or give --overwrite_output_dir to "
+                    "lose that run",
+                    name, first));
+  }
+  check_inputs(request, left);
+}
+
+void prepare_output_folder(const OutputRequest& request) {
+  check_output_folder(request);
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw ConfigError(fmt::format("output_dir '{}' cannot be made: {}", folder.string(), error.message()));
-  for (const fs::path& left : left_by_a_run(folder)) {
+  fs::create_directories(request.folder, error);
+  if (error) {
+    throw ConfigError(fmt::format("output_dir '{}' cannot be made: {}", request.folder.string(), error.message()));
+  }
+  if (continues(request)) return;
+  for (const fs::path& left : left_by_a_run(request.folder)) {
     fs::remove_all(left, error);
     if (error) throw ConfigError(fmt::format("'{}' cannot be removed: {}", left.string(), error.message()));
   }
+  leave_run_mark(request.folder, request.job);
 }
 
 }  // namespace concord

@@ -1,4 +1,8 @@
 // The folder a run writes to. One run each: what another run has left there is not mixed with.
+//
+// A run leaves its mark there, kRunMark, and nothing is ever removed from a folder without it: what Concord did not
+// write is not Concord's to remove. An attempt that a launcher has started again finds the mark of its own job, goes on
+// in the folder, and removes nothing.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +12,31 @@
 
 namespace concord {
 
-// Makes |folder| where it is not there, and looks whether it can be written to. What another run has left
-// (metrics.jsonl, trainer_state.json, checkpoints, ...) is removed with |overwrite|, else refused; other files stay.
-// Throws ConfigError. For one process of a job.
-void prepare_output_folder(const std::filesystem::path& folder, bool overwrite);
+inline constexpr const char* kRunMark = ".concord-run.json";
 
-// The same without changing anything.
-void check_output_folder(const std::filesystem::path& folder, bool overwrite);
+struct OutputRequest {
+  std::filesystem::path folder;
+  bool overwrite = false;                          // another run that is there may be lost
+  std::vector<std::filesystem::path> inputs = {};  // what this run reads; must not lie in what would be removed
+  std::string job = {};                            // the same in every attempt of a job, see output_request
+  bool is_restarted = false;                       // not the first attempt
+};
+
+// Whether this process belongs to an attempt after the first, by what the launcher (ours or torchrun) has set.
+OutputRequest output_request(const std::filesystem::path& folder, bool overwrite,
+                             std::vector<std::filesystem::path> inputs);
+
+// Whether a run can go to the folder. Changes nothing. Throws ConfigError where it cannot be written to; where it holds
+// another run that may not be lost, was not written by Concord, or holds an input of this run.
+void check_output_folder(const OutputRequest& request);
+
+// The same, then makes the folder where it is not there, removes what another run has left (metrics.jsonl,
+// trainer_state.json, checkpoints, ...; other files stay), and leaves the mark. For one process of a job, when nothing
+// else can go wrong any more.
+void prepare_output_folder(const OutputRequest& request);
+
+bool has_run_mark(const std::filesystem::path& folder);
+void leave_run_mark(const std::filesystem::path& folder, const std::string& job = {});
 
 // folder/checkpoint-<step>, oldest first.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);

@@ -30,7 +30,7 @@ class OutputFolder : public ::testing::Test {
   }
   std::string refusal(const fs::path& path, bool overwrite = false) {
     try {
-      prepare_output_folder(path, overwrite);
+      prepare_output_folder({.folder = path, .overwrite = overwrite});
     } catch (const ConfigError& error) {
       return error.what();
     }
@@ -55,6 +55,7 @@ TEST_F(OutputFolder, WithFilesOfSomethingElseIsTakenAndTheyStay) {
 
 TEST_F(OutputFolder, OfAnotherRunIsRefusedUnlessItMayBeLost) {
   for (const std::string name : {"metrics.jsonl", "trainer_state.json", "checkpoint-10/model.safetensors"}) {
+    leave_run_mark(folder_);
     touch(name);
     touch("notes.txt");
     EXPECT_THAT(refusal(folder_), HasSubstr("holds another run")) << name;
@@ -63,6 +64,29 @@ TEST_F(OutputFolder, OfAnotherRunIsRefusedUnlessItMayBeLost) {
     EXPECT_FALSE(fs::exists(folder_ / name));
     EXPECT_TRUE(fs::exists(folder_ / "notes.txt"));
   }
+}
+
+TEST_F(OutputFolder, WithoutTheMarkOfARunIsNeverCleared) {
+  touch("model/x");
+  EXPECT_THAT(refusal(folder_), HasSubstr("did not write it"));
+  EXPECT_THAT(refusal(folder_, true), HasSubstr("did not write it"));
+  fs::create_symlink("/etc/passwd", folder_ / kRunMark);  // no mark either
+  EXPECT_THAT(refusal(folder_, true), HasSubstr("did not write it"));
+  EXPECT_TRUE(fs::exists(folder_ / "model/x"));
+}
+
+TEST_F(OutputFolder, OfARestartedAttemptIsItsOwnOrRefused) {
+  leave_run_mark(folder_, "job 1");
+  touch("checkpoint-10/x");
+  const OutputRequest own{.folder = folder_, .overwrite = true, .job = "job 1", .is_restarted = true};
+  prepare_output_folder(own);
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoint-10/x"));
+  for (const std::string other : {"job 2", ""}) {
+    OutputRequest request = own;
+    request.job = other;
+    EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  }
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoint-10/x"));
 }
 
 TEST_F(OutputFolder, UnderAFileIsRefused) {

@@ -121,6 +121,15 @@ void check_enough_data(const TrainingArguments& a, const DataLoader& data) {
                   a.gradient_accumulation_steps));
 }
 
+// A step without backward changes no weight; evaluation has its own schedule.
+void check_trains(const Schedule& schedule) {
+  if (!is_forward_only(schedule)) return;
+  throw ConfigError(
+      fmt::format("pipeline_schedule '{}' runs no backward, so nothing would be trained; choose another (`concord "
+                  "schedule --help` lists the kinds)",
+                  schedule.kind));
+}
+
 LrArguments lr_arguments(const TrainingArguments& a, int64_t max_steps, int64_t global_batch_size) {
   return {.lr_scheduler_type = a.lr_scheduler_type,
           .lr_scheduler_kwargs = a.lr_scheduler_kwargs,
@@ -161,12 +170,17 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.arguments = arguments;
   plan.config = read_model_config(arguments.model.empty() ? arguments.model_config : arguments.model);
   plan.schedule = step_schedule(schedule_request(arguments));
+  check_trains(plan.schedule);
   plan.stages = stages_of(arguments, plan.config, plan.schedule);
   const RankLayout layout = layout_of(arguments, plan.schedule, world);
   const DataArguments data = data_arguments(arguments, plan.config, layout, rank);
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
+  const bool reads_files = !sets.train;
   plan.train_data = open_train_data(arguments, data, std::move(sets.train));
   plan.eval_data = open_eval_data(arguments, data, std::move(sets.eval));
+  if (rank == 0 && reads_files) {
+    plan.tokenizer_files = read_tokenizer_files(arguments.train_data, data.tokenizer);
+  }
   check_enough_data(arguments, *plan.train_data);
   plan.max_steps =
       arguments.max_steps > 0 ? arguments.max_steps : steps_of_epochs(*plan.train_data, arguments.num_train_epochs);

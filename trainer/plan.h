@@ -16,6 +16,7 @@
 #include "core/pipeline/schedule.h"
 #include "trainer/arguments.h"
 #include "trainer/data/loader.h"
+#include "trainer/data/tokenizer_files.h"
 
 namespace concord {
 
@@ -36,6 +37,8 @@ struct TrainingPlan {
   std::unique_ptr<DataLoader> eval_data;  // null where there is none
   int64_t max_steps = 0;
   LrArguments lr;
+  bool is_restarted = false;       // an attempt after the first: checkpoints of its own run may be there already
+  TokenizerFiles tokenizer_files;  // of the data, for saved models; on rank 0, which writes them
 };
 
 // |rank| of |world| processes. Throws ConfigError for everything that can be known to be wrong by now.

@@ -3,26 +3,55 @@
 #include <filesystem>
 
 #include "core/mesh/job_environment.h"
+#include "core/models/save_folder.h"
+#include "platform/loader/host.h"
+#include "trainer/argument_table.h"
 #include "trainer/output_folder.h"
 #include "trainer/report_callback.h"
+#include "trainer/stop_request.h"
 
 namespace concord {
 namespace {
 
-TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options) {
+OutputRequest output_of(const TrainingArguments& arguments, const RunOptions& options) {
+  std::vector<std::filesystem::path> inputs(options.inputs.begin(), options.inputs.end());
+  for (const std::string& path : input_paths(arguments)) inputs.emplace_back(path);
+  return output_request(arguments.output_dir, arguments.overwrite_output_dir, std::move(inputs));
+}
+
+// The last thing before training: by now every rank has its model and its data, and nothing is left to be refused.
+void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
+  job.world_group().barrier().wait();
+  if (job.rank() != 0) return;
+  prepare_output_folder(output);
+  remove_abandoned_saves(output.folder);
+  if (!output.is_restarted) return;
+  loader::log(CONCORD_LOG_WARN, "train",
+              "restarted: checkpoints hold weights only, so the run begins again at its first step; the checkpoints "
+              "that it has written are kept");
+}
+
+TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,
+                     const OutputRequest& request, StopRequest* stop) {
   const std::filesystem::path output_dir = plan.arguments.output_dir;
   const bool saves = plan.arguments.save_strategy != "no";
   Trainer trainer(std::move(plan), job, providers);
+  stop->enter(StopRequest::Phase::running);
+  claim_output_folder(job, request);
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = options.callbacks;
-  if (job.rank() == 0) callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, options.terminal));
+  if (job.rank() == 0) {
+    callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, options.terminal, options.notes));
+  }
   for (const auto& callback : callbacks) trainer.add_callback(callback);
 
   TrainOutput output = trainer.train();
   FinishReport finish{.reason = output.reason, .files = {}, .next = options.next};
   if (saves) {
     const std::filesystem::path folder = output_dir / "model";
-    trainer.save_model(folder);
+    if (!trainer.is_saved_already(folder)) trainer.save_model(folder);
     finish.files = {{"model", folder.string()}};
+  } else {
+    finish.files = {{"model", "not saved: save_strategy is no"}};
   }
   for (const auto& callback : callbacks) callback->on_train_end(trainer.state(), finish);
   return output;
@@ -31,12 +60,15 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
 }  // namespace
 
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers, const RunOptions& options) {
+  StopRequest stop(StopRequest::Phase::start_up, arguments.exit_signal_grace);
   const JobEnvironment environment = read_job_environment();
   check_arguments(&arguments, environment.world);
   TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
-  if (environment.rank == 0) prepare_output_folder(arguments.output_dir, arguments.overwrite_output_dir);
+  const OutputRequest request = output_of(arguments, options);
+  if (environment.rank == 0) check_output_folder(request);
+  plan.is_restarted = request.is_restarted;
   ParallelContext& job = initialize(initialize_args(plan));
-  TrainOutput output = train_in(job, std::move(plan), providers, options);
+  TrainOutput output = train_in(job, std::move(plan), providers, options, request, &stop);
   finalize();
   return output;
 }

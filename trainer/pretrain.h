@@ -3,8 +3,8 @@
 //   TrainOutput output = pretrain(arguments, dataset_provider, model_provider, forward_step);
 //
 // Each of the three may be left out ({}): the data, the model and the loss are then those of the arguments. Every
-// process of the job calls it. It checks all it can, joins the job, trains, saves the model to output_dir/model and
-// leaves the job.
+// process of the job calls it. It checks all it can, joins the job, builds the model, and only then clears output_dir
+// of another run; then it trains, saves the model to output_dir/model and leaves the job.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,10 @@ namespace concord {
 
 struct RunOptions {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = {};
-  int terminal = 1;                    // file descriptor of the progress, on rank 0
-  std::vector<std::string> next = {};  // what to try next, for the summary
+  int terminal = 1;                      // file descriptor of the progress, on rank 0
+  std::vector<std::string> inputs = {};  // files that are read besides those that the arguments name
+  std::vector<std::string> notes = {};   // what to hear before the run, a line each
+  std::vector<std::string> next = {};    // what to try next, for the summary
 };
 
 // Throws ConfigError for invalid settings, before any group is made where possible; Error and std::runtime_error

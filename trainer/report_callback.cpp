@@ -1,7 +1,10 @@
 #include "trainer/report_callback.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "core/mesh/job_environment.h"
 #include "trainer/argument_table.h"
 #include "trainer/report/files.h"
 
@@ -39,6 +42,88 @@ NamedTexts layout_texts(const ParallelContext& job, const TrainingPlan& plan) {
           {"parameters", std::to_string(parameter_count(plan.config))}};
 }
 
+int64_t longest_sample(const TrainingPlan& plan) {
+  return plan.arguments.seq_length > 0 ? plan.arguments.seq_length : plan.config.max_position_embeddings;
+}
+
+std::string model_text(const TrainingPlan& plan) {
+  const TrainingArguments& a = plan.arguments;
+  return fmt::format("{}, {} parameters, in {}, {}", plan.config.architecture,
+                     count_text(static_cast<double>(parameter_count(plan.config))),
+                     a.bf16   ? "bf16"
+                     : a.fp16 ? "fp16"
+                              : "fp32",
+                     a.model.empty() ? "drawn from seed " + std::to_string(a.seed) : "from " + a.model);
+}
+
+std::string devices_text(const ParallelContext& job) {
+  const RankLayout& layout = job.layout();
+  return fmt::format("{} x {} ({}): data parallel {} x tensor {} x pipeline {} x context {}", layout.world(),
+                     job.platform().name(), job.device().info().name, layout.dp(), layout.tp(), layout.pp(),
+                     layout.cp());
+}
+
+std::string batch_text(const TrainingPlan& plan, const ParallelContext& job) {
+  const TrainingArguments& a = plan.arguments;
+  return fmt::format("{} {} per step: {} per micro-batch x {} accumulated x {} data parallel",
+                     plan.train_data->global_batch_size(), a.sequence_packing ? "rows" : "samples",
+                     a.per_device_train_batch_size, a.gradient_accumulation_steps, job.layout().dp());
+}
+
+std::string steps_text(const TrainingPlan& plan) {
+  const auto steps = static_cast<double>(plan.max_steps);
+  const auto batch = static_cast<double>(plan.train_data->global_batch_size());
+  return fmt::format("{} ({:.3g} epochs), up to {} tokens, {} per sample", plan.max_steps,
+                     steps / static_cast<double>(plan.train_data->batches(0)),
+                     count_text(steps * batch * static_cast<double>(longest_sample(plan))), longest_sample(plan));
+}
+
+std::string evaluation_text(const TrainingPlan& plan, int64_t eval_steps) {
+  const TrainingArguments& a = plan.arguments;
+  if (a.eval_strategy == "no") return "never: eval_strategy is no, so eval_data is not used";
+  if (a.eval_strategy == "epoch") return "after every epoch and at the end";
+  if (eval_steps > plan.max_steps) return fmt::format("never: eval_steps {} is beyond the last step", eval_steps);
+  return fmt::format("every {} steps", eval_steps);
+}
+
+std::string saving_text(const TrainingArguments& a, int64_t save_steps) {
+  if (a.save_strategy == "no") return "nothing: save_strategy is no, so the trained model is not kept";
+  if (a.save_strategy == "epoch") return "a model after every epoch and at the end";
+  return fmt::format("a model every {} steps and at the end", save_steps);
+}
+
+const std::string* tokenizer_json(const TokenizerFiles& files) {
+  const auto found =
+      std::find_if(files.begin(), files.end(), [](const auto& file) { return file.first == "tokenizer.json"; });
+  return found == files.end() ? nullptr : &found->second;
+}
+
+// Which one saved models will have.
+std::string tokenizer_text(const TrainingPlan& plan) {
+  const std::string& model = plan.arguments.model;
+  const TokenizerFiles own = model.empty() ? TokenizerFiles{} : tokenizer_files(model);
+  if (own.empty()) return plan.tokenizer_files.empty() ? "not known, so saved models have none" : "that of the data";
+  const std::string *models = tokenizer_json(own), *datas = tokenizer_json(plan.tokenizer_files);
+  const bool differ = models != nullptr && datas != nullptr && *models != *datas;
+  return differ ? "that of the model, but the data was made with another one" : "that of the model";
+}
+
+// What a person wants to see before hours of computing.
+NamedTexts opening(const TrainingPlan& plan, const ParallelContext& job, const RunDescription& run) {
+  const TrainingArguments& a = plan.arguments;
+  NamedTexts rows = {{"model", model_text(plan)},
+                     {"data", fmt::format("{}: {} samples", a.train_data.empty() ? "the program's own" : a.train_data,
+                                          plan.train_data->samples())},
+                     {"tokenizer", tokenizer_text(plan)},
+                     {"devices", devices_text(job)},
+                     {"batch", batch_text(plan, job)},
+                     {"steps", steps_text(plan)}};
+  if (plan.eval_data) rows.emplace_back("evaluates", evaluation_text(plan, run.eval_steps));
+  rows.emplace_back("saves", saving_text(a, run.save_steps));
+  rows.emplace_back("files", "in " + a.output_dir);
+  return rows;
+}
+
 TransformerShape shape_of(const ModelConfig& config, int64_t seq_length) {
   TransformerShape shape;
   shape.num_layers = config.num_hidden_layers;
@@ -72,22 +157,30 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   run.configuration = configuration(a);
   run.layout = layout_texts(job, plan);
   if (a.loss_floor > 0) run.loss_floor = a.loss_floor;
-  run.shape = shape_of(plan.config, a.seq_length > 0 ? a.seq_length : plan.config.max_position_embeddings);
+  run.shape = shape_of(plan.config, longest_sample(plan));
   run.peak_flops = peak_flops(a, job);
-  run.progress = a.disable_tqdm ? ProgressMode::plain : ProgressMode::automatic;
+  // mpirun gives its processes a terminal of its own, whatever its output goes to.
+  const bool is_terminal_unknown = read_job_environment().source == JobSource::openmpi;
+  run.progress = a.disable_tqdm || is_terminal_unknown ? ProgressMode::plain : ProgressMode::automatic;
   run.tensorboard = reports_to(a, "tensorboard");
   run.html = reports_to(a, "html");
   run.terminal = terminal;
+  run.opening = opening(plan, job, run);
   return run;
 }
 
 }  // namespace
 
-ReportCallback::ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int terminal)
-    : report_(describe(plan, job, terminal)) {
+ReportCallback::ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int terminal,
+                               std::vector<std::string> notes)
+    : report_(describe(plan, job, terminal)), notes_(std::move(notes)) {
   replace_file(plan.arguments.output_dir + "/training_args.yaml", to_yaml(plan.arguments));
 }
 
+void ReportCallback::on_train_begin(const TrainingArguments&, const TrainerState&, TrainerControl&) {
+  report_.begin();
+  for (const std::string& note : notes_) report_.note("note: " + note);
+}
 void ReportCallback::on_train_end(const TrainerState&, const FinishReport& report) { report_.finish(report); }
 void ReportCallback::on_step_end(const TrainerState& state, TrainerControl&) { report_.on_progress(state.global_step); }
 void ReportCallback::on_log(const TrainerState&, const StepReport& report, TrainerControl&) { report_.on_step(report); }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trainer/build.h"
 #include "trainer/callbacks.h"
@@ -12,9 +13,11 @@ namespace concord {
 
 class ReportCallback : public TrainerCallback {
  public:
-  // |terminal| is the file descriptor for the progress. Writes training_args.yaml into the output folder.
-  ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int terminal);
+  // |terminal| is the file descriptor for the progress; |notes| are told below the first lines. Writes
+  // training_args.yaml into the output folder.
+  ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int terminal, std::vector<std::string> notes);
 
+  void on_train_begin(const TrainingArguments& arguments, const TrainerState& state, TrainerControl& control) override;
   void on_train_end(const TrainerState& state, const FinishReport& report) override;
   void on_step_end(const TrainerState& state, TrainerControl& control) override;
   void on_log(const TrainerState& state, const StepReport& report, TrainerControl& control) override;
@@ -23,6 +26,7 @@ class ReportCallback : public TrainerCallback {
 
  private:
   TrainingReport report_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace concord

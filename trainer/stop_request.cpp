@@ -1,37 +1,105 @@
 #include "trainer/stop_request.h"
 
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string_view>
 
 namespace concord {
 namespace {
 
-std::atomic<int> received = 0;
-static_assert(std::atomic<int>::is_always_lock_free);  // so that a handler may write it
+constexpr std::array kStopSignals = {SIGTERM, SIGINT, SIGHUP};
+constexpr int64_t kSameSignalMs = 1000;
 
-void remember(int signal) { received.store(signal, std::memory_order_relaxed); }
+// All that the handlers touch: they may run in any thread, at any instruction.
+std::atomic<int> received = 0;
+std::atomic<int64_t> received_at_ms = 0;
+std::atomic<bool> is_starting = false;
+std::atomic<unsigned> grace = 0;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+
+int living = 0;  // of this class
+std::array<struct sigaction, kStopSignals.size()> before_stop;
+struct sigaction before_alarm;
+
+int64_t now_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
+void end_by(int signal) {
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);  // comes when the handler has returned
+}
+
+void on_stop(int signal) {
+  const int error = errno;
+  int none = 0;
+  if (is_starting) ::_exit(128 + signal);
+  if (received.compare_exchange_strong(none, signal)) {
+    received_at_ms = now_ms();
+    if (const unsigned seconds = grace; seconds > 0) ::alarm(seconds);
+  } else if (signal == SIGINT || now_ms() - received_at_ms >= kSameSignalMs) {
+    end_by(signal);
+  }
+  errno = error;
+}
+
+void on_alarm(int) {
+  constexpr std::string_view kText =
+      "concord: the time to end in (exit_signal_grace) is over, and this rank still works or waits for another; it "
+      "ends "
+      "without saving\n";
+  if (::write(STDERR_FILENO, kText.data(), kText.size()) < 0) ::_exit(1);  // there is nobody to tell
+  ::_exit(1);
+}
+
+void install() {
+  struct sigaction action{};
+  action.sa_flags = SA_RESTART;
+  action.sa_handler = on_stop;
+  for (size_t i = 0; i < kStopSignals.size(); ++i) {
+    sigaction(kStopSignals[i], &action, &before_stop[i]);
+    const bool is_nohup = kStopSignals[i] == SIGHUP && before_stop[i].sa_handler == SIG_IGN;
+    if (is_nohup) sigaction(SIGHUP, &before_stop[i], nullptr);
+  }
+  action.sa_handler = on_alarm;
+  sigaction(SIGALRM, &action, &before_alarm);
+}
+
+void uninstall() {
+  ::alarm(0);
+  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &before_stop[i], nullptr);
+  sigaction(SIGALRM, &before_alarm, nullptr);
+}
 
 }  // namespace
 
-StopRequest::StopRequest() {
+StopRequest::StopRequest(Phase phase, int64_t grace_seconds) {
+  if (living++ > 0) return;
   received = 0;
-  struct sigaction action{};
-  action.sa_handler = remember;
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &action, &before_term_);
-  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, &before_int_);
+  grace = static_cast<unsigned>(grace_seconds);
+  enter(phase);
+  install();
 }
 
 StopRequest::~StopRequest() {
-  sigaction(SIGTERM, &before_term_, nullptr);
-  sigaction(SIGINT, &before_int_, nullptr);
+  if (--living == 0) uninstall();
 }
 
-bool StopRequest::requested() const { return received.load(std::memory_order_relaxed) != 0; }
+void StopRequest::enter(Phase phase) { is_starting = phase == Phase::start_up; }
 
-std::string StopRequest::signal_name() const {
-  const int signal = received.load(std::memory_order_relaxed);
-  return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : "";
+int StopRequest::signal() const { return received; }
+
+std::string stop_signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "a signal";
 }
 
 }  // namespace concord

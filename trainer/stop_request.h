@@ -1,27 +1,36 @@
-// Asked to end: SIGTERM (a scheduler wants the machine back) or a first SIGINT. The step that runs is finished first. A
-// second SIGINT ends the process at once, as it would without this.
+// Asked to end: SIGTERM (a scheduler wants the machine back), SIGINT (Ctrl-C) or SIGHUP (the terminal is gone; not
+// where nohup ignores it). One rule for all of a run:
 //
-// One at a time in a process; the signals mean again what they meant before when it goes. Threads: any.
+//   start-up    nothing is lost: the process ends at once, with exit code 128 + signal
+//   afterwards  the step, or the batch of an evaluation, that runs is finished, then the run saves and ends
+//
+// That has a time limit: after |grace_seconds| the process ends as it is, with exit code 1 and a sentence. A second
+// signal ends it at once; SIGTERM and SIGHUP often come twice, from a scheduler and from a launcher that passes it on,
+// so within a second they count as one. What a save had written by then is no checkpoint, and the next run removes it.
+//
+// While one lives these signals, and SIGALRM, are its own; afterwards they mean again what they meant before. One made
+// while another lives shares its state (libconcordtorch.so and the program have one each). Threads: any.
 #pragma once
 
-#include <csignal>
+#include <cstdint>
 #include <string>
 
 namespace concord {
 
 class StopRequest {
  public:
-  StopRequest();
+  enum class Phase { start_up, running };
+
+  explicit StopRequest(Phase phase = Phase::running, int64_t grace_seconds = 0);  // 0: no time limit
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  bool requested() const;
-  std::string signal_name() const;  // "SIGTERM"; empty where none has come
-
- private:
-  struct sigaction before_term_{};
-  struct sigaction before_int_{};
+  void enter(Phase phase);
+  bool requested() const { return signal() != 0; }
+  int signal() const;  // that came first; 0: none
 };
+
+std::string stop_signal_name(int signal);  // "SIGTERM"
 
 }  // namespace concord

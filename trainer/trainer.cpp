@@ -1,5 +1,6 @@
 #include "trainer/trainer.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
@@ -9,9 +10,11 @@
 #include "core/config_error.h"
 #include "core/data_parallel/finalize_grads.h"
 #include "platform/loader/error.h"
+#include "platform/loader/host.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
 #include "trainer/output_folder.h"
+#include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
 
 namespace concord {
@@ -29,6 +32,22 @@ int64_t interval(const std::string& strategy, double steps, int64_t max_steps) {
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
 }  // namespace
+
+void LogWindow::add(const StepOutput& step) {
+  ++steps;
+  if (!step.updated) {
+    ++skipped;
+    return;
+  }
+  last_grad_norm = step.grad_norm;
+  largest_grad_norm = std::fmax(largest_grad_norm, step.grad_norm);
+}
+
+void LogWindow::add(const BatchContents& contents) {
+  tokens += contents.tokens;
+  samples += contents.samples;
+  squared_lengths += contents.squared_lengths;
+}
 
 Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& providers)
     : plan_(std::move(plan)),
@@ -57,24 +76,27 @@ void Trainer::notify(Call call) {
 }
 
 TrainOutput Trainer::train() {
-  const StopRequest stop;
+  const StopRequest stop(StopRequest::Phase::running, plan_.arguments.exit_signal_grace);
+  stop_ = &stop;
   const Clock::time_point begin = last_log_ = Clock::now();
   notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, state_, control_); });
-  while (state_.global_step < plan_.max_steps && !control_.should_training_stop && next_step(stop)) {
+  agree();
+  while (state_.global_step < plan_.max_steps && !control_.should_training_stop && next_step()) {
   }
   if (plan_.arguments.save_strategy != "no" && last_saved_ != state_.global_step) save_checkpoint();
-  return output(seconds_since(begin), stop);
+  stop_ = nullptr;
+  return output(seconds_since(begin));
 }
 
 // False where the data has come to its end.
-bool Trainer::next_step(const StopRequest& stop) {
+bool Trainer::next_step() {
   const DataPosition position = plan_.train_data->position();
   const std::optional<std::vector<MicroBatch>> batches = next_micro_batches(*plan_.train_data);
   if (batches && settled_) begin_step();
   if (batches && run_step(*batches)) {
     if (!parts_.validates_later) check_step(state_.global_step + 1);
-    remember(*batches);
-    decide_what_follows(stop);
+    remember();
+    decide_what_follows();
     if (!settles_now_) return true;
   } else if (batches) {
     plan_.train_data->restore(position);  // something else comes first
@@ -108,7 +130,14 @@ bool Trainer::run_step(const std::vector<MicroBatch>& host_batches) try {
   if (checks_loss_) loss_check_.emplace(losses, job_);
   step.counted = finalize_grads(parts_.data_parallel, {.tokens = parts_.counted_tokens(host_batches)});
   last_ = step;
-  update();
+  noted_ = false;
+  if (last_.counted > 0) {
+    update();
+  } else if (job_.rank() == 0) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("step {} is skipped: no token of it counts in the loss, every label is ignored (-100)",
+                            state_.global_step + 1));
+  }
   return true;
 } catch (const Error&) {
   if (checks_loss_) blame_the_loss();
@@ -120,7 +149,7 @@ void Trainer::update() {
       .lr = last_.learning_rate, .weight_decay = parts_.lr.weight_decay(), .loss_scale = last_.loss_scale};
   if (parts_.validates_later) {
     parts_.optimizer.step_ahead(settings);
-    parts_.lr.step();  // an update that was none ends the run
+    parts_.lr.step();  // an update that was none ends the run, or leaves a gap in the schedule
     return;
   }
   record(parts_.optimizer.step(settings));
@@ -161,15 +190,25 @@ void Trainer::record(const StepResult& update) {
 
 // Waits: for all ranks. True where the update was not the one that was made first.
 bool Trainer::settle_update() {
-  if (parts_.optimizer.is_settled()) return false;
-  const SettledStep settled = parts_.optimizer.settle();
-  record(settled.result);
-  return settled.taken_back;
+  bool taken_back = false;
+  if (!parts_.optimizer.is_settled()) {
+    const SettledStep settled = parts_.optimizer.settle();
+    record(settled.result);
+    taken_back = settled.taken_back;
+  }
+  note_step();
+  return taken_back;
+}
+
+// Once per step, when its result is known.
+void Trainer::note_step() {
+  if (!std::exchange(noted_, true)) window_.add(last_);
 }
 
 void Trainer::check_step(int64_t step) const {
   if (loss_check_) loss_check_->require_finite(step);
-  if (last_.updated || parts_.scaler) return;
+  if (last_.updated || parts_.scaler || last_.counted == 0) return;
+  if (!plan_.arguments.check_for_nan_in_loss_and_grad) return;
   throw Error(
       CONCORD_STATUS_INTERNAL,
       fmt::format("the gradient of step {} is not finite (norm {}); a lower learning_rate or a max_grad_norm may "
@@ -177,15 +216,13 @@ void Trainer::check_step(int64_t step) const {
                   step, last_.grad_norm));
 }
 
-void Trainer::remember(const std::vector<MicroBatch>& batches) {
-  losses_.add(last_.loss, last_.counted);
+void Trainer::remember() {
+  if (last_.counted > 0) losses_.add(last_.loss, parts_.loss_rule.per_token ? last_.counted : 0);
   ++state_.global_step;
   ++steps_in_epoch_;
-  int64_t tokens = 0;
-  for (const MicroBatch& batch : batches) tokens += batch.input_ids.numel();
-  tokens *= job_.layout().dp();
-  state_.tokens += tokens;
-  tokens_since_log_ += tokens;
+  const BatchContents& contents = plan_.train_data->contents();
+  state_.tokens += contents.tokens;
+  window_.add(contents);
   state_.epoch = static_cast<double>(epoch_) +
                  static_cast<double>(steps_in_epoch_) / static_cast<double>(plan_.train_data->batches(epoch_));
 }
@@ -209,7 +246,7 @@ bool Trainer::end_of_epoch() {
 }
 
 // As far as this rank knows; the ranks agree in settle.
-void Trainer::decide_what_follows(const StopRequest& stop) {
+void Trainer::decide_what_follows() {
   const int64_t step = state_.global_step;
   control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging_first_step);
   control_.should_evaluate = is_due(step, eval_steps_);
@@ -217,16 +254,17 @@ void Trainer::decide_what_follows(const StopRequest& stop) {
   const bool is_any_due = control_.should_log || control_.should_evaluate || control_.should_save;
   settles_now_ = end_of_epoch() || is_any_due || step == plan_.max_steps || !parts_.validates_later;
   notify([&](TrainerCallback& c) { c.on_step_end(state_, control_); });
-  control_.should_training_stop |= stop.requested();
+  settled_ = false;
   start_agreement();
 }
 
 // What one rank wants happens on all, at the same step.
 void Trainer::start_agreement() {
-  settled_ = false;
+  if (stop_->requested()) stop_signal_ = stop_->signal();
+  control_.should_training_stop |= stop_signal_ != 0;
   if (job_.world() == 1) return;
   wishes_ = at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
-                        int64_t{control_.should_evaluate}, int64_t{control_.should_save}},
+                        int64_t{control_.should_evaluate}, int64_t{control_.should_save}, int64_t{stop_signal_}},
                        at::TensorOptions().dtype(at::kLong))
                 .to(job_.torch_device());
   ProcessGroup& group = parts_.validates_later ? job_.side_group() : job_.world_group();
@@ -234,26 +272,49 @@ void Trainer::start_agreement() {
   control_ = {};  // until all have said theirs
 }
 
+void Trainer::finish_agreement() {
+  if (job_.world() == 1) return;
+  std::exchange(agreement_, {}).wait();
+  const at::Tensor agreed = wishes_.to(at::kCPU);
+  const int64_t* values = agreed.data_ptr<int64_t>();
+  control_ = {values[0] != 0, values[1] != 0, values[2] != 0, values[3] != 0};
+  stop_signal_ = static_cast<int>(values[4]);
+}
+
+// After callbacks that any rank may have set its flags in. Waits: for all ranks.
+void Trainer::agree() {
+  start_agreement();
+  finish_agreement();
+}
+
 // What became of the newest step, and what follows it. Waits: for all ranks. True as settle_update.
 bool Trainer::settle() {
   if (settled_) return false;
   const bool taken_back = settle_update();
   settled_ = true;
-  if (job_.world() > 1) {
-    std::exchange(agreement_, {}).wait();
-    const at::Tensor agreed = wishes_.to(at::kCPU);
-    const int64_t* values = agreed.data_ptr<int64_t>();
-    control_ = {values[0] != 0, values[1] != 0, values[2] != 0, values[3] != 0};
-  }
+  finish_agreement();
   const bool is_last = state_.global_step == plan_.max_steps || control_.should_training_stop;
   if (is_last && plan_.arguments.logging_strategy != "no") control_.should_log = true;
+  // As HF does: the last epoch ends with the run, wherever that is.
+  if (state_.global_step == plan_.max_steps && plan_.arguments.eval_strategy == "epoch")
+    control_.should_evaluate = true;
   return taken_back;
 }
 
+// Each of the three can make a callback of one rank want another of them, or the end.
 void Trainer::do_what_follows() {
-  if (control_.should_log) log();
-  if (control_.should_evaluate) evaluate();
-  if (control_.should_save) save_checkpoint();
+  if (std::exchange(control_.should_log, false)) {
+    log();
+    agree();
+  }
+  if (std::exchange(control_.should_evaluate, false)) {
+    evaluate();
+    agree();
+  }
+  if (std::exchange(control_.should_save, false)) {
+    save_checkpoint();
+    agree();
+  }
 }
 
 void Trainer::log() {
@@ -262,17 +323,23 @@ void Trainer::log() {
   report.step = state_.global_step;
   report.epoch = state_.epoch;
   report.learning_rate = last_.learning_rate;
-  report.grad_norm = last_.grad_norm;
-  report.tokens = tokens_since_log_;
+  report.grad_norm = window_.last_grad_norm;
+  report.skipped = window_.skipped;
+  report.next_loss_scale = parts_.scaler ? parts_.loss_scale() : 0;
+  report.tokens = window_.tokens;
+  report.samples = window_.samples;
+  report.squared_lengths = window_.squared_lengths;
   report.seconds = seconds_since(last_log_);
   report.memory_bytes = memory_in_use(job_);
-  if (parts_.scaler) {
-    report.extra = {{"loss_scale", last_.loss_scale}, {"skipped_iter", last_.updated ? 0.0 : 1.0}};
+  if (window_.steps > 1) report.extra.emplace_back("grad_norm_max", window_.largest_grad_norm);
+  if (parts_.scaler) report.extra.emplace_back("loss_scale", last_.loss_scale);
+  if (parts_.scaler || window_.skipped > 0) {
+    report.extra.emplace_back("skipped_iter", static_cast<double>(window_.skipped));
   }
   if (plan_.arguments.log_num_zeros_in_grad) {
     report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }
-  tokens_since_log_ = 0;
+  window_ = {};
   last_log_ = Clock::now();
   notify([&](TrainerCallback& c) { c.on_log(state_, report, control_); });
 }
@@ -284,18 +351,10 @@ EvalLoopOutput Trainer::evaluate() {
   DataLoader& data = *plan_.eval_data;
   const Clock::time_point begin = Clock::now();
   const DataPosition start = data.position();
-  const LossRule rule{.per_token = true};
   LossTotals totals(job_);
-  for (int64_t i = 0; i < data.batches(0); ++i) {
-    const std::vector<MicroBatch> host_batches = *next_micro_batches(data);
-    const std::vector<MicroBatch> batches = to_device(host_batches, job_.torch_device());
-    parts_.begin_evaluation(batches);
-    parts_.forward_executor.run();
-    const ModelStage& last = *parts_.stages.back();
-    const at::Tensor losses = logged_losses(last, loss_weights(host_batches, rule), rule);
-    totals.add(losses.sum(), last.is_last() ? parts_.counted_tokens(host_batches) : 0);
-  }
+  const bool is_complete = evaluate_batches(&totals);
   data.restore(start);
+  if (!is_complete) return {};
   const auto [loss, tokens] = totals.mean_and_count();
   const double seconds = seconds_since(begin);
   const int64_t samples = data.samples();
@@ -311,31 +370,63 @@ EvalLoopOutput Trainer::evaluate() {
   return output;
 }
 
+// False where a signal came: the ranks leave after the same batch.
+bool Trainer::evaluate_batches(LossTotals* totals) {
+  const LossRule rule{.per_token = true};
+  DataLoader& data = *plan_.eval_data;
+  StopAgreement agreement(job_, stop_);
+  for (int64_t i = 0; i < data.batches(0); ++i) {
+    if (agreement.is_reached()) return false;
+    const std::vector<MicroBatch> host_batches = *next_micro_batches(data);
+    const std::vector<MicroBatch> batches = to_device(host_batches, job_.torch_device());
+    parts_.begin_evaluation(batches);
+    parts_.forward_executor.run();
+    const ModelStage& last = *parts_.stages.back();
+    const at::Tensor losses = logged_losses(last, loss_weights(host_batches, rule), rule);
+    totals->add(losses.sum(), last.is_last() ? parts_.counted_tokens(host_batches) : 0);
+  }
+  return true;
+}
+
 void Trainer::save_model(const std::filesystem::path& folder) {
   settle_update();
   check_step(state_.global_step);
-  parts_.model.save_pretrained(folder, {.source = plan_.arguments.model});
+  parts_.model.save_pretrained(folder, {.source = plan_.arguments.model, .tokenizer_files = plan_.tokenizer_files});
+}
+
+bool Trainer::is_saved_already(const std::filesystem::path& folder) {
+  if (!plan_.is_restarted) return false;
+  const at::Tensor there =
+      at::full({1}, int64_t{std::filesystem::exists(folder)}, at::TensorOptions(job_.torch_device()).dtype(at::kLong));
+  job_.world_group().all_reduce(there, ReduceOp::kMax).wait();
+  return there.item<int64_t>() != 0;
 }
 
 void Trainer::save_checkpoint() {
   const Clock::time_point begin = Clock::now();
   const std::filesystem::path output_dir = plan_.arguments.output_dir;
   const std::filesystem::path folder = checkpoint_folder(output_dir, state_.global_step);
-  save_model(folder);
   last_saved_ = state_.global_step;
+  if (is_saved_already(folder)) return;
+  save_model(folder);
   notify([&](TrainerCallback& c) { c.on_save(state_, folder.string(), control_); });
   if (job_.rank() == 0) keep_newest(output_dir, plan_.arguments.save_total_limit);
   last_log_ += Clock::now() - begin;  // tokens per second are of training
 }
 
-TrainOutput Trainer::output(double seconds, const StopRequest& stop) {
+TrainOutput Trainer::output(double seconds) {
   losses_.take_mean();
   TrainOutput result;
   result.global_step = state_.global_step;
   result.training_loss = losses_.mean_so_far();
-  result.reason = stop.requested() ? fmt::format("stopped by {} after step {}", stop.signal_name(), state_.global_step)
-                  : state_.global_step < plan_.max_steps ? fmt::format("stopped after step {}", state_.global_step)
-                                                         : "finished";
+  if (state_.global_step >= plan_.max_steps) {
+    result.reason = "finished";
+  } else if (stop_signal_ != 0) {
+    result.stop_signal = stop_signal_;
+    result.reason = fmt::format("stopped by {} after step {}", stop_signal_name(stop_signal_), state_.global_step);
+  } else {
+    result.reason = fmt::format("stopped after step {}", state_.global_step);
+  }
   const double steps = static_cast<double>(state_.global_step);
   const double samples = steps * static_cast<double>(plan_.train_data->global_batch_size());
   result.metrics = {{"train_runtime", seconds},

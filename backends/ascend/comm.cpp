@@ -1,7 +1,9 @@
 #include "backends/ascend/comm.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "backends/ascend/status.h"
 
@@ -48,12 +50,26 @@ void* mutable_pointer(const void* pointer) { return const_cast<void*>(pointer); 
 
 // ---------------------------------------------------------------------------------------------------- joining, ending
 
+void pass_timeouts(const char* seconds) {
+  if (seconds == nullptr || *seconds == '\0') return;
+  char* end = nullptr;
+  const long long wanted = std::strtoll(seconds, &end, 10);
+  if (*end != '\0' || wanted < 1 || wanted > INT32_MAX) {
+    sdk::invalid(
+        sdk::text("comm.timeout (CONCORD_COMM_TIMEOUT) is '%s'; it is a number of seconds, 1 to 2147483647", seconds));
+  }
+  ::setenv("HCCL_CONNECT_TIMEOUT", std::to_string(std::clamp(wanted, 120ll, 7200ll)).c_str(), 0);
+  ::setenv("HCCL_EXEC_TIMEOUT", std::to_string(wanted).c_str(), 0);
+}
+
 Communicators::Communicators(Devices& devices, Memory& memory, const Hccl& hccl, const Averages& averages)
     : devices_(devices),
       memory_(memory),
       hccl_(hccl),
       averages_(averages),
-      has_f64_(devices.soc_name().starts_with("Ascend950")) {}
+      has_f64_(devices.soc_name().starts_with("Ascend950")) {
+  pass_timeouts(sdk::config("comm.timeout"));
+}
 
 int64_t Communicators::unique_id_size() { return abi::kHcclRootInfoBytes; }
 

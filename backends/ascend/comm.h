@@ -19,8 +19,15 @@
 
 namespace concord::ascend {
 
+// HCCL's timeouts are the process's, and come from the environment, which it reads when it is first used: sets
+// HCCL_CONNECT_TIMEOUT (set-up; within the 120 to 7200 s that HCCL takes) and HCCL_EXEC_TIMEOUT (an operation) to
+// |seconds|, the setting comm.timeout. What somebody has set stays; null changes nothing. Threads: while no other reads
+// the environment.
+void pass_timeouts(const char* seconds);
+
 class Communicators {
  public:
+  // Also passes the setting comm.timeout on to HCCL.
   Communicators(Devices& devices, Memory& memory, const Hccl& hccl, const Averages& averages);
 
   int64_t unique_id_size();

@@ -160,13 +160,51 @@ TEST_F(AscendCommTest, RanksInAnotherOrderMeetAnew) {
   const concord_comm first = join(4, 1);
   const int32_t ranks[] = {3, 1};
   const concord_comm swapped = comms_.split(first, ranks, 2, nullptr);
-  EXPECT_EQ(calls_of("HcclCreateSubCommConfig"), 0);
+  EXPECT_THAT(fake().sub_ids, ElementsAre(abi::kHcclNoSubComm));
   EXPECT_EQ(calls_of("HcclCommInitRootInfo"), 2);
   ASSERT_EQ(fake().items.size(), 1u);  // the root info comes from the first of them
   EXPECT_EQ(fake().items[0].sendRecvType, abi::kHcclRecv);
   EXPECT_EQ(fake().items[0].remoteRank, 3u);
   comms_.destroy(swapped);
   comms_.destroy(first);
+}
+
+TEST_F(AscendCommTest, EveryRankOfTheParentCallsHcclAlsoOneThatIsNoMember) {
+  const concord_comm first = join(4, 1);
+  EXPECT_EQ(comms_.split(first, nullptr, 0, nullptr), nullptr);
+  EXPECT_THAT(fake().sub_ids, ElementsAre(0xffffffff));
+  EXPECT_THAT(fake().sub_ranks, ::testing::IsEmpty());
+  const int32_t myself[] = {1};
+  const concord_comm alone = comms_.split(first, myself, 1, nullptr);  // made without HCCL
+  EXPECT_THAT(fake().sub_ids, ElementsAre(0xffffffff, 0xffffffff));
+  fake().answers["HcclCreateSubCommConfig"] = abi::kHcclTimeout;
+  EXPECT_THROW(comms_.split(first, nullptr, 0, nullptr), sdk::Failure);
+  comms_.destroy(alone);
+  comms_.destroy(first);
+}
+
+TEST_F(AscendCommTest, TheTimeoutOfTheJobIsPassedOnUnlessHcclHasOneOfItsOwn) {
+  const auto passed = [](const char* seconds) {
+    pass_timeouts(seconds);
+    const char* const connect = ::getenv("HCCL_CONNECT_TIMEOUT");
+    const char* const execute = ::getenv("HCCL_EXEC_TIMEOUT");
+    return std::string(connect != nullptr ? connect : "none") + " " + (execute != nullptr ? execute : "none");
+  };
+  const auto forget = [] {
+    ::unsetenv("HCCL_CONNECT_TIMEOUT");
+    ::unsetenv("HCCL_EXEC_TIMEOUT");
+  };
+  forget();
+  EXPECT_EQ(passed(nullptr), "none none");
+  EXPECT_EQ(passed("300"), "300 300");
+  EXPECT_EQ(passed("400"), "300 300");
+  forget();
+  EXPECT_EQ(passed("5"), "120 5");  // the least that HCCL takes
+  forget();
+  EXPECT_EQ(passed("86400"), "7200 86400");
+  forget();
+  EXPECT_THROW(pass_timeouts("soon"), sdk::Failure);
+  EXPECT_THROW(pass_timeouts("0"), sdk::Failure);
 }
 
 TEST_F(AscendCommTest, AParentStaysUntilItsLastChildIsDestroyed) {

@@ -117,14 +117,18 @@ std::unique_ptr<Communicator> Communicator::split(const int32_t* ranks, int32_t 
   sdk::check_split(ranks, count, rank_, size_);
   check();
   ++splits_;
-  if (count == 0) return nullptr;
   const DeviceGuard here(devices_, device_);
+  if (count == 0) {
+    stay_out();
+    return nullptr;
+  }
   const auto place = static_cast<int32_t>(std::find(ranks, ranks + count, rank_) - ranks);
   std::vector<uint32_t> members;  // as ranks of the first communicator
   if (count > 1) {
     for (int32_t i = 0; i < count; ++i) members.push_back(first_ranks_[static_cast<size_t>(ranks[i])]);
   }
   const bool ascending = std::is_sorted(members.begin(), members.end());
+  if (count == 1 || !ascending) stay_out();
   if (count > 1 && (!ascending || hccl_.HcclCreateSubCommConfig == nullptr)) {
     return join(memory_, devices_, hccl_, device_, count, place, exchange_root(ranks, count), config);
   }
@@ -146,6 +150,16 @@ abi::HcclComm Communicator::cut(std::vector<uint32_t> members, int32_t place, ui
          hccl_.HcclCreateSubCommConfig(&first_->handle, static_cast<uint32_t>(members.size()), members.data(), id,
                                        static_cast<uint32_t>(place), &config, &handle));
   return handle;
+}
+
+// HCCL wants the call from every rank, also from one that is no member, or not by HCCL.
+void Communicator::stay_out() {
+  if (first_ == nullptr || hccl_.HcclCreateSubCommConfig == nullptr) return;
+  const std::lock_guard lock(set_up_lock(device_));
+  abi::HcclCommConfig config = default_config();
+  abi::HcclComm none = nullptr;
+  finish("HcclCreateSubCommConfig (as no member)",
+         hccl_.HcclCreateSubCommConfig(&first_->handle, 0, nullptr, abi::kHcclNoSubComm, 0, &config, &none));
 }
 
 // The root info of a communicator of |ranks|: made by the first of them and sent to the others.

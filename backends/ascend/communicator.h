@@ -7,13 +7,14 @@
 //                rank that set up two communicators have to come in the same order on every rank
 //   split        HCCL cuts sub-communicators from the first communicator alone, with the ranks in ascending order. A
 //                split of a split is cut from the first one; a list in another order meets anew, with a root info that
-//                its first rank sends to the others over the parent
+//                its first rank sends to the others over the parent. Every rank of the parent calls HCCL, also one that
+//                is no member (kHcclNoSubComm)
 //   streams      HCCL does not order operations of one communicator that are on different streams: a stream waits, by
 //                an event, for what the communicator has on the stream that it was used on before
 //   the parent   stays, unseen, until the last communicator that was cut from it is destroyed
 //   failures     HcclGetCommAsyncError tells them. The first one sticks: every later call returns it
 //   waiting      HCCL has no abort and no timeout of one communicator. HCCL_CONNECT_TIMEOUT bounds set-up and
-//                HCCL_EXEC_TIMEOUT an operation, for the whole process
+//                HCCL_EXEC_TIMEOUT an operation, for the whole process; pass_timeouts (comm.h) sets them
 //
 // Threads: operations one at a time; error from any thread at any time.
 #pragma once
@@ -104,6 +105,7 @@ class Communicator {
 
   bool is_captured(concord_stream stream) const;
   abi::HcclComm cut(std::vector<uint32_t> members, int32_t place, uint64_t id);
+  void stay_out();
   abi::HcclRootInfo exchange_root(const int32_t* ranks, int32_t count);
   void finish(const char* call, abi::HcclResult result);
   [[noreturn]] void throw_failure();

@@ -24,6 +24,7 @@ const sdk::TestHost& host() {
     setenv("CONCORD_SIM_NPU_MEMORY", "512M", 0);  // the thread sanitizer leaves few addresses
     sdk::TestHost::set_config("ascend.acl", SIM_ACL);
     sdk::TestHost::set_config("ascend.hccl", SIM_HCCL);
+    sdk::TestHost::set_config("comm.timeout", "900");
     return new sdk::TestHost(ASCEND_PLUGIN);
   }();
   return *opened;
@@ -83,6 +84,12 @@ class Faults {
   explicit Faults(const char* rules) { concord_sim_set_faults(rules); }
   ~Faults() { concord_sim_set_faults(""); }
 };
+
+TEST(AscendPluginTest, PassesTheTimeoutOfTheJobOnToHccl) {
+  ASSERT_TRUE(ok(host().status()));
+  EXPECT_STREQ(std::getenv("HCCL_CONNECT_TIMEOUT"), "900");
+  EXPECT_STREQ(std::getenv("HCCL_EXEC_TIMEOUT"), "900");
+}
 
 TEST(AscendPluginTest, OnASimulatorItSaysSoAndIsNeverChosenByItself) {
   const concord_core_table& core = host().core();

@@ -46,9 +46,7 @@ int64_t Event::reached_at(const char* which) const {
 
 concord_event Events::create(int32_t device, uint32_t flags) {
   devices_.check(device);
-  if ((flags & ~CONCORD_EVENT_TIMING) != 0) {
-    sdk::invalid(sdk::text("event flags 0x%x are unknown; there is CONCORD_EVENT_TIMING (0x1)", flags));
-  }
+  sdk::check_event_flags(flags);
   return events_.insert(std::make_shared<Event>((flags & CONCORD_EVENT_TIMING) != 0));
 }
 

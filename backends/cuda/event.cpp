@@ -7,9 +7,7 @@ namespace concord::cuda {
 
 concord_event Events::create(int32_t device, uint32_t flags) {
   devices_.check(device);
-  if ((flags & ~CONCORD_EVENT_TIMING) != 0) {
-    sdk::invalid(sdk::text("event flags 0x%x are unknown; there is CONCORD_EVENT_TIMING (0x1)", flags));
-  }
+  sdk::check_event_flags(flags);
   const DeviceGuard here(device);
   const bool timing = (flags & CONCORD_EVENT_TIMING) != 0;
   cudaEvent_t event = nullptr;

@@ -1,6 +1,6 @@
-#include "backends/null/comm.h"
+#include "comm.h"
 
-#include "backends/null/status.h"
+#include "status.h"
 
 namespace concord::null {
 

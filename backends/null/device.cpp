@@ -1,6 +1,6 @@
-#include "backends/null/device.h"
+#include "device.h"
 
-#include "backends/null/status.h"
+#include "status.h"
 
 namespace concord::null {
 

@@ -1,6 +1,6 @@
-#include "backends/null/event.h"
+#include "event.h"
 
-#include "backends/null/status.h"
+#include "status.h"
 
 namespace concord::null {
 

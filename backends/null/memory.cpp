@@ -1,6 +1,6 @@
-#include "backends/null/memory.h"
+#include "memory.h"
 
-#include "backends/null/status.h"
+#include "status.h"
 
 namespace concord::null {
 

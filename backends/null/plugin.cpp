@@ -2,12 +2,12 @@
 // (README.md) and the smallest plugin that the loader accepts.
 #include "platform/sdk/plugin.hpp"
 
-#include "backends/null/comm.h"
-#include "backends/null/device.h"
-#include "backends/null/event.h"
-#include "backends/null/memory.h"
-#include "backends/null/rng.h"
-#include "backends/null/stream.h"
+#include "comm.h"
+#include "device.h"
+#include "event.h"
+#include "memory.h"
+#include "rng.h"
+#include "stream.h"
 
 namespace concord::null {
 namespace {

@@ -1,6 +1,6 @@
-#include "backends/null/rng.h"
+#include "rng.h"
 
-#include "backends/null/status.h"
+#include "status.h"
 
 namespace concord::null {
 

@@ -1,4 +1,4 @@
-#include "backends/null/status.h"
+#include "status.h"
 
 #include "platform/sdk/plugin.hpp"
 

@@ -1,6 +1,6 @@
-#include "backends/null/stream.h"
+#include "stream.h"
 
-#include "backends/null/status.h"
+#include "status.h"
 
 namespace concord::null {
 

@@ -3,8 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 
-#include "core/config_error.h"
-
 namespace concord {
 namespace {
 
@@ -30,13 +28,10 @@ void sum_over(DistributedDataParallel& ddp, GroupKind kind, const Chosen& chosen
 bool has_peers(ParallelContext& job, GroupKind kind) { return job.has_group(kind) && job.group(kind).size() > 1; }
 
 int64_t tokens_of_step(ParallelContext& job, int64_t own) {
+  if (!has_peers(job, GroupKind::dp_cp)) return own;
   const at::Tensor tokens = at::full({1}, own, at::TensorOptions(job.torch_device()).dtype(at::kLong));
   job.group(GroupKind::dp_cp).all_reduce(tokens).wait();
-  const int64_t all = tokens.item<int64_t>();
-  if (all < 1) {
-    throw ConfigError("no token of this step is counted in the loss: every label of every micro-batch is ignored");
-  }
-  return all;
+  return tokens.item<int64_t>();
 }
 
 }  // namespace
@@ -54,8 +49,9 @@ int64_t finalize_grads(DistributedDataParallel& ddp, const FinalizeOptions& opti
   if (has_peers(job, GroupKind::embedding)) {
     sum_over(ddp, GroupKind::embedding, [](const Parameter& p) { return p.shared_embedding; });
   }
-  if (!ddp.options().calculate_per_token_loss) return 0;
-  const int64_t tokens = tokens_of_step(job, options.tokens);
+  if (!options.tokens) return 0;
+  const int64_t tokens = tokens_of_step(job, *options.tokens);
+  if (!ddp.options().calculate_per_token_loss || tokens == 0) return tokens;
   for (const GradBuffer* buffer : ddp.buffers()) {
     for (const BufferRange& range : buffer->owned()) {
       GradBuffer::part(buffer->grads(), range).mul_(1.0 / static_cast<double>(tokens));

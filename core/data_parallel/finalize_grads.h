@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/data_parallel/ddp.h"
 
@@ -13,13 +14,14 @@ namespace concord {
 
 struct FinalizeOptions {
   // Tokens that this rank's losses counted in this step: of its own context-parallel part of the sequences, all
-  // micro-batches. Only for calculate_per_token_loss; the sum over data x context parallel ranks divides the gradients.
+  // micro-batches. With calculate_per_token_loss the sum over data x context parallel ranks divides the gradients.
   // (A rank that gave the number of the whole sequence would make gradients cp times too small.)
-  int64_t tokens = 0;
+  // Without it nothing counts them: only where micro-batches weigh the same.
+  std::optional<int64_t> tokens = std::nullopt;
 };
 
-// All ranks of the job call it. Returns the number of tokens of the whole step (0 without per-token loss). Throws
-// ConfigError where no rank counted any token.
+// All ranks of the job call it. Returns the number of tokens of the whole step, as far as it was counted; where that is
+// 0 the gradients are those of no loss at all, and no update should be made of them.
 int64_t finalize_grads(DistributedDataParallel& ddp, const FinalizeOptions& options = {});
 
 }  // namespace concord

@@ -162,7 +162,7 @@ void DistributedDataParallel::Reducer::check_finite(const Bucket& bucket) const 
         CONCORD_STATUS_FAILED_PRECONDITION,
         cat("rank ", ddp_.job_->rank(), ": the gradient of ", parameters_[slot.parameter]->spec.name, " has ",
             nan ? "NaN" : "inf", " in it before it is reduced; look at this rank's batch and learning rate, or ",
-            "switch check_for_nan_in_loss_and_grad off to go on"));
+            "set check_for_nan_in_loss_and_grad to false to skip such steps"));
   }
 }
 

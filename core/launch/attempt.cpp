@@ -15,12 +15,20 @@ namespace {
 
 // SIGKILL works at once, except on a process that is stuck inside the kernel (a dead network disk).
 constexpr std::chrono::seconds kKillTime{10};
+constexpr std::chrono::seconds kEcho{1};
 
 bool is_stop_signal(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 
 int wait_status_of(const siginfo_t& info) {
   if (info.si_code == CLD_EXITED) return W_EXITCODE(info.si_status, 0);
   return W_EXITCODE(0, info.si_status) | (info.si_code == CLD_DUMPED ? WCOREFLAG : 0);
+}
+
+// The stop signal that a process says, by exit code 128 + signal, to have ended by in its own way; 0: none.
+int signal_of_exit_code(int wait_status) {
+  if (!WIFEXITED(wait_status)) return 0;
+  const int signal = WEXITSTATUS(wait_status) - 128;
+  return is_stop_signal(signal) ? signal : 0;
 }
 
 std::string describe(const ProcessEntry& entry) { return fmt::format("pid {} ({})", entry.pid, entry.name); }
@@ -30,6 +38,13 @@ std::string describe(const ProcessEntry& entry) { return fmt::format("pid {} ({}
 bool AttemptResult::succeeded() const {
   return start_error.empty() && unkillable.empty() &&
          std::all_of(ends.begin(), ends.end(), [](const ProcessEnd& end) { return end.wait_status == 0; });
+}
+
+bool AttemptResult::stopped_as_asked() const {
+  return stop_signal != 0 && start_error.empty() && unkillable.empty() &&
+         std::all_of(ends.begin(), ends.end(), [this](const ProcessEnd& end) {
+           return end.wait_status == 0 || signal_of_exit_code(end.wait_status) == stop_signal;
+         });
 }
 
 Attempt::Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, std::chrono::duration<double> grace)
@@ -86,13 +101,20 @@ void Attempt::handle_signals() {
 }
 
 void Attempt::handle_stop_signal(int signal) {
-  const bool again = signal == SIGINT && result_.stop_signal == SIGINT;
-  if (result_.stop_signal == 0) result_.stop_signal = signal;
+  const bool again = result_.stop_signal != 0;
+  // A scheduler may send SIGTERM to the group and to the launcher: that is one. Two Ctrl-C in a row are meant.
+  const bool is_echo = again && signal != SIGINT && Clock::now() - stopped_ < kEcho;
+  if (is_echo) return;
+  if (!again) {
+    result_.stop_signal = signal;
+    stopped_ = Clock::now();
+  }
   if (again || !any_alive()) {
     if (phase_ == Phase::running || phase_ == Phase::ending) begin_killing();
     return;
   }
-  // No deadline: saving a checkpoint may take its time. A second Ctrl-C ends the patience.
+  // No deadline: saving a checkpoint may take its time, and a trainer has a limit of its own. A second signal ends the
+  // patience.
   asked_ = true;
   signal_all_groups(signal);
 }
@@ -121,15 +143,35 @@ bool Attempt::collect(int id_type, pid_t pid) {
 
 void Attempt::rank_ended(size_t rank_index, int wait_status) {
   Rank& rank = ranks_[rank_index];
-  const bool failed = wait_status != 0;
+  const int stopped_by = signal_of_exit_code(wait_status);
+  if (result_.stop_signal == 0 && !asked_) result_.stop_signal = stopped_by;  // it came to that rank alone
+  const bool stopped = stopped_by != 0 && stopped_by == result_.stop_signal;
+  const bool failed = wait_status != 0 && !stopped;
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   if (failed) signal_group(rank, phase_ == Phase::killing ? SIGKILL : SIGTERM);
   rank.alive = false;
   guard_->forget(static_cast<int>(rank_index));
-  if (failed && !asked_) result_.first_failure = result_.ends.size();
+  if (failed && !asked_) {
+    result_.first_failure = result_.ends.size();
+    note_stopped();
+  }
   result_.ends.push_back({static_cast<int>(rank_index), rank.pid, wait_status, seconds, asked_});
-  // Where a stop was passed on already, the others have their signal, and now a time limit too.
-  if (failed && phase_ == Phase::running) begin_ending(asked_ ? 0 : SIGTERM);
+  if (phase_ != Phase::running) return;
+  // Where a stop was passed on already, the others have their signal, and after a failure now a time limit too. Where a
+  // rank was stopped without us, the others have agreed with it and are about to end.
+  if (failed) begin_ending(asked_ ? 0 : SIGTERM);
+  if (stopped && !asked_) begin_ending(0);
+}
+
+// A rank that is stopped is waited for by the others, which then fail: the cause is not the one that fails.
+void Attempt::note_stopped() {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    ProcessEntry entry;
+    if (!ranks_[i].alive || !parse_process_stat(read_process_file(ranks_[i].pid, "stat"), &entry)) continue;
+    if (entry.state == 'T' || entry.state == 't') {
+      result_.stopped.push_back({.index = static_cast<int>(i), .pid = entry.pid});
+    }
+  }
 }
 
 void Attempt::begin_ending(int signal) {

@@ -30,14 +30,17 @@ struct ProcessEnd {
 
 struct AttemptResult {
   std::vector<ProcessEnd> ends;  // in the order in which they ended
+  // The other processes that were stopped (SIGSTOP, a debugger) when the first one failed: their |index| and |pid|.
+  std::vector<ProcessEnd> stopped;
   std::optional<size_t>
       first_failure;              // into ends: the one that failed by itself, before the launcher ended the others
-  int stop_signal = 0;            // somebody stopped the job with this signal; 0 if nobody did
+  int stop_signal = 0;            // somebody stopped the job, or a rank of it, with this signal; 0 if nobody did
   bool output_abandoned = false;  // nobody read the last of the output, and it was given up
   std::string start_error;        // why a process could not be started; empty if all could
   std::vector<std::string> left;  // "pid 12 (name)": killed after the grace time, though its rank had ended
   std::vector<std::string> unkillable;  // "pid 12 (name)": still there long after SIGKILL
-  bool succeeded() const;
+  bool succeeded() const;               // every process with exit code 0
+  bool stopped_as_asked() const;        // every process with exit code 0 or 128 + stop_signal: a trainer that has saved
 };
 
 class Attempt {
@@ -63,6 +66,7 @@ class Attempt {
   void collect_ended(pid_t first);
   bool collect(int id_type, pid_t pid);
   void rank_ended(size_t rank_index, int wait_status);
+  void note_stopped();
   void begin_ending(int signal);
   void begin_killing();
   void deadline_reached();
@@ -79,7 +83,8 @@ class Attempt {
   Clock::time_point begin_;
   Phase phase_ = Phase::running;
   OutputRelay::Deadline deadline_;
-  bool asked_ = false;  // a signal that ends processes was sent to all of them
+  Clock::time_point stopped_;  // when stop_signal came
+  bool asked_ = false;         // a signal that ends processes was sent to all of them
   std::vector<Rank> ranks_;
   AttemptResult result_;
 };

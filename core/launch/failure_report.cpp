@@ -25,10 +25,25 @@ std::string join_ranges(std::vector<int> ranks) {
   return text;
 }
 
-std::string first_failure_text(const ProcessEnd& end, int rank, const std::vector<std::string>& last_lines) {
+// "rank 2 is stopped (pid 4711, by SIGSTOP or a debugger); " or nothing.
+std::string stopped_text(const AttemptResult& result, int first_rank) {
+  if (result.stopped.empty()) return "";
+  std::vector<int> ranks, pids;
+  for (const ProcessEnd& each : result.stopped) {
+    ranks.push_back(first_rank + each.index);
+    pids.push_back(each.pid);
+  }
+  return fmt::format("rank{} {} stopped (pid {}, by SIGSTOP or a debugger); ", ranks.size() == 1 ? "" : "s",
+                     join_ranges(ranks) + (ranks.size() == 1 ? " is" : " are"), fmt::join(pids, ", "));
+}
+
+std::string first_failure_text(const AttemptResult& result, int first_rank,
+                               const std::vector<std::string>& last_lines) {
+  const ProcessEnd& end = result.ends[*result.first_failure];
   std::string text =
-      fmt::format("concord launch: rank {} failed first: {}\n  pid {}, local rank {}, {:.1f} s after the start\n", rank,
-                  describe_wait_status(end.wait_status), end.pid, end.index, end.seconds);
+      fmt::format("concord launch: {}rank {} failed first: {}\n  pid {}, local rank {}, {:.1f} s after the start\n",
+                  stopped_text(result, first_rank), first_rank + end.index, describe_wait_status(end.wait_status),
+                  end.pid, end.index, end.seconds);
   if (WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL) {
     text += "  nothing here sent SIGKILL: often the kernel does when memory runs out (see dmesg)\n";
   }
@@ -76,10 +91,7 @@ std::string describe_wait_status(int status) {
 std::string failure_report(const AttemptResult& result, int first_rank, const std::vector<std::string>& last_lines) {
   std::string text;
   if (!result.start_error.empty()) text += fmt::format("concord launch: {}\n", result.start_error);
-  if (result.first_failure) {
-    const ProcessEnd& end = result.ends[*result.first_failure];
-    text += first_failure_text(end, first_rank + end.index, last_lines);
-  }
+  if (result.first_failure) text += first_failure_text(result, first_rank, last_lines);
   if (result.stop_signal) text += fmt::format("concord launch: stopped by {}\n", signal_name(result.stop_signal));
   text += others_text(result, first_rank);
   if (!result.unkillable.empty()) {

@@ -1,5 +1,5 @@
-// What the launcher says about a job that did not end well: first the process that failed first, then the rest in
-// short. Pure: a value in, text out.
+// What the launcher says about a job that did not end well: first those that were stopped and the process that
+// failed first, then the rest in short. Pure: a value in, text out.
 #pragma once
 
 #include <string>

@@ -33,6 +33,15 @@ TEST(FailureReport, BeginsWithTheOneThatFailedFirst) {
             "  ranks 8,11,12: killed by SIGTERM (Terminated) (told to stop)\n");
 }
 
+TEST(FailureReport, BeginsWithTheRanksThatAreStopped) {
+  AttemptResult result = five_ranks_of_which_the_third_failed();
+  result.stopped = {{.index = 3, .pid = 103}};
+  EXPECT_THAT(failure_report(result, 8, {}), StartsWith("concord launch: rank 11 is stopped (pid 103, by SIGSTOP or a "
+                                                        "debugger); rank 10 failed first: exit code 3\n"));
+  result.stopped.push_back({.index = 4, .pid = 104});
+  EXPECT_THAT(failure_report(result, 8, {}), HasSubstr("ranks 11,12 are stopped (pid 103, 104, by SIGSTOP"));
+}
+
 TEST(FailureReport, SaysWhenNothingWasWritten) {
   EXPECT_THAT(failure_report(five_ranks_of_which_the_third_failed(), 0, {}),
               HasSubstr("wrote nothing to standard error"));

@@ -18,6 +18,7 @@
 #include "core/launch/failure_report.h"
 #include "core/launch/master_port.h"
 #include "core/launch/rank_environment.h"
+#include "core/mesh/job_environment.h"
 
 extern char** environ;
 
@@ -100,7 +101,12 @@ class Reaper {
   int before_ = 0;
 };
 
-std::string make_launch_id() {
+int exit_code_of(const AttemptResult& result) {
+  if (result.succeeded()) return 0;
+  return result.stopped_as_asked() ? 128 + result.stop_signal : 1;
+}
+
+std::string random_text() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
@@ -112,15 +118,20 @@ class Launcher {
       : options_(options),
         command_(command.begin(), command.end()),
         program_(std::move(program)),
-        launch_id_(make_launch_id()),
+        launch_id_(random_text()),
         guard_(options.nproc, launch_id_),
         relay_({options.log_dir, options.prefix}, first_rank(), options.nproc) {
     // A launcher inside a launcher adds its name: the outer guard must find what the inner one has started, too.
     const char* outer = std::getenv(kLaunchId);
     environment_.push_back(fmt::format("{}={}{}{}", kLaunchId, outer ? outer : "", outer ? ":" : "", launch_id_));
+    const std::string no_token = fmt::format("{}=", kJobToken);
     for (char** entry = environ; *entry; ++entry) {
-      if (!std::string_view(*entry).starts_with(fmt::format("{}=", kLaunchId))) environment_.emplace_back(*entry);
+      if (std::string_view(*entry).starts_with(fmt::format("{}=", kLaunchId)) || *entry == no_token) continue;
+      environment_.emplace_back(*entry);
     }
+    // Launchers on several machines cannot agree on one; the user may give them one.
+    const char* token = std::getenv(kJobToken);
+    if (options.nnodes == 1 && (token == nullptr || *token == 0)) environment_.push_back(no_token + random_text());
   }
 
   int run() {
@@ -134,7 +145,7 @@ class Launcher {
       OutputRelay::Deadline patience;
       if (result.output_abandoned) patience = std::chrono::steady_clock::now();
       const bool written = drain_output(&relay_, &signals_, patience);
-      if (!again || !written) return result.succeeded() ? 0 : 1;
+      if (!again || !written) return exit_code_of(result);
       relay_.note_in_logs(fmt::format("--- restart {} of {}", restarts + 1, options_.max_restarts));
     }
   }

@@ -1,12 +1,12 @@
 // Starts the processes of a job on this machine and stays with them, as torchrun does: `concord launch` and
 // `train --nproc N`.
 //
-//   - Every process gets torchrun's variables (see rank_environment.h) and a session of its own. Rank 0 reads the
-//     launcher's standard input, the others nothing.
+//   - Every process gets torchrun's variables (see rank_environment.h) and a session of its own, and on one machine a
+//     random CONCORD_JOB_TOKEN, unless there is one. Rank 0 reads the launcher's standard input, the others nothing.
 //   - Output comes line by line with "[rank 3] " in front, standard output and standard error kept apart, or goes to
 //     one file per rank.
 //   - SIGINT, SIGTERM and SIGHUP are passed on to the processes and to all they have started, SIGUSR1 and SIGUSR2 to
-//     the processes alone. After a second SIGINT all are killed.
+//     the processes alone. After a second one all are killed.
 //   - A process that fails ends the job: the others get SIGTERM, after the grace time SIGKILL, and the report begins
 //     with the one that failed first. With max_restarts all are started again.
 //   - Nothing is left running. On every end but one the launcher waits for, or kills, all descendants, daemons
@@ -32,7 +32,8 @@ struct LaunchOptions {
 };
 
 // Runs |command| (the program, then its arguments) until all processes have ended. Returns 0 if all of them ended with
-// exit code 0, else 1, with a report on standard error. Throws ConfigError, before anything is started, for invalid
+// exit code 0; 128 + signal if one of the signals above came and all ended with that or 0; else 1, with a report on
+// standard error. Throws ConfigError, before anything is started, for invalid
 // options and a program that is not there. Threads: from one thread at a time; that thread must stay (the
 // kernel kills the processes when it ends). While it runs, the process's signals and all its children are the
 // launcher's, also those it did not start.

@@ -17,9 +17,14 @@ bool parse_process_stat(std::string_view line, ProcessEntry* entry) {
   if (open == std::string_view::npos || close == std::string_view::npos || close < open) return false;
   entry->name = line.substr(open + 1, close - open - 1);
   const std::string rest(line.substr(close + 1));
-  int group = 0;
-  if (std::sscanf(rest.c_str(), " %c %d %d %d", &entry->state, &entry->parent, &group, &entry->session) != 4)
+  long long threads = 0;
+  unsigned long long start = 0;
+  // Fields 3 to 22 of proc(5).
+  if (std::sscanf(rest.c_str(), " %c %d %*d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lld %*s %llu",
+                  &entry->state, &entry->parent, &entry->session, &threads, &start) != 5)
     return false;
+  entry->threads = threads;
+  entry->start_time = start;
   entry->pid = static_cast<pid_t>(std::strtol(std::string(line.substr(0, open)).c_str(), nullptr, 10));
   return entry->pid > 0;
 }

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,8 +14,10 @@ struct ProcessEntry {
   pid_t pid = 0;
   pid_t parent = 0;
   pid_t session = 0;
-  char state = '?';  // 'Z' is a zombie: it has ended and waits for its parent to notice
+  char state = '?';  // 'Z' is a zombie: it has ended and waits for its parent to notice; 'T' and 't' are stopped
   std::string name;
+  int64_t threads = 0;
+  uint64_t start_time = 0;  // in clock ticks since boot: tells apart two processes that had the same number
 };
 
 // A snapshot: a process may have come or gone by the time it is looked at. Empty where /proc cannot be read.

@@ -37,10 +37,12 @@ TEST(FindProgram, SaysWhatItTriedAndWhatToDo) {
 
 TEST(ProcessList, ReadsALineWhoseNameHasBlanksAndParentheses) {
   ProcessEntry entry;
-  ASSERT_TRUE(parse_process_stat("42 (a) (b c) S 7 41 40 0 -1 4194560 1", &entry));
+  ASSERT_TRUE(parse_process_stat("42 (a) (b c) S 7 41 40 0 -1 4194560 1 0 0 0 5 6 0 0 20 0 3 0 777 9 9", &entry));
   EXPECT_EQ(entry.pid, 42);
   EXPECT_EQ(entry.name, "a) (b c");
   EXPECT_EQ(entry.state, 'S');
+  EXPECT_EQ(entry.threads, 3);
+  EXPECT_EQ(entry.start_time, 777u);
   EXPECT_EQ(entry.parent, 7);
   EXPECT_EQ(entry.session, 40);
   EXPECT_FALSE(parse_process_stat("", &entry));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/quoted.h"
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
 
@@ -10,6 +11,7 @@ namespace {
 
 using loader::cat;
 
+constexpr size_t kLongestCall = 500;  // bytes of another rank's call in a message
 constexpr std::string_view kSending = " sending ";
 constexpr std::string_view kReceiving = " receiving ";
 
@@ -28,8 +30,8 @@ std::string item_text(const concord_p2p_item& item) {
 
 }  // namespace
 
-CallChecker::CallChecker(std::shared_ptr<Store> store, Options options)
-    : store_(std::move(store)), options_(std::move(options)) {}
+CallChecker::CallChecker(std::shared_ptr<Store> store, Peers& peers, Options options)
+    : store_(std::move(store)), peers_(peers), options_(std::move(options)) {}
 
 std::string CallChecker::key(int64_t sequence, int64_t index) const {
   return cat("check/", options_.name, "/", options_.ranks.first(), "/", sequence, "/", index);
@@ -45,7 +47,7 @@ std::vector<std::string> CallChecker::exchange(int64_t sequence, const CallSigna
   std::vector<std::string> all;
   for (int64_t i = 0; i < options_.ranks.size(); ++i) {
     try {
-      all.push_back(store_->get(key(sequence, i), options_.timeout));
+      all.push_back(peers_.await(key(sequence, i), options_.ranks[i], options_.timeout));
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
       throw Error(CONCORD_STATUS_TIMEOUT, cat("rank ", options_.ranks[i], " has not made call ", sequence, " of group ",
@@ -62,7 +64,7 @@ void CallChecker::differ(int64_t sequence, const CallSignature& signature, int64
                          const std::string& mine) const {
   throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
               cat("call ", sequence, " of group ", shown(signature), " differs: rank ", options_.ranks[options_.index],
-                  " makes ", mine, ", rank ", options_.ranks[index], " ", theirs,
+                  " makes ", mine, ", rank ", options_.ranks[index], " ", one_line(theirs, kLongestCall),
                   "; all ranks of a group have to make the same calls in the same order"));
 }
 
@@ -116,7 +118,7 @@ void CallChecker::check(const CallSignature& signature, std::span<const concord_
     const std::string transfer = next_key(item.peer, options_.index);
     std::string theirs;
     try {
-      theirs = store_->get(transfer, options_.timeout);
+      theirs = peers_.await(transfer, options_.ranks[item.peer], options_.timeout);
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
       throw Error(CONCORD_STATUS_TIMEOUT, cat("rank ", options_.ranks[item.peer], " sends nothing to rank ",
@@ -127,7 +129,7 @@ void CallChecker::check(const CallSignature& signature, std::span<const concord_
     if (theirs == mine) continue;
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
                 cat("a transfer in group ", shown(signature), " differs: rank ", options_.ranks[item.peer], " sends ",
-                    theirs, ", rank ", options_.ranks[options_.index], " expects ", mine));
+                    one_line(theirs, kLongestCall), ", rank ", options_.ranks[options_.index], " expects ", mine));
   }
 }
 

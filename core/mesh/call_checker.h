@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/mesh/flight_recorder.h"
+#include "core/mesh/peers.h"
 #include "core/mesh/rank_layout.h"
 #include "core/mesh/store.h"
 #include "platform/abi/comm.h"
@@ -30,10 +31,11 @@ class CallChecker {
     int64_t index = 0;                  // of this rank within it
     std::chrono::milliseconds timeout;  // for the others' calls
   };
-  CallChecker(std::shared_ptr<Store> store, Options options);
+  // |peers| outlives it.
+  CallChecker(std::shared_ptr<Store> store, Peers& peers, Options options);
 
   // Waits: until every rank has made its call number |sequence|. Throws Error: INVALID_ARGUMENT where they differ,
-  // TIMEOUT naming a rank that does not come.
+  // TIMEOUT naming a rank that does not come, PEER_LOST naming one that cannot come any more.
   void check(int64_t sequence, const CallSignature& signature);
 
   // The same for all_to_all_v, where what i sends to j must be what j expects from i.
@@ -51,6 +53,7 @@ class CallChecker {
                            const std::string& mine) const;
 
   std::shared_ptr<Store> store_;
+  Peers& peers_;
   Options options_;
   std::map<std::pair<int64_t, int64_t>, int64_t> transfers_;  // (sender, receiver) -> how many so far
 };

@@ -33,6 +33,7 @@ class PendingCall {
 namespace {
 
 constexpr std::chrono::seconds kPluginsGrace{5};  // the plugin's own timeout comes first
+constexpr std::chrono::milliseconds kCreationLook{500};
 
 bool is_p2p(const CallSignature& signature) { return signature.op == CommOp::kP2p; }
 
@@ -57,8 +58,8 @@ Channel::Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelS
                 cat("group ", name_, " has ", ranks_.size(), " ranks; a communicator takes at most 2^31 - 1"));
   }
   if (services_.check_calls) {
-    checker_ =
-        std::make_unique<CallChecker>(services_.store, CallChecker::Options{name_, ranks_, index_, services_.timeout});
+    checker_ = std::make_unique<CallChecker>(services_.store, services_.flight.peers(),
+                                             CallChecker::Options{name_, ranks_, index_, services_.timeout});
   }
   services_.watchdog.add(this, kTick, [this] { tick(); });
 }
@@ -91,30 +92,23 @@ void Channel::close() {
 
 // --------------------------------------------------------------------------------------------------------- creation
 
+std::string Channel::store_prefix() const { return cat("group/", name_, "/", ranks_.first(), "/"); }
+
+// The plugin is called when all members have come, for it would wait until the timeout for one that cannot.
 Communicator Channel::join() {
-  const std::string prefix = cat("group/", name_, "/", ranks_.first(), "/");
-  services_.store->set(cat(prefix, "joined/", index_), "1");
+  const std::string prefix = store_prefix();
   UniqueId id;
   if (index_ == 0) {
     id = create_unique_id(services_.device.platform());
     services_.store->set(prefix + "id", {reinterpret_cast<const char*>(id.data()), id.size()});
-  } else {
+  }
+  services_.flight.peers().meet(prefix, ranks_, index_, services_.timeout);
+  if (index_ != 0) {
     const std::string bytes = services_.store->get(prefix + "id", services_.timeout);
     id.assign(bytes.begin(), bytes.end());
   }
   return {services_.device, static_cast<int32_t>(ranks_.size()), static_cast<int32_t>(index_), id,
           CommOptions{name_, services_.timeout}};
-}
-
-// Empty where all members have come.
-std::string Channel::who_did_not_join() {
-  constexpr size_t kNamed = 8;
-  std::vector<int64_t> missing;
-  const int64_t asked = std::min<int64_t>(ranks_.size(), 1024);
-  for (int64_t i = 0; i < asked && missing.size() < kNamed; ++i) {
-    if (!services_.store->has(cat("group/", name_, "/", ranks_.first(), "/joined/", i))) missing.push_back(ranks_[i]);
-  }
-  return missing.empty() ? "" : cat("; not joined by rank ", loader::join(missing, ", "));
 }
 
 void Channel::run_creation() {
@@ -132,13 +126,8 @@ void Channel::run_creation() {
   } catch (const std::exception& error) {
     detail = error.what();
   }
-  std::string missing;
-  try {
-    missing = who_did_not_join();
-  } catch (const Error&) {  // the store is gone; |detail| says what matters
-  }
   Lock lock(mutex_);
-  fail(lock, nullptr, status, cat("the communicator could not be made", missing, ": ", detail));
+  fail(lock, nullptr, status, cat("the communicator could not be made: ", detail));
 }
 
 void Channel::open(Lock& lock, Communicator communicator) {
@@ -410,13 +399,13 @@ void Channel::fail(Lock& lock, const PendingCall* call, concord_status status, c
   }
   what += detail;
   lock.unlock();
-  const std::string line = services_.flight.report(group, what);
+  const std::string sentence = services_.flight.report(group, what);
   if (was_ready && status == CONCORD_STATUS_TIMEOUT &&
       services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
     services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());
   }
   lock.lock();
-  failure_.emplace(status, cat(what, "; ", line));
+  failure_.emplace(status, sentence);
   state_ = State::failed;
   for (const std::shared_ptr<PendingCall>& each : pending_) each->stage = PendingCall::Stage::failed;
   changed_.notify_all();
@@ -428,11 +417,30 @@ void Channel::tick() noexcept {
     Lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return look_from_outside();
     unreachable_since_.reset();
-    if (state_ != State::ready) return;
+    if (state_ != State::creating && state_ != State::ready) return;
+    if (state_ == State::creating) look_at_creation(lock);
     settle(lock);
     if (state_ == State::failed) loader::log(CONCORD_LOG_ERROR, "core", failure_->what());
   } catch (const std::exception&) {  // thrown again by the next call
   }
+}
+
+// A plugin that makes a communicator may wait until the timeout for a rank that has ended since it came.
+void Channel::look_at_creation(Lock& lock) {
+  if (Clock::now() < next_look_at_creation_) return;
+  next_look_at_creation_ = Clock::now() + kCreationLook;
+  lock.unlock();
+  std::optional<Error> trouble;
+  try {
+    Peers& peers = services_.flight.peers();
+    if (const std::optional<int64_t> lost = peers.lost_since(store_prefix(), ranks_, index_))
+      trouble.emplace(CONCORD_STATUS_PEER_LOST, cat("it needs ", peers.describe(*lost)));
+  } catch (const Error& error) {
+    trouble = error;
+  }
+  lock.lock();
+  if (trouble && state_ == State::creating)
+    fail(lock, nullptr, trouble->status(), cat("the communicator could not be made: ", trouble->what()));
 }
 
 // Somebody is at work inside. If that lasts longer than any call may, it is stuck in the vendor's library behind a call

@@ -108,8 +108,8 @@ class Channel {
   enum class State { absent, creating, ready, failing, failed };
   using Lock = std::unique_lock<std::mutex>;
 
+  std::string store_prefix() const;
   Communicator join();
-  std::string who_did_not_join();
   void run_creation();
   void open(Lock& lock, Communicator communicator);
   std::shared_ptr<PendingCall> note(const ChannelCall& call);
@@ -125,6 +125,7 @@ class Channel {
   void note_start(PendingCall& call);
   void fail(Lock& lock, const PendingCall* call, concord_status status, const std::string& detail);
   void tick() noexcept;
+  void look_at_creation(Lock& lock);
   void look_from_outside();
   std::shared_ptr<Event> take_event();
   void give_back(std::shared_ptr<Event>& event);
@@ -139,6 +140,7 @@ class Channel {
 
   std::atomic<bool> opened_ = false;                    // communicator_ is there and stays
   std::optional<Clock::time_point> unreachable_since_;  // the watchdog's own
+  Clock::time_point next_look_at_creation_;             // the watchdog's own, too
 
   std::mutex submitting_;  // taken before mutex_: holds the order of calls while they are compared
   std::unique_ptr<CallChecker> checker_;

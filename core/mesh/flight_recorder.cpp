@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/quoted.h"
 #include "platform/loader/text.h"
 
 namespace concord {
@@ -133,14 +134,19 @@ std::string pack_positions(std::span<const GroupPosition> positions, size_t limi
   return list.dump();
 }
 
+static std::string call_in(const json& item, const char* name) {
+  constexpr size_t kLongest = 200;
+  return one_line(item.at(name).get<std::string>(), kLongest);
+}
+
 std::vector<GroupPosition> unpack_positions(const std::string& text) {
   std::vector<GroupPosition> result;
   try {
     for (const json& item : json::parse(text)) {
       const auto state = state_from(item.at("next_state"));
       if (!state) return {};
-      result.push_back({item.at("group"), item.at("made"), item.at("finished"), item.at("finished_call"),
-                        item.at("next_call"), *state});
+      result.push_back({item.at("group"), item.at("made"), item.at("finished"), call_in(item, "finished_call"),
+                        call_in(item, "next_call"), *state});
     }
   } catch (const json::exception&) {
     return {};
@@ -222,6 +228,17 @@ Sorted sort_members(std::span<const MemberPosition> members) {
   return sorted;
 }
 
+std::string say_silent(const std::string& group, const std::vector<int64_t>& silent,
+                       std::span<const MemberPosition> members) {
+  std::vector<std::string> troubles;
+  for (const MemberPosition& member : members) {
+    if (!member.position && !member.trouble.empty() && troubles.size() < kNamedRanks)
+      troubles.push_back(member.trouble);
+  }
+  return cat(name_ranks(silent), " ", are(silent), " behind in group ", group, ": no answer",
+             troubles.empty() ? "" : cat(" (", loader::join(troubles, ", "), ")"));
+}
+
 std::string others_are(const Sorted& sorted) {
   return sorted.reference != nullptr ? cat("; the others are ", place_of(*sorted.reference)) : "";
 }
@@ -253,10 +270,7 @@ std::string say_different(const std::string& group, const Sorted& sorted) {
 
 std::string who_is_behind(const std::string& group, std::span<const MemberPosition> members) {
   const Sorted sorted = sort_members(members);
-  if (!sorted.silent.empty()) {
-    return cat(name_ranks(sorted.silent), " ", are(sorted.silent), " behind in group ", group, ": no answer",
-               others_are(sorted));
-  }
+  if (!sorted.silent.empty()) return cat(say_silent(group, sorted.silent, members), others_are(sorted));
   if (!sorted.late.empty()) return say_late(group, sorted);
   if (sorted.calls.size() > 1) return say_different(group, sorted);
   const std::string call = with_call(sorted.furthest, sorted.calls.empty() ? "" : sorted.calls.begin()->first);
@@ -267,8 +281,16 @@ std::string who_is_behind(const std::string& group, std::span<const MemberPositi
   return cat("all ranks of group ", group, " are at ", call);
 }
 
+bool is_any_behind(std::span<const MemberPosition> members) {
+  const Sorted sorted = sort_members(members);
+  return !sorted.silent.empty() || !sorted.late.empty() ||
+         (!sorted.queued.empty() && sorted.queued.size() < members.size());
+}
+
 std::string where_they_are(const std::string& group, std::span<const MemberPosition> members) {
-  std::string text = cat("transfers of group ", group, ": ");
+  const std::vector<int64_t> silent = sort_members(members).silent;
+  std::string text = silent.empty() ? "" : say_silent(group, silent, members) + "; ";
+  text += cat("transfers of group ", group, ": ");
   for (size_t i = 0; i < members.size() && i < kNamedRanks; ++i) {
     const std::string place = members[i].position ? place_of(*members[i].position) : "does not answer";
     text += cat(i == 0 ? "" : ", ", "rank ", members[i].rank, " ", members[i].position ? "is " : "", place);

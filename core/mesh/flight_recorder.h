@@ -87,7 +87,7 @@ class FlightRecorder {
 };
 
 // Positions as text for the store, at most |limit| bytes (groups beyond it are left out), and back. Text that is not
-// from pack_positions gives nothing.
+// from pack_positions gives nothing, and what is in it can be printed.
 std::string pack_positions(std::span<const GroupPosition> positions, size_t limit);
 std::vector<GroupPosition> unpack_positions(const std::string& text);
 
@@ -95,14 +95,19 @@ std::vector<GroupPosition> unpack_positions(const std::string& text);
 struct MemberPosition {
   int64_t rank;
   std::optional<GroupPosition> position;
+  std::string trouble = {};  // of its process, where it did not answer: "pid 4711 is stopped"
 };
 
 // One line about a group in which something waits: which rank is behind, at which call, and where the others are.
 //   rank 3 is behind in group tp: it finished call 17 (all_reduce sum f32 x 1024) and not call 18; the others are at
 //   call 18 (reduce_scatter sum f32 x 64)
+//   rank 3 is behind in group tp: no answer (pid 4711 is stopped); the others are at call 18 (...)
 std::string who_is_behind(const std::string& group, std::span<const MemberPosition> members);
+// Whether that line names some ranks rather than all or none: then it is the cause.
+bool is_any_behind(std::span<const MemberPosition> members);
 
-// The same for p2p batches, whose numbers cannot be compared between ranks: where each of the members is.
+// The same for p2p batches, whose numbers cannot be compared between ranks: where each of the members is, those that
+// did not answer first.
 std::string where_they_are(const std::string& group, std::span<const MemberPosition> members);
 
 }  // namespace concord

@@ -123,6 +123,11 @@ TEST(WhoIsBehind, NamesARankThatWaitsAtAnEarlierCall) {
 TEST(WhoIsBehind, NamesARankThatDoesNotAnswer) {
   EXPECT_EQ(who_is_behind("tp", std::vector<MemberPosition>{{0, waiting(17, "x")}, {3, std::nullopt}}),
             "rank 3 is behind in group tp: no answer; the others are at call 18 (x)");
+  EXPECT_EQ(who_is_behind("tp", std::vector<MemberPosition>{{0, waiting(17, "x")},
+                                                            {2, std::nullopt, "pid 12 is stopped"},
+                                                            {3, std::nullopt, "pid 13 has ended"}}),
+            "ranks 2, 3 are behind in group tp: no answer (pid 12 is stopped, pid 13 has ended); the others are at "
+            "call 18 (x)");
 }
 
 TEST(WhoIsBehind, NamesCallsThatDiffer) {
@@ -138,6 +143,8 @@ TEST(WhoIsBehind, NamesARankWhoseDeviceIsBusyWithOtherWork) {
 }
 
 TEST(WhoIsBehind, SaysWhenNobodyIs) {
+  EXPECT_FALSE(is_any_behind(std::vector<MemberPosition>{{0, waiting(4, "x")}, {1, waiting(4, "x")}}));
+  EXPECT_TRUE(is_any_behind(std::vector<MemberPosition>{{0, waiting(4, "x")}, {1, std::nullopt}}));
   EXPECT_EQ(who_is_behind("tp", std::vector<MemberPosition>{{0, waiting(4, "x")}, {1, waiting(4, "x")}}),
             "all ranks of group tp are at call 5 (x)");
 }
@@ -149,10 +156,10 @@ TEST(WhoIsBehind, CountsRanksThatAreTooManyToName) {
 }
 
 TEST(WhereTheyAre, ListsTheMembersOfATransfer) {
-  EXPECT_EQ(
-      where_they_are("pp", std::vector<MemberPosition>{{0, waiting(6, "send")}, {8, idle(6)}, {9, std::nullopt}}),
-      "transfers of group pp: rank 0 is at call 7 (send), rank 8 is past call 6 (all_reduce sum f32 x 1024), rank 9 "
-      "does not answer");
+  EXPECT_EQ(where_they_are("pp", std::vector<MemberPosition>{{0, waiting(6, "send")}, {8, idle(6)}, {9, std::nullopt}}),
+            "rank 9 is behind in group pp: no answer; transfers of group pp: rank 0 is at call 7 (send), rank 8 is "
+            "past call 6 (all_reduce sum f32 x 1024), rank 9 "
+            "does not answer");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/new_file.h"
+#include "core/quoted.h"
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
 
@@ -18,8 +19,10 @@ using loader::cat;
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
+constexpr Milliseconds kPause{20};
 constexpr size_t kPositionBytes = 16 * 1024;  // of one rank in the store
-constexpr int64_t kAsked = 1024;  // members of a group that are asked; a bigger one is judged by its first ones
+constexpr int64_t kAsked = 1024;          // members of a group that are asked; a bigger one is judged by its first ones
+constexpr size_t kLongestRequest = 2000;  // bytes
 constexpr const char* kRequest = "flight/request";
 
 std::string rank_key(int64_t rank) { return cat("flight/rank/", rank); }
@@ -31,6 +34,7 @@ std::string p2p_name(const std::string& communicator) { return communicator + ".
 FlightService::FlightService(std::shared_ptr<Store> store, Options options)
     : store_(std::move(store)),
       options_(std::move(options)),
+      peers_(store_, options_.rank),
       // At most about 2,000 questions a second reach the store.
       period_(std::max(Milliseconds(500), Milliseconds(options_.world / 2))) {}
 
@@ -42,7 +46,8 @@ void FlightService::answer() noexcept {
   try {
     if (answered_ || !store_->has(kRequest) || answered_.exchange(true)) return;
     publish();
-    const std::string why = cat("asked by another rank: ", store_->get(kRequest, Milliseconds(1000)));
+    const std::string why =
+        cat("asked by another rank: ", one_line(store_->get(kRequest, Milliseconds(1000)), kLongestRequest));
     const std::lock_guard lock(file_);
     if (!reported_) write_file(why);
   } catch (const std::exception&) {  // the store is gone; whoever needs it will say so
@@ -71,9 +76,14 @@ std::vector<MemberPosition> FlightService::positions_of(const Group& group, cons
   const Clock::time_point deadline = Clock::now() + 2 * period_ + Milliseconds(500);
   for (int64_t i = 0; i < asked; ++i) {
     const std::string key = rank_key(group.ranks[i]);
-    while (!store_->has(key) && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(20));
+    const auto may_come = [&] {
+      return Clock::now() < deadline && peers_.state(group.ranks[i]) != Peers::State::ended;
+    };
+    while (!store_->has(key) && may_come()) std::this_thread::sleep_for(kPause);
     MemberPosition member{group.ranks[i], std::nullopt};
-    if (store_->has(key)) {
+    if (!store_->has(key)) {
+      member.trouble = peers_.trouble(group.ranks[i]);
+    } else {
       member.position = GroupPosition{recorded, 0, 0, {}, {}, CallState::queued};  // answered, and knows no call of it
       for (const GroupPosition& position : unpack_positions(store_->get(key, Milliseconds(1000)))) {
         if (position.group == recorded) member.position = position;
@@ -89,7 +99,19 @@ std::string FlightService::ask(const Group& group, const std::string& why) {
   const int64_t answered =
       std::count_if(members.begin(), members.end(), [](const auto& each) { return each.position.has_value(); });
   linger(group, answered);
-  return group.p2p ? where_they_are(group.name, members) : who_is_behind(group.name, members);
+  const std::string line = group.p2p ? where_they_are(group.name, members) : who_is_behind(group.name, members);
+  const bool is_cause = group.p2p ? answered < static_cast<int64_t>(members.size()) : is_any_behind(members);
+  return is_cause ? cat(line, "; ", why) : cat(why, "; ", line);
+}
+
+// The store does not answer. Where rank 0, which serves it, is in trouble, that is the cause; a process that is killed
+// loses its connections a moment before it has ended.
+std::string FlightService::cannot_ask(const std::string& why, const std::string& error) {
+  const Clock::time_point deadline = Clock::now() + period_;
+  while (peers_.state(0) == Peers::State::running && Clock::now() < deadline) std::this_thread::sleep_for(kPause);
+  const std::string trouble = peers_.trouble(0);
+  return cat(trouble.empty() ? "" : cat("rank 0 does not answer (", trouble, "); "), why,
+             "; the other ranks cannot be asked where they are: ", error);
 }
 
 // After its report a process mostly ends. That of rank 0 serves the store, so it stays until the members that answered
@@ -99,24 +121,24 @@ void FlightService::linger(const Group& group, int64_t answered) {
   int64_t reported = store_->add(key, 1);
   const Clock::time_point deadline = Clock::now() + 2 * period_;
   while (options_.rank == 0 && reported < answered && Clock::now() < deadline) {
-    std::this_thread::sleep_for(Milliseconds(20));
+    std::this_thread::sleep_for(kPause);
     reported = store_->add(key, 0);
   }
 }
 
 std::string FlightService::report(const Group& group, const std::string& why) noexcept {
-  std::string line;
+  std::string sentence;
   try {
-    line = ask(group, why);
+    sentence = ask(group, why);
   } catch (const std::exception& error) {
-    line = cat("the other ranks cannot be asked where they are: ", error.what());
+    sentence = cannot_ask(why, error.what());
   }
   try {
     const std::lock_guard lock(file_);
     reported_ = true;
-    return cat(line, "; ", write_file(cat(why, "; ", line)));
+    return cat(sentence, "; ", write_file(sentence));
   } catch (const std::exception&) {
-    return line;
+    return sentence;
   }
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/mesh/flight_recorder.h"
+#include "core/mesh/peers.h"
 #include "core/mesh/rank_layout.h"
 #include "core/mesh/store.h"
 
@@ -31,6 +32,7 @@ class FlightService {
   FlightService(std::shared_ptr<Store> store, Options options);
 
   FlightRecorder& recorder() { return recorder_; }
+  Peers& peers() { return peers_; }
 
   // How often answer() should be called: seldom enough that a big job does not flood the store.
   std::chrono::milliseconds period() const { return period_; }
@@ -46,8 +48,8 @@ class FlightService {
   // Where the members of |group| are: publishes this rank's position and asks the others for theirs. Waits: some
   // periods for their answers. Throws Error where the store is gone.
   std::vector<MemberPosition> positions_of(const Group& group, const std::string& why);
-  // Tells the world and the disk about a failure in |group|, and returns the line that says who is behind, with the
-  // name of the file. Waits: some periods for the others' answers. Never throws.
+  // Tells the world and the disk about a failure in |group|, and returns the whole sentence: who is behind, if that is
+  // known, then |why|, then the name of the file. Waits: some periods for the others' answers. Never throws.
   std::string report(const Group& group, const std::string& why) noexcept;
 
  private:
@@ -55,9 +57,11 @@ class FlightService {
   void publish();
   void linger(const Group& group, int64_t answered);
   std::string ask(const Group& group, const std::string& why);
+  std::string cannot_ask(const std::string& why, const std::string& error);
 
   std::shared_ptr<Store> store_;
   Options options_;
+  Peers peers_;
   std::chrono::milliseconds period_;
   std::atomic<bool> answered_ = false;
   std::mutex file_;        // one writes it at a time

@@ -283,6 +283,14 @@ JobEnvironment read_slurm(const Variables& variables) {
   return job;
 }
 
+std::string job_token(const Variables& variables) {
+  constexpr size_t kShortest = 16;
+  const std::string token = variables.text(kJobToken).value_or("");
+  if (token.empty() || token.size() >= kShortest) return token;
+  throw ConfigError(fmt::format("{} has {} characters; it must be random text of at least {}, the same for all ranks",
+                                kJobToken, token.size(), kShortest));
+}
+
 // Outside torchrun, its variables alone say nothing useful; where they say something else than the launcher, one is
 // stale.
 void check_leftovers(const Variables& variables, const JobEnvironment& job) {
@@ -309,14 +317,16 @@ std::string_view to_string(JobSource source) {
 
 JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
   const Variables variables(lookup);
-  if (variables.has("RANK")) return read_torchrun(variables);
   JobEnvironment job;
-  if (variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE")) {
+  if (variables.has("RANK")) {
+    job = read_torchrun(variables);
+  } else if (variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE")) {
     job = read_openmpi(variables);
   } else if (is_slurm_task(variables)) {
     job = read_slurm(variables);
   }
-  check_leftovers(variables, job);
+  if (job.source != JobSource::torchrun) check_leftovers(variables, job);
+  job.token = job_token(variables);
   return job;
 }
 

@@ -6,9 +6,10 @@
 //   openmpi    OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
 //   slurm      SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID SLURM_TASKS_PER_NODE SLURM_JOB_NODELIST
 //   single     none of them: a job of one process
-// MASTER_ADDR and MASTER_PORT win over what openmpi and slurm imply. A variable that is set to nothing counts as not
-// set. Settings that are partial or contradict each other throw ConfigError with their names, values and what to
-// change.
+// MASTER_ADDR and MASTER_PORT win over what openmpi and slurm imply. CONCORD_JOB_TOKEN, the same random text for all
+// ranks, keeps others out of the job's store; `concord launch` makes one where all processes are on one machine. A
+// variable that is set to nothing counts as not set. Settings that are partial or contradict each other throw
+// ConfigError with their names, values and what to change.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@
 #include <string_view>
 
 namespace concord {
+
+inline constexpr const char* kJobToken = "CONCORD_JOB_TOKEN";
 
 enum class JobSource { single, torchrun, slurm, openmpi };
 
@@ -33,6 +36,7 @@ struct JobEnvironment {
   int master_port = 0;  // 0 only in a world of 1, which needs none: take any free port
   JobSource source = JobSource::single;
   bool agent_store = false;  // torchrun serves the store itself: rank 0 connects as a client, too
+  std::string token;         // CONCORD_JOB_TOKEN, which is never printed; empty where there is none
   bool operator==(const JobEnvironment&) const = default;
 };
 

@@ -305,5 +305,15 @@ TEST(JobEnvironment, ThisProcessesOwnVariablesAreRead) {
   for (const auto& [name, value] : kTorchrun) unsetenv(name.c_str());
 }
 
+TEST(JobEnvironment, TakesATokenFromEveryLauncherAndNeverPrintsIt) {
+  const std::string token = "c0ffee00c0ffee00c0ffee00c0ffee00";
+  EXPECT_EQ(read(with(kTorchrun, {{"CONCORD_JOB_TOKEN", token}})).token, token);
+  EXPECT_EQ(read(with(kSlurm, {{"CONCORD_JOB_TOKEN", token}})).token, token);
+  EXPECT_EQ(read(kTorchrun).token, "");
+  EXPECT_EQ(read(with(kTorchrun, {{"CONCORD_JOB_TOKEN", ""}})).token, "");
+  EXPECT_THAT(error_of(with(kTorchrun, {{"CONCORD_JOB_TOKEN", "secret"}})),
+              AllOf(HasSubstr("CONCORD_JOB_TOKEN has 6 characters"), testing::Not(HasSubstr("secret"))));
+}
+
 }  // namespace
 }  // namespace concord

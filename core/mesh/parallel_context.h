@@ -9,6 +9,7 @@
 
 #include <c10/core/Device.h>
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -77,6 +78,11 @@ class ParallelContext {
   bool failed();
   // Ends the thread that looks for failures and answers other ranks. For a process that is about to exit.
   void stop_watching() { watchdog_.stop(); }
+  // An error that this rank is about to throw is one of |rank|, which told it to all.
+  void blame(int64_t rank);
+  // For a process that exits in the middle of a job: tells the others, and lets the rank to blame, if there is one, end
+  // first, because launchers report the process that does. Waits: for that, a few seconds at most. Never throws.
+  void abandon() noexcept;
 
  private:
   std::shared_ptr<Channel> channel_for(const RankGroup& ranks, const std::string& name);  // under the lock
@@ -91,6 +97,7 @@ class ParallelContext {
   RngTracker rng_;
   FlightService flight_;
   Watchdog watchdog_;
+  std::atomic<int64_t> to_blame_ = -1;
 
   std::mutex mutex_;  // the lists below; what is in them stays
   std::vector<std::shared_ptr<Channel>> channels_;

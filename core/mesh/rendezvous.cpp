@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "core/quoted.h"
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
 
@@ -21,8 +22,10 @@ constexpr const char* kSeen = "rendezvous/seen";
 constexpr const char* kArrived = "rendezvous/arrived";
 constexpr const char* kComplete = "rendezvous/complete";
 constexpr const char* kTerms = "rendezvous/terms";
-constexpr Milliseconds kGlance{250};  // how often a waiting rank looks whether another has found a fault
-constexpr size_t kNamed = 8;          // more missing ranks than this are counted, not named
+constexpr Milliseconds kGlance{250};    // how often a waiting rank looks whether another has found a fault
+constexpr size_t kLongestFault = 1000;  // bytes of a sentence, and of what it says of one rank:
+constexpr size_t kLongestWords = 200;
+constexpr size_t kNamed = 8;  // more missing ranks than this are counted, not named
 
 std::string claim_key(int64_t rank) { return cat("rendezvous/rank/", rank); }
 std::string who_key(int64_t rank) { return cat("rendezvous/who/", rank); }
@@ -76,7 +79,7 @@ void claim_rank(Store& store, const Member& member) {
   // The first one may not have written its name yet; without it the sentence still says what to do.
   std::string other = "another process";
   try {
-    other = store.get(who_key(member.rank), Milliseconds(1000));
+    other = one_line(store.get(who_key(member.rank), Milliseconds(1000)), kLongestWords);
   } catch (const Error&) {
   }
   raise(store, member,
@@ -95,7 +98,7 @@ bool wait_for(Store& store, const Member& member, const std::string& key, Clock:
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
     }
-    if (store.has(kFault)) end_with(store, member, store.get(kFault, kGlance));
+    if (store.has(kFault)) end_with(store, member, one_line(store.get(kFault, kGlance), kLongestFault));
     if (left <= kGlance) return false;
   }
 }
@@ -107,7 +110,8 @@ void compare_terms(Store& store, const Member& member, const std::vector<Term>& 
     if (first[i] == member.terms[i]) continue;
     raise(store, member,
           cat("rank ", member.rank, " was started with ", member.terms[i].name, " ", member.terms[i].value,
-              ", rank 0 with ", first[i].name, " ", first[i].value, "; start all ranks with the same settings"));
+              ", rank 0 with ", one_line(cat(first[i].name, " ", first[i].value), kLongestWords),
+              "; start all ranks with the same settings"));
   }
   raise(store, member,
         cat("rank ", member.rank, " and rank 0 are different builds of this program: they compare ",
@@ -156,16 +160,20 @@ void rendezvous(Store& store, const Member& member, Milliseconds timeout) {
   if (!wait_for(store, member, kComplete, deadline)) give_up(store, member, timeout);
 }
 
-bool take_leave(Store& store, const Member& member, Milliseconds timeout) {
+bool take_leave(Store& store, const Member& member, Milliseconds timeout, const std::function<bool()>& is_any_lost) {
   const std::string gone = "rendezvous/gone";
+  const Clock::time_point deadline = Clock::now() + timeout;
   if (store.add("rendezvous/leaving", 1) == member.world) store.set(gone, "1");
   if (member.rank != 0) return true;
-  try {
-    store.wait({&gone, 1}, timeout);
-    return true;
-  } catch (const Error& error) {
-    if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
-    return false;
+  for (;;) {
+    const Milliseconds left = left_until(deadline);
+    try {
+      store.wait({&gone, 1}, std::min(left, kGlance));
+      return true;
+    } catch (const Error& error) {
+      if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
+    }
+    if (left <= kGlance || is_any_lost()) return false;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <future>
 
+#include "core/mesh/peers.h"
 #include "platform/loader/error.h"
 
 namespace concord {
@@ -77,11 +78,14 @@ TEST(Rendezvous, WithoutRankZeroTheOthersEnd) {
 
 TEST(Rendezvous, TheServerLeavesLast) {
   const std::shared_ptr<Store> store = make_local_store();
-  EXPECT_FALSE(take_leave(*store, member(0, 3), 1ms));
+  const auto nobody = [] { return false; };
+  EXPECT_FALSE(take_leave(*store, member(0, 3), 1ms, nobody));
   store->remove("rendezvous/leaving");
-  EXPECT_TRUE(take_leave(*store, member(1, 3), 1ms));
-  EXPECT_TRUE(take_leave(*store, member(2, 3), 1ms));
-  EXPECT_TRUE(take_leave(*store, member(0, 3), kLong));
+  EXPECT_FALSE(take_leave(*store, member(0, 3), kLong, [] { return true; })) << "it waits for none that is lost";
+  store->remove("rendezvous/leaving");
+  EXPECT_TRUE(take_leave(*store, member(1, 3), 1ms, nobody));
+  EXPECT_TRUE(take_leave(*store, member(2, 3), 1ms, nobody));
+  EXPECT_TRUE(take_leave(*store, member(0, 3), kLong, nobody));
 }
 
 TEST(Store, KeysOfAPrefixStoreAreKeptApartFromOthers) {
@@ -96,6 +100,120 @@ TEST(Store, KeysOfAPrefixStoreAreKeptApartFromOthers) {
   EXPECT_TRUE(inside->remove("a"));
   EXPECT_FALSE(inside->remove("a"));
   EXPECT_FALSE(store->has("job/a"));
+}
+
+TEST(Store, ASealedStoreTakesNothingFromThoseWithoutItsToken) {
+  const std::shared_ptr<Store> store = make_local_store();
+  const std::shared_ptr<Store> inside = make_sealed_store(store, "0123456789abcdef");
+  const std::shared_ptr<Store> other = make_sealed_store(store, "0123456789abcdeg");
+  store->set("a", "forged");
+  other->set("a", "forged");
+  EXPECT_FALSE(inside->has("a")) << "a key cannot be guessed";
+  inside->set("a", std::string("\0x", 2));
+  inside->set("b", "");
+  EXPECT_EQ(make_sealed_store(store, "0123456789abcdef")->get("a", 0ms), std::string("\0x", 2));
+  EXPECT_EQ(inside->get("b", 0ms), "");
+  EXPECT_EQ(inside->add("n", 3), 3);
+  EXPECT_EQ(inside->add("n", 0), 3);
+}
+
+// Notes what is written where, as one that lists the keys can.
+class SeenStore : public Store {
+ public:
+  explicit SeenStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  void set(const std::string& key, std::string_view value) override {
+    seen.emplace_back(key, value);
+    store_->set(key, value);
+  }
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override { store_->wait(keys, timeout); }
+  std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) override {
+    return store_->get_all(keys, timeout);
+  }
+  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
+  bool check(std::span<const std::string> keys) override { return store_->check(keys); }
+  bool remove(const std::string& key) override { return store_->remove(key); }
+
+  std::vector<std::pair<std::string, std::string>> seen;
+
+ private:
+  std::shared_ptr<Store> store_;
+};
+
+TEST(Store, AValueUnderASealedKeyThatIsNotOfTheJobIsAnError) {
+  const auto below = std::make_shared<SeenStore>(make_local_store());
+  const std::shared_ptr<Store> inside = make_sealed_store(below, "0123456789abcdef");
+  inside->set("a", "1");
+  inside->set("b", "2");
+  ASSERT_EQ(below->seen.size(), 2u);
+  const auto [key, value] = below->seen[0];
+  for (const std::string& forged : {std::string(), std::string("1"), value + "1", below->seen[1].second}) {
+    below->set(key, forged);
+    try {
+      inside->get("a", 0ms);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), CONCORD_STATUS_UNAVAILABLE);
+      EXPECT_THAT(error.what(), HasSubstr("a value for a that no rank of this job has written"));
+      EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("0123456789abcdef")));
+    }
+  }
+  below->set(key, value);
+  EXPECT_EQ(inside->get("a", 0ms), "1");
+}
+
+TEST(Rendezvous, WhatOthersSayIsPrintedEscapedAndCut) {
+  const std::shared_ptr<Store> store = make_local_store();
+  store->set("rendezvous/fault", "\x1b[31mforged\n" + std::string(100'000, 'x'));
+  try {
+    rendezvous(*store, member(1, 2), kLong);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("\\x1b[31mforged"));
+    EXPECT_LT(std::string(error.what()).size(), 2000u);
+  }
+}
+
+RankGroup ranks_of(int64_t world) {
+  const RankGroup::Axis axis[] = {{world, 1}};
+  return RankGroup(0, axis);
+}
+
+TEST(Peers, AreMetByAll) {
+  const std::shared_ptr<Store> store = make_local_store();
+  std::vector<std::future<void>> ranks;
+  for (int64_t rank = 0; rank < 8; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [store, rank] {
+      Peers peers(store, rank);
+      peers.meet("here/", ranks_of(8), rank, kLong);
+    }));
+  }
+  for (auto& rank : ranks) EXPECT_NO_THROW(rank.get());
+}
+
+template <class Body>
+std::pair<std::string, std::string> error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return {status_name(error.status()), error.what()};
+  }
+  return {"OK", ""};
+}
+
+TEST(Peers, OneThatHasLeftIsNotWaitedFor) {
+  const std::shared_ptr<Store> store = make_local_store();
+  Peers zero(store, 0), one(store, 1), two(store, 2);
+  EXPECT_FALSE(zero.is_gone(2));
+  two.leave();
+  EXPECT_TRUE(zero.is_gone(2));
+  EXPECT_FALSE(zero.is_any_lost(3)) << "it has said that it goes";
+  auto other =
+      std::async(std::launch::async, [&] { return error_of([&] { one.meet("here/", ranks_of(3), 1, kLong); }); });
+  const std::pair<std::string, std::string> expected{"PEER_LOST", "not joined by rank 2 (it has left the job)"};
+  EXPECT_EQ(error_of([&] { zero.meet("here/", ranks_of(3), 0, kLong); }), expected);
+  EXPECT_EQ(other.get(), expected) << "each rank that came gets the same answer";
+  EXPECT_EQ(error_of([&] { zero.await("key", 2, kLong); }).first, "PEER_LOST");
+  EXPECT_EQ(error_of([&] { zero.await("key", 1, 1ms); }).first, "TIMEOUT");
 }
 
 TEST(Store, AKeyThatDoesNotComeIsATimeoutWithItsName) {

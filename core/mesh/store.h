@@ -42,4 +42,10 @@ std::shared_ptr<Store> make_local_store();
 // All keys of |store| that begin with |prefix|, without it.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix);
 
+// |store| for those who know |token| alone. Whoever else can reach it guesses no key, and what he puts at one that he
+// has found (c10d's server lists them) is no value here: get and get_all throw Error (UNAVAILABLE) for it. Counters
+// carry no seal, so they are read by add(key, 0) and not by get, and may only lead to an error or to a wait that ends
+// early, never to what is computed or written. The token itself goes nowhere.
+std::shared_ptr<Store> make_sealed_store(std::shared_ptr<Store> store, std::string_view token);
+
 }  // namespace concord

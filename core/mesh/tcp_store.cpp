@@ -365,7 +365,9 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
                              "; if another program listens there, choose another MASTER_PORT"));
   };
   try {
-    return std::make_shared<TcpStore>(open_store(host, options), where, timeout);
+    const auto store = std::make_shared<TcpStore>(open_store(host, options), where, timeout);
+    if (job.token.empty()) return store;
+    return make_sealed_store(store, job.token);
   } catch (const Error& error) {
     throw refuse(error.status(), error.what());
   } catch (const c10::Error& error) {

@@ -1,6 +1,7 @@
 #include "core/models/auto_model.h"
 
 #include "core/config_error.h"
+#include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
 #include "core/models/parameter_plan.h"
 #include "platform/loader/text.h"
@@ -79,6 +80,7 @@ std::vector<Parameter*> VirtualModels::parameters() {
 
 void VirtualModels::save_pretrained(const std::filesystem::path& folder, HfSaveOptions options) {
   if (options.config_json.empty()) options.config_json = config_.text;
+  options.config_json = with_dtype(options.config_json, config_dtype(chunks_.front()->hidden_dtype()));
   save_hf_weights(folder.string(), parameters(), *context_, options);
 }
 

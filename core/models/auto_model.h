@@ -31,8 +31,8 @@ class VirtualModels {
   std::vector<Parameter*> parameters();  // of all chunks
 
   // Writes the weights as a folder that transformers and from_pretrained load: save_hf_weights of all parameters, with
-  // the config.json that the model was made from unless |options| have another. Every rank of the job calls it; waits
-  // and throws as that does.
+  // the config.json that the model was made from unless |options| have another, and the type of the weights in it.
+  // Every rank of the job calls it; waits and throws as that does.
   void save_pretrained(const std::filesystem::path& folder, HfSaveOptions options = {});
 
  private:

@@ -201,6 +201,15 @@ double parameters_of(const ModelConfig& model) {
 
 }  // namespace
 
+std::string with_dtype(const std::string& text, const std::string& dtype) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return text;
+  const nlohmann::ordered_json before = object;
+  if (object.contains("dtype")) object["dtype"] = dtype;
+  if (object.contains("torch_dtype") || !object.contains("dtype")) object["torch_dtype"] = dtype;
+  return object == before ? text : object.dump(2) + "\n";
+}
+
 std::string known_model_types() {
   std::vector<std::string> names;
   for (const Family* family : all_families()) names.emplace_back(family->model_type);

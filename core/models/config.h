@@ -50,6 +50,10 @@ ModelConfig parse_model_config(std::string_view json, const std::string& file);
 // Reads |path|, a config.json or a folder that has one. Throws ConfigError as well where it cannot be read.
 ModelConfig read_model_config(const std::filesystem::path& path);
 
+// |text| of a config.json for weights that are saved in |dtype|: as it is where it says so, else with both of its names
+// for that changed, or torch_dtype, which all versions of transformers read, added. Text that is no JSON object stays.
+std::string with_dtype(const std::string& text, const std::string& dtype);
+
 // Elements of all its weights; a tied output layer counts once.
 int64_t parameter_count(const ModelConfig& config);
 inline constexpr int64_t kMostParameters = int64_t{1} << 50;

@@ -34,6 +34,15 @@ std::string config(const std::string& more = "", const std::string& type = "qwen
          separator + more + "}";
 }
 
+TEST(ModelConfigDtype, IsThatOfTheWeightsThatAreSaved) {
+  EXPECT_EQ(with_dtype("{\n  \"dtype\": \"bfloat16\"\n}", "bfloat16"), "{\n  \"dtype\": \"bfloat16\"\n}");
+  EXPECT_EQ(with_dtype(R"({"b": 1e-06, "dtype": "bfloat16", "a": 10000.0})", "float32"),
+            "{\n  \"b\": 1e-06,\n  \"dtype\": \"float32\",\n  \"a\": 10000.0\n}\n");
+  EXPECT_EQ(with_dtype(R"({"torch_dtype": "float32"})", "float16"), "{\n  \"torch_dtype\": \"float16\"\n}\n");
+  EXPECT_EQ(with_dtype(R"({})", "float16"), "{\n  \"torch_dtype\": \"float16\"\n}\n");
+  EXPECT_EQ(with_dtype("no JSON", "float16"), "no JSON");
+}
+
 ModelConfig parse(const std::string& text) { return parse_model_config(text, "x/config.json"); }
 
 std::string refusal(const std::string& text) {

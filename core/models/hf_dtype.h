@@ -30,4 +30,15 @@ inline std::optional<safetensors::DType> file_type(c10::ScalarType type) {
   }
 }
 
+// Its name in a config.json; "" for other types.
+inline const char* config_dtype(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Double: return "float64";
+    case c10::ScalarType::Float: return "float32";
+    case c10::ScalarType::Half: return "float16";
+    case c10::ScalarType::BFloat16: return "bfloat16";
+    default: return "";
+  }
+}
+
 }  // namespace concord

@@ -1,15 +1,12 @@
 #include <ATen/core/Tensor.h>
-#include <fcntl.h>
-#include <linux/fs.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <random>
+#include <optional>
 #include <set>
 
 #include "core/config_error.h"
@@ -18,6 +15,8 @@
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
 #include "core/models/hf_weights.h"
+#include "core/models/save_folder.h"
+#include "core/quoted.h"
 #include "core/safetensors/index.h"
 #include "platform/loader/text.h"
 
@@ -30,24 +29,12 @@ using safetensors::FilePart;
 using safetensors::TensorShape;
 
 constexpr int64_t kStagedBytes = 8 << 20;
-constexpr const char* kNonceFile = ".concord-nonce";
+constexpr size_t kLongestProblem = 2000;  // bytes of what a rank tells the others
+constexpr const char* kGenerationConfig = "generation_config.json";
 // Of a source folder; what ends in '*' are beginnings.
-constexpr const char* kCarried[] = {"generation_config.json",
-                                    "tokenizer*",
-                                    "special_tokens_map.json",
-                                    "added_tokens.json",
-                                    "vocab.json",
-                                    "vocab.txt",
-                                    "merges.txt",
-                                    "chat_template*",
-                                    "spiece.model"};
-
-std::string random_text() {
-  std::random_device device;
-  char text[17];
-  std::snprintf(text, sizeof text, "%08x%08x", device(), device());
-  return text;
-}
+constexpr const char* kCarried[] = {kGenerationConfig,   "tokenizer*",     "special_tokens_map.json",
+                                    "added_tokens.json", "vocab.json",     "vocab.txt",
+                                    "merges.txt",        "chat_template*", "spiece.model"};
 
 std::vector<TensorShape> tensors_of(std::span<Parameter* const> parameters) {
   std::vector<TensorShape> tensors;
@@ -102,61 +89,62 @@ void carry_file(const fs::path& from, const fs::path& to) {
   target.sync();
 }
 
-// |temporary| becomes |folder|; what was there before is gone afterwards, and at no time is there neither of them where
-// the file system can exchange names.
-void put_in_place(const std::string& temporary, const std::string& folder) {
-  if (!fs::exists(folder) || fs::is_empty(folder)) {
-    safetensors::rename_durably(temporary, folder);  // replaces an empty folder
-    return;
-  }
-  const long code = ::syscall(SYS_renameat2, AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE);
-  if (code == 0) {
-    safetensors::sync_folder(fs::absolute(folder).parent_path().string());
-    fs::remove_all(temporary);
-    return;
-  }
-  if (errno != EINVAL && errno != ENOSYS)
-    throw std::runtime_error(cat(temporary, ": cannot be exchanged with ", folder, ": ", std::strerror(errno)));
-  const std::string old = temporary + ".old";
-  safetensors::rename_durably(folder, old);
-  safetensors::rename_durably(temporary, folder);
-  fs::remove_all(old);
+// |value| of all ranks, reduced. Waits: for all of them, as every exchange here does.
+int64_t reduced(ParallelContext& job, int64_t value, ReduceOp op) {
+  const at::Tensor tensor = at::full({1}, value, at::kLong).to(job.torch_device());
+  job.world_group().all_reduce(tensor, op).synchronize();
+  return tensor.item<int64_t>();
 }
 
-// One save of one job: steps that all ranks take together. A rank that fails in a step tells the others, and all of
-// them end there.
+// The |text| of rank |root|, on all ranks.
+std::string broadcast_text(ParallelContext& job, const std::string& text, int64_t root) {
+  const bool is_root = job.rank() == root;
+  const int64_t size = reduced(job, is_root ? static_cast<int64_t>(text.size()) : 0, ReduceOp::kMax);
+  at::Tensor bytes = at::zeros({size}, at::kByte);
+  if (is_root) std::copy(text.begin(), text.end(), static_cast<char*>(bytes.data_ptr()));
+  bytes = bytes.to(job.torch_device());
+  if (size > 0) job.world_group().broadcast(bytes, root).synchronize();
+  bytes = bytes.cpu();
+  return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(size)};
+}
+
+// One save of one job: steps that all ranks take together. What they tell each other goes through their communicator:
+// nobody else has a say in it, a rank that dies or stops is noticed as in any collective, and nothing is left of it. A
+// rank that fails in a step tells the others, and all of them end there.
 class Save {
  public:
   Save(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context,
        const HfSaveOptions& options)
-      : folder_(std::move(folder)),
-        parameters_(parameters),
-        context_(context),
-        options_(options),
-        store_(context.store()),
-        // The same number on all ranks, because all ranks save equally often.
-        keys_(cat("hf_save/", store_.add(cat("hf_save/of_rank/", context.rank()), 1), "/")) {
+      : folder_(std::move(folder)), parameters_(parameters), context_(context), options_(options) {
     while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
   }
 
   void run() {
     try {
-      step("list", [&] { post_list(); });
-      step("begin", [&] { read_lists(), begin(); });
-      step("see", [&] { see_the_folder(); });
-      step("write", [&] { write(); });
-      step("finish", [&] { finish(); });
-    } catch (...) {
-      std::error_code ignored;
-      if (is_first() && !temporary_.empty()) fs::remove_all(temporary_, ignored);
-      throw;
+      std::string list, nonce;
+      step([&] { list = list_text(tensors_of(parameters_)); });
+      const std::vector<std::string> lists = exchange_lists(list);
+      step([&] {
+        read_lists(lists);
+        if (is_first()) nonce = begin();
+      });
+      nonce = broadcast_text(context_, nonce, 0);
+      step([&] { see_the_folder(nonce); });
+      step([&] { write(); });
+      const int64_t written = reduced(context_, written_, ReduceOp::kSum);
+      step([&] {
+        if (is_first()) finish(written);
+      });
+    } catch (const Error& error) {
+      throw Error(error.status(), cat(error.what(), "; it was saving ", folder_));
     }
   }
 
  private:
   bool is_first() const { return context_.rank() == 0; }
 
-  void step(const std::string& name, const std::function<void()>& body) {
+  // |body| waits for no other rank.
+  void step(const std::function<void()>& body) {
     std::string problem;
     try {
       body();
@@ -165,29 +153,31 @@ class Save {
     } catch (const std::exception& error) {
       problem = cat("R", error.what());
     }
-    if (!problem.empty()) store_.set(keys_ + name + "/problem", cat(problem, " (rank ", context_.rank(), ")"));
-    if (store_.add(keys_ + name + "/count", 1) == context_.world()) store_.set(keys_ + name + "/done", "");
-    store_.wait(std::vector{keys_ + name + "/done"}, context_.timeout());
-    if (!store_.has(keys_ + name + "/problem")) return;
-    problem = store_.get(keys_ + name + "/problem", context_.timeout());
-    if (problem.front() == 'C') throw ConfigError(problem.substr(1));
-    throw std::runtime_error(problem.substr(1));
+    // The lowest rank with a problem, counted from the end: 0 where none has one.
+    const int64_t found = reduced(context_, problem.empty() ? 0 : context_.world() - context_.rank(), ReduceOp::kMax);
+    if (found == 0) return;
+    const int64_t rank = context_.world() - found;
+    problem = broadcast_text(context_, problem, rank);
+    context_.blame(rank);
+    const std::string words =
+        cat(printable(std::string_view(problem).substr(1), kLongestProblem), " (rank ", rank, ")");
+    if (problem.front() == 'C') throw ConfigError(words);
+    throw std::runtime_error(words);
   }
 
-  std::string list_key(int64_t stage) const { return cat(keys_, "list/", stage); }
-
-  // All ranks of a stage have the same tensors, each a part of them; one of them tells.
-  void post_list() {
-    const RankCoordinates& at = context_.coordinates();
-    const std::vector<TensorShape> tensors = tensors_of(parameters_);
-    if (at.tp == 0 && at.cp == 0 && at.dp == 0) store_.set(list_key(at.pp), list_text(tensors));
+  // What each stage has. All ranks of a stage have the same tensors, each a part of them; the first of them tells.
+  std::vector<std::string> exchange_lists(const std::string& own) {
+    std::vector<std::string> lists;
+    for (int64_t stage = 0; stage < context_.layout().pp(); ++stage)
+      lists.push_back(broadcast_text(context_, own, context_.layout().rank_at(0, 0, 0, stage)));
+    return lists;
   }
 
-  void read_lists() {
+  void read_lists(const std::vector<std::string>& lists) {
     std::vector<TensorShape> all;
-    for (int64_t stage = 0; stage < context_.layout().pp(); ++stage) {
-      for (TensorShape& tensor : parse_list(store_.get(list_key(stage), context_.timeout()))) {
-        if (stage < context_.coordinates().pp) of_earlier_stages_.insert(tensor.name);
+    for (size_t stage = 0; stage < lists.size(); ++stage) {
+      for (TensorShape& tensor : parse_list(lists[stage])) {
+        if (static_cast<int64_t>(stage) < context_.coordinates().pp) of_earlier_stages_.insert(tensor.name);
         all.push_back(std::move(tensor));
       }
     }
@@ -195,36 +185,29 @@ class Save {
     files_.resize(plan_.files.size());
   }
 
-  void begin() {
-    if (!is_first()) return;
+  // Returns the nonce of the folder that it has made.
+  std::string begin() {
     if (fs::exists(folder_) && !(fs::is_directory(folder_) && (options_.overwrite || fs::is_empty(folder_)))) {
       throw ConfigError(cat(folder_, ": exists already; name another folder, or ask to overwrite it"));
     }
-    const std::string nonce = random_text();
-    const fs::path parent = fs::path(folder_).parent_path();
-    if (!parent.empty()) fs::create_directories(parent);
-    temporary_ = cat(folder_, ".tmp-", nonce);
-    fs::create_directory(temporary_);
-    write_text(temporary_ + "/" + kNonceFile, nonce);
+    remove_abandoned_saves(fs::path(folder_).parent_path().string());
+    const std::string nonce = make_nonce();
+    made_.emplace(folder_, nonce);
+    temporary_ = temporary_folder(folder_, nonce);
     for (const HfFolderPlan::File& file : plan_.files) {
       FilePart part(temporary_ + "/" + file.name, FilePart::Mode::create, file.plan.file_bytes);
       part.write(0, std::as_bytes(std::span(file.plan.head)));
       part.sync();
     }
-    store_.set(keys_ + "folder", temporary_);
-    store_.set(keys_ + "nonce", nonce);
+    return nonce;
   }
 
-  void see_the_folder() {
-    if (is_first()) return;
-    temporary_ = store_.get(keys_ + "folder", context_.timeout());
-    std::string text;
-    std::ifstream(temporary_ + "/" + kNonceFile) >> text;
-    if (text != store_.get(keys_ + "nonce", context_.timeout())) {
-      throw ConfigError(cat(temporary_,
-                            ": was made by rank 0 and cannot be seen here; all ranks write into one folder, so ",
-                            folder_, " has to be on a file system that they share"));
-    }
+  void see_the_folder(const std::string& nonce) {
+    temporary_ = temporary_folder(folder_, nonce);
+    if (sees_temporary_folder(folder_, nonce)) return;
+    throw ConfigError(cat(temporary_,
+                          ": was made by rank 0 and cannot be seen here; all ranks write into one folder, so ", folder_,
+                          " has to be on a file system that they share"));
   }
 
   void write() {
@@ -255,6 +238,7 @@ class Save {
         file(place.file)
             .write(begin + static_cast<uint64_t>(global * size),
                    {bytes + (i - done) * size, static_cast<size_t>(length * size)});
+        written_ += length * size;
       }
     }
   }
@@ -265,35 +249,44 @@ class Save {
     return *files_[index];
   }
 
-  void finish() {
-    if (!is_first()) return;
+  // |written|: the bytes that all ranks together say they have written.
+  void finish(int64_t written) {
+    if (written != static_cast<int64_t>(plan_.total_bytes)) {
+      throw std::runtime_error(cat(folder_, ": the ranks have written ", written, " bytes of weights, not the ",
+                                   plan_.total_bytes, " it needs"));
+    }
     if (plan_.has_index())
       write_text(temporary_ + "/" + safetensors::kIndexFile, safetensors::index_json(plan_.file_of, plan_.total_bytes));
     if (!options_.config_json.empty()) write_text(temporary_ + "/config.json", options_.config_json);
-    if (!options_.source.empty()) carry_over();
-    fs::remove(temporary_ + "/" + kNonceFile);
-    safetensors::sync_folder(temporary_);
-    put_in_place(temporary_, folder_);
+    const bool has_tokenizer = !options_.source.empty() && carry_over();
+    for (const auto& [name, text] : options_.tokenizer_files) {
+      if (!has_tokenizer) write_text(temporary_ + "/" + name, text);
+    }
+    made_->publish();
   }
 
-  void carry_over() {
+  // Whether a tokenizer was among it.
+  bool carry_over() {
+    bool has_tokenizer = false;
     for (const auto& entry : fs::directory_iterator(options_.source)) {
       const std::string name = entry.path().filename().string();
       const bool config = name == "config.json" && options_.config_json.empty();
-      if (entry.is_regular_file() && (config || is_carried(name)))
-        carry_file(entry.path(), fs::path(temporary_) / name);
+      if (!entry.is_regular_file() || !(config || is_carried(name))) continue;
+      carry_file(entry.path(), fs::path(temporary_) / name);
+      has_tokenizer |= !config && name != kGenerationConfig;
     }
+    return has_tokenizer;
   }
 
   std::string folder_;
   std::span<Parameter* const> parameters_;
   ParallelContext& context_;
   const HfSaveOptions& options_;
-  Store& store_;
-  std::string keys_;
   std::set<std::string> of_earlier_stages_;  // tensors that this rank's stage shares with one before it
   HfFolderPlan plan_;
   std::string temporary_;
+  std::optional<SaveFolder> made_;                // on rank 0
+  int64_t written_ = 0;                           // bytes, by this rank
   std::vector<std::unique_ptr<FilePart>> files_;  // opened when something goes there
 };
 

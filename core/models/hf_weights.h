@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/models/parameter.h"
@@ -42,6 +43,8 @@ struct HfSaveOptions {
   std::string config_json = {};             // the text of config.json; empty: the one of |source|
   // A Hugging Face folder whose generation config and tokenizer files are copied; empty: none.
   std::string source = {};
+  // More files, name and text: a tokenizer that did not come from |source|. Left out where |source| has one.
+  std::vector<std::pair<std::string, std::string>> tokenizer_files = {};
   bool overwrite = false;  // replaces |folder| where it exists and is not empty
 };
 
@@ -50,10 +53,11 @@ struct HfSaveOptions {
 // written, a tied output layer neither. The bytes do not depend on the layout. Each rank writes what it alone has, or
 // has first, from where it lies; from a device through 8 MiB. Everything is written into a folder beside it,
 // "<folder>.tmp-<nonce>", which takes its name at the end when all ranks have succeeded: |folder| is always the old one
-// or the new one. On an error all ranks throw the same sentence and the temporary folder is removed; only a rank 0 that
-// dies leaves it behind. Throws ConfigError where |folder| exists and may not be replaced, ranks do not see the same
-// folder, or have the same tensor in different shapes; std::runtime_error for what the file system says. Waits: for all
-// ranks, at most the context's timeout at each step (Error TIMEOUT).
+// or the new one (save_folder.h). On an error all ranks throw the same sentence and the temporary folder is removed;
+// only a rank 0 that dies leaves it behind, and the next save beside it removes it. Throws ConfigError where |folder|
+// exists and may not be replaced, ranks do not see the same folder, or have the same tensor in different shapes;
+// std::runtime_error for what the file system says. Waits: for all ranks at each step, in collectives of the world
+// group, and throws as these do where one is lost or does not come.
 void save_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, ParallelContext& context,
                      const HfSaveOptions& options = {});
 

@@ -47,6 +47,24 @@ Tensor weight_half(const std::optional<GradSink>& sink, const Tensor& grad, cons
   return {};
 }
 
+// An operand of the weight's half; under sequence parallelism one of the two is this rank's share of the tokens.
+struct Operand {
+  Tensor value;
+  bool is_share = false;
+
+  Tensor whole(ProcessGroup& group) const { return is_share ? gather(value, group, 0).take() : value; }
+};
+
+bool is_put_off(const std::optional<GradSink>& sink) { return sink && sink->later != nullptr; }
+
+// Where the half waits for its turn, so do its operands: the share is kept and gathered again then, since the whole is
+// as large as that of all ranks. Ranks of a group run what they have put off in the same order.
+void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad, Operand x) {
+  grad.value = grad.value.detach();
+  x.value = x.value.detach();
+  sink.add([&group, grad, x](Tensor& main) { add_linear_weight_grad(main, grad.whole(group), x.whole(group)); });
+}
+
 Tensor bias_half(const Tensor& grad) { return grad.flatten(0, -2).sum(0); }
 
 // ------------------------------------------------------------------------------------------------------------ column
@@ -54,15 +72,17 @@ Tensor bias_half(const Tensor& grad) { return grad.flatten(0, -2).sum(0); }
 Tensors column_backward(const Backward& b, ProcessGroup& group, bool sequence_parallel,
                         const std::optional<GradSink>& sink) {
   const Tensor &x = b.saved[0], &weight = b.saved[1];
+  const bool now = b.needed[1] && !is_put_off(sink);
   std::optional<Moving> gathered;
-  if (sequence_parallel && b.needed[1]) gathered = gather(x, group, 0);  // beside the input's half
+  if (sequence_parallel && now) gathered = gather(x, group, 0);  // beside the input's half
   std::optional<Moving> summed;
   if (b.needed[0]) {
     const Tensor partial = linear_input_grad(b.grad, weight);
     summed = sequence_parallel ? reduce_scatter(partial, group, 0) : sum_in_place(partial, group);
   }
   Tensors result(3);
-  if (b.needed[1]) result[1] = weight_half(sink, b.grad, gathered ? gathered->take() : x);  // beside the sum
+  if (now) result[1] = weight_half(sink, b.grad, gathered ? gathered->take() : x);  // beside the sum
+  if (b.needed[1] && !now) put_off_weight_half(*sink, group, {b.grad}, {x, sequence_parallel});
   if (b.needed[2]) result[2] = bias_half(b.grad);
   if (summed) result[0] = summed->take();
   return result;
@@ -102,7 +122,11 @@ Tensors row_backward(const Backward& b, ProcessGroup& group, bool sequence_paral
   const Tensor grad = sequence_parallel ? gather(b.grad, group, 0).take() : b.grad;
   Tensors result(2);
   if (b.needed[0]) result[0] = linear_input_grad(grad, b.saved[1]);
-  if (b.needed[1]) result[1] = weight_half(sink, grad, b.saved[0]);
+  if (b.needed[1] && is_put_off(sink)) {
+    put_off_weight_half(*sink, group, {b.grad, sequence_parallel}, {b.saved[0]});
+  } else if (b.needed[1]) {
+    result[1] = weight_half(sink, grad, b.saved[0]);
+  }
   return result;
 }
 

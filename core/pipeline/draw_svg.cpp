@@ -12,14 +12,22 @@ namespace concord {
 namespace {
 
 constexpr double kRow = 24;  // pixels
-constexpr double kLeft = 64;
+constexpr double kLeft = 72;
 constexpr double kRight = 96;
+constexpr double kMargin = 12;  // on the right of texts
 constexpr double kTitle = 30;
 constexpr double kAxis = 26;
 constexpr double kLegend = 34;
 constexpr double kCell = 15;  // the shortest computation, unless the picture gets too wide
 constexpr double kWidest = 24'000;
 constexpr double kReadable = 11;  // narrower cells have no number
+// Widths of a character per size of the font, of the widest font that may be taken where there is no Helvetica or Arial
+// (DejaVu Sans): what is drawn for that fits with any.
+constexpr double kPlainWidth = 0.64;
+constexpr double kBoldWidth = 0.7;
+constexpr double kTitleSize = 14;
+constexpr double kLegendSize = 12;
+constexpr std::string_view kRestOfLegend = "waits; lighter: later chunks; numbers: micro-batches";
 
 struct Colour {
   int red, green, blue;
@@ -147,7 +155,8 @@ std::string axis(const Panel& panel, const Scale& scale, double bottom) {
 std::string draw_panel(const Panel& panel, const Scale& scale, double top) {
   const double rows_top = top + kTitle;
   const double length = panel.simulation->makespan * scale.pixels;
-  std::string svg = text_at(kLeft, top + 19, "font-size=\"14\" font-weight=\"bold\"", title_of(panel));
+  std::string svg =
+      text_at(kLeft, top + 19, fmt::format("font-size=\"{}\" font-weight=\"bold\"", kTitleSize), title_of(panel));
   for (int rank = 0; rank < panel.schedule->pp; ++rank) {
     const double y = rows_top + rank * kRow;
     svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"#e6e6e6\"/>\n", kLeft,
@@ -159,8 +168,8 @@ std::string draw_panel(const Panel& panel, const Scale& scale, double top) {
   return svg + boxes(panel, scale, rows_top) + axis(panel, scale, rows_top + panel.schedule->pp * kRow);
 }
 
-// Only the kinds and chunks that there are.
-std::string legend(const std::vector<Panel>& panels, double top) {
+// Only the kinds and chunks that there are. |end| is where it ends on the right.
+std::string legend(const std::vector<Panel>& panels, double top, double* end) {
   std::array<int, 4> chunks{};
   for (const Panel& panel : panels) {
     each_computation(panel, [&](size_t, const Action& action, const ActionTime&) {
@@ -168,6 +177,7 @@ std::string legend(const std::vector<Panel>& panels, double top) {
       most = std::max(most, panel.schedule->vpp);
     });
   }
+  const std::string size = fmt::format("font-size=\"{}\"", kLegendSize);
   std::string svg;
   double x = kLeft;
   for (size_t kind = 0; kind < kMeanings.size(); ++kind) {
@@ -176,25 +186,29 @@ std::string legend(const std::vector<Panel>& panels, double top) {
                          hex(colour_of(static_cast<ActionKind>(kind), chunk, chunks[kind])));
     }
     if (chunks[kind] == 0) continue;
-    svg += text_at(x + 6, top + 11.5, "font-size=\"12\"", kMeanings[kind]);
-    x += 30 + 6.6 * static_cast<double>(kMeanings[kind].size());
+    svg += text_at(x + 6, top + 11.5, size, kMeanings[kind]);
+    x += 24 + kPlainWidth * kLegendSize * static_cast<double>(kMeanings[kind].size());
   }
   svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"14\" fill=\"#e6e6e6\"/>\n", x, top);
-  return svg + text_at(x + 20, top + 11.5, "font-size=\"12\"", "waits; lighter: later chunks; numbers: micro-batches");
+  *end = x + 20 + kPlainWidth * kLegendSize * static_cast<double>(kRestOfLegend.size());
+  return svg + text_at(x + 20, top + 11.5, size, kRestOfLegend);
 }
 
 }  // namespace
 
 std::string draw_svg(const std::vector<Panel>& panels) {
   const Scale scale = common_scale(panels);
-  const double width = std::max(kLeft + scale.longest * scale.pixels + kRight, 860.0);
+  double width = kLeft + scale.longest * scale.pixels + kRight;
   std::string body;
   double y = 8;
   for (const Panel& panel : panels) {
     body += draw_panel(panel, scale, y);
+    width = std::max(width, kLeft + kBoldWidth * kTitleSize * static_cast<double>(title_of(panel).size()) + kMargin);
     y += kTitle + panel.schedule->pp * kRow + kAxis;
   }
-  body += legend(panels, y + 10);
+  double legend_end = 0;
+  body += legend(panels, y + 10, &legend_end);
+  width = std::max(width, legend_end + kMargin);
   y += kLegend;
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "

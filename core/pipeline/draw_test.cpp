@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "core/config_error.h"
 #include "core/pipeline/passes.h"
 #include "core/pipeline/schedules.h"
@@ -59,6 +61,42 @@ TEST(Draw, ThePictureHasABoxForEachComputation) {
   EXPECT_THAT(svg, HasSubstr("<title>7F0 from 7 to 8</title>"));
   EXPECT_THAT(svg, HasSubstr("bubble 5.9 %"));
   EXPECT_EQ(count_of(svg, "B backward"), 0u);  // it has none, so the legend has none
+}
+
+// The texts of |svg| that begin at their place, and where they end on the right in DejaVu Sans, which is wider than the
+// fonts that are asked for and the one that most machines without these have.
+struct PlacedText {
+  std::string text;
+  double begin = 0, y = 0, end = 0;
+};
+std::vector<PlacedText> placed_texts(const std::string& svg) {
+  std::vector<PlacedText> texts;
+  const std::regex pattern(R"re(<text x="([\d.]+)" y="([\d.]+)" font-size="([\d.]+)"([^>]*)>([^<]*)</text>)re");
+  for (std::sregex_iterator at(svg.begin(), svg.end(), pattern), end; at != end; ++at) {
+    const double em = (*at)[4].str().find("bold") != std::string::npos ? 0.69 : 0.6;  // of a sentence, per character
+    const double begin = std::stod((*at)[1]);
+    texts.push_back({(*at)[5], begin, std::stod((*at)[2]),
+                     begin + em * std::stod((*at)[3]) * static_cast<double>((*at)[5].length())});
+  }
+  return texts;
+}
+
+TEST(Draw, TextsAreNotCutOffOrDrawnOverInAWideFont) {
+  for (const char* kind : {"1f1b", "zb-v", "interleaved"}) {
+    ScheduleRequest request{.kind = kind, .pp = 2, .microbatches = 4};
+    if (request.kind == "interleaved") request.vpp = 2;
+    const Schedule schedule = complete_schedule(make_schedule(request));
+    const Simulation simulation = simulate(schedule, {});
+    const std::string svg = draw_svg({{&schedule, &simulation}});
+    const double width = std::stod(svg.substr(svg.find("width=\"") + 7));
+    const std::vector<PlacedText> texts = placed_texts(svg);
+    ASSERT_GT(texts.size(), 5u);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_LE(texts[i].end, width) << kind << ": " << texts[i].text;
+      if (i + 1 == texts.size() || texts[i + 1].y != texts[i].y) continue;
+      EXPECT_LE(texts[i].end, texts[i + 1].begin) << kind << ": " << texts[i].text;
+    }
+  }
 }
 
 TEST(Draw, PanelsShareOneScale) {

@@ -117,7 +117,7 @@ struct Executor::Implementation {
   size_t communicate(size_t begin);
   PipelineTransfer transfer_of(const Action& action);
   void begin_entry(size_t index);
-  std::string explain(size_t index, const std::string& what);
+  std::string explain(size_t index, const std::string& what, bool what_first = false);
   std::string where_all_stand(const std::string& what);
 
   const Schedule schedule;
@@ -270,6 +270,11 @@ bool Executor::Implementation::walk(const std::function<Resume()>& after_warm_up
   return true;
 }
 
+// Such an error begins with the rank that is its cause, and not with the place of this one.
+static bool is_of_a_peer(concord_status status) {
+  return status == CONCORD_STATUS_PEER_LOST || status == CONCORD_STATUS_TIMEOUT;
+}
+
 bool Executor::Implementation::run(const std::function<Resume()>& after_warm_up) {
   if (failed) {
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "this pipeline has failed before; the job cannot go on");
@@ -282,7 +287,7 @@ bool Executor::Implementation::run(const std::function<Resume()>& after_warm_up)
     failed = false;
     return came_to_its_end;
   } catch (const Error& error) {
-    throw Error(error.status(), explain(index, error.what()));
+    throw Error(error.status(), explain(index, error.what(), is_of_a_peer(error.status())));
   } catch (const ConfigError& error) {
     throw ConfigError(explain(index, error.what()));
   } catch (const std::exception& error) {
@@ -302,11 +307,12 @@ void Executor::Implementation::begin_entry(size_t index) {
       job.flight_recorder().record(kRecorded, steps * length + static_cast<int64_t>(index) + 1, std::move(signature));
 }
 
-std::string Executor::Implementation::explain(size_t index, const std::string& what) {
+std::string Executor::Implementation::explain(size_t index, const std::string& what, bool what_first) {
   const std::string at = index < actions().size() ? cat("action ", index + 1, " of ", actions().size(), " (",
                                                         to_string(actions()[index]), ")")
                                                   : cat("the end of its ", actions().size(), " actions");
-  const std::string words = cat("pipeline ", schedule.kind, ", rank ", rank(), ", ", at, ": ", what);
+  const std::string place = cat("pipeline ", schedule.kind, ", rank ", rank(), ", ", at);
+  const std::string words = what_first ? cat(what, "; ", place) : cat(place, ": ", what);
   return words + where_all_stand(words);
 }
 

@@ -25,10 +25,11 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, FakeGuard)
 
 }  // namespace
 
-// FAKE_TORCH_LOADS names another library to load. Complains where that fails.
+// FAKE_TORCH_LOADS names another library to load. Complains where that fails, and about a reserved field that is not 0.
 extern "C" __attribute__((visibility("default"))) const char* concord_torch_library_open(
     const concord_torch_host* host) {
   static std::string words;
+  if (host->reserved != 0) return "the host has set a reserved field";
   const char* other = std::getenv("FAKE_TORCH_LOADS");
   if (other == nullptr) return nullptr;
   const char* reason = host->load(host->self, other);

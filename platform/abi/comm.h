@@ -45,14 +45,14 @@ typedef struct concord_p2p_item {
   void* buffer; /* read for SEND, written for RECV */
   int64_t count;
   concord_dtype dtype;
-  int32_t reserved; /* 0 */
+  int32_t reserved; /* 0, else INVALID_ARGUMENT */
 } concord_p2p_item;
 
 /* How a communicator is made. The caller sets struct_size; what lies beyond it, and a null config, mean the
  * defaults. */
 typedef struct concord_comm_config {
   uint32_t struct_size;
-  uint32_t reserved;
+  uint32_t reserved;  /* 0, else INVALID_ARGUMENT */
   const char* name;   /* for messages and traces; copied. null: "comm" */
   int64_t timeout_ms; /* how long a rank waits for its peers, in set-up and in an operation; 0: 30 minutes */
 } concord_comm_config;

@@ -22,7 +22,7 @@ typedef struct concord_event_table {
   concord_table_header header;
   void* self;
 
-  /* Owns: the caller, until destroy. required, since 1.0 */
+  /* |flags|: those above; others are INVALID_ARGUMENT. Owns: the caller, until destroy. required, since 1.0 */
   concord_status (*create)(void* self, int32_t device, uint32_t flags, concord_event* out_event);
 
   /* Fine at any time: pending records and waits keep what they need. required, since 1.0 */

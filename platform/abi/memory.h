@@ -31,8 +31,8 @@ typedef int32_t concord_memory_kind;
 typedef struct concord_pointer_info {
   uint32_t struct_size;
   concord_memory_kind kind;
-  int32_t device; /* -1 where kind is not DEVICE */
-  int32_t reserved;
+  int32_t device;   /* -1 where kind is not DEVICE */
+  int32_t reserved; /* the plugin writes 0 */
 } concord_pointer_info;
 
 /* ------------------------------------------------------------------------------------------------------------------ */

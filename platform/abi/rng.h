@@ -28,7 +28,7 @@ typedef struct concord_rng_request {
   uint32_t struct_size;
   concord_rng_kind kind;
   concord_dtype dtype;
-  int32_t reserved;  /* 0 */
+  int32_t reserved;  /* 0, else INVALID_ARGUMENT */
   void* destination; /* device memory, count elements */
   int64_t count;
   uint64_t key;

@@ -179,6 +179,11 @@ Validate::Work Validate::inspect(Slot<&concord_memory_table::allocate_on_stream>
   return {};
 }
 
+Validate::Work Validate::inspect(Slot<&concord_event_table::create>, int32_t, uint32_t flags, concord_event*) {
+  sdk::check_event_flags(flags);
+  return {};
+}
+
 Validate::Work Validate::inspect(Slot<&concord_event_table::record>, concord_event event, concord_stream stream) {
   int32_t device = -1;
   {

@@ -114,6 +114,7 @@ class Validate {
                concord_stream stream);
   Work inspect(Slot<&concord_memory_table::allocate_on_stream>, int32_t device, int64_t bytes, concord_stream stream,
                void** out_pointer);
+  Work inspect(Slot<&concord_event_table::create>, int32_t device, uint32_t flags, concord_event* out_event);
   Work inspect(Slot<&concord_event_table::record>, concord_event event, concord_stream stream);
   Work inspect(Slot<&concord_event_table::elapsed>, concord_event start, concord_event end, double* out_milliseconds);
   Work inspect(Slot<&concord_rng_table::fill>, const concord_rng_request* request, concord_stream stream);

@@ -7,6 +7,10 @@
 #include "platform/loader/host.h"
 #include "platform/loader/text.h"
 
+// Where the installation that this program was linked with has its plugins; find_package(Concord) compiles it into what
+// links Concord::platform. Not there in programs of the checkout.
+extern "C" [[gnu::weak]] const char concord_installed_plugins[];
+
 namespace concord::loader {
 namespace {
 
@@ -36,10 +40,11 @@ std::vector<Folder> all_folders() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
-    const fs::path root = program.parent_path().parent_path();
-    folders.push_back({root / "lib", "beside the program", ""});
-    folders.push_back({root / "lib" / "concord", "beside the program", ""});
+    const fs::path bin = program.parent_path();
+    folders.push_back({bin.parent_path() / "lib", "beside the program", ""});
+    folders.push_back({(bin / CONCORD_PLUGINS_FROM_BIN).lexically_normal(), "beside the program", ""});
   }
+  if (concord_installed_plugins != nullptr) folders.push_back({concord_installed_plugins, "installed", ""});
   folders.push_back({CONCORD_INSTALLED_PLUGINS, "installed", ""});
   return folders;
 }

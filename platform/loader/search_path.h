@@ -12,8 +12,9 @@ struct Folder {
   std::string problem;  // why it cannot be; empty where it can
 };
 
-// In the order of search, each real folder once: those of CONCORD_PLUGIN_PATH, ../lib and ../lib/concord as seen from
-// the program, the folder of the installation.
+// In the order of search, each real folder once: those of CONCORD_PLUGIN_PATH; ../lib as seen from the program, and the
+// plugins of an installation whose bin it lies in (../lib/concord); those of the installation that the program was
+// linked with; the folder that an installation goes to unless told otherwise.
 std::vector<Folder> plugin_folders();
 
 // The paths of all libconcord_*.so in |folder|, sorted.

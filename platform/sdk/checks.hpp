@@ -146,6 +146,12 @@ inline void check_fill(const void* destination, int64_t bytes) {
   check_buffer(destination, bytes, "destination");
 }
 
+inline void check_event_flags(uint32_t flags) {
+  if ((flags & ~CONCORD_EVENT_TIMING) != 0) {
+    invalid(text("event flags 0x%x are unknown; there is CONCORD_EVENT_TIMING (0x1)", flags));
+  }
+}
+
 inline void check_host_function(concord_host_function function) {
   if (function == nullptr) invalid("the function to launch is null");
 }
@@ -241,6 +247,7 @@ inline CommConfig read_comm_config(const concord_comm_config* config) {
   const uint32_t size = config->struct_size;
   if (size < sizeof(uint32_t)) invalid(text("struct_size of the config is %u; set it to the size of the struct", size));
   std::memcpy(&known, config, size < sizeof known ? size : sizeof known);
+  if (known.reserved != 0) invalid(text("reserved of the config is %u; it has to be 0", known.reserved));
   if (known.timeout_ms < 0) {
     invalid(text("timeout_ms is %lld; it is 0 (30 minutes) or more", static_cast<long long>(known.timeout_ms)));
   }

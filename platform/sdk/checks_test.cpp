@@ -206,6 +206,9 @@ TEST(Checks, CommConfigReadsOnlyWhatItsSizeCovers) {
   config.struct_size = sizeof config;
   config.timeout_ms = -1;
   expect_failure([&] { read_comm_config(&config); }, "timeout_ms is -1");
+  config.timeout_ms = 5;
+  config.reserved = 3;
+  expect_failure([&] { read_comm_config(&config); }, "reserved of the config is 3");
   expect_failure([] { check_init(0, 0, buffer_a, 128, 128); }, "world is 0");
   expect_failure([] { check_init(2, 2, buffer_a, 128, 128); }, "rank is 2");
   expect_failure([] { check_init(2, 1, buffer_a, 64, 128); }, "64 bytes");

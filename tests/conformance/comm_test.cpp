@@ -154,6 +154,17 @@ void wrong_lists_are_refused(Context& t) {
   Bench(t).run({CONCORD_COMM_ALL_REDUCE, CONCORD_DTYPE_F32, CONCORD_REDUCE_SUM, 100});
 }
 
+void reserved_field_of_a_split_is_refused(Context& t) {
+  const concord_comm_table& c = t.comms();
+  std::vector<int32_t> all;
+  for (int32_t rank = 0; rank < t.world(); ++rank) all.push_back(rank);
+  concord_comm_config config = comm_config("refused", 2000);
+  config.reserved = 1;
+  concord_comm comm = nullptr;
+  CHECK_STATUS(CONCORD_STATUS_INVALID_ARGUMENT,
+               c.split(c.self, t.world_comm(), all.data(), static_cast<int32_t>(all.size()), &config, &comm));
+}
+
 void refusals_do_no_harm(Context& t) {
   require_refused(t, collective_refusals(t, t.world_comm(), t.stream()));
   require_refused(t, transfer_refusals(t, t.world_comm(), t.stream()));
@@ -203,6 +214,7 @@ void add_comm_tests(Registry& registry) {
   registry.add(split_test("ASplitCommunicatorCanBeSplit", 2, split_of_a_split));
   registry.add(split_test("ASplitCommunicatorOutlivesItsParent", 2, children_outlive_parents));
   registry.add(split_test("WrongListsOfRanksAreRefused", 2, wrong_lists_are_refused));
+  registry.add(split_test("AReservedFieldOfTheConfigOfASplitIsRefused", 1, reserved_field_of_a_split_is_refused));
 }
 
 }  // namespace concord::conformance

@@ -221,7 +221,9 @@ concord_pointer_info describe(Context& t, const void* pointer) {
   concord_pointer_info info{};
   info.struct_size = sizeof info;
   info.device = 1234;
+  info.reserved = 1234;
   CHECK_OK(t.memory().describe_pointer(t.memory().self, pointer, &info));
+  CHECK(info.reserved == 0, "memory.describe_pointer wrote %d into a reserved field", info.reserved);
   return info;
 }
 

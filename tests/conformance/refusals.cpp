@@ -147,7 +147,16 @@ std::vector<Refusal> event_refusals(Context& t) {
   const int32_t beyond = t.device_count();
   const concord_stream stream = t.stream();
   auto event = std::make_shared<Event>(t);
+  const auto with_flags = [&e, here](uint32_t flags) {
+    return [&e, here, flags] {
+      concord_event made = nullptr;
+      return e.create(e.self, here, flags, &made);
+    };
+  };
   return {
+      {"event.create with the unknown flag 0x2", with_flags(0x2)},
+      {"event.create with the unknown flag 0x80000000", with_flags(0x80000000u)},
+      {"event.create with CONCORD_EVENT_TIMING and an unknown flag", with_flags(CONCORD_EVENT_TIMING | 0x4)},
       {"event.create on a device that is not there",
        [&e, beyond] {
          concord_event made = nullptr;
@@ -196,6 +205,12 @@ std::vector<Refusal> rng_refusals(Context& t) {
          request.integer_low = request.integer_high;
          return r.fill(r.self, &request, stream);
        }},
+      {"rng.fill with a reserved field that is not 0",
+       [&r, memory, stream] {
+         concord_rng_request request = rng_request(CONCORD_RNG_UNIFORM, CONCORD_DTYPE_F32, memory->get(), 4);
+         request.reserved = 1;
+         return r.fill(r.self, &request, stream);
+       }},
   };
 }
 
@@ -225,6 +240,13 @@ std::vector<Refusal> comm_setup_refusals(Context& t) {
       {"comm.init on a device that is not there", init(beyond, 1, 0)},
       {"comm.init with an id of a byte too few", init(here, 1, 0, -1)},
       {"comm.init with a null id", init(here, 1, 0, 0, true)},
+      {"comm.init with a reserved field that is not 0",
+       [&c, id, bytes, here] {
+         concord_comm_config config = comm_config("refused", 2000);
+         config.reserved = 1;
+         concord_comm comm = nullptr;
+         return c.init(c.self, here, 1, 0, id->data(), bytes, &config, &comm);
+       }},
       {"comm.init into null",
        [&c, id, bytes, here] { return c.init(c.self, here, 1, 0, id->data(), bytes, nullptr, nullptr); }},
       {"comm.rank of null",
@@ -314,18 +336,30 @@ std::vector<Refusal> transfer_refusals(Context& t, concord_comm comm, concord_st
       return c.batch_p2p(c.self, comm, &item, count, stream);
     };
   };
-  return {
+  std::vector<Refusal> list = {
       {"comm.all_to_all_v with null counts", vector_call(true, 1)},
       {"comm.all_to_all_v with a count of -1", vector_call(false, -1)},
       {"comm.batch_p2p with a peer that is not there",
        batch({CONCORD_P2P_SEND, beyond, nullptr, 1, CONCORD_DTYPE_F32, 0})},
       {"comm.batch_p2p with peer -1", batch({CONCORD_P2P_RECV, -1, nullptr, 1, CONCORD_DTYPE_F32, 0})},
       {"comm.batch_p2p of kind 0", batch({0, peer, nullptr, 1, CONCORD_DTYPE_F32, 0})},
+      {"comm.batch_p2p of kind 3", batch({3, peer, nullptr, 1, CONCORD_DTYPE_F32, 0})},
       {"comm.batch_p2p of -1 elements", batch({CONCORD_P2P_SEND, peer, nullptr, -1, CONCORD_DTYPE_F32, 0})},
       {"comm.batch_p2p of dtype 99", batch({CONCORD_P2P_SEND, peer, nullptr, 1, 99, 0})},
       {"comm.batch_p2p of -1 items", batch({CONCORD_P2P_SEND, peer, nullptr, 1, CONCORD_DTYPE_F32, 0}, -1)},
       {"comm.batch_p2p of null items", [=, &c] { return c.batch_p2p(c.self, comm, nullptr, 2, stream); }},
   };
+  if (t.world() > 1 || t.capability(CONCORD_CAP_COMM_P2P_SELF) != 0) {
+    const int32_t next = (peer + 1) % beyond;
+    const int32_t previous = (peer + beyond - 1) % beyond;
+    list.push_back({"comm.batch_p2p with a reserved field that is not 0", [=, &c] {
+                      const concord_p2p_item items[] = {
+                          {CONCORD_P2P_SEND, next, send->get(), 1, CONCORD_DTYPE_F32, 0},
+                          {CONCORD_P2P_RECV, previous, recv->get(), 1, CONCORD_DTYPE_F32, 1}};
+                      return c.batch_p2p(c.self, comm, items, 2, stream);
+                    }});
+  }
+  return list;
 }
 
 }  // namespace concord::conformance

@@ -65,6 +65,13 @@ PluginInfo describe(const Plugin& plugin) {
   return info;
 }
 
+// Nothing can be tested then, and one sentence says so.
+std::string without_device(const Plugin& plugin) {
+  const std::string detail = take_detail();
+  return text("the plugin %s (%s) has no device%s%s; the kit tests it where it has one", plugin.tables.core.name,
+              plugin.path.c_str(), detail.empty() ? "" : ": ", detail.c_str());
+}
+
 TestResult run_test(const std::string& name, Context& t) {
   TestResult result;
   const Test* test = all_tests().find(name);
@@ -106,6 +113,10 @@ int worker_main(int rank, int world, bool quick, const std::string& platform) {
   }
   exchange.step("the first calls into the plugin");
   Context context(plugin, exchange, rank, world, quick);
+  if (context.device_count() == 0) {
+    channel.send(MessageKind::kRefused, without_device(plugin));
+    return 0;
+  }
   PluginInfo info = describe(plugin);
   info.devices = context.device_count();
   channel.send(MessageKind::kHello, info.to_bytes());

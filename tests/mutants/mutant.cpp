@@ -71,8 +71,8 @@ const concord_table_header* find_table(void*, const char* name) {
 }
 
 concord_status apply_defect(const std::string& name) {
-  for (auto* list :
-       {core_defects, memory_defects, stream_defects, comm_defects, comm_order_defects, comm_fault_defects}) {
+  for (auto* list : {core_defects, memory_defects, stream_defects, comm_defects, comm_order_defects, comm_fault_defects,
+                     lenient_defects}) {
     for (const NamedDefect& defect : list()) {
       if (name != defect.name) continue;
       defect.apply(mutant().changed);

@@ -38,6 +38,7 @@ std::vector<NamedDefect> stream_defects();  // also event
 std::vector<NamedDefect> comm_defects();    // values
 std::vector<NamedDefect> comm_order_defects();
 std::vector<NamedDefect> comm_fault_defects();
+std::vector<NamedDefect> lenient_defects();  // of any table: flags and reserved fields of a later version
 
 // TablesMove, a defect of the plugin as a whole: find_table gives another pointer each time.
 bool moves_tables();

@@ -125,5 +125,100 @@ INSTANTIATE_TEST_SUITE_P(
                              "tensor_model_parallel_size: 2\noverlap_grad_reduce: true\ndelay_grad_reduce: false\n"}),
     [](const auto& layout) { return layout.param.name; });
 
+// --------------------------------------------------------------------------------------- one run compared with another
+
+// Both take the same samples in every step.
+class TwoRuns : public ::testing::Test {
+ protected:
+  // Four steps of the model, as |configuration| (YAML) says, on |world| ranks. |name| is its folder.
+  std::vector<json> train(const std::string& name, int world, const std::string& configuration) {
+    std::ofstream(path(name + ".yaml")) << "model: " << kTinyModel << "\nshuffle: false\nmax_steps: 4\n"
+                                        << "learning_rate: 1e-3\nlogging_steps: 1\nreport_to: [none]\ntrain_data: "
+                                        << path("data.jsonl") << "\noutput_dir: " << path(name) << "\n"
+                                        << configuration;
+    TrainProgram program({"--config", path(name + ".yaml"), "--nproc", std::to_string(world)});
+    EXPECT_EQ(program.exit_code(), 0) << program.err() << program.out();
+    std::vector<json> steps = read_steps(path(name));
+    EXPECT_EQ(steps.size(), 4u);
+    return steps;
+  }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  TemporaryFolder folder_;
+};
+
+void expect_close(const std::vector<json>& got, const std::vector<json>& wanted, double loss, double norm) {
+  for (size_t i = 0; i < std::min(got.size(), wanted.size()); ++i) {
+    EXPECT_NEAR(got[i]["loss"].get<double>(), wanted[i]["loss"].get<double>(), loss) << "step " << i + 1;
+    const double size = wanted[i]["grad_norm"].get<double>();
+    EXPECT_NEAR(got[i]["grad_norm"].get<double>(), size, norm * size) << "step " << i + 1;
+  }
+}
+
+struct Half {
+  const char* name;
+  const char* dtype;  // of the saved weights
+  int bits;           // of the significand
+  int world;
+  const char* configuration;
+};
+
+void PrintTo(const Half& half, std::ostream* out) { *out << half.name; }
+
+class TrainsInHalfPrecision : public TwoRuns, public ::testing::WithParamInterface<Half> {};
+
+// Compared with float32. On its way a logit is rounded once by the embedding, five times by each of the eight branches
+// of four layers (norm, two products, what lies between them, the sum) and twice by the last norm and the head: 43
+// times, each by at most u = 2^-bits of its size, which is about 1 here, and independently. So a logit is off by about
+// sqrt(43) u, and the mean over the tokens by less; what is left of the bound is for the weights, which drift apart
+// over the steps. Gradients are rounded as often again on the way back.
+TEST_P(TrainsInHalfPrecision, WithinItsRounding) {
+  const Half& half = GetParam();
+  write_jsonl(path("data.jsonl"), 8);
+  const std::string rows = fmt::format("per_device_train_batch_size: {}\n", 2 / half.world);
+  const std::vector<json> whole = train("whole", half.world, rows);
+  const std::vector<json> got = train("half", half.world, rows + half.configuration);
+  const double logit = std::sqrt(43) * std::ldexp(1, -half.bits);
+  expect_close(got, whole, logit, std::sqrt(2) * logit);
+  EXPECT_GT(std::abs(got[0]["loss"].get<double>() - whole[0]["loss"].get<double>()), 1e-6) << "that was float32";
+  const safetensors::Reader saved(path("half/model/model.safetensors"));
+  for (const safetensors::TensorInfo& info : saved.tensors()) {
+    EXPECT_STREQ(safetensors::to_string(info.dtype), half.dtype) << info.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TrainsInHalfPrecision,
+                         ::testing::Values(Half{"Bf16Dp2", "BF16", 8, 2,
+                                                "bf16: true\nuse_distributed_optimizer: true\n"},
+                                           Half{"Fp16", "F16", 11, 1, "fp16: true\ninitial_loss_scale: 64\n"}),
+                         [](const auto& half) { return half.param.name; });
+
+// Samples of 20 and 12 tokens in turn, so that first fit fills every row of 32 with two.
+void write_pairs(const std::string& path, int pairs) {
+  std::ofstream file(path);
+  for (int i = 0; i < 2 * pairs; ++i) {
+    file << "{\"input_ids\": [";
+    for (int t = 0; t < (i % 2 == 0 ? 20 : 12); ++t) file << (t > 0 ? ", " : "") << (i * 31 + t * t * 7) % 300;
+    file << "]}\n";
+  }
+}
+
+class TrainsPacked : public TwoRuns, public ::testing::WithParamInterface<Layout> {};
+
+// Two samples a row, or each in a row of its own: the mean over their tokens is the same.
+TEST_P(TrainsPacked, LikeARowPerSample) {
+  write_pairs(path("data.jsonl"), 8);
+  const std::string layout = std::string("seq_length: 32\n") + GetParam().arguments;
+  const std::vector<json> apart = train("apart", GetParam().world, layout + "per_device_train_batch_size: 4\n");
+  const std::vector<json> packed =
+      train("packed", GetParam().world, layout + "per_device_train_batch_size: 2\nsequence_packing: true\n");
+  expect_close(packed, apart, kLoss, kNorm);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TrainsPacked,
+                         ::testing::Values(Layout{"One", 1, 1, 1, ""},
+                                           Layout{"Cp2", 2, 1, 1, "context_parallel_size: 2\n"}),
+                         [](const auto& layout) { return layout.param.name; });
+
 }  // namespace
 }  // namespace concord::testing_processes

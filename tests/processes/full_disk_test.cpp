@@ -80,6 +80,7 @@ TEST_F(FullDisk, LeavesNoModelThatIsNotWhole) {
   SKIP_WITHOUT_A_FILE_SYSTEM(code);
   EXPECT_EQ(code, 1) << said_;
   EXPECT_THAT(said_, AllOf(HasSubstr("model.safetensors"), HasSubstr("No space left on device")));
+  EXPECT_THAT(said_, HasSubstr("concord launch: rank 0 failed first")) << "all ranks end, and it is rank 0's error";
   for (const std::string& name : names()) {
     EXPECT_THAT(name, ::testing::Not(ContainsRegex("checkpoint|model|\\.new|\\.tmp")));
   }

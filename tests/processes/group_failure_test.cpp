@@ -17,6 +17,7 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 at::Tensor filled(int64_t count, double value) { return at::full({count}, value, at::kFloat); }
 
@@ -66,9 +67,9 @@ TEST(BrokenGroup, AKilledRankIsNamedWithItsLastCall) {
         if (job.rank() == 2) raise(SIGKILL);
         const auto [status, words] = error_of([&] { group.all_reduce(filled(1024, 1)).wait(); });
         EXPECT_EQ(status, CONCORD_STATUS_PEER_LOST) << words;
-        EXPECT_THAT(words,
-                    AllOf(HasSubstr("group world (ranks 0,1,2): all_reduce sum f32 x 1024 (call 5) failed"),
-                          HasSubstr("rank 2 is behind in group"), HasSubstr("no answer; the others are at call 5")));
+        EXPECT_THAT(words, AllOf(HasSubstr("group world (ranks 0,1,2): all_reduce sum f32 x 1024 (call 5) failed"),
+                                 StartsWith("rank 2 is behind in group world: no answer (pid "),
+                                 HasSubstr(" has ended); the others are at call 5")));
         const auto [again, same] = error_of([&] { group.barrier().wait(); });
         EXPECT_EQ(again, CONCORD_STATUS_PEER_LOST);
         EXPECT_EQ(same, words) << "the failure stays";
@@ -174,7 +175,8 @@ TEST(BrokenGroup, AStoreThatDoesNotAnswerHoldsNobodyUp) {
     if (rank == 0) raise(SIGSTOP);
     const auto [status, words] = error_of([&] { job.world_group().all_reduce(filled(4, 1)).wait(); });
     EXPECT_EQ(status, CONCORD_STATUS_TIMEOUT) << words;
-    EXPECT_THAT(words, AllOf(HasSubstr("all_reduce sum f32 x 4 (call 2) failed"), HasSubstr("rank 0"),
+    EXPECT_THAT(words, AllOf(StartsWith("rank 0 does not answer (pid " + std::to_string(server) + " is stopped); "),
+                             HasSubstr("all_reduce sum f32 x 4 (call 2) failed"),
                              HasSubstr("cannot be asked where they are"), HasSubstr("has not answered for 5000 ms")));
     finalize();
     kill(server, SIGKILL);
@@ -234,8 +236,41 @@ TEST(BrokenGroup, ARankThatDoesNotJoinIsNamed) {
         job.store().set("done/" + std::to_string(job.rank()), "1");
         EXPECT_EQ(status, CONCORD_STATUS_TIMEOUT) << words;
         EXPECT_THAT(words,
-                    AllOf(HasSubstr("group tp (ranks 0,1,2)"), HasSubstr("could not be made; not joined by rank 1")));
+                    AllOf(HasSubstr("group tp (ranks 0,1,2)"), HasSubstr("could not be made: not joined by rank 1")));
       });
+}
+
+// Nothing of a group is there yet that could see it; the others would wait for the whole timeout.
+TEST(BrokenGroup, ARankThatDiesBeforeTheFirstCallIsNotWaitedFor) {
+  const TemporaryFolder folder;
+  expect_broken_job(3, {.ddp_timeout = 100, .flight_folder = folder.path()},
+                    [](ParallelContext& job) {
+                      if (job.rank() == 1) raise(SIGKILL);
+                      const auto [status, words] = error_of([&] { job.world_group().barrier().wait(); });
+                      EXPECT_EQ(status, CONCORD_STATUS_PEER_LOST) << words;
+                      EXPECT_THAT(words, AllOf(StartsWith("rank 1 is behind in group world: no answer (pid "),
+                                               HasSubstr("could not be made: not joined by rank 1 (pid ")));
+                    },
+                    {1});
+}
+
+TEST(BrokenGroup, ARankThatIsStoppedIsTheFirstThatIsNamed) {
+  const TemporaryFolder folder;
+  expect_broken_job(3, {.ddp_timeout = 2, .flight_folder = folder.path()},
+                    [](ParallelContext& job) {
+                      job.store().set("pid/" + std::to_string(job.rank()), std::to_string(getpid()));
+                      const pid_t stopped = std::stoi(job.store().get("pid/2", std::chrono::seconds(60)));
+                      job.world_group().barrier().wait();
+                      if (job.rank() == 2) raise(SIGSTOP);
+                      const auto [status, words] = error_of([&] { job.world_group().all_reduce(filled(4, 1)).wait(); });
+                      EXPECT_EQ(status, CONCORD_STATUS_TIMEOUT) << words;
+                      EXPECT_THAT(words, StartsWith("rank 2 is behind in group world: no answer (pid " +
+                                                    std::to_string(stopped) + " is stopped); "));
+                      job.store().set("named/" + std::to_string(job.rank()), "1");
+                      for (const char* other : {"named/0", "named/1"}) job.store().get(other, std::chrono::seconds(60));
+                      if (job.rank() == 0) kill(stopped, SIGKILL);
+                    },
+                    {2});
 }
 
 // With the checks on, ranks that call different things get an error that names both calls.

@@ -8,6 +8,7 @@
 #include "core/config_error.h"
 #include "core/mesh/channel.h"
 #include "core/torch/device.h"
+#include "platform/loader/host.h"
 #include "platform/loader/text.h"
 #include "tests/processes/group_job.h"
 
@@ -46,9 +47,10 @@ double sum_over(ProcessGroup& group, double value) {
 }
 
 TEST(Initialize, IsIdempotentAndResetsTheSeeds) {
-  const InitializeArgs args{.tensor_model_parallel_size = 2, .seed = 7};
+  const InitializeArgs args{.tensor_model_parallel_size = 2, .seed = 7, .ddp_timeout = 900};
   expect_job(2, args, [&](ParallelContext& job) {
     EXPECT_TRUE(is_initialized());
+    EXPECT_STREQ(loader::config("comm.timeout"), "900");  // what a plugin is told of it
     EXPECT_EQ(&parallel_context(), &job);
     const std::vector<RngState> fresh = job.rng().save();
     const at::Tensor first = at::rand({8});

@@ -14,10 +14,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Runs |command| and expects four ranks that agree on the sum.
-void expect_hello(const std::vector<std::string>& command) {
-  RunningProcess process(command);
+int count_of(const std::string& part, const std::string& text) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// Runs |command| and expects four ranks that agree on the sum. Without a token one of them says once per attempt that
+// the store is open.
+void expect_hello(const std::vector<std::string>& command, int attempts_without_token) {
+  RunningProcess process(command, {.environment = {"CONCORD_JOB_TOKEN="}});
   EXPECT_EQ(process.wait(), 0) << process.err();
+  EXPECT_EQ(count_of("CONCORD_JOB_TOKEN is not set", process.err()), attempts_without_token) << process.err();
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(process.out(), HasSubstr("rank " + std::to_string(rank) + " of 4 on cpu: the ranks add up to 6"))
         << process.err();
@@ -27,29 +35,30 @@ void expect_hello(const std::vector<std::string>& command) {
 // Succeeds in the second attempt only.
 const std::string kFailsOnce = std::string(HELLO) + " && [ \"$TORCHELASTIC_RESTART_COUNT\" = 1 ]";
 
-TEST(Hello, RunsUnderConcordLaunch) { expect_hello({LAUNCH_PROGRAM, "launch", "--nproc", "4", "--", HELLO}); }
+TEST(Hello, RunsUnderConcordLaunch) { expect_hello({LAUNCH_PROGRAM, "launch", "--nproc", "4", "--", HELLO}, 0); }
 
 TEST(Hello, RunsAgainAfterARestart) {
-  expect_hello({LAUNCH_PROGRAM, "launch", "--nproc", "4", "--max_restarts", "1", "--", "sh", "-c", kFailsOnce});
+  expect_hello({LAUNCH_PROGRAM, "launch", "--nproc", "4", "--max_restarts", "1", "--", "sh", "-c", kFailsOnce}, 0);
 }
 
 TEST(Hello, RunsUnderTorchrun) {
   if (!std::filesystem::exists(TORCH_PYTHON)) GTEST_SKIP() << "there is no Python with torch at " << TORCH_PYTHON;
   expect_hello(
-      {TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--no-python", HELLO});
+      {TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--no-python", HELLO}, 1);
 }
 
 // The agent's store outlives an attempt, so the second one finds the keys of the first there.
 TEST(Hello, RunsAgainAfterARestartOfTorchrun) {
   if (!std::filesystem::exists(TORCH_PYTHON)) GTEST_SKIP() << "there is no Python with torch at " << TORCH_PYTHON;
   expect_hello({TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--max-restarts",
-                "1", "--monitor-interval", "0.1", "--no-python", "sh", "-c", kFailsOnce});
+                "1", "--monitor-interval", "0.1", "--no-python", "sh", "-c", kFailsOnce},
+               2);
 }
 
 TEST(Hello, RunsUnderMpirun) {
   const std::string mpirun = find_program("mpirun");
   if (mpirun.empty()) GTEST_SKIP() << "there is no mpirun; install openmpi-bin";
-  expect_hello({mpirun, "--oversubscribe", "--allow-run-as-root", "-n", "4", HELLO});
+  expect_hello({mpirun, "--oversubscribe", "--allow-run-as-root", "-n", "4", HELLO}, 1);
 }
 
 TEST(Hello, RunsWithTheVariablesOfSrun) {
@@ -61,7 +70,7 @@ for rank in 0 1 2 3; do
   pids="$pids $!"
 done
 for pid in $pids; do wait $pid || exit 1; done)";
-  expect_hello({"/bin/sh", "-c", script});
+  expect_hello({"/bin/sh", "-c", script}, 1);
 }
 
 TEST(Hello, RunsAlone) {

@@ -3,12 +3,14 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <thread>
 
 #include "core/config_error.h"
 #include "core/models/hf_weights.h"
 #include "core/models/testing/sample_parameters.h"
 #include "core/safetensors/index.h"
 #include "tests/processes/group_job.h"
+#include "tests/processes/store_stranger.h"
 
 namespace concord::tests {
 namespace {
@@ -165,6 +167,171 @@ TEST(HfWeightsSave, NamesATensorThatTwoRanksHaveInDifferentTypes) {
     EXPECT_THAT(words, HasSubstr("tensor model.embed_tokens.weight is [50, 24] in"));
   });
   EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+// ------------------------------------------------------------------------------------------- ranks that are lost
+
+// What happens to one rank, and where: before the save, or in the reduction at the end of one of its steps.
+struct Fault {
+  int rank;
+  int signal;
+  int reduction;  // of the save; 0: before it
+  int calls;      // of the group until then
+};
+
+// All steps: the tensors' list, the folder, what the others see of it, the bytes, the end.
+std::vector<Fault> at_every_step(int signal) {
+  std::vector<Fault> faults;
+  for (const int rank : {0, 1}) {
+    for (const auto& [reduction, calls] : {std::pair(0, 0), {1, 1}, {3, 4}, {5, 7}, {6, 8}, {8, 10}})
+      faults.push_back({rank, signal, reduction, calls});
+  }
+  return faults;
+}
+
+int64_t calls_made(ParallelContext& job) {
+  int64_t made = 0;
+  for (const GroupPosition& position : job.flight_recorder().positions()) made = std::max(made, position.made);
+  return made;
+}
+
+// The rank that the fault is for: stays in its reduction until the signal comes.
+void meet_the_fault(const Fault& fault, const std::string& target, ParallelContext& job) {
+  if (fault.reduction == 0) kill(getpid(), fault.signal);
+  std::thread([&] {
+    while (calls_made(job) < fault.calls) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    kill(getpid(), fault.signal);
+  }).detach();
+  const SampleParameters sample = parameters_of(job);
+  save_hf_weights(target, sample.list, job);
+  ADD_FAILURE() << "the reduction has ended";
+}
+
+// One rank of a job that plain variables have started: no launcher ends it.
+void save_with(const Fault& fault, const std::string& folder, int rank, int port) {
+  enter_job(rank, 2, port);
+  if (rank == fault.rank && fault.reduction > 0) {
+    set_variable("CONCORD_LAYERS", "fault");
+    set_variable("CONCORD_FAULT", "comm.all_reduce@" + std::to_string(fault.reduction) + "=delay:100s");
+  }
+  const bool stops = fault.signal == SIGSTOP;
+  ParallelContext& job = initialize(
+      {.tensor_model_parallel_size = 2, .ddp_timeout = stops ? 3 : 100, .flight_folder = folder + "/flight"});
+  const std::string target = folder + "/model";
+  if (rank == fault.rank) {
+    job.store().set("pid", std::to_string(getpid()));
+    job.store().get("pid is known", std::chrono::seconds(60));
+    return meet_the_fault(fault, target, job);
+  }
+  const pid_t lost = std::stoi(job.store().get("pid", std::chrono::seconds(60)));
+  job.store().set("pid is known", "1");
+  const SampleParameters sample = parameters_of(job);
+  const std::string words = words_of<Error>([&] { save_hf_weights(target, sample.list, job); });
+  EXPECT_THAT(words, ::testing::StartsWith("rank " + std::to_string(fault.rank) + " "));
+  EXPECT_THAT(words, HasSubstr("pid " + std::to_string(lost) + (stops ? " is stopped" : " has ended")));
+  EXPECT_THAT(words, HasSubstr("it was saving " + target));
+  job.stop_watching();
+  kill(lost, SIGKILL);
+}
+
+bool is_temporary(const fs::path& path) { return path.filename().string().find(".tmp-") != std::string::npos; }
+
+int temporary_folders(const std::string& folder) {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) count += is_temporary(entry.path()) ? 1 : 0;
+  return count;
+}
+
+void expect_saves_that_end(const std::vector<Fault>& faults) {
+  const TemporaryFolder parent;
+  const auto folder_of = [&](size_t i) { return parent.path() + "/" + std::to_string(i); };
+  std::vector<std::unique_ptr<Ranks>> jobs;
+  for (size_t i = 0; i < faults.size(); ++i) {
+    fs::create_directories(folder_of(i) + "/flight");
+    jobs.push_back(std::make_unique<Ranks>(
+        2, [&, i, port = free_port()](int rank) { save_with(faults[i], folder_of(i), rank, port); }));
+  }
+  for (size_t i = 0; i < faults.size(); ++i) {
+    const auto outcomes = jobs[i]->wait();
+    const auto lost = static_cast<size_t>(faults[i].rank);
+    EXPECT_EQ(outcomes[lost].signal, SIGKILL) << i << ": " << outcomes[lost].describe();
+    EXPECT_TRUE(outcomes[1 - lost].ok()) << i << ": " << outcomes[1 - lost].describe();
+    if (lost == 1) {
+      EXPECT_EQ(temporary_folders(folder_of(i)), 0) << i << ": rank 0 lives and removes it";
+    }
+    EXPECT_EQ(fs::exists(folder_of(i) + "/model"), faults[i].reduction == 8) << i << ": at the end it is published";
+  }
+  expect_job(1, {}, [&](ParallelContext& job) {
+    const SampleParameters sample = parameters_of(job);
+    for (size_t i = 0; i < faults.size(); ++i) save_hf_weights(folder_of(i) + "/next", sample.list, job);
+  });
+  for (size_t i = 0; i < faults.size(); ++i) {
+    EXPECT_EQ(temporary_folders(folder_of(i)), 0) << i << ": the next save removes what nobody owns";
+    const std::string model = folder_of(i) + "/model";
+    if (fs::exists(model)) {
+      EXPECT_TRUE(files_of(model) == files_of(folder_of(i) + "/next")) << i << ": it is whole";
+    }
+  }
+}
+
+TEST(HfWeightsSave, ARankThatIsKilledAtAnyStepEndsItForTheOthers) { expect_saves_that_end(at_every_step(SIGKILL)); }
+
+TEST(HfWeightsSave, ARankThatStopsAtAnyStepEndsItForTheOthers) { expect_saves_that_end(at_every_step(SIGSTOP)); }
+
+// ---------------------------------------------------------------------------------------------- others at the store
+
+// A third process sets all that a save ever asked the store for, as fast as it can, as long as the store is there. It
+// leads to a folder with files of the right names, so that who believes it writes there.
+TEST(HfWeightsSave, AStrangerAtTheStoreHasNoSay) {
+  const TemporaryFolder folder;
+  const std::string target = folder.path() + "/model", elsewhere = folder.path() + "/elsewhere";
+  fs::create_directory(elsewhere);
+  write_file(elsewhere + "/model.safetensors", "");
+  expect_job(1, {},
+             [&](ParallelContext& job) { save_hf_weights(folder.path() + "/expected", parameters_of(job).list, job); });
+  const int port = free_port();
+  constexpr int kSaves = 20;
+  expect_ranks(3, [&](int rank) {
+    if (rank == 2) {
+      auto stranger = std::make_unique<StoreStranger>(port);
+      while (!stranger->connected()) stranger = std::make_unique<StoreStranger>(port);  // until the job is there
+      for (int i = 0; stranger->connected(); ++i) {
+        const std::string save = "/concord/0/1/hf_save/" + std::to_string(i % kSaves + 1) + "/";
+        stranger->set(save + "folder", elsewhere);
+        stranger->set(save + "nonce", "");
+      }
+      return;
+    }
+    enter_job(rank, 2, port);
+    ParallelContext& job = initialize({.tensor_model_parallel_size = 2});
+    const SampleParameters sample = parameters_of(job);
+    for (int i = 0; i < kSaves; ++i) save_hf_weights(target, sample.list, job, {.overwrite = true});
+    finalize();
+  });
+  EXPECT_TRUE(files_of(target) == files_of(folder.path() + "/expected"));
+  EXPECT_EQ(fs::file_size(elsewhere + "/model.safetensors"), 0u);
+}
+
+TEST(HfWeightsSave, LeavesNothingInTheStore) {
+  const TemporaryFolder folder;
+  const int port = free_port();
+  expect_ranks(2, [&](int rank) {
+    enter_job(rank, 2, port);
+    ParallelContext& job = initialize({.tensor_model_parallel_size = 2});
+    const SampleParameters sample = parameters_of(job);
+    const auto save = [&](const char* name) {
+      save_hf_weights(folder.path() + "/" + name, sample.list, job);
+      job.world_group().barrier().wait();
+    };
+    save("first");
+    StoreStranger other(port);
+    const int64_t before = other.count();
+    EXPECT_GT(before, 0);
+    for (const char* name : {"a", "b", "c"}) save(name);
+    EXPECT_EQ(other.count(), before);
+    job.world_group().barrier().wait();
+    finalize();
+  });
 }
 
 }  // namespace

@@ -51,6 +51,18 @@ TEST(LaunchEnd, OneThatDiesOfASignalIsReportedByItsName) {
   EXPECT_THAT(job.err(), HasSubstr("wrote nothing to standard error"));
 }
 
+// The others wait for it and fail; the cause comes first.
+TEST(LaunchEnd, ARankThatIsStoppedIsTheFirstThatIsNamed) {
+  const TemporaryFolder folder;
+  const std::string waits =
+      "until [ -s $FOLDER/pid ] && grep -q '^State:.T' /proc/$(cat $FOLDER/pid)/status; do sleep 0.01; done; exit 3";
+  Launch job({"--nproc", "3", "--grace", "0.1"},
+             shell(fail_on("1", "echo $$ > $FOLDER/pid; kill -STOP $$", fail_on("2", waits))),
+             {.environment = {"FOLDER=" + folder.path()}});
+  EXPECT_EQ(job.exit_code(), 1);
+  expect_in_order(job.err(), {"concord launch: rank 1 is stopped (pid ", "); rank 2 failed first: exit code 3\n"});
+}
+
 TEST(LaunchEnd, FailuresThatFollowAreReportedAfterTheFirst) {
   // The others answer the end of rank 2 with a failure of their own, as ranks that lose a peer do.
   const TemporaryFolder folder;

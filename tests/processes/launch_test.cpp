@@ -45,6 +45,22 @@ TEST(Launch, ProcessesSeeTorchrunsVariables) {
   EXPECT_EQ(job.err(), "");
 }
 
+TEST(Launch, ATokenIsMadeForEveryJobAndIsTheSameForAll) {
+  const auto tokens_of = [](std::vector<std::string> options, const std::vector<std::string>& environment) {
+    options.insert(options.end(), {"--nproc", "2", "--no-prefix"});
+    Launch job(options, shell("echo token:$CONCORD_JOB_TOKEN"), {.environment = environment});
+    EXPECT_EQ(job.exit_code(), 0) << job.err();
+    EXPECT_THAT(job.out_lines(), AllOf(testing::SizeIs(2), Each(job.out_lines().front())));
+    return job.out_lines().front();
+  };
+  const std::string first = tokens_of({}, {"CONCORD_JOB_TOKEN="});
+  EXPECT_EQ(first.size(), std::string("token:").size() + 32) << first;
+  EXPECT_NE(tokens_of({}, {"CONCORD_JOB_TOKEN="}), first);
+  EXPECT_EQ(tokens_of({}, {"CONCORD_JOB_TOKEN=of the user, long enough"}), "token:of the user, long enough");
+  EXPECT_EQ(tokens_of({"--nnodes", "2", "--master_addr", "127.0.0.1"}, {"CONCORD_JOB_TOKEN="}), "token:")
+      << "two machines cannot agree on one";
+}
+
 TEST(Launch, AFreePortIsTakenAndIsTheSameForAll) {
   Launch first({"--nproc", "2", "--no-prefix"},
                shell("trap 'exit 0' USR1; echo $MASTER_PORT; while :; do sleep 0.05; done"));

@@ -4,7 +4,9 @@
 // summation is bounded by (number of roundings) x (unit roundoff) x (the same network on absolute values). That holds
 // for gradients too, which are such sums again. A forgotten reduction is off by a whole summand.
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
 
 #include "core/config_error.h"
@@ -12,6 +14,7 @@
 #include "core/parallel/mappings.h"
 #include "core/parallel/moves.h"
 #include "core/parallel/parallel_linear.h"
+#include "core/parallel/testing/memory_meter.h"
 #include "core/parallel/vocabulary.h"
 #include "tests/processes/group_job.h"
 #include "tests/processes/parallel_samples.h"
@@ -62,6 +65,7 @@ struct Setting {
   at::ScalarType type;
   bool sinks;
   int64_t pieces;
+  bool put_off = false;  // weight gradients, until backward is over
 };
 
 // The same over the ranks of a group; gathered to the whole.
@@ -71,8 +75,9 @@ Outcome cut(ProcessGroup& group, const Parts& whole, const at::Tensor& grad, con
   const at::Tensor w1 = leaf(own_part(whole.w1, group, 0)), b1 = leaf(own_part(whole.b1, group, 0));
   const at::Tensor w2 = leaf(own_part(whole.w2, group, 1)), b2 = leaf(whole.b2);
   const auto sums = setting.type == at::kDouble ? at::kDouble : at::kFloat;
+  DeferredGrads later;
   const auto sink_of = [&](const at::Tensor& w) {
-    return GradSink{.main = at::zeros(w.sizes(), w.options().dtype(sums))};
+    return GradSink{.main = at::zeros(w.sizes(), w.options().dtype(sums)), .later = setting.put_off ? &later : nullptr};
   };
   const GradSink sink0 = sink_of(table), sink1 = sink_of(w1), sink2 = sink_of(w2);
   const auto use = [&](const GradSink& sink) { return setting.sinks ? &sink : nullptr; };
@@ -83,6 +88,7 @@ Outcome cut(ProcessGroup& group, const Parts& whole, const at::Tensor& grad, con
   const at::Tensor h = column_parallel_linear(x, w1, b1, group, options, use(sink1));
   const at::Tensor y = row_parallel_linear(h, w2, b2, group, options, use(sink2));
   y.backward(here(sp ? own_part(grad, group, 0) : grad));
+  later.run_all();
 
   const auto grad_of = [&](const at::Tensor& w, const GradSink& sink) { return setting.sinks ? sink.main : w.grad(); };
   at::Tensor b2_grad = b2.grad();
@@ -127,6 +133,7 @@ TEST_P(ParallelLayers, OutputsAndGradientsAreThoseOfTheWholeNetwork) {
             SCOPED_TRACE(testing::Message() << c10::toString(type) << " sequence_parallel " << sequence_parallel
                                             << " sinks " << sinks << " pieces " << pieces);
             check_network(job.group(GroupKind::tp), {sequence_parallel, type, sinks, pieces});
+            if (sinks) check_network(job.group(GroupKind::tp), {sequence_parallel, type, sinks, pieces, true});
           }
         }
       }
@@ -139,6 +146,34 @@ INSTANTIATE_TEST_SUITE_P(OfRanks, ParallelLayers, ::testing::Values(1, 2, 4));
 TEST(ParallelLayersTogether, TensorAndDataParallelGroupsOfOneJobDoNotMix) {
   expect_job(4, {.tensor_model_parallel_size = 2},
              [](ParallelContext& job) { check_network(job.group(GroupKind::tp), {true, at::kFloat, true, 1}); });
+}
+
+// What the W of zero-bubble schedules keeps under sequence parallelism: of tensors that are gathered, the share.
+TEST(ParallelLayersTogether, WeightGradientsThatArePutOffKeepSharesOfTheTokens) {
+  expect_job(4, {.tensor_model_parallel_size = 4}, [](ParallelContext& job) {
+    ProcessGroup& group = job.group(GroupKind::tp);
+    constexpr int64_t kMany = 4096, kFeatures = 32;
+    const at::Tensor w1 = at::zeros({kFeatures / 4, kFeatures}).requires_grad_(true);
+    const at::Tensor w2 = at::zeros({kFeatures, kFeatures / 4}).requires_grad_(true);
+    DeferredGrads later;
+    const GradSink sink1{.main = at::zeros(w1.sizes()), .later = &later};
+    const GradSink sink2{.main = at::zeros(w2.sizes()), .later = &later};
+    const auto meter = std::make_shared<MemoryMeter>();
+    {
+      const c10::DebugInfoGuard watched(c10::DebugInfoKind::PROFILER_STATE, meter);
+      const ParallelLinearOptions options{.name = "mlp", .sequence_parallel = true};
+      const at::Tensor x = at::zeros({kMany / 4, 1, kFeatures}).requires_grad_(true);
+      const at::Tensor h = column_parallel_linear(x, w1, {}, group, options, &sink1);
+      const at::Tensor y = row_parallel_linear(h, w2, {}, group, options, &sink2);
+      y.backward(at::ones_like(y));
+    }
+    // x and the gradient of y by shares; h and its gradient, of which each rank has its own features.
+    const int64_t share = kMany / 4 * kFeatures * 4, own = kMany * (kFeatures / 4) * 4;
+    EXPECT_EQ(later.size(), 2u);
+    EXPECT_LE(meter->held, 2 * share + 2 * own);
+    EXPECT_GE(meter->held, share + own) << "the meter sees nothing";
+    later.run_all();
+  });
 }
 
 // The harness sees what it is for: without the reduction of copy_to_region the gradient lacks the other rank's summand.

@@ -178,6 +178,24 @@ TEST_F(TrainAhead, WhatOneRankWantsHappensAfterItsStepOnAll) {
   });
 }
 
+// One rank's own code wants the end, or a save, where the ranks had agreed already on what follows the step.
+struct LateWish : TrainerCallback {
+  void on_log(const TrainerState& state, const StepReport&, TrainerControl& control) override {
+    if (state.global_step == 3) control.should_save = true;
+    if (state.global_step == 6) control.should_training_stop = true;
+  }
+};
+
+TEST_F(TrainAhead, WhatOneRankWantsInOnLogHappensOnAllAtTheSameStep) {
+  HowToTrain run;
+  expect_job(2, layout_of(run), [&](ParallelContext& job) {
+    if (job.rank() == 1) run.callbacks = {std::make_shared<LateWish>()};
+    const Result result = expect_run_of_waiting(run, job, folder_.path());
+    EXPECT_THAT(result.told->saved, ElementsAre(3));
+    EXPECT_EQ(result.output.global_step, 6);
+  });
+}
+
 // A hidden state with a gradient that is not finite, at a step at which nothing is due.
 TEST_F(TrainAhead, AGradientThatIsNoNumberEndsTheRunWithItsStep) {
   HowToTrain run{.max_grad_norm = 0};

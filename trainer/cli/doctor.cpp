@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "trainer/cli/platforms.h"
+#include "trainer/program_path.h"
 
 namespace concord {
 namespace {
@@ -65,8 +66,9 @@ std::vector<Finding> examine_plugins() {
   const PlatformsReport platforms = survey_platforms();
   std::vector<Finding> findings;
   if (!platforms.choice) {
-    findings.push_back({Kind::problem, "platform", platforms.no_choice,
-                        "build one with ./run build, or set CONCORD_PLUGIN_PATH to the folder of libconcord_cpu.so"});
+    findings.push_back(
+        {Kind::problem, "platform", platforms.no_choice,
+         "set CONCORD_PLUGIN_PATH to the folder of libconcord_cpu.so; in the sources that is build/lib"});
   }
   for (const loader::Candidate& candidate : platforms.survey.candidates) {
     findings.push_back(judge_plugin(candidate, platforms));
@@ -97,8 +99,8 @@ void print_text(const std::vector<Finding>& findings) {
     if (!finding.advice.empty()) fmt::print("      {:<16}  -> {}\n", "", finding.advice);
     problems += finding.kind == Kind::problem ? 1 : 0;
   }
-  fmt::print("\n{}\n",
-             problems == 0 ? "This machine can train: ./run train" : fmt::format("{} to be put right", problems));
+  fmt::print("\n{}\n", problems == 0 ? fmt::format("This machine can train: {} train", program_as_typed())
+                                     : fmt::format("{} to be put right", problems));
 }
 
 void print_json(const std::vector<Finding>& findings) {
@@ -115,15 +117,13 @@ void print_json(const std::vector<Finding>& findings) {
 
 Finding judge_shared_memory(int64_t total_bytes, int64_t free_bytes, bool writable) {
   constexpr int64_t kEnough = 256 * kMiB;
-  const std::string found = fmt::format("{} free of {} in /dev/shm", size_text(free_bytes), size_text(total_bytes));
-  if (total_bytes == 0 || !writable) {
-    return {Kind::problem, "shared memory", "/dev/shm cannot be written to",
-            "processes of one machine meet there: mount a tmpfs on it"};
-  }
-  if (free_bytes >= kEnough) return {Kind::fine, "shared memory", found, ""};
-  return {
-      Kind::problem, "shared memory", found,
-      "collectives between processes need it: docker run --shm-size=2g, or a larger tmpfs; remove what is left there"};
+  const bool usable = total_bytes > 0 && writable;
+  const std::string found =
+      usable ? fmt::format("{} free of {} in /dev/shm", size_text(free_bytes), size_text(total_bytes))
+             : "/dev/shm cannot be written to";
+  if (usable && free_bytes >= kEnough) return {Kind::fine, "shared memory", found, ""};
+  return {Kind::note, "shared memory", found,
+          "Concord itself does not use it; NCCL does, between GPUs of one machine: docker run --shm-size=2g"};
 }
 
 Finding judge_memory(int64_t total_bytes, int64_t available_bytes) {

@@ -16,8 +16,9 @@ constexpr const char* kLaunchFooter =
   concord launch --nproc 8 --nnodes 2 --node_rank 1 --master_addr node0 -- ./a.out   (on each machine)
 
 The processes see torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest).
-Ctrl-C is passed on to them, a second one kills them. When one fails, the others are ended and its error is shown first.
-Exit codes: 0 all processes ended with 0, 1 one did not, 2 wrong usage.)";
+Ctrl-C, SIGTERM and SIGHUP are passed on to them, a second one kills them. When one fails, the others are ended and its
+error is shown first.
+Exit codes: 0 all processes ended with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by it.)";
 
 struct LaunchArguments {
   LaunchOptions options;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -25,8 +26,10 @@
 #include "trainer/cli/lr.h"         // concord lr: the learning rates of a run, printed and drawn
 #include "trainer/cli/plan.h"       // concord plan: the groups of a layout
 #include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
-#include "trainer/cli/report.h"     // concord report: runs beside each other
-#include "trainer/cli/schedule.h"   // concord schedule: a pipeline schedule printed, priced, drawn
+#include "trainer/cli/print_error.h"
+#include "trainer/cli/report.h"    // concord report: runs beside each other
+#include "trainer/cli/schedule.h"  // concord schedule: a pipeline schedule printed, priced, drawn
+#include "trainer/nearest_name.h"
 #ifdef CONCORD_WITH_TORCH
 #include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not there without libtorch
 #include "trainer/cli/train.h"  // concord train: trains a model; not there without libtorch
@@ -52,6 +55,20 @@ std::vector<std::string> normalised(int argc, char** argv) {
   return {arguments.rbegin(), arguments.rend()};  // CLI11 takes them from the back
 }
 
+// The parser would name the word alone.
+void check_subcommand(const CLI::App& app, int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "-";
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (word.starts_with('-') || std::find(names.begin(), names.end(), word) != names.end()) return;
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::string nearest = nearest_name(word, views);
+  throw ConfigError("there is no subcommand " + quoted(word) + "; " +
+                    (nearest.empty() ? "`concord --help` lists them" : "did you mean " + nearest + "?"));
+}
+
 // A library or a file that is opened must not get the number of a standard stream that is closed: what is printed would
 // go there.
 void open_standard_streams() {
@@ -63,7 +80,7 @@ void open_standard_streams() {
 
 // What an exception says, with whatever came from outside harmless.
 int failed(const std::string& text, int exit_code) {
-  std::fprintf(stderr, "concord: %s\n", printable(text).c_str());
+  print_error(printable(text));
   return exit_code;
 }
 
@@ -123,6 +140,7 @@ int run_program(int argc, char** argv) {
   const std::unique_ptr<CLI::App> program = make_program(&exit_code);
   CLI::App& app = *program;
   try {
+    check_subcommand(app, argc, argv);
     app.parse(normalised(argc, argv));
   } catch (const CLI::ParseError& error) {
     return exit_of_parse(app, error);

@@ -1,14 +1,17 @@
 #include "trainer/cli/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/config_error.h"
 #include "trainer/report/curves_svg.h"
@@ -55,25 +58,44 @@ std::vector<ComparedRun> read_runs(const ReportOptions& given) {
   return runs;
 }
 
-double value_of(const LoggedStep& step, const std::string& metric) {
-  if (metric == "loss") return step.loss;
-  if (metric == "learning_rate") return step.learning_rate;
-  if (metric == "grad_norm") return step.grad_norm.value_or(NAN);
-  if (metric == "tokens_per_second") return step.tokens_per_second;
-  if (metric == "mfu") return step.mfu.value_or(NAN);
-  for (const auto& [name, value] : step.extra) {
-    if (name == metric) return value;
-  }
-  return NAN;
+// What can be drawn of a step and of an evaluation, under the names that their files have.
+NamedValues metrics_of(const LoggedStep& step) {
+  NamedValues values = {
+      {"loss", step.loss}, {"learning_rate", step.learning_rate}, {"tokens_per_second", step.tokens_per_second}};
+  if (step.grad_norm) values.emplace_back("grad_norm", *step.grad_norm);
+  if (step.mfu) values.emplace_back("mfu", *step.mfu);
+  values.insert(values.end(), step.extra.begin(), step.extra.end());
+  return values;
+}
+NamedValues metrics_of(const LoggedEval& eval) {
+  NamedValues values = {
+      {"eval_loss", eval.loss}, {"eval_runtime", eval.seconds}, {"eval_tokens_per_second", eval.tokens_per_second}};
+  values.insert(values.end(), eval.extra.begin(), eval.extra.end());
+  return values;
+}
+
+// Tokens seen when |step| was done, as far as was logged.
+int64_t tokens_at(int64_t step, const RunHistory& history) {
+  const auto logged =
+      std::find_if(history.steps.begin(), history.steps.end(), [&](const LoggedStep& one) { return one.step >= step; });
+  return logged == history.steps.end() ? history.steps.back().tokens : logged->tokens;
 }
 
 Curve curve_of(const ComparedRun& run, const ReportOptions& given) {
   Curve curve{.name = run.name, .x = {}, .y = {}};
-  for (const LoggedStep& step : run.history.steps) {
-    curve.x.push_back(static_cast<double>(given.over == "tokens" ? step.tokens : step.step));
-    curve.y.push_back(value_of(step, given.metric));
-  }
-  return curve;
+  std::set<std::string> names;
+  const auto add = [&](int64_t step, const NamedValues& values) {
+    for (const auto& [name, value] : values) {
+      names.insert(name);
+      if (name != given.metric) continue;
+      curve.x.push_back(static_cast<double>(given.over == "tokens" ? tokens_at(step, run.history) : step));
+      curve.y.push_back(value);
+    }
+  };
+  for (const LoggedStep& step : run.history.steps) add(step.step, metrics_of(step));
+  for (const LoggedEval& eval : run.history.evals) add(eval.step, metrics_of(eval));
+  if (names.contains(given.metric)) return curve;
+  throw ConfigError(fmt::format("{} has no {}; it has {}", run.name, given.metric, fmt::join(names, ", ")));
 }
 
 std::string picture_of(const std::vector<ComparedRun>& runs, const ReportOptions& given) {
@@ -172,7 +194,9 @@ void add_report_command(CLI::App* program) {
   report->add_option("runs", given->folders, "output_dir of each run; the first is what the others are compared with")
       ->required();
   report->add_option("--names", given->names, "what to call them, with commas between")->delimiter(',');
-  report->add_option("--metric", given->metric, "loss, learning_rate, grad_norm, tokens_per_second, mfu or another")
+  report
+      ->add_option("--metric", given->metric,
+                   "loss, eval_loss, learning_rate, grad_norm, tokens_per_second, mfu or another")
       ->capture_default_str();
   report->add_option("--over", given->over, "step or tokens")
       ->check(CLI::IsMember({"step", "tokens"}))

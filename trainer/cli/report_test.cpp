@@ -96,6 +96,22 @@ TEST_F(ReportCommandTest, WritesThePageOfARunThatNeverFinished) {
   EXPECT_THAT(read_if_there(folder_ / "page.html"), HasSubstr("\"loss\":[3.5,3,2.5,2,1.5]"));
 }
 
+TEST_F(ReportCommandTest, DrawsWhatEvaluationsFound) {
+  const std::string a = write_run("a", 0);
+  EXPECT_THROW(run(a + " --metric eval_loss --svg -"), ConfigError) << "there was none";
+  std::string text;
+  for (const int step : {2, 4}) text += metrics_line(LoggedEval{.step = step, .loss = 4.0 / step}) + "\n";
+  replace_file(a + "/" + kEvalMetricsFile, text);
+  // From the 2nd step to the 4th; up and down as in CurvesSvg.
+  EXPECT_THAT(run(a + " --metric eval_loss --svg -"), HasSubstr("d=\"M76.0 61.0L876.0 361.0\""));
+  try {
+    run(a + " --metric perplexity --svg -");
+    ADD_FAILURE() << "there is none of it";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has no perplexity; it has eval_loss,"));
+  }
+}
+
 TEST_F(ReportCommandTest, WhatCannotBeMeantIsRefused) {
   const std::string a = write_run("a", 0);
   EXPECT_THROW(run(folder_ / "nothing"), ConfigError);

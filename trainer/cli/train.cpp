@@ -9,11 +9,12 @@
 #include "core/config_error.h"
 #include "core/launch/launcher.h"
 #include "core/mesh/job_environment.h"
-#include "trainer/arguments.h"
+#include "trainer/argument_table.h"
 #include "trainer/cli/rank_command.h"
 #include "trainer/first_run.h"
 #include "trainer/output_folder.h"
 #include "trainer/plan.h"
+#include "trainer/stop_request.h"
 #include "trainer/torch_module/loader.h"
 
 namespace concord {
@@ -32,13 +33,21 @@ constexpr const char* kTrainUsage = R"(concord train [--config FILE.yaml] [--npr
   --print_config    prints the arguments and ends
   --json            prints the result as JSON on standard output, and nothing else there
 Names may be written with '-'. Flags: --bf16, --bf16 false, --no_bf16.
-Exit codes: 0 trained, or stopped as asked (SIGTERM, after the step); 1 failed; 2 wrong usage.
+SIGTERM, SIGINT and SIGHUP end it after the step, with everything saved, within exit_signal_grace seconds; a second
+one ends it at once.
+Exit codes: 0 trained; 1 failed; 2 wrong usage; 128 + signal stopped by it after saving (143: SIGTERM).
 )";
+
+void check_output(const CommandLine& line) {
+  std::vector<std::filesystem::path> inputs = {line.config};
+  for (const std::string& path : input_paths(line.arguments)) inputs.emplace_back(path);
+  check_output_folder(output_request(line.arguments.output_dir, line.arguments.overwrite_output_dir, inputs));
+}
 
 // What is wrong is said once, here, and not by each process.
 void check_train(const CommandLine& line) {
   plan_training(line.arguments, 0, line.nproc);
-  check_output_folder(line.arguments.output_dir, line.arguments.overwrite_output_dir);
+  check_output(line);
 }
 
 int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
@@ -46,7 +55,6 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
   if (isatty(STDOUT_FILENO) == 1 && !line.json) {
     if (const char* name = ttyname(STDOUT_FILENO)) setenv(kTerminalVariable, name, 1);
   }
-  setenv("CONCORD_LOG", "warn", 0);  // which platform was chosen is in the report, once and not once per rank
   LaunchOptions options;
   options.nproc = static_cast<int>(line.nproc);
   options.prefix = false;
@@ -70,20 +78,22 @@ int run_train(std::vector<std::string> words) {
   if (is_first) complete_first_run(&line);
   check_arguments(&line.arguments, is_started ? environment.world : line.nproc);
   if (line.print_config) {
+    for (const std::string& note : line.notes) fmt::print(stderr, "note: {}\n", note);
     fmt::print("{}", to_yaml(line.arguments));
     return 0;
   }
   check_torch_module();
   if (is_first) {
-    check_output_folder(line.arguments.output_dir, line.arguments.overwrite_output_dir);
+    check_output(line);
     const FirstRun run = write_first_run(&line.arguments, line.nproc);
     fmt::print(stderr, "{}\n", run.introduction);
     words = {"--config", run.config};
     if (line.json) words.push_back("--json");
   }
+  setenv("CONCORD_LOG", "warn", 0);  // which platform was chosen is in the first lines, once and not once per rank
   if (line.nproc > 1) return start_train_ranks(line, words);
-  torch_module().train(line);
-  return 0;
+  const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
+  return torch_module().train(line);
 }
 
 }  // namespace

@@ -120,6 +120,24 @@ std::vector<TokenBatch> Batcher::make(const Epoch& epoch, int64_t first_row) con
   return micro_batches;
 }
 
+BatchContents Batcher::contents(const Epoch& epoch, int64_t first_row) const {
+  BatchContents contents;
+  const auto add = [&](int64_t place) {
+    const int64_t length = source_->length(epoch.order.at(place));
+    ++contents.samples;
+    contents.tokens += length;
+    contents.squared_lengths += static_cast<double>(length) * static_cast<double>(length);
+  };
+  for (int64_t row = first_row; row < std::min(first_row + shape_.rows(), rows(epoch)); ++row) {
+    if (!arguments_.packing) {
+      add(row);
+      continue;
+    }
+    for (const int64_t place : epoch.packed_rows[static_cast<size_t>(row)]) add(place);
+  }
+  return contents;
+}
+
 uint64_t Batcher::fingerprint() const {
   const DataArguments& given = arguments_;
   return stable_hash(fmt::format("samples {} seed {} shuffle {} sequence {} wanted {} packing {} multiple {}",

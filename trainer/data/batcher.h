@@ -32,6 +32,9 @@ class Batcher {
   // of the epoch are filled up with padding that counts no token.
   std::vector<TokenBatch> make(const Epoch& epoch, int64_t first_row) const;
 
+  // The same batch, all ranks of it. Reads lengths only.
+  BatchContents contents(const Epoch& epoch, int64_t first_row) const;
+
   // Packing an epoch takes a while, so the last one is kept.
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
   int64_t rows(const Epoch& epoch) const;

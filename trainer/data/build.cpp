@@ -26,6 +26,7 @@
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/output_file.h"
 #include "trainer/data/tokenizer.h"
+#include "trainer/data/tokenizer_files.h"
 
 namespace concord {
 namespace {
@@ -124,6 +125,7 @@ class Build {
       throw ConfigError(fmt::format("{}: there is no document in it", arguments_.inputs.front()));
     std::vector<std::string> names;
     for (size_t i = 0; i < shards_.size(); ++i) names.push_back(folder_->shard(i));
+    write_tokenizer_files(arguments_.output, tokenizer_files(arguments_.tokenizer));  // the index gets its name last
     join_shards(arguments_, names, *tokenizer_);
     folder_->remove();
     return progress_;

@@ -4,7 +4,7 @@
 // files of its own in OUTPUT.build/, which get their names when they are complete; at the end they are put after each
 // other. So a build that was killed continues with the shards that are missing, and the bytes that come out depend
 // neither on the workers nor on how often it was stopped. Nothing stands under the final name before everything has
-// been written.
+// been written. The tokenizer goes with the data, in OUTPUT.tokenizer/ (trainer/data/tokenizer_files.h).
 #pragma once
 
 #include <cstdint>

@@ -18,6 +18,7 @@ namespace {
 // What the thread hands over: a batch and the position after it, or what it threw, or (neither) the end.
 struct Item {
   std::optional<std::vector<TokenBatch>> batch;
+  BatchContents contents;
   DataPosition after;
   std::exception_ptr error;
 
@@ -37,7 +38,10 @@ class DataLoader::State {
   Item make(DataPosition* position) const {
     if (epochs > 0 && position->epoch >= epochs) return {};
     const std::shared_ptr<const Epoch> epoch = batcher.epoch(position->epoch);
-    Item item{.batch = batcher.make(*epoch, position->sample), .after = {}, .error = nullptr};
+    Item item{.batch = batcher.make(*epoch, position->sample),
+              .contents = batcher.contents(*epoch, position->sample),
+              .after = {},
+              .error = nullptr};
     position->sample += batcher.global_batch_size();
     if (!holds_a_batch(*epoch, position->sample)) *position = {position->epoch + 1, 0, position->fingerprint};
     item.after = *position;
@@ -87,7 +91,7 @@ class DataLoader::Thread {
       try {
         item = state_.make(&position);
       } catch (...) {
-        item = {.batch = {}, .after = {}, .error = std::current_exception()};
+        item = {.batch = {}, .contents = {}, .after = {}, .error = std::current_exception()};
       }
       more = !item.is_last();
       std::unique_lock lock(mutex_);
@@ -120,7 +124,10 @@ std::optional<std::vector<TokenBatch>> DataLoader::next() {
   if (thread_ == nullptr) thread_ = std::make_unique<Thread>(*state_, position_);
   Item item = thread_->take();
   if (item.error) std::rethrow_exception(item.error);
-  if (item.batch) position_ = item.after;
+  if (item.batch) {
+    position_ = item.after;
+    contents_ = item.contents;
+  }
   return std::move(item.batch);
 }
 

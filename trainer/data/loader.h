@@ -42,6 +42,8 @@ class DataLoader {
   // thread to have made them, and throws what it threw. Epochs follow each other; position().epoch tells which it is.
   std::optional<std::vector<TokenBatch>> next();
 
+  // Of the batch that next() gave last, over all data-parallel ranks.
+  const BatchContents& contents() const { return contents_; }
   // After the batch that next() gave last, whatever has been made ahead.
   DataPosition position() const;
   // Continues there. Throws ConfigError where |position| belongs to other data or another order.
@@ -59,6 +61,7 @@ class DataLoader {
   std::unique_ptr<State> state_;
   std::unique_ptr<Thread> thread_;  // started by the first next()
   DataPosition position_;
+  BatchContents contents_;
 };
 
 }  // namespace concord

@@ -13,6 +13,7 @@
 #include "core/config_error.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/tokenizer.h"
+#include "trainer/data/tokenizer_files.h"
 
 namespace concord {
 namespace {
@@ -112,6 +113,7 @@ SyntheticCorpus write_synthetic_corpus(const std::string& prefix, uint64_t seed,
   IndexedWriter writer(prefix, token_type_for(ByteTokenizer::kVocabSize));
   writer.add_sequence(ids);
   writer.end_document();
+  write_tokenizer_files(prefix, tokenizer_files("byte"));
   writer.finish();
   return entropies(chain, distribution);
 }

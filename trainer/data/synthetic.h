@@ -13,10 +13,10 @@ struct SyntheticCorpus {
   int64_t vocab_size = 0;      // ids are below it (the byte tokenizer's)
 };
 
-// Writes PREFIX.bin and PREFIX.idx: one document of |tokens| letters (bytes), a stationary Markov chain of order 1
-// whose transition matrix is drawn from |seed|. The same bytes on every machine. The rate is exact: -sum_i p_i sum_j
-// P_ij ln P_ij with p the stationary distribution. Throws ConfigError for fewer than 2 tokens, or what cannot be
-// written.
+// Writes PREFIX.bin, PREFIX.idx and PREFIX.tokenizer: one document of |tokens| letters (bytes), a stationary Markov
+// chain of order 1 whose transition matrix is drawn from |seed|. The same bytes on every machine. The rate is exact:
+// -sum_i p_i sum_j P_ij ln P_ij with p the stationary distribution. Throws ConfigError for fewer than 2 tokens, or what
+// cannot be written.
 SyntheticCorpus write_synthetic_corpus(const std::string& prefix, uint64_t seed, int64_t tokens);
 
 }  // namespace concord

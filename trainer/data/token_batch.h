@@ -20,4 +20,13 @@ struct TokenBatch {
   bool operator==(const TokenBatch&) const = default;
 };
 
+// What is in a global batch, over all data-parallel ranks, without padding.
+struct BatchContents {
+  int64_t samples = 0;
+  int64_t tokens = 0;
+  double squared_lengths = 0;  // of each sequence, added up: what attention costs
+
+  bool operator==(const BatchContents&) const = default;
+};
+
 }  // namespace concord

@@ -21,6 +21,7 @@ constexpr double kRight = 24;
 constexpr double kTop = 46;
 constexpr double kBottom = 84;
 constexpr double kThinnest = 1.6;
+constexpr double kDot = 7;      // a curve of one value
 constexpr double kWider = 1.7;  // a curve than the one after it
 
 // Told apart in print and by those who do not see red and green; as in the pictures of schedules.
@@ -38,10 +39,16 @@ struct Range {
   double length() const { return high - low; }
 };
 
+bool is_whole(double value) { return std::trunc(value) == value; }
+
 struct Frame {
   Range x, y;
+  bool whole_x = true;  // steps and tokens have nothing between two of them
 
-  double left_of(double value) const { return kLeft + (value - x.low) / x.length() * (kWidth - kLeft - kRight); }
+  double left_of(double value) const {
+    const double share = x.length() == 0 ? 0.5 : (value - x.low) / x.length();
+    return kLeft + share * (kWidth - kLeft - kRight);
+  }
   double top_of(double value) const {
     return kHeight - kBottom - (value - y.low) / y.length() * (kHeight - kTop - kBottom);
   }
@@ -53,21 +60,22 @@ Frame frame_of(const CurvesPicture& picture) {
     for (size_t i = 0; i < curve.x.size(); ++i) {
       if (!std::isfinite(curve.y[i])) continue;
       frame.x.add(curve.x[i]);
+      frame.whole_x &= is_whole(curve.x[i]);
       frame.y.add(curve.y[i]);
     }
   }
   if (!std::isfinite(frame.x.low)) throw ConfigError("there is nothing to draw: no curve has a value");
   for (const auto& [name, value] : picture.levels) frame.y.add(value);
   if (picture.from_zero) frame.y.add(0);
-  if (frame.x.length() == 0) frame.x.high += 1;
   const double margin = frame.y.length() == 0 ? std::max(std::abs(frame.y.high), 1.0) * 0.1 : frame.y.length() * 0.05;
   frame.y.high += margin;
   if (!picture.from_zero) frame.y.low -= margin;
   return frame;
 }
 
-// At 1, 2 or 5 times a power of ten, about |count| of them.
+// At 1, 2 or 5 times a power of ten, about |count| of them; at the value itself where there is only one.
 std::vector<double> ticks_of(const Range& range, double count) {
+  if (range.length() == 0) return {range.low};
   const double wanted = range.length() / count;
   const double power = std::pow(10, std::floor(std::log10(wanted)));
   double step = 10 * power;
@@ -98,9 +106,11 @@ std::string axes(const CurvesPicture& picture, const Frame& frame) {
     svg += line_at(kLeft, y, kWidth - kRight, y, "stroke=\"#e3e6ea\"");
     svg += text_at(kLeft - 8, y + 4, "text-anchor=\"end\" fill=\"#444\"", fmt::format("{:.6g}", tick));
   }
-  for (const double tick : ticks_of(frame.x, 8))
+  for (const double tick : ticks_of(frame.x, 8)) {
+    if (frame.whole_x && !is_whole(tick)) continue;
     svg +=
         text_at(frame.left_of(tick), bottom + 18, "text-anchor=\"middle\" fill=\"#444\"", fmt::format("{:.6g}", tick));
+  }
   svg += line_at(kLeft, bottom, kWidth - kRight, bottom, "stroke=\"#666\"");
   svg += text_at((kLeft + kWidth - kRight) / 2, bottom + 38, "text-anchor=\"middle\" fill=\"#444\"", picture.x_label);
   svg += text_at(
@@ -110,21 +120,26 @@ std::string axes(const CurvesPicture& picture, const Frame& frame) {
   return svg + text_at(kLeft, 24, "font-size=\"15\" font-weight=\"bold\"", picture.title);
 }
 
+// A value between two gaps is a line to itself, which round ends make a dot.
 std::string path_of(const Curve& curve, const Frame& frame) {
   std::string path;
-  bool pen_down = false;
+  const auto is_there = [&](size_t i) { return i < curve.x.size() && std::isfinite(curve.y[i]); };
   for (size_t i = 0; i < curve.x.size(); ++i) {
-    if (!std::isfinite(curve.y[i])) {
-      pen_down = false;
-      continue;
-    }
-    path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", frame.left_of(curve.x[i]), frame.top_of(curve.y[i]));
-    pen_down = true;
+    if (!is_there(i)) continue;
+    const bool pen_down = i > 0 && is_there(i - 1);
+    const double x = frame.left_of(curve.x[i]), y = frame.top_of(curve.y[i]);
+    path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", x, y);
+    if (!pen_down && !is_there(i + 1)) path += fmt::format("L{:.1f} {:.1f}", x, y);
   }
   return path;
 }
 
-double width_of(size_t curve, size_t curves) { return kThinnest + kWider * static_cast<double>(curves - 1 - curve); }
+double width_of(const CurvesPicture& picture, size_t curve) {
+  const double width = kThinnest + kWider * static_cast<double>(picture.curves.size() - 1 - curve);
+  const std::vector<double>& values = picture.curves[curve].y;
+  const auto there = std::count_if(values.begin(), values.end(), [](double value) { return std::isfinite(value); });
+  return there == 1 ? std::max(width, kDot) : width;
+}
 
 std::string legend(const CurvesPicture& picture) {
   std::string svg;
@@ -133,11 +148,11 @@ std::string legend(const CurvesPicture& picture) {
   const auto entry = [&](std::string_view name, const std::string& stroke) {
     svg += line_at(x, y, x + 22, y, stroke);
     svg += text_at(x + 28, y + 4, "fill=\"#222\"", name);
-    x += 50 + 6.8 * static_cast<double>(name.size());
+    x += 44 + 7.7 * static_cast<double>(name.size());  // also in the widest font that may be taken
   };
   for (size_t i = 0; i < picture.curves.size(); ++i) {
-    entry(picture.curves[i].name, fmt::format("stroke=\"{}\" stroke-width=\"{:.1f}\"", kColours[i % kColours.size()],
-                                              width_of(i, picture.curves.size())));
+    entry(picture.curves[i].name,
+          fmt::format("stroke=\"{}\" stroke-width=\"{:.1f}\"", kColours[i % kColours.size()], width_of(picture, i)));
   }
   for (const auto& [name, value] : picture.levels)
     entry(fmt::format("{} {:.6g}", name, value), "stroke=\"#777\" stroke-width=\"1.5\" stroke-dasharray=\"6 4\"");
@@ -157,7 +172,7 @@ std::string draw_curves(const CurvesPicture& picture) {
     body += fmt::format(
         "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{:.1f}\" stroke-linejoin=\"round\" "
         "stroke-linecap=\"round\"><title>{}</title></path>\n",
-        path_of(picture.curves[i], frame), kColours[i % kColours.size()], width_of(i, picture.curves.size()),
+        path_of(picture.curves[i], frame), kColours[i % kColours.size()], width_of(picture, i),
         html_escaped(picture.curves[i].name));
   }
   return fmt::format(

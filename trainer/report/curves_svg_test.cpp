@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <regex>
 
 #include "core/config_error.h"
 
@@ -20,7 +21,7 @@ TEST(CurvesSvg, ACurveGoesFromCornerToCornerOfItsFrame) {
 
 TEST(CurvesSvg, AValueThatIsNotFiniteIsAGap) {
   const std::string svg = draw_curves({.curves = {{"a", {0, 1, 2, 3}, {0, 2, NAN, 0}}}});
-  EXPECT_THAT(svg, HasSubstr("d=\"M76.0 361.0L342.7 61.0M876.0 361.0\""));
+  EXPECT_THAT(svg, HasSubstr("d=\"M76.0 361.0L342.7 61.0M876.0 361.0L876.0 361.0\""));
 }
 
 TEST(CurvesSvg, EveryCurveHasAColourAWidthAndAName) {
@@ -35,6 +36,19 @@ TEST(CurvesSvg, ALevelOutsideOfTheCurvesIsInThePicture) {
   const std::string svg = draw_curves({.curves = {{"a", {0, 1}, {2, 4}}}, .levels = {{"floor", 0}}});
   EXPECT_THAT(svg, HasSubstr("y1=\"361.0\" x2=\"876.0\" y2=\"361.0\" stroke=\"#777\""));
   EXPECT_THAT(svg, HasSubstr(">floor 0</text>"));
+}
+
+TEST(CurvesSvg, OneValueIsADotInTheMiddleAndHasOneNumberBelowIt) {
+  const std::string svg = draw_curves({.curves = {{"a", {5}, {2}}}});
+  EXPECT_THAT(svg, HasSubstr("d=\"M476.0 211.0L476.0 211.0\" fill=\"none\" stroke=\"#1f5aa6\" stroke-width=\"7.0\""));
+  const std::regex below("<text x=\"[0-9.]+\" y=\"394.0\"[^>]*>([^<]*)");
+  std::vector<std::string> numbers;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), below), end; at != end; ++at) numbers.push_back((*at)[1]);
+  EXPECT_THAT(numbers, testing::ElementsAre("5"));
+}
+
+TEST(CurvesSvg, StepsHaveNoFractionsBetweenThem) {
+  EXPECT_THAT(draw_curves({.curves = {{"a", {1, 2, 3}, {10, 20, 40}}}}), Not(HasSubstr(">1.5</text>")));
 }
 
 TEST(CurvesSvg, AnythingFlatShortOrTinyIsDrawn) {

@@ -97,6 +97,7 @@ LoggedStep step_of(Fields fields) {
   step.tokens_per_second = fields.take_or_zero("tokens_per_second");
   step.seconds = fields.take_or_zero("seconds");
   step.mfu = fields.take("mfu");
+  step.flops = fields.take_or_zero("flops");
   step.memory_bytes = fields.take_whole("memory_bytes");
   step.time = fields.take_or_zero("time");
   step.extra = fields.rest();
@@ -152,6 +153,7 @@ std::string metrics_line(const LoggedStep& step) {
   line.put("tokens_per_second", step.tokens_per_second);
   line.put("seconds", step.seconds);
   if (step.mfu) line.put("mfu", *step.mfu);
+  if (step.flops > 0) line.put("flops", step.flops);
   if (step.memory_bytes > 0) line.put("memory_bytes", step.memory_bytes);
   line.put("time", step.time);
   line.put_all(step.extra);

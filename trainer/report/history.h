@@ -23,6 +23,7 @@ struct LoggedStep {
   double tokens_per_second = 0;
   double seconds = 0;  // since the last logged step
   std::optional<double> mfu = std::nullopt;
+  double flops = 0;  // since the beginning, of all ranks; 0: not known
   int64_t memory_bytes = 0;
   double time = 0;  // since 1970
   NamedValues extra = {};

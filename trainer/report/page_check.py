@@ -17,16 +17,16 @@ STEPS = 200
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
 
 
-def write_run(folder):
+def write_run(folder, steps=range(1, STEPS + 1), evaluations=(50, 100, 200)):
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "metrics.jsonl"), "w") as file:
-        for step in range(1, STEPS + 1):
+        for step in steps:
             loss = None if step == 150 else 2 + 3 * math.exp(-step / 40)
             file.write(json.dumps({"step": step, "loss": loss, "learning_rate": 1e-3 * step / STEPS, "grad_norm": 1 + 1 / step,
                                    "tokens": 1024 * step, "tokens_per_second": 5e4, "seconds": 0.02, "time": 1e9 + step,
                                    "non_finite": {"loss": "nan"} if loss is None else {}}) + "\n")
     with open(os.path.join(folder, "eval_metrics.jsonl"), "w") as file:
-        for step in (50, 100, 200):
+        for step in evaluations:
             file.write(json.dumps({"step": step, "eval_loss": 2.5, "time": 1e9 + step}) + "\n")
 
 
@@ -59,6 +59,18 @@ def findings(document, log):
             yield "the browser's console: " + line
 
 
+def findings_of_one_step(document):
+    charts = re.findall(r'<svg role="img" aria-label="([^"]*)"[^>]*>(.*?)</svg>', document, re.DOTALL)
+    if not charts:
+        yield "one step: no charts"
+    for name, inside in charts:
+        below = re.findall(r'<text x="[^"]*" y="242"[^>]*>([^<]*)<', inside)
+        if below != ["7"]:
+            yield f"one step: the axis of {name} has {below}, not the step"
+        if inside.count("<circle") != 1 + 1:
+            yield f"one step: {name} has no dot for it"
+
+
 def main():
     concord, folder = sys.argv[1:]
     browser = next((path for path in map(shutil.which, BROWSERS) if path), None)
@@ -69,8 +81,11 @@ def main():
     write_run(os.path.join(folder, "run"))
     page = os.path.join(os.path.abspath(folder), "page.html")
     subprocess.run([concord, "report", os.path.join(folder, "run"), "--html", page, "--floor", "1.9"], check=True)
-    document, log = rendered(browser, page, os.path.join(os.path.abspath(folder), "profile"))
-    found = list(findings(document, log))
+    profile = os.path.join(os.path.abspath(folder), "profile")
+    found = list(findings(*rendered(browser, page, profile)))
+    write_run(os.path.join(folder, "one"), range(7, 8), evaluations=())
+    subprocess.run([concord, "report", os.path.join(folder, "one"), "--html", page], check=True)
+    found += findings_of_one_step(rendered(browser, page, profile)[0])
     print("\n".join(found) or f"{browser}: four charts drawn, nothing on the console")
     return 1 if found else 0
 

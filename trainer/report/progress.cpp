@@ -26,7 +26,8 @@ struct Field {
 };
 
 std::string number_text(double value) {
-  if (!std::isfinite(value)) return fmt::format("{}", value);
+  if (std::isnan(value)) return "nan";  // without the sign that some have
+  if (std::isinf(value)) return fmt::format("{}", value);
   return std::abs(value) >= 1e5 ? fmt::format("{:.3e}", value) : fmt::format("{:.4f}", value);
 }
 
@@ -41,7 +42,9 @@ std::vector<Field> fields_of(const Progress& progress) {
   std::vector<Field> fields = {{step_text(progress), 0}};
   if (progress.loss) fields.push_back({"loss " + number_text(*progress.loss), 0});
   if (progress.learning_rate) fields.push_back({fmt::format("lr {:.2e}", *progress.learning_rate), 3});
-  if (progress.grad_norm) fields.push_back({"grad norm " + number_text(*progress.grad_norm), 4});
+  const bool has_norm = progress.grad_norm && (progress.skipped.empty() || std::isfinite(*progress.grad_norm));
+  if (has_norm) fields.push_back({"grad norm " + number_text(*progress.grad_norm), 4});
+  if (!progress.skipped.empty()) fields.push_back({progress.skipped, 0});
   if (progress.tokens_per_second) fields.push_back({count_text(*progress.tokens_per_second) + " tokens/s", 2});
   if (progress.mfu) fields.push_back({fmt::format("MFU {:.1f} %", 100 * *progress.mfu), 5});
   if (progress.memory_bytes > 0) fields.push_back({bytes_text(progress.memory_bytes), 6});
@@ -53,6 +56,18 @@ int64_t length_of(const std::vector<Field>& fields) {
   int64_t length = 0;
   for (const Field& field : fields) length += static_cast<int64_t>(field.text.size()) + 2;
   return length - 2;
+}
+
+// Without the least important ones where there is too little room.
+std::vector<Field> fitting_fields(const Progress& progress, int64_t columns) {
+  std::vector<Field> fields = fields_of(progress);
+  while (length_of(fields) > columns) {
+    const auto least = std::max_element(fields.begin(), fields.end(),
+                                        [](const Field& a, const Field& b) { return a.importance < b.importance; });
+    if (least->importance == 0) break;
+    fields.erase(least);
+  }
+  return fields;
 }
 
 std::string joined(const std::vector<Field>& fields) {
@@ -82,6 +97,15 @@ void write_out(int file, std::string_view text) {
     if (written <= 0) return;
     text.remove_prefix(static_cast<size_t>(written));
   }
+}
+
+// The redrawn line is below the logged ones, which have the rest.
+Progress brief(const Progress& progress) {
+  return {.step = progress.step,
+          .max_steps = progress.max_steps,
+          .loss = progress.loss,
+          .tokens_per_second = progress.tokens_per_second,
+          .seconds_left = progress.seconds_left};
 }
 
 double monotonic_seconds() {
@@ -119,13 +143,7 @@ std::string bytes_text(int64_t bytes) {
 }
 
 std::string progress_line(const Progress& progress, int64_t columns) {
-  std::vector<Field> fields = fields_of(progress);
-  while (length_of(fields) > columns) {
-    const auto least = std::max_element(fields.begin(), fields.end(),
-                                        [](const Field& a, const Field& b) { return a.importance < b.importance; });
-    if (least->importance == 0) break;
-    fields.erase(least);
-  }
+  std::vector<Field> fields = fitting_fields(progress, columns);
   const int64_t room = columns - length_of(fields) - 2;
   if (progress.max_steps > 0 && room >= kShortestBar + 2)
     fields.insert(fields.begin() + 1, {bar_text(progress, room), 0});
@@ -134,22 +152,27 @@ std::string progress_line(const Progress& progress, int64_t columns) {
 
 std::string plain_line(const Progress& progress) { return joined(fields_of(progress)); }
 
+std::string plain_line(const Progress& progress, int64_t columns) {
+  return joined(fitting_fields(progress, columns)).substr(0, static_cast<size_t>(std::max<int64_t>(columns, 0)));
+}
+
 ProgressDisplay::ProgressDisplay(int file, ProgressMode mode) : file_(file), mode_(mode) {
   if (mode_ == ProgressMode::automatic) mode_ = ::isatty(file) == 1 ? ProgressMode::line : ProgressMode::plain;
 }
 
-void ProgressDisplay::draw(const Progress& progress) {
+void ProgressDisplay::draw(const Progress& progress, const std::string& above) {
   // The last column stays free: some terminals begin a new line once it is filled.
-  const std::string line = progress_line(progress, columns_of(file_) - 1);
-  if (line == drawn_) return;
+  const std::string line = progress_line(brief(progress), columns_of(file_) - 1);
+  repeats_log_ = !above.empty() || (repeats_log_ && line == drawn_);
+  if (line == drawn_ && above.empty()) return;
   drawn_ = line;
-  write_out(file_, "\r" + line + "\x1b[K");
+  write_out(file_, fmt::format("{}\r{}\x1b[K", above, line));
 }
 
 void ProgressDisplay::logged(const Progress& progress) {
   if (mode_ == ProgressMode::plain) write_out(file_, plain_line(progress) + "\n");
   if (mode_ != ProgressMode::line) return;
-  draw(progress);
+  draw(progress, fmt::format("\r{}\x1b[K\n", plain_line(progress, columns_of(file_) - 1)));
   drawn_at_ = monotonic_seconds();
 }
 
@@ -157,7 +180,7 @@ void ProgressDisplay::moved(const Progress& progress) {
   if (mode_ != ProgressMode::line) return;
   const double now = monotonic_seconds();
   if (now - drawn_at_ < kRedrawSeconds) return;
-  draw(progress);
+  draw(progress, "");
   drawn_at_ = now;
 }
 
@@ -168,7 +191,7 @@ void ProgressDisplay::note(const std::string& text) {
 }
 
 void ProgressDisplay::end() {
-  if (!drawn_.empty()) write_out(file_, "\n");
+  if (!drawn_.empty()) write_out(file_, repeats_log_ ? "\r\x1b[K" : "\n");
   drawn_.clear();
 }
 

@@ -21,6 +21,7 @@ struct Progress {
   std::optional<double> loss = std::nullopt;
   std::optional<double> learning_rate = std::nullopt;
   std::optional<double> grad_norm = std::nullopt;
+  std::string skipped = {};  // what became of updates that were not made; a norm that is not finite is left out then
   std::optional<double> tokens_per_second = std::nullopt;
   std::optional<double> mfu = std::nullopt;
   int64_t memory_bytes = 0;
@@ -31,8 +32,9 @@ struct Progress {
 // the least important goes first: memory, MFU, gradient norm, learning rate, tokens, time left; step and loss stay.
 std::string progress_line(const Progress& progress, int64_t columns);
 
-// Pure. The same as one line of a log, with all that is known.
+// Pure. The same as one line of a log, with all that is known, or without a bar in at most |columns| characters.
 std::string plain_line(const Progress& progress);
+std::string plain_line(const Progress& progress, int64_t columns);
 
 // "1:05", "2:03:04", "3 d 04:05"; "12.3k", "4.56M"; "1.50 GiB".
 std::string duration_text(double seconds);
@@ -49,17 +51,19 @@ class ProgressDisplay {
   ProgressDisplay(const ProgressDisplay&) = delete;
   ProgressDisplay& operator=(const ProgressDisplay&) = delete;
 
-  void logged(const Progress& progress);  // a line of the log, or the line redrawn
+  void logged(const Progress& progress);  // a line of the log, which stays; the one that is redrawn is below it
   void moved(const Progress& progress);   // redraws only, and only ten times a second
   void note(const std::string& text);     // whole lines, above the one that is redrawn
-  void end();                             // leaves the last line as it is; the cursor below it
+  void end();  // leaves the last line as it is, the cursor below it; one that says what was just logged goes
 
  private:
-  void draw(const Progress& progress);
+  // |above| are whole lines that stay, in the same write.
+  void draw(const Progress& progress, const std::string& above);
 
   int file_;
   ProgressMode mode_;
-  std::string drawn_;  // what the terminal's last line shows; empty: nothing of ours
+  std::string drawn_;         // what the terminal's last line shows; empty: nothing of ours
+  bool repeats_log_ = false;  // it says no more than the logged line above it
   double drawn_at_ = 0;
 };
 

@@ -85,7 +85,27 @@ TEST(Progress, NumbersAreShort) {
   EXPECT_EQ(bytes_text(int64_t{1} << 40), "1024.00 GiB");
 }
 
-std::string drawn(int64_t columns) { return fmt::format("\r{}\x1b[K", progress_line(whole(), columns)); }
+TEST(Progress, AStepThatWasSkippedSaysSoInsteadOfANormThatIsNone) {
+  Progress progress = whole();
+  progress.grad_norm = -std::nan("");
+  EXPECT_THAT(plain_line(progress), HasSubstr("grad norm nan")) << "without a sign";
+  progress.skipped = "skipped, loss scale halved to 1024";
+  EXPECT_THAT(plain_line(progress), testing::AllOf(HasSubstr("  skipped, loss scale halved to 1024  "),
+                                                   testing::Not(HasSubstr("grad norm"))));
+}
+
+// What the logged lines do not have to say again.
+Progress brief() {
+  Progress progress = whole();
+  progress.learning_rate = progress.grad_norm = progress.mfu = std::nullopt;
+  progress.memory_bytes = 0;
+  return progress;
+}
+
+std::string drawn(int64_t columns) { return fmt::format("\r{}\x1b[K", progress_line(brief(), columns)); }
+std::string logged(int64_t columns) {
+  return fmt::format("\r{}\x1b[K\r\n{}", plain_line(whole(), columns), drawn(columns));
+}
 
 // The program's side of a terminal of |columns| columns, and what came out of it.
 class Terminal {
@@ -125,14 +145,21 @@ class Terminal {
 TEST(Progress, OnATerminalTheLineIsRedrawnInPlaceWithoutClearingFirst) {
   const Terminal terminal(60);
   ProgressDisplay display(terminal.file(), ProgressMode::automatic);
-  display.logged(whole());
+  display.moved(whole());
   EXPECT_EQ(terminal.seen(), drawn(59));
-  display.logged(whole());
+  display.moved(whole());
   EXPECT_EQ(terminal.seen(), "") << "the same line was drawn twice";
+  display.logged(whole());
+  EXPECT_EQ(terminal.seen(), logged(59)) << "what was logged stays above the line";
   terminal.resize(40);
   display.logged(whole());
-  EXPECT_EQ(terminal.seen(), drawn(39));
+  EXPECT_EQ(terminal.seen(), logged(39));
   display.end();
+  EXPECT_EQ(terminal.seen(), "\r\x1b[K") << "it would say what was logged once more";
+  ProgressDisplay unlogged(terminal.file(), ProgressMode::automatic);
+  unlogged.moved(whole());
+  terminal.seen();
+  unlogged.end();
   EXPECT_EQ(terminal.seen(), "\r\n");  // the terminal's own return
 }
 
@@ -144,7 +171,7 @@ TEST(Progress, ANoteStandsAboveTheLine) {
   display.logged(whole());
   terminal.seen();
   display.note("checkpoint saved");
-  EXPECT_EQ(terminal.seen(), fmt::format("\r\x1b[Kcheckpoint saved\r\n{}", progress_line(whole(), 59)));
+  EXPECT_EQ(terminal.seen(), fmt::format("\r\x1b[Kcheckpoint saved\r\n{}", progress_line(brief(), 59)));
 }
 
 TEST(Progress, ElsewhereEveryLoggedStepIsAPlainLine) {

@@ -1,5 +1,7 @@
 #include "trainer/report/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -35,6 +37,19 @@ RunHistory earlier_history(const RunDescription& run) {
 
 void add_to(NamedValues* scalars, const std::string& group, const NamedValues& extra) {
   for (const auto& [name, value] : extra) scalars->emplace_back(group + name, value);
+}
+
+// What the user is told about updates that were not made. |covered| steps are reported.
+std::string skipped_text(const StepReport& report, int64_t covered) {
+  if (report.skipped == 0) return "";
+  const std::string what = covered > 1 ? fmt::format("{} of {} steps skipped", report.skipped, covered) : "skipped";
+  if (report.next_loss_scale == 0) return what + ", gradient NaN or Inf";
+  double scale = report.next_loss_scale;  // of the step; it is logged, too
+  for (const auto& [name, value] : report.extra) {
+    if (name == "loss_scale") scale = value;
+  }
+  return fmt::format("{}, loss scale {} {:.0f}", what, report.next_loss_scale < scale ? "halved to" : "is",
+                     report.next_loss_scale);
 }
 
 }  // namespace
@@ -81,11 +96,13 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
                    .memory_bytes = report.memory_bytes,
                    .time = run.clock(),
                    .extra = report.extra};
-  if (run.shape && run.peak_flops > 0 && report.seconds > 0) {
-    const auto count = static_cast<double>(report.tokens);
-    const double flops = report.squared_lengths > 0 ? training_flops(*run.shape, count, report.squared_lengths)
-                                                    : training_flops(*run.shape, count);
-    entry.mfu = model_flops_utilisation(flops, report.seconds, run.peak_flops, run.world_size);
+  if (!run.shape) return entry;
+  const auto count = static_cast<double>(report.tokens);
+  const double now = report.squared_lengths > 0 ? training_flops(*run.shape, count, report.squared_lengths)
+                                                : training_flops(*run.shape, count);
+  entry.flops = now + (history.steps.empty() ? 0 : history.steps.back().flops);
+  if (run.peak_flops > 0 && report.seconds > 0) {
+    entry.mfu = model_flops_utilisation(now, report.seconds, run.peak_flops, run.world_size);
   }
   return entry;
 }
@@ -104,6 +121,8 @@ void TrainingReport::Parts::measure(const StepReport& report) {
 TrainingReport::TrainingReport(const RunDescription& run) : parts_(std::make_unique<Parts>(run)) {}
 
 TrainingReport::~TrainingReport() = default;
+
+void TrainingReport::begin() { parts_->display.note(opening_text(parts_->run)); }
 
 void TrainingReport::on_progress(int64_t step) {
   Parts& parts = *parts_;
@@ -133,6 +152,7 @@ void TrainingReport::on_step(const StepReport& report) {
   parts.progress.loss = entry.loss;
   parts.progress.learning_rate = entry.learning_rate;
   parts.progress.grad_norm = entry.grad_norm;
+  parts.progress.skipped = skipped_text(report, report.step - parts.step);
   parts.progress.tokens_per_second = entry.tokens_per_second;
   parts.progress.mfu = entry.mfu;
   parts.progress.memory_bytes = entry.memory_bytes;

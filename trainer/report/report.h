@@ -29,9 +29,11 @@ struct StepReport {
   double loss = 0;           // mean over the steps covered
   double learning_rate = 0;  // of this step's update
   std::optional<double> grad_norm = std::nullopt;
-  int64_t tokens = 0;   // of the steps covered, over all ranks
-  int64_t samples = 0;  // the same; 0: not counted
-  double seconds = 0;   // the same
+  int64_t skipped = 0;         // of the steps covered, those without an update: a gradient was NaN or Inf
+  double next_loss_scale = 0;  // fp16's, of the steps to come; 0: there is none
+  int64_t tokens = 0;          // of the steps covered, over all ranks
+  int64_t samples = 0;         // the same; 0: not counted
+  double seconds = 0;          // the same
   // Sum of the squared lengths of the sequences covered, for the arithmetic of attention; 0: tokens * seq_length.
   double squared_lengths = 0;
   int64_t memory_bytes = 0;  // the most this device held so far; 0: not known
@@ -59,6 +61,7 @@ struct RunDescription {
   int64_t train_batch_size = 0;  // per_device_train_batch_size
   int64_t world_size = 1;
   NamedTexts configuration = {};  // arguments as they were printed back, for the page
+  NamedTexts opening = {};        // what the run is about to do, for its first lines: {"steps", "400, 819k tokens"}
   NamedTexts layout = {};         // "tensor parallel": "2", device, plugin, ...: for the page and the summary
   std::optional<double> loss_floor = std::nullopt;  // where the best possible loss is known, it is drawn
   // For MFU; left out where the model or the device's peak is not known.
@@ -88,6 +91,8 @@ class TrainingReport {
   TrainingReport(const TrainingReport&) = delete;
   TrainingReport& operator=(const TrainingReport&) = delete;
 
+  // What is about to happen, from |opening| of the description. Before the first step.
+  void begin();
   // After every step, logged or not: moves the line on the terminal, ten times a second at most, and is what the state
   // says global_step is. Plain output says nothing.
   void on_progress(int64_t step);

@@ -75,6 +75,25 @@ TEST_F(ReportTest, AStepIsInEveryFileWithTokensAddedUp) {
   EXPECT_THAT(read("terminal"), HasSubstr("finished: 4 steps, 128 tokens"));
 }
 
+TEST_F(ReportTest, SkippedStepsSayHowManyAndWhatBecameOfTheLossScale) {
+  TrainingReport report(description());
+  const auto skipping = [&](int64_t step, int64_t skipped, double next_loss_scale) {
+    StepReport one = step_at(step);
+    one.grad_norm = std::nan("");
+    one.skipped = skipped;
+    one.next_loss_scale = next_loss_scale;
+    report.on_step(one);
+  };
+  skipping(1, 1, 8);  // its scale is 8
+  EXPECT_THAT(read("terminal"), HasSubstr("  skipped, loss scale is 8  "));
+  skipping(2, 1, 4);
+  EXPECT_THAT(read("terminal"), HasSubstr("  skipped, loss scale halved to 4  "));
+  skipping(6, 3, 4);
+  EXPECT_THAT(read("terminal"), HasSubstr("  3 of 4 steps skipped, loss scale halved to 4  "));
+  skipping(7, 1, 0);
+  EXPECT_THAT(read("terminal"), HasSubstr("  skipped, gradient NaN or Inf  "));
+}
+
 TEST_F(ReportTest, TheStateHasHuggingFacesKeysAndNoOthers) {
   TrainingReport report(description());
   report.on_step(step_at(2));

@@ -56,17 +56,22 @@ std::string losses_line(const RunDescription& run, const RunHistory& history) {
   return text;
 }
 
+// "  name   text" lines, the texts below each other.
+std::string rows_text(const NamedTexts& rows) {
+  size_t widest = 0;
+  for (const auto& [name, text] : rows) widest = std::max(widest, name.size());
+  std::string lines;
+  for (const auto& [name, text] : rows) lines += fmt::format("  {:<{}}  {}\n", name, widest, text);
+  return lines;
+}
+
 std::string files_text(const RunDescription& run, const FinishReport& end) {
   NamedTexts files = {{"metrics", run.output_dir + "/" + kMetricsFile},
                       {"state", run.output_dir + "/trainer_state.json"}};
   if (run.tensorboard) files.emplace_back("TensorBoard", "tensorboard --logdir " + run.output_dir + "/runs");
   if (run.html) files.emplace_back("report", run.output_dir + "/report.html");
   files.insert(files.end(), end.files.begin(), end.files.end());
-  size_t widest = 0;
-  for (const auto& [name, place] : files) widest = std::max(widest, name.size());
-  std::string text;
-  for (const auto& [name, place] : files) text += fmt::format("  {:<{}}  {}\n", name, widest, place);
-  return text;
+  return rows_text(files);
 }
 
 }  // namespace
@@ -89,6 +94,8 @@ NamedTexts headline_figures(const RunDescription& run, const RunHistory& history
   figures.emplace_back("time in steps", duration_text(seconds_of(history)));
   return figures;
 }
+
+std::string opening_text(const RunDescription& run) { return fmt::format("{}\n{}", run.title, rows_text(run.opening)); }
 
 std::string evaluation_line(const LoggedEval& eval) {
   return fmt::format("step {}: evaluation loss {:.4f} in {:.1f} s", eval.step, eval.loss, eval.seconds);

@@ -39,11 +39,6 @@ ordered_json log_history(const RunHistory& history) {
   return entries;
 }
 
-double flops_of(const RunDescription& run, const RunHistory& history) {
-  if (!run.shape || history.steps.empty()) return 0;
-  return training_flops(*run.shape, static_cast<double>(history.steps.back().tokens));
-}
-
 double last_epoch(const RunHistory& history) {
   double epoch = history.steps.empty() ? 0 : history.steps.back().epoch;
   return history.evals.empty() ? epoch : std::max(epoch, history.evals.back().epoch);
@@ -69,7 +64,7 @@ std::string trainer_state_json(const RunDescription& run, const RunHistory& hist
       {"num_train_epochs", run.num_train_epochs},
       {"save_steps", run.save_steps},
       {"stateful_callbacks", ordered_json::object()},
-      {"total_flos", flops_of(run, history)},
+      {"total_flos", history.steps.empty() ? 0 : history.steps.back().flops},
       {"train_batch_size", run.train_batch_size},
       {"trial_name", nullptr},
       {"trial_params", nullptr}};

@@ -15,6 +15,7 @@
 #include "trainer/data/mapped_file.h"
 #include "trainer/torch_module/build_identity.h"
 #include "trainer/torch_module/library_files.h"
+#include "trainer/torch_module/libtorch.h"
 
 namespace concord {
 namespace {
@@ -54,11 +55,12 @@ std::vector<Place> find_places() {
 // RTLD_GLOBAL: libraries that extend libtorch are loaded later (core/torch/library.h) and find its symbols as in a
 // program that links it, whether or not they name it as a dependency. Of the module itself that shows its entry alone.
 const TorchModule* open_module(Place* place) {
-  const LibraryFiles files;
   void* const library = dlopen(place->path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
-    const char* words = dlerror();
-    place->problem = loader::cat("the dynamic linker refuses it: ", words != nullptr ? words : "no reason given");
+    const char* const said = dlerror();
+    const std::string words = said != nullptr ? said : "no reason given";
+    const bool no_libtorch = words.starts_with("libtorch") || words.starts_with("libc10");
+    place->problem = loader::cat("the dynamic linker refuses it: ", words, no_libtorch ? "; " + libtorch_advice() : "");
     return nullptr;
   }
   const auto open = reinterpret_cast<TorchModuleOpen>(dlsym(library, kTorchModuleEntry));
@@ -72,6 +74,10 @@ const TorchModule* open_module(Place* place) {
 
 const TorchModule& load_module() {
   std::vector<Place> places = find_places();
+  const LibraryFiles files;
+  if (const std::string problem = load_named_libtorch(); !problem.empty()) {
+    throw Error(CONCORD_STATUS_UNAVAILABLE, problem + "; " + libtorch_advice());
+  }
   for (Place& place : places) {
     if (!place.problem.empty()) continue;
     if (const TorchModule* const module = open_module(&place)) return *module;

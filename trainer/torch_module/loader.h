@@ -1,6 +1,6 @@
 // Finds libconcordtorch.so (table.h) where plugins are found: in the folders of CONCORD_PLUGIN_PATH, then beside the
 // program, then in the installation. One of another build is passed over, so that CONCORD_PLUGIN_PATH can name the
-// plugins of another build. Threads: the main thread, while there is no other.
+// plugins of another build. Which libtorch it uses: libtorch.h. Threads: the main thread, while there is no other.
 #pragma once
 
 #include "trainer/torch_module/table.h"

@@ -26,9 +26,10 @@ struct TorchModule {
   size_t struct_size;
   const char* build;
 
-  // Trains as one rank of the job of the environment, and prints the result. Throws as run_training does
-  // (trainer/pretrain.h). Waits: for the other ranks.
-  void (*train)(const CommandLine& line);
+  // Trains as one rank of the job of the environment, and prints the result. Returns the exit code: 0, or 128 + signal
+  // where a signal ended the run after saving. Throws as run_training does (trainer/pretrain.h). Waits: for the other
+  // ranks.
+  int (*train)(const CommandLine& line);
 
   // Throws ConfigError for what can be known to be wrong with the files and a job of |world| ranks before one starts.
   void (*check_probe)(const ProbeArguments& arguments, int64_t world);

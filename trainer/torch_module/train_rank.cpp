@@ -11,6 +11,7 @@
 
 #include "core/mesh/job_environment.h"
 #include "trainer/pretrain.h"
+#include "trainer/program_path.h"
 #include "trainer/torch_module/table.h"
 
 namespace concord {
@@ -38,22 +39,29 @@ std::vector<std::string> suggestions(const CommandLine& line) {
   const TrainingArguments& a = line.arguments;
   if (a.loss_floor <= 0) return {};
   const bool is_cut = a.tensor_model_parallel_size > 1;
-  return {is_cut
-              ? "./run train --context_parallel_size 2           every sequence cut over the two processes"
-              : "./run train --tensor_model_parallel_size 2      every layer cut over the two processes, same losses",
-          "./run train --max_steps 1000                    closer to the floor",
-          "build/bin/concord train --print_config          all settings, as a file for --config",
-          "build/bin/concord doctor                        what else this machine could run"};
+  const std::string program = program_as_typed();
+  const auto suggestion = [&](const char* words, const char* what) {
+    return fmt::format("{} {:<38}  {}", program, words, what);
+  };
+  return {is_cut ? suggestion("train --context_parallel_size 2", "every sequence cut over the two processes")
+                 : suggestion("train --tensor_model_parallel_size 2",
+                              "every layer cut over the two processes, same losses"),
+          suggestion("train --max_steps 1000", "closer to the floor"),
+          suggestion("train --print_config", "all settings, as a file for --config"),
+          suggestion("doctor", "what else this machine could run")};
 }
 
 }  // namespace
 
-void train_rank(const CommandLine& line) {
+int train_rank(const CommandLine& line) {
   RunOptions options;
   options.terminal = open_terminal(line.json);
+  options.notes = line.notes;
   options.next = suggestions(line);
+  if (!line.config.empty()) options.inputs = {line.config};
   const TrainOutput output = run_training(line.arguments, {}, options);
   if (line.json && read_job_environment().rank == 0) print_json(output, line.arguments);
+  return output.stop_signal == 0 ? 0 : 128 + output.stop_signal;
 }
 
 }  // namespace concord

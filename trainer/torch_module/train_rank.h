@@ -5,6 +5,6 @@
 
 namespace concord {
 
-void train_rank(const CommandLine& line);
+int train_rank(const CommandLine& line);
 
 }  // namespace concord

@@ -143,7 +143,7 @@ inline Hccl fake_hccl() {
                                     abi::HcclCommConfig*, abi::HcclComm* comm) {
     fake().sub_ranks.assign(ranks, ranks + count);
     fake().sub_ids.push_back(id);
-    *comm = &fake();
+    *comm = ranks != nullptr ? &fake() : nullptr;
     return hccl_called("HcclCreateSubCommConfig");
   };
   hccl.HcclCommDestroy = [](abi::HcclComm) { return hccl_called("HcclCommDestroy"); };

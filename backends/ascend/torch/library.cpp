@@ -4,6 +4,7 @@
 // without libtorch does not have: the references of Concord's operators run without them.
 #include <dlfcn.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -20,9 +21,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libtorch_npu.so";
 constexpr const char* kOperators = "libconcordtorch_ascend_ops.so";
+// c10::Stream::native_handle, by which streams are passed on, works on torch_npu from here on.
+constexpr int kLeastMajor = 2, kLeastMinor = 13;
 constexpr const char* kVersions =
-    "torch_npu has to have torch's own version (torch_npu 2.13.0 for torch 2.13.0), and a CANN that it was made for "
-    "(2.6 to 2.9: CANN 8.5; 2.12 and later: CANN 9)";
+    "supported is torch_npu 2.13 or later with a torch of the same version (torch_npu 2.13.0 for torch 2.13.0), on a "
+    "CANN "
+    "that it was made for (CANN 9)";
 
 // A function of CANN's runtime, which the plugin has loaded; null where it is not there.
 void* find_in_runtime(const char* name) {
@@ -34,8 +38,11 @@ void* find_in_runtime(const char* name) {
   return nullptr;
 }
 
-// What |package| says its version is: "2.13.0"; "" where there is no such package.
+// What |package| says its version is: "2.13.0"; "" where there is no such package. Wheels have a version.py, libtorch
+// by itself a build-version.
 std::string version_of(const fs::path& package) {
+  std::string plain;
+  if (std::ifstream(package / "build-version") >> plain) return plain.substr(0, plain.find('+'));
   std::ifstream file(package / "version.py");
   const std::regex line_of_version("__version__ = '([0-9.]+).*");
   std::smatch found;
@@ -45,9 +52,20 @@ std::string version_of(const fs::path& package) {
   return {};
 }
 
+bool is_too_old(const std::string& version) {
+  int major = 0, minor = 0;
+  if (std::sscanf(version.c_str(), "%d.%d", &major, &minor) != 2) return false;  // unknown: the linker will tell
+  return major < kLeastMajor || (major == kLeastMajor && minor < kLeastMinor);
+}
+
 void check_versions(const fs::path& torch) {
   const std::string torch_version = version_of(torch);
   const std::string npu_version = version_of(torch.parent_path() / "torch_npu");
+  const std::string& oldest = is_too_old(torch_version) ? torch_version : npu_version;
+  if (is_too_old(oldest)) {
+    const char* const name = &oldest == &torch_version ? "torch " : "torch_npu ";
+    throw std::runtime_error(name + oldest + " is too old for Ascend devices: " + kVersions);
+  }
   const auto minor = [](const std::string& version) { return version.substr(0, version.rfind('.')); };
   if (torch_version.empty() || npu_version.empty() || minor(torch_version) == minor(npu_version)) return;
   throw std::runtime_error("torch_npu " + npu_version + " does not fit torch " + torch_version + ": " + kVersions);
@@ -79,8 +97,8 @@ fs::path own_folder() {
 void open(const concord_torch_host& host) {
   const fs::path folder = host.torch_folder;
   const fs::path torch_python = folder / "libtorch_python.so";
+  check_versions(folder.parent_path());
   if (fs::exists(torch_python)) {  // a wheel's torch, so a wheel's torch_npu
-    check_versions(folder.parent_path());
     start_python(folder.string(), choose_packages(find_in_runtime("concord_sim_label") != nullptr));
     load(host, torch_python.string());  // torch_npu's own search path does not lead there
   }

@@ -95,8 +95,19 @@ TEST_F(TorchLibrary, SaysWhichVersionsFitWhereItCannotBeLoaded) {
 }
 
 TEST_F(TorchLibrary, RefusesAWheelOfAnotherVersionBeforeLoadingIt) {
+  EXPECT_THAT(open(wheel("python3.11", "2.13.0+cpu", "2.14.0")),
+              HasSubstr("torch_npu 2.14.0 does not fit torch 2.13.0: "));
+  EXPECT_THAT(loaded_, IsEmpty());
+}
+
+TEST_F(TorchLibrary, RefusesVersionsWhoseStreamsHaveNoHandleByName) {
+  const auto supported = HasSubstr("supported is torch_npu 2.13 or later");
   EXPECT_THAT(open(wheel("python3.11", "2.13.0+cpu", "2.12.0")),
-              HasSubstr("torch_npu 2.12.0 does not fit torch 2.13.0: "));
+              AllOf(HasSubstr("torch_npu 2.12.0 is too old for Ascend devices: "), supported));
+  EXPECT_THAT(open(wheel("python3.11", "2.9.1", "2.9.0")),
+              AllOf(HasSubstr("torch 2.9.1 is too old for Ascend devices: "), supported));
+  write(root_ / "libtorch/build-version", "2.12.0+cpu\n");
+  EXPECT_THAT(open(root_ / "libtorch/lib"), AllOf(HasSubstr("torch 2.12.0 is too old"), supported));
   EXPECT_THAT(loaded_, IsEmpty());
 }
 

@@ -1,0 +1,223 @@
+#include "core/mesh/peers.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+#include "core/launch/process_list.h"
+#include "platform/loader/error.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using Clock = std::chrono::steady_clock;
+
+constexpr Peers::Milliseconds kLookEvery{250};  // how often a waiting rank looks whether the awaited ones still run
+constexpr int64_t kLookedAt = 1024;             // ranks that one rank asks about
+constexpr size_t kMissingNamed = 8;             // more missing ranks than this are not named
+
+std::string process_key(int64_t rank) { return cat("peers/", rank); }
+std::string left_key(int64_t rank) { return cat("peers/left/", rank); }
+std::string came_key(const std::string& key, int64_t index) { return cat(key, "joined/", index); }
+std::string complete_key(const std::string& key) { return key + "complete"; }
+std::string lost_key(const std::string& key) { return key + "lost"; }
+
+// Store::wait that says false for a timeout.
+bool comes(Store& store, const std::string& key, Peers::Milliseconds timeout) {
+  try {
+    store.wait({&key, 1}, timeout);
+    return true;
+  } catch (const Error& error) {
+    if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
+    return false;
+  }
+}
+
+Peers::Milliseconds time_left(Clock::time_point deadline) {
+  return std::max(Peers::Milliseconds(0), std::chrono::duration_cast<Peers::Milliseconds>(deadline - Clock::now()));
+}
+
+std::string this_place() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat status{};
+  const bool known = !boot.empty() && ::stat("/proc/self/ns/pid", &status) == 0;
+  return known ? cat(boot, "/", status.st_ino) : "";
+}
+
+}  // namespace
+
+Peers::Peers(std::shared_ptr<Store> store, int64_t rank) : store_(std::move(store)), rank_(rank), own_(this_process()) {
+  store_->set(process_key(rank_), cat(own_.place, " ", own_.pid, " ", own_.start_time));
+}
+
+Peers::Process Peers::this_process() {
+  Process self{this_place(), ::getpid(), 0};
+  ProcessEntry entry;
+  if (parse_process_stat(read_process_file(self.pid, "stat"), &entry)) self.start_time = entry.start_time;
+  return self;
+}
+
+std::optional<Peers::Process> Peers::parse(const std::string& text) {
+  std::istringstream words(text);
+  Process process;
+  if (!(words >> process.place >> process.pid >> process.start_time) || process.pid <= 0) return std::nullopt;
+  return process;
+}
+
+std::optional<Peers::Process> Peers::find(int64_t rank) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = known_.find(rank);
+    if (known != known_.end()) return known->second;
+  }
+  if (!store_->has(process_key(rank))) return std::nullopt;
+  const std::optional<Process> process = parse(store_->get(process_key(rank), kLookEvery));
+  const std::lock_guard lock(mutex_);
+  if (process) known_.emplace(rank, *process);
+  return process;
+}
+
+void Peers::await_process(int64_t rank, Milliseconds timeout) {
+  const std::string key = process_key(rank);
+  store_->wait({&key, 1}, timeout);
+  find(rank);
+}
+
+// As long as the first thread of a process has ended and others have not, it is a zombie that runs.
+Peers::State Peers::look(const Process& process) const {
+  if (own_.place.empty() || process.place != own_.place || own_.start_time == 0) return State::unknown;
+  ProcessEntry entry;
+  if (!parse_process_stat(read_process_file(process.pid, "stat"), &entry)) {
+    return read_process_file(own_.pid, "stat").empty() ? State::unknown : State::ended;
+  }
+  if (entry.start_time != process.start_time || entry.state == 'X') return State::ended;
+  if (entry.state == 'Z') return entry.threads > 1 ? State::running : State::ended;
+  return entry.state == 'T' || entry.state == 't' ? State::stopped : State::running;
+}
+
+Peers::State Peers::state(int64_t rank) noexcept {
+  try {
+    const std::optional<Process> process = find(rank);
+    return process ? look(*process) : State::unknown;
+  } catch (const std::exception&) {
+    return State::unknown;
+  }
+}
+
+void Peers::leave() noexcept {
+  try {
+    store_->set(left_key(rank_), "1");
+  } catch (const std::exception&) {  // whoever waits sees the end of the process, or of the store
+  }
+}
+
+bool Peers::is_gone(int64_t rank) { return state(rank) == State::ended || store_->has(left_key(rank)); }
+
+bool Peers::is_any_lost(int64_t world) {
+  for (int64_t rank = 0; rank < std::min(world, kLookedAt); ++rank) {
+    if (state(rank) == State::ended && !store_->has(left_key(rank))) return true;
+  }
+  return false;
+}
+
+std::string Peers::trouble(int64_t rank) noexcept {
+  try {
+    const std::optional<Process> process = find(rank);
+    const State state = process ? look(*process) : State::unknown;
+    if (state == State::stopped) return cat("pid ", process->pid, " is stopped");
+    if (state == State::ended) return cat("pid ", process->pid, " has ended");
+    return store_->has(left_key(rank)) ? "it has left the job" : "";
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
+std::string Peers::describe(int64_t rank) noexcept {
+  const std::string words = trouble(rank);
+  return words.empty() ? cat("rank ", rank) : cat("rank ", rank, " (", words, ")");
+}
+
+std::string Peers::await(const std::string& key, int64_t rank, Milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  for (;;) {
+    const Milliseconds left = time_left(deadline);
+    if (comes(*store_, key, std::min(left, kLookEvery))) return store_->get(key, kLookEvery);
+    // It may have set the key just before its end.
+    if (is_gone(rank) && !store_->has(key)) {
+      throw Error(CONCORD_STATUS_PEER_LOST, cat(describe(rank), " does not answer any more"));
+    }
+    if (left <= kLookEvery) {
+      throw Error(CONCORD_STATUS_TIMEOUT, cat(describe(rank), " has not answered within ", timeout.count(), " ms"));
+    }
+  }
+}
+
+void Peers::meet(const std::string& key, const RankGroup& ranks, int64_t index, Milliseconds timeout) {
+  const std::string complete = complete_key(key);
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const Milliseconds glance =
+      std::max(kLookEvery, Milliseconds(ranks.size() / 2));  // a big group does not flood the store
+  store_->set(came_key(key, index), "1");
+  if (store_->add(key + "count", 1) == ranks.size()) store_->set(complete, "1");
+  for (;;) {
+    const Milliseconds left = time_left(deadline);
+    if (comes(*store_, complete, std::min(left, glance))) return;
+    if (const std::optional<int64_t> lost = find_missing(key, ranks, index)) {
+      throw Error(CONCORD_STATUS_PEER_LOST, cat("not joined by ", describe(*lost)));
+    }
+    if (left <= glance) {
+      throw Error(CONCORD_STATUS_TIMEOUT,
+                  cat("not joined by ", not_joined(key, ranks), " within ", timeout.count(), " ms"));
+    }
+  }
+}
+
+// What another member has found, which told the others its number.
+std::optional<int64_t> Peers::known_lost(const std::string& key, const RankGroup& ranks) {
+  if (!store_->has(lost_key(key))) return std::nullopt;
+  const std::string text = store_->get(lost_key(key), kLookEvery);
+  int64_t rank = -1;
+  std::from_chars(text.data(), text.data() + text.size(), rank);
+  return ranks.index_of(rank) ? std::optional(rank) : std::nullopt;
+}
+
+// Each rank looks after those behind it that have not come, up to the next one that has: together they see all, and
+// each asks about few.
+std::optional<int64_t> Peers::find_missing(const std::string& key, const RankGroup& ranks, int64_t index) {
+  if (const std::optional<int64_t> known = known_lost(key, ranks)) return known;
+  for (int64_t i = 1; i < std::min(ranks.size(), kLookedAt); ++i) {
+    const int64_t other = (index + i) % ranks.size();
+    if (store_->has(came_key(key, other))) return std::nullopt;
+    if (!is_gone(ranks[other]) || store_->has(came_key(key, other))) continue;  // it may have come just before its end
+    store_->set(lost_key(key), cat(ranks[other]));
+    return ranks[other];
+  }
+  return std::nullopt;
+}
+
+// Each looks after the one behind it. As long as not all have come, meet does.
+std::optional<int64_t> Peers::lost_since(const std::string& key, const RankGroup& ranks, int64_t index) {
+  if (!store_->has(complete_key(key))) return std::nullopt;
+  if (const std::optional<int64_t> known = known_lost(key, ranks)) return known;
+  const int64_t next = ranks[(index + 1) % ranks.size()];
+  if (!is_gone(next)) return std::nullopt;
+  store_->set(lost_key(key), cat(next));
+  return next;
+}
+
+std::string Peers::not_joined(const std::string& key, const RankGroup& ranks) {
+  std::vector<std::string> missing;
+  for (int64_t i = 0; i < std::min(ranks.size(), kLookedAt) && missing.size() < kMissingNamed; ++i) {
+    if (!store_->has(came_key(key, i))) missing.push_back(describe(ranks[i]));
+  }
+  return missing.empty() ? "some rank" : loader::join(missing, ", ");
+}
+
+}  // namespace concord

@@ -1,0 +1,83 @@
+// Whether the processes of the other ranks still run, for whoever waits for one of them.
+//
+// A rank says in the store which process it is, and that it leaves when it does. A process that cannot say so any more,
+// because it was killed or stopped, is looked at in /proc by the ranks of the same machine. Of one that was killed on
+// another machine nothing is known here; communicators see that (capability comm.detects_loss). Threads: any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "core/mesh/rank_layout.h"
+#include "core/mesh/store.h"
+
+namespace concord {
+
+class Peers {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+  enum class State { running, stopped, ended, unknown };
+
+  // Tells the others which process this rank is.
+  Peers(std::shared_ptr<Store> store, int64_t rank);
+
+  // Learns now which process |rank| is: when the store is gone, or stopped, nobody can be asked. Waits: until |rank|
+  // has said it, at most |timeout| (Error TIMEOUT).
+  void await_process(int64_t rank, Milliseconds timeout);
+
+  // Tells the others not to wait for this rank any more. Waits: for the store. Never throws.
+  void leave() noexcept;
+
+  // Never throws: unknown where the store does not answer.
+  State state(int64_t rank) noexcept;
+  // Whether nothing more comes from |rank|: it has left or its process has ended. Throws Error where the store is gone.
+  bool is_gone(int64_t rank);
+  // Whether the process of some rank below |world| has ended without leaving. Throws Error where the store is gone.
+  bool is_any_lost(int64_t world);
+  // "pid 4711 is stopped", "pid 4711 has ended"; empty where it runs, or nobody here can tell. Never throws.
+  std::string trouble(int64_t rank) noexcept;
+
+  // The value of |key|, which |rank| sets. Throws Error: PEER_LOST as soon as |rank| is gone, TIMEOUT after |timeout|.
+  std::string await(const std::string& key, int64_t rank, Milliseconds timeout);
+
+  // Returns when all members of |ranks| have called it with the same |key|; this rank has place |index| among them.
+  // Throws Error: PEER_LOST as soon as one that has not come is gone, TIMEOUT after |timeout|, both naming who is
+  // missing: "not joined by rank 3 (pid 4711 is stopped)". Costs a rank a handful of store operations, whatever their
+  // number.
+  void meet(const std::string& key, const RankGroup& ranks, int64_t index, Milliseconds timeout);
+  // Who of |ranks| is gone though it had come, if anybody here or on another of them knows one. Throws Error where the
+  // store is gone.
+  std::optional<int64_t> lost_since(const std::string& key, const RankGroup& ranks, int64_t index);
+  // "rank 3 (pid 4711 has ended)", "rank 3". Never throws.
+  std::string describe(int64_t rank) noexcept;
+
+ private:
+  struct Process {
+    std::string place;  // the machine, and the pid namespace in which the number counts
+    pid_t pid = 0;
+    uint64_t start_time = 0;
+  };
+
+  static Process this_process();
+  static std::optional<Process> parse(const std::string& text);
+  std::optional<Process> find(int64_t rank);  // throws Error where the store is gone
+  State look(const Process& process) const;
+  std::optional<int64_t> known_lost(const std::string& key, const RankGroup& ranks);
+  std::optional<int64_t> find_missing(const std::string& key, const RankGroup& ranks, int64_t index);
+  std::string not_joined(const std::string& key, const RankGroup& ranks);
+
+  std::shared_ptr<Store> store_;
+  const int64_t rank_;
+  const Process own_;
+  std::mutex mutex_;
+  std::map<int64_t, Process> known_;  // under the lock
+};
+
+}  // namespace concord

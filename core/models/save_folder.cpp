@@ -1,0 +1,141 @@
+#include "core/models/save_folder.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <stdexcept>
+
+#include "core/safetensors/writer.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+using loader::cat;
+
+constexpr const char* kNonceFile = ".concord-nonce";
+constexpr size_t kNonceDigits = 16;
+constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::string_view kReplaced = ".old";  // what was there before, where names cannot be exchanged
+
+bool is_nonce(std::string_view text) {
+  return text.size() == kNonceDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// |folder| of a temporary folder that is for it; empty where |name| is no such name.
+std::string_view base_of(std::string_view name) {
+  if (name.ends_with(kReplaced)) name.remove_suffix(kReplaced.size());
+  const size_t at = name.rfind(kTemporary);
+  if (at == std::string_view::npos || !is_nonce(name.substr(at + kTemporary.size()))) return {};
+  return name.substr(0, at);
+}
+
+// |temporary| becomes |folder|.
+void put_in_place(const std::string& temporary, const std::string& folder) {
+  if (!fs::exists(folder) || fs::is_empty(folder)) {
+    safetensors::rename_durably(temporary, folder);  // replaces an empty folder
+    return;
+  }
+  const long code = ::syscall(SYS_renameat2, AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE);
+  if (code == 0) {
+    safetensors::sync_folder(fs::absolute(folder).parent_path().string());
+    fs::remove_all(temporary);
+    return;
+  }
+  if (errno != EINVAL && errno != ENOSYS)
+    throw std::runtime_error(cat(temporary, ": cannot be exchanged with ", folder, ": ", std::strerror(errno)));
+  const std::string old = cat(temporary, kReplaced);
+  safetensors::rename_durably(folder, old);
+  safetensors::rename_durably(temporary, folder);
+  fs::remove_all(old);
+}
+
+// Without a nonce: one that was about to get its name, or that had it before and was replaced, or an empty one. What
+// else may be called so is not touched.
+bool is_ours(const fs::path& folder) {
+  const fs::directory_iterator entries(folder);
+  return fs::is_empty(folder) || std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
+           return entry.path().extension() == ".safetensors";
+         });
+}
+
+bool is_abandoned(const fs::path& folder) {
+  const UniqueFd file(::open((folder / kNonceFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (file) return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+  if (errno != ENOENT || !is_ours(folder)) return false;
+  // The only copy of what was there before, where the names were not exchanged at once.
+  const std::string name = folder.filename().string();
+  return !name.ends_with(kReplaced) || fs::exists(folder.parent_path() / base_of(name));
+}
+
+}  // namespace
+
+std::string make_nonce() {
+  std::random_device device;
+  char text[kNonceDigits + 1];
+  std::snprintf(text, sizeof text, "%08x%08x", device(), device());
+  return text;
+}
+
+std::string temporary_folder(const std::string& folder, const std::string& nonce) {
+  return cat(folder, kTemporary, nonce);
+}
+
+bool sees_temporary_folder(const std::string& folder, const std::string& nonce) {
+  std::string text;
+  std::ifstream(temporary_folder(folder, nonce) + "/" + kNonceFile) >> text;
+  return is_nonce(nonce) && text == nonce;
+}
+
+SaveFolder::SaveFolder(std::string folder, const std::string& nonce)
+    : folder_(std::move(folder)), path_(temporary_folder(folder_, nonce)) {
+  const fs::path parent = fs::path(folder_).parent_path();
+  if (!parent.empty()) fs::create_directories(parent);
+  fs::create_directory(path_);
+  const std::string file = path_ + "/" + kNonceFile;
+  nonce_file_ = UniqueFd(::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (nonce_file_) ::flock(nonce_file_.get(), LOCK_EX | LOCK_NB);  // without locks nobody can take one, either
+  if (nonce_file_ && ::write(nonce_file_.get(), nonce.data(), nonce.size()) == static_cast<ssize_t>(nonce.size()) &&
+      ::fsync(nonce_file_.get()) == 0)
+    return;
+  const int error = errno;
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  throw std::runtime_error(cat(file, ": cannot be written: ", std::strerror(error)));
+}
+
+SaveFolder::~SaveFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+void SaveFolder::publish() {
+  safetensors::sync_folder(path_);
+  fs::remove(path_ + "/" + kNonceFile);
+  put_in_place(path_, folder_);
+}
+
+void remove_abandoned_saves(const std::string& parent) noexcept {
+  try {
+    for (const fs::directory_entry& entry : fs::directory_iterator(parent.empty() ? "." : parent)) {
+      const bool named_so = !base_of(entry.path().filename().string()).empty();
+      if (!named_so || entry.symlink_status().type() != fs::file_type::directory) continue;
+      std::error_code ignored;
+      if (is_abandoned(entry.path())) fs::remove_all(entry.path(), ignored);
+    }
+  } catch (const std::exception&) {  // it is there again next time
+  }
+}
+
+}  // namespace concord

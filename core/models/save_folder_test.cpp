@@ -1,0 +1,94 @@
+#include "core/models/save_folder.h"
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "core/safetensors/testing/files.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+using safetensors::testing::read_file;
+using safetensors::testing::TemporaryFolder;
+using safetensors::testing::write_file;
+
+constexpr const char* kNonce = "0123456789abcdef";
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  return names;
+}
+
+TEST(SaveFolder, IsGoneUnlessItWasPublished) {
+  const TemporaryFolder folder;
+  const std::string model = folder.path() + "/runs/model";
+  {
+    const SaveFolder made(model, kNonce);
+  }
+  EXPECT_THAT(names_in(folder.path() + "/runs"), ::testing::IsEmpty());
+  for (const char* words : {"first", "second"}) {  // the second replaces the first
+    SaveFolder made(model, make_nonce());
+    for (const auto& entry : fs::directory_iterator(folder.path() + "/runs")) {
+      if (entry.path() != model) write_file(entry.path() / "model.safetensors", words);
+    }
+    made.publish();
+  }
+  EXPECT_THAT(names_in(folder.path() + "/runs"), ::testing::ElementsAre("model"));
+  EXPECT_THAT(names_in(model), ::testing::ElementsAre("model.safetensors"));
+  EXPECT_EQ(read_file(model + "/model.safetensors"), "second");
+}
+
+TEST(SaveFolder, IsSeenByItsNonceAlone) {
+  const TemporaryFolder folder;
+  const std::string model = folder.path() + "/model";
+  const SaveFolder made(model, kNonce);
+  EXPECT_TRUE(sees_temporary_folder(model, kNonce));
+  EXPECT_FALSE(sees_temporary_folder(folder.path() + "/other", kNonce));
+  fs::create_directories(folder.path() + "/model.tmp-");
+  write_file(folder.path() + "/model.tmp-/.concord-nonce", "");
+  for (const char* nonce : {"", "0123456789abcde", "../model.tmp-0123456789abcdef", "0123456789abcdeg"})
+    EXPECT_FALSE(sees_temporary_folder(model, nonce)) << nonce;
+}
+
+// The process that makes it is killed.
+void abandon_one(const std::string& model, const std::string& nonce) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const SaveFolder made(model, nonce);
+    kill(getpid(), SIGKILL);
+  }
+  waitpid(pid, nullptr, 0);
+}
+
+TEST(AbandonedSaves, AreRemovedAndThoseOfTheLivingAndOfOthersAreNot) {
+  const TemporaryFolder folder;
+  const std::string here = folder.path() + "/";
+  abandon_one(here + "checkpoint-2", "00000000000000aa");
+  ASSERT_TRUE(fs::exists(here + "checkpoint-2.tmp-00000000000000aa"));
+  const SaveFolder living(here + "checkpoint-4", "00000000000000bb");
+  fs::create_directory(here + "model.tmp-00000000000000cc");  // killed before it had a nonce, or
+  fs::create_directory(here + "model.tmp-00000000000000dd");  // about to get its name
+  write_file(here + "model.tmp-00000000000000dd/model.safetensors", "x");
+  // The only copy of an older model, and what others call so.
+  for (const char* kept : {"lost.tmp-00000000000000ee.old", "a.tmp-1", "b.tmp-00000000000000ff", "c"}) {
+    fs::create_directory(here + kept);
+    write_file(here + kept + "/notes.txt", "x");
+  }
+  write_file(here + "lost.tmp-00000000000000ee.old/model.safetensors", "x");
+  fs::create_directory_symlink(here + "c", here + "c.tmp-0000000000000011");
+  write_file(here + "d.tmp-0000000000000022", "a file");
+  remove_abandoned_saves(folder.path());
+  EXPECT_THAT(names_in(folder.path()),
+              ::testing::UnorderedElementsAre("checkpoint-4.tmp-00000000000000bb", "lost.tmp-00000000000000ee.old",
+                                              "a.tmp-1", "b.tmp-00000000000000ff", "c", "c.tmp-0000000000000011",
+                                              "d.tmp-0000000000000022"));
+  remove_abandoned_saves(folder.path() + "/is not there");
+}
+
+}  // namespace
+}  // namespace concord

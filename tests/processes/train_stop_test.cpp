@@ -1,0 +1,121 @@
+// Signals that ask a run to end, in each of its phases: it ends in time, with the exit code of its --help.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tests/processes/train_program.h"
+
+namespace concord::testing_processes {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// Whether somebody does on this machine, at |port|.
+bool listens(uint16_t port) {
+  const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool connected = connect(file, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(file);
+  return connected;
+}
+
+class TrainStop : public Train, public ::testing::WithParamInterface<int> {
+ protected:
+  bool is_training() { return fs::exists(path("out/metrics.jsonl")) && read_steps(path("out")).size() > 2; }
+  std::vector<std::string> endless(const std::vector<std::string>& more) {
+    std::vector<std::string> all = words({"--nproc", "2", "--max_steps", "1000000", "--save_steps", "900000"});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Processes of the job that a launcher has told their rank.
+  std::vector<pid_t> ranks() {
+    std::vector<pid_t> found;
+    for (const pid_t pid : processes_with(path("out"))) {
+      std::ifstream environment("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+      const std::string text(std::istreambuf_iterator<char>(environment), {});
+      if (text.find(std::string("\0RANK=", 6)) != std::string::npos) found.push_back(pid);
+    }
+    return found;
+  }
+};
+
+TEST_P(TrainStop, WhileItTrainsItSavesAndEndsWithTheSignalsExitCode) {
+  TrainProgram program(endless({}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  program.process().signal(GetParam());
+  EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
+  EXPECT_TRUE(fs::exists(path("out/model/model.safetensors")));
+  EXPECT_TRUE(all_gone(path("out")));
+}
+
+// It comes to one rank, not to the launcher: the others agree.
+TEST_P(TrainStop, OneRankIsEnough) {
+  TrainProgram program(endless({}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  const std::vector<pid_t> found = ranks();
+  ASSERT_EQ(found.size(), 2u);
+  kill(found.back(), GetParam());
+  EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
+  EXPECT_TRUE(fs::exists(path("out/model/model.safetensors")));
+}
+
+// An evaluation that would take a while.
+TEST_P(TrainStop, AnEvaluationIsAbandoned) {
+  TrainProgram program(endless({"--eval_data", write_jsonl(path("eval.jsonl"), 20000), "--eval_strategy", "steps",
+                                "--eval_steps", "3", "--per_device_eval_batch_size", "1"}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  program.process().signal(GetParam());
+  EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
+  EXPECT_EQ(read_lines(path("out/eval_metrics.jsonl")).size(), 0u);
+  EXPECT_TRUE(fs::exists(path("out/model/model.safetensors")));
+}
+
+// Rank 1 never comes: rank 0 waits for it before training begins, and has nothing to save.
+TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
+  const uint16_t port = static_cast<uint16_t>(20000 + getpid() % 9999);
+  TrainProgram program(words({}), {.environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
+                                                   "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)}});
+  ASSERT_TRUE(poll_until([&] { return listens(port); })) << program.err();
+  program.process().signal(GetParam());
+  EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
+  EXPECT_FALSE(fs::exists(path("out")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, TrainStop, ::testing::Values(SIGTERM, SIGINT, SIGHUP),
+                         [](const auto& test) { return std::string(sigabbrev_np(test.param)); });
+
+// A rank that hangs keeps the others from finishing their step: the time limit ends them, and the launcher the rest.
+TEST_F(TrainStop, AHungRankIsNotWaitedForLongerThanTheGraceTime) {
+  TrainProgram program(endless({"--exit_signal_grace", "1"}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  const std::vector<pid_t> found = ranks();
+  ASSERT_EQ(found.size(), 2u);
+  kill(found.back(), SIGSTOP);
+  program.process().signal(SIGTERM);
+  EXPECT_EQ(program.exit_code(), 1) << program.err();
+  EXPECT_THAT(program.err(), HasSubstr("exit_signal_grace"));
+  EXPECT_TRUE(all_gone(path("out")));
+}
+
+TEST_F(TrainStop, ASecondSigtermEndsAHungJobAtOnce) {
+  TrainProgram program(endless({"--exit_signal_grace", "100000"}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  const std::vector<pid_t> found = ranks();
+  ASSERT_EQ(found.size(), 2u);
+  kill(found.back(), SIGSTOP);
+  program.process().signal(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // sooner it would be taken for the same one
+  program.process().signal(SIGTERM);
+  EXPECT_EQ(program.exit_code(), 1) << program.err();
+  EXPECT_TRUE(all_gone(path("out")));
+}
+
+}  // namespace
+}  // namespace concord::testing_processes

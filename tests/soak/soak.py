@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Trains for thousands of steps, with saves and evaluations, and fails where a rank's memory grows with them.
+
+usage: soak.py PROGRAM MODEL_FOLDER [STEPS]
+
+Memory is what a rank's process holds that is its own (RssAnon), once the first third of the run has filled the caches, and
+at the end. A leak of one store key per save, or of one small tensor per step, is far above the limit.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+MOST_KB_PER_1000_STEPS = 20
+# Allocators hand memory back in blocks of this size, so that a difference of one of them says nothing.
+BLOCK_KB = 132
+
+
+def ranks(marker):
+    """The processes of the job: their command lines name its folder, and they have a RANK."""
+    found = {}
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if marker.encode() not in (process / "cmdline").read_bytes():
+                continue
+            for entry in (process / "environ").read_bytes().split(b"\0"):
+                if entry.startswith(b"RANK="):
+                    found[int(entry[5:])] = process
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+def anonymous_kb(process):
+    for line in (process / "status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1])
+    raise RuntimeError(f"{process} has no RssAnon")
+
+
+def last_step(metrics):
+    try:
+        lines = metrics.read_text().splitlines()
+        return json.loads(lines[-1])["step"] if lines else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def main():
+    program, model = sys.argv[1:3]
+    steps = int(sys.argv[3]) if len(sys.argv) > 3 else 12000
+    with tempfile.TemporaryDirectory(prefix="concord-soak-") as folder:
+        data = pathlib.Path(folder, "data.jsonl")
+        data.write_text("".join(json.dumps({"input_ids": [(i * 31 + t * 7) % 300 for t in range(16)]}) + "\n" for i in range(256)))
+        output = pathlib.Path(folder, "out")
+        command = [program, "train", "--nproc", "2", "--model", model, "--train_data", str(data), "--eval_data", str(data),
+                   "--eval_strategy", "steps", "--eval_steps", str(steps // 12), "--output_dir", str(output),
+                   "--max_steps", str(steps), "--per_device_train_batch_size", "1", "--logging_steps", "100",
+                   "--save_steps", "100", "--save_total_limit", "1", "--learning_rate", "1e-4"]
+        job = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+        samples = {}  # rank -> [(step, kB)]
+        while job.poll() is None:
+            step = last_step(output / "metrics.jsonl")
+            for rank, process in ranks(str(output)).items():
+                try:
+                    samples.setdefault(rank, []).append((step, anonymous_kb(process)))
+                except (OSError, RuntimeError):
+                    pass
+            time.sleep(0.5)
+        if job.returncode != 0:
+            sys.exit(f"soak: the job ended with {job.returncode}")
+    failed = len(samples) != 2
+    for rank, seen in sorted(samples.items()):
+        late = [sample for sample in seen if sample[0] >= steps // 3]
+        (first, begin), (last, end) = late[0], late[-1]
+        growth = (end - begin) * 1000 / max(1, last - first)
+        limit = MOST_KB_PER_1000_STEPS + BLOCK_KB * 1000 / max(1, last - first)
+        print(f"soak: rank {rank}: {begin} kB at step {first}, {end} kB at step {last}: {growth:.1f} kB per 1,000 steps (limit {limit:.1f})")
+        failed |= last - first < steps // 2 or growth > limit
+    sys.exit("soak: failed" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,397 @@
+// What users of HF, LLaMA-Factory, ROLL, Megatron and torchtitan have in their files: the same settings under other
+// names, settings that change nothing here, and features that are not there. torchtitan's names have their section in
+// front.
+#include "trainer/argument_table.h"
+
+namespace concord {
+namespace {
+
+// Only names whose values mean the same here, in the same unit.
+constexpr ArgumentAlias kAliases[] = {
+    // HF and LLaMA-Factory
+    {"model_name_or_path", "model"},
+    {"cutoff_len", "seq_length"},
+    {"packing", "sequence_packing"},
+    {"optim", "optimizer"},
+    {"evaluation_strategy", "eval_strategy"},
+    // Megatron
+    {"lr", "learning_rate"},
+    {"micro_batch_size", "per_device_train_batch_size"},
+    {"train_iters", "max_steps"},
+    {"data_path", "train_data"},
+    {"train_data_path", "train_data"},
+    {"valid_data_path", "eval_data"},
+    {"clip_grad", "max_grad_norm"},
+    {"adam_eps", "adam_epsilon"},
+    {"lr_decay_style", "lr_scheduler_type"},
+    {"lr_decay_iters", "lr_decay_steps"},
+    {"lr_wsd_decay_iters", "lr_wsd_decay_steps"},
+    {"lr_warmup_iters", "warmup_steps"},
+    {"lr_warmup_samples", "warmup_samples"},
+    {"lr_warmup_fraction", "warmup_ratio"},
+    {"log_interval", "logging_steps"},
+    {"eval_interval", "eval_steps"},
+    {"save_interval", "save_steps"},
+    {"save", "output_dir"},
+    // torchtitan
+    {"job.dump_folder", "output_dir"},
+    {"metrics.log_freq", "logging_steps"},
+    {"optimizer.name", "optimizer"},
+    {"optimizer.lr", "learning_rate"},
+    {"optimizer.eps", "adam_epsilon"},
+    {"optimizer.beta1", "adam_beta1"},
+    {"optimizer.beta2", "adam_beta2"},
+    {"optimizer.weight_decay", "weight_decay"},
+    {"lr_scheduler.warmup_steps", "warmup_steps"},
+    {"lr_scheduler.decay_type", "lr_scheduler_type"},
+    {"training.local_batch_size", "per_device_train_batch_size"},
+    {"training.batch_size", "per_device_train_batch_size"},
+    {"training.global_batch_size", "global_batch_size"},
+    {"training.seq_len", "seq_length"},
+    {"training.max_norm", "max_grad_norm"},
+    {"training.steps", "max_steps"},
+    {"training.seed", "seed"},
+    {"training.dataset_path", "train_data"},
+    {"parallelism.tensor_parallel_degree", "tensor_model_parallel_size"},
+    {"parallelism.pipeline_parallel_degree", "pipeline_model_parallel_size"},
+    {"parallelism.context_parallel_degree", "context_parallel_size"},
+    {"checkpoint.interval", "save_steps"},
+    {"validation.dataset_path", "eval_data"},
+    {"validation.freq", "eval_steps"},
+};
+
+// Adam here is AdamW, as Megatron's is: its weight decay is apart from the gradient. HF's kinds differ in who computes
+// it.
+constexpr ValueAlias kValueAliases[] = {
+    {"optimizer", "adamw", "adam"},
+    {"optimizer", "Adam", "adam"},
+    {"optimizer", "AdamW", "adam"},
+    {"optimizer", "adamw_hf", "adam"},
+    {"optimizer", "adamw_torch", "adam"},
+    {"optimizer", "adamw_torch_fused", "adam"},
+    {"optimizer", "adamw_torch_npu_fused", "adam"},
+    {"optimizer", "adamw_apex_fused", "adam"},
+};
+
+std::vector<IgnoredArguments> make_ignored() {
+  return {
+      {"training and evaluating is what this command does; eval_data and eval_strategy say when it evaluates",
+       {"do_train", "do_eval", "prediction_loss_only", "skip_memory_metrics"}},
+      {"samples that do not fill a step are always left out", {"dataloader_drop_last"}},
+      {"one thread prepares data ahead, see dataloader_prefetch_factor; the rest is decided by the device",
+       {"dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_in_order",
+        "dataloader_multiprocessing_context", "dataloader_type", "num_workers", "preprocessing_num_workers",
+        "preprocessing_batch_size", "overwrite_cache", "data_cache_path", "dataset_num_proc", "remove_unused_columns",
+        "label_names", "length_column_name", "accelerator_config", "dispatch_batches", "split_batches",
+        "no_create_attention_mask_in_dataloader"}},
+      {"data is turned into tokens before it is trained on, by `concord data build`",
+       {"tokenizer_type", "tokenizer_model", "tokenizer_name", "use_fast_tokenizer", "vocab_file", "merge_file",
+        "vocab_extra_ids", "trust_remote_code", "model.hf_assets_path", "model.tokenizer_path"}},
+      {"metrics are always in output_dir: metrics.jsonl, TensorBoard events in runs, report.html",
+       {"logging_dir",
+        "run_name",
+        "project",
+        "plot_loss",
+        "log_level",
+        "log_level_replica",
+        "log_on_each_node",
+        "include_num_input_tokens_seen",
+        "include_tokens_per_second",
+        "include_for_metrics",
+        "log_throughput",
+        "log_progress",
+        "log_params_norm",
+        "log_timers_to_tensorboard",
+        "log_memory_to_tensorboard",
+        "log_validation_ppl_to_tensorboard",
+        "log_world_size_to_tensorboard",
+        "log_loss_scale_to_tensorboard",
+        "log_learning_rate_to_tensorboard",
+        "tensorboard_*",
+        "timing_log_*",
+        "wandb_*",
+        "one_logger_*",
+        "enable_one_logger",
+        "trackio_*",
+        "job.description",
+        "job.print_args",
+        "job.print_config",
+        "profiling.*",
+        "metrics.*",
+        "comm.*"}},
+      {"it changes how fast something is, not what comes out; the platform decides",
+       {"tf32",
+        "torch_compile*",
+        "torchdynamo",
+        "compile.*",
+        "training.compile",
+        "cuda_graph_impl",
+        "enable_cuda_graph",
+        "use_liger_kernel",
+        "liger_kernel_config",
+        "enable_liger_kernel",
+        "flash_attn",
+        "use_flash_attn",
+        "attention_backend",
+        "transformer_impl",
+        "use_mcore_models",
+        "bias_activation_fusion",
+        "bias_dropout_fusion",
+        "bias_gelu_fusion",
+        "bias_swiglu_fusion",
+        "masked_softmax_fusion",
+        "apply_rope_fusion",
+        "gradient_accumulation_fusion",
+        "cross_entropy_loss_fusion",
+        "cross_entropy_fusion_impl",
+        "no_bias_dropout_fusion",
+        "no_bias_gelu_fusion",
+        "no_bias_swiglu_fusion",
+        "no_masked_softmax_fusion",
+        "no_rope_fusion",
+        "no_gradient_accumulation_fusion",
+        "overlap_p2p_comm",
+        "batch_p2p_comm",
+        "batch_p2p_sync",
+        "tp_comm_*",
+        "async_tensor_model_parallel_allreduce",
+        "no_async_tensor_model_parallel_allreduce",
+        "deallocate_pipeline_outputs",
+        "ddp_find_unused_parameters",
+        "ddp_bucket_cap_mb",
+        "ddp_broadcast_buffers",
+        "ddp_static_graph",
+        "ddp_backend",
+        "distributed_backend",
+        "fp16_backend",
+        "fp16_opt_level",
+        "half_precision_backend",
+        "jit_mode_eval",
+        "torch_empty_cache_steps",
+        "eval_accumulation_steps",
+        "empty_unused_memory_level",
+        "low_cpu_mem_usage",
+        "use_cache",
+        "manual_gc*",
+        "optimizer.implementation",
+        "parallelism.enable_async_tensor_parallel",
+        "parallelism.fsdp_reshard_after_forward",
+        "training.gc_freq"}},
+      {"launchers say it in the environment", {"local_rank", "_n_gpu", "tpu_num_cores", "tpu_metrics_debug"}},
+      {"it belongs to something that is not there or not asked for",
+       {"fsdp_config",
+        "fsdp_min_num_params",
+        "fsdp_transformer_layer_cls_to_wrap",
+        "gradient_checkpointing_kwargs",
+        "hub_*",
+        "push_to_hub_*",
+        "metric_for_best_model",
+        "greater_is_better",
+        "batch_eval_metrics",
+        "eval_do_concat_batches",
+        "eval_use_gather_object",
+        "include_inputs_for_metrics",
+        "mp_parameters",
+        "past_index",
+        "ray_scope",
+        "checkpoint.folder",
+        "checkpoint.async_mode",
+        "activation_checkpoint.*_option",
+        "validation.dataset",
+        "validation.steps",
+        "exit_on_missing_checkpoint",
+        "auto_detect_ckpt_format",
+        "dist_ckpt_strictness"}},
+  };
+}
+
+constexpr std::string_view kShape = "the model's shape is in its config.json; give that with model_config";
+constexpr std::string_view kExperts = "models with experts follow later";
+constexpr std::string_view kCheckpoints = "checkpoints with the optimizer's state follow later";
+constexpr std::string_view kEightBits = "8-bit floats follow later; bf16: true computes in 16";
+constexpr std::string_view kSharded = "use use_distributed_optimizer: true for sharded state";
+constexpr std::string_view kTrainData = "give the file or the prefix with train_data";
+constexpr std::string_view kEvalData = "give data for evaluation with eval_data; all of it is evaluated each time";
+constexpr std::string_view kAdapters = "adapters follow later; all weights are trained";
+constexpr std::string_view kRecompute = "use recompute_granularity: full or selective";
+constexpr std::string_view kBest = "the newest checkpoints are kept, see save_total_limit";
+
+std::vector<RefusedArgument> make_refused() {
+  return {
+      {"expert_model_parallel_size", {"1"}, kExperts},
+      {"expert_tensor_parallel_size", {"1"}, kExperts},
+      {"parallelism.expert_parallel_degree", {"1"}, kExperts},
+      {"parallelism.expert_tensor_parallel_degree", {"1"}, kExperts},
+      {"moe_*", {"false"}, kExperts},
+      {"num_experts", {}, kExperts},
+      {"mtp_num_layers", {"0"}, "multi-token prediction follows later"},
+      {"fp8*", {"false"}, kEightBits},
+      {"quantize.*", {"false"}, kEightBits},
+      {"quantization_bit", {}, kEightBits},
+      {"additional_configs", {"{}"}, "every setting has its own name; concord train --help lists them"},
+      {"ckpt_format", {}, kCheckpoints},
+      {"resume_from_checkpoint", {"false"}, kCheckpoints},
+      {"ignore_data_skip", {"false"}, kCheckpoints},
+      {"restore_callback_states_from_checkpoint", {"false"}, kCheckpoints},
+      {"enable_jit_checkpoint", {"false"}, kCheckpoints},
+      {"load", {}, "start from an HF folder, with model"},
+      {"no_load_optim", {"true"}, kCheckpoints},
+      {"no_load_rng", {"true"}, kCheckpoints},
+      {"no_save_optim", {"true"}, kCheckpoints},
+      {"no_save_rng", {"true"}, kCheckpoints},
+      {"finetune", {"true"}, kCheckpoints},
+      {"save_hf_model", {"true"}, "what is saved is an HF folder"},
+      {"save_safetensors", {"true"}, "weights are saved as safetensors"},
+      {"save_on_each_node", {"false"}, "the model is saved once, by all machines into one folder"},
+      {"checkpoint.enable", {"true"}, "use save_strategy: no"},
+      {"checkpoint.*", {"true"}, "an HF folder is saved every save_steps, in the type trained in"},
+      {"load_best_model_at_end", {"false"}, kBest},
+      {"lora_*", {"false"}, kAdapters},
+      {"finetuning_type", {"full"}, kAdapters},
+      {"stage", {"sft", "pt"}, "it trains on the next token, for pretraining data and for chats"},
+      {"do_predict", {"false"}, "it trains; `concord probe` shows what a model makes of one batch"},
+      {"dataset", {}, kTrainData},
+      {"dataset_dir", {}, kTrainData},
+      {"training.dataset", {}, kTrainData},
+      {"mock_data", {"false"}, "give train_data; `concord train` alone makes its own data"},
+      {"max_samples", {}, "all of train_data is used; cut the file"},
+      {"train_samples", {}, "use max_steps; a step has global_batch_size samples"},
+      {"val_size", {"0", "0.0"}, kEvalData},
+      {"split", {}, kEvalData},
+      {"eval_dataset", {}, kEvalData},
+      {"test_data_path", {}, kEvalData},
+      {"eval_iters", {"0"}, kEvalData},
+      {"validation.*", {"false"}, kEvalData},
+      {"eval_on_start", {"false"}, "the first evaluation is after eval_steps steps"},
+      {"eval_delay", {"0"}, "the first evaluation is after eval_steps steps"},
+      {"bf16_full_eval", {"false"}, "evaluation computes in the type trained in; use bf16"},
+      {"fp16_full_eval", {"false"}, "evaluation computes in the type trained in; use fp16"},
+      {"training.mixed_precision_param", {"float32"}, "use bf16: true or fp16: true"},
+      {"training.mixed_precision_reduce", {"float32"}, "gradients are reduced in 32 bits with bf16 and fp16"},
+      {"training.dtype", {"float32"}, "use bf16: true or fp16: true"},
+      {"params_dtype", {}, "use bf16: true or fp16: true"},
+      {"gradient_checkpointing", {"false"}, kRecompute},
+      {"recompute_activations", {"false"}, "use recompute_granularity: selective"},
+      {"distribute_saved_activations", {"false"}, "use sequence_parallel: true"},
+      {"activation_checkpoint.mode", {"none"}, kRecompute},
+      {"activation_checkpoint.*", {"false"}, kRecompute},
+      {"num_layers_per_virtual_pipeline_stage", {}, "use virtual_pipeline_model_parallel_size, runs of layers a rank"},
+      {"parallelism.pipeline_parallel_schedule", {}, "use pipeline_schedule: 1f1b, interleaved, zb-h1, zb-v or gpipe"},
+      {"parallelism.data_parallel_replicate_degree", {"1", "-1"}, "ranks that are left over are data parallel"},
+      {"parallelism.data_parallel_shard_degree", {"1", "-1"}, kSharded},
+      {"deepspeed", {}, kSharded},
+      {"fsdp*", {"", "false"}, kSharded},
+      {"parallelism_config", {}, "use tensor_model_parallel_size and its like"},
+      {"rampup_batch_size", {}, "the size of a batch does not change yet"},
+      {"auto_find_batch_size", {"false"}, "give per_device_train_batch_size"},
+      {"per_gpu_train_batch_size", {}, "use per_device_train_batch_size"},
+      {"per_gpu_eval_batch_size", {}, "use per_device_eval_batch_size"},
+      {"group_by_length", {"false"}, "use sequence_packing: true to waste no room"},
+      {"train_sampling_strategy", {"random"}, "use shuffle: false for the order of the data"},
+      {"lr_decay_samples", {}, "use lr_decay_steps"},
+      {"lr_scheduler.decay_ratio", {}, "use lr_scheduler_type: wsd with lr_wsd_decay_steps"},
+      {"lr_scheduler.min_lr_factor", {"0", "0.0"}, "use min_lr, a learning rate"},
+      {"distributed_timeout_minutes", {}, "use ddp_timeout, in seconds"},
+      {"label_smoothing_factor", {"0", "0.0"}, "the loss is the cross-entropy of the next token"},
+      {"neftune_noise_alpha", {}, "embeddings are trained without noise"},
+      {"average_tokens_across_devices", {"true"}, "see calculate_per_token_loss"},
+      {"optim_args", {}, "the optimizer's settings have their own names: adam_beta1, sgd_momentum, ..."},
+      {"optim_target_modules", {}, "all weights are trained by one rule"},
+      {"full_determinism", {"false"}, "runs with the same seed and layout repeat on the cpu platform"},
+      {"debug", {""}, "CONCORD_LOG=debug and CONCORD_LAYERS=validate,trace show what happens"},
+      {"use_cpu", {"false"}, "choose the platform by CONCORD_PLATFORM=cpu"},
+      {"no_cuda", {"false"}, "choose the platform by CONCORD_PLATFORM=cpu"},
+      {"use_mps_device", {"false"}, "`concord platforms` lists what there is"},
+      {"use_ipex", {"false"}, "`concord platforms` lists what there is"},
+      {"push_to_hub", {"false"}, "a folder is saved; upload it with HF's own tools"},
+      {"num_layers", {}, kShape},
+      {"hidden_size", {}, kShape},
+      {"ffn_hidden_size", {}, kShape},
+      {"num_attention_heads", {}, kShape},
+      {"num_query_groups", {}, kShape},
+      {"group_query_attention", {}, kShape},
+      {"kv_channels", {}, kShape},
+      {"max_position_embeddings", {}, kShape},
+      {"position_embedding_type", {}, kShape},
+      {"use_rotary_position_embeddings", {}, kShape},
+      {"rotary_*", {}, kShape},
+      {"normalization", {}, kShape},
+      {"norm_epsilon", {}, kShape},
+      {"layernorm_epsilon", {}, kShape},
+      {"qk_layernorm", {"false"}, kShape},
+      {"swiglu", {}, kShape},
+      {"gated_linear_unit", {}, kShape},
+      {"activation_func", {}, kShape},
+      {"add_bias_linear", {}, kShape},
+      {"disable_bias_linear", {}, kShape},
+      {"add_qkv_bias", {}, kShape},
+      {"untie_embeddings_and_output_weights", {}, kShape},
+      {"init_method_std", {}, kShape},
+      {"attention_dropout", {"0", "0.0"}, kShape},
+      {"hidden_dropout", {"0", "0.0"}, kShape},
+      {"vocab_size", {}, kShape},
+      {"model.*", {}, kShape},
+  };
+}
+
+bool matches(std::string_view pattern, std::string_view name) {
+  const size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == name;
+  const std::string_view front = pattern.substr(0, star), back = pattern.substr(star + 1);
+  return name.size() >= front.size() + back.size() && name.starts_with(front) && name.ends_with(back);
+}
+
+// Whether |section| is what stands before the first '.' of |name|.
+bool is_in_section(std::string_view name, std::string_view section) {
+  return name.size() > section.size() && name.starts_with(section) && name[section.size()] == '.';
+}
+
+}  // namespace
+
+std::span<const ArgumentAlias> argument_aliases() { return kAliases; }
+
+std::span<const RefusedArgument> refused_arguments() {
+  static const std::vector<RefusedArgument> refused = make_refused();
+  return refused;
+}
+
+std::span<const IgnoredArguments> ignored_arguments() {
+  static const std::vector<IgnoredArguments> ignored = make_ignored();
+  return ignored;
+}
+
+const RefusedArgument* find_refused_argument(std::string_view name) {
+  for (const RefusedArgument& refused : refused_arguments()) {
+    if (matches(refused.name, name)) return &refused;
+  }
+  return nullptr;
+}
+
+const IgnoredArguments* find_ignored_argument(std::string_view name) {
+  for (const IgnoredArguments& group : ignored_arguments()) {
+    for (const std::string_view pattern : group.names) {
+      if (matches(pattern, name)) return &group;
+    }
+  }
+  return nullptr;
+}
+
+std::string_view value_meant(std::string_view argument, std::string_view value) {
+  for (const ValueAlias& alias : kValueAliases) {
+    if (alias.argument == argument && alias.value == value) return alias.meaning;
+  }
+  return value;
+}
+
+std::optional<std::string> section_prefix(std::string_view name) {
+  if (name == "language_model" || name == "model_parallel") return "";  // of Megatron's YAML
+  bool is_one = false;
+  for (const ArgumentAlias& alias : kAliases) is_one |= is_in_section(alias.name, name);
+  for (const RefusedArgument& refused : refused_arguments()) is_one |= is_in_section(refused.name, name);
+  for (const IgnoredArguments& group : ignored_arguments()) {
+    for (const std::string_view pattern : group.names) is_one |= is_in_section(pattern, name);
+  }
+  return is_one ? std::optional(std::string(name) + ".") : std::nullopt;
+}
+
+}  // namespace concord

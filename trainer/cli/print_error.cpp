@@ -1,0 +1,63 @@
+#include "trainer/cli/print_error.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "core/config_error.h"
+#include "core/mesh/job_environment.h"
+#include "core/stable_hash.h"
+
+namespace concord {
+namespace {
+
+// Who comes later than this is not kept from saying it once more.
+constexpr auto kPrinterStays = std::chrono::seconds(1);
+constexpr auto kOthersStay = std::chrono::seconds(2);
+
+std::optional<JobEnvironment> job_of_several() {
+  try {
+    const JobEnvironment environment = read_job_environment();
+    return environment.local_world > 1 ? std::optional(environment) : std::nullopt;
+  } catch (const ConfigError&) {  // which may be the error that is to be printed
+    return std::nullopt;
+  }
+}
+
+// False where another process of |job| has said |text| and is still there. The name of a socket in the abstract name
+// space is one process's alone, needs no file, and goes with the process; ours stays open until then.
+bool is_first_to_say(const std::string& text, const JobEnvironment& job) {
+  const std::string name =
+      fmt::format("concord-error-{:016x}",
+                  stable_hash(fmt::format("{} {}:{} {}", ::getuid(), job.master_addr, job.master_port, text)));
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // behind a 0: abstract
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0 || errno != EADDRINUSE;
+}
+
+}  // namespace
+
+void print_error(const std::string& text) {
+  const std::optional<JobEnvironment> job = job_of_several();
+  if (job && !is_first_to_say(text, *job)) {
+    std::this_thread::sleep_for(kOthersStay);
+    return;
+  }
+  std::fprintf(stderr, "concord: %s\n", text.c_str());
+  std::fflush(stderr);
+  if (job) std::this_thread::sleep_for(kPrinterStays);
+}
+
+}  // namespace concord

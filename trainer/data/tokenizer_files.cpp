@@ -1,0 +1,147 @@
+#include "trainer/data/tokenizer_files.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "core/config_error.h"
+#include "trainer/data/mapped_file.h"
+#include "trainer/data/output_file.h"
+#include "trainer/data/text_reader.h"
+#include "trainer/data/tokenizer.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr const char* kTokenizerFile = "tokenizer.json";
+constexpr int64_t kLargestFile = int64_t{256} << 20;
+// Beginnings of the names that transformers looks for.
+constexpr std::string_view kBeginnings[] = {"tokenizer.",        "tokenizer_",    "special_tokens_map.json",
+                                            "added_tokens.json", "vocab.json",    "vocab.txt",
+                                            "merges.txt",        "chat_template", "spiece.model"};
+
+std::string utf8_of(uint32_t code) {
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))};
+}
+
+// The letters that byte-level BPE writes bytes with (GPT-2's): printable ones stand for themselves, the others follow
+// from 256 on.
+ordered_json byte_vocabulary() {
+  ordered_json vocabulary = ordered_json::object();
+  uint32_t next = 256;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool is_printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 255 && byte != 173);
+    vocabulary[utf8_of(is_printable ? byte : next++)] = byte;
+  }
+  return vocabulary;
+}
+
+TokenizerFiles byte_files() {
+  const ordered_json level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  ordered_json added = ordered_json::array();
+  const ByteTokenizer tokenizer;
+  for (const std::string_view special : kSpecialTokens) {
+    added.push_back({{"id", *tokenizer.special(special)},
+                     {"content", special},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  const ordered_json whole = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", added},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", level},
+      {"post_processor", nullptr},
+      {"decoder", level},
+      {"model", {{"type", "BPE"}, {"vocab", byte_vocabulary()}, {"merges", ordered_json::array()}}}};
+  const ordered_json settings = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                 {"eos_token", kSpecialTokens[0]},
+                                 {"pad_token", kSpecialTokens[1]},
+                                 {"clean_up_tokenization_spaces", false}};
+  return {{kTokenizerFile, whole.dump(1) + "\n"}, {"tokenizer_config.json", settings.dump(2) + "\n"}};
+}
+
+std::string read_whole(const fs::path& path) {
+  const MappedFile file(path.string());
+  if (file.size() > kLargestFile) {
+    throw ConfigError(
+        fmt::format("{}: has {} bytes; a tokenizer's files have at most {}", file.path(), file.size(), kLargestFile));
+  }
+  return std::string(file.text());
+}
+
+// By name, so that the order does not depend on the disk.
+TokenizerFiles files_in(const fs::path& folder) {
+  TokenizerFiles files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_one = std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
+                                    [&](std::string_view beginning) { return name.starts_with(beginning); });
+    if (is_one && entry.is_regular_file(error)) files.emplace_back(name, read_whole(entry.path()));
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// Whether training makes tokens of |data| itself.
+bool is_text(const std::string& data) {
+  if (data.ends_with(".txt")) return true;
+  if (!data.ends_with(".jsonl")) return false;
+  const MappedFile file(data);
+  const std::string_view text = file.text();
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos) return false;
+  return parse_json_record(text.substr(begin, text.find('\n', begin) - begin), data).kind != JsonRecord::Kind::kTokens;
+}
+
+}  // namespace
+
+TokenizerFiles tokenizer_files(const std::string& tokenizer) {
+  if (tokenizer == "byte") return byte_files();
+  if (fs::is_directory(tokenizer)) return files_in(tokenizer);
+  const fs::path file = tokenizer;
+  if (file.filename() == kTokenizerFile) return files_in(file.has_parent_path() ? file.parent_path() : ".");
+  return {{kTokenizerFile, read_whole(file)}};
+}
+
+std::string tokenizer_folder(const std::string& data) {
+  const bool is_half = data.ends_with(".bin") || data.ends_with(".idx");
+  return data.substr(0, data.size() - (is_half ? 4 : 0)) + ".tokenizer";
+}
+
+void write_tokenizer_files(const std::string& data, const TokenizerFiles& files) {
+  const std::string folder = tokenizer_folder(data);
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (!error) fs::create_directory(folder, error);
+  if (error) throw ConfigError(fmt::format("cannot make the folder {}: {}", folder, error.message()));
+  for (const auto& [name, text] : files) {
+    OutputFile file(folder + "/" + name);
+    file.write(text);
+    file.sync();
+    file.publish();
+  }
+}
+
+TokenizerFiles read_tokenizer_files(const std::string& data, const std::string& tokenizer) {
+  if (data.empty()) return {};  // a program's own samples
+  const std::string folder = tokenizer_folder(data);
+  if (fs::is_directory(folder)) return files_in(folder);
+  return is_text(data) ? tokenizer_files(tokenizer) : TokenizerFiles{};
+}
+
+}  // namespace concord

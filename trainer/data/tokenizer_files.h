@@ -1,0 +1,28 @@
+// The files by which transformers knows a tokenizer. They go with the data that was made with it, in a folder beside
+// it, and from there into every model that is trained on it: tokens without the tokenizer that made them mean nothing.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace concord {
+
+using TokenizerFiles = std::vector<std::pair<std::string, std::string>>;  // name, text
+
+// Of a tokenizer as make_tokenizer takes it. Of "byte" they are made: HF's byte-level BPE without merges has the same
+// ids. Else the tokenizer.json and what belongs to it in its folder. Throws ConfigError where they cannot be read.
+TokenizerFiles tokenizer_files(const std::string& tokenizer);
+
+// Where the files of |data|, a path as --train_data takes it, are: "corpus.tokenizer" of corpus.bin and corpus.idx.
+std::string tokenizer_folder(const std::string& data);
+
+// Puts |files| into that folder, over those of an earlier build. Throws ConfigError and std::runtime_error as
+// OutputFile does.
+void write_tokenizer_files(const std::string& data, const TokenizerFiles& files);
+
+// Of the tokenizer that made the tokens of |data|: those in that folder, and those of |tokenizer| where training makes
+// the tokens of text itself. Empty where nobody knows. Throws ConfigError where they are there and cannot be read.
+TokenizerFiles read_tokenizer_files(const std::string& data, const std::string& tokenizer);
+
+}  // namespace concord

@@ -1,0 +1,28 @@
+#include "trainer/program_path.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <system_error>
+
+namespace concord {
+
+namespace fs = std::filesystem;
+
+std::string program_as_typed() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (error) return "concord";
+  const char* folders = std::getenv("PATH");
+  std::istringstream list(folders != nullptr ? folders : "");
+  for (std::string folder; std::getline(list, folder, ':');) {
+    if (!folder.empty() && fs::equivalent(fs::path(folder) / program.filename(), program, error)) {
+      return program.filename().string();
+    }
+  }
+  const fs::path relative = program.lexically_relative(fs::current_path(error));
+  if (relative.empty() || *relative.begin() == "..") return program.string();
+  return relative.has_parent_path() ? relative.string() : "./" + relative.string();
+}
+
+}  // namespace concord

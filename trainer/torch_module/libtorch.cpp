@@ -1,0 +1,55 @@
+#include "trainer/torch_module/libtorch.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+constexpr std::string_view kBuiltWith = CONCORD_TORCH_VERSION;  // "2.13.0"
+
+std::string_view without_patch(std::string_view version) { return version.substr(0, version.rfind('.')); }
+
+// "2.13" of a wheel's header; empty where it has none, which its libraries alone cannot tell either.
+std::string version_in(const std::filesystem::path& folder) {
+  std::ifstream header(folder / "include/torch/headeronly/version.h");
+  std::string major, minor;
+  for (std::string word; header >> word;) {
+    if (word == "TORCH_VERSION_MAJOR" && major.empty()) header >> major;
+    if (word == "TORCH_VERSION_MINOR" && minor.empty()) header >> minor;
+  }
+  return major.empty() || minor.empty() ? "" : loader::cat(major, ".", minor);
+}
+
+}  // namespace
+
+std::string load_named_libtorch() {
+  const char* const named = std::getenv("CONCORD_TORCH");
+  if (named == nullptr || *named == '\0') return "";
+  const std::filesystem::path folder = named;
+  if (const std::string version = version_in(folder); !version.empty() && version != without_patch(kBuiltWith)) {
+    return loader::cat("CONCORD_TORCH is '", named, "', which is torch ", version, "; this program was built with ",
+                       kBuiltWith);
+  }
+  for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
+    if (dlopen((folder / "lib" / name).c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) continue;
+    const char* words = dlerror();
+    return loader::cat("CONCORD_TORCH is '", named,
+                       "', and its libtorch cannot be loaded: ", words != nullptr ? words : "no reason given");
+  }
+  return "";
+}
+
+std::string libtorch_advice() {
+  return loader::cat("libtorch ", without_patch(kBuiltWith),
+                     " is needed: set CONCORD_TORCH=/path/to/site-packages/torch (pip install torch==", kBuiltWith,
+                     "; python3 -c 'import torch; print(torch.__path__[0])' prints the folder)");
+}
+
+}  // namespace concord
