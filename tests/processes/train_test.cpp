@@ -195,6 +195,24 @@ TEST_F(Train, TakesTextAndChats) {
   }
 }
 
+TEST_F(Train, NamesACorpusThatIsCutShortDuringTheRun) {
+  for (const char* end : {".bin", ".idx"}) fs::copy_file(kGolden + "/data/tokens" + end, path("tokens") + end);
+  TrainProgram program(words({"--train_data", path("tokens"), "--seq_length", "16", "--max_steps", "1000000",
+                              "--shuffle", "false", "--save_strategy", "no"}));
+  ASSERT_TRUE(program.process().wait_for_text("step"));
+  fs::resize_file(path("tokens.bin"), 0);
+  EXPECT_EQ(program.exit_code(), 1);
+  EXPECT_THAT(program.err(), HasSubstr("tokens.bin: has become shorter"));
+}
+
+TEST_F(Train, FailsWhereItsOutputFolderIsRemoved) {
+  TrainProgram program(words({"--max_steps", "1000000", "--save_strategy", "no"}));
+  ASSERT_TRUE(program.process().wait_for_text("step"));
+  fs::remove_all(path("out"));
+  EXPECT_EQ(program.exit_code(), 1);
+  EXPECT_THAT(program.err(), HasSubstr("out/metrics.jsonl: was removed"));
+}
+
 // Runs one of the example programs; returns its standard output.
 std::string run_example(const std::vector<std::string>& command) {
   RunningProcess process(command);
