@@ -160,6 +160,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   device.make_current();
   join_store(one, job, timeout);
   const std::shared_ptr<Store> store = make_prefix_store(one.store, key_prefix(++one.generation));
+  const Peers early(store, job.rank);  // says who this is: a rank may end before all have met
   std::vector<Term> terms = arguments;
   terms.push_back({"platform", std::string(platform.name())});
   rendezvous(*store, {job.rank, job.world, describe_this_process(), std::move(terms)}, timeout);

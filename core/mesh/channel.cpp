@@ -433,8 +433,10 @@ void Channel::look_at_creation(Lock& lock) {
   std::optional<Error> trouble;
   try {
     Peers& peers = services_.flight.peers();
-    if (const std::optional<int64_t> lost = peers.lost_since(store_prefix(), ranks_, index_))
+    if (const std::optional<int64_t> lost = peers.lost_since(store_prefix(), ranks_, index_)) {
+      peers.blame(*lost);
       trouble.emplace(CONCORD_STATUS_PEER_LOST, cat("it needs ", peers.describe(*lost)));
+    }
   } catch (const Error& error) {
     trouble = error;
   }

@@ -1,7 +1,6 @@
 #include "core/mesh/parallel_context.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "core/torch/device.h"
 #include "platform/loader/text.h"
@@ -13,7 +12,6 @@ using loader::cat;
 
 constexpr const char* kWorld = "world";
 constexpr const char* kSide = "side";
-constexpr std::chrono::seconds kForTheOneToBlame{3};
 
 RankGroup all_ranks(int64_t world) {
   const RankGroup::Axis axis[] = {{world, 1}};
@@ -93,20 +91,10 @@ bool ParallelContext::failed() {
   return std::any_of(channels_.begin(), channels_.end(), [](const auto& channel) { return channel->failed(); });
 }
 
-void ParallelContext::blame(int64_t rank) {
-  flight_.peers().state(rank);  // the store may be gone when it is asked next
-  to_blame_ = rank;
-}
-
 void ParallelContext::abandon() noexcept {
-  using Clock = std::chrono::steady_clock;
   flight_.peers().leave();
   stop_watching();
-  const int64_t other = to_blame_;
-  if (other < 0 || other == rank()) return;
-  const Clock::time_point deadline = Clock::now() + kForTheOneToBlame;
-  const auto lives = [&] { return flight_.peers().state(other) == Peers::State::running; };
-  while (lives() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  flight_.peers().let_the_blamed_end();
 }
 
 void ParallelContext::create_groups(std::span<const GroupKind> kinds) {

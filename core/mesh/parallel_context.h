@@ -9,7 +9,6 @@
 
 #include <c10/core/Device.h>
 
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -78,10 +77,8 @@ class ParallelContext {
   bool failed();
   // Ends the thread that looks for failures and answers other ranks. For a process that is about to exit.
   void stop_watching() { watchdog_.stop(); }
-  // An error that this rank is about to throw is one of |rank|, which told it to all.
-  void blame(int64_t rank);
   // For a process that exits in the middle of a job: tells the others, and lets the rank to blame, if there is one, end
-  // first, because launchers report the process that does. Waits: for that, a few seconds at most. Never throws.
+  // first (Peers::blame). Waits: for that, a few seconds at most. Never throws.
   void abandon() noexcept;
 
  private:
@@ -97,7 +94,6 @@ class ParallelContext {
   RngTracker rng_;
   FlightService flight_;
   Watchdog watchdog_;
-  std::atomic<int64_t> to_blame_ = -1;
 
   std::mutex mutex_;  // the lists below; what is in them stays
   std::vector<std::shared_ptr<Channel>> channels_;

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "core/launch/process_list.h"
 #include "platform/loader/error.h"
@@ -19,8 +20,9 @@ using loader::cat;
 using Clock = std::chrono::steady_clock;
 
 constexpr Peers::Milliseconds kLookEvery{250};  // how often a waiting rank looks whether the awaited ones still run
-constexpr int64_t kLookedAt = 1024;             // ranks that one rank asks about
-constexpr size_t kMissingNamed = 8;             // more missing ranks than this are not named
+constexpr std::chrono::seconds kForTheBlamed{3};
+constexpr int64_t kLookedAt = 1024;  // ranks that one rank asks about
+constexpr size_t kMissingNamed = 8;  // more missing ranks than this are not named
 
 std::string process_key(int64_t rank) { return cat("peers/", rank); }
 std::string left_key(int64_t rank) { return cat("peers/left/", rank); }
@@ -118,6 +120,23 @@ void Peers::leave() noexcept {
   }
 }
 
+void Peers::blame(int64_t rank) noexcept {
+  state(rank);  // the store may be gone when it is asked next
+  to_blame_ = rank;
+}
+
+void Peers::let_the_blamed_end() noexcept {
+  const int64_t other = to_blame_;
+  if (other < 0 || other == rank_) return;
+  const Clock::time_point deadline = Clock::now() + kForTheBlamed;
+  while (state(other) == State::running && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(10));
+}
+
+Error Peers::lost(int64_t rank, const std::string& sentence) {
+  blame(rank);
+  return {CONCORD_STATUS_PEER_LOST, sentence};
+}
+
 bool Peers::is_gone(int64_t rank) { return state(rank) == State::ended || store_->has(left_key(rank)); }
 
 bool Peers::is_any_lost(int64_t world) {
@@ -151,7 +170,7 @@ std::string Peers::await(const std::string& key, int64_t rank, Milliseconds time
     if (comes(*store_, key, std::min(left, kLookEvery))) return store_->get(key, kLookEvery);
     // It may have set the key just before its end.
     if (is_gone(rank) && !store_->has(key)) {
-      throw Error(CONCORD_STATUS_PEER_LOST, cat(describe(rank), " does not answer any more"));
+      throw lost(rank, cat(describe(rank), " does not answer any more"));
     }
     if (left <= kLookEvery) {
       throw Error(CONCORD_STATUS_TIMEOUT, cat(describe(rank), " has not answered within ", timeout.count(), " ms"));
@@ -169,8 +188,8 @@ void Peers::meet(const std::string& key, const RankGroup& ranks, int64_t index, 
   for (;;) {
     const Milliseconds left = time_left(deadline);
     if (comes(*store_, complete, std::min(left, glance))) return;
-    if (const std::optional<int64_t> lost = find_missing(key, ranks, index)) {
-      throw Error(CONCORD_STATUS_PEER_LOST, cat("not joined by ", describe(*lost)));
+    if (const std::optional<int64_t> missing = find_missing(key, ranks, index)) {
+      throw lost(*missing, cat("not joined by ", describe(*missing)));
     }
     if (left <= glance) {
       throw Error(CONCORD_STATUS_TIMEOUT,

@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -17,6 +18,7 @@
 
 #include "core/mesh/rank_layout.h"
 #include "core/mesh/store.h"
+#include "platform/loader/error.h"
 
 namespace concord {
 
@@ -34,6 +36,12 @@ class Peers {
 
   // Tells the others not to wait for this rank any more. Waits: for the store. Never throws.
   void leave() noexcept;
+
+  // The error that this rank is about to throw is one of |rank|. Who is lost to a wait below is blamed there.
+  void blame(int64_t rank) noexcept;
+  // For a process that is about to exit: launchers report the one that ends first, and that should be the one to blame,
+  // if there is one. Waits: for its end, where it can be seen, a few seconds at most.
+  void let_the_blamed_end() noexcept;
 
   // Never throws: unknown where the store does not answer.
   State state(int64_t rank) noexcept;
@@ -68,6 +76,7 @@ class Peers {
   static Process this_process();
   static std::optional<Process> parse(const std::string& text);
   std::optional<Process> find(int64_t rank);  // throws Error where the store is gone
+  Error lost(int64_t rank, const std::string& sentence);
   State look(const Process& process) const;
   std::optional<int64_t> known_lost(const std::string& key, const RankGroup& ranks);
   std::optional<int64_t> find_missing(const std::string& key, const RankGroup& ranks, int64_t index);
@@ -76,6 +85,7 @@ class Peers {
   std::shared_ptr<Store> store_;
   const int64_t rank_;
   const Process own_;
+  std::atomic<int64_t> to_blame_ = -1;
   std::mutex mutex_;
   std::map<int64_t, Process> known_;  // under the lock
 };

@@ -158,7 +158,7 @@ class Save {
     if (found == 0) return;
     const int64_t rank = context_.world() - found;
     problem = broadcast_text(context_, problem, rank);
-    context_.blame(rank);
+    context_.flight().peers().blame(rank);
     const std::string words =
         cat(printable(std::string_view(problem).substr(1), kLongestProblem), " (rank ", rank, ")");
     if (problem.front() == 'C') throw ConfigError(words);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/mesh/rendezvous.h"
 #include "tests/processes/group_job.h"
 
 namespace concord::tests {
@@ -252,6 +253,33 @@ TEST(BrokenGroup, ARankThatDiesBeforeTheFirstCallIsNotWaitedFor) {
                                                HasSubstr("could not be made: not joined by rank 1 (pid ")));
                     },
                     {1});
+}
+
+// All come to the rendezvous, and one has ended when it is over.
+TEST(BrokenGroup, ARankThatDiesWhileTheOthersStartIsNotWaitedFor) {
+  const TemporaryFolder folder;
+  const std::string pid_file = folder.path() + "/pid";
+  const int port = free_port();
+  const auto outcomes = run_ranks(3, [&](int rank) {
+    enter_job(rank, 3, port);
+    if (rank == 1) std::ofstream(pid_file) << getpid() << std::endl;
+    if (rank == 2) {
+      const auto store = connect_store(read_job_environment(), std::chrono::seconds(60));
+      while (store->add("concord/0/1/rendezvous/arrived", 0) < 2)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      pid_t other = 0;
+      std::ifstream(pid_file) >> other;
+      kill(other, SIGKILL);
+      while (kill(other, 0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ParallelContext& job = initialize({.ddp_timeout = 100, .flight_folder = folder.path()});
+    const auto [status, words] = error_of([&] { job.world_group().barrier().wait(); });
+    EXPECT_EQ(status, CONCORD_STATUS_PEER_LOST) << words;
+    EXPECT_THAT(words, HasSubstr("not joined by rank 1 (pid "));
+    finalize();
+  });
+  EXPECT_EQ(outcomes[1].signal, SIGKILL) << outcomes[1].describe();
+  for (const size_t rank : {0, 2}) EXPECT_TRUE(outcomes[rank].ok()) << outcomes[rank].describe();
 }
 
 TEST(BrokenGroup, ARankThatIsStoppedIsTheFirstThatIsNamed) {
