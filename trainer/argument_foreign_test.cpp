@@ -430,7 +430,7 @@ TEST_F(ForeignConfig, AMistakeUnderAnotherNameIsToldUnderBoth) {
   EXPECT_THAT(errors("lr: fast\n"), ElementsAre(HasSubstr("lr (learning_rate) is 'fast', but a number from 0")));
   EXPECT_THAT(errors("optim: adafactor\n"), ElementsAre(HasSubstr("one of these is expected: adam, sgd")));
   EXPECT_THAT(errors("lr: 1e-3\nlearning_rate: 1e-4\n"),
-              ElementsAre(HasSubstr("learning_rate is there already, as lr, in line 1")));
+              ElementsAre(HasSubstr("'learning_rate' is there already, as 'lr', in line 1")));
 }
 
 TEST_F(ForeignConfig, GlobalBatchSizeSaysHowManyMicroBatchesAStepHas) {
