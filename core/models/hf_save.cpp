@@ -136,7 +136,7 @@ class Save {
         if (is_first()) finish(written);
       });
     } catch (const Error& error) {
-      throw Error(error.status(), cat(error.what(), "; it was saving ", folder_));
+      throw Error(error.status(), cat(error.what(), "; while saving ", folder_));
     }
   }
 

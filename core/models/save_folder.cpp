@@ -115,13 +115,16 @@ SaveFolder::SaveFolder(std::string folder, const std::string& nonce)
   throw std::runtime_error(cat(file, ": cannot be written: ", std::strerror(error)));
 }
 
+// NFS keeps a file that is removed while it is open, under another name in the same folder; so it is closed first.
 SaveFolder::~SaveFolder() {
+  nonce_file_.reset();
   std::error_code ignored;
   fs::remove_all(path_, ignored);
 }
 
 void SaveFolder::publish() {
   safetensors::sync_folder(path_);
+  nonce_file_.reset();
   fs::remove(path_ + "/" + kNonceFile);
   put_in_place(path_, folder_);
 }

@@ -229,7 +229,7 @@ void save_with(const Fault& fault, const std::string& folder, int rank, int port
   const std::string words = words_of<Error>([&] { save_hf_weights(target, sample.list, job); });
   EXPECT_THAT(words, ::testing::StartsWith("rank " + std::to_string(fault.rank) + " "));
   EXPECT_THAT(words, HasSubstr("pid " + std::to_string(lost) + (stops ? " is stopped" : " has ended")));
-  EXPECT_THAT(words, HasSubstr("it was saving " + target));
+  EXPECT_THAT(words, HasSubstr("; while saving " + target));
   job.stop_watching();
   kill(lost, SIGKILL);
 }
