@@ -215,7 +215,7 @@ void finalize() {
   try {
     const Member member{one.job.rank, one.job.world, {}, {}};
     Peers& peers = one.context->flight().peers();
-    peers.leave();
+    peers.leave(Peers::Farewell::done);
     if (!take_leave(one.context->store(), member, patience, [&] { return peers.is_any_lost(member.world); })) {
       loader::log(CONCORD_LOG_WARN, "core", "finalize: not all ranks have called it");
     }

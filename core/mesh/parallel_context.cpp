@@ -92,7 +92,7 @@ bool ParallelContext::failed() {
 }
 
 void ParallelContext::abandon() noexcept {
-  flight_.peers().leave();
+  flight_.peers().leave(Peers::Farewell::gives_up);
   stop_watching();
   flight_.peers().let_the_blamed_end();
 }

@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr Peers::Milliseconds kLookEvery{250};  // how often a waiting rank looks whether the awaited ones still run
 constexpr std::chrono::seconds kForTheBlamed{3};
+constexpr const char* kDone = "done";
 constexpr int64_t kLookedAt = 1024;  // ranks that one rank asks about
 constexpr size_t kMissingNamed = 8;  // more missing ranks than this are not named
 
@@ -113,9 +114,9 @@ Peers::State Peers::state(int64_t rank) noexcept {
   }
 }
 
-void Peers::leave() noexcept {
+void Peers::leave(Farewell how) noexcept {
   try {
-    store_->set(left_key(rank_), "1");
+    store_->set(left_key(rank_), how == Farewell::done ? kDone : "gives up");
   } catch (const std::exception&) {  // whoever waits sees the end of the process, or of the store
   }
 }
@@ -139,9 +140,14 @@ Error Peers::lost(int64_t rank, const std::string& sentence) {
 
 bool Peers::is_gone(int64_t rank) { return state(rank) == State::ended || store_->has(left_key(rank)); }
 
+bool Peers::is_lost(int64_t rank) {
+  const bool has_ended = state(rank) == State::ended;  // first: it may leave and end in between
+  return store_->has(left_key(rank)) ? store_->get(left_key(rank), kLookEvery) != kDone : has_ended;
+}
+
 bool Peers::is_any_lost(int64_t world) {
   for (int64_t rank = 0; rank < std::min(world, kLookedAt); ++rank) {
-    if (state(rank) == State::ended && !store_->has(left_key(rank))) return true;
+    if (is_lost(rank)) return true;
   }
   return false;
 }
@@ -226,7 +232,7 @@ std::optional<int64_t> Peers::lost_since(const std::string& key, const RankGroup
   if (!store_->has(complete_key(key))) return std::nullopt;
   if (const std::optional<int64_t> known = known_lost(key, ranks)) return known;
   const int64_t next = ranks[(index + 1) % ranks.size()];
-  if (!is_gone(next)) return std::nullopt;
+  if (!is_lost(next)) return std::nullopt;
   store_->set(lost_key(key), cat(next));
   return next;
 }

@@ -34,8 +34,10 @@ class Peers {
   // has said it, at most |timeout| (Error TIMEOUT).
   void await_process(int64_t rank, Milliseconds timeout);
 
-  // Tells the others not to wait for this rank any more. Waits: for the store. Never throws.
-  void leave() noexcept;
+  // Tells the others not to wait for this rank any more: it has done its part, or it gives up. Waits: for the store.
+  // Never throws.
+  enum class Farewell { done, gives_up };
+  void leave(Farewell how) noexcept;
 
   // The error that this rank is about to throw is one of |rank|. Who is lost to a wait below is blamed there.
   void blame(int64_t rank) noexcept;
@@ -47,8 +49,9 @@ class Peers {
   State state(int64_t rank) noexcept;
   // Whether nothing more comes from |rank|: it has left or its process has ended. Throws Error where the store is gone.
   bool is_gone(int64_t rank);
-  // Whether the process of some rank below |world| has ended without leaving. Throws Error where the store is gone.
-  bool is_any_lost(int64_t world);
+  // Whether |rank| has given up, or its process has ended before it had done its part. Throws as is_gone.
+  bool is_lost(int64_t rank);
+  bool is_any_lost(int64_t world);  // of the ranks below |world|
   // "pid 4711 is stopped", "pid 4711 has ended"; empty where it runs, or nobody here can tell. Never throws.
   std::string trouble(int64_t rank) noexcept;
 
@@ -60,8 +63,7 @@ class Peers {
   // missing: "not joined by rank 3 (pid 4711 is stopped)". Costs a rank a handful of store operations, whatever their
   // number.
   void meet(const std::string& key, const RankGroup& ranks, int64_t index, Milliseconds timeout);
-  // Who of |ranks| is gone though it had come, if anybody here or on another of them knows one. Throws Error where the
-  // store is gone.
+  // Who of |ranks| is lost though it had come, if anybody here or on another of them knows one. Throws as is_gone.
   std::optional<int64_t> lost_since(const std::string& key, const RankGroup& ranks, int64_t index);
   // "rank 3 (pid 4711 has ended)", "rank 3". Never throws.
   std::string describe(int64_t rank) noexcept;

@@ -136,7 +136,8 @@ std::string missing_ranks(Store& store, int64_t world) {
   const std::string who = member.rank == 0 ? missing_ranks(store, member.world) : "the others";
   throw Error(CONCORD_STATUS_TIMEOUT,
               cat("only ", arrived, " of ", member.world, " ranks have come within ", timeout.count(), " ms; rank ",
-                  member.rank, " waited for ", who, "; look for their errors, or raise ddp_timeout"));
+                  member.rank, " waited for ", who,
+                  "; look for their errors, or raise ddp_timeout; all ranks need the same ", kJobToken, ", or none"));
 }
 
 }  // namespace

@@ -204,9 +204,9 @@ TEST(Peers, OneThatHasLeftIsNotWaitedFor) {
   const std::shared_ptr<Store> store = make_local_store();
   Peers zero(store, 0), one(store, 1), two(store, 2);
   EXPECT_FALSE(zero.is_gone(2));
-  two.leave();
+  two.leave(Peers::Farewell::done);
   EXPECT_TRUE(zero.is_gone(2));
-  EXPECT_FALSE(zero.is_any_lost(3)) << "it has said that it goes";
+  EXPECT_FALSE(zero.is_any_lost(3)) << "it has done its part";
   auto other =
       std::async(std::launch::async, [&] { return error_of([&] { one.meet("here/", ranks_of(3), 1, kLong); }); });
   const std::pair<std::string, std::string> expected{"PEER_LOST", "not joined by rank 2 (it has left the job)"};
@@ -214,6 +214,22 @@ TEST(Peers, OneThatHasLeftIsNotWaitedFor) {
   EXPECT_EQ(other.get(), expected) << "each rank that came gets the same answer";
   EXPECT_EQ(error_of([&] { zero.await("key", 2, kLong); }).first, "PEER_LOST");
   EXPECT_EQ(error_of([&] { zero.await("key", 1, 1ms); }).first, "TIMEOUT");
+  two.leave(Peers::Farewell::gives_up);
+  EXPECT_TRUE(zero.is_any_lost(3));
+}
+
+// After all have met, one that has done its part may be gone while another is still being told of it.
+TEST(Peers, OneThatGivesUpAfterAMeetingIsLostAndOneThatIsDoneIsNot) {
+  const std::shared_ptr<Store> store = make_local_store();
+  Peers zero(store, 0), one(store, 1);
+  EXPECT_FALSE(zero.lost_since("here/", ranks_of(2), 0));
+  auto other = std::async(std::launch::async, [&] { one.meet("here/", ranks_of(2), 1, kLong); });
+  zero.meet("here/", ranks_of(2), 0, kLong);
+  other.get();
+  one.leave(Peers::Farewell::done);
+  EXPECT_FALSE(zero.lost_since("here/", ranks_of(2), 0));
+  one.leave(Peers::Farewell::gives_up);
+  EXPECT_EQ(zero.lost_since("here/", ranks_of(2), 0), 1);
 }
 
 TEST(Store, AKeyThatDoesNotComeIsATimeoutWithItsName) {
