@@ -28,6 +28,7 @@ constexpr size_t kMissingNamed = 8;  // more missing ranks than this are not nam
 std::string process_key(int64_t rank) { return cat("peers/", rank); }
 std::string left_key(int64_t rank) { return cat("peers/left/", rank); }
 std::string came_key(const std::string& key, int64_t index) { return cat(key, "joined/", index); }
+std::string count_key(const std::string& key) { return key + "count"; }
 std::string complete_key(const std::string& key) { return key + "complete"; }
 std::string lost_key(const std::string& key) { return key + "lost"; }
 
@@ -189,11 +190,16 @@ void Peers::meet(const std::string& key, const RankGroup& ranks, int64_t index, 
   const Clock::time_point deadline = Clock::now() + timeout;
   const Milliseconds glance =
       std::max(kLookEvery, Milliseconds(ranks.size() / 2));  // a big group does not flood the store
+  const bool is_last = store_->add(count_key(key), 1) == ranks.size();
   store_->set(came_key(key, index), "1");
-  if (store_->add(key + "count", 1) == ranks.size()) store_->set(complete, "1");
+  if (is_last) store_->set(complete, "1");
   for (;;) {
     const Milliseconds left = time_left(deadline);
     if (comes(*store_, complete, std::min(left, glance))) return;
+    if (store_->add(count_key(key), 0) == ranks.size()) {  // the last one has ended before it could say so
+      store_->set(complete, "1");
+      return;
+    }
     if (const std::optional<int64_t> missing = find_missing(key, ranks, index)) {
       throw lost(*missing, cat("not joined by ", describe(*missing)));
     }

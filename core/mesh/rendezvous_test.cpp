@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <thread>
 
 #include "core/mesh/peers.h"
 #include "platform/loader/error.h"
@@ -198,6 +199,17 @@ std::pair<std::string, std::string> error_of(Body body) {
     return {status_name(error.status()), error.what()};
   }
   return {"OK", ""};
+}
+
+TEST(Peers, AreMetAlsoWhereTheLastEndsAsSoonAsItHasCome) {
+  const std::shared_ptr<Store> store = make_local_store();
+  Peers zero(store, 0), one(store, 1);
+  auto first = std::async(std::launch::async, [&] { zero.meet("here/", ranks_of(2), 0, kLong); });
+  while (!store->has("here/joined/0")) std::this_thread::yield();
+  store->add("here/count", 1);
+  one.leave(Peers::Farewell::gives_up);
+  EXPECT_NO_THROW(first.get());
+  EXPECT_EQ(zero.lost_since("here/", ranks_of(2), 0), 1);
 }
 
 TEST(Peers, OneThatHasLeftIsNotWaitedFor) {
