@@ -138,8 +138,7 @@ TEST_F(HostileInput, ALimitOnTheSizeOfFilesNamesTheFileAndTheLimit) {
   const EndedProcess synth =
       limited("ulimit -f 8", {"data", "synth", "--tokens", "100000", "--output", folder_ / "corpus"});
   EXPECT_EQ(synth.exit_code, 1);
-  EXPECT_THAT(synth.err,
-              AllOf(HasSubstr(".partial: cannot be written: File too large"), HasSubstr("ulimit -f")));
+  EXPECT_THAT(synth.err, AllOf(HasSubstr(".partial: cannot be written: File too large"), HasSubstr("ulimit -f")));
 }
 
 TEST_F(HostileInput, TooLittleMemorySaysSoAndWhatToDo) {
