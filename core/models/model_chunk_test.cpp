@@ -139,7 +139,7 @@ TEST_F(Chunk, IsTheSameWhenItIsSavedAndLoaded) {
   VirtualModels saved = AutoModel::from_config(small("qwen2"), {}, context_);
   saved.save_pretrained(folder.path() + "/model");
   VirtualModels loaded = AutoModel::from_pretrained(folder.path() + "/model", {}, context_);
-  EXPECT_EQ(loaded.config().text, saved.config().text);
+  EXPECT_EQ(loaded.config().text, with_dtype(saved.config().text, "float32"));
   const std::vector<Parameter*> before = saved.parameters(), after = loaded.parameters();
   ASSERT_EQ(before.size(), after.size());
   for (size_t i = 0; i < before.size(); ++i) {
