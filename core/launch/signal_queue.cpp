@@ -73,6 +73,7 @@ void SignalQueue::reset_in_child() {
     ::sigaction(signal, &standard, nullptr);
   }
   ::sigaction(SIGPIPE, &standard, nullptr);
+  ::sigaction(SIGXFSZ, &standard, nullptr);  // which the program ignores for itself
   sigset_t none;
   sigemptyset(&none);
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
