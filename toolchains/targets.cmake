@@ -120,7 +120,7 @@ set(CONCORD_TEST_OPTIONS -O0 -fpch-preprocess
 # back. A program without tests is one that fails. PLUGINS are built first. The variable CONCORD_TEST_ENVIRONMENT of a
 # folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs beside it),
 # exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as
-# said there), threads (part of the thread sanitizer's, for which code of one thread has nothing to see), keeps-memory (not
+# said there), cores (its ranks fill the cores by themselves: two of these would only hold each other up), threads (part of the thread sanitizer's, for which code of one thread has nothing to see), keeps-memory (not
 # searched for leaks).
 function(concord_test name)
   if(NOT CONCORD_TESTS)
@@ -186,7 +186,7 @@ function(concord_run_test_program name program)
     if("serial" IN_LIST ARG_LABELS)
       set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
     endif()
-    if("processes" IN_LIST ARG_LABELS)  # whose ranks fill the cores by themselves: two of these only hold each other up
+    if("cores" IN_LIST ARG_LABELS)
       set_tests_properties(${test} PROPERTIES PROCESSORS 2)
     endif()
   endforeach()

@@ -110,6 +110,7 @@ TEST_F(Train, AModelThatIsNotThereIsRefused) {
 TEST_F(Train, AnOutputFolderOfAnotherRunIsKept) {
   fs::create_directories(path("out"));
   std::ofstream(path("out/trainer_state.json")) << "{}";
+  std::ofstream(path("out/.concord-run.json")) << "{}";  // what every run leaves
   TrainProgram refused(words({}));
   EXPECT_EQ(refused.exit_code(), 2);
   EXPECT_THAT(refused.err(), AllOf(HasSubstr("holds another run"), HasSubstr("--overwrite_output_dir")));
