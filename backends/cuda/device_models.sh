@@ -67,7 +67,7 @@ if wants parallel; then
   step parallel 150 "$build/tests/parallel_test"
   step vocab 60 "$build/tests/vocab_cross_entropy_test"
 fi
-if wants hf; then step hf 150 "$build/tests/hf_parity_test"; fi
+if wants hf; then step hf 300 "$build/tests/hf_parity_test"; fi
 if wants train; then
   step train 150 "$build/tests/train_program_parity_test" \
     --gtest_filter='*FullBatches/One:*FullBatches/Dp2:*Uneven*/Tp2Dp2:*Uneven*/Pp2ZeroBubble'
