@@ -318,7 +318,8 @@ std::vector<Option> split_options(std::span<const std::string> words, Problems* 
       continue;
     }
     if (!words[i].starts_with("--")) {
-      problems->add("command line", fmt::format("{} stands alone; arguments are --name value", quoted(words[i])));
+      problems->add("command line",
+                    fmt::format("{} is not an option; give arguments as --name value", quoted(words[i])));
       continue;
     }
     const size_t equals = words[i].find('=');

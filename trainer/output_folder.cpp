@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/config_error.h"
+#include "trainer/argument_table.h"
 #include "trainer/report/files.h"
 
 namespace concord {
@@ -112,8 +113,10 @@ void leave_run_mark(const fs::path& folder, const std::string& job) {
   replace_file((folder / kRunMark).string(), mark.dump() + "\n");
 }
 
-OutputRequest output_request(const fs::path& folder, bool overwrite, std::vector<fs::path> inputs) {
-  OutputRequest request{.folder = folder, .overwrite = overwrite, .inputs = std::move(inputs)};
+OutputRequest output_request(const TrainingArguments& arguments, const std::vector<std::string>& more) {
+  OutputRequest request{.folder = arguments.output_dir, .overwrite = arguments.overwrite_output_dir};
+  request.inputs.assign(more.begin(), more.end());
+  for (const std::string& path : input_paths(arguments)) request.inputs.emplace_back(path);
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
     return std::string(value != nullptr ? value : "");

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/arguments.h"
+
 namespace concord {
 
 inline constexpr const char* kRunMark = ".concord-run.json";
@@ -22,9 +24,9 @@ struct OutputRequest {
   bool is_restarted = false;                       // not the first attempt
 };
 
-// Whether this process belongs to an attempt after the first, by what the launcher (ours or torchrun) has set.
-OutputRequest output_request(const std::filesystem::path& folder, bool overwrite,
-                             std::vector<std::filesystem::path> inputs);
+// What |arguments| ask for. Inputs are those that they name, and |more|; the job and its attempt are what the launcher
+// (ours or torchrun) has set in the environment.
+OutputRequest output_request(const TrainingArguments& arguments, const std::vector<std::string>& more);
 
 // Whether a run can go to the folder. Changes nothing. Throws ConfigError where it cannot be written to; where it holds
 // another run that may not be lost, was not written by Concord, or holds an input of this run.

@@ -5,19 +5,12 @@
 #include "core/mesh/job_environment.h"
 #include "core/models/save_folder.h"
 #include "platform/loader/host.h"
-#include "trainer/argument_table.h"
 #include "trainer/output_folder.h"
 #include "trainer/report_callback.h"
 #include "trainer/stop_request.h"
 
 namespace concord {
 namespace {
-
-OutputRequest output_of(const TrainingArguments& arguments, const RunOptions& options) {
-  std::vector<std::filesystem::path> inputs(options.inputs.begin(), options.inputs.end());
-  for (const std::string& path : input_paths(arguments)) inputs.emplace_back(path);
-  return output_request(arguments.output_dir, arguments.overwrite_output_dir, std::move(inputs));
-}
 
 // The last thing before training: by now every rank has its model and its data, and nothing is left to be refused.
 void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
@@ -64,7 +57,7 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   const JobEnvironment environment = read_job_environment();
   check_arguments(&arguments, environment.world);
   TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
-  const OutputRequest request = output_of(arguments, options);
+  const OutputRequest request = output_request(arguments, options.inputs);
   if (environment.rank == 0) check_output_folder(request);
   plan.is_restarted = request.is_restarted;
   ParallelContext& job = initialize(initialize_args(plan));

@@ -191,6 +191,10 @@ void Attempt::begin_killing() {
 }
 
 void Attempt::deadline_reached() {
+  if (phase_ == Phase::ending && any_alive() && !asked_) {
+    begin_ending(SIGTERM);  // a rank was stopped, and these have not agreed with it
+    return;
+  }
   if (phase_ == Phase::ending) {
     begin_killing();
     return;

@@ -34,6 +34,14 @@ void expect_in_order(const std::string& text, const std::vector<std::string>& pa
   }
 }
 
+// Exit code 143 says that SIGTERM came to that rank alone. The others mostly agree with it; who does not is told.
+TEST(LaunchEnd, WhoDoesNotEndAfterARankThatWasStoppedGetsSigtermFirst) {
+  Launch job({"--nproc", "2", "--grace", "1"},
+             shell("[ $RANK = 0 ] && exit 143; trap 'echo told; exit 143' TERM; while :; do sleep 0.05; done"));
+  EXPECT_EQ(job.exit_code(), 143) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("[rank 1] told"));
+}
+
 TEST(LaunchEnd, OneThatExitsEndsTheOthersAndIsReportedFirst) {
   const std::string marker = unique_marker();
   Launch job({"--nproc", "4"}, shell(fail_on("2", "echo first line >&2; echo the reason >&2; exit 3"), marker));

@@ -9,7 +9,7 @@
 #include "core/config_error.h"
 #include "core/launch/launcher.h"
 #include "core/mesh/job_environment.h"
-#include "trainer/argument_table.h"
+#include "trainer/arguments.h"
 #include "trainer/cli/rank_command.h"
 #include "trainer/first_run.h"
 #include "trainer/output_folder.h"
@@ -38,11 +38,7 @@ one ends it at once.
 Exit codes: 0 trained; 1 failed; 2 wrong usage; 128 + signal stopped by it after saving (143: SIGTERM).
 )";
 
-void check_output(const CommandLine& line) {
-  std::vector<std::filesystem::path> inputs = {line.config};
-  for (const std::string& path : input_paths(line.arguments)) inputs.emplace_back(path);
-  check_output_folder(output_request(line.arguments.output_dir, line.arguments.overwrite_output_dir, inputs));
-}
+void check_output(const CommandLine& line) { check_output_folder(output_request(line.arguments, {line.config})); }
 
 // What is wrong is said once, here, and not by each process.
 void check_train(const CommandLine& line) {

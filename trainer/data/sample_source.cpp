@@ -20,7 +20,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const DataArguments& arguments) {
   if (arguments.tokenizer.empty()) {
     throw ConfigError(fmt::format(
         "{} is text, but the model's folder has no tokenizer.json to make tokens of it; put the model's there, "
-        "name one with --tokenizer FILE, or give --tokenizer byte for one token a byte",
+        "name one with --tokenizer FILE, or give --tokenizer byte for one token per byte",
         path));
   }
   try {

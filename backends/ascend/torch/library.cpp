@@ -24,9 +24,8 @@ constexpr const char* kOperators = "libconcordtorch_ascend_ops.so";
 // c10::Stream::native_handle, by which streams are passed on, works on torch_npu from here on.
 constexpr int kLeastMajor = 2, kLeastMinor = 13;
 constexpr const char* kVersions =
-    "supported is torch_npu 2.13 or later with a torch of the same version (torch_npu 2.13.0 for torch 2.13.0), on a "
-    "CANN "
-    "that it was made for (CANN 9)";
+    "supported is torch_npu 2.13 or later with a torch of the same version (torch_npu 2.13.0 for torch 2.13.0), on the "
+    "CANN that it was made for (CANN 9)";
 
 // A function of CANN's runtime, which the plugin has loaded; null where it is not there.
 void* find_in_runtime(const char* name) {
