@@ -25,6 +25,27 @@ endif()
 find_package(Threads REQUIRED)
 include(plugin)  # concord_plugin(NAME SOURCES ... LIBRARIES ...), which is installed for other projects too
 
+# concord_links_torch(OUT LIBRARY...): whether one of them brings libtorch's headers.
+function(concord_links_torch out)
+  set(${out} FALSE PARENT_SCOPE)
+  foreach(library IN LISTS ARGN)
+    if(library STREQUAL "Concord::torch")
+      set(${out} TRUE PARENT_SCOPE)
+      return()
+    endif()
+    if(TARGET ${library})
+      get_target_property(behind ${library} INTERFACE_LINK_LIBRARIES)
+      if(behind)
+        concord_links_torch(found ${behind})
+        if(found)
+          set(${out} TRUE PARENT_SCOPE)
+          return()
+        endif()
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
 # concord_library(NAME SOURCES ... LIBRARIES ...): a static library, called Concord::NAME by its users.
 function(concord_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
@@ -33,6 +54,12 @@ function(concord_library name)
   set_target_properties(concord_${name} PROPERTIES EXPORT_NAME ${name})
   target_link_libraries(concord_${name} PUBLIC ${ARG_LIBRARIES}
     PRIVATE $<BUILD_INTERFACE:concord_build_flags>)  # our warnings are not for those who link it
+  # libtorch's templates take a quarter longer to compile under the undefined-behaviour sanitizer. It watches the code that
+  # parses files and that moves bytes, which does without libtorch.
+  concord_links_torch(torch ${ARG_LIBRARIES})
+  if(torch AND CONCORD_SANITIZE STREQUAL "address")
+    target_compile_options(concord_${name} PRIVATE -fno-sanitize=undefined)
+  endif()
 endfunction()
 
 # concord_install_with_torch(TARGET): installs TARGET, which links libtorch, among the plugins. A libtorch that somebody
@@ -59,27 +86,6 @@ if(CONCORD_TESTS)
   set(CONCORD_TEST_LIST ${PROJECT_BINARY_DIR}/tests.txt)
   file(WRITE ${CONCORD_TEST_LIST} "")
 endif()
-
-# concord_links_torch(OUT LIBRARY...): whether one of them brings libtorch's headers.
-function(concord_links_torch out)
-  set(${out} FALSE PARENT_SCOPE)
-  foreach(library IN LISTS ARGN)
-    if(library STREQUAL "Concord::torch")
-      set(${out} TRUE PARENT_SCOPE)
-      return()
-    endif()
-    if(TARGET ${library})
-      get_target_property(behind ${library} INTERFACE_LINK_LIBRARIES)
-      if(behind)
-        concord_links_torch(found ${behind})
-        if(found)
-          set(${out} TRUE PARENT_SCOPE)
-          return()
-        endif()
-      endif()
-    endif()
-  endforeach()
-endfunction()
 
 # concord_precompile_test(NAME LIBRARY...): GoogleTest's headers (and Tensor.h where it is used) cost more than half of a
 # test's compilation: read once for all programs of a build. They have to be compiled with the tests' own flags, for an
@@ -114,19 +120,21 @@ endfunction()
 set(CONCORD_TEST_OPTIONS -O0 -fpch-preprocess
   $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=undefined;-g0>)
 
-# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n ISOLATED): a GoogleTest program,
+# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n COST s ISOLATED): a GoogleTest
+# program,
 # run as one test of ctest (toolchains/run_test_program.py): one process, which loads libtorch once. SHARDS divides a
-# long one over that many. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
+# long one over that many. COST is about how many seconds it takes: ctest starts the longest first, in a fresh clone too. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
 # back. A program without tests is one that fails. PLUGINS are built first. The variable CONCORD_TEST_ENVIRONMENT of a
 # folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs beside it),
 # exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as
-# said there), cores (its ranks fill the cores by themselves: two of these would only hold each other up), threads (part of the thread sanitizer's, for which code of one thread has nothing to see), keeps-memory (not
-# searched for leaks).
+# said there), cores (its ranks fill the cores by themselves: two of these would only hold each other up; one other test
+# runs in parallel with it), threads (part of the thread sanitizer's, for which code of one thread has nothing to see),
+# keeps-memory (not searched for leaks).
 function(concord_test name)
   if(NOT CONCORD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "ISOLATED" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES;LABELS;PLUGINS" ${ARGN})
+  cmake_parse_arguments(ARG "ISOLATED" "TIMEOUT;SHARDS;COST" "SOURCES;LIBRARIES;LABELS;PLUGINS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${name} EXCLUDE_FROM_ALL ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
@@ -150,17 +158,17 @@ function(concord_test name)
   file(APPEND ${CONCORD_TEST_LIST} "${name}|${name}|${sources}\n")
   concord_run_test_program(${name} $<TARGET_FILE:${name}> LABELS ${ARG_LABELS} TIMEOUT "${ARG_TIMEOUT}"
     ENVIRONMENT ${CONCORD_TEST_ENVIRONMENT}
-    SHARDS "${ARG_SHARDS}" ISOLATED "${ARG_ISOLATED}")
+    SHARDS "${ARG_SHARDS}" COST "${ARG_COST}" ISOLATED "${ARG_ISOLATED}")
 endfunction()
 
-# concord_run_test_program(NAME PROGRAM [ARGUMENT...] LABELS ... ENVIRONMENT ... TIMEOUT s SHARDS n ISOLATED bool): the test
-# NAME, which runs a GoogleTest program.
+# concord_run_test_program(NAME PROGRAM [ARGUMENT...] LABELS ... ENVIRONMENT ... TIMEOUT s SHARDS n COST s ISOLATED bool): the
+# test NAME, which runs a GoogleTest program.
 function(concord_run_test_program name program)
-  cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS;ISOLATED" "LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS;COST;ISOLATED" "LABELS;ENVIRONMENT" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 900)  # a hang ends the run; no test's verdict depends on it
   endif()
-  if(NOT ARG_SHARDS OR CONCORD_SANITIZE)
+  if(NOT ARG_SHARDS OR CONCORD_SANITIZE STREQUAL "address")  # every process is searched for leaks there
     set(ARG_SHARDS 1)
   endif()
   set(options --timeout ${ARG_TIMEOUT})
@@ -187,7 +195,10 @@ function(concord_run_test_program name program)
       set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
     endif()
     if("cores" IN_LIST ARG_LABELS)
-      set_tests_properties(${test} PROPERTIES PROCESSORS 2)
+      set_tests_properties(${test} PROPERTIES PROCESSORS 3)
+    endif()
+    if(ARG_COST)
+      set_tests_properties(${test} PROPERTIES COST ${ARG_COST})
     endif()
   endforeach()
 endfunction()
