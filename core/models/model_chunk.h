@@ -27,7 +27,7 @@
 #include "core/models/micro_batch.h"
 #include "core/models/parameter.h"
 #include "core/parallel/recompute.h"
-#include "core/pipeline/layer_layout.h"
+#include "core/schedule/layer_layout.h"
 
 namespace concord {
 

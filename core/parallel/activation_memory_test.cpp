@@ -15,7 +15,7 @@
 #include <memory>
 #include <span>
 
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/models/model_chunk.h"
 #include "core/parallel/testing/memory_meter.h"
 

@@ -12,8 +12,8 @@
 
 #include "core/data_parallel/finalize_grads.h"
 #include "core/pipeline/model_pipeline.h"
-#include "core/pipeline/step_schedule.h"
 #include "core/safetensors/reader.h"
+#include "core/schedule/step_schedule.h"
 
 namespace concord::tests {
 namespace {
