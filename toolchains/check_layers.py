@@ -22,6 +22,7 @@ ARROWS = {
     "platform/sdk": ["platform/abi"],
     # The layers wrap tables and so share the argument checks that plugins use.
     **{part: HOST + ["platform/abi", "platform/sdk"] for part in HOST},
+    "platform/conformance": HOST + ["platform/abi", "platform/sdk"],
     "core": [],
     "core/schedule": ["core"],
     "core/safetensors": ["core", *PLATFORM],

@@ -21,6 +21,9 @@ CLEAN = {
     "platform/loader/registry.h": '#include "platform/abi/comm.h"\n',
     "platform/loader/registry.cpp": "#include <fmt/format.h>\n",
     "platform/layers/validate.cpp": '#include "platform/sdk/plugin.hpp"\n',
+    "platform/conformance/context.h": '#include "platform/loader/registry.h"\n#include "platform/sdk/plugin.hpp"\n',
+    "platform/conformance/cases/comm.cpp": '#include "platform/conformance/context.h"\n',
+    "platform/conformance/json_test.cpp": '#include "tests/processes/spawn.h"\n#include <gtest/gtest.h>\n',
     "backends/shm/engine.h": '#include "platform/abi/types.h"\n',
     "backends/cpu/comm.cpp": '#include "backends/shm/engine.h"\n#include "platform/sdk/plugin.hpp"\n',
     "backends/cuda/stream.cpp": "#include <cuda_runtime.h>\n#include <nccl.h>\n",
@@ -91,6 +94,11 @@ class CheckLayers(unittest.TestCase):
 
     def test_sdk_may_not_include_the_host_side(self):
         self.expect_refused("platform/sdk/x.hpp", '"platform/cpp/platform.hpp"', "platform/sdk may include")
+
+    def test_the_conformance_kit_needs_the_platform_only(self):
+        self.expect_refused("platform/conformance/cases/x.cpp", '"core/quoted.h"', "platform/conformance may include")
+        self.expect_refused("platform/conformance/x.cpp", '"tests/processes/spawn.h"', "nothing but a test includes tests")
+        self.expect_refused("trainer/cli/x.cpp", '"platform/conformance/context.h"', "trainer/cli may include")
 
     def test_backends_may_not_include_the_host_side(self):
         self.expect_refused("backends/cpu/x.cpp", '"platform/cpp/platform.hpp"', "backends/cpu may include")
