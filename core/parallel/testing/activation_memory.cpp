@@ -1,4 +1,4 @@
-#include "core/parallel/activation_memory.h"
+#include "core/parallel/testing/activation_memory.h"
 
 #include <algorithm>
 
