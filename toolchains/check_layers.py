@@ -3,38 +3,60 @@
 
     trainer -> core -> platform/{cpp,loader,layers} -> platform/abi <- platform/sdk <- backends
 
+Inside core and trainer each folder has its own arrows, which form no cycle.
+
 Usage: check_layers.py ROOT. Prints one line for each include that breaks a rule and ends with 1; with 2 where there was
-nothing to read. The rules are the tables below; check_layers_test.py shows each of them failing.
+nothing to read or the table has a cycle. The rules are the tables below; check_layers_test.py shows each of them failing.
 """
 
 import os
 import re
 import sys
 
-# The part of the tree a file belongs to -> the parts it may include besides its own.
-HOST = ["platform/cpp", "platform/loader", "platform/layers"]
+# The part of the tree a file belongs to -> the parts it may include besides its own. "core" and "trainer" are the files
+# directly in these folders.
+HOST = ["platform/cpp", "platform/loader", "platform/layers"]  # one library, whose parts may include each other
+PLATFORM = HOST + ["platform/abi"]
 ARROWS = {
     "platform/abi": [],
     "platform/sdk": ["platform/abi"],
     # The layers wrap tables and so share the argument checks that plugins use.
     **{part: HOST + ["platform/abi", "platform/sdk"] for part in HOST},
-    "core": HOST + ["platform/abi"],
-    "trainer": ["core"] + HOST + ["platform/abi"],
+    "platform/conformance": HOST + ["platform/abi", "platform/sdk"],
+    "core": [],
+    "core/schedule": ["core"],
+    "core/safetensors": ["core", *PLATFORM],
+    "core/torch": PLATFORM,
+    "core/mesh": ["core", "core/torch", *PLATFORM],
+    "core/launch": ["core", "core/mesh"],
+    "core/ops": ["core", "core/mesh", "core/torch", *PLATFORM],
+    "core/parallel": ["core", "core/mesh", "core/ops", "core/torch", *PLATFORM],
+    "core/models": ["core", "core/mesh", "core/ops", "core/parallel", "core/safetensors", "core/schedule", *PLATFORM],
+    "core/data_parallel": ["core", "core/mesh", "core/models", "core/torch", *PLATFORM],
+    "core/optim": ["core", "core/data_parallel", "core/ops", "core/parallel", "core/torch", *PLATFORM],
+    "core/pipeline": ["core", "core/mesh", "core/models", "core/ops", "core/schedule", *PLATFORM],
+    "trainer/report": ["core"],
+    "trainer/data": ["core", "core/models", "core/safetensors"],
+    "trainer": ["trainer/data", "trainer/report", "core", "core/data_parallel", "core/mesh", "core/models", "core/optim",
+                "core/parallel", "core/pipeline", "core/schedule", "core/torch", *PLATFORM],
+    "trainer/torch_module": ["trainer", "trainer/data", "core", "core/mesh", "core/models", *PLATFORM],
+    "trainer/cli": ["trainer", "trainer/data", "trainer/report", "trainer/torch_module", "core", "core/data_parallel",
+                    "core/launch", "core/mesh", "core/models", "core/optim", "core/safetensors", "core/schedule",
+                    *PLATFORM],
 }
 # backends/<name>, each for itself: the contract, the author kit and the collective engine.
 BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm"]
 
 LIBTORCH = r"(torch|ATen|c10|caffe2)/"
-# The program, which starts without libtorch and loads trainer/torch_module where a rank runs.
-WITHOUT_LIBTORCH = ["trainer/cli"]
+# What is built without it: values, files and processes; and the program, which loads trainer/torch_module where a rank runs.
+WITHOUT_LIBTORCH = ["core", "core/launch", "core/safetensors", "core/schedule", "trainer/cli", "trainer/report"]
 # Headers from outside -> where they may be included, and what to say about it elsewhere.
 OUTSIDE = [
     (r"(cuda|cublas|cudnn|curand|nccl|nvml|nvrtc|nvtx|nvToolsExt|cub/|thrust/|cooperative_groups)", ["backends/cuda"],
      "vendor headers stay inside backends/cuda"),
     (r"(acl/|aclnn|hccl|ascend|torch_npu/)", ["backends/ascend"], "vendor headers stay inside backends/ascend"),
     # A vendor's operator library computes on tensors; the simulated one is such a library.
-    (LIBTORCH, ["core", "trainer", "backends/ascend/sim/opapi", "backends/ascend/torch/ops",
-                                      "backends/cuda/torch/ops"],
+    (LIBTORCH, ["core", "trainer", "backends/ascend/sim/opapi", "backends/ascend/torch/ops", "backends/cuda/torch/ops"],
      "libtorch is for core and trainer"),
 ]
 # Headers that others compile against carry no type of a library that they would then need too.
@@ -49,9 +71,29 @@ COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def part_of(path):
-    """The part of the tree |path| (relative to the root) lies in: 'core', 'platform/abi', 'backends/cpu', 'tests'."""
+    """The part of the tree |path| (relative to the root) lies in: 'core', 'core/mesh', 'platform/abi', 'tests'."""
     pieces = path.split("/")
-    return "/".join(pieces[:2]) if pieces[0] in ("platform", "backends") else pieces[0]
+    return pieces[0] if pieces[0] == "tests" else "/".join(pieces[:-1][:2])
+
+
+def cycle_in(arrows):
+    """A cycle of |arrows| as a list of parts that ends where it began; None where there is none."""
+    done = set()
+
+    def visit(part, path):
+        if part in path:
+            return path[path.index(part):] + [part]
+        if part in done:
+            return None
+        done.add(part)
+        for wanted in arrows.get(part, []):
+            within_host = part in HOST and wanted in HOST
+            found = None if within_host else visit(wanted, path + [part])
+            if found:
+                return found
+        return None
+
+    return next(filter(None, (visit(part, []) for part in arrows)), None)
 
 
 def is_test(path):
@@ -105,10 +147,10 @@ def complaint_outside(path, header):
     if is_test(path):
         return None
     for pattern, places, words in OUTSIDE:
-        if re.match(pattern, header) and source not in places and os.path.dirname(path) not in places:
+        if re.match(pattern, header) and not path.startswith(tuple(f"{place}/" for place in places)):
             return words
-    if os.path.dirname(path) in WITHOUT_LIBTORCH and re.match(LIBTORCH, header):
-        return "the program links no libtorch; what needs it is for trainer/torch_module"
+    if source in WITHOUT_LIBTORCH and re.match(LIBTORCH, header):
+        return f"{source} is built without libtorch"
     if source in PUBLIC and re.match(PRIVATE_LIBRARIES, header):
         return f"{source} is public, and whoever includes it would need this library"
     return None
@@ -134,6 +176,10 @@ def check(root):
 def main(arguments):
     if len(arguments) != 1 or not os.path.isdir(arguments[0]):
         print("usage: check_layers.py ROOT, where ROOT is the folder that holds platform/, core/, ...", file=sys.stderr)
+        return 2
+    cycle = cycle_in(ARROWS)
+    if cycle:
+        print("check_layers: the table has a cycle: " + " -> ".join(cycle), file=sys.stderr)
         return 2
     count, complaints = check(arguments[0])
     if count == 0:

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import check_layers
@@ -20,6 +21,9 @@ CLEAN = {
     "platform/loader/registry.h": '#include "platform/abi/comm.h"\n',
     "platform/loader/registry.cpp": "#include <fmt/format.h>\n",
     "platform/layers/validate.cpp": '#include "platform/sdk/plugin.hpp"\n',
+    "platform/conformance/context.h": '#include "platform/loader/registry.h"\n#include "platform/sdk/plugin.hpp"\n',
+    "platform/conformance/cases/comm.cpp": '#include "platform/conformance/context.h"\n',
+    "platform/conformance/json_test.cpp": '#include "tests/processes/spawn.h"\n#include <gtest/gtest.h>\n',
     "backends/shm/engine.h": '#include "platform/abi/types.h"\n',
     "backends/cpu/comm.cpp": '#include "backends/shm/engine.h"\n#include "platform/sdk/plugin.hpp"\n',
     "backends/cuda/stream.cpp": "#include <cuda_runtime.h>\n#include <nccl.h>\n",
@@ -31,7 +35,13 @@ CLEAN = {
     "backends/cpu/testing/ranks.h": '#include "tests/processes/spawn.h"\n',
     "platform/sdk/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',
     "core/torch/device.cpp": '#include <c10/core/Device.h>\n#include "platform/cpp/platform.hpp"\n',
-    "trainer/cli/main.cpp": '#include "core/torch/device.h"\n#include "platform/cpp/platform.hpp"\n',
+    "core/quoted.h": "#include <string>\n",
+    "core/ops/cpu/rope.h": '#include "core/quoted.h"\n',
+    "core/parallel/linear.h": '#include "core/ops/cpu/rope.h"\n#include "core/torch/device.h"\n',
+    "core/schedule/schedule.h": '#include "core/quoted.h"\n',
+    "core/pipeline/executor.h": '#include "core/schedule/schedule.h"\n#include <ATen/core/Tensor.h>\n',
+    "trainer/trainer.h": '#include "core/pipeline/executor.h"\n#include "core/torch/device.h"\n',
+    "trainer/cli/main.cpp": '#include "trainer/trainer.h"\n#include "platform/cpp/platform.hpp"\n',
     "trainer/torch_module/entry.cpp": "#include <ATen/core/Tensor.h>\n",
     "core/torch/device.h": "#pragma once\n",
     "tests/processes/spawn.h": '#include "backends/shm/engine.h"\n',
@@ -67,8 +77,10 @@ class CheckLayers(unittest.TestCase):
             self.assertEqual(check_layers.main([root]), 2)
         self.assertIn("nothing was checked", printed.getvalue())
 
-    def test_the_program_may_not_include_libtorch(self):
-        self.expect_refused("trainer/cli/x.cpp", "<ATen/core/Tensor.h>", "the program links no libtorch")
+    def test_what_is_built_without_libtorch_may_not_include_it(self):
+        for part in check_layers.WITHOUT_LIBTORCH:
+            self.assertIn(part, check_layers.ARROWS)
+            self.expect_refused(f"{part}/x.cpp", "<ATen/core/Tensor.h>", f"{part} is built without libtorch")
 
     def test_platform_may_not_include_backends(self):
         self.expect_refused("platform/loader/x.cpp", '"backends/shm/engine.h"', "platform/loader may include")
@@ -83,6 +95,11 @@ class CheckLayers(unittest.TestCase):
     def test_sdk_may_not_include_the_host_side(self):
         self.expect_refused("platform/sdk/x.hpp", '"platform/cpp/platform.hpp"', "platform/sdk may include")
 
+    def test_the_conformance_kit_needs_the_platform_only(self):
+        self.expect_refused("platform/conformance/cases/x.cpp", '"core/quoted.h"', "platform/conformance may include")
+        self.expect_refused("platform/conformance/x.cpp", '"tests/processes/spawn.h"', "nothing but a test includes tests")
+        self.expect_refused("trainer/cli/x.cpp", '"platform/conformance/context.h"', "trainer/cli may include")
+
     def test_backends_may_not_include_the_host_side(self):
         self.expect_refused("backends/cpu/x.cpp", '"platform/cpp/platform.hpp"', "backends/cpu may include")
 
@@ -95,8 +112,29 @@ class CheckLayers(unittest.TestCase):
     def test_core_may_not_include_backends_trainer_or_sdk(self):
         self.expect_refused("core/x.cpp", '"backends/shm/engine.h"', "core may include")
         self.expect_refused("core/x.cpp", '"platform/sdk/plugin.hpp"', "core may include")
-        code, printed = self.run_on(files={"trainer/trainer.h": "", "core/x.h": '#include "trainer/trainer.h"\n'})
-        self.assertEqual(code, 1, printed)
+        self.expect_refused("core/x.h", '"trainer/trainer.h"', "core may include")
+        self.expect_refused("core/mesh/x.h", '"trainer/trainer.h"', "core/mesh may include")
+
+    def test_folders_of_core_keep_to_their_arrows(self):
+        self.expect_refused("core/x.cpp", '"core/schedule/schedule.h"', "core may include nothing of the tree but itself")
+        self.expect_refused("core/schedule/x.cpp", '"core/pipeline/executor.h"', "core/schedule may include core")
+        self.expect_refused("core/schedule/x.cpp", '"platform/loader/registry.h"', "core/schedule may include core")
+        self.expect_refused("core/models/x.cpp", '"core/pipeline/executor.h"', "core/models may include")
+        self.expect_refused("core/ops/cpu/x.cpp", '"core/parallel/linear.h"', "core/ops may include")
+
+    def test_folders_of_trainer_keep_to_their_arrows(self):
+        self.expect_refused("trainer/data/x.cpp", '"trainer/trainer.h"', "trainer/data may include")
+        self.expect_refused("trainer/report/x.cpp", '"core/ops/cpu/rope.h"', "trainer/report may include core")
+        self.expect_refused("trainer/cli/x.cpp", '"core/pipeline/executor.h"', "trainer/cli may include")
+
+    def test_a_table_with_a_cycle_fails(self):
+        self.assertIsNone(check_layers.cycle_in(check_layers.ARROWS))
+        self.assertEqual(check_layers.cycle_in({"a": ["b"], "b": ["c", "d"], "c": [], "d": ["b"]}), ["b", "d", "b"])
+        self.assertEqual(check_layers.cycle_in({"a": ["a"]}), ["a", "a"])
+        with unittest.mock.patch.dict(check_layers.ARROWS, {"core/schedule": ["core", "core/pipeline"]}):
+            code, printed = self.run_on()
+        self.assertEqual(code, 2, printed)
+        self.assertIn("the table has a cycle: core/schedule -> core/pipeline -> ", printed)
 
     def test_nothing_includes_tests(self):
         self.expect_refused("trainer/x.cpp", '"tests/processes/spawn.h"', "nothing but a test includes tests")
@@ -126,6 +164,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_a_part_without_a_layer_fails(self):
         self.expect_refused("platform/extra/x.cpp", '"platform/abi/comm.h"', "is in no layer")
+        self.expect_refused("core/extra/x.cpp", '"core/quoted.h"', "core/extra is in no layer")
 
     def test_an_include_in_a_comment_is_not_one(self):
         text = '/* for example\n#include "backends/shm/engine.h"\n*/\n// #include <cuda.h>\n'

@@ -56,7 +56,8 @@ if(TARGET concord_trainer)
   install(DIRECTORY core trainer DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/concord FILES_MATCHING PATTERN "*.h"
     PATTERN testing EXCLUDE PATTERN cli EXCLUDE PATTERN torch_module EXCLUDE)
 endif()
-install(DIRECTORY platform DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/concord FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+install(DIRECTORY platform DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/concord FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp"
+  PATTERN conformance EXCLUDE)
 
 # Every plugin of backends/; those of tests are not installed.
 get_property(folders DIRECTORY backends PROPERTY SUBDIRECTORIES)

@@ -7,8 +7,8 @@
 #include "core/config_error.h"
 #include "core/mesh/rank_layout.h"
 #include "core/optim/lr_schedule.h"
-#include "core/pipeline/step_schedule.h"
 #include "core/quoted.h"
+#include "core/schedule/step_schedule.h"
 #include "trainer/arguments.h"
 
 namespace concord {

@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/pipeline/schedules.h"
+#include "core/schedule/schedules.h"
 
 namespace concord {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/pipeline/step_schedule.h"
+#include "core/schedule/step_schedule.h"
 
 namespace concord {
 namespace {

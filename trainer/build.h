@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/data_parallel/ddp.h"
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/optim/loss_scaler.h"
 #include "core/optim/lr_schedule.h"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "platform/loader/error.h"
 
 namespace concord {

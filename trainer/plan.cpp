@@ -8,8 +8,8 @@
 
 #include "core/config_error.h"
 #include "core/mesh/rank_layout.h"
-#include "core/pipeline/step_schedule.h"
 #include "core/quoted.h"
+#include "core/schedule/step_schedule.h"
 
 namespace concord {
 namespace {

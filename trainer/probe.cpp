@@ -18,7 +18,7 @@
 #include "core/parallel/context_slices.h"
 #include "core/parallel/moves.h"
 #include "core/pipeline/model_pipeline.h"
-#include "core/pipeline/step_schedule.h"
+#include "core/schedule/step_schedule.h"
 #include "platform/loader/text.h"
 
 namespace concord {

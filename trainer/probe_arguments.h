@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/initialize_args.h"
+#include "core/mesh/initialize_args.h"
 #include "core/parallel/recompute.h"
 
 namespace concord {

@@ -59,20 +59,6 @@ class DistributedDataParallel {
   // Gradients become 0; the step has so many micro-batches. Throws ConfigError for less than 1.
   void begin_step(int64_t micro_batches);
 
-  // While it lives additions do not count: for loops that do not know beforehand which micro-batch is the last,
-  //   begin_step(1); { auto guard = ddp.no_sync(); ...all but the last... } ...the last...
-  class NoSync {
-   public:
-    explicit NoSync(DistributedDataParallel& ddp) : ddp_(&ddp) { ++ddp_->no_sync_; }
-    ~NoSync() { --ddp_->no_sync_; }
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
-
-   private:
-    DistributedDataParallel* ddp_;
-  };
-  [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
-
   // Starts the reductions that have not begun. finish_grad_sync does it too; by itself it is for schedules that have
   // something left to compute meanwhile.
   void start_grad_sync();
@@ -91,7 +77,6 @@ class DistributedDataParallel {
 
   const DataParallelOptions options_;
   ParallelContext* job_;
-  int no_sync_ = 0;
   std::vector<std::unique_ptr<Reducer>> chunks_;
 };
 

@@ -119,7 +119,6 @@ void DistributedDataParallel::Reducer::move_grad(size_t index, const at::Tensor&
 }
 
 void DistributedDataParallel::Reducer::added(size_t index) {
-  if (ddp_.no_sync_ > 0) return;
   Arrival& arrival = arrivals_[index];
   Bucket& bucket = buckets_[arrival.bucket];
   if (bucket.issued) {

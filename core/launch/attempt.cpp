@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "core/launch/process_list.h"
+#include "core/process_list.h"
 #include "core/resources.h"
 
 namespace concord {

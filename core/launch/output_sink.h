@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/launch/unique_fd.h"
+#include "core/unique_fd.h"
 
 namespace concord {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/config_error.h"
-#include "core/launch/process_list.h"
+#include "core/process_list.h"
 
 namespace concord {
 namespace {

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <vector>
 
-#include "core/launch/process_list.h"
 #include "core/launch/process_start.h"
+#include "core/process_list.h"
 
 namespace concord {
 namespace {

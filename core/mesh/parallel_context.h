@@ -1,4 +1,4 @@
-// All that a rank knows about its job: made once, passed down. No hidden globals but the one of core/initialize.h.
+// All that a rank knows about its job: made once, passed down. No hidden globals but the one of core/mesh/initialize.h.
 //
 // Groups. group(kind) is cheap and never waits; the communicator behind it is made at the first operation (channel.h
 // says how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, for it is

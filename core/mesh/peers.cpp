@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-#include "core/launch/process_list.h"
+#include "core/process_list.h"
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
 

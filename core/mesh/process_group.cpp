@@ -159,17 +159,6 @@ Work ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) {
                 });
 }
 
-Work ProcessGroup::reduce(const at::Tensor& tensor, int64_t root, ReduceOp op) {
-  const Operand x = operand("reduce", tensor, false);
-  check_root("reduce", root);
-  if (size() == 1) return {};
-  void* recv = index_ == root ? x.data : nullptr;
-  return submit({CommOp::kReduce, x.dtype, x.count, op, root, {}}, {tensor},
-                [=](const Communicator& comm, const Stream& stream) {
-                  comm.reduce(stream, x.data, recv, x.count, x.dtype, op, static_cast<int32_t>(root));
-                });
-}
-
 Work ProcessGroup::broadcast(const at::Tensor& tensor, int64_t root) {
   const Operand x = operand("broadcast", tensor, true);
   check_root("broadcast", root);
@@ -392,10 +381,8 @@ struct ProcessGroup::Flat {
   }
 };
 
-Work ProcessGroup::in_place_coalesced(CommOp op, std::span<const at::Tensor> tensors, ReduceOp reduce, int64_t root) {
-  const bool broadcasts = op == CommOp::kBroadcast;
-  for (const at::Tensor& tensor : tensors) operand(to_string(op), tensor, broadcasts);
-  if (broadcasts) check_root("broadcast", root);
+Work ProcessGroup::all_reduce_coalesced(std::span<const at::Tensor> tensors, ReduceOp op) {
+  for (const at::Tensor& tensor : tensors) operand("all_reduce", tensor, false);
   if (size() == 1) return {};
   Work all;
   const Coalescing plan = coalesce(tensors);
@@ -403,27 +390,23 @@ Work ProcessGroup::in_place_coalesced(CommOp op, std::span<const at::Tensor> ten
     Flat flat;
     std::vector<at::Tensor> keep;
     for (const size_t i : group) {
-      const Operand x = operand(to_string(op), tensors[i], broadcasts);
+      const Operand x = operand("all_reduce", tensors[i], false);
       flat.add(x, x);
       keep.push_back(tensors[i]);
     }
     const at::Tensor buffer = at::empty({flat.bytes}, tensors[group.front()].options().dtype(c10::kByte));
     keep.push_back(buffer);
     auto* data = static_cast<char*>(buffer.data_ptr());
-    const bool is_root = index_ == root;
-    CallSignature signature{op, flat.dtype, flat.count, {}, {}, {}};
-    if (broadcasts) signature.root = root;
-    if (!broadcasts) signature.reduce = reduce;
-    Work work = submit(std::move(signature), std::move(keep), [=](const Communicator& comm, const Stream& stream) {
-      if (!broadcasts || is_root) flat.move_small(stream, data, true);
-      if (broadcasts) comm.broadcast(stream, data, data, flat.count, flat.dtype, static_cast<int32_t>(root));
-      if (!broadcasts) comm.all_reduce(stream, data, data, flat.count, flat.dtype, reduce);
-      if (!broadcasts || !is_root) flat.move_small(stream, data, false);
-    });
+    Work work = submit({CommOp::kAllReduce, flat.dtype, flat.count, op, {}, {}}, std::move(keep),
+                       [=](const Communicator& comm, const Stream& stream) {
+                         flat.move_small(stream, data, true);
+                         comm.all_reduce(stream, data, data, flat.count, flat.dtype, op);
+                         flat.move_small(stream, data, false);
+                       });
     all.parts_.insert(all.parts_.end(), work.parts_.begin(), work.parts_.end());
   }
   for (const size_t i : plan.alone) {
-    const Work work = broadcasts ? broadcast(tensors[i], root) : all_reduce(tensors[i], reduce);
+    const Work work = all_reduce(tensors[i], op);
     all.parts_.insert(all.parts_.end(), work.parts_.begin(), work.parts_.end());
   }
   return all;
@@ -474,14 +457,6 @@ Work ProcessGroup::paired_coalesced(CommOp op, std::span<const at::Tensor> large
     all.parts_.insert(all.parts_.end(), work.parts_.begin(), work.parts_.end());
   }
   return all;
-}
-
-Work ProcessGroup::all_reduce_coalesced(std::span<const at::Tensor> tensors, ReduceOp op) {
-  return in_place_coalesced(CommOp::kAllReduce, tensors, op, 0);
-}
-
-Work ProcessGroup::broadcast_coalesced(std::span<const at::Tensor> tensors, int64_t root) {
-  return in_place_coalesced(CommOp::kBroadcast, tensors, ReduceOp::kSum, root);
 }
 
 Work ProcessGroup::all_gather_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs) {

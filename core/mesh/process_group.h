@@ -92,8 +92,6 @@ class ProcessGroup {
 
   // In place, on every rank.
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
-  // In place on |root|; the others' tensors are left as they are.
-  [[nodiscard]] Work reduce(const at::Tensor& tensor, int64_t root, ReduceOp op = ReduceOp::kSum);
   [[nodiscard]] Work broadcast(const at::Tensor& tensor, int64_t root);
   // |output| has size() times the elements of |input|: the ranks' inputs one after the other.
   [[nodiscard]] Work all_gather(const at::Tensor& output, const at::Tensor& input);
@@ -111,7 +109,6 @@ class ProcessGroup {
   // Several operations of one kind as one. Small tensors travel in one buffer, copied on the communication stream;
   // large ones go by themselves, because copying them would cost more than it saves. One Work for all.
   [[nodiscard]] Work all_reduce_coalesced(std::span<const at::Tensor> tensors, ReduceOp op = ReduceOp::kSum);
-  [[nodiscard]] Work broadcast_coalesced(std::span<const at::Tensor> tensors, int64_t root);
   [[nodiscard]] Work all_gather_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs);
   [[nodiscard]] Work reduce_scatter_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs,
                                               ReduceOp op = ReduceOp::kSum);
@@ -127,7 +124,6 @@ class ProcessGroup {
   template <class Issue>
   Work submit(CallSignature signature, std::vector<at::Tensor> keep, Issue issue);
   Work submit(ChannelCall call);
-  Work in_place_coalesced(CommOp op, std::span<const at::Tensor> tensors, ReduceOp reduce, int64_t root);
   Work paired_coalesced(CommOp op, std::span<const at::Tensor> large, std::span<const at::Tensor> small,
                         ReduceOp reduce);
 

@@ -10,11 +10,11 @@ class AttentionLayer {
  public:
   // Of layer |number| of the model. |context| has to outlive it and every backward.
   AttentionLayer(const LayerContext& context, int64_t number);
-  // [S', B, H] -> the same, to be added to the residual stream.
-  at::Tensor forward(const at::Tensor& x, const SharedInputs& inputs) const;
+  // pbh -> pbh, to be added to the residual stream.
+  at::Tensor forward(const at::Tensor& x_pbh, const SharedInputs& inputs) const;
 
  private:
-  at::Tensor project(const at::Tensor& x) const;  // [S', B, H] -> [S / cp, B, q k v of this rank's heads]
+  at::Tensor project(const at::Tensor& x_pbh) const;  // the q, k and v of this rank's heads
   at::Tensor core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
 

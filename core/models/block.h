@@ -10,9 +10,9 @@ class Block {
  public:
   Block(const LayerContext& context, int64_t number) : attention_(context, number), mlp_(context, number) {}
 
-  at::Tensor forward(const at::Tensor& x, const SharedInputs& inputs) const {
-    const at::Tensor seen = x.add(attention_.forward(x, inputs));
-    return seen.add(mlp_.forward(seen));
+  at::Tensor forward(const at::Tensor& x_pbh, const SharedInputs& inputs) const {
+    const at::Tensor seen_pbh = x_pbh.add(attention_.forward(x_pbh, inputs));
+    return seen_pbh.add(mlp_.forward(seen_pbh));
   }
 
  private:

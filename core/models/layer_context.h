@@ -1,4 +1,10 @@
 // What the parts of a layer are built from and called with.
+//
+// Tensors of layers carry their shape in their names, a letter a dimension:
+//   s   this rank's tokens, S / cp
+//   p   those of them that it has between layers, S': s, or s / tp under sequence parallelism
+//   b   batch; 1 where sequences are packed
+//   h   hidden size
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,7 +37,7 @@ struct LayerContext {
 
 // What all layers need of a micro-batch. Shared with whatever is computed again in backward.
 struct LayerInputs {
-  at::Tensor cos, sin;              // of rope: [S / cp, 1 or B, r]
+  at::Tensor cos, sin;              // of rope: [s, 1 or b, r]
   std::vector<int64_t> cu_seqlens;  // of the whole; empty: not packed
 };
 using SharedInputs = std::shared_ptr<const LayerInputs>;

@@ -7,6 +7,8 @@
 
 namespace concord {
 
+// Shapes in names: p, s, b, h as in layer_context.h; c this rank's columns of gate and up side by side.
+
 using at::Tensor;
 using loader::cat;
 
@@ -19,24 +21,24 @@ Mlp::Mlp(const LayerContext& context, int64_t number)
       down_(context.find(name_ + "down_proj.weight")),
       down_bias_(context.find(name_ + "down_proj.bias")) {}
 
-Tensor Mlp::gate_up(const Tensor& x) const {
-  const Tensor normed = rms_norm(x, norm_->used(), context_.config.rms_norm_eps);
+Tensor Mlp::gate_up(const Tensor& x_pbh) const {
+  const Tensor normed_pbh = rms_norm(x_pbh, norm_->used(), context_.config.rms_norm_eps);
   const ParallelLinearOptions options{.name = name_ + "gate_up_proj", .sequence_parallel = context_.sequence_parallel};
-  return column_parallel_linear(normed, gate_up_->used(), value_of(gate_up_bias_), *context_.tp, options,
+  return column_parallel_linear(normed_pbh, gate_up_->used(), value_of(gate_up_bias_), *context_.tp, options,
                                 gate_up_->grad_sink());
 }
 
-Tensor Mlp::whole(const Tensor& x) const {
-  const Tensor both = recompute_if(recomputes_module(context_.recompute, "layernorm"), context_, x,
-                                   [this](const Tensor& input) { return gate_up(input); });
+Tensor Mlp::whole(const Tensor& x_pbh) const {
+  const Tensor both_sbc = recompute_if(recomputes_module(context_.recompute, "layernorm"), context_, x_pbh,
+                                       [this](const Tensor& input_pbh) { return gate_up(input_pbh); });
   const ParallelLinearOptions options{.name = name_ + "down_proj", .sequence_parallel = context_.sequence_parallel};
-  return row_parallel_linear(swiglu(both), down_->used(), value_of(down_bias_), *context_.tp, options,
+  return row_parallel_linear(swiglu(both_sbc), down_->used(), value_of(down_bias_), *context_.tp, options,
                              down_->grad_sink());
 }
 
-Tensor Mlp::forward(const Tensor& x) const {
-  return recompute_if(recomputes_module(context_.recompute, "mlp"), context_, x,
-                      [this](const Tensor& input) { return whole(input); });
+Tensor Mlp::forward(const Tensor& x_pbh) const {
+  return recompute_if(recomputes_module(context_.recompute, "mlp"), context_, x_pbh,
+                      [this](const Tensor& input_pbh) { return whole(input_pbh); });
 }
 
 }  // namespace concord

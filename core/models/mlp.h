@@ -10,12 +10,12 @@ class Mlp {
  public:
   // Of layer |number| of the model. |context| has to outlive it and every backward.
   Mlp(const LayerContext& context, int64_t number);
-  // [S', B, H] -> the same, to be added to the residual stream.
-  at::Tensor forward(const at::Tensor& x) const;
+  // pbh -> pbh, to be added to the residual stream.
+  at::Tensor forward(const at::Tensor& x_pbh) const;
 
  private:
-  at::Tensor gate_up(const at::Tensor& x) const;
-  at::Tensor whole(const at::Tensor& x) const;
+  at::Tensor gate_up(const at::Tensor& x_pbh) const;
+  at::Tensor whole(const at::Tensor& x_pbh) const;
 
   const LayerContext& context_;
   std::string name_;

@@ -139,6 +139,7 @@ int64_t ModelChunk::counted_tokens(const MicroBatch& batch) const {
 }
 
 // ---------------------------------------------------------------------------------------------------------- forward
+// Shapes in names: p, s, b, h as in layer_context.h; v this rank's rows of the padded vocabulary.
 
 SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
   const TokenPositions positions = token_positions(batch, *parts_->layers.cp, context_.torch_device());
@@ -152,33 +153,34 @@ SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
 }
 
 Tensor ModelChunk::embed(const MicroBatch& batch) const {
-  const Tensor ids = own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device());
+  const Tensor ids_sb = own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device());
   const Parameter& table = *parts_->embedding;
   const LayerContext& layers = parts_->layers;
-  return vocab_parallel_embedding(table.used(), ids, config_.vocab_size, *layers.tp, layers.sequence_parallel,
+  return vocab_parallel_embedding(table.used(), ids_sb, config_.vocab_size, *layers.tp, layers.sequence_parallel,
                                   table.grad_sink());
 }
 
-Tensor ModelChunk::run_layers(const LayerRun& run, Tensor x, const SharedInputs& inputs) const {
+Tensor ModelChunk::run_layers(const LayerRun& run, Tensor x_pbh, const SharedInputs& inputs) const {
   for (int64_t i = run.begin; i < run.end; ++i) {
-    x = parts_->blocks[static_cast<size_t>(i)].forward(x, inputs);
-    if (observer_) observer_(cat("layers.", layers_.first_layer + i), x);
+    x_pbh = parts_->blocks[static_cast<size_t>(i)].forward(x_pbh, inputs);
+    if (observer_) observer_(cat("layers.", layers_.first_layer + i), x_pbh);
   }
-  return x;
+  return x_pbh;
 }
 
-Tensor ModelChunk::token_losses(const Tensor& x, const MicroBatch& batch) const {
+Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) const {
   const LayerContext& layers = parts_->layers;
   const Parameter& output = *parts_->output;
-  const Tensor normed = rms_norm(x, parts_->norm->used(), config_.rms_norm_eps);
-  if (observer_) observer_("norm", normed);
+  const Tensor normed_pbh = rms_norm(x_pbh, parts_->norm->used(), config_.rms_norm_eps);
+  if (observer_) observer_("norm", normed_pbh);
   const ParallelLinearOptions options{.name = output.spec.name, .sequence_parallel = layers.sequence_parallel};
-  const Tensor logits = column_parallel_linear(normed, output.used(), {}, *layers.tp, options, output.grad_sink());
-  if (observer_) observer_("logits", logits);
-  const Tensor labels = own_tokens(batch.labels, batch).t().contiguous().to(logits.device());
+  const Tensor logits_sbv =
+      column_parallel_linear(normed_pbh, output.used(), {}, *layers.tp, options, output.grad_sink());
+  if (observer_) observer_("logits", logits_sbv);
+  const Tensor labels_sb = own_tokens(batch.labels, batch).t().contiguous().to(logits_sbv.device());
   const CrossEntropyOptions how{
       .vocabulary = config_.vocab_size, .ignore_index = kIgnoredLabel, .overwrite_logits = !observer_};
-  return cross_entropy(logits, labels, how, vocab_share(*layers.tp)).t().contiguous();
+  return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*layers.tp)).t().contiguous();
 }
 
 Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
@@ -190,13 +192,13 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
                           layers_.embedding ? "none" : cat("[", loader::join(shape, ", "), "]")));
   }
   const SharedInputs inputs = layer_inputs(batch);
-  Tensor x = layers_.embedding ? embed(batch) : hidden;
-  if (observer_ && layers_.embedding) observer_("embedding", x);
+  Tensor x_pbh = layers_.embedding ? embed(batch) : hidden;
+  if (observer_ && layers_.embedding) observer_("embedding", x_pbh);
   for (const LayerRun& run : parts_->runs) {
-    x = recompute_if(run.recomputed, parts_->layers, x,
-                     [this, run, inputs](const Tensor& input) { return run_layers(run, input, inputs); });
+    x_pbh = recompute_if(run.recomputed, parts_->layers, x_pbh,
+                         [this, run, inputs](const Tensor& input_pbh) { return run_layers(run, input_pbh, inputs); });
   }
-  return layers_.loss ? token_losses(x, batch) : x;
+  return layers_.loss ? token_losses(x_pbh, batch) : x_pbh;
 }
 
 }  // namespace concord

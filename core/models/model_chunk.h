@@ -2,9 +2,9 @@
 // core/models/config.h are. Cut over the tensor-parallel group (vocabulary, heads, inner size of the MLP), over tokens
 // by context and sequence parallelism; replicated over data parallelism.
 //
-// Tensors between layers are [S', B, H], tokens first. S' are this rank's tokens: S / cp
-// (core/parallel/context_slices.h says which), and S / cp / tp with sequence parallelism. Packed sequences are one row,
-// B = 1, S the sum of their lengths.
+// Tensors between layers are [S', B, H] (in names pbh, see layer_context.h), tokens first. S' are this rank's tokens:
+// S / cp (core/parallel/context_slices.h says which), and S / cp / tp with sequence parallelism. Packed sequences are
+// one row, B = 1, S the sum of their lengths.
 //
 // Gradients: of a loss that is the same on all tp ranks. They arrive in Parameter::value.grad() or its sink, sums over
 // this rank's tokens; reducing them over dp_cp, over tp where partial_over_tp says so, and over the embedding group is
@@ -27,7 +27,7 @@
 #include "core/models/micro_batch.h"
 #include "core/models/parameter.h"
 #include "core/parallel/recompute.h"
-#include "core/pipeline/layer_layout.h"
+#include "core/schedule/layer_layout.h"
 
 namespace concord {
 
@@ -97,8 +97,8 @@ class ModelChunk {
 
   std::shared_ptr<const LayerInputs> layer_inputs(const MicroBatch& batch) const;
   at::Tensor embed(const MicroBatch& batch) const;
-  at::Tensor run_layers(const LayerRun& run, at::Tensor x, const std::shared_ptr<const LayerInputs>& inputs) const;
-  at::Tensor token_losses(const at::Tensor& x, const MicroBatch& batch) const;
+  at::Tensor run_layers(const LayerRun& run, at::Tensor x_pbh, const std::shared_ptr<const LayerInputs>& inputs) const;
+  at::Tensor token_losses(const at::Tensor& x_pbh, const MicroBatch& batch) const;
 
   ModelConfig config_;
   ModelArgs args_;

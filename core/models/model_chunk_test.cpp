@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "core/config_error.h"
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/token_slices.h"

@@ -9,7 +9,7 @@
 #include "core/models/config.h"
 #include "core/parallel/initialise_weights.h"
 #include "core/parallel/shard_spec.h"
-#include "core/pipeline/layer_layout.h"
+#include "core/schedule/layer_layout.h"
 
 namespace concord {
 

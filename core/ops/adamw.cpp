@@ -10,7 +10,6 @@
 #include <ATen/ops/_foreach_sqrt.h>
 
 #include "core/ops/dispatch.h"
-#include "core/optim/adamw.h"
 
 namespace concord {
 namespace ops::adamw_op {

@@ -6,9 +6,9 @@
 
 #include <vector>
 
-namespace concord {
+#include "core/ops/adamw_step.h"
 
-struct AdamWStep;
+namespace concord {
 
 struct AdamWLists {
   std::vector<at::Tensor> weights;  // written; fp32 or fp64

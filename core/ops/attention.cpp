@@ -53,9 +53,10 @@ Triple backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tens
 }
 
 // -------------------------------------------------------------------------------------------------------- reference
-// B batch, S queries, T keys, K key heads, G query heads to each of them, N size of a head.
+// Shapes in names: b batch, s queries, t keys, k key heads, g query heads to each of them, n size of a head. Names
+// without: q and what is like it are [b, s, k g, n], k and v [b, t, k, n], lse [b, k g, s].
 
-// [B, S, K * G, N] -> [B, K, G, S, N], in the type of sums.
+// [b, s, k g, n] -> bkgsn, in the type of sums.
 Tensor grouped(const Tensor& x, int64_t kv_heads) {
   const Tensor wide = x.to(sum_type(x.scalar_type()));
   return wide.reshape({x.size(0), x.size(1), kv_heads, -1, x.size(3)}).permute({0, 2, 3, 1, 4});
@@ -66,7 +67,7 @@ Tensor ungrouped(const Tensor& x, const Tensor& like) {
   return x.permute({0, 3, 1, 2, 4}).reshape(like.sizes()).to(like.scalar_type());
 }
 
-// Which keys each query sees [S, T]; undefined: all.
+// Which keys each query sees, st.
 Tensor sight(int64_t queries, int64_t keys, IntArrayRef cu_seqlens, bool causal, int64_t window, at::Device device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
   const Tensor key = at::arange(keys, options).unsqueeze(0);
@@ -80,34 +81,35 @@ Tensor sight(int64_t queries, int64_t keys, IntArrayRef cu_seqlens, bool causal,
   return seen.logical_and(sequence(query) == sequence(key));
 }
 
-Tensor scores(const Tensor& q, const Tensor& k, const Tensor& seen, double scale) {
-  const Tensor product = at::matmul(q, k.transpose(-1, -2)) * scale;
-  return at::where(seen, product, at::zeros({}, product.options()) + kHidden);
+Tensor scores(const Tensor& q_bkgsn, const Tensor& k_bk1tn, const Tensor& seen_st, double scale) {
+  const Tensor product_bkgst = at::matmul(q_bkgsn, k_bk1tn.transpose(-1, -2)) * scale;
+  return at::where(seen_st, product_bkgst, at::zeros({}, product_bkgst.options()) + kHidden);
 }
 
 Pair reference(const Tensor& q, const Tensor& k, const Tensor& v, IntArrayRef cu_seqlens, bool causal, int64_t window,
                double scale) {
   const int64_t heads = k.size(2);
-  const Tensor seen = sight(q.size(1), k.size(1), cu_seqlens, causal, window, q.device());
-  const Tensor s_BKGST = scores(grouped(q, heads), grouped(k, heads), seen, scale);
-  const Tensor lse_BKGS = at::logsumexp(s_BKGST, {-1});
-  const Tensor out = at::matmul((s_BKGST - lse_BKGS.unsqueeze(-1)).exp(), grouped(v, heads));
-  return {ungrouped(out, q), lse_BKGS.reshape({q.size(0), q.size(2), q.size(1)})};
+  const Tensor seen_st = sight(q.size(1), k.size(1), cu_seqlens, causal, window, q.device());
+  const Tensor s_bkgst = scores(grouped(q, heads), grouped(k, heads), seen_st, scale);
+  const Tensor lse_bkgs = at::logsumexp(s_bkgst, {-1});
+  const Tensor out_bkgsn = at::matmul((s_bkgst - lse_bkgs.unsqueeze(-1)).exp(), grouped(v, heads));
+  return {ungrouped(out_bkgsn, q), lse_bkgs.reshape({q.size(0), q.size(2), q.size(1)})};
 }
 
 // With p = softmax(s): dv = p^T grad, dp = grad v^T, ds = scale p (dp - rowsum(grad out)), dq = ds k, dk = ds^T q.
 Triple reference_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                           const Tensor& lse, IntArrayRef cu_seqlens, bool causal, int64_t window, double scale) {
   const int64_t heads = k.size(2);
-  const Tensor seen = sight(q.size(1), k.size(1), cu_seqlens, causal, window, q.device());
-  const Tensor q_ = grouped(q, heads), k_ = grouped(k, heads), v_ = grouped(v, heads), g_ = grouped(grad, heads);
-  const Tensor lse_ = lse.reshape({q.size(0), heads, -1, q.size(1)}).unsqueeze(-1);
-  const Tensor p = (scores(q_, k_, seen, scale) - lse_).exp();
-  const Tensor rows = (g_ * grouped(out, heads)).sum(-1, /*keepdim=*/true);
-  const Tensor ds = p * (at::matmul(g_, v_.transpose(-1, -2)) - rows) * scale;
-  const Tensor dk = at::matmul(ds.transpose(-1, -2), q_).sum(2, true);
-  const Tensor dv = at::matmul(p.transpose(-1, -2), g_).sum(2, true);
-  return {ungrouped(at::matmul(ds, k_), q), ungrouped(dk, k), ungrouped(dv, v)};
+  const Tensor seen_st = sight(q.size(1), k.size(1), cu_seqlens, causal, window, q.device());
+  const Tensor q_bkgsn = grouped(q, heads), k_bk1tn = grouped(k, heads), v_bk1tn = grouped(v, heads),
+               g_bkgsn = grouped(grad, heads);
+  const Tensor lse_bkgs1 = lse.reshape({q.size(0), heads, -1, q.size(1)}).unsqueeze(-1);
+  const Tensor p_bkgst = (scores(q_bkgsn, k_bk1tn, seen_st, scale) - lse_bkgs1).exp();
+  const Tensor rows_bkgs1 = (g_bkgsn * grouped(out, heads)).sum(-1, /*keepdim=*/true);
+  const Tensor ds_bkgst = p_bkgst * (at::matmul(g_bkgsn, v_bk1tn.transpose(-1, -2)) - rows_bkgs1) * scale;
+  const Tensor dk_bk1tn = at::matmul(ds_bkgst.transpose(-1, -2), q_bkgsn).sum(2, true);
+  const Tensor dv_bk1tn = at::matmul(p_bkgst.transpose(-1, -2), g_bkgsn).sum(2, true);
+  return {ungrouped(at::matmul(ds_bkgst, k_bk1tn), q), ungrouped(dk_bk1tn, k), ungrouped(dv_bk1tn, v)};
 }
 
 // -------------------------------------------------------------------------------------------------------------- cpu

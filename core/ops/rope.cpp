@@ -18,6 +18,8 @@ namespace {
 
 using at::Tensor;
 
+// Shapes in names: o, i the dimensions before the heads (outer, inner), q heads, n the size of a head, r its angles.
+
 Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
   static const auto op = find<Tensor(const Tensor&, const Tensor&, const Tensor&, bool)>("concord::rope");
   return op.call(x, cos, sin, back);
@@ -38,7 +40,7 @@ Tensor reference(const Tensor& x, const Tensor& cos, const Tensor& sin, bool bac
 
 // -------------------------------------------------------------------------------------------------------------- cpu
 
-// |x| as [outer, inner, heads, dim]: the last leading dimension is inner, the others together are outer.
+// |x| as oiqn: the last leading dimension is inner, the others together are outer.
 Tensor as_four(const Tensor& x) {
   const int64_t inner = x.dim() > 2 ? x.size(-3) : 1;
   return x.reshape({x.numel() == 0 ? 0 : -1, inner, x.size(-2), x.size(-1)});
@@ -53,20 +55,20 @@ Tensor angles_of(const Tensor& angles, const Tensor& x) {
 
 Tensor cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
   if (!has_loops(x.scalar_type()) || x.numel() == 0) return reference(x, cos, sin, back);
-  const Tensor four = as_four(x.stride(-1) == 1 ? x : x.contiguous());
-  const Tensor c = angles_of(cos.contiguous(), x);
-  const Tensor s = angles_of(sin.contiguous(), x);
+  const Tensor x_oiqn = as_four(x.stride(-1) == 1 ? x : x.contiguous());
+  const Tensor cos_oir = angles_of(cos.contiguous(), x);
+  const Tensor sin_oir = angles_of(sin.contiguous(), x);
   const Tensor y = at::empty(x.sizes(), x.options());
-  const RopeShape shape{four.size(0),
-                        four.size(1),
-                        four.size(2),
-                        four.size(3),
+  const RopeShape shape{x_oiqn.size(0),
+                        x_oiqn.size(1),
+                        x_oiqn.size(2),
+                        x_oiqn.size(3),
                         cos.size(-1),
-                        {four.stride(0), four.stride(1), four.stride(2)},
-                        {c.stride(0), c.stride(1)}};
+                        {x_oiqn.stride(0), x_oiqn.stride(1), x_oiqn.stride(2)},
+                        {cos_oir.stride(0), cos_oir.stride(1)}};
   visit_type("rope", x.scalar_type(), [&]<class T>(T) {
-    rope_turn<T>(shape, four.const_data_ptr<T>(), c.const_data_ptr<Sum<T>>(), s.const_data_ptr<Sum<T>>(), back,
-                 y.mutable_data_ptr<T>());
+    rope_turn<T>(shape, x_oiqn.const_data_ptr<T>(), cos_oir.const_data_ptr<Sum<T>>(), sin_oir.const_data_ptr<Sum<T>>(),
+                 back, y.mutable_data_ptr<T>());
   });
   return y;
 }

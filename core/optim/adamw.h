@@ -8,21 +8,11 @@
 
 #include <cstdint>
 
+#include "core/ops/adamw_step.h"
 #include "core/optim/flat_memory.h"
 
 namespace concord {
 
-// The numbers of one step.
-struct AdamWStep {
-  float grad_scale;  // what gradients are multiplied by first: clipping, loss scale
-  float decay;       // 1 - lr * weight_decay
-  float beta1_rest;  // 1 - beta1
-  float beta2;
-  float beta2_rest;  // 1 - beta2
-  float step_size;   // lr / (1 - beta1^t)
-  float root_rest;   // sqrt(1 - beta2^t)
-  float eps;
-};
 struct AdamWSettings {
   double beta1, beta2, eps;
 };

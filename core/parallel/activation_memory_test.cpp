@@ -1,7 +1,7 @@
 // The memory of a model's layers, measured by libtorch's own reports of what it allocates, beside the formula.
 //
 //   parallel_unit_test --gtest_filter='ActivationMemory*' prints the table of docs/parallel-layers.md.
-#include "core/parallel/activation_memory.h"
+#include "core/parallel/testing/activation_memory.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
@@ -15,7 +15,7 @@
 #include <memory>
 #include <span>
 
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/models/model_chunk.h"
 #include "core/parallel/testing/memory_meter.h"
 

@@ -4,9 +4,8 @@
 //   ring       keys and values travel from rank to rank, each exchange beside the attention on what came before; in
 //              backward their gradients travel along and end at their owner. A rank never holds more than two ranks'
 //              keys. Blocks are put together by their log sum exp.
-//   gathered   keys and values of all ranks are gathered first: fewer, larger messages, and memory for all keys. Takes
-//   a
-//              sliding window too.
+//   gathered   keys and values of all ranks are gathered first: fewer, larger messages, and memory for all keys.
+//              Takes a sliding window too.
 //
 // Both are exact, forth and back; positions, and so rope, are the caller's. Errors: ConfigError with the sizes. |group|
 // has to live until backward is done.

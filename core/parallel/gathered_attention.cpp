@@ -46,6 +46,8 @@ Tensor take_context_slices(const Tensor& x, std::span<const int64_t> lengths, in
 
 // Each of the rank's runs of queries meets its sequence's keys up to its own last token, which is what attention does
 // with fewer queries than keys.
+//
+// Shapes in names: b batch, s this rank's tokens, t those of all ranks, q, k query and key heads, n the size of a head.
 Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, ProcessGroup& group,
                           const AttentionOptions& options, std::span<const int64_t> cu_seqlens) {
   if (group.size() == 1) return attention(q, k, v, options, cu_seqlens);
@@ -57,20 +59,20 @@ Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, Pro
   const bool packed = !cu_seqlens.empty();
   const auto rows = [packed](const Tensor& x) { return packed ? x.unsqueeze(0) : x; };
   const std::vector<int64_t> lengths = whole_lengths(q, group, cu_seqlens);
-  const Tensor keys = gathered(rows(k), group, lengths, 1);
-  const Tensor values = gathered(rows(v), group, lengths, 1);
+  const Tensor keys_btkn = gathered(rows(k), group, lengths, 1);
+  const Tensor values_btkn = gathered(rows(v), group, lengths, 1);
   const std::vector<TokenRun> runs = context_slices(lengths, group.size(), group.rank());
   std::vector<Tensor> parts;
   int64_t query = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     const int64_t first = packed ? cu_seqlens[i / 2] : 0;  // two runs a sequence
     const int64_t seen = runs[i].begin + runs[i].count - first;
-    parts.push_back(attention(rows(q).narrow(1, query, runs[i].count), keys.narrow(1, first, seen),
-                              values.narrow(1, first, seen), options));
+    parts.push_back(attention(rows(q).narrow(1, query, runs[i].count), keys_btkn.narrow(1, first, seen),
+                              values_btkn.narrow(1, first, seen), options));
     query += runs[i].count;
   }
-  const Tensor out = at::cat(parts, 1);
-  return packed ? out.squeeze(0) : out;
+  const Tensor out_bsqn = at::cat(parts, 1);
+  return packed ? out_bsqn.squeeze(0) : out_bsqn;
 }
 
 }  // namespace concord

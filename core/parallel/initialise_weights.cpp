@@ -3,8 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
-#include <cmath>
-
 #include "core/config_error.h"
 #include "core/stable_hash.h"
 #include "core/torch/device.h"
@@ -40,11 +38,6 @@ void clear_padding(const at::Tensor& shard, const ShardSpec& spec, const ShardPl
     const int64_t real = std::clamp<int64_t>(dim.size - begin, 0, shard.size(axis));
     shard.narrow(axis, real, shard.size(axis) - real).zero_();
   }
-}
-
-WeightInit scaled_normal_init(double sigma, int64_t layers) {
-  if (layers < 1) throw ConfigError(cat("a model of ", layers, " layers has no width for its output layers"));
-  return normal_init(sigma / std::sqrt(2.0 * static_cast<double>(layers)));
 }
 
 void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place, const WeightInit& init,

@@ -24,8 +24,6 @@ struct WeightInit {
 };
 
 inline WeightInit normal_init(double sigma) { return {WeightInit::Kind::normal, sigma}; }
-// Megatron's width for layers that write to the residual stream: sigma / sqrt(2 * layers).
-WeightInit scaled_normal_init(double sigma, int64_t layers);
 inline WeightInit constant_init(double value) { return {WeightInit::Kind::constant, value}; }
 
 // Fills |shard|, this rank's part of the parameter, on the current stream; padding becomes 0. |shard| is contiguous, on

@@ -7,7 +7,7 @@ namespace concord {
 namespace {
 
 // The moves of one direction, as data: a mapping is a pair of them.
-enum class Move { none, sum, gather, reduce_scatter, own_part, exchange };
+enum class Move { none, sum, gather, reduce_scatter, exchange };
 
 struct Mapping {
   Move forward;
@@ -22,7 +22,6 @@ at::Tensor moved(const at::Tensor& x, Move move, ProcessGroup& group, int64_t di
     case Move::sum: return sum_in_place(x.clone(at::MemoryFormat::Contiguous), group).take();
     case Move::gather: return gather(x, group, dim).take();
     case Move::reduce_scatter: return reduce_scatter(x, group, dim).take();
-    case Move::own_part: return own_part(x, group, dim).contiguous();
     case Move::exchange: return exchange(x, group, dim, joined_dim).take();
   }
   return {};
@@ -50,14 +49,6 @@ at::Tensor copy_to_region(const at::Tensor& x, ProcessGroup& group) {
 
 at::Tensor reduce_from_region(const at::Tensor& x, ProcessGroup& group) {
   return map(x, group, {.forward = Move::sum, .backward = Move::none});
-}
-
-at::Tensor scatter_to_region(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
-  return map(x, group, {.forward = Move::own_part, .backward = Move::gather, .dim = dim});
-}
-
-at::Tensor gather_from_region(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
-  return map(x, group, {.forward = Move::gather, .backward = Move::own_part, .dim = dim});
 }
 
 at::Tensor gather_into_region(const at::Tensor& x, ProcessGroup& group, int64_t dim) {

@@ -5,8 +5,6 @@
 //                             forward                backward               Megatron's name
 //   copy_to_region            -                      partial -> whole       copy_to_tensor_model_parallel_region
 //   reduce_from_region        partial -> whole       -                      reduce_from_...
-//   scatter_to_region         whole -> split         split -> whole         scatter_to_..., scatter_to_sequence_...
-//   gather_from_region        split -> whole         whole -> split         gather_from_...
 //   gather_into_region        split -> whole         partial -> split       gather_from_sequence_... into a TP region
 //   reduce_scatter_to_region  partial -> split       split -> whole         reduce_scatter_to_sequence_...
 //   exchange_in_region        split a -> split b     split b -> split a     all_to_all
@@ -23,8 +21,6 @@ namespace concord {
 
 at::Tensor copy_to_region(const at::Tensor& x, ProcessGroup& group);
 at::Tensor reduce_from_region(const at::Tensor& x, ProcessGroup& group);
-at::Tensor scatter_to_region(const at::Tensor& x, ProcessGroup& group, int64_t dim);
-at::Tensor gather_from_region(const at::Tensor& x, ProcessGroup& group, int64_t dim);
 at::Tensor gather_into_region(const at::Tensor& x, ProcessGroup& group, int64_t dim);
 at::Tensor reduce_scatter_to_region(const at::Tensor& x, ProcessGroup& group, int64_t dim);
 at::Tensor exchange_in_region(const at::Tensor& x, ProcessGroup& group, int64_t split_dim, int64_t joined_dim);

@@ -16,6 +16,10 @@
 namespace concord {
 namespace {
 
+// Shapes in names: i, o the features in and out that this rank has (all of them on the side that is not cut), s the
+// tokens, p this rank's share of them under sequence parallelism, else all. Between tokens and features there may be
+// more dims, the batch.
+
 using at::Tensor;
 using loader::cat;
 using ops::Backward;
@@ -41,9 +45,9 @@ void check(const Tensor& x, const Tensor& weight, const ProcessGroup& group, con
 std::optional<GradSink> copy_of(const GradSink* sink) { return sink == nullptr ? std::nullopt : std::optional(*sink); }
 
 // The weight's half: into the sink, or as a gradient for autograd.
-Tensor weight_half(const std::optional<GradSink>& sink, const Tensor& grad, const Tensor& x) {
-  if (!sink) return linear_weight_grad(grad, x);
-  add_linear_weight_grad(*sink, grad, x);
+Tensor weight_half(const std::optional<GradSink>& sink, const Tensor& grad_so, const Tensor& x_si) {
+  if (!sink) return linear_weight_grad(grad_so, x_si);
+  add_linear_weight_grad(*sink, grad_so, x_si);
   return {};
 }
 
@@ -65,98 +69,100 @@ void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad
   sink.add([&group, grad, x](Tensor& main) { add_linear_weight_grad(main, grad.whole(group), x.whole(group)); });
 }
 
-Tensor bias_half(const Tensor& grad) { return grad.flatten(0, -2).sum(0); }
+Tensor bias_half(const Tensor& grad_so) { return grad_so.flatten(0, -2).sum(0); }
 
 // ------------------------------------------------------------------------------------------------------------ column
 
 Tensors column_backward(const Backward& b, ProcessGroup& group, bool sequence_parallel,
                         const std::optional<GradSink>& sink) {
-  const Tensor &x = b.saved[0], &weight = b.saved[1];
+  const Tensor &x_pi = b.saved[0], &weight_oi = b.saved[1];
   const bool now = b.needed[1] && !is_put_off(sink);
-  std::optional<Moving> gathered;
-  if (sequence_parallel && now) gathered = gather(x, group, 0);  // beside the input's half
-  std::optional<Moving> summed;
+  std::optional<Moving> gathered_si;
+  if (sequence_parallel && now) gathered_si = gather(x_pi, group, 0);  // beside the input's half
+  std::optional<Moving> summed_pi;
   if (b.needed[0]) {
-    const Tensor partial = linear_input_grad(b.grad, weight);
-    summed = sequence_parallel ? reduce_scatter(partial, group, 0) : sum_in_place(partial, group);
+    const Tensor partial_si = linear_input_grad(b.grad, weight_oi);
+    summed_pi = sequence_parallel ? reduce_scatter(partial_si, group, 0) : sum_in_place(partial_si, group);
   }
   Tensors result(3);
-  if (now) result[1] = weight_half(sink, b.grad, gathered ? gathered->take() : x);  // beside the sum
-  if (b.needed[1] && !now) put_off_weight_half(*sink, group, {b.grad}, {x, sequence_parallel});
+  if (now) result[1] = weight_half(sink, b.grad, gathered_si ? gathered_si->take() : x_pi);  // beside the sum
+  if (b.needed[1] && !now) put_off_weight_half(*sink, group, {b.grad}, {x_pi, sequence_parallel});
   if (b.needed[2]) result[2] = bias_half(b.grad);
-  if (summed) result[0] = summed->take();
+  if (summed_pi) result[0] = summed_pi->take();
   return result;
 }
 
 // --------------------------------------------------------------------------------------------------------------- row
 
-Moving combined(const Tensor& partial, ProcessGroup& group, bool sequence_parallel) {
-  return sequence_parallel ? reduce_scatter(partial, group, 0) : sum_in_place(partial, group);
+Moving combined(const Tensor& partial_so, ProcessGroup& group, bool sequence_parallel) {
+  return sequence_parallel ? reduce_scatter(partial_so, group, 0) : sum_in_place(partial_so, group);
 }
 
 // Tokens in |pieces| parts such that the parts of the result, put behind each other, are the rank's result: under
 // sequence parallelism a part has some tokens of every rank's share.
-std::vector<Tensor> pieces_of(const Tensor& x, int64_t pieces, int64_t shares) {
-  const Tensor split = x.unflatten(0, {shares, pieces, x.size(0) / (shares * pieces)});
+std::vector<Tensor> pieces_of(const Tensor& x_si, int64_t pieces, int64_t shares) {
+  const Tensor split = x_si.unflatten(0, {shares, pieces, x_si.size(0) / (shares * pieces)});
   std::vector<Tensor> parts;
   for (int64_t i = 0; i < pieces; ++i) parts.push_back(split.select(1, i).flatten(0, 1));
   return parts;
 }
 
-Tensor row_forward(const Tensor& x, const Tensor& weight, ProcessGroup& group, const ParallelLinearOptions& options) {
+Tensor row_forward(const Tensor& x_si, const Tensor& weight_oi, ProcessGroup& group,
+                   const ParallelLinearOptions& options) {
   const int64_t shares = options.sequence_parallel ? group.size() : 1;
-  if (options.sequence_parallel) divide(x.size(0), group, cat("the tokens of layer ", options.name).c_str());
-  const bool whole = options.pieces == 1 || group.size() == 1 || x.size(0) % (shares * options.pieces) != 0;
-  if (whole) return combined(concord::linear(x, weight), group, options.sequence_parallel).take();
+  if (options.sequence_parallel) divide(x_si.size(0), group, cat("the tokens of layer ", options.name).c_str());
+  const bool whole = options.pieces == 1 || group.size() == 1 || x_si.size(0) % (shares * options.pieces) != 0;
+  if (whole) return combined(concord::linear(x_si, weight_oi), group, options.sequence_parallel).take();
   std::vector<Moving> sums;
-  for (const Tensor& piece : pieces_of(x, options.pieces, shares)) {
-    sums.push_back(combined(concord::linear(piece, weight), group, options.sequence_parallel));
+  for (const Tensor& piece_si : pieces_of(x_si, options.pieces, shares)) {
+    sums.push_back(combined(concord::linear(piece_si, weight_oi), group, options.sequence_parallel));
   }
-  std::vector<Tensor> parts;
-  for (Moving& sum : sums) parts.push_back(sum.take());
-  return at::cat(parts);
+  std::vector<Tensor> parts_po;
+  for (Moving& sum : sums) parts_po.push_back(sum.take());
+  return at::cat(parts_po);
 }
 
 Tensors row_backward(const Backward& b, ProcessGroup& group, bool sequence_parallel,
                      const std::optional<GradSink>& sink) {
-  const Tensor grad = sequence_parallel ? gather(b.grad, group, 0).take() : b.grad;
+  const Tensor grad_so = sequence_parallel ? gather(b.grad, group, 0).take() : b.grad;
   Tensors result(2);
-  if (b.needed[0]) result[0] = linear_input_grad(grad, b.saved[1]);
+  if (b.needed[0]) result[0] = linear_input_grad(grad_so, b.saved[1]);
   if (b.needed[1] && is_put_off(sink)) {
     put_off_weight_half(*sink, group, {b.grad, sequence_parallel}, {b.saved[0]});
   } else if (b.needed[1]) {
-    result[1] = weight_half(sink, grad, b.saved[0]);
+    result[1] = weight_half(sink, grad_so, b.saved[0]);
   }
   return result;
 }
 
 }  // namespace
 
-Tensor column_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, ProcessGroup& group,
+Tensor column_parallel_linear(const Tensor& x_pi, const Tensor& weight_oi, const Tensor& bias_o, ProcessGroup& group,
                               const ParallelLinearOptions& options, const GradSink* sink) {
-  check(x, weight, group, options);
-  if (group.size() == 1) return concord::linear(x, weight, bias, sink);
+  check(x_pi, weight_oi, group, options);
+  if (group.size() == 1) return concord::linear(x_pi, weight_oi, bias_o, sink);
   const bool sequence_parallel = options.sequence_parallel;
   const auto run = [&] {
-    return Forward{linear(sequence_parallel ? gather(x, group, 0).take() : x, weight, bias), {x, weight}};
+    return Forward{linear(sequence_parallel ? gather(x_pi, group, 0).take() : x_pi, weight_oi, bias_o),
+                   {x_pi, weight_oi}};
   };
-  return ops::differentiable("column_parallel_linear", {x, weight, bias}, run,
+  return ops::differentiable("column_parallel_linear", {x_pi, weight_oi, bias_o}, run,
                              [&group, sequence_parallel, kept = copy_of(sink)](const Backward& b) {
                                return column_backward(b, group, sequence_parallel, kept);
                              });
 }
 
-Tensor row_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, ProcessGroup& group,
+Tensor row_parallel_linear(const Tensor& x_si, const Tensor& weight_oi, const Tensor& bias_o, ProcessGroup& group,
                            const ParallelLinearOptions& options, const GradSink* sink) {
-  check(x, weight, group, options);
-  if (group.size() == 1) return concord::linear(x, weight, bias, sink);
+  check(x_si, weight_oi, group, options);
+  if (group.size() == 1) return concord::linear(x_si, weight_oi, bias_o, sink);
   const bool sequence_parallel = options.sequence_parallel;
-  const auto run = [&] { return Forward{row_forward(x, weight, group, options), {x, weight}}; };
-  const Tensor y = ops::differentiable("row_parallel_linear", {x, weight}, run,
-                                       [&group, sequence_parallel, kept = copy_of(sink)](const Backward& b) {
-                                         return row_backward(b, group, sequence_parallel, kept);
-                                       });
-  return bias.defined() ? y.add(bias) : y;
+  const auto run = [&] { return Forward{row_forward(x_si, weight_oi, group, options), {x_si, weight_oi}}; };
+  const Tensor y_po = ops::differentiable("row_parallel_linear", {x_si, weight_oi}, run,
+                                          [&group, sequence_parallel, kept = copy_of(sink)](const Backward& b) {
+                                            return row_backward(b, group, sequence_parallel, kept);
+                                          });
+  return bias_o.defined() ? y_po.add(bias_o) : y_po;
 }
 
 }  // namespace concord

@@ -24,6 +24,8 @@ using ops::Backward;
 using ops::Forward;
 using ops::Tensors;
 
+// Shapes in names: 2 keys and values, b batch, s this rank's tokens, q, k query and key heads, n the size of a head.
+
 // Where a rank stands in the ring, and what goes around. Step t of a rank is about what rank - t owns.
 struct Ring {
   ProcessGroup* group;
@@ -45,78 +47,79 @@ AttentionOptions of_block(const RingBlock& block, const AttentionOptions& option
 }
 
 Tensor tokens(const Tensor& x, int64_t begin, int64_t count) { return x.narrow(1, begin, count); }
-Tensor weight_of(const Tensor& lse) { return lse.transpose(1, 2).unsqueeze(-1); }  // [B, heads, S] -> [B, S, heads, 1]
+Tensor weight_of(const Tensor& lse_bqs) { return lse_bqs.transpose(1, 2).unsqueeze(-1); }  // bsq1
 
-// |out| and |lse| are what the queries have seen so far, in the type of sums; |more| is what they see now.
-void merge(const Tensor& out, const Tensor& lse, const AttentionForward& more) {
-  const Tensor both = at::logaddexp(lse, more.lse);
-  out.mul_(weight_of(lse.sub(both).exp_()));
-  out.add_(more.out.to(out.scalar_type()).mul_(weight_of(more.lse.sub(both).exp_())));
-  lse.copy_(both);
+// |out_bsqn| and |lse_bqs| are what the queries have seen so far, in the type of sums; |more| is what they see now.
+void merge(const Tensor& out_bsqn, const Tensor& lse_bqs, const AttentionForward& more) {
+  const Tensor both_bqs = at::logaddexp(lse_bqs, more.lse);
+  out_bsqn.mul_(weight_of(lse_bqs.sub(both_bqs).exp_()));
+  out_bsqn.add_(more.out.to(out_bsqn.scalar_type()).mul_(weight_of(more.lse.sub(both_bqs).exp_())));
+  lse_bqs.copy_(both_bqs);
 }
 
-AttentionForward forward(const Tensor& q, const Tensor& k, const Tensor& v, const Ring& ring) {
-  Tensor held = at::stack({k, v});
-  Tensor out, lse;
+AttentionForward forward(const Tensor& q_bsqn, const Tensor& k_bskn, const Tensor& v_bskn, const Ring& ring) {
+  Tensor held_2bskn = at::stack({k_bskn, v_bskn});
+  Tensor out_bsqn, lse_bqs;
   for (int64_t step = 0; step < ring.size(); ++step) {
     const bool last = step + 1 == ring.size();
-    const Tensor next = last ? Tensor() : at::empty_like(held);
-    const Work exchange = last ? Work() : ring.pass(held, next);
+    const Tensor next_2bskn = last ? Tensor() : at::empty_like(held_2bskn);
+    const Work exchange = last ? Work() : ring.pass(held_2bskn, next_2bskn);
     for (const RingBlock& block : ring.blocks(step)) {
       const AttentionForward part =
-          attention_forward(tokens(q, block.query, block.queries), tokens(held[0], block.key, block.keys),
-                            tokens(held[1], block.key, block.keys), of_block(block, ring.options));
-      if (!out.defined()) {
-        out = at::zeros(q.sizes(), part.lse.options());
-        lse = at::zeros({q.size(0), q.size(2), q.size(1)}, part.lse.options());
+          attention_forward(tokens(q_bsqn, block.query, block.queries), tokens(held_2bskn[0], block.key, block.keys),
+                            tokens(held_2bskn[1], block.key, block.keys), of_block(block, ring.options));
+      if (!out_bsqn.defined()) {
+        out_bsqn = at::zeros(q_bsqn.sizes(), part.lse.options());
+        lse_bqs = at::zeros({q_bsqn.size(0), q_bsqn.size(2), q_bsqn.size(1)}, part.lse.options());
       }
       if (step == 0) {  // every query is in one of the rank's own blocks
-        tokens(out, block.query, block.queries).copy_(part.out);
-        lse.narrow(2, block.query, block.queries).copy_(part.lse);
+        tokens(out_bsqn, block.query, block.queries).copy_(part.out);
+        lse_bqs.narrow(2, block.query, block.queries).copy_(part.lse);
       } else {
-        merge(tokens(out, block.query, block.queries), lse.narrow(2, block.query, block.queries), part);
+        merge(tokens(out_bsqn, block.query, block.queries), lse_bqs.narrow(2, block.query, block.queries), part);
       }
     }
     exchange.wait();
-    held = next;
+    held_2bskn = next_2bskn;
   }
-  return {out.to(q.scalar_type()), lse};
+  return {out_bsqn.to(q_bsqn.scalar_type()), lse_bqs};
 }
 
 // The gradients of keys and values collect on the way around: what a rank adds is computed while that of the ranks
 // before it is still arriving, and one more step brings the sum home.
-Tensors backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionForward& whole,
-                 const Ring& ring) {
+Tensors backward(const Tensor& grad_bsqn, const Tensor& q_bsqn, const Tensor& k_bskn, const Tensor& v_bskn,
+                 const AttentionForward& whole, const Ring& ring) {
   const auto sums = whole.lse.options();
-  Tensor held = at::stack({k, v});
-  Tensor dq = at::zeros(q.sizes(), sums);
-  Tensor collected;  // of the keys that are held
-  Work arrival;      // of |collected|
+  Tensor held_2bskn = at::stack({k_bskn, v_bskn});
+  Tensor dq_bsqn = at::zeros(q_bsqn.sizes(), sums);
+  Tensor collected_2bskn;  // of the keys that are held
+  Work arrival;            // of |collected_2bskn|
   for (int64_t step = 0; step < ring.size(); ++step) {
     const bool last = step + 1 == ring.size();
-    const Tensor next = last ? Tensor() : at::empty_like(held);
-    const Work exchange = last ? Work() : ring.pass(held, next);
-    Tensor mine = at::zeros(held.sizes(), sums);
+    const Tensor next_2bskn = last ? Tensor() : at::empty_like(held_2bskn);
+    const Work exchange = last ? Work() : ring.pass(held_2bskn, next_2bskn);
+    Tensor mine_2bskn = at::zeros(held_2bskn.sizes(), sums);
     for (const RingBlock& block : ring.blocks(step)) {
       const AttentionForward seen{tokens(whole.out, block.query, block.queries),
                                   whole.lse.narrow(2, block.query, block.queries)};
       const AttentionBackward part =
-          attention_backward(tokens(grad, block.query, block.queries), tokens(q, block.query, block.queries),
-                             tokens(held[0], block.key, block.keys), tokens(held[1], block.key, block.keys), seen,
-                             of_block(block, ring.options));
-      tokens(dq, block.query, block.queries).add_(part.dq);
-      tokens(mine[0], block.key, block.keys).add_(part.dk);
-      tokens(mine[1], block.key, block.keys).add_(part.dv);
+          attention_backward(tokens(grad_bsqn, block.query, block.queries), tokens(q_bsqn, block.query, block.queries),
+                             tokens(held_2bskn[0], block.key, block.keys), tokens(held_2bskn[1], block.key, block.keys),
+                             seen, of_block(block, ring.options));
+      tokens(dq_bsqn, block.query, block.queries).add_(part.dq);
+      tokens(mine_2bskn[0], block.key, block.keys).add_(part.dk);
+      tokens(mine_2bskn[1], block.key, block.keys).add_(part.dv);
     }
     arrival.wait();
-    if (collected.defined()) mine.add_(collected);
+    if (collected_2bskn.defined()) mine_2bskn.add_(collected_2bskn);
     exchange.wait();
-    held = next;
-    collected = at::empty_like(mine);
-    arrival = ring.pass(mine, collected);
+    held_2bskn = next_2bskn;
+    collected_2bskn = at::empty_like(mine_2bskn);
+    arrival = ring.pass(mine_2bskn, collected_2bskn);
   }
   arrival.wait();
-  return {dq.to(q.scalar_type()), collected[0].to(k.scalar_type()), collected[1].to(v.scalar_type())};
+  return {dq_bsqn.to(q_bsqn.scalar_type()), collected_2bskn[0].to(k_bskn.scalar_type()),
+          collected_2bskn[1].to(v_bskn.scalar_type())};
 }
 
 }  // namespace

@@ -7,11 +7,13 @@
 
 namespace concord {
 
-at::Tensor vocab_parallel_embedding(const at::Tensor& weight, const at::Tensor& ids, int64_t vocabulary,
+// Shapes in names: s tokens, b batch (or more dims, or none), v this rank's rows of the vocabulary, h hidden size.
+
+at::Tensor vocab_parallel_embedding(const at::Tensor& weight_vh, const at::Tensor& ids_sb, int64_t vocabulary,
                                     ProcessGroup& group, bool sequence_parallel, const GradSink* sink) {
-  const EmbeddingOptions options{.first = group.rank() * weight.size(0), .vocabulary = vocabulary};
-  const at::Tensor partial = concord::embedding(weight, ids, options, sink);
-  return sequence_parallel ? reduce_scatter_to_region(partial, group, 0) : reduce_from_region(partial, group);
+  const EmbeddingOptions options{.first = group.rank() * weight_vh.size(0), .vocabulary = vocabulary};
+  const at::Tensor partial_sbh = concord::embedding(weight_vh, ids_sb, options, sink);
+  return sequence_parallel ? reduce_scatter_to_region(partial_sbh, group, 0) : reduce_from_region(partial_sbh, group);
 }
 
 }  // namespace concord

@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "core/config_error.h"
-#include "core/pipeline/check.h"
-#include "core/pipeline/progress.h"
-#include "core/pipeline/schedule_csv.h"
 #include "core/pipeline/stage_run.h"
 #include "core/pipeline/transfers.h"
 #include "core/pipeline/warm_up.h"
+#include "core/schedule/check.h"
+#include "core/schedule/progress.h"
+#include "core/schedule/schedule_csv.h"
 #include "core/stable_hash.h"
 #include "platform/loader/text.h"
 

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "core/mesh/parallel_context.h"
-#include "core/pipeline/schedule.h"
 #include "core/pipeline/stage.h"
+#include "core/schedule/schedule.h"
 
 namespace concord {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/pipeline/schedule.h"
+#include "core/schedule/schedule.h"
 
 namespace concord {
 

@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/pipeline/passes.h"
-#include "core/pipeline/schedule_csv.h"
-#include "core/pipeline/step_schedule.h"
-#include "core/pipeline/testing/random_schedule.h"
+#include "core/schedule/passes.h"
+#include "core/schedule/schedule_csv.h"
+#include "core/schedule/step_schedule.h"
+#include "core/schedule/testing/random_schedule.h"
 
 namespace concord {
 namespace {

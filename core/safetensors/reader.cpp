@@ -121,18 +121,14 @@ std::shared_ptr<std::byte> Reader::map_private(const TensorInfo& tensor, uint64_
           }};
 }
 
-void Reader::advise(std::span<const std::byte> part, int advice) const {
+void Reader::release(std::span<const std::byte> part) const {
   if (part.empty()) return;
   const auto first = reinterpret_cast<uintptr_t>(map_);
   const auto begin = reinterpret_cast<uintptr_t>(part.data()), end = begin + part.size();
   const uintptr_t from = std::max(first, begin / kMappedAround * kMappedAround);
   const uintptr_t to = std::min(first + file_.size(), (end / kMappedAround + 1) * kMappedAround);
-  // A hint: without it everything is as before, but slower or larger.
-  (void)::madvise(reinterpret_cast<void*>(from), to - from, advice);
+  // A hint: without it everything is as before, but larger.
+  (void)::madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
 }
-
-void Reader::will_need(std::span<const std::byte> part) const { advise(part, MADV_WILLNEED); }
-
-void Reader::release(std::span<const std::byte> part) const { advise(part, MADV_DONTNEED); }
 
 }  // namespace concord::safetensors

@@ -50,16 +50,14 @@ class Reader {
   // changes. It outlives the reader. Until a page is written, a file that becomes shorter is as bad as for data().
   std::shared_ptr<std::byte> map_private(const TensorInfo& tensor, uint64_t offset, uint64_t bytes) const;
 
-  // Hints about a part of data(): it will be used soon; it has been used, and its pages (and those around it, which the
-  // kernel maps along) no longer count as the process's. Both change nothing that can be read.
-  void will_need(std::span<const std::byte> part) const;
+  // A hint that a part of data() has been used: its pages (and those around it, which the kernel maps along) no longer
+  // count as the process's. Changes nothing that can be read.
   void release(std::span<const std::byte> part) const;
 
  private:
   void map();
   void unmap();
   void parse();
-  void advise(std::span<const std::byte> part, int advice) const;
 
   InputFile file_;
   const std::byte* map_ = nullptr;

@@ -9,7 +9,7 @@
 #include <exception>
 
 #include "core/config_error.h"
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 
 int main() {
   try {

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/config_error.h"
-#include "core/pipeline/schedule_csv.h"
+#include "core/schedule/schedule_csv.h"
 #include "tests/fuzz/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/conformance/json.h"
+#include "platform/conformance/json.h"
 
 namespace concord::mutants {
 namespace {

@@ -13,8 +13,8 @@
 #include "core/models/auto_model.h"
 #include "core/models/hf_weights.h"
 #include "core/pipeline/model_pipeline.h"
-#include "core/pipeline/step_schedule.h"
 #include "core/safetensors/reader.h"
+#include "core/schedule/step_schedule.h"
 #include "tests/processes/group_job.h"
 
 namespace concord::tests {

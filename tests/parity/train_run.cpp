@@ -12,8 +12,8 @@
 
 #include "core/data_parallel/finalize_grads.h"
 #include "core/pipeline/model_pipeline.h"
-#include "core/pipeline/step_schedule.h"
 #include "core/safetensors/reader.h"
+#include "core/schedule/step_schedule.h"
 
 namespace concord::tests {
 namespace {
@@ -149,11 +149,9 @@ Counted run_pipeline(ModelPipeline& pipeline, DistributedDataParallel& ddp, cons
 Counted run_batches(ModelChunk& chunk, DistributedDataParallel& ddp, const std::vector<MicroBatch>& batches,
                     const TrainOptions& options) {
   Counted all;
-  ddp.begin_step(options.no_sync ? 1 : static_cast<int64_t>(batches.size()));
-  for (size_t i = 0; i < batches.size(); ++i) {
-    std::optional<DistributedDataParallel::NoSync> guard;
-    if (options.no_sync && i + 1 < batches.size()) guard.emplace(ddp);
-    const Counted one = run_batch(chunk, batches[i], options.loss_scale);
+  ddp.begin_step(static_cast<int64_t>(batches.size()));
+  for (const MicroBatch& batch : batches) {
+    const Counted one = run_batch(chunk, batch, options.loss_scale);
     all.loss += one.loss;
     all.tokens += one.tokens;
   }

@@ -48,7 +48,6 @@ struct TrainOptions {
   c10::ScalarType dtype = c10::kFloat;
   double offload = 0;  // fraction
   double loss_scale = 1;
-  bool no_sync = false;       // count with the guard instead of begin_step's number
   std::string schedule = {};  // of a pipeline, by kind; empty: one micro-batch after the other, without an executor
   int64_t micro_batches = 0;  // 0: as the golden run has them
   int64_t tokens_factor = 1;  // tokens are counted so many times, as ROLL does under context parallelism

@@ -83,7 +83,6 @@ TEST_P(TrainedLikePyTorch, WithUnevenMicroBatchesAndTheSameBitsHoweverItIsReduce
     const TrainRecord plain = train_like(golden, job, options);
     expect_like(plain, golden);
     options.ddp = ddp_options(false, true);
-    options.no_sync = true;
     const TrainRecord other = train_like(golden, job, options);
     EXPECT_TRUE(other.bits == plain.bits);
     for (size_t i = 0; i < plain.steps.size(); ++i) EXPECT_EQ(plain.steps[i].loss, other.steps[i].loss) << i;

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/models/hf_weights.h"
 #include "tests/temporary_folder.h"

@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "core/initialize.h"
 #include "core/launch/launcher.h"
+#include "core/mesh/initialize.h"
 #include "core/mesh/rank_layout.h"
 #include "tests/performance/bench_program.h"
 

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "core/data_parallel/ddp.h"
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/models/token_slices.h"
 #include "tests/performance/bench_program.h"

@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/ops/attention.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/rope.h"

@@ -24,13 +24,13 @@
 #include <thread>
 #include <vector>
 
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/ops/derivative.h"
 #include "core/ops/grad_sink.h"
 #include "core/pipeline/executor.h"
-#include "core/pipeline/passes.h"
-#include "core/pipeline/schedules.h"
-#include "core/pipeline/simulate.h"
+#include "core/schedule/passes.h"
+#include "core/schedule/schedules.h"
+#include "core/schedule/simulate.h"
 #include "tests/performance/bench_program.h"
 
 namespace concord {

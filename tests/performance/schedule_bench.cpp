@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "core/pipeline/check.h"
-#include "core/pipeline/passes.h"
-#include "core/pipeline/schedules.h"
+#include "core/schedule/check.h"
+#include "core/schedule/passes.h"
+#include "core/schedule/schedules.h"
 
 namespace concord {
 namespace {

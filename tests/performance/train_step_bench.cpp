@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "core/data_parallel/finalize_grads.h"
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/optim/optimizer.h"
 #include "tests/performance/bench_program.h"

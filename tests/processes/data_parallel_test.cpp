@@ -88,24 +88,6 @@ TEST(DataParallel, GradientsAreTheMeanOverRanksHoweverTheyArrive) {
   });
 }
 
-TEST(DataParallel, AccumulationWithNoSyncIsThatWithACount) {
-  expect_job(2, {}, [](ParallelContext& job) {
-    SmallNetwork a, b;
-    DistributedDataParallel counted({a.parameters()}, job), guarded({b.parameters()}, job);
-    counted.begin_step(3);
-    for (uint64_t i = 0; i < 3; ++i) a.loss(seed_of(job) + i).backward();
-    counted.finish_grad_sync();
-    guarded.begin_step(1);
-    {
-      const auto guard = guarded.no_sync();
-      for (uint64_t i = 0; i < 2; ++i) b.loss(seed_of(job) + i).backward();
-    }
-    b.loss(seed_of(job) + 2).backward();
-    guarded.finish_grad_sync();
-    EXPECT_TRUE(counted.buffers()[0]->grads().equal(guarded.buffers()[0]->grads()));
-  });
-}
-
 // Calls that the dp_cp group has made.
 int64_t calls_made(ParallelContext& job) {
   int64_t made = 0;

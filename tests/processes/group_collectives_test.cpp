@@ -51,11 +51,6 @@ void check_reductions(ProcessGroup& group) {
   group.all_reduce(largest, ReduceOp::kMax).wait();
   const std::vector<int64_t> members = group.ranks().members();
   EXPECT_SAME(largest, numbers(*std::max_element(members.begin(), members.end()), kCount));
-  for (const int64_t root : {int64_t{0}, group.size() - 1}) {
-    const at::Tensor to_root = numbers(me, kCount);
-    group.reduce(to_root, root).wait();
-    EXPECT_SAME(to_root, group.rank() == root ? sum : numbers(me, kCount));
-  }
   const at::Tensor whole = at::cat(std::vector<at::Tensor>(static_cast<size_t>(group.size()), numbers(me, kCount)));
   const at::Tensor part = at::zeros({kCount}, at::kFloat);
   group.reduce_scatter(part, whole).wait();

@@ -13,7 +13,7 @@
 #include <functional>
 #include <string>
 
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "tests/processes/spawn.hpp"
 #include "tests/temporary_folder.h"
 

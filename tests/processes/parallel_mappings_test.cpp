@@ -2,7 +2,6 @@
 // process. Numbers are small integers in fp64, so sums are exact in any order and the comparison is by equality.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 
@@ -69,15 +68,6 @@ void check_parts(ProcessGroup& group, int64_t dim) {
   const at::Tensor whole = matrix(0);
   const at::Tensor mine = matrix(group.rank());
   const at::Tensor sum = sum_of_all(group);
-  EXPECT_RESULT(run(whole, part(mine, group, dim), [&](const auto& x) { return scatter_to_region(x, group, dim); }),
-                part(whole, group, dim), ([&] {
-                  std::vector<at::Tensor> parts;
-                  for (int64_t r = 0; r < group.size(); ++r) parts.push_back(matrix(r).chunk(group.size(), dim)[r]);
-                  return at::cat(parts, dim);
-                }()));
-  EXPECT_RESULT(
-      run(part(whole, group, dim), matrix(9), [&](const auto& x) { return gather_from_region(x, group, dim); }), whole,
-      part(matrix(9), group, dim));
   EXPECT_RESULT(run(part(whole, group, dim), mine, [&](const auto& x) { return gather_into_region(x, group, dim); }),
                 whole, part(sum, group, dim));
   EXPECT_RESULT(
@@ -123,7 +113,7 @@ TEST(ParallelMappingsErrors, ASizeThatDoesNotDivideIsNamedWithTheGroup) {
     ProcessGroup& group = job.group(GroupKind::tp);
     const at::Tensor odd = matrix(0).narrow(0, 0, 7);
     try {
-      scatter_to_region(odd, group, 0);
+      own_part(odd, group, 0);
       FAIL() << "7 rows were cut in two";
     } catch (const ConfigError& error) {
       EXPECT_THAT(error.what(), AllOf(HasSubstr("has 7 elements"), HasSubstr("2 ranks of group tp")));

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 
 namespace concord::tests {
 

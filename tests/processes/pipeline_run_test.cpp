@@ -4,9 +4,9 @@
 #include "core/config_error.h"
 #include "core/ops/derivative.h"
 #include "core/pipeline/executor.h"
-#include "core/pipeline/passes.h"
-#include "core/pipeline/schedule_csv.h"
-#include "core/pipeline/schedules.h"
+#include "core/schedule/passes.h"
+#include "core/schedule/schedule_csv.h"
+#include "core/schedule/schedules.h"
 #include "tests/processes/group_job.h"
 #include "tests/processes/pipeline_toy.h"
 

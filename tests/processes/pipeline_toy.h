@@ -14,8 +14,8 @@
 
 #include "core/parallel/moves.h"
 #include "core/parallel/parallel_linear.h"
-#include "core/pipeline/schedule.h"
 #include "core/pipeline/stage.h"
+#include "core/schedule/schedule.h"
 #include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {

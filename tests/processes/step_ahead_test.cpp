@@ -12,7 +12,7 @@
 #include "core/optim/optimizer.h"
 #include "core/pipeline/executor.h"
 #include "core/pipeline/model_stage.h"
-#include "core/pipeline/step_schedule.h"
+#include "core/schedule/step_schedule.h"
 #include "platform/loader/error.h"
 #include "tests/processes/group_job.h"
 #include "tests/processes/parallel_samples.h"

@@ -1,7 +1,7 @@
 // What `concord train` does to files that are there already, and to runs that would train nothing.
 #include <gmock/gmock.h>
 
-#include "core/pipeline/schedules.h"
+#include "core/schedule/schedules.h"
 #include "tests/processes/train_program.h"
 
 namespace concord::testing_processes {

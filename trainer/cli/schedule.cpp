@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
-#include "core/pipeline/check.h"
-#include "core/pipeline/draw.h"
-#include "core/pipeline/passes.h"
-#include "core/pipeline/schedule_csv.h"
 #include "core/quoted.h"
+#include "core/schedule/check.h"
+#include "core/schedule/draw.h"
+#include "core/schedule/passes.h"
+#include "core/schedule/schedule_csv.h"
 #include "trainer/report/files.h"
 
 namespace concord {

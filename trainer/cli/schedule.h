@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "core/pipeline/schedules.h"
-#include "core/pipeline/simulate.h"
+#include "core/schedule/schedules.h"
+#include "core/schedule/simulate.h"
 
 namespace CLI {
 class App;

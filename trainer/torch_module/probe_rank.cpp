@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/config_error.h"
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/tensor_files.h"
 #include "core/models/token_slices.h"

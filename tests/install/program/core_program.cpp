@@ -3,7 +3,7 @@
 #include <exception>
 #include <string>
 
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 
 int main() {
   try {

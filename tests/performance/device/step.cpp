@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "core/data_parallel/finalize_grads.h"
-#include "core/initialize.h"
+#include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/ops/adamw.h"
 #include "core/optim/adamw.h"

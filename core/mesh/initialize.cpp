@@ -1,0 +1,228 @@
+#include "core/mesh/initialize.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+
+#include "core/config_error.h"
+#include "core/mesh/job_environment.h"
+#include "core/mesh/rendezvous.h"
+#include "platform/cpp/platform.hpp"
+#include "platform/loader/host.h"
+#include "platform/loader/text.h"
+
+namespace concord {
+namespace {
+
+using loader::cat;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr Milliseconds kAfterFailure{2000};
+
+// The one process-wide instance. Never destroyed: at exit, threads of libtorch or of a plugin may still use what is in
+// it.
+struct Instance {
+  std::mutex mutex;
+  std::atomic<ParallelContext*> published = nullptr;
+  std::unique_ptr<ParallelContext> context;
+  std::vector<Term> arguments;  // what it was made with
+  Milliseconds timeout{0};
+  JobEnvironment job;            // whose store it is:
+  std::shared_ptr<Store> store;  // stays when the context goes: the next one begins where the peers still are
+  int64_t generation = 0;        // how many contexts there were in it
+};
+
+Instance& instance() {
+  static auto* one = [] {
+    // A process that exits without finalize still has a thread that uses the store, and others that wait for it.
+    std::atexit([] {
+      if (ParallelContext* context = instance().published) context->abandon();
+    });
+    return new Instance();
+  }();
+  return *one;
+}
+
+std::string text_of(const std::vector<GroupKind>& kinds) {
+  std::vector<std::string> names;
+  for (const GroupKind kind : kinds) names.emplace_back(to_string(kind));
+  return loader::join(names, ",");
+}
+
+// What all ranks, and all calls of one process, have to agree on.
+std::vector<Term> terms_of(const InitializeArgs& args, const RankLayout& layout) {
+  return {{"tensor_model_parallel_size", cat(layout.tp())},
+          {"pipeline_model_parallel_size", cat(layout.pp())},
+          {"virtual_pipeline_model_parallel_size", cat(layout.vpp())},
+          {"context_parallel_size", cat(layout.cp())},
+          {"expert_model_parallel_size", cat(layout.ep())},
+          {"expert_tensor_parallel_size", cat(layout.etp())},
+          {"order", args.order},
+          {"seed", cat(args.seed)},
+          {"data_parallel_random_init", args.data_parallel_random_init ? "true" : "false"},
+          {"ddp_timeout", cat(args.ddp_timeout)},
+          {"create_groups", text_of(args.create_groups)}};
+}
+
+RankLayout layout_of(const InitializeArgs& args, int64_t world) {
+  return RankLayout({.world = world,
+                     .tensor = args.tensor_model_parallel_size,
+                     .context = args.context_parallel_size,
+                     .pipeline = args.pipeline_model_parallel_size,
+                     .virtual_pipeline = args.virtual_pipeline_model_parallel_size,
+                     .expert = args.expert_model_parallel_size,
+                     .expert_tensor = args.expert_tensor_parallel_size,
+                     .order = args.order});
+}
+
+void refuse_other_arguments(const std::vector<Term>& before, const std::vector<Term>& now) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i] == now[i]) continue;
+    throw ConfigError(cat("initialize was called before with ", before[i].name, " ", before[i].value, " and now with ",
+                          now[i].value, "; call finalize first, on all ranks, or use the same arguments"));
+  }
+}
+
+// The device of this process: one for each local rank, or, where the platform lets ranks share one, round and round.
+Device device_of(const Platform& platform, const JobEnvironment& job) {
+  const int32_t count = platform.device_count();
+  if (count == 0) {
+    throw Error(CONCORD_STATUS_UNAVAILABLE, cat("platform '", platform.name(), "' has no device"));
+  }
+  if (job.local_rank >= count && platform.capability(CONCORD_CAP_COMM_SHARED_DEVICE) == 0) {
+    const char* variable = platform.core().visible_devices_variable;
+    throw ConfigError(cat("local rank ", job.local_rank, " needs a device of its own, but platform '", platform.name(),
+                          "' has ", count, "; start at most ", count, " processes on this machine",
+                          variable != nullptr ? cat(", or make more devices visible (", variable, ")") : ""));
+  }
+  return {platform, static_cast<int32_t>(job.local_rank % count)};
+}
+
+bool check_calls_is_on() {
+  const std::string layers = loader::setting("layers").value_or("");
+  return cat(",", layers, ",").find(",validate,") != std::string::npos;
+}
+
+std::string flight_folder(const InitializeArgs& args) {
+  return args.flight_folder.empty() ? loader::setting("flight_folder").value_or(".") : args.flight_folder;
+}
+
+// The numbers of libtorch's own generators, on the host and on the device.
+void seed_torch(const ParallelContext& context, const RngSeeds& seeds) {
+  const auto seed = [&](const c10::Device& device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(seeds.data_parallel);
+  };
+  seed(c10::Device(c10::kCPU));
+  if (!context.torch_device().is_cpu()) seed(context.torch_device());
+}
+
+// Under torchrun the store outlives a failed attempt; each attempt has its own keys in it.
+std::string key_prefix(int64_t generation) {
+  const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return cat("concord/", attempt != nullptr ? attempt : "0", "/", generation, "/");
+}
+
+void check_timeout(int64_t seconds) {
+  constexpr int64_t kLongest = int64_t{1000} * 365 * 24 * 3600;
+  if (seconds < 1 || seconds > kLongest) {
+    throw ConfigError(cat("ddp_timeout is ", seconds, "; it is a number of seconds, at least 1"));
+  }
+}
+
+// The store of |job|: the one of before, unless the process has become part of another job since.
+void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) {
+  if (one.store != nullptr && one.job == job) return;
+  one.store.reset();  // before the next: it may be at the same port
+  one.store = connect_store(job, timeout);
+  if (job.rank == 0 && job.world > 1 && job.token.empty()) {
+    loader::log(CONCORD_LOG_WARN, "core",
+                cat("whoever reaches ", job.master_addr, ":", job.master_port, " can disturb this job: ", kJobToken,
+                    " is not set; start it with `concord launch`, or set that to random text, the same for all ranks"));
+  }
+  one.job = job;
+  one.generation = 0;
+}
+
+void make_context(Instance& one, const InitializeArgs& args, const JobEnvironment& job, const RankLayout& layout,
+                  std::vector<Term> arguments) {
+  const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
+  const Milliseconds timeout = std::chrono::seconds(args.ddp_timeout);
+  loader::override_config("comm.timeout", cat(args.ddp_timeout));  // before the plugin is opened: see host.h
+  const Platform platform = current_platform();
+  const Device device = device_of(platform, job);
+  device.make_current();
+  join_store(one, job, timeout);
+  const std::shared_ptr<Store> store = make_prefix_store(one.store, key_prefix(++one.generation));
+  const Peers early(store, job.rank);  // says who this is: a rank may end before all have met
+  std::vector<Term> terms = arguments;
+  terms.push_back({"platform", std::string(platform.name())});
+  rendezvous(*store, {job.rank, job.world, describe_this_process(), std::move(terms)}, timeout);
+  auto context = std::make_unique<ParallelContext>(ParallelContext::Options{
+      device, layout, job.rank, store, seeds, timeout, check_calls_is_on(), flight_folder(args)});
+  seed_torch(*context, seeds);
+  context->create_groups(args.create_groups);
+  one.context = std::move(context);
+  one.arguments = std::move(arguments);
+  one.timeout = timeout;
+  one.published = one.context.get();
+}
+
+}  // namespace
+
+ParallelContext& initialize(const InitializeArgs& args) {
+  Instance& one = instance();
+  const std::lock_guard lock(one.mutex);
+  const JobEnvironment job = read_job_environment();
+  const RankLayout layout = layout_of(args, job.world);
+  check_timeout(args.ddp_timeout);
+  std::vector<Term> arguments = terms_of(args, layout);
+  if (one.context != nullptr) {
+    refuse_other_arguments(one.arguments, arguments);
+    const RngSeeds seeds = rng_seeds(args.seed, one.context->coordinates(), args.data_parallel_random_init);
+    one.context->rng().reseed(seeds);
+    seed_torch(*one.context, seeds);
+    return *one.context;
+  }
+  make_context(one, args, job, layout, std::move(arguments));
+  return *one.context;
+}
+
+bool is_initialized() { return instance().published != nullptr; }
+
+ParallelContext& parallel_context() {
+  ParallelContext* context = instance().published;
+  if (context == nullptr) {
+    throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
+                "this process is not part of a job; call concord::initialize first");
+  }
+  return *context;
+}
+
+void finalize() {
+  Instance& one = instance();
+  const std::lock_guard lock(one.mutex);
+  if (one.context == nullptr) return;
+  one.published = nullptr;
+  // In a job that has failed somebody may be gone for good.
+  const Milliseconds patience = one.context->failed() ? std::min(one.timeout, kAfterFailure) : one.timeout;
+  try {
+    const Member member{one.job.rank, one.job.world, {}, {}};
+    Peers& peers = one.context->flight().peers();
+    peers.leave(Peers::Farewell::done);
+    if (!take_leave(one.context->store(), member, patience, [&] { return peers.is_any_lost(member.world); })) {
+      loader::log(CONCORD_LOG_WARN, "core", "finalize: not all ranks have called it");
+    }
+  } catch (const Error& error) {
+    loader::log(CONCORD_LOG_WARN, "core", cat("finalize: ", error.what()));
+  }
+  one.context.reset();
+}
+
+}  // namespace concord

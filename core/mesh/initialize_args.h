@@ -1,0 +1,28 @@
+// What core/mesh/initialize.h is called with; needs no libtorch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/mesh/rank_layout.h"
+
+namespace concord {
+
+// Named as in Megatron's and ROLL's arguments.
+struct InitializeArgs {
+  int64_t tensor_model_parallel_size = 1;
+  int64_t pipeline_model_parallel_size = 1;
+  int64_t virtual_pipeline_model_parallel_size = 1;
+  int64_t context_parallel_size = 1;
+  int64_t expert_model_parallel_size = 1;
+  int64_t expert_tensor_parallel_size = 0;  // 0: as tensor_model_parallel_size
+  std::string order = "tp-cp-ep-dp-pp";
+  int64_t seed = 42;                          // positive
+  bool data_parallel_random_init = false;     // data-parallel ranks draw different numbers
+  int64_t ddp_timeout = 1800;                 // seconds: for the rendezvous, for communicators, for every operation
+  std::vector<GroupKind> create_groups = {};  // made at once, all ranks together; the others on first use
+  std::string flight_folder = {};             // for concord-flight-<rank>.json; empty: CONCORD_FLIGHT_FOLDER, else here
+};
+
+}  // namespace concord

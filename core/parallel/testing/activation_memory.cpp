@@ -1,0 +1,61 @@
+#include "core/parallel/testing/activation_memory.h"
+
+#include <algorithm>
+
+namespace concord {
+namespace {
+
+constexpr int64_t kNumber = 4;  // bytes of a number in fp32, whatever the model's type
+
+// The parts of a layer's sum, in bytes.
+struct LayerBytes {
+  int64_t input;      // a tensor between layers
+  int64_t norm;       // a number for each of those tokens
+  int64_t attention;  // q, k, v and the result
+  int64_t lse;
+  int64_t mlp;  // gate, up, product
+};
+
+LayerBytes layer_bytes(const LayerSizes& s) {
+  const int64_t rows = s.sequence_parallel ? s.tokens / s.tp : s.tokens;
+  return {.input = rows * s.hidden * s.element_bytes,
+          .norm = rows * kNumber,
+          .attention = s.tokens * 2 * (s.heads + s.kv_heads) * s.head_dim / s.tp * s.element_bytes,
+          .lse = s.tokens * s.heads / s.tp * kNumber,
+          .mlp = s.tokens * 3 * s.inner / s.tp * s.element_bytes};
+}
+
+int64_t attention_half(const LayerBytes& p, const RecomputeArgs& args) {
+  const bool norm_again = recomputes_module(args, "layernorm"), core_again = recomputes_module(args, "core_attn");
+  return p.input + p.attention + (norm_again ? 0 : p.input + p.norm) + (core_again ? 0 : p.lse);
+}
+
+int64_t mlp_half(const LayerBytes& p, const RecomputeArgs& args) {
+  if (recomputes_module(args, "mlp")) return p.input;
+  return p.input + p.mlp + (recomputes_module(args, "layernorm") ? 0 : p.input + p.norm);
+}
+
+// What a layer's recomputed modules have more while backward is in one of them: the largest of them.
+int64_t module_again(const LayerBytes& p, const RecomputeArgs& args) {
+  if (recomputes_module(args, "mlp")) return p.input + p.norm + p.mlp;
+  if (recomputes_module(args, "layernorm")) return p.input + p.norm;
+  return recomputes_module(args, "core_attn") ? p.lse : 0;
+}
+
+}  // namespace
+
+ActivationBytes activation_bytes(const LayerSizes& sizes, const RecomputeArgs& args, int64_t layers) {
+  const LayerBytes parts = layer_bytes(sizes);
+  const int64_t layer = attention_half(parts, args) + mlp_half(parts, args);
+  ActivationBytes bytes;
+  for (const LayerRun& run : recompute_plan(args, layers)) {
+    const int64_t inside = (run.end - run.begin) * layer;
+    bytes.kept += run.recomputed ? parts.input : inside;
+    // Backward comes to a run when what those behind it kept is gone. Its input is among what is inside.
+    const int64_t again = run.recomputed ? inside - parts.input : module_again(parts, args);
+    bytes.peak = std::max(bytes.peak, bytes.kept + again);
+  }
+  return bytes;
+}
+
+}  // namespace concord

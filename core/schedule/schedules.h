@@ -1,0 +1,46 @@
+// The schedules Concord can make, by name. Each is a pure function of a few numbers to the computations of every rank;
+// passes.h adds the transfers. A new kind is one .cpp file, one line in schedules.cpp and one golden file.
+//
+//   gpipe         all forwards, then all backwards: holds every micro-batch
+//   1f1b          a backward as soon as there is one; rank r holds pp - r micro-batches (PipeDream-Flush, Megatron)
+//   interleaved   1f1b over vpp chunks a rank, in Megatron's order, with its microbatch_group_size_per_vp_stage
+//   zb-h1         1f1b whose weight gradients fill the bubble; 1f1b's memory (Qi et al. 2023, Zero Bubble Pipeline
+//                 Parallelism)
+//   zb-v          two chunks a rank in a v; no idle time between a rank's first and last action from 2 pp micro-batches
+//                 on; 1f1b's memory (the same paper)
+//   forward-only  for evaluation, over any placement
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/schedule/schedule.h"
+
+namespace concord {
+
+struct ScheduleRequest {
+  std::string kind = "1f1b";  // '_' means '-'
+  int64_t pp = 1;             // pipeline_model_parallel_size
+  int64_t microbatches = 1;
+  int64_t vpp = 0;                    // virtual_pipeline_model_parallel_size; 0: what the kind has by itself
+  int64_t microbatch_group_size = 0;  // microbatch_group_size_per_vp_stage, for interleaved; 0: pp
+  std::optional<Placement> placement = std::nullopt;  // for forward-only; the other kinds have their own
+};
+
+inline constexpr int64_t kMostRanks = 4096;
+inline constexpr int64_t kMostComputations = int64_t{1}
+                                             << 23;  // of all ranks together; about a gigabyte with transfers
+
+// The computations of every rank. Throws ConfigError, with the numbers and what to change, for an unknown kind and for
+// sizes that the kind cannot have.
+Schedule make_schedule(const ScheduleRequest& request);
+
+std::span<const std::string_view> schedule_kinds();
+
+// "zb_v" -> "zb-v"; throws ConfigError, listing the kinds, for a name that is none.
+std::string canonical_kind(std::string_view name);
+
+}  // namespace concord
