@@ -45,8 +45,8 @@ TEST_F(TrainOutput, BeginsWithWhatItIsAboutToDoAndWhatChangesNothing) {
             HasSubstr("8 samples per step: 2 per micro-batch x 2 accumulated x 2 data parallel"),
             HasSubstr("4 (0.5 epochs)"), HasSubstr("every 500 steps and at the end"), HasSubstr("in " + path("out"))));
   EXPECT_EQ(count_of(said, "samples per step"), 1u) << "said once, not by each rank";
-  EXPECT_EQ(count_of(first, "do_train changes nothing here"), 1u) << said;
-  EXPECT_EQ(count_of(first, "dataloader_pin_memory changes nothing here"), 1u) << said;
+  EXPECT_EQ(count_of(first, "do_train has no effect"), 1u) << said;
+  EXPECT_EQ(count_of(first, "dataloader_pin_memory has no effect"), 1u) << said;
 }
 
 TEST_F(TrainOutput, DataForEvaluationIsUsedWithoutAStrategyAlsoWhereTheRunEndsInsideOfAnEpoch) {
