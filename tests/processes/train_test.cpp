@@ -113,7 +113,7 @@ TEST_F(Train, AnOutputFolderOfAnotherRunIsKept) {
   std::ofstream(path("out/.concord-run.json")) << "{}";  // what every run leaves
   TrainProgram refused(words({}));
   EXPECT_EQ(refused.exit_code(), 2);
-  EXPECT_THAT(refused.err(), AllOf(HasSubstr("holds another run"), HasSubstr("--overwrite_output_dir")));
+  EXPECT_THAT(refused.err(), AllOf(HasSubstr("contains another run"), HasSubstr("--overwrite_output_dir")));
   TrainProgram allowed(words({"--overwrite_output_dir"}));
   EXPECT_EQ(allowed.exit_code(), 0) << allowed.err();
   EXPECT_EQ(read_steps(path("out")).size(), 4u);
