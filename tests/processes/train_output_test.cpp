@@ -156,7 +156,7 @@ TEST_F(TrainOutput, AWordThatIsNearlyASubcommandIsToldWhich) {
   RunningProcess process({LAUNCH_PROGRAM, "trian", "--max_steps", "3"});
   const int status = process.wait();
   EXPECT_EQ(WEXITSTATUS(status), 2);
-  EXPECT_THAT(process.err(), HasSubstr("there is no subcommand 'trian'; did you mean train?"));
+  EXPECT_THAT(process.err(), HasSubstr("unknown subcommand 'trian'; did you mean train?"));
 }
 
 // transformers itself on what a run has left: its type, and a tokenizer that gives the tokens of the training.

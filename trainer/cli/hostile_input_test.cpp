@@ -111,7 +111,7 @@ TEST_F(HostileInput, NumbersAndNamesThatCannotBeAreRefusedBeforeARun) {
   EXPECT_EQ(printed("seed", "3").exit_code, 0);
   const EndedProcess size = printed("tensor_model_parallel_size", "4611686018427387904");
   EXPECT_EQ(size.exit_code, 2);
-  EXPECT_THAT(size.err, HasSubstr("from 1 to 1048576"));
+  EXPECT_THAT(size.err, HasSubstr(">= 1 and <= 1048576"));
   EXPECT_EQ(printed("order", "tp-xp").exit_code, 2);
   EXPECT_EQ(printed("recompute_modules", "nothing").exit_code, 2);
   const EndedProcess schedule = printed("lr_scheduler_type", "Infinity");
