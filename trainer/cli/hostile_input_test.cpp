@@ -74,7 +74,7 @@ TEST_F(HostileInput, TextForAModelIsReadWithItsOwnTokenizer) {
   write("tokenizers.py", kStandIn);
   const ProcessSettings settings{.environment = {"PYTHONPATH=" + folder_.path()}};
   std::ofstream(model_folder() + "/tokenizer.json") << "{}";
-  EXPECT_THAT(concord(train(write("chats.jsonl", kChat)), settings).err, HasSubstr("the token id 9001"));
+  EXPECT_THAT(concord(train(write("chats.jsonl", kChat)), settings).err, HasSubstr("token id 9001"));
   EXPECT_THAT(concord(train(write("text.jsonl", "{\"text\": \"abc\"}")), settings).err, HasSubstr("token id 900097"));
   EXPECT_THAT(concord(train(write("text.txt", "abc")), settings).err, HasSubstr("token id 900097"));
   std::vector<std::string> bytes = train(folder_ / "text.txt");
