@@ -211,7 +211,7 @@ TEST_F(Train, FailsWhereItsOutputFolderIsRemoved) {
   ASSERT_TRUE(program.process().wait_for_text("step"));
   fs::remove_all(path("out"));
   EXPECT_EQ(program.exit_code(), 1);
-  EXPECT_THAT(program.err(), HasSubstr("out/metrics.jsonl: was removed"));
+  EXPECT_THAT(program.err(), HasSubstr("out/metrics.jsonl: was deleted"));
 }
 
 // Runs one of the example programs; returns its standard output.
