@@ -22,7 +22,7 @@ bool is_trained(DType dtype) { return dtype == DType::kF32 || dtype == DType::kB
 
 void check(const std::vector<PlannedParameter>& parameters, const BucketOptions& options) {
   if (options.dp < 1 || options.edp < 1) {
-    throw ConfigError(fmt::format("dp is {} and edp {}; both have to be at least 1", options.dp, options.edp));
+    throw ConfigError(fmt::format("dp is {} and edp {}; both must be at least 1", options.dp, options.edp));
   }
   if (options.bucket_elements < 0) {
     throw ConfigError(

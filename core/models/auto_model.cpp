@@ -23,8 +23,8 @@ void check_stages(const std::vector<StageLayers>& stages, const ModelConfig& con
   }
   int64_t next = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
-    if (stages[i].embedding != (i == 0)) refuse("the embedding (E) has to be on the first, and only there");
-    if (stages[i].loss != (i + 1 == stages.size())) refuse("the loss (L) has to be on the last, and only there");
+    if (stages[i].embedding != (i == 0)) refuse("the embedding (E) must be on the first, and only there");
+    if (stages[i].loss != (i + 1 == stages.size())) refuse("the loss (L) must be on the last, and only there");
     if (stages[i].first_layer != next)
       refuse(cat("stage ", i, " begins with layer ", stages[i].first_layer, " instead of ", next));
     next += stages[i].layers;

@@ -53,12 +53,12 @@ const Family& family_of(const ConfigReader& read) {
   const auto families = all_families();
   const auto found = std::find_if(families.begin(), families.end(),
                                   [&](const Family* family) { return family->model_type == model_type; });
-  if (found == families.end()) read.refuse("model_type", cat("has to be one of ", known_model_types()));
+  if (found == families.end()) read.refuse("model_type", cat("must be one of ", known_model_types()));
   const std::vector<std::string> architectures = read.texts("architectures");
   const std::string wanted = (*found)->architecture;
   if (!architectures.empty() && std::find(architectures.begin(), architectures.end(), wanted) == architectures.end()) {
     read.refuse("architectures",
-                cat("has to name ", wanted, " for model_type ", model_type, "; known are ", known_architectures()));
+                cat("must name ", wanted, " for model_type ", model_type, "; known are ", known_architectures()));
   }
   return **found;
 }
@@ -78,12 +78,12 @@ const std::map<std::string, std::vector<std::string>>& rope_needs() {
 
 std::string rope_type_of(const ConfigReader& rope) {
   const std::string key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
-  if (!rope.has(key) && rope.has("factor")) rope.refuse(key, "has to be there beside a factor");
+  if (!rope.has(key) && rope.has("factor")) rope.refuse(key, "must be there beside a factor");
   const std::string type = rope.text(key, "default");
   if (!rope_needs().contains(type)) {
     std::vector<std::string> known;
     for (const auto& [name, needs] : rope_needs()) known.push_back(name);
-    rope.refuse(key, cat("has to be one of ", loader::join(known, ", ")));
+    rope.refuse(key, cat("must be one of ", loader::join(known, ", ")));
   }
   for (const std::string& need : rope_needs().at(type)) rope.positive(need);
   return type;
@@ -106,9 +106,9 @@ void read_rope_values(const ConfigReader& rope, RopeSettings& out) {
   out.truncate = rope.flag("truncate", out.truncate);
   out.original_max_position_embeddings =
       rope.integer("original_max_position_embeddings", kPositions, out.original_max_position_embeddings);
-  if (rope.positive("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "has to be 1");
+  if (rope.positive("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "must be 1");
   if (out.rope_type == "llama3" && !(*out.high_freq_factor > *out.low_freq_factor)) {
-    rope.refuse("high_freq_factor", cat("has to be larger than low_freq_factor, ", *out.low_freq_factor));
+    rope.refuse("high_freq_factor", cat("must be larger than low_freq_factor, ", *out.low_freq_factor));
   }
 }
 
@@ -119,10 +119,10 @@ RopeSettings read_rope(const ConfigReader& read, const ModelConfig& model) {
   rope.original_max_position_embeddings =
       read.integer("original_max_position_embeddings", kPositions, model.max_position_embeddings);
   rope.rope_theta = read.positive("rope_theta", 10000);
-  if (read.positive("partial_rotary_factor", 1) != 1) read.refuse("partial_rotary_factor", "has to be 1");
+  if (read.positive("partial_rotary_factor", 1) != 1) read.refuse("partial_rotary_factor", "must be 1");
   if (model.head_dim % 2 != 0) {
     read.refuse(cat("heads have ", model.head_dim, " elements (head_dim, or hidden_size / num_attention_heads); rope ",
-                    "turns pairs, so it has to be even"));
+                    "turns pairs, so it must be even"));
   }
   for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name wins in transformers too
     if (!read.has(key)) continue;
@@ -147,12 +147,12 @@ void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& mod
   model.num_key_value_heads = read.integer("num_key_value_heads", kHeads,
                                            as_heads ? model.num_attention_heads : family.default_key_value_heads);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
-    read.refuse(cat("num_attention_heads ", model.num_attention_heads, " has to be a multiple of num_key_value_heads ",
+    read.refuse(cat("num_attention_heads ", model.num_attention_heads, " must be a multiple of num_key_value_heads ",
                     model.num_key_value_heads));
   }
   const bool has_own_size = read.has("head_dim") || family.default_head_dim != 0;
   if (!has_own_size && model.hidden_size % model.num_attention_heads != 0) {
-    read.refuse(cat("hidden_size ", model.hidden_size, " has to be a multiple of num_attention_heads ",
+    read.refuse(cat("hidden_size ", model.hidden_size, " must be a multiple of num_attention_heads ",
                     model.num_attention_heads, " where head_dim is not given"));
   }
   model.head_dim = read.integer(
@@ -161,7 +161,7 @@ void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& mod
   model.max_position_embeddings = read.integer("max_position_embeddings", kPositions, 2048);
   if (static_cast<double>(model.num_attention_heads) * static_cast<double>(model.head_dim) > kSize.most) {
     read.refuse(cat("num_attention_heads ", model.num_attention_heads, " times head_dim ", model.head_dim,
-                    " has to be at most ", kSize.most));
+                    " must be at most ", kSize.most));
   }
 }
 
@@ -173,15 +173,15 @@ void read_numbers(const ConfigReader& read, ModelConfig& model) {
   model.dtype = read.text(read.has("dtype") ? "dtype" : "torch_dtype", "float32");
   const std::vector<std::string> types{"float32", "bfloat16", "float16", "float64"};
   if (std::find(types.begin(), types.end(), model.dtype) == types.end()) {
-    read.refuse(read.has("dtype") ? "dtype" : "torch_dtype", cat("has to be one of ", loader::join(types, ", ")));
+    read.refuse(read.has("dtype") ? "dtype" : "torch_dtype", cat("must be one of ", loader::join(types, ", ")));
   }
 }
 
 // What would give other numbers than transformers', were it ignored.
 void refuse_the_rest(const ConfigReader& read) {
   const std::string activation = read.text("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") read.refuse("hidden_act", "has to be silu");
-  if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "has to be 0");
+  if (activation != "silu" && activation != "swish") read.refuse("hidden_act", "must be silu");
+  if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "must be 0");
   if (read.has("quantization_config")) read.refuse("quantization_config", "cannot be read; use a folder without it");
 }
 

@@ -207,7 +207,7 @@ class Save {
     if (sees_temporary_folder(folder_, nonce)) return;
     throw ConfigError(cat(temporary_,
                           ": was made by rank 0 and cannot be seen here; all ranks write into one folder, so ", folder_,
-                          " has to be on a file system that they share"));
+                          " must be on a file system that they share"));
   }
 
   void write() {

@@ -17,7 +17,7 @@ constexpr auto kCut = ShardAxis::tp;
 
 void check_divides(const char* what, int64_t size, int64_t tp) {
   if (size % tp == 0) return;
-  throw ConfigError(cat(what, " ", size, " does not divide by tensor_model_parallel_size ", tp,
+  throw ConfigError(cat(what, " ", size, " is not divisible by tensor_model_parallel_size ", tp,
                         "; choose a tensor_model_parallel_size that divides it"));
 }
 

@@ -19,7 +19,7 @@ using loader::cat;
 
 void check_like_ids(const char* what, const Tensor& tensor, const Tensor& ids) {
   if (tensor.scalar_type() == at::kLong && tensor.sizes() == ids.sizes()) return;
-  throw ConfigError(cat("batch: ", what, " is ", ops::text_of(tensor), "; it has to be Long [", ids.size(0), ", ",
+  throw ConfigError(cat("batch: ", what, " is ", ops::text_of(tensor), "; must be Long [", ids.size(0), ", ",
                         ids.size(1), "] as input_ids"));
 }
 
@@ -28,7 +28,7 @@ void check_like_ids(const char* what, const Tensor& tensor, const Tensor& ids) {
 void check_batch(const MicroBatch& batch, bool with_labels) {
   const Tensor& ids = batch.input_ids;
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0) {
-    throw ConfigError(cat("batch: input_ids is ", ops::text_of(ids), "; it has to be Long [B, S] and not empty"));
+    throw ConfigError(cat("batch: input_ids is ", ops::text_of(ids), "; must be Long [B, S] and not empty"));
   }
   if (with_labels && !batch.labels.defined()) {
     throw ConfigError("batch: labels are not given; the last stage needs them for the loss");

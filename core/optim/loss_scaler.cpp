@@ -17,7 +17,7 @@ bool positive(double value) { return value > 0 && std::isfinite(value); }
 void check(const LossScalerSettings& settings) {
   std::vector<std::string> problems;
   const auto require = [&](bool holds, std::string_view name, auto value, std::string_view allowed) {
-    if (!holds) problems.push_back(fmt::format("{} is {}; it has to be {}", name, value, allowed));
+    if (!holds) problems.push_back(fmt::format("{} is {}; must be {}", name, value, allowed));
   };
   require(settings.constant == 0 || positive(settings.constant), "loss_scale", settings.constant,
           "above 0, or 0 for a dynamic one");

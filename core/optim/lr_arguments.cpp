@@ -63,7 +63,7 @@ class Resolver {
   }
 
   void check_not_negative(std::string_view name, double value) {
-    if (!(value >= 0) || std::isinf(value)) refuse(fmt::format("{} is {}; it has to be 0 or more", name, value));
+    if (!(value >= 0) || std::isinf(value)) refuse(fmt::format("{} is {}; must be 0 or more", name, value));
   }
 
   void check_numbers() {
@@ -79,14 +79,14 @@ class Resolver {
                                                             {"lr_wsd_decay_samples", given_.lr_wsd_decay_samples},
                                                             {"max_steps", given_.max_steps}};
     for (const auto& [name, value] : lengths) {
-      if (value < 0 || value > kLongest) refuse(fmt::format("{} is {}; it has to be from 0 to 2^53", name, value));
+      if (value < 0 || value > kLongest) refuse(fmt::format("{} is {}; must be from 0 to 2^53", name, value));
     }
     if (given_.global_batch_size < 1 || given_.global_batch_size > kLongest)
-      refuse(fmt::format("global_batch_size is {}; it has to be at least 1", given_.global_batch_size));
+      refuse(fmt::format("global_batch_size is {}; must be at least 1", given_.global_batch_size));
     if (!(given_.warmup_ratio >= 0 && given_.warmup_ratio <= 1))
-      refuse(fmt::format("warmup_ratio is {}; it has to be from 0 to 1", given_.warmup_ratio));
+      refuse(fmt::format("warmup_ratio is {}; must be from 0 to 1", given_.warmup_ratio));
     if (given_.lr_step_offset != 0 && given_.lr_step_offset != 1)
-      refuse(fmt::format("lr_step_offset is {}; it has to be 0 or 1", given_.lr_step_offset));
+      refuse(fmt::format("lr_step_offset is {}; must be 0 or 1", given_.lr_step_offset));
     if (given_.learning_rate < given_.min_lr)
       refuse(fmt::format("min_lr {} is above learning_rate {}", given_.min_lr, given_.learning_rate));
     if (given_.learning_rate < given_.lr_warmup_init)
@@ -166,7 +166,7 @@ class Resolver {
     settings_.curve = LrCurve::inverse_sqrt;
     settings_.timescale = warmup > 0 ? warmup : kTimescaleWithoutWarmup * unit;
     if (const std::optional<double> given = number("timescale")) settings_.timescale = *given * unit;
-    if (!(settings_.timescale > 0)) refuse("lr_scheduler_kwargs: timescale has to be above 0");
+    if (!(settings_.timescale > 0)) refuse("lr_scheduler_kwargs: timescale must be above 0");
     settings_.shift = settings_.timescale - warmup;
     settings_.last = std::numeric_limits<int64_t>::max();  // HF's has no end
   }
@@ -210,7 +210,7 @@ class Resolver {
     const std::optional<int64_t> stable = whole_number("num_stable_steps");
     if (!decay) return refuse("lr_scheduler_type warmup_stable_decay needs num_decay_steps in lr_scheduler_kwargs");
     if (text("warmup_type").value_or("linear") != "linear")
-      return refuse("lr_scheduler_kwargs: warmup_type has to be linear; there is no other warm-up here");
+      return refuse("lr_scheduler_kwargs: warmup_type must be linear; there is no other warm-up here");
     const std::string kind = text("decay_type").value_or("cosine");
     if (kind != "linear" && kind != "cosine" && kind != "1-sqrt")
       return refuse(
@@ -274,7 +274,7 @@ class Resolver {
     if (result.ec == std::errc() && result.ptr == end && std::isfinite(static_cast<double>(value)) && value >= 0 &&
         static_cast<double>(value) <= static_cast<double>(kLongest))
       return value;
-    refuse(fmt::format("lr_scheduler_kwargs: {} is {}; it has to be a {} of 0 or more", name, quoted(*given), what));
+    refuse(fmt::format("lr_scheduler_kwargs: {} is {}; must be a {} of 0 or more", name, quoted(*given), what));
     return std::nullopt;
   }
   std::optional<double> number(const std::string& name) { return parsed<double>(name, "number"); }

@@ -230,7 +230,7 @@ TEST(LrSchedule, KwargsThatAreNotTakenAreRefused) {
   arguments.lr_scheduler_kwargs = {{"num_cycle", "0.5"}};
   EXPECT_THAT(refusal(arguments), HasSubstr("cosine does not take 'num_cycle'; it takes num_cycles"));
   arguments.lr_scheduler_kwargs = {{"num_cycles", "half"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("num_cycles is 'half'; it has to be a number"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("num_cycles is 'half'; must be a number"));
   arguments.lr_scheduler_type = "cosine_with_min_lr";
   arguments.lr_scheduler_kwargs = {{"min_lr", "0.1"}, {"min_lr_rate", "0.1"}};
   EXPECT_THAT(refusal(arguments), HasSubstr("takes one of min_lr and min_lr_rate"));
@@ -238,7 +238,7 @@ TEST(LrSchedule, KwargsThatAreNotTakenAreRefused) {
   EXPECT_THAT(refusal(arguments), HasSubstr("a lowest learning rate of 1.5"));
   arguments.lr_scheduler_type = "warmup_stable_decay";
   arguments.lr_scheduler_kwargs = {{"num_decay_steps", "3.5"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("num_decay_steps is '3.5'; it has to be a whole number"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("num_decay_steps is '3.5'; must be a whole number"));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ double host_fraction(const OptimizerOptions& options) {
   if (!options.optimizer_cpu_offload) return 0;
   const double fraction = options.optimizer_offload_fraction;
   if (fraction >= 0 && fraction <= 1) return fraction;
-  throw ConfigError(cat("optimizer_offload_fraction is ", fraction, "; it has to be between 0 and 1"));
+  throw ConfigError(cat("optimizer_offload_fraction is ", fraction, "; must be between 0 and 1"));
 }
 
 GradSums sums_on_host(const std::vector<at::Tensor>& grads, bool count_zeros) {

@@ -149,7 +149,7 @@ class SgdRule : public UpdateRule {
 
 void check_between(const char* name, double value, double low, double high) {
   if (value >= low && value < high) return;
-  throw ConfigError(cat(name, " is ", value, "; it has to be at least ", low, " and below ", high));
+  throw ConfigError(cat(name, " is ", value, "; must be at least ", low, " and below ", high));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 int64_t chunk_of(int64_t length, int64_t cp) {
   if (length % (2 * cp) != 0) {
     throw ConfigError(loader::cat("a sequence of ", length, " tokens under context parallelism over ", cp,
-                                  " ranks; its length has to be a multiple of ", 2 * cp, " (pad it, or change ",
+                                  " ranks; its length must be a multiple of ", 2 * cp, " (pad it, or change ",
                                   "context_parallel_size)"));
   }
   return length / (2 * cp);

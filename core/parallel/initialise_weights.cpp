@@ -49,7 +49,7 @@ WeightInit scaled_normal_init(double sigma, int64_t layers) {
 
 void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place, const WeightInit& init,
                         int64_t seed, const Device& device) {
-  if (seed <= 0) throw ConfigError(cat("seed is ", seed, "; it has to be positive"));
+  if (seed <= 0) throw ConfigError(cat("seed is ", seed, "; must be positive"));
   check_shard(shard, spec, local_shape(spec, place));
   const at::NoGradGuard no_grad;
   if (init.kind == WeightInit::Kind::constant) {

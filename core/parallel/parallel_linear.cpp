@@ -29,13 +29,13 @@ void check(const Tensor& x, const Tensor& weight, const ProcessGroup& group, con
   };
   if (x.dim() < 2 || weight.dim() != 2) {
     refuse(cat("x has ", x.dim(), " dims and its weight ", weight.dim(),
-               "; they have to be [tokens, ..., in] and [out, in]"));
+               "; they must be [tokens, ..., in] and [out, in]"));
   }
   if (x.size(-1) != weight.size(1)) {
     refuse(cat("x has ", x.size(-1), " features here, and the rank's weight is [", weight.size(0), ", ", weight.size(1),
-               "]; the last sizes have to be equal"));
+               "]; the last sizes must be equal"));
   }
-  if (options.pieces < 1) refuse(cat("pieces is ", options.pieces, "; it has to be at least 1"));
+  if (options.pieces < 1) refuse(cat("pieces is ", options.pieces, "; must be at least 1"));
 }
 
 std::optional<GradSink> copy_of(const GradSink* sink) { return sink == nullptr ? std::nullopt : std::optional(*sink); }

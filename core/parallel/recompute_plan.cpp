@@ -18,8 +18,8 @@ void check(const RecomputeArgs& args, int64_t layers) {
     throw ConfigError(cat("recompute_method is '", args.method, "'; it can be uniform or block"));
   }
   if (args.granularity == "full" && args.num_layers < 1) {
-    throw ConfigError(cat("recompute_num_layers is ", args.num_layers, "; it has to be at least 1 (a chunk has ",
-                          layers, " layers)"));
+    throw ConfigError(
+        cat("recompute_num_layers is ", args.num_layers, "; must be at least 1 (a chunk has ", layers, " layers)"));
   }
   for (const std::string& module : args.modules) {
     if (std::find(known.begin(), known.end(), module) == known.end()) {

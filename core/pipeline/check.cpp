@@ -228,7 +228,7 @@ Fault check_channels(const Schedule& schedule) {
       if (n < channel.sends.size() && same_value(*channel.sends[n], *recv)) continue;
       return ScheduleFault{ends.first, index,
                            fmt::format("it is receive {} from rank {}, whose send {} to rank {} is {}; sends and "
-                                       "receives between two ranks have to be in one order",
+                                       "receives between two ranks must be in one order",
                                        n + 1, ends.second, n + 1, ends.first, sent)};
     }
   }

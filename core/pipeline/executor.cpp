@@ -30,12 +30,11 @@ constexpr const char* kRecorded = "pipeline";  // what the flight recorder calls
 void check_sizes(const Schedule& schedule, size_t stages, const ProcessGroup& pp) {
   if (schedule.pp != pp.size()) {
     throw ConfigError(cat("schedule ", schedule.kind, " is for ", schedule.pp,
-                          " ranks, and the job's pipeline_model_parallel_size is ", pp.size(),
-                          "; they have to be equal"));
+                          " ranks, and the job's pipeline_model_parallel_size is ", pp.size(), "; they must be equal"));
   }
   if (static_cast<int64_t>(stages) != schedule.vpp) {
     throw ConfigError(cat("schedule ", schedule.kind, " has ", schedule.vpp, " chunks a rank, and the model has ",
-                          stages, " here; they have to be equal"));
+                          stages, " here; they must be equal"));
   }
   const bool reduces = has_reductions(schedule) || is_forward_only(schedule);
   if ((schedule.pp > 1 && !has_transfers(schedule)) || !reduces) {

@@ -14,7 +14,7 @@ namespace {
 
 void check_range(std::string_view what, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return;
-  throw ConfigError(fmt::format("{} is {}; it has to be from {} to {}", what, value, least, most));
+  throw ConfigError(fmt::format("{} is {}; must be from {} to {}", what, value, least, most));
 }
 
 void check_deal(const LayerDeal& deal) {
@@ -68,11 +68,11 @@ std::vector<int64_t> deal_to_ranks(const LayerDeal& deal) {
       (deal.account_for_embedding_in_pipeline_split ? 1 : 0) + (deal.account_for_loss_in_pipeline_split ? 1 : 0);
   const int64_t all = deal.num_layers + extra;
   if (all % deal.pp != 0) {
-    throw ConfigError(fmt::format(
-        "{} layers{} do not divide by pipeline_model_parallel_size {}; the nearest numbers of layers are {} "
-        "and {}, or give pipeline_model_parallel_layout",
-        deal.num_layers, extra == 0 ? "" : fmt::format(" and {} for embedding and loss", extra), deal.pp,
-        all / deal.pp * deal.pp - extra, (all / deal.pp + 1) * deal.pp - extra));
+    throw ConfigError(
+        fmt::format("{} layers{} are not divisible by pipeline_model_parallel_size {}; the nearest numbers of layers "
+                    "are {} and {}, or give pipeline_model_parallel_layout",
+                    deal.num_layers, extra == 0 ? "" : fmt::format(" and {} for embedding and loss", extra), deal.pp,
+                    all / deal.pp * deal.pp - extra, (all / deal.pp + 1) * deal.pp - extra));
   }
   return std::vector<int64_t>(static_cast<size_t>(deal.pp), all / deal.pp);
 }
@@ -165,16 +165,16 @@ StageLayers read_stage(std::string_view symbols, int64_t first_layer) {
 std::string broken_order(const std::string& symbols, const std::string& stages, int64_t mtp_layers) {
   const auto count = [&](char symbol) { return std::count(symbols.begin(), symbols.end(), symbol); };
   if (count('E') != 1 || symbols.front() != 'E')
-    return fmt::format("E has to stand first and once, and is there {} times", count('E'));
+    return fmt::format("E must stand first and once, and is there {} times", count('E'));
   if (count('L') != 1 || symbols.back() != 'L')
-    return fmt::format("L has to stand last and once, and is there {} times", count('L'));
+    return fmt::format("L must stand last and once, and is there {} times", count('L'));
   if (count('m') != mtp_layers)
     return fmt::format("it has {} multi-token prediction layers (m), but the model has {}", count('m'), mtp_layers);
   if (mtp_layers == 0) return {};
-  if (symbols.find('m') < symbols.find_last_of('t')) return "every m has to stand behind the last t";
+  if (symbols.find('m') < symbols.find_last_of('t')) return "every m must stand behind the last t";
   const size_t first = stages.find('m');
   const std::string_view between = std::string_view(stages).substr(first, stages.find_last_of('m') - first);
-  return between.find('|') == between.npos ? "" : "all m have to be in one stage";
+  return between.find('|') == between.npos ? "" : "all m must be in one stage";
 }
 
 }  // namespace
@@ -192,8 +192,9 @@ std::vector<StageLayers> deal_layers(const LayerDeal& deal) {
     StageLayers& stage = stages[i];
     const int64_t on_rank = per_rank[static_cast<size_t>(rank_of_stage[i])];
     if (on_rank % deal.vpp != 0) {
-      throw ConfigError(fmt::format("the {} layers of rank {} do not divide by virtual_pipeline_model_parallel_size {}",
-                                    on_rank, rank_of_stage[i], deal.vpp));
+      throw ConfigError(
+          fmt::format("the {} layers of rank {} are not divisible by virtual_pipeline_model_parallel_size {}", on_rank,
+                      rank_of_stage[i], deal.vpp));
     }
     stage.first_layer = next;
     stage.layers = on_rank / deal.vpp - (stage.embedding && deal.account_for_embedding_in_pipeline_split ? 1 : 0) -

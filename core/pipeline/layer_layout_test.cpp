@@ -200,9 +200,9 @@ TEST(LayerLayout, ALayoutThatDoesNotAddUpIsRefusedWithTheNumbers) {
               HasSubstr("'E,t*3|t*4,L': it has 7 transformer layers (t), but the model has 8"));
   EXPECT_THAT(layout_refusal("Et|t|tL", 3, 2), AllOf(HasSubstr("3 stages"), HasSubstr("size 2")));
   EXPECT_THAT(layout_refusal("Et|tL", 2, 1), AllOf(HasSubstr("its 2 stages"), HasSubstr("which is 1")));
-  EXPECT_THAT(layout_refusal("t|tL", 2, 2), HasSubstr("E has to stand first and once, and is there 0 times"));
-  EXPECT_THAT(layout_refusal("tE|tL", 2, 2), HasSubstr("E has to stand first"));
-  EXPECT_THAT(layout_refusal("Et|tLL", 2, 2), HasSubstr("L has to stand last and once, and is there 2 times"));
+  EXPECT_THAT(layout_refusal("t|tL", 2, 2), HasSubstr("E must stand first and once, and is there 0 times"));
+  EXPECT_THAT(layout_refusal("tE|tL", 2, 2), HasSubstr("E must stand first"));
+  EXPECT_THAT(layout_refusal("Et|tLL", 2, 2), HasSubstr("L must stand last and once, and is there 2 times"));
   EXPECT_THAT(layout_refusal("Et|tmL", 2, 2), HasSubstr("1 multi-token prediction layers (m), but the model has 0"));
   EXPECT_THAT(layout_refusal("Emt|tL", 2, 2, 1), HasSubstr("behind the last t"));
   EXPECT_THAT(layout_refusal("Ett|m|mL|", 2, 2, 2), HasSubstr("one stage"));

@@ -20,7 +20,7 @@ ModelPipeline::ModelPipeline(Schedule schedule, VirtualModels& models, ParallelC
 void ModelPipeline::walk(std::span<const MicroBatch> batches, std::span<const double> weights) {
   if (batches.size() != static_cast<size_t>(schedule().microbatches)) {
     throw ConfigError(loader::cat(batches.size(), " micro-batches, and the schedule is for ", schedule().microbatches,
-                                  "; they have to be equal"));
+                                  "; they must be equal"));
   }
   for (ModelStage& stage : stages_) stage.begin(batches, weights);
   executor_->run();

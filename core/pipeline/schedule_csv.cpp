@@ -191,7 +191,7 @@ std::string schedule_csv(const Schedule& schedule) {
 Schedule parse_schedule_csv(std::string_view text, std::string_view name, int64_t activation_limit) {
   if (activation_limit < 0) {
     throw ConfigError(
-        fmt::format("the limit of activations is {}; it has to be at least 1, or 0 for none", activation_limit));
+        fmt::format("the limit of activations is {}; must be at least 1, or 0 for none", activation_limit));
   }
   return Reader(text, name).read(activation_limit);
 }

@@ -43,7 +43,7 @@ const Kind& find_kind(std::string_view name) {
 
 void check_positive(std::string_view what, int64_t value, int64_t most) {
   if (value >= 1 && value <= most) return;
-  throw ConfigError(fmt::format("{} is {}; it has to be from 1 to {}", what, value, most));
+  throw ConfigError(fmt::format("{} is {}; must be from 1 to {}", what, value, most));
 }
 
 int64_t chosen_vpp(const Kind& kind, const ScheduleRequest& request, Placement placement) {
@@ -86,8 +86,8 @@ int64_t chosen_group(const Kind& kind, const ScheduleRequest& request, int64_t v
   }
   if (group < pp || group > microbatches) {
     throw ConfigError(
-        fmt::format("microbatch_group_size_per_vp_stage {} has to be from pipeline_model_parallel_size {} to the "
-                    "number of micro-batches {}",
+        fmt::format("microbatch_group_size_per_vp_stage {} must be from pipeline_model_parallel_size {} to the number "
+                    "of micro-batches {}",
                     group, pp, microbatches));
   }
   if (const int64_t rest = microbatches % group; rest > 0 && rest < pp) {

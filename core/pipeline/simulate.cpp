@@ -14,8 +14,7 @@ namespace {
 
 void check_cost(std::string_view name, double cost, bool may_be_free) {
   if (std::isfinite(cost) && (cost > 0 || (may_be_free && cost == 0))) return;
-  throw ConfigError(
-      fmt::format("{} is {}; it has to be a number {} 0", name, cost, may_be_free ? "of at least" : "above"));
+  throw ConfigError(fmt::format("{} is {}; must be a number {} 0", name, cost, may_be_free ? "of at least" : "above"));
 }
 
 struct Span {

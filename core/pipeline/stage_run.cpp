@@ -46,7 +46,7 @@ void StageRun::end() {
 void StageRun::keep(Saved& saved, const at::Tensor& output) const {
   if (options_.last) {
     if (output.numel() != 1) {
-      refuse(cat("the last stage returned ", output.numel(), " numbers; it has to return one, the loss"));
+      refuse(cat("the last stage returned ", output.numel(), " numbers; it must return one, the loss"));
     }
     saved.one = at::ones_like(output);
   }

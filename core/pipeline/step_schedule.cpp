@@ -16,7 +16,7 @@ void check_size(const std::string& file, std::string_view what, int64_t there, s
                 int64_t asked) {
   if (there == asked) return;
   throw ConfigError(
-      fmt::format("schedule {} has {} {}, and {} is {}; they have to be equal", file, there, what, argument, asked));
+      fmt::format("schedule {} has {} {}, and {} is {}; they must be equal", file, there, what, argument, asked));
 }
 
 Schedule loaded(const ScheduleRequest& request) {

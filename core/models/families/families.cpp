@@ -28,8 +28,8 @@ std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& m
   std::vector<bool> windowed(layers, false);
   const std::vector<std::string> types = read.texts("layer_types");
   if (read.has("layer_types") && types.size() != layers) {
-    read.refuse("layer_types", loader::cat("has ", types.size(), " entries and has to have one for each of the ",
-                                           layers, " of num_hidden_layers"));
+    read.refuse("layer_types", loader::cat("has ", types.size(), " entries and must have one for each of the ", layers,
+                                           " of num_hidden_layers"));
   }
   const int64_t first = read.integer("max_window_layers", {0, int64_t{1} << 40}, 28);
   for (size_t i = 0; i < layers; ++i) {
