@@ -94,7 +94,7 @@ void Reader::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte
     if (got < 0)
       throw std::runtime_error(cat(path(), ": reading tensor ", quoted(tensor.name), ": ", std::strerror(errno)));
     if (got == 0) {
-      throw std::runtime_error(cat(path(), ": has become shorter than the ", file_.size(),
+      throw std::runtime_error(cat(path(), ": is now shorter than the ", file_.size(),
                                    " bytes it had when it was opened, while tensor ", quoted(tensor.name),
                                    " was read"));
     }

@@ -100,7 +100,7 @@ TEST(SafetensorsReader, NoticesAFileThatBecomesShorter) {
   char part[4] = {};
   EXPECT_THAT(testing::words_of<std::runtime_error>(
                   [&] { reader.read(reader.at("b"), 0, std::as_writable_bytes(std::span(part))); }),
-              HasSubstr("has become shorter"));
+              HasSubstr("is now shorter"));
 }
 
 // Resident pages of a mapping as the kernel counts them.

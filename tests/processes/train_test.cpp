@@ -203,7 +203,7 @@ TEST_F(Train, NamesACorpusThatIsCutShortDuringTheRun) {
   ASSERT_TRUE(program.process().wait_for_text("step"));
   fs::resize_file(path("tokens.bin"), 0);
   EXPECT_EQ(program.exit_code(), 1);
-  EXPECT_THAT(program.err(), HasSubstr("tokens.bin: has become shorter"));
+  EXPECT_THAT(program.err(), HasSubstr("tokens.bin: is now shorter"));
 }
 
 TEST_F(Train, FailsWhereItsOutputFolderIsRemoved) {

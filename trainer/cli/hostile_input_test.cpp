@@ -153,7 +153,7 @@ TEST_F(HostileInput, TooFewThreadsSaysSoAndWhatToDo) {
       limited("ulimit -s 8000000 && ulimit -v 4000000",
               {"data", "build", "--workers", "2", "--input", write("a.txt", "text"), "--output", folder_ / "out"});
   EXPECT_EQ(build.exit_code, 1);
-  EXPECT_THAT(build.err, AllOf(HasSubstr("no further thread"), HasSubstr("ulimit -u")));
+  EXPECT_THAT(build.err, AllOf(HasSubstr("no more threads"), HasSubstr("ulimit -u")));
 }
 
 }  // namespace

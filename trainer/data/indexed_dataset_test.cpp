@@ -244,8 +244,7 @@ TEST(IndexedDatasetDeathTest, ACorpusThatIsCutWhileItIsMappedIsNamed) {
   writer.finish();
   const IndexedDataset data(folder / "corpus");
   std::filesystem::resize_file(folder / "corpus.bin", 100);
-  EXPECT_EXIT(read_sequence(data, 0), ::testing::ExitedWithCode(1),
-              "corpus.bin: has become shorter than the 40000 bytes");
+  EXPECT_EXIT(read_sequence(data, 0), ::testing::ExitedWithCode(1), "corpus.bin: is now shorter than the 40000 bytes");
 }
 
 }  // namespace
