@@ -102,7 +102,7 @@ void Attempt::handle_signals() {
 
 void Attempt::handle_stop_signal(int signal) {
   const bool again = result_.stop_signal != 0;
-  // A scheduler may send SIGTERM to the group and to the launcher, which counts as one. Two Ctrl-C in a row count twice.
+  // A scheduler may send SIGTERM to the group and to the launcher, which counts as one. Two Ctrl-C count as two.
   const bool is_echo = again && signal != SIGINT && Clock::now() - stopped_ < kEcho;
   if (is_echo) return;
   if (!again) {

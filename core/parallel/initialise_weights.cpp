@@ -19,13 +19,13 @@ using loader::cat;
 
 void check_shard(const at::Tensor& shard, const ShardSpec& spec, const std::vector<int64_t>& shape) {
   if (!shard.defined() || shard.sizes() != c10::IntArrayRef(shape) || !shard.is_contiguous()) {
-    throw ConfigError(cat("parameter ", spec.name, ": its shard here is a contiguous tensor of [",
-                          loader::join(shape, ", "), "], not ",
-                          shard.defined() ? cat("of [", loader::join(shard.sizes(), ", "), "]") : "undefined"));
+    throw ConfigError(cat("parameter ", spec.name, ": the shard must be a contiguous tensor of [",
+                          loader::join(shape, ", "), "], but it is ",
+                          shard.defined() ? cat("[", loader::join(shard.sizes(), ", "), "]") : "undefined"));
   }
   if (!c10::isFloatingType(shard.scalar_type()) || !platform_dtype(shard.scalar_type())) {
     throw ConfigError(cat("parameter ", spec.name, " has type ", c10::toString(shard.scalar_type()),
-                          "; weights are Float, Double, BFloat16 or Half"));
+                          "; must be Float, Double, BFloat16 or Half"));
   }
 }
 
@@ -43,7 +43,7 @@ void clear_padding(const at::Tensor& shard, const ShardSpec& spec, const ShardPl
 }
 
 WeightInit scaled_normal_init(double sigma, int64_t layers) {
-  if (layers < 1) throw ConfigError(cat("a model of ", layers, " layers has no width for its output layers"));
+  if (layers < 1) throw ConfigError(cat("a model of ", layers, " layers; must be >= 1"));
   return normal_init(sigma / std::sqrt(2.0 * static_cast<double>(layers)));
 }
 

@@ -28,26 +28,26 @@ void check(const Tensor& x, const Tensor& weight, const ProcessGroup& group, con
         cat("layer ", options.name, " over the ", group.size(), " ranks of group ", group.name(), ": ", why));
   };
   if (x.dim() < 2 || weight.dim() != 2) {
-    refuse(cat("x has ", x.dim(), " dims and its weight ", weight.dim(),
+    refuse(cat("x has ", x.dim(), " dims and the weight has ", weight.dim(),
                "; they must be [tokens, ..., in] and [out, in]"));
   }
   if (x.size(-1) != weight.size(1)) {
-    refuse(cat("x has ", x.size(-1), " features here, and the rank's weight is [", weight.size(0), ", ", weight.size(1),
-               "]; the last sizes must be equal"));
+    refuse(cat("x has ", x.size(-1), " features on this rank, but its weight is [", weight.size(0), ", ",
+               weight.size(1), "]; the last dimensions must be equal"));
   }
-  if (options.pieces < 1) refuse(cat("pieces is ", options.pieces, "; must be at least 1"));
+  if (options.pieces < 1) refuse(cat("pieces is ", options.pieces, "; must be >= 1"));
 }
 
 std::optional<GradSink> copy_of(const GradSink* sink) { return sink == nullptr ? std::nullopt : std::optional(*sink); }
 
-// The weight's half: into the sink, or as a gradient for autograd.
+// The weight gradient: into the sink, or returned to autograd.
 Tensor weight_half(const std::optional<GradSink>& sink, const Tensor& grad, const Tensor& x) {
   if (!sink) return linear_weight_grad(grad, x);
   add_linear_weight_grad(*sink, grad, x);
   return {};
 }
 
-// An operand of the weight's half; under sequence parallelism one of the two is this rank's share of the tokens.
+// An operand of the weight gradient; with sequence parallelism one of the two is this rank's share of the tokens.
 struct Operand {
   Tensor value;
   bool is_share = false;
@@ -57,8 +57,8 @@ struct Operand {
 
 bool is_put_off(const std::optional<GradSink>& sink) { return sink && sink->later != nullptr; }
 
-// Where the half waits for its turn, so do its operands: the share is kept and gathered again then, since the whole is
-// as large as that of all ranks. Ranks of a group run what they have put off in the same order.
+// If the weight gradient is deferred, so are its operands: only the share is kept and gathered again later, since the
+// whole is as large as that of all ranks. Ranks of a group run deferred work in the same order.
 void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad, Operand x) {
   grad.value = grad.value.detach();
   x.value = x.value.detach();
@@ -74,14 +74,14 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, bool sequence_pa
   const Tensor &x = b.saved[0], &weight = b.saved[1];
   const bool now = b.needed[1] && !is_put_off(sink);
   std::optional<Moving> gathered;
-  if (sequence_parallel && now) gathered = gather(x, group, 0);  // beside the input's half
+  if (sequence_parallel && now) gathered = gather(x, group, 0);  // in parallel with the input gradient
   std::optional<Moving> summed;
   if (b.needed[0]) {
     const Tensor partial = linear_input_grad(b.grad, weight);
     summed = sequence_parallel ? reduce_scatter(partial, group, 0) : sum_in_place(partial, group);
   }
   Tensors result(3);
-  if (now) result[1] = weight_half(sink, b.grad, gathered ? gathered->take() : x);  // beside the sum
+  if (now) result[1] = weight_half(sink, b.grad, gathered ? gathered->take() : x);  // in parallel with the reduction
   if (b.needed[1] && !now) put_off_weight_half(*sink, group, {b.grad}, {x, sequence_parallel});
   if (b.needed[2]) result[2] = bias_half(b.grad);
   if (summed) result[0] = summed->take();
@@ -94,8 +94,8 @@ Moving combined(const Tensor& partial, ProcessGroup& group, bool sequence_parall
   return sequence_parallel ? reduce_scatter(partial, group, 0) : sum_in_place(partial, group);
 }
 
-// Tokens in |pieces| parts such that the parts of the result, put behind each other, are the rank's result: under
-// sequence parallelism a part has some tokens of every rank's share.
+// Tokens in |pieces| parts such that the concatenated parts of the result are the rank's result: with sequence
+// parallelism a part has some tokens of every rank's share.
 std::vector<Tensor> pieces_of(const Tensor& x, int64_t pieces, int64_t shares) {
   const Tensor split = x.unflatten(0, {shares, pieces, x.size(0) / (shares * pieces)});
   std::vector<Tensor> parts;

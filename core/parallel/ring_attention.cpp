@@ -24,7 +24,7 @@ using ops::Backward;
 using ops::Forward;
 using ops::Tensors;
 
-// Where a rank stands in the ring, and what goes around. Step t of a rank is about what rank - t owns.
+// A rank's position in the ring, and what is passed around. Step t of a rank handles what rank - t owns.
 struct Ring {
   ProcessGroup* group;
   std::vector<int64_t> lengths;
@@ -33,7 +33,7 @@ struct Ring {
   int64_t size() const { return group->size(); }
   int64_t owner(int64_t step) const { return (group->rank() - step + size()) % size(); }
   std::vector<RingBlock> blocks(int64_t step) const { return ring_blocks(lengths, size(), group->rank(), owner(step)); }
-  // Sends |mine| on and receives the same from the rank before.
+  // Sends |mine| to the next rank and receives the same from the previous one.
   Work pass(const Tensor& mine, const Tensor& next) const {
     const int64_t rank = group->rank();
     return group->batch_p2p(std::array{send(mine, (rank + 1) % size()), recv(next, (rank - 1 + size()) % size())});
@@ -47,7 +47,7 @@ AttentionOptions of_block(const RingBlock& block, const AttentionOptions& option
 Tensor tokens(const Tensor& x, int64_t begin, int64_t count) { return x.narrow(1, begin, count); }
 Tensor weight_of(const Tensor& lse) { return lse.transpose(1, 2).unsqueeze(-1); }  // [B, heads, S] -> [B, S, heads, 1]
 
-// |out| and |lse| are what the queries have seen so far, in the type of sums; |more| is what they see now.
+// |out| and |lse| cover the keys seen so far, in the accumulation type; |more| covers the new ones.
 void merge(const Tensor& out, const Tensor& lse, const AttentionForward& more) {
   const Tensor both = at::logaddexp(lse, more.lse);
   out.mul_(weight_of(lse.sub(both).exp_()));
@@ -83,14 +83,14 @@ AttentionForward forward(const Tensor& q, const Tensor& k, const Tensor& v, cons
   return {out.to(q.scalar_type()), lse};
 }
 
-// The gradients of keys and values collect on the way around: what a rank adds is computed while that of the ranks
-// before it is still arriving, and one more step brings the sum home.
+// The gradients of keys and values accumulate on the way around the ring: a rank computes its contribution while that
+// of the previous ranks is still arriving, and one more step returns the sum to its owner.
 Tensors backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionForward& whole,
                  const Ring& ring) {
   const auto sums = whole.lse.options();
   Tensor held = at::stack({k, v});
   Tensor dq = at::zeros(q.sizes(), sums);
-  Tensor collected;  // of the keys that are held
+  Tensor collected;  // for the keys that are held
   Work arrival;      // of |collected|
   for (int64_t step = 0; step < ring.size(); ++step) {
     const bool last = step + 1 == ring.size();
@@ -125,9 +125,10 @@ at::Tensor ring_attention(const Tensor& q, const Tensor& k, const Tensor& v, Pro
                           const AttentionOptions& options, std::span<const int64_t> cu_seqlens) {
   if (group.size() == 1) return attention(q, k, v, options, cu_seqlens);
   if (!options.causal || options.window != 0) {
-    throw ConfigError(loader::cat("ring attention is causal and takes no sliding window, and was asked for causal = ",
-                                  options.causal ? "true" : "false", ", window = ", options.window,
-                                  "; use gathered attention, or context_parallel_size 1"));
+    throw ConfigError(
+        loader::cat("ring attention supports only causal = true without a sliding window, but got causal = ",
+                    options.causal ? "true" : "false", ", window = ", options.window,
+                    "; use gathered attention, or context_parallel_size 1"));
   }
   const Ring ring{&group, whole_lengths(q, group, cu_seqlens), options};
   const bool packed = !cu_seqlens.empty();

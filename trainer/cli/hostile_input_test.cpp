@@ -116,7 +116,7 @@ TEST_F(HostileInput, NumbersAndNamesThatCannotBeAreRefusedBeforeARun) {
   EXPECT_EQ(printed("recompute_modules", "nothing").exit_code, 2);
   const EndedProcess schedule = printed("lr_scheduler_type", "Infinity");
   EXPECT_EQ(schedule.exit_code, 2);
-  EXPECT_THAT(schedule.err, HasSubstr("lr_scheduler_type 'Infinity' is not one of constant"));
+  EXPECT_THAT(schedule.err, HasSubstr("lr_scheduler_type is 'Infinity'; must be one of constant"));
 }
 
 TEST_F(HostileInput, ParametersThatNoRankCanHoldAreRefused) {
