@@ -45,7 +45,7 @@ Tensor AttentionLayer::forward(const Tensor& x, const SharedInputs& inputs) cons
   }
   q = rope(q, inputs->cos, inputs->sin);
   k = rope(k, inputs->cos, inputs->sin);
-  const Tensor v = as_heads(parts[2]).contiguous();  // a view would keep all of qkv in memory until backward
+  const Tensor v = as_heads(parts[2]).contiguous();  // a view would keep all of qkv alive until backward
   Tensor out;
   if (recomputes_module(context_.recompute, "core_attn")) {
     const auto again = [this, inputs](const std::vector<Tensor>& qkv_heads) {

@@ -32,7 +32,7 @@ json parse(std::string_view text, const std::string& file) {
   return parse_json(text, file, limit);
 }
 
-// Families that transformers has and this program will have: a better answer than "unknown".
+// Families that transformers has and this program will have: a better message than "unknown".
 bool has_experts(const std::string& model_type) {
   return model_type == "qwen2_moe" || model_type == "qwen3_moe" || model_type == "mixtral" ||
          model_type.starts_with("deepseek");
@@ -48,7 +48,7 @@ const Family& family_of(const ConfigReader& read) {
   const std::string model_type = read.text("model_type");
   if (has_experts(model_type)) {
     read.refuse("model_type",
-                cat("is a mixture of experts; these follow later. Known so far are ", known_model_types()));
+                cat("is a mixture-of-experts model, which is not supported yet; supported are ", known_model_types()));
   }
   const auto families = all_families();
   const auto found = std::find_if(families.begin(), families.end(),
@@ -58,14 +58,14 @@ const Family& family_of(const ConfigReader& read) {
   const std::string wanted = (*found)->architecture;
   if (!architectures.empty() && std::find(architectures.begin(), architectures.end(), wanted) == architectures.end()) {
     read.refuse("architectures",
-                cat("must name ", wanted, " for model_type ", model_type, "; known are ", known_architectures()));
+                cat("must name ", wanted, " for model_type ", model_type, "; supported are ", known_architectures()));
   }
   return **found;
 }
 
 // ------------------------------------------------------------------------------------------------------------- rope
 
-// What a rope type needs beside theta. The numbers themselves are checked where angles are made of them.
+// What a rope type needs in addition to theta. The values are checked where the angles are computed.
 const std::map<std::string, std::vector<std::string>>& rope_needs() {
   static const std::map<std::string, std::vector<std::string>> needs{
       {"default", {}},
@@ -78,7 +78,7 @@ const std::map<std::string, std::vector<std::string>>& rope_needs() {
 
 std::string rope_type_of(const ConfigReader& rope) {
   const std::string key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
-  if (!rope.has(key) && rope.has("factor")) rope.refuse(key, "must be there beside a factor");
+  if (!rope.has(key) && rope.has("factor")) rope.refuse(key, "is required together with factor");
   const std::string type = rope.text(key, "default");
   if (!rope_needs().contains(type)) {
     std::vector<std::string> known;
@@ -108,7 +108,7 @@ void read_rope_values(const ConfigReader& rope, RopeSettings& out) {
       rope.integer("original_max_position_embeddings", kPositions, out.original_max_position_embeddings);
   if (rope.positive("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "must be 1");
   if (out.rope_type == "llama3" && !(*out.high_freq_factor > *out.low_freq_factor)) {
-    rope.refuse("high_freq_factor", cat("must be larger than low_freq_factor, ", *out.low_freq_factor));
+    rope.refuse("high_freq_factor", cat("must be greater than low_freq_factor, ", *out.low_freq_factor));
   }
 }
 
@@ -122,15 +122,15 @@ RopeSettings read_rope(const ConfigReader& read, const ModelConfig& model) {
   if (read.positive("partial_rotary_factor", 1) != 1) read.refuse("partial_rotary_factor", "must be 1");
   if (model.head_dim % 2 != 0) {
     read.refuse(cat("heads have ", model.head_dim, " elements (head_dim, or hidden_size / num_attention_heads); rope ",
-                    "turns pairs, so it must be even"));
+                    "rotates pairs, so it must be even"));
   }
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name wins in transformers too
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name takes precedence in transformers too
     if (!read.has(key)) continue;
     read_rope_values(read.object(key), rope);
     break;
   }
   if (rope.rope_type == "dynamic" && model.head_dim == 2) {
-    read.refuse("rope type dynamic needs heads of more than 2 elements");
+    read.refuse("rope type dynamic requires heads of more than 2 elements");
   }
   return rope;
 }
@@ -143,7 +143,8 @@ void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& mod
   model.intermediate_size = read.integer("intermediate_size", kSize);
   model.num_hidden_layers = read.integer("num_hidden_layers", kLayers);
   model.num_attention_heads = read.integer("num_attention_heads", kHeads);
-  const bool as_heads = family.default_key_value_heads == 0 || read.names("num_key_value_heads");  // null: as heads
+  const bool as_heads =
+      family.default_key_value_heads == 0 || read.names("num_key_value_heads");  // null: same as heads
   model.num_key_value_heads = read.integer("num_key_value_heads", kHeads,
                                            as_heads ? model.num_attention_heads : family.default_key_value_heads);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
@@ -153,7 +154,7 @@ void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& mod
   const bool has_own_size = read.has("head_dim") || family.default_head_dim != 0;
   if (!has_own_size && model.hidden_size % model.num_attention_heads != 0) {
     read.refuse(cat("hidden_size ", model.hidden_size, " must be a multiple of num_attention_heads ",
-                    model.num_attention_heads, " where head_dim is not given"));
+                    model.num_attention_heads, " if head_dim is not given"));
   }
   model.head_dim = read.integer(
       "head_dim", kSize,
@@ -161,7 +162,7 @@ void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& mod
   model.max_position_embeddings = read.integer("max_position_embeddings", kPositions, 2048);
   if (static_cast<double>(model.num_attention_heads) * static_cast<double>(model.head_dim) > kSize.most) {
     read.refuse(cat("num_attention_heads ", model.num_attention_heads, " times head_dim ", model.head_dim,
-                    " must be at most ", kSize.most));
+                    " must be <= ", kSize.most));
   }
 }
 
@@ -177,12 +178,12 @@ void read_numbers(const ConfigReader& read, ModelConfig& model) {
   }
 }
 
-// What would give other numbers than transformers', were it ignored.
+// Settings that would change the results compared with transformers if they were ignored.
 void refuse_the_rest(const ConfigReader& read) {
   const std::string activation = read.text("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") read.refuse("hidden_act", "must be silu");
   if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "must be 0");
-  if (read.has("quantization_config")) read.refuse("quantization_config", "cannot be read; use a folder without it");
+  if (read.has("quantization_config")) read.refuse("quantization_config", "is not supported; use a folder without it");
 }
 
 double parameters_of(const ModelConfig& model) {
@@ -232,7 +233,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   model.rope = read_rope(read, model);
   family.describe(read, model);
   if (const double count = parameters_of(model); count > static_cast<double>(kMostParameters)) {
-    read.refuse(cat("describes a model of ", count, " parameters; the most is ", kMostParameters));
+    read.refuse(cat("describes a model of ", count, " parameters; the limit is ", kMostParameters));
   }
   model.text = text;
   return model;

@@ -26,7 +26,7 @@ std::string short_text(const json& value) {
 ConfigReader::ConfigReader(const json& object, std::string file, std::string path)
     : object_(object), file_(std::move(file)), path_(std::move(path)) {
   if (!object_.is_object()) {
-    throw ConfigError(cat(file_, ": ", path_.empty() ? "the whole" : path_.substr(0, path_.size() - 1), " is ",
+    throw ConfigError(cat(file_, ": ", path_.empty() ? "the document" : path_.substr(0, path_.size() - 1), " is ",
                           short_text(object_), "; must be a JSON object {...}"));
   }
 }
@@ -72,7 +72,7 @@ double ConfigReader::number(const std::string& key, const std::string& wanted) c
 
 double ConfigReader::positive(const std::string& key, std::optional<double> fallback) const {
   if (!has(key) && fallback) return *fallback;
-  const std::string wanted = "must be a number above 0";
+  const std::string wanted = "must be a number > 0";
   const double given = number(key, wanted);
   if (!(given > 0)) refuse(key, wanted);
   return given;
@@ -80,7 +80,7 @@ double ConfigReader::positive(const std::string& key, std::optional<double> fall
 
 double ConfigReader::not_negative(const std::string& key, std::optional<double> fallback) const {
   if (!has(key) && fallback) return *fallback;
-  const std::string wanted = "must be a number of at least 0";
+  const std::string wanted = "must be a number >= 0";
   const double given = number(key, wanted);
   if (!(given >= 0)) refuse(key, wanted);
   return given;
@@ -95,15 +95,15 @@ bool ConfigReader::flag(const std::string& key, bool fallback) const {
 
 std::string ConfigReader::text(const std::string& key, std::optional<std::string> fallback) const {
   if (!has(key) && fallback) return *fallback;
-  const json& given = value(key, "must be a text");
-  if (!given.is_string()) refuse(key, "must be a text");
+  const json& given = value(key, "must be a string");
+  if (!given.is_string()) refuse(key, "must be a string");
   return given.get<std::string>();
 }
 
 std::vector<std::string> ConfigReader::texts(const std::string& key) const {
   if (!has(key)) return {};
   const json& given = object_.at(key);
-  const std::string wanted = "must be a list of texts";
+  const std::string wanted = "must be a list of strings";
   if (!given.is_array()) refuse(key, wanted);
   std::vector<std::string> result;
   for (const json& item : given) {

@@ -109,7 +109,7 @@ TEST_F(Chunk, RefusesBatchesThatDoNotFit) {
   const auto said = [&](const MicroBatch& bad) { return refusal([&] { chunk.forward({}, bad); }); };
   MicroBatch bad = batch();
   bad.labels = at::Tensor();
-  EXPECT_THAT(said(bad), HasSubstr("labels are not given"));
+  EXPECT_THAT(said(bad), HasSubstr("labels are missing"));
   bad = batch();
   bad.input_ids = bad.input_ids.to(at::kFloat);
   EXPECT_THAT(said(bad), HasSubstr("input_ids is Float [2, 8]"));
