@@ -126,10 +126,10 @@ def check_files():
 def check_refusals():
     assert "--pp is required" in refusal("--microbatches", 4)
     assert "--microbatches is required" in refusal("--pp", 4)
-    assert "there are gpipe, 1f1b" in refusal("--kind", "zb", "--pp", 4, "--microbatches", 4)
+    assert "must be one of gpipe, 1f1b" in refusal("--kind", "zb", "--pp", 4, "--microbatches", 4)
     assert "cost_f is 0" in refusal("--pp", 4, "--microbatches", 4, "--cost_f", 0)
     assert "12 micro-batches in groups of 8" in refusal("--kind", "interleaved", "--pp", 8, "--microbatches", 12)
-    assert "which is 1" in refusal("--kind", "interleaved", "--pp", 1, "--vpp", 2, "--microbatches", 12)
+    assert "but it is 1" in refusal("--kind", "interleaved", "--pp", 1, "--vpp", 2, "--microbatches", 12)
     assert "--width is -1" in refusal("--pp", 2, "--microbatches", 4, "--width", -1)
     assert "unknown placement" in refusal("--kind", "forward-only", "--pp", 2, "--microbatches", 2, "--placement", "w")
     assert "defines its own ranks" in refusal("--csv", "some.csv", "--pp", 2)
