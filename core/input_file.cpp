@@ -28,7 +28,7 @@ const char* kind_of(mode_t mode) {
 }  // namespace
 
 InputFile::InputFile(std::string path, std::string_view wanted) : path_(std::move(path)) {
-  if (path_.find('\0') != std::string::npos) refuse(quoted(path_), "a path cannot have a zero byte in it", wanted);
+  if (path_.find('\0') != std::string::npos) refuse(quoted(path_), "a path cannot contain a zero byte", wanted);
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd_ < 0) refuse(path_, std::string("cannot be opened: ") + std::strerror(errno), wanted);
   struct stat state{};
@@ -38,15 +38,15 @@ InputFile::InputFile(std::string path, std::string_view wanted) : path_(std::mov
     return;
   }
   ::close(fd_);
-  if (error != 0) refuse(path_, std::string("cannot be looked at: ") + std::strerror(error));
+  if (error != 0) refuse(path_, std::string("cannot be inspected: ") + std::strerror(error));
   refuse(path_, std::string("is not a regular file but ") + kind_of(state.st_mode),
-         wanted.empty() ? "only regular files are read" : wanted);
+         wanted.empty() ? "only regular files can be read" : wanted);
 }
 
 InputFile::~InputFile() { ::close(fd_); }
 
 std::string InputFile::read(uint64_t most, std::string_view kind) const {
-  constexpr uint64_t kAtLeast = 4096;  // files of /proc say that they have 0 bytes
+  constexpr uint64_t kAtLeast = 4096;  // files in /proc report a size of 0
   std::string text;
   while (text.size() <= most) {
     const size_t had = text.size();
@@ -57,8 +57,8 @@ std::string InputFile::read(uint64_t most, std::string_view kind) const {
     if (got < 0) refuse(path_, std::string("cannot be read: ") + std::strerror(errno));
     if (got == 0) return text;
   }
-  refuse(path_, "has " + std::to_string(std::max<uint64_t>(size_, text.size())) + " bytes; " + std::string(kind) +
-                    " has at most " + std::to_string(most));
+  refuse(path_, "has " + std::to_string(std::max<uint64_t>(size_, text.size())) + " bytes; the limit for " +
+                    std::string(kind) + " is " + std::to_string(most));
 }
 
 }  // namespace concord

@@ -40,7 +40,7 @@ TEST(InputFile, WhatWouldBlockOrNeverEndIsRefusedAtOnce) {
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   EXPECT_EQ(refusal(folder / "pipe", "give a table"),
             folder / "pipe" + ": is not a regular file but a pipe; give a table");
-  EXPECT_EQ(refusal("/dev/zero"), "/dev/zero: is not a regular file but a device; only regular files are read");
+  EXPECT_EQ(refusal("/dev/zero"), "/dev/zero: is not a regular file but a device; only regular files can be read");
   EXPECT_THAT(refusal(folder.path()), HasSubstr("is not a regular file but a folder"));
   EXPECT_THAT(refusal(folder / "none", "give a table"),
               HasSubstr("none: cannot be opened: No such file or directory; give"));
@@ -50,10 +50,10 @@ TEST(InputFile, WhatWouldBlockOrNeverEndIsRefusedAtOnce) {
 TEST(InputFile, MoreThanIsAllowedIsRefusedWithTheSize) {
   const tests::TemporaryFolder folder;
   std::ofstream(folder / "a") << "12345";
-  EXPECT_EQ(refusal(folder / "a"), folder / "a" + ": has 5 bytes; a test has at most 4");
+  EXPECT_EQ(refusal(folder / "a"), folder / "a" + ": has 5 bytes; the limit for a test is 4");
   // What says that it has no bytes is read to its end too.
   EXPECT_GT(InputFile("/proc/self/status").read(1 << 20, "a test").size(), 100U);
-  EXPECT_THAT(refusal("/proc/self/status"), HasSubstr("has 5 bytes; a test has at most 4"));
+  EXPECT_THAT(refusal("/proc/self/status"), HasSubstr("has 5 bytes; the limit for a test is 4"));
 }
 
 }  // namespace

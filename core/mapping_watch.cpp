@@ -11,7 +11,7 @@
 namespace concord {
 namespace {
 
-// What the handler reads: a slot belongs to whoever has put its sentence there, and counts while |begin| is not 0.
+// What the handler reads: a slot belongs to whoever stored its message there, and is in use while |begin| is not 0.
 struct Slot {
   std::atomic<const std::string*> sentence{nullptr};
   std::atomic<uintptr_t> begin{0};
@@ -21,7 +21,7 @@ constexpr int kMostWatched = 4096;
 Slot slots[kMostWatched];
 struct sigaction handler_before;
 
-// Only calls that a signal handler may make.
+// Only async-signal-safe calls.
 void on_bus_error(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   for (const Slot& slot : slots) {
@@ -34,7 +34,7 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
   if ((handler_before.sa_flags & SA_SIGINFO) != 0) return handler_before.sa_sigaction(signal, info, context);
   if (handler_before.sa_handler != SIG_DFL && handler_before.sa_handler != SIG_IGN)
     return handler_before.sa_handler(signal);
-  ::signal(SIGBUS, SIG_DFL);  // what failed is tried again, and ends the process as it would have
+  ::signal(SIGBUS, SIG_DFL);  // the access is retried and terminates the process as usual
 }
 
 void install_handler() {
@@ -51,9 +51,9 @@ MappingWatch::MappingWatch(const void* begin, size_t bytes, const std::string& p
   static const bool installed = (install_handler(), true);
   (void)installed;
   const auto* sentence =
-      new std::string("concord: " + one_line(path, 4096) + ": has become shorter than the " + std::to_string(bytes) +
-                      " bytes that were mapped, or its disk cannot be read; leave files alone while "
-                      "they are in use, and put new versions in place by renaming\n");
+      new std::string("concord: " + one_line(path, 4096) + ": is now shorter than the " + std::to_string(bytes) +
+                      " bytes that were mapped, or cannot be read from disk; do not modify files while they are in "
+                      "use, and replace them by renaming\n");
   for (int i = 0; i < kMostWatched; ++i) {
     const std::string* none = nullptr;
     if (!slots[i].sentence.compare_exchange_strong(none, sentence)) continue;

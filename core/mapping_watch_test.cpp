@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kBytes = 1 << 16;
 
-// A page beyond the end of a file that has become shorter.
+// A page beyond the end of a file that is now shorter.
 const volatile char* mapping_of_what_is_gone(const std::string& path) {
   std::ofstream(path) << std::string(kBytes, 'x');
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -34,7 +34,7 @@ TEST(MappingWatchDeathTest, TouchingWhatIsGoneNamesTheFileAndEndsWithOne) {
         const MappingWatch watch(const_cast<const char*>(gone), kBytes, folder / "corpus.bin");
         (void)gone[kBytes - 1];
       },
-      ::testing::ExitedWithCode(1), "concord: .*corpus.bin: has become shorter than the 65536 bytes");
+      ::testing::ExitedWithCode(1), "concord: .*corpus.bin: is now shorter than the 65536 bytes");
 }
 
 TEST(MappingWatchDeathTest, OtherBusErrorsEndTheProcessAsBefore) {

@@ -15,13 +15,13 @@ namespace {
 
 std::string advice_about(int error) {
   if (error == ENOSPC) return "; free some space or choose another folder";
-  if (error == EDQUOT) return "; the quota is used up: remove files, or choose another folder";
+  if (error == EDQUOT) return "; the disk quota is exceeded: delete files, or choose another folder";
   if (error != EFBIG) return "";
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return "; the file system takes no larger files: choose another folder";
-  return "; files may have " + std::to_string(limit.rlim_cur) +
-         " bytes here: raise that limit (ulimit -f unlimited, LimitFSIZE= of systemd)";
+    return "; the file system does not support larger files: choose another folder";
+  return "; the file size limit is " + std::to_string(limit.rlim_cur) +
+         " bytes: raise it (ulimit -f unlimited, LimitFSIZE= of systemd)";
 }
 
 }  // namespace
@@ -35,9 +35,9 @@ void check_replaceable(const std::string& path) {
   struct stat state{};
   if (::stat(path.c_str(), &state) != 0 || S_ISREG(state.st_mode)) return;
   throw ConfigError(path + ": is " +
-                    (S_ISDIR(state.st_mode) ? "a folder; give the name of a file"
-                                            : "a device or a pipe, which no file can take the place of; give the name "
-                                              "of a file"));
+                    (S_ISDIR(state.st_mode)
+                         ? "a folder; give a file name"
+                         : "a device or a pipe, which cannot be replaced by a file; give a file name"));
 }
 
 std::string write_error_text(const std::string& path, int error) {

@@ -15,7 +15,7 @@ uint32_t code_point(std::string_view sequence) {
   return code;
 }
 
-// C1 controls are what some terminals take for escape sequences; the others are invisible or turn the text around.
+// Some terminals treat C1 controls as escape sequences; the others are invisible or change the text direction.
 bool is_invisible(uint32_t code) {
   return (code >= 0x80 && code < 0xA0) || (code >= 0x200B && code <= 0x200F) || (code >= 0x2028 && code <= 0x202E) ||
          (code >= 0x2060 && code <= 0x206F) || code == 0xFEFF;
@@ -47,7 +47,7 @@ void append_escaped(std::string* out, std::string_view sequence, Style style) {
   }
 }
 
-// The text up to |longest| bytes; a character is never cut.
+// The text up to |longest| bytes, without cutting a character.
 std::string escaped(std::string_view text, size_t longest, Style style) {
   std::string out;
   for (size_t at = 0; at < text.size();) {

@@ -19,32 +19,31 @@ std::string limit_text(decltype(RLIMIT_AS) which) {
 }
 
 std::string memory_text() {
-  return "out of memory: this process could not get what it asked for. Its address space (ulimit -v) is limited to " +
+  return "out of memory: an allocation of this process failed. Its address space limit (ulimit -v) is " +
          limit_text(RLIMIT_AS) +
-         " bytes, and the machine or its container may have less; `concord doctor` shows what is there. Give it more, "
-         "or "
-         "take a smaller batch (per_device_train_batch_size), a shorter seq_length or fewer processes";
+         " bytes, and the machine or its container may have less; `concord doctor` shows the available memory. Provide "
+         "more, or use a smaller batch (per_device_train_batch_size), a shorter seq_length or fewer processes";
 }
 
 std::string threads_text() {
-  return "no further thread or process could be started. The limits here: threads and processes of this user (ulimit "
+  return "no more threads or processes could be started. Current limits: threads and processes of this user (ulimit "
          "-u) " +
          limit_text(RLIMIT_NPROC) + ", bytes of address space (ulimit -v) " + limit_text(RLIMIT_AS) +
-         ", bytes of a thread's stack (ulimit -s) " + limit_text(RLIMIT_STACK) +
-         "; a container may allow fewer (docker --pids-limit, pids.max of its cgroup). Raise what is too low, or start "
-         "fewer processes, or fewer threads each (OMP_NUM_THREADS)";
+         ", bytes of stack per thread (ulimit -s) " + limit_text(RLIMIT_STACK) +
+         "; a container may allow fewer (docker --pids-limit, pids.max of its cgroup). Raise the limit, or start fewer "
+         "processes, or fewer threads per process (OMP_NUM_THREADS)";
 }
 
 std::string files_text() {
-  return "too many files are open: this process may have " + limit_text(RLIMIT_NOFILE) +
-         " at a time; raise that: ulimit -n 65536";
+  return "too many open files: the limit for this process is " + limit_text(RLIMIT_NOFILE) +
+         "; raise it with ulimit -n 65536";
 }
 
 }  // namespace
 
 std::optional<std::string> what_is_short(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return memory_text();
-  // libtorch's own words for memory of the host.
+  // libtorch's own message for host memory.
   if (std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos)
     return memory_text() + " (" + one_line(error.what()) + ")";
   const auto* system = dynamic_cast<const std::system_error*>(&error);

@@ -1,6 +1,6 @@
 // What users of HF, LLaMA-Factory, ROLL, Megatron and torchtitan have in their files: the same settings under other
-// names, settings that change nothing here, and features that are not there. torchtitan's names have their section in
-// front.
+// names, settings without effect here, and features that are not supported. torchtitan's names are prefixed with their
+// section.
 #include "trainer/argument_table.h"
 
 namespace concord {
@@ -60,8 +60,8 @@ constexpr ArgumentAlias kAliases[] = {
     {"validation.freq", "eval_steps"},
 };
 
-// Adam here is AdamW, as Megatron's is: its weight decay is apart from the gradient. HF's kinds differ in who computes
-// it.
+// Adam here is AdamW, as in Megatron: weight decay is decoupled from the gradient. HF's kinds differ only in the
+// implementation.
 constexpr ValueAlias kValueAliases[] = {
     {"optimizer", "adamw", "adam"},
     {"optimizer", "Adam", "adam"},
@@ -75,19 +75,19 @@ constexpr ValueAlias kValueAliases[] = {
 
 std::vector<IgnoredArguments> make_ignored() {
   return {
-      {"training and evaluating is what this command does; eval_data and eval_strategy say when it evaluates",
+      {"this command always trains; eval_data and eval_strategy control evaluation",
        {"do_train", "do_eval", "prediction_loss_only", "skip_memory_metrics"}},
-      {"samples that do not fill a step are always left out", {"dataloader_drop_last"}},
-      {"one thread prepares data ahead, see dataloader_prefetch_factor; the rest is decided by the device",
+      {"samples that do not fill a whole step are always dropped", {"dataloader_drop_last"}},
+      {"one thread prefetches data (see dataloader_prefetch_factor); the rest depends on the device",
        {"dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_in_order",
         "dataloader_multiprocessing_context", "dataloader_type", "num_workers", "preprocessing_num_workers",
         "preprocessing_batch_size", "overwrite_cache", "data_cache_path", "dataset_num_proc", "remove_unused_columns",
         "label_names", "length_column_name", "accelerator_config", "dispatch_batches", "split_batches",
         "no_create_attention_mask_in_dataloader"}},
-      {"data is turned into tokens before it is trained on, by `concord data build`",
+      {"data is tokenized before training, with `concord data build`",
        {"tokenizer_type", "tokenizer_model", "tokenizer_name", "use_fast_tokenizer", "vocab_file", "merge_file",
         "vocab_extra_ids", "trust_remote_code", "model.hf_assets_path", "model.tokenizer_path"}},
-      {"metrics are always in output_dir: metrics.jsonl, TensorBoard events in runs, report.html",
+      {"metrics are always written to output_dir: metrics.jsonl, TensorBoard events in runs, report.html",
        {"logging_dir",
         "run_name",
         "project",
@@ -119,7 +119,7 @@ std::vector<IgnoredArguments> make_ignored() {
         "profiling.*",
         "metrics.*",
         "comm.*"}},
-      {"it changes how fast something is, not what comes out; the platform decides",
+      {"it affects speed only, not results; the platform decides",
        {"tf32",
         "torch_compile*",
         "torchdynamo",
@@ -177,8 +177,8 @@ std::vector<IgnoredArguments> make_ignored() {
         "parallelism.enable_async_tensor_parallel",
         "parallelism.fsdp_reshard_after_forward",
         "training.gc_freq"}},
-      {"launchers say it in the environment", {"local_rank", "_n_gpu", "tpu_num_cores", "tpu_metrics_debug"}},
-      {"it belongs to something that is not there or not asked for",
+      {"launchers set it in the environment", {"local_rank", "_n_gpu", "tpu_num_cores", "tpu_metrics_debug"}},
+      {"it configures a feature that is not supported or not enabled",
        {"fsdp_config",
         "fsdp_min_num_params",
         "fsdp_transformer_layer_cls_to_wrap",
@@ -205,16 +205,16 @@ std::vector<IgnoredArguments> make_ignored() {
   };
 }
 
-constexpr std::string_view kShape = "the model's shape is in its config.json; give that with model_config";
-constexpr std::string_view kExperts = "models with experts follow later";
-constexpr std::string_view kCheckpoints = "checkpoints with the optimizer's state follow later";
-constexpr std::string_view kEightBits = "8-bit floats follow later; bf16: true computes in 16";
-constexpr std::string_view kSharded = "use use_distributed_optimizer: true for sharded state";
-constexpr std::string_view kTrainData = "give the file or the prefix with train_data";
-constexpr std::string_view kEvalData = "give data for evaluation with eval_data; all of it is evaluated each time";
-constexpr std::string_view kAdapters = "adapters follow later; all weights are trained";
+constexpr std::string_view kShape = "the model's shape comes from its config.json; pass that as model_config";
+constexpr std::string_view kExperts = "mixture-of-experts models are not supported yet";
+constexpr std::string_view kCheckpoints = "checkpoints with optimizer state are not supported yet";
+constexpr std::string_view kEightBits = "8-bit formats are not supported yet; use bf16: true for 16 bits";
+constexpr std::string_view kSharded = "set use_distributed_optimizer: true to shard optimizer state";
+constexpr std::string_view kTrainData = "pass the file or prefix as train_data";
+constexpr std::string_view kEvalData = "pass evaluation data as eval_data; each evaluation uses all of it";
+constexpr std::string_view kAdapters = "adapters are not supported yet; all weights are trained";
 constexpr std::string_view kRecompute = "use recompute_granularity: full or selective";
-constexpr std::string_view kBest = "the newest checkpoints are kept, see save_total_limit";
+constexpr std::string_view kBest = "the latest checkpoints are kept (see save_total_limit)";
 
 std::vector<RefusedArgument> make_refused() {
   return {
@@ -224,37 +224,37 @@ std::vector<RefusedArgument> make_refused() {
       {"parallelism.expert_tensor_parallel_degree", {"1"}, kExperts},
       {"moe_*", {"false"}, kExperts},
       {"num_experts", {}, kExperts},
-      {"mtp_num_layers", {"0"}, "multi-token prediction follows later"},
+      {"mtp_num_layers", {"0"}, "multi-token prediction is not supported yet"},
       {"fp8*", {"false"}, kEightBits},
       {"quantize.*", {"false"}, kEightBits},
       {"quantization_bit", {}, kEightBits},
-      {"additional_configs", {"{}"}, "every setting has its own name; concord train --help lists them"},
+      {"additional_configs", {"{}"}, "every setting has its own argument; `concord train --help` lists them"},
       {"ckpt_format", {}, kCheckpoints},
       {"resume_from_checkpoint", {"false"}, kCheckpoints},
       {"ignore_data_skip", {"false"}, kCheckpoints},
       {"restore_callback_states_from_checkpoint", {"false"}, kCheckpoints},
       {"enable_jit_checkpoint", {"false"}, kCheckpoints},
-      {"load", {}, "start from an HF folder, with model"},
+      {"load", {}, "start from an HF folder, passed as model"},
       {"no_load_optim", {"true"}, kCheckpoints},
       {"no_load_rng", {"true"}, kCheckpoints},
       {"no_save_optim", {"true"}, kCheckpoints},
       {"no_save_rng", {"true"}, kCheckpoints},
       {"finetune", {"true"}, kCheckpoints},
-      {"save_hf_model", {"true"}, "what is saved is an HF folder"},
-      {"save_safetensors", {"true"}, "weights are saved as safetensors"},
-      {"save_on_each_node", {"false"}, "the model is saved once, by all machines into one folder"},
+      {"save_hf_model", {"true"}, "models are always saved as an HF folder"},
+      {"save_safetensors", {"true"}, "weights are always saved as safetensors"},
+      {"save_on_each_node", {"false"}, "all nodes save the model once, into one shared folder"},
       {"checkpoint.enable", {"true"}, "use save_strategy: no"},
-      {"checkpoint.*", {"true"}, "an HF folder is saved every save_steps, in the type trained in"},
+      {"checkpoint.*", {"true"}, "an HF folder is saved every save_steps steps, in the training data type"},
       {"load_best_model_at_end", {"false"}, kBest},
       {"lora_*", {"false"}, kAdapters},
       {"finetuning_type", {"full"}, kAdapters},
-      {"stage", {"sft", "pt"}, "it trains on the next token, for pretraining data and for chats"},
-      {"do_predict", {"false"}, "it trains; `concord probe` shows what a model makes of one batch"},
+      {"stage", {"sft", "pt"}, "only next-token training is supported (pretraining data and chats)"},
+      {"do_predict", {"false"}, "this command only trains; `concord probe` runs a model on one batch"},
       {"dataset", {}, kTrainData},
       {"dataset_dir", {}, kTrainData},
       {"training.dataset", {}, kTrainData},
-      {"mock_data", {"false"}, "give train_data; `concord train` alone makes its own data"},
-      {"max_samples", {}, "all of train_data is used; cut the file"},
+      {"mock_data", {"false"}, "set train_data; `concord train` without arguments generates its own data"},
+      {"max_samples", {}, "all of train_data is used; truncate the file instead"},
       {"train_samples", {}, "use max_steps; a step has global_batch_size samples"},
       {"val_size", {"0", "0.0"}, kEvalData},
       {"split", {}, kEvalData},
@@ -262,12 +262,12 @@ std::vector<RefusedArgument> make_refused() {
       {"test_data_path", {}, kEvalData},
       {"eval_iters", {"0"}, kEvalData},
       {"validation.*", {"false"}, kEvalData},
-      {"eval_on_start", {"false"}, "the first evaluation is after eval_steps steps"},
-      {"eval_delay", {"0"}, "the first evaluation is after eval_steps steps"},
-      {"bf16_full_eval", {"false"}, "evaluation computes in the type trained in; use bf16"},
-      {"fp16_full_eval", {"false"}, "evaluation computes in the type trained in; use fp16"},
+      {"eval_on_start", {"false"}, "the first evaluation runs after eval_steps steps"},
+      {"eval_delay", {"0"}, "the first evaluation runs after eval_steps steps"},
+      {"bf16_full_eval", {"false"}, "evaluation uses the training data type; use bf16"},
+      {"fp16_full_eval", {"false"}, "evaluation uses the training data type; use fp16"},
       {"training.mixed_precision_param", {"float32"}, "use bf16: true or fp16: true"},
-      {"training.mixed_precision_reduce", {"float32"}, "gradients are reduced in 32 bits with bf16 and fp16"},
+      {"training.mixed_precision_reduce", {"float32"}, "gradients are reduced in float32 with bf16 and fp16"},
       {"training.dtype", {"float32"}, "use bf16: true or fp16: true"},
       {"params_dtype", {}, "use bf16: true or fp16: true"},
       {"gradient_checkpointing", {"false"}, kRecompute},
@@ -275,35 +275,37 @@ std::vector<RefusedArgument> make_refused() {
       {"distribute_saved_activations", {"false"}, "use sequence_parallel: true"},
       {"activation_checkpoint.mode", {"none"}, kRecompute},
       {"activation_checkpoint.*", {"false"}, kRecompute},
-      {"num_layers_per_virtual_pipeline_stage", {}, "use virtual_pipeline_model_parallel_size, runs of layers a rank"},
+      {"num_layers_per_virtual_pipeline_stage", {}, "use virtual_pipeline_model_parallel_size (model chunks per rank)"},
       {"parallelism.pipeline_parallel_schedule", {}, "use pipeline_schedule: 1f1b, interleaved, zb-h1, zb-v or gpipe"},
-      {"parallelism.data_parallel_replicate_degree", {"1", "-1"}, "ranks that are left over are data parallel"},
+      {"parallelism.data_parallel_replicate_degree", {"1", "-1"}, "the remaining ranks are data parallel"},
       {"parallelism.data_parallel_shard_degree", {"1", "-1"}, kSharded},
       {"deepspeed", {}, kSharded},
       {"fsdp*", {"", "false"}, kSharded},
-      {"parallelism_config", {}, "use tensor_model_parallel_size and its like"},
-      {"rampup_batch_size", {}, "the size of a batch does not change yet"},
-      {"auto_find_batch_size", {"false"}, "give per_device_train_batch_size"},
+      {"parallelism_config",
+       {},
+       "use tensor_model_parallel_size, pipeline_model_parallel_size and context_parallel_size"},
+      {"rampup_batch_size", {}, "batch size ramp-up is not supported yet"},
+      {"auto_find_batch_size", {"false"}, "set per_device_train_batch_size"},
       {"per_gpu_train_batch_size", {}, "use per_device_train_batch_size"},
       {"per_gpu_eval_batch_size", {}, "use per_device_eval_batch_size"},
-      {"group_by_length", {"false"}, "use sequence_packing: true to waste no room"},
-      {"train_sampling_strategy", {"random"}, "use shuffle: false for the order of the data"},
+      {"group_by_length", {"false"}, "use sequence_packing: true to avoid padding"},
+      {"train_sampling_strategy", {"random"}, "use shuffle: false to read the data in order"},
       {"lr_decay_samples", {}, "use lr_decay_steps"},
       {"lr_scheduler.decay_ratio", {}, "use lr_scheduler_type: wsd with lr_wsd_decay_steps"},
-      {"lr_scheduler.min_lr_factor", {"0", "0.0"}, "use min_lr, a learning rate"},
+      {"lr_scheduler.min_lr_factor", {"0", "0.0"}, "use min_lr, an absolute learning rate"},
       {"distributed_timeout_minutes", {}, "use ddp_timeout, in seconds"},
-      {"label_smoothing_factor", {"0", "0.0"}, "the loss is the cross-entropy of the next token"},
-      {"neftune_noise_alpha", {}, "embeddings are trained without noise"},
+      {"label_smoothing_factor", {"0", "0.0"}, "the loss is plain next-token cross-entropy"},
+      {"neftune_noise_alpha", {}, "noise on embeddings is not supported"},
       {"average_tokens_across_devices", {"true"}, "see calculate_per_token_loss"},
-      {"optim_args", {}, "the optimizer's settings have their own names: adam_beta1, sgd_momentum, ..."},
-      {"optim_target_modules", {}, "all weights are trained by one rule"},
-      {"full_determinism", {"false"}, "runs with the same seed and layout repeat on the cpu platform"},
-      {"debug", {""}, "CONCORD_LOG=debug and CONCORD_LAYERS=validate,trace show what happens"},
-      {"use_cpu", {"false"}, "choose the platform by CONCORD_PLATFORM=cpu"},
-      {"no_cuda", {"false"}, "choose the platform by CONCORD_PLATFORM=cpu"},
-      {"use_mps_device", {"false"}, "`concord platforms` lists what there is"},
-      {"use_ipex", {"false"}, "`concord platforms` lists what there is"},
-      {"push_to_hub", {"false"}, "a folder is saved; upload it with HF's own tools"},
+      {"optim_args", {}, "optimizer settings have their own arguments: adam_beta1, sgd_momentum, ..."},
+      {"optim_target_modules", {}, "all weights use the same optimizer"},
+      {"full_determinism", {"false"}, "runs with the same seed and layout are reproducible on the cpu platform"},
+      {"debug", {""}, "use CONCORD_LOG=debug and CONCORD_LAYERS=validate,trace"},
+      {"use_cpu", {"false"}, "select the platform with CONCORD_PLATFORM=cpu"},
+      {"no_cuda", {"false"}, "select the platform with CONCORD_PLATFORM=cpu"},
+      {"use_mps_device", {"false"}, "`concord platforms` lists the available platforms"},
+      {"use_ipex", {"false"}, "`concord platforms` lists the available platforms"},
+      {"push_to_hub", {"false"}, "models are saved to a local folder; upload it with HF's own tools"},
       {"num_layers", {}, kShape},
       {"hidden_size", {}, kShape},
       {"ffn_hidden_size", {}, kShape},
@@ -341,7 +343,7 @@ bool matches(std::string_view pattern, std::string_view name) {
   return name.size() >= front.size() + back.size() && name.starts_with(front) && name.ends_with(back);
 }
 
-// Whether |section| is what stands before the first '.' of |name|.
+// Whether |section| is the part of |name| before its first '.'.
 bool is_in_section(std::string_view name, std::string_view section) {
   return name.size() > section.size() && name.starts_with(section) && name[section.size()] == '.';
 }

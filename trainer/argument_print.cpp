@@ -63,10 +63,10 @@ std::string choices_text(const Argument& argument) {
 }
 
 std::string help_text(const Argument& argument) {
-  std::string help(argument.help);
+  const std::string help(argument.help);
   const std::string choices = choices_text(argument);
-  if (!help.empty() && !choices.empty()) help += ": ";
-  return help + choices;
+  if (help.empty() || choices.empty()) return help + choices;
+  return fmt::format("{} ({})", help, choices);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What has to hold between arguments. Each check is one function that says what it found; all of them run, so that a
-// user sees everything at once.
+// Checks of how arguments fit together. Each check is one function that reports what it found; all of them run, so that
+// a user sees all errors at once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,68 +29,68 @@ void check_model_and_data(const TrainingArguments& a, Found* found) {
   if (a.model.empty() == a.model_config.empty()) {
     found->push_back(a.model.empty()
                          ? "no model: give --model FOLDER to start from its weights, or --model_config FILE "
-                           "to start afresh"
-                         : fmt::format("model is {} and model_config is {}; give one of them", quoted(a.model),
+                           "to initialize a new model"
+                         : fmt::format("model is {} and model_config is {}; give only one of them", quoted(a.model),
                                        quoted(a.model_config)));
   }
   if (a.train_data.empty())
-    found->push_back("no data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
+    found->push_back("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
   if (a.output_dir.empty()) found->push_back("output_dir is empty; give a folder");
   if (a.eval_strategy != "no" && a.eval_data.empty()) {
-    found->push_back(
-        fmt::format("eval_strategy is {}, but there is no eval_data; give it, or eval_strategy: no", a.eval_strategy));
+    found->push_back(fmt::format(
+        "eval_strategy is {}, but eval_data is not set; set eval_data, or use eval_strategy: no", a.eval_strategy));
   }
-  if (a.max_steps == 0) found->push_back("max_steps is 0; it is a number of steps, or -1 to go by num_train_epochs");
+  if (a.max_steps == 0) found->push_back("max_steps is 0; set a number of steps, or -1 to use num_train_epochs");
 }
 
 void check_numbers(const TrainingArguments& a, Found* found) {
   if (a.fp16 && a.bf16) found->push_back("fp16 and bf16 are both true; choose one");
   if (a.loss_scale > 0 && !a.fp16) {
     found->push_back(
-        fmt::format("loss_scale is {:g}, which is for fp16 only; leave it out or set fp16: true", a.loss_scale));
+        fmt::format("loss_scale is {:g}, but is used with fp16 only; remove it or set fp16: true", a.loss_scale));
   }
   if (a.fp16 && a.initial_loss_scale < a.min_loss_scale) {
-    found->push_back(
-        fmt::format("initial_loss_scale {:g} is below min_loss_scale {:g}", a.initial_loss_scale, a.min_loss_scale));
+    found->push_back(fmt::format("initial_loss_scale {:g} is less than min_loss_scale {:g}", a.initial_loss_scale,
+                                 a.min_loss_scale));
   }
   const int warmups = (a.warmup_steps > 0) + (a.warmup_samples > 0) + (a.warmup_ratio > 0);
   if (warmups > 1) {
     found->push_back(
-        fmt::format("warmup_steps {}, warmup_samples {} and warmup_ratio {:g} say the same thing; give one",
+        fmt::format("warmup_steps {}, warmup_samples {} and warmup_ratio {:g} are mutually exclusive; set only one",
                     a.warmup_steps, a.warmup_samples, a.warmup_ratio));
   }
   collect(found, [&] { check_lr_scheduler_type(a.lr_scheduler_type); });
   if (a.min_lr > a.learning_rate) {
-    found->push_back(fmt::format("min_lr {:g} is above learning_rate {:g}", a.min_lr, a.learning_rate));
+    found->push_back(fmt::format("min_lr {:g} is greater than learning_rate {:g}", a.min_lr, a.learning_rate));
   }
 }
 
 void check_data_parallelism(const TrainingArguments& a, Found* found) {
   if (a.overlap_param_gather && !a.use_distributed_optimizer) {
-    found->push_back("overlap_param_gather needs use_distributed_optimizer: true; else every rank has all weights");
+    found->push_back(
+        "overlap_param_gather requires use_distributed_optimizer: true; without it every rank already has all weights");
   }
   if (a.overlap_param_gather && !a.overlap_grad_reduce) {
-    found->push_back("overlap_param_gather needs overlap_grad_reduce: true");
+    found->push_back("overlap_param_gather requires overlap_grad_reduce: true");
   }
   if (!a.save_only_model)
-    found->push_back(
-        "save_only_model is false, but checkpoints with the optimizer's state follow later; set it to true");
+    found->push_back("save_only_model is false, but saving optimizer state is not supported yet; set it to true");
 }
 
-// Sequences have to be cut into equal parts.
+// Sequences must split into equal parts.
 void check_sequence(const TrainingArguments& a, Found* found) {
   if (a.seq_length == 0) return;
   const int64_t context = a.context_parallel_size > 1 ? 2 * a.context_parallel_size : 1;
   const int64_t tensor = a.sequence_parallel ? a.tensor_model_parallel_size : 1;
   if (a.seq_length % (context * tensor) == 0) return;
   found->push_back(
-      fmt::format("seq_length {} does not divide by {}, which context_parallel_size {}{} needs; take a multiple of {}",
+      fmt::format("seq_length {} is not divisible by {}, as context_parallel_size {}{} requires; use a multiple of {}",
                   a.seq_length, context * tensor, a.context_parallel_size,
-                  tensor > 1 ? fmt::format(" with sequence_parallel over {}", tensor) : "", context * tensor));
+                  tensor > 1 ? fmt::format(" with sequence_parallel over {} ranks", tensor) : "", context * tensor));
 }
 
-// Micro-batches of a step from global_batch_size, once the number of data-parallel ranks is known. Sizes that do not
-// divide the world are the layout's to refuse.
+// Micro-batches per step from global_batch_size, once the number of data-parallel ranks is known. Sizes that do not
+// divide the world size are rejected by the layout.
 void find_accumulation(TrainingArguments* a, int64_t world, Found* found) {
   int64_t data_parallel = world;
   for (const int64_t size :
@@ -103,12 +103,12 @@ void find_accumulation(TrainingArguments* a, int64_t world, Found* found) {
   const int64_t accumulation = rank_samples / micro;
   if (rank_samples * data_parallel != a->global_batch_size || accumulation * micro != rank_samples) {
     found->push_back(
-        fmt::format("global_batch_size {} does not divide by per_device_train_batch_size {} x {} data-parallel ranks",
+        fmt::format("global_batch_size {} is not divisible by per_device_train_batch_size {} x {} data-parallel ranks",
                     a->global_batch_size, micro, data_parallel));
   } else if (a->gradient_accumulation_steps != 1 && a->gradient_accumulation_steps != accumulation) {
     found->push_back(
         fmt::format("global_batch_size {} is not per_device_train_batch_size {} x gradient_accumulation_steps {} x {} "
-                    "data-parallel ranks; leave gradient_accumulation_steps out, it would be {}",
+                    "data-parallel ranks; remove gradient_accumulation_steps (it would be {})",
                     a->global_batch_size, micro, a->gradient_accumulation_steps, data_parallel, accumulation));
   } else {
     a->gradient_accumulation_steps = accumulation;
@@ -117,12 +117,11 @@ void find_accumulation(TrainingArguments* a, int64_t world, Found* found) {
 
 void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
   if (a.virtual_pipeline_model_parallel_size > 1 && a.pipeline_model_parallel_size == 1) {
-    found->push_back(
-        fmt::format("virtual_pipeline_model_parallel_size {} needs pipeline_model_parallel_size of at least 2",
-                    a.virtual_pipeline_model_parallel_size));
+    found->push_back(fmt::format("virtual_pipeline_model_parallel_size {} requires pipeline_model_parallel_size >= 2",
+                                 a.virtual_pipeline_model_parallel_size));
     return;
   }
-  // Where the number of processes is not known yet, the smallest that can be.
+  // If the number of processes is not known yet, the smallest possible one.
   const int64_t smallest = a.tensor_model_parallel_size * a.context_parallel_size * a.pipeline_model_parallel_size;
   collect(found, [&] {
     RankLayout({.world = world > 0 ? world : smallest,
@@ -163,7 +162,7 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   check_layout(*arguments, world, &found);
   if (found.empty()) return;
   if (found.size() == 1) throw ConfigError(found.front());
-  std::string text = fmt::format("{} things do not fit together:", found.size());
+  std::string text = fmt::format("{} configuration errors:", found.size());
   for (const std::string& one : found) text += "\n  " + one;
   throw ConfigError(text);
 }

@@ -17,7 +17,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
 }
 
-// One line; what is left of it gets shorter as it is read.
+// Reads one line; the rest shrinks as it is consumed.
 class LineReader {
  public:
   LineReader(std::string_view line, std::string where) : rest_(trimmed(line)), where_(std::move(where)) {}
@@ -29,16 +29,16 @@ class LineReader {
     return true;
   }
   void expect(char letter) {
-    if (!take(letter)) refuse(fmt::format("'{}' is expected", letter));
+    if (!take(letter)) refuse(fmt::format("expected '{}'", letter));
   }
   void expect_end() const {
-    if (!at_end()) refuse("something follows the value");
+    if (!at_end()) refuse("unexpected text after the value");
   }
 
   std::string name() {
     const size_t end = std::min(
         rest_.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."), rest_.size());
-    if (end == 0) refuse("a name is expected");
+    if (end == 0) refuse("expected a name");
     return take_letters(end);
   }
 
@@ -46,17 +46,17 @@ class LineReader {
     if (!take('[')) return scalar();
     ArgumentValue list{.form = ArgumentValue::Form::list};
     while (!take(']')) {
-      if (at_end()) refuse("a list has to end in its line");
+      if (at_end()) refuse("a list must end on the line it starts on");
       list.items.push_back(scalar().text);
-      if (!take(',') && !rest_.starts_with(']')) refuse("',' or ']' is expected");
+      if (!take(',') && !rest_.starts_with(']')) refuse("expected ',' or ']'");
     }
     return list;
   }
 
  private:
   [[noreturn]] void refuse(std::string_view why) const {
-    throw ConfigError(
-        fmt::format("{}: {} at '{}'; sections and `name = value` lines are taken", where_, why, rest_.substr(0, 40)));
+    throw ConfigError(fmt::format("{}: {} at '{}'; only [sections] and `name = value` lines are supported", where_, why,
+                                  rest_.substr(0, 40)));
   }
 
   std::string take_letters(size_t count) {
@@ -66,10 +66,10 @@ class LineReader {
   }
 
   ArgumentValue scalar() {
-    if (rest_.starts_with("\"\"\"") || rest_.starts_with("'''")) refuse("text over several lines is not taken");
+    if (rest_.starts_with("\"\"\"") || rest_.starts_with("'''")) refuse("multi-line strings are not supported");
     if (rest_.starts_with('"') || rest_.starts_with('\'')) return {.text = quoted_text(), .quoted = true};
     const std::string text = take_letters(std::min(rest_.find_first_of(",]#{ \t"), rest_.size()));
-    if (text.empty()) refuse("a value is expected");
+    if (text.empty()) refuse("expected a value");
     return {.text = text};
   }
 
@@ -83,10 +83,10 @@ class LineReader {
       }
       const bool is_escape = quote == '"' && rest_[i] == '\\';
       if (is_escape && (++i == rest_.size() || (rest_[i] != '"' && rest_[i] != '\\')))
-        refuse("\\\" and \\\\ are taken");
+        refuse("unknown escape (only \\\" and \\\\ are supported)");
       text += rest_[i];
     }
-    refuse("a quote that does not end");
+    refuse("unterminated string");
   }
 
   std::string_view rest_;
@@ -97,7 +97,8 @@ class LineReader {
 
 std::vector<YamlEntry> parse_toml(std::string_view text, const std::string& file) {
   if (text.size() > kLongestYaml) {
-    throw ConfigError(fmt::format("{}: has {} bytes; a configuration has at most {}", file, text.size(), kLongestYaml));
+    throw ConfigError(
+        fmt::format("{}: file has {} bytes; the limit for a configuration is {}", file, text.size(), kLongestYaml));
   }
   refuse_control_letters(text, file);
   std::vector<YamlEntry> entries;

@@ -13,7 +13,7 @@
 namespace concord {
 namespace {
 
-// Takes the parser's events, so that nothing is built of what is refused. depth_ 1 is the list of names, 2 a value.
+// Handles the parser's events, so that nothing is built from rejected input. depth_ 1 is the list of names, 2 a value.
 class EntryReader : public YAML::EventHandler {
  public:
   explicit EntryReader(std::string file) : file_(std::move(file)) {}
@@ -23,24 +23,24 @@ class EntryReader : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
   void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
-    refuse(mark, fmt::format("the anchor {} is not taken here; write the value itself where it is needed",
+    refuse(mark, fmt::format("the anchor {} is not supported; write the value itself where it is needed",
                              quoted("&" + name)));
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    refuse(mark, "an alias (*name) is not taken here; write the value itself");
+    refuse(mark, "aliases (*name) are not supported; write the value itself");
   }
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { add_scalar(mark, "null", false); }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, const std::string& text) override {
     if (!tag.empty() && tag != "?" && tag != "!") {
-      refuse(mark, fmt::format("the tag {} is not taken here; write the value without it", quoted(tag)));
+      refuse(mark, fmt::format("the tag {} is not supported; write the value without it", quoted(tag)));
     }
     add_scalar(mark, text, tag == "!");
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
-    if (depth_ == 0) refuse(mark, "a list where `name: value` lines are expected");
+    if (depth_ == 0) refuse(mark, "expected `name: value` lines, got a list");
     begin_value(mark, ArgumentValue::Form::list);
   }
   void OnSequenceEnd() override { --depth_; }
@@ -60,8 +60,8 @@ class EntryReader : public YAML::EventHandler {
   }
 
   void begin_value(const YAML::Mark& mark, ArgumentValue::Form form) {
-    if (depth_ > 1) refuse(mark, "values inside of values; a list or a mapping of plain values is the most");
-    if (!have_name_) refuse(mark, "a list or a mapping where a name is expected");
+    if (depth_ > 1) refuse(mark, "nested values are not supported; use a list or a mapping of plain values");
+    if (!have_name_) refuse(mark, "expected a name, got a list or a mapping");
     have_name_ = false;
     entries_.back().value.form = form;
     depth_ = 2;
@@ -71,7 +71,7 @@ class EntryReader : public YAML::EventHandler {
   void add_scalar(const YAML::Mark& mark, const std::string& text, bool quoted) {
     if (depth_ == 0) {
       if (text == "null" && !quoted) return;  // an empty file
-      refuse(mark, fmt::format("{} where `name: value` lines are expected", concord::quoted(text)));
+      refuse(mark, fmt::format("expected `name: value` lines, got {}", concord::quoted(text)));
     }
     if (depth_ == 1) {
       add_to_names(mark, text, quoted);
@@ -99,18 +99,18 @@ class EntryReader : public YAML::EventHandler {
   std::string file_;
   std::vector<YamlEntry> entries_;
   int depth_ = 0;
-  bool have_name_ = false;  // the last entry waits for its value
-  bool have_key_ = false;   // so does the last key of a mapping
+  bool have_name_ = false;  // the last entry has no value yet
+  bool have_key_ = false;   // the last key of a mapping has no value yet
   std::string key_;
 };
 
-// YAML forbids tabs in front of a line, and parsers differ in what they make of them.
+// YAML forbids tabs in indentation, and parsers handle them differently.
 void refuse_tabs(std::string_view text, const std::string& file) {
   int line = 1;
   bool in_front = true;
   for (const char letter : text) {
     if (letter == '\t' && in_front) {
-      throw ConfigError(fmt::format("{}:{}: the line begins with a tab; YAML takes spaces only", file, line));
+      throw ConfigError(fmt::format("{}:{}: the line is indented with a tab; YAML allows only spaces", file, line));
     }
     if (letter == '\n') {
       ++line;
@@ -130,14 +130,15 @@ void refuse_control_letters(std::string_view text, const std::string& file) {
     const auto code = static_cast<unsigned char>(letter);
     if ((code < 0x20 && letter != '\n' && letter != '\r' && letter != '\t') || code == 0x7f) {
       throw ConfigError(
-          fmt::format("{}:{}: a control character (code {}) in the text; is this a YAML file?", file, line, int{code}));
+          fmt::format("{}:{}: unexpected control character (code {}); is this a YAML file?", file, line, int{code}));
     }
   }
 }
 
 std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file) {
   if (text.size() > kLongestYaml) {
-    throw ConfigError(fmt::format("{}: has {} bytes; a configuration has at most {}", file, text.size(), kLongestYaml));
+    throw ConfigError(
+        fmt::format("{}: file has {} bytes; the limit for a configuration is {}", file, text.size(), kLongestYaml));
   }
   refuse_control_letters(text, file);
   refuse_tabs(text, file);
@@ -148,18 +149,18 @@ std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file
     if (parser.HandleNextDocument(reader)) {
       EntryReader second(file);
       if (parser.HandleNextDocument(second)) {
-        throw ConfigError(fmt::format("{}: holds several documents (---); one is expected", file));
+        throw ConfigError(fmt::format("{}: file contains several documents (---); expected one", file));
       }
     }
   } catch (const YAML::Exception& error) {
-    throw ConfigError(fmt::format("{}:{}: not YAML: {}", file, error.mark.line + 1, one_line(error.msg)));
+    throw ConfigError(fmt::format("{}:{}: invalid YAML: {}", file, error.mark.line + 1, one_line(error.msg)));
   }
   return reader.take();
 }
 
 ArgumentValue parse_yaml_value(const std::string& text, const std::string& name) {
   const std::vector<YamlEntry> entries = parse_yaml("value: " + text, "--" + name);
-  if (entries.size() != 1) throw ConfigError(fmt::format("--{}: {} is not one value", name, quoted(text)));
+  if (entries.size() != 1) throw ConfigError(fmt::format("--{}: {} is not a single value", name, quoted(text)));
   return entries.front().value;
 }
 

@@ -25,7 +25,7 @@ struct Overloaded : Cases... {
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-// What is wrong, collected; a user should not have to start a program once for each mistake.
+// Collects all errors, so that a user does not have to run the program once per mistake.
 class Problems {
  public:
   void add(const std::string& where, const std::string& what) { list_.push_back(where + ": " + what); }
@@ -33,7 +33,7 @@ class Problems {
     if (list_.empty()) return;
     if (list_.size() == 1) throw ConfigError(list_.front());
     constexpr size_t kShown = 30;
-    std::string text = fmt::format("{} mistakes in the arguments:", list_.size());
+    std::string text = fmt::format("{} errors in the arguments:", list_.size());
     for (size_t i = 0; i < std::min(list_.size(), kShown); ++i) text += "\n  " + list_[i];
     if (list_.size() > kShown) text += fmt::format("\n  ... and {} more", list_.size() - kShown);
     throw ConfigError(text);
@@ -43,7 +43,7 @@ class Problems {
   std::vector<std::string> list_;
 };
 
-// What was read so far: values, the names that were set, mistakes, and names that change nothing, by their reason.
+// What was read so far: values, the names that were set, errors, and names without effect, grouped by reason.
 struct Reading {
   TrainingArguments* arguments;
   std::vector<std::string> given = {};
@@ -53,14 +53,14 @@ struct Reading {
   std::vector<std::string> notes() const {
     std::vector<std::string> lines;
     for (const auto& [group, names] : ignored) {
-      lines.push_back(fmt::format("{} {} nothing here: {}", fmt::join(names, ", "),
-                                  names.size() == 1 ? "changes" : "change", group->why));
+      lines.push_back(
+          fmt::format("{} {} no effect: {}", fmt::join(names, ", "), names.size() == 1 ? "has" : "have", group->why));
     }
     return lines;
   }
 };
 
-// Why a value is refused; shown behind the name.
+// Why a value is rejected; printed after the name.
 struct Refusal {
   std::string why;
 };
@@ -68,16 +68,16 @@ struct Refusal {
 std::string shown(const ArgumentValue& value) {
   if (value.form == ArgumentValue::Form::list) return "a list";
   if (value.form == ArgumentValue::Form::mapping) return "a mapping";
-  return (value.quoted ? "the text " : "") + quoted(value.text);
+  return (value.quoted ? "the string " : "") + quoted(value.text);
 }
 
 std::string range_text(const ArgumentRange& range) {
   const bool has_most = std::isfinite(range.most);
   if (!std::isfinite(range.least) && !has_most) return "";
   std::string text =
-      range.open_least ? fmt::format(" above {:.12g}", range.least) : fmt::format(" from {:.12g}", range.least);
+      range.open_least ? fmt::format(" > {:.12g}", range.least) : fmt::format(" >= {:.12g}", range.least);
   if (has_most)
-    text += range.open_most ? fmt::format(" and below {:.12g}", range.most) : fmt::format(" to {:.12g}", range.most);
+    text += range.open_most ? fmt::format(" and < {:.12g}", range.most) : fmt::format(" and <= {:.12g}", range.most);
   return text;
 }
 
@@ -88,7 +88,7 @@ bool inside(const ArgumentRange& range, double value) {
 
 const std::string& scalar(const ArgumentValue& value, std::string_view expected) {
   if (value.form != ArgumentValue::Form::scalar || value.quoted) {
-    throw Refusal{fmt::format("is {}, but {} is expected", shown(value), expected)};
+    throw Refusal{fmt::format("is {}, but must be {}", shown(value), expected)};
   }
   return value.text;
 }
@@ -107,19 +107,19 @@ bool read_bool(const ArgumentValue& value) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
   if (text == "true" || text == "yes" || text == "on" || text == "1") return true;
   if (text == "false" || text == "no" || text == "off" || text == "0") return false;
-  throw Refusal{fmt::format("is {}, but true or false is expected", quoted(value.text))};
+  throw Refusal{fmt::format("is {}, but must be true or false", quoted(value.text))};
 }
 
 int64_t read_integer(const Argument& argument, const ArgumentValue& value) {
-  const std::string expected = "a whole number" + range_text(argument.range);
+  const std::string expected = "an integer" + range_text(argument.range);
   const std::string& text = scalar(value, expected);
   std::optional<int64_t> number = parse_number<int64_t>(text);
-  if (!number) {  // 1e6 is a whole number too
+  if (!number) {  // 1e6 is an integer too
     const std::optional<double> wide = parse_number<double>(text);
     if (wide && std::trunc(*wide) == *wide && std::abs(*wide) < 9e15) number = static_cast<int64_t>(*wide);
   }
   if (!number || !inside(argument.range, static_cast<double>(*number))) {
-    throw Refusal{fmt::format("is {}, but {} is expected", quoted(text), expected)};
+    throw Refusal{fmt::format("is {}, but must be {}", quoted(text), expected)};
   }
   return *number;
 }
@@ -129,7 +129,7 @@ double read_number(const Argument& argument, const ArgumentValue& value) {
   const std::string& text = scalar(value, expected);
   const std::optional<double> number = parse_number<double>(text);
   if (!number || !std::isfinite(*number) || !inside(argument.range, *number)) {
-    throw Refusal{fmt::format("is {}, but {} is expected", quoted(text), expected)};
+    throw Refusal{fmt::format("is {}, but must be {}", quoted(text), expected)};
   }
   return *number;
 }
@@ -137,8 +137,8 @@ double read_number(const Argument& argument, const ArgumentValue& value) {
 double read_steps(const Argument& argument, const ArgumentValue& value) {
   const double steps = read_number(argument, value);
   if (steps > 1 && std::trunc(steps) != steps) {
-    throw Refusal{
-        fmt::format("is {}, but a whole number of steps, or a share of them below 1, is expected", quoted(value.text))};
+    throw Refusal{fmt::format("is {}, but must be an integer number of steps or a fraction of all steps below 1",
+                              quoted(value.text))};
   }
   return steps;
 }
@@ -151,19 +151,19 @@ void check_choice(const Argument& argument, const std::string& text) {
     if (!allowed.empty()) allowed += ", ";
     allowed += choice.empty() ? "\"\"" : choice;
   }
-  throw Refusal{fmt::format("is {}, but one of these is expected: {}", quoted(text), allowed)};
+  throw Refusal{fmt::format("is {}, but must be one of: {}", quoted(text), allowed)};
 }
 
 std::string read_text(const Argument& argument, const ArgumentValue& value) {
   if (value.form != ArgumentValue::Form::scalar)
-    throw Refusal{fmt::format("is {}, but text is expected", shown(value))};
+    throw Refusal{fmt::format("is {}, but must be a string", shown(value))};
   const std::string text(value_meant(argument.name, value.text));
   check_choice(argument, text);
   return text;
 }
 
 std::vector<std::string> read_list(const Argument& argument, const ArgumentValue& value) {
-  if (value.form == ArgumentValue::Form::mapping) throw Refusal{"is a mapping, but a list is expected"};
+  if (value.form == ArgumentValue::Form::mapping) throw Refusal{"is a mapping, but must be a list"};
   std::vector<std::string> items = value.items;
   if (value.form == ArgumentValue::Form::scalar) {  // a,b
     for (size_t begin = 0; begin < value.text.size();) {
@@ -178,11 +178,11 @@ std::vector<std::string> read_list(const Argument& argument, const ArgumentValue
 
 std::map<std::string, std::string> read_mapping(const ArgumentValue& value) {
   if (value.form != ArgumentValue::Form::mapping) {
-    throw Refusal{fmt::format("is {}, but a mapping is expected: {{name: value, ...}}", shown(value))};
+    throw Refusal{fmt::format("is {}, but must be a mapping: {{name: value, ...}}", shown(value))};
   }
   std::map<std::string, std::string> pairs;
   for (const auto& [key, text] : value.pairs) {
-    if (!pairs.emplace(key, text).second) throw Refusal{fmt::format("has the name {} twice", quoted(key))};
+    if (!pairs.emplace(key, text).second) throw Refusal{fmt::format("contains the key {} twice", quoted(key))};
   }
   return pairs;
 }
@@ -192,7 +192,7 @@ bool is_null(const ArgumentValue& value) {
          (value.text == "null" || value.text == "~" || value.text == "Null" || value.text == "NULL");
 }
 
-// Throws Refusal. Nothing (null) is the default.
+// Throws Refusal. Null means the default.
 void assign(const Argument& argument, const ArgumentValue& value, TrainingArguments* out) {
   const auto set = [&](auto member, auto read) {
     static const TrainingArguments defaults;
@@ -224,11 +224,11 @@ bool is_neutral(const RefusedArgument& refused, const ArgumentValue& value) {
   return std::find(refused.neutral.begin(), refused.neutral.end(), text) != refused.neutral.end();
 }
 
-// Sets what |name| means to |value|; what is wrong goes to the problems.
+// Sets the argument called |name| to |value|; errors are added to the problems.
 void take(const std::string& name, const ArgumentValue& value, const std::string& where, Reading* reading) {
   if (const Argument* argument = find_argument(name)) {
     const bool is_own = argument->name == name;
-    if (!is_own && is_null(value)) return;  // says nothing, also where another name says something
+    if (!is_own && is_null(value)) return;  // null under an alias sets nothing
     try {
       assign(*argument, value, reading->arguments);
       reading->given.emplace_back(argument->name);
@@ -240,12 +240,13 @@ void take(const std::string& name, const ArgumentValue& value, const std::string
     if (!is_null(value)) reading->ignored[ignored].push_back(name);
   } else if (const RefusedArgument* refused = find_refused_argument(name)) {
     if (is_neutral(*refused, value)) return;
-    reading->problems.add(
-        where, fmt::format("{} is {}, which Concord does not do: {}", one_line(name), shown(value), refused->instead));
+    reading->problems.add(where, fmt::format("{} is {}, which Concord does not support: {}", one_line(name),
+                                             shown(value), refused->instead));
   } else {
     const std::string nearest = nearest_argument(name);
-    const std::string hint = nearest.empty() ? "`concord train --help` lists them" : "did you mean " + nearest + "?";
-    reading->problems.add(where, fmt::format("there is no argument {}; {}", quoted(name), hint));
+    const std::string hint =
+        nearest.empty() ? "`concord train --help` lists all arguments" : "did you mean " + nearest + "?";
+    reading->problems.add(where, fmt::format("unknown argument {}; {}", quoted(name), hint));
   }
 }
 
@@ -277,8 +278,8 @@ void take_entries(const std::vector<YamlEntry>& entries, const std::string& file
       take(entry.name, entry.value, where, reading);
     } else {
       const YamlEntry& earlier = *first->second;
-      const std::string as = earlier.name == entry.name ? "" : fmt::format(", as {}", quoted(earlier.name));
-      reading->problems.add(where, fmt::format("{} is there already{}, in line {}; keep one of them",
+      const std::string as = earlier.name == entry.name ? "" : fmt::format(" as {}", quoted(earlier.name));
+      reading->problems.add(where, fmt::format("{} was already given{} in line {}; keep one of them",
                                                quoted(entry.name), as, earlier.line));
     }
   }
@@ -299,7 +300,7 @@ bool is_flag(const std::string& name) {
   return argument != nullptr && std::holds_alternative<bool TrainingArguments::*>(argument->member);
 }
 
-// Whether the word behind an option is its value: anything but another option; a negative number is one.
+// Whether the word after an option is its value: anything but another option; negative numbers are values.
 bool is_value(const std::string& word) {
   return !word.starts_with("--") || (word.size() > 2 && word.find_first_not_of("-0123456789.eE+") == std::string::npos);
 }
@@ -318,8 +319,7 @@ std::vector<Option> split_options(std::span<const std::string> words, Problems* 
       continue;
     }
     if (!words[i].starts_with("--")) {
-      problems->add("command line",
-                    fmt::format("{} is not an option; give arguments as --name value", quoted(words[i])));
+      problems->add("command line", fmt::format("unexpected {}; pass arguments as --name value", quoted(words[i])));
       continue;
     }
     const size_t equals = words[i].find('=');
@@ -355,8 +355,8 @@ void take_program_option(const Option& option, CommandLine* line, Problems* prob
     if (number && *number >= 1 && *number <= 4096) {
       line->nproc = *number;
     } else {
-      problems->add("--nproc", fmt::format("is {}, but a whole number from 1 to 4096 is expected",
-                                           quoted(option.value.value_or(""))));
+      problems->add("--nproc",
+                    fmt::format("must be an integer from 1 to 4096, got {}", quoted(option.value.value_or(""))));
     }
   } else if (option.value && *option.value != "true" && *option.value != "false") {
     problems->add("--" + option.name, fmt::format("takes no value, but {} was given", quoted(*option.value)));
@@ -376,7 +376,7 @@ void take_option(const Option& option, CommandLine* line, Reading* reading) {
   if (!option.value && option.name.starts_with("no_") && is_flag(option.name.substr(3))) {
     meant = {option.name.substr(3), "false"};
   } else if (!option.value && find_argument(option.name) != nullptr && !is_flag(option.name)) {
-    reading->problems.add("--" + option.name, "has no value behind it");
+    reading->problems.add("--" + option.name, "needs a value");
     return;
   }
   try {
@@ -403,7 +403,7 @@ CommandLine parse_command_line(std::span<const std::string> words) {
   const std::vector<Option> options = split_options(words, &reading.problems);
   for (const Option& option : options) {
     if (option.name != "config") continue;
-    if (!line.config.empty()) reading.problems.add("--config", "is given twice; one file is read");
+    if (!line.config.empty()) reading.problems.add("--config", "was given twice; only one file can be read");
     line.config = option.value.value_or("");
     try {
       const InputFile file(line.config, "give the path of a YAML or TOML file");

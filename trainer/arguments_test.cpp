@@ -155,8 +155,8 @@ TEST(Arguments, TheCommandLineTakesBothSpellingsAndBothForms) {
 
 TEST(Arguments, NegativeNumbersAreValuesAndOptionsAreNot) {
   EXPECT_EQ(parse({"--max_steps", "-1"}).arguments.max_steps, -1);
-  EXPECT_THAT(parse_error({"--max_steps", "--bf16"}), HasSubstr("--max_steps: has no value behind it"));
-  EXPECT_THAT(parse_error({"--learning_rate"}), HasSubstr("no value"));
+  EXPECT_THAT(parse_error({"--max_steps", "--bf16"}), HasSubstr("--max_steps: needs a value"));
+  EXPECT_THAT(parse_error({"--learning_rate"}), HasSubstr("needs a value"));
 }
 
 TEST(Arguments, OptionsOfTheProgramAreApart) {
@@ -188,49 +188,51 @@ TEST(Arguments, OfTwoValuesOnTheCommandLineTheLaterWins) {
 TEST(Arguments, AllMistakesComeAtOnceWithFileAndLine) {
   const TemporaryFile file("learning_rate: fast\nmax_stepz: 4\n\nseed: 0\n");
   const std::string error = parse_error({"--config", file.path(), "--adam_beta1", "1", "loose"});
-  EXPECT_THAT(error, AllOf(HasSubstr("5 mistakes"), HasSubstr(file.path() + ":1: learning_rate is 'fast'"),
-                           HasSubstr(file.path() + ":2: there is no argument 'max_stepz'; did you mean max_steps?"),
-                           HasSubstr(file.path() + ":4: seed is '0', but a whole number from 1"),
-                           HasSubstr("adam_beta1 is '1', but a number from 0 and below 1"),
-                           HasSubstr("'loose' is not an option")));
+  EXPECT_THAT(
+      error, AllOf(HasSubstr("5 errors"), HasSubstr(file.path() + ":1: learning_rate is 'fast'"),
+                   HasSubstr(file.path() + ":2: unknown argument 'max_stepz'; did you mean max_steps?"),
+                   HasSubstr(file.path() + ":4: seed is '0', but must be an integer >= 1"),
+                   HasSubstr("adam_beta1 is '1', but must be a number >= 0 and < 1"), HasSubstr("unexpected 'loose'")));
 }
 
 TEST(Arguments, UnknownNamesComeWithTheNearestKnownOneOrTheList) {
   EXPECT_THAT(parse_error({"--lerning_rate", "1"}), HasSubstr("did you mean learning_rate?"));
   EXPECT_THAT(parse_error({"--tensor_parallel_size", "2"}), HasSubstr("did you mean tensor_model_parallel_size?"));
-  EXPECT_THAT(parse_error({"--zzzzzzzz", "1"}), AllOf(HasSubstr("--help` lists them"), Not(HasSubstr("did you mean"))));
-  EXPECT_THAT(parse_error({"--" + std::string(5000, 'x'), "1"}), HasSubstr("there is no argument"));
+  EXPECT_THAT(parse_error({"--zzzzzzzz", "1"}),
+              AllOf(HasSubstr("--help` lists all arguments"), Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(parse_error({"--" + std::string(5000, 'x'), "1"}), HasSubstr("unknown argument"));
 }
 
 TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNothing) {
-  EXPECT_THAT(yaml_error("expert_model_parallel_size: 2"), HasSubstr("models with experts follow later"));
+  EXPECT_THAT(yaml_error("expert_model_parallel_size: 2"),
+              HasSubstr("mixture-of-experts models are not supported yet"));
   EXPECT_THAT(yaml_error("moe_grouped_gemm: true"), HasSubstr("moe_grouped_gemm is 'true'"));
-  EXPECT_THAT(yaml_error("fp8: hybrid"), HasSubstr("8-bit floats follow later"));
+  EXPECT_THAT(yaml_error("fp8: hybrid"), HasSubstr("8-bit formats are not supported yet"));
   EXPECT_THAT(yaml_error("resume_from_checkpoint: here"), HasSubstr("checkpoints"));
-  EXPECT_THAT(yaml_error("additional_configs: {a: 1}"), HasSubstr("every setting has its own name"));
+  EXPECT_THAT(yaml_error("additional_configs: {a: 1}"), HasSubstr("every setting has its own argument"));
   EXPECT_THAT(parse_error({"--gradient_checkpointing"}), HasSubstr("recompute_granularity"));
   from_yaml(
       "expert_model_parallel_size: 1\nmoe_grouped_gemm: false\nfp8: null\nadditional_configs: {}\nckpt_format:\n");
 }
 
 TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {
-  EXPECT_THAT(yaml_error("max_steps: \"5\""), HasSubstr("is the text '5', but a whole number from -1"));
-  EXPECT_THAT(yaml_error("max_steps: 2.5"), HasSubstr("'2.5', but a whole number"));
+  EXPECT_THAT(yaml_error("max_steps: \"5\""), HasSubstr("is the string '5', but must be an integer >= -1"));
+  EXPECT_THAT(yaml_error("max_steps: 2.5"), HasSubstr("'2.5', but must be an integer"));
   EXPECT_THAT(yaml_error("max_steps: [1]"), HasSubstr("is a list"));
   EXPECT_THAT(yaml_error("bf16: maybe"), HasSubstr("true or false"));
   EXPECT_THAT(yaml_error("bf16: 2"), HasSubstr("true or false"));
-  EXPECT_THAT(yaml_error("model: [a]"), HasSubstr("text is expected"));
+  EXPECT_THAT(yaml_error("model: [a]"), HasSubstr("must be a string"));
   EXPECT_THAT(yaml_error("output_dir: {a: b}"), HasSubstr("is a mapping"));
-  EXPECT_THAT(yaml_error("lr_scheduler_kwargs: 3"), HasSubstr("a mapping is expected"));
+  EXPECT_THAT(yaml_error("lr_scheduler_kwargs: 3"), HasSubstr("must be a mapping"));
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: {a: 1, a: 2}"), HasSubstr("'a' twice"));
-  EXPECT_THAT(yaml_error("recompute_modules: {a: 1}"), HasSubstr("a list is expected"));
-  EXPECT_THAT(yaml_error("optimizer: lion"), HasSubstr("one of these is expected: adam, sgd"));
+  EXPECT_THAT(yaml_error("recompute_modules: {a: 1}"), HasSubstr("must be a list"));
+  EXPECT_THAT(yaml_error("optimizer: lion"), HasSubstr("must be one of: adam, sgd"));
   EXPECT_THAT(yaml_error("report_to: [tensorboard, wandb]"), HasSubstr("'wandb'"));
-  EXPECT_THAT(yaml_error("learning_rate: .nan"), HasSubstr("a number from 0"));
-  EXPECT_THAT(yaml_error("learning_rate: inf"), HasSubstr("a number from 0"));
-  EXPECT_THAT(yaml_error("learning_rate: 1e999"), HasSubstr("a number from 0"));
-  EXPECT_THAT(yaml_error("max_steps: 99999999999999999999"), HasSubstr("a whole number"));
-  EXPECT_THAT(yaml_error("max_steps: 1 2"), HasSubstr("a whole number"));
+  EXPECT_THAT(yaml_error("learning_rate: .nan"), HasSubstr("a number >= 0"));
+  EXPECT_THAT(yaml_error("learning_rate: inf"), HasSubstr("a number >= 0"));
+  EXPECT_THAT(yaml_error("learning_rate: 1e999"), HasSubstr("a number >= 0"));
+  EXPECT_THAT(yaml_error("max_steps: 99999999999999999999"), HasSubstr("an integer"));
+  EXPECT_THAT(yaml_error("max_steps: 1 2"), HasSubstr("an integer"));
 }
 
 TEST(Arguments, NumbersMayBeWrittenAsPeopleWriteThem) {
@@ -258,8 +260,8 @@ TEST(Arguments, AFileWithAMistakeChangesNothing) {
 
 TEST(Arguments, StepsAreAWholeNumberOrAShare) {
   EXPECT_EQ(from_yaml("logging_steps: 0.1").logging_steps, 0.1);
-  EXPECT_THAT(yaml_error("logging_steps: 1.5"), HasSubstr("share"));
-  EXPECT_THAT(yaml_error("logging_steps: 0"), HasSubstr("above 0"));
+  EXPECT_THAT(yaml_error("logging_steps: 1.5"), HasSubstr("fraction"));
+  EXPECT_THAT(yaml_error("logging_steps: 0"), HasSubstr("a number > 0"));
   EXPECT_EQ(steps_of(0.1, 1000), 100);
   EXPECT_EQ(steps_of(0.1, 5), 1);
   EXPECT_EQ(steps_of(0.0001, 5), 1);
@@ -288,9 +290,9 @@ TEST(ArgumentRelations, EveryBrokenOneIsNamedAtOnce) {
   a.output_dir = "";
   a.tensor_model_parallel_size = 3;
   const std::string error = relation_error(a, 4);
-  for (const char* part :
-       {"no model", "no data", "fp16 and bf16", "warmup_steps 3", "eval_strategy", "max_steps is 0", "min_lr 1",
-        "use_distributed_optimizer", "overlap_grad_reduce", "save_only_model", "output_dir is empty", "3"}) {
+  for (const char* part : {"no model", "no training data", "fp16 and bf16", "warmup_steps 3", "eval_strategy",
+                           "max_steps is 0", "min_lr 1", "use_distributed_optimizer", "overlap_grad_reduce",
+                           "save_only_model", "output_dir is empty", "3"}) {
     EXPECT_THAT(error, HasSubstr(part));
   }
 }
@@ -317,7 +319,7 @@ TEST(ArgumentRelations, ALossScaleIsForFp16) {
   a.fp16 = true;
   EXPECT_EQ(relation_error(a), "no error");
   a.min_loss_scale = 1e30;
-  EXPECT_THAT(relation_error(a), HasSubstr("below min_loss_scale"));
+  EXPECT_THAT(relation_error(a), HasSubstr("less than min_loss_scale"));
 }
 
 TEST(ArgumentRelations, SizesHaveToDivideTheWorld) {
@@ -337,7 +339,7 @@ TEST(ArgumentRelations, ASequenceIsCutIntoEqualParts) {
   EXPECT_EQ(relation_error(a), "no error");
   a.tensor_model_parallel_size = 2;
   a.sequence_parallel = true;
-  EXPECT_THAT(relation_error(a), HasSubstr("seq_length 100 does not divide by 8"));
+  EXPECT_THAT(relation_error(a), HasSubstr("seq_length 100 is not divisible by 8"));
 }
 
 TEST(ArgumentRelations, SequenceParallelismOfOneRankIsNone) {
@@ -357,7 +359,7 @@ TEST(ArgumentRelations, SixteenBitsAccumulateInThirtyTwo) {
 TEST(ArgumentRelations, AScheduleThatCannotBeIsRefused) {
   TrainingArguments a = complete();
   a.virtual_pipeline_model_parallel_size = 2;
-  EXPECT_THAT(relation_error(a), HasSubstr("virtual_pipeline_model_parallel_size 2 needs"));
+  EXPECT_THAT(relation_error(a), HasSubstr("virtual_pipeline_model_parallel_size 2 requires"));
   a.pipeline_model_parallel_size = 4;
   a.gradient_accumulation_steps = 2;
   EXPECT_THAT(relation_error(a), HasSubstr("micro-batches"));

@@ -39,7 +39,7 @@ std::vector<DistributedDataParallel::Chunk> chunks_of(VirtualModels& model) {
   return chunks;
 }
 
-// With fp16 a gradient that is not finite is a step to be skipped, not an error.
+// With fp16 a non-finite gradient means that the step is skipped; it is not an error.
 DataParallelOptions data_parallel_options(const TrainingArguments& a) {
   return {.use_distributed_optimizer = a.use_distributed_optimizer,
           .overlap_grad_reduce = a.overlap_grad_reduce,

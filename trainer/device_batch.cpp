@@ -9,7 +9,7 @@ std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& batches, c10::D
   std::vector<MicroBatch> moved = batches;
   for (MicroBatch& batch : moved) {
     batch.input_ids = batch.input_ids.to(device);
-    batch.labels = batch.labels.to(device);  // not position_ids: the model looks at their values before it moves them
+    batch.labels = batch.labels.to(device);  // not position_ids: the model reads their values before moving them
   }
   return moved;
 }

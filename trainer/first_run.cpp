@@ -47,7 +47,7 @@ bool is_given(const CommandLine& line, const std::string& name) {
   return std::find(line.given.begin(), line.given.end(), name) != line.given.end();
 }
 
-// The same global batch, and so the same losses, however the job is split.
+// The same global batch, and therefore the same losses, for every layout.
 int64_t rows_of_micro_batch(const TrainingArguments& a, int64_t nproc) {
   const int64_t data_parallel =
       nproc / (a.tensor_model_parallel_size * a.pipeline_model_parallel_size * a.context_parallel_size);
@@ -66,7 +66,7 @@ void complete_first_run(CommandLine* line) {
   const auto complete = [&](const std::string& name, auto& member, auto value) {
     if (!is_given(*line, name)) member = value;
   };
-  // The default folder is this run's own; one that the user names is as any other run's.
+  // The default folder belongs to this run; a folder that the user names is treated like any other run's.
   if (!is_given(*line, "output_dir")) {
     a.output_dir = kDefaultFolder;
     complete("overwrite_output_dir", a.overwrite_output_dir, true);
@@ -93,10 +93,10 @@ FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc) {
   std::error_code error;
   if (fs::exists(input, error) && !has_run_mark(arguments->output_dir)) {
     throw ConfigError(
-        fmt::format("'{}' is there already and Concord did not write it; choose another output_dir", input.string()));
+        fmt::format("'{}' already exists and was not written by Concord; choose another output_dir", input.string()));
   }
   fs::create_directories(input, error);
-  if (error) throw ConfigError(fmt::format("output_dir '{}' cannot be made: {}", input.string(), error.message()));
+  if (error) throw ConfigError(fmt::format("cannot create output_dir '{}': {}", input.string(), error.message()));
   leave_run_mark(arguments->output_dir);
   const SyntheticCorpus corpus = write_synthetic_corpus(arguments->train_data, kCorpusSeed, kTokens);
   replace_file(arguments->model_config, fmt::format(kModel, corpus.vocab_size));
@@ -106,11 +106,11 @@ FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc) {
   const int64_t tensor = arguments->tensor_model_parallel_size, pipeline = arguments->pipeline_model_parallel_size;
   const int64_t context = arguments->context_parallel_size;
   return {config.string(),
-          fmt::format("A small model learns letters of which each depends on the one before it.\n"
+          fmt::format("Training a small model on generated text in which each token depends on the previous one.\n"
                       "  {} processes: data parallel {} x tensor {} x pipeline {} x context {}\n"
-                      "  loss to begin with   {:.4f}   (any of {} tokens is as likely as another)\n"
-                      "  without any context  {:.4f}\n"
-                      "  floor                {:.4f}   (the entropy of the corpus; no model can be better)\n",
+                      "  initial loss     {:.4f}   (all {} tokens equally likely)\n"
+                      "  without context  {:.4f}   (token frequencies only)\n"
+                      "  floor            {:.4f}   (entropy of the corpus; the lowest achievable loss)\n",
                       nproc, nproc / (tensor * pipeline * context), tensor, pipeline, context,
                       std::log(static_cast<double>(corpus.vocab_size)), corpus.vocab_size, corpus.unigram_entropy,
                       corpus.entropy_rate)};

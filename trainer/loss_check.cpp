@@ -13,7 +13,7 @@ namespace {
 void require_finite(double loss, int64_t step, int64_t rank, size_t micro_batch) {
   if (std::isfinite(loss)) return;
   throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
-              fmt::format("rank {}: the loss of micro-batch {} of step {} is {}; look at this rank's data, try a lower "
+              fmt::format("rank {}: the loss of micro-batch {} of step {} is {}; check this rank's data, try a lower "
                           "learning_rate, or set check_for_nan_in_loss_and_grad to false to skip such steps",
                           rank, micro_batch, step, std::isnan(loss) ? "NaN" : "infinite"));
 }

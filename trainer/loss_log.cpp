@@ -11,10 +11,9 @@ namespace concord {
 
 namespace {
 
-constexpr size_t kMostOnDevice = 1000;  // a run that logs nothing must not gather them for ever
+constexpr size_t kMostOnDevice = 1000;  // a run that never logs must not accumulate them without bound
 
-// Scalars that are parts on every rank -> their sums over the job. Tensor-parallel ranks have the same, which counts
-// once.
+// Partial scalars on every rank -> their sums over the job. Tensor-parallel ranks hold the same values, counted once.
 std::vector<double> sums_over_job(ParallelContext& job, const std::vector<at::Tensor>& parts) {
   std::vector<at::Tensor> there;
   for (const at::Tensor& part : parts) there.push_back(part.to(job.torch_device()));

@@ -7,7 +7,7 @@
 namespace concord {
 namespace {
 
-// Levenshtein's distance, one row at a time.
+// Levenshtein distance, one row at a time.
 size_t letters_changed(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -26,7 +26,7 @@ size_t letters_changed(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest_name(std::string_view name, std::span<const std::string_view> known) {
-  constexpr size_t kLongest = 100;  // a longer word is no slip of the finger
+  constexpr size_t kLongest = 100;  // a longer word is not a typo
   if (name.size() > kLongest) return {};
   size_t fewest = std::max<size_t>(2, name.size() / 3) + 1;
   std::string nearest;

@@ -42,7 +42,7 @@ std::vector<fs::path> left_by_a_run(const fs::path& folder) {
   return found;
 }
 
-// The folder itself, or the nearest one above it that is there.
+// The folder itself, or its nearest existing parent.
 fs::path nearest_existing(fs::path path) {
   std::error_code error;
   path = fs::absolute(path, error).lexically_normal();
@@ -50,14 +50,14 @@ fs::path nearest_existing(fs::path path) {
   return path;
 }
 
-// Of the run that was there last; empty where nobody named it, or where the mark cannot be read.
+// The job of the last run in the folder; empty if it had no name or the mark cannot be read.
 std::string marked_job(const fs::path& folder) {
   if (!has_run_mark(folder)) return {};
   const auto mark = nlohmann::json::parse(read_if_there((folder / kRunMark).string()), nullptr, false);
   return mark.is_object() && mark.contains("job") && mark["job"].is_string() ? mark["job"].get<std::string>() : "";
 }
 
-// Whether what is there was left by an earlier attempt of the same job.
+// Whether the contents were left by an earlier attempt of the same job.
 bool continues(const OutputRequest& request) {
   return request.is_restarted && !request.job.empty() && marked_job(request.folder) == request.job;
 }
@@ -73,8 +73,8 @@ void check_inputs(const OutputRequest& request, const std::vector<fs::path>& rem
     for (const fs::path& left : removed) {
       if (input.empty() || !lies_in(input, left)) continue;
       throw ConfigError(
-          fmt::format("'{}' is an input of this run, and --overwrite_output_dir would remove it with '{}'; copy it to "
-                      "another place, or choose another output_dir",
+          fmt::format("'{}' is an input of this run, and --overwrite_output_dir would delete it together with '{}'; "
+                      "copy it elsewhere, or choose another output_dir",
                       input.string(), left.string()));
     }
   }
@@ -133,11 +133,11 @@ void check_output_folder(const OutputRequest& request) {
   const std::string name = request.folder.string();
   const fs::path existing = nearest_existing(request.folder);
   if (!fs::is_directory(existing)) {
-    throw ConfigError(
-        fmt::format("output_dir '{}': '{}' is a file, not a folder; choose another", name, existing.string()));
+    throw ConfigError(fmt::format("output_dir '{}': '{}' is a file, not a folder; choose another output_dir", name,
+                                  existing.string()));
   }
   if (::access(existing.c_str(), W_OK | X_OK) != 0) {
-    throw ConfigError(fmt::format("output_dir '{}': nothing can be written in '{}' ({}); choose another folder", name,
+    throw ConfigError(fmt::format("output_dir '{}': cannot write to '{}' ({}); choose another folder", name,
                                   existing.string(), std::generic_category().message(errno)));
   }
   const std::vector<fs::path> left = left_by_a_run(request.folder);
@@ -145,20 +145,20 @@ void check_output_folder(const OutputRequest& request) {
   const std::string first = left.front().filename().string();
   if (!has_run_mark(request.folder)) {
     throw ConfigError(
-        fmt::format("output_dir '{}' holds '{}' but no {}, so Concord did not write it and will not remove it; choose "
-                    "another folder, or move it away",
+        fmt::format("output_dir '{}' contains '{}' but no {}, so it was not written by Concord and will not be "
+                    "deleted; choose another folder, or move it away",
                     name, first, kRunMark));
   }
   if (request.is_restarted) {
     throw ConfigError(
-        fmt::format("output_dir '{}' holds a run of another job ({}), and a restarted attempt removes nothing; choose "
+        fmt::format("output_dir '{}' contains a run of another job ({}), and a restarted job deletes nothing; choose "
                     "another folder",
                     name, first));
   }
   if (!request.overwrite) {
     throw ConfigError(
-        fmt::format("output_dir '{}' holds another run ({}); choose another folder, or give --overwrite_output_dir to "
-                    "lose that run",
+        fmt::format("output_dir '{}' contains another run ({}); choose another folder, or pass --overwrite_output_dir "
+                    "to delete that run",
                     name, first));
   }
   check_inputs(request, left);
@@ -169,12 +169,12 @@ void prepare_output_folder(const OutputRequest& request) {
   std::error_code error;
   fs::create_directories(request.folder, error);
   if (error) {
-    throw ConfigError(fmt::format("output_dir '{}' cannot be made: {}", request.folder.string(), error.message()));
+    throw ConfigError(fmt::format("cannot create output_dir '{}': {}", request.folder.string(), error.message()));
   }
   if (continues(request)) return;
   for (const fs::path& left : left_by_a_run(request.folder)) {
     fs::remove_all(left, error);
-    if (error) throw ConfigError(fmt::format("'{}' cannot be removed: {}", left.string(), error.message()));
+    if (error) throw ConfigError(fmt::format("cannot delete '{}': {}", left.string(), error.message()));
   }
   leave_run_mark(request.folder, request.job);
 }

@@ -58,7 +58,7 @@ TEST_F(OutputFolder, OfAnotherRunIsRefusedUnlessItMayBeLost) {
     leave_run_mark(folder_);
     touch(name);
     touch("notes.txt");
-    EXPECT_THAT(refusal(folder_), HasSubstr("holds another run")) << name;
+    EXPECT_THAT(refusal(folder_), HasSubstr("contains another run")) << name;
     EXPECT_TRUE(fs::exists(folder_ / name));
     EXPECT_EQ(refusal(folder_, true), "no error");
     EXPECT_FALSE(fs::exists(folder_ / name));
@@ -68,10 +68,10 @@ TEST_F(OutputFolder, OfAnotherRunIsRefusedUnlessItMayBeLost) {
 
 TEST_F(OutputFolder, WithoutTheMarkOfARunIsNeverCleared) {
   touch("model/x");
-  EXPECT_THAT(refusal(folder_), HasSubstr("did not write it"));
-  EXPECT_THAT(refusal(folder_, true), HasSubstr("did not write it"));
+  EXPECT_THAT(refusal(folder_), HasSubstr("was not written by Concord"));
+  EXPECT_THAT(refusal(folder_, true), HasSubstr("was not written by Concord"));
   fs::create_symlink("/etc/passwd", folder_ / kRunMark);  // no mark either
-  EXPECT_THAT(refusal(folder_, true), HasSubstr("did not write it"));
+  EXPECT_THAT(refusal(folder_, true), HasSubstr("was not written by Concord"));
   EXPECT_TRUE(fs::exists(folder_ / "model/x"));
 }
 
@@ -98,7 +98,7 @@ TEST_F(OutputFolder, UnderAFileIsRefused) {
 TEST_F(OutputFolder, ThatCannotBeWrittenIsRefused) {
   if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere but where nobody can";
   fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
-  EXPECT_THAT(refusal(folder_ / "out"), HasSubstr("nothing can be written"));
+  EXPECT_THAT(refusal(folder_ / "out"), HasSubstr("cannot write to"));
   fs::permissions(folder_, fs::perms::owner_all);
 }
 

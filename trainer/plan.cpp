@@ -37,13 +37,13 @@ std::vector<StageLayers> stages_of(const TrainingArguments& a, const ModelConfig
 
 int64_t longest_sample(const TrainingArguments& a, const ModelConfig& config) {
   if (a.seq_length > config.max_position_embeddings) {
-    throw ConfigError(fmt::format("seq_length {} is longer than the model's max_position_embeddings {}; shorten it",
+    throw ConfigError(fmt::format("seq_length {} is greater than the model's max_position_embeddings {}; reduce it",
                                   a.seq_length, config.max_position_embeddings));
   }
   return a.seq_length > 0 ? a.seq_length : config.max_position_embeddings;
 }
 
-// The model's own, unless another one is asked for. A model that starts afresh has none: its text is bytes.
+// The model's own, unless another one is given. A new model has none and uses bytes.
 std::string tokenizer_of(const TrainingArguments& a) {
   if (!a.tokenizer.empty()) return a.tokenizer;
   if (a.model.empty()) return "byte";
@@ -76,17 +76,17 @@ std::unique_ptr<DataLoader> open_train_data(const TrainingArguments& a, DataArgu
     int64_t samples = 0;
     if (__builtin_mul_overflow(a.max_steps, data.micro_batch_size * data.accumulation, &samples) ||
         __builtin_mul_overflow(samples, data.dp_size, &samples)) {
-      throw ConfigError(fmt::format(
-          "max_steps {} x per_device_train_batch_size {} x gradient_accumulation_steps {} x {} data-parallel ranks are "
-          "more samples than 63 bits can count; give a smaller max_steps",
-          a.max_steps, data.micro_batch_size, data.accumulation, data.dp_size));
+      throw ConfigError(
+          fmt::format("max_steps {} x per_device_train_batch_size {} x gradient_accumulation_steps {} x {} "
+                      "data-parallel ranks overflows a 64-bit sample count; use a smaller max_steps",
+                      a.max_steps, data.micro_batch_size, data.accumulation, data.dp_size));
     }
     data.samples_wanted = samples;
   }
   return source ? std::make_unique<DataLoader>(data, std::move(source)) : std::make_unique<DataLoader>(data);
 }
 
-// Every sample once, in the order of the data. A pipeline is kept full by as many micro-batches as it has stages.
+// Every sample once, in data order. As many micro-batches as there are stages keep a pipeline full.
 std::unique_ptr<DataLoader> open_eval_data(const TrainingArguments& a, DataArguments data,
                                            std::unique_ptr<SampleSource> source) {
   data.path = a.eval_data;
@@ -98,7 +98,7 @@ std::unique_ptr<DataLoader> open_eval_data(const TrainingArguments& a, DataArgum
   return a.eval_data.empty() ? nullptr : std::make_unique<DataLoader>(data);
 }
 
-// |epochs| may have a part behind the point; packed data has another number of steps in each epoch.
+// |epochs| may be fractional; with packed data the number of steps differs between epochs.
 int64_t steps_of_epochs(const DataLoader& data, double epochs) {
   constexpr double kMost = 9e15;
   const double whole = std::floor(epochs);
@@ -116,17 +116,17 @@ void check_enough_data(const TrainingArguments& a, const DataLoader& data) {
   if (data.batches(0) > 0) return;
   throw ConfigError(
       fmt::format("train_data {} has {} samples, fewer than the {} of one step (per_device_train_batch_size {} x "
-                  "gradient_accumulation_steps {} x data-parallel ranks); give more data or a smaller batch",
+                  "gradient_accumulation_steps {} x data-parallel ranks); use more data or a smaller batch",
                   quoted(a.train_data), data.samples(), data.global_batch_size(), a.per_device_train_batch_size,
                   a.gradient_accumulation_steps));
 }
 
-// A step without backward changes no weight; evaluation has its own schedule.
+// A step without a backward pass updates no weights; evaluation has its own schedule.
 void check_trains(const Schedule& schedule) {
   if (!is_forward_only(schedule)) return;
   throw ConfigError(
-      fmt::format("pipeline_schedule '{}' runs no backward, so nothing would be trained; choose another (`concord "
-                  "schedule --help` lists the kinds)",
+      fmt::format("pipeline_schedule '{}' has no backward pass, so nothing would be trained; choose another kind "
+                  "(`concord schedule --help` lists them)",
                   schedule.kind));
 }
 
@@ -185,7 +185,7 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.max_steps =
       arguments.max_steps > 0 ? arguments.max_steps : steps_of_epochs(*plan.train_data, arguments.num_train_epochs);
   plan.lr = lr_arguments(arguments, plan.max_steps, plan.train_data->global_batch_size());
-  resolve_lr(plan.lr);  // what is wrong with these two comes out now
+  resolve_lr(plan.lr);  // reports errors in these two now
   make_scaler(arguments);
   return plan;
 }

@@ -12,7 +12,7 @@
 namespace concord {
 namespace {
 
-// The last thing before training: by now every rank has its model and its data, and nothing is left to be refused.
+// The last thing before training: by now every rank has its model and its data, and all checks have passed.
 void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
   job.world_group().barrier().wait();
   if (job.rank() != 0) return;
@@ -20,8 +20,8 @@ void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
   remove_abandoned_saves(output.folder);
   if (!output.is_restarted) return;
   loader::log(CONCORD_LOG_WARN, "train",
-              "restarted: checkpoints hold weights only, so the run begins again at its first step; the checkpoints "
-              "that it has written are kept");
+              "restarted: checkpoints contain only weights, so the run starts again at the first step; existing "
+              "checkpoints are kept");
 }
 
 TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,

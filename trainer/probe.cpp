@@ -27,7 +27,7 @@ namespace {
 using at::Tensor;
 using loader::cat;
 
-// At least 1, which divides nothing by 0: without labels all losses are 0.
+// At least 1, to avoid a division by 0: without labels all losses are 0.
 int64_t counted(const Tensor& labels) {
   return labels.defined() ? std::max<int64_t>(1, labels.ne(kIgnoredLabel).sum().item<int64_t>()) : 1;
 }
@@ -36,14 +36,14 @@ MicroBatch own_rows(const MicroBatch& batch, const ProcessGroup& dp) {
   if (!batch.input_ids.defined()) return batch;
   const int64_t rows = batch.input_ids.size(0);
   if (rows % dp.size() != 0) {
-    throw ConfigError(cat("a batch of ", rows, " rows over ", dp.size(), " data-parallel ranks; give a number of rows ",
-                          "that they divide, or another layout"));
+    throw ConfigError(cat("a batch of ", rows, " rows cannot be split evenly over ", dp.size(),
+                          " data-parallel ranks; use a multiple of that number of rows, or another layout"));
   }
   const auto part = [&](const Tensor& x) { return x.defined() ? own_part(x, dp, 0) : x; };
   return {part(batch.input_ids), part(batch.labels), part(batch.position_ids), batch.cu_seqlens};
 }
 
-// Where the parts' outputs of this rank are kept until all is computed.
+// Outputs of this rank's parts, kept until everything is computed.
 using Kept = std::map<std::string, Tensor>;
 
 class Probe {
@@ -113,7 +113,7 @@ class Probe {
 
   // --------------------------------------------------------------------------------------------------------- results
 
-  // Takes |whole| of the rank that owns |stage| to rank 0. |shape| is what it has there.
+  // Sends |whole| from the rank that owns |stage| to rank 0. |shape| is its shape there.
   void keep(const std::string& name, size_t stage, const Tensor& whole, const std::vector<int64_t>& shape,
             c10::ScalarType type) {
     Tensor tensor = whole;
@@ -128,7 +128,7 @@ class Probe {
     if (!is_new) place->second = place->second + tensor.cpu();  // a tied embedding's other half
   }
 
-  // |x| [S / cp, ...] -> [S, ...] in the order of the whole.
+  // |x| [S / cp, ...] -> [S, ...] in the order of the full sequence.
   Tensor all_tokens(const Tensor& x) {
     ProcessGroup& cp = context_.group(GroupKind::cp);
     if (cp.size() == 1) return x;
@@ -194,7 +194,7 @@ class Probe {
     result_["loss"] = (sum / tokens_).to(type).view({1});
   }
 
-  // Of this rank's shard, whole: the sum over all tokens.
+  // The full gradient from this rank's shard: the sum over all tokens.
   Tensor gradient(Parameter& parameter) {
     Tensor total = parameter.sink.main;
     if (parameter.value.grad().defined()) total.add_(parameter.value.grad());
@@ -214,7 +214,7 @@ class Probe {
       const ParameterPlanOptions options{.tp = context_.layout().tp(), .borrows_output = borrows};
       const auto plans = plan_parameters(models_.config(), layers, options);
       for (size_t i = 0; i < plans.size(); ++i) {
-        if (is_weight && stage > 0 && plans[i].shared_embedding) continue;  // the same once more
+        if (is_weight && stage > 0 && plans[i].shared_embedding) continue;  // already written by the first stage
         NamedTensors whole;
         if (is_mine(stage)) {
           Parameter& parameter = chunk_of(stage).parameters()[i];
@@ -233,10 +233,10 @@ class Probe {
   const ProbeOptions options_;
   ParallelContext& context_;
   MicroBatch batch_;
-  int64_t tokens_;          // counted ones of the whole batch
+  int64_t tokens_;          // tokens counted in the loss, over the whole batch
   std::vector<int> ranks_;  // of the stages
   std::vector<GradSink> before_;
-  Tensor token_losses_;  // where the last stage is
+  Tensor token_losses_;  // on the last stage only
   Kept kept_;
   ProbeResult result_;
 };

@@ -8,7 +8,7 @@
 namespace concord {
 namespace {
 
-// Of the whole micro-batch, all context-parallel parts. One that counts no token has a loss of 0, not of 0 / 0.
+// Over the whole micro-batch, all context-parallel parts. Without counted tokens the loss is 0, not 0 / 0.
 int64_t counted_in(const MicroBatch& batch) {
   return std::max<int64_t>(1, batch.labels.ne(kIgnoredLabel).sum().item<int64_t>());
 }

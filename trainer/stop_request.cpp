@@ -16,14 +16,14 @@ namespace {
 constexpr std::array kStopSignals = {SIGTERM, SIGINT, SIGHUP};
 constexpr int64_t kSameSignalMs = 1000;
 
-// All that the handlers touch: they may run in any thread, at any instruction.
+// Everything that the handlers touch: they may run in any thread, at any instruction.
 std::atomic<int> received = 0;
 std::atomic<int64_t> received_at_ms = 0;
 std::atomic<bool> is_starting = false;
 std::atomic<unsigned> grace = 0;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
-int living = 0;  // of this class
+int living = 0;  // instances of this class
 std::array<struct sigaction, kStopSignals.size()> before_stop;
 struct sigaction before_alarm;
 
@@ -35,7 +35,7 @@ int64_t now_ms() {
 
 void end_by(int signal) {
   ::signal(signal, SIG_DFL);
-  ::raise(signal);  // comes when the handler has returned
+  ::raise(signal);  // delivered when the handler has returned
 }
 
 void on_stop(int signal) {
@@ -53,10 +53,9 @@ void on_stop(int signal) {
 
 void on_alarm(int) {
   constexpr std::string_view kText =
-      "concord: the time to end in (exit_signal_grace) is over, and this rank still works or waits for another; it "
-      "ends "
+      "concord: exit_signal_grace expired while this rank was still working or waiting for another rank; exiting "
       "without saving\n";
-  if (::write(STDERR_FILENO, kText.data(), kText.size()) < 0) ::_exit(1);  // there is nobody to tell
+  if (::write(STDERR_FILENO, kText.data(), kText.size()) < 0) ::_exit(1);  // nowhere to report it
   ::_exit(1);
 }
 

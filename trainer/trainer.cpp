@@ -24,7 +24,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// How often something happens: every so many steps, or never (0) where its strategy is another.
+// Interval in steps, or 0 (never) if the strategy is not "steps".
 int64_t interval(const std::string& strategy, double steps, int64_t max_steps) {
   return strategy == "steps" ? steps_of(steps, max_steps) : 0;
 }
@@ -55,7 +55,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       parts_(plan_, job, providers),
       losses_(job, plan_.arguments.logging_nan_inf_filter) {
   const TrainingArguments& a = plan_.arguments;
-  // With fp16 a loss of NaN or Inf is a step to be skipped, as its gradients say.
+  // With fp16 a NaN or Inf loss means a skipped step, which its gradients show.
   checks_loss_ = a.check_for_nan_in_loss_and_grad && !a.fp16;
   logging_steps_ = interval(a.logging_strategy, a.logging_steps, plan_.max_steps);
   eval_steps_ = interval(a.eval_strategy, a.eval_steps > 0 ? a.eval_steps : a.logging_steps, plan_.max_steps);
@@ -65,7 +65,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       a.max_steps > 0 ? std::ceil(static_cast<double>(a.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
                       : a.num_train_epochs;
   state_.is_world_process_zero = job.rank() == 0;
-  last_.updated = true;  // there is none that was not
+  last_.updated = true;  // no step has been skipped yet
 }
 
 Trainer::~Trainer() = default;
@@ -88,7 +88,7 @@ TrainOutput Trainer::train() {
   return output(seconds_since(begin));
 }
 
-// False where the data has come to its end.
+// False at the end of the data.
 bool Trainer::next_step() {
   const DataPosition position = plan_.train_data->position();
   const std::optional<std::vector<MicroBatch>> batches = next_micro_batches(*plan_.train_data);
@@ -99,7 +99,7 @@ bool Trainer::next_step() {
     decide_what_follows();
     if (!settles_now_) return true;
   } else if (batches) {
-    plan_.train_data->restore(position);  // something else comes first
+    plan_.train_data->restore(position);  // something else has to happen first
   }
   settle();
   check_step(state_.global_step);
@@ -114,7 +114,7 @@ StepOutput Trainer::train_step(const std::vector<MicroBatch>& batches) {
   return last_;
 }
 
-// False where something has to be done after the step before, and this one has not been.
+// False if something has to happen after the previous step, and this one was not run.
 bool Trainer::run_step(const std::vector<MicroBatch>& host_batches) try {
   StepOutput step;
   step.learning_rate = parts_.lr.lr();
@@ -134,9 +134,10 @@ bool Trainer::run_step(const std::vector<MicroBatch>& host_batches) try {
   if (last_.counted > 0) {
     update();
   } else if (job_.rank() == 0) {
-    loader::log(CONCORD_LOG_WARN, "train",
-                fmt::format("step {} is skipped: no token of it counts in the loss, every label is ignored (-100)",
-                            state_.global_step + 1));
+    loader::log(
+        CONCORD_LOG_WARN, "train",
+        fmt::format("step {} is skipped: it has no token that counts in the loss, all labels are ignored (-100)",
+                    state_.global_step + 1));
   }
   return true;
 } catch (const Error&) {
@@ -149,7 +150,7 @@ void Trainer::update() {
       .lr = last_.learning_rate, .weight_decay = parts_.lr.weight_decay(), .loss_scale = last_.loss_scale};
   if (parts_.validates_later) {
     parts_.optimizer.step_ahead(settings);
-    parts_.lr.step();  // an update that was none ends the run, or leaves a gap in the schedule
+    parts_.lr.step();  // a skipped update ends the run, or leaves a gap in the schedule
     return;
   }
   record(parts_.optimizer.step(settings));
@@ -157,16 +158,15 @@ void Trainer::update() {
   if (last_.updated) parts_.lr.step();
 }
 
-// A loss that is not finite makes gradients that are not finite either, and these are found first. Throws where it was
-// the loss.
+// A non-finite loss also makes non-finite gradients, and these are found first. Throws if the loss was the cause.
 void Trainer::blame_the_loss() const {
   try {
     require_finite_losses(parts_.stages.back()->token_losses(), state_.global_step + 1, job_);
   } catch (const c10::Error&) {
-  }  // the device itself does not work any more; what it said first is the better report
+  }  // the device itself has failed; its first error is the better report
 }
 
-// The step before becomes final here; until now its gradients were kept.
+// The previous step becomes final here; its gradients were kept until now.
 Resume Trainer::after_warm_up(size_t micro_batches) {
   if (!settled_) {
     const bool taken_back = settle();
@@ -188,7 +188,7 @@ void Trainer::record(const StepResult& update) {
   last_.zeros = update.zeros;
 }
 
-// Waits: for all ranks. True where the update was not the one that was made first.
+// Waits: for all ranks. True if the update was corrected after it was first applied.
 bool Trainer::settle_update() {
   bool taken_back = false;
   if (!parts_.optimizer.is_settled()) {
@@ -209,11 +209,10 @@ void Trainer::check_step(int64_t step) const {
   if (loss_check_) loss_check_->require_finite(step);
   if (last_.updated || parts_.scaler || last_.counted == 0) return;
   if (!plan_.arguments.check_for_nan_in_loss_and_grad) return;
-  throw Error(
-      CONCORD_STATUS_INTERNAL,
-      fmt::format("the gradient of step {} is not finite (norm {}); a lower learning_rate or a max_grad_norm may "
-                  "help, and `concord probe` shows where in the model it begins",
-                  step, last_.grad_norm));
+  throw Error(CONCORD_STATUS_INTERNAL,
+              fmt::format("the gradient of step {} is not finite (norm {}); try a lower learning_rate or "
+                          "max_grad_norm, and use `concord probe` to find the first affected layer",
+                          step, last_.grad_norm));
 }
 
 void Trainer::remember() {
@@ -227,7 +226,7 @@ void Trainer::remember() {
                  static_cast<double>(steps_in_epoch_) / static_cast<double>(plan_.train_data->batches(epoch_));
 }
 
-// Once the step is certain: in its warm-up where the one before had to be settled.
+// Once the step is certain: in its warm-up if the previous one had to be settled.
 void Trainer::begin_step() {
   if (steps_in_epoch_ == 0) notify([&](TrainerCallback& c) { c.on_epoch_begin(state_, control_); });
   notify([&](TrainerCallback& c) { c.on_step_begin(state_, control_); });
@@ -258,7 +257,7 @@ void Trainer::decide_what_follows() {
   start_agreement();
 }
 
-// What one rank wants happens on all, at the same step.
+// What one rank requests happens on all ranks, at the same step.
 void Trainer::start_agreement() {
   if (stop_->requested()) stop_signal_ = stop_->signal();
   control_.should_training_stop |= stop_signal_ != 0;
@@ -269,7 +268,7 @@ void Trainer::start_agreement() {
                 .to(job_.torch_device());
   ProcessGroup& group = parts_.validates_later ? job_.side_group() : job_.world_group();
   agreement_ = group.all_reduce(wishes_, ReduceOp::kMax);
-  control_ = {};  // until all have said theirs
+  control_ = {};  // until all ranks have contributed theirs
 }
 
 void Trainer::finish_agreement() {
@@ -281,13 +280,13 @@ void Trainer::finish_agreement() {
   stop_signal_ = static_cast<int>(values[4]);
 }
 
-// After callbacks that any rank may have set its flags in. Waits: for all ranks.
+// After callbacks in which any rank may have set its flags. Waits: for all ranks.
 void Trainer::agree() {
   start_agreement();
   finish_agreement();
 }
 
-// What became of the newest step, and what follows it. Waits: for all ranks. True as settle_update.
+// The result of the latest step, and what follows it. Waits: for all ranks. Returns the same as settle_update.
 bool Trainer::settle() {
   if (settled_) return false;
   const bool taken_back = settle_update();
@@ -295,13 +294,13 @@ bool Trainer::settle() {
   finish_agreement();
   const bool is_last = state_.global_step == plan_.max_steps || control_.should_training_stop;
   if (is_last && plan_.arguments.logging_strategy != "no") control_.should_log = true;
-  // As HF does: the last epoch ends with the run, wherever that is.
+  // As in HF: the last epoch ends with the run, wherever that is.
   if (state_.global_step == plan_.max_steps && plan_.arguments.eval_strategy == "epoch")
     control_.should_evaluate = true;
   return taken_back;
 }
 
-// Each of the three can make a callback of one rank want another of them, or the end.
+// In each of the three, a callback on one rank can request another of them, or the end.
 void Trainer::do_what_follows() {
   if (std::exchange(control_.should_log, false)) {
     log();
@@ -345,7 +344,7 @@ void Trainer::log() {
 }
 
 EvalLoopOutput Trainer::evaluate() {
-  if (!plan_.eval_data) throw ConfigError("there is no eval_data to evaluate on; give --eval_data");
+  if (!plan_.eval_data) throw ConfigError("no evaluation data; give --eval_data");
   settle_update();
   check_step(state_.global_step);
   DataLoader& data = *plan_.eval_data;
@@ -370,7 +369,7 @@ EvalLoopOutput Trainer::evaluate() {
   return output;
 }
 
-// False where a signal came: the ranks leave after the same batch.
+// False after a signal: the ranks leave after the same batch.
 bool Trainer::evaluate_batches(LossTotals* totals) {
   const LossRule rule{.per_token = true};
   DataLoader& data = *plan_.eval_data;
@@ -411,7 +410,7 @@ void Trainer::save_checkpoint() {
   save_model(folder);
   notify([&](TrainerCallback& c) { c.on_save(state_, folder.string(), control_); });
   if (job_.rank() == 0) keep_newest(output_dir, plan_.arguments.save_total_limit);
-  last_log_ += Clock::now() - begin;  // tokens per second are of training
+  last_log_ += Clock::now() - begin;  // tokens per second count training time only
 }
 
 TrainOutput Trainer::output(double seconds) {

@@ -13,7 +13,7 @@ namespace concord {
 namespace {
 
 constexpr int64_t kParameterAlignment = 64;
-constexpr int64_t kMostElements = int64_t{1} << 52;  // of a buffer; bytes of all of them then fit into 63 bits
+constexpr int64_t kMostElements = int64_t{1} << 52;  // of a buffer; the bytes of all buffers then fit into 63 bits
 constexpr int64_t kShardAlignment = 128;  // with lcm(dp, ...): shards of at least 128 / dp elements, Megatron's
 
 int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -22,29 +22,28 @@ bool is_trained(DType dtype) { return dtype == DType::kF32 || dtype == DType::kB
 
 void check(const std::vector<PlannedParameter>& parameters, const BucketOptions& options) {
   if (options.dp < 1 || options.edp < 1) {
-    throw ConfigError(fmt::format("dp is {} and edp {}; both have to be at least 1", options.dp, options.edp));
+    throw ConfigError(fmt::format("dp is {} and edp is {}; both must be >= 1", options.dp, options.edp));
   }
   if (options.bucket_elements < 0) {
-    throw ConfigError(
-        fmt::format("the bucket size is {} elements; give a positive number, or 0 for max(40e6, 1e6 * dp)",
-                    options.bucket_elements));
+    throw ConfigError(fmt::format("the bucket size is {} elements; must be > 0, or 0 for max(40e6, 1e6 * dp)",
+                                  options.bucket_elements));
   }
   for (const PlannedParameter& parameter : parameters) {
     if (parameter.elements < 1) {
-      throw ConfigError(fmt::format("parameter {} has {} elements; at least 1 is needed", quoted(parameter.name),
-                                    parameter.elements));
+      throw ConfigError(
+          fmt::format("parameter {} has {} elements; must be >= 1", quoted(parameter.name), parameter.elements));
     }
     if (!is_trained(parameter.dtype)) {
-      throw ConfigError(fmt::format("parameter {} has the type {}; f32, bf16 and f16 can be trained",
-                                    quoted(parameter.name), to_string(parameter.dtype)));
+      throw ConfigError(fmt::format("parameter {} has dtype {}; must be f32, bf16 or f16", quoted(parameter.name),
+                                    to_string(parameter.dtype)));
     }
   }
 }
 
 [[noreturn]] void refuse_size(const std::string& what) {
   throw ConfigError(
-      fmt::format("with {} the parameters of a rank are more than 2^52 elements, which no rank can hold; are "
-                  "the shapes and the number of ranks what was meant?",
+      fmt::format("with {} the parameters of a rank have more than 2^52 elements, which is too large; check the shapes "
+                  "and the number of ranks",
                   quoted(what)));
 }
 
@@ -95,7 +94,7 @@ class BufferPlanner {
   int64_t end_ = 0;
 };
 
-// Backward goes through the parameters from the last to the first: a bucket is complete with its smallest index.
+// Backward visits the parameters from last to first: a bucket is complete at its smallest index.
 std::vector<BucketPlan::Place> order_of(const std::vector<BucketPlan::Buffer>& buffers) {
   std::vector<std::pair<size_t, BucketPlan::Place>> ends;
   for (size_t b = 0; b < buffers.size(); ++b) {

@@ -125,14 +125,14 @@ TEST(BucketPlan, WhatIsPrintedIsThePlan) {
   EXPECT_EQ(document["buffers"][0]["buckets"][0]["parameters"][1]["end"], 164);
   EXPECT_EQ(document["buffers"][0]["elements"], 256);
   EXPECT_EQ(document["bytes"]["total"], memory_of(plan).total());
-  EXPECT_THAT(to_text(plan, parameters), HasSubstr("256 elements in 1 bucket, 2 shards a bucket"));
+  EXPECT_THAT(to_text(plan, parameters), HasSubstr("256 elements in 1 bucket, 2 shards per bucket"));
 }
 
 TEST(BucketPlan, RefusesWhatCannotBeMeant) {
   EXPECT_THAT(error_of(sized({8}), {.dp = 0}), HasSubstr("dp is 0"));
   EXPECT_THAT(error_of(sized({8}), {.bucket_elements = -1}), HasSubstr("the bucket size is -1"));
   EXPECT_THAT(error_of(sized({0}), {}), HasSubstr("parameter 'p0' has 0 elements"));
-  EXPECT_THAT(error_of({{"ids", 4, DType::kI64}}, {}), HasSubstr("parameter 'ids' has the type"));
+  EXPECT_THAT(error_of({{"ids", 4, DType::kI64}}, {}), HasSubstr("parameter 'ids' has dtype"));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ std::string megabytes(int64_t bytes) { return fmt::format("{:.1f} MB", static_ca
 std::string to_text(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters) {
   std::string text;
   for (const BucketPlan::Buffer& buffer : plan.buffers) {
-    text += fmt::format("{} parameters of {}, gradients in {}: {} elements in {} {}, {} a bucket\n",
+    text += fmt::format("{} parameters of {}, gradients in {}: {} elements in {} {}, {} per bucket\n",
                         buffer.expert ? "expert" : "dense", to_string(buffer.dtype), to_string(buffer.grad_dtype),
                         buffer.elements, buffer.buckets.size(), buffer.buckets.size() == 1 ? "bucket" : "buckets",
                         buffer.shards > 1 ? fmt::format("{} shards", buffer.shards) : "one shard");
@@ -51,8 +51,9 @@ std::string to_text(const BucketPlan& plan, const std::vector<PlannedParameter>&
   }
   const BucketMemory memory = memory_of(plan);
   text += fmt::format(
-      "a rank's memory: parameters {} + gradients {} + AdamW {} = {}\n"
-      "  (elements x bytes of the type, of the gradient's type, and 8 for f32 or 12 for 16 bits over the shards)\n",
+      "memory per rank: parameters {} + gradients {} + AdamW {} = {}\n"
+      "  (elements x bytes of the dtype, of the gradient dtype, and 8 for f32 or 12 for 16 bits, divided by the "
+      "shards)\n",
       megabytes(memory.parameters), megabytes(memory.gradients), megabytes(memory.optimizer),
       megabytes(memory.total()));
   return text;

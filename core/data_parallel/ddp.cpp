@@ -10,7 +10,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Chunk> chunks, Para
                                                  const DataParallelOptions& options)
     : options_(options), job_(&job) {
   if (options_.overlap_param_gather && !options_.use_distributed_optimizer) {
-    throw ConfigError("overlap_param_gather needs use_distributed_optimizer: without it there is nothing to gather");
+    throw ConfigError("overlap_param_gather requires use_distributed_optimizer: without it there is nothing to gather");
   }
   for (Chunk& chunk : chunks) {
     chunks_.push_back(std::make_unique<Reducer>(*this, std::move(chunk), !chunks_.empty()));
@@ -31,12 +31,12 @@ const BucketPlan& DistributedDataParallel::plan(size_t chunk) const { return chu
 
 void DistributedDataParallel::begin_step(int64_t micro_batches) {
   if (micro_batches < 1) {
-    throw ConfigError(loader::cat("a step of ", micro_batches, " micro-batches; it needs at least one"));
+    throw ConfigError(loader::cat("a step of ", micro_batches, " micro-batches; must be >= 1"));
   }
   for (const auto& chunk : chunks_) chunk->begin_step(micro_batches);
 }
 
-// Chunks are used from the first to the last, so gradients come from the last to the first.
+// Chunks run from first to last, so gradients arrive from last to first.
 void DistributedDataParallel::start_grad_sync() {
   for (size_t i = chunks_.size(); i-- > 0;) chunks_[i]->start_grad_sync();
 }

@@ -6,8 +6,8 @@
 namespace concord {
 namespace {
 
-// Sums the gradients of the parameters that |chosen| names, of this rank's part of them, over groups of |kind|. The
-// ranks of such a group own the same parts: they stand at the same place of their data-parallel groups.
+// Sums this rank's part of the gradients of the parameters selected by |chosen| over groups of |kind|. The ranks of
+// such a group own the same parts: they have the same index in their data-parallel groups.
 template <class Chosen>
 void sum_over(DistributedDataParallel& ddp, GroupKind kind, const Chosen& chosen) {
   std::vector<at::Tensor> grads;

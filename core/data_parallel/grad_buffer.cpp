@@ -16,7 +16,7 @@ c10::ScalarType torch_type(DType dtype) {
     case DType::kF32: return c10::kFloat;
     case DType::kBF16: return c10::kBFloat16;
     case DType::kF16: return c10::kHalf;
-    default: throw ConfigError(loader::cat("no parameters of type ", to_string(dtype)));
+    default: throw ConfigError(loader::cat("unsupported parameter dtype ", to_string(dtype)));
   }
 }
 

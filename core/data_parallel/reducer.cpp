@@ -14,7 +14,7 @@ namespace {
 
 using loader::cat;
 
-// Runs when autograd has put a gradient into .grad.
+// Runs when autograd has stored a gradient in .grad.
 class AfterGrad : public torch::autograd::PostAccumulateGradHook {
  public:
   explicit AfterGrad(std::function<void(const at::Tensor&)> run) : run_(std::move(run)) {}
@@ -26,7 +26,7 @@ class AfterGrad : public torch::autograd::PostAccumulateGradHook {
 
 DType type_of(const Parameter& parameter) {
   const auto type = platform_dtype(parameter.value.scalar_type());
-  return type.value_or(DType::kU8);  // which no plan takes
+  return type.value_or(DType::kU8);  // which every plan rejects
 }
 
 bool all_finite(const at::Tensor& grads) { return grads.isfinite().all().item<bool>(); }
@@ -79,7 +79,7 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
   Parameter& parameter = *parameters_[index];
   const Arrival& arrival = arrivals_[index];
   const GradBuffer& buffer = *buckets_[arrival.bucket].buffer;
-  // Operators add in fp32 only.
+  // Operators accumulate only in fp32.
   if (buffer.plan().grad_dtype == DType::kF32) {
     parameter.sink.main = buffer.grad_of(arrival.slot);
     parameter.sink.added = [this, index] { added(index); };
@@ -99,8 +99,8 @@ void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches) {
     bucket.reduction = {};
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    // autograd adds several uses up before it tells of them, but not those of different chunks: how often it comes
-    // cannot be known, so the parameter waits for the end of the step.
+    // autograd sums several uses before it calls the hook, but not those of different chunks: the number of calls is
+    // unknown, so the parameter waits for the end of the step.
     const bool counts = parameters_[i]->sink.main.defined() || parameters_[i]->uses == 1;
     arrivals_[i].missing = counts ? micro_batches * parameters_[i]->uses : std::numeric_limits<int64_t>::max();
     ++buckets_[arrivals_[i].bucket].missing;
@@ -112,7 +112,7 @@ void DistributedDataParallel::Reducer::move_grad(size_t index, const at::Tensor&
   const at::NoGradGuard no_grad;
   const Arrival& arrival = arrivals_[index];
   at::Tensor& grad = value.mutable_grad();
-  if (!grad.defined()) return;  // an operator has put it into the sink
+  if (!grad.defined()) return;  // an operator has added it to the sink
   buckets_[arrival.bucket].buffer->grad_of(arrival.slot).add_(grad);
   grad.reset();
   added(index);
@@ -123,8 +123,8 @@ void DistributedDataParallel::Reducer::added(size_t index) {
   Bucket& bucket = buckets_[arrival.bucket];
   if (bucket.issued) {
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
-                cat("a gradient of ", parameters_[index]->spec.name, " came after its bucket was reduced: ",
-                    "call begin_step with the number of micro-batches, and let uses be the gradients that each adds"));
+                cat("a gradient of ", parameters_[index]->spec.name, " arrived after its bucket was reduced: ",
+                    "call begin_step with the number of micro-batches, and set uses to the gradients that each adds"));
   }
   if (--arrival.missing > 0) return;
   if (arrival.missing == 0 && --bucket.missing == 0 && overlaps_) issue_ready();
@@ -140,7 +140,7 @@ ReduceOp DistributedDataParallel::Reducer::reduce_op() const {
 }
 
 // A loss is a mean over dp * cp ranks, so gradients are divided by their number. Expert parameters have seen the tokens
-// of all of them, in edp parts: the collective's mean would divide by edp only.
+// of all of them, in edp parts: averaging in the collective would divide by edp only.
 void DistributedDataParallel::Reducer::scale(const at::Tensor& grads, bool expert) const {
   if (ddp_.options_.calculate_per_token_loss) return;
   const RankLayout& layout = ddp_.job_->layout();
@@ -159,8 +159,8 @@ void DistributedDataParallel::Reducer::check_finite(const Bucket& bucket) const 
     const bool nan = grad.isnan().any().item<bool>();
     throw Error(
         CONCORD_STATUS_FAILED_PRECONDITION,
-        cat("rank ", ddp_.job_->rank(), ": the gradient of ", parameters_[slot.parameter]->spec.name, " has ",
-            nan ? "NaN" : "inf", " in it before it is reduced; look at this rank's batch and learning rate, or ",
+        cat("rank ", ddp_.job_->rank(), ": the gradient of ", parameters_[slot.parameter]->spec.name, " contains ",
+            nan ? "NaN" : "Inf", " before reduction; check this rank's batch and the learning rate, or ",
             "set check_for_nan_in_loss_and_grad to false to skip such steps"));
   }
 }
@@ -192,7 +192,7 @@ void DistributedDataParallel::Reducer::finish_grad_sync() {
 
 void DistributedDataParallel::Reducer::gather_parameters() {
   const at::NoGradGuard no_grad;
-  for (size_t i = buckets_.size(); i-- > 0;) {  // forward uses them from the last to the first
+  for (size_t i = buckets_.size(); i-- > 0;) {  // forward uses them from last to first
     Bucket& bucket = buckets_[i];
     const GradBuffer& buffer = *bucket.buffer;
     if (buffer.plan().shards == 1) continue;

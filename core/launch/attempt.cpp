@@ -13,7 +13,7 @@
 namespace concord {
 namespace {
 
-// SIGKILL works at once, except on a process that is stuck inside the kernel (a dead network disk).
+// SIGKILL takes effect immediately, except on a process that is stuck in the kernel (a dead network disk).
 constexpr std::chrono::seconds kKillTime{10};
 constexpr std::chrono::seconds kEcho{1};
 
@@ -24,7 +24,7 @@ int wait_status_of(const siginfo_t& info) {
   return W_EXITCODE(0, info.si_status) | (info.si_code == CLD_DUMPED ? WCOREFLAG : 0);
 }
 
-// The stop signal that a process says, by exit code 128 + signal, to have ended by in its own way; 0: none.
+// The stop signal that a process handled and reported with exit code 128 + signal; 0: none.
 int signal_of_exit_code(int wait_status) {
   if (!WIFEXITED(wait_status)) return 0;
   const int signal = WEXITSTATUS(wait_status) - 128;
@@ -53,7 +53,7 @@ Attempt::Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, 
 AttemptResult Attempt::run(int count, const std::function<ProcessCommand(int index)>& command_of) {
   start_all(count, command_of);
   while (phase_ != Phase::over) step();
-  OutputRelay::Deadline patience;  // for whoever reads the output: a job that was stopped does not wait for long
+  OutputRelay::Deadline patience;  // for the reader of the output: a stopped job does not wait for long
   if (result_.stop_signal) patience = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace_);
   result_.output_abandoned = !drain_output(relay_, signals_, patience);
   relay_->detach_all();
@@ -92,7 +92,7 @@ void Attempt::handle_signals() {
     } else if (is_stop_signal(entry.signal)) {
       handle_stop_signal(entry.signal);
     } else {
-      // To the rank alone: what it has started may know nothing of SIGUSR1, and then dies of it.
+      // Only to the rank: its children may not handle SIGUSR1 and would be killed by it.
       for (const Rank& rank : ranks_) {
         if (rank.alive) ::kill(rank.pid, entry.signal);
       }
@@ -102,7 +102,7 @@ void Attempt::handle_signals() {
 
 void Attempt::handle_stop_signal(int signal) {
   const bool again = result_.stop_signal != 0;
-  // A scheduler may send SIGTERM to the group and to the launcher: that is one. Two Ctrl-C in a row are meant.
+  // A scheduler may send SIGTERM to the group and to the launcher, which counts as one. Two Ctrl-C count as two.
   const bool is_echo = again && signal != SIGINT && Clock::now() - stopped_ < kEcho;
   if (is_echo) return;
   if (!again) {
@@ -113,13 +113,12 @@ void Attempt::handle_stop_signal(int signal) {
     if (phase_ == Phase::running || phase_ == Phase::ending) begin_killing();
     return;
   }
-  // No deadline: saving a checkpoint may take its time, and a trainer has a limit of its own. A second signal ends the
-  // patience.
+  // No deadline: saving a checkpoint may take a while, and a trainer has its own limit. A second signal ends the wait.
   asked_ = true;
   signal_all_groups(signal);
 }
 
-// |first| is the process that the signal was about: of several that ended by now, it ended first.
+// |first| is the process that the signal reported: of several that have exited by now, it exited first.
 void Attempt::collect_ended(pid_t first) {
   if (rank_of(first) < ranks_.size()) collect(P_PID, first);
   while (collect(P_ALL, 0)) {
@@ -134,7 +133,7 @@ bool Attempt::collect(int id_type, pid_t pid) {
   if (::waitid(static_cast<idtype_t>(id_type), static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
     return false;
   if (info.si_pid == 0) return false;
-  // First the bookkeeping, then the burial: until then the number of the process, and of its group, is nobody else's.
+  // Record first, then reap: until then the process id, and that of its group, cannot be reused.
   const size_t index = rank_of(info.si_pid);
   if (index < ranks_.size()) rank_ended(index, wait_status_of(info));
   ::waitpid(info.si_pid, nullptr, 0);
@@ -144,7 +143,7 @@ bool Attempt::collect(int id_type, pid_t pid) {
 void Attempt::rank_ended(size_t rank_index, int wait_status) {
   Rank& rank = ranks_[rank_index];
   const int stopped_by = signal_of_exit_code(wait_status);
-  if (result_.stop_signal == 0 && !asked_) result_.stop_signal = stopped_by;  // it came to that rank alone
+  if (result_.stop_signal == 0 && !asked_) result_.stop_signal = stopped_by;  // only that rank received it
   const bool stopped = stopped_by != 0 && stopped_by == result_.stop_signal;
   const bool failed = wait_status != 0 && !stopped;
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
@@ -157,13 +156,13 @@ void Attempt::rank_ended(size_t rank_index, int wait_status) {
   }
   result_.ends.push_back({static_cast<int>(rank_index), rank.pid, wait_status, seconds, asked_});
   if (phase_ != Phase::running) return;
-  // Where a stop was passed on already, the others have their signal, and after a failure now a time limit too. Where a
-  // rank was stopped without us, the others have agreed with it and are about to end.
+  // If a stop was already forwarded, the others have their signal and, after a failure, a time limit too. If a rank was
+  // stopped by someone else, the others have agreed with it and are about to exit.
   if (failed) begin_ending(asked_ ? 0 : SIGTERM);
   if (stopped && !asked_) begin_ending(0);
 }
 
-// A rank that is stopped is waited for by the others, which then fail: the cause is not the one that fails.
+// The others wait for a stopped rank and then fail: the failing rank is not the cause.
 void Attempt::note_stopped() {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     ProcessEntry entry;
@@ -192,7 +191,7 @@ void Attempt::begin_killing() {
 
 void Attempt::deadline_reached() {
   if (phase_ == Phase::ending && any_alive() && !asked_) {
-    begin_ending(SIGTERM);  // a rank was stopped, and these have not agreed with it
+    begin_ending(SIGTERM);  // a rank was stopped, and these have not stopped with it
     return;
   }
   if (phase_ == Phase::ending) {
@@ -205,7 +204,7 @@ void Attempt::deadline_reached() {
   phase_ = Phase::over;
 }
 
-// This process is the reaper of its descendants: whoever loses its parent becomes its child, so no one is out of sight.
+// This process is a subreaper: orphaned descendants become its children, so none is lost.
 void Attempt::look_for_leftovers() {
   bool found = false;
   for (const ProcessEntry& entry : list_processes()) {
@@ -231,7 +230,7 @@ bool Attempt::any_alive() const {
   return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.alive; });
 }
 
-// ranks_.size() if |pid| is none of them.
+// ranks_.size() if |pid| is not one of them.
 size_t Attempt::rank_of(pid_t pid) const {
   const auto found =
       std::find_if(ranks_.begin(), ranks_.end(), [pid](const Rank& rank) { return rank.alive && rank.pid == pid; });

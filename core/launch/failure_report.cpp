@@ -45,15 +45,15 @@ std::string first_failure_text(const AttemptResult& result, int first_rank,
                   stopped_text(result, first_rank), first_rank + end.index, describe_wait_status(end.wait_status),
                   end.pid, end.index, end.seconds);
   if (WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL) {
-    text += "  nothing here sent SIGKILL: often the kernel does when memory runs out (see dmesg)\n";
+    text += "  the launcher did not send SIGKILL; often the kernel does when memory runs out (see dmesg)\n";
   }
-  if (last_lines.empty()) return text + "  it wrote nothing to standard error\n";
-  text += "  the last it wrote to standard error:\n";
+  if (last_lines.empty()) return text + "  nothing was written to standard error\n";
+  text += "  last lines of its standard error:\n";
   for (const std::string& line : last_lines) text += fmt::format("    | {}\n", line);
   return text;
 }
 
-// The other processes, those that ended alike in one line.
+// The other processes; those with the same exit status share a line.
 std::string others_text(const AttemptResult& result, int first_rank) {
   std::vector<std::string> order;
   std::map<std::string, std::vector<int>> ranks_by_text;
@@ -95,7 +95,7 @@ std::string failure_report(const AttemptResult& result, int first_rank, const st
   if (result.stop_signal) text += fmt::format("concord launch: stopped by {}\n", signal_name(result.stop_signal));
   text += others_text(result, first_rank);
   if (!result.unkillable.empty()) {
-    text += fmt::format("  still there after SIGKILL, stuck in the kernel: {}\n", fmt::join(result.unkillable, ", "));
+    text += fmt::format("  still running after SIGKILL, stuck in the kernel: {}\n", fmt::join(result.unkillable, ", "));
   }
   return text;
 }

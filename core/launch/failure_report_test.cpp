@@ -26,7 +26,7 @@ TEST(FailureReport, BeginsWithTheOneThatFailedFirst) {
   EXPECT_EQ(failure_report(five_ranks_of_which_the_third_failed(), 8, {"one", "two"}),
             "concord launch: rank 10 failed first: exit code 3\n"
             "  pid 102, local rank 2, 1.2 s after the start\n"
-            "  the last it wrote to standard error:\n"
+            "  last lines of its standard error:\n"
             "    | one\n"
             "    | two\n"
             "  rank 9: exit code 0\n"
@@ -44,7 +44,7 @@ TEST(FailureReport, BeginsWithTheRanksThatAreStopped) {
 
 TEST(FailureReport, SaysWhenNothingWasWritten) {
   EXPECT_THAT(failure_report(five_ranks_of_which_the_third_failed(), 0, {}),
-              HasSubstr("wrote nothing to standard error"));
+              HasSubstr("nothing was written to standard error"));
 }
 
 TEST(FailureReport, ListsManyRanksInRanges) {

@@ -31,7 +31,7 @@ constexpr size_t kReportedLines = 20;
 
 void check_range(const char* name, int64_t value, int64_t lowest, int64_t highest) {
   if (value >= lowest && value <= highest) return;
-  throw ConfigError(fmt::format("{} is {}; it must be {} to {}", name, value, lowest, highest));
+  throw ConfigError(fmt::format("{} is {}; must be from {} to {}", name, value, lowest, highest));
 }
 
 void check(const LaunchOptions& options, std::span<const std::string> command) {
@@ -41,40 +41,38 @@ void check(const LaunchOptions& options, std::span<const std::string> command) {
   check_range("--master_port", options.master_port, 0, 65535);
   check_range("--max_restarts", options.max_restarts, 0, 1'000'000);
   if (!std::isfinite(options.grace_seconds) || options.grace_seconds < 0 || options.grace_seconds > 1e6) {
-    throw ConfigError(fmt::format("--grace is {}; it must be 0 or more seconds", options.grace_seconds));
+    throw ConfigError(fmt::format("--grace is {}; must be >= 0 seconds", options.grace_seconds));
   }
   if (options.nnodes > 1 && options.master_addr.empty()) {
     throw ConfigError(
-        fmt::format("--nnodes is {} but --master_addr is not given; give every machine the address of the one with "
-                    "--node_rank 0",
+        fmt::format("--nnodes is {} but --master_addr is missing; on every machine, set it to the address of the one "
+                    "with --node_rank 0",
                     options.nnodes));
   }
   if (command.empty() || command.front().empty()) {
-    throw ConfigError(
-        "there is nothing to launch; write the command after --, as in: concord launch --nproc 2 -- ./program");
+    throw ConfigError("no command; give it after --, e.g. concord launch --nproc 2 -- ./program");
   }
   const bool serves = options.node_rank == 0 && options.master_port != 0 && options.nproc * int64_t{options.nnodes} > 1;
   if (serves && !port_is_free(options.master_port)) {
-    throw ConfigError(
-        fmt::format("--master_port {} is in use on this machine; choose another{}", options.master_port,
-                    options.nnodes == 1 ? ", or leave it out: a free one is taken then" : " on all machines"));
+    throw ConfigError(fmt::format("--master_port {} is in use on this machine; choose another{}", options.master_port,
+                                  options.nnodes == 1 ? ", or omit it to use a free port" : " on all machines"));
   }
 }
 
-// Each process takes two pipes and, with log_dir, a file.
+// Each process needs two pipes and, with log_dir, a file.
 void make_room_for_descriptors(int nproc) {
   const rlim_t needed = 3 * static_cast<rlim_t>(nproc) + 32;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   if (limit.rlim_max < needed) {
-    throw ConfigError(fmt::format("--nproc {} needs {} open files and this shell allows {}; raise it with ulimit -n",
-                                  nproc, needed, limit.rlim_max));
+    throw ConfigError(fmt::format("--nproc {} needs {} open files, but the limit is {}; raise it with ulimit -n", nproc,
+                                  needed, limit.rlim_max));
   }
   limit.rlim_cur = needed;
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// With one of 0, 1, 2 closed the next pipe would take its place.
+// If one of 0, 1, 2 is closed, the next pipe would get its number.
 void open_closed_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0) static_cast<void>(::open("/dev/null", O_RDWR));
@@ -86,7 +84,7 @@ int usable_cores() {
   return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
-// While it lives, a descendant that loses its parent becomes a child of this process.
+// During its lifetime, orphaned descendants become children of this process.
 class Reaper {
  public:
   Reaper() {
@@ -111,7 +109,7 @@ std::string random_text() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-// A job on this machine: its parts live as long as it does, through all restarts.
+// A job on this machine: its parts live as long as it does, across all restarts.
 class Launcher {
  public:
   Launcher(const LaunchOptions& options, std::span<const std::string> command, std::string program)
@@ -121,7 +119,7 @@ class Launcher {
         launch_id_(random_text()),
         guard_(options.nproc, launch_id_),
         relay_({options.log_dir, options.prefix}, first_rank(), options.nproc) {
-    // A launcher inside a launcher adds its name: the outer guard must find what the inner one has started, too.
+    // A nested launcher appends its name: the outer guard must also find what the inner one has started.
     const char* outer = std::getenv(kLaunchId);
     environment_.push_back(fmt::format("{}={}{}{}", kLaunchId, outer ? outer : "", outer ? ":" : "", launch_id_));
     const std::string no_token = fmt::format("{}=", kJobToken);
@@ -129,7 +127,7 @@ class Launcher {
       if (std::string_view(*entry).starts_with(fmt::format("{}=", kLaunchId)) || *entry == no_token) continue;
       environment_.emplace_back(*entry);
     }
-    // Launchers on several machines cannot agree on one; the user may give them one.
+    // Launchers on several machines cannot agree on one; the user may provide one.
     const char* token = std::getenv(kJobToken);
     if (options.nnodes == 1 && (token == nullptr || *token == 0)) environment_.push_back(no_token + random_text());
   }
@@ -141,7 +139,7 @@ class Launcher {
       const bool again = !result.succeeded() && result.stop_signal == 0 && result.start_error.empty() &&
                          result.unkillable.empty() && !result.output_abandoned && restarts < options_.max_restarts;
       if (again) relay_.say(fmt::format("concord launch: restart {} of {}", restarts + 1, options_.max_restarts));
-      // After output that nobody reads, only what goes at once.
+      // If nobody reads the output, write only what does not block.
       OutputRelay::Deadline patience;
       if (result.output_abandoned) patience = std::chrono::steady_clock::now();
       const bool written = drain_output(&relay_, &signals_, patience);
@@ -185,10 +183,9 @@ class Launcher {
       text = failure_report(result, first_rank(), last_lines);
     }
     if (!result.left.empty()) {
-      text +=
-          fmt::format("concord launch: killed what the processes had left running: {}\n", fmt::join(result.left, ", "));
+      text += fmt::format("concord launch: killed leftover child processes: {}\n", fmt::join(result.left, ", "));
     }
-    if (!text.empty()) relay_.say(text.substr(0, text.size() - 1));  // say() ends the line
+    if (!text.empty()) relay_.say(text.substr(0, text.size() - 1));  // say() adds the newline
   }
 
   const LaunchOptions options_;
@@ -196,7 +193,7 @@ class Launcher {
   const std::string program_;
   const std::string launch_id_;
   std::vector<std::string> environment_;
-  SignalQueue signals_;  // around the guard: a guard that is gone must not be a SIGPIPE
+  SignalQueue signals_;  // outlives the guard: writing to a dead guard must not raise SIGPIPE
   SessionGuard guard_;
   Reaper reaper_;
   OutputRelay relay_;

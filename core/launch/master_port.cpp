@@ -10,7 +10,7 @@
 namespace concord {
 namespace {
 
-// Bound to |port| (0: any) on all addresses, IPv6 and IPv4 where there is IPv6; invalid with errno set if it cannot be.
+// Bound to |port| (0: any) on all addresses, IPv6 and IPv4 if IPv6 is available; invalid with errno set on failure.
 UniqueFd bind_everywhere(int port) {
   const int yes = 1;
   const int no = 0;

@@ -13,7 +13,7 @@
 namespace concord {
 namespace {
 
-constexpr size_t kTail = 8192;  // bytes of standard error that are kept for the report, at least
+constexpr size_t kTail = 8192;  // minimum bytes of standard error kept for the report
 
 int milliseconds_until(OutputRelay::Deadline deadline) {
   if (!deadline) return -1;
@@ -39,7 +39,7 @@ OutputRelay::OutputRelay(const OutputStyle& style, int first_rank, int ranks)
     std::filesystem::create_directories(style_.log_dir);
     for (int i = 0; i < ranks; ++i) logs_.emplace_back(fmt::format("{}/rank-{}.log", style_.log_dir, first_rank + i));
   } catch (const std::system_error& error) {
-    throw ConfigError(fmt::format("--log_dir {}: {}; give a folder that can be written", style_.log_dir, error.what()));
+    throw ConfigError(fmt::format("--log_dir {}: {}; choose a writable folder", style_.log_dir, error.what()));
   }
 }
 
@@ -63,7 +63,7 @@ std::vector<OutputSink*> OutputRelay::sinks() {
 OutputRelay::Waited OutputRelay::wait(int signal_fd, Deadline deadline) {
   const std::vector<OutputSink*> all_sinks = sinks();
   std::vector<pollfd> polled = {{signal_fd, POLLIN, 0}};
-  // A negative descriptor is skipped: a hang-up would be reported even where nothing is asked, again and again.
+  // A negative descriptor is skipped: a hang-up would be reported repeatedly even without requested events.
   for (OutputSink* sink : all_sinks) polled.push_back({sink->empty() ? -1 : sink->fd(), POLLOUT, 0});
   for (const Stream& stream : streams_) polled.push_back({stream.sink->full() ? -1 : stream.pipe.get(), POLLIN, 0});
 

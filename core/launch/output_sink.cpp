@@ -13,8 +13,8 @@
 namespace concord {
 namespace {
 
-// A second, non-blocking way to the same pipe or terminal. A regular file needs none and would get an offset of its
-// own.
+// A second, non-blocking descriptor for the same pipe or terminal. A regular file needs none and would get its own
+// offset.
 UniqueFd open_again_nonblocking(int fd) {
   struct stat info{};
   if (::fstat(fd, &info) != 0 || !(S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode))) return UniqueFd();
@@ -31,7 +31,7 @@ bool is_regular_file(int fd) {
 
 OutputSink::OutputSink(int fd, std::string name) : own_(open_again_nonblocking(fd)), name_(std::move(name)) {
   fd_ = own_ ? own_.get() : fd;
-  // Where the descriptor may block (a socket), poll promises room for a little only.
+  // If the descriptor may block (a socket), poll guarantees space only for a small write.
   chunk_ = own_ || is_regular_file(fd_) ? 0 : PIPE_BUF;
 }
 
@@ -52,7 +52,7 @@ void OutputSink::write_some() {
     if (length < 0 && errno == EINTR) continue;
     if (length < 0 && errno == EAGAIN) break;
     if (length < 0) {
-      error_ = fmt::format("cannot write to {} any more ({}); the job goes on, its further output there is dropped",
+      error_ = fmt::format("cannot write to {} any more ({}); the job continues, but further output there is dropped",
                            name_, std::strerror(errno));
       broken_ = true;
       text_.clear();

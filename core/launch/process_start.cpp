@@ -35,13 +35,13 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// All that the new process needs, laid out before fork: between fork and exec nothing may allocate.
+// Everything that the new process needs, prepared before fork: nothing may allocate between fork and exec.
 struct Prepared {
   const char* program;
   char* const* arguments;
   char* const* environment;
-  int in, out, err;  // in is -1 to keep the launcher's
-  int failure;       // errno goes here when something fails; closes on exec
+  int in, out, err;  // in is -1 to inherit the launcher's
+  int failure;       // receives errno on failure; closed on exec
   int guard_fd, guard_slot;
   pid_t launcher;
 };
@@ -49,7 +49,7 @@ struct Prepared {
 [[noreturn]] void become(const Prepared& prepared) {
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != prepared.launcher) ::_exit(1);  // it died before the line above: nobody would kill us
+  if (::getppid() != prepared.launcher) ::_exit(1);  // it exited before the line above, so nobody would kill us
   SessionGuard::enter(prepared.guard_fd, prepared.guard_slot);
   SignalQueue::reset_in_child();
   const bool wired =
@@ -60,7 +60,7 @@ struct Prepared {
   ::_exit(127);
 }
 
-// The errno of a start that failed, 0 once exec has closed the other end.
+// The errno of a failed start, 0 once exec has closed the other end.
 int wait_for_exec(int fd) {
   int error = 0;
   for (;;) {
@@ -87,9 +87,8 @@ std::string find_program(std::string_view name, std::string_view path) {
     begin = end + 1;
   }
   throw ConfigError(
-      fmt::format("there is no program '{}' in the folders of PATH ({}); write a path with a '/' for a program "
-                  "elsewhere, as in ./{}",
-                  name, path, name));
+      fmt::format("program '{}' not found in PATH ({}); use a path with a '/' for a program elsewhere, e.g. ./{}", name,
+                  path, name));
 }
 
 pid_t fork_with_signals_blocked() {

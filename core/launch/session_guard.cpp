@@ -17,21 +17,21 @@
 namespace concord {
 namespace {
 
-constexpr int kRelease = -1;  // instead of a slot: the launcher is done, and nothing is left of it
+constexpr int kRelease = -1;  // instead of a slot: the launcher is done and has left nothing
 
-struct Message {  // shorter than PIPE_BUF, so writes do not mix
+struct Message {  // shorter than PIPE_BUF, so writes are atomic
   int slot;
   pid_t session;  // 0: forget
 };
 
 void send(int fd, const Message& message) {
-  // A guard that is gone is no reason to stop a job: the kernel still ends the ranks with the launcher.
+  // A dead guard is no reason to stop a job: the kernel still kills the ranks with the launcher.
   while (::write(fd, &message, sizeof message) < 0 && errno == EINTR) {
   }
 }
 
 struct Wards {
-  std::vector<pid_t> sessions;  // by slot; 0 is none
+  std::vector<pid_t> sessions;  // by slot; 0: none
   std::string launch_id;
 };
 
@@ -42,7 +42,7 @@ bool is_ward(const Wards& wards, const ProcessEntry& entry) {
   return variables.find(wards.launch_id) != std::string::npos;
 }
 
-// True if any of them was still there.
+// True if any of them was still running.
 bool kill_wards(const Wards& wards) {
   bool found = false;
   for (const ProcessEntry& entry : list_processes()) {
@@ -54,9 +54,9 @@ bool kill_wards(const Wards& wards) {
 }
 
 [[noreturn]] void guard_main(int pipe_fd, Wards* wards) {
-  ::setsid();  // and every signal stays blocked: the guard ends when the launcher does, not before
+  ::setsid();  // all signals stay blocked: the guard exits with the launcher, not before
   ::prctl(PR_SET_NAME, "concord-guard");
-  // Holding nothing of the launcher's: whoever reads its output must see the end of it.
+  // Keeps no descriptor of the launcher: readers of its output must see end-of-file.
   ::dup2(pipe_fd, 0);
   if (::close_range(1, ~0U, 0) != 0) {
     for (int fd = 1; fd < 65536; ++fd) ::close(fd);
@@ -72,8 +72,8 @@ bool kill_wards(const Wards& wards) {
     }
   }
   std::erase(wards->sessions, 0);
-  // Not a snapshot: a process listed alive may fork and die before it is looked at, and then its child was on no list.
-  // So only several looks in a row that find nothing are an answer.
+  // Not a snapshot: a listed process may fork and exit before it is examined, and then its child is not on the list. So
+  // only several consecutive scans that find nothing are conclusive.
   for (int pass = 0, clean = 0; pass < 200 && clean < 3; ++pass) {
     clean = kill_wards(*wards) ? 0 : clean + 1;
     ::usleep(10'000);

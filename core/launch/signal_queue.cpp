@@ -12,7 +12,7 @@ std::atomic<int> queue_fd{-1};
 void enqueue(int signal, siginfo_t* info, void*) {
   const int saved = errno;
   const SignalQueue::Entry entry{signal, info->si_pid};
-  // A full pipe drops the entry. 8,000 unread signals hold everything there is to know.
+  // A full pipe drops the entry. 8,000 unread signals are enough.
   if (::write(queue_fd.load(), &entry, sizeof entry) < 0) {
   }
   errno = saved;
@@ -25,7 +25,7 @@ SignalQueue::SignalQueue() : pipe_(make_pipe()) {
   set_nonblocking(pipe_.write.get());
   int none = -1;
   if (!queue_fd.compare_exchange_strong(none, pipe_.write.get())) {
-    throw std::logic_error("launch() is running in this process already; it can run once at a time");
+    throw std::logic_error("launch() is already running in this process; only one call at a time is allowed");
   }
   struct sigaction action{};
   action.sa_sigaction = enqueue;
@@ -73,7 +73,7 @@ void SignalQueue::reset_in_child() {
     ::sigaction(signal, &standard, nullptr);
   }
   ::sigaction(SIGPIPE, &standard, nullptr);
-  ::sigaction(SIGXFSZ, &standard, nullptr);  // which the program ignores for itself
+  ::sigaction(SIGXFSZ, &standard, nullptr);  // ignored by the program itself
   sigset_t none;
   sigemptyset(&none);
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);

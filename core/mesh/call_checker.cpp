@@ -65,7 +65,7 @@ void CallChecker::differ(int64_t sequence, const CallSignature& signature, int64
   throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
               cat("call ", sequence, " of group ", shown(signature), " differs: rank ", options_.ranks[options_.index],
                   " makes ", mine, ", rank ", options_.ranks[index], " ", one_line(theirs, kLongestCall),
-                  "; all ranks of a group have to make the same calls in the same order"));
+                  "; all ranks of a group must make the same calls in the same order"));
 }
 
 void CallChecker::check(int64_t sequence, const CallSignature& signature) {

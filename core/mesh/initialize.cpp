@@ -24,17 +24,16 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kAfterFailure{2000};
 
-// The one process-wide instance. Never destroyed: at exit, threads of libtorch or of a plugin may still use what is in
-// it.
+// The one process-wide instance. Never destroyed: at exit, threads of libtorch or of a plugin may still use it.
 struct Instance {
   std::mutex mutex;
   std::atomic<ParallelContext*> published = nullptr;
   std::unique_ptr<ParallelContext> context;
-  std::vector<Term> arguments;  // what it was made with
+  std::vector<Term> arguments;  // what it was created with
   Milliseconds timeout{0};
-  JobEnvironment job;            // whose store it is:
-  std::shared_ptr<Store> store;  // stays when the context goes: the next one begins where the peers still are
-  int64_t generation = 0;        // how many contexts there were in it
+  JobEnvironment job;            // the job of the store:
+  std::shared_ptr<Store> store;  // outlives the context: the next one starts where the peers still are
+  int64_t generation = 0;        // number of contexts so far
 };
 
 Instance& instance() {
@@ -54,7 +53,7 @@ std::string text_of(const std::vector<GroupKind>& kinds) {
   return loader::join(names, ",");
 }
 
-// What all ranks, and all calls of one process, have to agree on.
+// What all ranks, and all calls in one process, must agree on.
 std::vector<Term> terms_of(const InitializeArgs& args, const RankLayout& layout) {
   return {{"tensor_model_parallel_size", cat(layout.tp())},
           {"pipeline_model_parallel_size", cat(layout.pp())},
@@ -83,12 +82,12 @@ RankLayout layout_of(const InitializeArgs& args, int64_t world) {
 void refuse_other_arguments(const std::vector<Term>& before, const std::vector<Term>& now) {
   for (size_t i = 0; i < before.size(); ++i) {
     if (before[i] == now[i]) continue;
-    throw ConfigError(cat("initialize was called before with ", before[i].name, " ", before[i].value, " and now with ",
+    throw ConfigError(cat("initialize was already called with ", before[i].name, " ", before[i].value, " and now with ",
                           now[i].value, "; call finalize first, on all ranks, or use the same arguments"));
   }
 }
 
-// The device of this process: one for each local rank, or, where the platform lets ranks share one, round and round.
+// The device of this process: one per local rank, or, if the platform lets ranks share devices, round-robin.
 Device device_of(const Platform& platform, const JobEnvironment& job) {
   const int32_t count = platform.device_count();
   if (count == 0) {
@@ -96,7 +95,7 @@ Device device_of(const Platform& platform, const JobEnvironment& job) {
   }
   if (job.local_rank >= count && platform.capability(CONCORD_CAP_COMM_SHARED_DEVICE) == 0) {
     const char* variable = platform.core().visible_devices_variable;
-    throw ConfigError(cat("local rank ", job.local_rank, " needs a device of its own, but platform '", platform.name(),
+    throw ConfigError(cat("local rank ", job.local_rank, " needs its own device, but platform '", platform.name(),
                           "' has ", count, "; start at most ", count, " processes on this machine",
                           variable != nullptr ? cat(", or make more devices visible (", variable, ")") : ""));
   }
@@ -112,7 +111,7 @@ std::string flight_folder(const InitializeArgs& args) {
   return args.flight_folder.empty() ? loader::setting("flight_folder").value_or(".") : args.flight_folder;
 }
 
-// The numbers of libtorch's own generators, on the host and on the device.
+// Seeds libtorch's own generators, on the host and on the device.
 void seed_torch(const ParallelContext& context, const RngSeeds& seeds) {
   const auto seed = [&](const c10::Device& device) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
@@ -132,19 +131,20 @@ std::string key_prefix(int64_t generation) {
 void check_timeout(int64_t seconds) {
   constexpr int64_t kLongest = int64_t{1000} * 365 * 24 * 3600;
   if (seconds < 1 || seconds > kLongest) {
-    throw ConfigError(cat("ddp_timeout is ", seconds, "; it is a number of seconds, at least 1"));
+    throw ConfigError(cat("ddp_timeout is ", seconds, "; must be a number of seconds >= 1"));
   }
 }
 
-// The store of |job|: the one of before, unless the process has become part of another job since.
+// The store of |job|: the previous one, unless the process has since become part of another job.
 void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) {
   if (one.store != nullptr && one.job == job) return;
-  one.store.reset();  // before the next: it may be at the same port
+  one.store.reset();  // before the next one, which may use the same port
   one.store = connect_store(job, timeout);
   if (job.rank == 0 && job.world > 1 && job.token.empty()) {
-    loader::log(CONCORD_LOG_WARN, "core",
-                cat("whoever reaches ", job.master_addr, ":", job.master_port, " can disturb this job: ", kJobToken,
-                    " is not set; start it with `concord launch`, or set that to random text, the same for all ranks"));
+    loader::log(
+        CONCORD_LOG_WARN, "core",
+        cat("anyone who can reach ", job.master_addr, ":", job.master_port, " can disturb this job: ", kJobToken,
+            " is not set; start the job with `concord launch`, or set it to the same random text on all ranks"));
   }
   one.job = job;
   one.generation = 0;
@@ -160,7 +160,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   device.make_current();
   join_store(one, job, timeout);
   const std::shared_ptr<Store> store = make_prefix_store(one.store, key_prefix(++one.generation));
-  const Peers early(store, job.rank);  // says who this is: a rank may end before all have met
+  const Peers early(store, job.rank);  // announces this rank: it may exit before all have joined
   std::vector<Term> terms = arguments;
   terms.push_back({"platform", std::string(platform.name())});
   rendezvous(*store, {job.rank, job.world, describe_this_process(), std::move(terms)}, timeout);
@@ -210,7 +210,7 @@ void finalize() {
   const std::lock_guard lock(one.mutex);
   if (one.context == nullptr) return;
   one.published = nullptr;
-  // In a job that has failed somebody may be gone for good.
+  // In a failed job some rank may be gone for good.
   const Milliseconds patience = one.context->failed() ? std::min(one.timeout, kAfterFailure) : one.timeout;
   try {
     const Member member{one.job.rank, one.job.world, {}, {}};

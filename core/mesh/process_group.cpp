@@ -123,8 +123,8 @@ void ProcessGroup::check_pairs(const char* op, std::span<const at::Tensor> large
     if (!large[i].defined() || !small[i].defined()) refuse(op, "a tensor is undefined");
     if (large[i].scalar_type() == small[i].scalar_type() && large[i].numel() == size() * small[i].numel()) continue;
     refuse(op, cat("tensors of ", shape_text(large[i]), " and ", shape_text(small[i]),
-                   "; the types have to be equal and the first ", "has to have ", size(), " x ", small[i].numel(),
-                   " = ", size() * small[i].numel(), " elements, not ", large[i].numel()));
+                   "; the types must be equal and the first ", "must have ", size(), " x ", small[i].numel(), " = ",
+                   size() * small[i].numel(), " elements, not ", large[i].numel()));
   }
 }
 

@@ -21,7 +21,7 @@ constexpr uint64_t kPerExpertRank = 100;
 }  // namespace
 
 RngSeeds rng_seeds(int64_t seed, const RankCoordinates& place, bool data_parallel_random_init) {
-  if (seed <= 0) throw ConfigError(cat("seed is ", seed, "; it has to be positive"));
+  if (seed <= 0) throw ConfigError(cat("seed is ", seed, "; must be positive"));
   const auto number = [](int64_t coordinate) { return static_cast<uint64_t>(coordinate); };
   uint64_t base = number(seed) + kPerPipelineStage * number(place.pp);
   if (data_parallel_random_init) base += kPerDataParallelRank * number(place.dp);

@@ -40,8 +40,7 @@ TEST(RngSeeds, AreMegatrons) {
 }
 
 TEST(RngSeeds, MustBePositive) {
-  EXPECT_THAT(refusal([] { rng_seeds(0, place(0, 0, 0, 0, 0), false); }),
-              HasSubstr("seed is 0; it has to be positive"));
+  EXPECT_THAT(refusal([] { rng_seeds(0, place(0, 0, 0, 0, 0), false); }), HasSubstr("seed is 0; must be positive"));
   EXPECT_THAT(refusal([] { rng_seeds(-7, place(0, 0, 0, 0, 0), false); }), HasSubstr("seed is -7"));
 }
 

@@ -11,26 +11,26 @@ namespace {
 
 using loader::cat;
 
-// Every part of the model once, in its order.
+// Every part of the model once, in order.
 void check_stages(const std::vector<StageLayers>& stages, const ModelConfig& config, const RankLayout& layout) {
   const auto refuse = [&](const std::string& why) {
-    throw ConfigError(cat("the pipeline's stages ", to_string(stages), ": ", why));
+    throw ConfigError(cat("pipeline stages ", to_string(stages), ": ", why));
   };
   const auto wanted = static_cast<size_t>(layout.pp() * layout.vpp());
   if (stages.size() != wanted) {
-    refuse(cat("there are ", stages.size(), ", and pipeline_model_parallel_size ", layout.pp(), " times ",
+    refuse(cat("there are ", stages.size(), ", but pipeline_model_parallel_size ", layout.pp(), " times ",
                "virtual_pipeline_model_parallel_size ", layout.vpp(), " is ", wanted));
   }
   int64_t next = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
-    if (stages[i].embedding != (i == 0)) refuse("the embedding (E) has to be on the first, and only there");
-    if (stages[i].loss != (i + 1 == stages.size())) refuse("the loss (L) has to be on the last, and only there");
+    if (stages[i].embedding != (i == 0)) refuse("the embedding (E) must be on the first stage only");
+    if (stages[i].loss != (i + 1 == stages.size())) refuse("the loss (L) must be on the last stage only");
     if (stages[i].first_layer != next)
       refuse(cat("stage ", i, " begins with layer ", stages[i].first_layer, " instead of ", next));
     next += stages[i].layers;
   }
   if (next != config.num_hidden_layers) {
-    refuse(cat("they have ", next, " layers (t), and num_hidden_layers is ", config.num_hidden_layers));
+    refuse(cat("they have ", next, " layers (t), but num_hidden_layers is ", config.num_hidden_layers));
   }
 }
 
@@ -40,7 +40,7 @@ std::vector<StageLayers> stages_of_model(const ModelConfig& config, const ModelA
       {.num_layers = config.num_hidden_layers, .pp = layout.pp(), .vpp = layout.vpp(), .placement = args.placement});
 }
 
-// By the names of HF; what else a folder has is a mistake.
+// By HF names; any other tensor in the folder is an error.
 std::vector<std::string> tensors_of_model(const ModelConfig& config) {
   const StageLayers whole{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
   std::vector<std::string> names;

@@ -32,7 +32,7 @@ json parse(std::string_view text, const std::string& file) {
   return parse_json(text, file, limit);
 }
 
-// Families that transformers has and this program will have: a better answer than "unknown".
+// Families that transformers has and this program will have: a better message than "unknown".
 bool has_experts(const std::string& model_type) {
   return model_type == "qwen2_moe" || model_type == "qwen3_moe" || model_type == "mixtral" ||
          model_type.starts_with("deepseek");
@@ -48,24 +48,24 @@ const Family& family_of(const ConfigReader& read) {
   const std::string model_type = read.text("model_type");
   if (has_experts(model_type)) {
     read.refuse("model_type",
-                cat("is a mixture of experts; these follow later. Known so far are ", known_model_types()));
+                cat("is a mixture-of-experts model, which is not supported yet; supported are ", known_model_types()));
   }
   const auto families = all_families();
   const auto found = std::find_if(families.begin(), families.end(),
                                   [&](const Family* family) { return family->model_type == model_type; });
-  if (found == families.end()) read.refuse("model_type", cat("has to be one of ", known_model_types()));
+  if (found == families.end()) read.refuse("model_type", cat("must be one of ", known_model_types()));
   const std::vector<std::string> architectures = read.texts("architectures");
   const std::string wanted = (*found)->architecture;
   if (!architectures.empty() && std::find(architectures.begin(), architectures.end(), wanted) == architectures.end()) {
     read.refuse("architectures",
-                cat("has to name ", wanted, " for model_type ", model_type, "; known are ", known_architectures()));
+                cat("must name ", wanted, " for model_type ", model_type, "; supported are ", known_architectures()));
   }
   return **found;
 }
 
 // ------------------------------------------------------------------------------------------------------------- rope
 
-// What a rope type needs beside theta. The numbers themselves are checked where angles are made of them.
+// What a rope type needs in addition to theta. The values are checked where the angles are computed.
 const std::map<std::string, std::vector<std::string>>& rope_needs() {
   static const std::map<std::string, std::vector<std::string>> needs{
       {"default", {}},
@@ -78,12 +78,12 @@ const std::map<std::string, std::vector<std::string>>& rope_needs() {
 
 std::string rope_type_of(const ConfigReader& rope) {
   const std::string key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
-  if (!rope.has(key) && rope.has("factor")) rope.refuse(key, "has to be there beside a factor");
+  if (!rope.has(key) && rope.has("factor")) rope.refuse(key, "is required together with factor");
   const std::string type = rope.text(key, "default");
   if (!rope_needs().contains(type)) {
     std::vector<std::string> known;
     for (const auto& [name, needs] : rope_needs()) known.push_back(name);
-    rope.refuse(key, cat("has to be one of ", loader::join(known, ", ")));
+    rope.refuse(key, cat("must be one of ", loader::join(known, ", ")));
   }
   for (const std::string& need : rope_needs().at(type)) rope.positive(need);
   return type;
@@ -106,9 +106,9 @@ void read_rope_values(const ConfigReader& rope, RopeSettings& out) {
   out.truncate = rope.flag("truncate", out.truncate);
   out.original_max_position_embeddings =
       rope.integer("original_max_position_embeddings", kPositions, out.original_max_position_embeddings);
-  if (rope.positive("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "has to be 1");
+  if (rope.positive("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "must be 1");
   if (out.rope_type == "llama3" && !(*out.high_freq_factor > *out.low_freq_factor)) {
-    rope.refuse("high_freq_factor", cat("has to be larger than low_freq_factor, ", *out.low_freq_factor));
+    rope.refuse("high_freq_factor", cat("must be greater than low_freq_factor, ", *out.low_freq_factor));
   }
 }
 
@@ -119,18 +119,18 @@ RopeSettings read_rope(const ConfigReader& read, const ModelConfig& model) {
   rope.original_max_position_embeddings =
       read.integer("original_max_position_embeddings", kPositions, model.max_position_embeddings);
   rope.rope_theta = read.positive("rope_theta", 10000);
-  if (read.positive("partial_rotary_factor", 1) != 1) read.refuse("partial_rotary_factor", "has to be 1");
+  if (read.positive("partial_rotary_factor", 1) != 1) read.refuse("partial_rotary_factor", "must be 1");
   if (model.head_dim % 2 != 0) {
     read.refuse(cat("heads have ", model.head_dim, " elements (head_dim, or hidden_size / num_attention_heads); rope ",
-                    "turns pairs, so it has to be even"));
+                    "rotates pairs, so it must be even"));
   }
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name wins in transformers too
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name takes precedence in transformers too
     if (!read.has(key)) continue;
     read_rope_values(read.object(key), rope);
     break;
   }
   if (rope.rope_type == "dynamic" && model.head_dim == 2) {
-    read.refuse("rope type dynamic needs heads of more than 2 elements");
+    read.refuse("rope type dynamic requires heads of more than 2 elements");
   }
   return rope;
 }
@@ -143,17 +143,18 @@ void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& mod
   model.intermediate_size = read.integer("intermediate_size", kSize);
   model.num_hidden_layers = read.integer("num_hidden_layers", kLayers);
   model.num_attention_heads = read.integer("num_attention_heads", kHeads);
-  const bool as_heads = family.default_key_value_heads == 0 || read.names("num_key_value_heads");  // null: as heads
+  const bool as_heads =
+      family.default_key_value_heads == 0 || read.names("num_key_value_heads");  // null: same as heads
   model.num_key_value_heads = read.integer("num_key_value_heads", kHeads,
                                            as_heads ? model.num_attention_heads : family.default_key_value_heads);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
-    read.refuse(cat("num_attention_heads ", model.num_attention_heads, " has to be a multiple of num_key_value_heads ",
+    read.refuse(cat("num_attention_heads ", model.num_attention_heads, " must be a multiple of num_key_value_heads ",
                     model.num_key_value_heads));
   }
   const bool has_own_size = read.has("head_dim") || family.default_head_dim != 0;
   if (!has_own_size && model.hidden_size % model.num_attention_heads != 0) {
-    read.refuse(cat("hidden_size ", model.hidden_size, " has to be a multiple of num_attention_heads ",
-                    model.num_attention_heads, " where head_dim is not given"));
+    read.refuse(cat("hidden_size ", model.hidden_size, " must be a multiple of num_attention_heads ",
+                    model.num_attention_heads, " if head_dim is not given"));
   }
   model.head_dim = read.integer(
       "head_dim", kSize,
@@ -161,7 +162,7 @@ void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& mod
   model.max_position_embeddings = read.integer("max_position_embeddings", kPositions, 2048);
   if (static_cast<double>(model.num_attention_heads) * static_cast<double>(model.head_dim) > kSize.most) {
     read.refuse(cat("num_attention_heads ", model.num_attention_heads, " times head_dim ", model.head_dim,
-                    " has to be at most ", kSize.most));
+                    " must be <= ", kSize.most));
   }
 }
 
@@ -173,16 +174,16 @@ void read_numbers(const ConfigReader& read, ModelConfig& model) {
   model.dtype = read.text(read.has("dtype") ? "dtype" : "torch_dtype", "float32");
   const std::vector<std::string> types{"float32", "bfloat16", "float16", "float64"};
   if (std::find(types.begin(), types.end(), model.dtype) == types.end()) {
-    read.refuse(read.has("dtype") ? "dtype" : "torch_dtype", cat("has to be one of ", loader::join(types, ", ")));
+    read.refuse(read.has("dtype") ? "dtype" : "torch_dtype", cat("must be one of ", loader::join(types, ", ")));
   }
 }
 
-// What would give other numbers than transformers', were it ignored.
+// Settings that would change the results compared with transformers if they were ignored.
 void refuse_the_rest(const ConfigReader& read) {
   const std::string activation = read.text("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") read.refuse("hidden_act", "has to be silu");
-  if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "has to be 0");
-  if (read.has("quantization_config")) read.refuse("quantization_config", "cannot be read; use a folder without it");
+  if (activation != "silu" && activation != "swish") read.refuse("hidden_act", "must be silu");
+  if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "must be 0");
+  if (read.has("quantization_config")) read.refuse("quantization_config", "is not supported; use a folder without it");
 }
 
 double parameters_of(const ModelConfig& model) {
@@ -232,7 +233,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   model.rope = read_rope(read, model);
   family.describe(read, model);
   if (const double count = parameters_of(model); count > static_cast<double>(kMostParameters)) {
-    read.refuse(cat("describes a model of ", count, " parameters; the most is ", kMostParameters));
+    read.refuse(cat("describes a model of ", count, " parameters; the limit is ", kMostParameters));
   }
   model.text = text;
   return model;

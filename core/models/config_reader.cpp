@@ -26,8 +26,8 @@ std::string short_text(const json& value) {
 ConfigReader::ConfigReader(const json& object, std::string file, std::string path)
     : object_(object), file_(std::move(file)), path_(std::move(path)) {
   if (!object_.is_object()) {
-    throw ConfigError(cat(file_, ": ", path_.empty() ? "the whole" : path_.substr(0, path_.size() - 1), " is ",
-                          short_text(object_), "; it has to be a JSON object {...}"));
+    throw ConfigError(cat(file_, ": ", path_.empty() ? "the document" : path_.substr(0, path_.size() - 1), " is ",
+                          short_text(object_), "; must be a JSON object {...}"));
   }
 }
 
@@ -53,7 +53,7 @@ const json& ConfigReader::value(const std::string& key, const std::string& wante
 
 int64_t ConfigReader::integer(const std::string& key, IntegerRange range, std::optional<int64_t> fallback) const {
   if (!has(key) && fallback) return *fallback;
-  const std::string wanted = cat("has to be an integer from ", range.least, " to ", range.most);
+  const std::string wanted = cat("must be an integer from ", range.least, " to ", range.most);
   const json& given = value(key, wanted);
   if (!given.is_number_integer()) refuse(key, wanted);
   if (given.is_number_unsigned() && given.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) refuse(key, wanted);
@@ -72,7 +72,7 @@ double ConfigReader::number(const std::string& key, const std::string& wanted) c
 
 double ConfigReader::positive(const std::string& key, std::optional<double> fallback) const {
   if (!has(key) && fallback) return *fallback;
-  const std::string wanted = "has to be a number above 0";
+  const std::string wanted = "must be a number > 0";
   const double given = number(key, wanted);
   if (!(given > 0)) refuse(key, wanted);
   return given;
@@ -80,7 +80,7 @@ double ConfigReader::positive(const std::string& key, std::optional<double> fall
 
 double ConfigReader::not_negative(const std::string& key, std::optional<double> fallback) const {
   if (!has(key) && fallback) return *fallback;
-  const std::string wanted = "has to be a number of at least 0";
+  const std::string wanted = "must be a number >= 0";
   const double given = number(key, wanted);
   if (!(given >= 0)) refuse(key, wanted);
   return given;
@@ -89,21 +89,21 @@ double ConfigReader::not_negative(const std::string& key, std::optional<double> 
 bool ConfigReader::flag(const std::string& key, bool fallback) const {
   if (!has(key)) return fallback;
   const json& given = object_.at(key);
-  if (!given.is_boolean()) refuse(key, "has to be true or false");
+  if (!given.is_boolean()) refuse(key, "must be true or false");
   return given.get<bool>();
 }
 
 std::string ConfigReader::text(const std::string& key, std::optional<std::string> fallback) const {
   if (!has(key) && fallback) return *fallback;
-  const json& given = value(key, "has to be a text");
-  if (!given.is_string()) refuse(key, "has to be a text");
+  const json& given = value(key, "must be a string");
+  if (!given.is_string()) refuse(key, "must be a string");
   return given.get<std::string>();
 }
 
 std::vector<std::string> ConfigReader::texts(const std::string& key) const {
   if (!has(key)) return {};
   const json& given = object_.at(key);
-  const std::string wanted = "has to be a list of texts";
+  const std::string wanted = "must be a list of strings";
   if (!given.is_array()) refuse(key, wanted);
   std::vector<std::string> result;
   for (const json& item : given) {
@@ -114,7 +114,7 @@ std::vector<std::string> ConfigReader::texts(const std::string& key) const {
 }
 
 ConfigReader ConfigReader::object(const std::string& key) const {
-  if (!has(key)) refuse(key, "has to be a JSON object {...}");
+  if (!has(key)) refuse(key, "must be a JSON object {...}");
   return {object_.at(key), file_, cat(path_, key, ".")};
 }
 

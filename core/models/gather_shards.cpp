@@ -21,14 +21,14 @@ bool is_cut(const ShardSpec& spec) {
   for (const ShardSpec::Dim& dim : spec.dims) {
     if (dim.cut && *dim.cut != ShardAxis::tp) {
       throw ConfigError(
-          cat("parameter ", spec.name, " is cut over ", to_string(*dim.cut), "; only tp can be gathered"));
+          cat("parameter ", spec.name, " is split over ", to_string(*dim.cut), "; only tp can be gathered"));
     }
     cut |= dim.cut.has_value();
   }
   return cut;
 }
 
-// The elements of |run| from a rank's flat tensor to where they stand in the flat global one.
+// Copies the elements of |run| from a rank's flat tensor to their position in the flat global one.
 void place_run(const Tensor& global, const Tensor& flat, const ShardRun& run) {
   const Tensor from = flat.narrow(0, run.local, run.count);
   const int64_t rows = run.count / run.run_length;

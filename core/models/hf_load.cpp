@@ -26,8 +26,8 @@ using safetensors::Reader;
 using safetensors::TensorInfo;
 using safetensors::Weights;
 
-constexpr int64_t kWindowBytes = 8 << 20;        // of a file, mapped at a time by a thread
-constexpr uint64_t kLeastMappedBytes = 1 << 18;  // smaller values are not worth a mapping of their own
+constexpr int64_t kWindowBytes = 8 << 20;        // of a file, mapped at a time per thread
+constexpr uint64_t kLeastMappedBytes = 1 << 18;  // smaller values are not worth their own mapping
 
 // A block of a tensor in a file, |rows| of |length| elements at a distance of |stride|, and where it goes.
 struct FileBlock {
@@ -58,7 +58,7 @@ void check_extra(const Weights& weights, const HfLoadOptions& options) {
     if (known.count(tensor.info->name) != 0 || is_expendable(tensor.info->name, options)) continue;
     throw ConfigError(cat(tensor.file->path(), ": tensor ", quoted(name), " of ",
                           safetensors::shape_text(tensor.info->shape),
-                          " belongs to no parameter of the model, which has ", known.size(),
+                          " does not belong to any parameter of the model, which has ", known.size(),
                           " tensors; is this the folder of another model?"));
   }
 }
@@ -75,9 +75,9 @@ const Weights::Tensor& find_checked(const Weights& weights, const GlobalTensor& 
                           parameter.spec.name, " needs ", safetensors::shape_text(wanted.shape)));
   }
   if (!float_type(found->info->dtype)) {
-    throw ConfigError(cat(where, " has type ", to_string(found->info->dtype), "; weights of parameter ",
-                          parameter.spec.name, ", ", c10::toString(parameter.value.scalar_type()),
-                          " here, are read from F64, F32, F16 or BF16"));
+    throw ConfigError(cat(where, " has type ", to_string(found->info->dtype), "; parameter ", parameter.spec.name, ", ",
+                          c10::toString(parameter.value.scalar_type()),
+                          " on this rank, can be read from F64, F32, F16 or BF16"));
   }
   return *found;
 }
@@ -87,15 +87,15 @@ void check_value(const Parameter& parameter, const std::vector<int64_t>& shape) 
   if (!value.defined() || value.sizes() != c10::IntArrayRef(shape) || !value.is_contiguous() ||
       !c10::isFloatingType(value.scalar_type())) {
     throw ConfigError(cat(
-        "parameter ", parameter.spec.name, ": its value here is a contiguous float tensor of ",
-        safetensors::shape_text(shape), ", not ",
+        "parameter ", parameter.spec.name, ": the value must be a contiguous float tensor of ",
+        safetensors::shape_text(shape), ", but it is ",
         value.defined() ? cat(c10::toString(value.scalar_type()), " of ", safetensors::shape_text(value.sizes().vec()))
                         : "undefined"));
   }
 }
 
-// Where all of the parameter lies in a file, in one stretch and in its order: the pieces of gate, up do so in the files
-// that transformers writes.
+// Where the whole parameter is contiguous and in order in one file: the gate and up pieces are, in files written by
+// transformers.
 struct Stretch {
   const Reader* file = nullptr;
   const TensorInfo* tensor = nullptr;  // in which it begins
@@ -123,14 +123,14 @@ std::optional<Stretch> stretch_of(const Parameter& parameter, const ShardPlace& 
   return elements == parameter.value.numel() ? whole : std::nullopt;
 }
 
-// The value as a mapping of its file; undefined where it has to be copied.
+// The value as a mapping of its file; undefined if it must be copied.
 at::Tensor map_value(const Parameter& parameter, const ShardPlace& place, const Found& found) {
   const at::Tensor& value = parameter.value;
   const safetensors::DType dtype = found.begin()->second.info->dtype;
   const auto bytes = static_cast<uint64_t>(value.numel() * value.element_size());
   if (bytes < kLeastMappedBytes || !value.device().is_cpu() || float_type(dtype) != value.scalar_type()) return {};
   const std::optional<Stretch> whole = stretch_of(parameter, place, found);
-  if (!whole || !Reader::is_aligned({whole->end, 0}, dtype)) return {};  // and so is its begin
+  if (!whole || !Reader::is_aligned({whole->end, 0}, dtype)) return {};  // then its begin is too
   const auto memory =
       whole->file->map_private(*whole->tensor, static_cast<uint64_t>(whole->from * size_of(dtype)), bytes);
   return at::from_blob(memory.get(), value.sizes(), [memory](void*) {}, value.options().requires_grad(false));
@@ -143,7 +143,7 @@ Found find_all(const Weights& weights, const Parameter& parameter) {
   return found;
 }
 
-// The blocks of a run, none of which covers more than a window of the file, unless a row does so by itself.
+// The blocks of a run, none of which covers more than a window of the file, unless a single row does.
 void cut_run(const ShardRun& run, FileBlock block, std::vector<FileBlock>& blocks) {
   const int64_t window = kWindowBytes / size_of(block.tensor->dtype);
   const int64_t rows = run.count / run.run_length;
@@ -161,7 +161,7 @@ void cut_run(const ShardRun& run, FileBlock block, std::vector<FileBlock>& block
   }
 }
 
-// The bytes of |block| as they lie in the file, row after row. |to| has room for them.
+// Reads the bytes of |block| as stored in the file, row after row. |to| must be large enough.
 void copy_rows(const FileBlock& block, std::byte* to) {
   const auto size = static_cast<size_t>(size_of(block.tensor->dtype));
   const std::byte* from = block.data().data();
@@ -171,7 +171,7 @@ void copy_rows(const FileBlock& block, std::byte* to) {
                 row_bytes);
 }
 
-// Whether the parameter's memory takes the file's bytes as they are.
+// Whether the file's bytes can be copied to the parameter's memory unchanged.
 bool is_plain(const FileBlock& block) {
   return block.to->device().is_cpu() && block.to->scalar_type() == *float_type(block.tensor->dtype);
 }
@@ -199,7 +199,7 @@ void copy(const FileBlock& block) {
   block.file->release(block.data());
 }
 
-// In the order of the files, so that a disk reads forwards.
+// In file order, so that a disk reads sequentially.
 void copy_all(std::vector<FileBlock>& blocks) {
   std::sort(blocks.begin(), blocks.end(), [](const FileBlock& a, const FileBlock& b) {
     return std::pair(a.file, a.data().data()) < std::pair(b.file, b.data().data());
@@ -214,7 +214,7 @@ void copy_all(std::vector<FileBlock>& blocks) {
   if (on_host) {
     at::parallel_for(0, count, 1, copy_range);
   } else {
-    copy_range(0, count);  // a device's current stream is one of this thread
+    copy_range(0, count);  // a device's current stream belongs to this thread
   }
 }
 

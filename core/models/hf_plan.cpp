@@ -35,12 +35,12 @@ std::string file_name(size_t number, size_t count) {
   return name;
 }
 
-// As many tensors a file as fit.
+// As many tensors per file as fit.
 std::vector<std::vector<TensorShape>> cut(std::vector<TensorShape> tensors, uint64_t max_file_bytes) {
   std::vector<std::vector<TensorShape>> files(1);
   uint64_t bytes = 0;
   for (TensorShape& tensor : tensors) {
-    const uint64_t more = safetensors::tensor_bytes(tensor, "the folder to be written");
+    const uint64_t more = safetensors::tensor_bytes(tensor, "the folder to write");
     if (!files.back().empty() && (more > max_file_bytes || bytes > max_file_bytes - more)) {
       files.emplace_back();
       bytes = 0;
@@ -64,7 +64,7 @@ std::vector<GlobalTensor> global_tensors(const ShardSpec& spec) {
       return;
     }
     const size_t place = name.find("{}");
-    if (place == std::string::npos) throw ConfigError(cat("the name ", name, " of a stack has no {} for the number"));
+    if (place == std::string::npos) throw ConfigError(cat("the name ", name, " of a stack has no {} for the index"));
     for (int64_t i = 0; i < spec.dims.front().size; ++i)
       tensors.push_back({cat(name.substr(0, place), i, name.substr(place + 2)), {shape.begin() + 1, shape.end()}});
   };
@@ -90,7 +90,7 @@ HfFolderPlan::Place HfFolderPlan::find(const std::string& tensor) const {
 }
 
 HfFolderPlan plan_hf_folder(std::vector<TensorShape> tensors, int64_t max_file_bytes) {
-  if (max_file_bytes < 1) throw ConfigError(cat("files of at most ", max_file_bytes, " bytes hold no tensor"));
+  if (max_file_bytes < 1) throw ConfigError(cat("the file size limit is ", max_file_bytes, " bytes; must be >= 1"));
   std::sort(tensors.begin(), tensors.end(),
             [](const TensorShape& a, const TensorShape& b) { return safetensors::natural_less(a.name, b.name); });
   remove_repeated(tensors);

@@ -29,9 +29,9 @@ using safetensors::FilePart;
 using safetensors::TensorShape;
 
 constexpr int64_t kStagedBytes = 8 << 20;
-constexpr size_t kLongestProblem = 2000;  // bytes of what a rank tells the others
+constexpr size_t kLongestProblem = 2000;  // bytes of a message to the other ranks
 constexpr const char* kGenerationConfig = "generation_config.json";
-// Of a source folder; what ends in '*' are beginnings.
+// Files of a source folder; a trailing '*' marks a prefix.
 constexpr const char* kCarried[] = {kGenerationConfig,   "tokenizer*",     "special_tokens_map.json",
                                     "added_tokens.json", "vocab.json",     "vocab.txt",
                                     "merges.txt",        "chat_template*", "spiece.model"};
@@ -42,7 +42,7 @@ std::vector<TensorShape> tensors_of(std::span<Parameter* const> parameters) {
     const std::optional<safetensors::DType> dtype = file_type(parameter->value.scalar_type());
     if (!dtype || !parameter->value.is_contiguous()) {
       throw ConfigError(cat("parameter ", parameter->spec.name, " is ", c10::toString(parameter->value.scalar_type()),
-                            "; contiguous Float, Double, BFloat16 or Half can be saved"));
+                            "; only contiguous Float, Double, BFloat16 or Half can be saved"));
     }
     for (GlobalTensor& tensor : global_tensors(parameter->spec))
       tensors.push_back({std::move(tensor.name), *dtype, std::move(tensor.shape)});
@@ -50,7 +50,7 @@ std::vector<TensorShape> tensors_of(std::span<Parameter* const> parameters) {
   return tensors;
 }
 
-// A list of tensors as text and back: the header of a file that has them.
+// A list of tensors as text and back: the header of a file that contains them.
 std::string list_text(std::vector<TensorShape> tensors) {
   const safetensors::FilePlan plan = safetensors::plan_file(std::move(tensors), {}, "the list of a stage's tensors");
   return cat(plan.file_bytes - plan.head.size(), "\n", plan.head.substr(safetensors::kLengthBytes));
@@ -82,7 +82,7 @@ void carry_file(const fs::path& from, const fs::path& to) {
   for (uint64_t place = 0; place < source.size();) {
     const ssize_t got = ::pread(source.fd(), piece.data(), piece.size(), static_cast<off_t>(place));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) throw std::runtime_error(cat(from.string(), ": cannot be read to its end"));
+    if (got <= 0) throw std::runtime_error(cat(from.string(), ": cannot be read completely"));
     target.write(place, std::as_bytes(std::span(piece.data(), static_cast<size_t>(got))));
     place += static_cast<uint64_t>(got);
   }
@@ -108,9 +108,9 @@ std::string broadcast_text(ParallelContext& job, const std::string& text, int64_
   return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(size)};
 }
 
-// One save of one job: steps that all ranks take together. What they tell each other goes through their communicator:
-// nobody else has a say in it, a rank that dies or stops is noticed as in any collective, and nothing is left of it. A
-// rank that fails in a step tells the others, and all of them end there.
+// One save of one job: steps that all ranks take together. They exchange messages through their communicator: no other
+// process can interfere, a rank that exits or stops is noticed as in any collective, and nothing is left behind. A rank
+// that fails in a step tells the others, and all of them stop there.
 class Save {
  public:
   Save(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context,
@@ -153,7 +153,7 @@ class Save {
     } catch (const std::exception& error) {
       problem = cat("R", error.what());
     }
-    // The lowest rank with a problem, counted from the end: 0 where none has one.
+    // The lowest rank with an error, counted from the end: 0 if there is none.
     const int64_t found = reduced(context_, problem.empty() ? 0 : context_.world() - context_.rank(), ReduceOp::kMax);
     if (found == 0) return;
     const int64_t rank = context_.world() - found;
@@ -165,7 +165,7 @@ class Save {
     throw std::runtime_error(words);
   }
 
-  // What each stage has. All ranks of a stage have the same tensors, each a part of them; the first of them tells.
+  // What each stage has. All ranks of a stage have the same tensors, each a part of them; the first one reports.
   std::vector<std::string> exchange_lists(const std::string& own) {
     std::vector<std::string> lists;
     for (int64_t stage = 0; stage < context_.layout().pp(); ++stage)
@@ -185,10 +185,10 @@ class Save {
     files_.resize(plan_.files.size());
   }
 
-  // Returns the nonce of the folder that it has made.
+  // Returns the nonce of the created folder.
   std::string begin() {
     if (fs::exists(folder_) && !(fs::is_directory(folder_) && (options_.overwrite || fs::is_empty(folder_)))) {
-      throw ConfigError(cat(folder_, ": exists already; name another folder, or ask to overwrite it"));
+      throw ConfigError(cat(folder_, ": already exists; choose another folder, or overwrite it"));
     }
     remove_abandoned_saves(fs::path(folder_).parent_path().string());
     const std::string nonce = make_nonce();
@@ -206,8 +206,8 @@ class Save {
     temporary_ = temporary_folder(folder_, nonce);
     if (sees_temporary_folder(folder_, nonce)) return;
     throw ConfigError(cat(temporary_,
-                          ": was made by rank 0 and cannot be seen here; all ranks write into one folder, so ", folder_,
-                          " has to be on a file system that they share"));
+                          ": was created by rank 0 but is not visible here; all ranks write into one folder, so ",
+                          folder_, " must be on a shared file system"));
   }
 
   void write() {
@@ -232,7 +232,7 @@ class Save {
       const int64_t end = std::min(done + at_once, run.count);
       const at::Tensor host = value.narrow(0, run.local + done, end - done).cpu();
       const auto* bytes = static_cast<const std::byte*>(host.data_ptr());
-      for (int64_t i = done, length = 0; i < end; i += length) {  // a row, or the part of one that is staged
+      for (int64_t i = done, length = 0; i < end; i += length) {  // a row, or the staged part of one
         length = std::min(run.run_length - i % run.run_length, end - i);
         const int64_t global = run.offset + i / run.run_length * run.run_stride + i % run.run_length;
         file(place.file)
@@ -249,11 +249,11 @@ class Save {
     return *files_[index];
   }
 
-  // |written|: the bytes that all ranks together say they have written.
+  // |written|: the bytes that all ranks together report as written.
   void finish(int64_t written) {
     if (written != static_cast<int64_t>(plan_.total_bytes)) {
-      throw std::runtime_error(cat(folder_, ": the ranks have written ", written, " bytes of weights, not the ",
-                                   plan_.total_bytes, " it needs"));
+      throw std::runtime_error(
+          cat(folder_, ": the ranks have written ", written, " bytes of weights, but it needs ", plan_.total_bytes));
     }
     if (plan_.has_index())
       write_text(temporary_ + "/" + safetensors::kIndexFile, safetensors::index_json(plan_.file_of, plan_.total_bytes));
@@ -265,7 +265,7 @@ class Save {
     made_->publish();
   }
 
-  // Whether a tokenizer was among it.
+  // Whether it included a tokenizer.
   bool carry_over() {
     bool has_tokenizer = false;
     for (const auto& entry : fs::directory_iterator(options_.source)) {
@@ -282,12 +282,12 @@ class Save {
   std::span<Parameter* const> parameters_;
   ParallelContext& context_;
   const HfSaveOptions& options_;
-  std::set<std::string> of_earlier_stages_;  // tensors that this rank's stage shares with one before it
+  std::set<std::string> of_earlier_stages_;  // tensors that this rank's stage shares with an earlier one
   HfFolderPlan plan_;
   std::string temporary_;
   std::optional<SaveFolder> made_;                // on rank 0
   int64_t written_ = 0;                           // bytes, by this rank
-  std::vector<std::unique_ptr<FilePart>> files_;  // opened when something goes there
+  std::vector<std::unique_ptr<FilePart>> files_;  // opened on first write
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ c10::ScalarType type_of(const ModelConfig& config, const ModelArgs& args) {
 
 void check_args(const ModelArgs& args) {
   if (args.cp_comm_type != "p2p" && args.cp_comm_type != "all_gather") {
-    throw ConfigError(cat("cp_comm_type is '", args.cp_comm_type, "'; it can be p2p or all_gather"));
+    throw ConfigError(cat("cp_comm_type is '", args.cp_comm_type, "'; must be p2p or all_gather"));
   }
 }
 
@@ -56,7 +56,7 @@ Parameter make_parameter(const ParameterPlan& plan, const ShardPlace& place, at:
 
 }  // namespace
 
-// What forward walks. Lives as long as the chunk, at one address: backward of recomputed layers comes back to it.
+// What forward walks over. Lives as long as the chunk, at one address: the backward of recomputed layers refers to it.
 struct ModelChunk::Parts {
   LayerContext layers;
   std::vector<Block> blocks;
@@ -122,9 +122,9 @@ std::vector<int64_t> ModelChunk::hidden_shape(const MicroBatch& batch) const {
   const int64_t tokens = batch.input_ids.size(1);
   const int64_t shares = parts.layers.cp->size() * (parts.layers.sequence_parallel ? parts.layers.tp->size() : 1);
   if (tokens % shares != 0) {
-    throw ConfigError(cat("a batch of ", tokens, " tokens a row over context_parallel_size ", parts.layers.cp->size(),
-                          " and, for sequence parallelism, tensor_model_parallel_size ", parts.layers.tp->size(),
-                          "; pad it to a multiple of ", shares));
+    throw ConfigError(cat("cannot split a batch of ", tokens, " tokens per row over context_parallel_size ",
+                          parts.layers.cp->size(), " and, for sequence parallelism, tensor_model_parallel_size ",
+                          parts.layers.tp->size(), "; pad it to a multiple of ", shares));
   }
   return {tokens / shares, batch.input_ids.size(0), config_.hidden_size};
 }
@@ -187,8 +187,8 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
   check_batch(batch, layers_.loss);
   const std::vector<int64_t> shape = hidden_shape(batch);
   if (hidden.defined() == layers_.embedding || (hidden.defined() && hidden.sizes() != c10::IntArrayRef(shape))) {
-    throw ConfigError(cat("a stage ", layers_.embedding ? "with" : "without", " the embedding was given hidden of [",
-                          hidden.defined() ? loader::join(hidden.sizes(), ", ") : "", "]; it takes ",
+    throw ConfigError(cat("a stage ", layers_.embedding ? "with" : "without", " the embedding got hidden of [",
+                          hidden.defined() ? loader::join(hidden.sizes(), ", ") : "", "]; expected ",
                           layers_.embedding ? "none" : cat("[", loader::join(shape, ", "), "]")));
   }
   const SharedInputs inputs = layer_inputs(batch);

@@ -87,8 +87,8 @@ TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {
 TEST(ParameterPlan, RefusesWhatDoesNotDivideWithNamesAndNumbers) {
   const auto plan = [](int64_t tp) { return refusal([tp] { plan_parameters(small("qwen2"), kWhole, {.tp = tp}); }); };
   EXPECT_EQ(plan(2), "accepted");
-  EXPECT_THAT(plan(4), HasSubstr("num_key_value_heads 2 does not divide by tensor_model_parallel_size 4"));
-  EXPECT_THAT(plan(3), HasSubstr("num_attention_heads 4 does not divide by tensor_model_parallel_size 3"));
+  EXPECT_THAT(plan(4), HasSubstr("num_key_value_heads 2 is not divisible by tensor_model_parallel_size 4"));
+  EXPECT_THAT(plan(3), HasSubstr("num_attention_heads 4 is not divisible by tensor_model_parallel_size 3"));
 }
 
 // ------------------------------------------------------------------------------------------------------------- chunk
@@ -109,7 +109,7 @@ TEST_F(Chunk, RefusesBatchesThatDoNotFit) {
   const auto said = [&](const MicroBatch& bad) { return refusal([&] { chunk.forward({}, bad); }); };
   MicroBatch bad = batch();
   bad.labels = at::Tensor();
-  EXPECT_THAT(said(bad), HasSubstr("labels are not given"));
+  EXPECT_THAT(said(bad), HasSubstr("labels are missing"));
   bad = batch();
   bad.input_ids = bad.input_ids.to(at::kFloat);
   EXPECT_THAT(said(bad), HasSubstr("input_ids is Float [2, 8]"));

@@ -17,7 +17,7 @@ constexpr auto kCut = ShardAxis::tp;
 
 void check_divides(const char* what, int64_t size, int64_t tp) {
   if (size % tp == 0) return;
-  throw ConfigError(cat(what, " ", size, " does not divide by tensor_model_parallel_size ", tp,
+  throw ConfigError(cat(what, " ", size, " is not divisible by tensor_model_parallel_size ", tp,
                         "; choose a tensor_model_parallel_size that divides it"));
 }
 
@@ -75,14 +75,14 @@ class Planner {
     plan.spec.replicated_over.push_back(GroupKind::dp_cp);
   }
 
-  // Sees the rank's own tokens only where these are split.
+  // Sees only the rank's own tokens if these are split.
   void of_own_tokens(const std::string& name, int64_t size, double value) {
     add(name, {{size}}, constant_init(value));
     plans_.back().partial_over_tp = tokens_are_split();
   }
   void norm(const std::string& name) { of_own_tokens(name, config_.hidden_size, 1); }
 
-  // One weight for several layers of the same input, cut each for itself.
+  // One weight for several layers with the same input, each split separately.
   void fused(const std::string& prefix, const std::string& name, const std::vector<Piece>& layers, bool bias) {
     int64_t rows = 0;
     for (const Piece& layer : layers) rows += layer.size;
@@ -95,7 +95,7 @@ class Planner {
     if (bias) add(cat(prefix, name, ".bias"), {{rows, kCut}}, constant_init(0), pieces("bias"));
   }
 
-  // The way back to the hidden size; its bias is added to the sum.
+  // The projection back to the hidden size; its bias is added to the sum.
   void output(const std::string& name, int64_t inputs, bool bias) {
     add(name + ".weight", {{config_.hidden_size}, {inputs, kCut}}, normal());
     if (bias) of_own_tokens(name + ".bias", config_.hidden_size, 0);
@@ -129,12 +129,12 @@ class Planner {
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
                                            const ParameterPlanOptions& options) {
   if (stage.mtp_layers > 0) {
-    throw ConfigError(cat("the layout has ", stage.mtp_layers, " layers of multi-token prediction, which a model of ",
-                          "type ", config.model_type, " does not have; leave out its m"));
+    throw ConfigError(cat("the layout has ", stage.mtp_layers, " multi-token prediction layers, which a model of ",
+                          "type ", config.model_type, " does not have; remove the m"));
   }
   if (stage.first_layer < 0 || stage.layers < 0 || stage.first_layer + stage.layers > config.num_hidden_layers) {
     throw ConfigError(cat("a stage has layers ", stage.first_layer, " to ", stage.first_layer + stage.layers,
-                          " (not included), and the model's num_hidden_layers is ", config.num_hidden_layers));
+                          " (exclusive), but the model's num_hidden_layers is ", config.num_hidden_layers));
   }
   Planner planner(config, options);
   if (stage.embedding) planner.embedding(stage);

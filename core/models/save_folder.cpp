@@ -27,13 +27,13 @@ using loader::cat;
 constexpr const char* kNonceFile = ".concord-nonce";
 constexpr size_t kNonceDigits = 16;
 constexpr std::string_view kTemporary = ".tmp-";
-constexpr std::string_view kReplaced = ".old";  // what was there before, where names cannot be exchanged
+constexpr std::string_view kReplaced = ".old";  // the previous contents, if names cannot be exchanged
 
 bool is_nonce(std::string_view text) {
   return text.size() == kNonceDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// |folder| of a temporary folder that is for it; empty where |name| is no such name.
+// The |folder| that a temporary folder belongs to; empty if |name| is not such a name.
 std::string_view base_of(std::string_view name) {
   if (name.ends_with(kReplaced)) name.remove_suffix(kReplaced.size());
   const size_t at = name.rfind(kTemporary);
@@ -61,8 +61,8 @@ void put_in_place(const std::string& temporary, const std::string& folder) {
   fs::remove_all(old);
 }
 
-// Without a nonce: one that was about to get its name, or that had it before and was replaced, or an empty one. What
-// else may be called so is not touched.
+// Without a nonce: one that was about to be renamed, or that was replaced, or an empty one. Anything else with such a
+// name is not touched.
 bool is_ours(const fs::path& folder) {
   const fs::directory_iterator entries(folder);
   return fs::is_empty(folder) || std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
@@ -74,7 +74,7 @@ bool is_abandoned(const fs::path& folder) {
   const UniqueFd file(::open((folder / kNonceFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (file) return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
   if (errno != ENOENT || !is_ours(folder)) return false;
-  // The only copy of what was there before, where the names were not exchanged at once.
+  // The only copy of the previous contents, if the names were not exchanged atomically.
   const std::string name = folder.filename().string();
   return !name.ends_with(kReplaced) || fs::exists(folder.parent_path() / base_of(name));
 }
@@ -105,7 +105,7 @@ SaveFolder::SaveFolder(std::string folder, const std::string& nonce)
   fs::create_directory(path_);
   const std::string file = path_ + "/" + kNonceFile;
   nonce_file_ = UniqueFd(::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (nonce_file_) ::flock(nonce_file_.get(), LOCK_EX | LOCK_NB);  // without locks nobody can take one, either
+  if (nonce_file_) ::flock(nonce_file_.get(), LOCK_EX | LOCK_NB);  // without locks nobody else can take one either
   if (nonce_file_ && ::write(nonce_file_.get(), nonce.data(), nonce.size()) == static_cast<ssize_t>(nonce.size()) &&
       ::fsync(nonce_file_.get()) == 0)
     return;
@@ -115,7 +115,7 @@ SaveFolder::SaveFolder(std::string folder, const std::string& nonce)
   throw std::runtime_error(cat(file, ": cannot be written: ", std::strerror(error)));
 }
 
-// NFS keeps a file that is removed while it is open, under another name in the same folder; so it is closed first.
+// NFS keeps an open file that is deleted under another name in the same folder, so it is closed first.
 SaveFolder::~SaveFolder() {
   nonce_file_.reset();
   std::error_code ignored;
@@ -137,7 +137,7 @@ void remove_abandoned_saves(const std::string& parent) noexcept {
       std::error_code ignored;
       if (is_abandoned(entry.path())) fs::remove_all(entry.path(), ignored);
     }
-  } catch (const std::exception&) {  // it is there again next time
+  } catch (const std::exception&) {  // it is found again next time
   }
 }
 

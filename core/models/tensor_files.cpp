@@ -33,7 +33,7 @@ c10::ScalarType torch_type(const safetensors::TensorInfo& info, const std::strin
     if (theirs == info.dtype) return ours;
   }
   throw ConfigError(loader::cat(file, ": tensor ", quoted(info.name), " has type ", to_string(info.dtype),
-                                ", which cannot be read here"));
+                                ", which is not supported"));
 }
 
 FileType file_type(const std::string& name, c10::ScalarType type) {

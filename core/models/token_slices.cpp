@@ -19,8 +19,8 @@ using loader::cat;
 
 void check_like_ids(const char* what, const Tensor& tensor, const Tensor& ids) {
   if (tensor.scalar_type() == at::kLong && tensor.sizes() == ids.sizes()) return;
-  throw ConfigError(cat("batch: ", what, " is ", ops::text_of(tensor), "; it has to be Long [", ids.size(0), ", ",
-                        ids.size(1), "] as input_ids"));
+  throw ConfigError(cat("batch: ", what, " is ", ops::text_of(tensor), "; must be Long [", ids.size(0), ", ",
+                        ids.size(1), "] like input_ids"));
 }
 
 }  // namespace
@@ -28,16 +28,17 @@ void check_like_ids(const char* what, const Tensor& tensor, const Tensor& ids) {
 void check_batch(const MicroBatch& batch, bool with_labels) {
   const Tensor& ids = batch.input_ids;
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0) {
-    throw ConfigError(cat("batch: input_ids is ", ops::text_of(ids), "; it has to be Long [B, S] and not empty"));
+    throw ConfigError(cat("batch: input_ids is ", ops::text_of(ids), "; must be Long [B, S] and not empty"));
   }
   if (with_labels && !batch.labels.defined()) {
-    throw ConfigError("batch: labels are not given; the last stage needs them for the loss");
+    throw ConfigError("batch: labels are missing; the last stage needs them for the loss");
   }
   if (batch.labels.defined()) check_like_ids("labels", batch.labels, ids);
   if (batch.position_ids.defined()) check_like_ids("position_ids", batch.position_ids, ids);
   if (batch.cu_seqlens.empty()) return;
   if (ids.size(0) != 1) {
-    throw ConfigError(cat("batch: input_ids has ", ids.size(0), " rows with cu_seqlens; packed sequences are one row"));
+    throw ConfigError(
+        cat("batch: input_ids has ", ids.size(0), " rows with cu_seqlens; packed sequences must be one row"));
   }
   check_cu_seqlens("packed batch", batch.cu_seqlens, ids.size(1));
 }
@@ -67,7 +68,7 @@ Tensor own_tokens(const Tensor& x, const MicroBatch& batch, const ProcessGroup& 
 TokenPositions token_positions(const MicroBatch& batch, const ProcessGroup& cp, c10::Device device) {
   const Tensor& given = batch.position_ids;
   if (given.defined()) {
-    if (given.min().item<int64_t>() < 0) throw ConfigError("batch: position_ids has negative positions");
+    if (given.min().item<int64_t>() < 0) throw ConfigError("batch: position_ids contains negative positions");
     const int64_t length = given.max().item<int64_t>() + 1;
     return {own_tokens(given, batch, cp).t().contiguous().to(device), length};
   }

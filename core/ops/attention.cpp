@@ -293,7 +293,7 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOpt
   }
   if (k.size(2) == 0 || q.size(2) % k.size(2) != 0) {
     refuse(kName,
-           cat(q.size(2), " query heads cannot share ", k.size(2), " key heads; they have to divide (", all(), ")"));
+           cat(q.size(2), " query heads cannot share ", k.size(2), " key heads; they must divide (", all(), ")"));
   }
   if (options.causal && q.size(1) > k.size(1)) {
     refuse(kName, cat(all(), "; causal attention has at least as many keys as queries"));

@@ -21,14 +21,14 @@ void check_floating(const char* op, const char* what, const at::Tensor& tensor) 
     const auto type = tensor.scalar_type();
     if (type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf) return;
   }
-  refuse(op, cat(what, " is ", text_of(tensor), "; it has to be Float, Double, BFloat16 or Half"));
+  refuse(op, cat(what, " is ", text_of(tensor), "; must be Float, Double, BFloat16 or Half"));
 }
 
 void check_like(const char* op, const char* what, const at::Tensor& tensor, const at::Tensor& like) {
   check_floating(op, what, tensor);
   if (tensor.scalar_type() == like.scalar_type() && tensor.device() == like.device()) return;
   refuse(op, cat(what, " is ", text_of(tensor), " on ", tensor.device().str(), " beside an input of ", text_of(like),
-                 " on ", like.device().str(), "; types and devices have to be the same"));
+                 " on ", like.device().str(), "; types and devices must be the same"));
 }
 
 }  // namespace concord::ops

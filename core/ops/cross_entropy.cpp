@@ -151,7 +151,7 @@ void check(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions
                       "; labels are Long, on the same device, one for each row of logits"));
   }
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
-    refuse(kName, cat("label_smoothing is ", options.label_smoothing, "; it has to be from 0 to 1"));
+    refuse(kName, cat("label_smoothing is ", options.label_smoothing, "; must be from 0 to 1"));
   }
 }
 

@@ -80,8 +80,7 @@ TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("dropout", autograd); }
 at::Tensor dropout(const at::Tensor& x, double p, Generator& generator) {
   ops::check_floating("dropout", "x", x);
   if (!(p >= 0 && p < 1)) {
-    ops::refuse("dropout",
-                loader::cat("the share of elements to drop is ", p, "; it has to be at least 0 and below 1"));
+    ops::refuse("dropout", loader::cat("the share of elements to drop is ", p, "; must be at least 0 and below 1"));
   }
   if (p == 0) return x;
   Generator::State state = generator.state();

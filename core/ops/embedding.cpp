@@ -155,7 +155,7 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids, const Embe
   check_floating(kName, "weight", weight);
   if (weight.dim() != 2 || !ids.defined() || ids.scalar_type() != at::kLong || ids.device() != weight.device()) {
     refuse(kName, cat("weight is ", text_of(weight), " and ids ", text_of(ids),
-                      "; they have to be [rows, n] and Long, on one device"));
+                      "; they must be [rows, n] and Long, on one device"));
   }
   const int64_t end = options.first + weight.size(0);
   check_values(ids, options.vocabulary > 0 ? options.vocabulary : end);

@@ -114,7 +114,7 @@ void check_main(const Tensor& main, int64_t out, int64_t in, at::Device device) 
   const bool fits = main.defined() && main.dim() == 2 && main.size(0) == out && main.size(1) == in &&
                     (main.scalar_type() == at::kFloat || main.scalar_type() == at::kDouble) && main.device() == device;
   if (fits) return;
-  refuse("linear", cat("the main gradient is ", text_of(main), "; for this weight it has to be Float or Double [", out,
+  refuse("linear", cat("the main gradient is ", text_of(main), "; for this weight it must be Float or Double [", out,
                        ", ", in, "] on ", device.str()));
 }
 
@@ -131,7 +131,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
                     (!bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.size(0)));
   if (!fits) {
     refuse("linear", cat("x is ", text_of(x), ", weight ", text_of(weight), ", bias ", text_of(bias),
-                         "; they have to be [..., in], [out, in] and [out]"));
+                         "; they must be [..., in], [out, in] and [out]"));
   }
   const std::optional<at::Tensor> shift = bias.defined() ? std::optional(bias) : std::nullopt;
   if (sink == nullptr) return forward(x, weight, shift);

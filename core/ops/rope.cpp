@@ -89,8 +89,8 @@ TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("rope", autograd); }
 void check_angles(const Tensor& x, const Tensor& angles, const char* what) {
   const auto type = sum_type(x.scalar_type());
   if (!angles.defined() || angles.scalar_type() != type || angles.device() != x.device() || angles.dim() < 1) {
-    refuse("rope", loader::cat(what, " is ", text_of(angles), "; it has to be ", c10::toString(type), " on ",
-                               x.device().str()));
+    refuse("rope",
+           loader::cat(what, " is ", text_of(angles), "; must be ", c10::toString(type), " on ", x.device().str()));
   }
   auto leading = x.sizes().slice(0, static_cast<size_t>(x.dim() - 2)).vec();
   leading.push_back(angles.size(-1));

@@ -24,7 +24,7 @@ using loader::cat;
 double required(const RopeSettings& settings, const char* name, std::optional<double> value) {
   if (!value) throw ConfigError(cat("rope_type ", settings.rope_type, " needs ", name, ", which is not given"));
   if (!(*value > 0))
-    throw ConfigError(cat("rope_type ", settings.rope_type, ": ", name, " is ", *value, "; it has to be positive"));
+    throw ConfigError(cat("rope_type ", settings.rope_type, ": ", name, " is ", *value, "; must be positive"));
   return *value;
 }
 
@@ -36,10 +36,9 @@ int64_t rotary_dim(const RopeSettings& settings) {
   const auto dim = static_cast<int64_t>(static_cast<double>(settings.head_dim) * settings.partial_rotary_factor);
   if (dim < 2 || dim % 2 != 0 || dim > settings.head_dim) {
     throw ConfigError(cat("rope turns pairs of a head: head_dim ", settings.head_dim, " with partial_rotary_factor ",
-                          settings.partial_rotary_factor, " gives ", dim, "; it has to be even, and at least 2"));
+                          settings.partial_rotary_factor, " gives ", dim, "; must be even, and at least 2"));
   }
-  if (!(settings.rope_theta > 0))
-    throw ConfigError(cat("rope_theta is ", settings.rope_theta, "; it has to be positive"));
+  if (!(settings.rope_theta > 0)) throw ConfigError(cat("rope_theta is ", settings.rope_theta, "; must be positive"));
   return dim;
 }
 
@@ -79,7 +78,7 @@ RopeFrequencies llama3(const RopeSettings& settings) {
   const double original =
       required(settings, "original_max_position_embeddings", settings.original_max_position_embeddings);
   if (!(high > low)) {
-    throw ConfigError(cat("rope_type llama3: high_freq_factor ", high, " has to be larger than low_freq_factor ", low));
+    throw ConfigError(cat("rope_type llama3: high_freq_factor ", high, " must be larger than low_freq_factor ", low));
   }
   const Tensor wave = 2 * std::numbers::pi / inverse;
   const Tensor scaled = at::where(wave > original / low, inverse / factor, inverse);
@@ -138,8 +137,7 @@ RopeFrequencies rope_frequencies(const RopeSettings& settings, int64_t length) {
   if (settings.rope_type == "dynamic") return dynamic(settings, length);
   if (settings.rope_type == "llama3") return llama3(settings);
   if (settings.rope_type == "yarn") return yarn(settings);
-  throw ConfigError(
-      cat("rope_type is '", settings.rope_type, "'; it has to be default, linear, dynamic, llama3 or yarn"));
+  throw ConfigError(cat("rope_type is '", settings.rope_type, "'; must be default, linear, dynamic, llama3 or yarn"));
 }
 
 RopeAngles rope_angles(const RopeFrequencies& frequencies, const at::Tensor& positions) {

@@ -79,9 +79,8 @@ TEST(RopeAngles, RefuseSettingsThatCannotBeMeant) {
     settings.head_dim = dim;
     return settings;
   };
-  EXPECT_THAT(
-      [&] { rope_frequencies(with("longest", 64)); },
-      ThrowsMessage<ConfigError>(HasSubstr("'longest'; it has to be default, linear, dynamic, llama3 or yarn")));
+  EXPECT_THAT([&] { rope_frequencies(with("longest", 64)); },
+              ThrowsMessage<ConfigError>(HasSubstr("'longest'; must be default, linear, dynamic, llama3 or yarn")));
   EXPECT_THAT([&] { rope_frequencies(with("linear", 64)); },
               ThrowsMessage<ConfigError>(HasSubstr("rope_type linear needs factor")));
   EXPECT_THAT([&] { rope_frequencies(with("default", 7)); }, ThrowsMessage<ConfigError>(HasSubstr("head_dim 7")));
@@ -89,7 +88,7 @@ TEST(RopeAngles, RefuseSettingsThatCannotBeMeant) {
   llama.factor = llama.low_freq_factor = llama.high_freq_factor = 4;
   llama.original_max_position_embeddings = 8192;
   EXPECT_THAT([&] { rope_frequencies(llama); },
-              ThrowsMessage<ConfigError>(HasSubstr("high_freq_factor 4 has to be larger")));
+              ThrowsMessage<ConfigError>(HasSubstr("high_freq_factor 4 must be larger")));
 }
 
 }  // namespace

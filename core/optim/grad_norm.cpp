@@ -8,7 +8,7 @@ namespace concord {
 namespace {
 
 constexpr int64_t kBlock = 16384;
-constexpr int64_t kLanes = 8;  // sums side by side, which a compiler turns into vectors
+constexpr int64_t kLanes = 8;  // independent sums, which the compiler vectorizes
 
 template <class G>
 GradSums sum_block(const G* grads, int64_t count, bool count_zeros) {

@@ -17,19 +17,19 @@ bool positive(double value) { return value > 0 && std::isfinite(value); }
 void check(const LossScalerSettings& settings) {
   std::vector<std::string> problems;
   const auto require = [&](bool holds, std::string_view name, auto value, std::string_view allowed) {
-    if (!holds) problems.push_back(fmt::format("{} is {}; it has to be {}", name, value, allowed));
+    if (!holds) problems.push_back(fmt::format("{} is {}; must be {}", name, value, allowed));
   };
   require(settings.constant == 0 || positive(settings.constant), "loss_scale", settings.constant,
-          "above 0, or 0 for a dynamic one");
-  require(positive(settings.initial_scale), "initial_loss_scale", settings.initial_scale, "above 0");
+          "> 0, or 0 for a dynamic scale");
+  require(positive(settings.initial_scale), "initial_loss_scale", settings.initial_scale, "> 0");
   require(positive(settings.min_scale) && settings.min_scale <= settings.initial_scale, "min_loss_scale",
-          settings.min_scale, fmt::format("above 0 and at most initial_loss_scale {}", settings.initial_scale));
+          settings.min_scale, fmt::format("> 0 and <= initial_loss_scale {}", settings.initial_scale));
   require(settings.growth_factor > 1 && std::isfinite(settings.growth_factor), "loss_scale_growth_factor",
-          settings.growth_factor, "above 1");
+          settings.growth_factor, "> 1");
   require(settings.backoff_factor > 0 && settings.backoff_factor < 1, "loss_scale_backoff_factor",
-          settings.backoff_factor, "between 0 and 1");
-  require(settings.growth_interval > 0, "loss_scale_window", settings.growth_interval, "at least 1");
-  require(settings.hysteresis > 0, "hysteresis", settings.hysteresis, "at least 1");
+          settings.backoff_factor, "> 0 and < 1");
+  require(settings.growth_interval > 0, "loss_scale_window", settings.growth_interval, ">= 1");
+  require(settings.hysteresis > 0, "hysteresis", settings.hysteresis, ">= 1");
   if (!problems.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems, "\n")));
 }
 
@@ -44,7 +44,7 @@ bool LossScaler::update(bool found_inf) {
   if (settings_.constant > 0) return !found_inf;
   if (found_inf) {
     state_.growth_tracker = 0;
-    // Stops at 0, where it means the same as below: a run of overflows cannot take it around.
+    // Stops at 0, which means the same as any negative value: repeated overflows cannot wrap it around.
     state_.hysteresis_tracker = std::max<int64_t>(state_.hysteresis_tracker - 1, 0);
     if (state_.hysteresis_tracker == 0)
       state_.scale = std::max(state_.scale * settings_.backoff_factor, settings_.min_scale);
@@ -53,7 +53,7 @@ bool LossScaler::update(bool found_inf) {
   if (++state_.growth_tracker < settings_.growth_interval) return true;
   state_.growth_tracker = 0;
   state_.hysteresis_tracker = settings_.hysteresis;
-  // A scale beyond float would make every loss infinite; it stays at the last one that is not.
+  // A scale beyond float range would make every loss infinite; it stays at the last finite one.
   const double grown = state_.scale * settings_.growth_factor;
   if (std::isfinite(static_cast<float>(grown))) state_.scale = grown;
   return true;
@@ -62,7 +62,7 @@ bool LossScaler::update(bool found_inf) {
 void LossScaler::set_state(const LossScalerState& state) {
   if (!positive(state.scale) || state.growth_tracker < 0 || state.hysteresis_tracker < 0)
     throw ConfigError(fmt::format(
-        "a loss scale of {} with {} good steps and a hysteresis of {} is no state of a run; is the checkpoint damaged?",
+        "invalid loss scaler state: loss scale {}, {} good steps, hysteresis {}; is the checkpoint damaged?",
         state.scale, state.growth_tracker, state.hysteresis_tracker));
   if (settings_.constant == 0) state_ = state;
 }

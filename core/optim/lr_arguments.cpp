@@ -1,4 +1,4 @@
-// From what a user chose to the numbers of the curve; all that is wrong is said at once.
+// From the user's settings to the parameters of the curve; all errors are reported at once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 9> kTypes = {
     "constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "inverse_sqrt", "inverse_square_root",
     "wsd",      "warmup_stable_decay"};
 constexpr double kTimescaleWithoutWarmup = 10'000;  // of HF's inverse_sqrt
-constexpr int64_t kLongest = int64_t{1} << 53;      // lengths are exact as double
+constexpr int64_t kLongest = int64_t{1} << 53;      // lengths are exact as doubles
 
 std::string canonical(std::string_view name) {
   std::string text(name);
@@ -35,7 +35,7 @@ std::string canonical(std::string_view name) {
 bool is_type(std::string_view type) { return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(); }
 
 std::string unknown_type(const std::string& name) {
-  return fmt::format("lr_scheduler_type {} is not one of {}", quoted(name), fmt::join(kTypes, ", "));
+  return fmt::format("lr_scheduler_type is {}; must be one of {}", quoted(name), fmt::join(kTypes, ", "));
 }
 
 class Resolver {
@@ -49,7 +49,7 @@ class Resolver {
     resolve_weight_decay();
     for (const auto& [name, value] : given_.lr_scheduler_kwargs) {
       if (problems_.empty() && !used_.contains(name))
-        refuse(fmt::format("lr_scheduler_kwargs: {} does not take {}{}", type_, quoted(name), taken()));
+        refuse(fmt::format("lr_scheduler_kwargs: {} has no option {}{}", type_, quoted(name), taken()));
     }
     if (!problems_.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems_, "\n")));
     return settings_;
@@ -59,11 +59,11 @@ class Resolver {
   void refuse(std::string problem) { problems_.push_back(std::move(problem)); }
 
   std::string taken() const {
-    return asked_.empty() ? "; it takes none" : fmt::format("; it takes {}", fmt::join(asked_, ", "));
+    return asked_.empty() ? "; it has none" : fmt::format("; options are {}", fmt::join(asked_, ", "));
   }
 
   void check_not_negative(std::string_view name, double value) {
-    if (!(value >= 0) || std::isinf(value)) refuse(fmt::format("{} is {}; it has to be 0 or more", name, value));
+    if (!(value >= 0) || std::isinf(value)) refuse(fmt::format("{} is {}; must be >= 0 and finite", name, value));
   }
 
   void check_numbers() {
@@ -79,37 +79,38 @@ class Resolver {
                                                             {"lr_wsd_decay_samples", given_.lr_wsd_decay_samples},
                                                             {"max_steps", given_.max_steps}};
     for (const auto& [name, value] : lengths) {
-      if (value < 0 || value > kLongest) refuse(fmt::format("{} is {}; it has to be from 0 to 2^53", name, value));
+      if (value < 0 || value > kLongest) refuse(fmt::format("{} is {}; must be from 0 to 2^53", name, value));
     }
     if (given_.global_batch_size < 1 || given_.global_batch_size > kLongest)
-      refuse(fmt::format("global_batch_size is {}; it has to be at least 1", given_.global_batch_size));
+      refuse(fmt::format("global_batch_size is {}; must be >= 1", given_.global_batch_size));
     if (!(given_.warmup_ratio >= 0 && given_.warmup_ratio <= 1))
-      refuse(fmt::format("warmup_ratio is {}; it has to be from 0 to 1", given_.warmup_ratio));
+      refuse(fmt::format("warmup_ratio is {}; must be from 0 to 1", given_.warmup_ratio));
     if (given_.lr_step_offset != 0 && given_.lr_step_offset != 1)
-      refuse(fmt::format("lr_step_offset is {}; it has to be 0 or 1", given_.lr_step_offset));
+      refuse(fmt::format("lr_step_offset is {}; must be 0 or 1", given_.lr_step_offset));
     if (given_.learning_rate < given_.min_lr)
-      refuse(fmt::format("min_lr {} is above learning_rate {}", given_.min_lr, given_.learning_rate));
+      refuse(fmt::format("min_lr {} is greater than learning_rate {}", given_.min_lr, given_.learning_rate));
     if (given_.learning_rate < given_.lr_warmup_init)
-      refuse(fmt::format("lr_warmup_init {} is above learning_rate {}", given_.lr_warmup_init, given_.learning_rate));
+      refuse(fmt::format("lr_warmup_init {} is greater than learning_rate {}", given_.lr_warmup_init,
+                         given_.learning_rate));
   }
 
   // |steps| in units of the counter.
   int64_t units(int64_t steps) {
     int64_t product = 0;
     if (!__builtin_mul_overflow(steps, settings_.increment, &product) && product <= kLongest) return product;
-    refuse(fmt::format("{} steps of {} samples are more than 2^53 samples", steps, settings_.increment));
+    refuse(fmt::format("{} steps of {} samples exceed 2^53 samples", steps, settings_.increment));
     return 1;
   }
 
-  // One of a length in steps and one in samples.
+  // A length given either in steps or in samples.
   int64_t length(std::string_view name, int64_t steps, int64_t samples) {
     if (steps > 0 && samples > 0)
-      refuse(fmt::format("{0}_steps {1} and {0}_samples {2} are both given; give one of them", name, steps, samples));
+      refuse(fmt::format("{0}_steps {1} and {0}_samples {2} are both given; give only one", name, steps, samples));
     return samples > 0 ? samples : units(steps);
   }
 
   void resolve_lengths() {
-    // Megatron's inverse square root without a warm-up starts from one sample, so it is not the same counted in steps.
+    // Megatron's inverse square root without warmup starts from one sample, so counting in steps gives another curve.
     const bool samples = given_.warmup_samples > 0 || given_.lr_decay_samples > 0 || given_.lr_wsd_decay_samples > 0 ||
                          type_ == "inverse_square_root";
     settings_.lr = given_.learning_rate;
@@ -121,7 +122,7 @@ class Resolver {
     if (settings_.decay_end == 0) settings_.decay_end = units(given_.max_steps);
     settings_.warmup = length("warmup", given_.warmup_steps, given_.warmup_samples);
     if (given_.warmup_ratio > 0 && settings_.warmup > 0) {
-      refuse(fmt::format("warmup_ratio {} and a warm-up of {} {} are both given; give one of them", given_.warmup_ratio,
+      refuse(fmt::format("warmup_ratio {} and a warmup of {} {} are both given; give only one", given_.warmup_ratio,
                          settings_.warmup, samples ? "samples" : "steps"));
     } else if (given_.warmup_ratio > 0) {
       settings_.warmup = units(static_cast<int64_t>(ratio_steps()));
@@ -130,7 +131,7 @@ class Resolver {
     settings_.last = settings_.decay_end;
   }
 
-  // HF's rounding: up, of the product as a double.
+  // As HF rounds: up, from the product as a double.
   double ratio_steps() const {
     const double steps = static_cast<double>(settings_.decay_end) / static_cast<double>(settings_.increment);
     return std::ceil(given_.warmup_ratio * steps);
@@ -142,7 +143,7 @@ class Resolver {
     if (type_ == "constant_with_warmup") return;
     if (type_ == "inverse_sqrt") return resolve_inverse_sqrt();
     if (settings_.decay_end == 0)
-      return refuse(fmt::format("lr_scheduler_type {} needs an end: give max_steps or lr_decay_steps", type_));
+      return refuse(fmt::format("lr_scheduler_type {} needs an end: set max_steps or lr_decay_steps", type_));
     if (type_ == "wsd") return resolve_wsd();
     if (type_ == "warmup_stable_decay") return resolve_warmup_stable_decay();
     settings_.curve = type_ == "linear" ? LrCurve::linear : LrCurve::cosine;
@@ -156,7 +157,7 @@ class Resolver {
 
   void resolve_constant() {
     if (settings_.warmup == 0) return;
-    refuse(fmt::format("lr_scheduler_type constant has no warm-up, {} {} are given; take constant_with_warmup",
+    refuse(fmt::format("lr_scheduler_type constant has no warmup, but {} {} are given; use constant_with_warmup",
                        settings_.warmup, settings_.increment == 1 ? "steps" : "samples"));
   }
 
@@ -166,9 +167,9 @@ class Resolver {
     settings_.curve = LrCurve::inverse_sqrt;
     settings_.timescale = warmup > 0 ? warmup : kTimescaleWithoutWarmup * unit;
     if (const std::optional<double> given = number("timescale")) settings_.timescale = *given * unit;
-    if (!(settings_.timescale > 0)) refuse("lr_scheduler_kwargs: timescale has to be above 0");
+    if (!(settings_.timescale > 0)) refuse("lr_scheduler_kwargs: timescale must be > 0");
     settings_.shift = settings_.timescale - warmup;
-    settings_.last = std::numeric_limits<int64_t>::max();  // HF's has no end
+    settings_.last = std::numeric_limits<int64_t>::max();  // no end in HF
   }
 
   void resolve_min_lr() {
@@ -177,7 +178,8 @@ class Resolver {
     const int count = (value ? 1 : 0) + (rate ? 1 : 0) + (given_.min_lr > 0 ? 1 : 0);
     if (count != 1)
       return refuse(
-          "lr_scheduler_type cosine_with_min_lr takes one of min_lr and min_lr_rate in lr_scheduler_kwargs, or min_lr");
+          "lr_scheduler_type cosine_with_min_lr needs exactly one of min_lr and min_lr_rate in lr_scheduler_kwargs, or "
+          "min_lr");
     set_min_lr(value ? *value : rate ? *rate * settings_.lr : given_.min_lr);
   }
 
@@ -185,14 +187,14 @@ class Resolver {
     if (value >= 0 && value <= settings_.lr) {
       settings_.min_lr = value;
     } else {
-      refuse(fmt::format("lr_scheduler_kwargs: a lowest learning rate of {} is not from 0 to learning_rate {}", value,
+      refuse(fmt::format("lr_scheduler_kwargs: minimum learning rate {} must be from 0 to learning_rate {}", value,
                          settings_.lr));
     }
   }
 
   void resolve_wsd() {
     const int64_t decay = length("lr_wsd_decay", given_.lr_wsd_decay_steps, given_.lr_wsd_decay_samples);
-    if (decay == 0) return refuse("lr_scheduler_type wsd needs lr_wsd_decay_steps or lr_wsd_decay_samples");
+    if (decay == 0) return refuse("lr_scheduler_type wsd requires lr_wsd_decay_steps or lr_wsd_decay_samples");
     const std::string style = canonical(given_.lr_wsd_decay_style);
     const std::pair<std::string_view, LrCurve> styles[] = {{"linear", LrCurve::linear},
                                                            {"cosine", LrCurve::cosine},
@@ -201,22 +203,22 @@ class Resolver {
     for (const auto& [name, curve] : styles) {
       if (style == name) return set_last_part(curve, settings_.decay_end - decay, settings_.decay_end);
     }
-    refuse(fmt::format("lr_wsd_decay_style {} is not one of linear, cosine, exponential, minus_sqrt",
+    refuse(fmt::format("lr_wsd_decay_style is {}; must be one of linear, cosine, exponential, minus_sqrt",
                        quoted(given_.lr_wsd_decay_style)));
   }
 
   void resolve_warmup_stable_decay() {
     const std::optional<int64_t> decay = whole_number("num_decay_steps");
     const std::optional<int64_t> stable = whole_number("num_stable_steps");
-    if (!decay) return refuse("lr_scheduler_type warmup_stable_decay needs num_decay_steps in lr_scheduler_kwargs");
+    if (!decay) return refuse("lr_scheduler_type warmup_stable_decay requires num_decay_steps in lr_scheduler_kwargs");
     if (text("warmup_type").value_or("linear") != "linear")
-      return refuse("lr_scheduler_kwargs: warmup_type has to be linear; there is no other warm-up here");
+      return refuse("lr_scheduler_kwargs: warmup_type must be linear; no other is supported");
     const std::string kind = text("decay_type").value_or("cosine");
     if (kind != "linear" && kind != "cosine" && kind != "1-sqrt")
       return refuse(
-          fmt::format("lr_scheduler_kwargs: decay_type {} is not one of linear, cosine, 1-sqrt", quoted(kind)));
+          fmt::format("lr_scheduler_kwargs: decay_type is {}; must be one of linear, cosine, 1-sqrt", quoted(kind)));
     if (const std::optional<double> ratio = number("min_lr_ratio")) set_min_lr(*ratio * settings_.lr);
-    if (settings_.min_lr > 0) settings_.init_lr = settings_.min_lr;  // HF's warm-up begins there too
+    if (settings_.min_lr > 0) settings_.init_lr = settings_.min_lr;  // HF's warmup starts there too
     settings_.cycles = number("num_cycles").value_or(0.5);
     const int64_t length = units(*decay);
     const int64_t start = stable ? settings_.warmup + units(*stable) : settings_.decay_end - length;
@@ -224,12 +226,12 @@ class Resolver {
                   : kind == "cosine" ? LrCurve::cosine
                                      : LrCurve::minus_sqrt,
                   start, start + length);
-    --settings_.last;  // HF's is at its lowest from its last step on, though a cosine of other cycles is not
+    --settings_.last;  // in HF the minimum is reached at the last step, except for a cosine with other cycles
   }
 
   void set_last_part(LrCurve curve, int64_t start, int64_t end) {
     if (start < settings_.warmup || start >= end)
-      return refuse(fmt::format("a warm-up of {} and a decay of {} do not fit into the {} that the curve has",
+      return refuse(fmt::format("a warmup of {} and a decay of {} do not fit into the curve length of {}",
                                 settings_.warmup, end - start, settings_.decay_end));
     settings_.curve = curve;
     settings_.decay_start = start;
@@ -244,14 +246,14 @@ class Resolver {
     const std::string style = canonical(given_.weight_decay_incr_style);
     if (style == "constant") {
       if (settings_.start_weight_decay != settings_.end_weight_decay)
-        refuse(fmt::format("weight_decay_incr_style constant cannot go from {} to {}; take linear or cosine",
+        refuse(fmt::format("weight_decay_incr_style constant cannot change from {} to {}; use linear or cosine",
                            settings_.start_weight_decay, settings_.end_weight_decay));
       return;
     }
     if (style != "linear" && style != "cosine")
-      return refuse(fmt::format("weight_decay_incr_style {} is not one of constant, linear, cosine",
+      return refuse(fmt::format("weight_decay_incr_style is {}; must be one of constant, linear, cosine",
                                 quoted(given_.weight_decay_incr_style)));
-    if (given_.max_steps == 0) return refuse(fmt::format("weight_decay_incr_style {} needs max_steps", style));
+    if (given_.max_steps == 0) return refuse(fmt::format("weight_decay_incr_style {} requires max_steps", style));
     settings_.weight_decay_curve = style == "linear" ? LrCurve::linear : LrCurve::cosine;
     settings_.weight_decay_length = units(given_.max_steps);
   }
@@ -274,16 +276,16 @@ class Resolver {
     if (result.ec == std::errc() && result.ptr == end && std::isfinite(static_cast<double>(value)) && value >= 0 &&
         static_cast<double>(value) <= static_cast<double>(kLongest))
       return value;
-    refuse(fmt::format("lr_scheduler_kwargs: {} is {}; it has to be a {} of 0 or more", name, quoted(*given), what));
+    refuse(fmt::format("lr_scheduler_kwargs: {} is {}; must be {} >= 0", name, quoted(*given), what));
     return std::nullopt;
   }
-  std::optional<double> number(const std::string& name) { return parsed<double>(name, "number"); }
-  std::optional<int64_t> whole_number(const std::string& name) { return parsed<int64_t>(name, "whole number"); }
+  std::optional<double> number(const std::string& name) { return parsed<double>(name, "a number"); }
+  std::optional<int64_t> whole_number(const std::string& name) { return parsed<int64_t>(name, "an integer"); }
 
   const LrArguments& given_;
   std::string type_;
   LrSettings settings_;
-  std::vector<std::string> asked_;  // names of kwargs this type takes, in order
+  std::vector<std::string> asked_;  // names of the kwargs of this type, in order
   std::set<std::string> used_;
   std::vector<std::string> problems_;
 };

@@ -11,7 +11,7 @@
 namespace concord {
 namespace {
 
-// The share of the way from the upper value to the lower one that is left after |ratio| of the length.
+// The remaining fraction of the way from the upper to the lower value after |ratio| of the length.
 double remaining(LrCurve curve, double ratio, double cycles) {
   switch (curve) {
     case LrCurve::constant:
@@ -21,7 +21,7 @@ double remaining(LrCurve curve, double ratio, double cycles) {
     case LrCurve::exponential: return 2 * std::pow(0.5, ratio) - 1;  // reaches 0, which a half-life never does
     case LrCurve::minus_sqrt: return 1 - std::sqrt(ratio);
   }
-  throw ConfigError(fmt::format("there is no learning rate curve {}", static_cast<int>(curve)));
+  throw ConfigError(fmt::format("unknown learning rate curve {}", static_cast<int>(curve)));
 }
 
 double ratio_of(int64_t part, int64_t whole) { return static_cast<double>(part) / static_cast<double>(whole); }
@@ -52,8 +52,7 @@ double weight_decay_at(const LrSettings& settings, int64_t point) {
 }
 
 void LrSchedule::set_counter(int64_t counter) {
-  if (counter < 0)
-    throw ConfigError(fmt::format("the learning rate schedule's counter is {}; it counts from 0", counter));
+  if (counter < 0) throw ConfigError(fmt::format("the learning rate schedule's counter is {}; must be >= 0", counter));
   counter_ = counter;
 }
 

@@ -178,7 +178,7 @@ std::string refusal(const LrArguments& arguments) {
 TEST(LrSchedule, AnUnknownNameListsTheKnownOnes) {
   LrArguments arguments = warm(0);
   arguments.lr_scheduler_type = "cosin";
-  EXPECT_THAT(refusal(arguments), HasSubstr("'cosin' is not one of constant, constant_with_warmup, linear, cosine"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("'cosin'; must be one of constant, constant_with_warmup, linear, cosine"));
 }
 
 TEST(LrSchedule, AllThatIsWrongIsSaidAtOnce) {
@@ -190,7 +190,7 @@ TEST(LrSchedule, AllThatIsWrongIsSaidAtOnce) {
   EXPECT_THAT(text, HasSubstr("learning_rate is nan"));
   EXPECT_THAT(text, HasSubstr("warmup_ratio is 1.5"));
   EXPECT_THAT(text, HasSubstr("lr_step_offset is 2"));
-  EXPECT_THAT(text, HasSubstr("weight_decay_incr_style 'square'"));
+  EXPECT_THAT(text, HasSubstr("weight_decay_incr_style is 'square'"));
 }
 
 TEST(LrSchedule, WhatDoesNotFitTogetherIsRefused) {
@@ -199,46 +199,46 @@ TEST(LrSchedule, WhatDoesNotFitTogetherIsRefused) {
   EXPECT_THAT(refusal(arguments), HasSubstr("warmup_steps 4 and warmup_samples 3 are both given"));
   arguments = warm(0);
   arguments.warmup_ratio = 0.1;
-  EXPECT_THAT(refusal(arguments), HasSubstr("warmup_ratio 0.1 and a warm-up of 4 steps"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("warmup_ratio 0.1 and a warmup of 4 steps"));
   arguments = warm(0);
   arguments.lr_scheduler_type = "constant";
-  EXPECT_THAT(refusal(arguments), HasSubstr("take constant_with_warmup"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("use constant_with_warmup"));
   arguments = warm(0);
   arguments.max_steps = 0;
   EXPECT_THAT(refusal(arguments), HasSubstr("needs an end"));
   arguments = warm(0);
   arguments.lr_scheduler_type = "wsd";
-  EXPECT_THAT(refusal(arguments), HasSubstr("needs lr_wsd_decay_steps"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("requires lr_wsd_decay_steps"));
   arguments.lr_wsd_decay_steps = 17;
-  EXPECT_THAT(refusal(arguments), HasSubstr("a warm-up of 4 and a decay of 17 do not fit into the 20"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("a warmup of 4 and a decay of 17 do not fit into the curve length of 20"));
   arguments = warm(0);
   arguments.min_lr = 2;
-  EXPECT_THAT(refusal(arguments), HasSubstr("min_lr 2 is above learning_rate 1"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("min_lr 2 is greater than learning_rate 1"));
   arguments = warm(0);
   arguments.start_weight_decay = 0.1;
-  EXPECT_THAT(refusal(arguments), HasSubstr("constant cannot go from 0.1 to 0"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("constant cannot change from 0.1 to 0"));
   arguments = warm(0);
   arguments.warmup_samples = 1;
   arguments.warmup_steps = 0;
   arguments.max_steps = int64_t{1} << 40;
   arguments.global_batch_size = int64_t{1} << 40;
-  EXPECT_THAT(refusal(arguments), HasSubstr("more than 2^53 samples"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("exceed 2^53 samples"));
 }
 
 TEST(LrSchedule, KwargsThatAreNotTakenAreRefused) {
   LrArguments arguments = warm(0);
   arguments.lr_scheduler_kwargs = {{"num_cycle", "0.5"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("cosine does not take 'num_cycle'; it takes num_cycles"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("cosine has no option 'num_cycle'; options are num_cycles"));
   arguments.lr_scheduler_kwargs = {{"num_cycles", "half"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("num_cycles is 'half'; it has to be a number"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("num_cycles is 'half'; must be a number"));
   arguments.lr_scheduler_type = "cosine_with_min_lr";
   arguments.lr_scheduler_kwargs = {{"min_lr", "0.1"}, {"min_lr_rate", "0.1"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("takes one of min_lr and min_lr_rate"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("needs exactly one of min_lr and min_lr_rate"));
   arguments.lr_scheduler_kwargs = {{"min_lr_rate", "1.5"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("a lowest learning rate of 1.5"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("minimum learning rate 1.5"));
   arguments.lr_scheduler_type = "warmup_stable_decay";
   arguments.lr_scheduler_kwargs = {{"num_decay_steps", "3.5"}};
-  EXPECT_THAT(refusal(arguments), HasSubstr("num_decay_steps is '3.5'; it has to be a whole number"));
+  EXPECT_THAT(refusal(arguments), HasSubstr("num_decay_steps is '3.5'; must be an integer"));
 }
 
 }  // namespace

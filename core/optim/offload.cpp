@@ -24,7 +24,7 @@ Offload::~Offload() {
   try {
     stream_.synchronize();
   } catch (const Error&) {
-    // The work that failed was the last step's, which told of it.
+    // The failed work was the last step's, which reported it.
   }
 }
 

@@ -30,7 +30,7 @@ double host_fraction(const OptimizerOptions& options) {
   if (!options.optimizer_cpu_offload) return 0;
   const double fraction = options.optimizer_offload_fraction;
   if (fraction >= 0 && fraction <= 1) return fraction;
-  throw ConfigError(cat("optimizer_offload_fraction is ", fraction, "; it has to be between 0 and 1"));
+  throw ConfigError(cat("optimizer_offload_fraction is ", fraction, "; must be from 0 to 1"));
 }
 
 GradSums sums_on_host(const std::vector<at::Tensor>& grads, bool count_zeros) {
@@ -57,7 +57,7 @@ class Optimizer::Impl {
   Impl(DistributedDataParallel& ddp, OptimizerOptions options)
       : ddp_(ddp), options_(std::move(options)), rule_(make_rule(options_)) {
     if (!(options_.max_grad_norm >= 0)) {
-      throw ConfigError(cat("max_grad_norm is ", options_.max_grad_norm, "; it is positive, or 0 for no clipping"));
+      throw ConfigError(cat("max_grad_norm is ", options_.max_grad_norm, "; must be > 0, or 0 for no clipping"));
     }
     on_cpu_ = ddp_.job().torch_device().is_cpu();
     const Platform& platform = ddp_.job().platform();
@@ -92,13 +92,14 @@ class Optimizer::Impl {
         undo_.keep(segments_);
         apply(settings, 1);
       }
-      ddp_.gather_parameters();  // also for ranks that have updated
+      ddp_.gather_parameters();  // also on ranks that have updated
     }
     ahead_ = std::move(ahead);
   }
 
   SettledStep settle() {
-    if (is_settled()) throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "settle() without a step_ahead() before it");
+    if (is_settled())
+      throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "settle() called without a preceding step_ahead()");
     const at::NoGradGuard no_grad;
     Ahead ahead = *std::exchange(ahead_, std::nullopt);
     const bool waited = ahead.result.has_value();
@@ -113,7 +114,7 @@ class Optimizer::Impl {
   void expect_settled() const {
     if (is_settled()) return;
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
-                "a step_ahead() has not been settled: call settle() before the optimizer is used or looked at");
+                "a step_ahead() has not been settled: call settle() before using the optimizer");
   }
 
   int64_t steps() const {
@@ -155,7 +156,7 @@ class Optimizer::Impl {
       if (has_main(segment)) {
         values_part(segment).copy_(segment.weights);
       } else if (segment.on_host) {
-        segment.weights.copy_(values_part(segment));  // fp32 parameters are not a part of the state
+        segment.weights.copy_(values_part(segment));  // fp32 parameters are not part of the state
       }
     }
     steps_ = index.steps();
@@ -175,7 +176,7 @@ class Optimizer::Impl {
   static at::Tensor values_part(const Segment& segment) {
     return GradBuffer::part(segment.buffer->values(), segment.range);
   }
-  // 16-bit parameters have fp32 weights of their own, a part of the state.
+  // 16-bit parameters have separate fp32 weights, which are part of the state.
   static bool has_main(const Segment& segment) { return segment.buffer->values().scalar_type() != at::kFloat; }
 
   void allocate(Segment& segment) const {
@@ -187,27 +188,27 @@ class Optimizer::Impl {
     for (size_t i = 0; i < rule_->moments().size(); ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
   }
 
-  // What only all ranks together know of a step, on its way.
+  // A step whose global results are still being computed.
   struct Figures {
     at::Tensor squares, zeros;
     Work summed, counted;
-    double own_norm = 0;  // of this rank's part, where that is known without waiting; else 0
+    double own_norm = 0;  // of this rank's part, if known without waiting; otherwise 0
   };
   struct Ahead {
     StepSettings settings;
     Figures figures;
-    bool updated = false;                   // this rank has
-    std::optional<StepResult> result = {};  // where it was waited for
+    bool updated = false;                   // on this rank
+    std::optional<StepResult> result = {};  // once it has been waited for
   };
 
   void prepare() {
     expect_settled();
     ddp_.finish_param_gather();
-    if (offload_) offload_->fetch();  // beside the norm
+    if (offload_) offload_->fetch();  // in parallel with the norm
   }
 
-  // Over all ranks; where the sum of one is not finite, all see it. In fp64, so that how the ranks share the work does
-  // not show in the norm's bits, but on platforms that cannot add fp64 up.
+  // Over all ranks; if one sum is not finite, all ranks see it. In fp64, so that the split over ranks does not affect
+  // the norm's bits, except on platforms that cannot reduce fp64.
   Figures start_figures(double loss_scale, ProcessGroup& group) const {
     const std::vector<at::Tensor> grads = counted_grads(ddp_);
     const at::TensorOptions device(ddp_.job().torch_device());
@@ -235,8 +236,8 @@ class Optimizer::Impl {
     return {std::isfinite(norm), norm, figures.zeros.item<int64_t>()};
   }
 
-  // Whether gradients of this norm are used as they are. A part of a sum of squares is never larger than the whole,
-  // also as these are rounded: what is too much for one rank is too much for all.
+  // Whether gradients of this norm are used without clipping. A part of a sum of squares is never larger than the
+  // whole, even after rounding: what exceeds the limit on one rank exceeds it on all.
   bool is_right_unchanged(double norm) const {
     return std::isfinite(norm) && clip_factor(norm, options_.max_grad_norm) == 1;
   }
@@ -294,7 +295,7 @@ class Optimizer::Impl {
   int64_t steps_ = 0;
   StepUndo undo_;
   std::optional<Ahead> ahead_;  // not settled
-  bool was_clipped_ = false;    // the last step that was settled
+  bool was_clipped_ = false;    // in the last settled step
 };
 
 Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options)

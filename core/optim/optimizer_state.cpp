@@ -5,7 +5,7 @@
 namespace concord {
 namespace {
 
-// |count| elements of |run| from its element |first| on, as a part that is regular: within one row, or whole rows.
+// |count| elements of |run| starting at its element |first|, as a regular part: within one row, or whole rows.
 ShardRun piece_of(const ShardRun& run, int64_t first, int64_t count) {
   ShardRun piece = run;
   piece.local = run.local + first;
@@ -23,7 +23,7 @@ std::vector<ShardRun> cut_runs(const std::vector<ShardRun>& runs, int64_t begin,
     int64_t at = std::max(begin, run.local) - run.local;
     const int64_t last = std::min(end, run.local + run.count) - run.local;
     while (at < last) {
-      // The rest of a row that was begun, then whole rows, then the beginning of one.
+      // The rest of a partial row, then whole rows, then the beginning of one.
       const int64_t in_row = at % run.run_length, left = last - at;
       int64_t count = std::min(run.run_length - in_row, left);
       if (in_row == 0 && left > run.run_length) count = left / run.run_length * run.run_length;

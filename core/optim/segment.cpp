@@ -20,8 +20,8 @@ bool spans_tp(GroupKind kind) {
   }
 }
 
-// Of the ranks that hold the same elements, the first counts them. Data-parallel ranks are not meant: each counts a
-// part.
+// Of the ranks that hold the same elements, the first counts them. This excludes data-parallel ranks, each of which
+// counts a part.
 bool counts(const Parameter& parameter, const RankCoordinates& at) {
   for (const GroupKind kind : parameter.spec.replicated_over) {
     if (spans_tp(kind) && at.tp > 0) return false;
@@ -40,14 +40,14 @@ void each_slot(const GradBuffer& buffer, Visitor&& visitor) {
   }
 }
 
-// Where all data-parallel ranks have the whole gradient, each counts one of equal parts.
+// If all data-parallel ranks have the whole gradient, each counts one of the equal parts.
 std::vector<BufferRange> counted_ranges(const GradBuffer& buffer) {
   if (buffer.plan().shards > 1) return buffer.owned();
   const int64_t ranks = buffer.group().size(), rank = buffer.group().rank(), elements = buffer.plan().elements;
   return {{elements * rank / ranks, elements * (rank + 1) / ranks}};
 }
 
-// Elements of the host's part that travel at once: copies of one piece run beside the step of another.
+// Elements of the host part transferred at once: copies of one piece overlap the step of another.
 constexpr int64_t kHostPiece = int64_t{1} << 20;
 
 // Leaves |kept| elements in |segment| and returns the rest.
@@ -113,7 +113,9 @@ FlatType flat_type(const at::Tensor& tensor) {
     case c10::kFloat: return FlatType::f32;
     case c10::kBFloat16: return FlatType::bf16;
     case c10::kHalf: return FlatType::f16;
-    default: throw ConfigError(loader::cat("no optimizer for tensors of ", c10::toString(tensor.scalar_type())));
+    default:
+      throw ConfigError(
+          loader::cat("the optimizer does not support tensors of dtype ", c10::toString(tensor.scalar_type())));
   }
 }
 

@@ -27,11 +27,12 @@ StateIndex::StateIndex(const std::vector<OptimizerState>& states) {
   for (const OptimizerState& state : states) {
     if (state.steps != steps_) {
       throw ConfigError(cat("optimizer states of different steps, ", steps_, " and ", state.steps,
-                            ": they are not of one checkpoint"));
+                            ": they are not from the same checkpoint"));
     }
     for (const OptimizerState::Entry& entry : state.entries) {
       if (entry.values.scalar_type() != at::kFloat || !entry.values.is_cpu() || !entry.values.is_contiguous()) {
-        throw ConfigError(cat("the optimizer state ", entry.key, " has values that are not flat fp32 on the host"));
+        throw ConfigError(
+            cat("the optimizer state ", entry.key, " has values that are not flat fp32 tensors on the host"));
       }
       const float* data = entry.values.const_data_ptr<float>();
       for (const ShardRun& run : entry.runs) {
@@ -68,7 +69,7 @@ void StateIndex::read(const std::string& key, const std::vector<ShardRun>& runs,
     });
     if (missing > 0) {
       throw ConfigError(cat("the optimizer state has no ", key, " for ", missing, " of ", run.count, " elements of ",
-                            run.tensor, " from index ", run.offset, " on; give the states of all ranks that saved it"));
+                            run.tensor, " from index ", run.offset, "; pass the states of all ranks that saved it"));
     }
   }
 }

@@ -19,7 +19,7 @@ namespace {
 using loader::cat;
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int64_t kBlock = 32768;  // elements that one thread takes at a time
+constexpr int64_t kBlock = 32768;  // elements per thread at a time
 
 // Cuts the segments into blocks and calls body(segment, begin, end) for each, on several threads.
 template <class Body>
@@ -149,7 +149,7 @@ class SgdRule : public UpdateRule {
 
 void check_between(const char* name, double value, double low, double high) {
   if (value >= low && value < high) return;
-  throw ConfigError(cat(name, " is ", value, "; it has to be at least ", low, " and below ", high));
+  throw ConfigError(cat(name, " is ", value, "; must be >= ", low, " and < ", high));
 }
 
 }  // namespace
@@ -163,7 +163,7 @@ std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options) {
     return std::make_unique<AdamWRule>(AdamWSettings{options.adam_beta1, options.adam_beta2, options.adam_epsilon});
   }
   if (options.optimizer == "sgd") return std::make_unique<SgdRule>(options.sgd_momentum);
-  throw ConfigError(cat("no optimizer is called \"", options.optimizer, "\"; there are \"adam\" and \"sgd\""));
+  throw ConfigError(cat("unknown optimizer \"", options.optimizer, "\"; must be \"adam\" or \"sgd\""));
 }
 
 }  // namespace concord

@@ -9,7 +9,7 @@ namespace {
 int64_t chunk_of(int64_t length, int64_t cp) {
   if (length % (2 * cp) != 0) {
     throw ConfigError(loader::cat("a sequence of ", length, " tokens under context parallelism over ", cp,
-                                  " ranks; its length has to be a multiple of ", 2 * cp, " (pad it, or change ",
+                                  " ranks; its length must be a multiple of ", 2 * cp, " (pad it, or change ",
                                   "context_parallel_size)"));
   }
   return length / (2 * cp);
@@ -41,15 +41,15 @@ std::vector<int64_t> gathered_order(std::span<const int64_t> lengths, int64_t cp
 
 std::vector<RingBlock> ring_blocks(std::span<const int64_t> lengths, int64_t cp, int64_t rank, int64_t owner) {
   std::vector<RingBlock> blocks;
-  int64_t begin = 0;  // of this sequence's tokens, on every rank
+  int64_t begin = 0;  // of this sequence's tokens, on each rank
   for (const int64_t length : lengths) {
     const int64_t chunk = chunk_of(length, cp);
     if (owner == rank) {
-      blocks.push_back({begin, 2 * chunk, begin, 2 * chunk, true});  // an early and a late chunk, still in their order
+      blocks.push_back({begin, 2 * chunk, begin, 2 * chunk, true});  // an early and a late chunk, in order
     } else if (owner < rank) {
       blocks.push_back({begin, 2 * chunk, begin, chunk, false});  // its early chunk is before both of ours
     } else {
-      blocks.push_back({begin + chunk, chunk, begin, 2 * chunk, false});  // our late chunk is behind both of its
+      blocks.push_back({begin + chunk, chunk, begin, 2 * chunk, false});  // our late chunk is after both of its
     }
     begin += 2 * chunk;
   }

@@ -15,7 +15,7 @@ namespace {
 
 using at::Tensor;
 
-// Tokens of all ranks in the whole's order, along dim |dim|.
+// Tokens of all ranks in sequence order, along dim |dim|.
 Tensor gathered(const Tensor& x, ProcessGroup& group, std::span<const int64_t> lengths, int64_t dim) {
   const std::vector<int64_t> order = gathered_order(lengths, group.size());
   std::vector<int64_t> place(order.size());
@@ -53,8 +53,7 @@ Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, Pro
   if (group.size() == 1) return attention(q, k, v, options, cu_seqlens);
   if (!options.causal) {
     throw ConfigError(
-        "attention over a context-parallel group is causal, and was asked for causal = false; use "
-        "context_parallel_size 1");
+        "attention over a context-parallel group supports only causal = true; use context_parallel_size 1");
   }
   const bool packed = !cu_seqlens.empty();
   const auto rows = [packed](const Tensor& x) { return packed ? x.unsqueeze(0) : x; };
@@ -65,7 +64,7 @@ Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, Pro
   std::vector<Tensor> parts;
   int64_t query = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const int64_t first = packed ? cu_seqlens[i / 2] : 0;  // two runs a sequence
+    const int64_t first = packed ? cu_seqlens[i / 2] : 0;  // two runs per sequence
     const int64_t seen = runs[i].begin + runs[i].count - first;
     parts.push_back(attention(rows(q).narrow(1, query, runs[i].count), keys_btkn.narrow(1, first, seen),
                               values_btkn.narrow(1, first, seen), options));

@@ -17,13 +17,13 @@ using loader::cat;
 
 void check_shard(const at::Tensor& shard, const ShardSpec& spec, const std::vector<int64_t>& shape) {
   if (!shard.defined() || shard.sizes() != c10::IntArrayRef(shape) || !shard.is_contiguous()) {
-    throw ConfigError(cat("parameter ", spec.name, ": its shard here is a contiguous tensor of [",
-                          loader::join(shape, ", "), "], not ",
-                          shard.defined() ? cat("of [", loader::join(shard.sizes(), ", "), "]") : "undefined"));
+    throw ConfigError(cat("parameter ", spec.name, ": the shard must be a contiguous tensor of [",
+                          loader::join(shape, ", "), "], but it is ",
+                          shard.defined() ? cat("[", loader::join(shard.sizes(), ", "), "]") : "undefined"));
   }
   if (!c10::isFloatingType(shard.scalar_type()) || !platform_dtype(shard.scalar_type())) {
     throw ConfigError(cat("parameter ", spec.name, " has type ", c10::toString(shard.scalar_type()),
-                          "; weights are Float, Double, BFloat16 or Half"));
+                          "; must be Float, Double, BFloat16 or Half"));
   }
 }
 
@@ -42,7 +42,7 @@ void clear_padding(const at::Tensor& shard, const ShardSpec& spec, const ShardPl
 
 void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place, const WeightInit& init,
                         int64_t seed, const Device& device) {
-  if (seed <= 0) throw ConfigError(cat("seed is ", seed, "; it has to be positive"));
+  if (seed <= 0) throw ConfigError(cat("seed is ", seed, "; must be positive"));
   check_shard(shard, spec, local_shape(spec, place));
   const at::NoGradGuard no_grad;
   if (init.kind == WeightInit::Kind::constant) {

@@ -13,12 +13,12 @@ struct Mapping {
   Move forward;
   Move backward;
   int64_t dim = 0;
-  int64_t joined_dim = 0;  // of an exchange, whose |dim| is the split one
+  int64_t joined_dim = 0;  // for an exchange, whose |dim| is the split one
 };
 
 at::Tensor moved(const at::Tensor& x, Move move, ProcessGroup& group, int64_t dim, int64_t joined_dim) {
   switch (move) {
-    case Move::none: return x;  // autograd makes a view of an input that comes out again
+    case Move::none: return x;  // autograd makes a view of an input that is returned
     case Move::sum: return sum_in_place(x.clone(at::MemoryFormat::Contiguous), group).take();
     case Move::gather: return gather(x, group, dim).take();
     case Move::reduce_scatter: return reduce_scatter(x, group, dim).take();
@@ -32,7 +32,7 @@ at::Tensor map(const at::Tensor& x, ProcessGroup& group, const Mapping& mapping)
   const auto forth = [&] {
     return ops::Forward{moved(x, mapping.forward, group, mapping.dim, mapping.joined_dim), {}};
   };
-  // Groups live as long as the job's context, which outlives every graph. An exchange goes back by exchanging its dims.
+  // Groups live as long as the job's context, which outlives every graph. The backward of an exchange swaps its dims.
   return ops::differentiable(
       "a mapping of a parallel region", {x}, forth, [&group, mapping](const ops::Backward& back) {
         const bool turned = mapping.backward == Move::exchange;

@@ -15,14 +15,14 @@ using loader::cat;
 
 at::Tensor as_it_is(const at::Tensor& received) { return received; }
 
-// [n, ..., s, ...] -> [..., n * s, ...]: parts that arrived one after the other, put together along |dim|.
+// [n, ..., s, ...] -> [..., n * s, ...]: parts that arrived one after the other, concatenated along |dim|.
 at::Tensor joined(const at::Tensor& parts, int64_t dim) {
   return dim == 0 ? parts.flatten(0, 1) : parts.movedim(0, dim).flatten(dim, dim + 1);
 }
 
 // [..., n * s, ...] -> [n, ..., s, ...], contiguous: the parts along |dim| one after the other.
 at::Tensor parts_in_a_row(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
-  const int64_t part = divide(x.size(dim), group, "a dimension that is to be cut");
+  const int64_t part = divide(x.size(dim), group, "the split dimension");
   return x.unflatten(dim, {group.size(), part}).movedim(dim, 0).contiguous();
 }
 
@@ -78,14 +78,14 @@ Moving exchange(const at::Tensor& x, ProcessGroup& group, int64_t split_dim, int
 
 at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
   if (group.size() == 1) return x;
-  const int64_t part = divide(x.size(dim), group, "a dimension that is to be cut");
+  const int64_t part = divide(x.size(dim), group, "the split dimension");
   return x.narrow(dim, group.rank() * part, part);
 }
 
 int64_t divide(int64_t size, const ProcessGroup& group, const char* what) {
   if (size % group.size() != 0) {
     throw ConfigError(cat(what, " has ", size, " elements, which the ", group.size(), " ranks of group ", group.name(),
-                          " do not divide; change the size to a multiple of ", group.size(), " or the layout"));
+                          " cannot split evenly; change the size to a multiple of ", group.size(), ", or the layout"));
   }
   return size / group.size();
 }

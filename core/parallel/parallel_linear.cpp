@@ -32,14 +32,14 @@ void check(const Tensor& x, const Tensor& weight, const ProcessGroup& group, con
         cat("layer ", options.name, " over the ", group.size(), " ranks of group ", group.name(), ": ", why));
   };
   if (x.dim() < 2 || weight.dim() != 2) {
-    refuse(cat("x has ", x.dim(), " dims and its weight ", weight.dim(),
-               "; they have to be [tokens, ..., in] and [out, in]"));
+    refuse(cat("x has ", x.dim(), " dims and the weight has ", weight.dim(),
+               "; they must be [tokens, ..., in] and [out, in]"));
   }
   if (x.size(-1) != weight.size(1)) {
-    refuse(cat("x has ", x.size(-1), " features here, and the rank's weight is [", weight.size(0), ", ", weight.size(1),
-               "]; the last sizes have to be equal"));
+    refuse(cat("x has ", x.size(-1), " features on this rank, but its weight is [", weight.size(0), ", ",
+               weight.size(1), "]; the last dimensions must be equal"));
   }
-  if (options.pieces < 1) refuse(cat("pieces is ", options.pieces, "; it has to be at least 1"));
+  if (options.pieces < 1) refuse(cat("pieces is ", options.pieces, "; must be >= 1"));
 }
 
 std::optional<GradSink> copy_of(const GradSink* sink) { return sink == nullptr ? std::nullopt : std::optional(*sink); }
@@ -51,7 +51,7 @@ Tensor weight_half(const std::optional<GradSink>& sink, const Tensor& grad_so, c
   return {};
 }
 
-// An operand of the weight's half; under sequence parallelism one of the two is this rank's share of the tokens.
+// An operand of the weight gradient; with sequence parallelism one of the two is this rank's share of the tokens.
 struct Operand {
   Tensor value;
   bool is_share = false;
@@ -61,8 +61,8 @@ struct Operand {
 
 bool is_put_off(const std::optional<GradSink>& sink) { return sink && sink->later != nullptr; }
 
-// Where the half waits for its turn, so do its operands: the share is kept and gathered again then, since the whole is
-// as large as that of all ranks. Ranks of a group run what they have put off in the same order.
+// If the weight gradient is deferred, so are its operands: only the share is kept and gathered again later, since the
+// whole is as large as that of all ranks. Ranks of a group run deferred work in the same order.
 void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad, Operand x) {
   grad.value = grad.value.detach();
   x.value = x.value.detach();

@@ -9,12 +9,12 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// What backward needs beside the inputs. Owned by the node of the graph.
+// What backward needs in addition to the inputs. Owned by the node of the graph.
 struct RecomputedSegment : torch::CustomClassHolder {
   TensorFunction function;
   RngTracker* rng = nullptr;
-  std::vector<RngState> before;  // the numbers that the first run drew from here on
-  std::string stream;            // and the stream that was current
+  std::vector<RngState> before;  // the generator states before the first run
+  std::string stream;            // the stream that was current
 };
 
 variable_list detached(const variable_list& inputs) {
@@ -25,7 +25,7 @@ variable_list detached(const variable_list& inputs) {
   return copies;
 }
 
-// The gradients of |outputs| that there are, carried back through the second run's graph. Parameters get theirs on the
+// Propagates the defined gradients of |outputs| back through the graph of the second run. Parameters get theirs on the
 // way.
 void carry_back(const variable_list& outputs, const variable_list& gradients) {
   variable_list roots;
@@ -40,7 +40,7 @@ void carry_back(const variable_list& outputs, const variable_list& gradients) {
 
 class Recomputed : public torch::autograd::Function<Recomputed> {
  public:
-  // |anchor| needs a gradient, so that there is a node also where only parameters do.
+  // |anchor| needs a gradient, so that there is a node even if only parameters do.
   static variable_list forward(torch::autograd::AutogradContext* context,
                                const c10::intrusive_ptr<RecomputedSegment>& segment, const at::Tensor& /*anchor*/,
                                at::TensorList inputs) {

@@ -12,18 +12,18 @@ using loader::cat;
 void check(const RecomputeArgs& args, int64_t layers) {
   const auto& known = known_recompute_modules();
   if (args.granularity != "" && args.granularity != "full" && args.granularity != "selective") {
-    throw ConfigError(cat("recompute_granularity is '", args.granularity, "'; it can be full, selective or empty"));
+    throw ConfigError(cat("recompute_granularity is '", args.granularity, "'; must be full, selective or empty"));
   }
   if (args.granularity == "full" && args.method != "uniform" && args.method != "block") {
-    throw ConfigError(cat("recompute_method is '", args.method, "'; it can be uniform or block"));
+    throw ConfigError(cat("recompute_method is '", args.method, "'; must be uniform or block"));
   }
   if (args.granularity == "full" && args.num_layers < 1) {
-    throw ConfigError(cat("recompute_num_layers is ", args.num_layers, "; it has to be at least 1 (a chunk has ",
-                          layers, " layers)"));
+    throw ConfigError(
+        cat("recompute_num_layers is ", args.num_layers, "; must be >= 1 (a chunk has ", layers, " layers)"));
   }
   for (const std::string& module : args.modules) {
     if (std::find(known.begin(), known.end(), module) == known.end()) {
-      throw ConfigError(cat("recompute_modules names '", module, "'; known are ", loader::join(known, ", ")));
+      throw ConfigError(cat("recompute_modules contains '", module, "'; must be one of ", loader::join(known, ", ")));
     }
   }
 }

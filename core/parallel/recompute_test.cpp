@@ -206,10 +206,10 @@ std::string refusal(const RecomputeArgs& args) {
 }
 
 TEST(RecomputePlan, NamesAndNumbersThatCannotBeMeantAreRefused) {
-  EXPECT_THAT(refusal({.granularity = "ful"}), HasSubstr("'ful'; it can be full, selective or empty"));
-  EXPECT_THAT(refusal({.granularity = "full", .method = "even"}), HasSubstr("'even'; it can be uniform or block"));
+  EXPECT_THAT(refusal({.granularity = "ful"}), HasSubstr("'ful'; must be full, selective or empty"));
+  EXPECT_THAT(refusal({.granularity = "full", .method = "even"}), HasSubstr("'even'; must be uniform or block"));
   EXPECT_THAT(refusal({.granularity = "full", .num_layers = 0}), HasSubstr("recompute_num_layers is 0"));
-  EXPECT_THAT(refusal({.granularity = "selective", .modules = {"moe"}}), HasSubstr("'moe'; known are core_attn"));
+  EXPECT_THAT(refusal({.granularity = "selective", .modules = {"moe"}}), HasSubstr("'moe'; must be one of core_attn"));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Ring {
   int64_t size() const { return group->size(); }
   int64_t owner(int64_t step) const { return (group->rank() - step + size()) % size(); }
   std::vector<RingBlock> blocks(int64_t step) const { return ring_blocks(lengths, size(), group->rank(), owner(step)); }
-  // Sends |mine| on and receives the same from the rank before.
+  // Sends |mine| to the next rank and receives the same from the previous one.
   Work pass(const Tensor& mine, const Tensor& next) const {
     const int64_t rank = group->rank();
     return group->batch_p2p(std::array{send(mine, (rank + 1) % size()), recv(next, (rank - 1 + size()) % size())});
@@ -128,9 +128,10 @@ at::Tensor ring_attention(const Tensor& q, const Tensor& k, const Tensor& v, Pro
                           const AttentionOptions& options, std::span<const int64_t> cu_seqlens) {
   if (group.size() == 1) return attention(q, k, v, options, cu_seqlens);
   if (!options.causal || options.window != 0) {
-    throw ConfigError(loader::cat("ring attention is causal and takes no sliding window, and was asked for causal = ",
-                                  options.causal ? "true" : "false", ", window = ", options.window,
-                                  "; use gathered attention, or context_parallel_size 1"));
+    throw ConfigError(
+        loader::cat("ring attention supports only causal = true without a sliding window, but got causal = ",
+                    options.causal ? "true" : "false", ", window = ", options.window,
+                    "; use gathered attention, or context_parallel_size 1"));
   }
   const Ring ring{&group, whole_lengths(q, group, cu_seqlens), options};
   const bool packed = !cu_seqlens.empty();

@@ -10,11 +10,11 @@ namespace {
 
 using loader::cat;
 
-// One dimension of a block: what it covers of its global tensor, and where it lies in the rank's.
+// One dimension of a block: what it covers of the global tensor, and its position in the rank's tensor.
 struct Extent {
   int64_t global;       // size of the global tensor
-  int64_t begin;        // first index that the block has there
-  int64_t length;       // how many
+  int64_t begin;        // first index of the block there
+  int64_t length;       // number of elements
   int64_t local;        // size of the rank's tensor
   int64_t local_begin;  // where the block begins in it
 };
@@ -30,7 +30,7 @@ Part part_of(const ShardSpec& spec, const std::optional<ShardAxis>& cut, int64_t
   if (!cut) return {0, size};
   const ShardPlace::Axis& axis = place[*cut];
   if (size % axis.count != 0) {
-    throw ConfigError(cat("parameter ", spec.name, ": ", what, " of ", size, " cannot be cut into ", axis.count,
+    throw ConfigError(cat("parameter ", spec.name, ": ", what, " of ", size, " cannot be split into ", axis.count,
                           " equal parts; choose a ", to_string(*cut), " size that divides it"));
   }
   const int64_t length = size / axis.count;
@@ -49,7 +49,7 @@ void check_pieces(const ShardSpec& spec) {
     sum += piece.size;
   }
   if (sum != dim.size) {
-    throw ConfigError(cat("parameter ", spec.name, ": its pieces add up to ", sum, ", but ", dim_text(spec.fused_dim),
+    throw ConfigError(cat("parameter ", spec.name, ": the pieces add up to ", sum, ", but ", dim_text(spec.fused_dim),
                           " has ", dim.size));
   }
 }
@@ -74,7 +74,7 @@ void check(const ShardSpec& spec) {
     throw ConfigError(cat("parameter ", spec.name, ": fused_dim is ", spec.fused_dim, " of ", spec.dims.size()));
   }
   if (spec.stacked && (spec.dims.size() < 2 || (!spec.pieces.empty() && spec.fused_dim == 0))) {
-    throw ConfigError(cat("parameter ", spec.name, ": a stack needs a dimension of its own before all others"));
+    throw ConfigError(cat("parameter ", spec.name, ": a stack needs its own first dimension"));
   }
   check_pieces(spec);
 }
@@ -82,7 +82,7 @@ void check(const ShardSpec& spec) {
 // "experts.{}.weight", 7 -> "experts.7.weight".
 std::string numbered(const std::string& name, int64_t number) {
   const size_t place = name.find("{}");
-  if (place == std::string::npos) throw ConfigError(cat("the name ", name, " of a stack has no {} for the number"));
+  if (place == std::string::npos) throw ConfigError(cat("the name ", name, " of a stack has no {} for the index"));
   return cat(name.substr(0, place), number, name.substr(place + 2));
 }
 
@@ -131,7 +131,7 @@ class RunCutter {
     while (inner > 0 && whole(inner)) --inner;
     run_length_ = dims_[inner].length * global_stride_[inner];
     run_stride_ = inner > 0 ? global_stride_[inner - 1] : run_length_;
-    // Outward from there runs follow each other at one stride, as long as nothing lies between them on the rank.
+    // Further out, runs follow each other at one stride, as long as they are adjacent on the rank.
     size_t outer = inner;
     count_ = run_length_;
     while (outer > 0 && dims_[outer].length == dims_[outer].local &&
@@ -172,7 +172,7 @@ class RunCutter {
   int64_t count_ = 0;
 };
 
-// One entry a block: each piece, each tensor of a stack.
+// One entry per block: each piece, each tensor of a stack.
 void cut_stack(std::vector<Extent> dims, const std::string& name, std::vector<ShardRun>& runs) {
   const Extent stack = dims.front();
   dims.erase(dims.begin());

@@ -191,10 +191,10 @@ TEST(ShardPlaceOf, ARankComesFromTheLayout) {
 TEST(ShardSpec, ThatCannotBeMeantIsRefusedWithItsNumbers) {
   const auto shape = [](const ShardSpec& spec) { return refusal([&] { local_shape(spec, at(4, 0)); }); };
   EXPECT_THAT(shape(column(10, 6)),
-              HasSubstr("parameter w: dimension 0 of 10 cannot be cut into 4 equal parts; choose a tp"));
+              HasSubstr("parameter w: dimension 0 of 10 cannot be split into 4 equal parts; choose a tp"));
   ShardSpec qkv = column(16, 4);
   qkv.pieces = {{"q", 8}, {"k", 6}, {"v", 2}};
-  EXPECT_THAT(shape(qkv), HasSubstr("piece k of 6 cannot be cut into 4"));
+  EXPECT_THAT(shape(qkv), HasSubstr("piece k of 6 cannot be split into 4"));
   qkv.pieces = {{"q", 8}, {"k", 4}};
   EXPECT_THAT(shape(qkv), HasSubstr("pieces add up to 12, but dimension 0 has 16"));
   qkv.pieces = {{"q", 16}, {"k", 0}};
@@ -204,7 +204,8 @@ TEST(ShardSpec, ThatCannotBeMeantIsRefusedWithItsNumbers) {
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}, 4}}}), HasSubstr("padded to 4"));
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}, 12}}, .pieces = {{"a", 8}}}), HasSubstr("cannot be padded too"));
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}}}, .fused_dim = 1}), HasSubstr("fused_dim is 1 of 1"));
-  EXPECT_THAT(shape({.name = "w", .dims = {{8, {}}}, .stacked = true}), HasSubstr("a stack needs a dimension"));
+  EXPECT_THAT(shape({.name = "w", .dims = {{8, {}}}, .stacked = true}),
+              HasSubstr("a stack needs its own first dimension"));
   EXPECT_THAT(refusal([] { shard_runs({.name = "w", .dims = {{2, {}}, {2, {}}}, .stacked = true}, at(1, 0)); }),
               HasSubstr("no {}"));
 }

@@ -25,25 +25,25 @@ namespace {
 
 using loader::cat;
 
-constexpr const char* kRecorded = "pipeline";  // what the flight recorder calls the actions
+constexpr const char* kRecorded = "pipeline";  // name of the actions in the flight recorder
 
 void check_sizes(const Schedule& schedule, size_t stages, const ProcessGroup& pp) {
   if (schedule.pp != pp.size()) {
     throw ConfigError(cat("schedule ", schedule.kind, " is for ", schedule.pp,
-                          " ranks, and the job's pipeline_model_parallel_size is ", pp.size(),
-                          "; they have to be equal"));
+                          " ranks, but the job's pipeline_model_parallel_size is ", pp.size(), "; they must be equal"));
   }
   if (static_cast<int64_t>(stages) != schedule.vpp) {
-    throw ConfigError(cat("schedule ", schedule.kind, " has ", schedule.vpp, " chunks a rank, and the model has ",
-                          stages, " here; they have to be equal"));
+    throw ConfigError(cat("schedule ", schedule.kind, " has ", schedule.vpp, " chunks per rank, but the model has ",
+                          stages, " on this rank; they must be equal"));
   }
   const bool reduces = has_reductions(schedule) || is_forward_only(schedule);
   if ((schedule.pp > 1 && !has_transfers(schedule)) || !reduces) {
-    throw ConfigError(cat("schedule ", schedule.kind, " has computations only; complete it (passes.h) before it runs"));
+    throw ConfigError(
+        cat("schedule ", schedule.kind, " has only computations; complete it (passes.h) before running it"));
   }
 }
 
-// All ranks of the pipeline walk the same plan, or nothing does.
+// All ranks of the pipeline must walk the same plan.
 void check_same(const Schedule& schedule, const ExecutorOptions& options, ParallelContext& job, ProcessGroup& pp) {
   if (pp.size() == 1) return;
   const uint64_t hash = stable_hash(schedule_csv(schedule) + (options.variable_seq_lengths ? "variable" : ""));
@@ -53,13 +53,13 @@ void check_same(const Schedule& schedule, const ExecutorOptions& options, Parall
   const at::Tensor host = all.to(at::kCPU);
   for (int64_t rank = 0; rank < pp.size(); ++rank) {
     if (host.const_data_ptr<int64_t>()[rank] == static_cast<int64_t>(hash)) continue;
-    throw ConfigError(cat("rank ", pp.ranks()[rank], " of the pipeline has another schedule than rank ",
+    throw ConfigError(cat("rank ", pp.ranks()[rank], " of the pipeline has a different schedule than rank ",
                           pp.ranks()[pp.rank()], " (", schedule.kind, ", ", schedule.microbatches,
                           " micro-batches); all ranks need the same arguments and the same schedule file"));
   }
 }
 
-// Stages know where to put weight gradients off to as long as a run lasts.
+// Stages know where to defer weight gradients to for the duration of a run.
 class Deferral {
  public:
   explicit Deferral(std::deque<StageRun>& runs) : runs_(runs) {
@@ -126,15 +126,15 @@ struct Executor::Implementation {
   const ExecutorOptions options;
   size_t head = 0;  // actions of the warm-up
   PipelineTransfers transfers;
-  DeferredGrads deferred;  // of the backward that runs now
+  DeferredGrads deferred;  // of the current backward
   std::deque<StageRun> storage;
-  std::vector<StageRun*> runs;          // of each stage; null for those of other ranks
+  std::vector<StageRun*> runs;          // by stage; null for those of other ranks
   std::vector<Incoming> activations;    // inputs of (stage, micro-batch), by Schedule::slot
   std::vector<Incoming> gradients;      // gradients of outputs
   std::vector<at::Tensor> outputs;      // to be sent
   std::vector<at::Tensor> input_grads;  // to be sent
-  int64_t steps = 0;                    // walks through the list so far
-  std::optional<uint64_t> entry;        // of the action that runs now, in the flight recorder
+  int64_t steps = 0;                    // passes over the list so far
+  std::optional<uint64_t> entry;        // of the current action, in the flight recorder
   bool failed = false;
 };
 
@@ -156,13 +156,13 @@ void Executor::Implementation::make_stages(const std::vector<Stage*>& stages) {
 
 // --------------------------------------------------------------------------------------------------------- computing
 
-// The value that |action| needs from the stage before or behind; undefined at the ends of the model.
+// The value that |action| needs from the previous or next stage; undefined at the ends of the model.
 at::Tensor Executor::Implementation::taken(std::vector<Incoming>& values, const Action& action) {
   if (!producer_of(schedule, action)) return {};
   return transfers.take(values[schedule.slot(action)]);
 }
 
-// Gives |value| of |action| to stage |to|: at once where it is on this rank, else it waits to be sent.
+// Gives |value| of |action| to stage |to|: immediately if it is on this rank, otherwise it waits to be sent.
 void Executor::Implementation::hand_over(const Action& action, int to, at::Tensor value, std::vector<Incoming>& here,
                                          std::vector<at::Tensor>& elsewhere) {
   if (to < 0 || to >= schedule.stages()) return;
@@ -198,7 +198,7 @@ void Executor::Implementation::compute(const Action& action) {
     case ActionKind::input_grad: return backward(action);
     case ActionKind::weight_grad: return run_of(action).weight_grad(action.microbatch);
     case ActionKind::reduce_gradients: return run_of(action).stage().reduce_gradients();
-    default: throw Error(CONCORD_STATUS_INTERNAL, cat("action ", to_string(action), " is no computation"));
+    default: throw Error(CONCORD_STATUS_INTERNAL, cat("action ", to_string(action), " is not a computation"));
   }
 }
 
@@ -233,7 +233,7 @@ size_t Executor::Implementation::communicate(size_t begin) {
 
 // ----------------------------------------------------------------------------------------------------------- walking
 
-// Does the action at |index|, or the batch that begins there; returns what comes next.
+// Runs the action at |index|, or the batch that begins there; returns the next index.
 size_t Executor::Implementation::step(size_t index) {
   if (is_transfer(actions()[index].kind)) return communicate(index);
   begin_entry(index);
@@ -251,7 +251,7 @@ void Executor::Implementation::forget() {
   input_grads.assign(schedule.slots(), {});
 }
 
-// |index| is where it stands, also when it throws. False where it was stopped after the warm-up.
+// |index| is the current position, also when it throws. False if it was stopped after the warm-up.
 bool Executor::Implementation::walk(const std::function<Resume()>& after_warm_up, size_t& index) {
   const std::vector<RngState> draws = after_warm_up ? job.rng().save() : std::vector<RngState>();
   while (index < head) index = step(index);
@@ -270,16 +270,16 @@ bool Executor::Implementation::walk(const std::function<Resume()>& after_warm_up
   return true;
 }
 
-// Such an error begins with the rank that is its cause, and not with the place of this one.
+// Such an error begins with the rank that caused it, and not with the position of this one.
 static bool is_of_a_peer(concord_status status) {
   return status == CONCORD_STATUS_PEER_LOST || status == CONCORD_STATUS_TIMEOUT;
 }
 
 bool Executor::Implementation::run(const std::function<Resume()>& after_warm_up) {
   if (failed) {
-    throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "this pipeline has failed before; the job cannot go on");
+    throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "this pipeline has already failed; the job cannot continue");
   }
-  failed = true;  // until it has come to its end
+  failed = true;  // until it has finished
   const Deferral deferral(storage);
   size_t index = 0;
   try {
@@ -297,7 +297,7 @@ bool Executor::Implementation::run(const std::function<Resume()>& after_warm_up)
 
 // ---------------------------------------------------------------------------------------------------------- failures
 
-// Notes where this rank is, for others that ask. Transfers are calls of their group, which notes them itself.
+// Records where this rank is, for others that ask. Transfers are calls of their group, which records them itself.
 void Executor::Implementation::begin_entry(size_t index) {
   if (pp.size() == 1) return;
   CallSignature signature;
@@ -335,9 +335,9 @@ std::string Executor::Implementation::where_all_stand(const std::string& what) {
       positions.push_back(position_in(schedule.ranks[i], members[i]));
       world_ranks.push_back(members[i].rank);
     }
-    return "\nwhere the ranks of the pipeline stood:" + describe_positions(schedule, positions, world_ranks);
+    return "\npositions of the pipeline ranks:" + describe_positions(schedule, positions, world_ranks);
   } catch (const std::exception& error) {
-    return cat("\nthe other ranks cannot be asked where they stood: ", error.what());
+    return cat("\nthe positions of the other ranks are not available: ", error.what());
   }
 }
 

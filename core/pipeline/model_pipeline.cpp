@@ -19,8 +19,8 @@ ModelPipeline::ModelPipeline(Schedule schedule, VirtualModels& models, ParallelC
 
 void ModelPipeline::walk(std::span<const MicroBatch> batches, std::span<const double> weights) {
   if (batches.size() != static_cast<size_t>(schedule().microbatches)) {
-    throw ConfigError(loader::cat(batches.size(), " micro-batches, and the schedule is for ", schedule().microbatches,
-                                  "; they have to be equal"));
+    throw ConfigError(loader::cat(batches.size(), " micro-batches, but the schedule is for ", schedule().microbatches,
+                                  "; they must be equal"));
   }
   for (ModelStage& stage : stages_) stage.begin(batches, weights);
   executor_->run();
@@ -32,7 +32,7 @@ ModelPipeline::Result ModelPipeline::run(std::span<const MicroBatch> batches, st
   for (const ModelStage& stage : stages_) result.loss_sum += stage.loss_sum();
   ProcessGroup& pp = job_.group(GroupKind::pp);
   if (pp.size() == 1) return result;
-  // One rank has the last stage; its number goes to the others as it is.
+  // One rank has the last stage; its value is sent to the others unchanged.
   const at::Tensor sum = at::full({1}, result.loss_sum, at::kDouble).to(job_.torch_device());
   pp.broadcast(sum, schedule().rank_of(schedule().stages() - 1)).wait();
   result.loss_sum = sum.to(at::kCPU).item<double>();

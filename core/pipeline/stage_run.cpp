@@ -17,7 +17,7 @@ using loader::cat;
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(CONCORD_STATUS_FAILED_PRECONDITION, why); }
 
-// Gradients of leaves are added to their .grad.
+// Gradients of leaves are accumulated in their .grad.
 void differentiate(const torch::autograd::Edge& output, const at::Tensor& grad) {
   torch::autograd::Engine::get_default_engine().execute({output}, {grad}, /*keep_graph=*/false, /*create_graph=*/false,
                                                         /*accumulate_grad=*/true);
@@ -46,7 +46,7 @@ void StageRun::end() {
 void StageRun::keep(Saved& saved, const at::Tensor& output) const {
   if (options_.last) {
     if (output.numel() != 1) {
-      refuse(cat("the last stage returned ", output.numel(), " numbers; it has to return one, the loss"));
+      refuse(cat("the last stage returned ", output.numel(), " values; it must return one, the loss"));
     }
     saved.one = at::ones_like(output);
   }
@@ -79,7 +79,7 @@ at::Tensor StageRun::input_grad(int microbatch, at::Tensor grad) {
   const at::Tensor input = std::move(kept.input);
   if (options_.first) return {};
   if (!input.grad().defined()) {
-    refuse("backward gave no gradient of the stage's input: its output does not depend on it");
+    refuse("backward produced no gradient for the stage's input: its output does not depend on it");
   }
   return std::exchange(input.mutable_grad(), at::Tensor());
 }

@@ -10,15 +10,15 @@
 namespace concord {
 namespace {
 
-// A shape on its way: the type, the number of dims, the sizes.
+// An encoded shape: the dtype, the number of dims, the sizes.
 constexpr int64_t kMostDims = 8;
 constexpr int64_t kShapeWords = 2 + kMostDims;
 
 at::Tensor shape_of(const at::Tensor& value) {
   if (value.dim() > kMostDims) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                loader::cat("a stage gave a tensor of ", value.dim(), " dims; with variable_seq_lengths it may have ",
-                            kMostDims));
+                loader::cat("a stage returned a tensor of ", value.dim(),
+                            " dims; with variable_seq_lengths the limit is ", kMostDims));
   }
   const at::Tensor words = at::empty({kShapeWords}, at::kLong).zero_();
   auto* at = words.mutable_data_ptr<int64_t>();

@@ -10,7 +10,7 @@ bool is_of_forward(const Action& action) {
          action.kind == ActionKind::recv_activation;
 }
 
-// The heads by themselves, without looking at other ranks. A batch is posted as a whole.
+// The heads by themselves, without regard to other ranks. A batch is posted as a whole.
 size_t forwards_only(const std::vector<Action>& actions) {
   const auto end = std::find_if_not(actions.begin(), actions.end(), is_of_forward);
   auto index = static_cast<size_t>(end - actions.begin());
@@ -18,7 +18,7 @@ size_t forwards_only(const std::vector<Action>& actions) {
   return index;
 }
 
-// Where the two ends of each activation's transfer stand in their ranks' lists, by the slot of the stage that sends.
+// The positions of the two ends of each activation's transfer in their ranks' lists, by the slot of the sending stage.
 struct Ends {
   size_t send = 0;
   size_t recv = 0;
@@ -52,7 +52,7 @@ std::vector<size_t> warm_up(const Schedule& schedule) {
     const size_t other = is_send(action.kind) ? both.recv : both.send;
     return other >= heads[static_cast<size_t>(schedule.rank_of(peer_stage(action)))];
   };
-  // A head that becomes shorter may open one of another rank.
+  // Shortening a head may invalidate one of another rank.
   for (bool shorter = true; shorter;) {
     shorter = false;
     for (size_t rank = 0; rank < heads.size(); ++rank) {

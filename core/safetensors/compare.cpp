@@ -19,7 +19,7 @@ using loader::cat;
 constexpr int64_t kPieceBytes = 1 << 20;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-int64_t parts_of(DType dtype) { return dtype == DType::kC64 ? 2 : 1; }  // numbers of an element
+int64_t parts_of(DType dtype) { return dtype == DType::kC64 ? 2 : 1; }  // numbers per element
 
 double distance_of(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
@@ -27,7 +27,7 @@ double distance_of(double a, double b) {
   return std::isnan(distance) ? kInfinity : distance;  // NaN on one side
 }
 
-// Adds up a Difference, one element after the other.
+// Accumulates a Difference, element by element.
 class Sum {
  public:
   explicit Sum(const Tolerance& tolerance) : tolerance_(tolerance) {}
@@ -52,7 +52,7 @@ class Sum {
     return result_;
   }
 
-  // Elements that are the same on both sides count to the size of b only.
+  // Elements that are equal on both sides only contribute to the norm of b.
   void add_equal(std::span<const double> b) {
     for (const double value : b) squares_b_ += std::isfinite(value) ? value * value : 0;
   }
@@ -108,7 +108,7 @@ void compare_piece(PieceReader& a, PieceReader& b, bool same_type, bool integers
   if (integers) {
     const std::span<const WideInteger> x = a.integers(), y = b.integers();
     for (size_t i = 0; i < x.size(); ++i) {
-      // As doubles large ones may be the same, so their distance is taken before.
+      // Large integers may be equal as doubles, so their distance is computed before the conversion.
       const auto distance = static_cast<double>(x[i] > y[i] ? x[i] - y[i] : y[i] - x[i]);
       sum.add(first + static_cast<int64_t>(i), a_numbers[i], b_numbers[i], distance);
     }

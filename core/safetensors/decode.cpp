@@ -11,8 +11,8 @@ namespace {
 
 double from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// A small float of |exponent_bits| and |mantissa_bits| with IEEE's bias and subnormal numbers; what an exponent of all
-// ones means is for the caller.
+// A small float of |exponent_bits| and |mantissa_bits| with IEEE's bias and subnormal numbers; an exponent of all ones
+// is left to the caller.
 double small_float(uint32_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const auto exponent = static_cast<int>((bits >> mantissa_bits) & ((1u << exponent_bits) - 1));
@@ -23,7 +23,7 @@ double small_float(uint32_t bits, int exponent_bits, int mantissa_bits) {
   return negative ? -value : value;
 }
 
-// All ones in the exponent: infinity, or NaN where the mantissa has a bit.
+// All ones in the exponent: infinity, or NaN if the mantissa is not 0.
 double ieee_float(uint32_t bits, int exponent_bits, int mantissa_bits) {
   const uint32_t exponent = (bits >> mantissa_bits) & ((1u << exponent_bits) - 1);
   if (exponent != (1u << exponent_bits) - 1) return small_float(bits, exponent_bits, mantissa_bits);

@@ -11,7 +11,7 @@ struct Entry {
   int64_t size;
 };
 
-// In the order of the enumeration.
+// In enumeration order.
 constexpr Entry kTypes[] = {
     {DType::kBool, "BOOL", 1},      {DType::kU8, "U8", 1},          {DType::kI8, "I8", 1},
     {DType::kF8E5M2, "F8_E5M2", 1}, {DType::kF8E4M3, "F8_E4M3", 1}, {DType::kF8E8M0, "F8_E8M0", 1},

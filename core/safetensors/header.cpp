@@ -15,10 +15,10 @@ namespace {
 using loader::cat;
 
 [[noreturn]] void refuse(const std::string& file, const std::string& why) {
-  throw ConfigError(cat(file, ": ", why, "; the file is damaged or no safetensors file"));
+  throw ConfigError(cat(file, ": ", why, "; the file is damaged or not a safetensors file"));
 }
 
-// Takes the JSON as it is read. Whatever the format does not have at a place ends it there, so nesting is bounded.
+// Handles the JSON while it is parsed. Anything unexpected stops it there, so nesting is bounded.
 class HeaderSax {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -50,7 +50,7 @@ class HeaderSax {
 
   bool key(const string_t& text) {
     if (place_ == Place::top) {
-      if (!names_.insert(text).second) refuse(file_, cat("the name ", quoted(text), " stands twice in the header"));
+      if (!names_.insert(text).second) refuse(file_, cat("duplicate name ", quoted(text), " in the header"));
       name_ = text;
       tensor_ = {};
       seen_ = {};
@@ -70,10 +70,10 @@ class HeaderSax {
     } else if (place_ == Place::tensor && key_ == "dtype") {
       const std::optional<DType> dtype = parse_dtype(text);
       if (!dtype)
-        refuse(file_, cat("tensor ", quoted(name_), " has the type ", quoted(text), ", known are ", dtype_list()));
+        refuse(file_, cat("tensor ", quoted(name_), " has dtype ", quoted(text), "; must be one of ", dtype_list()));
       tensor_.dtype = *dtype;
     } else {
-      unexpected(cat("the text ", quoted(text)));
+      unexpected(cat("the string ", quoted(text)));
     }
     return true;
   }
@@ -87,7 +87,7 @@ class HeaderSax {
   bool end_array() {
     place_ = Place::tensor;
     if (key_ == "data_offsets" && offsets_.size() != 2) {
-      refuse(file_, cat("tensor ", quoted(name_), " has ", offsets_.size(), " data_offsets; it takes 2"));
+      refuse(file_, cat("tensor ", quoted(name_), " has ", offsets_.size(), " data_offsets; expected 2"));
     }
     return true;
   }
@@ -128,7 +128,8 @@ class HeaderSax {
                  : text == "data_offsets" ? &seen_.offsets
                                           : nullptr;
     if (seen == nullptr)
-      refuse(file_, cat("tensor ", quoted(name_), " has ", quoted(text), "; known are dtype, shape and data_offsets"));
+      refuse(file_,
+             cat("tensor ", quoted(name_), " has ", quoted(text), "; allowed are dtype, shape and data_offsets"));
     if (std::exchange(*seen, true)) refuse(file_, cat("tensor ", quoted(name_), " has ", text, " twice"));
     key_ = text;
     if (text == "data_offsets") offsets_.clear();
@@ -144,10 +145,10 @@ class HeaderSax {
   }
 
   bool unexpected(const std::string& what) const {
-    std::string where = "at the top";
-    if (place_ == Place::entry) where = cat("in place of tensor ", quoted(name_));
+    std::string where = "at the top level";
+    if (place_ == Place::entry) where = cat("instead of tensor ", quoted(name_));
     if (place_ == Place::metadata || place_ == Place::metadata_entry)
-      where = "in __metadata__, which maps texts to texts";
+      where = "in __metadata__, which maps strings to strings";
     if (place_ == Place::tensor || place_ == Place::list) where = cat("as ", key_, " of tensor ", quoted(name_));
     refuse(file_, cat("its header has ", what, " ", where));
   }
@@ -176,7 +177,7 @@ void check_tensor(const TensorInfo& tensor, uint64_t data_bytes, const std::stri
   }
 }
 
-// In the order of their data the tensors have to touch each other.
+// In data order the tensors must be contiguous.
 void check_cover(const std::vector<TensorInfo>& tensors, uint64_t data_bytes, const std::string& file) {
   uint64_t end = 0;
   const TensorInfo* before = nullptr;
@@ -184,7 +185,7 @@ void check_cover(const std::vector<TensorInfo>& tensors, uint64_t data_bytes, co
     if (tensor.begin != end) {
       const std::string other = before != nullptr ? cat("tensor ", quoted(before->name)) : std::string("the header");
       refuse(file, cat("tensor ", quoted(tensor.name), " begins at byte ", tensor.begin, " of the data, but ", other,
-                       " ends at ", end, tensor.begin < end ? ": they overlap" : ": nobody has what is between"));
+                       " ends at ", end, tensor.begin < end ? ": they overlap" : ": there is a gap"));
     }
     end = tensor.end;
     before = &tensor;
@@ -204,7 +205,7 @@ uint64_t tensor_bytes(const TensorShape& tensor, const std::string& file) {
   for (const int64_t size : tensor.shape) {
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) {
       refuse(file, cat("tensor ", quoted(tensor.name), " of ", shape_text(tensor.shape), " in ",
-                       to_string(tensor.dtype), " has more bytes than 63 bits can count"));
+                       to_string(tensor.dtype), " has a byte size that overflows 63 bits"));
     }
   }
   return static_cast<uint64_t>(bytes);
@@ -212,14 +213,14 @@ uint64_t tensor_bytes(const TensorShape& tensor, const std::string& file) {
 
 uint64_t header_length(std::string_view begin_of_file, uint64_t file_bytes, const std::string& file) {
   if (begin_of_file.size() < kLengthBytes) {
-    refuse(file, cat("it has ", file_bytes, " bytes, and the length of the header alone takes ", kLengthBytes));
+    refuse(file, cat("it has ", file_bytes, " bytes, but the header length alone takes ", kLengthBytes));
   }
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) length |= uint64_t{static_cast<unsigned char>(begin_of_file[i])} << (8 * i);
   if (length > kMaxHeaderBytes)
-    refuse(file, cat("its header is to have ", length, " bytes; at most ", kMaxHeaderBytes, " are allowed"));
+    refuse(file, cat("its header length is ", length, " bytes; must be <= ", kMaxHeaderBytes));
   if (length > file_bytes - kLengthBytes) {
-    refuse(file, cat("its header is to have ", length, " bytes, but the file has ", file_bytes, " with the length"));
+    refuse(file, cat("its header length is ", length, " bytes, but the file has only ", file_bytes));
   }
   return length;
 }

@@ -22,7 +22,7 @@ constexpr uint64_t kMaxIndexBytes = 100'000'000;
   throw ConfigError(cat(file, ": ", why));
 }
 
-// Takes {"metadata": {...}, "weight_map": {"name": "file", ...}}; of the metadata nothing is used.
+// Handles {"metadata": {...}, "weight_map": {"name": "file", ...}}; the metadata is ignored.
 class IndexSax {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -47,7 +47,7 @@ class IndexSax {
 
   bool key(const string_t& text) {
     if (depth_ == 1) {
-      if (!keys_.insert(text).second) refuse_index(file_, cat(quoted(text), " stands twice"));
+      if (!keys_.insert(text).second) refuse_index(file_, cat("duplicate key ", quoted(text)));
       in_map_ = text == "weight_map";
     } else if (depth_ == 2 && in_map_) {
       tensor_ = text;
@@ -56,10 +56,10 @@ class IndexSax {
   }
 
   bool string(const string_t& text) {
-    if (depth_ == 0 || (depth_ == 1 && in_map_)) other(cat("the text ", quoted(text)));
+    if (depth_ == 0 || (depth_ == 1 && in_map_)) other(cat("the string ", quoted(text)));
     if (!in_map_) return true;
     check_plain(text);
-    if (!files_.emplace(tensor_, text).second) refuse_index(file_, cat("tensor ", quoted(tensor_), " stands twice"));
+    if (!files_.emplace(tensor_, text).second) refuse_index(file_, cat("duplicate tensor ", quoted(tensor_)));
     return true;
   }
 
@@ -88,14 +88,14 @@ class IndexSax {
     return true;
   }
   [[noreturn]] void other(const std::string& what) const {
-    if (depth_ < 2) refuse_index(file_, cat("has ", what, " where {\"weight_map\": {tensor: file}} is expected"));
+    if (depth_ < 2) refuse_index(file_, cat("expected {\"weight_map\": {tensor: file}}, got ", what));
     refuse_index(file_, cat("has ", what, " as the file of tensor ", quoted(tensor_)));
   }
   void check_plain(const string_t& name) const {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-      refuse_index(file_, cat("tensor ", quoted(tensor_), " is to be in ", quoted(name),
-                              "; the name of a file in the same folder is allowed, without a '/'"));
+      refuse_index(file_, cat("tensor ", quoted(tensor_), " has the file name ", quoted(name),
+                              "; must be a file in the same folder, without a '/'"));
     }
   }
 
@@ -108,7 +108,7 @@ class IndexSax {
   std::string tensor_;
 };
 
-// The sentence for a folder without weights that can be read.
+// The error for a folder without readable weights.
 [[noreturn]] void refuse_folder(const std::string& folder) {
   std::vector<std::string> pickles, others;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -122,11 +122,10 @@ class IndexSax {
     refuse_index(folder, cat("has ", loader::join(others, ", "), ", but neither ", kSingleFile, " nor ", kIndexFile));
   }
   if (!pickles.empty()) {
-    refuse_index(
-        folder, cat("has its weights as pickle (", loader::join(pickles, ", "),
-                    "), which can run code when it is read and is therefore not supported; where you trust it, convert "
-                    "it: python -c \"from transformers import AutoModelForCausalLM as M; "
-                    "M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\""));
+    refuse_index(folder, cat("has its weights as pickle (", loader::join(pickles, ", "),
+                             "), which can run code when loaded and is therefore not supported; if you trust it, "
+                             "convert it: python -c \"from transformers import AutoModelForCausalLM as M; "
+                             "M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\""));
   }
   refuse_index(folder, cat("has no weights: neither ", kSingleFile, " nor ", kIndexFile));
 }
@@ -173,7 +172,7 @@ void Weights::open_indexed(const std::string& index) {
   std::map<std::string, const Reader*> readers;
   for (const std::string& name : names) {
     const std::string file = path_ + "/" + name;
-    if (!fs::exists(file)) refuse_index(index, cat("names the file ", quoted(name), ", which is not in ", path_));
+    if (!fs::exists(file)) refuse_index(index, cat("refers to the file ", quoted(name), ", which is not in ", path_));
     files_.push_back(std::make_unique<Reader>(file));
     readers[name] = files_.back().get();
     for (const TensorInfo& tensor : files_.back()->tensors()) {

@@ -41,15 +41,15 @@ TEST(SafetensorsIndex, SaysWhichFileATensorIsIn) {
 
 TEST(SafetensorsIndex, RefusesWhatIsNoIndex) {
   EXPECT_THAT(index_words(""), HasSubstr("i.json: is not JSON"));
-  EXPECT_THAT(index_words("[]"), HasSubstr("has a list where {\"weight_map\""));
-  EXPECT_THAT(index_words("7"), HasSubstr("has the number 7 where"));
+  EXPECT_THAT(index_words("[]"), HasSubstr("expected {\"weight_map\": {tensor: file}}, got a list"));
+  EXPECT_THAT(index_words("7"), HasSubstr("got the number 7"));
   EXPECT_THAT(index_words("{}"), HasSubstr("has no weight_map"));
-  EXPECT_THAT(index_words(R"({"weight_map":[]})"), HasSubstr("has a list where"));
+  EXPECT_THAT(index_words(R"({"weight_map":[]})"), HasSubstr("got a list"));
   EXPECT_THAT(index_words(R"({"weight_map":{"a":7}})"), HasSubstr("has the number 7 as the file of tensor 'a'"));
   EXPECT_THAT(index_words(R"({"weight_map":{"a":{}}})"), HasSubstr("has an object as the file of tensor 'a'"));
   EXPECT_THAT(index_words(R"({"weight_map":{"a":null}})"), HasSubstr("has null as the file of tensor 'a'"));
-  EXPECT_THAT(index_words(R"({"weight_map":{"a":"f","a":"g"}})"), HasSubstr("tensor 'a' stands twice"));
-  EXPECT_THAT(index_words(R"({"weight_map":{},"weight_map":{}})"), HasSubstr("'weight_map' stands twice"));
+  EXPECT_THAT(index_words(R"({"weight_map":{"a":"f","a":"g"}})"), HasSubstr("duplicate tensor 'a'"));
+  EXPECT_THAT(index_words(R"({"weight_map":{},"weight_map":{}})"), HasSubstr("duplicate key 'weight_map'"));
   EXPECT_THAT(index_words(std::string(R"({"weight_map":{}})") + '\0' + "x"), HasSubstr("byte 17 is 0"));
   EXPECT_THAT(index_words(R"({"a":)" + std::string(100'000, '[')), HasSubstr("nested deeper than 16"));
 }
@@ -58,7 +58,7 @@ TEST(SafetensorsIndex, RefusesFilesOutsideTheFolder) {
   for (const char* name : {"../a.safetensors", "/etc/passwd", "sub/../../a", "sub/a", "..", ".", "", "a\\u0000b"}) {
     const std::string words = index_words(R"({"weight_map":{"w":")" + std::string(name) + R"("}})");
     EXPECT_THAT(words,
-                AllOf(HasSubstr("tensor 'w' is to be in '"), HasSubstr("the name of a file in the same folder")));
+                AllOf(HasSubstr("tensor 'w' has the file name '"), HasSubstr("must be a file in the same folder")));
   }
 }
 
@@ -100,7 +100,7 @@ TEST(SafetensorsWeights, AreRefusedWhereIndexAndFilesDisagree) {
     return folder_words(folder.path());
   };
   EXPECT_THAT(with({{"a", "1.safetensors"}, {"b", "9.safetensors"}, {"c", "1.safetensors"}}),
-              AllOf(HasSubstr("names the file '9.safetensors', which is not in"), HasSubstr(kIndexFile)));
+              AllOf(HasSubstr("refers to the file '9.safetensors', which is not in"), HasSubstr(kIndexFile)));
   EXPECT_THAT(with({{"a", "1.safetensors"}, {"b", "1.safetensors"}, {"c", "1.safetensors"}}),
               HasSubstr("says that tensor 'b' is in '1.safetensors', but it is not"));
   EXPECT_THAT(with({{"a", "1.safetensors"}}),

@@ -32,7 +32,7 @@ bool natural_less(std::string_view a, std::string_view b) {
     }
   }
   if (a.empty() != b.empty()) return a.empty();
-  return whole_a < whole_b;  // they differ in leading zeros only
+  return whole_a < whole_b;  // they differ only in leading zeros
 }
 
 }  // namespace concord::safetensors

@@ -23,10 +23,10 @@ std::string names_text(std::span<const TensorInfo> tensors) {
   for (size_t i = 0; i < std::min(tensors.size(), kShown); ++i)
     text += cat(i == 0 ? "" : ", ", quoted(tensors[i].name));
   if (tensors.size() > kShown) text += cat(", ... (", tensors.size(), " in all)");
-  return text.empty() ? "no tensor at all" : text;
+  return text.empty() ? "no tensors" : text;
 }
 
-// What the kernel maps around a page that is touched (fault_around_bytes), unless somebody has changed it.
+// What the kernel maps around a touched page (fault_around_bytes), unless it was changed.
 constexpr uintptr_t kMappedAround = 64 << 10;
 
 }  // namespace
@@ -74,7 +74,7 @@ const TensorInfo* Reader::find(std::string_view name) const {
 const TensorInfo& Reader::at(std::string_view name) const {
   const TensorInfo* tensor = find(name);
   if (tensor == nullptr)
-    throw ConfigError(cat(path(), ": has no tensor ", quoted(name), "; it has ", names_text(header_.tensors)));
+    throw ConfigError(cat(path(), ": has no tensor ", quoted(name), "; available: ", names_text(header_.tensors)));
   return *tensor;
 }
 
@@ -94,9 +94,8 @@ void Reader::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte
     if (got < 0)
       throw std::runtime_error(cat(path(), ": reading tensor ", quoted(tensor.name), ": ", std::strerror(errno)));
     if (got == 0) {
-      throw std::runtime_error(cat(path(), ": has become shorter than the ", file_.size(),
-                                   " bytes it had when it was opened, while tensor ", quoted(tensor.name),
-                                   " was read"));
+      throw std::runtime_error(cat(path(), ": is now shorter than the ", file_.size(),
+                                   " bytes it had when it was opened, while reading tensor ", quoted(tensor.name)));
     }
     to = to.subspan(static_cast<size_t>(got));
     place += static_cast<uint64_t>(got);
@@ -107,7 +106,7 @@ std::shared_ptr<std::byte> Reader::map_private(const TensorInfo& tensor, uint64_
   const uint64_t begin = data_begin_ + tensor.begin + offset;
   if (offset > tensor.bytes() || bytes == 0 || bytes > file_.size() - begin) {
     throw std::out_of_range(cat(path(), ": ", bytes, " bytes from ", offset, " of tensor ", quoted(tensor.name),
-                                "; the file has ", file_.size() - std::min(begin, file_.size()), " there"));
+                                "; the file has only ", file_.size() - std::min(begin, file_.size()), " there"));
   }
   const uint64_t before = begin % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), length = before + bytes;
   void* map =
@@ -127,7 +126,7 @@ void Reader::release(std::span<const std::byte> part) const {
   const auto begin = reinterpret_cast<uintptr_t>(part.data()), end = begin + part.size();
   const uintptr_t from = std::max(first, begin / kMappedAround * kMappedAround);
   const uintptr_t to = std::min(first + file_.size(), (end / kMappedAround + 1) * kMappedAround);
-  // A hint: without it everything is as before, but larger.
+  // A hint: without it everything works, but with more memory.
   (void)::madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
 }
 

@@ -69,7 +69,7 @@ TEST(SafetensorsReader, SaysWhatThereIsWhereATensorIsMissing) {
   const TemporaryFolder folder;
   const Reader reader(write_file(folder / "a.safetensors", file_of(kTwo, "abcdefgh")));
   const std::string text = testing::words_of<ConfigError>([&] { (void)reader.at("logits"); });
-  EXPECT_THAT(text, HasSubstr("has no tensor 'logits'; it has 'a', 'b'"));
+  EXPECT_THAT(text, HasSubstr("has no tensor 'logits'; available: 'a', 'b'"));
   EXPECT_THAT(text, HasSubstr(reader.path()));
 }
 
@@ -80,8 +80,7 @@ TEST(SafetensorsReader, RefusesFilesThatAreCutOff) {
     const std::string path = write_file(folder / "a.safetensors", std::string_view(whole).substr(0, length));
     EXPECT_THAT(words(path), HasSubstr(path)) << length;
   }
-  EXPECT_THAT(words(write_file(folder / "a", "abc")),
-              HasSubstr("it has 3 bytes, and the length of the header alone takes 8"));
+  EXPECT_THAT(words(write_file(folder / "a", "abc")), HasSubstr("it has 3 bytes, but the header length alone takes 8"));
   EXPECT_THAT(words(write_file(folder / "a", "")), HasSubstr("it has 0 bytes"));
 }
 
@@ -100,7 +99,7 @@ TEST(SafetensorsReader, NoticesAFileThatBecomesShorter) {
   char part[4] = {};
   EXPECT_THAT(testing::words_of<std::runtime_error>(
                   [&] { reader.read(reader.at("b"), 0, std::as_writable_bytes(std::span(part))); }),
-              HasSubstr("has become shorter"));
+              HasSubstr("is now shorter"));
 }
 
 // Resident pages of a mapping as the kernel counts them.

@@ -33,7 +33,7 @@ std::string head_of(const std::vector<TensorInfo>& tensors, const Metadata& meta
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!metadata.empty()) json["__metadata__"] = metadata;
   std::string text = json.dump();
-  text.pop_back();  // the brace; an object of many names would be looked through for each
+  text.pop_back();  // the brace; adding many names to an object would search it for each
   bool first = metadata.empty();
   for (const TensorInfo& tensor : tensors) {
     const nlohmann::ordered_json entry = {
@@ -51,12 +51,12 @@ std::string head_of(const std::vector<TensorInfo>& tensors, const Metadata& meta
 void check_names(const std::vector<TensorShape>& tensors, const std::string& file) {
   std::unordered_set<std::string_view> names;
   for (const TensorShape& tensor : tensors) {
-    if (tensor.name == "__metadata__") throw ConfigError(cat(file, ": a tensor cannot be called __metadata__"));
+    if (tensor.name == "__metadata__") throw ConfigError(cat(file, ": a tensor cannot be named __metadata__"));
     if (!names.insert(tensor.name).second)
-      throw ConfigError(cat(file, ": two tensors are called ", quoted(tensor.name)));
+      throw ConfigError(cat(file, ": duplicate tensor name ", quoted(tensor.name)));
     if (tensor.shape.size() > kMaxDims)
       throw ConfigError(cat(file, ": tensor ", quoted(tensor.name), " has ", tensor.shape.size(),
-                            " dimensions; at most ", kMaxDims, " are allowed"));
+                            " dimensions; must be <= ", kMaxDims));
   }
 }
 
@@ -86,7 +86,7 @@ FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, c
   uint64_t end = 0;
   for (TensorShape& tensor : tensors) {
     const uint64_t bytes = tensor_bytes(tensor, file);
-    if (bytes > INT64_MAX - end) throw ConfigError(cat(file, ": has more bytes than 63 bits can count"));
+    if (bytes > INT64_MAX - end) throw ConfigError(cat(file, ": the file size overflows 63 bits"));
     plan.tensors.push_back({std::move(tensor), end, end + bytes});
     end += bytes;
   }
@@ -97,7 +97,7 @@ FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, c
   plan.head = head_of(plan.tensors, metadata);
   if (plan.head.size() - kLengthBytes > kMaxHeaderBytes) {
     throw ConfigError(cat(file, ": the header of ", plan.tensors.size(), " tensors takes ", plan.head.size(),
-                          " bytes; at most ", kMaxHeaderBytes, " are allowed: write several files"));
+                          " bytes; must be <= ", kMaxHeaderBytes, "; write several files"));
   }
   plan.file_bytes = plan.head.size() + end;
   return plan;
@@ -109,7 +109,7 @@ FilePart::FilePart(std::string path, Mode mode, uint64_t bytes) : path_(std::mov
   if (fd_ < 0) fail(path_, mode == Mode::create ? "cannot be created" : "cannot be opened for writing", errno);
   if (mode == Mode::open) return;
   int code = bytes == 0 ? 0 : (::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno);
-  // Some file systems cannot take space in advance; there a full disk shows at write().
+  // Some file systems cannot preallocate space; there a full disk shows up at write().
   if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL)
     code = ::ftruncate(fd_, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   if (code != 0) {

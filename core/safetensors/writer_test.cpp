@@ -119,8 +119,8 @@ TEST(SafetensorsWriter, RefusesDeclarationsThatCannotBe) {
   const auto words = [](std::vector<TensorShape> tensors) {
     return words_of<ConfigError>([&] { (void)plan_file(std::move(tensors), {}, "f"); });
   };
-  EXPECT_THAT(words({{"a", DType::kU8, {1}}, {"a", DType::kU8, {1}}}), HasSubstr("f: two tensors are called 'a'"));
-  EXPECT_THAT(words({{"__metadata__", DType::kU8, {1}}}), HasSubstr("cannot be called __metadata__"));
+  EXPECT_THAT(words({{"a", DType::kU8, {1}}, {"a", DType::kU8, {1}}}), HasSubstr("f: duplicate tensor name 'a'"));
+  EXPECT_THAT(words({{"__metadata__", DType::kU8, {1}}}), HasSubstr("cannot be named __metadata__"));
   EXPECT_THAT(words({{"a", DType::kF32, {-1}}}), HasSubstr("tensor 'a' of [-1]"));
   EXPECT_THAT(words({{"a", DType::kF32, {INT64_MAX / 2}}}), HasSubstr("63 bits"));
   EXPECT_THAT(words({{"a", DType::kU8, {INT64_MAX}}, {"b", DType::kU8, {1}}}), HasSubstr("63 bits"));

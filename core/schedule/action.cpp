@@ -9,7 +9,7 @@ namespace {
 constexpr std::array<std::string_view, 9> kNames = {"F",      "B",      "I",      "W",          "SEND_F",
                                                     "RECV_F", "SEND_B", "RECV_B", "REDUCE_GRAD"};
 
-// Takes digits off the front of |text|. from_chars would take a sign and leading zeros, which to_string never writes.
+// Consumes leading digits of |text|. from_chars would accept a sign and leading zeros, which to_string never writes.
 std::optional<int32_t> take_number(std::string_view* text) {
   const size_t digits = std::min(text->find_first_not_of("0123456789"), text->size());
   if (digits == 0 || (digits > 1 && text->front() == '0')) return std::nullopt;

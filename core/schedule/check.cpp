@@ -17,7 +17,7 @@ std::string text_of(int32_t stage, ActionKind kind, int32_t microbatch) {
   return to_string(Action{.stage = stage, .microbatch = microbatch, .kind = kind});
 }
 
-// The rules that one rank's list can break by itself, and completeness, which is what is left of them at the end.
+// The rules that one rank's list can break by itself, and completeness, which is checked at the end.
 class LocalRules {
  public:
   explicit LocalRules(const Schedule& schedule)
@@ -49,7 +49,7 @@ class LocalRules {
         const int rank = schedule_.rank_of(stage);
         return ScheduleFault{
             rank, schedule_.ranks[static_cast<size_t>(rank)].size(),
-            fmt::format("micro-batch {} is not complete: rank {} never does {}", microbatch, rank, missing)};
+            fmt::format("micro-batch {} is incomplete: rank {} never runs {}", microbatch, rank, missing)};
       }
     }
     return std::nullopt;
@@ -75,19 +75,20 @@ class LocalRules {
 
   std::string broken_place(const Action& action, int rank, const Action* before) const {
     if (action.stage < 0 || action.stage >= schedule_.stages()) {
-      return fmt::format("there is no stage {}; the stages are 0 to {}", action.stage, schedule_.stages() - 1);
+      return fmt::format("unknown stage {}; stages are 0 to {}", action.stage, schedule_.stages() - 1);
     }
     if (action.microbatch < 0 || action.microbatch >= schedule_.microbatches) {
-      return fmt::format("there is no micro-batch {}; they are 0 to {}", action.microbatch, schedule_.microbatches - 1);
+      return fmt::format("unknown micro-batch {}; micro-batches are 0 to {}", action.microbatch,
+                         schedule_.microbatches - 1);
     }
     if (schedule_.rank_of(action.stage) != rank) {
       return fmt::format("stage {} is on rank {}, not on rank {}", action.stage, schedule_.rank_of(action.stage), rank);
     }
     const bool twice = action.kind == ActionKind::reduce_gradients ? reduced_[static_cast<size_t>(action.stage)]
                                                                    : seen(action.stage, action.kind, action.microbatch);
-    if (twice) return "it stands here for the second time";
+    if (twice) return "duplicate action";
     if (action.joined && (!is_transfer(action.kind) || before == nullptr || !is_transfer(before->kind))) {
-      return "only a transfer behind a transfer can be part of its batch";
+      return "only a transfer directly after a transfer can join its batch";
     }
     return {};
   }
@@ -105,10 +106,10 @@ class LocalRules {
 
   std::string needs(int32_t stage, ActionKind kind, int32_t microbatch) const {
     if (seen(stage, kind, microbatch)) return {};
-    return fmt::format("it needs {}, which does not stand before it", text_of(stage, kind, microbatch));
+    return fmt::format("it needs {}, which does not precede it", text_of(stage, kind, microbatch));
   }
 
-  // What comes from the neighbouring stage: computed on this rank, or received by |receive|.
+  // The value from the neighbouring stage: computed on this rank, or received by |receive|.
   std::string needs_value(const Action& action, ActionKind receive) const {
     const std::optional<Action> producer = producer_of(schedule_, action);
     if (!producer) return {};
@@ -121,18 +122,17 @@ class LocalRules {
 
   std::string needs_gradient(int32_t stage, int32_t microbatch) const {
     if (seen_input_gradient(stage, microbatch)) return {};
-    return fmt::format("it needs {} or {}, which do not stand before it",
-                       text_of(stage, ActionKind::backward, microbatch),
+    return fmt::format("it needs {} or {}, which do not precede it", text_of(stage, ActionKind::backward, microbatch),
                        text_of(stage, ActionKind::input_grad, microbatch));
   }
 
   std::string broken_backward(const Action& action) const {
     if (seen_input_gradient(action.stage, action.microbatch)) {
-      return fmt::format("the backward of micro-batch {} through stage {} was done before; it is {}, or {} and {}",
-                         action.microbatch, action.stage,
-                         text_of(action.stage, ActionKind::backward, action.microbatch),
-                         text_of(action.stage, ActionKind::input_grad, action.microbatch),
-                         text_of(action.stage, ActionKind::weight_grad, action.microbatch));
+      return fmt::format(
+          "the backward of micro-batch {} through stage {} was already done; it is either {}, or {} and {}",
+          action.microbatch, action.stage, text_of(action.stage, ActionKind::backward, action.microbatch),
+          text_of(action.stage, ActionKind::input_grad, action.microbatch),
+          text_of(action.stage, ActionKind::weight_grad, action.microbatch));
     }
     const std::string forward = needs(action.stage, ActionKind::forward, action.microbatch);
     return forward.empty() ? needs_value(action, ActionKind::recv_gradient) : forward;
@@ -156,7 +156,7 @@ class LocalRules {
   std::string broken_reduction(const Action& action) const {
     const int done = weight_gradients_[static_cast<size_t>(action.stage)];
     if (done == schedule_.microbatches) return {};
-    return fmt::format("stage {} has the weight gradients of {} of {} micro-batches before it; it needs all",
+    return fmt::format("stage {} has the weight gradients of only {} of {} micro-batches before it; it needs all",
                        action.stage, done, schedule_.microbatches);
   }
 
@@ -199,7 +199,7 @@ class LocalRules {
 // One direction between two ranks.
 struct Channel {
   std::vector<const Action*> sends;
-  std::vector<std::pair<size_t, const Action*>> recvs;  // with their place in the receiver's list
+  std::vector<std::pair<size_t, const Action*>> recvs;  // with their index in the receiver's list
 };
 
 bool same_value(const Action& send, const Action& recv) {
@@ -209,7 +209,7 @@ bool same_value(const Action& send, const Action& recv) {
 }
 
 Fault check_channels(const Schedule& schedule) {
-  std::map<std::pair<int, int>, Channel> channels;  // (receiver, sender), so that the first rank's faults come first
+  std::map<std::pair<int, int>, Channel> channels;  // (receiver, sender), so that the first rank's errors come first
   for (int rank = 0; rank < schedule.pp; ++rank) {
     const std::vector<Action>& actions = schedule.ranks[static_cast<size_t>(rank)];
     for (size_t i = 0; i < actions.size(); ++i) {
@@ -228,14 +228,14 @@ Fault check_channels(const Schedule& schedule) {
       if (n < channel.sends.size() && same_value(*channel.sends[n], *recv)) continue;
       return ScheduleFault{ends.first, index,
                            fmt::format("it is receive {} from rank {}, whose send {} to rank {} is {}; sends and "
-                                       "receives between two ranks have to be in one order",
+                                       "receives between two ranks must be in the same order",
                                        n + 1, ends.second, n + 1, ends.first, sent)};
     }
   }
   return std::nullopt;
 }
 
-// The awaited action as its rank's list has it: a backward may be split or not.
+// The awaited action as listed by its rank: a backward may be split or not.
 std::string awaited_text(const Schedule& schedule, const Wait& wait) {
   for (const Action& action : schedule.ranks[static_cast<size_t>(wait.awaited_rank)]) {
     const bool gradient = gives_input_gradient(wait.awaited.kind) && gives_input_gradient(action.kind);
@@ -247,7 +247,7 @@ std::string awaited_text(const Schedule& schedule, const Wait& wait) {
   return to_string(wait.awaited);
 }
 
-// Follows who waits for whom until it comes round; every rank that is stuck waits for one that is.
+// Follows the chain of waiting ranks until it closes; every stuck rank waits for another stuck rank.
 Fault check_progress(const Schedule& schedule) {
   constexpr int kShown = 8;
   const Walk result = walk(schedule, ScheduleCosts{}, /*blocking=*/true);
@@ -255,7 +255,7 @@ Fault check_progress(const Schedule& schedule) {
   std::map<int, const Wait*> waits;
   for (const Wait& wait : result.stuck) waits[wait.rank] = &wait;
   int rank = result.stuck.front().rank;
-  for (size_t i = 0; i < result.stuck.size(); ++i) rank = waits.at(rank)->awaited_rank;  // into the circle
+  for (size_t i = 0; i < result.stuck.size(); ++i) rank = waits.at(rank)->awaited_rank;  // into the cycle
   int first = rank;
   for (int next = waits.at(rank)->awaited_rank; next != rank; next = waits.at(next)->awaited_rank)
     first = std::min(first, next);
@@ -279,7 +279,7 @@ void check_shape(const Schedule& schedule) {
                      schedule.rank_of_stage.size() == schedule.ranks.size() * static_cast<size_t>(schedule.vpp);
   if (!sound) {
     throw ConfigError(fmt::format(
-        "schedule {} contradicts itself: pp {}, vpp {}, {} micro-batches, but {} lists, {} limits and {} stages",
+        "schedule {} is inconsistent: pp {}, vpp {}, {} micro-batches, but {} lists, {} limits and {} stages",
         schedule.kind, schedule.pp, schedule.vpp, schedule.microbatches, schedule.ranks.size(),
         schedule.activation_limit.size(), schedule.rank_of_stage.size()));
   }

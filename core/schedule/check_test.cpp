@@ -63,39 +63,38 @@ TEST(Check, AcceptsWhatCanRun) {
 
 TEST(Check, AnActionOfNoStageMicroBatchOrOfAnotherRankIsNamed) {
   EXPECT_EQ(verdict_on("0F0 7F0 0B0 | 1F0 1B0"),
-            "schedule test, rank 0, action 2 (7F0): there is no stage 7; the stages are 0 to 1");
+            "schedule test, rank 0, action 2 (7F0): unknown stage 7; stages are 0 to 1");
   EXPECT_EQ(verdict_on("0F0 0B0 | 1F3 1B0"),
-            "schedule test, rank 1, action 1 (1F3): there is no micro-batch 3; they are 0 to 0");
+            "schedule test, rank 1, action 1 (1F3): unknown micro-batch 3; micro-batches are 0 to 0");
   EXPECT_EQ(verdict_on("0F0 1F0 0B0 | 1B0"),
             "schedule test, rank 0, action 2 (1F0): stage 1 is on rank 1, not on rank 0");
 }
 
 TEST(Check, AnActionThatStandsTwiceIsNamed) {
-  EXPECT_EQ(verdict_on("0F0 0F0 0B0 | 1F0 1B0"),
-            "schedule test, rank 0, action 2 (0F0): it stands here for the second time");
+  EXPECT_EQ(verdict_on("0F0 0F0 0B0 | 1F0 1B0"), "schedule test, rank 0, action 2 (0F0): duplicate action");
   EXPECT_THAT(verdict_on("0F0 0B0 | 1F0 1B0 1I0"),
-              HasSubstr("action 3 (1I0): the backward of micro-batch 0 through stage 1 was done before"));
+              HasSubstr("action 3 (1I0): the backward of micro-batch 0 through stage 1 was already done"));
   EXPECT_THAT(verdict_on("0F0 0B0 | 1F0 1I0 1B0"), HasSubstr("action 3 (1B0): the backward"));
   EXPECT_THAT(verdict_on("0F0 0B0 0REDUCE_GRAD 0REDUCE_GRAD | 1F0 1B0"),
-              HasSubstr("action 4 (0REDUCE_GRAD): it stands here for the second"));
+              HasSubstr("action 4 (0REDUCE_GRAD): duplicate action"));
 }
 
 TEST(Check, AnActionBeforeWhatItNeedsIsNamed) {
   EXPECT_EQ(verdict_on("0B0 0F0 | 1F0 1B0"),
-            "schedule test, rank 0, action 1 (0B0): it needs 0F0, which does not stand before it");
+            "schedule test, rank 0, action 1 (0B0): it needs 0F0, which does not precede it");
   EXPECT_THAT(verdict_on("0F0 0W0 0I0 | 1F0 1B0"), HasSubstr("action 2 (0W0): it needs 0I0"));
   EXPECT_THAT(verdict_on("0F0 0B0 0W0 | 1F0 1B0"), HasSubstr("action 3 (0W0): it needs 0I0"));
   EXPECT_THAT(verdict_on("1F0 0F0 1B0 0B0", 1, {0, 0}), HasSubstr("action 1 (1F0): it needs 0F0"));
   EXPECT_THAT(verdict_on("0F0 1F0 0B0 1B0", 1, {0, 0}), HasSubstr("action 3 (0B0): it needs 1B0 or 1I0"));
   EXPECT_THAT(verdict_on("0F0 0B0 0REDUCE_GRAD 0F1 0B1 | 1F0 1B0 1F1 1B1", 2),
-              HasSubstr("weight gradients of 1 of 2 micro-batches"));
+              HasSubstr("weight gradients of only 1 of 2 micro-batches"));
 }
 
 TEST(Check, WhatIsMissingIsNamed) {
   EXPECT_EQ(verdict_on("0F0 0B0 0F1 0B1 | 1F0 1B0 1F1", 2),
-            "schedule test, rank 1, at its end: micro-batch 1 is not complete: rank 1 never does 1B1");
-  EXPECT_THAT(verdict_on("0F0 0I0 | 1F0 1B0"), HasSubstr("rank 0 never does 0W0"));
-  EXPECT_THAT(verdict_on("0F0 0F1 | 1F0", 2), HasSubstr("rank 1 never does 1F1"));
+            "schedule test, rank 1, at its end: micro-batch 1 is incomplete: rank 1 never runs 1B1");
+  EXPECT_THAT(verdict_on("0F0 0I0 | 1F0 1B0"), HasSubstr("rank 0 never runs 0W0"));
+  EXPECT_THAT(verdict_on("0F0 0F1 | 1F0", 2), HasSubstr("rank 1 never runs 1F1"));
 }
 
 TEST(Check, ActivationsBeyondTheLimitAreNamed) {
@@ -115,12 +114,12 @@ TEST(Check, TransfersHaveToBeWhereTheyAreNeeded) {
               HasSubstr("action 1 (0SEND_F0): it needs 0F0"));
   EXPECT_THAT(verdict_on("0F0 0SEND_F0 0RECV_B0 0B0 | 1RECV_F0 1F0 1SEND_B0 1B0"),
               HasSubstr("action 3 (1SEND_B0): it needs 1B0 or 1I0"));
-  EXPECT_THAT(verdict_on("0F0 0SEND_F0 0RECV_B0 0B0 | 1RECV_F0 1F0 1B0"), HasSubstr("rank 1 never does 1SEND_B0"));
-  EXPECT_THAT(verdict_on("0F0 0RECV_B0 0B0 | 1RECV_F0 1F0 1B0 1SEND_B0"), HasSubstr("rank 0 never does 0SEND_F0"));
+  EXPECT_THAT(verdict_on("0F0 0SEND_F0 0RECV_B0 0B0 | 1RECV_F0 1F0 1B0"), HasSubstr("rank 1 never runs 1SEND_B0"));
+  EXPECT_THAT(verdict_on("0F0 0RECV_B0 0B0 | 1RECV_F0 1F0 1B0 1SEND_B0"), HasSubstr("rank 0 never runs 0SEND_F0"));
   EXPECT_THAT(verdict_on("0F0 0SEND_B0 0B0 | 1F0 1B0"), HasSubstr("stage 0 is at the end of the model"));
   EXPECT_THAT(verdict_on("0F0 1F0 0SEND_F0 1B0 0B0", 1, {0, 0}), HasSubstr("stages 0 and 1 are both on rank 0"));
   EXPECT_THAT(verdict_on("0F0 +0SEND_F0 0RECV_B0 0B0 | 1RECV_F0 1F0 1B0 1SEND_B0"),
-              HasSubstr("action 2 (0SEND_F0): only a transfer behind"));
+              HasSubstr("action 2 (0SEND_F0): only a transfer directly after"));
 }
 
 TEST(Check, AChannelKeepsItsOrder) {
@@ -168,7 +167,7 @@ TEST(Check, ALongCircleIsShownInPart) {
 TEST(Check, SizesThatContradictEachOtherAreRefused) {
   Schedule schedule = make_schedule({.kind = "1f1b", .pp = 2, .microbatches = 2});
   schedule.vpp = 2;
-  EXPECT_THAT(verdict(schedule), HasSubstr("contradicts itself"));
+  EXPECT_THAT(verdict(schedule), HasSubstr("is inconsistent"));
   schedule.vpp = 1;
   schedule.rank_of_stage[1] = 2;
   EXPECT_THAT(verdict(schedule), HasSubstr("stage 1 is on rank 2"));

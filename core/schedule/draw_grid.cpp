@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kLabel = "rank ";
 
-// The rank says which stage it is where it has only one.
+// If a rank has only one stage, its number identifies the stage.
 std::string cell_text(const Schedule& schedule, const Action& action) {
   const std::string text = to_string(action);
   return schedule.vpp == 1 ? text.substr(std::to_string(action.stage).size()) : text;
@@ -58,8 +58,8 @@ std::string draw_grid(const Schedule& schedule, const Simulation& simulation, si
   const double cells = simulation.makespan / unit * schedule.pp;
   if (!(cells <= static_cast<double>(kMostCells))) {
     return fmt::format(
-        "(the grid would have {:.0f} cells, more than {}; a file with --save_csv, --svg or --json has it all)\n", cells,
-        kMostCells);
+        "(the grid would have {:.0f} cells, more than {}; use --save_csv, --svg or --json for the full schedule)\n",
+        cells, kMostCells);
   }
   const auto columns = static_cast<size_t>(std::lround(simulation.makespan / unit));
   std::vector<std::vector<std::string>> rows;

@@ -18,25 +18,25 @@ constexpr double kMargin = 12;  // on the right of texts
 constexpr double kTitle = 30;
 constexpr double kAxis = 26;
 constexpr double kLegend = 34;
-constexpr double kCell = 15;  // the shortest computation, unless the picture gets too wide
+constexpr double kCell = 15;  // width of the shortest computation, unless the drawing gets too wide
 constexpr double kWidest = 24'000;
 constexpr double kReadable = 11;  // narrower cells have no number
-// Widths of a character per size of the font, of the widest font that may be taken where there is no Helvetica or Arial
-// (DejaVu Sans): what is drawn for that fits with any.
+// Character widths relative to the font size, for the widest font that may replace Helvetica or Arial (DejaVu Sans): a
+// layout for that one fits with any.
 constexpr double kPlainWidth = 0.64;
 constexpr double kBoldWidth = 0.7;
 constexpr double kTitleSize = 14;
 constexpr double kLegendSize = 12;
-constexpr std::string_view kRestOfLegend = "waits; lighter: later chunks; numbers: micro-batches";
+constexpr std::string_view kRestOfLegend = "idle; lighter: later chunks; numbers: micro-batches";
 
 struct Colour {
   int red, green, blue;
 };
 
-// Told apart in print and by those who do not see red and green.
+// Distinguishable in print and for colour-blind readers.
 constexpr std::array<Colour, 4> kColours = {{{31, 90, 166}, {0, 121, 92}, {196, 98, 16}, {128, 78, 150}}};
-constexpr std::array<std::string_view, 4> kMeanings = {"F forward", "B backward", "I gradient of the input",
-                                                       "W gradient of the weights"};
+constexpr std::array<std::string_view, 4> kMeanings = {"F forward", "B backward", "I input gradient",
+                                                       "W weight gradient"};
 
 Colour colour_of(ActionKind kind, int chunk, int chunks) {
   const Colour base = kColours[static_cast<size_t>(kind)];
@@ -49,7 +49,7 @@ std::string hex(const Colour& colour) {
   return fmt::format("#{:02x}{:02x}{:02x}", colour.red, colour.green, colour.blue);
 }
 
-// Black on light, white on dark; the weights are those of the eye.
+// Black on light, white on dark; the weights are perceptual luminance.
 std::string_view text_colour(const Colour& colour) {
   return 0.299 * colour.red + 0.587 * colour.green + 0.114 * colour.blue > 140 ? "#000" : "#fff";
 }
@@ -69,7 +69,7 @@ void each_computation(const Panel& panel, Visit visit) {
 }
 
 struct Scale {
-  double pixels;   // of a unit of time
+  double pixels;   // per unit of time
   double longest;  // makespan
 };
 
@@ -86,7 +86,7 @@ Scale common_scale(const std::vector<Panel>& panels) {
   }
   if (computations > kMostDrawn) {
     throw ConfigError(fmt::format(
-        "a picture of {} computations is not readable; at most {} are drawn, so take fewer ranks or micro-batches",
+        "a drawing of {} computations is not readable; the limit is {}, so use fewer ranks or micro-batches",
         computations, kMostDrawn));
   }
   return {std::min(kCell / shortest, kWidest / longest), longest};
@@ -168,7 +168,7 @@ std::string draw_panel(const Panel& panel, const Scale& scale, double top) {
   return svg + boxes(panel, scale, rows_top) + axis(panel, scale, rows_top + panel.schedule->pp * kRow);
 }
 
-// Only the kinds and chunks that there are. |end| is where it ends on the right.
+// Only the kinds and chunks that occur. |end| is its right end.
 std::string legend(const std::vector<Panel>& panels, double top, double* end) {
   std::array<int, 4> chunks{};
   for (const Panel& panel : panels) {

@@ -4,7 +4,7 @@
 namespace concord::generators {
 namespace {
 
-// In a loop of chunks all ranks take the same order, so every value is there by the time it is asked for.
+// In a loop of chunks all ranks use the same order, so every value is available when it is needed.
 void forward_loop(const Sizes& sizes, Schedule* schedule) {
   const std::vector<ChunkStep> steps = chunk_steps(sizes);
   for (int rank = 0; rank < sizes.pp; ++rank) {
@@ -15,8 +15,8 @@ void forward_loop(const Sizes& sizes, Schedule* schedule) {
   }
 }
 
-// In a v, micro-batch 0 comes back to rank r when it has had 2 (pp - r) - 1 forwards of its first chunk; from then on
-// one of each chunk in turn.
+// In a v, micro-batch 0 returns to rank r when it has run 2 (pp - r) - 1 forwards of its first chunk; from then on the
+// chunks alternate.
 void forward_v(const Sizes& sizes, Schedule* schedule) {
   for (int rank = 0; rank < sizes.pp; ++rank) {
     Numbering number(2 * sizes.pp, sizes.microbatches, &schedule->ranks[static_cast<size_t>(rank)]);

@@ -1,5 +1,5 @@
 // Interleaved 1F1B in Megatron's order (forward_backward_pipelining_with_interleaving): forwards run over the chunks in
-// the order of chunk_steps, backwards in the same order with the chunks turned round.
+// the order of chunk_steps, backwards in the same order with the chunks reversed.
 #include <algorithm>
 
 #include "core/schedule/generators.h"

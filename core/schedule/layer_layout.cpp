@@ -14,7 +14,7 @@ namespace {
 
 void check_range(std::string_view what, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return;
-  throw ConfigError(fmt::format("{} is {}; it has to be from {} to {}", what, value, least, most));
+  throw ConfigError(fmt::format("{} is {}; must be from {} to {}", what, value, least, most));
 }
 
 void check_deal(const LayerDeal& deal) {
@@ -23,23 +23,22 @@ void check_deal(const LayerDeal& deal) {
   check_range("virtual_pipeline_model_parallel_size", deal.vpp, 1, kMostRanks);
   if (deal.vpp > 1 && deal.pp == 1) {
     throw ConfigError(fmt::format(
-        "virtual_pipeline_model_parallel_size {} needs pipeline_model_parallel_size of at least 2, which is 1",
-        deal.vpp));
+        "virtual_pipeline_model_parallel_size {} requires pipeline_model_parallel_size >= 2, but it is 1", deal.vpp));
   }
   const bool ends = deal.num_layers_in_first_pipeline_stage || deal.num_layers_in_last_pipeline_stage;
   if (ends && (deal.account_for_embedding_in_pipeline_split || deal.account_for_loss_in_pipeline_split)) {
     throw ConfigError(
         "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage cannot be combined with "
-        "account_for_embedding_in_pipeline_split or account_for_loss_in_pipeline_split; give only one of the two");
+        "account_for_embedding_in_pipeline_split or account_for_loss_in_pipeline_split; use only one of the two");
   }
   if (ends && deal.placement == Placement::v) {
     throw ConfigError(
-        "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage name the two ends of a loop, but in "
-        "a v the first rank holds both; give pipeline_model_parallel_layout");
+        "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage are for the two ends of a loop, but "
+        "in a v the first rank holds both; use pipeline_model_parallel_layout");
   }
 }
 
-// Layers of each rank where the user gave those of the first or the last.
+// Layers of each rank if the user gave those of the first or the last.
 std::vector<int64_t> deal_around_ends(const LayerDeal& deal) {
   const int64_t first = deal.num_layers_in_first_pipeline_stage.value_or(0);
   const int64_t last = deal.num_layers_in_last_pipeline_stage.value_or(0);
@@ -50,10 +49,10 @@ std::vector<int64_t> deal_around_ends(const LayerDeal& deal) {
   const int64_t ranks = deal.pp - given;
   const int64_t rest = deal.num_layers - first - last;
   if (ranks < 0 || rest < 0 || (ranks == 0 && rest != 0) || (ranks > 0 && rest % ranks != 0)) {
-    throw ConfigError(fmt::format(
-        "{} layers less {} of the first and {} of the last rank leave {} for {} other ranks, which they "
-        "cannot share evenly; change num_layers_in_first_pipeline_stage or num_layers_in_last_pipeline_stage",
-        deal.num_layers, first, last, rest, std::max<int64_t>(ranks, 0)));
+    throw ConfigError(
+        fmt::format("{} layers minus {} of the first and {} of the last rank leave {} for {} other ranks, which cannot "
+                    "be split evenly; change num_layers_in_first_pipeline_stage or num_layers_in_last_pipeline_stage",
+                    deal.num_layers, first, last, rest, std::max<int64_t>(ranks, 0)));
   }
   std::vector<int64_t> layers(static_cast<size_t>(deal.pp), ranks == 0 ? 0 : rest / ranks);
   if (deal.num_layers_in_first_pipeline_stage) layers.front() = first;
@@ -61,23 +60,23 @@ std::vector<int64_t> deal_around_ends(const LayerDeal& deal) {
   return layers;
 }
 
-// Places for layers on each rank; with account_for_*, the embedding and the loss take one each.
+// Slots for layers on each rank; with account_for_*, the embedding and the loss take one each.
 std::vector<int64_t> deal_to_ranks(const LayerDeal& deal) {
   if (deal.num_layers_in_first_pipeline_stage || deal.num_layers_in_last_pipeline_stage) return deal_around_ends(deal);
   const int64_t extra =
       (deal.account_for_embedding_in_pipeline_split ? 1 : 0) + (deal.account_for_loss_in_pipeline_split ? 1 : 0);
   const int64_t all = deal.num_layers + extra;
   if (all % deal.pp != 0) {
-    throw ConfigError(fmt::format(
-        "{} layers{} do not divide by pipeline_model_parallel_size {}; the nearest numbers of layers are {} "
-        "and {}, or give pipeline_model_parallel_layout",
-        deal.num_layers, extra == 0 ? "" : fmt::format(" and {} for embedding and loss", extra), deal.pp,
-        all / deal.pp * deal.pp - extra, (all / deal.pp + 1) * deal.pp - extra));
+    throw ConfigError(
+        fmt::format("{} layers{} are not divisible by pipeline_model_parallel_size {}; the nearest numbers of layers "
+                    "are {} and {}, or use pipeline_model_parallel_layout",
+                    deal.num_layers, extra == 0 ? "" : fmt::format(" and {} for embedding and loss", extra), deal.pp,
+                    all / deal.pp * deal.pp - extra, (all / deal.pp + 1) * deal.pp - extra));
   }
   return std::vector<int64_t>(static_cast<size_t>(deal.pp), all / deal.pp);
 }
 
-// Reads the text of a layout into one character a layer and '|'.
+// Expands the text of a layout to one character per layer and '|'.
 class LayoutText {
  public:
   explicit LayoutText(std::string_view text) : text_(text) {}
@@ -105,10 +104,10 @@ class LayoutText {
   char symbol() {
     const char c = text_[at_++];
     if (std::string_view("EtmL|").find(c) != std::string_view::npos) return c;
-    refuse(fmt::format(
-        "{} at place {} is not one of E (embedding), t (transformer layer), m (multi-token prediction), L (loss), "
-        "'|' between stages, x*n or (..)*n",
-        quoted(std::string_view(&c, 1)), at_));
+    refuse(
+        fmt::format("{} at position {} is not one of E (embedding), t (transformer layer), m (multi-token prediction), "
+                    "L (loss), '|' between stages, x*n or (..)*n",
+                    quoted(std::string_view(&c, 1)), at_));
   }
 
   std::string group() {
@@ -118,10 +117,10 @@ class LayoutText {
       const std::string piece(1, symbol());
       append(&inside, piece, repeats());
     }
-    if (at_ == text_.size()) refuse(fmt::format("the '(' at place {} is never closed", open + 1));
+    if (at_ == text_.size()) refuse(fmt::format("the '(' at position {} is never closed", open + 1));
     ++at_;
     if (at_ == text_.size() || text_[at_] != '*')
-      refuse(fmt::format("the group from place {} to {} needs *n behind it", open + 1, at_));
+      refuse(fmt::format("the group from position {} to {} needs *n after it", open + 1, at_));
     return inside;
   }
 
@@ -131,7 +130,7 @@ class LayoutText {
     const char* end = text_.data() + text_.size();
     const auto [rest, error] = std::from_chars(text_.data() + at_ + 1, end, count);
     if (error != std::errc() || count > kMost)
-      refuse(fmt::format("the '*' at place {} needs a number of at most {} behind it", at_ + 1, kMost));
+      refuse(fmt::format("the '*' at position {} needs a number <= {} after it", at_ + 1, kMost));
     at_ = static_cast<size_t>(rest - text_.data());
     return count;
   }
@@ -165,16 +164,16 @@ StageLayers read_stage(std::string_view symbols, int64_t first_layer) {
 std::string broken_order(const std::string& symbols, const std::string& stages, int64_t mtp_layers) {
   const auto count = [&](char symbol) { return std::count(symbols.begin(), symbols.end(), symbol); };
   if (count('E') != 1 || symbols.front() != 'E')
-    return fmt::format("E has to stand first and once, and is there {} times", count('E'));
+    return fmt::format("E must come first and exactly once; found {} times", count('E'));
   if (count('L') != 1 || symbols.back() != 'L')
-    return fmt::format("L has to stand last and once, and is there {} times", count('L'));
+    return fmt::format("L must come last and exactly once; found {} times", count('L'));
   if (count('m') != mtp_layers)
     return fmt::format("it has {} multi-token prediction layers (m), but the model has {}", count('m'), mtp_layers);
   if (mtp_layers == 0) return {};
-  if (symbols.find('m') < symbols.find_last_of('t')) return "every m has to stand behind the last t";
+  if (symbols.find('m') < symbols.find_last_of('t')) return "every m must come after the last t";
   const size_t first = stages.find('m');
   const std::string_view between = std::string_view(stages).substr(first, stages.find_last_of('m') - first);
-  return between.find('|') == between.npos ? "" : "all m have to be in one stage";
+  return between.find('|') == between.npos ? "" : "all m must be in one stage";
 }
 
 }  // namespace
@@ -192,15 +191,16 @@ std::vector<StageLayers> deal_layers(const LayerDeal& deal) {
     StageLayers& stage = stages[i];
     const int64_t on_rank = per_rank[static_cast<size_t>(rank_of_stage[i])];
     if (on_rank % deal.vpp != 0) {
-      throw ConfigError(fmt::format("the {} layers of rank {} do not divide by virtual_pipeline_model_parallel_size {}",
-                                    on_rank, rank_of_stage[i], deal.vpp));
+      throw ConfigError(
+          fmt::format("the {} layers of rank {} are not divisible by virtual_pipeline_model_parallel_size {}", on_rank,
+                      rank_of_stage[i], deal.vpp));
     }
     stage.first_layer = next;
     stage.layers = on_rank / deal.vpp - (stage.embedding && deal.account_for_embedding_in_pipeline_split ? 1 : 0) -
                    (stage.loss && deal.account_for_loss_in_pipeline_split ? 1 : 0);
     if (stage.layers < 0) {
       throw ConfigError(
-          fmt::format("stage {} of {} has place for {} layer, but embedding and loss count as 2; take fewer stages", i,
+          fmt::format("stage {} of {} has room for {} layer, but embedding and loss count as 2; use fewer stages", i,
                       stages.size(), on_rank / deal.vpp));
     }
     next += stage.layers;
@@ -217,7 +217,7 @@ std::vector<StageLayers> parse_layer_layout(std::string_view layout, int64_t num
   const std::string text = LayoutText(layout).expanded();
   std::string symbols = text;
   symbols.erase(std::remove(symbols.begin(), symbols.end(), '|'), symbols.end());
-  if (symbols.empty()) refuse("it has no layers; an example is E,t*3|t*4,L");
+  if (symbols.empty()) refuse("it has no layers; use e.g. E,t*3|t*4,L");
   const int64_t count = static_cast<int64_t>(text.size() - symbols.size()) + 1;
   if (count % pp != 0) {
     refuse(
@@ -225,7 +225,7 @@ std::vector<StageLayers> parse_layer_layout(std::string_view layout, int64_t num
                     count, pp));
   }
   if (pp == 1 && count > 1) {
-    refuse(fmt::format("its {} stages need pipeline_model_parallel_size of at least 2, which is 1", count));
+    refuse(fmt::format("its {} stages require pipeline_model_parallel_size >= 2, but it is 1", count));
   }
   if (const std::string broken = broken_order(symbols, text, mtp_layers); !broken.empty()) refuse(broken);
   if (const auto layers = std::count(text.begin(), text.end(), 't'); layers != num_layers) {

@@ -145,7 +145,7 @@ TEST(LayerLayout, LayersThatDoNotAddUpAreRefusedWithTheNumbers) {
   EXPECT_THAT(deal_refusal({.num_layers = 8, .pp = 2, .vpp = 3}),
               AllOf(HasSubstr("4 layers of rank 0"), HasSubstr("size 3")));
   EXPECT_THAT(deal_refusal({.num_layers = 8, .pp = 1, .vpp = 2}),
-              AllOf(HasSubstr("size 2 needs"), HasSubstr("which is 1")));
+              AllOf(HasSubstr("size 2 requires"), HasSubstr("but it is 1")));
   EXPECT_THAT(deal_refusal({.num_layers = 0, .pp = 1}), HasSubstr("num_layers is 0"));
   EXPECT_THAT(deal_refusal({.num_layers = 20, .pp = 4, .num_layers_in_first_pipeline_stage = 3}),
               AllOf(HasSubstr("leave 17 for 3")));
@@ -157,7 +157,7 @@ TEST(LayerLayout, LayersThatDoNotAddUpAreRefusedWithTheNumbers) {
                             .pp = 1,
                             .num_layers_in_first_pipeline_stage = 10,
                             .num_layers_in_last_pipeline_stage = 10}),
-              HasSubstr("cannot share"));
+              HasSubstr("cannot be split evenly"));
   EXPECT_THAT(deal_refusal({.num_layers = 19,
                             .pp = 4,
                             .account_for_loss_in_pipeline_split = true,
@@ -199,26 +199,26 @@ TEST(LayerLayout, ALayoutThatDoesNotAddUpIsRefusedWithTheNumbers) {
   EXPECT_THAT(layout_refusal("E,t*3|t*4,L", 8, 2),
               HasSubstr("'E,t*3|t*4,L': it has 7 transformer layers (t), but the model has 8"));
   EXPECT_THAT(layout_refusal("Et|t|tL", 3, 2), AllOf(HasSubstr("3 stages"), HasSubstr("size 2")));
-  EXPECT_THAT(layout_refusal("Et|tL", 2, 1), AllOf(HasSubstr("its 2 stages"), HasSubstr("which is 1")));
-  EXPECT_THAT(layout_refusal("t|tL", 2, 2), HasSubstr("E has to stand first and once, and is there 0 times"));
-  EXPECT_THAT(layout_refusal("tE|tL", 2, 2), HasSubstr("E has to stand first"));
-  EXPECT_THAT(layout_refusal("Et|tLL", 2, 2), HasSubstr("L has to stand last and once, and is there 2 times"));
+  EXPECT_THAT(layout_refusal("Et|tL", 2, 1), AllOf(HasSubstr("its 2 stages"), HasSubstr("but it is 1")));
+  EXPECT_THAT(layout_refusal("t|tL", 2, 2), HasSubstr("E must come first and exactly once; found 0 times"));
+  EXPECT_THAT(layout_refusal("tE|tL", 2, 2), HasSubstr("E must come first"));
+  EXPECT_THAT(layout_refusal("Et|tLL", 2, 2), HasSubstr("L must come last and exactly once; found 2 times"));
   EXPECT_THAT(layout_refusal("Et|tmL", 2, 2), HasSubstr("1 multi-token prediction layers (m), but the model has 0"));
-  EXPECT_THAT(layout_refusal("Emt|tL", 2, 2, 1), HasSubstr("behind the last t"));
+  EXPECT_THAT(layout_refusal("Emt|tL", 2, 2, 1), HasSubstr("after the last t"));
   EXPECT_THAT(layout_refusal("Ett|m|mL|", 2, 2, 2), HasSubstr("one stage"));
 }
 
 TEST(LayerLayout, TextThatIsNoLayoutIsRefusedWithItsPlace) {
   EXPECT_THAT(layout_refusal("", 1, 1), HasSubstr("no layers"));
   EXPECT_THAT(layout_refusal("|", 1, 1), HasSubstr("no layers"));
-  EXPECT_THAT(layout_refusal("Ex,L", 1, 1), HasSubstr("'x' at place 2"));
-  EXPECT_THAT(layout_refusal("E(tt|L", 1, 1), HasSubstr("'(' at place 2 is never closed"));
+  EXPECT_THAT(layout_refusal("Ex,L", 1, 1), HasSubstr("'x' at position 2"));
+  EXPECT_THAT(layout_refusal("E(tt|L", 1, 1), HasSubstr("'(' at position 2 is never closed"));
   EXPECT_THAT(layout_refusal("E(tt)L", 1, 1), HasSubstr("needs *n"));
-  EXPECT_THAT(layout_refusal("E((t)*2)*2L", 1, 1), HasSubstr("'(' at place 3"));
-  EXPECT_THAT(layout_refusal("Et*L", 1, 1), HasSubstr("'*' at place 3 needs a number"));
+  EXPECT_THAT(layout_refusal("E((t)*2)*2L", 1, 1), HasSubstr("'(' at position 3"));
+  EXPECT_THAT(layout_refusal("Et*L", 1, 1), HasSubstr("'*' at position 3 needs a number"));
   EXPECT_THAT(layout_refusal("Et*-1L", 1, 1), HasSubstr("needs a number"));
-  EXPECT_THAT(layout_refusal("Et*2*2L", 1, 1), HasSubstr("'*' at place 5"));
-  EXPECT_THAT(layout_refusal("Et*99999999999999999999L", 1, 1), HasSubstr("needs a number of at most"));
+  EXPECT_THAT(layout_refusal("Et*2*2L", 1, 1), HasSubstr("'*' at position 5"));
+  EXPECT_THAT(layout_refusal("Et*99999999999999999999L", 1, 1), HasSubstr("needs a number <="));
   EXPECT_THAT(layout_refusal("E(t*2000000)*2000000L", 1, 1), HasSubstr("longer than"));
 }
 

@@ -8,29 +8,29 @@
 namespace concord {
 namespace {
 
-// What a transfer takes where their order is found: so little that it moves no computation by a whole one over
-// thousands of ranks, and a power of two, so that equal times are equal numbers.
+// The duration of a transfer while their order is determined: so small that it never delays a computation by a whole
+// one over thousands of ranks, and a power of two, so that equal times are equal numbers.
 constexpr double kLittle = 1.0 / 4096;
 
-// A transfer as one of its ends has it.
+// A transfer as seen from one of its ends.
 struct Posting {
-  double time;      // when its value is there
-  size_t position;  // in the list of computations; it stands before the action that is there now
+  double time;      // when its value is available
+  size_t position;  // in the list of computations; it goes before the action at that index
   Action action;
 
-  // Transfers of the same time share a batch, in which their order does not matter: on one channel no two have the
-  // same, because a rank ends one computation at a time. The rest is for a list that is the same in every run.
+  // Transfers at the same time share a batch, in which their order does not matter: no two on one channel have the same
+  // time, because a rank finishes one computation at a time. The rest makes the list deterministic.
   auto order() const { return std::tuple(time, action.kind, action.stage, action.microbatch); }
 };
 
-// Where a receive at |time| stands: before the first computation that ends at that time or later.
+// The position of a receive at |time|: before the first computation that ends at that time or later.
 size_t receive_position(const std::vector<ActionTime>& times, double time) {
   const auto found = std::lower_bound(times.begin(), times.end(), time,
                                       [](const ActionTime& entry, double wanted) { return entry.end < wanted; });
   return static_cast<size_t>(found - times.begin());
 }
 
-using Postings = std::vector<std::vector<Posting>>;  // of each rank
+using Postings = std::vector<std::vector<Posting>>;  // by rank
 
 void post_value(const Schedule& schedule, const Walk& timing, int rank, size_t index, Postings* postings) {
   const Action& action = schedule.ranks[static_cast<size_t>(rank)][index];
@@ -50,7 +50,7 @@ void post_value(const Schedule& schedule, const Walk& timing, int rank, size_t i
   (*postings)[receiver].push_back({time, receive_position(timing.times[receiver], time), recv});
 }
 
-// Joins the postings of each time, and gives a batch the place of its last send.
+// Joins the postings of each time, and gives a batch the position of its last send.
 void make_batches(std::vector<Posting>* postings) {
   std::sort(postings->begin(), postings->end(),
             [](const Posting& a, const Posting& b) { return a.order() < b.order(); });

@@ -161,7 +161,7 @@ std::string break_one(std::mt19937& random, const Schedule& schedule, Cells* cel
           static_cast<size_t>(uniform(random, static_cast<int>(at) + 1, static_cast<int>(actions.size())));
       texts.insert(texts.begin() + static_cast<std::ptrdiff_t>(later), texts[at]);
       const bool backward_again = gives_input_gradient(action.kind);
-      return place(row, later, to_string(action)) + (backward_again ? ": " : ": it stands here for the second time");
+      return place(row, later, to_string(action)) + (backward_again ? ": " : ": duplicate action");
     }
     case 1: {  // a backward in the first column: it has no forward yet
       const auto found =
@@ -174,7 +174,7 @@ std::string break_one(std::mt19937& random, const Schedule& schedule, Cells* cel
     case 2: {  // what is no action
       texts[at] += "?";
       return "row " + std::to_string(row + 1) + ", column " + std::to_string(at + 1) + ": '" + texts[at] +
-             "' is no action";
+             "' is not an action";
     }
     default: {  // without its forward the first action of a micro-batch that needs it is named
       const auto forward = std::find_if(actions.begin(), actions.end(), [&](const Action& a) {

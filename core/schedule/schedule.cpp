@@ -22,7 +22,7 @@ std::string_view to_string(Placement placement) { return placement == Placement:
 std::vector<int> place_stages(Placement placement, int pp, int vpp) {
   if (placement == Placement::v && vpp != 2) {
     throw ConfigError(fmt::format(
-        "placement v has exactly 2 chunks a rank, not virtual_pipeline_model_parallel_size {}; set it to 2", vpp));
+        "placement v has exactly 2 chunks per rank, but virtual_pipeline_model_parallel_size is {}; set it to 2", vpp));
   }
   std::vector<int> rank_of_stage;
   for (int stage = 0; stage < pp * vpp; ++stage) {

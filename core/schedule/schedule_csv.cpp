@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMostStages = int64_t{1} << 16;
 
-// Takes the text before |separator| off the front.
+// Splits off the text before |separator|.
 std::string_view take(std::string_view* text, char separator) {
   const size_t end = std::min(text->find(separator), text->size());
   const std::string_view piece = text->substr(0, end);
@@ -38,7 +38,8 @@ class Reader {
     schedule_.kind = "csv";
     read_rows();
     if (actions_ == 0)
-      throw ConfigError(fmt::format("{}: there is no action in it; a line holds those of a rank, as 0F0,0B0", name_));
+      throw ConfigError(
+          fmt::format("{}: contains no action; each line lists the actions of a rank, e.g. 0F0,0B0", name_));
     schedule_.pp = static_cast<int>(schedule_.ranks.size());
     find_sizes();
     place();
@@ -58,11 +59,11 @@ class Reader {
   }
 
   void read_rows() {
-    std::string_view rest = text_.substr(0, text_.find_last_not_of(" \t\r\n") + 1);  // lines at the end hold nothing
+    std::string_view rest = text_.substr(0, text_.find_last_not_of(" \t\r\n") + 1);  // trailing empty lines
     while (!rest.empty()) {
       if (static_cast<int64_t>(schedule_.ranks.size()) == kMostRanks) {
         throw ConfigError(
-            fmt::format("{}: there are more than {} lines; a line holds the actions of a rank", name_, kMostRanks));
+            fmt::format("{}: has more than {} lines; each line lists the actions of a rank", name_, kMostRanks));
       }
       schedule_.ranks.emplace_back();
       columns_.emplace_back();
@@ -81,21 +82,21 @@ class Reader {
     std::optional<Action> action = parse_action(trimmed(text));
     if (!action) {
       throw ConfigError(
-          fmt::format("{}: row {}, column {}: {} is no action; one is like 2F0 (stage, kind, micro-batch), with "
-                      "kind F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, or 2REDUCE_GRAD",
+          fmt::format("{}: row {}, column {}: {} is not an action; an action is e.g. 2F0 (stage, kind, micro-batch), "
+                      "with kind F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, or 2REDUCE_GRAD",
                       name_, columns_.size(), column, quoted(text)));
     }
-    // Three computations have up to four transfers.
+    // Three computations come with up to four transfers.
     if (++actions_ > 3 * kMostComputations) {
-      throw ConfigError(fmt::format("{}: there are more than {} actions in it", name_, 3 * kMostComputations));
+      throw ConfigError(fmt::format("{}: has more than {} actions", name_, 3 * kMostComputations));
     }
     action->joined = joined;
     schedule_.ranks.back().push_back(*action);
     columns_.back().push_back(column);
   }
 
-  // Stages and micro-batches are what the largest numbers say, if the file is long enough to have them all: each stage
-  // takes each micro-batch forward.
+  // The numbers of stages and micro-batches follow from the largest indices, if the file is long enough: each stage
+  // runs a forward of each micro-batch.
   void find_sizes() {
     struct Place {
       int32_t largest = -1;
@@ -115,23 +116,23 @@ class Reader {
     const int64_t microbatches = int64_t{microbatch.largest} + 1;
     if (stages_ > kMostStages) {
       refuse(stage.rank, stage.index,
-             fmt::format("stage {} means {} stages; a file may have {}", stage.largest, stages_, kMostStages));
+             fmt::format("stage {} implies {} stages; the limit is {}", stage.largest, stages_, kMostStages));
     }
     if (stages_ > actions_) {
-      refuse(
-          stage.rank, stage.index,
-          fmt::format("stage {} means {} stages, but the file has only {} actions", stage.largest, stages_, actions_));
+      refuse(stage.rank, stage.index,
+             fmt::format("stage {} implies {} stages, but the file has only {} actions", stage.largest, stages_,
+                         actions_));
     }
     if (microbatches > actions_ / stages_) {
       refuse(microbatch.rank, microbatch.index,
-             fmt::format("micro-batch {} means at least {} forwards ({} stages x {} micro-batches), but the file has "
+             fmt::format("micro-batch {} implies at least {} forwards ({} stages x {} micro-batches), but the file has "
                          "only {} actions",
                          microbatch.largest, stages_ * microbatches, stages_, microbatches, actions_));
     }
     schedule_.microbatches = static_cast<int>(microbatches);
   }
 
-  // A stage is on the rank with most of its actions; the checker then names one that strayed into another row.
+  // A stage is on the rank with most of its actions; the checker then reports one that is in another row.
   void place() {
     std::map<std::pair<int, int>, int64_t> counts;  // of (stage, rank)
     for (int rank = 0; rank < schedule_.pp; ++rank) {
@@ -152,7 +153,8 @@ class Reader {
     std::vector<int> chunks(schedule_.ranks.size(), 0);
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
       if (schedule_.rank_of(stage) == -1) {
-        throw ConfigError(fmt::format("{}: stage {} of the stages 0 to {} is in no row", name_, stage, stages_ - 1));
+        throw ConfigError(
+            fmt::format("{}: stage {} of the stages 0 to {} is not in any row", name_, stage, stages_ - 1));
       }
       ++chunks[static_cast<size_t>(schedule_.rank_of(stage))];
     }
@@ -160,9 +162,8 @@ class Reader {
     for (int rank = 0; rank < schedule_.pp; ++rank) {
       const int has = chunks[static_cast<size_t>(rank)];
       if (has == schedule_.vpp && stages_ % schedule_.pp == 0) continue;
-      throw ConfigError(
-          fmt::format("{}: row {} has {} of the {} stages; each of the {} rows needs the same number of them", name_,
-                      rank + 1, has, stages_, schedule_.pp));
+      throw ConfigError(fmt::format("{}: row {} has {} of the {} stages; all {} rows need the same number of stages",
+                                    name_, rank + 1, has, stages_, schedule_.pp));
     }
   }
 
@@ -190,14 +191,13 @@ std::string schedule_csv(const Schedule& schedule) {
 
 Schedule parse_schedule_csv(std::string_view text, std::string_view name, int64_t activation_limit) {
   if (activation_limit < 0) {
-    throw ConfigError(
-        fmt::format("the limit of activations is {}; it has to be at least 1, or 0 for none", activation_limit));
+    throw ConfigError(fmt::format("the activation limit is {}; must be >= 1, or 0 for none", activation_limit));
   }
   return Reader(text, name).read(activation_limit);
 }
 
 Schedule load_schedule_csv(const std::string& path, int64_t activation_limit) {
-  const InputFile file(path, "a schedule is a .csv file");
+  const InputFile file(path, "a schedule must be a .csv file");
   return parse_schedule_csv(file.read(kMostCsvBytes, "a schedule"), path, activation_limit);
 }
 

@@ -62,8 +62,8 @@ TEST(ScheduleCsv, TorchsSchedulesAreRead) {
 // Its numbers go to 8, so there would be 9 micro-batches, and row 1 has 8 of them when it reduces.
 TEST(ScheduleCsv, TorchsOneFOneBIsRefusedBecauseItsLastRankCountsFromOne) {
   EXPECT_EQ(csv_refusal(file_text(std::string(CONCORD_GOLDEN) + "/schedules/1f1b_pp4_m8_v1.csv")),
-            "my.csv: row 1, column 17 (0REDUCE_GRAD): stage 0 has the weight gradients of 8 of 9 micro-batches before "
-            "it; it needs all");
+            "my.csv: row 1, column 17 (0REDUCE_GRAD): stage 0 has the weight gradients of only 8 of 9 micro-batches "
+            "before it; it needs all");
 }
 
 TEST(ScheduleCsv, SpacesEmptyCellsAndLineEndsDoNotMatter) {
@@ -74,12 +74,11 @@ TEST(ScheduleCsv, SpacesEmptyCellsAndLineEndsDoNotMatter) {
 
 TEST(ScheduleCsv, TheFirstBrokenActionIsNamedWithRowAndColumn) {
   EXPECT_EQ(csv_refusal("0F0,0B0\n,1F0,1X0"),
-            "my.csv: row 2, column 3: '1X0' is no action; one is like 2F0 (stage, kind, micro-batch), with "
+            "my.csv: row 2, column 3: '1X0' is not an action; an action is e.g. 2F0 (stage, kind, micro-batch), with "
             "kind F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, or 2REDUCE_GRAD");
-  EXPECT_THAT(csv_refusal("0F0,,0F0,0B0\n1F0,1B0"),
-              HasSubstr("my.csv: row 1, column 3 (0F0): it stands here for the second time"));
+  EXPECT_THAT(csv_refusal("0F0,,0F0,0B0\n1F0,1B0"), HasSubstr("my.csv: row 1, column 3 (0F0): duplicate action"));
   EXPECT_THAT(csv_refusal("0F0,0B0\n1F0"),
-              HasSubstr("my.csv: row 2: micro-batch 0 is not complete: rank 1 never does 1B0"));
+              HasSubstr("my.csv: row 2: micro-batch 0 is incomplete: rank 1 never runs 1B0"));
   EXPECT_THAT(csv_refusal("0F0,1F0,0B0,0F1,0B1\n1F1,1B0,1B1"),
               HasSubstr("row 1, column 2 (1F0): stage 1 is on rank 1"));
   EXPECT_THAT(csv_refusal("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1", 1),
@@ -90,8 +89,8 @@ TEST(ScheduleCsv, TheFirstBrokenActionIsNamedWithRowAndColumn) {
 
 TEST(ScheduleCsv, RowsHaveToShareTheStages) {
   EXPECT_THAT(csv_refusal("0F0,1F0\n2F0"), AllOf(HasSubstr("row 1 has 2 of the 3 stages"), HasSubstr("2 rows")));
-  EXPECT_THAT(csv_refusal("0F0,0B0\n\n1F0,1B0"), HasSubstr("row 1 has 1 of the 2 stages; each of the 3 rows"));
-  EXPECT_THAT(csv_refusal("0F0,0B0\n2F0,2B0"), HasSubstr("stage 1 of the stages 0 to 2 is in no row"));
+  EXPECT_THAT(csv_refusal("0F0,0B0\n\n1F0,1B0"), HasSubstr("row 1 has 1 of the 2 stages; all 3 rows"));
+  EXPECT_THAT(csv_refusal("0F0,0B0\n2F0,2B0"), HasSubstr("stage 1 of the stages 0 to 2 is not in any row"));
 }
 
 TEST(ScheduleCsv, HostileTextIsRefused) {
@@ -103,11 +102,11 @@ TEST(ScheduleCsv, HostileTextIsRefused) {
   EXPECT_THAT(csv_refusal("0F0,60000F0"), AllOf(HasSubstr("row 1, column 2 (60000F0)"), HasSubstr("only 2 actions")));
   EXPECT_THAT(csv_refusal("0F16777216,0F0"),
               AllOf(HasSubstr("row 1, column 1 (0F16777216)"), HasSubstr("16777217 forwards")));
-  EXPECT_THAT(csv_refusal("0F99999999999999999999"), HasSubstr("is no action"));
+  EXPECT_THAT(csv_refusal("0F99999999999999999999"), HasSubstr("is not an action"));
   EXPECT_THAT(csv_refusal(std::string("0F0,\0\x01\xff", 7)), HasSubstr("'\\x00\\x01\\xff'"));
   EXPECT_THAT(csv_refusal("0F0," + std::string(100000, 'x')), HasSubstr("xxx...' (100000 bytes)"));
-  EXPECT_THAT(csv_refusal("0F0++0B0"), HasSubstr("is no action"));
-  EXPECT_THAT(csv_refusal("+0F0"), HasSubstr("is no action"));
+  EXPECT_THAT(csv_refusal("0F0++0B0"), HasSubstr("is not an action"));
+  EXPECT_THAT(csv_refusal("+0F0"), HasSubstr("is not an action"));
   EXPECT_THAT(csv_refusal(std::string(5000, '\n') + "0F0"), HasSubstr("more than 4096 lines"));
   EXPECT_THAT(csv_refusal("0F0,0B0", -1), HasSubstr("is -1"));
 }

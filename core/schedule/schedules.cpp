@@ -14,9 +14,9 @@ namespace {
 
 struct Kind {
   std::string_view name;
-  int64_t vpp;   // chunks a rank unless asked for others
-  bool any_vpp;  // whether others may be asked for
-  int actions;   // computations a micro-batch has on a stage
+  int64_t vpp;   // default chunks per rank
+  bool any_vpp;  // whether other numbers are allowed
+  int actions;   // computations per micro-batch and stage
   Placement placement;
   void (*generate)(const generators::Sizes&, Schedule*);
 };
@@ -43,7 +43,7 @@ const Kind& find_kind(std::string_view name) {
 
 void check_positive(std::string_view what, int64_t value, int64_t most) {
   if (value >= 1 && value <= most) return;
-  throw ConfigError(fmt::format("{} is {}; it has to be from 1 to {}", what, value, most));
+  throw ConfigError(fmt::format("{} is {}; must be from 1 to {}", what, value, most));
 }
 
 int64_t chosen_vpp(const Kind& kind, const ScheduleRequest& request, Placement placement) {
@@ -51,20 +51,20 @@ int64_t chosen_vpp(const Kind& kind, const ScheduleRequest& request, Placement p
   const int64_t vpp = request.vpp == 0 ? natural : request.vpp;
   check_positive("virtual_pipeline_model_parallel_size", vpp, kMostRanks);
   if (!kind.any_vpp && vpp != kind.vpp) {
-    throw ConfigError(fmt::format("schedule {} has {} {} a rank, not virtual_pipeline_model_parallel_size {}; {}",
+    throw ConfigError(fmt::format("schedule {} has {} {} per rank, but virtual_pipeline_model_parallel_size is {}; {}",
                                   kind.name, kind.vpp, kind.vpp == 1 ? "chunk" : "chunks", vpp,
-                                  kind.vpp == 1 ? "take interleaved, or leave it out" : "leave it out"));
+                                  kind.vpp == 1 ? "use interleaved, or omit it" : "omit it"));
   }
   if (vpp > 1 && request.pp == 1) {
     throw ConfigError(
-        fmt::format("{} chunks a rank (virtual_pipeline_model_parallel_size) need "
-                    "pipeline_model_parallel_size of at least 2, which is 1; take 1f1b, or more ranks",
+        fmt::format("{} chunks per rank (virtual_pipeline_model_parallel_size) require pipeline_model_parallel_size >= "
+                    "2, but it is 1; use 1f1b, or more ranks",
                     vpp));
   }
   return vpp;
 }
 
-// Megatron's rules. A last group smaller than pp would leave each of its chunks waiting for the one before.
+// Megatron's rules. With a last group smaller than pp, each of its chunks would wait for the previous one.
 int64_t chosen_group(const Kind& kind, const ScheduleRequest& request, int64_t vpp) {
   const int64_t pp = request.pp;
   const int64_t microbatches = request.microbatches;
@@ -72,30 +72,28 @@ int64_t chosen_group(const Kind& kind, const ScheduleRequest& request, int64_t v
   if (kind.name != "interleaved") {
     if (request.microbatch_group_size == 0) return group;
     throw ConfigError(
-        fmt::format("microbatch_group_size_per_vp_stage {} is for schedule interleaved, not {}; leave it out",
+        fmt::format("microbatch_group_size_per_vp_stage {} applies only to schedule interleaved, not {}; omit it",
                     request.microbatch_group_size, kind.name));
   }
   if (vpp == 1)
-    throw ConfigError(
-        "schedule interleaved needs virtual_pipeline_model_parallel_size of at least 2, not 1; take 1f1b");
+    throw ConfigError("schedule interleaved requires virtual_pipeline_model_parallel_size >= 2, but it is 1; use 1f1b");
   if (microbatches < pp) {
     throw ConfigError(
-        fmt::format("schedule interleaved on {} ranks needs at least {} micro-batches, not {}; take 1f1b, "
-                    "zb-v, fewer ranks or more micro-batches",
+        fmt::format("schedule interleaved on {} ranks needs at least {} micro-batches, but got {}; use 1f1b, zb-v, "
+                    "fewer ranks or more micro-batches",
                     pp, pp, microbatches));
   }
   if (group < pp || group > microbatches) {
     throw ConfigError(
-        fmt::format("microbatch_group_size_per_vp_stage {} has to be from pipeline_model_parallel_size {} to the "
-                    "number of micro-batches {}",
+        fmt::format("microbatch_group_size_per_vp_stage {} must be from pipeline_model_parallel_size {} to the number "
+                    "of micro-batches {}",
                     group, pp, microbatches));
   }
   if (const int64_t rest = microbatches % group; rest > 0 && rest < pp) {
-    throw ConfigError(
-        fmt::format("{} micro-batches in groups of {} leave a last group of {}, smaller than "
-                    "pipeline_model_parallel_size {}; take a multiple of {} micro-batches, or another "
-                    "microbatch_group_size_per_vp_stage",
-                    microbatches, group, rest, pp, group));
+    throw ConfigError(fmt::format(
+        "{} micro-batches in groups of {} leave a last group of {}, smaller than pipeline_model_parallel_size {}; use "
+        "a multiple of {} micro-batches, or another microbatch_group_size_per_vp_stage",
+        microbatches, group, rest, pp, group));
   }
   return group;
 }
@@ -103,16 +101,15 @@ int64_t chosen_group(const Kind& kind, const ScheduleRequest& request, int64_t v
 Placement chosen_placement(const Kind& kind, const ScheduleRequest& request) {
   if (!request.placement || *request.placement == kind.placement) return kind.placement;
   if (kind.name == "forward-only") return *request.placement;
-  throw ConfigError(fmt::format("schedule {} has placement {}, not {}; leave it out (only forward-only takes any)",
+  throw ConfigError(fmt::format("schedule {} has placement {}, not {}; omit it (only forward-only supports any)",
                                 kind.name, to_string(kind.placement), to_string(*request.placement)));
 }
 
 void check_size(const Kind& kind, int64_t stages, int64_t microbatches) {
   const int64_t each = microbatches * kind.actions;
   if (stages <= kMostComputations / each) return;
-  throw ConfigError(
-      fmt::format("{} stages x {} micro-batches x {} actions are more than {}, the most a schedule may have", stages,
-                  microbatches, kind.actions, kMostComputations));
+  throw ConfigError(fmt::format("{} stages x {} micro-batches x {} actions exceed {}, the limit for a schedule", stages,
+                                microbatches, kind.actions, kMostComputations));
 }
 
 }  // namespace
@@ -126,7 +123,7 @@ std::string canonical_kind(std::string_view name) {
   if (std::find(kKindNames.begin(), kKindNames.end(), wanted) != kKindNames.end()) return wanted;
   std::string valid;
   for (const std::string_view kind : kKindNames) valid += (valid.empty() ? "" : ", ") + std::string(kind);
-  throw ConfigError(fmt::format("no schedule {}; there are {}, and a file NAME.csv", quoted(name), valid));
+  throw ConfigError(fmt::format("unknown schedule {}; must be one of {}, or a file NAME.csv", quoted(name), valid));
 }
 
 Schedule make_schedule(const ScheduleRequest& request) {

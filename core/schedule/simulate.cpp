@@ -14,8 +14,7 @@ namespace {
 
 void check_cost(std::string_view name, double cost, bool may_be_free) {
   if (std::isfinite(cost) && (cost > 0 || (may_be_free && cost == 0))) return;
-  throw ConfigError(
-      fmt::format("{} is {}; it has to be a number {} 0", name, cost, may_be_free ? "of at least" : "above"));
+  throw ConfigError(fmt::format("{} is {}; must be a number {} 0", name, cost, may_be_free ? ">=" : ">"));
 }
 
 struct Span {
@@ -36,7 +35,7 @@ Span span_of(const std::vector<Action>& actions, const std::vector<ActionTime>& 
   return span;
 }
 
-// The share of |whole| that is not |busy|; sums of many costs may differ in their last bits.
+// The fraction of |whole| that is not |busy|; sums of many costs may differ in their last bits.
 double idle_share(double busy, double whole) { return whole > 0 ? std::max(0.0, 1 - busy / whole) : 0; }
 
 }  // namespace
@@ -48,7 +47,7 @@ Simulation simulate(const Schedule& schedule, const ScheduleCosts& costs) {
   check_cost("cost_comm", costs.comm, true);
   Walk result = walk(schedule, costs, /*blocking=*/false);
   if (!result.stuck.empty()) {
-    throw ConfigError(fmt::format("schedule {} cannot be run: rank {} never ends; check it first", schedule.kind,
+    throw ConfigError(fmt::format("schedule {} cannot be run: rank {} never finishes; check it first", schedule.kind,
                                   result.stuck.front().rank));
   }
   Simulation simulation;

@@ -16,16 +16,16 @@ void check_size(const std::string& file, std::string_view what, int64_t there, s
                 int64_t asked) {
   if (there == asked) return;
   throw ConfigError(
-      fmt::format("schedule {} has {} {}, and {} is {}; they have to be equal", file, there, what, argument, asked));
+      fmt::format("schedule {} has {} {}, but {} is {}; they must be equal", file, there, what, argument, asked));
 }
 
 Schedule loaded(const ScheduleRequest& request) {
   Schedule schedule = load_schedule_csv(request.kind);
   check_size(request.kind, "ranks", schedule.pp, "pipeline_model_parallel_size", request.pp);
-  check_size(request.kind, "micro-batches", schedule.microbatches, "the number of micro-batches of a step",
+  check_size(request.kind, "micro-batches", schedule.microbatches, "the number of micro-batches per step",
              request.microbatches);
   if (request.vpp != 0) {
-    check_size(request.kind, "chunks a rank", schedule.vpp, "virtual_pipeline_model_parallel_size", request.vpp);
+    check_size(request.kind, "chunks per rank", schedule.vpp, "virtual_pipeline_model_parallel_size", request.vpp);
   }
   placement_of(schedule);
   return schedule;
@@ -71,9 +71,8 @@ Placement placement_of(const Schedule& schedule) {
     if (schedule.rank_of_stage == place_stages(placement, schedule.pp, schedule.vpp)) return placement;
   }
   throw ConfigError(
-      fmt::format("schedule {}: its {} stages lie on its {} ranks neither as a loop (stage s on rank s % {}) nor, with "
-                  "two chunks a "
-                  "rank, as a v; a model is dealt out in one of these ways",
+      fmt::format("schedule {}: its {} stages are placed on its {} ranks neither as a loop (stage s on rank s % {}) "
+                  "nor, with two chunks per rank, as a v; a model must be placed in one of these ways",
                   schedule.kind, schedule.stages(), schedule.pp, schedule.pp));
 }
 

@@ -62,7 +62,7 @@ TEST_F(StepScheduleTest, AFileOfOtherSizesIsRefusedWithBothNumbers) {
               AllOf(HasSubstr("has 2 ranks"), HasSubstr("pipeline_model_parallel_size is 4")));
   EXPECT_THAT(refusal_of({.kind = path, .pp = 2, .microbatches = 7}),
               AllOf(HasSubstr("has 1 micro-batches"), HasSubstr("is 7")));
-  EXPECT_THAT(refusal_of({.kind = path, .pp = 2, .microbatches = 1, .vpp = 2}), HasSubstr("has 1 chunks a rank"));
+  EXPECT_THAT(refusal_of({.kind = path, .pp = 2, .microbatches = 1, .vpp = 2}), HasSubstr("has 1 chunks per rank"));
   EXPECT_EQ(refusal_of({.kind = path, .pp = 2, .microbatches = 1}), "not refused");
 }
 

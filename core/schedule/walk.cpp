@@ -54,7 +54,7 @@ class Machine {
   struct Rank {
     size_t next = 0;         // computation to start
     double compute_end = 0;  // of the computation before
-    size_t batch_begin = 0;  // batch to be posted or running; the end of the list when there is none
+    size_t batch_begin = 0;  // batch to be posted or running; the end of the list if there is none
     size_t batch_end = 0;
     std::optional<size_t> batch_after;  // the last computation before the batch
     bool posted = false;
@@ -69,7 +69,7 @@ class Machine {
     awake_.push_back(rank);
   }
 
-  // The value that a computation gives or a transfer carries; its slot is that of the stage which produces it.
+  // The value that a computation produces or a transfer carries; its slot is that of the producing stage.
   Value& value_of(const Action& action) {
     Action producer = action;
     if (is_recv(action.kind)) producer.stage = peer_stage(action);
@@ -88,7 +88,7 @@ class Machine {
     }
   }
 
-  // When the value that |action| waits for is on its rank; kUnknown where that is not known yet.
+  // When the value that |action| waits for is on its rank; kUnknown if not known yet.
   double input_ready(const Action& action) {
     const std::optional<Action> producer = producer_of(schedule_, action);
     if (!producer) return 0;
@@ -97,7 +97,7 @@ class Machine {
     return transfers_listed_ ? value.arrived : value.produced + costs_.comm;
   }
 
-  // Ends the next computation of a rank; false when it has none that can start.
+  // Runs the next computation of a rank; false if none can start.
   bool compute(size_t rank) {
     Rank& state = ranks_[rank];
     const std::vector<Action>& actions = list(rank);
@@ -118,7 +118,7 @@ class Machine {
     return true;
   }
 
-  // Posts the next batch of a rank, or ends it; false when neither can be.
+  // Posts the next batch of a rank, or completes it; false if neither is possible.
   bool communicate(size_t rank) {
     Rank& state = ranks_[rank];
     const std::vector<Action>& actions = list(rank);
@@ -144,7 +144,7 @@ class Machine {
       const Action& action = list(rank)[i];
       Value& value = value_of(action);
       (is_send(action.kind) ? value.sent : value.awaited) = now;
-      value.arrived = std::max(value.sent, value.awaited) + costs_.comm;  // still unknown until both ends are there
+      value.arrived = std::max(value.sent, value.awaited) + costs_.comm;  // unknown until both ends are posted
       if (value.arrived != kUnknown) wake(schedule_.rank_of(peer_stage(action)));
     }
   }

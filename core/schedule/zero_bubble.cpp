@@ -1,8 +1,8 @@
 // Zero-bubble schedules (Qi, Wan, Huang, Lin 2023): the backward is split, the
-// gradient of the input goes on to the stage before at once, and that of the weights fills what would be a bubble.
+// input gradient is passed on to the previous stage immediately, and the weight gradient fills what would be a bubble.
 //
-// The order of forwards and input gradients is a fixed pattern; where the weight gradients go is found by letting the
-// ranks run, one unit of time for each action. For equal costs this gives the shortest step that the pattern allows,
+// The order of forwards and input gradients is a fixed pattern; the positions of the weight gradients are found by
+// simulating the ranks, one unit of time per action. For equal costs this gives the shortest step for the pattern,
 //   zb-h1   3 m + pp - 1   from m = pp on       zb-v   6 m + pp - 1   (of half a stage each) from m = 2 pp on
 // with as many activations as 1f1b holds on its first rank, pp of a whole stage.
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace concord::generators {
 namespace {
 
-// The ranks run in step, a unit of time at a time.
+// The ranks run in lockstep, one unit of time at a time.
 class Filler {
  public:
   explicit Filler(Schedule* schedule)
@@ -34,8 +34,8 @@ class Filler {
     for (size_t taken = 0; left > 0; left -= taken, ++now_) {
       taken = 0;
       for (size_t rank = 0; rank < ranks_.size(); ++rank) taken += step(rank) ? 1 : 0;
-      // Where nobody could do anything, nothing changes either.
-      if (taken == 0) throw std::logic_error("the pattern of a zero-bubble schedule waits for itself");
+      // If no rank can do anything, nothing will ever change.
+      if (taken == 0) throw std::logic_error("the pattern of a zero-bubble schedule deadlocks");
     }
   }
 
@@ -55,7 +55,7 @@ class Filler {
     return ends[schedule_->slot(*producer)] <= now_;
   }
 
-  // Gives the rank something to do from now_ to now_ + 1; false when there is nothing.
+  // Gives the rank something to do from now_ to now_ + 1; false if there is nothing.
   bool step(size_t index) {
     Rank& rank = ranks_[index];
     const bool more = rank.next < rank.order.size();
@@ -104,7 +104,7 @@ void zb_h1(const Sizes& sizes, Schedule* schedule) {
       if (action.kind == ActionKind::backward) action.kind = ActionKind::input_grad;
     }
   }
-  // The later ranks may hold as much as the first: that is the room in which weight gradients wait for the bubble.
+  // The later ranks may hold as much as the first: that leaves room for weight gradients to wait for the bubble.
   schedule->activation_limit.assign(schedule->ranks.size(), std::min(sizes.pp, sizes.microbatches));
   fill_weight_gradients(schedule);
 }
@@ -114,7 +114,7 @@ void zb_v(const Sizes& sizes, Schedule* schedule) {
     Numbering number(2 * sizes.pp, sizes.microbatches, &schedule->ranks[static_cast<size_t>(rank)]);
     const int there = rank;
     const int back = 2 * sizes.pp - 1 - rank;
-    // Until micro-batch 0 comes back to this rank; until its gradient does; then one of each, for ever.
+    // Until micro-batch 0 returns to this rank; until its gradient does; then one of each until the end.
     for (int i = 0; i < 2 * (sizes.pp - rank) - 1; ++i) number.add(ActionKind::forward, there);
     for (int i = 0; i < rank; ++i) {
       number.add(ActionKind::forward, back);

@@ -14,7 +14,7 @@
 namespace concord {
 namespace {
 
-// Does the part of torch_device that is done once a platform.
+// The part of torch_device that is done once per platform.
 c10::DeviceType open_torch_side(const Platform& platform) {
   const concord_core_table& core = platform.core();
   const std::string who = "platform '" + std::string(platform.name()) + "'";
@@ -26,19 +26,19 @@ c10::DeviceType open_torch_side(const Platform& platform) {
     if (core.torch_device_name != nullptr) c10::register_privateuse1_backend(core.torch_device_name);
     if (!c10::impl::hasDeviceGuardImpl(type)) {
       throw Error(CONCORD_STATUS_UNAVAILABLE,
-                  who + " computes on libtorch's device type '" + core.torch_device_type +
+                  who + " needs libtorch's device type '" + core.torch_device_type +
                       "', which this libtorch was built without; use a libtorch that has it (CONCORD_TORCH)");
     }
     return type;
   } catch (const c10::Error& error) {
     throw Error(CONCORD_STATUS_UNAVAILABLE,
-                who + " names a device that this libtorch does not take: " + error.what_without_backtrace());
+                who + " names a device type that this libtorch rejects: " + error.what_without_backtrace());
   }
 }
 
 c10::DeviceType torch_type(const Platform& platform) {
   static std::mutex mutex;
-  static std::map<const loader::Tables*, c10::DeviceType> known;  // by identity; plugins live for ever
+  static std::map<const loader::Tables*, c10::DeviceType> known;  // by identity; plugins are never unloaded
   const std::lock_guard lock(mutex);
   const auto found = known.find(&platform.tables());
   if (found != known.end()) return found->second;
@@ -50,7 +50,7 @@ c10::DeviceType torch_type(const Platform& platform) {
 c10::Device torch_device(const Platform& platform, int32_t index) {
   const int32_t count = platform.device_count();
   if (index < 0 || index >= count) {
-    throw Error(CONCORD_STATUS_INVALID_ARGUMENT, "device " + std::to_string(index) + " of platform '" +
+    throw Error(CONCORD_STATUS_INVALID_ARGUMENT, "invalid device " + std::to_string(index) + " of platform '" +
                                                      std::string(platform.name()) + "', which has " +
                                                      std::to_string(count) + " (numbered from 0)");
   }

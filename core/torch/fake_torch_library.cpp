@@ -1,6 +1,5 @@
 // What a vendor's libtorch library does when it is loaded, as far as device.cpp is concerned: it registers a device
-// type with libtorch, and takes part in its own loading. For device_test.cpp, in place of libtorch_cuda.so and its
-// like.
+// type with libtorch, and takes part in its own loading. For device_test.cpp, instead of libtorch_cuda.so and the like.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <cstdlib>

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 // The folder of the libtorch_cpu.so that this process uses.
 fs::path torch_folder() {
   void* handle = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
-  if (handle == nullptr) return {};  // cannot be: this file links it
+  if (handle == nullptr) return {};  // cannot happen: this file links it
   link_map* map = nullptr;
   dlinfo(handle, RTLD_DI_LINKMAP, &map);
   fs::path folder = map != nullptr ? fs::path(map->l_name).parent_path() : fs::path();
@@ -46,7 +46,7 @@ std::vector<std::string> library_places(const std::string& name, const std::stri
 
 namespace {
 
-// Loads |name| from the first place that has it.
+// Loads |name| from the first location that has it.
 void* load_file(const std::string& name, const std::string& plugin_path) {
   std::string tried;
   for (const std::string& place : library_places(name, plugin_path)) {
@@ -56,16 +56,16 @@ void* load_file(const std::string& name, const std::string& plugin_path) {
       void* const handle = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
       if (handle != nullptr) return handle;
       const char* words = dlerror();
-      reason = words != nullptr ? words : "dlopen failed without a word";
+      reason = words != nullptr ? words : "dlopen failed without an error message";
     }
     tried += "\n  " + place + ": " + reason;
   }
-  throw Error(CONCORD_STATUS_UNAVAILABLE,
-              "cannot load " + name + ", which libtorch needs for this device; tried:" + tried +
-                  "\ninstall the libtorch that belongs to it, or put its folder on LD_LIBRARY_PATH");
+  throw Error(CONCORD_STATUS_UNAVAILABLE, "cannot load " + name +
+                                              ", which libtorch needs for this device; tried:" + tried +
+                                              "\ninstall the matching libtorch, or add its folder to LD_LIBRARY_PATH");
 }
 
-// What a library is given that takes part.
+// What a participating library is given.
 struct Host {
   explicit Host(const std::string& plugin) : plugin_path(plugin) {
     table = {sizeof table, 0, folder.c_str(), this, &Host::load};

@@ -124,17 +124,17 @@ def check_files():
 
 
 def check_refusals():
-    assert "--pp is missing" in refusal("--microbatches", 4)
-    assert "--microbatches is missing" in refusal("--pp", 4)
-    assert "there are gpipe, 1f1b" in refusal("--kind", "zb", "--pp", 4, "--microbatches", 4)
+    assert "--pp is required" in refusal("--microbatches", 4)
+    assert "--microbatches is required" in refusal("--pp", 4)
+    assert "must be one of gpipe, 1f1b" in refusal("--kind", "zb", "--pp", 4, "--microbatches", 4)
     assert "cost_f is 0" in refusal("--pp", 4, "--microbatches", 4, "--cost_f", 0)
     assert "12 micro-batches in groups of 8" in refusal("--kind", "interleaved", "--pp", 8, "--microbatches", 12)
-    assert "which is 1" in refusal("--kind", "interleaved", "--pp", 1, "--vpp", 2, "--microbatches", 12)
+    assert "but it is 1" in refusal("--kind", "interleaved", "--pp", 1, "--vpp", 2, "--microbatches", 12)
     assert "--width is -1" in refusal("--pp", 2, "--microbatches", 4, "--width", -1)
-    assert "no placement" in refusal("--kind", "forward-only", "--pp", 2, "--microbatches", 2, "--placement", "w")
-    assert "says its ranks" in refusal("--csv", "some.csv", "--pp", 2)
+    assert "unknown placement" in refusal("--kind", "forward-only", "--pp", 2, "--microbatches", 2, "--placement", "w")
+    assert "defines its own ranks" in refusal("--csv", "some.csv", "--pp", 2)
     assert "is not a regular file but a folder" in refusal("--csv", folder)
-    assert "leave out --compare" in refusal("--pp", 2, "--microbatches", 4, "--compare", "--save_csv", "x.csv")
+    assert "remove --compare" in refusal("--pp", 2, "--microbatches", 4, "--compare", "--save_csv", "x.csv")
 
 
 check_prices()

@@ -134,7 +134,7 @@ TEST(Probe, RefusesWhatCannotBeMeantBeforeAnyProcessStarts) {
   expect({"--model", model, "--batch", folder.path() + "/none"}, folder.path() + "/none");
   expect({"--model", folder.path(), "--batch", batch}, "config.json");
   expect({"--model", model, "--batch", batch, "--nproc", "4", "--tensor_model_parallel_size", "4"},
-         "num_key_value_heads 2 does not divide by tensor_model_parallel_size 4");
+         "num_key_value_heads 2 is not divisible by tensor_model_parallel_size 4");
   expect({"--model", model, "--batch", batch, "--nproc", "2", "--tensor_model_parallel_size", "3"}, "3");
   EXPECT_FALSE(std::filesystem::exists(out));
 }

@@ -145,7 +145,7 @@ TEST(DataParallel, AGradientAfterItsReductionIsRefused) {
     } catch (const std::exception& error) {
       words = error.what();
     }
-    EXPECT_THAT(words, HasSubstr("came after its bucket was reduced"));
+    EXPECT_THAT(words, HasSubstr("arrived after its bucket was reduced"));
     ddp.finish_grad_sync();
   });
 }
@@ -201,7 +201,7 @@ TEST(DataParallel, ABadGradientIsNamedWithItsParameterAndRank) {
       ddp.finish_grad_sync();
     }
   });
-  EXPECT_THAT(outcomes[1].output, HasSubstr("rank 1: the gradient of norm has NaN in it before it is reduced"));
+  EXPECT_THAT(outcomes[1].output, HasSubstr("rank 1: the gradient of norm contains NaN before reduction"));
   EXPECT_NE(outcomes[0].code, 0);
   EXPECT_NE(outcomes[1].code, 0);
 }

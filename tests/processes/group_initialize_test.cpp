@@ -157,7 +157,7 @@ TEST(Initialize, RefusesArgumentsThatCannotBeMeant) {
   expect_refused(2, all({.expert_model_parallel_size = 4}), "does not divide world size 2");
   expect_refused(2, all({.order = "tp-xp"}), "unknown axis 'xp'");
   expect_refused(2, all({.order = "tp-tp"}), "names the axis tp twice");
-  expect_refused(1, all({.seed = 0}), "seed is 0; it has to be positive");
+  expect_refused(1, all({.seed = 0}), "seed is 0; must be positive");
   expect_refused(1, all({.ddp_timeout = 0}), "ddp_timeout is 0");
 }
 

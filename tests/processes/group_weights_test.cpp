@@ -153,7 +153,7 @@ TEST(Weights, RefuseATensorThatIsNotTheShard) {
     return "accepted";
   };
   EXPECT_THAT(words(at::zeros({8, 3})),
-              HasSubstr("parameter w: its shard here is a contiguous tensor of [4, 3], not of [8, 3]"));
+              HasSubstr("parameter w: the shard must be a contiguous tensor of [4, 3], but it is [8, 3]"));
   EXPECT_THAT(words(at::zeros({4, 3}, at::kLong)), HasSubstr("has type Long"));
   EXPECT_THAT(words(at::zeros({3, 4}).t()), HasSubstr("contiguous"));
   EXPECT_THAT(words(at::Tensor()), HasSubstr("undefined"));

@@ -128,7 +128,7 @@ TEST(HfWeightsSave, ReplacesAFolderOnlyWhereItIsAsked) {
     save_hf_weights(target, sample.list, job, {.config_json = "old"});
     const std::string words =
         words_of<ConfigError>([&] { save_hf_weights(target, sample.list, job, {.config_json = "new"}); });
-    EXPECT_THAT(words, HasSubstr(target + ": exists already")) << "on all ranks";
+    EXPECT_THAT(words, HasSubstr(target + ": already exists")) << "on all ranks";
     EXPECT_EQ(read_file(target + "/config.json"), "old");
   });
   write_file(target + "/leftover", "x");
@@ -152,7 +152,7 @@ TEST(HfWeightsSave, LeavesNothingWhereOneRankFails) {
     const SampleParameters sample = parameters_of(job);
     const std::string words =
         words_of<ConfigError>([&] { save_hf_weights("model", sample.list, job, {.overwrite = true}); });
-    EXPECT_THAT(words, HasSubstr("was made by rank 0 and cannot be seen here"));
+    EXPECT_THAT(words, HasSubstr("was created by rank 0 but is not visible here"));
     EXPECT_THAT(words, HasSubstr("(rank 1)"));
   });
   EXPECT_EQ(read_file(target + "/config.json"), "old");

@@ -56,7 +56,7 @@ TEST(LaunchEnd, OneThatDiesOfASignalIsReportedByItsName) {
   EXPECT_EQ(job.exit_code(), 1);
   expect_in_order(job.err(), {"concord launch: rank 1 failed first: killed by SIGSEGV (Segmentation fault",
                               "ranks 0,2: killed by SIGTERM"});
-  EXPECT_THAT(job.err(), HasSubstr("wrote nothing to standard error"));
+  EXPECT_THAT(job.err(), HasSubstr("nothing was written to standard error"));
 }
 
 // The others wait for it and fail; the cause comes first.
@@ -252,7 +252,7 @@ TEST_P(LaunchLeftover, IsGoneAfterACleanEnd) {
   Launch job({"--nproc", "2", "--grace", "0.2"}, shell(std::string(GetParam().start) + " exit 0", marker));
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_TRUE(processes_with(marker).empty());
-  EXPECT_THAT(job.err(), HasSubstr("killed what the processes had left running: pid"));
+  EXPECT_THAT(job.err(), HasSubstr("killed leftover child processes: pid"));
 }
 
 TEST_P(LaunchLeftover, IsGoneAfterAFailure) {

@@ -246,9 +246,9 @@ TEST(Launch, WrongUsageIsASentenceAndExitCodeTwo) {
       {{"--nproc", "-3"}, ls, {"--nproc is -3"}},
       {{"--nproc", "two"}, ls, {"--nproc", "two"}},
       {{}, ls, {"--nproc"}},
-      {{"--nproc", "2"}, {}, {"nothing to launch", "after --"}},
+      {{"--nproc", "2"}, {}, {"no command", "after --"}},
       {{"--nproc", "2", "--wrong"}, ls, {"--wrong"}},
-      {{"--nproc", "2", "--nnodes", "2"}, ls, {"--nnodes is 2", "--master_addr is not given"}},
+      {{"--nproc", "2", "--nnodes", "2"}, ls, {"--nnodes is 2", "--master_addr is missing"}},
       {{"--nproc", "2", "--nnodes", "0"}, ls, {"--nnodes is 0"}},
       {{"--nproc", "2", "--node_rank", "1"}, ls, {"--node_rank is 1", "0 to 0"}},
       {{"--nproc", "2", "--node-rank", "-1"}, ls, {"--node_rank is -1"}},
@@ -257,7 +257,7 @@ TEST(Launch, WrongUsageIsASentenceAndExitCodeTwo) {
       {{"--nproc", "2", "--grace", "-1"}, ls, {"--grace is -1"}},
       {{"--nproc", "2", "--grace", "nan"}, ls, {"--grace is nan"}},
       {{"--nproc", "2", "--log_dir", file}, ls, {"--log_dir " + file, "folder"}},
-      {{"--nproc", "2"}, {"no-such-program"}, {"no program 'no-such-program'", "PATH"}},
+      {{"--nproc", "2"}, {"no-such-program"}, {"program 'no-such-program' not found", "PATH"}},
       {{"--nproc", "2"}, {"./no-such-program"}, {"cannot run './no-such-program'", "No such file"}},
       {{"--nproc", "2"}, {folder.path()}, {"it is a folder"}},
       {{"--nproc", "2"}, {file}, {"not executable"}},
@@ -276,7 +276,7 @@ TEST(Launch, AMasterPortInUseIsSaidAtOnce) {
   const std::string port = holder.out_lines().front();
   Launch job({"--nproc", "2", "--master_port", port}, {"/bin/ls"});
   EXPECT_EQ(job.exit_code(), 2);
-  EXPECT_THAT(job.err(), AllOf(HasSubstr("--master_port " + port + " is in use"), HasSubstr("leave it out")));
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("--master_port " + port + " is in use"), HasSubstr("omit it")));
 }
 
 TEST(Launch, AProgramThatCannotBeExecutedIsSaid) {

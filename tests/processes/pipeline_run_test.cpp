@@ -337,13 +337,14 @@ TEST(PipelineRun, RefusesWhatCannotRunBeforeAnythingRuns) {
                 AllOf(HasSubstr("own.csv"), HasSubstr("1B0")));
     Schedule broken = plan("1f1b", 2, 2);
     std::swap(broken.ranks[1][0], broken.ranks[1][1]);
-    EXPECT_THAT(run(broken), AllOf(HasSubstr("rank 1, action 1 (1RECV_F1)"), HasSubstr("in one order")));
+    EXPECT_THAT(run(broken), AllOf(HasSubstr("rank 1, action 1 (1RECV_F1)"), HasSubstr("in the same order")));
     EXPECT_THAT(run(make_schedule({.kind = "1f1b", .pp = 2, .microbatches = 2})), HasSubstr("complete it"));
     EXPECT_THAT(run(plan("1f1b", 1, 2)), AllOf(HasSubstr("1 ranks"), HasSubstr("pipeline_model_parallel_size is 2")));
     const Schedule chunks = plan("zb-v", 2, 2);
     ToyStage one(0, 4, tp);
-    EXPECT_THAT(refusal_of([&] { Executor(chunks, {&one}, job); }), HasSubstr("2 chunks a rank, and the model has 1"));
-    EXPECT_THAT(run(plan(job.rank() == 0 ? "1f1b" : "zb-h1", 2, 2)), HasSubstr("another schedule"));
+    EXPECT_THAT(refusal_of([&] { Executor(chunks, {&one}, job); }),
+                HasSubstr("2 chunks per rank, but the model has 1"));
+    EXPECT_THAT(run(plan(job.rank() == 0 ? "1f1b" : "zb-h1", 2, 2)), HasSubstr("a different schedule"));
   });
 }
 
@@ -399,7 +400,7 @@ TEST(PipelineFailure, AnExceptionNamesTheActionAndWhereAllRanksStood) {
     const std::string words = error_of_run(job, rank == 1 ? std::function<void()>(breaks) : nullptr);
     if (rank == 1) {
       EXPECT_THAT(words, AllOf(HasSubstr("pipeline 1f1b, rank 1, action"), HasSubstr("(1F2): no memory for 7 GiB"),
-                               HasSubstr("where the ranks of the pipeline stood:"), HasSubstr("rank 0: at action"),
+                               HasSubstr("positions of the pipeline ranks:"), HasSubstr("rank 0: at action"),
                                HasSubstr("rank 1: at action"), HasSubstr("(1F2)"), HasSubstr("rank 2: at action")));
       job.stop_watching();
       job.store().set("left/1", "1");
@@ -423,7 +424,7 @@ TEST(PipelineFailure, ARankThatDiesEndsTheRunWithAReport) {
     const auto dies = [] { raise(SIGKILL); };
     const std::string words = error_of_run(job, rank == 1 ? std::function<void()>(dies) : nullptr);
     EXPECT_THAT(words, AllOf(HasSubstr("pipeline 1f1b, rank " + std::to_string(rank) + ", action"),
-                             HasSubstr("has ended"), HasSubstr("where the ranks of the pipeline stood:"),
+                             HasSubstr("has ended"), HasSubstr("positions of the pipeline ranks:"),
                              HasSubstr("rank 0: at action"), HasSubstr("rank 1: no answer; past action"),
                              HasSubstr("rank 2: at action"), HasSubstr("(2F2), waits for 1SEND_F2 of rank 1")));
     leave(job, {2});

@@ -73,7 +73,7 @@ TEST_F(TrainFolder, ARunThatIsRefusedOrFailsToStartRemovesNothing) {
 
 TEST_F(TrainFolder, WhatConcordDidNotWriteIsNotRemoved) {
   write_text(path("out/model/mine.txt"), "mine");
-  EXPECT_THAT(refusal({"--overwrite_output_dir"}), AllOf(HasSubstr("did not write it"), HasSubstr("model")));
+  EXPECT_THAT(refusal({"--overwrite_output_dir"}), AllOf(HasSubstr("was not written by Concord"), HasSubstr("model")));
   EXPECT_EQ(text_of(path("out/model/mine.txt")), "mine");
 }
 

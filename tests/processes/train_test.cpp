@@ -113,7 +113,7 @@ TEST_F(Train, AnOutputFolderOfAnotherRunIsKept) {
   std::ofstream(path("out/.concord-run.json")) << "{}";  // what every run leaves
   TrainProgram refused(words({}));
   EXPECT_EQ(refused.exit_code(), 2);
-  EXPECT_THAT(refused.err(), AllOf(HasSubstr("holds another run"), HasSubstr("--overwrite_output_dir")));
+  EXPECT_THAT(refused.err(), AllOf(HasSubstr("contains another run"), HasSubstr("--overwrite_output_dir")));
   TrainProgram allowed(words({"--overwrite_output_dir"}));
   EXPECT_EQ(allowed.exit_code(), 0) << allowed.err();
   EXPECT_EQ(read_steps(path("out")).size(), 4u);
@@ -203,7 +203,7 @@ TEST_F(Train, NamesACorpusThatIsCutShortDuringTheRun) {
   ASSERT_TRUE(program.process().wait_for_text("step"));
   fs::resize_file(path("tokens.bin"), 0);
   EXPECT_EQ(program.exit_code(), 1);
-  EXPECT_THAT(program.err(), HasSubstr("tokens.bin: has become shorter"));
+  EXPECT_THAT(program.err(), HasSubstr("tokens.bin: is now shorter"));
 }
 
 TEST_F(Train, FailsWhereItsOutputFolderIsRemoved) {
@@ -211,7 +211,7 @@ TEST_F(Train, FailsWhereItsOutputFolderIsRemoved) {
   ASSERT_TRUE(program.process().wait_for_text("step"));
   fs::remove_all(path("out"));
   EXPECT_EQ(program.exit_code(), 1);
-  EXPECT_THAT(program.err(), HasSubstr("out/metrics.jsonl: was removed"));
+  EXPECT_THAT(program.err(), HasSubstr("out/metrics.jsonl: was deleted"));
 }
 
 // Runs one of the example programs; returns its standard output.

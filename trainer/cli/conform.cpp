@@ -15,7 +15,7 @@
 namespace concord {
 namespace {
 
-// Becomes the kit, so that its exit code and the signals sent to this process are its own.
+// Replaces this process with the kit, so that exit code and signals are the kit's.
 [[noreturn]] void become_kit(std::vector<std::string> arguments) {
   const std::filesystem::path kit = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "concord-conform";
   std::vector<char*> words = {const_cast<char*>(kit.c_str())};
@@ -25,16 +25,15 @@ namespace {
   const std::string reason = std::generic_category().message(errno);
   throw Error(CONCORD_STATUS_UNAVAILABLE,
               loader::cat("cannot start the conformance kit, ", kit.string(), ": ", reason,
-                          "; in a checkout build the target concord-conform, else install Concord again"));
+                          "; in a source tree build the target concord-conform, otherwise reinstall Concord"));
 }
 
 }  // namespace
 
 void add_conform_command(CLI::App* app) {
-  CLI::App* command =
-      app->add_subcommand("conform", "checks a plugin against the contract; see concord conform --help");
-  command->prefix_command();  // everything after it belongs to the kit,
-  command->set_help_flag();   // its help too
+  CLI::App* command = app->add_subcommand("conform", "check a plugin against the contract; see concord conform --help");
+  command->prefix_command();  // everything after it is passed to the kit,
+  command->set_help_flag();   // including --help
   command->callback([command] { become_kit(command->remaining()); });
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// One line that is written over on a terminal; lines from time to time elsewhere.
+// One line that is overwritten on a terminal; occasional lines elsewhere.
 class ProgressPrinter {
  public:
   void operator()(const BuildProgress& progress) {
@@ -73,29 +73,35 @@ void add_build(CLI::App* data) {
   };
   const auto given = std::make_shared<Given>();
   BuildArguments& arguments = given->arguments;
-  CLI::App* build = data->add_subcommand("build", "text or JSONL to a Megatron .bin/.idx pair");
+  CLI::App* build = data->add_subcommand("build", "convert text or JSONL to a Megatron .bin/.idx pair");
   build
-      ->add_option("--input", arguments.inputs,
-                   ".txt (documents between empty lines) or .jsonl (a document a line); several in order")
+      ->add_option(
+          "--input", arguments.inputs,
+          ".txt (documents separated by empty lines) or .jsonl (one document per line); several are read in order")
       ->required();
-  build->add_option("--output", arguments.output, "PREFIX of .bin and .idx; with --sft a .jsonl")->required();
+  build->add_option("--output", arguments.output, "PREFIX of the .bin and .idx files; with --sft a .jsonl file")
+      ->required();
   build
       ->add_option("--tokenizer", arguments.tokenizer,
-                   "byte, or a HF tokenizer.json or its folder (needs Python with tokenizers)")
+                   "byte, or an HF tokenizer.json or its folder (needs Python with tokenizers)")
       ->capture_default_str();
-  build->add_option("--append_eod", arguments.append_eod, "end documents with the tokenizer's end of document")
+  build
+      ->add_option("--append_eod", arguments.append_eod,
+                   "append the tokenizer's end-of-document token to each document")
       ->capture_default_str();
   build->add_flag("--sft", arguments.sft,
-                  "conversations (\"messages\") to samples of which only the assistant's words are learnt");
+                  "convert conversations (\"messages\") to samples with loss on the assistant's tokens only");
   build->add_option("--chat_template", arguments.chat_template, "qwen or llama3, for --sft")->capture_default_str();
-  build->add_option("--workers", arguments.workers, "at the same time; 0: one a core")->capture_default_str();
-  build->add_option("--shard_bytes", arguments.shard_bytes, "input that is kept when a build is stopped, about")
+  build->add_option("--workers", arguments.workers, "number of parallel workers; 0: one per core")
+      ->capture_default_str();
+  build
+      ->add_option("--shard_bytes", arguments.shard_bytes,
+                   "approximate input bytes per shard; finished shards survive an interrupted build")
       ->capture_default_str();
   build->add_flag("--overwrite", arguments.overwrite,
-                  "replace an output that is there, drop a build of other settings");
+                  "replace an existing output, and discard an unfinished build with other settings");
   build->add_flag("--json", given->json, "one JSON document on standard output");
-  build->footer(
-      "A build that was stopped goes on where it was when the same command is given again; the result is the same.");
+  build->footer("An interrupted build resumes when the same command is run again; the result is identical.");
   build->callback([given] { run_build(given->arguments, given->json); });
 }
 
@@ -107,10 +113,10 @@ void add_synth(CLI::App* data) {
     bool json = false;
   };
   const auto given = std::make_shared<Given>();
-  CLI::App* synth = data->add_subcommand("synth", "a corpus with a known entropy, to watch a loss approach it");
-  synth->add_option("--output", given->output, "PREFIX of .bin and .idx")->required();
-  synth->add_option("--seed", given->seed, "of the chain and its text")->capture_default_str();
-  synth->add_option("--tokens", given->tokens, "how many")->capture_default_str();
+  CLI::App* synth = data->add_subcommand("synth", "generate a corpus with a known entropy, the lowest achievable loss");
+  synth->add_option("--output", given->output, "PREFIX of the .bin and .idx files")->required();
+  synth->add_option("--seed", given->seed, "random seed of the Markov chain and its text")->capture_default_str();
+  synth->add_option("--tokens", given->tokens, "number of tokens")->capture_default_str();
   synth->add_flag("--json", given->json, "one JSON document on standard output");
   synth->callback([given] {
     const SyntheticCorpus corpus = write_synthetic_corpus(given->output, given->seed, given->tokens);
@@ -123,8 +129,8 @@ void add_synth(CLI::App* data) {
       return static_cast<void>(std::printf("%s\n", document.dump().c_str()));
     }
     std::printf(
-        "%s: %lld tokens, vocabulary %lld; the loss of a model that learns all there is to learn: %.4f nats a token "
-        "(%.4f without looking at the token before)\n",
+        "%s: %lld tokens, vocabulary %lld; lowest achievable loss: %.4f nats per token (%.4f without the previous "
+        "token as context)\n",
         given->output.c_str(), static_cast<long long>(given->tokens), static_cast<long long>(corpus.vocab_size),
         corpus.entropy_rate, corpus.unigram_entropy);
   });
@@ -133,7 +139,7 @@ void add_synth(CLI::App* data) {
 }  // namespace
 
 void add_data_command(CLI::App* program) {
-  CLI::App* data = program->add_subcommand("data", "makes the files that training reads");
+  CLI::App* data = program->add_subcommand("data", "build training data files");
   data->require_subcommand(1);
   add_build(data);
   add_synth(data);

@@ -87,13 +87,13 @@ using Line = std::vector<std::string>;
 
 std::string number_text(double value) { return fmt::format("{:.3g}", value); }
 
-// What is on the two sides where values cannot say it.
+// Types and shapes of both sides, where values cannot be compared.
 std::string sides_text(const TensorComparison& tensor) {
   const auto side = [](const TensorInfo* info) {
     return info ? fmt::format("{} {}", to_string(info->dtype), safetensors::shape_text(info->shape))
-                : std::string("nothing");
+                : std::string("none");
   };
-  return fmt::format("{}: {} against {}", to_string(tensor.outcome), side(tensor.a), side(tensor.b));
+  return fmt::format("{}: {} vs {}", to_string(tensor.outcome), side(tensor.a), side(tensor.b));
 }
 
 Line line_of(const TensorComparison& tensor) {
@@ -137,7 +137,7 @@ std::string table_text(const std::vector<Line>& lines) {
 }
 
 std::string first_text(const TensorComparison& first) {
-  if (!is_activation(first)) return fmt::format("first of them: {}\n", one_line(first.name));
+  if (!is_activation(first)) return fmt::format("first difference: {}\n", one_line(first.name));
   const std::string rest = one_line(first.name).substr(std::string("activation.").size());
   const size_t dot = rest.find('.');
   return fmt::format("first differing layer: {} (output {} of the model)\n",
@@ -152,7 +152,7 @@ struct DiffOptions {
 
 int run_diff(const DiffOptions& options) {
   for (const double value : {options.tolerance.relative, options.tolerance.absolute}) {
-    if (!(value >= 0)) throw ConfigError(fmt::format("a tolerance of {}: it has to be 0 or more", value));
+    if (!(value >= 0)) throw ConfigError(fmt::format("invalid tolerance {}: must be >= 0", value));
   }
   const Weights a(options.a), b(options.b);
   const DiffReport report = make_diff_report(a, b, options.tolerance, options.any_dtype);
@@ -171,7 +171,7 @@ DiffReport make_diff_report(const Weights& a, const Weights& b, const safetensor
 }
 
 std::string diff_text(const DiffReport& report, bool all) {
-  std::vector<Line> lines = {{"tensor", "|a-b|", "at", "a", "b", "|a-b|/|b|", "norm", "of tolerance", ""}};
+  std::vector<Line> lines = {{"tensor", "|a-b|", "at", "a", "b", "|a-b|/|b|", "norm", "tolerance used", ""}};
   for (const TensorComparison& tensor : report.tensors) {
     if (all || tensor.outcome != TensorComparison::Outcome::identical) lines.push_back(line_of(tensor));
   }
@@ -200,18 +200,17 @@ std::string diff_json(const DiffReport& report) {
 }
 
 void add_diff_command(CLI::App* program, int* exit_code) {
-  CLI::App* command = program->add_subcommand("diff", "compares two dumps or folders of weights, tensor by tensor");
+  CLI::App* command = program->add_subcommand("diff", "compare two dumps or weight folders, tensor by tensor");
   auto options = std::make_shared<DiffOptions>();
   command->add_option("A", options->a, "a safetensors file, or a folder with model.safetensors or its index")
       ->required();
-  command->add_option("B", options->b, "the other one, which the tolerance is relative to")->required();
-  command->add_option("--rtol", options->tolerance.relative,
-                      "a agrees with b where |a-b| <= atol + rtol*|b|; 0 by default");
-  command->add_option("--atol", options->tolerance.absolute, "see --rtol; 0 by default");
-  command->add_flag("--any_dtype", options->any_dtype, "the values count, not the types they are stored in");
-  command->add_flag("--all", options->all, "the table shows identical tensors too");
-  command->add_flag("--json", options->json, "one JSON document");
-  command->footer("Exit codes: 0 all tensors agree, 1 some do not, 2 a file cannot be read.");
+  command->add_option("B", options->b, "the reference, in the same formats; --rtol is relative to it")->required();
+  command->add_option("--rtol", options->tolerance.relative, "a matches b if |a-b| <= atol + rtol*|b|; default: 0");
+  command->add_option("--atol", options->tolerance.absolute, "see --rtol; default: 0");
+  command->add_flag("--any_dtype", options->any_dtype, "compare values only and ignore dtypes");
+  command->add_flag("--all", options->all, "also list identical tensors");
+  command->add_flag("--json", options->json, "print one JSON document");
+  command->footer("Exit codes: 0 all tensors match, 1 some differ, 2 a file cannot be read.");
   command->callback([options, exit_code] { *exit_code = run_diff(*options); });
 }
 

@@ -29,7 +29,7 @@ std::string size_text(int64_t bytes) {
   return bytes >= 10 * kGiB ? fmt::format("{} GiB", bytes / kGiB) : fmt::format("{} MiB", bytes / kMiB);
 }
 
-// A line of /proc/meminfo, in bytes; -1 where there is none.
+// A line of /proc/meminfo, in bytes; -1 if it is missing.
 int64_t meminfo(const std::string& name) {
   std::ifstream file("/proc/meminfo");
   for (std::string word; file >> word;) {
@@ -56,19 +56,18 @@ Finding judge_plugin(const loader::Candidate& candidate, const PlatformsReport& 
   const std::string topic = "plugin " + candidate.name;
   const bool is_chosen = platforms.choice && candidate.plugin == platforms.choice->plugin;
   const std::string devices = fmt::format("{} device{}", candidate.devices, candidate.devices == 1 ? "" : "s");
-  if (is_chosen) return {Kind::fine, topic, devices + "; a job would use it", ""};
-  if (candidate.plugin == nullptr) return {Kind::note, topic, candidate.reason, "`concord platforms` tells more"};
-  if (candidate.devices == 0) return {Kind::note, topic, "no device here", ""};
-  return {Kind::fine, topic, devices, fmt::format("CONCORD_PLATFORM={} chooses it", candidate.name)};
+  if (is_chosen) return {Kind::fine, topic, devices + "; selected", ""};
+  if (candidate.plugin == nullptr) return {Kind::note, topic, candidate.reason, "see `concord platforms` for details"};
+  if (candidate.devices == 0) return {Kind::note, topic, "no device found", ""};
+  return {Kind::fine, topic, devices, fmt::format("CONCORD_PLATFORM={} selects it", candidate.name)};
 }
 
 std::vector<Finding> examine_plugins() {
   const PlatformsReport platforms = survey_platforms();
   std::vector<Finding> findings;
   if (!platforms.choice) {
-    findings.push_back(
-        {Kind::problem, "platform", platforms.no_choice,
-         "set CONCORD_PLUGIN_PATH to the folder of libconcord_cpu.so; in the sources that is build/lib"});
+    findings.push_back({Kind::problem, "platform", platforms.no_choice,
+                        "set CONCORD_PLUGIN_PATH to the folder of libconcord_cpu.so (build/lib in a source tree)"});
   }
   for (const loader::Candidate& candidate : platforms.survey.candidates) {
     findings.push_back(judge_plugin(candidate, platforms));
@@ -85,9 +84,9 @@ Finding judge_open_files() {
   constexpr rlim_t kEnough = 1024;
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  const std::string found = limit.rlim_cur == RLIM_INFINITY ? "no limit" : fmt::format("{} at a time", limit.rlim_cur);
+  const std::string found = limit.rlim_cur == RLIM_INFINITY ? "no limit" : fmt::format("limit {}", limit.rlim_cur);
   if (limit.rlim_cur >= kEnough) return {Kind::fine, "open files", found, ""};
-  return {Kind::problem, "open files", found, "large jobs need more: ulimit -n 65536"};
+  return {Kind::problem, "open files", found, "large jobs need more; run ulimit -n 65536"};
 }
 
 constexpr const char* mark(Kind kind) { return kind == Kind::fine ? "ok  " : kind == Kind::note ? "note" : "BAD "; }
@@ -100,7 +99,7 @@ void print_text(const std::vector<Finding>& findings) {
     problems += finding.kind == Kind::problem ? 1 : 0;
   }
   fmt::print("\n{}\n", problems == 0 ? fmt::format("This machine can train: {} train", program_as_typed())
-                                     : fmt::format("{} to be put right", problems));
+                                     : fmt::format("Problems to fix: {}", problems));
 }
 
 void print_json(const std::vector<Finding>& findings) {
@@ -120,30 +119,31 @@ Finding judge_shared_memory(int64_t total_bytes, int64_t free_bytes, bool writab
   const bool usable = total_bytes > 0 && writable;
   const std::string found =
       usable ? fmt::format("{} free of {} in /dev/shm", size_text(free_bytes), size_text(total_bytes))
-             : "/dev/shm cannot be written to";
+             : "/dev/shm is not writable";
   if (usable && free_bytes >= kEnough) return {Kind::fine, "shared memory", found, ""};
   return {Kind::note, "shared memory", found,
-          "Concord itself does not use it; NCCL does, between GPUs of one machine: docker run --shm-size=2g"};
+          "Concord does not use it, but NCCL does between GPUs of one machine; try docker run --shm-size=2g"};
 }
 
 Finding judge_memory(int64_t total_bytes, int64_t available_bytes) {
   const std::string found = fmt::format("{} available of {}", size_text(available_bytes), size_text(total_bytes));
   if (available_bytes >= kGiB) return {Kind::fine, "memory", found, ""};
-  return {Kind::problem, "memory", found, "a rank takes about 300 MiB before its model: close other programs"};
+  return {Kind::problem, "memory", found, "a rank needs about 300 MiB in addition to its model; close other programs"};
 }
 
 Finding judge_disk(const std::string& folder, int64_t free_bytes, bool writable) {
   const std::string found = fmt::format("{} free in {}", size_text(free_bytes), folder);
-  if (!writable) return {Kind::problem, "disk", folder + " cannot be written to", "give --output_dir another folder"};
+  if (!writable) return {Kind::problem, "disk", folder + " is not writable", "choose another --output_dir"};
   if (free_bytes >= kGiB) return {Kind::fine, "disk", found, ""};
   return {Kind::problem, "disk", found,
-          "a checkpoint has 2 to 4 bytes a parameter: make room, or another --output_dir"};
+          "a checkpoint takes 2 to 4 bytes per parameter; free some space or choose another --output_dir"};
 }
 
 Finding judge_cores(int allowed, int present) {
   const std::string found = fmt::format("{} of {} usable", allowed, present);
   if (allowed >= 2) return {Kind::fine, "cores", found, ""};
-  return {Kind::note, "cores", found, "processes take turns: give --nproc 1, or more cores (taskset, docker --cpus)"};
+  return {Kind::note, "cores", found,
+          "processes share a core; use --nproc 1, or allow more cores (taskset, docker --cpus)"};
 }
 
 std::vector<Finding> examine_machine() {
@@ -156,14 +156,14 @@ std::vector<Finding> examine_machine() {
   const FolderSpace disk = space_in(here);
   findings.push_back(judge_disk(here, disk.free, disk.writable));
   findings.push_back(judge_open_files());
-  findings.push_back({Kind::fine, "Python", "needed only to make tokens of text with a tokenizer.json", ""});
+  findings.push_back({Kind::fine, "Python", "needed only to tokenize text with a tokenizer.json", ""});
   return findings;
 }
 
 void add_doctor_command(CLI::App* program, int* exit_code) {
   const auto as_json = std::make_shared<bool>(false);
-  CLI::App* app = program->add_subcommand("doctor", "looks at this machine and says what to do about each finding");
-  app->footer("Exit codes: 0 nothing has to be put right, 1 something has, 2 wrong usage.");
+  CLI::App* app = program->add_subcommand("doctor", "check this machine and recommend what to do about each finding");
+  app->footer("Exit codes: 0 no problems, 1 problems found, 2 wrong usage.");
   app->add_flag("--json", *as_json, "one JSON document on standard output and nothing else there");
   app->callback([as_json, exit_code] {
     const std::vector<Finding> findings = examine_machine();

@@ -10,15 +10,15 @@ namespace concord {
 namespace {
 
 constexpr const char* kLaunchFooter =
-    R"(After -- comes one of this program's subcommands, or any program by path or from PATH:
+    R"(The command after -- is a subcommand of this program, or any program given by path or found in PATH:
   concord launch --nproc 4 -- platforms
   concord launch --nproc 4 -- ./a.out --its_own_option
   concord launch --nproc 8 --nnodes 2 --node_rank 1 --master_addr node0 -- ./a.out   (on each machine)
 
-The processes see torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest).
-Ctrl-C, SIGTERM and SIGHUP are passed on to them, a second one kills them. When one fails, the others are ended and its
-error is shown first.
-Exit codes: 0 all processes ended with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by it.)";
+The processes get torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and so on).
+Ctrl-C, SIGTERM and SIGHUP are forwarded to them; a second signal kills them. When one process fails, the others are
+stopped and its error is shown first.
+Exit codes: 0 all processes exited with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by that signal.)";
 
 struct LaunchArguments {
   LaunchOptions options;
@@ -26,7 +26,7 @@ struct LaunchArguments {
   std::vector<std::string> command;
 };
 
-// A word that is a subcommand runs this same program.
+// A subcommand name runs this same program.
 std::vector<std::string> resolve(const CLI::App& program, std::vector<std::string> command) {
   const auto is_named = [&](const CLI::App* app) { return !command.empty() && app->check_name(command.front()); };
   if (program.get_subcommands(is_named).empty()) return command;
@@ -40,23 +40,24 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   const auto arguments = std::make_shared<LaunchArguments>();
   LaunchOptions& options = arguments->options;
   CLI::App* launch_app =
-      program->add_subcommand("launch", "starts the processes of a job on this machine, as torchrun does");
+      program->add_subcommand("launch", "start the processes of a job on this machine, like torchrun");
   launch_app->footer(kLaunchFooter);
-  launch_app->add_option("--nproc,--nproc_per_node", options.nproc, "processes on this machine")->required();
-  launch_app->add_option("--nnodes", options.nnodes, "machines of the job")->capture_default_str();
-  launch_app->add_option("--node_rank", options.node_rank, "which of the machines this is, from 0")
-      ->capture_default_str();
-  launch_app->add_option("--master_addr", options.master_addr, "address of machine 0 (one machine: 127.0.0.1)");
+  launch_app->add_option("--nproc,--nproc_per_node", options.nproc, "number of processes on this machine")->required();
+  launch_app->add_option("--nnodes", options.nnodes, "number of machines")->capture_default_str();
+  launch_app->add_option("--node_rank", options.node_rank, "index of this machine, from 0")->capture_default_str();
+  launch_app->add_option("--master_addr", options.master_addr,
+                         "address of machine 0 (default for one machine: 127.0.0.1)");
   launch_app->add_option("--master_port", options.master_port,
-                         "port on machine 0 (one machine: any free one; several: 29500)");
+                         "port on machine 0 (default for one machine: any free port; for several: 29500)");
   launch_app
-      ->add_option("--max_restarts", options.max_restarts, "after a failure start all processes again, so many times")
+      ->add_option("--max_restarts", options.max_restarts, "how many times to restart all processes after a failure")
       ->capture_default_str();
-  launch_app->add_option("--grace", options.grace_seconds, "seconds between SIGTERM and SIGKILL when a job is ended")
+  launch_app->add_option("--grace", options.grace_seconds, "seconds between SIGTERM and SIGKILL when a job is stopped")
       ->capture_default_str();
-  launch_app->add_option("--log_dir", options.log_dir, "write rank-N.log there, one a rank, instead of here");
-  launch_app->add_flag("--no_prefix", arguments->no_prefix, "no \"[rank N] \" in front of the lines");
-  launch_app->add_option("command", arguments->command, "what each process runs, after --");
+  launch_app->add_option("--log_dir", options.log_dir,
+                         "write the output to rank-N.log in this folder, one file per rank, instead of here");
+  launch_app->add_flag("--no_prefix", arguments->no_prefix, "do not prefix lines with \"[rank N] \"");
+  launch_app->add_option("command", arguments->command, "command that each process runs, after --");
   launch_app->callback([program, arguments, exit_code] {
     arguments->options.prefix = !arguments->no_prefix;
     *exit_code = launch(arguments->options, resolve(*program, arguments->command));

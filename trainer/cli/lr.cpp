@@ -35,7 +35,7 @@ void take_kwargs(LrOptions* given) {
     const size_t equals = text.find('=');
     if (equals == 0 || equals == std::string::npos)
       throw ConfigError(
-          fmt::format("--lr_scheduler_kwargs takes name=value, as min_lr=1e-5; {} is given", quoted(text)));
+          fmt::format("--lr_scheduler_kwargs must be name=value, e.g. min_lr=1e-5; got {}", quoted(text)));
     given->lr.lr_scheduler_kwargs[text.substr(0, equals)] = text.substr(equals + 1);
   }
 }
@@ -50,7 +50,7 @@ void write_out(const std::string& path, const std::string& text) {
 void run_lr(LrOptions* given) {
   take_kwargs(given);
   if (static_cast<int>(given->json) + (given->csv == "-" ? 1 : 0) + (given->svg == "-" ? 1 : 0) > 1)
-    throw ConfigError("only one document can go to standard output; give a file for the others");
+    throw ConfigError("only one document can be written to standard output; use files for the others");
   const std::vector<LrPoint> points = lr_points(given->lr);
   if (!given->csv.empty()) write_out(given->csv, lr_csv(points));
   if (!given->svg.empty()) write_out(given->svg, lr_svg(given->lr, points));
@@ -59,17 +59,19 @@ void run_lr(LrOptions* given) {
 }
 
 void add_lengths(CLI::App* lr, LrArguments* given) {
-  lr->add_option("--warmup_steps", given->warmup_steps, "steps in which the learning rate rises");
-  lr->add_option("--warmup_samples", given->warmup_samples, "the same in samples");
-  lr->add_option("--warmup_ratio", given->warmup_ratio, "the same as a share of all steps");
-  lr->add_option("--lr_warmup_init", given->lr_warmup_init, "where the warm-up begins")->capture_default_str();
-  lr->add_option("--lr_decay_steps", given->lr_decay_steps, "where the schedule ends; as max_steps");
-  lr->add_option("--lr_decay_samples", given->lr_decay_samples, "the same in samples");
-  lr->add_option("--lr_wsd_decay_steps", given->lr_wsd_decay_steps, "the last steps of wsd, which decay");
-  lr->add_option("--lr_wsd_decay_samples", given->lr_wsd_decay_samples, "the same in samples");
-  lr->add_option("--global_batch_size", given->global_batch_size, "samples of a step")->capture_default_str();
+  lr->add_option("--warmup_steps", given->warmup_steps, "number of warmup steps");
+  lr->add_option("--warmup_samples", given->warmup_samples, "warmup length in samples");
+  lr->add_option("--warmup_ratio", given->warmup_ratio, "warmup length as a fraction of all steps");
+  lr->add_option("--lr_warmup_init", given->lr_warmup_init, "learning rate at the start of warmup")
+      ->capture_default_str();
+  lr->add_option("--lr_decay_steps", given->lr_decay_steps, "step at which the schedule ends; default: max_steps");
+  lr->add_option("--lr_decay_samples", given->lr_decay_samples, "the same, in samples");
+  lr->add_option("--lr_wsd_decay_steps", given->lr_wsd_decay_steps,
+                 "number of decay steps at the end of the wsd schedule");
+  lr->add_option("--lr_wsd_decay_samples", given->lr_wsd_decay_samples, "the same, in samples");
+  lr->add_option("--global_batch_size", given->global_batch_size, "samples per step")->capture_default_str();
   lr->add_option("--lr_step_offset", given->lr_step_offset,
-                 "1: the first update is on the slope of the warm-up already")
+                 "1: the first update already uses the learning rate of warmup step 1")
       ->capture_default_str();
 }
 
@@ -77,7 +79,7 @@ void add_lengths(CLI::App* lr, LrArguments* given) {
 
 std::vector<LrPoint> lr_points(const LrArguments& arguments) {
   if (arguments.max_steps < 1 || arguments.max_steps > kMostUpdates)
-    throw ConfigError(fmt::format("--max_steps is {}; it has to be from 1 to {}", arguments.max_steps, kMostUpdates));
+    throw ConfigError(fmt::format("--max_steps is {}; must be from 1 to {}", arguments.max_steps, kMostUpdates));
   LrSchedule schedule(arguments);
   std::vector<LrPoint> points;
   for (int64_t update = 1; update <= arguments.max_steps; ++update, schedule.step())
@@ -108,7 +110,7 @@ std::string lr_text(const std::vector<LrPoint>& points) {
   std::string text = fmt::format("{:>10}  {:<12}{:<13}\n", "step", "lr", "weight decay");
   const size_t rows = std::min(kRows, points.size());
   for (size_t row = 0; row < rows; ++row) {
-    // The first and the last are always there.
+    // The first and the last are always included.
     const LrPoint& point = points[rows == 1 ? 0 : row * (points.size() - 1) / (rows - 1)];
     const double share = highest > 0 ? point.learning_rate / highest : 0;
     text += fmt::format("{:>10}  {:<12.4e}{:<13.6g} {}\n", point.update, point.learning_rate, point.weight_decay,
@@ -136,25 +138,25 @@ std::string lr_svg(const LrArguments& arguments, const std::vector<LrPoint>& poi
 void add_lr_command(CLI::App* program) {
   const auto given = std::make_shared<LrOptions>();
   LrArguments& arguments = given->lr;
-  CLI::App* lr = program->add_subcommand("lr", "prints and draws the learning rates of a run; names as for train");
+  CLI::App* lr = program->add_subcommand("lr", "print and plot the learning rates of a run; arguments as for train");
   lr->add_option("--lr_scheduler_type", arguments.lr_scheduler_type,
                  "constant, constant_with_warmup, linear, cosine, cosine_with_min_lr, inverse_sqrt, "
                  "inverse_square_root, wsd, warmup_stable_decay")
       ->capture_default_str();
-  lr->add_option("--lr_scheduler_kwargs", given->kwargs, "name=value, with commas between")->delimiter(',');
-  lr->add_option("--learning_rate", arguments.learning_rate, "the highest")->capture_default_str();
-  lr->add_option("--min_lr", arguments.min_lr, "the lowest after the warm-up")->capture_default_str();
-  lr->add_option("--max_steps", arguments.max_steps, "updates of the run")->required();
+  lr->add_option("--lr_scheduler_kwargs", given->kwargs, "name=value pairs, separated by commas")->delimiter(',');
+  lr->add_option("--learning_rate", arguments.learning_rate, "peak learning rate")->capture_default_str();
+  lr->add_option("--min_lr", arguments.min_lr, "final learning rate of the schedule")->capture_default_str();
+  lr->add_option("--max_steps", arguments.max_steps, "number of steps")->required();
   add_lengths(lr, &arguments);
   lr->add_option("--lr_wsd_decay_style", arguments.lr_wsd_decay_style, "linear, cosine, exponential, minus_sqrt")
       ->capture_default_str();
-  lr->add_option("--weight_decay", arguments.weight_decay, "the same in all steps")->capture_default_str();
-  lr->add_option("--start_weight_decay", arguments.start_weight_decay, "where one that changes begins");
-  lr->add_option("--end_weight_decay", arguments.end_weight_decay, "and ends");
+  lr->add_option("--weight_decay", arguments.weight_decay, "constant weight decay")->capture_default_str();
+  lr->add_option("--start_weight_decay", arguments.start_weight_decay, "initial value of a weight decay schedule");
+  lr->add_option("--end_weight_decay", arguments.end_weight_decay, "final value of a weight decay schedule");
   lr->add_option("--weight_decay_incr_style", arguments.weight_decay_incr_style, "constant, linear, cosine")
       ->capture_default_str();
-  lr->add_option("--csv", given->csv, "writes every step to this file; - is standard output");
-  lr->add_option("--svg", given->svg, "draws it to this file; - is standard output");
+  lr->add_option("--csv", given->csv, "write every step to this file; - is standard output");
+  lr->add_option("--svg", given->svg, "write a plot to this file; - is standard output");
   lr->add_flag("--json", given->json, "one JSON document on standard output");
   lr->callback([given] { run_lr(given.get()); });
 }

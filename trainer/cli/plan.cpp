@@ -15,8 +15,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int64_t kDrawnWorld = 256;  // more ranks than this make no readable picture
-constexpr int64_t kShownGroups = 8;   // groups of a kind that the table shows before it says how many more there are
+constexpr int64_t kDrawnWorld = 256;  // the grid is unreadable with more ranks than this
+constexpr int64_t kShownGroups = 8;   // groups of a kind that the table lists before it prints how many more there are
 
 ordered_json group_json(const RankGroup& group) {
   if (group.size() <= kListedGroup) return group.members();
@@ -31,7 +31,7 @@ ordered_json all_groups_json(const RankLayout& layout, GroupKind kind) {
   return groups;
 }
 
-// One cell of the grid: the ranks of a (dp, pp) place, tp along the line, cp as lines below each other.
+// One cell of the grid: the ranks at one (dp, pp) position, tp along the line, one line per cp.
 std::string cell_line(const RankLayout& layout, int64_t cp, int64_t dp, int64_t pp, size_t width) {
   std::string line;
   for (int64_t tp = 0; tp < layout.tp(); ++tp) line += fmt::format(" {:>{}}", layout.rank_at(tp, cp, dp, pp), width);
@@ -58,10 +58,10 @@ std::string grid(const RankLayout& layout) {
 
 std::string summary(const RankLayout& layout) {
   return fmt::format(
-      "world {} = tp {} x cp {} x dp {} x pp {}    (expert layers: etp {} x ep {} x edp {} x pp {})\norder {}, the "
-      "first varies fastest{}\n",
+      "world {} = tp {} x cp {} x dp {} x pp {}    (expert layers: etp {} x ep {} x edp {} x pp {})\norder {}, first "
+      "varies fastest{}\n",
       layout.world(), layout.tp(), layout.cp(), layout.dp(), layout.pp(), layout.etp(), layout.ep(), layout.edp(),
-      layout.pp(), layout.order(), layout.vpp() > 1 ? fmt::format("; {} model chunks a rank", layout.vpp()) : "");
+      layout.pp(), layout.order(), layout.vpp() > 1 ? fmt::format("; {} model chunks per rank", layout.vpp()) : "");
 }
 
 std::string kind_line(const RankLayout& layout, GroupKind kind) {
@@ -76,7 +76,7 @@ std::string kind_line(const RankLayout& layout, GroupKind kind) {
 std::string rank_line(const RankLayout& layout, GroupKind kind, int64_t rank) {
   const std::optional<RankGroup> group = layout.group_of(kind, rank);
   if (!group) return fmt::format("  {:<19} not a member\n", to_string(kind));
-  return fmt::format("  {:<19} {:>13}  place {:<13} [{}]\n", to_string(kind), group->size(), *group->index_of(rank),
+  return fmt::format("  {:<19} {:>13}  index {:<13} [{}]\n", to_string(kind), group->size(), *group->index_of(rank),
                      group->to_string());
 }
 
@@ -84,9 +84,8 @@ std::string rank_line(const RankLayout& layout, GroupKind kind, int64_t rank) {
 
 std::string plan_json(const RankLayout& layout, std::optional<int64_t> rank) {
   if (!rank && layout.world() > kListedWorld) {
-    throw ConfigError(
-        fmt::format("the groups of {} ranks are too many to list (at most {}); ask for one rank with --rank R",
-                    layout.world(), kListedWorld));
+    throw ConfigError(fmt::format("cannot list the groups of {} ranks (at most {}); select one rank with --rank R",
+                                  layout.world(), kListedWorld));
   }
   ordered_json document = {{"world_size", layout.world()},
                            {"dims",
@@ -132,21 +131,20 @@ std::string plan_text(const RankLayout& layout, std::optional<int64_t> rank) {
 namespace {
 
 void add_bucket_options(CLI::App* plan, BucketArguments& buckets) {
-  CLI::Option* wanted = plan->add_flag("--buckets", buckets.wanted,
-                                       "the flat buffers, buckets and memory of a rank (--rank, else 0) instead");
+  CLI::Option* wanted = plan->add_flag(
+      "--buckets", buckets.wanted, "print the flat buffers, buckets and memory of a rank (--rank, default 0) instead");
   const auto with_buckets = [wanted](CLI::Option* option) { option->needs(wanted)->group("With --buckets"); };
-  with_buckets(
-      plan->add_option("--model,--model_config", buckets.model_config, "a folder with config.json, or that file"));
+  with_buckets(plan->add_option("--model,--model_config", buckets.model_config,
+                                "a folder with config.json, or the file itself"));
   with_buckets(plan->add_option("--parameters", buckets.parameters, "a JSON list of {name, shape, dtype, expert}"));
+  with_buckets(plan->add_option("--dtype", buckets.dtype,
+                                "dtype of the parameters: f32, bf16 or f16; default: from config.json"));
+  with_buckets(plan->add_flag("--use_distributed_optimizer", buckets.use_distributed_optimizer, "shard the buckets"));
+  with_buckets(plan->add_flag("--sequence_parallel", buckets.sequence_parallel, "as for train"));
+  with_buckets(plan->add_flag("--grads_in_parameter_type", buckets.grads_in_parameter_type,
+                              "keep gradients in the parameter dtype instead of fp32"));
   with_buckets(
-      plan->add_option("--dtype", buckets.dtype, "of the parameters: f32, bf16 or f16, else what config.json says"));
-  with_buckets(
-      plan->add_flag("--use_distributed_optimizer", buckets.use_distributed_optimizer, "buckets are cut into shards"));
-  with_buckets(plan->add_flag("--sequence_parallel", buckets.sequence_parallel, "as for training"));
-  with_buckets(
-      plan->add_flag("--grads_in_parameter_type", buckets.grads_in_parameter_type, "gradients are not kept in fp32"));
-  with_buckets(
-      plan->add_option("--ddp_bucket_size", buckets.ddp_bucket_size, "elements of a bucket; 0: max(40e6, 1e6 * dp)")
+      plan->add_option("--ddp_bucket_size", buckets.ddp_bucket_size, "elements per bucket; 0: max(40e6, 1e6 * dp)")
           ->capture_default_str());
 }
 
@@ -161,18 +159,23 @@ void add_plan_command(CLI::App* program) {
   };
   const auto given = std::make_shared<Arguments>();
   ParallelSizes& sizes = given->sizes;
-  CLI::App* plan = program->add_subcommand("plan", "prints the groups of a layout, or the buckets of a rank");
+  CLI::App* plan = program->add_subcommand("plan", "print the groups of a layout, or the buckets of a rank");
   plan->add_option("--world_size", sizes.world, "number of ranks, up to 2^40")->required();
-  plan->add_option("--tensor_model_parallel_size", sizes.tensor, "ranks that share each layer")->capture_default_str();
-  plan->add_option("--pipeline_model_parallel_size", sizes.pipeline, "stages of the pipeline")->capture_default_str();
-  plan->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline, "model chunks a rank")
+  plan->add_option("--tensor_model_parallel_size", sizes.tensor, "ranks that each layer is split over")
       ->capture_default_str();
-  plan->add_option("--context_parallel_size", sizes.context, "ranks that share each sequence")->capture_default_str();
-  plan->add_option("--expert_model_parallel_size", sizes.expert, "ranks that share the experts")->capture_default_str();
-  plan->add_option("--expert_tensor_parallel_size", sizes.expert_tensor, "ranks that share each expert; 0: as tensor")
+  plan->add_option("--pipeline_model_parallel_size", sizes.pipeline, "number of pipeline stages")
       ->capture_default_str();
-  plan->add_option("--order", sizes.order, "axes, the fastest varying first")->capture_default_str();
-  plan->add_option("--rank", given->rank, "only the groups of this rank, for any world size");
+  plan->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline, "model chunks per rank")
+      ->capture_default_str();
+  plan->add_option("--context_parallel_size", sizes.context, "ranks that each sequence is split over")
+      ->capture_default_str();
+  plan->add_option("--expert_model_parallel_size", sizes.expert, "ranks that the experts are distributed over")
+      ->capture_default_str();
+  plan->add_option("--expert_tensor_parallel_size", sizes.expert_tensor,
+                   "ranks that each expert is split over; 0: same as tensor")
+      ->capture_default_str();
+  plan->add_option("--order", sizes.order, "order of the axes, fastest-varying first")->capture_default_str();
+  plan->add_option("--rank", given->rank, "print only the groups of this rank; works for any world size");
   plan->add_flag("--json", given->json, "one JSON document on standard output");
   add_bucket_options(plan, given->buckets);
   plan->callback([given] {

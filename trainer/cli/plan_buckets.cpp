@@ -18,20 +18,20 @@ using nlohmann::json;
 
 constexpr uint64_t kMostParametersBytes = 256 << 20;
 
-// As we spell it, or as Hugging Face does.
+// Concord's spelling, or Hugging Face's.
 DType parse_dtype(const std::string& text, const std::string& where) {
   if (text == "f32" || text == "float32") return DType::kF32;
   if (text == "bf16" || text == "bfloat16") return DType::kBF16;
   if (text == "f16" || text == "float16") return DType::kF16;
   throw ConfigError(
-      fmt::format("{}: dtype is {}; it is one of f32, bf16, f16 (float32, bfloat16, float16)", where, quoted(text)));
+      fmt::format("{}: dtype is {}; must be one of f32, bf16, f16 (float32, bfloat16, float16)", where, quoted(text)));
 }
 
-// A JSON number of another kind would be rounded or wrap around.
+// Any other JSON number would be rounded or wrap around.
 int64_t size_of_axis(const json& value, const std::string& where) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   if (value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(kMost)) return value.get<int64_t>();
-  throw ConfigError(fmt::format("{}: a size is {}; it is a whole number from 0 to {}", where,
+  throw ConfigError(fmt::format("{}: a size is {}; must be an integer from 0 to {}", where,
                                 value.is_structured() ? value.type_name() : one_line(value.dump(-1, ' ', true)),
                                 kMost));
 }
@@ -42,7 +42,7 @@ int64_t elements_of(const json& entry, const std::string& where) {
   int64_t elements = 1;
   for (const json& size : entry.at("shape")) {
     if (__builtin_mul_overflow(elements, size_of_axis(size, where), &elements)) {
-      throw ConfigError(fmt::format("{}: its shape has more than 2^63 elements", where));
+      throw ConfigError(fmt::format("{}: the shape has more than 2^63 elements", where));
     }
   }
   return elements;
@@ -85,7 +85,7 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
       parameters.push_back({entry.at("name").get<std::string>(), elements_of(entry, where),
                             parse_dtype(entry.value("dtype", dtype), where), entry.value("expert", false)});
     } catch (const json::exception& error) {
-      throw ConfigError(fmt::format("{}: {}; it is {{\"name\", \"shape\" or \"elements\", \"dtype\", \"expert\"}}",
+      throw ConfigError(fmt::format("{}: {}; expected {{\"name\", \"shape\" or \"elements\", \"dtype\", \"expert\"}}",
                                     where, one_line(error.what())));
     }
   }
@@ -94,7 +94,7 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
 
 std::string buckets_text(const BucketArguments& arguments, const RankLayout& layout, int64_t rank, bool as_json) {
   if (arguments.model_config.empty() == arguments.parameters.empty()) {
-    throw ConfigError("--buckets needs the parameters: give one of --model FOLDER and --parameters FILE");
+    throw ConfigError("--buckets needs the parameters: give either --model FOLDER or --parameters FILE");
   }
   Chunks chunks;
   if (!arguments.model_config.empty()) {

@@ -18,10 +18,11 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kPlatformsFooter =
-    R"(Plugins are files called libconcord_NAME.so. They are looked for in the folders of CONCORD_PLUGIN_PATH
-(':' between them), in ../lib and ../lib/concord as seen from this program, and where Concord was installed.
-CONCORD_PLATFORM=NAME or =/path/to/plugin.so chooses one; else the highest priority with a device is taken.
-Exit codes: 0 there is a platform to use, 1 there is none, 2 wrong usage.)";
+    R"(Plugins are files named libconcord_NAME.so. They are searched for in the folders of CONCORD_PLUGIN_PATH
+(separated by ':'), in ../lib and ../lib/concord relative to this program, and where Concord was installed.
+CONCORD_PLATFORM=NAME or =/path/to/plugin.so selects one; otherwise the plugin with the highest priority that has a
+device is used.
+Exit codes: 0 a usable platform was found, 1 none was found, 2 wrong usage.)";
 
 struct DeviceLine {
   int32_t index;
@@ -134,7 +135,7 @@ ordered_json candidate_json(const PlatformsReport& report, const loader::Candida
   return object;
 }
 
-// A plugin that CONCORD_PLATFORM names by its path need not lie in a folder that is searched.
+// A plugin that CONCORD_PLATFORM names by path need not be in a searched folder.
 void add_chosen(PlatformsReport& report) {
   auto& candidates = report.survey.candidates;
   const auto is_it = [&](const loader::Candidate& candidate) { return is_chosen(report, candidate); };
@@ -195,7 +196,7 @@ std::string platforms_json(const PlatformsReport& report) {
 void add_platforms_command(CLI::App* program, int* exit_code) {
   const auto as_json = std::make_shared<bool>(false);
   CLI::App* app =
-      program->add_subcommand("platforms", "shows the plugins found, their devices, and which is used and why");
+      program->add_subcommand("platforms", "list the plugins found, their devices, and which one is used and why");
   app->footer(kPlatformsFooter);
   app->add_flag("--json", *as_json, "one JSON document on standard output and nothing else there");
   app->callback([as_json, exit_code] {

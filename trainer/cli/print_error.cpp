@@ -20,7 +20,7 @@
 namespace concord {
 namespace {
 
-// Who comes later than this is not kept from saying it once more.
+// A process that fails later than this may print the same error again.
 constexpr auto kPrinterStays = std::chrono::seconds(1);
 constexpr auto kOthersStay = std::chrono::seconds(2);
 
@@ -28,13 +28,13 @@ std::optional<JobEnvironment> job_of_several() {
   try {
     const JobEnvironment environment = read_job_environment();
     return environment.local_world > 1 ? std::optional(environment) : std::nullopt;
-  } catch (const ConfigError&) {  // which may be the error that is to be printed
+  } catch (const ConfigError&) {  // may itself be the error to print
     return std::nullopt;
   }
 }
 
-// False where another process of |job| has said |text| and is still there. The name of a socket in the abstract name
-// space is one process's alone, needs no file, and goes with the process; ours stays open until then.
+// False if another process of |job| has printed |text| and is still running. A socket name in the abstract namespace
+// belongs to one process, needs no file, and is released when the process exits; ours stays open until then.
 bool is_first_to_say(const std::string& text, const JobEnvironment& job) {
   const std::string name =
       fmt::format("concord-error-{:016x}",
@@ -42,7 +42,7 @@ bool is_first_to_say(const std::string& text, const JobEnvironment& job) {
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // behind a 0: abstract
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // after a 0: abstract
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0 || errno != EADDRINUSE;
 }

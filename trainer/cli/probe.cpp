@@ -22,33 +22,32 @@ namespace concord {
 namespace {
 
 constexpr const char* kProbeFooter =
-    R"(The batch is a safetensors file with input_ids and labels, int64 [B, S], labels at
-their own token and -100 for none, as Hugging Face has them; optional position_ids, and cu_seqlens where sequences are
-packed into one row. The dump has logits, loss, per_token_loss and what the flags add, whatever the layout that computed
-it:
+    R"(The batch is a safetensors file with input_ids and labels, int64 [B, S]; labels follow the
+Hugging Face convention (not shifted, -100 is ignored). Optional: position_ids, and cu_seqlens for sequences packed into
+one row. The dump contains logits, loss, per_token_loss and whatever the flags add, and does not depend on the layout:
   concord probe --model DIR --batch batch.safetensors --out one.safetensors --grads
   concord probe --model DIR --batch batch.safetensors --out two.safetensors --grads --nproc 2 \
       --tensor_model_parallel_size 2
   concord diff one.safetensors two.safetensors
---nproc starts processes on this machine; torchrun, srun, mpirun and concord launch do as well.)";
+--nproc starts processes on this machine; torchrun, srun, mpirun and concord launch work too.)";
 
-// All that can be said without loading libtorch.
+// All checks that do not need libtorch.
 void check_probe_words(const ProbeArguments& given) {
   if (given.model.empty() == given.model_config.empty()) {
-    throw ConfigError("probe takes either --model DIR (weights of a folder) or --model_config FILE (fresh weights)");
+    throw ConfigError("probe needs either --model DIR (weights of a folder) or --model_config FILE (new weights)");
   }
   if (given.batch.empty() && !given.options.weights) {
-    throw ConfigError("probe needs --batch FILE, or --weights to dump weights alone");
+    throw ConfigError("probe needs --batch FILE, or --weights to dump only weights");
   }
   if (given.batch.empty() && (given.options.grads || given.options.activations)) {
-    throw ConfigError("--grads and --dump_activations need --batch FILE");
+    throw ConfigError("--grads and --dump_activations require --batch FILE");
   }
   read_model_config(given.model.empty() ? given.model_config : given.model);
   if (!given.batch.empty()) InputFile(given.batch, "give a safetensors file");
   check_replaceable(given.out);
   const std::filesystem::path folder = std::filesystem::absolute(given.out).parent_path();
   if (!std::filesystem::is_directory(folder)) {
-    throw ConfigError(fmt::format("--out {}: there is no folder {}", given.out, folder.string()));
+    throw ConfigError(fmt::format("--out {}: folder {} does not exist", given.out, folder.string()));
   }
 }
 
@@ -66,10 +65,11 @@ int run_probe(const ProbeArguments& given, int nproc) {
   const JobEnvironment environment = read_job_environment();
   const bool is_started = environment.source != JobSource::single;
   if (is_started && nproc > 0) {
-    throw ConfigError(fmt::format("--nproc {} starts processes, but this one was started by {} already; leave it out",
-                                  nproc, to_string(environment.source)));
+    throw ConfigError(
+        fmt::format("--nproc {} starts processes, but this process was already started by {}; remove --nproc", nproc,
+                    to_string(environment.source)));
   }
-  // What is wrong is said before any process waits for another one.
+  // Errors are reported before any process waits for another one.
   torch_module().check_probe(given, nproc > 0 ? nproc : environment.world);
   if (nproc > 1) {
     LaunchOptions options;
@@ -88,16 +88,17 @@ void add_probe_layout(CLI::App* app, ProbeArguments* given) {
   app->add_option("--pipeline_model_parallel_size", sizes.pipeline_model_parallel_size)->capture_default_str();
   app->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline_model_parallel_size)
       ->capture_default_str();
-  app->add_option("--pipeline_model_parallel_layout", given->layout, "which stage has what: \"E,t*3|t*4,L\"");
+  app->add_option("--pipeline_model_parallel_layout", given->layout, "layers of each stage, e.g. \"E,t*3|t*4,L\"");
   app->add_flag("--sequence_parallel,!--no_sequence_parallel", given->sequence_parallel,
-                "tokens are split over the tensor-parallel ranks between layers");
+                "split tokens over the tensor-parallel ranks between layers");
   app->add_option("--cp_comm_type", given->cp_comm_type, "context parallelism: p2p (ring) or all_gather")
       ->capture_default_str();
   app->add_option("--recompute_granularity", given->recompute.granularity, "full or selective");
   app->add_option("--recompute_method", given->recompute.method, "uniform or block")->capture_default_str();
   app->add_option("--recompute_num_layers", given->recompute.num_layers)->capture_default_str();
-  app->add_option("--recompute_modules", given->recompute.modules, "of selective: core_attn, mlp, layernorm");
-  app->add_option("--ddp_timeout", sizes.ddp_timeout, "seconds that a rank waits for another")->capture_default_str();
+  app->add_option("--recompute_modules", given->recompute.modules, "for selective: core_attn, mlp, layernorm");
+  app->add_option("--ddp_timeout", sizes.ddp_timeout, "timeout in seconds for a rank waiting on others")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -105,20 +106,20 @@ void add_probe_layout(CLI::App* app, ProbeArguments* given) {
 void add_probe_command(CLI::App* program, int* exit_code) {
   const auto given = std::make_shared<ProbeArguments>();
   const auto nproc = std::make_shared<int>(0);
-  CLI::App* app =
-      program->add_subcommand("probe", "one forward, and backward, on a given batch under any layout; dumps results");
+  CLI::App* app = program->add_subcommand(
+      "probe", "run one forward (and backward) pass on a given batch under any layout and dump the results");
   app->footer(kProbeFooter);
   app->add_option("--model", given->model, "Hugging Face folder: config.json and safetensors");
-  app->add_option("--model_config", given->model_config, "config.json of a model to initialise afresh");
-  app->add_option("--seed", given->sizes.seed, "of the initialisation")->capture_default_str();
+  app->add_option("--model_config", given->model_config, "config.json of a new model to initialize");
+  app->add_option("--seed", given->sizes.seed, "seed of the initialization")->capture_default_str();
   app->add_option("--batch", given->batch, "safetensors file with input_ids and labels");
   app->add_option("--out", given->out, "safetensors file to write")->required();
-  app->add_option("--dtype", given->dtype, "float32, bfloat16, float16 or float64 (as the config says)");
-  app->add_flag("--grads", given->options.grads, "adds grad.NAME, of the mean loss, for each HF parameter");
-  app->add_flag("--dump_activations", given->options.activations, "adds activation.NUMBER.PART, in the model's order");
-  app->add_flag("--weights", given->options.weights, "adds weight.NAME; --batch may then be left out");
-  app->add_flag("--json", given->json, "prints one JSON document");
-  app->add_option("--nproc", *nproc, "starts so many processes on this machine")->check(CLI::Range(1, 4096));
+  app->add_option("--dtype", given->dtype, "float32, bfloat16, float16 or float64 (default: as in the config)");
+  app->add_flag("--grads", given->options.grads, "add grad.NAME, the gradient of the mean loss, for each HF parameter");
+  app->add_flag("--dump_activations", given->options.activations, "add activation.NUMBER.PART, in model order");
+  app->add_flag("--weights", given->options.weights, "add weight.NAME; --batch is then optional");
+  app->add_flag("--json", given->json, "print one JSON document");
+  app->add_option("--nproc", *nproc, "start this many processes on this machine")->check(CLI::Range(1, 4096));
   add_probe_layout(app, given.get());
   app->callback([given, nproc, exit_code] { *exit_code = run_probe(*given, *nproc); });
 }

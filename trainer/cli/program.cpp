@@ -41,7 +41,7 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
-// Names of options are in snake case, as HF has them; with '-' they mean the same. What follows "--" is not ours.
+// Option names are in snake case, as in HF; '-' means the same as '_'. Words after "--" are left alone.
 std::vector<std::string> normalised(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   for (std::string& argument : arguments) {
@@ -52,10 +52,10 @@ std::vector<std::string> normalised(int argc, char** argv) {
       if (argument[i] == '-') argument[i] = '_';
     }
   }
-  return {arguments.rbegin(), arguments.rend()};  // CLI11 takes them from the back
+  return {arguments.rbegin(), arguments.rend()};  // CLI11 reads them from the back
 }
 
-// The parser would name the word alone.
+// The parser's own error would not suggest a name.
 void check_subcommand(const CLI::App& app, int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "-";
   std::vector<std::string> names;
@@ -65,12 +65,12 @@ void check_subcommand(const CLI::App& app, int argc, char** argv) {
   if (word.starts_with('-') || std::find(names.begin(), names.end(), word) != names.end()) return;
   const std::vector<std::string_view> views(names.begin(), names.end());
   const std::string nearest = nearest_name(word, views);
-  throw ConfigError("there is no subcommand " + quoted(word) + "; " +
-                    (nearest.empty() ? "`concord --help` lists them" : "did you mean " + nearest + "?"));
+  throw ConfigError("unknown subcommand " + quoted(word) + "; " +
+                    (nearest.empty() ? "`concord --help` lists all subcommands" : "did you mean " + nearest + "?"));
 }
 
-// A library or a file that is opened must not get the number of a standard stream that is closed: what is printed would
-// go there.
+// If a standard stream is closed, a library or file opened later must not get its descriptor: printed text would go
+// there.
 void open_standard_streams() {
   int fd = 0;
   while ((fd = ::open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
@@ -78,13 +78,13 @@ void open_standard_streams() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
-// What an exception says, with whatever came from outside harmless.
+// Prints the text of an exception, with control characters from outside escaped.
 int failed(const std::string& text, int exit_code) {
   print_error(printable(text));
   return exit_code;
 }
 
-// An exception that nobody catches, in another thread or while a library is loaded: what is short is said here too.
+// Uncaught exceptions, in another thread or while a library is loaded: running out of resources is reported here too.
 std::terminate_handler terminate_before = nullptr;
 [[noreturn]] void on_terminate() {
   try {
@@ -97,7 +97,7 @@ std::terminate_handler terminate_before = nullptr;
   std::abort();
 }
 
-// As CLI11 prints it: help on standard output, what is wrong, which quotes the arguments, on the other.
+// As CLI11 prints it: help on standard output, errors, which quote the arguments, on standard error.
 int exit_of_parse(const CLI::App& app, const CLI::ParseError& error) {
   std::ostringstream out, err;
   const int code = app.exit(error, out, err);
@@ -114,7 +114,7 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
   CLI::App& app = *program;
   app.set_version_flag("--version", "concord " CONCORD_VERSION);
   app.require_subcommand(1);
-  app.footer("concord SUBCOMMAND --help tells more. Exit codes: 0 fine, 1 failed, 2 wrong usage.");
+  app.footer("See concord SUBCOMMAND --help for details. Exit codes: 0 success, 1 failure, 2 wrong usage.");
   add_platforms_command(&app, exit_code);
   add_doctor_command(&app, exit_code);
   add_plan_command(&app);
@@ -134,7 +134,7 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
 
 int run_program(int argc, char** argv) {
   open_standard_streams();
-  ::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, which names the file
+  ::signal(SIGXFSZ, SIG_IGN);  // exceeding the file size limit becomes a write error, which names the file
   terminate_before = std::set_terminate(on_terminate);
   int exit_code = 0;
   const std::unique_ptr<CLI::App> program = make_program(&exit_code);

@@ -39,11 +39,11 @@ struct ReportOptions {
 void check_report_options(const ReportOptions& given) {
   if (!given.names.empty() && given.names.size() != given.folders.size())
     throw ConfigError(
-        fmt::format("{} names are given for {} runs; give one each", given.names.size(), given.folders.size()));
+        fmt::format("got {} names for {} runs; give one name per run", given.names.size(), given.folders.size()));
   if (!given.html.empty() && given.folders.size() != 1)
-    throw ConfigError(fmt::format("--html writes the page of one run; {} are given", given.folders.size()));
+    throw ConfigError(fmt::format("--html writes the page of one run; got {} runs", given.folders.size()));
   if (given.json && given.svg == "-")
-    throw ConfigError("--json and another document cannot share standard output; give a file");
+    throw ConfigError("--json and another document cannot both use standard output; write one to a file");
 }
 
 std::vector<ComparedRun> read_runs(const ReportOptions& given) {
@@ -51,14 +51,14 @@ std::vector<ComparedRun> read_runs(const ReportOptions& given) {
   for (size_t i = 0; i < given.folders.size(); ++i) {
     const std::string& folder = given.folders[i];
     if (!std::filesystem::exists(folder + "/" + kMetricsFile))
-      throw ConfigError(fmt::format("{} holds no {}; give the output_dir of a run", folder, kMetricsFile));
+      throw ConfigError(fmt::format("{} contains no {}; give the output_dir of a run", folder, kMetricsFile));
     runs.push_back({given.names.empty() ? folder : given.names[i], read_history(folder)});
-    if (runs.back().history.steps.empty()) throw ConfigError(fmt::format("{}: no step was logged yet", folder));
+    if (runs.back().history.steps.empty()) throw ConfigError(fmt::format("{}: no step has been logged yet", folder));
   }
   return runs;
 }
 
-// What can be drawn of a step and of an evaluation, under the names that their files have.
+// Metrics of a step and of an evaluation, by the names used in their files.
 NamedValues metrics_of(const LoggedStep& step) {
   NamedValues values = {
       {"loss", step.loss}, {"learning_rate", step.learning_rate}, {"tokens_per_second", step.tokens_per_second}};
@@ -74,7 +74,7 @@ NamedValues metrics_of(const LoggedEval& eval) {
   return values;
 }
 
-// Tokens seen when |step| was done, as far as was logged.
+// Tokens seen by the end of |step|, as far as logged.
 int64_t tokens_at(int64_t step, const RunHistory& history) {
   const auto logged =
       std::find_if(history.steps.begin(), history.steps.end(), [&](const LoggedStep& one) { return one.step >= step; });
@@ -95,7 +95,7 @@ Curve curve_of(const ComparedRun& run, const ReportOptions& given) {
   for (const LoggedStep& step : run.history.steps) add(step.step, metrics_of(step));
   for (const LoggedEval& eval : run.history.evals) add(eval.step, metrics_of(eval));
   if (names.contains(given.metric)) return curve;
-  throw ConfigError(fmt::format("{} has no {}; it has {}", run.name, given.metric, fmt::join(names, ", ")));
+  throw ConfigError(fmt::format("{} has no metric {}; available: {}", run.name, given.metric, fmt::join(names, ", ")));
 }
 
 std::string picture_of(const std::vector<ComparedRun>& runs, const ReportOptions& given) {
@@ -147,7 +147,7 @@ LossDifference loss_difference(const RunHistory& reference, const RunHistory& ot
     if (found == losses.end()) continue;
     const bool both_nan = std::isnan(step.loss) && std::isnan(found->second);
     const double here = both_nan ? 0 : std::abs(step.loss - found->second);
-    // A NaN beside a number is the largest difference there is.
+    // A NaN compared with a number counts as the largest difference.
     if (difference.steps++ == 0 || here > difference.absolute || (std::isnan(here) && !std::isnan(difference.absolute)))
       difference = {difference.steps, step.step, here};
   }
@@ -158,7 +158,7 @@ std::string compared_text(const std::vector<ComparedRun>& runs) {
   size_t widest = 3;
   for (const ComparedRun& run : runs) widest = std::max(widest, run.name.size());
   std::string text = fmt::format("{:<{}}{:>9}{:>12}{:>12}{:>12}  {}\n", "run", widest, "steps", "last loss", "lowest",
-                                 "tokens/s", runs.size() > 1 ? "furthest from the first" : "");
+                                 "tokens/s", runs.size() > 1 ? "largest difference from the first run" : "");
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunHistory& history = runs[i].history;
     text += fmt::format("{:<{}}{:>9}{:>12.5f}{:>12.5f}{:>12}", runs[i].name, widest, history.steps.back().step,
@@ -190,21 +190,21 @@ std::string compared_json(const std::vector<ComparedRun>& runs) {
 
 void add_report_command(CLI::App* program) {
   const auto given = std::make_shared<ReportOptions>();
-  CLI::App* report = program->add_subcommand("report", "training runs beside each other: table, picture, page");
-  report->add_option("runs", given->folders, "output_dir of each run; the first is what the others are compared with")
+  CLI::App* report = program->add_subcommand("report", "compare training runs: table, plot or HTML page");
+  report->add_option("runs", given->folders, "output_dir of each run; the others are compared with the first")
       ->required();
-  report->add_option("--names", given->names, "what to call them, with commas between")->delimiter(',');
+  report->add_option("--names", given->names, "names of the runs, separated by commas")->delimiter(',');
   report
       ->add_option("--metric", given->metric,
-                   "loss, eval_loss, learning_rate, grad_norm, tokens_per_second, mfu or another")
+                   "metric to plot: loss, eval_loss, learning_rate, grad_norm, tokens_per_second, mfu or another")
       ->capture_default_str();
-  report->add_option("--over", given->over, "step or tokens")
+  report->add_option("--over", given->over, "x axis: step or tokens")
       ->check(CLI::IsMember({"step", "tokens"}))
       ->capture_default_str();
-  report->add_option("--title", given->title, "of the picture and the page");
-  report->add_option("--floor", given->floor, "a loss that is drawn as a line across");
-  report->add_option("--svg", given->svg, "draws the curves to this file; - is standard output");
-  report->add_option("--html", given->html, "writes the page of one run to this file");
+  report->add_option("--title", given->title, "title of the plot and the page");
+  report->add_option("--floor", given->floor, "loss to draw as a horizontal line");
+  report->add_option("--svg", given->svg, "write a plot to this file; - is standard output");
+  report->add_option("--html", given->html, "write the HTML page of one run to this file");
   report->add_flag("--json", given->json, "one JSON document on standard output");
   report->callback([given] { run_report(*given); });
 }

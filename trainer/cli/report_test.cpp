@@ -47,7 +47,7 @@ TEST(ReportCommand, TheTableHasARunALine) {
   const std::string text =
       compared_text({{"cpu", history_of({{1, 3}, {2, 2}})}, {"cuda", history_of({{1, 3}, {2, 2.001}})}});
   EXPECT_EQ(text,
-            "run     steps   last loss      lowest    tokens/s  furthest from the first\n"
+            "run     steps   last loss      lowest    tokens/s  largest difference from the first run\n"
             "cpu         2     2.00000     2.00000          10\n"
             "cuda        2     2.00100     2.00100          10  1.00e-03 at step 2\n");
 }
@@ -108,7 +108,7 @@ TEST_F(ReportCommandTest, DrawsWhatEvaluationsFound) {
     run(a + " --metric perplexity --svg -");
     ADD_FAILURE() << "there is none of it";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("has no perplexity; it has eval_loss,"));
+    EXPECT_THAT(error.what(), HasSubstr("has no metric perplexity; available: eval_loss,"));
   }
 }
 

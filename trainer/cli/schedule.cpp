@@ -102,26 +102,25 @@ struct ScheduleOptions {
 void check_schedule_options(const ScheduleOptions& given, bool sized) {
   if (!given.csv.empty() && (sized || given.compare)) {
     throw ConfigError(fmt::format(
-        "{} says its ranks, chunks and micro-batches itself; leave out --pp, --vpp, --microbatches and --compare",
+        "{} defines its own ranks, chunks and micro-batches; remove --pp, --vpp, --microbatches and --compare",
         given.csv));
   }
   if (given.csv.empty() && given.request.microbatches == 0)
-    throw ConfigError("--microbatches is missing: how many a rank takes in a step");
-  if (given.csv.empty() && given.request.pp == 0) throw ConfigError("--pp is missing: how many ranks the pipeline has");
+    throw ConfigError("--microbatches is required: the number of micro-batches per step");
+  if (given.csv.empty() && given.request.pp == 0) throw ConfigError("--pp is required: the number of pipeline ranks");
   if (given.csv.empty() && given.max_activations != 0)
-    throw ConfigError("--max_activations is for a schedule from a file; the kinds have their own limits");
-  if (given.width < 0)
-    throw ConfigError(fmt::format("--width is {}; it has to be at least 1, or 0 for any", given.width));
+    throw ConfigError("--max_activations only applies to a schedule from a file; the kinds have their own limits");
+  if (given.width < 0) throw ConfigError(fmt::format("--width is {}; must be >= 1, or 0 for unlimited", given.width));
   if (given.json && (given.save_csv == "-" || given.svg == "-"))
-    throw ConfigError("--json and another document cannot share standard output; give a file");
+    throw ConfigError("--json and another document cannot both use standard output; write one to a file");
   if (given.compare && !given.save_csv.empty())
-    throw ConfigError("--save_csv writes one schedule; leave out --compare");
+    throw ConfigError("--save_csv writes a single schedule; remove --compare");
 }
 
 Placement parse_placement(const std::string& name) {
   if (name == "v") return Placement::v;
   if (name == "loop") return Placement::loop;
-  throw ConfigError(fmt::format("no placement {}; there are loop and v", quoted(name)));
+  throw ConfigError(fmt::format("unknown placement {}; must be loop or v", quoted(name)));
 }
 
 void run_compare(const ScheduleOptions& given) {
@@ -175,11 +174,11 @@ std::string schedule_text(const PricedSchedule& priced, size_t width) {
   const Simulation& simulation = priced.simulation;
   std::string text = fmt::format("{}: {} x {}, {}\n", schedule.kind, counted(schedule.pp, "rank"),
                                  counted(schedule.vpp, "chunk"), counted(schedule.microbatches, "micro-batch"));
-  text += fmt::format("makespan {:g}, bubble {:.2f} %, idle between a rank's first and last action {:.2f} %\n",
+  text += fmt::format("makespan {:g}, bubble {:.2f} %, idle time between a rank's first and last action {:.2f} %\n",
                       simulation.makespan, 100 * simulation.bubble_ratio, 100 * simulation.device_idle_ratio);
   text += fmt::format(
-      "peak activations, rank by rank:{}{}\n\n", list_of(simulation.peak_activations),
-      schedule.vpp == 1 ? "" : fmt::format("  (of a chunk; {:g} of all of a rank's layers)", largest_memory(priced)));
+      "peak activations per rank:{}{}\n\n", list_of(simulation.peak_activations),
+      schedule.vpp == 1 ? "" : fmt::format("  (of one chunk; {:g} of all layers of a rank)", largest_memory(priced)));
   return text + draw_grid(schedule, simulation, width);
 }
 
@@ -190,7 +189,7 @@ std::vector<ComparedKind> compare_kinds(const ScheduleRequest& request, const Sc
     entry.kind = kind;
     ScheduleRequest wanted = request;
     wanted.kind = kind;
-    if (kind != "interleaved") wanted.vpp = wanted.microbatch_group_size = 0;  // which is for the kind that takes any
+    if (kind != "interleaved") wanted.vpp = wanted.microbatch_group_size = 0;  // only interleaved takes these
     try {
       const Schedule schedule = make_schedule(wanted);
       const double share = schedule.vpp;
@@ -218,8 +217,8 @@ std::string compare_json(const ScheduleRequest& request, const std::vector<Compa
 
 std::string compare_text(const ScheduleRequest& request, const std::vector<ComparedKind>& kinds) {
   std::string text = fmt::format(
-      "{} ranks, {} micro-batches; costs are of a rank's whole share of the model, memory in micro-batches through "
-      "it\n\n",
+      "{} ranks, {} micro-batches; costs are per rank for all of its layers, memory is in micro-batches through all of "
+      "its layers\n\n",
       request.pp, request.microbatches);
   text += fmt::format("{:<14}{:>7}{:>11}{:>10}{:>15}{:>9}\n", "kind", "chunks", "makespan", "bubble", "idle in rank",
                       "memory");
@@ -240,34 +239,33 @@ void add_schedule_command(CLI::App* program) {
   const auto given = std::make_shared<ScheduleOptions>();
   ScheduleRequest& request = given->request;
   request.pp = request.microbatches = 0;
-  CLI::App* schedule = program->add_subcommand("schedule", "prints, prices and draws a pipeline schedule");
+  CLI::App* schedule = program->add_subcommand("schedule", "print, cost and draw a pipeline schedule");
   schedule
       ->add_option("--kind", request.kind, "gpipe, 1f1b, interleaved, zb-h1, zb-v, forward-only, or a file NAME.csv")
       ->capture_default_str();
-  CLI::Option* pp = schedule->add_option("--pp,--pipeline_model_parallel_size", request.pp, "ranks of the pipeline");
-  CLI::Option* microbatches = schedule->add_option("--microbatches", request.microbatches, "micro-batches of a step");
+  CLI::Option* pp = schedule->add_option("--pp,--pipeline_model_parallel_size", request.pp, "number of pipeline ranks");
+  CLI::Option* microbatches = schedule->add_option("--microbatches", request.microbatches, "micro-batches per step");
   CLI::Option* vpp = schedule->add_option("--vpp,--virtual_pipeline_model_parallel_size", request.vpp,
-                                          "model chunks a rank; as the kind has by itself");
+                                          "model chunks per rank; default: that of the kind");
   schedule->add_option("--microbatch_group_size_per_vp_stage", request.microbatch_group_size,
-                       "micro-batches that pass a chunk before the next has its turn, for interleaved; as pp");
-  schedule->add_option("--placement", given->placement, "loop or v, for forward-only");
-  schedule->add_option("--cost_f", given->costs.forward, "time of a forward")->capture_default_str();
-  schedule->add_option("--cost_b", given->costs.backward, "time of the gradient of the input")->capture_default_str();
+                       "for interleaved: micro-batches per chunk before switching to the next; default: pp");
+  schedule->add_option("--placement", given->placement, "for forward-only: loop or v");
+  schedule->add_option("--cost_f", given->costs.forward, "time of a forward pass")->capture_default_str();
+  schedule->add_option("--cost_b", given->costs.backward, "time of the input gradient")->capture_default_str();
   schedule
       ->add_option("--cost_w", given->costs.weight,
-                   "time of the gradient of the weights; a backward that is not split takes b + w")
+                   "time of the weight gradient; a backward pass that is not split takes b + w")
       ->capture_default_str();
   schedule->add_option("--cost_comm", given->costs.comm, "time of a transfer between two ranks")->capture_default_str();
   schedule->add_option("--csv", given->csv,
-                       "reads the schedule from this file and checks it: one line per rank, as 0F0,0F1,0B0");
-  schedule
-      ->add_option("--max_activations", given->max_activations, "refuses a file whose ranks hold more; 0: any number")
+                       "read the schedule from this file and check it: one line per rank, e.g. 0F0,0F1,0B0");
+  schedule->add_option("--max_activations", given->max_activations, "reject a file whose ranks hold more; 0: unlimited")
       ->capture_default_str();
-  schedule->add_option("--save_csv", given->save_csv, "writes the schedule to this file; - is standard output");
-  schedule->add_flag("--transfers", given->transfers, "with sends, receives and reductions in --save_csv");
-  schedule->add_option("--svg", given->svg, "draws it to this file; - is standard output");
-  schedule->add_option("--width", given->width, "characters of a line of the grid; 0: any")->capture_default_str();
-  schedule->add_flag("--compare", given->compare, "all kinds side by side");
+  schedule->add_option("--save_csv", given->save_csv, "write the schedule to this file; - is standard output");
+  schedule->add_flag("--transfers", given->transfers, "include sends, receives and reductions in --save_csv");
+  schedule->add_option("--svg", given->svg, "write a drawing to this file; - is standard output");
+  schedule->add_option("--width", given->width, "characters per line of the grid; 0: unlimited")->capture_default_str();
+  schedule->add_flag("--compare", given->compare, "compare all kinds");
   schedule->add_flag("--json", given->json, "one JSON document on standard output");
   schedule->callback([given, pp, microbatches, vpp] {
     if (given->csv.empty() && given->request.kind.ends_with(".csv")) given->csv = given->request.kind;

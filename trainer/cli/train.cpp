@@ -23,24 +23,24 @@ namespace {
 constexpr const char* kTrainUsage = R"(concord train [--config FILE.yaml] [--nproc N] [--name value ...]
   trains a model, from scratch or from a Hugging Face folder, on pretraining data or chats.
 
-  concord train                                        a small model on data made for it, 2 processes here
-  concord train --config run.yaml --nproc 8            8 processes here
-  torchrun --nproc_per_node 8 --no-python concord train --config run.yaml     srun and mpirun do as well
-  concord train --config run.yaml --print_config       all arguments as a YAML file, checked
+  concord train                                        a small model on generated data, 2 local processes
+  concord train --config run.yaml --nproc 8            8 local processes
+  torchrun --nproc_per_node 8 --no-python concord train --config run.yaml     srun and mpirun work too
+  concord train --config run.yaml --print_config       check all arguments and print them as YAML
 
-  --config FILE     YAML with the names below; the command line wins
-  --nproc N         starts N processes on this machine
-  --print_config    prints the arguments and ends
-  --json            prints the result as JSON on standard output, and nothing else there
-Names may be written with '-'. Flags: --bf16, --bf16 false, --no_bf16.
-SIGTERM, SIGINT and SIGHUP end it after the step, with everything saved, within exit_signal_grace seconds; a second
-one ends it at once.
-Exit codes: 0 trained; 1 failed; 2 wrong usage; 128 + signal stopped by it after saving (143: SIGTERM).
+  --config FILE     YAML or TOML file with the names below; the command line takes precedence
+  --nproc N         start N processes on this machine
+  --print_config    print the arguments and exit
+  --json            print the result as JSON on standard output, and nothing else there
+Names may also be written with '-'. Flags: --bf16, --bf16 false, --no_bf16.
+SIGTERM, SIGINT and SIGHUP stop the run after the current step and save everything, within exit_signal_grace seconds; a
+second signal stops it immediately.
+Exit codes: 0 finished; 1 failed; 2 wrong usage; 128 + signal: stopped by that signal after saving (143: SIGTERM).
 )";
 
 void check_output(const CommandLine& line) { check_output_folder(output_request(line.arguments, {line.config})); }
 
-// What is wrong is said once, here, and not by each process.
+// Errors are reported once, here, and not by each process.
 void check_train(const CommandLine& line) {
   plan_training(line.arguments, 0, line.nproc);
   check_output(line);
@@ -67,8 +67,9 @@ int run_train(std::vector<std::string> words) {
   const JobEnvironment environment = read_job_environment();
   const bool is_started = environment.source != JobSource::single;
   if (is_started && line.nproc > 0) {
-    throw ConfigError(fmt::format("--nproc {} starts processes, but this one was started by {} already; leave it out",
-                                  line.nproc, to_string(environment.source)));
+    throw ConfigError(
+        fmt::format("--nproc {} starts processes, but this process was already started by {}; remove --nproc",
+                    line.nproc, to_string(environment.source)));
   }
   const bool is_first = is_first_run(line) && !is_started;
   if (is_first) complete_first_run(&line);
@@ -86,7 +87,7 @@ int run_train(std::vector<std::string> words) {
     words = {"--config", run.config};
     if (line.json) words.push_back("--json");
   }
-  setenv("CONCORD_LOG", "warn", 0);  // which platform was chosen is in the first lines, once and not once per rank
+  setenv("CONCORD_LOG", "warn", 0);  // the chosen platform is in the first lines, once and not once per rank
   if (line.nproc > 1) return start_train_ranks(line, words);
   const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
   return torch_module().train(line);
@@ -95,9 +96,9 @@ int run_train(std::vector<std::string> words) {
 }  // namespace
 
 void add_train_command(CLI::App* program, int* exit_code) {
-  CLI::App* app = program->add_subcommand("train", "trains a model; alone, a small one on data made for it");
+  CLI::App* app = program->add_subcommand("train", "train a model; without arguments, a small one on generated data");
   app->set_help_flag();       // ours lists all arguments
-  app->prefix_command(true);  // the words are TrainingArguments, which are described elsewhere
+  app->prefix_command(true);  // the remaining words are TrainingArguments, described elsewhere
   app->callback([app, exit_code] { *exit_code = run_train(app->remaining()); });
 }
 

@@ -12,7 +12,7 @@ namespace concord {
 namespace {
 
 void at_least(const char* name, int64_t value, int64_t least) {
-  if (value < least) throw ConfigError(fmt::format("{} is {}; it must be at least {}", name, value, least));
+  if (value < least) throw ConfigError(fmt::format("{} is {}; must be >= {}", name, value, least));
 }
 
 void check(const DataArguments& given) {
@@ -24,9 +24,9 @@ void check(const DataArguments& given) {
   at_least("prefetch", given.prefetch, 1);
   at_least("seq_length", given.seq_length, given.packing ? 1 : 0);
   if (given.dp_rank < 0 || given.dp_rank >= given.dp_size) {
-    throw ConfigError(fmt::format("dp_rank is {}; it must lie in 0 to {}", given.dp_rank, given.dp_size - 1));
+    throw ConfigError(fmt::format("dp_rank is {}; must be from 0 to {}", given.dp_rank, given.dp_size - 1));
   }
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // so that products of three of them are far from 2^63
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // keeps products of three of them far from 2^63
   if (given.micro_batch_size > kMost / given.accumulation / given.dp_size) {
     throw ConfigError(fmt::format("a global batch of {} x {} x {} samples is more than 2^31 - 1",
                                   given.micro_batch_size, given.accumulation, given.dp_size));
@@ -40,14 +40,14 @@ Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> s
       shape_{arguments.micro_batch_size, arguments.accumulation, arguments.dp_size},
       source_(std::move(source)) {
   check(arguments_);
-  if (source_->size() < 1) throw ConfigError(source_->name() + ": there is no sample in it");
+  if (source_->size() < 1) throw ConfigError(source_->name() + ": contains no samples");
   const std::shared_ptr<const Epoch> first = epoch(0);
   if (batches(*first) < 1) {
-    throw ConfigError(fmt::format(
-        "{} holds {} {}, fewer than one global batch of {} ({} x {} micro-batches x {} data parallel ranks); "
-        "give more data, a smaller batch, or keep the last incomplete one (drop_last false)",
-        source_->name(), rows(*first), arguments_.packing ? "packed rows" : "samples", shape_.rows(),
-        shape_.micro_batch_size, shape_.accumulation, shape_.dp_size));
+    throw ConfigError(
+        fmt::format("{} has {} {}, fewer than one global batch of {} ({} x {} micro-batches x {} data-parallel ranks); "
+                    "use more data or a smaller batch, or keep the incomplete last batch (drop_last false)",
+                    source_->name(), rows(*first), arguments_.packing ? "packed rows" : "samples", shape_.rows(),
+                    shape_.micro_batch_size, shape_.accumulation, shape_.dp_size));
   }
 }
 

@@ -33,10 +33,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 1;  // of the folder; another one is another build
+constexpr int kFormat = 1;  // of the folder; part of the plan
 constexpr auto kReportEvery = std::chrono::milliseconds(500);
 
-// Everything that the bytes of the output depend on, as text.
+// Everything that determines the bytes of the output, as text.
 std::string plan_of(const BuildArguments& arguments, const std::deque<MappedFile>& inputs, const Tokenizer& tokenizer) {
   std::string plan =
       fmt::format("concord data build {}\nsft {}, template {}, end of document {}, {} bytes a shard\ntokenizer {}",
@@ -50,18 +50,18 @@ std::string plan_of(const BuildArguments& arguments, const std::deque<MappedFile
   return plan + "\n";
 }
 
-// OUTPUT.build/, held by one process at a time. The lock goes with the process, whatever ends it.
+// OUTPUT.build/, locked by one process at a time. The lock is released when the process exits, for whatever reason.
 class WorkFolder {
  public:
   WorkFolder(const std::string& output, const std::string& plan, bool overwrite) : path_(output + ".build") {
     std::error_code error;
     fs::create_directory(path_, error);
-    if (error) throw ConfigError(fmt::format("cannot make the folder {}: {}", path_, error.message()));
+    if (error) throw ConfigError(fmt::format("cannot create folder {}: {}", path_, error.message()));
     fd_ = ::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (fd_ < 0) throw ConfigError(fmt::format("cannot write in {}: {}", path_, std::strerror(errno)));
+    if (fd_ < 0) throw ConfigError(fmt::format("cannot write to {}: {}", path_, std::strerror(errno)));
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       ::close(fd_);
-      throw ConfigError(fmt::format("another process builds {} already (it holds {}/lock)", output, path_));
+      throw ConfigError(fmt::format("another process is already building {} (it holds {}/lock)", output, path_));
     }
     try {
       take_over(output, plan, overwrite);
@@ -78,14 +78,14 @@ class WorkFolder {
   void remove() const { fs::remove_all(path_); }
 
  private:
-  // Goes on with what an earlier build of the same plan has left.
+  // Resumes what an earlier build of the same plan has left.
   void take_over(const std::string& output, const std::string& plan, bool overwrite) {
     const std::string file = path_ + "/plan";
     if (fs::exists(file) && MappedFile(file).text() == plan) return;
     if (fs::exists(file) && !overwrite) {
       throw ConfigError(
-          fmt::format("{} holds a build of {} that was stopped and had other settings or inputs; give those, or "
-                      "--overwrite to begin anew",
+          fmt::format("{} contains an unfinished build of {} with other settings or inputs; use the same ones to "
+                      "resume it, or --overwrite to start over",
                       path_, output));
     }
     for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
@@ -106,12 +106,12 @@ class Build {
   Build(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report)
       : arguments_(arguments), report_(report), tokenizer_(make_tokenizer(arguments.tokenizer)) {
     if (arguments_.append_eod && !arguments_.sft && !tokenizer_->end_of_document()) {
-      throw ConfigError(fmt::format("the tokenizer {} has no token that ends a document; build with --append_eod false",
-                                    tokenizer_->name()));
+      throw ConfigError(
+          fmt::format("the tokenizer {} has no end-of-document token; use --append_eod false", tokenizer_->name()));
     }
     for (const std::string& path : arguments_.inputs) inputs_.emplace_back(path);
     shards_ = cut_into_shards(inputs_, arguments_.shard_bytes);
-    if (shards_.empty()) throw ConfigError(fmt::format("{}: there is nothing in it", arguments_.inputs.front()));
+    if (shards_.empty()) throw ConfigError(fmt::format("{}: file is empty", arguments_.inputs.front()));
     folder_ = std::make_unique<WorkFolder>(arguments_.output, plan_of(arguments_, inputs_, *tokenizer_),
                                            arguments_.overwrite);
     progress_.shards = static_cast<int64_t>(shards_.size());
@@ -122,10 +122,11 @@ class Build {
     find_missing();
     run_workers();
     if (progress_.documents == 0)
-      throw ConfigError(fmt::format("{}: there is no document in it", arguments_.inputs.front()));
+      throw ConfigError(fmt::format("{}: contains no documents", arguments_.inputs.front()));
     std::vector<std::string> names;
     for (size_t i = 0; i < shards_.size(); ++i) names.push_back(folder_->shard(i));
-    write_tokenizer_files(arguments_.output, tokenizer_files(arguments_.tokenizer));  // the index gets its name last
+    write_tokenizer_files(arguments_.output,
+                          tokenizer_files(arguments_.tokenizer));  // the index is renamed into place last
     join_shards(arguments_, names, *tokenizer_);
     folder_->remove();
     return progress_;
@@ -137,7 +138,7 @@ class Build {
       try {
         finished(i, count_shard(arguments_, folder_->shard(i)));
         ++progress_.shards_kept;
-      } catch (const ConfigError&) {  // not there, or not complete
+      } catch (const ConfigError&) {  // missing or incomplete
         missing_.push_back(i);
       }
     }
@@ -159,12 +160,12 @@ class Build {
         report_(progress);
       } catch (...) {
         stop_ = true;
-        throw;  // the workers end with their shards
+        throw;  // the workers finish their current shards
       }
       lock.lock();
     }
-    if (!errors_.empty()) std::rethrow_exception(errors_.begin()->second);  // of the first of the shards that failed
-    report_(progress_);  // quick workers may have ended before anybody looked
+    if (!errors_.empty()) std::rethrow_exception(errors_.begin()->second);  // the error of the first failed shard
+    report_(progress_);  // fast workers may have finished before the first report
   }
 
   void work(size_t worker) {
@@ -216,21 +217,21 @@ class Build {
 };
 
 void check(const BuildArguments& arguments) {
-  if (arguments.inputs.empty()) throw ConfigError("there is no input; give --input FILE.txt or FILE.jsonl");
-  if (arguments.output.empty()) throw ConfigError("there is no output; give --output PREFIX");
+  if (arguments.inputs.empty()) throw ConfigError("no input; give --input FILE.txt or FILE.jsonl");
+  if (arguments.output.empty()) throw ConfigError("no output; give --output PREFIX");
   if (arguments.workers < 0)
-    throw ConfigError(fmt::format("{} workers were asked for; 1 or more, or 0 for one a core", arguments.workers));
+    throw ConfigError(fmt::format("--workers is {}; must be >= 1, or 0 for one per core", arguments.workers));
   if (arguments.shard_bytes < 1)
-    throw ConfigError(fmt::format("shards of {} bytes were asked for; at least 1", arguments.shard_bytes));
+    throw ConfigError(fmt::format("--shard_bytes is {}; must be >= 1", arguments.shard_bytes));
   if (arguments.sft) check_chat_template(arguments.chat_template);
   if (arguments.sft != arguments.output.ends_with(".jsonl")) {
-    throw ConfigError(fmt::format("the output is {}; {}", arguments.output,
-                                  arguments.sft ? "with --sft it is a file that ends in .jsonl"
-                                                : "it is a prefix for .bin and .idx (a .jsonl comes of --sft)"));
+    throw ConfigError(fmt::format("--output is {}; {}", arguments.output,
+                                  arguments.sft ? "with --sft it must be a file name that ends in .jsonl"
+                                                : "it must be a prefix for .bin and .idx (only --sft writes .jsonl)"));
   }
   const std::string last_file = arguments.sft ? arguments.output : arguments.output + ".idx";
   if (fs::exists(last_file) && !arguments.overwrite) {
-    throw ConfigError(fmt::format("{} is there already; give another --output, or --overwrite", last_file));
+    throw ConfigError(fmt::format("{} already exists; choose another --output, or pass --overwrite", last_file));
   }
 }
 
@@ -247,7 +248,7 @@ std::string progress_line(const BuildProgress& progress, double seconds) {
   std::string line = fmt::format("{}/{} shards, {:.1f} of {:.1f} MiB, {:.2f} M tokens", progress.shards_done,
                                  progress.shards, done, all, static_cast<double>(progress.tokens) / 1e6);
   if (progress.shards_done <= progress.shards_kept || seconds <= 0)
-    return line;  // the speed is of this run's own shards
+    return line;  // the speed covers only shards of this run
   const double share =
       static_cast<double>(progress.shards_done - progress.shards_kept) / static_cast<double>(progress.shards_done);
   const double speed = done * share / seconds;

@@ -27,7 +27,7 @@ int64_t line_of(const MappedFile& input, int64_t byte) {
   return 1 + std::count(input.data(), input.data() + byte, '\n');
 }
 
-// Writes documents in their order.
+// Writes documents in order.
 class DocumentWriter {
  public:
   DocumentWriter(const BuildArguments& arguments, Tokenizer& tokenizer, const std::string& name)
@@ -70,10 +70,10 @@ ShardCounts build_documents(const BuildArguments& arguments, const MappedFile& i
     try {
       record = parse_json_record(line, "");
       if (record.kind != JsonRecord::Kind::kText) {
-        throw ConfigError(fmt::format(": has \"{}\"; to build a corpus, lines have \"text\" (--sft takes \"messages\")",
+        throw ConfigError(fmt::format(": has \"{}\"; a corpus needs lines with \"text\" (\"messages\" need --sft)",
                                       to_string(record.kind)));
       }
-    } catch (const ConfigError& error) {  // counting the lines before costs time, so it is done only here
+    } catch (const ConfigError& error) {  // counting the preceding lines is slow, so it is done only here
       throw ConfigError(place(number) + error.what());
     }
     writer.add(std::move(record.text));
@@ -100,9 +100,9 @@ ShardCounts build_conversations(const BuildArguments& arguments, const MappedFil
     try {
       record = parse_json_record(line, "");
     } catch (const ConfigError& error) {
-      fail(std::string_view(error.what()).substr(2).data());  // without the ": " after an empty place
+      fail(std::string_view(error.what()).substr(2).data());  // without the ": " after an empty location
     }
-    if (record.kind != JsonRecord::Kind::kChat) fail("--sft takes lines with \"messages\"");
+    if (record.kind != JsonRecord::Kind::kChat) fail("--sft needs lines with \"messages\"");
     AlignedTokens tokens;
     try {
       tokens = encode_chat(render_chat(arguments.chat_template, record.messages), tokenizer);
@@ -124,7 +124,8 @@ std::vector<BuildShard> cut_into_shards(const std::deque<MappedFile>& inputs, in
   std::vector<BuildShard> shards;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string& path = inputs[i].path();
-    if (!is_jsonl(path) && !path.ends_with(".txt")) throw ConfigError(path + ": the name must end in .txt or .jsonl");
+    if (!is_jsonl(path) && !path.ends_with(".txt"))
+      throw ConfigError(path + ": the file name must end in .txt or .jsonl");
     for (int64_t begin = 0; begin < inputs[i].size();) {
       const int64_t end = boundary(inputs[i].text(), begin + shard_bytes - 1, is_jsonl(path));
       shards.push_back({i, begin, end});

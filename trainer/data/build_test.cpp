@@ -131,7 +131,7 @@ TEST(DataBuild, ABadLineIsNamedAndWhatWasDoneIsKept) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out.idx"));
   EXPECT_TRUE(std::filesystem::exists(folder / "out.build/shard-000000.idx"));
   write_file(input, good);
-  EXPECT_THAT(said_by_build(arguments), HasSubstr("had other settings or inputs"));
+  EXPECT_THAT(said_by_build(arguments), HasSubstr("with other settings or inputs"));
   BuildArguments anew = arguments;
   anew.overwrite = true;
   EXPECT_EQ(build_data(anew, ignore).shards_kept, 0);
@@ -144,7 +144,8 @@ TEST(DataBuild, OneBuildOfAnOutputRunsAtATime) {
   write_file(folder / "out.build/lock", "");
   const int fd = ::open((folder / "out.build/lock").c_str(), O_RDWR);
   ASSERT_EQ(::flock(fd, LOCK_EX), 0);
-  EXPECT_THAT(said_by_build({.inputs = {input}, .output = folder / "out"}), HasSubstr("another process builds"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = folder / "out"}),
+              HasSubstr("another process is already building"));
   ::close(fd);
   EXPECT_EQ(said_by_build({.inputs = {input}, .output = folder / "out"}), "");
 }
@@ -152,27 +153,27 @@ TEST(DataBuild, OneBuildOfAnOutputRunsAtATime) {
 TEST(DataBuild, WhatCannotBeBuiltIsRefused) {
   const Folder folder;
   const std::string input = write_file(folder / "in.jsonl", many_lines(5)), output = folder / "out";
-  EXPECT_THAT(said_by_build({.output = output}), HasSubstr("there is no input"));
-  EXPECT_THAT(said_by_build({.inputs = {input}}), HasSubstr("there is no output"));
+  EXPECT_THAT(said_by_build({.output = output}), HasSubstr("no input"));
+  EXPECT_THAT(said_by_build({.inputs = {input}}), HasSubstr("no output"));
   EXPECT_THAT(said_by_build({.inputs = {folder / "none.txt"}, .output = output}), HasSubstr("No such file"));
   EXPECT_THAT(said_by_build({.inputs = {write_file(folder / "a.csv", "x")}, .output = output}),
               HasSubstr("must end in .txt or .jsonl"));
   EXPECT_THAT(said_by_build({.inputs = {write_file(folder / "a.txt", "")}, .output = output}),
-              HasSubstr("there is nothing in it"));
+              HasSubstr("file is empty"));
   EXPECT_THAT(said_by_build({.inputs = {write_file(folder / "b.txt", "\n\n\n")}, .output = output, .overwrite = true}),
-              HasSubstr("there is no document"));
+              HasSubstr("contains no documents"));
   EXPECT_THAT(
       said_by_build({.inputs = {write_file(folder / "c.txt", "a\n\n\xFF")}, .output = output, .overwrite = true}),
       HasSubstr("c.txt, line 3: the byte 0xFF"));
-  EXPECT_THAT(said_by_build({.inputs = {input}, .output = folder / "no/out"}), HasSubstr("cannot make the folder"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = folder / "no/out"}), HasSubstr("cannot create folder"));
   EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .tokenizer = "nothing.json"}),
-              HasSubstr("there is no tokenizer"));
-  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .workers = -1}), HasSubstr("-1 workers"));
-  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .shard_bytes = 0}), HasSubstr("0 bytes"));
+              HasSubstr("not found; use 'byte'"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .workers = -1}), HasSubstr("--workers is -1"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .shard_bytes = 0}), HasSubstr("--shard_bytes is 0"));
   EXPECT_THAT(said_by_build({.inputs = {input}, .output = output, .sft = true}), HasSubstr("ends in .jsonl"));
-  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output + ".jsonl"}), HasSubstr("it is a prefix"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output + ".jsonl"}), HasSubstr("it must be a prefix"));
   EXPECT_EQ(said_by_build({.inputs = {input}, .output = output, .overwrite = true}), "");
-  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output}), HasSubstr("is there already"));
+  EXPECT_THAT(said_by_build({.inputs = {input}, .output = output}), HasSubstr("already exists"));
 }
 
 TEST(DataBuild, ConversationsBecomeSamplesThatTrainingReads) {
@@ -186,7 +187,7 @@ TEST(DataBuild, ConversationsBecomeSamplesThatTrainingReads) {
   EXPECT_EQ(built->at(1).labels, direct->at(1).labels);
   write_file(input, "{\"text\": \"x\"}\n");
   EXPECT_THAT(said_by_build({.inputs = {input}, .output = folder / "bad.jsonl", .sft = true}),
-              HasSubstr("line 1: --sft takes lines with"));
+              HasSubstr("line 1: --sft needs lines with"));
 }
 
 TEST(DataBuild, AFullDiskEndsTheBuildAndLeavesNoOutput) {

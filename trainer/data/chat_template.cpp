@@ -45,7 +45,7 @@ void append_llama3(const ChatMessage& message, std::vector<ChatPiece>* pieces) {
 
 void check_chat_template(const std::string& chat_template) {
   if (chat_template != "qwen" && chat_template != "llama3") {
-    throw ConfigError(fmt::format("there is no chat template {}; known are qwen and llama3", quoted(chat_template)));
+    throw ConfigError(fmt::format("unknown chat template {}; must be qwen or llama3", quoted(chat_template)));
   }
 }
 
@@ -54,14 +54,14 @@ std::vector<ChatPiece> render_chat(const std::string& chat_template, const std::
   std::vector<ChatPiece> pieces;
   for (const ChatMessage& message : messages) {
     if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end()) {
-      throw ConfigError(fmt::format("there is no role {} in a conversation; known are system, user, assistant and tool",
+      throw ConfigError(fmt::format("unknown role {} in a conversation; must be system, user, assistant or tool",
                                     quoted(message.role)));
     }
     if (chat_template == "qwen") append_qwen(message, &pieces);
     if (chat_template == "llama3") append_llama3(message, &pieces);
   }
   if (std::none_of(pieces.begin(), pieces.end(), [](const ChatPiece& piece) { return piece.learnt; })) {
-    throw ConfigError("the conversation has no message of the assistant, so there is nothing to learn");
+    throw ConfigError("the conversation has no assistant message, so there is nothing to learn");
   }
   return pieces;
 }

@@ -64,8 +64,8 @@ TEST(ChatTemplate, SpecialsThatAUserWroteStayText) {
 
 TEST(ChatTemplate, WhatCannotBeIsRefused) {
   EXPECT_THAT(config_error([] { render_chat("alpaca", kConversation); }),
-              HasSubstr("no chat template 'alpaca'; known are qwen and llama3"));
-  EXPECT_THAT(config_error([] { render_chat("qwen", {{"human", "x"}}); }), HasSubstr("no role 'human'"));
+              HasSubstr("unknown chat template 'alpaca'; must be qwen or llama3"));
+  EXPECT_THAT(config_error([] { render_chat("qwen", {{"human", "x"}}); }), HasSubstr("unknown role 'human'"));
   EXPECT_THAT(config_error([] { render_chat("qwen", {{"user", "x"}}); }), HasSubstr("nothing to learn"));
 }
 

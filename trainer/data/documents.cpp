@@ -12,10 +12,11 @@ namespace {
 constexpr int64_t kReadAtOnce = 1 << 16;
 
 [[noreturn]] void refuse_id(const std::string& place, int64_t position, int64_t id, int64_t vocab_size) {
-  if (id < 0) throw ConfigError(fmt::format("{}, position {}: the token id {} is negative", place, position, id));
-  throw ConfigError(fmt::format(
-      "{}, position {}: the token id {} is not below the vocabulary size {}; was the data made with another tokenizer?",
-      place, position, id, vocab_size));
+  if (id < 0) throw ConfigError(fmt::format("{}, position {}: token id {} is negative", place, position, id));
+  throw ConfigError(
+      fmt::format("{}, position {}: token id {} is not less than the vocabulary size {}; was the data built with "
+                  "another tokenizer?",
+                  place, position, id, vocab_size));
 }
 
 }  // namespace

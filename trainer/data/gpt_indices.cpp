@@ -14,9 +14,9 @@ namespace {
 constexpr double kSeparateBelow = 0.80;  // Megatron's threshold
 
 struct Counts {
-  int64_t tokens = 0;  // of one epoch
+  int64_t tokens = 0;  // in one epoch
   int64_t epochs = 1;
-  int64_t samples = 0;       // of all epochs
+  int64_t samples = 0;       // in all epochs
   int64_t before_final = 0;  // samples that end before the last epoch does
   bool separate_final_epoch = false;
 };
@@ -26,39 +26,39 @@ int64_t samples_in(int64_t tokens, int64_t seq_length) { return tokens < 1 ? 0 :
 void check(const Counts& counts, size_t sequences, const GptIndexOptions& options) {
   if (counts.samples < 1) {
     throw ConfigError(
-        fmt::format("the data holds {} tokens, but one sample of sequence length {} needs {}; give more data or a "
-                    "shorter sequence length",
+        fmt::format("the data has {} tokens, but one sample of sequence length {} needs {}; use more data or a shorter "
+                    "sequence length",
                     counts.tokens, options.seq_length, options.seq_length + 1));
   }
   if (static_cast<int64_t>(sequences) > std::numeric_limits<int32_t>::max() / counts.epochs) {
     throw ConfigError(
-        fmt::format("{} sequences in {} epochs are more than can be indexed, 2^31 - 1; use less data or fewer steps",
+        fmt::format("{} sequences in {} epochs exceed the index limit of 2^31 - 1; use less data or fewer steps",
                     sequences, counts.epochs));
   }
   if (counts.samples > int64_t{std::numeric_limits<uint32_t>::max()}) {
-    throw ConfigError(
-        fmt::format("{} samples are more than can be indexed, 2^32 - 1; use fewer steps", counts.samples));
+    throw ConfigError(fmt::format("{} samples exceed the index limit of 2^32 - 1; use fewer steps", counts.samples));
   }
 }
 
 Counts count(std::span<const int32_t> lengths, const GptIndexOptions& options) {
   if (options.seq_length < 1)
-    throw ConfigError(fmt::format("the sequence length is {}; it must be at least 1", options.seq_length));
+    throw ConfigError(fmt::format("the sequence length is {}; must be >= 1", options.seq_length));
   if (options.seed < 0 || options.seed > int64_t{std::numeric_limits<uint32_t>::max()}) {
-    throw ConfigError(fmt::format("the seed is {}; it must lie in 0 to 2^32 - 1, as numpy's", options.seed));
+    throw ConfigError(fmt::format("the seed is {}; must be from 0 to 2^32 - 1, as in numpy", options.seed));
   }
   Counts counts;
   counts.tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (options.samples && counts.tokens > 0) {
     if (*options.samples < 1 || *options.samples > std::numeric_limits<int64_t>::max() / options.seq_length - 1) {
-      throw ConfigError(fmt::format("{} samples of {} tokens were asked for; at least 1, and no more tokens than 2^63",
+      throw ConfigError(fmt::format("requested {} samples of {} tokens; must be >= 1 sample and < 2^63 tokens in total",
                                     *options.samples, options.seq_length));
     }
     const int64_t needed = *options.samples * options.seq_length + 1;
     counts.epochs = (needed - 1) / counts.tokens + 1;
   }
   if (counts.tokens > 0 && counts.epochs > std::numeric_limits<int64_t>::max() / counts.tokens) {
-    throw ConfigError(fmt::format("{} epochs of {} tokens are more than can be counted", counts.epochs, counts.tokens));
+    throw ConfigError(
+        fmt::format("{} epochs of {} tokens overflow a 64-bit token count", counts.epochs, counts.tokens));
   }
   counts.samples = samples_in(counts.epochs * counts.tokens, options.seq_length);
   counts.before_final = samples_in((counts.epochs - 1) * counts.tokens, options.seq_length);
@@ -85,7 +85,7 @@ std::vector<SampleStart> make_sample_index(std::span<const int32_t> lengths, std
   size_t document = 0;
   int64_t offset = 0;
   for (size_t sample = 1; sample < index.size(); ++sample) {
-    offset += seq_length;  // of the shared token, counted from the beginning of |document|
+    offset += seq_length;  // of the shared token, from the beginning of |document|
     for (int64_t length; offset >= (length = lengths[static_cast<size_t>(document_index[document])]); ++document)
       offset -= length;
     index[sample] = {static_cast<int32_t>(document), static_cast<int32_t>(offset)};
@@ -93,7 +93,7 @@ std::vector<SampleStart> make_sample_index(std::span<const int32_t> lengths, std
   return index;
 }
 
-// Shuffles all, or what comes before |apart| and what comes after it each by itself.
+// Shuffles everything, or the parts before and after |apart| separately.
 template <typename Value>
 void shuffle_apart(std::span<Value> values, size_t apart, std::mt19937& random) {
   numpy_shuffle(values.first(apart), random);

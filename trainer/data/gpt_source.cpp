@@ -14,8 +14,8 @@ TextDocuments::TextDocuments(std::string file, Tokenizer& tokenizer)
     : file_(std::move(file)), encoder_(tokenizer, [this, &tokenizer](const std::vector<int64_t>& ids) {
         const int64_t line = lines_[begins_.size() - 1];
         if (ids.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-          throw ConfigError(
-              fmt::format("{}, line {}: a document of {} tokens is too long: below 2^31 - 1", file_, line, ids.size()));
+          throw ConfigError(fmt::format("{}, line {}: a document of {} tokens is too long; must be < 2^31 - 1", file_,
+                                        line, ids.size()));
         }
         for (const int64_t id : ids) tokens_.push_back(static_cast<int32_t>(id));
         tokens_.push_back(static_cast<int32_t>(*tokenizer.end_of_document()));
@@ -23,8 +23,7 @@ TextDocuments::TextDocuments(std::string file, Tokenizer& tokenizer)
       }) {
   if (tokenizer.end_of_document()) return;
   throw ConfigError(
-      fmt::format("{}: the tokenizer {} has no token that ends a document; make tokens of the text first, without such "
-                  "ends: concord "
+      fmt::format("{}: the tokenizer {} has no end-of-document token; tokenize the text first without one: concord "
                   "data build --append_eod false --input {} --tokenizer {} --output PREFIX",
                   file_, tokenizer.name(), file_, tokenizer.name()));
 }

@@ -15,14 +15,15 @@
 namespace concord {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the files are little endian and are read as they lie");
+static_assert(std::endian::native == std::endian::little,
+              "the files are little-endian and are read without conversion");
 
 constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 constexpr uint64_t kVersion = 1;
 constexpr int64_t kHeaderBytes = 34;
 
 template <typename Value>
-Value load(const char* at) {  // numbers in .idx begin at byte 34, so they are not aligned
+Value load(const char* at) {  // numbers in .idx start at byte 34, so they are not aligned
   Value value;
   std::memcpy(&value, at, sizeof value);
   return value;
@@ -41,10 +42,10 @@ void with_type(TokenType type, const Function& function) {
     case TokenType::kFloat32: return function(static_cast<float*>(nullptr));
     case TokenType::kUint16: return function(static_cast<uint16_t*>(nullptr));
   }
-  throw ConfigError(fmt::format("there is no token type {}", static_cast<int>(type)));
+  throw ConfigError(fmt::format("unknown token type {}", static_cast<int>(type)));
 }
 
-// The largest whole numbers up to which all are representable.
+// The largest integer up to which all integers are representable.
 template <typename Value>
 constexpr int64_t largest_exact() {
   if constexpr (std::is_floating_point_v<Value>) {
@@ -99,29 +100,30 @@ void IndexedDataset::refuse(const std::string& why) const { throw ConfigError(id
 
 void IndexedDataset::read_header() {
   if (idx_.size() < kHeaderBytes) {
-    refuse(fmt::format("holds {} bytes, the header alone has {}; the file is cut short", idx_.size(), kHeaderBytes));
+    refuse(
+        fmt::format("has {} bytes, but the header alone takes {}; the file is truncated", idx_.size(), kHeaderBytes));
   }
   const char* const header = idx_.data();
   if (std::string_view(header, kMagic.size()) != kMagic) {
-    refuse("does not begin with MMIDIDX; it is not the index of a Megatron data set");
+    refuse("does not start with MMIDIDX; it is not a Megatron dataset index");
   }
   const uint64_t version = load<uint64_t>(header + 9);
-  if (version != kVersion) refuse(fmt::format("has version {}; only version {} is known", version, kVersion));
+  if (version != kVersion) refuse(fmt::format("has version {}; only version {} is supported", version, kVersion));
   const uint8_t code = load<uint8_t>(header + 17);
-  if (code < 1 || code > 8) refuse(fmt::format("has token type {}; known are 1 to 8", code));
+  if (code < 1 || code > 8) refuse(fmt::format("has token type {}; must be from 1 to 8", code));
   type_ = static_cast<TokenType>(code);
   const uint64_t sequences = load<uint64_t>(header + 18);
   const uint64_t entries = load<uint64_t>(header + 26);
   const uint64_t room = static_cast<uint64_t>(idx_.size() - kHeaderBytes);
   if (sequences > room / 12 || entries > (room - 12 * sequences) / 8) {
     refuse(fmt::format(
-        "promises {} sequences and {} document entries but holds only {} bytes; the file is cut short or damaged",
+        "declares {} sequences and {} document entries but has only {} bytes; the file is truncated or damaged",
         sequences, entries, idx_.size()));
   }
   const uint64_t left = room - 12 * sequences - 8 * entries;
   if (left != 0 && left != sequences) {
-    refuse(fmt::format("holds {} bytes after its {} sequences and {} document entries, which nothing explains", left,
-                       sequences, entries));
+    refuse(fmt::format("has {} unexpected bytes after its {} sequences and {} document entries", left, sequences,
+                       entries));
   }
   sequences_ = static_cast<int64_t>(sequences);
   entries_ = static_cast<int64_t>(entries);
@@ -140,27 +142,27 @@ void IndexedDataset::check_sequences() {
   for (int64_t i = 0; i < sequences_; ++i) {
     const int64_t tokens = length(i), begin = offset(i);
     if (tokens < 0) refuse(fmt::format("sequence {} has length {}", i, tokens));
-    // tokens is below 2^31 and a token at most 8 bytes, so the product cannot overflow.
+    // tokens < 2^31 and a token has at most 8 bytes, so the product cannot overflow.
     if (begin < 0 || begin > bin_.size() || tokens * token_bytes > bin_.size() - begin) {
       refuse(fmt::format(
-          "sequence {} is {} tokens ({}) at byte {}, but {} holds {} bytes; one of the two is cut short or damaged", i,
-          tokens, to_string(type_), begin, bin_.path(), bin_.size()));
+          "sequence {} is {} tokens ({}) at byte {}, but {} has {} bytes; one of the two files is truncated or damaged",
+          i, tokens, to_string(type_), begin, bin_.path(), bin_.size()));
     }
-    tokens_ += tokens;  // overflows for no index below 2^32 sequences, 51 GB
+    tokens_ += tokens;  // cannot overflow with fewer than 2^32 sequences (51 GB of index)
   }
 }
 
 void IndexedDataset::read_document_starts() {
-  if (entries_ < 1) refuse("has no document entries; the list of starts has at least the 0 that begins it");
+  if (entries_ < 1) refuse("has no document entries; there must be at least the initial 0");
   document_starts_.resize(static_cast<size_t>(entries_));
   std::memcpy(document_starts_.data(), idx_.data() + kHeaderBytes + 12 * sequences_, static_cast<size_t>(entries_) * 8);
   if (document_starts_.front() != 0 || document_starts_.back() != sequences_) {
-    refuse(fmt::format("documents begin at {} and end at {}; that must be 0 and the number of sequences, {}",
+    refuse(fmt::format("documents begin at {} and end at {}; must be 0 and the number of sequences, {}",
                        document_starts_.front(), document_starts_.back(), sequences_));
   }
   const auto wrong = std::adjacent_find(document_starts_.begin(), document_starts_.end(), std::greater<>());
   if (wrong != document_starts_.end()) {
-    refuse(fmt::format("document {} begins at sequence {}, after the end of it, {}", wrong - document_starts_.begin(),
+    refuse(fmt::format("document {} begins at sequence {}, after its end {}", wrong - document_starts_.begin(),
                        wrong[0], wrong[1]));
   }
 }
@@ -190,18 +192,18 @@ std::string IndexedDataset::place(int64_t sequence) const {
   const auto after = std::upper_bound(document_starts_.begin(), document_starts_.end(), sequence);
   const int64_t document = after - document_starts_.begin() - 1, within = sequence - after[-1];
   if (*after - after[-1] == 1) return fmt::format("{}, document {}", name(), document);
-  return fmt::format("{}, document {}, sequence {} of it", name(), document, within);
+  return fmt::format("{}, document {}, its sequence {}", name(), document, within);
 }
 
 IndexedWriter::IndexedWriter(const std::string& prefix, TokenType type)
     : prefix_(prefix), type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {
-  size_of(type);  // refuses a type that does not exist
+  size_of(type);  // throws for an unknown type
 }
 
 void IndexedWriter::add_sequence(std::span<const int64_t> ids) {
   if (ids.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     throw ConfigError(
-        fmt::format("a sequence of {} tokens does not fit into {}: at most 2^31 - 1", ids.size(), prefix_));
+        fmt::format("a sequence of {} tokens does not fit into {}; must be <= 2^31 - 1", ids.size(), prefix_));
   }
   with_type(type_, [&](auto* of) {
     using Value = std::remove_pointer_t<decltype(of)>;
@@ -209,7 +211,7 @@ void IndexedWriter::add_sequence(std::span<const int64_t> ids) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (!fits<Value>(ids[i])) {
         throw ConfigError(
-            fmt::format("token id {} does not fit into the {} tokens of {}", ids[i], to_string(type_), prefix_));
+            fmt::format("token id {} does not fit into the token type {} of {}", ids[i], to_string(type_), prefix_));
       }
       const Value value = static_cast<Value>(ids[i]);
       std::memcpy(scratch_.data() + i * sizeof(Value), &value, sizeof(Value));
@@ -224,7 +226,7 @@ void IndexedWriter::end_document() { document_starts_.push_back(static_cast<int6
 
 void IndexedWriter::append(const IndexedDataset& other) {
   if (other.type() != type_) {
-    throw ConfigError(fmt::format("{} has {} tokens and cannot be added to the {} tokens of {}", other.name(),
+    throw ConfigError(fmt::format("{} has token type {} and cannot be appended to token type {} of {}", other.name(),
                                   to_string(other.type()), to_string(type_), prefix_));
   }
   const int64_t before = static_cast<int64_t>(lengths_.size());

@@ -138,7 +138,7 @@ TEST(IndexedDataset, ModesOfMultimodalDataAreAcceptedAndOtherBytesAreNot) {
   write_file(folder / "data.idx", idx + std::string(static_cast<size_t>(sequences), '\0'));
   EXPECT_EQ(IndexedDataset(folder / "data").size(), sequences);
   write_file(folder / "data.idx", idx + "x");
-  EXPECT_THAT(config_error([&] { IndexedDataset(folder / "data"); }), HasSubstr("which nothing explains"));
+  EXPECT_THAT(config_error([&] { IndexedDataset(folder / "data"); }), HasSubstr("unexpected bytes after"));
 }
 
 TEST(IndexedDataset, WhatContradictsItselfIsRefusedWithAReason) {
@@ -148,18 +148,18 @@ TEST(IndexedDataset, WhatContradictsItselfIsRefusedWithAReason) {
   const size_t offsets = 34 + 4 * static_cast<size_t>(sequences), starts = offsets + 8 * static_cast<size_t>(sequences);
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"", "cut short"},
-      {idx.substr(0, 33), "cut short"},
-      {idx.substr(0, idx.size() - 1), "cut short"},
+      {"", "truncated"},
+      {idx.substr(0, 33), "truncated"},
+      {idx.substr(0, idx.size() - 1), "truncated"},
       {replaced(idx, 0, uint8_t{88}), "MMIDIDX"},
       {replaced(idx, 9, uint64_t{2}), "version 2"},
       {replaced(idx, 17, uint8_t{0}), "token type 0"},
       {replaced(idx, 17, uint8_t{9}), "token type 9"},
       {replaced(idx, 17, uint8_t{5}), "int64"},  // twice the bytes that .bin has
-      {replaced(idx, 18, ~uint64_t{0}), "promises"},
-      {replaced(idx, 18, uint64_t{1} << 62), "promises"},  // 12 times it overflows to 0
-      {replaced(idx, 26, ~uint64_t{0}), "promises"},
-      {replaced(idx, 26, uint64_t{1} << 61), "promises"},
+      {replaced(idx, 18, ~uint64_t{0}), "declares"},
+      {replaced(idx, 18, uint64_t{1} << 62), "declares"},  // 12 times it overflows to 0
+      {replaced(idx, 26, ~uint64_t{0}), "declares"},
+      {replaced(idx, 26, uint64_t{1} << 61), "declares"},
       {replaced(idx, 34, int32_t{-1}), "length -1"},
       {replaced(idx, 34, std::numeric_limits<int32_t>::max()), "sequence 0"},
       {replaced(idx, offsets, int64_t{-4}), "byte -4"},
@@ -183,7 +183,7 @@ TEST(IndexedDataset, ATruncatedBinIsRefused) {
   const std::string bin = read_file(kGoldenData + "tokens.bin");
   for (const size_t size : {bin.size() - 1, size_t{0}}) {
     write_file(folder / "bad.bin", bin.substr(0, size));
-    EXPECT_THAT(config_error([&] { IndexedDataset(folder / "bad"); }), HasSubstr("cut short or damaged"));
+    EXPECT_THAT(config_error([&] { IndexedDataset(folder / "bad"); }), HasSubstr("truncated or damaged"));
   }
   std::filesystem::remove(folder / "bad.bin");
   EXPECT_THAT(config_error([&] { IndexedDataset(folder / "bad"); }), HasSubstr("No such file"));
@@ -202,7 +202,7 @@ TEST(IndexedDataset, PlacesNameDocumentAndSequence) {
   write_corpus(folder / "data", TokenType::kInt32, {{{1}}, {}, {{2}, {3}}});
   const IndexedDataset data(folder / "data");
   EXPECT_THAT(data.place(0), HasSubstr("data.bin, document 0"));
-  EXPECT_THAT(data.place(2), HasSubstr("document 2, sequence 1 of it"));
+  EXPECT_THAT(data.place(2), HasSubstr("document 2, its sequence 1"));
 }
 
 // Deterministic mutation: whatever the bytes are, opening ends with a data set all of which can be read, or a
@@ -244,8 +244,7 @@ TEST(IndexedDatasetDeathTest, ACorpusThatIsCutWhileItIsMappedIsNamed) {
   writer.finish();
   const IndexedDataset data(folder / "corpus");
   std::filesystem::resize_file(folder / "corpus.bin", 100);
-  EXPECT_EXIT(read_sequence(data, 0), ::testing::ExitedWithCode(1),
-              "corpus.bin: has become shorter than the 40000 bytes");
+  EXPECT_EXIT(read_sequence(data, 0), ::testing::ExitedWithCode(1), "corpus.bin: is now shorter than the 40000 bytes");
 }
 
 }  // namespace

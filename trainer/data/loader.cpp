@@ -15,7 +15,7 @@
 namespace concord {
 namespace {
 
-// What the thread hands over: a batch and the position after it, or what it threw, or (neither) the end.
+// What the thread hands over: a batch and the position after it, an exception, or (neither) the end.
 struct Item {
   std::optional<std::vector<TokenBatch>> batch;
   BatchContents contents;
@@ -34,7 +34,7 @@ class DataLoader::State {
         epochs(arguments.epochs),
         prefetch(static_cast<size_t>(arguments.prefetch)) {}
 
-  // The batch at |position|, which is moved on behind it; the end after the last epoch.
+  // The batch at |position|, which is advanced past it; the end after the last epoch.
   Item make(DataPosition* position) const {
     if (epochs > 0 && position->epoch >= epochs) return {};
     const std::shared_ptr<const Epoch> epoch = batcher.epoch(position->epoch);
@@ -57,7 +57,7 @@ class DataLoader::State {
   const size_t prefetch;
 };
 
-// Makes items from |position| on, at most |prefetch| ahead of those taken.
+// Makes items from |position| on, at most |prefetch| ahead of the consumer.
 class DataLoader::Thread {
  public:
   Thread(const State& state, const DataPosition& position) : state_(state) {
@@ -72,7 +72,7 @@ class DataLoader::Thread {
     thread_.join();
   }
 
-  // The last item stays, so that whoever asks again gets it again.
+  // The last item stays, so that another call gets it again.
   Item take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !items_.empty(); });
@@ -135,16 +135,16 @@ DataPosition DataLoader::position() const { return position_; }
 
 void DataLoader::restore(const DataPosition& position) {
   if (position.fingerprint != position_.fingerprint) {
-    throw ConfigError(fmt::format(
-        "{}: the position to continue from belongs to other data or another order of it; give the same data, "
-        "seed, shuffle, sequence length and packing, or begin the data anew",
-        source().name()));
+    throw ConfigError(
+        fmt::format("{}: the position to resume from belongs to other data or another sample order; use the same data, "
+                    "seed, shuffle, sequence length and packing, or start from the beginning of the data",
+                    source().name()));
   }
   const bool possible =
       position.epoch >= 0 && position.sample >= 0 &&
       (position.sample == 0 || state_->holds_a_batch(*state_->batcher.epoch(position.epoch), position.sample));
   if (!possible) {
-    throw ConfigError(fmt::format("{}: there is no epoch {}, sample {} to continue from", source().name(),
+    throw ConfigError(fmt::format("{}: cannot resume from epoch {}, sample {}: out of range", source().name(),
                                   position.epoch, position.sample));
   }
   thread_.reset();

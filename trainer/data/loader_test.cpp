@@ -216,12 +216,13 @@ TEST(DataLoader, PositionsOfOtherDataOrOrdersAreRefused) {
   DataArguments other_seed = arguments;
   other_seed.seed = 7;
   DataLoader seed(other_seed, std::make_unique<Counting>(10));
-  EXPECT_THAT(config_error([&] { seed.restore(position); }), HasSubstr("other data or another order"));
+  EXPECT_THAT(config_error([&] { seed.restore(position); }), HasSubstr("other data or another sample order"));
   DataLoader size(arguments, std::make_unique<Counting>(11));
-  EXPECT_THAT(config_error([&] { size.restore(position); }), HasSubstr("other data or another order"));
+  EXPECT_THAT(config_error([&] { size.restore(position); }), HasSubstr("other data or another sample order"));
   EXPECT_THAT(config_error([&] { loader.restore({0, 100, position.fingerprint}); }),
-              HasSubstr("no epoch 0, sample 100"));
-  EXPECT_THAT(config_error([&] { loader.restore({-1, 0, position.fingerprint}); }), HasSubstr("no epoch -1"));
+              HasSubstr("cannot resume from epoch 0, sample 100"));
+  EXPECT_THAT(config_error([&] { loader.restore({-1, 0, position.fingerprint}); }),
+              HasSubstr("cannot resume from epoch -1"));
 }
 
 TEST(DataLoader, APositionFitsAnotherLayoutOfTheSameBatch) {
@@ -300,8 +301,7 @@ TEST(DataLoader, ArgumentsThatCannotBeAreRefused) {
   EXPECT_THAT(said({.packing = true}), HasSubstr("seq_length"));
   EXPECT_THAT(said({.micro_batch_size = int64_t{1} << 31, .accumulation = int64_t{1} << 31}),
               HasSubstr("more than 2^31"));
-  EXPECT_THAT(said({.micro_batch_size = 11}),
-              HasSubstr("counting holds 10 samples, fewer than one global batch of 11"));
+  EXPECT_THAT(said({.micro_batch_size = 11}), HasSubstr("counting has 10 samples, fewer than one global batch of 11"));
 }
 
 }  // namespace

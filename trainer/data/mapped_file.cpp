@@ -13,7 +13,7 @@
 namespace concord {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  const InputFile file(path_, "data is read from regular files, by memory map");
+  const InputFile file(path_, "data must be in regular files, which are memory-mapped");
   if (file.size() == 0) return;
   void* const map = ::mmap(nullptr, file.size(), PROT_READ, MAP_SHARED, file.fd(), 0);
   if (map == MAP_FAILED) {

@@ -70,7 +70,7 @@ void OutputFile::sync() {
 void OutputFile::publish() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_);
   ::close(std::exchange(fd_, -1));
-  // The name is safe only when its folder is on the disk; a file system that cannot do it loses no more than the name.
+  // The name is durable only once its folder is synced; a file system without that can lose only the name.
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   const int folder_fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder_fd < 0) return;

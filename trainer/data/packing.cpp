@@ -11,8 +11,8 @@
 namespace concord {
 namespace {
 
-// Room left in each row, and for each node of a tree over the rows the most room below it. Rows that are not begun have
-// all of it, so the leftmost leaf with enough room is first fit.
+// Free space in each row, and for each node of a tree over the rows the maximum below it. Unused rows are entirely
+// free, so the leftmost leaf with enough space is the first fit.
 class RoomTree {
  public:
   RoomTree(size_t rows, int64_t capacity)
@@ -41,8 +41,8 @@ PackedRows pack_first_fit(std::span<const int64_t> lengths, int64_t capacity, in
     const int64_t length = padded_length(lengths[i], multiple);
     if (length > capacity) {
       throw ConfigError(
-          fmt::format("sample {} has {} tokens ({} padded to a multiple of {}), more than a packed row of {}", i,
-                      lengths[i], length, multiple, capacity));
+          fmt::format("sample {} has {} tokens ({} padded to a multiple of {}), which exceeds the packed row length {}",
+                      i, lengths[i], length, multiple, capacity));
     }
     const size_t row = tree.take(length);
     if (row >= rows.size()) rows.resize(row + 1);

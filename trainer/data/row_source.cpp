@@ -17,14 +17,14 @@ void RowSource::add(const AlignedTokens& tokens, const std::string& place) {
   if (count == 0) throw ConfigError(fmt::format("{}, {}: the sample has no tokens", file_, place));
   if (longest_ > 0 && count > longest_) {
     throw ConfigError(fmt::format(
-        "{}, {}: the sample has {} tokens, more than the sequence length {}; raise it or shorten the sample", file_,
+        "{}, {}: the sample has {} tokens, more than the sequence length {}; increase it or shorten the sample", file_,
         place, count, longest_));
   }
   const int64_t limit = vocab_size_ > 0 ? vocab_size_ : int64_t{std::numeric_limits<int32_t>::max()} + 1;
   const auto check = [&](int64_t id, const char* what, size_t position) {
     if (id >= 0 && id < limit) return;
     throw ConfigError(fmt::format(
-        "{}, {}, position {}: the {} {} is not in the vocabulary, 0 to {}; was the data made with another tokenizer?",
+        "{}, {}, position {}: {} {} is not in the vocabulary (0 to {}); was the data built with another tokenizer?",
         file_, place, position, what, id, limit - 1));
   };
   for (size_t i = 0; i < tokens.ids.size(); ++i) {
@@ -37,7 +37,7 @@ void RowSource::add(const AlignedTokens& tokens, const std::string& place) {
 }
 
 void RowSource::finish() {
-  if (size() == 0) throw ConfigError(file_ + ": there is no sample in it");
+  if (size() == 0) throw ConfigError(file_ + ": contains no samples");
 }
 
 int64_t RowSource::length(int64_t index) const {
@@ -49,7 +49,7 @@ Sample RowSource::at(int64_t index) const {
   const std::ptrdiff_t begin = begins_[static_cast<size_t>(index)], end = begins_[static_cast<size_t>(index) + 1];
   Sample sample{.ids = {ids_.begin() + begin, ids_.begin() + end},
                 .labels = {labels_.begin() + begin + 1, labels_.begin() + end}};
-  sample.labels.push_back(kIgnoredToken);  // shifted: nothing is known to follow the last token
+  sample.labels.push_back(kIgnoredToken);  // shifted: the token after the last one is unknown
   return sample;
 }
 

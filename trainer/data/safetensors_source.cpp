@@ -36,7 +36,7 @@ void copy_row(const Reader& file, const TensorInfo& tensor, size_t row, size_t c
     case DType::kU16: return copy_as<uint16_t>(from, columns, to);
     case DType::kU8: return copy_as<uint8_t>(from, columns, to);
     default:
-      throw ConfigError(fmt::format("{}: {} has type {}; token ids are I64, I32, U32, I16, U16 or U8", file.path(),
+      throw ConfigError(fmt::format("{}: {} has dtype {}; token ids must be I64, I32, U32, I16, U16 or U8", file.path(),
                                     quoted(tensor.name), safetensors::to_string(tensor.dtype)));
   }
 }
@@ -50,11 +50,11 @@ std::unique_ptr<SampleSource> open_safetensors(const DataArguments& arguments) {
   const TensorInfo& labels = given_labels != nullptr ? *given_labels : ids;
   if (labels.shape != ids.shape) {
     throw ConfigError(
-        fmt::format("{}: labels have shape {} beside {} of input_ids; they are given for each id, -100 for none",
+        fmt::format("{}: labels have shape {}, but input_ids have {}; give one label per id, -100 to ignore it",
                     arguments.path, safetensors::shape_text(labels.shape), safetensors::shape_text(ids.shape)));
   }
   if (ids.shape.empty() || ids.elements() == 0) {
-    throw ConfigError(fmt::format("{}: input_ids have shape {}; there is no sample in it", arguments.path,
+    throw ConfigError(fmt::format("{}: input_ids have shape {}; contains no samples", arguments.path,
                                   safetensors::shape_text(ids.shape)));
   }
   const size_t columns = static_cast<size_t>(ids.shape.back()), rows = static_cast<size_t>(ids.elements()) / columns;

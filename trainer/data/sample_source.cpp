@@ -18,25 +18,24 @@ namespace {
 std::unique_ptr<Tokenizer> tokenizer_of(const DataArguments& arguments) {
   const std::string& path = arguments.path;
   if (arguments.tokenizer.empty()) {
-    throw ConfigError(fmt::format(
-        "{} is text, but the model's folder has no tokenizer.json to make tokens of it; put the model's there, "
-        "name one with --tokenizer FILE, or give --tokenizer byte for one token per byte",
-        path));
+    throw ConfigError(
+        fmt::format("{} is text, but the model's folder has no tokenizer.json to tokenize it; add the model's "
+                    "tokenizer, pass one with --tokenizer FILE, or use --tokenizer byte for one token per byte",
+                    path));
   }
   try {
     return make_tokenizer(arguments.tokenizer);
   } catch (const ConfigError& error) {
     throw ConfigError(
-        fmt::format("{} is text, of which tokens have to be made: {}. Where that cannot be had here, make them "
-                    "elsewhere: concord data "
-                    "build --input {} --tokenizer {} --output PREFIX",
+        fmt::format("{} is text and must be tokenized: {}. If that is not possible on this machine, tokenize it "
+                    "elsewhere: concord data build --input {} --tokenizer {} --output PREFIX",
                     path, error.what(), path, arguments.tokenizer));
   }
 }
 
 std::unique_ptr<SampleSource> text_source(std::unique_ptr<TextDocuments> documents, const DataArguments& arguments) {
   documents->finish();
-  if (documents->size() == 0) throw ConfigError(arguments.path + ": there is no text in it");
+  if (documents->size() == 0) throw ConfigError(arguments.path + ": contains no text");
   return std::make_unique<GptSource>(std::move(documents), arguments);
 }
 
@@ -59,7 +58,7 @@ std::unique_ptr<SampleSource> open_text(const DataArguments& arguments) {
 
 std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments) {
   const MappedFile file(arguments.path);
-  std::unique_ptr<Tokenizer> tokenizer;  // made where a line needs it; ids need none
+  std::unique_ptr<Tokenizer> tokenizer;  // created when a line needs it; ids do not
   std::unique_ptr<TextDocuments> documents;
   auto rows = std::make_unique<RowSource>(arguments.path, arguments);
   for_each_line(file.text(), [&](std::string_view line, int64_t number) {
@@ -68,7 +67,7 @@ std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments) {
     const bool is_text = record.kind == JsonRecord::Kind::kText;
     if (is_text ? rows->size() > 0 : documents != nullptr) {
       throw ConfigError(fmt::format(
-          "{}: has \"{}\" where the lines before have another kind; text and samples go into files of their own",
+          "{}: has \"{}\", but the previous lines have another kind; put text and samples into separate files",
           full_place, to_string(record.kind)));
     }
     if (record.kind == JsonRecord::Kind::kTokens) return rows->add(record.tokens, place);
@@ -91,8 +90,7 @@ std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments) {
 
 std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments) {
   const std::string& path = arguments.path;
-  if (path.empty())
-    throw ConfigError("no data was given; --train_data takes a Megatron prefix, .jsonl, .txt or .safetensors");
+  if (path.empty()) throw ConfigError("no data; --train_data takes a Megatron prefix, .jsonl, .txt or .safetensors");
   if (path.ends_with(".jsonl")) return open_jsonl(arguments);
   if (path.ends_with(".txt")) return open_text(arguments);
   if (path.ends_with(".safetensors")) return open_safetensors(arguments);
@@ -100,7 +98,7 @@ std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments)
   if (path.ends_with(".bin") || path.ends_with(".idx")) prefix.resize(prefix.size() - 4);
   if (!is_file(prefix + ".idx") && !is_file(prefix + ".bin")) {
     throw ConfigError(
-        fmt::format("cannot read {}: there is no {}.idx, and the name ends in none of .jsonl, .txt and .safetensors",
+        fmt::format("cannot read {}: {}.idx does not exist, and the name does not end in .jsonl, .txt or .safetensors",
                     path, prefix));
   }
   return std::make_unique<GptSource>(std::make_unique<IndexedDataset>(prefix), arguments);

@@ -74,11 +74,11 @@ TEST(SampleSource, BadSafetensorsAreRefused) {
   EXPECT_THAT(refused(good, {.seq_length = 2}),
               HasSubstr("row 0: the sample has 3 tokens, more than the sequence length 2"));
   EXPECT_THAT(refused(good, {.vocab_size = 9}),
-              HasSubstr("row 0, position 2: the token id 9 is not in the vocabulary, 0 to 8"));
+              HasSubstr("row 0, position 2: token id 9 is not in the vocabulary (0 to 8)"));
   EXPECT_THAT(refused(safetensors("[1,3]", {7, -1, 9}, {})), HasSubstr("token id -1"));
-  EXPECT_THAT(refused(safetensors("[1,1]", {7}, {99}), {.vocab_size = 50}), HasSubstr("the label 99"));
-  EXPECT_THAT(refused(safetensors("[0,3]", {}, {})), HasSubstr("there is no sample"));
-  EXPECT_THAT(refused(safetensors("[1,3]", {1, 2, 3}, {}, "F64")), HasSubstr("has type F64"));
+  EXPECT_THAT(refused(safetensors("[1,1]", {7}, {99}), {.vocab_size = 50}), HasSubstr("label 99"));
+  EXPECT_THAT(refused(safetensors("[0,3]", {}, {})), HasSubstr("contains no samples"));
+  EXPECT_THAT(refused(safetensors("[1,3]", {1, 2, 3}, {}, "F64")), HasSubstr("has dtype F64"));
   EXPECT_FALSE(refused(good.substr(0, good.size() - 1)).empty());
   std::string renamed = good;
   renamed.replace(renamed.find("input_ids"), 9, "output_id");
@@ -126,41 +126,41 @@ TEST(SampleSource, BadJsonLinesAreRefusedWithTheirNumber) {
   };
   const std::string good = "{\"input_ids\": [1, 2, 3]}\n";
   EXPECT_THAT(refused(good + "\n{broken\n"), HasSubstr("bad.jsonl, line 3: is not JSON"));
-  EXPECT_THAT(refused(good + "{\"text\": \"x\"}\n"), HasSubstr("line 2: has \"text\" where the lines before"));
+  EXPECT_THAT(refused(good + "{\"text\": \"x\"}\n"), HasSubstr("line 2: has \"text\", but the previous lines"));
   EXPECT_THAT(refused(good, {.seq_length = 2}), HasSubstr("line 1: the sample has 3 tokens"));
-  EXPECT_THAT(refused(good, {.vocab_size = 3}), HasSubstr("line 1, position 2: the token id 3"));
+  EXPECT_THAT(refused(good, {.vocab_size = 3}), HasSubstr("line 1, position 2: token id 3"));
   EXPECT_THAT(refused("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}"),
-              HasSubstr("line 1: the conversation has no message"));
+              HasSubstr("line 1: the conversation has no assistant message"));
   EXPECT_THAT(refused("{\"text\": \"x\"}", {.tokenizer = "t.json", .seq_length = 1}),
               HasSubstr("concord data build --input"));
   EXPECT_THAT(refused("{\"text\": \"x\"}", {.seq_length = 64}),
               HasSubstr("2 tokens, but one sample of sequence length 64 needs 65"));
-  EXPECT_THAT(refused(""), HasSubstr("there is no sample"));
-  EXPECT_THAT(refused("\n\n"), HasSubstr("there is no sample"));
+  EXPECT_THAT(refused(""), HasSubstr("contains no samples"));
+  EXPECT_THAT(refused("\n\n"), HasSubstr("contains no samples"));
 }
 
 TEST(SampleSource, BadTextIsRefused) {
   const Folder folder;
   write_file(folder / "bad.txt", "fine\n\xFF\n");
   EXPECT_THAT(said_by_source({.path = folder / "bad.txt", .seq_length = 1}),
-              HasSubstr("bad.txt, line 2: the byte 0xFF is not UTF-8"));
+              HasSubstr("bad.txt, line 2: the byte 0xFF is not valid UTF-8"));
   write_file(folder / "empty.txt", "\n \n");
-  EXPECT_THAT(said_by_source({.path = folder / "empty.txt", .seq_length = 1}), HasSubstr("there is no text"));
+  EXPECT_THAT(said_by_source({.path = folder / "empty.txt", .seq_length = 1}), HasSubstr("contains no text"));
   EXPECT_THAT(said_by_source({.path = folder / "empty.txt", .tokenizer = "x"}), HasSubstr("concord data build"));
   EXPECT_THAT(said_by_source({.path = folder / "empty.txt", .tokenizer = ""}), HasSubstr("--tokenizer byte"));
   write_file(folder / "zero.txt", std::string("fine\n\n\0", 7));
   EXPECT_THAT(said_by_source({.path = folder / "zero.txt", .seq_length = 1}),
-              HasSubstr("zero.txt, line 3: has a zero byte"));
+              HasSubstr("zero.txt, line 3: contains a zero byte"));
   write_file(folder / "a.txt", "text");
   EXPECT_THAT(said_by_source({.path = folder / "a.txt"}), HasSubstr("sequence length is 0"));
   EXPECT_THAT(said_by_source({.path = folder / "a.txt", .seq_length = 2, .vocab_size = 256}),
-              HasSubstr("line 1 (document 0), position 4: the token id 256"));
+              HasSubstr("line 1 (document 0), position 4: token id 256"));
 }
 
 TEST(SampleSource, WhatIsNotThereIsNamed) {
   const Folder folder;
-  EXPECT_THAT(said_by_source({}), HasSubstr("no data was given"));
-  EXPECT_THAT(said_by_source({.path = folder / "nothing"}), HasSubstr("there is no " + folder / "nothing.idx"));
+  EXPECT_THAT(said_by_source({}), HasSubstr("no data; --train_data"));
+  EXPECT_THAT(said_by_source({.path = folder / "nothing"}), HasSubstr(folder / "nothing.idx does not exist"));
   EXPECT_THAT(said_by_source({.path = folder / "nothing.txt"}), HasSubstr("No such file"));
   EXPECT_THAT(said_by_source({.path = folder / "nothing.jsonl"}), HasSubstr("No such file"));
   EXPECT_THAT(said_by_source({.path = folder / "nothing.safetensors"}), HasSubstr("No such file"));
@@ -184,7 +184,7 @@ TEST(SampleSource, IdsBeyondTheVocabularyAreNamedByFileDocumentAndPosition) {
   }
   writer.finish();
   EXPECT_THAT(said_by_source({.path = folder / "a", .seq_length = 2, .vocab_size = 99}),
-              HasSubstr("a.bin, document 1, position 1: the token id 99 is not below the vocabulary size 99"));
+              HasSubstr("a.bin, document 1, position 1: token id 99 is not less than the vocabulary size 99"));
   EXPECT_EQ(said_by_source({.path = folder / "a", .seq_length = 2, .vocab_size = 100}), "");
 }
 

@@ -7,9 +7,9 @@ namespace concord {
 namespace {
 
 constexpr int kRounds = 8;
-constexpr int kLeastHalfBits = 4;  // fewer bits make too few permutations; small sizes then walk a little longer
+constexpr int kLeastHalfBits = 4;  // fewer bits give too few permutations; small sizes then take a few more iterations
 
-// The finaliser of SplitMix64.
+// The finalizer of SplitMix64.
 uint64_t mixed(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
   value = (value ^ (value >> 27)) * 0x94d049bb133111eb;

@@ -22,7 +22,7 @@ constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNO
 constexpr size_t kStates = kLetters.size();
 constexpr size_t kFollowers = 8;  // letters that may follow a letter
 
-// Probabilities are whole numbers of 2^-16, so that drawing is exact and the same everywhere.
+// Probabilities are integer multiples of 2^-16, so that sampling is exact and the same everywhere.
 constexpr uint32_t kWhole = 1 << 16;
 using Row = std::array<uint32_t, kStates>;
 
@@ -32,13 +32,13 @@ struct Chain {
 };
 
 // Each letter is followed by its neighbour in the alphabet (so that the chain reaches every letter) and by seven
-// others, of which early letters are the likelier. Weights fall off geometrically, for each letter at a pace of its
-// own: some are easier to follow than others, and some come more often.
+// others, with a bias towards early letters. Weights decrease geometrically at a rate that differs per letter: some
+// letters are easier to predict than others, and some are more frequent.
 Chain draw_chain(std::mt19937_64& random) {
   Chain chain;
   for (size_t from = 0; from < kStates; ++from) {
     uint32_t left = kWhole;
-    const uint32_t eighths = static_cast<uint32_t>(2 + random() % 4);  // of what is left, to each follower
+    const uint32_t eighths = static_cast<uint32_t>(2 + random() % 4);  // of the remainder, to each follower
     for (size_t i = 0; i < kFollowers; ++i) {
       const size_t to = i == 0 ? (from + 1) % kStates : std::min(random() % kStates, random() % kStates);
       const uint32_t part = i + 1 == kFollowers ? left : left * eighths / 8;
@@ -99,7 +99,7 @@ size_t draw_first(const std::array<double, kStates>& distribution, std::mt19937_
 
 SyntheticCorpus write_synthetic_corpus(const std::string& prefix, uint64_t seed, int64_t tokens) {
   if (tokens < 2 || tokens > std::numeric_limits<int32_t>::max()) {
-    throw ConfigError(fmt::format("a synthetic corpus of {} tokens was asked for; 2 to 2^31 - 1 are possible", tokens));
+    throw ConfigError(fmt::format("requested a synthetic corpus of {} tokens; must be from 2 to 2^31 - 1", tokens));
   }
   std::mt19937_64 random(seed);
   const Chain chain = draw_chain(random);

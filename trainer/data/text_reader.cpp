@@ -18,12 +18,11 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kKinds =
-    R"(a line is {"text": ...}, {"input_ids": [...], "labels": [...]} or {"messages": [...]})";
+    R"(a line must be {"text": ...}, {"input_ids": [...], "labels": [...]} or {"messages": [...]})";
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
-// A value as it may stand in a sentence; a list by its name (printing one that is nested deeply would need as much
-// stack).
+// A value as shown in a message; a list by its type (printing a deeply nested one would need as much stack).
 std::string shown(const json& value) {
   return value.is_structured() ? std::string("an ") + value.type_name() : one_line(value.dump(-1, ' ', true));
 }
@@ -49,16 +48,16 @@ AlignedTokens parse_tokens(const json& record, const std::string& place) {
   if (tokens.ids.empty()) throw ConfigError(place + ": \"input_ids\" is empty");
   tokens.labels = record.contains("labels") ? parse_ids(record["labels"], "labels", place) : tokens.ids;
   if (tokens.labels.size() != tokens.ids.size()) {
-    throw ConfigError(fmt::format(
-        "{}: \"labels\" has {} entries beside {} of \"input_ids\"; they are given for each id, -100 for none", place,
-        tokens.labels.size(), tokens.ids.size()));
+    throw ConfigError(
+        fmt::format("{}: \"labels\" has {} entries, but \"input_ids\" has {}; give one label per id, -100 to ignore it",
+                    place, tokens.labels.size(), tokens.ids.size()));
   }
   for (size_t i = 0; i < tokens.ids.size(); ++i) {
     if (tokens.ids[i] < 0)
       throw ConfigError(fmt::format("{}: \"input_ids\"[{}] is {}, not a token id", place, i, tokens.ids[i]));
     if (tokens.labels[i] < 0 && tokens.labels[i] != kIgnoredToken) {
-      throw ConfigError(
-          fmt::format("{}: \"labels\"[{}] is {}; a label is a token id, or -100 for none", place, i, tokens.labels[i]));
+      throw ConfigError(fmt::format("{}: \"labels\"[{}] is {}; must be a token id, or -100 to ignore it", place, i,
+                                    tokens.labels[i]));
     }
   }
   return tokens;
@@ -70,8 +69,9 @@ std::vector<ChatMessage> parse_messages(const json& list, const std::string& pla
   for (const json& message : list) {
     const auto text = [&](const char* key) {
       if (!message.is_object() || !message.contains(key) || !message[key].is_string()) {
-        throw ConfigError(fmt::format("{}: message {} has no text \"{}\"; it is {{\"role\": ..., \"content\": ...}}",
-                                      place, messages.size(), key));
+        throw ConfigError(
+            fmt::format("{}: message {} has no string \"{}\"; expected {{\"role\": ..., \"content\": ...}}", place,
+                        messages.size(), key));
       }
       return message[key].get<std::string>();
     };
@@ -108,10 +108,10 @@ void check_text(std::string_view text, const std::string& file, int64_t first_li
   if (!wrong) return;
   const int64_t line = first_line + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*wrong), '\n');
   if (zero != std::string_view::npos) {
-    throw ConfigError(fmt::format("{}, line {}: has a zero byte; the file is damaged, or no text", file, line));
+    throw ConfigError(fmt::format("{}, line {}: contains a zero byte; the file is damaged or not text", file, line));
   }
-  throw ConfigError(fmt::format("{}, line {}: the byte 0x{:02X} is not UTF-8 here; convert the file to UTF-8", file,
-                                line, static_cast<uint8_t>(text[*wrong])));
+  throw ConfigError(fmt::format("{}, line {}: the byte 0x{:02X} is not valid UTF-8 here; convert the file to UTF-8",
+                                file, line, static_cast<uint8_t>(text[*wrong])));
 }
 
 const char* to_string(JsonRecord::Kind kind) {
@@ -128,7 +128,8 @@ JsonRecord parse_json_record(std::string_view line, const std::string& place) {
   if (!record.is_object()) throw ConfigError(fmt::format("{}: not a JSON object; {}", place, kKinds));
   const auto has = [&](const char* key) { return record.contains(key) ? 1 : 0; };
   if (has("text") + has("input_ids") + has("messages") != 1) {
-    throw ConfigError(fmt::format("{}: must have one of \"text\", \"input_ids\" and \"messages\"; {}", place, kKinds));
+    throw ConfigError(
+        fmt::format("{}: must have exactly one of \"text\", \"input_ids\" and \"messages\"; {}", place, kKinds));
   }
   if (has("input_ids") != 0) return {.kind = JsonRecord::Kind::kTokens, .tokens = parse_tokens(record, place)};
   if (has("messages") != 0)

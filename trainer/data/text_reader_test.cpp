@@ -46,7 +46,7 @@ TEST(TextReader, MalformedUtf8IsFoundWhereItBegins) {
 
 TEST(TextReader, InvalidUtf8IsNamedWithItsLine) {
   EXPECT_THAT(config_error([] { check_text("one\ntwo\n\xFFthree", "a.txt", 5); }),
-              HasSubstr("a.txt, line 7: the byte 0xFF is not UTF-8"));
+              HasSubstr("a.txt, line 7: the byte 0xFF is not valid UTF-8"));
 }
 
 TEST(TextReader, ParagraphsAreWhatStandsBetweenEmptyLines) {
@@ -80,8 +80,8 @@ TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
       {"{\"text\": \"\xFF\"}", "not JSON"},
       {std::string("{\"text\": \"a\"}\0{}", 17), "not JSON: byte 13 is 0"},
       {"[]", "not a JSON object"},
-      {"{}", "must have one of"},
-      {R"({"text": "a", "input_ids": [1]})", "must have one of"},
+      {"{}", "must have exactly one of"},
+      {R"({"text": "a", "input_ids": [1]})", "must have exactly one of"},
       {R"({"text": 5})", "\"text\" is not a string"},
       {R"({"input_ids": 5})", "not a list"},
       {R"({"input_ids": []})", "is empty"},
@@ -90,11 +90,11 @@ TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
       {R"({"input_ids": [-1]})", "\"input_ids\"[0] is -1"},
       {R"({"input_ids": [18446744073709551615]})", "18446744073709551615, not a token id"},
       {R"({"input_ids": [1e30]})", "not a token id"},
-      {R"({"input_ids": [1, 2], "labels": [1]})", "1 entries beside 2"},
+      {R"({"input_ids": [1, 2], "labels": [1]})", "1 entries, but \"input_ids\" has 2"},
       {R"({"input_ids": [1], "labels": [-1]})", "\"labels\"[0] is -1"},
       {R"({"messages": []})", "not a list of messages"},
-      {R"({"messages": [{"role": "user"}]})", "message 0 has no text \"content\""},
-      {R"({"messages": ["hello"]})", "message 0 has no text \"role\""},
+      {R"({"messages": [{"role": "user"}]})", "message 0 has no string \"content\""},
+      {R"({"messages": ["hello"]})", "message 0 has no string \"role\""},
   };
   for (const auto& [line, reason] : cases) {
     EXPECT_THAT(said_of_line(line), HasSubstr(reason)) << line;

@@ -19,14 +19,14 @@
 namespace concord {
 namespace {
 
-constexpr int64_t kBytesPerMillisecond = 100;  // far below what any tokenizer does
+constexpr int64_t kBytesPerMillisecond = 100;  // far slower than any tokenizer
 constexpr size_t kLongestGreeting = 1 << 16;
 constexpr size_t kLongestRefusal = 2000;
 
-// A whole number below |end|.
+// An integer from 0 to |end| - 1.
 int64_t id_of(const nlohmann::json& value, int64_t end) {
   const bool is_below = value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(end);
-  if (!is_below) throw ConfigError(fmt::format("an id or a size is not a whole number of 0 or more and below {}", end));
+  if (!is_below) throw ConfigError(fmt::format("an id or a size is not an integer >= 0 and < {}", end));
   return value.get<int64_t>();
 }
 
@@ -45,7 +45,7 @@ TokenizerPipe::TokenizerPipe(int to, int from, std::string name, std::chrono::mi
     : to_(to), from_(from), name_(std::move(name)), patience_(patience), allowed_(patience) {}
 
 TokenizerPipe::~TokenizerPipe() {
-  ::close(to_);  // the other side ends at the end of its input
+  ::close(to_);  // the other side exits at the end of its input
   ::close(from_);
 }
 
@@ -58,11 +58,11 @@ void TokenizerPipe::wait_for(int fd, short events) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
     const int ready = ::poll(&wanted, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000)));
     if (ready > 0) return;
-    if (ready < 0 && errno != EINTR) fail(fmt::format("cannot be waited for: {}", std::strerror(errno)));
+    if (ready < 0 && errno != EINTR) fail(fmt::format("cannot be polled: {}", std::strerror(errno)));
     if (ready == 0 && left <= 0) {
       fail(
-          fmt::format("has been silent for {} s; look at what it printed above, and where it only needs longer, give "
-                      "it more seconds in CONCORD_TOKENIZER_TIMEOUT",
+          fmt::format("has not answered for {} s; check its output above, or, if it only needs more time, increase "
+                      "CONCORD_TOKENIZER_TIMEOUT (seconds)",
                       std::chrono::duration<double>(allowed_).count()));
     }
   }
@@ -73,7 +73,7 @@ void TokenizerPipe::send(std::string_view bytes) {
     wait_for(to_, POLLOUT);
     const ssize_t sent = ::send(to_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (sent < 0) fail(fmt::format("takes no more text: {}", std::strerror(errno)));
+    if (sent < 0) fail(fmt::format("does not accept more text: {}", std::strerror(errno)));
     bytes.remove_prefix(static_cast<size_t>(sent));
   }
 }
@@ -85,7 +85,7 @@ void TokenizerPipe::receive(void* to, size_t count) {
     const ssize_t got = ::read(from_, at, count);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
-    if (got == 0) fail("ended before its answer; what it printed stands above");
+    if (got == 0) fail("exited before answering; see its output above");
     at += got;
     count -= static_cast<size_t>(got);
   }
@@ -94,7 +94,7 @@ void TokenizerPipe::receive(void* to, size_t count) {
 TokenizerGreeting TokenizerPipe::read_greeting() {
   std::string line;
   for (char letter = 0; letter != '\n'; line += letter) {
-    if (line.size() == kLongestGreeting) fail(fmt::format("greeted with more than {} bytes", kLongestGreeting));
+    if (line.size() == kLongestGreeting) fail(fmt::format("sent a first line of more than {} bytes", kLongestGreeting));
     receive(&letter, 1);
   }
   line.pop_back();
@@ -108,7 +108,7 @@ TokenizerGreeting TokenizerPipe::read_greeting() {
     }
     refusal = greeting["error"].get<std::string>();
   } catch (const std::exception& error) {
-    fail(fmt::format("greeted with {}, which is not understood: {}", quoted(line), one_line(error.what())));
+    fail(fmt::format("sent an invalid first line {}: {}", quoted(line), one_line(error.what())));
   }
   throw ConfigError(one_line(refusal, kLongestRefusal));
 }
@@ -122,19 +122,20 @@ std::vector<int64_t> TokenizerPipe::receive_ids() {
     piece.resize(std::min(count, kAtOnce));
     receive(piece.data(), piece.size() * sizeof(uint32_t));
     const uint32_t largest = *std::max_element(piece.begin(), piece.end());
-    if (largest >= vocab_size_) fail(fmt::format("gave the id {}; its vocabulary has {}", largest, vocab_size_));
+    if (largest >= vocab_size_)
+      fail(fmt::format("returned token id {}, but its vocabulary size is {}", largest, vocab_size_));
     ids.insert(ids.end(), piece.begin(), piece.end());
   }
   return ids;
 }
 
 std::vector<std::vector<int64_t>> TokenizerPipe::encode(const std::vector<std::string_view>& texts, bool literal) {
-  // All of the request is read before the answer is begun (see the script), so the two cannot wait for each other.
+  // The whole request is read before the answer is written (see the script), so the two sides cannot deadlock.
   std::string request = fmt::format("{} {}\n", texts.size(), literal ? 1 : 0);
   for (const std::string_view text : texts) {
     if (text.size() > std::numeric_limits<uint32_t>::max()) {
       throw ConfigError(
-          fmt::format("a document of {} bytes is too long for the tokenizer: at most 4 GiB", text.size()));
+          fmt::format("a document of {} bytes is too long for the tokenizer; the limit is 4 GiB", text.size()));
     }
     const uint32_t bytes = static_cast<uint32_t>(text.size());
     request.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(text);

@@ -36,10 +36,10 @@ std::string tokenizer_file(const std::string& path) {
   const std::string file = fs::is_directory(path, ignored) ? (fs::path(path) / "tokenizer.json").string() : path;
   if (fs::is_regular_file(file, ignored)) return file;
   throw ConfigError(
-      fmt::format("there is no tokenizer {}; give 'byte', a tokenizer.json, or a folder that holds one", file));
+      fmt::format("tokenizer {} not found; use 'byte', a tokenizer.json, or a folder that contains one", file));
 }
 
-// Our environment; parallel work is several processes, so tokenizers' own threads would only be in each other's way.
+// Our environment; we parallelize over processes, so the tokenizer's own threads would only compete with each other.
 std::vector<std::string> child_environment() {
   std::vector<std::string> variables = {"TOKENIZERS_PARALLELISM=false"};
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -56,7 +56,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
-// How long the process may say nothing. HF's module is imported within seconds, also from a slow disk.
+// How long the process may be silent. HF's module is imported within seconds, even from a slow disk.
 std::chrono::milliseconds patience() {
   constexpr double kSeconds = 120, kMost = 1e6;
   const char* const given = std::getenv("CONCORD_TOKENIZER_TIMEOUT");
@@ -64,13 +64,13 @@ std::chrono::milliseconds patience() {
   char* end = nullptr;
   const double seconds = std::strtod(given, &end);
   if (*end != '\0' || !(seconds > 0 && seconds <= kMost)) {
-    throw ConfigError(fmt::format("CONCORD_TOKENIZER_TIMEOUT is {}; it is a number of seconds, above 0 and up to {:g}",
+    throw ConfigError(fmt::format("CONCORD_TOKENIZER_TIMEOUT is {}; must be a number of seconds > 0 and <= {:g}",
                                   quoted(given), kMost));
   }
   return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
 }
 
-// Waits a little for the end of |pid|, whose input has ended; one that does not end so is killed.
+// Waits briefly for |pid|, whose input has ended, to exit; kills it otherwise.
 void end_process(pid_t pid) {
   constexpr int kTries = 100;
   constexpr auto kBetween = std::chrono::milliseconds(5);
@@ -105,10 +105,10 @@ void TokenizerProcess::stop() {
 
 void TokenizerProcess::start() {
   const std::chrono::milliseconds silence = patience();
-  // Its input is a socket because writing to one that nobody reads can be an error instead of SIGPIPE.
+  // Its input is a socket because writing to one without a reader can be an error instead of SIGPIPE.
   std::array<int, 2> in = {-1, -1}, out = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in.data()) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {
-    throw std::runtime_error(fmt::format("cannot make a pipe to {}: {}", python_, std::strerror(errno)));
+    throw std::runtime_error(fmt::format("cannot create a pipe to {}: {}", python_, std::strerror(errno)));
   }
   std::vector<std::string> arguments = {python_, "-c", kScript, file_};
   for (const std::string_view token : kSpecialTokens) arguments.emplace_back(token);
@@ -127,8 +127,8 @@ void TokenizerProcess::start() {
   if (error == 0) return;
   pipe_.reset();
   throw ConfigError(
-      fmt::format("cannot start {} for the tokenizer {}: {}; install Python with its module tokenizers, or name it in "
-                  "CONCORD_PYTHON",
+      fmt::format("cannot start {} for the tokenizer {}: {}; install Python with the module tokenizers, or set "
+                  "CONCORD_PYTHON to a Python that has it",
                   python_, file_, std::strerror(error)));
 }
 

@@ -5,7 +5,7 @@ usage: python3 -c SCRIPT tokenizer.json SPECIAL...
 First a greeting, one line of JSON: {"vocab_size", "specials": {name: id}, "end_of_document": id or null}, or {"error"}.
 Then for each request, a line "COUNT LITERAL\n" followed by COUNT texts, each u32 bytes and as many bytes of UTF-8, the
 answer: for each text u32 count and as many u32 ids, all little endian. LITERAL 1: specials in the text are text.
-Ends when its input does.
+Exits at the end of its input.
 """
 import sys
 
@@ -27,8 +27,8 @@ def load(path):
         from tokenizers import Tokenizer
     except ImportError as error:
         raise SystemExit(greet({"error": f"{sys.executable} has no module tokenizers ({error}); "
-                                         "install it (pip install tokenizers), or name a Python that has it in "
-                                         "CONCORD_PYTHON"}))
+                                         "install it (pip install tokenizers), or set "
+                                         "CONCORD_PYTHON to a Python that has it"}))
     try:
         return Tokenizer.from_file(path), Tokenizer.from_file(path)
     except Exception as error:
@@ -71,6 +71,6 @@ def main(path, names):
 
 try:
     main(sys.argv[1], sys.argv[2:])
-except BrokenPipeError:  # whoever asked is gone
+except BrokenPipeError:  # the parent process is gone
     import os
     os._exit(1)

@@ -100,7 +100,7 @@ TEST_F(TokenizerProcessTest, RequestsAndAnswersLargerThanAPipeGoThrough) {
 }
 
 TEST_F(TokenizerProcessTest, WhatIsMissingIsNamedWithWhatToDo) {
-  EXPECT_THAT(config_error([&] { TokenizerProcess(folder_ / "nothing"); }), HasSubstr("there is no tokenizer"));
+  EXPECT_THAT(config_error([&] { TokenizerProcess(folder_ / "nothing"); }), HasSubstr("not found; use 'byte'"));
   write_file(folder_ / "bad.json", "bad");
   EXPECT_THAT(config_error([&] { TokenizerProcess(folder_ / "bad.json"); }),
               HasSubstr("cannot read " + folder_ / "bad.json" + ": no tokenizer"));
@@ -129,7 +129,7 @@ TEST_F(TokenizerProcessTest, ASilentProcessIsAnErrorAndNotAHang) {
     TokenizerProcess{folder_.path()};
     FAIL() << "it has greeted";
   } catch (const std::runtime_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("has been silent for 0.05 s"));
+    EXPECT_THAT(error.what(), HasSubstr("has not answered for 0.05 s"));
   }
 }
 
@@ -166,14 +166,14 @@ class SaidOnce {
 constexpr const char* kGreeting = "{\"vocab_size\": 300, \"specials\": {}, \"end_of_document\": null}\n";
 
 TEST(TokenizerPipe, AnAnswerThatNeverComesIsAnError) {
-  EXPECT_THAT(SaidOnce(kGreeting).error_of_encode(), HasSubstr("it has been silent for 0.02 s"));
+  EXPECT_THAT(SaidOnce(kGreeting).error_of_encode(), HasSubstr("it has not answered for 0.02 s"));
   // Half of an answer, of a size that nobody should believe.
-  EXPECT_THAT(SaidOnce(kGreeting + std::string(6, '\xff')).error_of_encode(), HasSubstr("has been silent"));
+  EXPECT_THAT(SaidOnce(kGreeting + std::string(6, '\xff')).error_of_encode(), HasSubstr("has not answered"));
 }
 
 TEST(TokenizerPipe, AnIdOutsideOfTheVocabularyIsRefused) {
   EXPECT_EQ(SaidOnce(kGreeting + std::string("\1\0\0\0\x2c\1\0\0", 8)).error_of_encode(),
-            "it gave the id 300; its vocabulary has 300");
+            "it returned token id 300, but its vocabulary size is 300");
 }
 
 // With HF's own module, where a Python has it.

@@ -21,10 +21,10 @@ constexpr double kRight = 24;
 constexpr double kTop = 46;
 constexpr double kBottom = 84;
 constexpr double kThinnest = 1.6;
-constexpr double kDot = 7;      // a curve of one value
-constexpr double kWider = 1.7;  // a curve than the one after it
+constexpr double kDot = 7;      // a curve with a single value
+constexpr double kWider = 1.7;  // ratio of a curve's width to the next one's
 
-// Told apart in print and by those who do not see red and green; as in the pictures of schedules.
+// Distinguishable in print and for colour-blind readers; the same as in schedule drawings.
 constexpr std::array<std::string_view, 6> kColours = {"#1f5aa6", "#c46210", "#00795c", "#804e96", "#b3a000", "#5c6670"};
 
 struct Range {
@@ -43,7 +43,7 @@ bool is_whole(double value) { return std::trunc(value) == value; }
 
 struct Frame {
   Range x, y;
-  bool whole_x = true;  // steps and tokens have nothing between two of them
+  bool whole_x = true;  // steps and tokens are integers
 
   double left_of(double value) const {
     const double share = x.length() == 0 ? 0.5 : (value - x.low) / x.length();
@@ -64,7 +64,7 @@ Frame frame_of(const CurvesPicture& picture) {
       frame.y.add(curve.y[i]);
     }
   }
-  if (!std::isfinite(frame.x.low)) throw ConfigError("there is nothing to draw: no curve has a value");
+  if (!std::isfinite(frame.x.low)) throw ConfigError("nothing to draw: no curve has a finite value");
   for (const auto& [name, value] : picture.levels) frame.y.add(value);
   if (picture.from_zero) frame.y.add(0);
   const double margin = frame.y.length() == 0 ? std::max(std::abs(frame.y.high), 1.0) * 0.1 : frame.y.length() * 0.05;
@@ -73,7 +73,7 @@ Frame frame_of(const CurvesPicture& picture) {
   return frame;
 }
 
-// At 1, 2 or 5 times a power of ten, about |count| of them; at the value itself where there is only one.
+// About |count| ticks at 1, 2 or 5 times a power of ten; at the value itself if there is only one.
 std::vector<double> ticks_of(const Range& range, double count) {
   if (range.length() == 0) return {range.low};
   const double wanted = range.length() / count;
@@ -120,7 +120,7 @@ std::string axes(const CurvesPicture& picture, const Frame& frame) {
   return svg + text_at(kLeft, 24, "font-size=\"15\" font-weight=\"bold\"", picture.title);
 }
 
-// A value between two gaps is a line to itself, which round ends make a dot.
+// A value between two gaps is a line to itself, which round caps turn into a dot.
 std::string path_of(const Curve& curve, const Frame& frame) {
   std::string path;
   const auto is_there = [&](size_t i) { return i < curve.x.size() && std::isfinite(curve.y[i]); };
@@ -148,7 +148,7 @@ std::string legend(const CurvesPicture& picture) {
   const auto entry = [&](std::string_view name, const std::string& stroke) {
     svg += line_at(x, y, x + 22, y, stroke);
     svg += text_at(x + 28, y + 4, "fill=\"#222\"", name);
-    x += 44 + 7.7 * static_cast<double>(name.size());  // also in the widest font that may be taken
+    x += 44 + 7.7 * static_cast<double>(name.size());  // enough for the widest font in the list
   };
   for (size_t i = 0; i < picture.curves.size(); ++i) {
     entry(picture.curves[i].name,

@@ -25,7 +25,7 @@ constexpr uint64_t kMostBytes = uint64_t{4} << 30;
   throw std::runtime_error(write_error_text(path, error));
 }
 
-// 0, or the error that stopped it.
+// 0, or the errno of the failure.
 int write_all(int file, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(file, bytes.data(), bytes.size());
@@ -40,7 +40,7 @@ int write_all(int file, std::string_view bytes) {
 }  // namespace
 
 AppendFile::AppendFile(std::string path, bool truncate) : path_(std::move(path)) {
-  // A link in its place is not followed, and a pipe not waited for.
+  // Symbolic links are not followed, and pipes are not waited for.
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   file_ = ::open(path_.c_str(), flags | (truncate ? O_TRUNC : 0), 0666);
   if (file_ < 0) fail(path_, "cannot be opened for writing", errno);
@@ -54,8 +54,8 @@ void AppendFile::append(std::string_view bytes) {
   if (::fstat(file_, &before) != 0) fail_to_write(path_, errno);
   const int error = write_all(file_, bytes);
   if (error == 0) return;
-  // What got in of the line goes out again; a device or a pipe cannot, which does not matter beside the first error.
-  if (S_ISREG(before.st_mode) && ::ftruncate(file_, before.st_size) != 0) fail(path_, "half a line was left", errno);
+  // Undo a partial write; a device or a pipe cannot be truncated, which does not matter after the first error.
+  if (S_ISREG(before.st_mode) && ::ftruncate(file_, before.st_size) != 0) fail(path_, "a partial line was left", errno);
   fail_to_write(path_, error);
 }
 
@@ -63,8 +63,8 @@ void AppendFile::check_there() const {
   struct stat now{};
   if (::fstat(file_, &now) == 0 && now.st_nlink > 0) return;
   throw std::runtime_error(path_ +
-                           ": was removed while the run was writing to it, and what it had is lost; leave the output "
-                           "folder alone until the run has ended");
+                           ": was deleted while the run was writing to it, and its contents are lost; do not touch the "
+                           "output folder until the run has finished");
 }
 
 void replace_file(const std::string& path, std::string_view text) {
@@ -90,7 +90,7 @@ std::string read_if_there(const std::string& path) {
 void make_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) fail(path, "cannot be made", error.value());
+  if (error) fail(path, "cannot be created", error.value());
 }
 
 }  // namespace concord

@@ -82,7 +82,7 @@ TEST(Files, AFolderThatIsNotThereOrAFileIsAnErrorWithItsName) {
               HasSubstr("none/lines: cannot be opened"));
   EXPECT_THAT(error_of([&] { replace_file(folder / "none/state", ""); }), HasSubstr("cannot be opened"));
   replace_file(folder / "file", "");
-  EXPECT_THAT(error_of([&] { make_folder(folder / "file/below"); }), HasSubstr("file/below: cannot be made"));
+  EXPECT_THAT(error_of([&] { make_folder(folder / "file/below"); }), HasSubstr("file/below: cannot be created"));
 }
 
 TEST(Files, NothingIsWrittenThroughALink) {
@@ -102,7 +102,7 @@ TEST(Files, AFileThatWasRemovedTakesNoMoreLines) {
   AppendFile file(folder / "lines", false);
   file.append("a\n");
   std::filesystem::remove(folder / "lines");
-  EXPECT_THAT(error_of([&] { file.append("b\n"); }), HasSubstr("lines: was removed while the run was writing to it"));
+  EXPECT_THAT(error_of([&] { file.append("b\n"); }), HasSubstr("lines: was deleted while the run was writing to it"));
 }
 
 TEST(Files, TruncatingEmptiesAndAppendingDoesNot) {

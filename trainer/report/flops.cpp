@@ -3,7 +3,7 @@
 namespace concord {
 namespace {
 
-// Multiply and add are two; the gradients of the input and of the weights cost as much as forward each.
+// A multiply-add counts as two; the input gradient and the weight gradient each cost as much as the forward pass.
 constexpr double kTrainingPerProduct = 2 * 3;
 
 double real(int64_t value) { return static_cast<double>(value); }

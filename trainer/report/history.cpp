@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Builds a line; remembers the numbers that JSON cannot say.
+// Builds a line; records the numbers that JSON cannot represent.
 class Line {
  public:
   void put(const std::string& name, double value) {
@@ -44,7 +44,7 @@ class Line {
   ordered_json non_finite_ = ordered_json::object();
 };
 
-// Takes a line apart; what is left at the end is |extra|.
+// Parses a line; whatever is left at the end is |extra|.
 class Fields {
  public:
   explicit Fields(ordered_json object) : object_(std::move(object)) {
@@ -63,7 +63,7 @@ class Fields {
   double take_or_zero(const std::string& name) { return take(name).value_or(0); }
   int64_t take_whole(const std::string& name) {
     if (!object_.contains(name)) return 0;
-    if (!object_[name].is_number_integer()) throw std::runtime_error(name + " is not a whole number");
+    if (!object_[name].is_number_integer()) throw std::runtime_error(name + " is not an integer");
     const auto value = object_[name].get<int64_t>();
     object_.erase(name);
     return value;
@@ -122,11 +122,12 @@ void each_line(const std::string& path, Read read) {
   int64_t number = 1;
   for (size_t start = 0; start < text.size(); ++number) {
     const size_t end = text.find('\n', start);
-    if (end == std::string::npos) return;  // torn: its end was never written
+    if (end == std::string::npos) return;  // partial: its end was never written
     try {
       read(Fields(parse_json<ordered_json>(std::string_view(text).substr(start, end - start), "the line")));
     } catch (const std::exception& error) {
-      throw std::runtime_error(fmt::format("{}:{}: no line of metrics: {}", path, number, one_line(error.what(), 500)));
+      throw std::runtime_error(
+          fmt::format("{}:{}: invalid line of metrics: {}", path, number, one_line(error.what(), 500)));
     }
     start = end + 1;
   }

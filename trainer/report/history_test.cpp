@@ -94,7 +94,7 @@ TEST(History, AnyOtherLineThatIsNoneIsAnErrorWithItsNumber) {
       read_history(folder.path());
       FAIL() << bad << " was taken";
     } catch (const std::runtime_error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("metrics.jsonl:2: no line of metrics"));
+      EXPECT_THAT(error.what(), HasSubstr("metrics.jsonl:2: invalid line of metrics"));
     }
   }
 }

@@ -27,10 +27,10 @@ std::string tiles_of(const RunDescription& run, const RunHistory& history) {
   return tiles;
 }
 
-// A NaN is above all.
+// NaN counts as the highest.
 bool is_higher(double loss, double than) { return !std::isnan(than) && (std::isnan(loss) || loss > than); }
 
-// Of every stretch the last step and the one with the highest loss, in order.
+// From each interval the last step and the one with the highest loss, in order.
 std::vector<const LoggedStep*> drawn_steps(const std::vector<LoggedStep>& steps) {
   std::vector<const LoggedStep*> drawn;
   const size_t stretch = steps.size() <= kMostPoints ? 1 : (2 * steps.size() + kMostPoints - 1) / kMostPoints;
@@ -55,7 +55,7 @@ std::string column(const char* name, const Entries& entries, Value value) {
   return text + "]";
 }
 
-// Numbers and fixed names only, so there is nothing in it that could end the script's element.
+// Only numbers and fixed names, so nothing in it can close the script element.
 std::string data_json(const RunDescription& run, const RunHistory& history) {
   const std::vector<const LoggedStep*> steps = drawn_steps(history.steps);
   using Step = const LoggedStep*;
@@ -66,8 +66,7 @@ std::string data_json(const RunDescription& run, const RunHistory& history) {
                                  column("grad_norm", steps, [](Step step) { return step->grad_norm.value_or(NAN); }),
                                  column("tokens_per_second", steps, [](Step step) { return step->tokens_per_second; }),
                                  column("mfu", steps, [](Step step) { return step->mfu.value_or(NAN); })};
-  const double begin =
-      history.steps.empty() ? 0 : history.steps.front().time;  // whole seconds since 1970 need no digits
+  const double begin = history.steps.empty() ? 0 : history.steps.front().time;  // relative times need fewer digits
   const std::string evals[] = {
       column("step", history.evals, [](const LoggedEval& eval) { return static_cast<double>(eval.step); }),
       column("time", history.evals, [&](const LoggedEval& eval) { return eval.time - begin; }),
@@ -77,7 +76,7 @@ std::string data_json(const RunDescription& run, const RunHistory& history) {
                      fmt::join(evals, ","), number_json(run.loss_floor.value_or(NAN)));
 }
 
-// What is put in is not looked through for names again.
+// Substituted text is not searched for names again.
 std::string filled(std::string_view page, const std::map<std::string_view, std::string>& values) {
   std::string text;
   for (;;) {
@@ -85,7 +84,7 @@ std::string filled(std::string_view page, const std::map<std::string_view, std::
     if (open == std::string_view::npos) return text.append(page);
     const size_t close = page.find("}}", open);
     const auto value = values.find(page.substr(open + 2, close - open - 2));
-    if (value == values.end()) throw std::logic_error("the page has a name that nothing is known for");
+    if (value == values.end()) throw std::logic_error("the page has a placeholder without a value");
     text.append(page.substr(0, open)).append(value->second);
     page.remove_prefix(close + 2);
   }

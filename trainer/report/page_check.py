@@ -51,7 +51,7 @@ def findings(document, log):
             yield f"{name}: a coordinate is not finite"
     loss = charts[0][1] if charts else ""
     if loss.count("<circle") != 3 + 1:
-        yield f"loss: {loss.count('<circle')} circles, not one an evaluation and the cursor's"
+        yield f"loss: {loss.count('<circle')} circles, not one per evaluation and one cursor"
     if "step 150: not finite" not in loss:
         yield "loss: the step that was NaN is not marked"
     for line in log.splitlines():

@@ -22,11 +22,11 @@ constexpr double kRedrawSeconds = 0.1;
 
 struct Field {
   std::string text;
-  int importance;  // 0 always stays; the largest goes first
+  int importance;  // 0 is always shown; the largest is dropped first
 };
 
 std::string number_text(double value) {
-  if (std::isnan(value)) return "nan";  // without the sign that some have
+  if (std::isnan(value)) return "nan";  // without the sign that some NaNs have
   if (std::isinf(value)) return fmt::format("{}", value);
   return std::abs(value) >= 1e5 ? fmt::format("{:.3e}", value) : fmt::format("{:.4f}", value);
 }
@@ -37,7 +37,7 @@ std::string step_text(const Progress& progress) {
   return fmt::format("step {:>{}}/{}", progress.step, most.size(), most);
 }
 
-// In the order shown.
+// In display order.
 std::vector<Field> fields_of(const Progress& progress) {
   std::vector<Field> fields = {{step_text(progress), 0}};
   if (progress.loss) fields.push_back({"loss " + number_text(*progress.loss), 0});
@@ -58,7 +58,7 @@ int64_t length_of(const std::vector<Field>& fields) {
   return length - 2;
 }
 
-// Without the least important ones where there is too little room.
+// Without the least important ones if there is not enough space.
 std::vector<Field> fitting_fields(const Progress& progress, int64_t columns) {
   std::vector<Field> fields = fields_of(progress);
   while (length_of(fields) > columns) {
@@ -99,7 +99,7 @@ void write_out(int file, std::string_view text) {
   }
 }
 
-// The redrawn line is below the logged ones, which have the rest.
+// The redrawn line is below the logged ones, which show the rest.
 Progress brief(const Progress& progress) {
   return {.step = progress.step,
           .max_steps = progress.max_steps,
@@ -161,7 +161,7 @@ ProgressDisplay::ProgressDisplay(int file, ProgressMode mode) : file_(file), mod
 }
 
 void ProgressDisplay::draw(const Progress& progress, const std::string& above) {
-  // The last column stays free: some terminals begin a new line once it is filled.
+  // The last column stays free: some terminals wrap once it is filled.
   const std::string line = progress_line(brief(progress), columns_of(file_) - 1);
   repeats_log_ = !above.empty() || (repeats_log_ && line == drawn_);
   if (line == drawn_ && above.empty()) return;

@@ -15,7 +15,7 @@
 namespace concord {
 namespace {
 
-// How fast the estimate of the time of a step forgets; an evaluation or a checkpoint between two logs moves it little.
+// Decay of the step time estimate; an evaluation or a checkpoint between two log lines changes it little.
 constexpr double kNewStepWeight = 0.2;
 
 double system_clock_seconds() {
@@ -39,12 +39,12 @@ void add_to(NamedValues* scalars, const std::string& group, const NamedValues& e
   for (const auto& [name, value] : extra) scalars->emplace_back(group + name, value);
 }
 
-// What the user is told about updates that were not made. |covered| steps are reported.
+// The text about skipped updates. |covered| steps are reported.
 std::string skipped_text(const StepReport& report, int64_t covered) {
   if (report.skipped == 0) return "";
   const std::string what = covered > 1 ? fmt::format("{} of {} steps skipped", report.skipped, covered) : "skipped";
   if (report.next_loss_scale == 0) return what + ", gradient NaN or Inf";
-  double scale = report.next_loss_scale;  // of the step; it is logged, too
+  double scale = report.next_loss_scale;  // of the step; it is logged as well
   for (const auto& [name, value] : report.extra) {
     if (name == "loss_scale") scale = value;
   }
@@ -78,10 +78,10 @@ struct TrainingReport::Parts {
   std::unique_ptr<EventFile> events;
   ProgressDisplay display;
   Progress progress;
-  int64_t step;     // the last that was logged
-  int64_t reached;  // the last that is known of
+  int64_t step;     // last logged step
+  int64_t reached;  // last known step
   int64_t tokens;
-  double step_seconds = 0;  // of one step, smoothed
+  double step_seconds = 0;  // per step, smoothed
 };
 
 LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
@@ -107,7 +107,7 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
   return entry;
 }
 
-// How long the rest will take, from how long the steps took.
+// Remaining time, estimated from the step time.
 void TrainingReport::Parts::measure(const StepReport& report) {
   const int64_t covered = report.step - step;
   if (covered > 0 && report.seconds > 0) {

@@ -16,7 +16,7 @@ double seconds_of(const RunHistory& history) {
   return seconds;
 }
 
-// A resumed run's history goes back to its first step, and so does the count of tokens.
+// The history of a resumed run goes back to its first step, and so does the token count.
 double mean_tokens_per_second(const RunHistory& history) {
   const double seconds = seconds_of(history);
   return seconds > 0 ? static_cast<double>(history.steps.back().tokens) / seconds : 0;
@@ -56,7 +56,7 @@ std::string losses_line(const RunDescription& run, const RunHistory& history) {
   return text;
 }
 
-// "  name   text" lines, the texts below each other.
+// "  name   text" lines with aligned texts.
 std::string rows_text(const NamedTexts& rows) {
   size_t widest = 0;
   for (const auto& [name, text] : rows) widest = std::max(widest, name.size());
@@ -83,15 +83,15 @@ NamedTexts headline_figures(const RunDescription& run, const RunHistory& history
   if (const LoggedStep* lowest = lowest_loss(history))
     figures.emplace_back(fmt::format("lowest loss, step {}", lowest->step), fmt::format("{:.4f}", lowest->loss));
   if (!history.evals.empty()) figures.emplace_back("evaluation loss", fmt::format("{:.4f}", history.evals.back().loss));
-  if (run.loss_floor) figures.emplace_back("floor of the loss", fmt::format("{:.4f}", *run.loss_floor));
+  if (run.loss_floor) figures.emplace_back("loss floor", fmt::format("{:.4f}", *run.loss_floor));
   figures.emplace_back(
       "steps", run.max_steps > 0 ? fmt::format("{} of {}", last.step, run.max_steps) : std::to_string(last.step));
   figures.emplace_back("tokens", count_text(static_cast<double>(last.tokens)));
   figures.emplace_back("tokens/s", count_text(mean_tokens_per_second(history)));
   if (const std::optional<double> mfu = mean_mfu(history))
     figures.emplace_back("MFU", fmt::format("{:.1f} %", 100 * *mfu));
-  if (last.memory_bytes > 0) figures.emplace_back("memory of a device", bytes_text(last.memory_bytes));
-  figures.emplace_back("time in steps", duration_text(seconds_of(history)));
+  if (last.memory_bytes > 0) figures.emplace_back("device memory", bytes_text(last.memory_bytes));
+  figures.emplace_back("training time", duration_text(seconds_of(history)));
   return figures;
 }
 

@@ -27,7 +27,7 @@ ordered_json entry_of(const LoggedEval& eval) {
   return entry;
 }
 
-// By step; an evaluation comes after the step it was made at.
+// By step; an evaluation comes after the step it follows.
 ordered_json log_history(const RunHistory& history) {
   ordered_json entries = ordered_json::array();
   auto eval = history.evals.begin();

@@ -22,14 +22,14 @@ namespace {
 
 struct Place {
   std::string path;
-  std::string origin;   // why it is looked at
-  std::string problem;  // why it will not do; empty where nothing speaks against it
+  std::string origin;   // why it is searched
+  std::string problem;  // why it cannot be used; empty if it can
 };
 
-// Known from the file: a wrong one must not be loaded, for its libtorch would come along and stay.
+// Checked in the file: a wrong one must not be loaded, because its libtorch would be loaded with it and stay.
 std::string why_not_this_build(const std::string& path) {
   if (MappedFile(path).text().find(build_identity()) != std::string_view::npos) return "";
-  return loader::cat("it belongs to another build of Concord than this program (", build_identity(), ")");
+  return loader::cat("it belongs to a different build of Concord than this program (", build_identity(), ")");
 }
 
 std::vector<Place> find_places() {
@@ -46,21 +46,21 @@ std::vector<Place> find_places() {
 [[noreturn]] void throw_not_found(const std::vector<Place>& places) {
   std::string text = loader::cat("cannot load ", kTorchModuleFile, ", the part of concord that needs libtorch; tried:");
   for (const Place& place : places) text += loader::cat("\n  ", place.path, " (", place.origin, "): ", place.problem);
-  throw Error(CONCORD_STATUS_UNAVAILABLE,
-              text +
-                  "\nin a checkout build the target concord, else install Concord again; CONCORD_PLUGIN_PATH names "
-                  "further folders");
+  throw Error(CONCORD_STATUS_UNAVAILABLE, text +
+                                              "\nin a source tree build the target concord, otherwise reinstall "
+                                              "Concord; CONCORD_PLUGIN_PATH adds folders to search");
 }
 
 // RTLD_GLOBAL: libraries that extend libtorch are loaded later (core/torch/library.h) and find its symbols as in a
-// program that links it, whether or not they name it as a dependency. Of the module itself that shows its entry alone.
+// program that links it, whether or not they name it as a dependency. The module itself exports only its entry.
 const TorchModule* open_module(Place* place) {
   void* const library = dlopen(place->path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     const char* const said = dlerror();
     const std::string words = said != nullptr ? said : "no reason given";
     const bool no_libtorch = words.starts_with("libtorch") || words.starts_with("libc10");
-    place->problem = loader::cat("the dynamic linker refuses it: ", words, no_libtorch ? "; " + libtorch_advice() : "");
+    place->problem =
+        loader::cat("the dynamic linker rejected it: ", words, no_libtorch ? "; " + libtorch_advice() : "");
     return nullptr;
   }
   const auto open = reinterpret_cast<TorchModuleOpen>(dlsym(library, kTorchModuleEntry));

@@ -88,7 +88,7 @@ TEST_F(TorchModuleTest, WhatARankThrowsEndsTheProgramAsItsOwnErrorsDo) {
   const std::string plugins = fs::path(kModule).parent_path();
   const EndedProcess wrong = probe(kProgram, plugins, {"--dtype", "float8"});
   EXPECT_EQ(wrong.exit_code, 2);
-  EXPECT_THAT(wrong.err, HasSubstr("concord: --dtype is 'float8'; it can be float32, bfloat16"));
+  EXPECT_THAT(wrong.err, HasSubstr("concord: --dtype is 'float8'; must be float32, bfloat16"));
   ::setenv("CONCORD_PLATFORM", "nowhere", 1);
   const EndedProcess failed = probe(kProgram, plugins);
   ::unsetenv("CONCORD_PLATFORM");
@@ -131,8 +131,9 @@ TEST_F(TorchModuleTest, OneOfAnotherBuildIsPassedOverAndNeverLoaded) {
   std::ofstream(folder_ / "other/libconcordtorch.so", std::ios::binary) << content;
   const EndedProcess other = probe(program, folder_ / "other");
   EXPECT_EQ(other.exit_code, 1);
-  EXPECT_THAT(other.err, HasSubstr(folder_ / "other/libconcordtorch.so (CONCORD_PLUGIN_PATH): it belongs to another "
-                                             "build of Concord"));
+  EXPECT_THAT(other.err,
+              HasSubstr(folder_ /
+                        "other/libconcordtorch.so (CONCORD_PLUGIN_PATH): it belongs to a different build of Concord"));
   const EndedProcess both = probe(program, folder_ / "other" + ":" + fs::path(kModule).parent_path().string());
   EXPECT_EQ(both.exit_code, 0) << both.err;
 }

@@ -22,7 +22,7 @@ c10::ScalarType dtype_named(const std::string& name) {
   if (name == "bfloat16") return at::kBFloat16;
   if (name == "float16") return at::kHalf;
   if (name == "float64") return at::kDouble;
-  throw ConfigError(fmt::format("--dtype is {}; it can be float32, bfloat16, float16 or float64", quoted(name)));
+  throw ConfigError(fmt::format("--dtype is {}; must be float32, bfloat16, float16 or float64", quoted(name)));
 }
 
 // ------------------------------------------------------------------------------------------------------------- batch
@@ -38,8 +38,8 @@ Batch read_batch(const std::string& path) {
   const auto tensor = [&](const char* name) {
     const at::Tensor value = read_tensor(file, name);
     if (!c10::isIntegralType(value.scalar_type(), /*includeBool=*/false)) {
-      throw ConfigError(fmt::format("{}: {} is of type {}; it has to be of integers", path, name,
-                                    c10::toString(value.scalar_type())));
+      throw ConfigError(
+          fmt::format("{}: {} has dtype {}; must be an integer type", path, name, c10::toString(value.scalar_type())));
     }
     return value.to(at::kLong);
   };

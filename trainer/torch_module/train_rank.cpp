@@ -17,7 +17,7 @@
 namespace concord {
 namespace {
 
-// Under a launcher standard output is a pipe; the terminal behind it can be drawn on all the same.
+// Under a launcher standard output is a pipe; the terminal behind it can still be drawn on.
 int open_terminal(bool json) {
   if (json) return STDERR_FILENO;
   const char* name = std::getenv(kTerminalVariable);
@@ -43,12 +43,12 @@ std::vector<std::string> suggestions(const CommandLine& line) {
   const auto suggestion = [&](const char* words, const char* what) {
     return fmt::format("{} {:<38}  {}", program, words, what);
   };
-  return {is_cut ? suggestion("train --context_parallel_size 2", "every sequence cut over the two processes")
+  return {is_cut ? suggestion("train --context_parallel_size 2", "split every sequence over the two processes")
                  : suggestion("train --tensor_model_parallel_size 2",
-                              "every layer cut over the two processes, same losses"),
-          suggestion("train --max_steps 1000", "closer to the floor"),
-          suggestion("train --print_config", "all settings, as a file for --config"),
-          suggestion("doctor", "what else this machine could run")};
+                              "split every layer over the two processes, with the same losses"),
+          suggestion("train --max_steps 1000", "get closer to the floor"),
+          suggestion("train --print_config", "print all settings as a file for --config"),
+          suggestion("doctor", "check what else this machine can run")};
 }
 
 }  // namespace

@@ -22,14 +22,14 @@ void read_attention_bias(const ConfigReader& read, ModelConfig& model) {
 
 namespace {
 
-// Whether each layer has a window.
+// Whether each layer has a sliding window.
 std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& model, bool used) {
   const auto layers = static_cast<size_t>(model.num_hidden_layers);
   std::vector<bool> windowed(layers, false);
   const std::vector<std::string> types = read.texts("layer_types");
   if (read.has("layer_types") && types.size() != layers) {
-    read.refuse("layer_types", loader::cat("has ", types.size(), " entries and has to have one for each of the ",
-                                           layers, " of num_hidden_layers"));
+    read.refuse("layer_types", loader::cat("has ", types.size(), " entries, but needs one for each of the ", layers,
+                                           " of num_hidden_layers"));
   }
   const int64_t first = read.integer("max_window_layers", {0, int64_t{1} << 40}, 28);
   for (size_t i = 0; i < layers; ++i) {
@@ -39,8 +39,8 @@ std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& m
       if (!used) read.refuse("layer_types", "names sliding_attention, which needs use_sliding_window true");
       windowed[i] = true;
     } else if (types[i] != "full_attention") {
-      read.refuse("layer_types",
-                  loader::cat("names '", types[i].substr(0, 40), "'; known are full_attention and sliding_attention"));
+      read.refuse("layer_types", loader::cat("names '", types[i].substr(0, 40),
+                                             "'; supported are full_attention and sliding_attention"));
     }
   }
   return windowed;

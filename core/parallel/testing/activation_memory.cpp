@@ -5,7 +5,7 @@
 namespace concord {
 namespace {
 
-constexpr int64_t kNumber = 4;  // bytes of a number in fp32, whatever the model's type
+constexpr int64_t kNumber = 4;  // bytes of an fp32 number, whatever the model's dtype
 
 // The parts of a layer's sum, in bytes.
 struct LayerBytes {
@@ -35,7 +35,7 @@ int64_t mlp_half(const LayerBytes& p, const RecomputeArgs& args) {
   return p.input + p.mlp + (recomputes_module(args, "layernorm") ? 0 : p.input + p.norm);
 }
 
-// What a layer's recomputed modules have more while backward is in one of them: the largest of them.
+// The additional memory of a layer's recomputed modules during backward: that of the largest one.
 int64_t module_again(const LayerBytes& p, const RecomputeArgs& args) {
   if (recomputes_module(args, "mlp")) return p.input + p.norm + p.mlp;
   if (recomputes_module(args, "layernorm")) return p.input + p.norm;
@@ -51,7 +51,7 @@ ActivationBytes activation_bytes(const LayerSizes& sizes, const RecomputeArgs& a
   for (const LayerRun& run : recompute_plan(args, layers)) {
     const int64_t inside = (run.end - run.begin) * layer;
     bytes.kept += run.recomputed ? parts.input : inside;
-    // Backward comes to a run when what those behind it kept is gone. Its input is among what is inside.
+    // Backward reaches a run when the memory of later runs is freed. Its input is included in its inner memory.
     const int64_t again = run.recomputed ? inside - parts.input : module_again(parts, args);
     bytes.peak = std::max(bytes.peak, bytes.kept + again);
   }
