@@ -3,6 +3,8 @@
 
     trainer -> core -> platform/{cpp,loader,layers} -> platform/abi <- platform/sdk <- backends
 
+and all of them, but for platform/abi, -> platform/base.
+
 Usage: check_layers.py ROOT. Prints one line for each include that breaks a rule and ends with 1; with 2 where there was
 nothing to read. The rules are the tables below; check_layers_test.py shows each of them failing.
 """
@@ -12,17 +14,20 @@ import re
 import sys
 
 # The part of the tree a file belongs to -> the parts it may include besides its own.
+# Of the operating system and the compiler only, so for every layer but the contract in C.
+BASE = "platform/base"
 HOST = ["platform/cpp", "platform/loader", "platform/layers"]
 ARROWS = {
     "platform/abi": [],
-    "platform/sdk": ["platform/abi"],
+    BASE: [],
+    "platform/sdk": ["platform/abi", BASE],
     # The layers wrap tables and so share the argument checks that plugins use.
-    **{part: HOST + ["platform/abi", "platform/sdk"] for part in HOST},
-    "core": HOST + ["platform/abi"],
-    "trainer": ["core"] + HOST + ["platform/abi"],
+    **{part: HOST + ["platform/abi", "platform/sdk", BASE] for part in HOST},
+    "core": HOST + ["platform/abi", BASE],
+    "trainer": ["core"] + HOST + ["platform/abi", BASE],
 }
 # backends/<name>, each for itself: the contract, the author kit and the collective engine.
-BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm"]
+BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm", BASE]
 
 LIBTORCH = r"(torch|ATen|c10|caffe2)/"
 # The program, which starts without libtorch and loads trainer/torch_module where a rank runs.
@@ -38,7 +43,7 @@ OUTSIDE = [
      "libtorch is for core and trainer"),
 ]
 # Headers that others compile against carry no type of a library that they would then need too.
-PUBLIC = ["platform/abi", "platform/sdk", "platform/cpp"]
+PUBLIC = ["platform/abi", BASE, "platform/sdk", "platform/cpp"]
 PRIVATE_LIBRARIES = r"(fmt|nlohmann|CLI|yaml-cpp|spdlog)/"
 ABI_MAY_INCLUDE = ["stddef.h", "stdint.h"]
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/launch/unique_fd.h"
+#include "platform/base/unique_fd.hpp"
 
 namespace concord {
 

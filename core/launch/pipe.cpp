@@ -1,4 +1,4 @@
-#include "core/launch/unique_fd.h"
+#include "core/launch/pipe.h"
 
 #include <fcntl.h>
 
