@@ -29,21 +29,18 @@ const char* kind_of(mode_t mode) {
 
 InputFile::InputFile(std::string path, std::string_view wanted) : path_(std::move(path)) {
   if (path_.find('\0') != std::string::npos) refuse(quoted(path_), "a path cannot contain a zero byte", wanted);
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd_ < 0) refuse(path_, std::string("cannot be opened: ") + std::strerror(errno), wanted);
+  fd_.reset(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd_) refuse(path_, std::string("cannot be opened: ") + std::strerror(errno), wanted);
   struct stat state{};
-  const int error = ::fstat(fd_, &state) == 0 ? 0 : errno;
+  const int error = ::fstat(fd_.get(), &state) == 0 ? 0 : errno;
   if (error == 0 && S_ISREG(state.st_mode)) {
     size_ = static_cast<uint64_t>(state.st_size);
     return;
   }
-  ::close(fd_);
   if (error != 0) refuse(path_, std::string("cannot be inspected: ") + std::strerror(error));
   refuse(path_, std::string("is not a regular file but ") + kind_of(state.st_mode),
          wanted.empty() ? "only regular files can be read" : wanted);
 }
-
-InputFile::~InputFile() { ::close(fd_); }
 
 std::string InputFile::read(uint64_t most, std::string_view kind) const {
   constexpr uint64_t kAtLeast = 4096;  // files in /proc report a size of 0
@@ -51,7 +48,7 @@ std::string InputFile::read(uint64_t most, std::string_view kind) const {
   while (text.size() <= most) {
     const size_t had = text.size();
     text.resize(std::min(most + 1, std::max(had * 2, std::min(size_, most) + kAtLeast)));
-    const ssize_t got = ::pread(fd_, text.data() + had, text.size() - had, static_cast<off_t>(had));
+    const ssize_t got = ::pread(fd_.get(), text.data() + had, text.size() - had, static_cast<off_t>(had));
     text.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) refuse(path_, std::string("cannot be read: ") + std::strerror(errno));

@@ -7,18 +7,17 @@
 #include <string>
 #include <string_view>
 
+#include "platform/base/unique_fd.hpp"
+
 namespace concord {
 
 class InputFile {
  public:
   // |wanted| says what to give instead and ends the sentence: "give the path of a YAML file".
   explicit InputFile(std::string path, std::string_view wanted = {});
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
   uint64_t size() const { return size_; }  // in bytes, when it was opened
 
   // All of it. Refuses more than |most| bytes, of which |kind| ("a configuration") has no more, also where the file
@@ -27,7 +26,7 @@ class InputFile {
 
  private:
   std::string path_;
-  int fd_ = -1;
+  UniqueFd fd_;
   uint64_t size_ = 0;
 };
 

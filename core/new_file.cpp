@@ -26,9 +26,9 @@ std::string advice_about(int error) {
 
 }  // namespace
 
-int create_fresh_file(const std::string& path) {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return -1;
-  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+UniqueFd create_fresh_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return UniqueFd();
+  return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
 }
 
 void check_replaceable(const std::string& path) {

@@ -4,11 +4,13 @@
 
 #include <string>
 
+#include "platform/base/unique_fd.hpp"
+
 namespace concord {
 
 // Opens |path| for writing, made afresh: what has the name (left by a run that was killed, or a link that somebody put
-// there) is removed and not followed. -1 and errno where that cannot be.
-int create_fresh_file(const std::string& path);
+// there) is removed and not followed. None, and errno, where that cannot be.
+UniqueFd create_fresh_file(const std::string& path);
 
 // Throws ConfigError where |path| is there and is no regular file: a rename would put a file in the place of a device.
 void check_replaceable(const std::string& path);

@@ -22,14 +22,13 @@ TEST(NewFile, ALinkThatHasTheNameIsRemovedAndNotFollowed) {
   const tests::TemporaryFolder folder;
   std::ofstream(folder / "victim") << "keep";
   std::filesystem::create_symlink("victim", folder / "state.new");
-  const int fd = create_fresh_file(folder / "state.new");
-  ASSERT_GE(fd, 0);
-  EXPECT_EQ(::write(fd, "x", 1), 1);
-  ::close(fd);
+  const UniqueFd fd = create_fresh_file(folder / "state.new");
+  ASSERT_TRUE(fd);
+  EXPECT_EQ(::write(fd.get(), "x", 1), 1);
   EXPECT_EQ(std::filesystem::file_size(folder / "victim"), 4U);
   EXPECT_FALSE(std::filesystem::is_symlink(folder / "state.new"));
-  EXPECT_EQ(create_fresh_file(folder.path()), -1);
-  EXPECT_EQ(create_fresh_file(folder / "none/file"), -1);
+  EXPECT_FALSE(create_fresh_file(folder.path()));
+  EXPECT_FALSE(create_fresh_file(folder / "none/file"));
 }
 
 TEST(NewFile, ADeviceIsNotReplacedByAFile) {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "core/unique_fd.h"
+#include "platform/base/unique_fd.hpp"
 
 namespace concord {
 

@@ -3,7 +3,8 @@
 
     trainer -> core -> platform/{cpp,loader,layers} -> platform/abi <- platform/sdk <- backends
 
-Inside core and trainer each folder has its own arrows, which form no cycle.
+and all of them, but for platform/abi, -> platform/base. Inside core and trainer each folder has its own arrows, which
+form no cycle.
 
 Usage: check_layers.py ROOT. Prints one line for each include that breaks a rule and ends with 1; with 2 where there was
 nothing to read or the table has a cycle. The rules are the tables below; check_layers_test.py shows each of them failing.
@@ -15,28 +16,30 @@ import sys
 
 # The part of the tree a file belongs to -> the parts it may include besides its own. "core" and "trainer" are the files
 # directly in these folders.
+BASE = "platform/base"  # of the operating system and the compiler only, so for every layer but the contract in C
 HOST = ["platform/cpp", "platform/loader", "platform/layers"]  # one library, whose parts may include each other
-PLATFORM = HOST + ["platform/abi"]
+PLATFORM = HOST + ["platform/abi", BASE]
 ARROWS = {
     "platform/abi": [],
-    "platform/sdk": ["platform/abi"],
+    BASE: [],
+    "platform/sdk": ["platform/abi", BASE],
     # The layers wrap tables and so share the argument checks that plugins use.
-    **{part: HOST + ["platform/abi", "platform/sdk"] for part in HOST},
-    "platform/conformance": HOST + ["platform/abi", "platform/sdk"],
-    "core": [],
+    **{part: HOST + ["platform/abi", "platform/sdk", BASE] for part in HOST},
+    "platform/conformance": HOST + ["platform/abi", "platform/sdk", BASE],
+    "core": [BASE],
     "core/schedule": ["core"],
     "core/safetensors": ["core", *PLATFORM],
     "core/torch": PLATFORM,
     "core/mesh": ["core", "core/torch", *PLATFORM],
-    "core/launch": ["core", "core/mesh"],
+    "core/launch": ["core", "core/mesh", BASE],
     "core/ops": ["core", "core/mesh", "core/torch", *PLATFORM],
     "core/parallel": ["core", "core/mesh", "core/ops", "core/torch", *PLATFORM],
     "core/models": ["core", "core/mesh", "core/ops", "core/parallel", "core/safetensors", "core/schedule", *PLATFORM],
     "core/data_parallel": ["core", "core/mesh", "core/models", "core/torch", *PLATFORM],
     "core/optim": ["core", "core/data_parallel", "core/ops", "core/parallel", "core/torch", *PLATFORM],
     "core/pipeline": ["core", "core/mesh", "core/models", "core/ops", "core/schedule", *PLATFORM],
-    "trainer/report": ["core"],
-    "trainer/data": ["core", "core/models", "core/safetensors"],
+    "trainer/report": ["core", BASE],
+    "trainer/data": ["core", "core/models", "core/safetensors", BASE],
     "trainer": ["trainer/data", "trainer/report", "core", "core/data_parallel", "core/mesh", "core/models", "core/optim",
                 "core/parallel", "core/pipeline", "core/schedule", "core/torch", *PLATFORM],
     "trainer/torch_module": ["trainer", "trainer/data", "core", "core/mesh", "core/models", *PLATFORM],
@@ -45,7 +48,7 @@ ARROWS = {
                     *PLATFORM],
 }
 # backends/<name>, each for itself: the contract, the author kit and the collective engine.
-BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm"]
+BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm", BASE]
 
 LIBTORCH = r"(torch|ATen|c10|caffe2)/"
 # What is built without it: values, files and processes; and the program, which loads trainer/torch_module where a rank runs.
@@ -60,7 +63,7 @@ OUTSIDE = [
      "libtorch is for core and trainer"),
 ]
 # Headers that others compile against carry no type of a library that they would then need too.
-PUBLIC = ["platform/abi", "platform/sdk", "platform/cpp"]
+PUBLIC = ["platform/abi", BASE, "platform/sdk", "platform/cpp"]
 PRIVATE_LIBRARIES = r"(fmt|nlohmann|CLI|yaml-cpp|spdlog)/"
 ABI_MAY_INCLUDE = ["stddef.h", "stdint.h"]
 

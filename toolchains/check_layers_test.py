@@ -16,7 +16,8 @@ import check_layers
 CLEAN = {
     "platform/abi/types.h": "#include <stdint.h>\n",
     "platform/abi/comm.h": '#include "types.h"\n',
-    "platform/sdk/plugin.hpp": '#include "platform/abi/comm.h"\n#include <vector>\n',
+    "platform/base/unique_fd.hpp": "#include <unistd.h>\n",
+    "platform/sdk/plugin.hpp": '#include "platform/abi/comm.h"\n#include "platform/base/unique_fd.hpp"\n',
     "platform/cpp/platform.hpp": '#include "platform/abi/comm.h"\n#include "platform/loader/registry.h"\n',
     "platform/loader/registry.h": '#include "platform/abi/comm.h"\n',
     "platform/loader/registry.cpp": "#include <fmt/format.h>\n",
@@ -24,7 +25,7 @@ CLEAN = {
     "platform/conformance/context.h": '#include "platform/loader/registry.h"\n#include "platform/sdk/plugin.hpp"\n',
     "platform/conformance/cases/comm.cpp": '#include "platform/conformance/context.h"\n',
     "platform/conformance/json_test.cpp": '#include "tests/processes/spawn.h"\n#include <gtest/gtest.h>\n',
-    "backends/shm/engine.h": '#include "platform/abi/types.h"\n',
+    "backends/shm/engine.h": '#include "platform/abi/types.h"\n#include "platform/base/unique_fd.hpp"\n',
     "backends/cpu/comm.cpp": '#include "backends/shm/engine.h"\n#include "platform/sdk/plugin.hpp"\n',
     "backends/cuda/stream.cpp": "#include <cuda_runtime.h>\n#include <nccl.h>\n",
     "backends/ascend/stream.cpp": '#include "acl/acl.h"\n',
@@ -43,7 +44,7 @@ CLEAN = {
     "trainer/trainer.h": '#include "core/pipeline/executor.h"\n#include "core/torch/device.h"\n',
     "trainer/cli/main.cpp": '#include "trainer/trainer.h"\n#include "platform/cpp/platform.hpp"\n',
     "trainer/torch_module/entry.cpp": "#include <ATen/core/Tensor.h>\n",
-    "core/torch/device.h": "#pragma once\n",
+    "core/torch/device.h": '#include "platform/base/unique_fd.hpp"\n',
     "tests/processes/spawn.h": '#include "backends/shm/engine.h"\n',
 }
 
@@ -88,6 +89,10 @@ class CheckLayers(unittest.TestCase):
 
     def test_abi_may_include_nothing_else_of_the_tree(self):
         self.expect_refused("platform/abi/x.h", '"platform/sdk/plugin.hpp"', "nothing of the tree but itself")
+
+    def test_base_may_include_nothing_else_of_the_tree(self):
+        self.expect_refused("platform/base/x.hpp", '"platform/abi/comm.h"', "nothing of the tree but itself")
+        self.expect_refused("platform/abi/x.h", '"platform/base/unique_fd.hpp"', "nothing of the tree but itself")
 
     def test_abi_may_include_no_other_standard_header(self):
         self.expect_refused("platform/abi/x.h", "<string>", "stddef.h and stdint.h")

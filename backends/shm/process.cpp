@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "platform/base/unique_fd.hpp"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::shm {
@@ -27,12 +28,12 @@ enum class Read { kOk, kNoProcess, kFailed };
 Read read_stat(int64_t pid, Stat* out_stat) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%lld/stat", static_cast<long long>(pid));
-  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return errno == ENOENT && ::access("/proc/self/stat", R_OK) == 0 ? Read::kNoProcess : Read::kFailed;
+  UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+  if (!file) return errno == ENOENT && ::access("/proc/self/stat", R_OK) == 0 ? Read::kNoProcess : Read::kFailed;
   char text[1024];
-  const ssize_t length = ::read(file, text, sizeof text - 1);
+  const ssize_t length = ::read(file.get(), text, sizeof text - 1);
   const bool gone = length < 0 && errno == ESRCH;
-  ::close(file);
+  file.reset();
   if (gone) return Read::kNoProcess;
   if (length <= 0) return Read::kFailed;
   text[length] = '\0';

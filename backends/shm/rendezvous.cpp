@@ -62,9 +62,9 @@ Address address_of(const void* id) {
   return address;
 }
 
-FileDescriptor open_socket() {
-  FileDescriptor result(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!result.valid()) {
+UniqueFd open_socket() {
+  UniqueFd result(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!result) {
     sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot open a unix socket: %s", std::strerror(errno)));
   }
   return result;
@@ -105,7 +105,7 @@ bool send_message(int socket, const Message& message, int file = -1) {
 enum class Heard { kMessage, kNothing, kEnd, kGarbage };
 
 template <class Message>
-Heard receive_message(int socket, Message* out_message, FileDescriptor* out_file = nullptr) {
+Heard receive_message(int socket, Message* out_message, UniqueFd* out_file = nullptr) {
   iovec data{out_message, sizeof *out_message};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr header{};
@@ -122,7 +122,7 @@ Heard receive_message(int socket, Message* out_message, FileDescriptor* out_file
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     int number = -1;
     std::memcpy(&number, CMSG_DATA(part), sizeof number);
-    FileDescriptor file(number);  // closed here where nobody asked for it
+    UniqueFd file(number);  // closed here where nobody asked for it
     if (out_file != nullptr) *out_file = std::move(file);
   }
   const bool whole = length == static_cast<ssize_t>(sizeof *out_message) && out_message->magic == kMagic;
@@ -167,16 +167,16 @@ class Host {
     listen();
     try {
       listen_until_all_are(Stage::kKnown);
-      listener_.close();
+      listener_.reset();
       std::erase_if(guests_, [](const Guest& guest) { return guest.stage == Stage::kStranger; });
       auto segment = offer_memory();
       listen_until_all_are(Stage::kReady);
       // Who has ended by now is noticed, and named, by the first operation.
-      for (const Guest& guest : guests_) send_message(guest.socket.number(), Verdict{});
+      for (const Guest& guest : guests_) send_message(guest.socket.get(), Verdict{});
       return segment;
     } catch (const sdk::Failure& failure) {
       const Verdict verdict = make_verdict(failure.status(), failure.what());
-      for (const Guest& guest : guests_) send_message(guest.socket.number(), verdict);
+      for (const Guest& guest : guests_) send_message(guest.socket.get(), verdict);
       throw;
     }
   }
@@ -184,7 +184,7 @@ class Host {
  private:
   enum class Stage { kStranger, kKnown, kReady };
   struct Guest {
-    FileDescriptor socket;
+    UniqueFd socket;
     Stage stage = Stage::kStranger;
     int32_t rank = -1;
     Member member;
@@ -194,7 +194,7 @@ class Host {
     listener_ = open_socket();
     const Address address = address_of(meeting_.id);
     const auto* name = reinterpret_cast<const sockaddr*>(&address.name);
-    if (::bind(listener_.number(), name, address.length) != 0) {
+    if (::bind(listener_.get(), name, address.length) != 0) {
       if (errno == EADDRINUSE) {
         sdk::invalid(
             sdk::text("communicator '%s': another rank 0 already uses this unique id; give every rank a number "
@@ -203,7 +203,7 @@ class Host {
       }
       sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot bind a unix socket: %s", std::strerror(errno)));
     }
-    if (::listen(listener_.number(), meeting_.world) != 0) {
+    if (::listen(listener_.get(), meeting_.world) != 0) {
       sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot listen on a unix socket: %s", std::strerror(errno)));
     }
   }
@@ -217,19 +217,19 @@ class Host {
   }
 
   void poll_once() {
-    std::vector<pollfd> entries{{listener_.number(), POLLIN, 0}};  // a closed listener, -1, is skipped by poll
-    for (const Guest& guest : guests_) entries.push_back({guest.socket.number(), POLLIN, 0});
+    std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};  // a closed listener, -1, is skipped by poll
+    for (const Guest& guest : guests_) entries.push_back({guest.socket.get(), POLLIN, 0});
     if (::poll(entries.data(), entries.size(), static_cast<int>(patience_.slice().count())) <= 0) return;
     for (size_t i = 0; i < guests_.size(); ++i) {
       if (entries[i + 1].revents != 0) hear(guests_[i]);
     }
-    std::erase_if(guests_, [](const Guest& guest) { return !guest.socket.valid(); });
+    std::erase_if(guests_, [](const Guest& guest) { return !guest.socket; });
     if (entries[0].revents != 0) accept();
   }
 
   void accept() {
-    FileDescriptor socket(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid() || credentials_of(socket.number()).uid != ::geteuid()) return;
+    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket || credentials_of(socket.get()).uid != ::geteuid()) return;
     guests_.emplace_back().socket = std::move(socket);
   }
 
@@ -237,11 +237,11 @@ class Host {
 
   void hear_hello(Guest& guest) {
     Hello hello;
-    const Heard heard = receive_message(guest.socket.number(), &hello);
+    const Heard heard = receive_message(guest.socket.get(), &hello);
     if (heard == Heard::kNothing) return;
     const auto* secret = static_cast<const unsigned char*>(meeting_.id) + kNameBytes;
     if (heard != Heard::kMessage || std::memcmp(hello.secret.data(), secret, kSecretBytes) != 0) {
-      guest.socket.close();  // a stranger
+      guest.socket.reset();  // a stranger
       return;
     }
     guest.rank = hello.rank;
@@ -270,7 +270,7 @@ class Host {
 
   void hear_verdict(Guest& guest) const {
     Verdict verdict;
-    const Heard heard = receive_message(guest.socket.number(), &verdict);
+    const Heard heard = receive_message(guest.socket.get(), &verdict);
     if (heard == Heard::kNothing) return;
     if (heard != Heard::kMessage) fail_lost(guest);
     verdict.text[sizeof verdict.text - 1] = '\0';
@@ -279,7 +279,7 @@ class Host {
   }
 
   void tell(const Guest& guest, const Verdict& verdict, int file = -1) const {
-    if (!send_message(guest.socket.number(), verdict, file)) fail_lost(guest);
+    if (!send_message(guest.socket.get(), verdict, file)) fail_lost(guest);
   }
 
   [[noreturn]] void fail_lost(const Guest& guest) const {
@@ -303,17 +303,17 @@ class Host {
   }
 
   std::shared_ptr<Segment> offer_memory() {
-    FileDescriptor file;
+    UniqueFd file;
     auto segment = Segment::create(meeting_.world, &file);
     segment->member(0) = this_member();
     for (const Guest& guest : guests_) segment->member(guest.rank) = guest.member;
-    for (const Guest& guest : guests_) tell(guest, Verdict{}, file.number());
+    for (const Guest& guest : guests_) tell(guest, Verdict{}, file.get());
     return segment;
   }
 
   const Meeting& meeting_;
   const Patience patience_;
-  FileDescriptor listener_;
+  UniqueFd listener_;
   std::vector<Guest> guests_;
 };
 
@@ -326,17 +326,17 @@ class Guest {
 
   std::shared_ptr<Segment> run() {
     connect();
-    host_pid_ = credentials_of(socket_.number()).pid;
+    host_pid_ = credentials_of(socket_.get()).pid;
     say_hello();
     try {
-      FileDescriptor file;
+      UniqueFd file;
       wait_for_verdict(&file);
       auto segment = take_memory(file);
-      send_message(socket_.number(), Verdict{});
+      send_message(socket_.get(), Verdict{});
       wait_for_verdict(nullptr);
       return segment;
     } catch (const sdk::Failure& failure) {
-      send_message(socket_.number(), make_verdict(failure.status(), failure.what()));
+      send_message(socket_.get(), make_verdict(failure.status(), failure.what()));
       throw;
     }
   }
@@ -348,7 +348,7 @@ class Guest {
     milliseconds back_off{1};
     while (true) {
       socket_ = open_socket();
-      if (::connect(socket_.number(), name, address.length) == 0) break;
+      if (::connect(socket_.get(), name, address.length) == 0) break;
       if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
         sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot connect to a unix socket: %s", std::strerror(errno)));
       }
@@ -356,7 +356,7 @@ class Guest {
       std::this_thread::sleep_for(patience_.slice(back_off));
       back_off = std::min(back_off * 2, kMaxBackOff);
     }
-    const ucred host = credentials_of(socket_.number());
+    const ucred host = credentials_of(socket_.get());
     if (host.uid != ::geteuid()) {
       sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION,
                 sdk::text("communicator '%s': who answers for rank 0 is user %u (pid %d), this rank is user %u",
@@ -377,14 +377,14 @@ class Guest {
     hello.rank = meeting_.rank;
     hello.member = this_member();
     std::memcpy(hello.secret.data(), static_cast<const unsigned char*>(meeting_.id) + kNameBytes, kSecretBytes);
-    send_message(socket_.number(), hello);  // a host that is gone is noticed while waiting for its answer
+    send_message(socket_.get(), hello);  // a host that is gone is noticed while waiting for its answer
   }
 
-  void wait_for_verdict(FileDescriptor* out_file) {
+  void wait_for_verdict(UniqueFd* out_file) {
     while (true) {
-      if (wait_readable(socket_.number(), patience_.slice())) {
+      if (wait_readable(socket_.get(), patience_.slice())) {
         Verdict verdict;
-        const Heard heard = receive_message(socket_.number(), &verdict, out_file);
+        const Heard heard = receive_message(socket_.get(), &verdict, out_file);
         verdict.text[sizeof verdict.text - 1] = '\0';
         if (heard == Heard::kMessage && verdict.status != CONCORD_STATUS_OK) sdk::fail(verdict.status, verdict.text);
         if (heard == Heard::kMessage) return;
@@ -401,8 +401,8 @@ class Guest {
     }
   }
 
-  std::shared_ptr<Segment> take_memory(const FileDescriptor& file) const {
-    if (!file.valid()) {
+  std::shared_ptr<Segment> take_memory(const UniqueFd& file) const {
+    if (!file) {
       sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY,
                 sdk::text("communicator '%s': rank %d could not take the shared memory's file; are there too many open "
                           "files (ulimit -n)?",
@@ -419,12 +419,12 @@ class Guest {
 
   const Meeting& meeting_;
   const Patience patience_;
-  FileDescriptor socket_;
+  UniqueFd socket_;
   int32_t host_pid_ = 0;
 };
 
 std::shared_ptr<Segment> meet_alone() {
-  FileDescriptor file;
+  UniqueFd file;
   auto segment = Segment::create(1, &file);
   segment->member(0) = this_member();
   return segment;

@@ -84,12 +84,12 @@ Geometry::Geometry(int32_t ranks) : world(ranks) {
   total_bytes = round_up(total_bytes, kPageBytes);
 }
 
-std::shared_ptr<Segment> Segment::create(int32_t world, FileDescriptor* out_file) {
-  FileDescriptor file(::memfd_create("concord-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file.valid()) fail_with_errno(CONCORD_STATUS_OUT_OF_MEMORY, "cannot make a shared memory file (memfd_create)");
-  if (::fchmod(file.number(), 0600) != 0) fail_with_errno(CONCORD_STATUS_INTERNAL, "fchmod of the shared memory file");
-  reserve(file.number(), Geometry(world).total_bytes);
-  if (::fcntl(file.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+std::shared_ptr<Segment> Segment::create(int32_t world, UniqueFd* out_file) {
+  UniqueFd file(::memfd_create("concord-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) fail_with_errno(CONCORD_STATUS_OUT_OF_MEMORY, "cannot make a shared memory file (memfd_create)");
+  if (::fchmod(file.get(), 0600) != 0) fail_with_errno(CONCORD_STATUS_INTERNAL, "fchmod of the shared memory file");
+  reserve(file.get(), Geometry(world).total_bytes);
+  if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     fail_with_errno(CONCORD_STATUS_INTERNAL, "cannot fix the size of the shared memory file (F_ADD_SEALS)");
   }
   auto segment = map(file, world);
@@ -97,11 +97,11 @@ std::shared_ptr<Segment> Segment::create(int32_t world, FileDescriptor* out_file
   return segment;
 }
 
-std::shared_ptr<Segment> Segment::adopt(const FileDescriptor& file, int32_t world) {
+std::shared_ptr<Segment> Segment::adopt(const UniqueFd& file, int32_t world) {
   struct stat status{};
   const int64_t expected = Geometry(world).total_bytes;
-  const bool sized = ::fstat(file.number(), &status) == 0 && status.st_size == expected;
-  const int seals = ::fcntl(file.number(), F_GET_SEALS);
+  const bool sized = ::fstat(file.get(), &status) == 0 && status.st_size == expected;
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (!sized || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     sdk::fail(CONCORD_STATUS_INTERNAL,
               sdk::text("the shared memory of rank 0 has %lld bytes and seals %d; expected %lld bytes that cannot "
@@ -111,9 +111,9 @@ std::shared_ptr<Segment> Segment::adopt(const FileDescriptor& file, int32_t worl
   return map(file, world);
 }
 
-std::shared_ptr<Segment> Segment::map(const FileDescriptor& file, int32_t world) {
+std::shared_ptr<Segment> Segment::map(const UniqueFd& file, int32_t world) {
   struct stat status{};
-  if (::fstat(file.number(), &status) != 0) fail_with_errno(CONCORD_STATUS_INTERNAL, "fstat of the shared memory file");
+  if (::fstat(file.get(), &status) != 0) fail_with_errno(CONCORD_STATUS_INTERNAL, "fstat of the shared memory file");
   const FileKey key{status.st_dev, status.st_ino};
   const std::scoped_lock lock(registry().mutex);
   auto& segments = registry().segments;
@@ -126,9 +126,9 @@ std::shared_ptr<Segment> Segment::map(const FileDescriptor& file, int32_t world)
   return segment;
 }
 
-Segment::Segment(const FileDescriptor& file, int32_t world) : geometry_(world) {
+Segment::Segment(const UniqueFd& file, int32_t world) : geometry_(world) {
   void* base = ::mmap(nullptr, static_cast<size_t>(geometry_.total_bytes), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_POPULATE, file.number(), 0);
+                      MAP_SHARED | MAP_POPULATE, file.get(), 0);
   if (base == MAP_FAILED) {
     fail_with_errno(CONCORD_STATUS_OUT_OF_MEMORY, "cannot map the shared memory of a communicator");
   }

@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "backends/shm/file_descriptor.h"
 #include "backends/shm/process.h"
 #include "platform/abi/status.h"
+#include "platform/base/unique_fd.hpp"
 
 namespace concord::shm {
 
@@ -78,9 +78,9 @@ class Segment {
  public:
   // Makes and maps a new one, all zeros; |out_file| is for the other ranks. OUT_OF_MEMORY where its pages cannot be
   // reserved.
-  static std::shared_ptr<Segment> create(int32_t world, FileDescriptor* out_file);
+  static std::shared_ptr<Segment> create(int32_t world, UniqueFd* out_file);
   // Maps what another rank made and passed on; |file| may be closed afterwards.
-  static std::shared_ptr<Segment> adopt(const FileDescriptor& file, int32_t world);
+  static std::shared_ptr<Segment> adopt(const UniqueFd& file, int32_t world);
 
   ~Segment();
   Segment(const Segment&) = delete;
@@ -98,8 +98,8 @@ class Segment {
   std::byte* ring(int32_t from, int32_t to) const;
 
  private:
-  Segment(const FileDescriptor& file, int32_t world);
-  static std::shared_ptr<Segment> map(const FileDescriptor& file, int32_t world);
+  Segment(const UniqueFd& file, int32_t world);
+  static std::shared_ptr<Segment> map(const UniqueFd& file, int32_t world);
 
   template <class Type>
   Type& at(int64_t offset, int32_t index = 0) const {

@@ -1,7 +1,7 @@
 // The port at which the processes of a job meet.
 #pragma once
 
-#include "core/unique_fd.h"
+#include "platform/base/unique_fd.hpp"
 
 namespace concord {
 

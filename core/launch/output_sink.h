@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/unique_fd.h"
+#include "platform/base/unique_fd.hpp"
 
 namespace concord {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/unique_fd.h"
+#include "platform/base/unique_fd.hpp"
 
 namespace concord {
 

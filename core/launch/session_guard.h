@@ -11,7 +11,7 @@
 
 #include <string>
 
-#include "core/unique_fd.h"
+#include "platform/base/unique_fd.hpp"
 
 namespace concord {
 

@@ -11,7 +11,7 @@
 #include <array>
 #include <vector>
 
-#include "core/unique_fd.h"
+#include "core/launch/pipe.h"
 
 namespace concord {
 

@@ -57,9 +57,8 @@ void FlightService::answer() noexcept {
 std::string FlightService::write_file(const std::string& why) const {
   const std::string path =
       (std::filesystem::path(options_.folder) / cat("concord-flight-", options_.rank, ".json")).string();
-  const int fresh = create_fresh_file(path);  // the folder may be anybody's: through no link, into no pipe
-  if (fresh < 0) return cat("the calls of this rank could not be written to ", path);
-  ::close(fresh);
+  // The folder may be anybody's: through no link, into no pipe.
+  if (!create_fresh_file(path)) return cat("the calls of this rank could not be written to ", path);
   std::ofstream file(path, std::ios::trunc);
   file << recorder_.to_json(options_.rank, options_.world, why) << '\n';
   file.close();

@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "core/mesh/rendezvous.h"
+#include "platform/base/unique_fd.hpp"
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
 
@@ -39,27 +40,12 @@ constexpr Milliseconds kLongestPause{250};
 constexpr Milliseconds kShortestLimit{5000};
 constexpr Milliseconds kLongestLimit{60000};
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
-  FileDescriptor& operator=(FileDescriptor&&) = delete;
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
 std::string words_of(int error) { return std::strerror(error); }
 
 // A socket that listens at |address|, or errno as a negative number.
 int listen_at(const sockaddr_storage& address) {
-  FileDescriptor fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (fd.get() < 0) return -errno;
+  UniqueFd fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return -errno;
   const int yes = 1;
   const int no = 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -119,8 +105,8 @@ Listener listen_for(const JobEnvironment& job) {
 
 // One try to connect. Empty where somebody listens, else the reason.
 std::string try_address(const addrinfo& address, Milliseconds limit) {
-  FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (fd.get() < 0) return words_of(errno);
+  UniqueFd fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return words_of(errno);
   if (connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return {};
   if (errno != EINPROGRESS) return words_of(errno);
   pollfd wanted{fd.get(), POLLOUT, 0};

@@ -105,25 +105,22 @@ FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, c
 
 FilePart::FilePart(std::string path, Mode mode, uint64_t bytes) : path_(std::move(path)) {
   const int flags = O_WRONLY | O_CLOEXEC | (mode == Mode::create ? O_CREAT | O_EXCL : 0);
-  fd_ = ::open(path_.c_str(), flags, 0666);
-  if (fd_ < 0) fail(path_, mode == Mode::create ? "cannot be created" : "cannot be opened for writing", errno);
+  fd_.reset(::open(path_.c_str(), flags, 0666));
+  if (!fd_) fail(path_, mode == Mode::create ? "cannot be created" : "cannot be opened for writing", errno);
   if (mode == Mode::open) return;
-  int code = bytes == 0 ? 0 : (::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno);
+  int code = bytes == 0 ? 0 : (::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno);
   // Some file systems cannot preallocate space; there a full disk shows up at write().
   if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL)
-    code = ::ftruncate(fd_, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+    code = ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   if (code != 0) {
-    ::close(fd_);
     ::unlink(path_.c_str());
     throw std::runtime_error(cat(write_error_text(path_, code), " (it needs ", bytes, " bytes)"));
   }
 }
 
-FilePart::~FilePart() { ::close(fd_); }
-
 void FilePart::write(uint64_t place, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t done = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(place));
+    const ssize_t done = ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(place));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) throw std::runtime_error(write_error_text(path_, errno));
     place += static_cast<uint64_t>(done);
@@ -132,7 +129,7 @@ void FilePart::write(uint64_t place, std::span<const std::byte> bytes) {
 }
 
 void FilePart::sync() {
-  if (::fsync(fd_) != 0) fail(path_, "fsync", errno);
+  if (::fsync(fd_.get()) != 0) fail(path_, "fsync", errno);
 }
 
 Writer::Writer(std::string path, std::vector<TensorShape> tensors, const Metadata& metadata)
@@ -171,10 +168,9 @@ void Writer::finish() {
 }
 
 void sync_folder(const std::string& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail(folder, "cannot be opened", errno);
-  const int code = ::fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) fail(folder, "cannot be opened", errno);
+  const int code = ::fsync(fd.get()) == 0 ? 0 : errno;
   if (code != 0 && code != EINVAL) fail(folder, "fsync", code);  // EINVAL: this file system has nothing to sync
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/safetensors/header.h"
+#include "platform/base/unique_fd.hpp"
 
 namespace concord::safetensors {
 
@@ -43,9 +44,6 @@ class FilePart {
  public:
   enum class Mode { create, open };  // create: must not be there, and gets |bytes|; open: is there
   FilePart(std::string path, Mode mode, uint64_t bytes = 0);
-  ~FilePart();
-  FilePart(const FilePart&) = delete;
-  FilePart& operator=(const FilePart&) = delete;
 
   const std::string& path() const { return path_; }
   void write(uint64_t place, std::span<const std::byte> bytes);
@@ -53,7 +51,7 @@ class FilePart {
 
  private:
   std::string path_;
-  int fd_ = -1;
+  UniqueFd fd_;
 };
 
 class Writer {

@@ -32,15 +32,14 @@ std::string with_pid(const std::string& path) {
   return cat(path.substr(0, at), "-", static_cast<int>(getpid()), path.substr(at));
 }
 
-// A descriptor that holds the lock of |path|; -1 with errno EWOULDBLOCK where another process has it.
-int open_locked(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor < 0) return -1;
-  if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
+// A descriptor that holds the lock of |path|; none with errno EWOULDBLOCK where another process has it.
+UniqueFd open_locked(const std::string& path) {
+  UniqueFd descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!descriptor || flock(descriptor.get(), LOCK_EX | LOCK_NB) == 0) return descriptor;
   const int reason = errno;
-  close(descriptor);
+  descriptor.reset();
   errno = reason;
-  return -1;
+  return descriptor;
 }
 
 bool write_at(int descriptor, std::string_view bytes, long offset) {
@@ -76,23 +75,20 @@ std::string json_string(std::string_view text) {
 
 TraceFile::TraceFile(std::string path) : wanted_(std::move(path)) { open(); }
 
-TraceFile::~TraceFile() {
-  finish();
-  if (descriptor_ >= 0) close(descriptor_);
-}
+TraceFile::~TraceFile() { finish(); }
 
 void TraceFile::open() {
   path_ = wanted_.empty() ? with_pid("concord-trace.json") : wanted_;
   descriptor_ = open_locked(path_);
-  if (descriptor_ < 0 && errno == EWOULDBLOCK) {
+  if (!descriptor_ && errno == EWOULDBLOCK) {
     path_ = with_pid(path_);
     descriptor_ = open_locked(path_);
   }
-  if (descriptor_ < 0) {
+  if (!descriptor_) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT, cat("the trace file '", path_, "' cannot be written: ",
                                                      std::strerror(errno), "; set CONCORD_TRACE to a file that can"));
   }
-  if (ftruncate(descriptor_, 0) != 0 || !write_at(descriptor_, cat(kHead, kTail), 0)) {
+  if (ftruncate(descriptor_.get(), 0) != 0 || !write_at(descriptor_.get(), cat(kHead, kTail), 0)) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
                 cat("the trace file '", path_, "' cannot be written: ", std::strerror(errno)));
   }
@@ -103,7 +99,7 @@ void TraceFile::open() {
 
 void TraceFile::add(std::string_view event) {
   const std::lock_guard lock(mutex_);
-  if (descriptor_ < 0) return;
+  if (!descriptor_) return;
   if (!first_ || !buffer_.empty()) buffer_ += ",\n";
   buffer_ += event;
   const bool full = buffer_.size() >= kBufferBytes;
@@ -112,12 +108,11 @@ void TraceFile::add(std::string_view event) {
 
 void TraceFile::write_buffer() {
   last_write_ = std::chrono::steady_clock::now();
-  if (buffer_.empty() || descriptor_ < 0) return;
+  if (buffer_.empty() || !descriptor_) return;
   buffer_ += kTail;
-  if (!write_at(descriptor_, buffer_, offset_)) {
+  if (!write_at(descriptor_.get(), buffer_, offset_)) {
     loader::log(CONCORD_LOG_WARN, "trace", cat("tracing ends: ", path_, " cannot be written: ", std::strerror(errno)));
-    close(descriptor_);
-    descriptor_ = -1;
+    descriptor_.reset();
   }
   offset_ += static_cast<long>(buffer_.size() - kTail.size());
   first_ = false;
@@ -147,7 +142,7 @@ void TraceFile::restart_in_child() noexcept {
   try {
     buffer_.clear();  // the parent writes what it had
     callbacks_.clear();
-    if (descriptor_ >= 0) close(descriptor_);
+    descriptor_.reset();
     open();
   } catch (const std::exception& error) {
     loader::log(CONCORD_LOG_WARN, "trace", cat("no trace of this process: ", error.what()));

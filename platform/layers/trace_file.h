@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "platform/base/unique_fd.hpp"
+
 namespace concord::layers {
 
 // |text| as a JSON string with its quotes. Bytes outside ASCII are escaped one by one, so that any input is valid.
@@ -56,7 +58,7 @@ class TraceFile {
   std::string buffer_;
   std::vector<std::function<void()>> callbacks_;
   std::chrono::steady_clock::time_point last_write_;
-  int descriptor_ = -1;
+  UniqueFd descriptor_;
   long offset_ = 0;    // where the next event goes: before the closing bracket
   bool first_ = true;  // no event in the file yet
 };

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "platform/base/unique_fd.hpp"
 #include "platform/loader/text.h"
 
 namespace concord::loader {
@@ -21,19 +22,14 @@ using Segment = ElfW(Phdr);
 class File {
  public:
   explicit File(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
 
-  int descriptor() const { return descriptor_; }
+  bool is_open() const { return static_cast<bool>(descriptor_); }
   bool read(void* into, size_t bytes, uint64_t offset) const {
-    return pread(descriptor_, into, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+    return pread(descriptor_.get(), into, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
   }
 
  private:
-  int descriptor_;
+  UniqueFd descriptor_;
 };
 
 std::string machine_name(unsigned machine) {
@@ -115,7 +111,7 @@ std::string why_not_loadable(const std::string& path) {
   if (S_ISDIR(status.st_mode)) return "it is a folder and not a file";
   if (!S_ISREG(status.st_mode)) return "it is not a regular file";
   const File file(path);
-  if (file.descriptor() < 0) return cat("it cannot be read: ", std::strerror(errno));
+  if (!file.is_open()) return cat("it cannot be read: ", std::strerror(errno));
   const auto size = static_cast<uint64_t>(status.st_size);
   unsigned char identity[EI_NIDENT] = {};
   if (size == 0) return "the file is empty";

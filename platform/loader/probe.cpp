@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "platform/base/unique_fd.hpp"
+
 namespace concord::loader {
 namespace {
 
@@ -17,21 +19,21 @@ namespace {
 // the raw system call, because the sanitizers look at the buffer of write() themselves.
 class Pipe {
  public:
-  Pipe() { open_ = pipe2(ends_, O_CLOEXEC) == 0; }
-  ~Pipe() {
-    if (open_) close(ends_[0]), close(ends_[1]);
+  Pipe() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return;
+    read_.reset(ends[0]);
+    write_.reset(ends[1]);
   }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
 
   bool carry(const void* from, void* into, size_t bytes) {
-    if (!open_ || syscall(SYS_write, ends_[1], from, bytes) != static_cast<long>(bytes)) return false;
-    return read(ends_[0], into, bytes) == static_cast<ssize_t>(bytes);
+    if (!write_ || syscall(SYS_write, write_.get(), from, bytes) != static_cast<long>(bytes)) return false;
+    return read(read_.get(), into, bytes) == static_cast<ssize_t>(bytes);
   }
 
  private:
-  int ends_[2] = {-1, -1};
-  bool open_;
+  UniqueFd read_;
+  UniqueFd write_;
 };
 
 constexpr size_t kChunk = 512;  // below PIPE_BUF: all or nothing

@@ -21,6 +21,7 @@
 
 #include "core/config_error.h"
 #include "core/stable_hash.h"
+#include "platform/base/unique_fd.hpp"
 #include "trainer/data/build_shards.h"
 #include "trainer/data/chat_template.h"
 #include "trainer/data/mapped_file.h"
@@ -57,22 +58,13 @@ class WorkFolder {
     std::error_code error;
     fs::create_directory(path_, error);
     if (error) throw ConfigError(fmt::format("cannot create folder {}: {}", path_, error.message()));
-    fd_ = ::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (fd_ < 0) throw ConfigError(fmt::format("cannot write to {}: {}", path_, std::strerror(errno)));
-    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-      ::close(fd_);
+    lock_.reset(::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+    if (!lock_) throw ConfigError(fmt::format("cannot write to {}: {}", path_, std::strerror(errno)));
+    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
       throw ConfigError(fmt::format("another process is already building {} (it holds {}/lock)", output, path_));
     }
-    try {
-      take_over(output, plan, overwrite);
-    } catch (...) {
-      ::close(fd_);
-      throw;
-    }
+    take_over(output, plan, overwrite);
   }
-  ~WorkFolder() { ::close(fd_); }
-  WorkFolder(const WorkFolder&) = delete;
-  WorkFolder& operator=(const WorkFolder&) = delete;
 
   std::string shard(size_t number) const { return fmt::format("{}/shard-{:06}", path_, number); }
   void remove() const { fs::remove_all(path_); }
@@ -98,7 +90,7 @@ class WorkFolder {
   }
 
   std::string path_;
-  int fd_ = -1;
+  UniqueFd lock_;
 };
 
 class Build {

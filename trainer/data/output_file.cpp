@@ -36,14 +36,12 @@ void write_all(int fd, const char* bytes, size_t count, const std::string& path)
 OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".partial") {
   check_replaceable(path_);
   fd_ = create_fresh_file(temporary_);
-  if (fd_ < 0) throw ConfigError(fmt::format("cannot create {}: {}", temporary_, std::strerror(errno)));
+  if (!fd_) throw ConfigError(fmt::format("cannot create {}: {}", temporary_, std::strerror(errno)));
   buffer_.reserve(kBufferBytes);
 }
 
 OutputFile::~OutputFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (fd_) ::unlink(temporary_.c_str());
 }
 
 void OutputFile::write(const void* bytes, size_t count) {
@@ -51,31 +49,29 @@ void OutputFile::write(const void* bytes, size_t count) {
   if (buffer_.size() + count > kBufferBytes) flush();
   const char* const begin = static_cast<const char*>(bytes);
   if (count > kBufferBytes) {
-    write_all(fd_, begin, count, temporary_);
+    write_all(fd_.get(), begin, count, temporary_);
   } else {
     buffer_.insert(buffer_.end(), begin, begin + count);
   }
 }
 
 void OutputFile::flush() {
-  write_all(fd_, buffer_.data(), buffer_.size(), temporary_);
+  write_all(fd_.get(), buffer_.data(), buffer_.size(), temporary_);
   buffer_.clear();
 }
 
 void OutputFile::sync() {
   flush();
-  if (::fsync(fd_) != 0) fail(temporary_);
+  if (::fsync(fd_.get()) != 0) fail(temporary_);
 }
 
 void OutputFile::publish() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_);
-  ::close(std::exchange(fd_, -1));
+  fd_.reset();
   // The name is durable only once its folder is synced; a file system without that can lose only the name.
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
-  const int folder_fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder_fd < 0) return;
-  ::fsync(folder_fd);
-  ::close(folder_fd);
+  const UniqueFd folder_fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder_fd) ::fsync(folder_fd.get());
 }
 
 }  // namespace concord

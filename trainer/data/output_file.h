@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "platform/base/unique_fd.hpp"
+
 namespace concord {
 
 // Threads: one at a time. I/O errors (a full disk) throw std::runtime_error with the file and the system's words; the
@@ -33,7 +35,7 @@ class OutputFile {
 
   std::string path_;
   std::string temporary_;
-  int fd_ = -1;
+  UniqueFd fd_;
   int64_t size_ = 0;
   std::vector<char> buffer_;
 };

@@ -41,13 +41,8 @@ TokenizerGreeting parse_greeting(const nlohmann::json& greeting) {
 
 }  // namespace
 
-TokenizerPipe::TokenizerPipe(int to, int from, std::string name, std::chrono::milliseconds patience)
-    : to_(to), from_(from), name_(std::move(name)), patience_(patience), allowed_(patience) {}
-
-TokenizerPipe::~TokenizerPipe() {
-  ::close(to_);  // the other side exits at the end of its input
-  ::close(from_);
-}
+TokenizerPipe::TokenizerPipe(UniqueFd to, UniqueFd from, std::string name, std::chrono::milliseconds patience)
+    : from_(std::move(from)), to_(std::move(to)), name_(std::move(name)), patience_(patience), allowed_(patience) {}
 
 void TokenizerPipe::fail(const std::string& what) const { throw std::runtime_error(name_ + " " + what); }
 
@@ -70,8 +65,8 @@ void TokenizerPipe::wait_for(int fd, short events) {
 
 void TokenizerPipe::send(std::string_view bytes) {
   while (!bytes.empty()) {
-    wait_for(to_, POLLOUT);
-    const ssize_t sent = ::send(to_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    wait_for(to_.get(), POLLOUT);
+    const ssize_t sent = ::send(to_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (sent < 0) fail(fmt::format("does not accept more text: {}", std::strerror(errno)));
     bytes.remove_prefix(static_cast<size_t>(sent));
@@ -81,8 +76,8 @@ void TokenizerPipe::send(std::string_view bytes) {
 void TokenizerPipe::receive(void* to, size_t count) {
   char* at = static_cast<char*>(to);
   while (count > 0) {
-    wait_for(from_, POLLIN);
-    const ssize_t got = ::read(from_, at, count);
+    wait_for(from_.get(), POLLIN);
+    const ssize_t got = ::read(from_.get(), at, count);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
     if (got == 0) fail("exited before answering; see its output above");

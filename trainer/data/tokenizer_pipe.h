@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "platform/base/unique_fd.hpp"
+
 namespace concord {
 
 struct TokenizerGreeting {
@@ -24,10 +26,7 @@ struct TokenizerGreeting {
 // it. Throws std::runtime_error, which |name| begins, for an end, a silence and an answer that is none.
 class TokenizerPipe {
  public:
-  TokenizerPipe(int to, int from, std::string name, std::chrono::milliseconds patience);
-  ~TokenizerPipe();
-  TokenizerPipe(const TokenizerPipe&) = delete;
-  TokenizerPipe& operator=(const TokenizerPipe&) = delete;
+  TokenizerPipe(UniqueFd to, UniqueFd from, std::string name, std::chrono::milliseconds patience);
 
   // The first thing that comes. Throws ConfigError where it is a refusal.
   TokenizerGreeting read_greeting();
@@ -43,8 +42,8 @@ class TokenizerPipe {
   void wait_for(int fd, short events);
   [[noreturn]] void fail(const std::string& what) const;
 
-  int to_;
-  int from_;
+  UniqueFd from_;
+  UniqueFd to_;  // closed first: the other side ends at the end of its input
   std::string name_;
   std::chrono::milliseconds patience_;
   std::chrono::milliseconds allowed_;  // |patience_| and what the request at hand takes

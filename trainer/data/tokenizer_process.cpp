@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "core/config_error.h"
 #include "core/quoted.h"
@@ -106,8 +107,13 @@ void TokenizerProcess::stop() {
 void TokenizerProcess::start() {
   const std::chrono::milliseconds silence = patience();
   // Its input is a socket because writing to one without a reader can be an error instead of SIGPIPE.
-  std::array<int, 2> in = {-1, -1}, out = {-1, -1};
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in.data()) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {
+  std::array<int, 2> ends = {-1, -1};
+  const bool has_in = ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0;
+  UniqueFd in(ends[0]), its_in(ends[1]);
+  ends = {-1, -1};
+  const bool has_out = has_in && ::pipe2(ends.data(), O_CLOEXEC) == 0;
+  UniqueFd out(ends[0]), its_out(ends[1]);
+  if (!has_out) {
     throw std::runtime_error(fmt::format("cannot create a pipe to {}: {}", python_, std::strerror(errno)));
   }
   std::vector<std::string> arguments = {python_, "-c", kScript, file_};
@@ -115,15 +121,16 @@ void TokenizerProcess::start() {
   std::vector<std::string> environment = child_environment();
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, in[1], STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, its_in.get(), STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, its_out.get(), STDOUT_FILENO);
   const int error = ::posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, pointers(arguments).data(),
                                    pointers(environment).data());
   ::posix_spawn_file_actions_destroy(&actions);
-  ::close(in[1]);
-  ::close(out[1]);
+  its_in.reset();
+  its_out.reset();
   pipe_ = std::make_unique<TokenizerPipe>(
-      in[0], out[0], fmt::format("the tokenizer process ({}, pid {})", python_, error == 0 ? pid_ : 0), silence);
+      std::move(in), std::move(out), fmt::format("the tokenizer process ({}, pid {})", python_, error == 0 ? pid_ : 0),
+      silence);
   if (error == 0) return;
   pipe_.reset();
   throw ConfigError(

@@ -42,26 +42,25 @@ int write_all(int file, std::string_view bytes) {
 AppendFile::AppendFile(std::string path, bool truncate) : path_(std::move(path)) {
   // Symbolic links are not followed, and pipes are not waited for.
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  file_ = ::open(path_.c_str(), flags | (truncate ? O_TRUNC : 0), 0666);
-  if (file_ < 0) fail(path_, "cannot be opened for writing", errno);
+  file_.reset(::open(path_.c_str(), flags | (truncate ? O_TRUNC : 0), 0666));
+  if (!file_) fail(path_, "cannot be opened for writing", errno);
 }
-
-AppendFile::~AppendFile() { ::close(file_); }
 
 void AppendFile::append(std::string_view bytes) {
   check_there();
   struct stat before{};
-  if (::fstat(file_, &before) != 0) fail_to_write(path_, errno);
-  const int error = write_all(file_, bytes);
+  if (::fstat(file_.get(), &before) != 0) fail_to_write(path_, errno);
+  const int error = write_all(file_.get(), bytes);
   if (error == 0) return;
   // Undo a partial write; a device or a pipe cannot be truncated, which does not matter after the first error.
-  if (S_ISREG(before.st_mode) && ::ftruncate(file_, before.st_size) != 0) fail(path_, "a partial line was left", errno);
+  if (S_ISREG(before.st_mode) && ::ftruncate(file_.get(), before.st_size) != 0)
+    fail(path_, "a partial line was left", errno);
   fail_to_write(path_, error);
 }
 
 void AppendFile::check_there() const {
   struct stat now{};
-  if (::fstat(file_, &now) == 0 && now.st_nlink > 0) return;
+  if (::fstat(file_.get(), &now) == 0 && now.st_nlink > 0) return;
   throw std::runtime_error(path_ +
                            ": was deleted while the run was writing to it, and its contents are lost; do not touch the "
                            "output folder until the run has finished");
@@ -70,11 +69,11 @@ void AppendFile::check_there() const {
 void replace_file(const std::string& path, std::string_view text) {
   check_replaceable(path);
   const std::string beside = path + ".new";
-  const int file = create_fresh_file(beside);
-  if (file < 0) fail(beside, "cannot be opened for writing", errno);
-  int error = write_all(file, text);
-  if (error == 0 && ::fsync(file) != 0) error = errno;
-  if (::close(file) != 0 && error == 0) error = errno;
+  UniqueFd file = create_fresh_file(beside);
+  if (!file) fail(beside, "cannot be opened for writing", errno);
+  int error = write_all(file.get(), text);
+  if (error == 0 && ::fsync(file.get()) != 0) error = errno;
+  if (::close(file.release()) != 0 && error == 0) error = errno;
   if (error == 0 && ::rename(beside.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return;
   ::unlink(beside.c_str());

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "platform/base/unique_fd.hpp"
+
 namespace concord {
 
 // A file that lines are added to. Threads: one at a time.
@@ -13,9 +15,6 @@ class AppendFile {
  public:
   // Opens |path|, making it if it is not there; |truncate| empties it.
   AppendFile(std::string path, bool truncate);
-  ~AppendFile();
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
 
   // All of |bytes| are in the file after it; where that fails (disk full) none are, and it throws. So it does where the
   // file has no name any more: somebody has removed it.
@@ -26,7 +25,7 @@ class AppendFile {
 
  private:
   std::string path_;
-  int file_ = -1;
+  UniqueFd file_;
 };
 
 // Writes beside |path| and renames: a reader sees the old text or the new one. The text is on the disk before the name.

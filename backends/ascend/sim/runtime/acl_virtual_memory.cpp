@@ -67,14 +67,12 @@ Keys& keys() {
 
 void* open_shared(const Shared& shared) {
   const std::string path = text("/proc/%ld/fd/%d", shared.pid, shared.file);
-  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) {
+  const concord::UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file) {
     fail(kRtParamInvalid,
          text("process %ld, which exported the memory, cannot be reached: %s", shared.pid, std::strerror(errno)));
   }
-  void* address = memory().import(shared.device, file, shared.offset, shared.bytes);
-  ::close(file);
-  return address;
+  return memory().import(shared.device, file.get(), shared.offset, shared.bytes);
 }
 
 }  // namespace

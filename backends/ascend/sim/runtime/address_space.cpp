@@ -29,13 +29,10 @@ Twin reserve_twin(size_t bytes) {
 
 void release_twin(const Twin& twin) { ::munmap(twin.shown, 2 * twin.bytes); }
 
-int create_memory_file(const char* name, size_t bytes) {
-  const int file = ::memfd_create(name, MFD_CLOEXEC);
-  if (file < 0) out_of_memory("making a memory file of", bytes);
-  if (::ftruncate(file, static_cast<off_t>(bytes)) != 0) {
-    ::close(file);
-    out_of_memory("making a memory file of", bytes);
-  }
+UniqueFd create_memory_file(const char* name, size_t bytes) {
+  UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
+  if (!file) out_of_memory("making a memory file of", bytes);
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) out_of_memory("making a memory file of", bytes);
   return file;
 }
 

@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "platform/base/unique_fd.hpp"
+
 namespace concord::ascend::sim {
 
 // A reserved range and its hidden twin.
@@ -35,7 +37,7 @@ Twin reserve_twin(size_t bytes);
 void release_twin(const Twin& twin);
 
 // An anonymous file of |bytes| zeros, none of them in memory yet. Throws 207001.
-int create_memory_file(const char* name, size_t bytes);
+UniqueFd create_memory_file(const char* name, size_t bytes);
 
 // Makes |bytes| of |file| from |offset| on the memory behind |hidden|, a part of a twin.
 void map_hidden(std::byte* hidden, size_t bytes, int file, size_t offset);

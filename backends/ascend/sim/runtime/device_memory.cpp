@@ -24,7 +24,7 @@ void poison(std::byte* hidden, size_t bytes) {
 
 DeviceMemory::DeviceMemory(int32_t device, const Twin& twin, size_t total_bytes)
     : device_(device), twin_(twin), total_(total_bytes), file_(create_memory_file("sim-npu", twin.bytes)) {
-  map_hidden(twin_.hidden, twin_.bytes, file_, 0);
+  map_hidden(twin_.hidden, twin_.bytes, file_.get(), 0);
   free_.emplace(0, twin_.bytes);
 }
 

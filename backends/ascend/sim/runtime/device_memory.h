@@ -48,7 +48,7 @@ class DeviceMemory {
   bool find(const void* address, size_t* out_file_offset, size_t* out_bytes) const;
 
   const Twin& twin() const { return twin_; }
-  int file() const { return file_; }
+  int file() const { return file_.get(); }
   size_t total_bytes() const { return total_; }
   size_t used_bytes() const;
 
@@ -71,7 +71,7 @@ class DeviceMemory {
   const int32_t device_;
   const Twin twin_;
   const size_t total_;
-  const int file_;
+  const UniqueFd file_;
 
   mutable std::mutex mutex_;  // guards all below
   size_t used_ = 0;

@@ -39,10 +39,7 @@ Physical::Physical(int32_t on_device, size_t size) : device(on_device), bytes(si
   }
 }
 
-Physical::~Physical() {
-  ::close(file);
-  Memory::instance().of_device(device).charge(-static_cast<int64_t>(bytes));
-}
+Physical::~Physical() { Memory::instance().of_device(device).charge(-static_cast<int64_t>(bytes)); }
 
 Memory& Memory::instance() {
   static Memory& memory = *new Memory;  // never destroyed: used until the process ends
@@ -171,7 +168,7 @@ void Memory::map(void* address, size_t bytes, size_t offset, std::shared_ptr<Phy
   const bool taken = (next != range->second.mapped.end() && next->first < bytes_of(address) + bytes) ||
                      complaint_in(range->second, address, 1).empty();
   if (taken) fail(abi::kRtParamInvalid, text("there is memory mapped at %p already", address));
-  map_hidden(twin.hidden + at, bytes, physical->file, offset);
+  map_hidden(twin.hidden + at, bytes, physical->file.get(), offset);
   if (!std::exchange(physical->filled, true)) poison(twin.hidden + at, bytes);
   const int32_t device = physical->device;
   range->second.mapped.emplace(bytes_of(address), Mapping{bytes, device, std::move(physical)});

@@ -26,7 +26,7 @@ struct Location {
 struct Physical {
   int32_t device = 0;
   size_t bytes = 0;
-  int file = -1;
+  UniqueFd file;
   bool filled = false;  // with poison, when it is first mapped
 
   Physical(int32_t on_device, size_t size);

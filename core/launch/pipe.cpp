@@ -1,4 +1,4 @@
-#include "core/unique_fd.h"
+#include "core/launch/pipe.h"
 
 #include <fcntl.h>
 
