@@ -1,4 +1,4 @@
-// Arguments back to text: the YAML of --print_config and the words of --help.
+// Arguments back to text: the YAML of --print_config and the text of --help.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -16,7 +16,7 @@ std::string number_text(double number) {
   return std::string(text, result.ptr);
 }
 
-// Double quotes with JSON's escapes, which YAML has too. Also for words YAML would take for something else.
+// Double quotes with JSON escapes, which YAML supports too. Also for words that YAML would interpret otherwise.
 std::string yaml_text(const std::string& text) {
   std::string out = "\"";
   for (const char letter : text) {

@@ -250,7 +250,7 @@ void take(const std::string& name, const ArgumentValue& value, const std::string
   }
 }
 
-// The sections of files of other programs become names of their own.
+// Flattens the sections in files of other programs into separate names.
 std::vector<YamlEntry> without_sections(const std::vector<YamlEntry>& entries) {
   std::vector<YamlEntry> flat;
   for (const YamlEntry& entry : entries) {
@@ -289,7 +289,7 @@ std::vector<YamlEntry> parse_config(std::string_view text, const std::string& fi
   return file.ends_with(".toml") ? parse_toml(text, file) : parse_yaml(text, file);
 }
 
-// One word of the command line with its value, where it has one.
+// One option of the command line with its value, if any.
 struct Option {
   std::string name;
   std::optional<std::string> value;

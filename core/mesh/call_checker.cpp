@@ -55,7 +55,7 @@ std::vector<std::string> CallChecker::exchange(int64_t sequence, const CallSigna
                                               options_.ranks[options_.index], " makes ", mine));
     }
   }
-  // Everybody is at |sequence|, so nobody still reads the call before it.
+  // All ranks are at |sequence|, so none still reads the previous call.
   if (sequence > 1) store_->remove(key(sequence - 1, options_.index));
   return all;
 }
@@ -92,12 +92,12 @@ void CallChecker::check(int64_t sequence, const CallSignature& signature, std::s
     sent.push_back(numbers_in(all[i].substr(begin, receiving - begin)));
     expected.push_back(numbers_in(all[i].substr(receiving + kReceiving.size())));
   }
-  // Every pair, so that every rank sees the fault, not only the two it is between.
+  // Every pair, so that every rank sees the error, not only the two involved.
   for (size_t from = 0; from < all.size(); ++from) {
     for (size_t to = 0; to < all.size(); ++to) {
       if (sent[from].at(to) == expected[to].at(from)) continue;
       throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                  cat("call ", sequence, " of group ", shown(signature), ", ", call, ", does not meet: rank ",
+                  cat("call ", sequence, " of group ", shown(signature), ", ", call, ", does not match: rank ",
                       options_.ranks[static_cast<int64_t>(from)], " sends ", sent[from][to], " elements to rank ",
                       options_.ranks[static_cast<int64_t>(to)], ", which expects ", expected[to][from]));
     }
@@ -121,9 +121,9 @@ void CallChecker::check(const CallSignature& signature, std::span<const concord_
       theirs = peers_.await(transfer, options_.ranks[item.peer], options_.timeout);
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
-      throw Error(CONCORD_STATUS_TIMEOUT, cat("rank ", options_.ranks[item.peer], " sends nothing to rank ",
-                                              options_.ranks[options_.index], " in group ", shown(signature),
-                                              " within ", options_.timeout.count(), " ms; ", mine, " is expected"));
+      throw Error(CONCORD_STATUS_TIMEOUT,
+                  cat("rank ", options_.ranks[item.peer], " sends nothing to rank ", options_.ranks[options_.index],
+                      " in group ", shown(signature), " within ", options_.timeout.count(), " ms; expected ", mine));
     }
     store_->remove(transfer);
     if (theirs == mine) continue;

@@ -10,7 +10,7 @@ namespace concord {
 
 using loader::cat;
 
-// Guarded by its channel's mutex, but for |done| and |keep|, whose targets are used outside.
+// Guarded by its channel's mutex, except |done| and |keep|, whose targets are used outside.
 class PendingCall {
  public:
   enum class Stage { waiting, issued, done, failed };
@@ -26,8 +26,8 @@ class PendingCall {
   std::shared_ptr<Event> ready;   // on that stream
   std::shared_ptr<Event> start;
   std::shared_ptr<Event> end;
-  std::chrono::steady_clock::time_point since;  // it was issued, then: it was seen started
-  std::optional<Error> error;                   // of this call alone; else the channel's
+  std::chrono::steady_clock::time_point since;  // when it was issued; later: when it was seen started
+  std::optional<Error> error;                   // of this call only; otherwise the channel's
 };
 
 namespace {
@@ -37,7 +37,7 @@ constexpr std::chrono::milliseconds kCreationLook{500};
 
 bool is_p2p(const CallSignature& signature) { return signature.op == CommOp::kP2p; }
 
-// A failure that leaves the communicator as it was: the call was refused.
+// A failure that does not affect the communicator: the call was rejected.
 bool is_refusal(concord_status status) {
   return status == CONCORD_STATUS_INVALID_ARGUMENT || status == CONCORD_STATUS_UNIMPLEMENTED;
 }
@@ -55,7 +55,7 @@ Channel::Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelS
       keeps_time_(services.device.platform().capability(CONCORD_CAP_COMM_TIMEOUT) != 0) {
   if (ranks_.size() > std::numeric_limits<int32_t>::max()) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                cat("group ", name_, " has ", ranks_.size(), " ranks; a communicator takes at most 2^31 - 1"));
+                cat("group ", name_, " has ", ranks_.size(), " ranks; the limit for a communicator is 2^31 - 1"));
   }
   if (services_.check_calls) {
     checker_ = std::make_unique<CallChecker>(services_.store, services_.flight.peers(),
@@ -74,7 +74,7 @@ void Channel::close() {
   if (failure_ && communicator_ && services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
     services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());
   }
-  communicator_.reset();  // waits for what is on its way
+  communicator_.reset();  // waits for work in flight
   stream_.reset();
   const std::lock_guard lock(mutex_);
   spare_events_.clear();
@@ -94,7 +94,7 @@ void Channel::close() {
 
 std::string Channel::store_prefix() const { return cat("group/", name_, "/", ranks_.first(), "/"); }
 
-// The plugin is called when all members have come, for it would wait until the timeout for one that cannot.
+// The plugin is called when all members have joined, because it would wait until the timeout for a missing one.
 Communicator Channel::join() {
   const std::string prefix = store_prefix();
   UniqueId id;
@@ -127,7 +127,7 @@ void Channel::run_creation() {
     detail = error.what();
   }
   Lock lock(mutex_);
-  fail(lock, nullptr, status, cat("the communicator could not be made: ", detail));
+  fail(lock, nullptr, status, cat("the communicator could not be created: ", detail));
 }
 
 void Channel::open(Lock& lock, Communicator communicator) {
@@ -212,7 +212,7 @@ std::shared_ptr<PendingCall> Channel::submit(ChannelCall call, const Stream* cur
   return pending;
 }
 
-// Gives a call its number and records it.
+// Assigns a call its number and records it.
 std::shared_ptr<PendingCall> Channel::note(const ChannelCall& call) {
   const bool p2p = is_p2p(call.signature);
   auto pending = std::make_shared<PendingCall>();
@@ -223,8 +223,7 @@ std::shared_ptr<PendingCall> Channel::note(const ChannelCall& call) {
   return pending;
 }
 
-// Throws where the ranks' calls differ, which leaves the channel as it was, and where one does not come, which does
-// not.
+// Throws if the ranks' calls differ, which leaves the channel usable, and if one does not arrive, which does not.
 void Channel::compare(Lock& lock, const ChannelCall& call, PendingCall& pending) {
   lock.unlock();
   std::optional<Error> trouble;
@@ -243,7 +242,7 @@ void Channel::compare(Lock& lock, const ChannelCall& call, PendingCall& pending)
   throw_if_failed(lock);
 }
 
-// Hands the newest call to the device.
+// Submits the latest call to the device.
 void Channel::issue_last(Lock& lock) {
   const std::shared_ptr<PendingCall> call = pending_.back();
   try {
@@ -284,7 +283,7 @@ void Channel::order_after(PendingCall& call, const Stream& current) {
   if (call.from == current.native()) call.keep.reset();
 }
 
-// Event::synchronize, where something ends it: the plugin's own timeout, or the watchdog's abort.
+// Event::synchronize, ended by the plugin's own timeout or the watchdog's abort.
 void Channel::wait_for_event(const Event& event) {
   if (keeps_time_ || services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) return event.synchronize();
   for (std::chrono::microseconds pause{20}; !event.done();
@@ -340,15 +339,15 @@ void Channel::note_start(PendingCall& call) {
   services_.flight.recorder().mark(call.ticket, CallState::started);
 }
 
-// Takes the first call off the list if it is done. False where there is nothing to take.
+// Removes the first call from the list if it is done. False if there is nothing to remove.
 bool Channel::settle_front(Lock& lock) {
   const std::shared_ptr<PendingCall> call = pending_.front();
   if (call->stage == PendingCall::Stage::waiting) return false;
-  if (call->stage == PendingCall::Stage::failed) {  // refused
+  if (call->stage == PendingCall::Stage::failed) {  // rejected
     pending_.pop_front();
     return true;
   }
-  // In this order: what fails does so before its event is reached.
+  // In this order: failures are reported before the event is reached.
   const bool reached = call->end->done();
   if (const auto error = communicator_->error()) {
     fail(lock, call.get(), error->status, error->detail);
@@ -358,7 +357,7 @@ bool Channel::settle_front(Lock& lock) {
     note_start(*call);
     if (Clock::now() - call->since > limit_) {
       fail(lock, call.get(), CONCORD_STATUS_TIMEOUT,
-           cat("not done after ", std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count(), " ms"));
+           cat("not finished after ", std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count(), " ms"));
     }
     return false;
   }
@@ -376,12 +375,12 @@ void Channel::settle(Lock& lock) {
   try {
     while (!pending_.empty() && settle_front(lock)) {
     }
-  } catch (const Error& error) {  // the device itself is in trouble
+  } catch (const Error& error) {  // the device itself has failed
     fail(lock, pending_.front().get(), error.status(), error.what());
   }
 }
 
-// The first failure decides; a later one waits until that one has been reported.
+// The first failure counts; a later one waits until that one has been reported.
 void Channel::fail(Lock& lock, const PendingCall* call, concord_status status, const std::string& detail) {
   if (state_ == State::failing || state_ == State::failed) {
     changed_.wait(lock, [&] { return state_ == State::failed; });
@@ -411,7 +410,7 @@ void Channel::fail(Lock& lock, const PendingCall* call, concord_status status, c
   changed_.notify_all();
 }
 
-// The watchdog's look. A failure found here is logged, for nobody may ever ask.
+// The watchdog's check. A failure found here is logged, because nobody may ever ask for it.
 void Channel::tick() noexcept {
   try {
     Lock lock(mutex_, std::try_to_lock);
@@ -425,7 +424,7 @@ void Channel::tick() noexcept {
   }
 }
 
-// A plugin that makes a communicator may wait until the timeout for a rank that has ended since it came.
+// A plugin that creates a communicator may wait until the timeout for a rank that has exited after joining.
 void Channel::look_at_creation(Lock& lock) {
   if (Clock::now() < next_look_at_creation_) return;
   next_look_at_creation_ = Clock::now() + kCreationLook;
@@ -442,11 +441,11 @@ void Channel::look_at_creation(Lock& lock) {
   }
   lock.lock();
   if (trouble && state_ == State::creating)
-    fail(lock, nullptr, trouble->status(), cat("the communicator could not be made: ", trouble->what()));
+    fail(lock, nullptr, trouble->status(), cat("the communicator could not be created: ", trouble->what()));
 }
 
-// Somebody is at work inside. If that lasts longer than any call may, it is stuck in the vendor's library behind a call
-// that does not end (a full launch queue blocks so); aborting frees it, and it then finds the failure itself.
+// A thread is working inside. If that takes longer than any call may, it is stuck in the vendor's library behind a call
+// that does not finish (a full launch queue blocks); aborting frees it, and it then finds the failure itself.
 void Channel::look_from_outside() {
   const Clock::time_point now = Clock::now();
   if (!unreachable_since_) unreachable_since_ = now;
@@ -465,7 +464,7 @@ std::shared_ptr<Event> Channel::take_event() {
   return event;
 }
 
-// An event that somebody still waits for is not used again.
+// An event that is still being waited for is not reused.
 void Channel::give_back(std::shared_ptr<Event>& event) {
   constexpr size_t kSpare = 64;
   if (event != nullptr && event.use_count() == 1 && spare_events_.size() < kSpare)

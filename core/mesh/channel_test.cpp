@@ -220,7 +220,7 @@ TEST(Channel, KeepsTheTimeWhereThePluginDoesNot) {
           ADD_FAILURE() << "nothing was thrown";
         } catch (const Error& error) {
           EXPECT_EQ(error.status(), CONCORD_STATUS_TIMEOUT);
-          EXPECT_THAT(error.what(), HasSubstr("all_reduce sum f32 x 3 (call 1) failed: not done after 300 ms"));
+          EXPECT_THAT(error.what(), HasSubstr("all_reduce sum f32 x 3 (call 1) failed: not finished after 300 ms"));
           EXPECT_THAT(
               error.what(),
               HasSubstr("rank 1 is behind in group tp: it made no call and not call 1; the others are at call 1"));

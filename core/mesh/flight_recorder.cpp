@@ -169,24 +169,24 @@ std::string with_call(int64_t sequence, const std::string& call) {
   return call.empty() ? cat("call ", sequence) : cat("call ", sequence, " (", call, ")");
 }
 
-// Where ranks that wait are: at their first call that is not done.
+// Where waiting ranks are: at their first unfinished call.
 std::string place_of(const GroupPosition& position) {
   if (position.made > position.finished) return cat("at ", with_call(position.finished + 1, position.next_call));
   return cat("past ", with_call(position.finished, position.finished_call));
 }
 
-// The call a rank is at: its first one that is not done, or the newest where all are.
+// The call a rank is at: its first unfinished one, or the latest if all are done.
 int64_t at(const GroupPosition& position) { return position.finished + (position.made > position.finished ? 1 : 0); }
 
 // The members of a group, sorted by how far they are.
 struct Sorted {
-  int64_t furthest = 0;                               // the call at which the furthest rank is
+  int64_t furthest = 0;                               // the call of the furthest rank
   std::vector<int64_t> silent;                        // did not answer
-  std::vector<int64_t> late;                          // have not made the furthest call; those that are last of all
+  std::vector<int64_t> late;                          // have not made the furthest call; the last ones of all
   std::vector<int64_t> queued;                        // have made it, but their device has not started it
-  const GroupPosition* last = nullptr;                // where the late ones are
-  const GroupPosition* reference = nullptr;           // where one is that is none of these
-  std::map<std::string, std::vector<int64_t>> calls;  // what the furthest call is, and for whom
+  const GroupPosition* last = nullptr;                // position of the late ones
+  const GroupPosition* reference = nullptr;           // position of one that is none of these
+  std::map<std::string, std::vector<int64_t>> calls;  // the furthest call, and the ranks that made it
 };
 
 void add_late(Sorted& sorted, int64_t rank, const GroupPosition& position) {
@@ -276,7 +276,7 @@ std::string who_is_behind(const std::string& group, std::span<const MemberPositi
   const std::string call = with_call(sorted.furthest, sorted.calls.empty() ? "" : sorted.calls.begin()->first);
   if (!sorted.queued.empty() && sorted.queued.size() < members.size()) {
     return cat(name_ranks(sorted.queued), " ", are(sorted.queued), " behind in group ", group, ": ", call,
-               " is queued there behind other work; the others have started it");
+               " is queued there after other work; the others have started it");
   }
   return cat("all ranks of group ", group, " are at ", call);
 }

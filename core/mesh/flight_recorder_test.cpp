@@ -139,7 +139,7 @@ TEST(WhoIsBehind, NamesCallsThatDiffer) {
 TEST(WhoIsBehind, NamesARankWhoseDeviceIsBusyWithOtherWork) {
   EXPECT_EQ(
       who_is_behind("tp", std::vector<MemberPosition>{{0, waiting(4, "x")}, {1, waiting(4, "x", CallState::queued)}}),
-      "rank 1 is behind in group tp: call 5 (x) is queued there behind other work; the others have started it");
+      "rank 1 is behind in group tp: call 5 (x) is queued there after other work; the others have started it");
 }
 
 TEST(WhoIsBehind, SaysWhenNobodyIs) {

@@ -21,8 +21,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kPause{20};
 constexpr size_t kPositionBytes = 16 * 1024;  // of one rank in the store
-constexpr int64_t kAsked = 1024;          // members of a group that are asked; a bigger one is judged by its first ones
-constexpr size_t kLongestRequest = 2000;  // bytes
+constexpr int64_t kAsked = 1024;              // members of a group that are asked; of a larger one only the first
+constexpr size_t kLongestRequest = 2000;      // bytes
 constexpr const char* kRequest = "flight/request";
 
 std::string rank_key(int64_t rank) { return cat("flight/rank/", rank); }
@@ -35,7 +35,7 @@ FlightService::FlightService(std::shared_ptr<Store> store, Options options)
     : store_(std::move(store)),
       options_(std::move(options)),
       peers_(store_, options_.rank),
-      // At most about 2,000 questions a second reach the store.
+      // At most about 2,000 requests per second reach the store.
       period_(std::max(Milliseconds(500), Milliseconds(options_.world / 2))) {}
 
 void FlightService::publish() {
@@ -50,14 +50,14 @@ void FlightService::answer() noexcept {
         cat("asked by another rank: ", one_line(store_->get(kRequest, Milliseconds(1000)), kLongestRequest));
     const std::lock_guard lock(file_);
     if (!reported_) write_file(why);
-  } catch (const std::exception&) {  // the store is gone; whoever needs it will say so
+  } catch (const std::exception&) {  // the store is gone; other users will report it
   }
 }
 
 std::string FlightService::write_file(const std::string& why) const {
   const std::string path =
       (std::filesystem::path(options_.folder) / cat("concord-flight-", options_.rank, ".json")).string();
-  // The folder may be anybody's: through no link, into no pipe.
+  // The folder may be shared: follows no link, opens no pipe.
   if (!create_fresh_file(path)) return cat("the calls of this rank could not be written to ", path);
   std::ofstream file(path, std::ios::trunc);
   file << recorder_.to_json(options_.rank, options_.world, why) << '\n';
@@ -83,7 +83,7 @@ std::vector<MemberPosition> FlightService::positions_of(const Group& group, cons
     if (!store_->has(key)) {
       member.trouble = peers_.trouble(group.ranks[i]);
     } else {
-      member.position = GroupPosition{recorded, 0, 0, {}, {}, CallState::queued};  // answered, and knows no call of it
+      member.position = GroupPosition{recorded, 0, 0, {}, {}, CallState::queued};  // answered, but knows no call of it
       for (const GroupPosition& position : unpack_positions(store_->get(key, Milliseconds(1000)))) {
         if (position.group == recorded) member.position = position;
       }
@@ -103,18 +103,18 @@ std::string FlightService::ask(const Group& group, const std::string& why) {
   return is_cause ? cat(line, "; ", why) : cat(why, "; ", line);
 }
 
-// The store does not answer. Where rank 0, which serves it, is in trouble, that is the cause; a process that is killed
-// loses its connections a moment before it has ended.
+// The store does not answer. If rank 0, which serves it, has failed, that is the cause; a killed process loses its
+// connections shortly before it exits.
 std::string FlightService::cannot_ask(const std::string& why, const std::string& error) {
   const Clock::time_point deadline = Clock::now() + period_;
   while (peers_.state(0) == Peers::State::running && Clock::now() < deadline) std::this_thread::sleep_for(kPause);
   const std::string trouble = peers_.trouble(0);
   return cat(trouble.empty() ? "" : cat("rank 0 does not answer (", trouble, "); "), why,
-             "; the other ranks cannot be asked where they are: ", error);
+             "; the positions of the other ranks are not available: ", error);
 }
 
-// After its report a process mostly ends. That of rank 0 serves the store, so it stays until the members that answered
-// have had their answers, too.
+// After its report a process usually exits. Rank 0 serves the store, so it stays until the members that answered have
+// received their answers too.
 void FlightService::linger(const Group& group, int64_t answered) {
   const std::string key = cat("flight/reported/", group.communicator, "/", group.ranks.first());
   int64_t reported = store_->add(key, 1);

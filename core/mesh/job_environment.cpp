@@ -22,7 +22,7 @@ std::optional<int64_t> to_number(std::string_view text) {
   return value;
 }
 
-// The variables with the questions asked of them; errors name the variable and its value.
+// Typed access to the variables; errors name the variable and its value.
 class Variables {
  public:
   explicit Variables(const EnvironmentLookup& lookup) : lookup_(lookup) {}
@@ -40,8 +40,7 @@ class Variables {
     if (!value) return std::nullopt;
     const std::optional<int64_t> parsed = to_number(*value);
     if (!parsed || *parsed < lowest) {
-      throw ConfigError(
-          fmt::format("{}={}: it must be a whole number, at least {}; correct it or unset it", name, *value, lowest));
+      throw ConfigError(fmt::format("{}={}: must be an integer >= {}; correct it or unset it", name, *value, lowest));
     }
     return parsed;
   }
@@ -70,14 +69,14 @@ class Variables {
 
 void check_below(const char* name, int64_t value, const char* limit_name, int64_t limit) {
   if (value < limit) return;
-  throw ConfigError(fmt::format("{}={} with {}={}: it must be 0 to {}; give every process its own number below {}",
+  throw ConfigError(fmt::format("{}={} with {}={}: must be from 0 to {}; give every process its own number below {}",
                                 name, value, limit_name, limit, limit - 1, limit_name));
 }
 
 void check_at_most(const char* name, int64_t value, const char* limit_name, int64_t limit) {
   if (value <= limit) return;
   throw ConfigError(
-      fmt::format("{}={} with {}={}: one machine cannot have more processes than the job; correct one of them", name,
+      fmt::format("{}={} with {}={}: a machine cannot have more processes than the job; correct one of them", name,
                   value, limit_name, limit));
 }
 
@@ -87,7 +86,7 @@ std::optional<int> master_port(const Variables& variables) {
   const std::optional<int64_t> port = to_number(*value);
   if (!port || *port < 1 || *port > 65535) {
     throw ConfigError(
-        fmt::format("MASTER_PORT={}: it must be a port, 1 to 65535; choose one that is free on the master", *value));
+        fmt::format("MASTER_PORT={}: must be a port, 1 to 65535; choose one that is free on the master", *value));
   }
   return static_cast<int>(*port);
 }
@@ -96,15 +95,15 @@ std::optional<std::string> master_addr(const Variables& variables) {
   const std::optional<std::string> value = variables.text("MASTER_ADDR");
   if (value && value->find_first_of(" \t\r\n,;/") != std::string::npos) {
     throw ConfigError(
-        fmt::format("MASTER_ADDR='{}': it must be one host name or address, without blanks or separators", *value));
+        fmt::format("MASTER_ADDR='{}': must be a single host name or address, without spaces or separators", *value));
   }
   return value;
 }
 
-// Ports 15000 to 31383: above the well-known ones and below those that Linux hands out to outgoing connections.
+// Ports 15000 to 31383: above the well-known ones and below the ephemeral ports of Linux.
 int port_from(uint64_t seed) { return 15000 + static_cast<int>(seed % 16384); }
 
-// Names the processes of one job share and two jobs do not: enough for a port on which they can agree without talking.
+// Names shared by the processes of one job but not by two jobs: enough to derive a port without communication.
 uint64_t hash_text(std::string_view text) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char character : text) hash = (hash ^ static_cast<unsigned char>(character)) * 1099511628211u;
@@ -115,10 +114,10 @@ bool read_flag(const Variables& variables, const char* name) {
   const std::string value = variables.text(name).value_or("False");
   if (value == "True" || value == "true" || value == "1") return true;
   if (value == "False" || value == "false" || value == "0") return false;
-  throw ConfigError(fmt::format("{}={}: it must be True or False", name, value));
+  throw ConfigError(fmt::format("{}={}: must be True or False", name, value));
 }
 
-// The master of a job of several processes, where only the variables can name it.
+// The master of a job of several processes, if only the variables can name it.
 void read_master(const Variables& variables, JobEnvironment* job, const std::string& who) {
   const std::optional<std::string> addr = master_addr(variables);
   const std::optional<int> port = master_port(variables);
@@ -144,8 +143,8 @@ JobEnvironment read_torchrun(const Variables& variables) {
     job.local_rank = variables.needed("LOCAL_RANK", 0, "LOCAL_WORLD_SIZE");
   } else if (job.world > 1) {
     throw ConfigError(
-        fmt::format("RANK={} and WORLD_SIZE={} are set but LOCAL_RANK and LOCAL_WORLD_SIZE are not; with one process a "
-                    "machine set LOCAL_RANK=0 and LOCAL_WORLD_SIZE=1",
+        fmt::format("RANK={} and WORLD_SIZE={} are set but LOCAL_RANK and LOCAL_WORLD_SIZE are not; with one process "
+                    "per machine set LOCAL_RANK=0 and LOCAL_WORLD_SIZE=1",
                     job.rank, job.world));
   }
   check_below("LOCAL_RANK", job.local_rank, "LOCAL_WORLD_SIZE", job.local_world);
@@ -168,7 +167,7 @@ JobEnvironment read_openmpi(const Variables& variables) {
   check_below("OMPI_COMM_WORLD_LOCAL_RANK", job.local_rank, "OMPI_COMM_WORLD_LOCAL_SIZE", job.local_world);
   check_at_most("OMPI_COMM_WORLD_LOCAL_SIZE", job.local_world, "OMPI_COMM_WORLD_SIZE", job.world);
   if (job.local_world < job.world) {
-    job.node_rank.reset();  // ranks may be dealt out to the machines in any order
+    job.node_rank.reset();  // ranks may be assigned to the machines in any order
     read_master(variables, &job,
                 fmt::format("mpirun started {} processes, {} of them on this machine", job.world, job.local_world));
     return job;
@@ -179,7 +178,7 @@ JobEnvironment read_openmpi(const Variables& variables) {
   return job;
 }
 
-// A batch script has SLURM_PROCID=0 and the whole job's SLURM_NTASKS, but is one process: srun alone starts the tasks.
+// A batch script has SLURM_PROCID=0 and the whole job's SLURM_NTASKS, but is one process: only srun starts the tasks.
 bool is_slurm_task(const Variables& variables) {
   if (!variables.has("SLURM_PROCID")) return false;
   return variables.has("SLURM_STEP_ID") || variables.text("ENVIRONMENT") != "BATCH";
@@ -187,7 +186,7 @@ bool is_slurm_task(const Variables& variables) {
 
 struct TaskRun {
   int64_t tasks;     // on each of
-  int64_t machines;  // this many in a row
+  int64_t machines;  // number of consecutive machines
 };
 
 std::vector<TaskRun> parse_task_runs(std::string_view tasks_per_node) {
@@ -203,10 +202,9 @@ std::vector<TaskRun> parse_task_runs(std::string_view tasks_per_node) {
       return count && *count >= 1 && *count <= int64_t{1} << 31;
     };
     if (!sane(tasks) || !sane(machines)) {
-      throw ConfigError(
-          fmt::format("tasks per node '{}' has the item '{}'; items are a number, or \"4(x2)\" for two machines with 4 "
-                      "each",
-                      tasks_per_node, item));
+      throw ConfigError(fmt::format(
+          "tasks per node '{}' has the item '{}'; items must be a number, or \"4(x2)\" for two machines with 4 each",
+          tasks_per_node, item));
     }
     runs.push_back({*tasks, *machines});
     begin = end + 1;
@@ -221,13 +219,13 @@ int64_t tasks_from_list(const Variables& variables, const char* list_name, const
   int64_t total = 0;
   for (const TaskRun& run : parse_task_runs(list)) total += run.tasks * run.machines;
   if (total != job.world) {
-    throw ConfigError(fmt::format("{}={} is {} tasks but {}={}; both come from srun, so one was changed: unset it",
+    throw ConfigError(fmt::format("{}={} is {} tasks but {}={}; srun sets both, so one was changed: unset it",
                                   list_name, list, total, world_name, job.world));
   }
   const std::optional<int64_t> tasks = slurm_tasks_on_node(list, *job.node_rank);
   if (!tasks) {
     throw ConfigError(
-        fmt::format("SLURM_NODEID={} is past the end of {}={}; both come from srun, so one was changed: unset it",
+        fmt::format("SLURM_NODEID={} is past the end of {}={}; srun sets both, so one was changed: unset it",
                     *job.node_rank, list_name, list));
   }
   return *tasks;
@@ -258,7 +256,7 @@ void read_slurm_master(const Variables& variables, JobEnvironment* job) {
     job->master_port = *port;
   } else if (const std::optional<int64_t> id = variables.number("SLURM_JOB_ID", 0)) {
     const auto step = static_cast<uint64_t>(variables.number("SLURM_STEP_ID", 0).value_or(0));
-    job->master_port = port_from(static_cast<uint64_t>(*id) + 131 * step);  // two steps of one job may run side by side
+    job->master_port = port_from(static_cast<uint64_t>(*id) + 131 * step);  // two steps of one job may run in parallel
   } else if (job->world > 1) {
     throw ConfigError(
         "neither MASTER_PORT nor SLURM_JOB_ID is set; set MASTER_PORT to a port that is free on the machine of rank 0");
@@ -287,12 +285,11 @@ std::string job_token(const Variables& variables) {
   constexpr size_t kShortest = 16;
   const std::string token = variables.text(kJobToken).value_or("");
   if (token.empty() || token.size() >= kShortest) return token;
-  throw ConfigError(fmt::format("{} has {} characters; it must be random text of at least {}, the same for all ranks",
+  throw ConfigError(fmt::format("{} has {} characters; must be random text of at least {}, the same on all ranks",
                                 kJobToken, token.size(), kShortest));
 }
 
-// Outside torchrun, its variables alone say nothing useful; where they say something else than the launcher, one is
-// stale.
+// Outside torchrun, its variables alone are not useful; if they disagree with the launcher, one is stale.
 void check_leftovers(const Variables& variables, const JobEnvironment& job) {
   const std::optional<int64_t> world = variables.number("WORLD_SIZE", 1);
   if (world && *world != job.world) {
@@ -345,20 +342,20 @@ std::string first_slurm_host(std::string_view node_list) {
   };
   std::string host;
   for (size_t i = 0; i < node_list.size() && node_list[i] != ','; ++i) {
-    if (node_list[i] == ']') throw malformed("closes a bracket it has not opened");
+    if (node_list[i] == ']') throw malformed("has an unmatched closing bracket");
     if (node_list[i] != '[') {
       host += node_list[i];
       continue;
     }
     const size_t close = node_list.find(']', i);
-    if (close == std::string_view::npos) throw malformed("opens a bracket it does not close");
+    if (close == std::string_view::npos) throw malformed("has an unmatched opening bracket");
     const std::string_view ranges = node_list.substr(i + 1, close - i - 1);
     const std::string_view first = ranges.substr(0, ranges.find_first_of(",-"));
     if (!to_number(first)) throw malformed("has no number in its brackets");
     host += first;
     i = close;
   }
-  if (host.empty() || host == "(null)") throw malformed("names no machine");
+  if (host.empty() || host == "(null)") throw malformed("contains no host name");
   return host;
 }
 

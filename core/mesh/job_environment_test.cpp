@@ -147,7 +147,7 @@ TEST(JobEnvironment, ValuesThatAreNoNumbersAreRefused) {
   for (const char* bad : {"three", "3x", "-1", " 3", "3 ", "+3", "0x3", "3.0", "99999999999999999999"}) {
     EXPECT_THAT(error_of(with(kTorchrun, {{"RANK", bad}})), HasSubstr(std::string("RANK=") + bad)) << bad;
   }
-  EXPECT_THAT(error_of(with(kTorchrun, {{"WORLD_SIZE", "0"}})), HasSubstr("at least 1"));
+  EXPECT_THAT(error_of(with(kTorchrun, {{"WORLD_SIZE", "0"}})), HasSubstr(">= 1"));
   EXPECT_THAT(error_of(with(kSlurm, {{"SLURM_NTASKS", "many"}})), HasSubstr("SLURM_NTASKS=many"));
   EXPECT_THAT(error_of(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "-4"}})), HasSubstr("OMPI_COMM_WORLD_SIZE=-4"));
 }

@@ -34,16 +34,16 @@ ParallelContext::ParallelContext(Options options)
 ParallelContext::~ParallelContext() {
   watchdog_.remove(this);
   groups_.clear();
-  for (const std::shared_ptr<Channel>& channel : channels_) channel->close();  // a Work may keep it longer
+  for (const std::shared_ptr<Channel>& channel : channels_) channel->close();  // a Work may keep it alive longer
 }
 
-// The first kind in the fixed order that has these ranks, so that all ranks call it alike whatever they use first.
+// The first kind in the fixed order that has these ranks, so that all ranks use the same name whatever they use first.
 std::string ParallelContext::channel_name(const RankGroup& ranks) const {
   if (ranks.size() == world()) return kWorld;
   for (const GroupKind kind : all_group_kinds()) {
     if (layout().group_of(kind, rank()) == ranks) return std::string(to_string(kind));
   }
-  throw Error(CONCORD_STATUS_INTERNAL, cat("no kind of group has the ranks ", ranks.to_string()));
+  throw Error(CONCORD_STATUS_INTERNAL, cat("no group kind has the ranks ", ranks.to_string()));
 }
 
 std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks, const std::string& name) {
@@ -75,9 +75,10 @@ ProcessGroup& ParallelContext::make_group(const std::string& name, const RankGro
 ProcessGroup& ParallelContext::group(GroupKind kind) {
   const std::optional<RankGroup> ranks = layout().group_of(kind, rank());
   if (!ranks) {
-    throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                cat("rank ", rank(), " is in no ", to_string(kind), " group: its pipeline stage is ", coordinates_.pp,
-                    " of ", layout().pp(), ", and only the first and the last hold embeddings; ask has_group first"));
+    throw Error(
+        CONCORD_STATUS_INVALID_ARGUMENT,
+        cat("rank ", rank(), " is not in any ", to_string(kind), " group: its pipeline stage is ", coordinates_.pp,
+            " of ", layout().pp(), ", and only the first and the last hold embeddings; check has_group first"));
   }
   return make_group(std::string(to_string(kind)), *ranks);
 }
@@ -109,8 +110,8 @@ void ParallelContext::create_groups(std::span<const GroupKind> kinds) {
   for (const GroupKind kind : wanted) group(kind).channel()->create();
 }
 
-// Those of |kinds| that need a communicator of their own, in the fixed order. Rank 0 stands for all: it is in a group
-// of every kind, and whether two kinds have the same ranks depends on strides and counts alone, which all ranks share.
+// Those of |kinds| that need their own communicator, in the fixed order. Rank 0 represents all ranks: it is in a group
+// of every kind, and whether two kinds have the same ranks depends only on strides and counts, which all ranks share.
 std::vector<GroupKind> ParallelContext::kinds_to_create(std::span<const GroupKind> kinds) const {
   std::vector<GroupKind> result;
   std::vector<RankGroup> seen;

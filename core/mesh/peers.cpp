@@ -19,7 +19,7 @@ namespace {
 using loader::cat;
 using Clock = std::chrono::steady_clock;
 
-constexpr Peers::Milliseconds kLookEvery{250};  // how often a waiting rank looks whether the awaited ones still run
+constexpr Peers::Milliseconds kLookEvery{250};  // how often a waiting rank checks whether the others are still running
 constexpr std::chrono::seconds kForTheBlamed{3};
 constexpr const char* kDone = "done";
 constexpr int64_t kLookedAt = 1024;  // ranks that one rank asks about
@@ -32,7 +32,7 @@ std::string count_key(const std::string& key) { return key + "count"; }
 std::string complete_key(const std::string& key) { return key + "complete"; }
 std::string lost_key(const std::string& key) { return key + "lost"; }
 
-// Store::wait that says false for a timeout.
+// Store::wait that returns false on a timeout.
 bool comes(Store& store, const std::string& key, Peers::Milliseconds timeout) {
   try {
     store.wait({&key, 1}, timeout);
@@ -94,7 +94,7 @@ void Peers::await_process(int64_t rank, Milliseconds timeout) {
   find(rank);
 }
 
-// As long as the first thread of a process has ended and others have not, it is a zombie that runs.
+// If the first thread of a process has exited and others have not, it looks like a zombie but is running.
 Peers::State Peers::look(const Process& process) const {
   if (own_.place.empty() || process.place != own_.place || own_.start_time == 0) return State::unknown;
   ProcessEntry entry;
@@ -118,12 +118,12 @@ Peers::State Peers::state(int64_t rank) noexcept {
 void Peers::leave(Farewell how) noexcept {
   try {
     store_->set(left_key(rank_), how == Farewell::done ? kDone : "gives up");
-  } catch (const std::exception&) {  // whoever waits sees the end of the process, or of the store
+  } catch (const std::exception&) {  // waiting ranks see the end of the process, or of the store
   }
 }
 
 void Peers::blame(int64_t rank) noexcept {
-  state(rank);  // the store may be gone when it is asked next
+  state(rank);  // the store may be gone at the next request
   to_blame_ = rank;
 }
 
@@ -142,7 +142,7 @@ Error Peers::lost(int64_t rank, const std::string& sentence) {
 bool Peers::is_gone(int64_t rank) { return state(rank) == State::ended || store_->has(left_key(rank)); }
 
 bool Peers::is_lost(int64_t rank) {
-  const bool has_ended = state(rank) == State::ended;  // first: it may leave and end in between
+  const bool has_ended = state(rank) == State::ended;  // first: it may leave and exit in between
   return store_->has(left_key(rank)) ? store_->get(left_key(rank), kLookEvery) != kDone : has_ended;
 }
 
@@ -175,7 +175,7 @@ std::string Peers::await(const std::string& key, int64_t rank, Milliseconds time
   for (;;) {
     const Milliseconds left = time_left(deadline);
     if (comes(*store_, key, std::min(left, kLookEvery))) return store_->get(key, kLookEvery);
-    // It may have set the key just before its end.
+    // It may have set the key just before it exited.
     if (is_gone(rank) && !store_->has(key)) {
       throw lost(rank, cat(describe(rank), " does not answer any more"));
     }
@@ -189,14 +189,14 @@ void Peers::meet(const std::string& key, const RankGroup& ranks, int64_t index, 
   const std::string complete = complete_key(key);
   const Clock::time_point deadline = Clock::now() + timeout;
   const Milliseconds glance =
-      std::max(kLookEvery, Milliseconds(ranks.size() / 2));  // a big group does not flood the store
+      std::max(kLookEvery, Milliseconds(ranks.size() / 2));  // a large group must not flood the store
   const bool is_last = store_->add(count_key(key), 1) == ranks.size();
   store_->set(came_key(key, index), "1");
   if (is_last) store_->set(complete, "1");
   for (;;) {
     const Milliseconds left = time_left(deadline);
     if (comes(*store_, complete, std::min(left, glance))) return;
-    if (store_->add(count_key(key), 0) == ranks.size()) {  // the last one has ended before it could say so
+    if (store_->add(count_key(key), 0) == ranks.size()) {  // the last one has exited before it could announce it
       store_->set(complete, "1");
       return;
     }
@@ -210,7 +210,7 @@ void Peers::meet(const std::string& key, const RankGroup& ranks, int64_t index, 
   }
 }
 
-// What another member has found, which told the others its number.
+// What another member has found and announced.
 std::optional<int64_t> Peers::known_lost(const std::string& key, const RankGroup& ranks) {
   if (!store_->has(lost_key(key))) return std::nullopt;
   const std::string text = store_->get(lost_key(key), kLookEvery);
@@ -219,21 +219,22 @@ std::optional<int64_t> Peers::known_lost(const std::string& key, const RankGroup
   return ranks.index_of(rank) ? std::optional(rank) : std::nullopt;
 }
 
-// Each rank looks after those behind it that have not come, up to the next one that has: together they see all, and
-// each asks about few.
+// Each rank checks the following ranks that have not joined, up to the next one that has: together they cover all, and
+// each checks only a few.
 std::optional<int64_t> Peers::find_missing(const std::string& key, const RankGroup& ranks, int64_t index) {
   if (const std::optional<int64_t> known = known_lost(key, ranks)) return known;
   for (int64_t i = 1; i < std::min(ranks.size(), kLookedAt); ++i) {
     const int64_t other = (index + i) % ranks.size();
     if (store_->has(came_key(key, other))) return std::nullopt;
-    if (!is_gone(ranks[other]) || store_->has(came_key(key, other))) continue;  // it may have come just before its end
+    if (!is_gone(ranks[other]) || store_->has(came_key(key, other)))
+      continue;  // it may have joined just before it exited
     store_->set(lost_key(key), cat(ranks[other]));
     return ranks[other];
   }
   return std::nullopt;
 }
 
-// Each looks after the one behind it. As long as not all have come, meet does.
+// Each checks the next one. Until all have joined, meet does this.
 std::optional<int64_t> Peers::lost_since(const std::string& key, const RankGroup& ranks, int64_t index) {
   if (!store_->has(complete_key(key))) return std::nullopt;
   if (const std::optional<int64_t> known = known_lost(key, ranks)) return known;

@@ -18,7 +18,7 @@ namespace {
 
 using loader::cat;
 
-// Tensors up to this size are worth copying into a common buffer: the copy costs less than a call of its own.
+// Tensors up to this size are worth copying into a common buffer: the copy costs less than a separate call.
 constexpr int64_t kFlattenBytes = 256 * 1024;
 
 std::string shape_text(const at::Tensor& tensor) {
@@ -100,35 +100,35 @@ ProcessGroup::Operand ProcessGroup::operand(const char* op, const at::Tensor& te
   const c10::Device given = tensor.device();
   if (given.type() != expected.type() ||
       (given.has_index() && expected.has_index() && given.index() != expected.index())) {
-    refuse(op,
-           cat("a tensor of ", shape_text(tensor), " is on ", given.str(), "; this rank's device is ", expected.str()));
+    refuse(op, cat("a tensor of ", shape_text(tensor), " is on ", given.str(), "; must be on this rank's device ",
+                   expected.str()));
   }
   auto* data = static_cast<char*>(tensor.data_ptr());
   if (const auto dtype = platform_dtype(tensor.scalar_type())) return {data, tensor.numel(), *dtype};
   if (!moves_only)
-    refuse(op, cat("a tensor of ", shape_text(tensor), ": this type cannot be reduced; convert it first"));
+    refuse(op, cat("a tensor of ", shape_text(tensor), ": this dtype cannot be reduced; convert it first"));
   return {data, tensor.numel() * static_cast<int64_t>(tensor.element_size()), DType::kU8};
 }
 
 void ProcessGroup::check_root(const char* op, int64_t root) const {
-  if (root < 0 || root >= size()) refuse(op, cat("root is ", root, "; ranks of the group are 0 to ", size() - 1));
+  if (root < 0 || root >= size()) refuse(op, cat("root is ", root, "; must be from 0 to ", size() - 1));
 }
 
-// Of each pair |large| has size() times the elements of |small|, and the same type.
+// In each pair, |large| has size() times the elements of |small|, and the same dtype.
 void ProcessGroup::check_pairs(const char* op, std::span<const at::Tensor> large,
                                std::span<const at::Tensor> small) const {
   if (large.size() != small.size())
-    refuse(op, cat(large.size(), " and ", small.size(), " tensors; one for each is needed"));
+    refuse(op, cat(large.size(), " and ", small.size(), " tensors; the numbers must be equal"));
   for (size_t i = 0; i < large.size(); ++i) {
     if (!large[i].defined() || !small[i].defined()) refuse(op, "a tensor is undefined");
     if (large[i].scalar_type() == small[i].scalar_type() && large[i].numel() == size() * small[i].numel()) continue;
     refuse(op, cat("tensors of ", shape_text(large[i]), " and ", shape_text(small[i]),
-                   "; the types must be equal and the first ", "must have ", size(), " x ", small[i].numel(), " = ",
+                   "; the dtypes must be equal and the first ", "must have ", size(), " x ", small[i].numel(), " = ",
                    size() * small[i].numel(), " elements, not ", large[i].numel()));
   }
 }
 
-// Makes a call of the channel. |keep| lives until it is done.
+// Makes a call on the channel. |keep| lives until it is done.
 template <class Issue>
 Work ProcessGroup::submit(CallSignature signature, std::vector<at::Tensor> keep, Issue issue) {
   ChannelCall call{
@@ -197,7 +197,7 @@ Work ProcessGroup::all_to_all(const at::Tensor& output, const at::Tensor& input)
   const Operand in = operand("all_to_all", input, true);
   if (out.dtype != in.dtype || out.count != in.count || in.count % size() != 0) {
     refuse("all_to_all", cat("tensors of ", shape_text(output), " and ", shape_text(input),
-                             "; both need the same type and number of elements, divisible by ", size()));
+                             "; both need the same dtype and number of elements, divisible by ", size()));
   }
   if (size() == 1) return copy_now(output, input);
   const int64_t count = in.count / size();
@@ -215,7 +215,7 @@ struct SplitParts {
   int64_t rows = 0;
 };
 
-// |unit| elements a row.
+// |unit| elements per row.
 SplitParts split_parts(std::span<const int64_t> rows, int64_t unit) {
   SplitParts parts;
   for (const int64_t each : rows) {
@@ -246,13 +246,13 @@ Work ProcessGroup::all_to_all_v(const at::Tensor& output, const at::Tensor& inpu
   if (output.dim() == 0 || input.dim() == 0 || output.sizes().slice(1) != input.sizes().slice(1) ||
       out.dtype != in.dtype) {
     refuse(kOp,
-           cat("tensors of ", shape_text(output), " and ", shape_text(input), "; they may differ in dimension 0 only"));
+           cat("tensors of ", shape_text(output), " and ", shape_text(input), "; they may differ only in dimension 0"));
   }
   for (const auto& [tensor, rows, what] :
        {std::tuple(&output, recv_rows, "recv_rows"), std::tuple(&input, send_rows, "send_rows")}) {
     if (is_split_of(rows, size(), tensor->size(0))) continue;
-    refuse(kOp, cat(what, " is ", loader::join(rows, ", "), "; it needs ", size(),
-                    " numbers, none negative, that add up to the ", tensor->size(0), " rows of the tensor"));
+    refuse(kOp, cat(what, " is ", loader::join(rows, ", "), "; must be ", size(), " numbers >= 0 that add up to the ",
+                    tensor->size(0), " rows of the tensor"));
   }
   if (size() == 1) return copy_now(output, input);
   const int64_t unit =
@@ -289,7 +289,7 @@ Work ProcessGroup::batch_p2p(std::span<const Transfer> transfers) {
     const Operand x = operand(kOp, *transfer.tensor_, true);
     if (transfer.peer_ < 0 || transfer.peer_ >= size() || transfer.peer_ == index_) {
       refuse(kOp, cat("a transfer between rank ", index_, " and rank ", transfer.peer_,
-                      "; the peer is another rank, 0 to ", size() - 1));
+                      "; the peer must be another rank, 0 to ", size() - 1));
     }
     const auto peer = static_cast<int32_t>(transfer.peer_);
     items->push_back(transfer.sends_ ? send_to(peer, x.data, x.count, x.dtype)
@@ -316,7 +316,7 @@ Work ProcessGroup::batch_p2p(std::span<const Transfer> transfers) {
 
 namespace {
 
-// Which tensors go together: the small ones of each type, where there are at least two; all others alone.
+// Which tensors are grouped: the small ones of each dtype, if there are at least two; all others separately.
 struct Coalescing {
   std::vector<std::vector<size_t>> together;
   std::vector<size_t> alone;
@@ -369,7 +369,7 @@ struct ProcessGroup::Flat {
       enqueue_copy(stream, in ? buffer + p.offset : p.small, in ? p.small : buffer + p.offset, p.bytes);
     }
   }
-  // Between the large tensors, which hold a part for each rank, and |buffer|, which holds a rank's parts together.
+  // Between the large tensors, which hold a part for each rank, and |buffer|, which holds each rank's parts together.
   void move_large(const Stream& stream, char* buffer, int64_t ranks, bool in) const {
     for (int64_t r = 0; r < ranks; ++r) {
       for (const Piece& p : pieces) {

@@ -22,10 +22,10 @@ constexpr std::array<GroupKind, kGroupKinds> kKinds = {
 };
 
 void check_size(const char* name, int64_t value) {
-  if (value < 1) throw ConfigError(fmt::format("{} is {}; it must be at least 1", name, value));
+  if (value < 1) throw ConfigError(fmt::format("{} is {}; must be >= 1", name, value));
 }
 
-// a * b, refused before it can overflow: no product of sizes may exceed the world.
+// a * b, rejected before it can overflow: no product of sizes may exceed the world size.
 int64_t product_within(std::initializer_list<int64_t> factors, int64_t limit) {
   int64_t product = 1;
   for (const int64_t factor : factors) {
@@ -71,7 +71,7 @@ int64_t RankGroup::operator[](int64_t index) const {
 
 std::optional<int64_t> RankGroup::index_of(int64_t rank) const {
   // From the slowest stride down, each digit is a division. Axes are not sorted by stride (an order may put pp before
-  // tp), so the digits are taken by stride and weighed by their place in the list.
+  // tp), so the digits are taken by stride and weighted by their position in the list.
   std::vector<size_t> by_stride(axes_.size());
   for (size_t i = 0; i < by_stride.size(); ++i) by_stride[i] = i;
   std::sort(by_stride.begin(), by_stride.end(), [&](size_t a, size_t b) { return axes_[a].stride > axes_[b].stride; });
@@ -113,11 +113,11 @@ RankLayout::RankLayout(const ParallelSizes& sizes) : sizes_(sizes) {
   check_size("expert_model_parallel_size", sizes_.expert);
   check_size("expert_tensor_parallel_size", sizes_.expert_tensor);
   const int64_t world = sizes_.world;
-  if (world > kLargestWorld) throw ConfigError(fmt::format("world_size is {}; at most 2^40 is supported", world));
+  if (world > kLargestWorld) throw ConfigError(fmt::format("world_size is {}; must be <= 2^40", world));
   if (sizes_.virtual_pipeline > 1 && sizes_.pipeline == 1) {
     throw ConfigError(
-        fmt::format("virtual_pipeline_model_parallel_size is {} but pipeline_model_parallel_size is 1; the "
-                    "interleaved schedule needs a pipeline of at least 2 stages",
+        fmt::format("virtual_pipeline_model_parallel_size is {} but pipeline_model_parallel_size is 1; the interleaved "
+                    "schedule needs at least 2 pipeline stages",
                     sizes_.virtual_pipeline));
   }
   const int64_t dense = product_within({sizes_.tensor, sizes_.context, sizes_.pipeline}, world);
@@ -152,24 +152,23 @@ std::array<RankLayout::AxisName, RankLayout::kAxisNames> RankLayout::parse_order
     const std::string_view name = order.substr(begin, end - begin);
     const auto known = std::find(std::begin(kAxisTexts), std::end(kAxisTexts), name);
     if (known == std::end(kAxisTexts)) {
-      throw ConfigError(fmt::format("order {} has the unknown axis {}; the axes are tp, cp, ep, dp, pp", quoted(order),
-                                    quoted(name)));
+      throw ConfigError(
+          fmt::format("order {} has the unknown axis {}; axes are tp, cp, ep, dp, pp", quoted(order), quoted(name)));
     }
     const auto axis = static_cast<AxisName>(known - std::begin(kAxisTexts));
-    if (seen[axis]) throw ConfigError(fmt::format("order {} names the axis {} twice", quoted(order), name));
+    if (seen[axis]) throw ConfigError(fmt::format("order {} contains the axis {} twice", quoted(order), name));
     seen[axis] = true;
     axes[count++] = axis;
     begin = end + 1;
   }
-  // An axis may be left out where its size is 1: it then varies slowest, which changes nothing.
+  // An axis may be omitted if its size is 1: it then varies slowest, which changes nothing.
   const int64_t sizes[kAxisNames] = {std::max(tp(), etp()), cp(), ep(), std::max(dp_, edp_), pp()};
   for (int axis = 0; axis < kAxisNames; ++axis) {
     if (seen[static_cast<size_t>(axis)]) continue;
     if (sizes[axis] != 1) {
-      throw ConfigError(
-          fmt::format("order {} leaves out {}, whose size is {}; name every axis larger than 1, for example "
-                      "tp-cp-ep-dp-pp",
-                      quoted(order), kAxisTexts[axis], sizes[axis]));
+      throw ConfigError(fmt::format(
+          "order {} omits {}, whose size is {}; include every axis larger than 1, for example tp-cp-ep-dp-pp",
+          quoted(order), kAxisTexts[axis], sizes[axis]));
     }
     axes[count++] = static_cast<AxisName>(axis);
   }
@@ -186,20 +185,19 @@ RankLayout::Factorisation RankLayout::factorise(const std::array<int64_t, kAxisN
   return result;
 }
 
-// Dense and expert layers of one stage live on the same ranks, so both factorisations must cut the pipeline alike.
+// Dense and expert layers of one stage are on the same ranks, so both factorizations must split the pipeline alike.
 void RankLayout::check_pipelines_agree() const {
   if (pp() == 1 || dense_.axes[kPp].stride == expert_.axes[kPp].stride) return;
-  throw ConfigError(
-      fmt::format("order {} puts pp before dp, and then dense and expert layers need the same pipeline groups: "
-                  "tensor {} x context {} "
-                  "must equal expert tensor {} x expert {}; use an order that ends in pp, or change these sizes",
-                  quoted(order()), tp(), cp(), etp(), ep()));
+  throw ConfigError(fmt::format(
+      "order {} puts pp before dp, so dense and expert layers need the same pipeline groups: tensor {} x context {} "
+      "must equal expert tensor {} x expert {}; use an order that ends in pp, or change these sizes",
+      quoted(order()), tp(), cp(), etp(), ep()));
 }
 
 void RankLayout::check_rank(int64_t rank) const {
   if (rank < 0 || rank >= world()) {
     throw ConfigError(
-        fmt::format("there is no rank {}: with world size {} ranks are 0 to {}", rank, world(), world() - 1));
+        fmt::format("rank is {}; with world size {} it must be from 0 to {}", rank, world(), world() - 1));
   }
 }
 
@@ -242,12 +240,12 @@ RankLayout::Selection RankLayout::select(GroupKind kind) const {
     case GroupKind::embedding:
     case GroupKind::position_embedding: return spans(dense_, {kPp});
   }
-  throw ConfigError("unknown kind of group");
+  throw ConfigError("unknown group kind");
 }
 
 namespace {
 
-// The ranks of a pipeline that hold embeddings: the first stage, and for the tied output layer the last one too.
+// The ranks of a pipeline that hold embeddings: the first stage and, for the tied output layer, the last one too.
 RankGroup embedding_ranks(GroupKind kind, const RankGroup& pipeline) {
   if (kind == GroupKind::position_embedding || pipeline.size() == 1) return RankGroup(pipeline.first(), {});
   const RankGroup::Axis ends[] = {{2, pipeline[pipeline.size() - 1] - pipeline.first()}};
@@ -286,7 +284,7 @@ int64_t RankLayout::group_count(GroupKind kind) const {
 RankGroup RankLayout::group(GroupKind kind, int64_t index) const {
   const int64_t count = group_count(kind);
   if (index < 0 || index >= count) {
-    throw ConfigError(fmt::format("there is no {} group {}: there are {}", to_string(kind), index, count));
+    throw ConfigError(fmt::format("{} group index is {}; there are {} groups", to_string(kind), index, count));
   }
   const Selection selection = select(kind);
   int64_t first = 0;

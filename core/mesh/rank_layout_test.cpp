@@ -157,8 +157,8 @@ TEST(RankLayout, BadSizesAreSentencesWithTheNumbers) {
   EXPECT_THAT(refusal({.world = 4, .tensor = -2}), HasSubstr("tensor_model_parallel_size is -2"));
   EXPECT_THAT(refusal({.world = 4, .virtual_pipeline = 2}), HasSubstr("pipeline_model_parallel_size is 1"));
   EXPECT_THAT(refusal({.world = 4, .order = "tp-cp-xp-dp-pp"}), HasSubstr("unknown axis 'xp'"));
-  EXPECT_THAT(refusal({.world = 4, .order = "tp-tp-ep-dp-pp"}), HasSubstr("names the axis tp twice"));
-  EXPECT_THAT(refusal({.world = 4, .order = "tp-cp"}), HasSubstr("leaves out dp"));
+  EXPECT_THAT(refusal({.world = 4, .order = "tp-tp-ep-dp-pp"}), HasSubstr("contains the axis tp twice"));
+  EXPECT_THAT(refusal({.world = 4, .order = "tp-cp"}), HasSubstr("omits dp"));
   EXPECT_THAT(refusal({.world = 4, .order = ""}), HasSubstr("unknown axis ''"));
   EXPECT_THAT(refusal({.world = 4, .tensor = int64_t{1} << 62, .context = 4}), HasSubstr("does not divide"));
   EXPECT_THROW(RankLayout({.world = 4}).coordinates(4), ConfigError);

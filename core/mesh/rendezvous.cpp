@@ -22,8 +22,8 @@ constexpr const char* kSeen = "rendezvous/seen";
 constexpr const char* kArrived = "rendezvous/arrived";
 constexpr const char* kComplete = "rendezvous/complete";
 constexpr const char* kTerms = "rendezvous/terms";
-constexpr Milliseconds kGlance{250};    // how often a waiting rank looks whether another has found a fault
-constexpr size_t kLongestFault = 1000;  // bytes of a sentence, and of what it says of one rank:
+constexpr Milliseconds kGlance{250};    // how often a waiting rank checks whether another has found an error
+constexpr size_t kLongestFault = 1000;  // bytes of a message, and of its part about one rank:
 constexpr size_t kLongestWords = 200;
 constexpr size_t kNamed = 8;  // more missing ranks than this are counted, not named
 
@@ -34,8 +34,8 @@ Milliseconds left_until(Clock::time_point deadline) {
   return std::max(Milliseconds(0), std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
 }
 
-// Ends this rank's rendezvous with a fault that all of them share. The process of rank 0, which serves the store, is
-// about to end, so it stays until the others have seen the fault as well.
+// Ends this rank's rendezvous with an error that all ranks share. Rank 0, which serves the store, is about to exit, so
+// it stays until the others have seen the error as well.
 [[noreturn]] void end_with(Store& store, const Member& member, const std::string& sentence) {
   const int64_t claims = store.add(kClaims, 0);
   int64_t seen = store.add(kSeen, 1);
@@ -76,7 +76,7 @@ void claim_rank(Store& store, const Member& member) {
     store.set(who_key(member.rank), member.who);
     return;
   }
-  // The first one may not have written its name yet; without it the sentence still says what to do.
+  // The first one may not have written its name yet; the message is still useful without it.
   std::string other = "another process";
   try {
     other = one_line(store.get(who_key(member.rank), Milliseconds(1000)), kLongestWords);
@@ -87,8 +87,8 @@ void claim_rank(Store& store, const Member& member) {
             "; give every process its own RANK (or OMPI_COMM_WORLD_RANK, SLURM_PROCID), or let a launcher do it"));
 }
 
-// Waits until |key| is there or |deadline| has passed (false), and meanwhile looks whether another rank has found a
-// fault.
+// Waits until |key| is set or |deadline| has passed (false), and meanwhile checks whether another rank has found an
+// error.
 bool wait_for(Store& store, const Member& member, const std::string& key, Clock::time_point deadline) {
   for (;;) {
     const Milliseconds left = left_until(deadline);
@@ -118,7 +118,7 @@ void compare_terms(Store& store, const Member& member, const std::vector<Term>& 
             member.terms.size(), " and ", first.size(), " settings"));
 }
 
-// Which ranks have not claimed their number: at most a few names.
+// The ranks that have not joined: at most a few names.
 std::string missing_ranks(Store& store, int64_t world) {
   std::vector<int64_t> missing;
   int64_t count = 0;
@@ -135,9 +135,9 @@ std::string missing_ranks(Store& store, int64_t world) {
   const int64_t arrived = store.add(kArrived, 0);
   const std::string who = member.rank == 0 ? missing_ranks(store, member.world) : "the others";
   throw Error(CONCORD_STATUS_TIMEOUT,
-              cat("only ", arrived, " of ", member.world, " ranks have come within ", timeout.count(), " ms; rank ",
+              cat("only ", arrived, " of ", member.world, " ranks joined within ", timeout.count(), " ms; rank ",
                   member.rank, " waited for ", who,
-                  "; look for their errors, or raise ddp_timeout; all ranks need the same ", kJobToken, ", or none"));
+                  "; check their errors, or increase ddp_timeout; all ranks need the same ", kJobToken, ", or none"));
 }
 
 }  // namespace

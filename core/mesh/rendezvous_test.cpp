@@ -74,7 +74,7 @@ TEST(Rendezvous, RanksThatNeverComeAreNamedByRankZero) {
 }
 
 TEST(Rendezvous, WithoutRankZeroTheOthersEnd) {
-  EXPECT_THAT(meet({member(1, 2)}, 50ms)[0], HasSubstr("only 0 of 2 ranks have come within 50 ms; rank 1 waited"));
+  EXPECT_THAT(meet({member(1, 2)}, 50ms)[0], HasSubstr("only 0 of 2 ranks joined within 50 ms; rank 1 waited"));
 }
 
 TEST(Rendezvous, TheServerLeavesLast) {

@@ -11,7 +11,7 @@ namespace {
 
 using loader::cat;
 
-// Megatron's numbers.
+// Megatron's constants.
 constexpr uint64_t kModelParallelOffset = 2718;
 constexpr uint64_t kExpertParallelOffset = 1024;
 constexpr uint64_t kPerPipelineStage = 100;
@@ -40,7 +40,7 @@ void RngTracker::reseed(const RngSeeds& seeds) {
 
 void RngTracker::add(std::string_view name, uint64_t seed) {
   for (const Stream& stream : streams_) {
-    if (stream.name == name) throw ConfigError(cat("there is a random stream '", name, "' already"));
+    if (stream.name == name) throw ConfigError(cat("random stream '", name, "' already exists"));
   }
   streams_.push_back({std::string(name), Generator(seed, stable_hash(name))});
 }
@@ -51,7 +51,7 @@ size_t RngTracker::index_of(std::string_view name) const {
     if (streams_[i].name == name) return i;
     names.push_back(streams_[i].name);
   }
-  throw ConfigError(cat("there is no random stream '", name, "'; there are ", loader::join(names, ", ")));
+  throw ConfigError(cat("unknown random stream '", name, "'; must be one of ", loader::join(names, ", ")));
 }
 
 RngTracker::Fork RngTracker::fork(std::string_view name) { return {*this, index_of(name)}; }

@@ -126,8 +126,10 @@ TEST(RngTracker, ReseedingInsideScopesForgetsTheStreamsThatTheyWouldGoBackTo) {
 
 TEST(RngTracker, UnknownAndDoubledNamesAreRefusedWithTheKnownOnes) {
   RngTracker rng(rng_seeds(1, place(0, 0, 0, 0, 0), false));
-  EXPECT_THAT(refusal([&] { (void)rng.fork("tensor"); }),
-              HasSubstr("no random stream 'tensor'; there are default, data-parallel-rng, model-parallel-rng, expert"));
+  EXPECT_THAT(
+      refusal([&] { (void)rng.fork("tensor"); }),
+      HasSubstr(
+          "unknown random stream 'tensor'; must be one of default, data-parallel-rng, model-parallel-rng, expert"));
   EXPECT_THAT(refusal([&] { rng.add("default", 1); }), HasSubstr("'default' already"));
   EXPECT_THAT(refusal([&] { rng.restore(std::vector<RngState>{{"other", {1, 2, 3}}}); }), HasSubstr("'other'"));
 }

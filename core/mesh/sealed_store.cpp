@@ -40,7 +40,7 @@ class SipState {
       half(2, 1, 17, 0, 3, 21);
     }
   }
-  // One half of a round: two sums, the first of which then turns by half a word.
+  // One half of a round: two sums, the first of which is then rotated by half a word.
   void half(size_t a, size_t b, int turn_b, size_t c, size_t d, int turn_d) {
     v_[a] += v_[b];
     v_[b] = std::rotl(v_[b], turn_b) ^ v_[a];
@@ -96,7 +96,7 @@ class SealedStore : public Store {
     return result;
   }
 
-  // The length tells where the key ends and the value begins.
+  // The length separates the key from the value.
   std::string seal(const std::string& key, std::string_view value) const {
     const uint64_t hash = sip_hash(key_, loader::cat("value ", key.size(), " ", key, value));
     return {reinterpret_cast<const char*>(&hash), sizeof hash};
@@ -108,9 +108,9 @@ class SealedStore : public Store {
       return;
     }
     throw Error(CONCORD_STATUS_UNAVAILABLE,
-                loader::cat("the job's store holds a value for ", key,
-                            " that no rank of this job has written; another "
-                            "process reaches the store: keep MASTER_PORT from those who are not part of the job"));
+                loader::cat("the job's store contains a value for ", key,
+                            " that no rank of this job has written; another process can reach the store: block "
+                            "MASTER_PORT for processes that are not part of the job"));
   }
 
   std::shared_ptr<Store> store_;

@@ -1,4 +1,4 @@
-// connect_store of rendezvous.h: c10d's TCPStore behind our Store. The only file that includes it, for it is slow to
+// connect_store of rendezvous.h: c10d's TCPStore behind our Store. The only file that includes it, since it is slow to
 // compile. Sockets are opened here first, because c10d retries a refused connection only after up to a second and does
 // not tell a port in use from other failures.
 #include <arpa/inet.h>
@@ -36,7 +36,7 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::chrono::microseconds kShortestPause{100};
 constexpr Milliseconds kLongestPause{250};
-// How long one call may take, none of which waits for another rank: the job's timeout within these.
+// How long one call, which never waits for another rank, may take: the job's timeout, clamped to these.
 constexpr Milliseconds kShortestLimit{5000};
 constexpr Milliseconds kLongestLimit{60000};
 
@@ -50,7 +50,7 @@ int listen_at(const sockaddr_storage& address) {
   const int no = 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (address.ss_family == AF_INET6) {
-    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);  // every address takes IPv4 as well
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);  // accept IPv4 on every address as well
   }
   const socklen_t length = address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return -errno;
@@ -58,7 +58,7 @@ int listen_at(const sockaddr_storage& address) {
   return fd.release();
 }
 
-// |text| as an address ("127.0.0.1", "::1"); nothing where it is a name.
+// |text| as an address ("127.0.0.1", "::1"); none if it is a host name.
 std::optional<sockaddr_storage> parse_address(const std::string& text, int port) {
   sockaddr_storage address{};
   auto* in4 = reinterpret_cast<sockaddr_in*>(&address);
@@ -77,13 +77,13 @@ std::optional<sockaddr_storage> parse_address(const std::string& text, int port)
 
 struct Listener {
   int fd;               // Owns: the caller
-  std::string address;  // at which this machine reaches it
+  std::string address;  // by which this machine reaches it
 };
 
-// Listens at MASTER_ADDR alone where that is an address of this machine: nobody else gets in. c10d also looks up the
-// name of every peer, and 127.0.0.1 is in /etc/hosts; as ::ffff:127.0.0.1 it asks a name server, and jobs waited 5 s
-// where an answer was lost. A name may stand for another address here than elsewhere (Debian's 127.0.1.1), and an
-// address may be a router's or a service's: then it listens everywhere. Throws Error where the port cannot be had.
+// Listens only at MASTER_ADDR if that is an address of this machine: nobody else can connect. c10d also looks up the
+// name of every peer, and 127.0.0.1 is in /etc/hosts; for ::ffff:127.0.0.1 it asks a name server, and jobs waited 5 s
+// if an answer was lost. A name may resolve to another address here than elsewhere (Debian's 127.0.1.1), and an address
+// may be a router's or a service's: then it listens everywhere. Throws Error if the port is not available.
 Listener listen_for(const JobEnvironment& job) {
   const std::string host = job.master_addr == "localhost" ? "127.0.0.1" : job.master_addr;
   int fd = -EADDRNOTAVAIL;
@@ -95,15 +95,15 @@ Listener listen_for(const JobEnvironment& job) {
     if (fd == -EAFNOSUPPORT || fd == -EADDRNOTAVAIL) fd = listen_at(*parse_address(everywhere, job.master_port));
   }
   if (fd >= 0) return {fd, "127.0.0.1"};
-  const std::string advice =
-      fd == -EADDRINUSE ? "another process listens there: a second process with rank 0, or an earlier job that has not "
-                          "ended; end it, or choose another MASTER_PORT"
-                        : "choose another MASTER_PORT";
+  const std::string advice = fd == -EADDRINUSE
+                                 ? "another process is listening there: a second process with rank 0, or an earlier "
+                                   "job that is still running; stop it, or choose another MASTER_PORT"
+                                 : "choose another MASTER_PORT";
   throw Error(CONCORD_STATUS_UNAVAILABLE,
               cat("rank 0 cannot serve the job's store at port ", job.master_port, ": ", words_of(-fd), "; ", advice));
 }
 
-// One try to connect. Empty where somebody listens, else the reason.
+// One attempt to connect. Empty on success, otherwise the reason.
 std::string try_address(const addrinfo& address, Milliseconds limit) {
   UniqueFd fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return words_of(errno);
@@ -132,7 +132,7 @@ std::string try_server(const std::string& host, int port, Milliseconds limit) {
   return reason;
 }
 
-// Waits until somebody listens at the master's address.
+// Waits until a process listens at the master's address.
 void wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   for (Milliseconds pause{2};; pause = std::min(pause * 3 / 2 + Milliseconds(1), Milliseconds(200))) {
@@ -145,14 +145,14 @@ void wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
       continue;
     }
     throw Error(CONCORD_STATUS_TIMEOUT,
-                cat("rank ", job.rank, " has found no store at ", job.master_addr, ":", job.master_port, " within ",
+                cat("rank ", job.rank, " found no store at ", job.master_addr, ":", job.master_port, " within ",
                     timeout.count(), " ms (", reason,
                     "); is rank 0 running there, and do all ranks have the same MASTER_ADDR and MASTER_PORT?"));
   }
 }
 
-// c10d writes a stack trace for every lost connection; our Error says it in a sentence. While one of these lives, c10's
-// log is silent (for all threads; a store call takes microseconds), unless the user has asked for a level of his own.
+// c10d prints a stack trace for every lost connection; our Error says it in one line. During the lifetime of this
+// object c10's log is silent (for all threads; a store call takes microseconds), unless the user has set a log level.
 class QuietLog {
  public:
   QuietLog() : before_(level().exchange(kFatal)) {
@@ -170,9 +170,9 @@ class QuietLog {
   int before_;
 };
 
-// Makes the calls of one c10d store, one after the other as c10d does anyway, on a thread of its own: c10d waits for
-// ever for a server that is stopped or cut off, and whoever needs the store must not. A call that is given up goes on
-// behind the scenes, so it owns all it uses; the thread is then left behind.
+// Makes the calls of one c10d store, one after the other as c10d does anyway, on its own thread: c10d waits forever for
+// a server that is stopped or disconnected, and callers must not. An abandoned call continues in the background, so it
+// owns everything it uses; the thread is then left behind.
 class StoreThread {
  public:
   StoreThread(c10::intrusive_ptr<c10d::Store> store, Milliseconds limit)
@@ -191,7 +191,7 @@ class StoreThread {
   StoreThread(const StoreThread&) = delete;
   StoreThread& operator=(const StoreThread&) = delete;
 
-  // What |body|(c10d::Store&) returns or throws; nothing where it takes longer than the limit.
+  // What |body|(c10d::Store&) returns or throws; none if it takes longer than the limit.
   template <class Body>
   auto run(Body body) -> std::optional<decltype(body(std::declval<c10d::Store&>()))> {
     using Result = decltype(body(std::declval<c10d::Store&>()));
@@ -217,7 +217,7 @@ class StoreThread {
     std::condition_variable changed;
     std::deque<std::function<void(c10d::Store&)>> calls;
     bool closed = false;
-    std::atomic<bool> stuck = false;  // a call was given up and has not come back
+    std::atomic<bool> stuck = false;  // a call was abandoned and has not returned
     c10::intrusive_ptr<c10d::Store> store;
   };
 
@@ -256,8 +256,8 @@ class TcpStore : public Store {
       return true;
     });
   }
-  // c10d's own wait would hold up other threads and write two lines for every one that times out. The pauses grow with
-  // the time waited, so that a key is seen late by an eighth of it at most, and a big job does not flood the server.
+  // c10d's own wait would block other threads and print two lines for every timeout. The pauses grow with the time
+  // waited, so that a key is seen late by at most an eighth of it, and a large job does not flood the server.
   void wait(std::span<const std::string> keys, Milliseconds timeout) override {
     const Clock::time_point begin = Clock::now();
     while (!check(keys)) {
@@ -302,7 +302,7 @@ class TcpStore : public Store {
             cat("the store at ", where_, ", which rank 0 or the launcher serves, ", how, " (", name_of(key), ")")};
   }
 
-  // |body| owns all it uses, and returns something.
+  // |body| owns everything it uses, and returns a value.
   template <class Body>
   auto call(const std::string& key, Body body) -> decltype(body(std::declval<c10d::Store&>())) {
     try {
@@ -317,8 +317,8 @@ class TcpStore : public Store {
   std::string where_;
 };
 
-// c10d's constructor waits for ever for a server that takes the connection and says nothing. So it runs on a thread of
-// its own, which is left behind in that case: the process is about to end with an error.
+// c10d's constructor waits forever for a server that accepts the connection and never answers. So it runs on its own
+// thread, which is left behind in that case: the process is about to exit with an error.
 c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
   using Result = c10::intrusive_ptr<c10d::TCPStore>;
   std::packaged_task<Result()> task([host, options] {
@@ -329,7 +329,7 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, const c10
   std::thread(std::move(task)).detach();
   if (result.wait_for(options.timeout) == std::future_status::ready) return result.get();
   throw Error(CONCORD_STATUS_TIMEOUT,
-              cat("who listens there has not answered within ", options.timeout.count(), " ms"));
+              cat("the process that listens there has not answered within ", options.timeout.count(), " ms"));
 }
 
 }  // namespace
@@ -353,7 +353,7 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
   const std::string where = cat(job.master_addr, ":", job.master_port);
   const auto refuse = [&](concord_status status, const char* words) {
     return Error(status, cat("rank ", job.rank, " cannot use the store at ", where, ": ", words,
-                             "; if another program listens there, choose another MASTER_PORT"));
+                             "; if another program is listening there, choose another MASTER_PORT"));
   };
   try {
     const auto store = std::make_shared<TcpStore>(open_store(host, options), where, timeout);

@@ -144,7 +144,7 @@ TEST(TcpStore, APortInUseIsNamedWithWhatToDo) {
 TEST(TcpStore, AMasterThatNeverComesEndsTheWaitWithItsAddress) {
   const int port = free_port();
   EXPECT_THAT(error_of(CONCORD_STATUS_TIMEOUT, [&] { connect_store(job(3, 4, port), 100ms); }),
-              AllOf(HasSubstr("rank 3 has found no store at 127.0.0.1:" + std::to_string(port) + " within 100 ms"),
+              AllOf(HasSubstr("rank 3 found no store at 127.0.0.1:" + std::to_string(port) + " within 100 ms"),
                     HasSubstr("refused"), HasSubstr("MASTER_ADDR")));
 }
 

@@ -47,7 +47,7 @@ void Watchdog::loop() {
     lock.unlock();
     {
       const std::lock_guard running(running_);
-      lock.lock();  // it may have been removed while nobody held a lock
+      lock.lock();  // it may have been removed while the lock was released
       const bool still = std::find(tasks_.begin(), tasks_.end(), task) != tasks_.end() && !stopping_;
       lock.unlock();
       if (still) task->run();

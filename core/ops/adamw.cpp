@@ -25,7 +25,7 @@ void step_one(const at::Tensor& w, const at::Tensor& m, const at::Tensor& v, con
   w.sub_(m / (v.sqrt() / root_rest + eps), step_size);
 }
 
-// The same of all tensors at once.
+// The same for all tensors at once.
 void step_all(TensorList weights, TensorList m, TensorList v, TensorList scaled, double decay, double beta1_rest,
               double beta2, double beta2_rest, double step_size, double root_rest, double eps) {
   at::_foreach_mul_(weights, decay);
@@ -46,7 +46,7 @@ void reference(TensorList weights, TensorList m, TensorList v, TensorList values
   for (const at::Tensor& grad : grads) scaled.push_back(grad.to(weights[0].scalar_type()).mul(grad_scale));
   if (weights[0].scalar_type() != at::kDouble) {
     step_all(weights, m, v, scaled, decay, beta1_rest, beta2, beta2_rest, step_size, root_rest, eps);
-  } else {  // which torch_npu's operators on lists do not take
+  } else {  // torch_npu's foreach operators do not support double
     for (size_t i = 0; i < weights.size(); ++i) {
       step_one(weights[i], m[i], v[i], scaled[i], decay, beta1_rest, beta2, beta2_rest, step_size, root_rest, eps);
     }

@@ -56,7 +56,7 @@ Triple backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tens
 // Shapes in names: b batch, s queries, t keys, k key heads, g query heads to each of them, n size of a head. Names
 // without: q and what is like it are [b, s, k g, n], k and v [b, t, k, n], lse [b, k g, s].
 
-// [b, s, k g, n] -> bkgsn, in the type of sums.
+// [b, s, k g, n] -> bkgsn, in the accumulation type.
 Tensor grouped(const Tensor& x, int64_t kv_heads) {
   const Tensor wide = x.to(sum_type(x.scalar_type()));
   return wide.reshape({x.size(0), x.size(1), kv_heads, -1, x.size(3)}).permute({0, 2, 3, 1, 4});
@@ -67,7 +67,7 @@ Tensor ungrouped(const Tensor& x, const Tensor& like) {
   return x.permute({0, 3, 1, 2, 4}).reshape(like.sizes()).to(like.scalar_type());
 }
 
-// Which keys each query sees, st.
+// Mask of the keys that each query sees, st; undefined: all.
 Tensor sight(int64_t queries, int64_t keys, IntArrayRef cu_seqlens, bool causal, int64_t window, at::Device device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
   const Tensor key = at::arange(keys, options).unsqueeze(0);
@@ -113,10 +113,10 @@ Triple reference_backward(const Tensor& grad, const Tensor& q, const Tensor& k, 
 }
 
 // -------------------------------------------------------------------------------------------------------------- cpu
-// libtorch's flash attention wants [batch, heads, tokens, n], any strides. Without groups its batch is ours; with
+// libtorch's flash attention takes [batch, heads, tokens, n], any strides. Without groups its batch is ours; with
 // groups it is the queries of one key head, of one row of our batch: then the keys need not be copied for each of them.
 
-// Some tokens of |x|, of row |b| of the batch (-1: all rows), as flash attention takes them.
+// Some tokens of |x|, of row |b| of the batch (-1: all rows), in the layout of flash attention.
 Tensor queries_of(const Tensor& x, int64_t b, int64_t begin, int64_t count, int64_t groups) {
   const Tensor some = x.narrow(1, begin, count);
   if (b < 0) return some.transpose(1, 2);
@@ -165,7 +165,7 @@ bool fits_flash(const Tensor& q, const Tensor& k, const Tensor& v) {
   return has_loops(q.scalar_type()) && q.numel() > 0 && k.numel() > 0 && dense_heads;
 }
 
-// One call of libtorch's: its results as it gives them.
+// One call of libtorch, with its results unchanged.
 Pair flash(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionPiece& piece, int64_t b, double scale) {
   const int64_t groups = q.size(2) / k.size(2);
   return at::_scaled_dot_product_flash_attention_for_cpu(
@@ -193,7 +193,7 @@ Pair cpu(const Tensor& q, const Tensor& k, const Tensor& v, IntArrayRef cu_seqle
   return {out, lse};
 }
 
-// Adds |part|, gradients of keys as flash attention gives them, to those of all keys.
+// Adds |part|, key gradients in the layout of flash attention, to those of all keys.
 void add_keys(const Tensor& to, const Tensor& part, int64_t b, const AttentionPiece& piece) {
   const Tensor some = to.narrow(1, piece.key, piece.keys);
   if (b < 0) {
@@ -289,17 +289,17 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOpt
   check_like(kName, "k", k, q);
   check_like(kName, "v", v, q);
   if (q.dim() != 4 || k.dim() != 4 || k.sizes() != v.sizes() || q.size(0) != k.size(0) || q.size(3) != k.size(3)) {
-    refuse(kName, cat(all(), "; q is [batch, queries, heads, n], k and v are [batch, keys, kv_heads, n]"));
+    refuse(kName, cat(all(), "; q must be [batch, queries, heads, n], k and v must be [batch, keys, kv_heads, n]"));
   }
   if (k.size(2) == 0 || q.size(2) % k.size(2) != 0) {
     refuse(kName,
-           cat(q.size(2), " query heads cannot share ", k.size(2), " key heads; they must divide (", all(), ")"));
+           cat(q.size(2), " query heads cannot share ", k.size(2), " key heads; must be a multiple (", all(), ")"));
   }
   if (options.causal && q.size(1) > k.size(1)) {
-    refuse(kName, cat(all(), "; causal attention has at least as many keys as queries"));
+    refuse(kName, cat(all(), "; causal attention needs at least as many keys as queries"));
   }
   if (options.window < 0 || (options.window > 0 && !options.causal)) {
-    refuse(kName, cat("the window is ", options.window, "; it is 0 for none, or positive and causal"));
+    refuse(kName, cat("the window is ", options.window, "; must be 0 for none, or > 0 and causal"));
   }
 }
 
@@ -314,7 +314,7 @@ void check_packed(const Tensor& q, const Tensor& k, std::span<const int64_t> cu_
   check_cu_seqlens(kName, cu_seqlens, q.size(1));
   if (q.size(0) != 1 || k.size(1) != q.size(1)) {
     refuse(kName,
-           cat("packed sequences have one row of as many keys as queries; q is ", text_of(q), ", k ", text_of(k)));
+           cat("packed sequences must be one row with as many keys as queries; q is ", text_of(q), ", k ", text_of(k)));
   }
 }
 
@@ -325,12 +325,11 @@ void check_cu_seqlens(const char* op, std::span<const int64_t> cu_seqlens, int64
   using loader::cat;
   if (cu_seqlens.size() < 2 || cu_seqlens[0] != 0) {
     ops::refuse(op, cat("cu_seqlens is [", loader::join(cu_seqlens, ", "),
-                        "]; it starts at 0 and has one more number for each sequence"));
+                        "]; must start at 0 and have one more number per sequence"));
   }
   for (size_t i = 1; i < cu_seqlens.size(); ++i) {
     if (cu_seqlens[i] >= cu_seqlens[i - 1]) continue;
-    ops::refuse(op,
-                cat("cu_seqlens[", i, "] is ", cu_seqlens[i], " after ", cu_seqlens[i - 1], "; it cannot decrease"));
+    ops::refuse(op, cat("cu_seqlens[", i, "] is ", cu_seqlens[i], " after ", cu_seqlens[i - 1], "; must not decrease"));
   }
   if (cu_seqlens.back() != tokens) {
     ops::refuse(op, cat("cu_seqlens ends at ", cu_seqlens.back(), ", but there are ", tokens, " tokens"));

@@ -5,8 +5,8 @@
 namespace concord::ops {
 namespace {
 
-// Queries that share a rectangle of keys. With as many as the window is wide, half of the rectangle is seen; fewer
-// would make calls too small, more would waste time on what is not seen.
+// Queries that share a rectangle of keys. With as many as the window width, half of the rectangle is visible; fewer
+// would make calls too small, more would waste time on masked keys.
 int64_t chunk_size(int64_t window) { return window == 0 ? 512 : std::clamp<int64_t>(window, 64, 512); }
 
 struct Sequence {

@@ -146,10 +146,10 @@ TEST(Attention, OfBlocksOfKeysPutTogetherIsTheWholeWithItsGradients) {
 TEST(Attention, RefusesBoundariesThatAreNone) {
   const Heads h(7);
   const auto with = [&](std::vector<int64_t> cuts) { return attention(h.q[0], h.k[0], h.v[0], {}, cuts); };
-  EXPECT_THAT([&] { with({1, 37}); }, ThrowsMessage<ConfigError>(HasSubstr("cu_seqlens is [1, 37]; it starts at 0")));
+  EXPECT_THAT([&] { with({1, 37}); }, ThrowsMessage<ConfigError>(HasSubstr("cu_seqlens is [1, 37]; must start at 0")));
   EXPECT_THAT([&] { with({0}); }, ThrowsMessage<ConfigError>(HasSubstr("cu_seqlens is [0]")));
   EXPECT_THAT([&] { with({0, 20, 10, 37}); },
-              ThrowsMessage<ConfigError>(HasSubstr("cu_seqlens[2] is 10 after 20; it cannot decrease")));
+              ThrowsMessage<ConfigError>(HasSubstr("cu_seqlens[2] is 10 after 20; must not decrease")));
   EXPECT_THAT([&] { with({0, 36}); },
               ThrowsMessage<ConfigError>(HasSubstr("cu_seqlens ends at 36, but there are 37 tokens")));
 }

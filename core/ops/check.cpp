@@ -27,8 +27,8 @@ void check_floating(const char* op, const char* what, const at::Tensor& tensor) 
 void check_like(const char* op, const char* what, const at::Tensor& tensor, const at::Tensor& like) {
   check_floating(op, what, tensor);
   if (tensor.scalar_type() == like.scalar_type() && tensor.device() == like.device()) return;
-  refuse(op, cat(what, " is ", text_of(tensor), " on ", tensor.device().str(), " beside an input of ", text_of(like),
-                 " on ", like.device().str(), "; types and devices must be the same"));
+  refuse(op, cat(what, " is ", text_of(tensor), " on ", tensor.device().str(), ", but another input is ", text_of(like),
+                 " on ", like.device().str(), "; dtypes and devices must be equal"));
 }
 
 }  // namespace concord::ops

@@ -26,7 +26,7 @@ using loader::cat;
 
 constexpr const char* kName = "cross_entropy";
 
-// The parts of each row [rows, 4]: largest logit, sum of exp of the others less it, the label's logit, sum of logits.
+// The parts of each row [rows, 4]: largest logit, sum of exp(logit - largest), the label's logit, sum of logits.
 // |first| is the number of column 0; columns from |used| on are padding.
 Tensor parts(const Tensor& logits, const Tensor& labels, int64_t first, int64_t used, bool with_sum) {
   static const auto op =
@@ -34,7 +34,7 @@ Tensor parts(const Tensor& logits, const Tensor& labels, int64_t first, int64_t 
   return op.call(logits, labels, first, used, with_sum);
 }
 
-// softmax * soft - [label] * hard - level, for each row; written over |logits|.
+// softmax * soft - [label] * hard - level, for each row; overwrites |logits|.
 void write_grad(Tensor& logits, const Tensor& labels, int64_t first, int64_t used, const Tensor& log_sum,
                 const Tensor& soft, const Tensor& hard, const Tensor& level) {
   static const auto op =
@@ -133,7 +133,8 @@ Columns columns_of(const Tensor& logits, const CrossEntropyOptions& options, con
   const int64_t first = share.index * width;
   const int64_t vocabulary = options.vocabulary > 0 ? options.vocabulary : ranks * width;
   if (share.index < 0 || share.index >= ranks || (ranks > 1 && !share.all_gather)) {
-    refuse(kName, cat("share ", share.index, " of ", ranks, " is no part of a vocabulary, or has no all_gather"));
+    refuse(kName,
+           cat("share ", share.index, " of ", ranks, " is not a valid part of a vocabulary, or has no all_gather"));
   }
   if (options.vocabulary < 0 || vocabulary > ranks * width || vocabulary == 0) {
     refuse(kName, cat("a vocabulary of ", options.vocabulary, " does not fit into ", ranks, " x ", width,
@@ -148,21 +149,21 @@ void check(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions
                     logits.dim() >= 1 && labels.sizes() == logits.sizes().slice(0, logits.sizes().size() - 1);
   if (!fits) {
     refuse(kName, cat("logits are ", text_of(logits), " and labels ", text_of(labels),
-                      "; labels are Long, on the same device, one for each row of logits"));
+                      "; labels must be Long, on the same device, one per row of logits"));
   }
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
     refuse(kName, cat("label_smoothing is ", options.label_smoothing, "; must be from 0 to 1"));
   }
 }
 
-// Only where looking at a value costs nothing: on a device it would wait for it.
+// Only on the host: reading a value from a device would wait for it.
 void check_values(const Tensor& labels, const CrossEntropyOptions& options, int64_t vocabulary) {
   if (!labels.device().is_cpu()) return;
   const Tensor dense = labels.contiguous();
   const int64_t* label = dense.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < dense.numel(); ++i) {
     if (label[i] == options.ignore_index || (label[i] >= 0 && label[i] < vocabulary)) continue;
-    refuse(kName, cat("label ", i, " is ", label[i], "; labels are from 0 to ", vocabulary - 1, ", or ",
+    refuse(kName, cat("label ", i, " is ", label[i], "; must be from 0 to ", vocabulary - 1, ", or ",
                       options.ignore_index, " to be ignored"));
   }
 }
@@ -208,7 +209,7 @@ Tensor grad_of(const Backward& b, const CrossEntropyOptions& options, const Colu
   Tensor result = options.overwrite_logits ? logits : logits.clone(at::MemoryFormat::Contiguous);
   Tensor rows = result.view({-1, result.size(-1)});
   write_grad(rows, labels, columns.first, columns.used, log_sum, soft, hard, level);
-  if (options.overwrite_logits) result.unsafeGetTensorImpl()->bump_version();  // whoever still wants them is told
+  if (options.overwrite_logits) result.unsafeGetTensorImpl()->bump_version();  // later uses of them are detected
   return result;
 }
 
@@ -223,7 +224,7 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels, con
   const Columns columns = columns_of(logits, options, share);
   check_values(labels, options, columns.vocabulary);
   if (options.overwrite_logits && !logits.is_contiguous()) {
-    refuse(kName, cat("overwrite_logits needs contiguous logits; these are ", text_of(logits), " with gaps"));
+    refuse(kName, cat("overwrite_logits needs contiguous logits, but these are ", text_of(logits), " with gaps"));
   }
   const auto run = [&] {
     const at::Tensor flat_labels = labels.reshape({-1});

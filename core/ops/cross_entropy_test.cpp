@@ -138,7 +138,7 @@ TEST(CrossEntropy, RefusesBadInputAndNamesIt) {
   const at::Tensor logits = at::zeros({3, 8});
   const auto labels = [](int64_t value) { return at::zeros({3}, at::kLong) + value; };
   EXPECT_THAT([&] { cross_entropy(logits, labels(8)); },
-              ThrowsMessage<ConfigError>(HasSubstr("label 0 is 8; labels are from 0 to 7")));
+              ThrowsMessage<ConfigError>(HasSubstr("label 0 is 8; must be from 0 to 7")));
   EXPECT_THAT([&] { cross_entropy(logits, labels(-1)); }, ThrowsMessage<ConfigError>(HasSubstr("label 0 is -1")));
   EXPECT_THAT([&] { cross_entropy(logits, labels(7), {.vocabulary = 7}); },
               ThrowsMessage<ConfigError>(HasSubstr("from 0 to 6")));

@@ -15,12 +15,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Keeps |backward| in the context, which has places for IValues only.
+// Keeps |backward| in the context, which can only hold IValues.
 struct Holder : torch::CustomClassHolder {
   const char* name = nullptr;
   BackwardFunction backward;
   size_t inputs = 0;
-  std::vector<size_t> given;  // those of the inputs that are defined: autograd sees no others
+  std::vector<size_t> given;  // the defined inputs: autograd sees no others
 };
 
 constexpr const char* kHolder = "backward";
@@ -40,8 +40,8 @@ struct Derivative : torch::autograd::Function<Derivative> {
     const auto capsule = context->saved_data[kHolder].toCapsule();
     const auto& holder = static_cast<const Holder&>(*capsule);
     if (c10::GradMode::is_enabled()) {
-      throw ConfigError(loader::cat("operator ", holder.name, " has a first derivative only, and it was asked for the ",
-                                    "derivative of that; call backward without create_graph"));
+      throw ConfigError(loader::cat("operator ", holder.name, " has only a first derivative, but a second one was ",
+                                    "requested; call backward without create_graph"));
     }
     Backward call{context->get_saved_variables(), std::move(grads[0]), std::vector<bool>(holder.inputs)};
     for (size_t i = 0; i < holder.given.size(); ++i) call.needed[holder.given[i]] = context->needs_input_grad(i);

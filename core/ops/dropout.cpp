@@ -20,7 +20,7 @@ namespace {
 
 using at::Tensor;
 
-// |key|, |subsequence| and |offset| are a generator's state; a schema has signed integers only.
+// |key|, |subsequence| and |offset| are a generator's state; a schema has only signed integers.
 Tensor drop(const Tensor& x, double p, int64_t key, int64_t subsequence, int64_t offset) {
   static const auto op = find<Tensor(const Tensor&, double, int64_t, int64_t, int64_t)>("concord::dropout");
   return op.call(x, p, key, subsequence, offset);
@@ -30,8 +30,8 @@ Generator generator_at(int64_t key, int64_t subsequence, int64_t offset) {
   return Generator(static_cast<uint64_t>(key), static_cast<uint64_t>(subsequence), static_cast<uint64_t>(offset));
 }
 
-// The stream on which the platform fills memory of |device|. Tensors of the host in a process that has a device belong
-// to the cpu platform, which is always there.
+// The stream on which the platform fills memory of |device|. Host tensors in a process that has a device belong to the
+// cpu platform, which is always available.
 Stream stream_of(c10::Device device) {
   const int32_t index = device.has_index() ? device.index() : 0;
   const Platform platform = current_platform();
@@ -80,7 +80,7 @@ TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("dropout", autograd); }
 at::Tensor dropout(const at::Tensor& x, double p, Generator& generator) {
   ops::check_floating("dropout", "x", x);
   if (!(p >= 0 && p < 1)) {
-    ops::refuse("dropout", loader::cat("the share of elements to drop is ", p, "; must be at least 0 and below 1"));
+    ops::refuse("dropout", loader::cat("the dropout probability is ", p, "; must be >= 0 and < 1"));
   }
   if (p == 0) return x;
   Generator::State state = generator.state();

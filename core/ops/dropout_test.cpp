@@ -54,7 +54,7 @@ TEST(Dropout, OfNothingDrawsNothing) {
 TEST(Dropout, RefusesAShareThatIsNone) {
   Generator generator(9);
   EXPECT_THAT([&] { dropout(at::ones({4}), 1, generator); },
-              ThrowsMessage<ConfigError>(HasSubstr("operator dropout: the share of elements to drop is 1")));
+              ThrowsMessage<ConfigError>(HasSubstr("operator dropout: the dropout probability is 1")));
 }
 
 }  // namespace

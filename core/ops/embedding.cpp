@@ -26,7 +26,7 @@ Tensor forward(const Tensor& weight, const Tensor& ids, int64_t first) {
   return op.call(weight, ids, first);
 }
 
-// dweight[ids - first] += grad; |dweight| is in the type of sums.
+// dweight[ids - first] += grad; |dweight| has the accumulation type.
 void backward(Tensor& dweight, const Tensor& grad, const Tensor& ids, int64_t first) {
   static const auto op = find<void(Tensor&, const Tensor&, const Tensor&, int64_t)>("concord::embedding_backward_");
   op.call(dweight, grad, ids, first);
@@ -41,7 +41,7 @@ struct Rows {
     index = at::where(here, row, at::zeros({}, row.options()));
   }
   Tensor here;   // [tokens] bool
-  Tensor index;  // [tokens], 0 where it is not here
+  Tensor index;  // [tokens], 0 for rows on other ranks
 };
 
 std::vector<int64_t> with_width(const Tensor& ids, int64_t width) {
@@ -92,7 +92,7 @@ void cpu_backward(Tensor& dweight, const Tensor& grad, const Tensor& ids, int64_
 
 // ------------------------------------------------------------------------------------------------------- derivative
 
-// Most of the derivative's time is that of clearing the table.
+// Most of the time of the derivative goes into clearing the table.
 Tensor zero_table(at::IntArrayRef sizes, const at::TensorOptions& options) {
   if (!options.device().is_cpu()) return at::zeros(sizes, options);
   const Tensor table = at::empty(sizes, options);
@@ -134,14 +134,14 @@ TORCH_LIBRARY_IMPL(concord, CPU, m) {
 }
 TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("embedding", autograd); }
 
-// Only where looking at a value costs nothing: on a device it would wait for it.
+// Only on the host: reading a value from a device would wait for it.
 void check_values(const Tensor& ids, int64_t vocabulary) {
   if (!ids.device().is_cpu()) return;
   const Tensor dense = ids.contiguous();
   const int64_t* id = dense.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < dense.numel(); ++i) {
     if (id[i] >= 0 && id[i] < vocabulary) continue;
-    refuse(kName, cat("id ", i, " is ", id[i], "; ids are from 0 to ", vocabulary - 1));
+    refuse(kName, cat("id ", i, " is ", id[i], "; must be from 0 to ", vocabulary - 1));
   }
 }
 
@@ -154,8 +154,8 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids, const Embe
   using namespace ops::embedding_op;
   check_floating(kName, "weight", weight);
   if (weight.dim() != 2 || !ids.defined() || ids.scalar_type() != at::kLong || ids.device() != weight.device()) {
-    refuse(kName, cat("weight is ", text_of(weight), " and ids ", text_of(ids),
-                      "; they must be [rows, n] and Long, on one device"));
+    refuse(kName, cat("weight is ", text_of(weight), " and ids are ", text_of(ids),
+                      "; they must be [rows, n] and Long, on the same device"));
   }
   const int64_t end = options.first + weight.size(0);
   check_values(ids, options.vocabulary > 0 ? options.vocabulary : end);

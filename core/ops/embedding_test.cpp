@@ -70,9 +70,9 @@ TEST(Embedding, AddsItsGradientToTheMainGradient) {
 TEST(Embedding, RefusesIdsOutsideOfTheVocabularyAndNamesThem) {
   const at::Tensor table = at::zeros({4, 2});
   EXPECT_THAT([&] { concord::embedding(table, at::zeros({3}, at::kLong) + 4); },
-              ThrowsMessage<ConfigError>(HasSubstr("operator embedding: id 0 is 4; ids are from 0 to 3")));
+              ThrowsMessage<ConfigError>(HasSubstr("operator embedding: id 0 is 4; must be from 0 to 3")));
   EXPECT_THAT([&] { concord::embedding(table, at::zeros({3}, at::kLong) - 1, {.first = 4, .vocabulary = 8}); },
-              ThrowsMessage<ConfigError>(HasSubstr("id 0 is -1; ids are from 0 to 7")));
+              ThrowsMessage<ConfigError>(HasSubstr("id 0 is -1; must be from 0 to 7")));
 }
 
 }  // namespace

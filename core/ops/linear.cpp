@@ -44,14 +44,14 @@ void add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
   op.call(main, grad, x);
 }
 
-// The references are also what the host computes with, but for one on Arm: GEMMs of libtorch, which no loop would beat.
+// The host uses the references too, except for one on Arm: GEMMs of libtorch, which no hand-written loop would beat.
 Tensor reference(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) { return at::linear(x, weight, bias); }
 
 #if defined(__aarch64__)
-// libtorch gives x W^T in fp32 to a library that brings all of W into another order first. With x stored by columns, a
-// copy that costs a little, it calls BLAS: 2 to 10 % less time for 64 to 512 rows, and up to half for few.
+// libtorch passes x W^T in fp32 to a library that first reorders all of W. With x stored by columns, a cheap copy, it
+// calls BLAS: 2 to 10 % less time for 64 to 512 rows, and up to half for few.
 Tensor cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
-  constexpr int64_t kMostRows = 512;  // beyond that nothing is won
+  constexpr int64_t kMostRows = 512;  // beyond that there is no gain
   const int64_t count = x.size(-1) == 0 ? 0 : x.numel() / x.size(-1);
   if (x.scalar_type() != at::kFloat || count < 2 || count > kMostRows) return reference(x, weight, bias);
   const Tensor by_columns = rows(x).t().contiguous().t();
@@ -66,13 +66,13 @@ Tensor reference_input_grad(const Tensor& grad, const Tensor& weight) { return a
 
 Tensor reference_weight_grad(const Tensor& grad, const Tensor& x) { return at::mm(rows(grad).t(), rows(x)); }
 
-// One GEMM that adds to what is there. Operands in 16 bits are widened, so that nothing is rounded on the way.
+// One accumulating GEMM. 16-bit operands are widened, so that nothing is rounded in between.
 void reference_add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
   const auto type = main.scalar_type();
   main.addmm_(rows(grad).t().to(type), rows(x).to(type));
 }
 
-// The gradient of the bias, or nothing.
+// The bias gradient, or undefined.
 Tensor bias_grad(const Backward& b) { return b.needed[2] ? rows(b.grad).sum(0) : Tensor(); }
 
 Tensor autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
@@ -83,7 +83,7 @@ Tensor autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) 
   });
 }
 
-// The input's half first: with deferred weight halves it is all that backward does.
+// The input gradient first: with deferred weight gradients it is all that backward computes.
 Tensor into_sink(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, const GradSink& sink) {
   const auto run = [&] { return Forward{forward(x, weight, bias), {x, weight}}; };
   return differentiable("linear", {x, weight, bias.value_or(Tensor())}, run, [sink](const Backward& b) {
@@ -157,7 +157,7 @@ void add_linear_weight_grad(const at::Tensor& main, const at::Tensor& grad, cons
 }
 
 void add_linear_weight_grad(const GradSink& sink, const at::Tensor& grad, const at::Tensor& x) {
-  // Without their history, which would live as long as the addition waits.
+  // Detached from the graph, which would otherwise live as long as the deferred addition.
   sink.add([grad = grad.detach(), x = x.detach()](at::Tensor& main) { add_linear_weight_grad(main, grad, x); });
 }
 

@@ -122,7 +122,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   ops::check_like("rms_norm", "weight", weight, x);
   if (x.dim() < 1 || weight.dim() != 1 || x.size(-1) != weight.size(0) || x.size(-1) == 0) {
     ops::refuse("rms_norm", loader::cat("x is ", ops::text_of(x), " and weight ", ops::text_of(weight),
-                                        "; the weight has one value for each of the last dimension of x"));
+                                        "; the weight must have the size of the last dimension of x"));
   }
   return std::get<0>(ops::rms_norm_op::forward(x, weight, eps));
 }

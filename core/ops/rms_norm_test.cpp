@@ -53,7 +53,7 @@ TEST(RmsNorm, HasNoSecondDerivative) {
   const at::Tensor x = at::ones({2, 4}).requires_grad_(true);
   const at::Tensor y = rms_norm(x, at::ones({4}), 1e-6).sum();
   EXPECT_THAT([&] { y.backward({}, std::nullopt, /*create_graph=*/true); },
-              ThrowsMessage<ConfigError>(HasSubstr("rms_norm has a first derivative only")));
+              ThrowsMessage<ConfigError>(HasSubstr("rms_norm has only a first derivative")));
 }
 
 }  // namespace

@@ -96,8 +96,8 @@ void check_angles(const Tensor& x, const Tensor& angles, const char* what) {
   leading.push_back(angles.size(-1));
   if (2 * angles.size(-1) > x.size(-1) || !at::is_expandable_to(angles.sizes(), leading)) {
     refuse("rope", loader::cat(what, " is ", text_of(angles), " for x of ", text_of(x),
-                               "; it has at most half a head's size in its last dimension, and the others fit those of "
-                               "x before its heads"));
+                               "; the last dimension must be at most half the head size, and the others must match "
+                               "those of x before its heads"));
   }
 }
 
@@ -106,7 +106,8 @@ void check_angles(const Tensor& x, const Tensor& angles, const char* what) {
 
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   ops::check_floating("rope", "x", x);
-  if (x.dim() < 2) ops::refuse("rope", loader::cat("x is ", ops::text_of(x), "; it ends in heads and their size"));
+  if (x.dim() < 2)
+    ops::refuse("rope", loader::cat("x is ", ops::text_of(x), "; the last two dimensions must be heads and head size"));
   ops::rope_op::check_angles(x, cos, "cos");
   ops::rope_op::check_angles(x, sin, "sin");
   if (cos.sizes() != sin.sizes()) {

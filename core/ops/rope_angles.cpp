@@ -22,7 +22,7 @@ using at::Tensor;
 using loader::cat;
 
 double required(const RopeSettings& settings, const char* name, std::optional<double> value) {
-  if (!value) throw ConfigError(cat("rope_type ", settings.rope_type, " needs ", name, ", which is not given"));
+  if (!value) throw ConfigError(cat("rope_type ", settings.rope_type, " needs ", name, ", which is missing"));
   if (!(*value > 0))
     throw ConfigError(cat("rope_type ", settings.rope_type, ": ", name, " is ", *value, "; must be positive"));
   return *value;
@@ -35,8 +35,8 @@ double required(const RopeSettings& settings, const char* name, int64_t value) {
 int64_t rotary_dim(const RopeSettings& settings) {
   const auto dim = static_cast<int64_t>(static_cast<double>(settings.head_dim) * settings.partial_rotary_factor);
   if (dim < 2 || dim % 2 != 0 || dim > settings.head_dim) {
-    throw ConfigError(cat("rope turns pairs of a head: head_dim ", settings.head_dim, " with partial_rotary_factor ",
-                          settings.partial_rotary_factor, " gives ", dim, "; must be even, and at least 2"));
+    throw ConfigError(cat("rope rotates pairs of a head: head_dim ", settings.head_dim, " with partial_rotary_factor ",
+                          settings.partial_rotary_factor, " gives ", dim, "; must be even and >= 2"));
   }
   if (!(settings.rope_theta > 0)) throw ConfigError(cat("rope_theta is ", settings.rope_theta, "; must be positive"));
   return dim;
@@ -54,11 +54,11 @@ RopeFrequencies linear(const RopeSettings& settings) {
   return {plain(settings.rope_theta, rotary_dim(settings)) / required(settings, "factor", settings.factor)};
 }
 
-// transformers has the length as a tensor when it computes these, so the base is an fp32 number there; at or below
-// max_position_embeddings it keeps what it computed at the start, with a length that was a Python integer.
+// transformers has the length as a tensor when it computes these, so the base is an fp32 number there; up to
+// max_position_embeddings it keeps the initial values, computed with the length as a Python integer.
 RopeFrequencies dynamic(const RopeSettings& settings, int64_t length) {
   const int64_t dim = rotary_dim(settings);
-  if (dim == 2) throw ConfigError("rope_type dynamic divides by the number of turning dimensions - 2, which is 0 here");
+  if (dim == 2) throw ConfigError("rope_type dynamic divides by the number of rotary dimensions - 2, which is 0 here");
   const double factor = required(settings, "factor", settings.factor);
   const double most = required(settings, "max_position_embeddings", settings.max_position_embeddings);
   const double power = static_cast<double>(dim) / static_cast<double>(dim - 2);
@@ -78,7 +78,7 @@ RopeFrequencies llama3(const RopeSettings& settings) {
   const double original =
       required(settings, "original_max_position_embeddings", settings.original_max_position_embeddings);
   if (!(high > low)) {
-    throw ConfigError(cat("rope_type llama3: high_freq_factor ", high, " must be larger than low_freq_factor ", low));
+    throw ConfigError(cat("rope_type llama3: high_freq_factor ", high, " must be greater than low_freq_factor ", low));
   }
   const Tensor wave = 2 * std::numbers::pi / inverse;
   const Tensor scaled = at::where(wave > original / low, inverse / factor, inverse);
@@ -107,7 +107,7 @@ RopeFrequencies yarn(const RopeSettings& settings) {
                       : required(settings, "max_position_embeddings", settings.max_position_embeddings) / original;
   const double beta_fast = required(settings, "beta_fast", std::optional(settings.beta_fast));
   const double beta_slow = required(settings, "beta_slow", std::optional(settings.beta_slow));
-  // The dimension that makes |rotations| turns over the original length.
+  // The dimension that makes |rotations| full rotations over the original length.
   const auto dimension = [&](double rotations) {
     return static_cast<double>(dim) * std::log(original / (rotations * 2 * std::numbers::pi)) /
            (2 * std::log(settings.rope_theta));
@@ -142,7 +142,7 @@ RopeFrequencies rope_frequencies(const RopeSettings& settings, int64_t length) {
 
 RopeAngles rope_angles(const RopeFrequencies& frequencies, const at::Tensor& positions) {
   if (!positions.defined() || !c10::isIntegralType(positions.scalar_type(), /*includeBool=*/false)) {
-    throw ConfigError("positions of rope are integers, one a token");
+    throw ConfigError("rope positions must be integers, one per token");
   }
   const at::NoGradGuard no_grad;
   const Tensor angles = positions.to(at::kFloat).unsqueeze(-1) * frequencies.inverse.to(positions.device());

@@ -88,7 +88,7 @@ TEST(RopeAngles, RefuseSettingsThatCannotBeMeant) {
   llama.factor = llama.low_freq_factor = llama.high_freq_factor = 4;
   llama.original_max_position_embeddings = 8192;
   EXPECT_THAT([&] { rope_frequencies(llama); },
-              ThrowsMessage<ConfigError>(HasSubstr("high_freq_factor 4 must be larger")));
+              ThrowsMessage<ConfigError>(HasSubstr("high_freq_factor 4 must be greater")));
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ TEST(Rope, RefusesAnglesThatDoNotFitAndNamesTheSizes) {
   EXPECT_THAT([] { rope(at::ones({2, 7, 3, 16}), at::ones({6, 8}), at::ones({6, 8})); },
               ThrowsMessage<ConfigError>(HasSubstr("cos is Float [6, 8] for x of Float [2, 7, 3, 16]")));
   EXPECT_THAT([] { rope(at::ones({7, 3, 16}), at::ones({7, 9}), at::ones({7, 9})); },
-              ThrowsMessage<ConfigError>(HasSubstr("at most half a head's size")));
+              ThrowsMessage<ConfigError>(HasSubstr("at most half the head size")));
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   ops::check_floating("swiglu", "gate_up", gate_up);
   if (gate_up.dim() < 1 || gate_up.size(-1) % 2 != 0) {
     ops::refuse("swiglu", loader::cat("gate_up is ", ops::text_of(gate_up),
-                                      "; its last dimension holds the gate and as many values of up, so it is even"));
+                                      "; its last dimension holds gate and up, so it must be even"));
   }
   return ops::swiglu_op::forward(gate_up);
 }

@@ -19,7 +19,7 @@ void visit_type(const char* op, c10::ScalarType type, Visitor&& visitor) {
     case c10::ScalarType::Float: return visitor(float{});
     case c10::ScalarType::Double: return visitor(double{});
     case c10::ScalarType::BFloat16: return visitor(c10::BFloat16{});
-    default: refuse(op, std::string("has no loops for ") + c10::toString(type));
+    default: refuse(op, std::string("has no kernel for ") + c10::toString(type));
   }
 }
 

@@ -126,7 +126,7 @@ class RunCutter {
 
   void cut(std::vector<ShardRun>& runs) {
     if (std::any_of(dims_.begin(), dims_.end(), [](const Extent& dim) { return dim.length == 0; })) return;
-    // The innermost dimension that is not taken whole bounds a run; all dimensions inside it are contiguous in both.
+    // The innermost dimension that is not fully covered bounds a run; all dimensions inside it are contiguous in both.
     size_t inner = dims_.size() - 1;
     while (inner > 0 && whole(inner)) --inner;
     run_length_ = dims_[inner].length * global_stride_[inner];

@@ -316,7 +316,7 @@ std::string Executor::Implementation::explain(size_t index, const std::string& w
   return words + where_all_stand(words);
 }
 
-// Where a rank is, by what it has recorded: |made| numbers its newest computation through all runs.
+// The position of a rank according to its records: |made| is the number of its latest computation over all runs.
 static std::optional<ListPosition> position_in(const std::vector<Action>& actions, const MemberPosition& member) {
   if (!member.position) return std::nullopt;
   if (member.position->made == 0) return ListPosition{};

@@ -24,7 +24,7 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, FakeGuard)
 
 }  // namespace
 
-// FAKE_TORCH_LOADS names another library to load. Complains where that fails, and about a reserved field that is not 0.
+// FAKE_TORCH_LOADS names another library to load. Reports an error if that fails, or if a reserved field is not 0.
 extern "C" __attribute__((visibility("default"))) const char* concord_torch_library_open(
     const concord_torch_host* host) {
   static std::string words;

@@ -152,8 +152,9 @@ TEST(BrokenGroup, RankZeroKilledIsNamedByTheOthers) {
     if (rank == 0) raise(SIGKILL);
     const auto [status, words] = error_of([&] { job.world_group().all_reduce(filled(4, 1)).wait(); });
     EXPECT_EQ(status, CONCORD_STATUS_PEER_LOST) << words;
-    EXPECT_THAT(words, AllOf(HasSubstr("all_reduce sum f32 x 4 (call 2) failed"), HasSubstr("rank 0"),
-                             HasSubstr("cannot be asked where they are"), HasSubstr("concord-flight-")));
+    EXPECT_THAT(words,
+                AllOf(HasSubstr("all_reduce sum f32 x 4 (call 2) failed"), HasSubstr("rank 0"),
+                      HasSubstr("positions of the other ranks are not available"), HasSubstr("concord-flight-")));
     finalize();  // ends, though nobody serves the store
   });
   EXPECT_EQ(outcomes[0].signal, SIGKILL);
@@ -178,7 +179,8 @@ TEST(BrokenGroup, AStoreThatDoesNotAnswerHoldsNobodyUp) {
     EXPECT_EQ(status, CONCORD_STATUS_TIMEOUT) << words;
     EXPECT_THAT(words, AllOf(StartsWith("rank 0 does not answer (pid " + std::to_string(server) + " is stopped); "),
                              HasSubstr("all_reduce sum f32 x 4 (call 2) failed"),
-                             HasSubstr("cannot be asked where they are"), HasSubstr("has not answered for 5000 ms")));
+                             HasSubstr("positions of the other ranks are not available"),
+                             HasSubstr("has not answered for 5000 ms")));
     finalize();
     kill(server, SIGKILL);
   });
@@ -236,8 +238,8 @@ TEST(BrokenGroup, ARankThatDoesNotJoinIsNamed) {
         const auto [status, words] = error_of([&] { job.group(GroupKind::tp).barrier().wait(); });
         job.store().set("done/" + std::to_string(job.rank()), "1");
         EXPECT_EQ(status, CONCORD_STATUS_TIMEOUT) << words;
-        EXPECT_THAT(words,
-                    AllOf(HasSubstr("group tp (ranks 0,1,2)"), HasSubstr("could not be made: not joined by rank 1")));
+        EXPECT_THAT(
+            words, AllOf(HasSubstr("group tp (ranks 0,1,2)"), HasSubstr("could not be created: not joined by rank 1")));
       });
 }
 
@@ -250,7 +252,7 @@ TEST(BrokenGroup, ARankThatDiesBeforeTheFirstCallIsNotWaitedFor) {
                       const auto [status, words] = error_of([&] { job.world_group().barrier().wait(); });
                       EXPECT_EQ(status, CONCORD_STATUS_PEER_LOST) << words;
                       EXPECT_THAT(words, AllOf(StartsWith("rank 1 is behind in group world: no answer (pid "),
-                                               HasSubstr("could not be made: not joined by rank 1 (pid ")));
+                                               HasSubstr("could not be created: not joined by rank 1 (pid ")));
                     },
                     {1});
 }
@@ -355,7 +357,7 @@ TEST(CheckedGroup, NamesCountsThatDoNotMeet) {
         job, [&](ProcessGroup& g) { return g.all_to_all_v(out, four, good, other); },
         [&](ProcessGroup& g) { return g.all_to_all_v(out, four, good, good); });
     EXPECT_THAT(words,
-                HasSubstr("all_to_all_v f32, does not meet: rank 0 sends 1 elements to rank 0, which expects 2"));
+                HasSubstr("all_to_all_v f32, does not match: rank 0 sends 1 elements to rank 0, which expects 2"));
   });
 }
 

@@ -153,10 +153,10 @@ TEST(Initialize, RefusesArgumentsThatCannotBeMeant) {
   expect_refused(2, all({.tensor_model_parallel_size = 3}),
                  "tensor 3 x context 1 x pipeline 1 does not divide world size 2");
   expect_refused(2, all({.virtual_pipeline_model_parallel_size = 2}),
-                 "interleaved schedule needs a pipeline of at least 2");
+                 "interleaved schedule needs at least 2 pipeline stages");
   expect_refused(2, all({.expert_model_parallel_size = 4}), "does not divide world size 2");
   expect_refused(2, all({.order = "tp-xp"}), "unknown axis 'xp'");
-  expect_refused(2, all({.order = "tp-tp"}), "names the axis tp twice");
+  expect_refused(2, all({.order = "tp-tp"}), "contains the axis tp twice");
   expect_refused(1, all({.seed = 0}), "seed is 0; must be positive");
   expect_refused(1, all({.ddp_timeout = 0}), "ddp_timeout is 0");
 }
@@ -207,20 +207,20 @@ TEST(Initialize, SaysThatThereMayBeASecondRankZero) {
     std::printf("%s\n", words_of([] { initialize({.ddp_timeout = 3}); }).c_str());
   });
   EXPECT_THAT(outcomes[0].output + outcomes[1].output,
-              AllOf(HasSubstr("another process listens there: a second process with rank 0"),
-                    HasSubstr("only 1 of 2 ranks have come within 3000 ms; rank 0 waited for rank 1")));
+              AllOf(HasSubstr("another process is listening there: a second process with rank 0"),
+                    HasSubstr("only 1 of 2 ranks joined within 3000 ms; rank 0 waited for rank 1")));
 }
 
 TEST(Initialize, GivesUpOnAMasterOrARankThatNeverComes) {
   const int port = free_port();
   expect_ranks(1, [&](int) {
     enter_job(1, 2, port);
-    EXPECT_THAT(words_of([] { initialize({.ddp_timeout = 1}); }), HasSubstr("rank 1 has found no store at 127.0.0.1"));
+    EXPECT_THAT(words_of([] { initialize({.ddp_timeout = 1}); }), HasSubstr("rank 1 found no store at 127.0.0.1"));
   });
   expect_ranks(1, [&](int) {
     enter_job(0, 3, port);
     EXPECT_THAT(words_of([] { initialize({.ddp_timeout = 1}); }),
-                HasSubstr("only 1 of 3 ranks have come within 1000 ms; rank 0 waited for ranks 1, 2"));
+                HasSubstr("only 1 of 3 ranks joined within 1000 ms; rank 0 waited for ranks 1, 2"));
   });
 }
 

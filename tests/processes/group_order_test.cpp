@@ -189,17 +189,17 @@ TEST(Groups, RefuseWhatCannotBeMeantWithNamesAndNumbers) {
     EXPECT_THAT(refusal([&] { tp.all_reduce(matrix.t()).wait(); }),
                 AllOf(HasSubstr("strides [1, 4]"), HasSubstr("contiguous()")));
     EXPECT_THAT(refusal([&] { tp.all_reduce(at::Tensor()).wait(); }), HasSubstr("undefined"));
-    EXPECT_THAT(refusal([&] { tp.broadcast(four, 2).wait(); }), HasSubstr("root is 2; ranks of the group are 0 to 1"));
+    EXPECT_THAT(refusal([&] { tp.broadcast(four, 2).wait(); }), HasSubstr("root is 2; must be from 0 to 1"));
     EXPECT_THAT(refusal([&] { tp.broadcast(four, -1).wait(); }), HasSubstr("root is -1"));
     EXPECT_THAT(refusal([&] { tp.all_to_all(tensor_of(3, 0), tensor_of(3, 0)).wait(); }), HasSubstr("divisible by 2"));
     const std::vector<int64_t> good = {2, 2}, wrong = {2, 1}, few = {4}, negative = {5, -1};
     EXPECT_THAT(refusal([&] { tp.all_to_all_v(four, four, good, wrong).wait(); }),
-                HasSubstr("send_rows is 2, 1; it needs 2 numbers"));
+                HasSubstr("send_rows is 2, 1; must be 2 numbers"));
     EXPECT_THAT(refusal([&] { tp.all_to_all_v(four, four, few, good).wait(); }), HasSubstr("recv_rows is 4"));
-    EXPECT_THAT(refusal([&] { tp.all_to_all_v(four, four, negative, good).wait(); }), HasSubstr("none negative"));
-    EXPECT_THAT(refusal([&] { tp.all_to_all_v(matrix, four, good, good).wait(); }), HasSubstr("dimension 0 only"));
+    EXPECT_THAT(refusal([&] { tp.all_to_all_v(four, four, negative, good).wait(); }), HasSubstr("numbers >= 0"));
+    EXPECT_THAT(refusal([&] { tp.all_to_all_v(matrix, four, good, good).wait(); }), HasSubstr("only in dimension 0"));
     EXPECT_THAT(refusal([&] { tp.batch_p2p(std::vector{send(four, tp.rank())}).wait(); }),
-                HasSubstr("the peer is another rank"));
+                HasSubstr("the peer must be another rank"));
     EXPECT_THAT(refusal([&] { tp.batch_p2p(std::vector{recv(four, 7)}).wait(); }), HasSubstr("rank 7"));
     EXPECT_THAT(refusal([&] { tp.all_reduce_coalesced(std::vector{four, at::Tensor()}).wait(); }),
                 HasSubstr("undefined"));
@@ -240,7 +240,7 @@ TEST(Groups, OfAnotherStageAreRefusedWithTheStage) {
     EXPECT_EQ(job.has_group(GroupKind::position_embedding), job.rank() == 0);
     if (job.rank() == 1) {
       EXPECT_THAT(refusal([&] { job.group(GroupKind::embedding); }),
-                  HasSubstr("rank 1 is in no embedding group: its pipeline stage is 1 of 3"));
+                  HasSubstr("rank 1 is not in any embedding group: its pipeline stage is 1 of 3"));
     }
   });
 }

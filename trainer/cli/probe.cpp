@@ -51,7 +51,7 @@ void check_probe_words(const ProbeArguments& given) {
   }
 }
 
-// The words of this process after the program's name.
+// The command line of this process after the program name.
 std::vector<std::string> command_line_words() {
   std::ifstream stream("/proc/self/cmdline");
   std::vector<std::string> words;

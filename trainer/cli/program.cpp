@@ -19,20 +19,20 @@
 #include "core/resources.h"
 #include "platform/loader/error.h"
 #include "trainer/cli/conform.h"    // concord conform: checks a plugin against the contract
-#include "trainer/cli/data.h"       // concord data: makes the files that training reads
-#include "trainer/cli/diff.h"       // concord diff: two dumps or folders, tensor by tensor
-#include "trainer/cli/doctor.h"     // concord doctor: what to do about this machine
+#include "trainer/cli/data.h"       // concord data: builds training data files
+#include "trainer/cli/diff.h"       // concord diff: compares two dumps or folders, tensor by tensor
+#include "trainer/cli/doctor.h"     // concord doctor: checks this machine
 #include "trainer/cli/launch.h"     // concord launch: starts the processes of a job
-#include "trainer/cli/lr.h"         // concord lr: the learning rates of a run, printed and drawn
+#include "trainer/cli/lr.h"         // concord lr: prints and plots the learning rates of a run
 #include "trainer/cli/plan.h"       // concord plan: the groups of a layout
 #include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
 #include "trainer/cli/print_error.h"
-#include "trainer/cli/report.h"    // concord report: runs beside each other
-#include "trainer/cli/schedule.h"  // concord schedule: a pipeline schedule printed, priced, drawn
+#include "trainer/cli/report.h"    // concord report: compares runs
+#include "trainer/cli/schedule.h"  // concord schedule: prints, costs and draws a pipeline schedule
 #include "trainer/nearest_name.h"
 #ifdef CONCORD_WITH_TORCH
-#include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not there without libtorch
-#include "trainer/cli/train.h"  // concord train: trains a model; not there without libtorch
+#include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not available without libtorch
+#include "trainer/cli/train.h"  // concord train: trains a model; not available without libtorch
 #endif
 
 namespace concord {

@@ -203,7 +203,7 @@ class Build {
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
-  BuildProgress progress_;                       // guarded by mutex_ while workers run, as the two below
+  BuildProgress progress_;                       // guarded by mutex_ while workers run, like the two below
   std::map<size_t, std::exception_ptr> errors_;  // by shard
   size_t running_ = 0;
 };

@@ -23,7 +23,7 @@ double training_flops(const TransformerShape& shape, double tokens, double squar
       real(shape.moe_intermediate_size * shape.experts_per_token + shape.shared_expert_intermediate_size);
   const double weights_of_a_token = real(shape.num_layers) * attention + dense_layers * dense +
                                     real(shape.num_moe_layers) * experts + hidden * real(shape.vocab_size);
-  // Scores and their use: two products of |query| columns for each pair of positions, half of which are masked.
+  // Attention scores and their use: two products of |query| columns per pair of positions, half of which are masked.
   const double pairs = squared_lengths / 2;
   return kTrainingPerProduct * (tokens * weights_of_a_token + 2 * pairs * query * real(shape.num_layers));
 }

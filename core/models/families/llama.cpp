@@ -1,4 +1,4 @@
-// Llama 2, 3, 3.1 to 3.3, and whatever else calls itself llama.
+// Llama 2, 3, 3.1 to 3.3, and any other model of type llama.
 #include "core/models/families/family.h"
 
 namespace concord {

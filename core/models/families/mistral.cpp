@@ -7,7 +7,7 @@ namespace concord {
 namespace {
 
 void describe_mistral(const ConfigReader& read, ModelConfig& model) {
-  // null means none; only where the key is missing it is the value of the first Mistral.
+  // null means none; only if the key is missing, it is the value of the first Mistral.
   const int64_t window = read.names("sliding_window") ? 0 : 4096;
   std::fill(model.windows.begin(), model.windows.end(), read.integer("sliding_window", kWindowRange, window));
 }

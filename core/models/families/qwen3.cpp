@@ -1,4 +1,4 @@
-// Qwen 3: q and k are normed head by head; heads of a size of their own.
+// Qwen 3: q and k are normalized per head; the head size is independent of the hidden size.
 #include "core/models/families/family.h"
 
 namespace concord {

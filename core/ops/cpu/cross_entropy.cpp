@@ -8,7 +8,7 @@
 namespace concord::ops {
 namespace {
 
-// Columns that are read twice while they are in the first-level cache.
+// Columns that are read twice while they are in the L1 cache.
 constexpr int64_t kBlock = 2048;
 
 template <class T>
@@ -16,7 +16,7 @@ struct RowSum {
   Sum<T> largest = -std::numeric_limits<Sum<T>>::infinity();
   Sum<T> sum = 0;
 
-  // Adds exp(x - largest), with the largest so far; what was added before is scaled when it grows.
+  // Adds exp(x - largest), with the largest so far; the previous sum is rescaled when it grows.
   void add(const T* x, int64_t count) {
     using S = Sum<T>;
     const S now = max_of<S>(count, largest, [x](int64_t i) { return S(x[i]); });
@@ -64,10 +64,10 @@ void cross_entropy_grad(const VocabRows& shape, const T* logits, const int64_t* 
       const bool here = label >= 0 && label < shape.used;
       const S log_sum = grad.log_sum[row], soft = grad.soft[row], level = grad.level[row];
       const S at_label = here ? soft * softmax_exponential(S(x[label]) - log_sum) - level - grad.hard[row] : S(0);
-      if (soft == 0 && level == 0) {  // a label that does not count, or a gradient of 0
+      if (soft == 0 && level == 0) {  // an ignored label, or a gradient of 0
         std::fill(y, y + shape.used, T(0));
       } else {
-#pragma GCC ivdep  // an element depends on itself alone, also where y is x
+#pragma GCC ivdep  // each element depends only on itself, even if y is x
         for (int64_t i = 0; i < shape.used; ++i) y[i] = T(soft * softmax_exponential(S(x[i]) - log_sum) - level);
       }
       if (here) y[label] = T(at_label);

@@ -10,7 +10,7 @@ namespace concord::ops {
 template <class T>
 void dropout_loop(int64_t count, const T* x, double p, const DrawUniform& draw, T* y) {
   using S = Sum<T>;
-  constexpr int64_t kBlock = 4096;  // numbers that stay in the cache between being drawn and used
+  constexpr int64_t kBlock = 4096;  // random numbers that stay in the cache until they are used
   const auto scale = static_cast<S>(1 / (1 - p));
   const auto bound = static_cast<float>(p);
   parallel((count + kBlock - 1) / kBlock, 4, [&](int64_t begin, int64_t end) {

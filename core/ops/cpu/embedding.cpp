@@ -22,10 +22,10 @@ void embedding_gather(const EmbeddingShape& shape, const T* weight, const int64_
   });
 }
 
-// A thread has some of the columns, of all rows: no two meet, and frequent ids do not load one more than the others.
+// Each thread handles some of the columns of all rows: no two conflict, and frequent ids do not cause an imbalance.
 template <class T>
 void embedding_scatter(const EmbeddingShape& shape, const T* grad, const int64_t* ids, Sum<T>* dweight) {
-  constexpr int64_t kLine = 32;  // columns that two threads would otherwise share a cache line for
+  constexpr int64_t kLine = 32;  // columns per block, so that two threads never share a cache line
   const int64_t lines = (shape.width + kLine - 1) / kLine;
   parallel(lines, row_grain(shape.tokens * kLine), [&](int64_t begin, int64_t end) {
     const int64_t from = begin * kLine;

@@ -13,7 +13,7 @@ Sum<T> row_mean(const T* x, int64_t width) {
   return sum_of<Sum<T>>(width, [x](int64_t i) { return Sum<T>(x[i]); }) / Sum<T>(width);
 }
 
-// Two passes, the second over what the first left in the cache: no cancellation, unlike mean(x^2) - mean^2.
+// Two passes, the second over cached data: no cancellation, unlike mean(x^2) - mean^2.
 template <class T>
 Sum<T> row_rstd(const T* x, int64_t width, Sum<T> mean, double eps) {
   const Sum<T> squares = sum_of<Sum<T>>(width, [x, mean](int64_t i) {
@@ -24,7 +24,7 @@ Sum<T> row_rstd(const T* x, int64_t width, Sum<T> mean, double eps) {
 }
 
 // One row of the derivative, with h = (x - mean) * rstd and g = grad * weight:
-//   dx = rstd * (g - mean(g) - h * mean(g h)),   the mean(g) only where a mean was taken off
+//   dx = rstd * (g - mean(g) - h * mean(g h)),   the mean(g) only if a mean was subtracted
 // Adds grad * h to dweight and grad to dbias.
 template <class T>
 void row_backward(int64_t width, const T* grad, const T* x, const T* weight, Sum<T> mean, Sum<T> rstd, bool centred,
@@ -44,7 +44,7 @@ void row_backward(int64_t width, const T* grad, const T* x, const T* weight, Sum
   for (int64_t i = 0; i < width; ++i) dbias[i] += S(grad[i]);
 }
 
-// to = the sum of |parts| arrays that lie behind each other.
+// to = the sum of |parts| consecutive arrays.
 template <class T>
 void add_up(const std::vector<Sum<T>>& parts, int64_t count, int64_t width, T* to) {
   parallel(width, 4096, [&](int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
 // Samples of attention at real sizes (samples.h): long enough for the kernels that devices have for long sequences, and
-// each of the sizes of heads that have a kernel of their own.
+// each head size that has its own kernel.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -29,8 +29,8 @@ struct AttentionSize {
   bool fused = false;  // q, k and v are parts of one tensor, as a fused projection leaves them
 };
 
-// Scores deviate by 2, so that a query looks at some keys much more than at others: with even weights a result would be
-// a mean of thousands of values, too small beside the roundings of its terms for a mistake to show.
+// Scores have a deviation of 2, so that a query attends to some keys much more than to others: with even weights a
+// result would be a mean of thousands of values, too small compared with the rounding of its terms to show an error.
 Arguments draw_qkv(const AttentionSize& size, Draw& draw, c10::ScalarType type) {
   at::Tensor q = draw.normal({size.B, size.S, size.N, size.n}, type, 2);
   at::Tensor k = draw.normal({size.B, size.T, size.K, size.n}, type);
@@ -56,7 +56,7 @@ at::Tensor over_group(const at::Tensor& x, const at::Tensor& like) {
   return x.reshape({x.size(0), like.size(2), -1, x.size(2), x.size(3)}).sum(2).transpose(1, 2);
 }
 
-// What the bounds are made of, in fp64, from arguments of which |first| is q and |numbers| the first after tensors.
+// The parts of the bounds, in fp64, from arguments of which |first| is q and |numbers| the first after the tensors.
 struct ExactScores {
   ExactScores(const Arguments& a, size_t first, size_t numbers, c10::ScalarType type)
       : q(for_each_head(a[first].toTensor(), a[first].toTensor().size(2))),
@@ -67,7 +67,7 @@ struct ExactScores {
     const at::Tensor s = at::matmul(q, k.transpose(-1, -2)) * scale;
     const at::Tensor hidden = at::tensor(-std::numeric_limits<double>::infinity(), s.options());
     p = at::where(seen, s, hidden).softmax(-1);
-    // A score is a sum of n products. Its scale, the largest score that is taken off it and the exponential add some.
+    // A score is a sum of n products. Its scale, the subtracted largest score and the exponential add some error.
     const double terms = at::matmul(q.abs(), k.abs().transpose(-1, -2)).amax().item<double>() * scale;
     off = (roundings_of_sum(q.size(3)) + 8) * sum_unit(type) * terms;
   }
@@ -85,16 +85,16 @@ struct ExactScores {
   at::Tensor q, k, v;  // [B, N, tokens, n]
   double scale;
   at::Tensor p;  // [B, N, S, T]
-  double off;    // how far a score may be off: as much of its p, absolutely of log-sum-exp
+  double off;    // error of a score: relative for its p, absolute for log-sum-exp
 };
 
-// What a kernel that multiplies in 16 bits loses when it rounds a factor: |u| of it, and in fp16, where small numbers
+// The error of rounding a factor in a kernel that multiplies in 16 bits: |u| times it, and in fp16, where small numbers
 // have fewer digits, at least half of the smallest number.
 double short_unit(c10::ScalarType type) { return is_short(type) ? half_unit(type) : 0; }
 double half_smallest(c10::ScalarType type) { return type == at::kHalf ? std::ldexp(1.0, -25) : 0; }
 
-// out = sum of p v: each p is off by |off| twice, by its score and by the sum it is divided by, and is rounded to 16
-// bits before the product; the sum over keys is taken in fp32. Log-sum-exp is never in 16 bits.
+// out = sum of p v: each p has the error |off| twice, from its score and from the sum it is divided by, and is rounded
+// to 16 bits before the product; the sum over keys is accumulated in fp32. Log-sum-exp is never in 16 bits.
 Outputs forward_slack(const Arguments& a, c10::ScalarType type) {
   const ExactScores e(a, 0, 3, type);
   const int64_t keys = e.k.size(2);
@@ -104,9 +104,9 @@ Outputs forward_slack(const Arguments& a, c10::ScalarType type) {
   return {(short_unit(type) + 2 * e.off + sums) * terms + small, at::tensor(e.off + sums, terms.options())};
 }
 
-// dv = p^T grad, ds = p (grad v^T - rows) with rows = sum of grad out, dq = scale ds k, dk = scale ds^T q. In 16 bits
-// are p and ds, and for ds maybe p before it: two roundings; and dk and dv of each query head, before those of a group
-// are added up. grad v^T and rows are sums of n terms, in fp32.
+// dv = p^T grad, ds = p (grad v^T - rows) with rows = sum of grad out, dq = scale ds k, dk = scale ds^T q. p and ds are
+// in 16 bits, and for ds maybe p before it: two roundings; so are dk and dv of each query head, before those of a group
+// are summed. grad v^T and rows are sums of n terms, in fp32.
 Outputs backward_slack(const Arguments& a, c10::ScalarType type) {
   const ExactScores e(a, 1, 6, type);
   const int64_t heads = e.q.size(1), group = heads / a[2].toTensor().size(2);
@@ -134,7 +134,7 @@ SampleMaker real_forward(const AttentionSize& size) {
   };
 }
 
-// With the exact |out|, rounded, and log-sum-exp: what the way forth has lost is not counted again.
+// With the exact |out|, rounded, and log-sum-exp: the error of the forward pass is not counted again.
 SampleMaker real_backward(const AttentionSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     Arguments a = draw_qkv(size, draw, type);
@@ -149,8 +149,8 @@ SampleMaker real_backward(const AttentionSize& size) {
   };
 }
 
-// Lengths around and beyond 512, multiples of 64 and others; heads as models have them, and each size of a head for
-// which a library may have a kernel of its own; what packs, windows and parts of the queries do to all this.
+// Lengths around and beyond 512, multiples of 64 and others; head counts of real models, and each head size for which a
+// library may have its own kernel; all of it with packed sequences, windows and parts of the queries.
 std::vector<AttentionSize> attention_sizes() {
   return {
       {1, 512, 512, 2, 1, 64},

@@ -1,6 +1,6 @@
 // Samples at real sizes (samples.h) of the operators that work on rows: rms_norm, swiglu, rope, cross entropy. Rows as
-// wide as models have them, on both sides of where a kernel changes from a warp to a block for a row (1024), asks for
-// more memory (48 KiB of sums), gives up (96 KiB), or cannot read several elements at once (odd widths and places).
+// wide as in real models, on both sides of the widths at which a kernel switches from a warp to a block per row (1024),
+// needs more memory (48 KiB of sums), falls back (96 KiB), or cannot use vector loads (odd widths and offsets).
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -38,8 +38,8 @@ std::vector<SampleMaker> for_rows(const std::vector<RowsSize>& sizes,
 
 // ----------------------------------------------------------------------------------------------------------- rms_norm
 
-// y = x r w with r = 1 / sqrt(mean(x^2) + eps): r has half of what the sum of squares is off by; mean, root and
-// division add a rounding each, the two products as well.
+// y = x r w with r = 1 / sqrt(mean(x^2) + eps): r has half the relative error of the sum of squares; mean, root and
+// division add one rounding each, and so do the two products.
 Sample real_norm(const RowsSize& size, Draw& draw, c10::ScalarType type) {
   const at::Tensor x = draw_rows(size, size.width, draw, type);
   const double off = (roundings_of_sum(size.width) / 2 + 6) * sum_unit(type);
@@ -68,8 +68,8 @@ Sample real_norm_backward(const RowsSize& size, Draw& draw, c10::ScalarType type
   return {{grad, x, draw.normal({size.width}, type), rstd}, 0, {}, slack};
 }
 
-// Also on both sides of the number of blocks that the derivative runs at most (264, of one row or eight). Sums of 12288
-// columns, in fp64 of 6144 or of eight rows of 768, are just 48 KiB.
+// Also on both sides of the maximum number of blocks of the derivative (264, of one row or eight). Sums of 12288
+// columns, in fp64 of 6144 or of eight rows of 768, take exactly 48 KiB.
 const std::vector<RowsSize> kNormSizes = {
     {3, 1032},        {2113, 64}, {9, 768},    {2049, 896}, {2115, 1023}, {2113, 1024}, {265, 1025},
     {529, 1032},      {1, 2048},  {531, 2048}, {531, 4096}, {9, 6144},    {31, 8191},   {263, 8192},
@@ -80,7 +80,7 @@ const RegisterRealSizes kRealNorm("concord::rms_norm", for_rows(kNormSizes, real
 const RegisterRealSizes kRealNormBackward("concord::rms_norm_backward", for_rows(kNormSizes, real_norm_backward));
 
 // ------------------------------------------------------------------------------------------------------- swiglu, rope
-// No sums: what an element may be off by does not grow with the size.
+// No sums: the error of an element does not grow with the size.
 
 Sample real_swiglu(const RowsSize& size, Draw& draw, c10::ScalarType type) {
   const double v = sum_unit(type);
@@ -88,7 +88,7 @@ Sample real_swiglu(const RowsSize& size, Draw& draw, c10::ScalarType type) {
   return {{draw_rows(size, 2 * size.width, draw, type)}, 0, {}, slack};
 }
 
-// dgate = grad up (s + gate s (1 - s)) with s = sigmoid(gate), where 1 - s keeps what s is off by; dup = grad gate s.
+// dgate = grad up (s + gate s (1 - s)) with s = sigmoid(gate), where 1 - s keeps the error of s; dup = grad gate s.
 Sample real_swiglu_backward(const RowsSize& size, Draw& draw, c10::ScalarType type) {
   const at::Tensor gate_up = draw_rows(size, 2 * size.width, draw, type);
   const auto slack = [type](const RowArguments& a, const RowOutputs&) {
@@ -110,7 +110,7 @@ struct RopeSize {
   bool back;
 };
 
-// A sum of two products. |x| is the queries' part of what a fused projection leaves.
+// A sum of two products. |x| is the query part of the output of a fused projection.
 SampleMaker real_rope(const RopeSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     const auto angles = type == at::kDouble ? type : at::kFloat;
@@ -133,9 +133,9 @@ struct VocabSize {
   bool odd_place = false;
 };
 
-// Each row has one logit of 12, as large as all others together, at a place where a loop over columns may go wrong: the
-// first and the last that count, around those that a block reads at once, anywhere. Columns that are padding hold
-// numbers that would be seen.
+// Each row has one logit of 12, as large as all others together, at a position where a loop over columns may go wrong:
+// the first and the last that count, around those that a block reads in one pass, anywhere. Padding columns hold values
+// that would show up in the result.
 at::Tensor draw_logits(const VocabSize& size, Draw& draw, c10::ScalarType type) {
   const at::Tensor logits = draw.normal({size.rows, size.width}, type);
   logits.narrow(1, size.used, size.width - size.used).fill_(50);
@@ -152,8 +152,8 @@ at::Tensor draw_labels(const VocabSize& size, Draw& draw) {
   return draw.integers({size.rows}, size.first - 1, size.first + size.width);
 }
 
-// [rows, 4]: the largest logit and the label's are exact; exp(logit - largest) is off by as many roundings as its
-// argument is large, and the sums by their own.
+// [rows, 4]: the largest logit and the label's are exact; exp(logit - largest) has an error of as many roundings as its
+// argument is large, and the sums add their own.
 SampleMaker real_parts(const VocabSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     const auto slack = [size, type](const RowArguments& a, const RowOutputs& exact) {
@@ -195,7 +195,7 @@ SampleMaker real_grad(const VocabSize& size) {
 }
 
 // Vocabularies of Llama 2 and Qwen 2.5, whole and as a rank's share; one that is odd; and more rows than one launch of
-// the gradient takes (65535).
+// the gradient handles (65535).
 std::vector<SampleMaker> for_vocabularies(SampleMaker (*maker)(const VocabSize&)) {
   const std::vector<VocabSize> sizes = {
       {3, 4120, 4101, 0, true},         {33, 32000, 32000, 0, false},

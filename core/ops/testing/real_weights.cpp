@@ -1,5 +1,5 @@
-// Samples at real sizes (samples.h) of the operators that work on weights: embedding, the weight's half of linear,
-// adamw_; and of dropout. Larger than one block or one launch of a kernel takes.
+// Samples at real sizes (samples.h) of the operators that work on weights: embedding, the weight gradient of linear,
+// adamw_; and of dropout. Larger than one block or one launch of a kernel handles.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/where.h>
@@ -21,7 +21,7 @@ struct TableSize {
   bool odd_place = false;
 };
 
-// One id in four is the same, as padding is in a batch; others are beyond the table on both sides.
+// One id in four is the same, like padding in a batch; others are outside the table on both sides.
 at::Tensor draw_ids(const TableSize& size, Draw& draw) {
   const at::Tensor ids = draw.integers({size.tokens}, std::max<int64_t>(0, size.first - 5), size.first + size.rows + 4);
   return at::where(draw.integers({size.tokens}, 0, 3) == 0, ids.new_full({}, size.first + size.rows - 1), ids);
@@ -34,7 +34,7 @@ SampleMaker real_lookup(const TableSize& size) {
   };
 }
 
-// Of a row of the table: a sum of as many gradients as have its id, at most all of them.
+// For a row of the table: a sum of as many gradients as have its id, at most all of them.
 SampleMaker real_lookup_backward(const TableSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     const at::Tensor main = draw.normal({size.rows, size.width}, type == at::kDouble ? type : at::kFloat);
@@ -68,7 +68,7 @@ struct LinearSize {
   int64_t tokens, in, out;
 };
 
-// main + grad^T x, sums over all tokens. Tensor cores cut off instead of rounding: up to a whole unit, two roundings.
+// main + grad^T x, sums over all tokens. Tensor cores truncate instead of rounding: up to a whole unit, two roundings.
 SampleMaker real_weight_grad(const LinearSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     const at::Tensor main = draw.normal({size.out, size.in}, type == at::kDouble ? type : at::kFloat);
@@ -93,8 +93,8 @@ struct AdamWSize {
   int64_t most;  // elements of one
 };
 
-// More tensors than one launch takes (48), longer than a block takes (4096), some at odd places. Gradients are fp32, as
-// the main gradients of a run in 16 bits are, or of the type of the values. What an element may be off by is as in
+// More tensors than one launch handles (48), longer than a block handles (4096), some at odd offsets. Gradients are
+// fp32, like the main gradients of a 16-bit run, or have the dtype of the values. The error of an element is as in
 // adamw_test.cpp: no sums, so it does not grow.
 SampleMaker real_adamw(const AdamWSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
@@ -121,8 +121,8 @@ const RegisterRealSizes kRealAdamW("concord::adamw_",
 
 // ------------------------------------------------------------------------------------------------------------- dropout
 
-// More elements than the platform's generator has threads for (4 times 540,672), from a position that is no multiple of
-// four.
+// More elements than the platform's generator has threads for (4 times 540,672), from a position that is not
+// a multiple of four.
 const RegisterRealSizes kRealDropout(
     "concord::dropout",
     {[](Draw& draw, c10::ScalarType type) { return Sample{{draw.normal({3, 5000}, type), 0.1, 77, 3, 10001}}; },
