@@ -11,7 +11,6 @@ namespace {
 using loader::cat;
 
 constexpr const char* kWorld = "world";
-constexpr const char* kSide = "side";
 
 RankGroup all_ranks(int64_t world) {
   const RankGroup::Axis axis[] = {{world, 1}};
@@ -62,12 +61,11 @@ std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks, co
   return channels_.back();
 }
 
-ProcessGroup& ParallelContext::make_group(const std::string& name, const RankGroup& ranks, bool shares_channel) {
+ProcessGroup& ParallelContext::make_group(const std::string& name, const RankGroup& ranks) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<ProcessGroup>& group = groups_[name];
   if (group == nullptr) {
-    const std::string channel = shares_channel ? channel_name(ranks) : name;
-    group = std::make_unique<ProcessGroup>(name, ranks, rank(), device(), channel_for(ranks, channel));
+    group = std::make_unique<ProcessGroup>(name, ranks, rank(), device(), channel_for(ranks, channel_name(ranks)));
   }
   return *group;
 }
@@ -84,8 +82,6 @@ ProcessGroup& ParallelContext::group(GroupKind kind) {
 }
 
 ProcessGroup& ParallelContext::world_group() { return make_group(kWorld, all_ranks(world())); }
-
-ProcessGroup& ParallelContext::side_group() { return make_group(kSide, all_ranks(world()), /*shares_channel=*/false); }
 
 bool ParallelContext::failed() {
   const std::lock_guard lock(mutex_);

@@ -64,10 +64,6 @@ class ParallelContext {
   // Throws Error (INVALID_ARGUMENT) where this rank is in no such group.
   ProcessGroup& group(GroupKind kind);
   ProcessGroup& world_group();
-  // All ranks as well, on a communicator that no other group shares: what waits there for a rank that is behind holds
-  // up none of the other calls. For small numbers that travel beside a step; made at its first call, and so only where
-  // used.
-  ProcessGroup& side_group();
 
   // Makes the communicators of |kinds| now. Every rank of the world calls it, with the same list. Waits: for all of
   // them.
@@ -83,7 +79,7 @@ class ParallelContext {
 
  private:
   std::shared_ptr<Channel> channel_for(const RankGroup& ranks, const std::string& name);  // under the lock
-  ProcessGroup& make_group(const std::string& name, const RankGroup& ranks, bool shares_channel = true);
+  ProcessGroup& make_group(const std::string& name, const RankGroup& ranks);
   std::string channel_name(const RankGroup& ranks) const;
   std::vector<GroupKind> kinds_to_create(std::span<const GroupKind> kinds) const;
   void split_from_world(std::span<const GroupKind> kinds);

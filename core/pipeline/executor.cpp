@@ -13,7 +13,6 @@
 #include "core/config_error.h"
 #include "core/pipeline/stage_run.h"
 #include "core/pipeline/transfers.h"
-#include "core/pipeline/warm_up.h"
 #include "core/schedule/check.h"
 #include "core/schedule/progress.h"
 #include "core/schedule/schedule_csv.h"
@@ -94,8 +93,10 @@ struct Executor::Implementation {
     check_sizes(schedule, given_stages.size(), pp);
     check_same(schedule, options, job, pp);
     make_stages(given_stages);
-    forget();
-    head = warm_up(schedule)[static_cast<size_t>(rank())];
+    activations.resize(schedule.slots());
+    gradients.resize(schedule.slots());
+    outputs.resize(schedule.slots());
+    input_grads.resize(schedule.slots());
   }
 
   int rank() const { return static_cast<int>(pp.rank()); }
@@ -104,9 +105,7 @@ struct Executor::Implementation {
   StageRun& run_of(const Action& action) { return *runs[static_cast<size_t>(action.stage)]; }
 
   void make_stages(const std::vector<Stage*>& stages);
-  bool run(const std::function<Resume()>& after_warm_up);
-  bool walk(const std::function<Resume()>& after_warm_up, size_t& index);
-  void forget();
+  void run();
   size_t step(size_t index);
   void compute(const Action& action);
   void forward(const Action& action);
@@ -124,7 +123,6 @@ struct Executor::Implementation {
   ParallelContext& job;
   ProcessGroup& pp;
   const ExecutorOptions options;
-  size_t head = 0;  // actions of the warm-up
   PipelineTransfers transfers;
   DeferredGrads deferred;  // of the current backward
   std::deque<StageRun> storage;
@@ -242,40 +240,12 @@ size_t Executor::Implementation::step(size_t index) {
   return index + 1;
 }
 
-// Nothing that micro-batches have computed or received is left.
-void Executor::Implementation::forget() {
-  for (StageRun& run : storage) run.forget();
-  activations.assign(schedule.slots(), {});
-  gradients.assign(schedule.slots(), {});
-  outputs.assign(schedule.slots(), {});
-  input_grads.assign(schedule.slots(), {});
-}
-
-// |index| is the current position, also when it throws. False if it was stopped after the warm-up.
-bool Executor::Implementation::walk(const std::function<Resume()>& after_warm_up, size_t& index) {
-  const std::vector<RngState> draws = after_warm_up ? job.rng().save() : std::vector<RngState>();
-  while (index < head) index = step(index);
-  const Resume resume = after_warm_up ? after_warm_up() : Resume::go_on;
-  if (resume != Resume::go_on) {
-    transfers.finish();
-    forget();
-    job.rng().restore(draws);
-    ++steps;
-    index = 0;
-    if (resume == Resume::stop) return false;
-  }
-  while (index < actions().size()) index = step(index);
-  transfers.finish();
-  ++steps;
-  return true;
-}
-
 // Such an error begins with the rank that caused it, and not with the position of this one.
 static bool is_of_a_peer(concord_status status) {
   return status == CONCORD_STATUS_PEER_LOST || status == CONCORD_STATUS_TIMEOUT;
 }
 
-bool Executor::Implementation::run(const std::function<Resume()>& after_warm_up) {
+void Executor::Implementation::run() {
   if (failed) {
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "this pipeline has already failed; the job cannot continue");
   }
@@ -283,9 +253,10 @@ bool Executor::Implementation::run(const std::function<Resume()>& after_warm_up)
   const Deferral deferral(storage);
   size_t index = 0;
   try {
-    const bool came_to_its_end = walk(after_warm_up, index);
+    while (index < actions().size()) index = step(index);
+    transfers.finish();
+    ++steps;
     failed = false;
-    return came_to_its_end;
   } catch (const Error& error) {
     throw Error(error.status(), explain(index, error.what(), is_of_a_peer(error.status())));
   } catch (const ConfigError& error) {
@@ -350,8 +321,6 @@ Executor::~Executor() = default;
 
 const Schedule& Executor::schedule() const { return implementation_->schedule; }
 
-void Executor::run() { implementation_->run({}); }
-
-bool Executor::run(const std::function<Resume()>& after_warm_up) { return implementation_->run(after_warm_up); }
+void Executor::run() { implementation_->run(); }
 
 }  // namespace concord

@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,9 +31,6 @@ struct ExecutorOptions {
   // shape. It costs a small transfer and a wait of the host for each; gradients have the shape of their output anyway.
   bool variable_seq_lengths = false;
 };
-
-// What becomes of a run after its warm-up.
-enum class Resume { go_on, again, stop };
 
 // Threads: one at a time, always the same.
 class Executor {
@@ -52,14 +48,6 @@ class Executor {
 
   // One step. Waits: where the host is the current stream, for the transfers of this rank; else for nothing.
   void run();
-
-  // The same for a step that begins before the one before it is known to be right: it goes as far as it can be taken
-  // back (warm_up.h, before this rank's first backward) and asks |after_warm_up|, once. With |again| what was computed
-  // and sent so far is thrown away, random numbers are drawn once more, and the step begins anew; with |stop| it is
-  // thrown away, and run returns false: the step has not been. All ranks of the pipeline have to get the same answer.
-  // Gradients of the step before may be used until then, and are to be cleared by |after_warm_up|. Waits: with |again|
-  // and |stop|, for the transfers of the warm-up.
-  bool run(const std::function<Resume()>& after_warm_up);
 
  private:
   struct Implementation;

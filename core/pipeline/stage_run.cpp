@@ -84,10 +84,6 @@ at::Tensor StageRun::input_grad(int microbatch, at::Tensor grad) {
   return std::exchange(input.mutable_grad(), at::Tensor());
 }
 
-void StageRun::forget() {
-  for (Saved& each : saved_) each = {};
-}
-
 void StageRun::weight_grad(int microbatch) { saved(microbatch).halves.run_all(); }
 
 }  // namespace concord

@@ -44,8 +44,6 @@ class StageRun {
   at::Tensor input_grad(int microbatch, at::Tensor grad);
   // The weight gradients that were put off in input_grad of this micro-batch; all others stay.
   void weight_grad(int microbatch);
-  // All that micro-batches keep: of forwards that nothing will come back to.
-  void forget();
 
  private:
   struct Saved {

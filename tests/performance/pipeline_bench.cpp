@@ -175,52 +175,6 @@ Row measure(const std::string& kind) {
   return {name_of(kind), ours, simulate(schedule, costs).makespan, kTolerance * simulate(schedule, costs).makespan};
 }
 
-// ------------------------------------------------------------------------------------------------------ steps in a row
-
-constexpr int kStepsInARow = 3;
-
-// A number of this rank on its way to all, as the gradient norm is.
-struct Figure {
-  explicit Figure(ProcessGroup& group) : arrival(group.all_reduce(value)) {}
-  at::Tensor value = at::ones({1});
-  Work arrival;
-};
-
-void steps_that_wait(Executor& executor, ParallelContext& job) {
-  for (int step = 0; step < kStepsInARow; ++step) {
-    executor.run();
-    Figure(job.world_group()).arrival.wait();
-  }
-}
-
-void steps_validated_later(Executor& executor, ParallelContext& job) {
-  std::optional<Figure> figure;
-  for (int step = 0; step < kStepsInARow; ++step) {
-    executor.run([&] {
-      if (figure) figure->arrival.wait();
-      return Resume::go_on;
-    });
-    figure.emplace(job.side_group());
-  }
-  figure->arrival.wait();
-}
-
-std::string name_of_row(const std::string& kind) {
-  return "pipeline: " + kind + ", 3 steps in a row, validated after the fact";
-}
-
-// The goal is what the bubbles between steps take: each costs waiting ranks (makespan - busy time) once more.
-Row measure_in_a_row(const std::string& kind) {
-  const Schedule schedule =
-      complete_schedule(make_schedule({.kind = kind, .pp = kRanks, .microbatches = kMicrobatches}));
-  const double each = kShare / schedule.vpp;
-  const double step = simulate(schedule, {.forward = each, .backward = each, .weight = each}).makespan;
-  const double busy = 3 * kShare * kMicrobatches;
-  const double ours = measured(schedule, steps_validated_later);
-  const double waiting = measured(schedule, steps_that_wait);
-  return {name_of_row(kind), ours, waiting, kTolerance * (step + (kStepsInARow - 1) * busy)};
-}
-
 nlohmann::json json_of(const Row& row) {
   return {{"name", row.name},
           {"ours", row.ours},
@@ -236,7 +190,6 @@ int run(const std::string& part, bool as_json) {
   for (const char* kind : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "forward-only"}) {
     rows.emplace_back(name_of(kind), [kind] { return measure(kind); });
   }
-  rows.emplace_back(name_of_row("zb-v"), [] { return measure_in_a_row("zb-v"); });
   nlohmann::json all = nlohmann::json::array();
   for (const auto& [name, make] : rows) {
     if (name.find(part) == std::string::npos) continue;
