@@ -78,6 +78,7 @@ std::vector<IgnoredArguments> make_ignored() {
       {"this command always trains; eval_data and eval_strategy control evaluation",
        {"do_train", "do_eval", "prediction_loss_only", "skip_memory_metrics"}},
       {"samples that do not fill a whole step are always dropped", {"dataloader_drop_last"}},
+      {"every update waits for the gradient norm of all ranks", {"enable_optimizer_post_validation"}},
       {"one thread prefetches data (see dataloader_prefetch_factor); the rest depends on the device",
        {"dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_in_order",
         "dataloader_multiprocessing_context", "dataloader_type", "num_workers", "preprocessing_num_workers",
@@ -207,7 +208,8 @@ std::vector<IgnoredArguments> make_ignored() {
 
 constexpr std::string_view kShape = "the model's shape comes from its config.json; pass that as model_config";
 constexpr std::string_view kExperts = "mixture-of-experts models are not supported yet";
-constexpr std::string_view kCheckpoints = "checkpoints with optimizer state are not supported yet";
+constexpr std::string_view kCheckpoints =
+    "resume_from_checkpoint restores everything, and --model starts anew from weights";
 constexpr std::string_view kEightBits = "8-bit formats are not supported yet; use bf16: true for 16 bits";
 constexpr std::string_view kSharded = "set use_distributed_optimizer: true to shard optimizer state";
 constexpr std::string_view kTrainData = "pass the file or prefix as train_data";
@@ -230,7 +232,6 @@ std::vector<RefusedArgument> make_refused() {
       {"quantization_bit", {}, kEightBits},
       {"additional_configs", {"{}"}, "every setting has its own argument; `concord train --help` lists them"},
       {"ckpt_format", {}, kCheckpoints},
-      {"resume_from_checkpoint", {"false"}, kCheckpoints},
       {"ignore_data_skip", {"false"}, kCheckpoints},
       {"restore_callback_states_from_checkpoint", {"false"}, kCheckpoints},
       {"enable_jit_checkpoint", {"false"}, kCheckpoints},

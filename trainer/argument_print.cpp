@@ -75,6 +75,16 @@ std::string argument_text(const Argument& argument, const TrainingArguments& arg
   return std::visit(Print{arguments}, argument.member);
 }
 
+std::vector<std::pair<std::string, std::string>> printed_arguments(const TrainingArguments& arguments) {
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const ArgumentGroup& group : argument_groups()) {
+    for (const Argument& argument : group.arguments) {
+      texts.emplace_back(argument.name, argument_text(argument, arguments));
+    }
+  }
+  return texts;
+}
+
 std::string to_yaml(const TrainingArguments& arguments) {
   std::string yaml;
   for (const ArgumentGroup& group : argument_groups()) {

@@ -73,8 +73,6 @@ void check_data_parallelism(const TrainingArguments& a, Found* found) {
   if (a.overlap_param_gather && !a.overlap_grad_reduce) {
     found->push_back("overlap_param_gather requires overlap_grad_reduce: true");
   }
-  if (!a.save_only_model)
-    found->push_back("save_only_model is false, but saving optimizer state is not supported yet; set it to true");
 }
 
 // Sequences must split into equal parts.
@@ -153,6 +151,7 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
     const std::string when = arguments->eval_steps > 0 ? "steps" : "epoch";
     arguments->eval_strategy = arguments->eval_data.empty() ? "no" : when;
   }
+  if (arguments->resume_from_checkpoint == "false") arguments->resume_from_checkpoint.clear();
   Found found;
   if (arguments->global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
   check_model_and_data(*arguments, &found);

@@ -88,6 +88,8 @@ std::string_view value_meant(std::string_view argument, std::string_view value);
 std::optional<std::string> section_prefix(std::string_view name);
 // Its value as YAML has it.
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
+// The name and the text of every argument.
+std::vector<std::pair<std::string, std::string>> printed_arguments(const TrainingArguments& arguments);
 // The values of those that name something to read. Not all of them are there: a tokenizer may have a name of its own.
 std::vector<std::string> input_paths(const TrainingArguments& arguments);
 // The known name with the fewest letters changed; empty where none is near.

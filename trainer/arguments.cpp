@@ -419,6 +419,10 @@ CommandLine parse_command_line(std::span<const std::string> words) {
   return line;
 }
 
+bool resumes_from_newest(const TrainingArguments& arguments) {
+  return arguments.resume_from_checkpoint == "true" || arguments.resume_from_checkpoint == "latest";
+}
+
 int64_t steps_of(double steps_or_ratio, int64_t total) {
   if (steps_or_ratio >= 1) return static_cast<int64_t>(steps_or_ratio);
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps_or_ratio * static_cast<double>(total))));

@@ -121,7 +121,6 @@ struct TrainingArguments {
   bool optimizer_cpu_offload = false;
   double optimizer_offload_fraction = 1;
   bool log_num_zeros_in_grad = false;
-  bool enable_optimizer_post_validation = true;  // of zero-bubble pipelines
 
   // What is said and kept. Steps below 1 are a share of all steps.
   std::string output_dir = "trainer_output";
@@ -137,7 +136,8 @@ struct TrainingArguments {
   std::string save_strategy = "steps";
   double save_steps = 500;
   int64_t save_total_limit = 0;  // 0: all are kept
-  bool save_only_model = true;   // HF's default is false
+  bool save_only_model = false;
+  std::string resume_from_checkpoint;  // empty: no; "true" or "latest": the newest of output_dir; or a folder
   int64_t exit_signal_grace = 120;
   std::vector<std::string> report_to = {"all"};
   bool disable_tqdm = false;
@@ -181,6 +181,9 @@ ScheduleRequest schedule_request(const TrainingArguments& arguments);
 std::string to_yaml(const TrainingArguments& arguments);
 
 std::string arguments_help();  // for --help
+
+// Whether resume_from_checkpoint asks for the newest checkpoint of output_dir.
+bool resumes_from_newest(const TrainingArguments& arguments);
 
 // A number of steps from one that may be a share of |total|: at least 1.
 int64_t steps_of(double steps_or_ratio, int64_t total);

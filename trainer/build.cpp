@@ -1,7 +1,5 @@
 #include "trainer/build.h"
 
-#include <algorithm>
-
 #include "core/schedule/step_schedule.h"
 
 namespace concord {
@@ -26,6 +24,12 @@ ModelArgs model_args_of(const TrainingPlan& plan) {
 
 VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
   const ModelArgs args = model_args_of(plan);
+  if (!plan.resume_from.empty()) {
+    if (!providers.model) return AutoModel::from_pretrained(plan.resume_from, args, job);
+    VirtualModels model = providers.model(plan.config, args, job);
+    load_hf_weights(plan.resume_from, model.parameters(), shard_place(job.layout(), job.rank()));
+    return model;
+  }
   if (providers.model) return providers.model(plan.config, args, job);
   if (plan.arguments.model.empty()) return AutoModel::from_config(plan.config, args, job);
   return AutoModel::from_pretrained(plan.arguments.model, args, job);
@@ -66,13 +70,6 @@ OptimizerOptions optimizer_options(const TrainingArguments& a) {
   return options;
 }
 
-bool defers_weight_grads(const Schedule& schedule) {
-  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const std::vector<Action>& actions) {
-    return std::any_of(actions.begin(), actions.end(),
-                       [](const Action& action) { return action.kind == ActionKind::weight_grad; });
-  });
-}
-
 std::vector<std::unique_ptr<ModelStage>> make_stages(VirtualModels& model, const ForwardStep& forward_step) {
   std::vector<std::unique_ptr<ModelStage>> stages;
   for (size_t i = 0; i < model.size(); ++i) stages.push_back(std::make_unique<ModelStage>(model[i], forward_step));
@@ -108,8 +105,6 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       scaler(make_scaler(plan.arguments)),
       loss_rule{plan.arguments.calculate_per_token_loss, job.layout().cp(), job.layout().dp()},
       stages(make_stages(model, providers.forward_step)),
-      validates_later(plan.arguments.enable_optimizer_post_validation && plan.schedule.pp > 1 &&
-                      defers_weight_grads(plan.schedule) && !plan.arguments.fp16),
       executor(plan.schedule, pointers(stages), job, {.variable_seq_lengths = plan.arguments.variable_seq_lengths}),
       forward_executor(evaluation_schedule(plan.schedule, plan.schedule.pp), pointers(stages), job,
                        {.variable_seq_lengths = plan.arguments.variable_seq_lengths}) {}

@@ -41,9 +41,6 @@ class TrainingParts {
   std::optional<LossScaler> scaler;  // of fp16
   LossRule loss_rule;
   std::vector<std::unique_ptr<ModelStage>> stages;
-  // Steps need not wait for the gradient norm: the stages of a zero-bubble pipeline end their steps one after the
-  // other. Not with fp16, whose next loss depends on whether a step was skipped.
-  bool validates_later;
   Executor executor;          // forward and backward
   Executor forward_executor;  // evaluation
 

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "trainer/training_state.h"
+
 namespace concord {
 
 namespace {
@@ -53,6 +55,19 @@ double LossLog::take_mean() {
   const double mean = mean_loss(losses_, filter_);
   losses_.clear();
   return mean;
+}
+
+void LossLog::save(TrainingState* state) {
+  collect();
+  state->loss_sum = sum_;
+  state->loss_steps = steps_;
+  state->unlogged_losses = losses_;
+}
+
+void LossLog::restore(const TrainingState& state) {
+  sum_ = state.loss_sum;
+  steps_ = state.loss_steps;
+  losses_ = state.unlogged_losses;
 }
 
 double LossLog::mean_so_far() const {

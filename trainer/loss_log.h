@@ -12,6 +12,8 @@
 
 namespace concord {
 
+struct TrainingState;
+
 class LossLog {
  public:
   // |filter|: steps whose loss is not finite do not count in means (logging_nan_inf_filter).
@@ -25,6 +27,10 @@ class LossLog {
   // The mean over the steps since the last call; NaN where there are none. Every rank calls it. Waits: for all ranks.
   double take_mean();
   double mean_so_far() const;  // of all steps whose losses were taken
+
+  // Into the state of a checkpoint, and out of it. Every rank calls save. Waits: for all ranks.
+  void save(TrainingState* state);
+  void restore(const TrainingState& state);
 
  private:
   void collect();

@@ -24,15 +24,6 @@ constexpr std::string_view kCheckpoint = "checkpoint-";
 constexpr std::string_view kFilesOfARun[] = {
     "metrics.jsonl", "eval_metrics.jsonl", "trainer_state.json", "runs", "report.html", "model", "training_args.yaml"};
 
-std::optional<int64_t> checkpoint_step(const fs::path& path) {
-  const std::string name = path.filename().string();
-  if (!name.starts_with(kCheckpoint)) return std::nullopt;
-  int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data() + kCheckpoint.size(), name.data() + name.size(), step);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return step;
-}
-
 std::vector<fs::path> left_by_a_run(const fs::path& folder) {
   std::vector<fs::path> found = checkpoints_in(folder);
   for (const std::string_view name : kFilesOfARun) {
@@ -57,8 +48,9 @@ std::string marked_job(const fs::path& folder) {
   return mark.is_object() && mark.contains("job") && mark["job"].is_string() ? mark["job"].get<std::string>() : "";
 }
 
-// Whether the contents were left by an earlier attempt of the same job.
+// Whether the contents were left by the run that continues: an earlier attempt of the same job, or what is resumed.
 bool continues(const OutputRequest& request) {
+  if (request.resumes && has_run_mark(request.folder)) return true;
   return request.is_restarted && !request.job.empty() && marked_job(request.folder) == request.job;
 }
 
@@ -81,6 +73,15 @@ void check_inputs(const OutputRequest& request, const std::vector<fs::path>& rem
 }
 
 }  // namespace
+
+std::optional<int64_t> checkpoint_step(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!name.starts_with(kCheckpoint)) return std::nullopt;
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data() + kCheckpoint.size(), name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  return step;
+}
 
 fs::path checkpoint_folder(const fs::path& folder, int64_t step) {
   return folder / fmt::format("{}{}", kCheckpoint, step);
@@ -123,6 +124,8 @@ OutputRequest output_request(const TrainingArguments& arguments, const std::vect
   };
   const std::string restarts = variable("TORCHELASTIC_RESTART_COUNT");
   request.is_restarted = !restarts.empty() && restarts != "0";
+  const std::string& resume = arguments.resume_from_checkpoint;
+  request.resumes = resumes_from_newest(arguments) || (!resume.empty() && lies_in(resume, arguments.output_dir));
   request.job = variable("CONCORD_LAUNCH_ID");
   if (request.job.empty()) request.job = variable("TORCHELASTIC_RUN_ID");
   if (request.job == "none") request.job.clear();  // what torchrun calls every job without --rdzv_id or --standalone
@@ -157,8 +160,8 @@ void check_output_folder(const OutputRequest& request) {
   }
   if (!request.overwrite) {
     throw ConfigError(
-        fmt::format("output_dir '{}' contains another run ({}); choose another folder, or pass --overwrite_output_dir "
-                    "to delete that run",
+        fmt::format("output_dir '{}' contains another run ({}); choose another folder, pass --resume_from_checkpoint "
+                    "true to continue that run, or --overwrite_output_dir to delete it",
                     name, first));
   }
   check_inputs(request, left);

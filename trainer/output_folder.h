@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct OutputRequest {
   std::vector<std::filesystem::path> inputs = {};  // what this run reads; must not lie in what would be removed
   std::string job = {};                            // the same in every attempt of a job, see output_request
   bool is_restarted = false;                       // not the first attempt
+  bool resumes = false;                            // continues the run that is there
 };
 
 // What |arguments| ask for. Inputs are those that they name, and |more|; the job and its attempt are what the launcher
@@ -40,6 +42,8 @@ void prepare_output_folder(const OutputRequest& request);
 bool has_run_mark(const std::filesystem::path& folder);
 void leave_run_mark(const std::filesystem::path& folder, const std::string& job = {});
 
+// The step in the name of a checkpoint's folder; none where it is no such name.
+std::optional<int64_t> checkpoint_step(const std::filesystem::path& path);
 // folder/checkpoint-<step>, oldest first.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 // Removes the oldest but |limit| of them; 0: none. For one process of a job. Throws std::runtime_error.

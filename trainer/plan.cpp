@@ -10,6 +10,7 @@
 #include "core/mesh/rank_layout.h"
 #include "core/quoted.h"
 #include "core/schedule/step_schedule.h"
+#include "trainer/training_state.h"
 
 namespace concord {
 namespace {
@@ -187,6 +188,9 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.lr = lr_arguments(arguments, plan.max_steps, plan.train_data->global_batch_size());
   resolve_lr(plan.lr);  // reports errors in these two now
   make_scaler(arguments);
+  if (!arguments.resume_from_checkpoint.empty() && !resumes_from_newest(arguments)) {
+    read_training_state(arguments.resume_from_checkpoint);  // reports a folder that is no checkpoint now
+  }
   return plan;
 }
 

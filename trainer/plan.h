@@ -37,7 +37,8 @@ struct TrainingPlan {
   std::unique_ptr<DataLoader> eval_data;  // null where there is none
   int64_t max_steps = 0;
   LrArguments lr;
-  bool is_restarted = false;       // an attempt after the first: checkpoints of its own run may be there already
+  bool is_restarted = false;       // an attempt after the first: its own run may be in output_dir already
+  std::string resume_from;         // the checkpoint that the run continues; empty: it starts at the first step
   TokenizerFiles tokenizer_files;  // of the data, for saved models; on rank 0, which writes them
 };
 

@@ -4,9 +4,9 @@
 
 #include "core/mesh/job_environment.h"
 #include "core/models/save_folder.h"
-#include "platform/loader/host.h"
 #include "trainer/output_folder.h"
 #include "trainer/report_callback.h"
+#include "trainer/resume.h"
 #include "trainer/stop_request.h"
 
 namespace concord {
@@ -18,22 +18,20 @@ void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
   if (job.rank() != 0) return;
   prepare_output_folder(output);
   remove_abandoned_saves(output.folder);
-  if (!output.is_restarted) return;
-  loader::log(CONCORD_LOG_WARN, "train",
-              "restarted: checkpoints contain only weights, so the run starts again at the first step; existing "
-              "checkpoints are kept");
 }
 
 TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,
                      const OutputRequest& request, StopRequest* stop) {
   const std::filesystem::path output_dir = plan.arguments.output_dir;
   const bool saves = plan.arguments.save_strategy != "no";
+  plan.resume_from = find_resume_folder(plan, job);
   Trainer trainer(std::move(plan), job, providers);
   stop->enter(StopRequest::Phase::running);
   claim_output_folder(job, request);
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = options.callbacks;
   if (job.rank() == 0) {
-    callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, options.terminal, options.notes));
+    callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, trainer.state().global_step,
+                                                         options.terminal, options.notes));
   }
   for (const auto& callback : callbacks) trainer.add_callback(callback);
 
@@ -41,7 +39,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   FinishReport finish{.reason = output.reason, .files = {}, .next = options.next};
   if (saves) {
     const std::filesystem::path folder = output_dir / "model";
-    if (!trainer.is_saved_already(folder)) trainer.save_model(folder);
+    trainer.save_model(folder);
     finish.files = {{"model", folder.string()}};
   } else {
     finish.files = {{"model", "not saved: save_strategy is no"}};

@@ -18,17 +18,6 @@ bool reports_to(const TrainingArguments& a, const std::string& name) {
   return has("all") || has(name.c_str());
 }
 
-// The printed arguments without their comments, for the report page.
-NamedTexts configuration(const TrainingArguments& arguments) {
-  NamedTexts texts;
-  for (const ArgumentGroup& group : argument_groups()) {
-    for (const Argument& argument : group.arguments) {
-      texts.emplace_back(argument.name, argument_text(argument, arguments));
-    }
-  }
-  return texts;
-}
-
 NamedTexts layout_texts(const ParallelContext& job, const TrainingPlan& plan) {
   const RankLayout& layout = job.layout();
   return {{"device", job.torch_device().str()},
@@ -89,8 +78,8 @@ std::string evaluation_text(const TrainingPlan& plan, int64_t eval_steps) {
 
 std::string saving_text(const TrainingArguments& a, int64_t save_steps) {
   if (a.save_strategy == "no") return "nothing: save_strategy is no, so the trained model is not saved";
-  if (a.save_strategy == "epoch") return "a model after every epoch and at the end";
-  return fmt::format("a model every {} steps and at the end", save_steps);
+  if (a.save_strategy == "epoch") return "a checkpoint after every epoch and at the end";
+  return fmt::format("a checkpoint every {} steps and at the end", save_steps);
 }
 
 const std::string* tokenizer_json(const TokenizerFiles& files) {
@@ -122,6 +111,9 @@ NamedTexts opening(const TrainingPlan& plan, const ParallelContext& job, const R
       {"steps", steps_text(plan)}};
   if (plan.eval_data) rows.emplace_back("evaluates", evaluation_text(plan, run.eval_steps));
   rows.emplace_back("saves", saving_text(a, run.save_steps));
+  if (!plan.resume_from.empty()) {
+    rows.emplace_back("resumes", fmt::format("{}, after step {}", plan.resume_from, run.first_step));
+  }
   rows.emplace_back("files", "in " + a.output_dir);
   return rows;
 }
@@ -144,7 +136,7 @@ double peak_flops(const TrainingArguments& a, const ParallelContext& job) {
   return job.device().peak_flops(a.bf16 ? DType::kBF16 : a.fp16 ? DType::kF16 : DType::kF32);
 }
 
-RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, int terminal) {
+RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal) {
   const TrainingArguments& a = plan.arguments;
   RunDescription run;
   run.output_dir = a.output_dir;
@@ -152,11 +144,12 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   run.max_steps = plan.max_steps;
   run.num_train_epochs = a.num_train_epochs;
   run.logging_steps = steps_of(a.logging_steps, plan.max_steps);
+  run.first_step = first_step;
   run.save_steps = steps_of(a.save_steps, plan.max_steps);
   run.eval_steps = a.eval_steps > 0 ? steps_of(a.eval_steps, plan.max_steps) : run.logging_steps;
   run.train_batch_size = a.per_device_train_batch_size;
   run.world_size = job.world();
-  run.configuration = configuration(a);
+  run.configuration = printed_arguments(a);
   run.layout = layout_texts(job, plan);
   if (a.loss_floor > 0) run.loss_floor = a.loss_floor;
   run.shape = shape_of(plan.config, longest_sample(plan));
@@ -173,9 +166,9 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
 
 }  // namespace
 
-ReportCallback::ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int terminal,
+ReportCallback::ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal,
                                std::vector<std::string> notes)
-    : report_(describe(plan, job, terminal)), notes_(std::move(notes)) {
+    : report_(describe(plan, job, first_step, terminal)), notes_(std::move(notes)) {
   replace_file(plan.arguments.output_dir + "/training_args.yaml", to_yaml(plan.arguments));
 }
 

@@ -15,7 +15,8 @@ class ReportCallback : public TrainerCallback {
  public:
   // |terminal| is the file descriptor for the progress; |notes| are told below the first lines. Writes
   // training_args.yaml into the output folder.
-  ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int terminal, std::vector<std::string> notes);
+  ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal,
+                 std::vector<std::string> notes);
 
   void on_train_begin(const TrainingArguments& arguments, const TrainerState& state, TrainerControl& control) override;
   void on_train_end(const TrainerState& state, const FinishReport& report) override;

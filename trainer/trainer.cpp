@@ -7,13 +7,13 @@
 #include <cmath>
 #include <utility>
 
+#include "core/checkpoint/optimizer_files.h"
 #include "core/config_error.h"
-#include "core/data_parallel/finalize_grads.h"
-#include "platform/loader/error.h"
-#include "platform/loader/host.h"
+#include "trainer/argument_table.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
 #include "trainer/output_folder.h"
+#include "trainer/resume.h"
 #include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
 
@@ -33,30 +33,14 @@ bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % inte
 
 }  // namespace
 
-void LogWindow::add(const StepOutput& step) {
-  ++steps;
-  if (!step.updated) {
-    ++skipped;
-    return;
-  }
-  last_grad_norm = step.grad_norm;
-  largest_grad_norm = std::fmax(largest_grad_norm, step.grad_norm);
-}
-
-void LogWindow::add(const BatchContents& contents) {
-  tokens += contents.tokens;
-  samples += contents.samples;
-  squared_lengths += contents.squared_lengths;
-}
-
 Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& providers)
     : plan_(std::move(plan)),
       job_(job),
       parts_(plan_, job, providers),
       losses_(job, plan_.arguments.logging_nan_inf_filter) {
   const TrainingArguments& a = plan_.arguments;
-  // With fp16 a NaN or Inf loss means a skipped step, which its gradients show.
-  checks_loss_ = a.check_for_nan_in_loss_and_grad && !a.fp16;
+  // With fp16 a loss of NaN or Inf is a step to be skipped, as its gradients say.
+  on_not_finite_ = a.check_for_nan_in_loss_and_grad && !a.fp16 ? OnNotFinite::stop : OnNotFinite::skip;
   logging_steps_ = interval(a.logging_strategy, a.logging_steps, plan_.max_steps);
   eval_steps_ = interval(a.eval_strategy, a.eval_steps > 0 ? a.eval_steps : a.logging_steps, plan_.max_steps);
   save_steps_ = interval(a.save_strategy, a.save_steps, plan_.max_steps);
@@ -65,7 +49,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       a.max_steps > 0 ? std::ceil(static_cast<double>(a.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
                       : a.num_train_epochs;
   state_.is_world_process_zero = job.rank() == 0;
-  last_.updated = true;  // no step has been skipped yet
+  if (!plan_.resume_from.empty()) restore(read_training_state(plan_.resume_from));
 }
 
 Trainer::~Trainer() = default;
@@ -81,227 +65,82 @@ TrainOutput Trainer::train() {
   const Clock::time_point begin = last_log_ = Clock::now();
   notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, state_, control_); });
   agree();
-  while (state_.global_step < plan_.max_steps && !control_.should_training_stop && next_step()) {
+  while (state_.global_step < plan_.max_steps && !control_.should_training_stop) {
+    const std::optional<std::vector<MicroBatch>> batches = next_micro_batches(*plan_.train_data);
+    if (!batches) break;  // the data has ended
+    begin_step();
+    record(train_step(parts_, job_, *batches, state_.global_step + 1, on_not_finite_));
+    decide_what_follows();
+    agree();
+    do_what_follows();
   }
   if (plan_.arguments.save_strategy != "no" && last_saved_ != state_.global_step) save_checkpoint();
   stop_ = nullptr;
   return output(seconds_since(begin));
 }
 
-// False at the end of the data.
-bool Trainer::next_step() {
-  const DataPosition position = plan_.train_data->position();
-  const std::optional<std::vector<MicroBatch>> batches = next_micro_batches(*plan_.train_data);
-  if (batches && settled_) begin_step();
-  if (batches && run_step(*batches)) {
-    if (!parts_.validates_later) check_step(state_.global_step + 1);
-    remember();
-    decide_what_follows();
-    if (!settles_now_) return true;
-  } else if (batches) {
-    plan_.train_data->restore(position);  // something else has to happen first
-  }
-  settle();
-  check_step(state_.global_step);
-  do_what_follows();
-  return batches.has_value();
-}
-
-StepOutput Trainer::train_step(const std::vector<MicroBatch>& batches) {
-  run_step(batches);
-  settle_update();
-  if (loss_check_) loss_check_->require_finite(state_.global_step + 1);
-  return last_;
-}
-
-// False if something has to happen after the previous step, and this one was not run.
-bool Trainer::run_step(const std::vector<MicroBatch>& host_batches) try {
-  StepOutput step;
-  step.learning_rate = parts_.lr.lr();
-  step.loss_scale = parts_.loss_scale();
-  const std::vector<double> weights = loss_weights(host_batches, parts_.loss_rule);
-  const std::vector<MicroBatch> batches = to_device(host_batches, job_.torch_device());
-  parts_.begin(batches, weights);
-  // Forward and backward of every micro-batch.
-  if (!parts_.executor.run([&] { return after_warm_up(batches.size()); })) return false;
-  const at::Tensor losses = logged_losses(*parts_.stages.back(), weights, parts_.loss_rule);
-  step.loss = losses.sum();
-  loss_check_.reset();
-  if (checks_loss_) loss_check_.emplace(losses, job_);
-  step.counted = finalize_grads(parts_.data_parallel, {.tokens = parts_.counted_tokens(host_batches)});
-  last_ = step;
-  noted_ = false;
-  if (last_.counted > 0) {
-    update();
-  } else if (job_.rank() == 0) {
-    loader::log(
-        CONCORD_LOG_WARN, "train",
-        fmt::format("step {} is skipped: it has no token that counts in the loss, all labels are ignored (-100)",
-                    state_.global_step + 1));
-  }
-  return true;
-} catch (const Error&) {
-  if (checks_loss_) blame_the_loss();
-  throw;
-}
-
-void Trainer::update() {
-  const StepSettings settings{
-      .lr = last_.learning_rate, .weight_decay = parts_.lr.weight_decay(), .loss_scale = last_.loss_scale};
-  if (parts_.validates_later) {
-    parts_.optimizer.step_ahead(settings);
-    parts_.lr.step();  // a skipped update ends the run, or leaves a gap in the schedule
-    return;
-  }
-  record(parts_.optimizer.step(settings));
-  if (parts_.scaler) parts_.scaler->update(!last_.updated);
-  if (last_.updated) parts_.lr.step();
-}
-
-// A non-finite loss also makes non-finite gradients, and these are found first. Throws if the loss was the cause.
-void Trainer::blame_the_loss() const {
-  try {
-    require_finite_losses(parts_.stages.back()->token_losses(), state_.global_step + 1, job_);
-  } catch (const c10::Error&) {
-  }  // the device itself has failed; its first error is the better report
-}
-
-// The previous step becomes final here; its gradients were kept until now.
-Resume Trainer::after_warm_up(size_t micro_batches) {
-  if (!settled_) {
-    const bool taken_back = settle();
-    const TrainerControl& c = control_;
-    const bool comes_first = c.should_training_stop || c.should_log || c.should_evaluate || c.should_save;
-    if (comes_first || !last_.updated) return Resume::stop;
-    check_step(state_.global_step);
-    begin_step();
-    parts_.data_parallel.begin_step(static_cast<int64_t>(micro_batches));
-    return taken_back ? Resume::again : Resume::go_on;
-  }
-  parts_.data_parallel.begin_step(static_cast<int64_t>(micro_batches));
-  return Resume::go_on;
-}
-
-void Trainer::record(const StepResult& update) {
-  last_.updated = update.updated;
-  last_.grad_norm = update.grad_norm;
-  last_.zeros = update.zeros;
-}
-
-// Waits: for all ranks. True if the update was corrected after it was first applied.
-bool Trainer::settle_update() {
-  bool taken_back = false;
-  if (!parts_.optimizer.is_settled()) {
-    const SettledStep settled = parts_.optimizer.settle();
-    record(settled.result);
-    taken_back = settled.taken_back;
-  }
-  note_step();
-  return taken_back;
-}
-
-// Once per step, when its result is known.
-void Trainer::note_step() {
-  if (!std::exchange(noted_, true)) window_.add(last_);
-}
-
-void Trainer::check_step(int64_t step) const {
-  if (loss_check_) loss_check_->require_finite(step);
-  if (last_.updated || parts_.scaler || last_.counted == 0) return;
-  if (!plan_.arguments.check_for_nan_in_loss_and_grad) return;
-  throw Error(CONCORD_STATUS_INTERNAL,
-              fmt::format("the gradient of step {} is not finite (norm {}); try a lower learning_rate or "
-                          "max_grad_norm, and use `concord probe` to find the first affected layer",
-                          step, last_.grad_norm));
-}
-
-void Trainer::remember() {
-  if (last_.counted > 0) losses_.add(last_.loss, parts_.loss_rule.per_token ? last_.counted : 0);
-  ++state_.global_step;
-  ++steps_in_epoch_;
-  const BatchContents& contents = plan_.train_data->contents();
-  state_.tokens += contents.tokens;
-  window_.add(contents);
-  state_.epoch = static_cast<double>(epoch_) +
-                 static_cast<double>(steps_in_epoch_) / static_cast<double>(plan_.train_data->batches(epoch_));
-}
-
-// Once the step is certain: in its warm-up if the previous one had to be settled.
 void Trainer::begin_step() {
   if (steps_in_epoch_ == 0) notify([&](TrainerCallback& c) { c.on_epoch_begin(state_, control_); });
   notify([&](TrainerCallback& c) { c.on_step_begin(state_, control_); });
 }
 
-bool Trainer::end_of_epoch() {
+// |step| is done: what the state, the log line and the mean loss say of it.
+void Trainer::record(const StepOutput& step) {
+  last_ = step;
+  if (step.counted > 0) losses_.add(step.loss, parts_.loss_rule.per_token ? step.counted : 0);
+  const BatchContents& contents = plan_.train_data->contents();
+  window_.add_step(step.updated, step.grad_norm);
+  window_.add_batch(contents);
+  ++state_.global_step;
+  ++steps_in_epoch_;
+  state_.tokens += contents.tokens;
+  state_.epoch = epoch_fraction();
+}
+
+// By the arguments and this rank's callbacks; the ranks agree afterwards.
+void Trainer::decide_what_follows() {
+  const int64_t step = state_.global_step;
+  control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging_first_step);
+  control_.should_evaluate = is_due(step, eval_steps_);
+  control_.should_save = is_due(step, save_steps_);
+  if (steps_in_epoch_ == plan_.train_data->batches(epoch_)) end_epoch();
+  notify([&](TrainerCallback& c) { c.on_step_end(state_, control_); });
+}
+
+void Trainer::end_epoch() {
   const TrainingArguments& a = plan_.arguments;
-  if (steps_in_epoch_ < plan_.train_data->batches(epoch_)) return false;
   control_.should_log |= a.logging_strategy == "epoch";
   control_.should_evaluate |= a.eval_strategy == "epoch";
   control_.should_save |= a.save_strategy == "epoch";
   steps_in_epoch_ = 0;
   ++epoch_;
   notify([&](TrainerCallback& c) { c.on_epoch_end(state_, control_); });
-  return true;
 }
 
-// As far as this rank knows; the ranks agree in settle.
-void Trainer::decide_what_follows() {
-  const int64_t step = state_.global_step;
-  control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging_first_step);
-  control_.should_evaluate = is_due(step, eval_steps_);
-  control_.should_save = is_due(step, save_steps_);
-  const bool is_any_due = control_.should_log || control_.should_evaluate || control_.should_save;
-  settles_now_ = end_of_epoch() || is_any_due || step == plan_.max_steps || !parts_.validates_later;
-  notify([&](TrainerCallback& c) { c.on_step_end(state_, control_); });
-  settled_ = false;
-  start_agreement();
-}
-
-// What one rank requests happens on all ranks, at the same step.
-void Trainer::start_agreement() {
+// What one rank requests, in its callbacks or by a signal, happens on all, after the same step. Waits: for all ranks.
+void Trainer::agree() {
   if (stop_->requested()) stop_signal_ = stop_->signal();
   control_.should_training_stop |= stop_signal_ != 0;
   if (job_.world() == 1) return;
-  wishes_ = at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
-                        int64_t{control_.should_evaluate}, int64_t{control_.should_save}, int64_t{stop_signal_}},
-                       at::TensorOptions().dtype(at::kLong))
-                .to(job_.torch_device());
-  ProcessGroup& group = parts_.validates_later ? job_.side_group() : job_.world_group();
-  agreement_ = group.all_reduce(wishes_, ReduceOp::kMax);
-  control_ = {};  // until all ranks have contributed theirs
-}
-
-void Trainer::finish_agreement() {
-  if (job_.world() == 1) return;
-  std::exchange(agreement_, {}).wait();
-  const at::Tensor agreed = wishes_.to(at::kCPU);
+  const at::Tensor wishes =
+      at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
+                  int64_t{control_.should_evaluate}, int64_t{control_.should_save}, int64_t{stop_signal_}},
+                 at::TensorOptions().dtype(at::kLong))
+          .to(job_.torch_device());
+  job_.world_group().all_reduce(wishes, ReduceOp::kMax).wait();
+  const at::Tensor agreed = wishes.to(at::kCPU);
   const int64_t* values = agreed.data_ptr<int64_t>();
   control_ = {values[0] != 0, values[1] != 0, values[2] != 0, values[3] != 0};
   stop_signal_ = static_cast<int>(values[4]);
 }
 
-// After callbacks in which any rank may have set its flags. Waits: for all ranks.
-void Trainer::agree() {
-  start_agreement();
-  finish_agreement();
-}
-
-// The result of the latest step, and what follows it. Waits: for all ranks. Returns the same as settle_update.
-bool Trainer::settle() {
-  if (settled_) return false;
-  const bool taken_back = settle_update();
-  settled_ = true;
-  finish_agreement();
-  const bool is_last = state_.global_step == plan_.max_steps || control_.should_training_stop;
-  if (is_last && plan_.arguments.logging_strategy != "no") control_.should_log = true;
-  // As in HF: the last epoch ends with the run, wherever that is.
-  if (state_.global_step == plan_.max_steps && plan_.arguments.eval_strategy == "epoch")
-    control_.should_evaluate = true;
-  return taken_back;
-}
-
 // In each of the three, a callback on one rank can request another of them, or the end.
 void Trainer::do_what_follows() {
+  const bool is_finished = state_.global_step == plan_.max_steps;
+  const bool is_last = is_finished || control_.should_training_stop;
+  control_.should_log |= is_last && plan_.arguments.logging_strategy != "no";
+  // As HF does: the last epoch ends with the run, wherever that is.
+  control_.should_evaluate |= is_finished && plan_.arguments.eval_strategy == "epoch";
   if (std::exchange(control_.should_log, false)) {
     log();
     agree();
@@ -345,8 +184,6 @@ void Trainer::log() {
 
 EvalLoopOutput Trainer::evaluate() {
   if (!plan_.eval_data) throw ConfigError("no evaluation data; give --eval_data");
-  settle_update();
-  check_step(state_.global_step);
   DataLoader& data = *plan_.eval_data;
   const Clock::time_point begin = Clock::now();
   const DataPosition start = data.position();
@@ -387,18 +224,12 @@ bool Trainer::evaluate_batches(LossTotals* totals) {
   return true;
 }
 
-void Trainer::save_model(const std::filesystem::path& folder) {
-  settle_update();
-  check_step(state_.global_step);
-  parts_.model.save_pretrained(folder, {.source = plan_.arguments.model, .tokenizer_files = plan_.tokenizer_files});
-}
+void Trainer::save_model(const std::filesystem::path& folder) { parts_.model.save_pretrained(folder, save_options()); }
 
-bool Trainer::is_saved_already(const std::filesystem::path& folder) {
-  if (!plan_.is_restarted) return false;
-  const at::Tensor there =
-      at::full({1}, int64_t{std::filesystem::exists(folder)}, at::TensorOptions(job_.torch_device()).dtype(at::kLong));
-  job_.world_group().all_reduce(there, ReduceOp::kMax).wait();
-  return there.item<int64_t>() != 0;
+HfSaveOptions Trainer::save_options() const {
+  return {.source = plan_.arguments.model,
+          .tokenizer_files = plan_.tokenizer_files,
+          .overwrite = plan_.is_restarted || !plan_.resume_from.empty()};
 }
 
 void Trainer::save_checkpoint() {
@@ -406,11 +237,68 @@ void Trainer::save_checkpoint() {
   const std::filesystem::path output_dir = plan_.arguments.output_dir;
   const std::filesystem::path folder = checkpoint_folder(output_dir, state_.global_step);
   last_saved_ = state_.global_step;
-  if (is_saved_already(folder)) return;
-  save_model(folder);
+  HfSaveOptions options = save_options();
+  if (!plan_.arguments.save_only_model) {
+    options.more.push_back(saved_tensors(parts_.optimizer));
+    options.more_files = {{kMetadataFile, to_json(training_state())}};
+  }
+  parts_.model.save_pretrained(folder, std::move(options));
   notify([&](TrainerCallback& c) { c.on_save(state_, folder.string(), control_); });
   if (job_.rank() == 0) keep_newest(output_dir, plan_.arguments.save_total_limit);
   last_log_ += Clock::now() - begin;  // tokens per second count training time only
+}
+
+// Everything but tensors that the next step depends on, and what is logged of the steps so far. Waits: for all ranks.
+TrainingState Trainer::training_state() {
+  const RankLayout& layout = job_.layout();
+  TrainingState state;
+  state.step = state_.global_step;
+  state.tokens = state_.tokens;
+  state.epoch = epoch_;
+  state.steps_in_epoch = steps_in_epoch_;
+  state.data = plan_.train_data->position();
+  state.optimizer = plan_.arguments.optimizer;
+  state.optimizer_steps = parts_.optimizer.steps();
+  state.lr_counter = parts_.lr.counter();
+  if (parts_.scaler) state.loss_scaler = parts_.scaler->state();
+  losses_.save(&state);
+  state.window = window_;
+  state.layout = {.world = layout.world(),
+                  .tp = layout.tp(),
+                  .pp = layout.pp(),
+                  .vpp = plan_.schedule.vpp,
+                  .cp = layout.cp(),
+                  .dp = layout.dp(),
+                  .order = plan_.arguments.order,
+                  .platform = std::string(job_.platform().name())};
+  state.rng = all_generators(job_);
+  state.arguments = printed_arguments(plan_.arguments);
+  return state;
+}
+
+void Trainer::restore(const TrainingState& state) {
+  check_can_continue(state, plan_);
+  parts_.optimizer.load_state(OptimizerFiles(plan_.resume_from, state.optimizer_steps));
+  parts_.lr.set_counter(state.lr_counter);
+  if (parts_.scaler && state.loss_scaler) parts_.scaler->set_state(*state.loss_scaler);
+  plan_.train_data->restore(state.data);
+  restore_generators(state, plan_, job_);
+  losses_.restore(state);
+  window_ = state.window;
+  epoch_ = state.epoch;
+  steps_in_epoch_ = state.steps_in_epoch;
+  state_.global_step = state.step;
+  const std::filesystem::path own = checkpoint_folder(plan_.arguments.output_dir, state.step);
+  std::error_code ignored;
+  if (std::filesystem::equivalent(own, plan_.resume_from, ignored)) last_saved_ = state.step;
+  state_.tokens = state.tokens;
+  state_.epoch = epoch_fraction();
+}
+
+// With the part of the epoch that is done.
+double Trainer::epoch_fraction() const {
+  return static_cast<double>(epoch_) +
+         static_cast<double>(steps_in_epoch_) / static_cast<double>(plan_.train_data->batches(epoch_));
 }
 
 TrainOutput Trainer::output(double seconds) {

@@ -28,11 +28,11 @@ void remove_repeated(std::vector<TensorShape>& tensors) {
   tensors.erase(std::unique(tensors.begin(), tensors.end(), same), tensors.end());
 }
 
-std::string file_name(size_t number, size_t count) {
-  if (count == 1) return safetensors::kSingleFile;
+std::string file_name(const std::string& stem, size_t number, size_t count) {
+  if (count == 1) return safetensors::single_file(stem);
   char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number, count);
-  return name;
+  std::snprintf(name, sizeof name, "-%05zu-of-%05zu.safetensors", number, count);
+  return stem + name;
 }
 
 // As many tensors per file as fit.
@@ -89,7 +89,7 @@ HfFolderPlan::Place HfFolderPlan::find(const std::string& tensor) const {
   return {static_cast<size_t>(file - files.begin()), &file->plan.at(tensor)};
 }
 
-HfFolderPlan plan_hf_folder(std::vector<TensorShape> tensors, int64_t max_file_bytes) {
+HfFolderPlan plan_hf_folder(std::vector<TensorShape> tensors, int64_t max_file_bytes, const std::string& stem) {
   if (max_file_bytes < 1) throw ConfigError(cat("the file size limit is ", max_file_bytes, " bytes; must be >= 1"));
   std::sort(tensors.begin(), tensors.end(),
             [](const TensorShape& a, const TensorShape& b) { return safetensors::natural_less(a.name, b.name); });
@@ -97,7 +97,7 @@ HfFolderPlan plan_hf_folder(std::vector<TensorShape> tensors, int64_t max_file_b
   HfFolderPlan plan;
   const auto parts = cut(std::move(tensors), static_cast<uint64_t>(max_file_bytes));
   for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string name = file_name(i + 1, parts.size());
+    const std::string name = file_name(stem, i + 1, parts.size());
     plan.files.push_back({name, safetensors::plan_file(parts[i], safetensors::pytorch_metadata(), name)});
     const safetensors::FilePlan& file = plan.files.back().plan;
     for (const TensorShape& tensor : parts[i]) plan.file_of[tensor.name] = name;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/parallel/shard_spec.h"
+#include "core/safetensors/index.h"
 #include "core/safetensors/writer.h"
 
 namespace concord {
@@ -47,9 +48,10 @@ struct HfFolderPlan {
 };
 
 // Tensors in natural order, cut into files of at most |max_file_bytes| of data; a larger tensor has a file for itself.
-// One file is model.safetensors, more are model-00001-of-00003.safetensors and so on with an index, as transformers
-// writes them. A tensor that is given twice alike (an embedding on two stages) counts once. Throws ConfigError, with
+// One file is model.safetensors (|stem|), more are model-00001-of-00003.safetensors and so on with an index, as
+// transformers writes them. A tensor that is given twice alike (an embedding on two stages) counts once. Throws ConfigError, with
 // both, where it is given twice and differs, and where max_file_bytes is not positive.
-HfFolderPlan plan_hf_folder(std::vector<safetensors::TensorShape> tensors, int64_t max_file_bytes);
+HfFolderPlan plan_hf_folder(std::vector<safetensors::TensorShape> tensors, int64_t max_file_bytes,
+                            const std::string& stem = safetensors::kModelStem);
 
 }  // namespace concord

@@ -117,15 +117,22 @@ class Save {
        const HfSaveOptions& options)
       : folder_(std::move(folder)), parameters_(parameters), context_(context), options_(options) {
     while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
+    sets_.push_back({.stem = safetensors::kModelStem});
+    for (const SavedTensors& more : options_.more) sets_.push_back({.stem = more.stem});
   }
 
   void run() {
     try {
-      std::string list, nonce;
-      step([&] { list = list_text(tensors_of(parameters_)); });
-      const std::vector<std::string> lists = exchange_lists(list);
+      std::vector<std::string> lists;
+      std::string nonce;
       step([&] {
-        read_lists(lists);
+        lists.push_back(list_text(tensors_of(parameters_)));
+        for (const SavedTensors& more : options_.more) lists.push_back(list_text(more.tensors));
+      });
+      std::vector<std::vector<std::string>> of_stages;
+      for (const std::string& list : lists) of_stages.push_back(exchange_lists(list));
+      step([&] {
+        for (size_t i = 0; i < sets_.size(); ++i) read_lists(of_stages[i], &sets_[i]);
         if (is_first()) nonce = begin();
       });
       nonce = broadcast_text(context_, nonce, 0);
@@ -141,6 +148,14 @@ class Save {
   }
 
  private:
+  // Tensors that lie in files of one stem.
+  struct Set {
+    std::string stem;
+    std::set<std::string> of_earlier_stages = {};  // tensors that this rank's stage shares with an earlier one
+    HfFolderPlan plan = {};
+    std::vector<std::unique_ptr<FilePart>> files = {};  // opened on first write
+  };
+
   bool is_first() const { return context_.rank() == 0; }
 
   // |body| waits for no other rank.
@@ -173,16 +188,16 @@ class Save {
     return lists;
   }
 
-  void read_lists(const std::vector<std::string>& lists) {
+  void read_lists(const std::vector<std::string>& lists, Set* set) {
     std::vector<TensorShape> all;
     for (size_t stage = 0; stage < lists.size(); ++stage) {
       for (TensorShape& tensor : parse_list(lists[stage])) {
-        if (static_cast<int64_t>(stage) < context_.coordinates().pp) of_earlier_stages_.insert(tensor.name);
+        if (static_cast<int64_t>(stage) < context_.coordinates().pp) set->of_earlier_stages.insert(tensor.name);
         all.push_back(std::move(tensor));
       }
     }
-    plan_ = plan_hf_folder(std::move(all), options_.max_shard_bytes);
-    files_.resize(plan_.files.size());
+    set->plan = plan_hf_folder(std::move(all), options_.max_shard_bytes, set->stem);
+    set->files.resize(set->plan.files.size());
   }
 
   // Returns the nonce of the created folder.
@@ -194,10 +209,12 @@ class Save {
     const std::string nonce = make_nonce();
     made_.emplace(folder_, nonce);
     temporary_ = temporary_folder(folder_, nonce);
-    for (const HfFolderPlan::File& file : plan_.files) {
-      FilePart part(temporary_ + "/" + file.name, FilePart::Mode::create, file.plan.file_bytes);
-      part.write(0, std::as_bytes(std::span(file.plan.head)));
-      part.sync();
+    for (const Set& set : sets_) {
+      for (const HfFolderPlan::File& file : set.plan.files) {
+        FilePart part(temporary_ + "/" + file.name, FilePart::Mode::create, file.plan.file_bytes);
+        part.write(0, std::as_bytes(std::span(file.plan.head)));
+        part.sync();
+      }
     }
     return nonce;
   }
@@ -213,21 +230,31 @@ class Save {
   void write() {
     for (const Parameter* parameter : parameters_) {
       if (!writes_shard(parameter->spec, context_.layout(), context_.rank())) continue;
-      const at::Tensor value = parameter->used().detach().view({-1});
-      for (const ShardRun& run : shard_runs(parameter->spec, shard_place(context_.layout(), context_.rank()))) {
-        if (of_earlier_stages_.count(run.tensor) == 0) write_run(run, value);
+      write_part({shard_runs(parameter->spec, shard_place(context_.layout(), context_.rank())),
+                  parameter->used().detach().view({-1})},
+                 &sets_[0]);
+    }
+    for (size_t i = 0; i < options_.more.size(); ++i) {
+      for (const SavedTensors::Part& part : options_.more[i].parts) write_part(part, &sets_[i + 1]);
+    }
+    for (Set& set : sets_) {
+      for (const auto& file : set.files) {
+        if (file) file->sync();
       }
+      set.files.clear();
     }
-    for (const auto& file : files_) {
-      if (file) file->sync();
-    }
-    files_.clear();
   }
 
-  void write_run(const ShardRun& run, const at::Tensor& value) {
-    const HfFolderPlan::Place place = plan_.find(run.tensor);
+  void write_part(const SavedTensors::Part& part, Set* set) {
+    for (const ShardRun& run : part.runs) {
+      if (set->of_earlier_stages.count(run.tensor) == 0) write_run(run, part.values, set);
+    }
+  }
+
+  void write_run(const ShardRun& run, const at::Tensor& value, Set* set) {
+    const HfFolderPlan::Place place = set->plan.find(run.tensor);
     const int64_t size = value.element_size(), at_once = value.device().is_cpu() ? run.count : kStagedBytes / size;
-    const uint64_t begin = plan_.files[place.file].plan.place_of(*place.tensor);
+    const uint64_t begin = set->plan.files[place.file].plan.place_of(*place.tensor);
     for (int64_t done = 0; done < run.count; done += at_once) {
       const int64_t end = std::min(done + at_once, run.count);
       const at::Tensor host = value.narrow(0, run.local + done, end - done).cpu();
@@ -235,7 +262,7 @@ class Save {
       for (int64_t i = done, length = 0; i < end; i += length) {  // a row, or the staged part of one
         length = std::min(run.run_length - i % run.run_length, end - i);
         const int64_t global = run.offset + i / run.run_length * run.run_stride + i % run.run_length;
-        file(place.file)
+        file(place.file, set)
             .write(begin + static_cast<uint64_t>(global * size),
                    {bytes + (i - done) * size, static_cast<size_t>(length * size)});
         written_ += length * size;
@@ -243,25 +270,33 @@ class Save {
     }
   }
 
-  FilePart& file(size_t index) {
-    if (!files_[index])
-      files_[index] = std::make_unique<FilePart>(temporary_ + "/" + plan_.files[index].name, FilePart::Mode::open);
-    return *files_[index];
+  FilePart& file(size_t index, Set* set) {
+    std::unique_ptr<FilePart>& file = set->files[index];
+    if (!file) {
+      file = std::make_unique<FilePart>(temporary_ + "/" + set->plan.files[index].name, FilePart::Mode::open);
+    }
+    return *file;
   }
 
   // |written|: the bytes that all ranks together report as written.
   void finish(int64_t written) {
-    if (written != static_cast<int64_t>(plan_.total_bytes)) {
+    uint64_t needed = 0;
+    for (const Set& set : sets_) needed += set.plan.total_bytes;
+    if (written != static_cast<int64_t>(needed)) {
       throw std::runtime_error(
-          cat(folder_, ": the ranks have written ", written, " bytes of weights, but it needs ", plan_.total_bytes));
+          cat(folder_, ": the ranks have written ", written, " bytes of tensors, but it needs ", needed));
     }
-    if (plan_.has_index())
-      write_text(temporary_ + "/" + safetensors::kIndexFile, safetensors::index_json(plan_.file_of, plan_.total_bytes));
+    for (const Set& set : sets_) {
+      if (!set.plan.has_index()) continue;
+      write_text(temporary_ + "/" + safetensors::index_file(set.stem),
+                 safetensors::index_json(set.plan.file_of, set.plan.total_bytes));
+    }
     if (!options_.config_json.empty()) write_text(temporary_ + "/config.json", options_.config_json);
     const bool has_tokenizer = !options_.source.empty() && carry_over();
     for (const auto& [name, text] : options_.tokenizer_files) {
       if (!has_tokenizer) write_text(temporary_ + "/" + name, text);
     }
+    for (const auto& [name, text] : options_.more_files) write_text(temporary_ + "/" + name, text);
     made_->publish();
   }
 
@@ -282,12 +317,10 @@ class Save {
   std::span<Parameter* const> parameters_;
   ParallelContext& context_;
   const HfSaveOptions& options_;
-  std::set<std::string> of_earlier_stages_;  // tensors that this rank's stage shares with an earlier one
-  HfFolderPlan plan_;
   std::string temporary_;
-  std::optional<SaveFolder> made_;                // on rank 0
-  int64_t written_ = 0;                           // bytes, by this rank
-  std::vector<std::unique_ptr<FilePart>> files_;  // opened on first write
+  std::optional<SaveFolder> made_;  // on rank 0
+  int64_t written_ = 0;             // bytes, by this rank
+  std::vector<Set> sets_;           // the weights, then options_.more
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/models/parameter.h"
+#include "core/safetensors/header.h"
 
 namespace concord {
 
@@ -38,6 +39,19 @@ struct HfLoadOptions {
 void load_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
                      const HfLoadOptions& options = {});
 
+// More tensors of a saved folder, in files of their own: the optimizer's state.
+struct SavedTensors {
+  // What this rank writes of them: |values|, flat, on the host or the device, at their global addresses.
+  struct Part {
+    std::vector<ShardRun> runs;
+    at::Tensor values;
+  };
+
+  std::string stem;                               // what the names of the files begin with
+  std::vector<safetensors::TensorShape> tensors;  // of this rank's stage, the same on all ranks of it
+  std::vector<Part> parts;  // over all ranks every element of every tensor once; on the first stage that has it
+};
+
 struct HfSaveOptions {
   int64_t max_shard_bytes = 5'000'000'000;  // as transformers has it
   std::string config_json = {};             // the text of config.json; empty: the one of |source|
@@ -46,6 +60,9 @@ struct HfSaveOptions {
   // More files, name and text: a tokenizer that did not come from |source|. Left out where |source| has one.
   std::vector<std::pair<std::string, std::string>> tokenizer_files = {};
   bool overwrite = false;  // replaces |folder| where it exists and is not empty
+  std::vector<SavedTensors> more = {};
+  // Files that rank 0 writes last, name and text.
+  std::vector<std::pair<std::string, std::string>> more_files = {};
 };
 
 // Writes a folder that transformers loads. All ranks of the job call it with their parameters, the same |folder| (on a

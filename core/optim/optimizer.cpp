@@ -14,8 +14,6 @@
 #include "core/config_error.h"
 #include "core/optim/grad_norm.h"
 #include "core/optim/offload.h"
-#include "core/optim/state_index.h"
-#include "core/optim/step_undo.h"
 #include "core/optim/update_rule.h"
 #include "platform/loader/text.h"
 
@@ -74,53 +72,12 @@ class Optimizer::Impl {
   StepResult step(const StepSettings& settings) {
     const at::NoGradGuard no_grad;
     prepare();
-    const StepResult result = read(start_figures(settings.loss_scale, ddp_.job().world_group()));
+    const StepResult result = read(start_figures(settings.loss_scale));
     if (result.updated) update(settings, result.grad_norm);
     return result;
   }
 
-  void step_ahead(const StepSettings& settings) {
-    const at::NoGradGuard no_grad;
-    prepare();
-    Ahead ahead{settings, start_figures(settings.loss_scale, ddp_.job().side_group())};
-    if (was_clipped_) {
-      ahead.result = read(ahead.figures);
-      if (ahead.result->updated) update(settings, ahead.result->grad_norm);
-    } else {
-      ahead.updated = is_right_unchanged(ahead.figures.own_norm);
-      if (ahead.updated) {
-        undo_.keep(segments_);
-        apply(settings, 1);
-      }
-      ddp_.gather_parameters();  // also on ranks that have updated
-    }
-    ahead_ = std::move(ahead);
-  }
-
-  SettledStep settle() {
-    if (is_settled())
-      throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "settle() called without a preceding step_ahead()");
-    const at::NoGradGuard no_grad;
-    Ahead ahead = *std::exchange(ahead_, std::nullopt);
-    const bool waited = ahead.result.has_value();
-    if (!waited) ahead.result = read(ahead.figures);
-    const bool right = is_right_unchanged(ahead.result->grad_norm);
-    if (!waited && !right) take_again(ahead);
-    was_clipped_ = ahead.result->updated && !right;
-    return {*ahead.result, !waited && !right};
-  }
-
-  bool is_settled() const { return !ahead_; }
-  void expect_settled() const {
-    if (is_settled()) return;
-    throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
-                "a step_ahead() has not been settled: call settle() before using the optimizer");
-  }
-
-  int64_t steps() const {
-    expect_settled();
-    return steps_;
-  }
+  int64_t steps() const { return steps_; }
 
   int64_t state_bytes() const {
     int64_t bytes = offload_ ? offload_->state_bytes() : 0;
@@ -132,22 +89,45 @@ class Optimizer::Impl {
   }
 
   OptimizerState state() const {
-    expect_settled();
     OptimizerState state{steps_, {}};
     for (const Segment& segment : segments_) {
       for (const auto& [key, tensor] : tensors_of(segment)) {
-        state.entries.push_back({key, runs_of(segment), tensor.detach().cpu().clone()});
+        state.entries.push_back({key, runs_of(segment, 0, segment.size()), tensor.detach().cpu().clone()});
       }
     }
     return state;
   }
 
-  void load_state(const std::vector<OptimizerState>& states) {
-    expect_settled();
+  std::vector<OptimizerState::Entry> saved_state() const {
+    std::vector<OptimizerState::Entry> entries;
+    for (const Segment& segment : segments_) {
+      for (const BufferRange& part : counted_parts(segment, ddp_.job().coordinates())) {
+        const int64_t begin = part.begin - segment.range.begin;
+        const std::vector<ShardRun> runs = runs_of(segment, begin, begin + part.size());
+        for (const auto& [key, tensor] : tensors_of(segment)) {
+          entries.push_back({key, runs, tensor.detach().narrow(0, begin, part.size())});
+        }
+      }
+    }
+    return entries;
+  }
+
+  std::vector<std::pair<std::string, const Parameter*>> state_tensors() const {
+    std::vector<std::pair<std::string, const Parameter*>> tensors;
+    for (const GradBuffer* buffer : ddp_.buffers()) {
+      std::vector<std::string> keys = rule_->moments();
+      if (buffer->values().scalar_type() != at::kFloat) keys.emplace_back(kMain);
+      for (const Parameter* parameter : buffer->parameters()) {
+        for (const std::string& key : keys) tensors.emplace_back(key, parameter);
+      }
+    }
+    return tensors;
+  }
+
+  void load_state(const StateSource& index) {
     const at::NoGradGuard no_grad;
-    const StateIndex index(states);
     for (Segment& segment : segments_) {
-      const std::vector<ShardRun> runs = runs_of(segment);
+      const std::vector<ShardRun> runs = runs_of(segment, 0, segment.size());
       for (const auto& [key, tensor] : tensors_of(segment)) {
         const at::Tensor values = at::zeros({segment.size()}, at::kFloat);
         index.read(key, runs, values);
@@ -165,7 +145,6 @@ class Optimizer::Impl {
   }
 
   void reload_main_weights() {
-    expect_settled();
     const at::NoGradGuard no_grad;
     for (const Segment& segment : segments_) {
       if (segment.on_host || has_main(segment)) segment.weights.copy_(values_part(segment));
@@ -192,33 +171,25 @@ class Optimizer::Impl {
   struct Figures {
     at::Tensor squares, zeros;
     Work summed, counted;
-    double own_norm = 0;  // of this rank's part, if known without waiting; otherwise 0
-  };
-  struct Ahead {
-    StepSettings settings;
-    Figures figures;
-    bool updated = false;                   // on this rank
-    std::optional<StepResult> result = {};  // once it has been waited for
   };
 
   void prepare() {
-    expect_settled();
     ddp_.finish_param_gather();
     if (offload_) offload_->fetch();  // in parallel with the norm
   }
 
   // Over all ranks; if one sum is not finite, all ranks see it. In fp64, so that the split over ranks does not affect
   // the norm's bits, except on platforms that cannot reduce fp64.
-  Figures start_figures(double loss_scale, ProcessGroup& group) const {
+  Figures start_figures(double loss_scale) const {
     const std::vector<at::Tensor> grads = counted_grads(ddp_);
     const at::TensorOptions device(ddp_.job().torch_device());
     const double scale = 1 / (loss_scale * loss_scale);
+    ProcessGroup& group = ddp_.job().world_group();
     Figures figures;
     if (on_cpu_) {
       const GradSums sums = sums_on_host(grads, options_.log_num_zeros_in_grad);
       figures.squares = at::full({1}, sums.squares * scale, device.dtype(sum_type_));
       figures.zeros = at::full({1}, sums.zeros, device.dtype(at::kLong));
-      figures.own_norm = std::sqrt(figures.squares.item<double>());
     } else {
       figures.squares = squares_on_device(grads, device.dtype(at::kFloat)).mul_(scale).to(sum_type_);
       figures.zeros =
@@ -236,12 +207,6 @@ class Optimizer::Impl {
     return {std::isfinite(norm), norm, figures.zeros.item<int64_t>()};
   }
 
-  // Whether gradients of this norm are used without clipping. A part of a sum of squares is never larger than the
-  // whole, even after rounding: what exceeds the limit on one rank exceeds it on all.
-  bool is_right_unchanged(double norm) const {
-    return std::isfinite(norm) && clip_factor(norm, options_.max_grad_norm) == 1;
-  }
-
   void update(const StepSettings& settings, double norm) {
     apply(settings, clip_factor(norm, options_.max_grad_norm));
     ddp_.gather_parameters();
@@ -257,23 +222,11 @@ class Optimizer::Impl {
     if (offload_) offload_->step(*rule_, step);
   }
 
-  void take_again(const Ahead& ahead) {
-    ddp_.finish_param_gather();
-    if (ahead.updated) {
-      undo_.restore();
-      --steps_;
-    }
-    if (ahead.result->updated) return update(ahead.settings, ahead.result->grad_norm);
-    for (const Segment& segment : segments_) {
-      if (segment.on_host || has_main(segment)) values_part(segment).copy_(segment.weights);
-    }
-    ddp_.gather_parameters();
-  }
-
-  std::vector<ShardRun> runs_of(const Segment& segment) const {
+  // Of the elements [begin, end) of |segment|.
+  std::vector<ShardRun> runs_of(const Segment& segment, int64_t begin, int64_t end) const {
     const ParallelContext& job = ddp_.job();
     const auto runs = shard_runs(segment.parameter->spec, shard_place(job.layout(), job.rank()));
-    return cut_runs(runs, segment.local_begin, segment.local_begin + segment.size());
+    return cut_runs(runs, segment.local_begin + begin, segment.local_begin + end);
   }
 
   std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Segment& segment) const {
@@ -293,22 +246,20 @@ class Optimizer::Impl {
   std::vector<Segment*> on_device_;
   std::optional<Offload> offload_;
   int64_t steps_ = 0;
-  StepUndo undo_;
-  std::optional<Ahead> ahead_;  // not settled
-  bool was_clipped_ = false;    // in the last settled step
 };
 
 Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options)
     : impl_(std::make_unique<Impl>(ddp, std::move(options))) {}
 Optimizer::~Optimizer() = default;
 StepResult Optimizer::step(const StepSettings& settings) { return impl_->step(settings); }
-void Optimizer::step_ahead(const StepSettings& settings) { impl_->step_ahead(settings); }
-SettledStep Optimizer::settle() { return impl_->settle(); }
-bool Optimizer::is_settled() const { return impl_->is_settled(); }
 int64_t Optimizer::steps() const { return impl_->steps(); }
 int64_t Optimizer::state_bytes() const { return impl_->state_bytes(); }
 OptimizerState Optimizer::state() const { return impl_->state(); }
-void Optimizer::load_state(const std::vector<OptimizerState>& states) { impl_->load_state(states); }
+std::vector<OptimizerState::Entry> Optimizer::saved_state() const { return impl_->saved_state(); }
+std::vector<std::pair<std::string, const Parameter*>> Optimizer::state_tensors() const {
+  return impl_->state_tensors();
+}
+void Optimizer::load_state(const StateSource& source) { impl_->load_state(source); }
 void Optimizer::reload_main_weights() { impl_->reload_main_weights(); }
 
 }  // namespace concord

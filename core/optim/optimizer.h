@@ -8,20 +8,13 @@
 // step(): every rank of the job calls it. Gradients are divided by loss_scale; the norm counts each element of the
 // model once, over tensor, pipeline, expert and data parallel ranks and for embeddings on two stages; where it is not
 // finite on any rank nothing is changed on all of them. Threads: the one that computes.
-//
-// step_ahead() and settle() are step() in two halves, for pipelines whose stages end a step at different times: waiting
-// for the norm would bring them all to the last one's end (zero bubble's post-validation). step_ahead() updates at
-// once, as if nothing had to be clipped and no rank had an overflow, and sends its part of the norm on its way;
-// settle() learns the norm and, where the step was wrong, takes it back and makes the right one from the same
-// gradients. Weights, moments and results are those of step() to the last bit. To take a step back costs a copy of what
-// it overwrites: 12 bytes for each element that this rank updates with AdamW, 8 with SGD, from the first step_ahead()
-// on.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/data_parallel/ddp.h"
@@ -63,11 +56,6 @@ struct StepResult {
   int64_t zeros = 0;     // elements of the gradient that are 0, with log_num_zeros_in_grad
 };
 
-struct SettledStep {
-  StepResult result;
-  bool taken_back = false;  // parameters are not those that step_ahead left; the same on all ranks
-};
-
 class Optimizer {
  public:
   // Throws ConfigError for an invalid name or number. |ddp| outlives it.
@@ -79,22 +67,18 @@ class Optimizer {
   // Waits: for the gradient norm, on the host.
   StepResult step(const StepSettings& settings);
 
-  // Every rank calls both, in turn. Until settle() gradients stay as they are, and nothing else of this class may be
-  // called: what it would tell is not yet true. Where the step before was clipped, this one will be too: then
-  // step_ahead waits for the norm, and there is nothing to take back.
-  void step_ahead(const StepSettings& settings);
-  // Waits: for the gradient norm, on the host.
-  SettledStep settle();
-  bool is_settled() const;
-
   int64_t steps() const;        // that updated
   int64_t state_bytes() const;  // of moments and main weights on this rank, on the host or the device
 
-  // The part of the state that this rank owns, under global names and indices, copied to the host; and back. State of
-  // another layout may be loaded: give the states of all ranks that have something of this rank's part, or all. Throws
-  // ConfigError where an element of this rank's part is missing, with the tensor's name.
+  // The part of the state that this rank owns, under global names and indices, copied to the host.
   OptimizerState state() const;
-  void load_state(const std::vector<OptimizerState>& states);
+  // The same without copies, and so that over all ranks each element of the model is there once: what a checkpoint
+  // writes. Values are on the host or the device, and change with the next step.
+  std::vector<OptimizerState::Entry> saved_state() const;
+  // Which tensors the state of this rank's stage consists of, the parts of all ranks together: a key and the parameter.
+  std::vector<std::pair<std::string, const Parameter*>> state_tensors() const;
+  // Reads what this rank owns. Throws what |source| throws.
+  void load_state(const StateSource& source);
 
   // Main weights follow parameters that were changed from outside (weights loaded after the optimizer was made).
   void reload_main_weights();

@@ -22,6 +22,17 @@ struct OptimizerState {
   std::vector<Entry> entries;
 };
 
+// Where values of a state come from, by their global address: the states of other ranks (StateIndex), or the files of a
+// checkpoint.
+class StateSource {
+ public:
+  virtual ~StateSource() = default;
+  virtual int64_t steps() const = 0;
+  // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements stay. Throws
+  // ConfigError with the tensor where they are not there.
+  virtual void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const = 0;
+};
+
 // The part of |runs| that lies in [begin, end) of the rank's tensor; |local| then counts from |begin|.
 std::vector<ShardRun> cut_runs(const std::vector<ShardRun>& runs, int64_t begin, int64_t end);
 

@@ -91,6 +91,16 @@ std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Opti
   return segments;
 }
 
+std::vector<BufferRange> counted_parts(const Segment& segment, const RankCoordinates& place) {
+  std::vector<BufferRange> parts;
+  if (!counts(*segment.parameter, place)) return parts;
+  for (const BufferRange& counted : counted_ranges(*segment.buffer)) {
+    const BufferRange part = intersection(counted, segment.range);
+    if (part.size() > 0) parts.push_back(part);
+  }
+  return parts;
+}
+
 std::vector<at::Tensor> counted_grads(const DistributedDataParallel& ddp) {
   std::vector<at::Tensor> grads;
   const RankCoordinates& at = ddp.job().coordinates();

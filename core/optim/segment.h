@@ -34,6 +34,9 @@ struct Segment {
 std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const OptimizerOptions& options,
                                   double host_fraction);
 
+// The parts of |segment| that the rank at |place| counts: over all ranks each element of the model once.
+std::vector<BufferRange> counted_parts(const Segment& segment, const RankCoordinates& place);
+
 // The parts of this rank's gradients that it counts in the global norm: over all ranks each element of the model once.
 std::vector<at::Tensor> counted_grads(const DistributedDataParallel& ddp);
 

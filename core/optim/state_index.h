@@ -11,16 +11,15 @@
 
 namespace concord {
 
-class StateIndex {
+class StateIndex : public StateSource {
  public:
   // |states| outlive it. Throws ConfigError where their steps differ, where there is none, or where values are not flat
   // fp32 on the host.
   explicit StateIndex(const std::vector<OptimizerState>& states);
 
-  int64_t steps() const { return steps_; }
-  // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements stay. Throws
-  // ConfigError with the tensor and the number of elements that no state has.
-  void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const;
+  int64_t steps() const override { return steps_; }
+  // Throws ConfigError with the tensor and the number of elements that no state has.
+  void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const override;
 
  private:
   struct Row {

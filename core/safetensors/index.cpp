@@ -109,7 +109,7 @@ class IndexSax {
 };
 
 // The error for a folder without readable weights.
-[[noreturn]] void refuse_folder(const std::string& folder) {
+[[noreturn]] void refuse_folder(const std::string& folder, const std::string& stem) {
   std::vector<std::string> pickles, others;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string(), suffix = entry.path().extension().string();
@@ -119,7 +119,8 @@ class IndexSax {
   std::sort(pickles.begin(), pickles.end());
   std::sort(others.begin(), others.end());
   if (!others.empty()) {
-    refuse_index(folder, cat("has ", loader::join(others, ", "), ", but neither ", kSingleFile, " nor ", kIndexFile));
+    refuse_index(folder, cat("has ", loader::join(others, ", "), ", but neither ", single_file(stem), " nor ",
+                             index_file(stem)));
   }
   if (!pickles.empty()) {
     refuse_index(folder, cat("has its weights as pickle (", loader::join(pickles, ", "),
@@ -127,7 +128,7 @@ class IndexSax {
                              "convert it: python -c \"from transformers import AutoModelForCausalLM as M; "
                              "M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\""));
   }
-  refuse_index(folder, cat("has no weights: neither ", kSingleFile, " nor ", kIndexFile));
+  refuse_index(folder, cat("has no weights: neither ", single_file(stem), " nor ", index_file(stem)));
 }
 
 }  // namespace
@@ -146,21 +147,24 @@ std::string index_json(const std::map<std::string, std::string>& files, uint64_t
   return json.dump(2) + "\n";
 }
 
-Weights::Weights(const std::string& path) : path_(path) {
+std::string single_file(const std::string& stem) { return stem + ".safetensors"; }
+std::string index_file(const std::string& stem) { return stem + ".safetensors.index.json"; }
+
+Weights::Weights(const std::string& path, const std::string& stem) : path_(path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
     files_.push_back(std::make_unique<Reader>(path));
     add(*files_.back());
     return;
   }
-  const std::string single = path + "/" + kSingleFile, index = path + "/" + kIndexFile;
+  const std::string single = path + "/" + single_file(stem), index = path + "/" + index_file(stem);
   if (fs::exists(single, ignored)) {
     files_.push_back(std::make_unique<Reader>(single));
     add(*files_.back());
   } else if (fs::exists(index, ignored)) {
     open_indexed(index);
   } else {
-    refuse_folder(path);
+    refuse_folder(path, stem);
   }
 }
 

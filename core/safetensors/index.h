@@ -14,8 +14,12 @@
 
 namespace concord::safetensors {
 
+// What the names of the files begin with: "model" for weights, as transformers has it.
+inline constexpr const char* kModelStem = "model";
 inline constexpr const char* kSingleFile = "model.safetensors";
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
+std::string single_file(const std::string& stem);  // kSingleFile of the stem "model"
+std::string index_file(const std::string& stem);   // kIndexFile
 
 // Tensor name -> name of the file that has it. |file| is named in errors. Refuses what is not JSON or has another form,
 // a tensor twice, and files that are not plain names within the folder: those with a '/', "..", an empty one. Pure.
@@ -34,7 +38,7 @@ class Weights {
   // |path| is a folder or a safetensors file. As transformers does, model.safetensors goes before an index. All files
   // are opened and checked, none is read: an index has to name each tensor of each of its files, and nothing else.
   // Links are followed, because the hub's cache is made of them. Pickle files, which can run code, are refused.
-  explicit Weights(const std::string& path);
+  explicit Weights(const std::string& path, const std::string& stem = kModelStem);
 
   const std::string& path() const { return path_; }
   const std::map<std::string_view, Tensor>& tensors() const { return tensors_; }

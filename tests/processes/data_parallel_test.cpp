@@ -10,6 +10,7 @@
 #include "core/config_error.h"
 #include "core/data_parallel/finalize_grads.h"
 #include "core/optim/optimizer.h"
+#include "core/optim/state_index.h"
 #include "tests/processes/group_job.h"
 #include "tests/processes/small_network.h"
 
@@ -411,8 +412,9 @@ TEST(Optimizers, StateMovesToAnyLayoutUnderItsGlobalNames) {
       }
       write(folder.path() + "/" + std::to_string(job.rank()), optimizer.state());
     });
+    const std::vector<OptimizerState> states = states_in(folder.path(), 2);
     Addressed saved;
-    for (const OptimizerState& state : states_in(folder.path(), 2)) add(saved, state);
+    for (const OptimizerState& state : states) add(saved, state);
     const size_t parameters = 24 * 24 + 24 + 24 + 3 * 24;
     ASSERT_EQ(saved.size(), parameters * (type == at::kFloat ? 2 : 3));
     for (const int world : {1, 3}) {
@@ -421,7 +423,7 @@ TEST(Optimizers, StateMovesToAnyLayoutUnderItsGlobalNames) {
         SmallNetwork network(type);
         DistributedDataParallel ddp({network.parameters()}, job, {.use_distributed_optimizer = world > 1});
         Optimizer optimizer(ddp, {});
-        optimizer.load_state(states_in(folder.path(), 2));
+        optimizer.load_state(StateIndex(states));
         EXPECT_EQ(optimizer.steps(), 3);
         write(again.path() + "/" + std::to_string(job.rank()), optimizer.state());
         if (type == at::kFloat) return;

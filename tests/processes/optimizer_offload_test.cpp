@@ -6,6 +6,7 @@
 
 #include "core/data_parallel/finalize_grads.h"
 #include "core/optim/optimizer.h"
+#include "core/optim/state_index.h"
 #include "tests/processes/group_job.h"
 #include "tests/processes/small_network.h"
 
@@ -58,7 +59,8 @@ TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
             const at::NoGradGuard no_grad;
             for (size_t i = 0; i < values.size(); ++i) second.network.parameters()[i]->value.copy_(values[i]);
           }
-          second.optimizer.load_state({state});
+          const std::vector<OptimizerState> states = {state};
+          second.optimizer.load_state(StateIndex(states));
           EXPECT_EQ(second.optimizer.steps(), 3);
           second.train(job, 3, 5);
           for (size_t i = 0; i < values.size(); ++i) {

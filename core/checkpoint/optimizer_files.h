@@ -1,0 +1,39 @@
+// The optimizer's state in the files of a checkpoint: optimizer.safetensors, or several and an index, beside the
+// weights.
+//
+// A tensor "<key>.<tensor>" ("exp_avg.model.norm.weight") is the whole of a moment or of the fp32 weights, in the shape
+// that the weight has without any parallelism. So files know no rank, bucket or vendor: each rank writes the elements
+// that it alone has, or has by its share, at their place, and reads those that it needs. Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/models/hf_weights.h"
+#include "core/optim/optimizer.h"
+#include "core/safetensors/index.h"
+
+namespace concord {
+
+inline constexpr const char* kOptimizerStem = "optimizer";
+
+// What this rank writes, for HfSaveOptions::more. Views of the state: valid until the next step.
+SavedTensors saved_tensors(const Optimizer& optimizer);
+
+// The state in the folder of a checkpoint, for Optimizer::load_state.
+class OptimizerFiles : public StateSource {
+ public:
+  // |steps| are in the checkpoint's metadata. Throws ConfigError where there are no such files.
+  OptimizerFiles(const std::string& folder, int64_t steps) : files_(folder, kOptimizerStem), steps_(steps) {}
+
+  int64_t steps() const override { return steps_; }
+  // Throws ConfigError with the file and the tensor where it is missing, is not fp32, or is too small.
+  void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const override;
+
+ private:
+  safetensors::Weights files_;
+  int64_t steps_;
+};
+
+}  // namespace concord

@@ -1,0 +1,110 @@
+#include "trainer/resume.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/config_error.h"
+#include "platform/loader/host.h"
+#include "trainer/output_folder.h"
+
+namespace concord {
+namespace {
+
+constexpr int64_t kNumbers = 3;  // of a generator's state
+
+// -1: there is none.
+int64_t newest_step(const std::string& output_dir) {
+  const std::vector<std::filesystem::path> found = checkpoints_in(output_dir);
+  const auto newest =
+      std::find_if(found.rbegin(), found.rend(), [](const auto& folder) { return can_resume_from(folder.string()); });
+  return newest == found.rend() ? -1 : *checkpoint_step(*newest);
+}
+
+}  // namespace
+
+std::string find_resume_folder(const TrainingPlan& plan, ParallelContext& job) {
+  const TrainingArguments& a = plan.arguments;
+  const bool newest = resumes_from_newest(a) || (a.resume_from_checkpoint.empty() && plan.is_restarted);
+  if (!newest) return a.resume_from_checkpoint;
+  const int64_t seen = job.rank() == 0 ? newest_step(a.output_dir) : -1;
+  const at::Tensor step = at::full({1}, seen, at::TensorOptions(job.torch_device()).dtype(at::kLong));
+  job.world_group().all_reduce(step, ReduceOp::kMax).wait();
+  const auto agreed = step.item<int64_t>();
+  if (agreed >= 0) return checkpoint_folder(a.output_dir, agreed).string();
+  if (job.rank() == 0) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("{} has no checkpoint to resume from; the run starts at the first step", a.output_dir));
+  }
+  return {};
+}
+
+void check_can_continue(const TrainingState& state, const TrainingPlan& plan) {
+  if (state.optimizer != plan.arguments.optimizer) {
+    throw ConfigError(
+        fmt::format("{} was saved with optimizer {}, but this run has optimizer {}; use the same, or start "
+                    "a new run from its weights with --model {}",
+                    plan.resume_from, state.optimizer, plan.arguments.optimizer, plan.resume_from));
+  }
+  for (const auto& [name, value] : state.arguments) {
+    if (name != "seed" || value == std::to_string(plan.arguments.seed)) continue;
+    throw ConfigError(
+        fmt::format("{} was saved with seed {}, but this run has seed {}; use the same, or start a new run "
+                    "from its weights with --model {}",
+                    plan.resume_from, value, plan.arguments.seed, plan.resume_from));
+  }
+}
+
+std::vector<std::vector<RngState>> all_generators(ParallelContext& job) {
+  const std::vector<RngState> own = job.rng().save();
+  const auto count = static_cast<int64_t>(own.size()) * kNumbers;
+  at::Tensor numbers = at::empty({count}, at::kLong);
+  int64_t* at = numbers.data_ptr<int64_t>();
+  for (const RngState& each : own) {
+    for (const uint64_t number : {each.state.key, each.state.subsequence, each.state.offset}) {
+      *at++ = static_cast<int64_t>(number);
+    }
+  }
+  numbers = numbers.to(job.torch_device());
+  at::Tensor all = at::empty({count * job.world()}, numbers.options());
+  job.world_group().all_gather(all, numbers).wait();
+  all = all.to(at::kCPU);
+  std::vector<std::vector<RngState>> ranks(static_cast<size_t>(job.world()), own);
+  const int64_t* next = all.data_ptr<int64_t>();
+  for (std::vector<RngState>& rank : ranks) {
+    for (RngState& each : rank) {
+      each.state = {static_cast<uint64_t>(next[0]), static_cast<uint64_t>(next[1]), static_cast<uint64_t>(next[2])};
+      next += kNumbers;
+    }
+  }
+  return ranks;
+}
+
+void restore_generators(const TrainingState& state, const TrainingPlan& plan, ParallelContext& job) {
+  if (state.rng.empty()) return;
+  const RankLayout& layout = job.layout();
+  const SavedLayout own{.world = layout.world(),
+                        .tp = layout.tp(),
+                        .pp = layout.pp(),
+                        .vpp = plan.schedule.vpp,
+                        .cp = layout.cp(),
+                        .dp = layout.dp(),
+                        .order = plan.arguments.order,
+                        .platform = {}};
+  if (state.layout.has_same_ranks(own) && state.rng.size() == static_cast<size_t>(layout.world())) {
+    job.rng().restore(state.rng[static_cast<size_t>(job.rank())]);
+    return;
+  }
+  std::vector<RngState> streams = job.rng().save();
+  for (RngState& stream : streams) {
+    for (const RngState& saved : state.rng.front()) {
+      if (saved.name == stream.name) stream.state.offset = saved.state.offset;
+    }
+  }
+  job.rng().restore(streams);
+}
+
+}  // namespace concord

@@ -1,0 +1,27 @@
+// What a run does to continue from a checkpoint, besides reading tensors. Every rank calls these; they wait for all
+// ranks. Threads: the one that trains.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/mesh/parallel_context.h"
+#include "trainer/plan.h"
+#include "trainer/training_state.h"
+
+namespace concord {
+
+// The checkpoint that the run is to continue from; empty where it starts at the first step, because nobody asks for
+// more or there is none yet (then rank 0 says so). Rank 0 looks, so that all ranks take the same one.
+std::string find_resume_folder(const TrainingPlan& plan, ParallelContext& job);
+
+// Throws ConfigError, with both values, where a run with this plan would not be the continuation of |state|.
+void check_can_continue(const TrainingState& state, const TrainingPlan& plan);
+
+// The generators of all ranks, by rank.
+std::vector<std::vector<RngState>> all_generators(ParallelContext& job);
+// Under the layout that wrote them they continue on every rank. Under another one each rank keeps its own key, which
+// follows from the seed and its place, and continues from where the first rank's streams were.
+void restore_generators(const TrainingState& state, const TrainingPlan& plan, ParallelContext& job);
+
+}  // namespace concord
