@@ -3,6 +3,7 @@
 # that builds can be reproduced. cmake -DROOT=... -DOUTPUT=... -DVERSION=... -DSETTINGS=... -P build_identity.cmake
 file(GLOB_RECURSE headers RELATIVE "${ROOT}"
   "${ROOT}/core/*.h" "${ROOT}/platform/*.h" "${ROOT}/platform/*.hpp" "${ROOT}/trainer/*.h")
+list(FILTER headers EXCLUDE REGEX "^platform/conformance/")  # a program of its own
 list(SORT headers)
 set(text "${SETTINGS}")
 foreach(header IN LISTS headers)
