@@ -69,7 +69,7 @@ void check_cann_version(const std::string& version, const std::string& path) {
   const int found = major * 100 + minor;
   if (numbers && found >= kOldest && found < kBeyondNewest) return;
   sdk::fail(CONCORD_STATUS_UNAVAILABLE,
-            sdk::text("%s is of CANN '%s'; %s: %s", path.c_str(), version.c_str(), kSupported, kAdvice));
+            sdk::text("%s belongs to CANN '%s'; %s: %s", path.c_str(), version.c_str(), kSupported, kAdvice));
 }
 
 Acl load_acl() {

@@ -83,8 +83,8 @@ std::unique_ptr<Communicator> Communicator::join(Memory& memory, Devices& device
   if (result != abi::kHcclSuccess) {
     const concord_status status = status_of(result);
     const char* advice = status == CONCORD_STATUS_OUT_OF_MEMORY
-                             ? "; a communicator takes 2 x HCCL_BUFFSIZE (200 MB by default) of the device"
-                             : "; have all ranks the same unique id and a device of their own, and can they reach this "
+                             ? "; a communicator needs 2 x HCCL_BUFFSIZE (200 MB by default) on the device"
+                             : "; do all ranks have the same unique id and their own device, and can they reach this "
                                "machine (HCCL_SOCKET_IFNAME, HCCL_IF_IP) within HCCL_CONNECT_TIMEOUT?";
     sdk::fail(status, made->who_ + ": " + describe(hccl, result, "HcclCommInitRootInfo") + advice);
   }
@@ -158,7 +158,7 @@ void Communicator::stay_out() {
   const std::lock_guard lock(set_up_lock(device_));
   abi::HcclCommConfig config = default_config();
   abi::HcclComm none = nullptr;
-  finish("HcclCreateSubCommConfig (as no member)",
+  finish("HcclCreateSubCommConfig (not a member)",
          hccl_.HcclCreateSubCommConfig(&first_->handle, 0, nullptr, abi::kHcclNoSubComm, 0, &config, &none));
 }
 

@@ -28,7 +28,7 @@ class Handles {
     const std::unique_lock lock(mutex_);
     const auto found = live_.find(handle);
     if (found == live_.end()) {
-      sdk::invalid(sdk::text("%p is no live %s of this plugin's create", static_cast<const void*>(handle), what_));
+      sdk::invalid(sdk::text("%p is not a live %s created by this plugin", static_cast<const void*>(handle), what_));
     }
     const Known known = found->second;
     live_.erase(found);

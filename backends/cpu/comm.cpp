@@ -24,8 +24,8 @@ void Comm::await_turn(uint64_t turn) {
   const auto deadline = std::chrono::steady_clock::now() + timeout_;
   if (!turns_.wait_until(deadline, [&] { return ended_.load() == turn || failed_.load(); })) {
     sdk::fail(CONCORD_STATUS_TIMEOUT,
-              sdk::text("communicator '%s', rank %d: an operation waited %lld ms for an earlier one that is queued on "
-                        "another stream and does not get to run; do the streams wait for each other?",
+              sdk::text("communicator '%s', rank %d: an operation waited %lld ms for an earlier one queued on "
+                        "another stream that does not run; do the streams wait for each other?",
                         engine_->name().c_str(), rank(), static_cast<long long>(timeout_.count())));
   }
   if (failed_.load()) throw *failure();

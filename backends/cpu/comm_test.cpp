@@ -296,7 +296,7 @@ TEST(Comm, StreamsOfAnotherDeviceAreRefused) {
   concord_comm handle = join(1, 0, new_id(), 1000, 1);
   const TestStream on_0(0), on_1(1);
   std::vector<float> values = {1};
-  EXPECT_REFUSED(all_reduce(handle, values, on_0), "the stream is of device 0; this needs one of device 1");
+  EXPECT_REFUSED(all_reduce(handle, values, on_0), "the stream belongs to device 0; this needs one of device 1");
   EXPECT_OK(all_reduce(handle, values, on_1));
   EXPECT_OK(on_1.synchronize());
   EXPECT_OK(CALL(comm, destroy, handle));

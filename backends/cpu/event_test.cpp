@@ -167,7 +167,7 @@ TEST(Event, ElapsedNeedsTimingRecordAndCompletion) {
   plain.record(s);
   timed.record(nullptr);
   EXPECT_FAILS(CALL(event, elapsed, plain, timed, &milliseconds), CONCORD_STATUS_FAILED_PRECONDITION,
-               "start event was made");
+               "start event was created");
   EXPECT_FAILS(CALL(event, elapsed, timed, never, &milliseconds), CONCORD_STATUS_FAILED_PRECONDITION,
                "end event was never");
   TestEvent pending(CONCORD_EVENT_TIMING);

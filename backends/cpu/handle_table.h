@@ -28,7 +28,7 @@ class HandleTable {
     const std::lock_guard lock(mutex_);
     const uint64_t index = free_.empty() ? used_ : free_.back();
     if (index >= kChunks * kChunkSlots) {
-      sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY, sdk::text("there are %lu live %ss already; destroy some", used_, kind_));
+      sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY, sdk::text("there are already %lu live %ss; destroy some", used_, kind_));
     }
     Slot& slot = grow_to(index);
     slot.object = std::move(object);
@@ -85,8 +85,8 @@ class HandleTable {
 
   [[noreturn]] void refuse(uint64_t value) const {
     if (value == 0) sdk::invalid(sdk::text("the %s is null", kind_));
-    const char* why = value >> 56 == tag_ ? "was destroyed" : "was not made by this plugin";
-    sdk::invalid(sdk::text("%s 0x%llx is none: it %s", kind_, static_cast<unsigned long long>(value), why));
+    const char* why = value >> 56 == tag_ ? "was destroyed" : "was not created by this plugin";
+    sdk::invalid(sdk::text("invalid %s 0x%llx: it %s", kind_, static_cast<unsigned long long>(value), why));
   }
 
   Slot& grow_to(uint64_t index) {

@@ -198,7 +198,7 @@ TEST(CudaComm, ARankThatNeverJoinsIsATimeout) {
   concord_comm made = nullptr;
   EXPECT_EQ(comm().init(comm().self, 0, 2, 0, id.data(), 128, &config, &made), CONCORD_STATUS_TIMEOUT);
   EXPECT_EQ(made, nullptr);
-  EXPECT_THAT(detail(), HasSubstr("communicator 'lonely', rank 0 of 2: the other ranks did not all come to "
+  EXPECT_THAT(detail(), HasSubstr("communicator 'lonely', rank 0 of 2: not all ranks reached "
                                   "ncclCommInitRankConfig in time"));
 }
 
@@ -211,7 +211,7 @@ TEST(CudaComm, ASilentPeerIsATimeoutOfTheStreamAndOfEveryLaterCall) {
     }
     ASSERT_TRUE(ok(queue_barrier(mine)));
     EXPECT_EQ(mine.synchronize(), CONCORD_STATUS_TIMEOUT);
-    EXPECT_THAT(detail(), HasSubstr("rank 0 of 2: an operation did not get on for 400 ms"));
+    EXPECT_THAT(detail(), HasSubstr("rank 0 of 2: an operation made no progress for 400 ms"));
     EXPECT_TRUE(ok(mine.synchronize())) << "the stream tells it once";
     EXPECT_EQ(queue_barrier(mine), CONCORD_STATUS_TIMEOUT);
     concord_status error = CONCORD_STATUS_OK;

@@ -78,7 +78,7 @@ void Communicator::await(const std::shared_ptr<Link>& link, ncclResult_t result,
     if (state != ncclInProgress) give_up(status_of(state), describe(nccl, state, call, link->handle));
     if (Clock::now() > deadline) {
       give_up(CONCORD_STATUS_TIMEOUT,
-              sdk::text("the other ranks did not all come to %s in time; are their processes alive, do they have the "
+              sdk::text("not all ranks reached %s in time; are their processes alive, do they have the "
                         "same unique id, and can they reach this machine (NCCL_SOCKET_IFNAME)?",
                         call));
     }
@@ -282,7 +282,7 @@ void Communicator::tick(Clock::time_point now) noexcept {
     }
     watch(now);
   } catch (const std::exception& error) {
-    sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not look at it: " + error.what());
+    sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not check it: " + error.what());
   }
 }
 
@@ -290,11 +290,12 @@ void Communicator::watch(Clock::time_point now) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     if (failed() || !overdue(now, Clock::duration::zero())) return;
-    fail(CONCORD_STATUS_TIMEOUT, sdk::text("%s: an operation did not get on for %lld ms; the other ranks have not come "
-                                           "to it, or are waiting for something themselves",
-                                           who_.c_str(), to_ms(timeout_)));
+    fail(CONCORD_STATUS_TIMEOUT,
+         sdk::text("%s: an operation made no progress for %lld ms; the other ranks have not reached "
+                   "it, or are themselves waiting for something",
+                   who_.c_str(), to_ms(timeout_)));
   } catch (const std::exception& error) {
-    sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not end it: " + error.what());
+    sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not abort it: " + error.what());
   }
 }
 

@@ -84,7 +84,7 @@ TEST_F(Stuck, AnOperationThatIsNotReachedForTheTimeoutIsATimeout) {
   EXPECT_EQ(status(), CONCORD_STATUS_OK) << "not more than the timeout yet";
   communicator_->tick(start_ + kTimeout + seconds(1));
   EXPECT_EQ(status(), CONCORD_STATUS_TIMEOUT);
-  EXPECT_THAT(detail_, HasSubstr("communicator 'watched', rank 0 of 1: an operation did not get on for 100000 ms"));
+  EXPECT_THAT(detail_, HasSubstr("communicator 'watched', rank 0 of 1: an operation made no progress for 100000 ms"));
   open(1);
 }
 

@@ -24,7 +24,7 @@ class Handles {
   void remove(Handle handle) {
     const std::lock_guard lock(mutex_);
     if (live_.erase(handle) == 0) {
-      sdk::invalid(sdk::text("%p is no live %s of this plugin's create", static_cast<const void*>(handle), what_));
+      sdk::invalid(sdk::text("%p is not a live %s created by this plugin", static_cast<const void*>(handle), what_));
     }
   }
 

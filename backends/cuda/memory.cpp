@@ -49,9 +49,9 @@ void Memory::fail_allocation(cudaError_t error, const char* call, int32_t device
   const DeviceGuard here(device);
   const bool known = cudaMemGetInfo(&free, &total) == cudaSuccess;
   fail_cuda(error, call,
-            known ? sdk::text("asked for %lld bytes on device %d, which has %zu free of %zu",
+            known ? sdk::text("requested %lld bytes on device %d, which has %zu free of %zu",
                               static_cast<long long>(bytes), device, free, total)
-                  : sdk::text("asked for %lld bytes on device %d", static_cast<long long>(bytes), device));
+                  : sdk::text("requested %lld bytes on device %d", static_cast<long long>(bytes), device));
 }
 
 void* Memory::allocate(int32_t device, int64_t bytes) {
@@ -71,7 +71,7 @@ void Memory::release(int32_t device, void* pointer) {
   cudaPointerAttributes attributes{};
   check_cuda(cudaPointerGetAttributes(&attributes, pointer), "cudaPointerGetAttributes");
   if (attributes.type != cudaMemoryTypeDevice || attributes.device != device) {
-    sdk::invalid(sdk::text("%p is not memory of device %d, or was released before", pointer, device));
+    sdk::invalid(sdk::text("%p is not memory of device %d, or was already released", pointer, device));
   }
   const DeviceGuard here(device);
   check_cuda(cudaFree(pointer), "cudaFree");
@@ -118,7 +118,7 @@ void* Memory::allocate_host(int64_t bytes) {
   const cudaError_t error = cudaHostAlloc(&pointer, static_cast<size_t>(bytes), cudaHostAllocPortable);
   if (error != cudaSuccess) {
     fail_cuda(error, "cudaHostAlloc",
-              sdk::text("asked for %lld bytes of pinned host memory", static_cast<long long>(bytes)));
+              sdk::text("requested %lld bytes of pinned host memory", static_cast<long long>(bytes)));
   }
   return pointer;
 }

@@ -55,7 +55,7 @@ int checked_version(const sdk::VendorLibrary& library) {
   int version = 0;
   if (get_version == nullptr || get_version(&version) != ncclSuccess) {
     sdk::fail(CONCORD_STATUS_UNAVAILABLE,
-              sdk::text("%s does not tell its version (ncclGetVersion); is it NCCL?", library.path.c_str()));
+              sdk::text("%s does not report its version (ncclGetVersion); is it NCCL?", library.path.c_str()));
   }
   if (version < kOldest || version >= kBeyondNewest) {
     sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("%s is NCCL %s; versions 2.19 to 2.30 are supported",

@@ -15,8 +15,8 @@ namespace {
 // What the backend can do, as data. Each name in platform/abi/core.h; a value of 0 needs its reason in the note. What
 // is listed with another value is what conformance then holds the backend to.
 constexpr concord_capability kCapabilities[] = {
-    {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 0, "there is no memory"},
-    {CONCORD_CAP_STREAM_NULL, 0, "there are no streams"},
+    {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 0, "this backend has no memory"},
+    {CONCORD_CAP_STREAM_NULL, 0, "this backend has no streams"},
 };
 
 concord_core_table core_table() {

@@ -197,8 +197,8 @@ class Host {
     if (::bind(listener_.number(), name, address.length) != 0) {
       if (errno == EADDRINUSE) {
         sdk::invalid(
-            sdk::text("communicator '%s': another rank 0 already uses this unique id; give every rank a number "
-                      "of its own, and every communicator an id of its own",
+            sdk::text("communicator '%s': another rank 0 already uses this unique id; every rank needs its own "
+                      "number, and every communicator its own id",
                       meeting_.name.c_str()));
       }
       sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot bind a unix socket: %s", std::strerror(errno)));
@@ -254,15 +254,15 @@ class Host {
     const auto who = sdk::text("communicator '%s': rank %d (pid %lld)", meeting_.name.c_str(), hello.rank,
                                static_cast<long long>(hello.member.process.pid));
     if (hello.world != meeting_.world) {
-      sdk::invalid(sdk::text("%s says that there are %d ranks, rank 0 (pid %d) says %d", who.c_str(), hello.world,
-                             ::getpid(), meeting_.world));
+      sdk::invalid(sdk::text("%s expects %d ranks, rank 0 (pid %d) expects %d", who.c_str(), hello.world, ::getpid(),
+                             meeting_.world));
     }
     if (hello.rank < 1 || hello.rank >= meeting_.world) {
-      sdk::invalid(sdk::text("%s does not exist among %d ranks", who.c_str(), meeting_.world));
+      sdk::invalid(sdk::text("%s is not a rank of a communicator with %d ranks", who.c_str(), meeting_.world));
     }
     for (const Guest& guest : guests_) {
       if (&guest != &newcomer && guest.rank == hello.rank) {
-        sdk::invalid(sdk::text("%s has the same number as pid %lld; every rank needs one of its own", who.c_str(),
+        sdk::invalid(sdk::text("%s has the same rank as pid %lld; ranks must be distinct", who.c_str(),
                                static_cast<long long>(guest.member.process.pid)));
       }
     }
@@ -359,7 +359,7 @@ class Guest {
     const ucred host = credentials_of(socket_.number());
     if (host.uid != ::geteuid()) {
       sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION,
-                sdk::text("communicator '%s': who answers for rank 0 is user %u (pid %d), this rank is user %u",
+                sdk::text("communicator '%s': rank 0 is run by user %u (pid %d), this rank by user %u",
                           meeting_.name.c_str(), host.uid, host.pid, ::geteuid()));
     }
   }
@@ -403,10 +403,11 @@ class Guest {
 
   std::shared_ptr<Segment> take_memory(const FileDescriptor& file) const {
     if (!file.valid()) {
-      sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY,
-                sdk::text("communicator '%s': rank %d could not take the shared memory's file; are there too many open "
-                          "files (ulimit -n)?",
-                          meeting_.name.c_str(), meeting_.rank));
+      sdk::fail(
+          CONCORD_STATUS_OUT_OF_MEMORY,
+          sdk::text("communicator '%s': rank %d could not receive the shared memory file; are there too many open "
+                    "files (ulimit -n)?",
+                    meeting_.name.c_str(), meeting_.rank));
     }
     return Segment::adopt(file, meeting_.world);
   }

@@ -185,7 +185,7 @@ bool Team::look_for_lost(Awaited& awaited) {
 std::string Team::whereabouts(int32_t rank) const {
   const Bedside& bedside = segment_->bedside(rank);
   const uint64_t activity = bedside.activity.load(std::memory_order_relaxed);
-  std::string doing = "is in no operation";
+  std::string doing = "is not in an operation";
   if (bedside.departed.load() != 0) {
     doing = "has destroyed its communicator";
   } else if (activity != 0) {

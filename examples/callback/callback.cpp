@@ -24,7 +24,7 @@ class StopAtGoal : public concord::TrainerCallback {
               concord::TrainerControl& control) override {
     if (report.loss >= goal_) return;
     if (state.is_world_process_zero)
-      std::printf("callback: the goal is reached at step %lld\n", static_cast<long long>(state.global_step));
+      std::printf("callback: goal reached at step %lld\n", static_cast<long long>(state.global_step));
     control.should_training_stop = true;
   }
 

@@ -52,7 +52,7 @@ class Lifetimes {
     if (const auto ended = ended_.find(handle); ended != ended_.end()) {
       sdk::invalid(loader::cat(name(handle), " was destroyed ", describe(ended->second)));
     }
-    sdk::invalid(loader::cat(name(handle), " is none that this platform has made"));
+    sdk::invalid(loader::cat(name(handle), " was not created by this platform"));
   }
 
   // Takes the living |handle| away before it is destroyed; |begin| brings it back where that fails.

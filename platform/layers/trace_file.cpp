@@ -90,7 +90,7 @@ void TraceFile::open() {
   }
   if (descriptor_ < 0) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT, cat("the trace file '", path_, "' cannot be written: ",
-                                                     std::strerror(errno), "; set CONCORD_TRACE to a file that can"));
+                                                     std::strerror(errno), "; set CONCORD_TRACE to a writable file"));
   }
   if (ftruncate(descriptor_, 0) != 0 || !write_at(descriptor_, cat(kHead, kTail), 0)) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
@@ -115,7 +115,8 @@ void TraceFile::write_buffer() {
   if (buffer_.empty() || descriptor_ < 0) return;
   buffer_ += kTail;
   if (!write_at(descriptor_, buffer_, offset_)) {
-    loader::log(CONCORD_LOG_WARN, "trace", cat("tracing ends: ", path_, " cannot be written: ", std::strerror(errno)));
+    loader::log(CONCORD_LOG_WARN, "trace",
+                cat("tracing stopped: ", path_, " cannot be written: ", std::strerror(errno)));
     close(descriptor_);
     descriptor_ = -1;
   }

@@ -145,7 +145,7 @@ TEST_F(TraceLayer, WorkThatNeverEndsIsBoundedAndCountedAsLeftOut) {
     call<&concord_memory_table::fill_on_stream>(tables_, memory, 7, int64_t{64}, nullptr);
   }
   EXPECT_EQ(events("memory.fill_on_stream").size(), static_cast<size_t>(calls)) << "host slices alone";
-  EXPECT_EQ(events("device slices left out").at(0).at("args").at("count"), calls);
+  EXPECT_EQ(events("device slices dropped").at(0).at("args").at("count"), calls);
 }
 
 TEST_F(TraceLayer, ThreadsLoseNoEventsAndTheFileStaysJson) {

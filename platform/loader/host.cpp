@@ -74,7 +74,7 @@ concord_log_level read_threshold() {
     if (*wanted == kLevels[i]) return i + 1;
   }
   write_line(CONCORD_LOG_WARN, "",
-             cat("CONCORD_LOG is '", *wanted, "'; it takes ", join(kLevels, ", "), "; info is used"));
+             cat("CONCORD_LOG is '", *wanted, "'; it must be one of ", join(kLevels, ", "), "; using info"));
   return CONCORD_LOG_INFO;
 }
 

@@ -27,16 +27,17 @@ auto guarded(const char* what, Body&& body) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(CONCORD_STATUS_INTERNAL, cat(what, " threw an exception, which no plugin may: ", error.what()));
+    throw Error(CONCORD_STATUS_INTERNAL,
+                cat(what, " threw an exception, which is not allowed for plugins: ", error.what()));
   } catch (...) {
-    throw Error(CONCORD_STATUS_INTERNAL, cat(what, " threw an exception, which no plugin may"));
+    throw Error(CONCORD_STATUS_INTERNAL, cat(what, " threw an exception, which is not allowed for plugins"));
   }
 }
 
 const concord_plugin* call_open(const DynamicLibrary& library, const std::string& path) {
   auto* open = reinterpret_cast<concord_plugin_open_function>(library.symbol(CONCORD_PLUGIN_ENTRY));
   if (open == nullptr) {
-    throw Error(CONCORD_STATUS_ABI_MISMATCH, cat("it does not export " CONCORD_PLUGIN_ENTRY ", so it is no plugin"));
+    throw Error(CONCORD_STATUS_ABI_MISMATCH, cat("it does not export " CONCORD_PLUGIN_ENTRY ", so it is not a plugin"));
   }
   take_error_detail();  // what an earlier failure left behind is not this one's reason
   const concord_plugin* root = nullptr;
@@ -122,7 +123,7 @@ void assess(Candidate& candidate) {
     } else if (candidate.devices <= 0) {
       candidate.reason = "it reports no device";
     } else if (candidate.plugin->tables.core.priority < 0) {
-      candidate.reason = "its priority is negative: it is used only where CONCORD_PLATFORM names it";
+      candidate.reason = "its priority is negative: it is used only if CONCORD_PLATFORM names it";
     }
   } catch (const Error& error) {
     candidate.devices = 0;
@@ -209,7 +210,7 @@ Survey survey_plugins() {
       const std::string file = fs::path(path).filename().string();
       if (const auto first = taken.find(file); first != taken.end()) {
         survey.candidates.push_back({plugin_name_of_file(path), path, folder.origin, nullptr, 0,
-                                     cat("not looked at: ", first->second, " comes first")});
+                                     cat("skipped: ", first->second, " takes precedence")});
         continue;
       }
       survey.candidates.push_back(examine(path, folder.origin));
@@ -248,7 +249,7 @@ const Plugin& open_plugin(const std::string& name_or_path) {
 std::optional<Choice> named_choice() {
   const auto name = setting("platform");
   if (!name) return std::nullopt;
-  return Choice{&open_plugin(*name), cat("CONCORD_PLATFORM says ", *name)};
+  return Choice{&open_plugin(*name), cat("CONCORD_PLATFORM is ", *name)};
 }
 
 Choice choose_plugin() {

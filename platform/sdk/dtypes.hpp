@@ -48,7 +48,7 @@ inline int64_t dtype_size(concord_dtype dtype) {
     case CONCORD_DTYPE_I32: return 4;
     case CONCORD_DTYPE_F64:
     case CONCORD_DTYPE_I64: return 8;
-    default: invalid(text("dtype %d is unknown; it is one of %s", dtype, kDtypeNames));
+    default: invalid(text("dtype %d is unknown; it must be one of %s", dtype, kDtypeNames));
   }
 }
 

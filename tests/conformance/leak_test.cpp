@@ -74,17 +74,17 @@ void require_no_leak(Context& t, int cycles, const Limits& limits, const std::fu
     after = usage(t);
     return after.threads <= before.threads && after.files <= before.files && after.heap <= most_heap;
   });
-  CHECK(after.threads <= before.threads, "%d cycles left %lld threads behind", cycles,
+  CHECK(after.threads <= before.threads, "%d cycles leaked %lld threads", cycles,
         static_cast<long long>(after.threads - before.threads));
-  CHECK(after.files <= before.files, "%d cycles left %lld file descriptors open", cycles,
+  CHECK(after.files <= before.files, "%d cycles leaked %lld file descriptors", cycles,
         static_cast<long long>(after.files - before.files));
-  CHECK(after.heap <= most_heap, "%d cycles left %lld bytes of the heap behind", cycles,
+  CHECK(after.heap <= most_heap, "%d cycles leaked %lld bytes of the heap", cycles,
         static_cast<long long>(after.heap - before.heap));
   // A sanitizer keeps freed memory for a while on purpose.
   const bool sanitized = __sanitizer_get_current_allocated_bytes != nullptr;
-  CHECK(sanitized || after.resident - before.resident <= limits.resident, "%d cycles left %lld bytes of memory behind",
+  CHECK(sanitized || after.resident - before.resident <= limits.resident, "%d cycles leaked %lld bytes of memory",
         cycles, static_cast<long long>(after.resident - before.resident));
-  CHECK(sanitized || after.device - before.device <= limits.device, "%d cycles left %lld bytes of device memory behind",
+  CHECK(sanitized || after.device - before.device <= limits.device, "%d cycles leaked %lld bytes of device memory",
         cycles, static_cast<long long>(after.device - before.device));
 }
 

@@ -78,7 +78,7 @@ int run_worker(const HarnessOptions& options, const std::vector<NamedCase>& case
       _exit(1);
     }
   }
-  std::printf("there is no case %s\n", options.worker.c_str());
+  std::printf("unknown case %s\n", options.worker.c_str());
   return 2;
 }
 

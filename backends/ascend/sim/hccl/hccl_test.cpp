@@ -215,7 +215,7 @@ TEST_F(HcclTest, ArgumentsAreChecked) {
     EXPECT_EQ(HcclBarrier(self.comm, nullptr), kHcclPtr);
     EXPECT_EQ(reduce(nullptr, data, 1, self.stream), kHcclPtr);
     EXPECT_EQ(reduce(host, data, 1, self.stream), kHcclPara);
-    EXPECT_THAT(std::string(aclGetRecentErrMsg()), ::testing::HasSubstr("no address of a device"));
+    EXPECT_THAT(std::string(aclGetRecentErrMsg()), ::testing::HasSubstr("not a device address"));
     EXPECT_EQ(reduce(data, data, 5, self.stream), kHcclPara);
     EXPECT_EQ(reduce(static_cast<char*>(data) + 1, data, 1, self.stream), kHcclPara);
     EXPECT_EQ(reduce(data, data, 1, &host), kHcclPara) << "no stream";

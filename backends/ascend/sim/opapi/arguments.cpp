@@ -87,7 +87,7 @@ at::ScalarType scalar_type(abi::aclDataType dtype) {
     case abi::kAclComplex128: return at::kComplexDouble;
     default: break;
   }
-  throw OperatorError(kAclnnParamInvalid, "data " + dtype_name(dtype) + " is not one that this simulator knows");
+  throw OperatorError(kAclnnParamInvalid, "data " + dtype_name(dtype) + " is not known to this simulator");
 }
 
 at::Scalar to_scalar(const aclScalar& scalar) {
@@ -105,7 +105,7 @@ at::Scalar to_scalar(const aclScalar& scalar) {
     default: break;
   }
   throw OperatorError(kAclnnParamInvalid,
-                      "a scalar of " + dtype_name(scalar.dtype) + " is not one that this simulator knows");
+                      "a scalar of " + dtype_name(scalar.dtype) + " is not known to this simulator");
 }
 
 void check_object(const void* object, Kind kind, bool optional) {
@@ -114,7 +114,7 @@ void check_object(const void* object, Kind kind, bool optional) {
   Kind found;
   if (!find_object(object, &found) || found != kind) {
     throw OperatorError(kAclnnParamInvalid,
-                        "given " + describe_object(object) + " where a living " + name_of(kind) + " belongs");
+                        "given " + describe_object(object) + " where a live " + name_of(kind) + " is expected");
   }
 }
 

@@ -147,7 +147,7 @@ struct Packed {
   template <class Body>
   void for_each(Body body) const {
     if (q_ends.size() != kv_ends.size())
-      throw OperatorError(kAclnnParamInvalid, "as many query as key lengths are needed");
+      throw OperatorError(kAclnnParamInvalid, "the numbers of query and key lengths must be equal");
     for (size_t i = 0; i < q_ends.size(); ++i) {
       const int64_t q_begin = i == 0 ? 0 : q_ends[i - 1];
       const int64_t kv_begin = i == 0 ? 0 : kv_ends[i - 1];

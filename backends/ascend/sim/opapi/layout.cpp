@@ -121,7 +121,7 @@ static Tensor scattered(const Tensor& self, int64_t dim, const Tensor& index, co
     case 0: return at::scatter(self, dim, index, source);
     case 1: return at::scatter(self, dim, index, source, "add");
     case 2: return at::scatter(self, dim, index, source, "multiply");
-    default: throw OperatorError(kAclnnParamInvalid, "reduction " + std::to_string(reduction) + " is none of 0, 1, 2");
+    default: throw OperatorError(kAclnnParamInvalid, "reduction " + std::to_string(reduction) + " is not 0, 1 or 2");
   }
 }
 

@@ -119,7 +119,7 @@ TEST_F(Opapi, RefusesADestroyedObjectAndOneOfAnotherKind) {
   EXPECT_EQ(aclnnNegGetWorkspaceSize(in, gone, &workspace_, &executor_), kInvalid);
   EXPECT_EQ(aclnnNegGetWorkspaceSize(in, reinterpret_cast<aclTensor*>(one), &workspace_, &executor_), kInvalid);
   EXPECT_THAT(aclGetRecentErrMsg(),
-              AllOf(HasSubstr("scalar float32 1"), HasSubstr("where a living aclTensor belongs")));
+              AllOf(HasSubstr("scalar float32 1"), HasSubstr("where a live aclTensor is expected")));
   EXPECT_EQ(aclDestroyScalar(reinterpret_cast<aclScalar*>(in)), kInvalid);
   aclDestroyTensor(in);
   aclDestroyScalar(one);

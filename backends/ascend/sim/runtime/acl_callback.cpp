@@ -83,7 +83,7 @@ aclError aclrtSubscribeReport(uint64_t thread, aclrtStream stream) {
   return guarded(__func__, [&] {
     const std::shared_ptr<Stream> on = Machine::instance().stream(stream);
     const std::lock_guard lock(subscriptions().mutex);
-    if (subscriptions().of_stream.count(on.get()) != 0) fail(kRtStreamSubscribe, "the stream is subscribed to already");
+    if (subscriptions().of_stream.count(on.get()) != 0) fail(kRtStreamSubscribe, "the stream already has a subscriber");
     auto& mailbox = subscriptions().of_thread[thread];
     if (mailbox == nullptr) mailbox = std::make_shared<Mailbox>();
     subscriptions().of_stream.emplace(on.get(), std::pair(thread, mailbox));
@@ -130,7 +130,7 @@ aclError aclrtLaunchCallback(aclrtCallback function, void* arguments, aclrtCallb
 
 aclError aclrtProcessReport(int32_t milliseconds) {
   return guarded(__func__, [&] {
-    if (milliseconds < -1) fail(kRtParamInvalid, text("a timeout of %d ms; it has to be -1 or more", milliseconds));
+    if (milliseconds < -1) fail(kRtParamInvalid, text("a timeout of %d ms; it must be >= -1", milliseconds));
     std::shared_ptr<Mailbox> mailbox;
     {
       const std::lock_guard lock(subscriptions().mutex);

@@ -69,7 +69,7 @@ class Copy {
                          aclrtMemcpyKind kind) {
     if ((at.place == Place::kDevice) == should_be_device) return;
     fail(kRtParamInvalid,
-         text("copy kind %u wants a %s address as %s, but %p is a %s's", kind, should_be_device ? "device" : "host",
+         text("copy kind %u needs a %s address as %s, but %p is a %s's", kind, should_be_device ? "device" : "host",
               name, address, should_be_device ? "host" : "device"));
   }
 
@@ -86,7 +86,7 @@ void check_on_stream(Check&& check) {
   try {
     check();
   } catch (const Error& error) {
-    fail(kRtDeviceMemError, text("when the stream got there, %s", error.what()));
+    fail(kRtDeviceMemError, text("when the stream reached it, %s", error.what()));
   }
 }
 

@@ -54,7 +54,7 @@ void Queue::start() {
   try {
     thread_ = std::thread([self = shared_from_this()] { self->run(); });
   } catch (const std::system_error& error) {
-    fail(abi::kRtNoStreamResource, text("the host gives no thread for a stream: %s", error.what()));
+    fail(abi::kRtNoStreamResource, text("the host cannot create a thread for a stream: %s", error.what()));
   }
   pthread_setname_np(thread_.native_handle(), text("sim-npu:%d", device_).c_str());
 }

@@ -8,7 +8,7 @@ namespace concord::ascend::sim {
 namespace {
 
 [[noreturn]] void refuse(const char* name, const char* value, const char* allowed) {
-  std::fprintf(stderr, "[sim-npu] %s is '%s'; it takes %s\n", name, value, allowed);
+  std::fprintf(stderr, "[sim-npu] %s is '%s'; it must be %s\n", name, value, allowed);
   std::exit(2);
 }
 

@@ -42,7 +42,7 @@ Stack call(const c10::OperatorHandle& op, Arguments arguments) {
     auto given = arguments.extract(each.name());
     if (given.empty() && !each.default_value()) {
       throw std::runtime_error("this torch_npu's " + op.schema().name() +
-                               " needs an argument that is not known here: " + each.name());
+                               " needs an argument that Concord does not know: " + each.name());
     }
     stack.push_back(given.empty() ? *each.default_value() : std::move(given.mapped()));
   }

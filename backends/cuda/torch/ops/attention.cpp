@@ -49,7 +49,7 @@ bool cudnn_is_wanted() {
     const char* const said = std::getenv("CONCORD_CUDA_ATTENTION");
     const std::string how = said == nullptr ? "cudnn" : said;
     if (how != "cudnn" && how != "flash") {
-      throw std::runtime_error("CONCORD_CUDA_ATTENTION is '" + how + "'; it can be cudnn (the default) or flash");
+      throw std::runtime_error("CONCORD_CUDA_ATTENTION is '" + how + "'; it must be cudnn (the default) or flash");
     }
     return how == "cudnn";
   }();
