@@ -85,16 +85,16 @@ def complaint_inside(path, target):
     if is_test(path):
         return None
     if is_test(target):
-        return "nothing but a test includes tests"
+        return "only tests may include tests"
     source, wanted = part_of(path), part_of(target)
     if source == wanted:
         return None
     may = BACKEND_MAY if source.startswith("backends/") else ARROWS.get(source)
     if may is None:
-        return f"{source} is in no layer; name it in toolchains/check_layers.py"
+        return f"{source} is not in any layer; add it to toolchains/check_layers.py"
     if wanted in may:
         return None
-    return f"{source} may include " + (", ".join(may) if may else "nothing of the tree but itself")
+    return f"{source} may include " + (", ".join(may) if may else "nothing else of the tree")
 
 
 def complaint_outside(path, header):
@@ -108,9 +108,9 @@ def complaint_outside(path, header):
         if re.match(pattern, header) and source not in places and os.path.dirname(path) not in places:
             return words
     if os.path.dirname(path) in WITHOUT_LIBTORCH and re.match(LIBTORCH, header):
-        return "the program links no libtorch; what needs it is for trainer/torch_module"
+        return "the program links no libtorch; code that needs it belongs in trainer/torch_module"
     if source in PUBLIC and re.match(PRIVATE_LIBRARIES, header):
-        return f"{source} is public, and whoever includes it would need this library"
+        return f"{source} is public, and code that includes it would need this library"
     return None
 
 
@@ -133,7 +133,7 @@ def check(root):
 
 def main(arguments):
     if len(arguments) != 1 or not os.path.isdir(arguments[0]):
-        print("usage: check_layers.py ROOT, where ROOT is the folder that holds platform/, core/, ...", file=sys.stderr)
+        print("usage: check_layers.py ROOT, where ROOT is the folder that contains platform/, core/, ...", file=sys.stderr)
         return 2
     count, complaints = check(arguments[0])
     if count == 0:

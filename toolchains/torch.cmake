@@ -21,10 +21,10 @@ function(concord_find_torch)
       if(CONCORD_TORCH_BUILT_WITH)
         message(FATAL_ERROR "Concord's core and trainer need libtorch ${CONCORD_TORCH_BUILT_WITH}, and CONCORD_TORCH is not "
           "set; give -DCONCORD_TORCH=/path/to/site-packages/torch (pip install torch==${CONCORD_TORCH_BUILT_WITH}), "
-          "or ask for the components that need none: find_package(Concord COMPONENTS sdk platform)")
+          "or request only the components that do not need it: find_package(Concord COMPONENTS sdk platform)")
       endif()
-      message(FATAL_ERROR "Concord's core needs libtorch, and there is none: CONCORD_TORCH is not set and "
-        "${PROJECT_SOURCE_DIR}/.venv holds no torch. Do one of these:\n"
+      message(FATAL_ERROR "Concord's core needs libtorch, which was not found: CONCORD_TORCH is not set and "
+        "${PROJECT_SOURCE_DIR}/.venv contains no torch. Do one of these:\n"
         "  ./run build                                   installs torch into .venv, then builds\n"
         "  -DCONCORD_TORCH=/path/to/site-packages/torch  uses an existing one (the environment variable works too)\n"
         "  -DCONCORD_WITH_TORCH=OFF                      builds the platform and the backends only")
@@ -33,7 +33,7 @@ function(concord_find_torch)
   endif()
   foreach(file IN ITEMS include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
     if(NOT EXISTS "${folder}/${file}")
-      message(FATAL_ERROR "CONCORD_TORCH is '${folder}', but there is no ${file} in it; it has to be the folder "
+      message(FATAL_ERROR "CONCORD_TORCH is '${folder}', but there is no ${file} in it; it must be the folder "
         "'torch' of an installed wheel: python3 -c 'import torch; print(torch.__path__[0])'")
     endif()
   endforeach()
