@@ -21,7 +21,7 @@ class InputFile {
   int fd() const { return fd_; }
   uint64_t size() const { return size_; }  // in bytes, when it was opened
 
-  // All of it. Refuses more than |most| bytes, of which |kind| ("a configuration") has no more, also where the file
+  // All of it. Refuses more than |most| bytes, of which |kind| ("a configuration") has no more, even if the file
   // grows meanwhile.
   std::string read(uint64_t most, std::string_view kind) const;
 

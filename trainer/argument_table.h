@@ -57,8 +57,8 @@ struct ValueAlias {
   std::string_view meaning;
 };
 
-// Names from other programs that change nothing here, whatever their value. They are told, and end no run. A '*' in a
-// name stands for any letters.
+// Names from other programs that have no effect here, whatever their value. They are reported and do not end a run. A
+// '*' in a name matches any letters.
 struct IgnoredArguments {
   std::string_view why;
   std::vector<std::string_view> names;
@@ -77,11 +77,11 @@ std::span<const ArgumentAlias> argument_aliases();
 std::span<const IgnoredArguments> ignored_arguments();
 std::span<const RefusedArgument> refused_arguments();
 
-// Each is null where there is none. Where a name is both ignored and refused by a '*', it is ignored.
+// Each is null if there is none. Where a name is both ignored and refused by a '*', it is ignored.
 const Argument* find_argument(std::string_view name);  // by any of its names
 const IgnoredArguments* find_ignored_argument(std::string_view name);
 const RefusedArgument* find_refused_argument(std::string_view name);
-// |value| of |argument| in the words used here; itself where it has no other name.
+// |value| of |argument| under the name used here; itself if it has no other name.
 std::string_view value_meant(std::string_view argument, std::string_view value);
 // What is put before the names in a mapping called |name| where such mappings are sections of a file of another
 // program: "training." for torchtitan's, "" for Megatron's.
@@ -90,7 +90,7 @@ std::optional<std::string> section_prefix(std::string_view name);
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
 // The values of those that name something to read. Not all of them are there: a tokenizer may have a name of its own.
 std::vector<std::string> input_paths(const TrainingArguments& arguments);
-// The known name with the fewest letters changed; empty where none is near.
+// The known name with the fewest letters changed; empty if none is near.
 std::string nearest_argument(std::string_view name);
 
 }  // namespace concord

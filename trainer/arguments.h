@@ -1,16 +1,16 @@
-// All that a user can say about a training run: one struct, read from YAML and from the command line, checked as a
-// whole, printed back as YAML that parses to the same.
+// Everything that a user can specify about a training run: one struct, read from YAML and from the command line,
+// checked as a whole, printed back as YAML that parses to the same.
 //
 //   const CommandLine line = parse_command_line(words);          // reads the file of --config too
 //   check_arguments(line.arguments, world);                      // relations between them
 //   std::cout << to_yaml(line.arguments);                        // --print_config
 //
-// Names are those of HF's and ROLL's TrainingArguments, and where these have none Megatron's; so are the defaults, but
-// for those whose comment here says otherwise. Every name is described once, in argument_table.cpp, from which reading,
-// checking, printing and the help follow. Names that other programs have for the same are taken; names of features that
-// Concord does not have are refused with what is there instead; names that change nothing here are told to the user
-// (argument_foreign.cpp). Nothing here needs libtorch or waits. Threads: plain values and pure functions, but for
-// parse_command_line, which reads a file.
+// Names are those of HF's and ROLL's TrainingArguments, and Megatron's where these have none; so are the defaults,
+// unless a comment here says otherwise. Every name is described once, in argument_table.cpp, from which reading,
+// checking, printing and the help follow. Names that other programs use for the same setting are accepted; names of
+// features that Concord does not have are refused with what there is instead; names that have no effect here are
+// reported to the user (argument_foreign.cpp). Nothing here needs libtorch or waits. Threads: plain values and pure
+// functions, except parse_command_line, which reads a file.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct TrainingArguments {
   std::string train_data;
   std::string eval_data;
   int64_t seq_length = 0;              // 0: as the data has it, else the model's max_position_embeddings
-  std::string tokenizer;               // empty: the model's own; "byte" where a model starts afresh
+  std::string tokenizer;               // empty: the model's own; "byte" for a model without weights
   std::string template_name = "qwen";  // called template
   bool sequence_packing = false;
   bool shuffle = true;
@@ -47,7 +47,7 @@ struct TrainingArguments {
   int64_t gradient_accumulation_steps = 1;
   int64_t global_batch_size = 0;  // above 0: check_arguments finds gradient_accumulation_steps by it
   double num_train_epochs = 3;
-  int64_t max_steps = -1;  // above 0 it wins over num_train_epochs
+  int64_t max_steps = -1;  // if > 0, overrides num_train_epochs
 
   // The optimizer and its schedules.
   std::string optimizer = "adam";
@@ -73,8 +73,8 @@ struct TrainingArguments {
   double end_weight_decay = -1;
   std::string weight_decay_incr_style = "constant";
   // The loss, and with it the gradient, is the sum over all counted tokens of the step divided by their number. ROLL's
-  // default is false: the mean over the micro-batches of each one's mean, in which a token weighs more where there are
-  // few.
+  // default is false: the mean over the micro-batches of each one's mean, in which a token weighs more in a micro-batch
+  // with few of them.
   bool calculate_per_token_loss = true;
 
   // Numbers.
@@ -92,7 +92,7 @@ struct TrainingArguments {
   int64_t pipeline_model_parallel_size = 1;
   int64_t virtual_pipeline_model_parallel_size = 1;
   int64_t context_parallel_size = 1;
-  bool sequence_parallel = false;  // with tensor_model_parallel_size 1 it is the same as false, and becomes it
+  bool sequence_parallel = false;  // with tensor_model_parallel_size 1 it makes no difference and becomes false
   std::string order = "tp-cp-ep-dp-pp";
   std::string cp_comm_type = "p2p";
   std::string pipeline_schedule = "auto";  // auto: 1f1b, or interleaved with virtual stages
@@ -131,7 +131,7 @@ struct TrainingArguments {
   bool logging_first_step = false;
   bool logging_nan_inf_filter = true;
   // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
-  // HF's default is no, with which nobody hears that the data was not used.
+  // HF's default is no, which silently ignores the data.
   std::string eval_strategy = "auto";
   double eval_steps = 0;  // 0: as logging_steps
   std::string save_strategy = "steps";

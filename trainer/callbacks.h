@@ -1,4 +1,4 @@
-// What a user's own code is told while a model trains, and what it can ask for: HF's TrainerCallback in C++.
+// What a user's own code can observe while a model trains, and what it can request: HF's TrainerCallback in C++.
 //
 //   class StopAtGoal : public TrainerCallback {
 //     void on_log(const TrainerState&, const StepReport& report, TrainerControl& control) override {

@@ -1,4 +1,4 @@
-// The run of somebody who has nothing yet: a small model like Qwen2 on a corpus whose entropy is known, so that the
+// The run of a user who has nothing yet: a small Qwen2-like model on a corpus whose entropy is known, so that the
 // loss can be watched on its way to a floor that no model can go below.
 #pragma once
 

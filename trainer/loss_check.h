@@ -1,5 +1,6 @@
-// check_for_nan_in_loss_and_grad, of the loss. The losses of a step's micro-batches are copied beside the computation
-// and looked at when the update has waited for the device anyway: a run whose losses are fine pays no wait of its own.
+// check_for_nan_in_loss_and_grad for the loss. The losses of a step's micro-batches are copied in parallel with the
+// computation and looked at when the update has waited for the device anyway: a run whose losses are fine pays no wait
+// of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>

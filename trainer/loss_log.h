@@ -1,4 +1,4 @@
-// Losses between two log lines. They stay on their devices until somebody wants to see them, or there are a thousand:
+// Losses between two log lines. They stay on their devices until they are needed, or there are a thousand:
 // then one reduction for all of these steps, and one wait for the device. Threads: the one that trains.
 #pragma once
 
@@ -19,10 +19,10 @@ class LossLog {
 
   // |part| is this rank's part of the step's loss, a scalar, the same on all tp ranks and 0 but on the last stage;
   // |counted| what the sum over all ranks is divided by (0: it is the loss already). Every rank calls it. Waits: for
-  // all ranks at every thousandth step that nobody has taken.
+  // all ranks at every thousandth step that no one has taken.
   void add(const at::Tensor& part, int64_t counted);
 
-  // The mean over the steps since the last call; NaN where there are none. Every rank calls it. Waits: for all ranks.
+  // The mean over the steps since the last call; NaN if there are none. Every rank calls it. Waits: for all ranks.
   double take_mean();
   double mean_so_far() const;  // of all steps whose losses were taken
 
@@ -53,7 +53,7 @@ class LossTotals {
   int64_t counted_ = 0;
 };
 
-// The mean of |losses|, without those that are not finite if |filter|; NaN where none is left. Pure.
+// The mean of |losses|, without those that are not finite if |filter|; NaN if none is left. Pure.
 double mean_loss(const std::vector<double>& losses, bool filter);
 
 }  // namespace concord

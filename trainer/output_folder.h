@@ -1,7 +1,7 @@
 // The folder a run writes to. One run each: what another run has left there is not mixed with.
 //
 // A run leaves its mark there, kRunMark, and nothing is ever removed from a folder without it: what Concord did not
-// write is not Concord's to remove. An attempt that a launcher has started again finds the mark of its own job, goes on
+// write is not Concord's to remove. An attempt that a launcher has restarted finds the mark of its own job, continues
 // in the folder, and removes nothing.
 #pragma once
 
@@ -28,7 +28,7 @@ struct OutputRequest {
 // (ours or torchrun) has set in the environment.
 OutputRequest output_request(const TrainingArguments& arguments, const std::vector<std::string>& more);
 
-// Whether a run can go to the folder. Changes nothing. Throws ConfigError where it cannot be written to; where it holds
+// Whether a run can go to the folder. Changes nothing. Throws ConfigError if it cannot be written to; where it holds
 // another run that may not be lost, was not written by Concord, or holds an input of this run.
 void check_output_folder(const OutputRequest& request);
 

@@ -1,6 +1,6 @@
 // What a training run is, before any other rank and any tensor are there: the model's config, the data, numbers of
-// steps, the pipeline's schedule. Bad input so comes out before any process is started and any group is made. Needs no
-// libtorch. Threads: the one that trains.
+// steps, the pipeline's schedule. So bad input is reported before any process is started and any group is created.
+// Needs no libtorch. Threads: the one that trains.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct TrainingPlan {
   Schedule schedule;
   std::vector<StageLayers> stages;  // of the whole pipeline
   std::unique_ptr<DataLoader> train_data;
-  std::unique_ptr<DataLoader> eval_data;  // null where there is none
+  std::unique_ptr<DataLoader> eval_data;  // null if there is none
   int64_t max_steps = 0;
   LrArguments lr;
   bool is_restarted = false;       // an attempt after the first: checkpoints of its own run may be there already
@@ -45,6 +45,6 @@ struct TrainingPlan {
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
                            const DatasetProvider& datasets = {});
 
-std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // none but for fp16
+std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // only for fp16
 
 }  // namespace concord

@@ -23,7 +23,7 @@ struct RunOptions {
   std::vector<std::string> next = {};    // what to try next, for the summary
 };
 
-// Throws ConfigError for invalid settings, before any group is made where possible; Error and std::runtime_error
+// Throws ConfigError for invalid settings, before any group is made if possible; Error and std::runtime_error
 // for what goes wrong later. Waits: for the other ranks.
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers = {}, const RunOptions& options = {});
 

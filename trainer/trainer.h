@@ -13,7 +13,7 @@
 // Steps of zero-bubble pipelines are validated after the fact (TrainingParts::validates_later): the next step's first
 // forwards run before a step's gradient norm, and what other ranks want after it, are known. Who looks at a step sees
 // its final result all the same: where something is due after a step (a log line, an evaluation, the end, ...) the
-// ranks wait for it as they would otherwise; where a rank wants something that nobody knew of (a callback, a signal),
+// ranks wait for it as they would otherwise; if a rank requests something unforeseen (a callback, a signal),
 // what the next step has begun is thrown away and comes after it. Only TrainerCallback::on_step_end comes before a
 // gradient that is not finite ends the run.
 #pragma once
@@ -87,7 +87,7 @@ class Trainer {
   // One step on this rank's micro-batches, which are on the host.
   StepOutput train_step(const std::vector<MicroBatch>& batches);
   // Forward only, over all of the evaluation data; in train() a signal that asks for the end abandons it, and then
-  // nothing is reported of it. Throws ConfigError where there is none.
+  // nothing is reported of it. Throws ConfigError if there is none.
   EvalLoopOutput evaluate();
   // An HF folder, which must not be there yet. Waits: for all ranks.
   void save_model(const std::filesystem::path& folder);

@@ -20,7 +20,7 @@ class Averages {
 
   // Averages exist of f32, f16 and bf16, where CANN's operator library is installed.
   bool supports(concord_dtype dtype) const;
-  // Why there are none; "" where there are.
+  // Why there are none; "" if there are.
   const std::string& reason() const;
 
   // Queues data[i] /= by for |count| elements. The calling thread's device is the stream's.
@@ -28,7 +28,7 @@ class Averages {
               const Workspace& workspace) const;
 
  private:
-  // Null where the library is missing.
+  // Null if the library is missing.
   const Aclnn* aclnn() const;
 
   Devices& devices_;

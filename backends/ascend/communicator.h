@@ -3,12 +3,12 @@
 // What HCCL does in its own way, and what becomes of it here:
 //   memory       every communicator takes 2 x HCCL_BUFFSIZE on the device (2 x 200 MB by default), so that one of a
 //                single rank is made without HCCL
-//   set-up       one device must not set up communicators from two threads at once: a lock a device. Two threads of a
+//   set-up       one device must not set up communicators from two threads at once: a lock per device. Two threads of a
 //                rank that set up two communicators have to come in the same order on every rank
 //   split        HCCL cuts sub-communicators from the first communicator alone, with the ranks in ascending order. A
-//                split of a split is cut from the first one; a list in another order meets anew, with a root info that
+//                split of a split is cut from the first one; a list in another order meets again, with a root info that
 //                its first rank sends to the others over the parent. Every rank of the parent calls HCCL, also one that
-//                is no member (kHcclNoSubComm)
+//                is not a member (kHcclNoSubComm)
 //   streams      HCCL does not order operations of one communicator that are on different streams: a stream waits, by
 //                an event, for what the communicator has on the stream that it was used on before
 //   the parent   stays, unseen, until the last communicator that was cut from it is destroyed
@@ -50,7 +50,7 @@ class Communicator {
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
 
-  // Runs |body|(handle), which queues one operation on |stream|. Throws the failure where there is one. The calling
+  // Runs |body|(handle), which queues one operation on |stream|. Throws the failure if there is one. The calling
   // thread's device is the communicator's; not for a communicator of one rank.
   template <class Body>
   void enqueue(const char* call, concord_stream stream, Body&& body) {
@@ -62,7 +62,7 @@ class Communicator {
   // where there is one.
   void turn_to(concord_stream stream);
 
-  // Throws the failure where there is one.
+  // Throws the failure if there is one.
   void check();
   // What went wrong, OK while nothing has; |out_detail| is its sentence. Looks at HCCL first.
   concord_status error(std::string* out_detail);
@@ -77,7 +77,7 @@ class Communicator {
   // At least |bytes| of device memory for work on |stream|. The same again for the next operation there, which runs
   // after.
   void* scratch(int64_t bytes, concord_stream stream);
-  // A few bytes of device memory whose contents do not matter: what a barrier reduces, and what stands for null.
+  // A few bytes of device memory whose contents do not matter: what a barrier reduces, and a substitute for null.
   void* word() const { return word_; }
 
  private:
@@ -120,7 +120,7 @@ class Communicator {
   const int32_t rank_;
   const std::string who_;  // for messages: "communicator 'dp', rank 1 of 4"
 
-  std::shared_ptr<Link> link_;         // null where there is one rank
+  std::shared_ptr<Link> link_;         // null if there is one rank
   std::shared_ptr<Link> first_;        // the communicator that this one was cut from, or link_
   std::vector<uint32_t> first_ranks_;  // the members' ranks in first_
   uint64_t id_ = 0;                    // tells communicators cut from first_ apart; the same on every member

@@ -1,6 +1,6 @@
 // The handles that a table gave out and did not take back yet, each with what is known of it. A stream or event works
 // only while its own device is the thread's, and ACL does not tell which that is; and not every CANN checks what it is
-// given, so that this is what stands between a second destroy and a crash.
+// given, so only this prevents a crash on a second destroy.
 // Threads: any thread, any time.
 #pragma once
 
@@ -23,7 +23,7 @@ class Handles {
     live_.insert_or_assign(handle, known);
   }
 
-  // What was known of |handle|. INVALID_ARGUMENT where it is null, not from create, or destroyed before.
+  // What was known of |handle|. INVALID_ARGUMENT if it is null, not from create, or destroyed before.
   Known remove(Handle handle) {
     const std::unique_lock lock(mutex_);
     const auto found = live_.find(handle);

@@ -40,9 +40,9 @@ class Memory {
   };
 
   void add(void* pointer, Block block);
-  // INVALID_ARGUMENT where |pointer| is not the start of a block of |device|.
+  // INVALID_ARGUMENT if |pointer| is not the start of a block of |device|.
   void remove(void* pointer, int32_t device);
-  // The block that |pointer| lies in.
+  // The block that contains |pointer|.
   std::optional<Block> find(const void* pointer) const;
   // The device of device memory in one of the two; else the thread's.
   int32_t device_of(const void* destination, const void* source);

@@ -13,11 +13,11 @@
 
 namespace concord::cpu {
 
-// Handle is the ABI's pointer type, Object what stands behind it. A handle is tag (8 bits), generation (36), index
+// Handle is the ABI's pointer type, Object what it refers to. A handle is tag (8 bits), generation (36), index
 // (20): an index is used again, a generation is not. The tag differs between kinds and makes the value no valid
 // address.
 //
-// Threads: any thread, any time; but who uses a handle while another thread removes it may find the object gone.
+// Threads: any thread, any time; but a thread that uses a handle while another removes it may find the object gone.
 // Owns: the table shares its objects until remove.
 template <class Handle, class Object>
 class HandleTable {
@@ -38,7 +38,7 @@ class HandleTable {
     return reinterpret_cast<Handle>(handle);
   }
 
-  // The object; INVALID_ARGUMENT where |handle| is not live. Some nanoseconds, no lock.
+  // The object; INVALID_ARGUMENT if |handle| is not live. Some nanoseconds, no lock.
   Object& find(Handle handle) const { return *slot_of(handle).object; }
   std::shared_ptr<Object> share(Handle handle) const { return slot_of(handle).object; }
 

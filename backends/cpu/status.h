@@ -1,4 +1,4 @@
-// How this backend reports what the system refuses: the call, the error's number and its words.
+// How this backend reports errors of the system: the call, the error's number and its message.
 #pragma once
 
 #include "platform/sdk/plugin.hpp"

@@ -3,7 +3,7 @@
 // Fast where the data is: a step between two spinning ranks takes well under a microsecond, large buffers go through
 // staging slots small enough to stay in cache. Deterministic: a reduction takes the ranks in their order, so every rank
 // gets the same bits in every run, however a buffer is cut. Bounded: bytes_per_rank() of shared memory a rank, reserved
-// when the communicator is made. Nothing waits for ever: a peer whose process ends is PEER_LOST well within a second,
+// when the communicator is made. Nothing waits forever: a peer whose process ends is PEER_LOST well within a second,
 // a silent one is TIMEOUT, and both come with the same sentence on every rank.
 //
 // Arguments mean what platform/abi/comm.h says they mean; wrong ones are refused before anything is sent. Failures are
@@ -31,7 +31,7 @@ void create_unique_id(void* out_id, int64_t bytes);
 
 struct Options {
   std::string name = "comm";  // for messages
-  // How long a rank waits for its peers: in set-up, and within an operation each time that it cannot go on.
+  // How long a rank waits for its peers: in set-up, and within an operation each time that it cannot continue.
   std::chrono::milliseconds timeout{30 * 60 * 1000};
 };
 

@@ -1,4 +1,4 @@
-// Which process a rank is, and whether it still lives. Needs nothing but /proc: no parent-child relation, no pidfd.
+// Which process a rank is, and whether it is still alive. Needs nothing but /proc: no parent-child relation, no pidfd.
 // Threads: any.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace concord::shm {
 
-// A process by its number, its start time (clock ticks since boot; a number used again is told apart by it) and the
+// A process by its number, its start time (clock ticks since boot; it distinguishes a reused number) and the
 // pid namespace in which the number counts.
 struct ProcessIdentity {
   int64_t pid = 0;

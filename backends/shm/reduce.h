@@ -15,7 +15,7 @@ namespace concord::shm {
 // element; |out| may be one of them, else it overlaps none.
 using Reduction = void (*)(void* out, const void* const* sources, int32_t source_count, int64_t elements);
 
-// Null where the combination has no meaning or is unknown.
+// Null if the combination has no meaning or is unknown.
 Reduction find_reduction(concord_dtype dtype, concord_reduce_op op);
 
 }  // namespace concord::shm

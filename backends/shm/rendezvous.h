@@ -23,12 +23,12 @@ struct Meeting {
   const void* id = nullptr;  // kUniqueIdBytes bytes
   std::string name;          // of the communicator, for messages
   std::chrono::milliseconds timeout{};
-  // Called now and then; throws when the meeting is no longer wanted. May be empty.
+  // Called now and then; throws when the rendezvous is cancelled. May be empty.
   std::function<void()> still_wanted;
 };
 
 // Waits until all ranks are there and returns the memory they share, in which every rank's process is noted. Fails,
-// with the same story on every rank that has come: INVALID_ARGUMENT where ranks disagree about the world or claim the
+// with the same story on every rank that has come: INVALID_ARGUMENT if ranks disagree about the world or claim the
 // same number, PEER_LOST where one ends meanwhile, TIMEOUT naming who is missing, OUT_OF_MEMORY.
 std::shared_ptr<Segment> meet(const Meeting& meeting);
 

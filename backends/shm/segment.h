@@ -20,7 +20,7 @@ namespace concord::shm {
 inline constexpr int64_t kLineBytes = 128;
 inline constexpr int32_t kMaxWorld = 1024;
 
-// The first failure of a communicator. |verdict| is 0 or the status with the number of the rank that saw it; whoever
+// The first failure of a communicator. |verdict| is 0 or the status with the number of the rank that saw it; the rank that
 // sets it writes |text| and then |text_ready|.
 struct alignas(kLineBytes) FailureRecord {
   std::atomic<uint64_t> verdict;
@@ -37,7 +37,7 @@ struct alignas(kLineBytes) Progress {
 
 // How a rank is woken, and what it does.
 struct alignas(kLineBytes) Bedside {
-  std::atomic<uint32_t> doorbell;  // futex; changes whenever somebody rings
+  std::atomic<uint32_t> doorbell;  // futex; changes at every ring
   std::atomic<uint32_t> departed;  // 1: the rank has destroyed its communicator
   std::atomic<uint64_t> wish;      // 0: awake; kAnyNews; else the step that all ranks have to reach
   std::atomic<uint64_t> activity;  // first word of the running call; 0 outside of operations
@@ -58,7 +58,7 @@ struct ChannelControl {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
               "locks inside an atomic would be private to a process");
 
-// Where everything lies. Offsets are from the segment's start, in bytes.
+// The layout of the segment. Offsets are from its start, in bytes.
 struct Geometry {
   explicit Geometry(int32_t world);
 

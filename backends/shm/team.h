@@ -71,7 +71,7 @@ class Team {
     wait_slowly(awaited);
   }
 
-  // Writes the failure down unless there is one already, wakes everybody, and throws the one that stands.
+  // Records the failure unless there is one already, wakes all ranks, and throws the recorded one.
   [[noreturn]] void fail(concord_status status, const std::string& detail);
   void throw_if_failed() const;
   bool failed() const;

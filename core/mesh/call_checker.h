@@ -34,7 +34,7 @@ class CallChecker {
   // |peers| outlives it.
   CallChecker(std::shared_ptr<Store> store, Peers& peers, Options options);
 
-  // Waits: until every rank has made its call number |sequence|. Throws Error: INVALID_ARGUMENT where they differ,
+  // Waits: until every rank has made its call number |sequence|. Throws Error: INVALID_ARGUMENT if they differ,
   // TIMEOUT naming a rank that does not come, PEER_LOST naming one that cannot come any more.
   void check(int64_t sequence, const CallSignature& signature);
 

@@ -1,10 +1,10 @@
 // All that a rank knows about its job: made once, passed down. No hidden globals but the one of core/initialize.h.
 //
-// Groups. group(kind) is cheap and never waits; the communicator behind it is made at the first operation (channel.h
+// Groups. group(kind) is cheap and never waits; its communicator is created at the first operation (channel.h
 // says how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, for it is
 // expensive: some vendors take hundreds of megabytes for each. create_groups makes some of them at once, all ranks
 // together, and where the plugin can split a communicator it does so, which is much cheaper than making each from
-// nothing. Threads: any thread, but for rng(), which belongs to the thread that computes.
+// nothing. Threads: any thread, except rng(), which belongs to the thread that computes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -61,11 +61,11 @@ class ParallelContext {
 
   // Not all ranks are in an embedding group.
   bool has_group(GroupKind kind) const { return layout().group_of(kind, rank()).has_value(); }
-  // Throws Error (INVALID_ARGUMENT) where this rank is in no such group.
+  // Throws Error (INVALID_ARGUMENT) if this rank is in no such group.
   ProcessGroup& group(GroupKind kind);
   ProcessGroup& world_group();
-  // All ranks as well, on a communicator that no other group shares: what waits there for a rank that is behind holds
-  // up none of the other calls. For small numbers that travel beside a step; made at its first call, and so only where
+  // All ranks as well, on a communicator that no other group shares: waiting there for a rank that is behind delays no
+  // other call. For small values that are exchanged in parallel with a step; made at its first call, and so only where
   // used.
   ProcessGroup& side_group();
 
@@ -73,7 +73,7 @@ class ParallelContext {
   // them.
   void create_groups(std::span<const GroupKind> kinds);
 
-  // Whether some group has lost a peer, timed out or the like: the job cannot go on.
+  // Whether some group has lost a peer, timed out or the like: the job cannot continue.
   bool failed();
   // Ends the thread that looks for failures and answers other ranks. For a process that is about to exit.
   void stop_watching() { watchdog_.stop(); }

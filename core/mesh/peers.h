@@ -1,4 +1,4 @@
-// Whether the processes of the other ranks still run, for whoever waits for one of them.
+// Whether the processes of the other ranks still run, for callers that wait for one of them.
 //
 // A rank says in the store which process it is, and that it leaves when it does. A process that cannot say so any more,
 // because it was killed or stopped, is looked at in /proc by the ranks of the same machine. Of one that was killed on
@@ -30,7 +30,7 @@ class Peers {
   // Tells the others which process this rank is.
   Peers(std::shared_ptr<Store> store, int64_t rank);
 
-  // Learns now which process |rank| is: when the store is gone, or stopped, nobody can be asked. Waits: until |rank|
+  // Looks up now which process |rank| is: once the store is gone, or stopped, it cannot be queried. Waits: until |rank|
   // has said it, at most |timeout| (Error TIMEOUT).
   void await_process(int64_t rank, Milliseconds timeout);
 
@@ -47,19 +47,19 @@ class Peers {
 
   // Never throws: unknown where the store does not answer.
   State state(int64_t rank) noexcept;
-  // Whether nothing more comes from |rank|: it has left or its process has ended. Throws Error where the store is gone.
+  // Whether nothing more comes from |rank|: it has left or its process has ended. Throws Error if the store is gone.
   bool is_gone(int64_t rank);
   // Whether |rank| has given up, or its process has ended before it had done its part. Throws as is_gone.
   bool is_lost(int64_t rank);
   bool is_any_lost(int64_t world);  // of the ranks below |world|
-  // "pid 4711 is stopped", "pid 4711 has ended"; empty where it runs, or nobody here can tell. Never throws.
+  // "pid 4711 is stopped", "pid 4711 has ended"; empty if it runs, or if that is unknown here. Never throws.
   std::string trouble(int64_t rank) noexcept;
 
   // The value of |key|, which |rank| sets. Throws Error: PEER_LOST as soon as |rank| is gone, TIMEOUT after |timeout|.
   std::string await(const std::string& key, int64_t rank, Milliseconds timeout);
 
   // Returns when all members of |ranks| have called it with the same |key|; this rank has place |index| among them.
-  // Throws Error: PEER_LOST as soon as one that has not come is gone, TIMEOUT after |timeout|, both naming who is
+  // Throws Error: PEER_LOST as soon as one that has not joined is gone, TIMEOUT after |timeout|, both naming who is
   // missing: "not joined by rank 3 (pid 4711 is stopped)". Costs a rank a handful of store operations, whatever their
   // number.
   void meet(const std::string& key, const RankGroup& ranks, int64_t index, Milliseconds timeout);
@@ -77,7 +77,7 @@ class Peers {
 
   static Process this_process();
   static std::optional<Process> parse(const std::string& text);
-  std::optional<Process> find(int64_t rank);  // throws Error where the store is gone
+  std::optional<Process> find(int64_t rank);  // throws Error if the store is gone
   Error lost(int64_t rank, const std::string& sentence);
   State look(const Process& process) const;
   std::optional<int64_t> known_lost(const std::string& key, const RankGroup& ranks);

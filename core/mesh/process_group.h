@@ -1,10 +1,10 @@
 // A named group of ranks that computes on tensors together.
 //
 // Every operation is asynchronous and returns a Work. It begins when what the calling thread's current stream has
-// queued is done, and runs beside it; Work::wait() makes the current stream wait for it, not the host. Where libtorch
-// computes on the calling thread itself (the cpu), wait() blocks that thread, which then is the current stream. Tensors
-// stay alive until the operation is done, also where nobody waits for it, and must not be written (outputs: nor read)
-// before wait().
+// queued is done, and runs in parallel with it; Work::wait() makes the current stream wait for it, not the host. Where
+// libtorch computes on the calling thread itself (the cpu), wait() blocks that thread, which then is the current
+// stream. Tensors stay alive until the operation is done, even if no one waits for it, and must not be written
+// (outputs: nor read) before wait().
 //
 // All ranks of a group make the same calls in the same order; CONCORD_LAYERS=validate checks that. Tensors are
 // contiguous, on the context's device; a group of one rank copies where there is something to copy. Ranks in arguments

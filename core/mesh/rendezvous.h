@@ -48,8 +48,9 @@ bool take_leave(Store& store, const Member& member, std::chrono::milliseconds ti
 
 // The store of the job at master_addr:master_port. Rank 0 serves it, unless the launcher does (agent_store); a world of
 // 1 has a store of its own without a port. With a token, processes without it have no say in it (make_sealed_store);
-// without one, whoever reaches the port has. Waits: for the server, at most |timeout|. Throws Error: UNAVAILABLE for a
-// port that cannot be listened on, TIMEOUT where no server answers. Later a call that the server does not answer within
+// without one, anyone who reaches the port has. Waits: for the server, at most |timeout|. Throws Error: UNAVAILABLE for
+// a port that cannot be listened on, TIMEOUT where no server answers. Later a call that the server does not answer
+// within
 // |timeout| (at least 5 seconds, at most 60) is PEER_LOST.
 std::shared_ptr<Store> connect_store(const JobEnvironment& job, std::chrono::milliseconds timeout);
 

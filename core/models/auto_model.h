@@ -14,8 +14,8 @@
 
 namespace concord {
 
-// This rank's chunks of a model, in the order in which a micro-batch runs through them, one but for virtual pipelines.
-// Owns them; the context has to outlive it. Threads: those of ModelChunk.
+// This rank's chunks of a model, in the order in which a micro-batch runs through them, one chunk unless the pipeline
+// is virtual. Owns them; the context has to outlive it. Threads: those of ModelChunk.
 class VirtualModels {
  public:
   // Parameters have memory and no values yet. Throws ConfigError as ModelChunk does, and for stages that do not fit the

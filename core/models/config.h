@@ -38,7 +38,7 @@ struct ModelConfig {
   std::vector<int64_t> windows;   // for each layer the keys that a query sees, itself among them; 0: all before it
   RopeSettings rope;              // head_dim and max_position_embeddings among it
   std::string dtype = "float32";  // float32, bfloat16, float16 or float64: what the weights were saved in
-  std::string text;               // the file as it was read, for whoever saves the model again
+  std::string text;               // the file as it was read, for saving the model again
 };
 
 // |json| is the text of |file|, which errors name. Throws ConfigError, with the file, the key, its value and what is
@@ -47,11 +47,12 @@ struct ModelConfig {
 // Any text is safe: it ends in a config that describes a model of at most kMostParameters, or in ConfigError.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
-// Reads |path|, a config.json or a folder that has one. Throws ConfigError as well where it cannot be read.
+// Reads |path|, a config.json or a folder that has one. Throws ConfigError as well if it cannot be read.
 ModelConfig read_model_config(const std::filesystem::path& path);
 
 // |text| of a config.json for weights that are saved in |dtype|: as it is where it says so, else with both of its names
-// for that changed, or torch_dtype, which all versions of transformers read, added. Text that is no JSON object stays.
+// for that changed, or torch_dtype, which all versions of transformers read, added. Text that is not a JSON object is
+// returned unchanged.
 std::string with_dtype(const std::string& text, const std::string& dtype);
 
 // Elements of all its weights; a tied output layer counts once.

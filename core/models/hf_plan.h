@@ -1,4 +1,4 @@
-// Which tensors a Hugging Face folder has, and where each of them stands in which file: the same value on every rank
+// Which tensors a Hugging Face folder has, and the file and position of each of them: the same value on every rank
 // and under every layout, so that each can write its own part. Pure; threads: any.
 #pragma once
 
@@ -20,7 +20,7 @@ struct GlobalTensor {
   bool operator==(const GlobalTensor&) const = default;
 };
 
-// The tensors that a parameter stands for, without padding: its pieces, the tensors of its stack. Throws ConfigError as
+// The tensors that a parameter represents, without padding: its pieces, the tensors of its stack. Throws ConfigError as
 // local_shape does.
 std::vector<GlobalTensor> global_tensors(const ShardSpec& spec);
 
@@ -46,7 +46,7 @@ struct HfFolderPlan {
   Place find(const std::string& tensor) const;  // valid as long as the plan; throws std::out_of_range
 };
 
-// Tensors in natural order, cut into files of at most |max_file_bytes| of data; a larger tensor has a file for itself.
+// Tensors in natural order, split into files of at most |max_file_bytes| of data; a larger tensor has its own file.
 // One file is model.safetensors, more are model-00001-of-00003.safetensors and so on with an index, as transformers
 // writes them. A tensor that is given twice alike (an embedding on two stages) counts once. Throws ConfigError, with
 // both, where it is given twice and differs, and where max_file_bytes is not positive.

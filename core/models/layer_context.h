@@ -25,7 +25,7 @@ struct LayerContext {
   ProcessGroup* tp = nullptr;
   ProcessGroup* cp = nullptr;
   RngTracker* rng = nullptr;
-  // By the name of core/models/parameter_plan.h; null where the model has none.
+  // By the name of core/models/parameter_plan.h; null if the model has none.
   std::function<Parameter*(const std::string& name)> find;
 };
 

@@ -8,7 +8,7 @@
 //
 // Gradients: of a loss that is the same on all tp ranks. They arrive in Parameter::value.grad() or its sink, sums over
 // this rank's tokens; reducing them over dp_cp, over tp where partial_over_tp says so, and over the embedding group is
-// for whoever finalises gradients. Threads: one at a time, the thread that computes; backward runs on the thread of
+// for the finalisation of gradients. Threads: one at a time, the thread that computes; backward runs on the thread of
 // autograd. Forward may be called for further micro-batches before the backward of earlier ones.
 #pragma once
 
@@ -37,7 +37,7 @@ struct LayerInputs;
 struct ModelArgs {
   // Of parameters and of what is between layers: Float, BFloat16, Half or Double. None: as the config says.
   std::optional<c10::ScalarType> dtype = {};
-  bool sequence_parallel = false;  // means nothing where tensor_model_parallel_size is 1
+  bool sequence_parallel = false;  // means nothing if tensor_model_parallel_size is 1
   // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window gather.
   std::string cp_comm_type = "p2p";
   RecomputeArgs recompute = {};

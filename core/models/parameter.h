@@ -33,10 +33,10 @@ struct Parameter {
   // norm counts it on the first stage.
   bool shared_embedding = false;
   bool expert = false;  // reduced over edp instead of dp_cp
-  // Called before the value is read where it may still be on its way: data parallelism gathers it beside forward.
+  // Called before the value is read if it may still be in flight: data parallelism gathers it in parallel with forward.
   std::function<void()> before_use = {};
 
-  // The value for whoever reads it: the operators of forward, files.
+  // The value for readers: the operators of forward, files.
   const at::Tensor& used() const {
     if (before_use) before_use();
     return value;

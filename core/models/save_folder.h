@@ -1,4 +1,4 @@
-// The folder that a save writes into: "<folder>.tmp-<nonce>" beside the one it is for, until it takes its name. So
+// The folder that a save writes into: "<folder>.tmp-<nonce>" next to the one it is for, until it takes its name. So
 // |folder| is always the old one or the new one.
 //
 // Rank 0 makes it and owns it. The other ranks get the nonce alone, derive the name themselves, and look whether the
@@ -15,7 +15,7 @@ namespace concord {
 std::string make_nonce();  // 16 random hexadecimal digits
 std::string temporary_folder(const std::string& folder, const std::string& nonce);
 
-// Whether the folder that rank 0 has made for |folder| is the one that is seen here. False for what is no nonce.
+// Whether the folder that rank 0 has made for |folder| is the one that is seen here. False for what is not a nonce.
 bool sees_temporary_folder(const std::string& folder, const std::string& nonce);
 
 class SaveFolder {
@@ -37,8 +37,8 @@ class SaveFolder {
   UniqueFd nonce_file_;
 };
 
-// Removes temporary folders in |parent| that nobody owns, because whoever made them was killed. Those of a living
-// process stay, on any machine whose file system has locks, and so do all where it has none. Never throws.
+// Removes temporary folders in |parent| that have no owner, because the process that made them was killed. Those of a
+// live process stay, on any machine whose file system has locks, and so do all where it has none. Never throws.
 void remove_abandoned_saves(const std::string& parent) noexcept;
 
 }  // namespace concord

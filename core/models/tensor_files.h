@@ -13,7 +13,7 @@ namespace concord {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
-// On the host. Throws ConfigError, with the file, where the tensor is not there or of a type that libtorch lacks.
+// On the host. Throws ConfigError, with the file, if the tensor is not there or of a type that libtorch lacks.
 at::Tensor read_tensor(const safetensors::Reader& file, const std::string& name);
 TensorMap read_tensors(const std::string& path);
 

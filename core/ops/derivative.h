@@ -28,7 +28,7 @@ struct Forward {
 struct Backward {
   Tensors saved;
   at::Tensor grad;           // of the output; defined, on the output's device, in any strides
-  std::vector<bool> needed;  // for each input: whether somebody wants its gradient
+  std::vector<bool> needed;  // for each input: whether its gradient is needed
 };
 
 using BackwardFunction = std::function<Tensors(const Backward&)>;
@@ -37,7 +37,7 @@ using BackwardFunction = std::function<Tensors(const Backward&)>;
 bool needs_derivative(const Tensors& inputs);
 
 // Runs |forward| below autograd and returns its output, with |backward| as the derivative where one of |inputs| needs
-// it. |backward| returns one gradient an input, undefined where there is none. Saved tensors that somebody writes to in
+// it. |backward| returns one gradient per input, undefined if there is none. Saved tensors that are written to in
 // the meantime are noticed and refused by libtorch. A derivative of the derivative is refused, with |name|.
 at::Tensor differentiable(const char* name, const Tensors& inputs, const std::function<Forward()>& forward,
                           BackwardFunction backward);

@@ -1,4 +1,5 @@
-// Where the gradient of a parameter goes instead of into autograd's .grad: straight into a buffer, and now or later.
+// Where the gradient of a parameter goes instead of into autograd's .grad: directly into a buffer, immediately or
+// deferred.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +10,7 @@
 
 namespace concord {
 
-// Weight gradients put off until somebody has time for them (the W of zero-bubble schedules). What is kept are the
+// Weight gradients deferred until there is time for them (the W of zero-bubble schedules). What is kept are the
 // operands, so memory stays taken until then. Threads: one at a time.
 class DeferredGrads {
  public:

@@ -1,6 +1,6 @@
 // concord::linear: y = x weight^T + bias, with a derivative in two halves. The input's gradient is made in backward,
-// since the layer before waits for it. The weight's is added straight to a buffer in fp32, with one GEMM and without a
-// tensor of its own, and may be put off (GradSink).
+// since the previous layer waits for it. The weight's is added directly to a buffer in fp32, with one GEMM and without
+// a tensor of its own, and may be deferred (GradSink).
 #pragma once
 
 #include "core/ops/grad_sink.h"

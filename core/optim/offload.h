@@ -1,5 +1,5 @@
 // The part of an optimizer that lives in the host's memory: its state and main weights in pinned memory, gradients
-// copied there, parameters back, on a stream of their own beside what the device and the host compute.
+// copied there, parameters back, on a separate stream in parallel with what the device and the host compute.
 #pragma once
 
 #include <span>

@@ -92,7 +92,7 @@ class Optimizer {
 
   // The part of the state that this rank owns, under global names and indices, copied to the host; and back. State of
   // another layout may be loaded: give the states of all ranks that have something of this rank's part, or all. Throws
-  // ConfigError where an element of this rank's part is missing, with the tensor's name.
+  // ConfigError if an element of this rank's part is missing, with the tensor's name.
   OptimizerState state() const;
   void load_state(const std::vector<OptimizerState>& states);
 

@@ -22,7 +22,7 @@ struct OptimizerState {
   std::vector<Entry> entries;
 };
 
-// The part of |runs| that lies in [begin, end) of the rank's tensor; |local| then counts from |begin|.
+// The part of |runs| in [begin, end) of the rank's tensor; |local| then counts from |begin|.
 std::vector<ShardRun> cut_runs(const std::vector<ShardRun>& runs, int64_t begin, int64_t end);
 
 }  // namespace concord

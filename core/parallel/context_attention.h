@@ -1,12 +1,11 @@
 // Causal attention over sequences whose tokens are spread over a context-parallel group
 // (core/parallel/context_slices.h).
 //
-//   ring       keys and values travel from rank to rank, each exchange beside the attention on what came before; in
-//              backward their gradients travel along and end at their owner. A rank never holds more than two ranks'
-//              keys. Blocks are put together by their log sum exp.
-//   gathered   keys and values of all ranks are gathered first: fewer, larger messages, and memory for all keys. Takes
-//   a
-//              sliding window too.
+//   ring       keys and values travel from rank to rank, each exchange in parallel with the attention on the previous
+//              ones; in backward their gradients travel along and end at their owner. A rank never holds more than two
+//              ranks' keys. Blocks are combined by their log sum exp.
+//   gathered   keys and values of all ranks are gathered first: fewer, larger messages, and memory for all keys.
+//              Supports a sliding window too.
 //
 // Both are exact, forth and back; positions, and so rope, are the caller's. Errors: ConfigError with the sizes. |group|
 // has to live until backward is done.

@@ -6,9 +6,10 @@
 //   partial   every rank has a summand of the same shape; the value is their sum
 // and a move goes from one state to another. In a group of one all three are the same, and nothing moves.
 //
-// A move starts at once and runs beside what the current stream does next; Moving::take() gives its result, ordered
-// before all later work of the current stream. Inputs need not be contiguous; they must not be written before take().
-// Threads: those of core/mesh/process_group.h. All ranks of the group make the same moves in the same order.
+// A move starts immediately and runs in parallel with what the current stream does next; Moving::take() gives its
+// result, ordered before all later work of the current stream. Inputs need not be contiguous; they must not be written
+// before take(). Threads: those of core/mesh/process_group.h. All ranks of the group make the same moves in the same
+// order.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ struct LayerRun {
 // modules keep. Throws ConfigError, with what is allowed, for invalid names and numbers.
 std::vector<LayerRun> recompute_plan(const RecomputeArgs& args, int64_t layers);
 
-// Whether |module| is recomputed by itself: under "selective", where args.modules names it, or names nothing and it is
+// Whether |module| is recomputed on its own: under "selective", where args.modules names it, or names nothing and it is
 // core_attn, Megatron's default.
 bool recomputes_module(const RecomputeArgs& args, const std::string& module);
 const std::vector<std::string>& known_recompute_modules();

@@ -1,7 +1,7 @@
 // How one parameter is laid out over the ranks of a job: the one description of it. Initialisation uses it now; import
 // and export of HF weights, gradient reduction, the norm, the optimizer's shards and checkpoints are to use the same.
 //
-// A parameter is one tensor on a rank. Globally it stands for one or more tensors with names of their own, as HF has
+// A parameter is one tensor on a rank. Globally it represents one or more tensors with their own names, as HF has
 // them:
 //   a plain weight      one tensor
 //   fused pieces        q, k, v or gate, up behind each other along |fused_dim|; a cut there cuts each piece for itself
@@ -44,7 +44,7 @@ struct ShardSpec {
   std::vector<GroupKind> replicated_over = {};  // the groups whose ranks hold the same elements
 };
 
-// Where a rank stands on the axes that cut.
+// The coordinates of a rank on the axes that split.
 struct ShardPlace {
   struct Axis {
     int64_t count = 1;

@@ -1,4 +1,4 @@
-// Proves that a schedule can run, whoever made it: a generator, a pass or a user's file.
+// Proves that a schedule can run, whether it comes from a generator, a pass or a user's file.
 //
 //   local        every action belongs to a stage of its rank, stands there once, and behind what it needs of the rank;
 //                no more activations are held than activation_limit allows
@@ -22,7 +22,7 @@ struct ScheduleFault {
   std::string what;  // what is wrong with it, as a sentence without the place
 };
 
-// Nothing for a schedule that can run. O(actions). Throws ConfigError where the sizes of |schedule| contradict each
+// Nothing for a schedule that can run. O(actions). Throws ConfigError if the sizes of |schedule| contradict each
 // other.
 std::optional<ScheduleFault> find_fault(const Schedule& schedule);
 

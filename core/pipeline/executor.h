@@ -2,15 +2,15 @@
 //
 //   Schedule schedule = complete_schedule(make_schedule({.kind = "zb-v", .pp = 4, .microbatches = 16}));
 //   Executor executor(schedule, {&first_chunk, &second_chunk}, job);
-//   executor.run();   // all micro-batches, forward and backward; once a step
+//   executor.run();   // all micro-batches, forward and backward; once per step
 //
-// Transfers go over the pp group, joined ones as one batch, beside the computations: a receive is posted with its
-// buffer where the schedule has it, and waited for where its value is needed; of an output that was sent only its graph
-// is kept. Stages on one rank hand their tensors over. A schedule without backwards (evaluation) runs without autograd
-// and keeps nothing. One stage alone costs its computations.
+// Transfers go over the pp group, joined ones as one batch, in parallel with the computations: a receive is posted with
+// its buffer where the schedule has it, and waited for where its value is needed; of an output that was sent only its
+// graph is kept. Stages on one rank hand their tensors over. A schedule without backwards (evaluation) runs without
+// autograd and keeps nothing. One stage alone costs its computations.
 //
-// Errors. What goes wrong in an action comes out of run() with the action and a report of where each rank of the
-// pipeline stood in its list: as Error with its status (PEER_LOST, TIMEOUT: another rank), as ConfigError where it was
+// Errors. A failure in an action is thrown by run() with the action and a report of where each rank of the
+// pipeline stood in its list: as Error with its status (PEER_LOST, TIMEOUT: another rank), as ConfigError if it was
 // one, else as Error (INTERNAL). The executor cannot run again then. A peer that dies ends every rank's run in this
 // way.
 #pragma once
@@ -55,7 +55,7 @@ class Executor {
 
   // The same for a step that begins before the one before it is known to be right: it goes as far as it can be taken
   // back (warm_up.h, before this rank's first backward) and asks |after_warm_up|, once. With |again| what was computed
-  // and sent so far is thrown away, random numbers are drawn once more, and the step begins anew; with |stop| it is
+  // and sent so far is discarded, random numbers are drawn again, and the step begins again; with |stop| it is
   // thrown away, and run returns false: the step has not been. All ranks of the pipeline have to get the same answer.
   // Gradients of the step before may be used until then, and are to be cleared by |after_warm_up|. Waits: with |again|
   // and |stop|, for the transfers of the warm-up.

@@ -2,8 +2,8 @@
 // kept between forward and backward, transfers and their order are the executor's (executor.h); a stage only computes.
 // A model's part of a rank becomes a stage in model_stage.h.
 //
-// Backward is autograd's, of the output with the gradient that came from the stage behind; the gradient of the input
-// goes to the stage before. For the kinds that split it (zb-h1, zb-v) the gradients of weights are put off where their
+// Backward is autograd's, of the output with the gradient received from the next stage; the gradient of the input goes
+// to the previous stage. For the kinds that split it (zb-h1, zb-v) the gradients of weights are deferred where their
 // sinks can (GradSink::later): then backward makes the input's half only, and the weights' run later, micro-batch by
 // micro-batch. Gradients without such a sink are made with the input's.
 //

@@ -1,5 +1,5 @@
 // What goes between this rank and the others of its pipeline: batches of sends and receives, in the order in which they
-// are posted, beside the computations.
+// are posted, in parallel with the computations.
 //
 // Where shapes are exchanged, an activation is preceded by its shape, as a batch of its own in the same order. A batch
 // that receives then comes in two parts: the shapes are posted at once, the values when the shapes are there, which is
@@ -30,7 +30,7 @@ struct PipelineTransfer {
   bool activation = true;              // its shape is sent ahead where shapes are exchanged; not that of a gradient
   at::Tensor value = {};               // what is sent
   Incoming* into = nullptr;            // or where it is received
-  std::optional<ValueSpec> spec = {};  // of what is received; nothing where its shape is sent ahead
+  std::optional<ValueSpec> spec = {};  // of what is received; nothing if its shape is sent ahead
 };
 
 class PipelineTransfers {

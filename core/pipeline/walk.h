@@ -2,7 +2,7 @@
 // whether all of them end (check.h), the passes and the simulator ask when (passes.h, simulate.h).
 //
 // The machine. A rank computes one thing at a time, in the order of its list. Transfers that are joined are a batch. A
-// rank's batches run one after another, beside its computations (on a stream of their own):
+// rank's batches run one after another, in parallel with its computations (on a separate stream):
 //   - a batch is posted when all computations before it in the list have ended, and the batch before it too;
 //   - a transfer runs when both ends have posted theirs, and takes |costs.comm|; a send blocks until it is received, as
 //     HCCL's do; a batch ends when all of its transfers have;
@@ -35,7 +35,7 @@ struct ActionTime {
   double end = 0;
 };
 
-// Why a rank stands still: its action |index| waits for |awaited|, which is for |rank| to do.
+// Why a rank is blocked: its action |index| waits for |awaited|, an action of |rank|.
 struct Wait {
   int rank = 0;      // that waits
   size_t index = 0;  // in its list

@@ -44,7 +44,7 @@ struct TensorComparison {
   enum class Outcome { identical, within_tolerance, differs, other_type, other_shape, only_in_a, only_in_b };
   std::string name;
   Outcome outcome = Outcome::identical;
-  const TensorInfo* a = nullptr;  // null where it is not there
+  const TensorInfo* a = nullptr;  // null if it is not there
   const TensorInfo* b = nullptr;
   std::optional<Difference> difference = {};  // where both are there in the same shape
 

@@ -1,4 +1,4 @@
-// A safetensors file that is open for reading: its header is checked, its data is mapped and not read before somebody
+// A safetensors file that is open for reading: its header is checked, its data is mapped and not read until somebody
 // looks at it.
 //
 // data() gives the mapping itself: no copy, and pages come from and stay in the page cache. They count to the process's
@@ -33,7 +33,7 @@ class Reader {
   const std::string& path() const { return file_.path(); }
   const Metadata& metadata() const { return header_.metadata; }
   std::span<const TensorInfo> tensors() const { return header_.tensors; }  // in the order of their data
-  const TensorInfo* find(std::string_view name) const;                     // null where there is none
+  const TensorInfo* find(std::string_view name) const;                     // null if there is none
   const TensorInfo& at(std::string_view name) const;  // throws ConfigError with the names there are
 
   // Valid as long as the reader. The address is a multiple of the element's size only where the file was written so:
@@ -45,7 +45,7 @@ class Reader {
   // |to.size()| bytes from byte |offset| of the tensor.
   void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> to) const;
 
-  // |bytes| from byte |offset| of the tensor, which may reach into the tensors behind it, as memory of the caller: its
+  // |bytes| from byte |offset| of the tensor, which may reach into the tensors after it, as memory of the caller: its
   // pages come from the file when they are touched and become the caller's own when they are written; the file never
   // changes. It outlives the reader. Until a page is written, a file that becomes shorter is as bad as for data().
   std::shared_ptr<std::byte> map_private(const TensorInfo& tensor, uint64_t offset, uint64_t bytes) const;

@@ -1,10 +1,10 @@
 // Writing safetensors files: tensors are declared first, then their bytes come in pieces, in any order and from any
 // number of processes.
 //
-// Nothing half-written ever stands under the final name: Writer writes beside it, and finish() makes the bytes durable
-// and renames. Where the file system can, the space is taken before the first byte, so a full disk is an error at once.
-// Errors: ConfigError for declarations that cannot be; std::runtime_error for what the file system says, with the file
-// and the bytes. Threads: write() any, at the same time; everything else one at a time.
+// Nothing half-written ever exists under the final name: Writer writes to a temporary file, and finish() makes the
+// bytes durable and renames. Where the file system can, the space is taken before the first byte, so a full disk is an
+// error at once. Errors: ConfigError for declarations that cannot be; std::runtime_error for what the file system says,
+// with the file and the bytes. Threads: write() any, at the same time; everything else one at a time.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace concord::safetensors {
 
-// What a file will be: a value that every process of a job can compute for itself.
+// What a file will be: a value that every process of a job can compute on its own.
 struct FilePlan {
   std::string head;  // the first bytes: length and JSON, padded so that the data begins at a multiple of 8
   std::vector<TensorInfo> tensors;  // in the order of their data
@@ -27,14 +27,14 @@ struct FilePlan {
   uint64_t file_bytes = 0;
 
   const TensorInfo& at(std::string_view name) const;  // throws std::out_of_range
-  // Where byte 0 of |tensor| stands in the file.
+  // The position of byte 0 of |tensor| in the file.
   uint64_t place_of(const TensorInfo& tensor) const { return head.size() + tensor.begin; }
 };
 
 // {"format": "pt"}: without it transformers refuses a file.
 Metadata pytorch_metadata();
 
-// Tensors of larger elements first, so that each lies at a multiple of its element's size; within that in the order
+// Tensors of larger elements first, so that each is at a multiple of its element's size; within that in the order
 // given. |file| is for errors.
 FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, const std::string& file);
 

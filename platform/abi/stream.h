@@ -42,7 +42,7 @@ typedef struct concord_stream_table {
    * required, since 1.0 */
   concord_status (*wait_event)(void* self, concord_stream stream, concord_event event);
 
-  /* The least and the most urgent priority; greatest <= 0 <= least, both 0 where there are none. required, since 1.0 */
+  /* The least and the most urgent priority; greatest <= 0 <= least, both 0 if there are none. required, since 1.0 */
   concord_status (*priority_range)(void* self, int32_t device, int32_t* out_least, int32_t* out_greatest);
 
   /* Enqueues a call of |function|(|user|) on some thread of the host.

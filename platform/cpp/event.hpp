@@ -17,7 +17,7 @@ class Event : public Handle<concord_event, &concord_event_table::destroy> {
 
   // Captures the work queued on |stream| so far; replaces an earlier record.
   void record(const Stream& stream) const { platform().call<&concord_event_table::record>(native(), stream.native()); }
-  // Never waits. True also where it was never recorded.
+  // Never waits. True if it was never recorded.
   bool done() const {
     int32_t done = 0;
     platform().call<&concord_event_table::query>(native(), &done);

@@ -34,12 +34,12 @@ class Platform {
     return count;
   }
 
-  // The value of a capability (names in platform/abi/core.h); 0 where it is not listed.
+  // The value of a capability (names in platform/abi/core.h); 0 if it is not listed.
   int64_t capability(std::string_view capability_name) const {
     const concord_capability* found = find_capability(capability_name);
     return found != nullptr ? found->value : 0;
   }
-  // Why it is what it is; empty where the plugin says nothing.
+  // Why it is what it is; empty if the plugin says nothing.
   std::string_view capability_note(std::string_view capability_name) const {
     const concord_capability* found = find_capability(capability_name);
     return found != nullptr && found->note != nullptr ? found->note : "";
@@ -52,16 +52,16 @@ class Platform {
   const loader::Tables& tables() const { return plugin_->tables; }
   const concord_core_table& core() const { return plugin_->tables.core; }
 
-  // An extension whose slots platform/abi/slots.h lists, complete with stubs; nothing where the plugin has none.
+  // An extension whose slots platform/abi/slots.h lists, complete with stubs; nothing if the plugin has none.
   template <class Table>
   std::optional<Table> extension() const {
     return loader::negotiate_extension<Table>(find_table(loader::TableTraits<Table>::kName),
                                               loader::describe_plugin(plugin_->name, plugin_->version));
   }
-  // Any table by its name, as the plugin has it; null where it has none. The caller checks version and size.
+  // Any table by its name, as the plugin has it; null if it has none. The caller checks version and size.
   const concord_table_header* find_table(const char* table_name) const { return plugin_->find_table(table_name); }
 
-  // platform.call<&concord_stream_table::create>(device, priority, &stream): calls the slot and throws Error where it
+  // platform.call<&concord_stream_table::create>(device, priority, &stream): calls the slot and throws Error if it
   // fails. Costs nothing over the bare call until then.
   template <auto Slot, class... Arguments>
   void call(Arguments... arguments) const {

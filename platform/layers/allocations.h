@@ -22,7 +22,7 @@ struct Allocation {
   int32_t device;  // -1 for kHost
   void* pointer;
   int64_t bytes;
-  std::map<concord_stream, concord_event> uses;  // the newest event behind queued work that uses it
+  std::map<concord_stream, concord_event> uses;  // the newest event after queued work that uses it
   std::map<concord_stream, const char*> users;   // and the call that queued it
   std::optional<Ending> released;
 };
@@ -46,13 +46,13 @@ class Allocations {
 
   void add(Allocation allocation);
 
-  // The allocation that |pointer| points into, released or not; null where it is none of this platform's.
+  // The allocation that |pointer| points into, released or not; null if it was not allocated by this platform.
   Allocation* find(const void* pointer);
 
-  // INVALID_ARGUMENT where |range| touches released memory, leaves its allocation, or lies on the wrong side.
+  // INVALID_ARGUMENT if |range| touches released memory, exceeds its allocation, or is on the wrong side.
   void check(const Range& range);
 
-  // The living allocation that begins at |pointer| and was made as |kind| on |device|; INVALID_ARGUMENT where it is
+  // The living allocation that begins at |pointer| and was made as |kind| on |device|; INVALID_ARGUMENT if it is
   // none.
   Allocation& need(const void* pointer, Allocation::Kind kind, int32_t device);
 

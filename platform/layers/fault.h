@@ -29,7 +29,7 @@ struct FaultRule {
 
 std::string fault_grammar();  // a sentence for messages
 
-// Throws Error (INVALID_ARGUMENT) with the grammar where |text| does not follow it.
+// Throws Error (INVALID_ARGUMENT) with the grammar if |text| does not follow it.
 std::vector<FaultRule> parse_fault(const std::string& text);
 
 // Threads: any.

@@ -7,7 +7,7 @@
 
 namespace concord::layers {
 
-// Throws Error (INVALID_ARGUMENT) where CONCORD_LAYERS, or a setting of a layer that it names, makes no sense.
+// Throws Error (INVALID_ARGUMENT) if CONCORD_LAYERS, or a setting of a layer that it names, makes no sense.
 void check_settings();
 
 // |tables| wrapped in the layers of CONCORD_LAYERS. What it makes lives until the process ends.

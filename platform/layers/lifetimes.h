@@ -1,4 +1,4 @@
-// Which handles live and which are gone, and since when: the memory of the validate layer for one kind of handle.
+// Which handles are live and which were destroyed, and when: the memory of the validate layer for one kind of handle.
 // Not thread-safe; the layer has a lock.
 #pragma once
 
@@ -45,7 +45,7 @@ class Lifetimes {
     return found != live_.end() ? &found->second : nullptr;
   }
 
-  // The living |handle|; INVALID_ARGUMENT where it is none.
+  // The live |handle|; INVALID_ARGUMENT if it is not live.
   Info& need(const void* handle) {
     if (Info* found = find(handle)) return *found;
     if (handle == nullptr) sdk::invalid(loader::cat("the ", what_, " is null"));
@@ -55,7 +55,7 @@ class Lifetimes {
     sdk::invalid(loader::cat(name(handle), " was not created by this platform"));
   }
 
-  // Takes the living |handle| away before it is destroyed; |begin| brings it back where that fails.
+  // Removes the live |handle| before it is destroyed; |begin| restores it if that fails.
   Info end(const void* handle) {
     Info info = std::move(need(handle));
     live_.erase(handle);

@@ -61,7 +61,7 @@ class Trace {
     constexpr const loader::SlotInfo& slot = loader::Slot<Member>::kInfo;
     Timeline::Mark mark;
     if constexpr (queues_work(slot)) mark = timeline_.begin(last(arguments...));
-    loader::take_error_detail();  // what the timeline's own calls left is nobody's reason
+    loader::take_error_detail();  // discards the error messages of the timeline's own calls
     const double start = TraceFile::now();
     const concord_status status = call_next();
     const double stop = TraceFile::now();

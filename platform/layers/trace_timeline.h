@@ -19,7 +19,7 @@ class Timeline {
  public:
   static constexpr size_t kMaxPending = 4096;
 
-  // The event before a piece of work; null where it is not timed.
+  // The event before a piece of work; null if it is not timed.
   struct Mark {
     concord_event start = nullptr;
     int32_t device = -1;

@@ -29,7 +29,7 @@ struct ValidateSettings {
   bool report_leaks = false;
 };
 
-// Throws Error (INVALID_ARGUMENT) where CONCORD_VALIDATE is unknown.
+// Throws Error (INVALID_ARGUMENT) if CONCORD_VALIDATE is unknown.
 ValidateSettings validate_settings();
 
 class Validate {
@@ -53,7 +53,7 @@ class Validate {
     return status;
   }
 
-  // What is still alive, a line each; empty where nothing is.
+  // What is still alive, one line each; empty if nothing is.
   std::string leaks();
 
  private:
@@ -209,7 +209,7 @@ class Validate {
     return launch_host(stream, function, user);
   }
 
-  // What ends is taken away before the call: behind it the address may already be someone else's.
+  // What ends is removed before the call: after it the address may already belong to another object.
   template <class Info, class Next>
   concord_status end_around(Lifetimes<Info>& lifetimes, const void* handle, const Next& call_next) {
     Info info = [&] {

@@ -8,10 +8,10 @@ namespace concord::loader {
 class DynamicLibrary {
  public:
   // RTLD_NOW: what is missing is said now and not in the middle of a run. RTLD_LOCAL: plugins do not see each other.
-  // Throws Error (UNAVAILABLE) with the dynamic linker's words.
+  // Throws Error (UNAVAILABLE) with the dynamic linker's message.
   static DynamicLibrary open(const std::string& path);
 
-  void* symbol(const char* name) const;  // null where there is none
+  void* symbol(const char* name) const;  // null if there is none
   void* handle() const { return handle_; }
 
  private:

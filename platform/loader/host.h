@@ -24,7 +24,7 @@ void log(concord_log_level level, std::string_view source, std::string_view text
 // Owns: the host; valid until the process ends.
 const char* config(const char* name) noexcept;
 
-// As config, but nothing where the setting is empty.
+// As config, but nothing if the setting is empty.
 std::optional<std::string> setting(const char* name);
 
 // Lets tests and programs answer config() without the environment; nothing takes the override away.

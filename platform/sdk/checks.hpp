@@ -76,7 +76,7 @@ inline void check_comm_op(concord_comm_op operation) {
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
-// Bytes of |count| elements; INVALID_ARGUMENT where count is negative or the product does not fit.
+// Bytes of |count| elements; INVALID_ARGUMENT if count is negative or the product does not fit.
 inline int64_t element_bytes(int64_t count, concord_dtype dtype, const char* what = "count") {
   int64_t bytes = 0;
   check_count(count, what);
@@ -267,7 +267,7 @@ inline void check_init(int32_t world, int32_t rank, const void* id, int64_t id_b
   check_unique_id(id, id_bytes, expected_bytes);
 }
 
-// The list of a split: distinct ranks of the parent, the caller among them. Empty: the caller is no member.
+// The list of a split: distinct ranks of the parent, the caller among them. Empty: the caller is not a member.
 inline void check_split(const int32_t* ranks, int32_t count, int32_t parent_rank, int32_t parent_size) {
   if (count < 0 || count > parent_size) {
     invalid(text("a split into %d ranks; the parent has %d", count, parent_size));

@@ -81,7 +81,7 @@ inline void log(concord_log_level level, const std::string& line) noexcept {
   if (host != nullptr && host->log != nullptr) host->log(host->self, level, line.c_str());
 }
 
-// A setting by its dotted name ("cpu.devices"); null where it is not set.
+// A setting by its dotted name ("cpu.devices"); null if it is not set.
 inline const char* config(const char* name) noexcept {
   const concord_host* host = host_slot();
   return host != nullptr && host->config != nullptr ? host->config(host->self, name) : nullptr;
@@ -249,7 +249,7 @@ void write_string(char (&field)[N], const std::string& value) {
   std::snprintf(field, N, "%s", value.c_str());
 }
 
-// The root object of a plugin. A backend derives from it and adds its tables in the constructor. It lives for ever.
+// The root object of a plugin. A backend derives from it and adds its tables in the constructor. It lives forever.
 class Plugin {
  public:
   Plugin() : root_(new_table<concord_plugin>(this)) { root_.find_table = &find_table; }
@@ -285,7 +285,7 @@ class Plugin {
   std::vector<std::pair<std::string, std::shared_ptr<const void>>> tables_;
 };
 
-// Body of concord_plugin_open: constructs |Type| once, for ever.
+// Body of concord_plugin_open: constructs |Type| once, forever.
 template <class Type>
 concord_status open_plugin(const concord_host* host, const concord_plugin** out_plugin) noexcept {
   host_slot() = host;

@@ -29,11 +29,11 @@ struct Skipped {
   bool unsupported;
 };
 
-// What ranks use to exchange bytes outside the plugin: the parent process relays. Throws Failed where a rank is gone.
+// How ranks exchange bytes outside the plugin: through the parent process. Throws Failed if a rank has exited.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // All ranks' bytes, in rank order. With |allow_lost|, a rank that is gone has an empty entry.
+  // All ranks' bytes, in rank order. With |allow_lost|, a rank that has exited has an empty entry.
   virtual std::vector<std::string> gather(const std::string& mine, bool allow_lost) = 0;
   // Tells the parent that this process is about to end on purpose.
   virtual void announce_death() = 0;

@@ -1,4 +1,4 @@
-// What a backend is known not to do: a JSON file beside it, verified by every run.
+// What a backend is known not to support: a JSON file next to it, verified by every run.
 //
 //   { "unsupported":      [ {"test": "comm\\..*Avg.*", "reason": "HCCL has no AVG"} ],
 //     "expected_failure": [ {"test": "event\\.ElapsedIsInMilliseconds", "reason": "bug 17"} ] }

@@ -1,6 +1,6 @@
 // The processes of one world: started by fork and exec of this program, so that a vendor's library sees a fresh
 // process, driven over sockets, and watched: a worker that crashes, hangs or is killed is a failed test with its signal
-// or exit code, and the parent goes on with a new gang. The parent never loads the plugin.
+// or exit code, and the parent continues with a new gang. The parent never loads the plugin.
 #pragma once
 
 #include <sys/types.h>
@@ -29,7 +29,7 @@ struct Launch {
 
 class Gang {
  public:
-  // Starts |world| workers and waits for their hello. Throws std::runtime_error with the loader's words, or with what
+  // Starts |world| workers and waits for their hello. Throws std::runtime_error with the loader's message, or with what
   // became of a worker, where one does not come up.
   Gang(const Launch& launch, int world);
   Gang(const Gang&) = delete;
@@ -56,7 +56,7 @@ class Gang {
     std::string last_words;  // the end of what it wrote to standard error
     bool alive = false;
     bool dying = false;    // it said that it would end
-    bool settled = false;  // it sent a result of the current test, or is gone
+    bool settled = false;  // it sent a result of the current test, or has exited
     std::optional<std::string> gather;
     std::optional<TestResult> result;
   };

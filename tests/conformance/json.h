@@ -33,7 +33,7 @@ class Json {
   const std::vector<Json>& items() const { return items_; }
   const std::vector<std::pair<std::string, Json>>& members() const { return members_; }
 
-  // The member called |name|; a null value where there is none.
+  // The member called |name|; a null value if there is none.
   const Json& operator[](const std::string& name) const;
 
   void append(Json value) { items_.push_back(std::move(value)); }

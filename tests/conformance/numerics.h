@@ -39,7 +39,7 @@ inline constexpr concord_reduce_op kAllReductions[] = {CONCORD_REDUCE_SUM, CONCO
 
 int64_t size_of(concord_dtype dtype);
 bool is_float(concord_dtype dtype);
-const char* name_of(concord_dtype dtype);                 // "Bf16", as it stands in a test's name
+const char* name_of(concord_dtype dtype);                 // "Bf16", as in a test's name
 const char* name_of_reduction(concord_reduce_op reduce);  // "Sum"
 
 // What the format of a float dtype can hold.

@@ -12,7 +12,7 @@ struct Options {
   int world = 0;             // 0: kDefaultWorld, or kQuickWorld with --quick
   std::string filter;        // a regular expression that is searched in full test names
   std::string report;        // where the JSON goes, besides
-  std::string expectations;  // a file, "none", or empty for the one beside the plugin
+  std::string expectations;  // a file, "none", or empty for the one next to the plugin
   bool quick = false;
   bool list = false;
   bool json = false;

@@ -13,7 +13,7 @@ struct Plugin {
   const concord_plugin* root = nullptr;  // as the plugin itself gave it
   std::string path;
 
-  int64_t capability(const char* name) const;   // 0 where it is not listed
+  int64_t capability(const char* name) const;   // 0 if it is not listed
   std::string why_not(const char* name) const;  // the note of a capability, as a phrase
 };
 

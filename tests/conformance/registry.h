@@ -44,7 +44,7 @@ class Registry {
  public:
   void add(Test test);  // throws std::logic_error where the name is taken
   const std::vector<Test>& tests() const { return tests_; }
-  const Test* find(const std::string& table_and_name) const;  // "comm.AllReduce..."; null where there is none
+  const Test* find(const std::string& table_and_name) const;  // "comm.AllReduce..."; null if there is none
 
  private:
   std::vector<Test> tests_;

@@ -18,7 +18,7 @@ struct Report {
     TestResult result;
   };
   std::vector<Row> rows;
-  std::string refusal;  // why the plugin could not be opened; empty where it was
+  std::string refusal;  // why the plugin could not be opened; empty if it was
 
   int count(Status status) const;
   // "conformant", "not conformant", "nothing ran"

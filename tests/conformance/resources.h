@@ -131,7 +131,7 @@ class HostMemory {
   void* pointer_ = nullptr;
 };
 
-// Holds a stream back until open(). With stream.host_functions it is a host function that waits, and nothing behind it
+// Holds a stream back until open(). With stream.host_functions it is a host function that waits, and nothing after it
 // can have run before open(): holds() is then true. Otherwise it is a long series of copies: a delay, which cannot be
 // opened. Only one gate may be closed at a time (a vendor may run all host functions on one thread), and nothing that
 // allocates or loads a kernel for the first time may be called while it is (a vendor may wait for the device there):
@@ -162,7 +162,7 @@ class Gate {
 // Gives a plugin that runs work too early the time to do so. No verdict depends on it when the plugin is right.
 void linger();
 
-// Waits until |done|() is true; false where it did not become so in a long time.
+// Waits until |done|() is true; false if it did not become so in a long time.
 bool eventually(const std::function<bool()>& done);
 
 void fill(Context& t, void* destination, int value, int64_t bytes, concord_stream stream);

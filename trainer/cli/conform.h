@@ -1,4 +1,4 @@
-// concord conform: starts the conformance kit (tests/conformance), which is a program of its own beside this one.
+// concord conform: starts the conformance kit (tests/conformance), which is a separate program next to this one.
 #pragma once
 
 namespace CLI {

@@ -15,7 +15,7 @@ struct Finding {
   Kind kind = Kind::fine;
   std::string topic;   // "shared memory"
   std::string found;   // "64 MiB at /dev/shm"
-  std::string advice;  // what to do; empty where nothing has to be done
+  std::string advice;  // what to do; empty if nothing has to be done
 };
 
 // Exit code 1 where there is a problem.

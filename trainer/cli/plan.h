@@ -13,7 +13,7 @@ class App;
 
 namespace concord {
 
-// Adds the subcommand to |program|. Parsing runs it; ConfigError comes out of it for a layout that cannot be.
+// Adds the subcommand to |program|. Parsing runs it; throws ConfigError for an invalid layout.
 void add_plan_command(CLI::App* program);
 
 // Largest world whose groups are all listed, and largest group of one rank that is listed member by member.

@@ -12,10 +12,10 @@
 
 namespace concord {
 
-// Text as documents in memory, 4 bytes a token.
+// Text as documents in memory, 4 bytes per token.
 class TextDocuments : public Documents {
  public:
-  // |tokenizer| is used until finish(). Throws ConfigError where it has no token that ends a document.
+  // |tokenizer| is used until finish(). Throws ConfigError if it has no token that ends a document.
   TextDocuments(std::string file, Tokenizer& tokenizer);
   TextDocuments(const TextDocuments&) = delete;
   TextDocuments& operator=(const TextDocuments&) = delete;

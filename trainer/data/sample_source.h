@@ -11,7 +11,7 @@
 namespace concord {
 
 // One sequence to learn. labels[t] is the token that is to follow ids[t] (shifted already, as MicroBatch has it), or
-// kIgnoredLabel. Both have the same length, at least 1. Files have HF's convention, labels beside the ids: their
+// kIgnoredLabel. Both have the same length, at least 1. Files have HF's convention, labels aligned with the ids: their
 // sources shift.
 struct Sample {
   std::vector<int64_t> ids;

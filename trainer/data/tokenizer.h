@@ -17,7 +17,7 @@ inline constexpr std::array<std::string_view, 8> kSpecialTokens = {
     "<|endoftext|>",       "<|pad|>",           "<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
     "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
 
-// Threads: one at a time; make one a thread.
+// Threads: one at a time; make one per thread.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -65,7 +65,7 @@ class BatchedEncoder {
 };
 
 // "byte", or a path to a HF tokenizer.json or to the folder that holds it (trainer/data/tokenizer_process.h). Throws
-// ConfigError where there is none.
+// ConfigError if there is none.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 
 }  // namespace concord

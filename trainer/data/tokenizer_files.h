@@ -1,4 +1,4 @@
-// The files by which transformers knows a tokenizer. They go with the data that was made with it, in a folder beside
+// The files by which transformers knows a tokenizer. They go with the data that was made with it, in a folder next to
 // it, and from there into every model that is trained on it: tokens without the tokenizer that made them mean nothing.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace concord {
 using TokenizerFiles = std::vector<std::pair<std::string, std::string>>;  // name, text
 
 // Of a tokenizer as make_tokenizer takes it. Of "byte" they are made: HF's byte-level BPE without merges has the same
-// ids. Else the tokenizer.json and what belongs to it in its folder. Throws ConfigError where they cannot be read.
+// ids. Else the tokenizer.json and what belongs to it in its folder. Throws ConfigError if they cannot be read.
 TokenizerFiles tokenizer_files(const std::string& tokenizer);
 
 // Where the files of |data|, a path as --train_data takes it, are: "corpus.tokenizer" of corpus.bin and corpus.idx.
@@ -22,7 +22,7 @@ std::string tokenizer_folder(const std::string& data);
 void write_tokenizer_files(const std::string& data, const TokenizerFiles& files);
 
 // Of the tokenizer that made the tokens of |data|: those in that folder, and those of |tokenizer| where training makes
-// the tokens of text itself. Empty where nobody knows. Throws ConfigError where they are there and cannot be read.
+// the tokens of text itself. Empty if unknown. Throws ConfigError if they exist but cannot be read.
 TokenizerFiles read_tokenizer_files(const std::string& data, const std::string& tokenizer);
 
 }  // namespace concord

@@ -19,9 +19,9 @@ struct TokenizerGreeting {
   std::map<std::string, int64_t, std::less<>> specials;
 };
 
-// Owns both descriptors; |to| is a socket, so that writing where nobody reads is an error and no signal. Threads: one
+// Owns both descriptors; |to| is a socket, so that writing without a reader is an error and not a signal. Threads: one
 // at a time. Waits for the other side, at most |patience| and the time for a large request (100 kB/s) without a byte of
-// it. Throws std::runtime_error, which |name| begins, for an end, a silence and an answer that is none.
+// it. Throws std::runtime_error, which |name| begins, for an end of file, a timeout and an invalid answer.
 class TokenizerPipe {
  public:
   TokenizerPipe(int to, int from, std::string name, std::chrono::milliseconds patience);
@@ -29,7 +29,7 @@ class TokenizerPipe {
   TokenizerPipe(const TokenizerPipe&) = delete;
   TokenizerPipe& operator=(const TokenizerPipe&) = delete;
 
-  // The first thing that comes. Throws ConfigError where it is a refusal.
+  // The first thing that comes. Throws ConfigError if it is a refusal.
   TokenizerGreeting read_greeting();
   // The ids of each text, all below the greeting's vocab_size.
   std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal);

@@ -1,9 +1,10 @@
 // All that a person or a script sees of a training run: the progress on the terminal, output_dir/metrics.jsonl,
 // trainer_state.json, TensorBoard events in output_dir/runs, the summary at the end and report.html. No libtorch.
 //
-// One TrainingReport a job, on the rank that reports (0); the other ranks make none. Its calls are cheap beside a step:
-// a line is written to each file, the page and the state only when asked. Errors: std::runtime_error with the file and
-// the system's words (disk full, no right to write); a line is in a file whole or not at all. Threads: one at a time.
+// One TrainingReport per job, on the rank that reports (0); the other ranks make none. Its calls are cheap compared
+// with a step: a line is written to each file, the page and the state only when asked. Errors: std::runtime_error with
+// the file and the system's message (disk full, no right to write); a line is written whole or not at all. Threads:
+// one at a time.
 #pragma once
 
 #include <cstdint>
@@ -101,8 +102,8 @@ class TrainingReport {
   // A line of text above the progress, which stays whole.
   void note(const std::string& text);
 
-  // trainer_state.json of what was logged so far, into |folder| (output_dir, or a checkpoint's). Written beside and
-  // renamed: a reader sees the old or the new one.
+  // trainer_state.json of what was logged so far, into |folder| (output_dir, or a checkpoint's). Written to a temporary
+  // file and renamed: a reader sees the old or the new one.
   void write_state(const std::string& folder) const;
 
   // The state, the page and the summary. Nothing is reported after it.

@@ -9,7 +9,7 @@ namespace concord {
 
 // Loads libtorch from CONCORD_TORCH, globally, so that the module finds it there and not elsewhere; it stays. Returns
 // why it cannot: there is none, or one of another version than this program was built with, whose types may differ.
-// Empty where it was loaded, or CONCORD_TORCH is not set. Threads: as torch_module.
+// Empty if it was loaded, or CONCORD_TORCH is not set. Threads: as torch_module.
 std::string load_named_libtorch();
 
 // What a person does where no libtorch is found.

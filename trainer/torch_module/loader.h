@@ -1,4 +1,4 @@
-// Finds libconcordtorch.so (table.h) where plugins are found: in the folders of CONCORD_PLUGIN_PATH, then beside the
+// Finds libconcordtorch.so (table.h) where plugins are found: in the folders of CONCORD_PLUGIN_PATH, then next to the
 // program, then in the installation. One of another build is passed over, so that CONCORD_PLUGIN_PATH can name the
 // plugins of another build. Which libtorch it uses: libtorch.h. Threads: the main thread, while there is no other.
 #pragma once
@@ -11,7 +11,7 @@ namespace concord {
 // not do, and what to do about it.
 const TorchModule& torch_module();
 
-// Throws the same where no file would do, but loads nothing: for a process that only starts those that will.
+// Throws the same if no file would do, but loads nothing: for a process that only starts those that will.
 void check_torch_module();
 
 }  // namespace concord

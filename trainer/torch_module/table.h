@@ -18,7 +18,7 @@
 
 namespace concord {
 
-// Under a launcher standard output is a pipe: the terminal behind it, for rank 0 to draw its progress on.
+// Under a launcher standard output is a pipe: the terminal on which rank 0 draws its progress.
 inline constexpr const char* kTerminalVariable = "CONCORD_TERMINAL";
 
 // Threads: the main thread.

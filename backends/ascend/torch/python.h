@@ -17,8 +17,8 @@ enum class Packages {
 Packages choose_packages(bool simulator);
 
 // Loads libpython for the torch in |torch_folder| (.../lib/python3.11/site-packages/torch/lib), starts it and releases
-// its lock, so that any thread can take it. Does nothing where Python runs already.
-// Threads: once a process. Throws std::runtime_error with every place tried and what to install.
+// its lock, so that any thread can take it. Does nothing if Python runs already.
+// Threads: once per process. Throws std::runtime_error with every place tried and what to install.
 void start_python(const std::string& torch_folder, Packages packages);
 
 }  // namespace concord::ascend::torch_side

@@ -1,4 +1,4 @@
-// A family of models: what its config.json means beyond what all have in common. A new family is one file beside this
+// A family of models: what its config.json means beyond what all have in common. A new family is one file next to this
 // one, and its line in families.cpp (docs/models.md).
 #pragma once
 

@@ -1,4 +1,4 @@
-// The loops behind cross_entropy, over rows of logits in memory of the host. T is float, double or BFloat16.
+// The loops of cross_entropy, over rows of logits in memory of the host. T is float, double or BFloat16.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The loop behind dropout. T is float, double or BFloat16.
+// The loop of dropout. T is float, double or BFloat16.
 #pragma once
 
 #include <cstdint>

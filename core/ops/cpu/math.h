@@ -16,7 +16,7 @@ using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 // e^x for x up to 88.3, to about a unit in the last place: x = n ln 2 + r, a polynomial for e^r (Cephes, Moshier), n
 // added to the exponent. Below -87.3 the result is 0 instead of a subnormal. NaN stays NaN. For the terms of a softmax,
-// which are 0 at most but for rounding.
+// which are 0 at most except for rounding.
 inline float softmax_exponential(float x) {
   constexpr float kLow = -87.3365447f;
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: a sum with it has no bits below 1

@@ -67,20 +67,20 @@ struct RegisterRealSizes {
   RegisterRealSizes(const char* op, std::vector<SampleMaker> makers) { real_sizes().emplace(op, std::move(makers)); }
 };
 
-// The largest absolute value of |tensor|; 0 where it is empty.
+// The largest absolute value of |tensor|; 0 if it is empty.
 double largest(const at::Tensor& tensor);
 
 // ------------------------------------------------------------------------------------------------------------- bounds
 
 // Half a unit in the last place of 1: u.
 double half_unit(c10::ScalarType type);
-// The same of the type that sums are taken in beside elements of |type|: v.
+// The same for the type in which sums of elements of |type| are accumulated: v.
 double sum_unit(c10::ScalarType type);
 bool is_short(c10::ScalarType type);  // 16 bits
 
 // By how many roundings of the sum of absolute values a sum of |terms| can be off, in whatever order it is taken: one
-// for each term in the worst case, and 8 sqrt(terms) if roundings are independent and as often up as down, but for one
-// sum in 1e13 / terms (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019: lambda = 8).
+// for each term in the worst case, and 8 sqrt(terms) if roundings are independent and as often up as down, except for
+// one sum in 1e13 / terms (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019: lambda = 8).
 double roundings_of_sum(int64_t terms);
 
 // The same values at an odd place in memory, where kernels cannot read several elements at once.

@@ -54,7 +54,7 @@ inline std::string write_file(const std::string& path, std::string_view bytes) {
   return path;
 }
 
-// What |body| says in the ConfigError it throws; empty where it throws none.
+// What |body| says in the ConfigError it throws; empty if it throws none.
 template <typename Body>
 std::string config_error(const Body& body) {
   try {

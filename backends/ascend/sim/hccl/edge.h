@@ -35,7 +35,7 @@ inline void require(const void* pointer, const char* name) {
 // A communicator in use by one call; destroying it meanwhile is refused.
 class InUse {
  public:
-  // Throws PTR where |comm| is null, PARA where it is none.
+  // Throws PTR if |comm| is null, PARA if it is invalid.
   explicit InUse(abi::HcclComm comm);
   ~InUse();
   InUse(const InUse&) = delete;

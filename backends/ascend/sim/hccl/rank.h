@@ -48,7 +48,7 @@ struct RankOptions {
   std::chrono::milliseconds execute_timeout{};
 };
 
-// Throws PARA where |config| (may be null) or the environment cannot be read.
+// Throws PARA if |config| (may be null) or the environment cannot be read.
 RankOptions read_options(const abi::HcclCommConfig* config);
 
 class Rank : public std::enable_shared_from_this<Rank> {

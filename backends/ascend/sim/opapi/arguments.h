@@ -55,7 +55,7 @@ class Out {
 };
 using Outs = std::vector<Out>;
 
-// The tensor behind |view|, on the memory itself. On the stream's thread. Throws OperatorError.
+// The tensor of |view|, on the memory itself. On the stream's thread. Throws OperatorError.
 at::Tensor open_tensor(const TensorView& view);
 at::ScalarType scalar_type(abi::aclDataType dtype);
 at::Scalar to_scalar(const aclScalar& scalar);

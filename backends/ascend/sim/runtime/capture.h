@@ -29,7 +29,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   static std::shared_ptr<Capture> begin(const std::shared_ptr<Stream>& origin, abi::aclmdlRICaptureMode mode);
   // Ends the capture that |origin| began; the result can be run. Throws 107029, 107036, 107038, 107025 or 507903.
   static std::shared_ptr<Capture> end(const std::shared_ptr<Stream>& origin);
-  // Throws 107030 where a capture forbids the calling thread what it is |doing|, and spoils that capture.
+  // Throws 107030 if a capture forbids the calling thread what it is |doing|, and invalidates that capture.
   static void require_allowed(const char* doing);
 
   void add(const Stream& stream, Task task);

@@ -29,7 +29,7 @@ struct FaultRule {
   std::chrono::microseconds delay{};
 };
 
-// Throws Error 100000 with the grammar where |text| does not follow it.
+// Throws Error 100000 with the grammar if |text| does not follow it.
 std::vector<FaultRule> parse_faults(const std::string& text);
 
 // What the rules do to the work of one call.

@@ -27,7 +27,7 @@ class HandleTable {
     return reinterpret_cast<void*>(value);
   }
 
-  // Throws 107017 where |handle| is not live.
+  // Throws 107017 if |handle| is not live.
   std::shared_ptr<Object> find(const void* handle) const {
     const std::shared_lock lock(mutex_);
     const auto found = objects_.find(reinterpret_cast<uint64_t>(handle));

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 // sleeper's last look, or the sleeper is counted before notify_all looks for it: no wake-up is lost.
 class Parking {
  public:
-  // False where |deadline| passed first.
+  // False if |deadline| passed first.
   template <class Ready>
   bool wait_until(Clock::time_point deadline, Ready&& ready) {
     for (int i = 0; i < kLooks; ++i) {
@@ -38,7 +38,7 @@ class Parking {
     if (sleepers_.load() == 0) return;
     {
       const std::lock_guard lock(mutex_);
-    }  // orders us behind a sleeper that has looked but does not sleep yet
+    }  // orders us after a sleeper that has checked but does not sleep yet
     wake_.notify_all();
   }
 

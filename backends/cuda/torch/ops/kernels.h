@@ -1,4 +1,4 @@
-// CUDA kernels of Concord's operators, free of libtorch: dense arrays on the device of |stream|, which nobody waits
+// CUDA kernels of Concord's operators, free of libtorch: dense arrays on the device of |stream|, which no one waits
 // for. Sums and statistics are kept in fp32, in fp64 where the elements are fp64 ("Sum" below). No atomic additions:
 // the same arguments give the same bits. A launch that fails throws std::runtime_error.
 #pragma once
