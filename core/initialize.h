@@ -28,7 +28,7 @@ bool is_initialized();
 // Throws Error (FAILED_PRECONDITION) before initialize and after finalize.
 ParallelContext& parallel_context();
 
-// Leaves the job: every rank calls it, and none uses its context or groups afterwards. Waits: for work on its way, and
+// Leaves the job: every rank calls it, and none uses its context or groups afterwards. Waits: for work in flight, and
 // on rank 0, which serves the store, for the other ranks, at most |ddp_timeout|. Nothing if the process is not
 // initialised. The process may initialise again, with other arguments too; all ranks have to.
 void finalize();

@@ -7,7 +7,7 @@
 namespace concord {
 
 // Opens |path| for writing, newly created: whatever has the name (left by a run that was killed, or a link that
-// somebody put there) is removed and not followed. -1 and errno where that cannot be.
+// somebody put there) is removed and not followed. -1 and errno if that fails.
 int create_fresh_file(const std::string& path);
 
 // Throws ConfigError if |path| exists and is not a regular file: a rename would replace a device with a file.

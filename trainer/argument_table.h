@@ -1,4 +1,4 @@
-// The one description of every argument; arguments.h says what is made of it. Threads: constants.
+// The one description of every argument; arguments.h says how it is used. Threads: constants.
 #pragma once
 
 #include <limits>
@@ -88,7 +88,7 @@ std::string_view value_meant(std::string_view argument, std::string_view value);
 std::optional<std::string> section_prefix(std::string_view name);
 // Its value as YAML has it.
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
-// The values of those that name something to read. Not all of them are there: a tokenizer may have a name of its own.
+// The values of those that name something to read. Not all of them exist: a tokenizer may be a name.
 std::vector<std::string> input_paths(const TrainingArguments& arguments);
 // The known name with the fewest letters changed; empty if none is near.
 std::string nearest_argument(std::string_view name);

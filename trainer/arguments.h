@@ -142,7 +142,7 @@ struct TrainingArguments {
   std::vector<std::string> report_to = {"all"};
   bool disable_tqdm = false;
   double peak_flops = 0;  // of one device, in the type trained in, for MFU; 0: as the plugin knows
-  double loss_floor = 0;  // the best loss there can be, where that is known; drawn in the report
+  double loss_floor = 0;  // the lowest possible loss, if known; drawn in the report
 
   bool operator==(const TrainingArguments&) const = default;
 };

@@ -28,8 +28,8 @@ class LossCheck {
   std::optional<Event> copied_;
 };
 
-// The same at once, for a step that has failed: |losses| of tokens, undefined for micro-batches that did not come to
-// theirs. Waits: for the device.
+// The same immediately, for a step that has failed: |losses| of tokens, undefined for micro-batches that did not come
+// to theirs. Waits: for the device.
 void require_finite_losses(std::span<const at::Tensor> losses, int64_t step, const ParallelContext& job);
 
 }  // namespace concord

@@ -18,7 +18,7 @@ inline constexpr const char* kRunMark = ".concord-run.json";
 
 struct OutputRequest {
   std::filesystem::path folder;
-  bool overwrite = false;                          // another run that is there may be lost
+  bool overwrite = false;                          // an existing run may be deleted
   std::vector<std::filesystem::path> inputs = {};  // what this run reads; must not lie in what would be removed
   std::string job = {};                            // the same in every attempt of a job, see output_request
   bool is_restarted = false;                       // not the first attempt
@@ -32,7 +32,7 @@ OutputRequest output_request(const TrainingArguments& arguments, const std::vect
 // another run that may not be lost, was not written by Concord, or holds an input of this run.
 void check_output_folder(const OutputRequest& request);
 
-// The same, then makes the folder where it is not there, removes what another run has left (metrics.jsonl,
+// The same, then creates the folder if it does not exist, removes what another run has left (metrics.jsonl,
 // trainer_state.json, checkpoints, ...; other files stay), and leaves the mark. For one process of a job, when nothing
 // else can go wrong any more.
 void prepare_output_folder(const OutputRequest& request);

@@ -1,4 +1,4 @@
-// What a training run is, before any other rank and any tensor are there: the model's config, the data, numbers of
+// What a training run is, before there is any other rank or tensor: the model's config, the data, numbers of
 // steps, the pipeline's schedule. So bad input is reported before any process is started and any group is created.
 // Needs no libtorch. Threads: the one that trains.
 #pragma once

@@ -134,10 +134,10 @@ class Trainer {
   LossLog losses_;
   TrainerState state_;
   TrainerControl control_;
-  StepOutput last_;          // the newest step; its result is known where the optimizer is settled
+  StepOutput last_;          // the newest step; its result is known once the optimizer is settled
   bool settled_ = true;      // what follows it is known, on all ranks alike
   bool settles_now_ = true;  // without waiting for the next step's warm-up
-  at::Tensor wishes_;        // flags of control_ on their way
+  at::Tensor wishes_;        // flags of control_ in flight
   Work agreement_;
   std::optional<LossCheck> loss_check_;  // of the newest step
   const StopRequest* stop_ = nullptr;    // in train() only

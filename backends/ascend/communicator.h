@@ -3,15 +3,15 @@
 // What HCCL does in its own way, and what becomes of it here:
 //   memory       every communicator takes 2 x HCCL_BUFFSIZE on the device (2 x 200 MB by default), so that one of a
 //                single rank is made without HCCL
-//   set-up       one device must not set up communicators from two threads at once: a lock per device. Two threads of a
-//                rank that set up two communicators have to come in the same order on every rank
-//   split        HCCL cuts sub-communicators from the first communicator alone, with the ranks in ascending order. A
-//                split of a split is cut from the first one; a list in another order meets again, with a root info that
-//                its first rank sends to the others over the parent. Every rank of the parent calls HCCL, also one that
-//                is not a member (kHcclNoSubComm)
+//   set-up       communicators of one device must not be set up from two threads at the same time: one lock per device.
+//                Two threads of a rank that set up two communicators must do so in the same order on every rank
+//   split        HCCL creates sub-communicators only from the first communicator, with the ranks in ascending order. A
+//                split of a split is made from the first one; for a list in another order a new communicator is set up,
+//                with a root info that its first rank sends to the others over the parent. Every rank of the parent
+//                calls HCCL, even one that is not a member (kHcclNoSubComm)
 //   streams      HCCL does not order operations of one communicator that are on different streams: a stream waits, by
 //                an event, for what the communicator has on the stream that it was used on before
-//   the parent   stays, unseen, until the last communicator that was cut from it is destroyed
+//   the parent   stays, unseen, until the last communicator that was created from it is destroyed
 //   failures     HcclGetCommAsyncError tells them. The first one sticks: every later call returns it
 //   waiting      HCCL has no abort and no timeout of one communicator. HCCL_CONNECT_TIMEOUT bounds set-up and
 //                HCCL_EXEC_TIMEOUT an operation, for the whole process; pass_timeouts (comm.h) sets them

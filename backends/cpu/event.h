@@ -58,7 +58,7 @@ class Events {
   void synchronize(concord_event event);
   double elapsed(concord_event start, concord_event end);
 
-  // The newest record of |event|; throws where it is not an event.
+  // The newest record of |event|; throws if it is not an event.
   Mark mark_of(concord_event event) const { return events_.find(event).mark(); }
 
  private:

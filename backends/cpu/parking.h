@@ -17,7 +17,7 @@ bool stay_awake_until(Ready&& ready) {
   for (int i = 0; i < 64; ++i) {
     if (ready()) return true;
 #if defined(__aarch64__)
-    __asm__ __volatile__("isb");  // "yield" is over at once on most ARM cores
+    __asm__ __volatile__("isb");  // "yield" is over immediately on most ARM cores
 #elif defined(__x86_64__)
     __builtin_ia32_pause();
 #endif

@@ -38,7 +38,7 @@ concord_status status_of(ncclResult_t result);
 // "ncclAllReduce failed with 3, ncclInternalError: internal error; NCCL's last error: ...". |comm| may be null.
 std::string describe(const Nccl& nccl, ncclResult_t result, const char* call, ncclComm_t comm);
 
-// Throws where |result| is neither success nor "in progress".
+// Throws if |result| is neither success nor "in progress".
 void check_nccl(const Nccl& nccl, ncclResult_t result, const char* call, ncclComm_t comm);
 
 }  // namespace concord::cuda

@@ -17,7 +17,7 @@ concord_status status_of(cudaError_t error);
 // "cudaMalloc failed with 2, cudaErrorMemoryAllocation: out of memory".
 std::string describe(cudaError_t error, const char* call);
 
-// Throws where |error| is not success, and clears CUDA's record of it: a later launch must not be blamed for it. An
+// Throws if |error| is not success, and clears CUDA's record of it: a later launch must not be blamed for it. An
 // error that has broken the context is returned by every call anyway. |context| is added to the message.
 [[noreturn]] void fail_cuda(cudaError_t error, const char* call, const std::string& context = {});
 

@@ -19,7 +19,7 @@ class Channels {
  public:
   explicit Channels(Team& team);
 
-  // Runs a batch to its end. The items have been checked.
+  // Runs a batch to completion. The items have been checked.
   void run(std::span<const concord_p2p_item> items);
 
  private:
@@ -52,7 +52,7 @@ class Channels {
   void receive_some(Lane& lane, uint64_t filled);
   // Bytes that can pass now: a multiple of 16, so that a header never is in two pieces.
   uint64_t space(const Lane& lane) const;
-  // Counts |bytes| of the next item as moved and steps on to the following item where it is complete.
+  // Counts |bytes| of the next item as moved and moves on to the following item where it is complete.
   void pass(Lane& lane, End& end, int64_t bytes);
   void check_header(const Lane& lane, const std::byte* header, int64_t number) const;
 

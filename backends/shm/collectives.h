@@ -1,4 +1,4 @@
-// The collective operations, all made of the same rounds.
+// The collective operations, all built from the same rounds.
 //
 // In a round every rank produces something in its own staging slot, all meet, and every rank consumes what it needs
 // from the others' slots. Slots alternate, so one meeting a round is enough: when all have met in round k, all have

@@ -1,7 +1,7 @@
 // The arithmetic of reductions.
 //
 // Every element is taken over the sources in their order, each on its own: the result does not depend on how a buffer
-// is cut. bf16 and f16 are added, multiplied and averaged in float and rounded once. Integers wrap; their average is
+// is split. bf16 and f16 are added, multiplied and averaged in float and rounded once. Integers wrap; their average is
 // taken of the exact sum. MIN and MAX keep NaN.
 #pragma once
 

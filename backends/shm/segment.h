@@ -20,8 +20,8 @@ namespace concord::shm {
 inline constexpr int64_t kLineBytes = 128;
 inline constexpr int32_t kMaxWorld = 1024;
 
-// The first failure of a communicator. |verdict| is 0 or the status with the number of the rank that saw it; the rank that
-// sets it writes |text| and then |text_ready|.
+// The first failure of a communicator. |verdict| is 0 or the status with the number of the rank that saw it; the rank
+// that sets it writes |text| and then |text_ready|.
 struct alignas(kLineBytes) FailureRecord {
   std::atomic<uint64_t> verdict;
   std::atomic<uint32_t> text_ready;
@@ -76,7 +76,7 @@ struct Geometry {
 // A mapped segment. Ranks that are threads of one process share one mapping.
 class Segment {
  public:
-  // Makes and maps a new one, all zeros; |out_file| is for the other ranks. OUT_OF_MEMORY where its pages cannot be
+  // Makes and maps a new one, all zeros; |out_file| is for the other ranks. OUT_OF_MEMORY if its pages cannot be
   // reserved.
   static std::shared_ptr<Segment> create(int32_t world, FileDescriptor* out_file);
   // Maps what another rank made and passed on; |file| may be closed afterwards.

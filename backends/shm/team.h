@@ -90,7 +90,7 @@ class Team {
 
   void wait_slowly(Awaited& awaited);
   void sleep(Awaited& awaited, std::chrono::milliseconds at_most);
-  // True where |awaited| has become ready meanwhile.
+  // True if |awaited| has become ready meanwhile.
   bool look_for_lost(Awaited& awaited);
   [[noreturn]] void time_out(const Awaited& awaited, std::chrono::milliseconds waited);
   bool all_have_reached(uint64_t step) const;

@@ -1,4 +1,4 @@
-// One chunk of DistributedDataParallel: its buffers, which gradients have arrived, what is on its way. Only for
+// One chunk of DistributedDataParallel: its buffers, which gradients have arrived, what is in flight. Only for
 // ddp.cpp.
 #pragma once
 

@@ -19,7 +19,7 @@ class SignalQueue {
  public:
   struct Entry {
     int signal;
-    pid_t sender;  // for SIGCHLD the process that ended; the kernel keeps only the first of several at once
+    pid_t sender;  // for SIGCHLD the process that ended; the kernel keeps only the first of several at the same time
   };
 
   SignalQueue();  // throws std::system_error, std::logic_error if there is one already

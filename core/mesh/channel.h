@@ -1,9 +1,9 @@
-// A communicator with its stream, the calls on their way in it, and what becomes of them.
+// A communicator with its stream, the calls in flight on it, and their outcomes.
 //
 // Creation. The communicator is made at the first call, on a thread of its own; calls made meanwhile are queued in
-// their order and passed on when it exists. The host waits for a communicator only where it waits for the result of a
+// their order and passed on when it exists. The host waits for a communicator only if it waits for the result of a
 // call. So a rank takes part in all creations that it has begun at the same time, and lazily made groups, however they
-// overlap and whatever the order in which ranks first use them, can deadlock only where the calls themselves would. No
+// overlap and whatever the order in which ranks first use them, can deadlock only if the calls themselves would. No
 // group has to be made because of another one, and none is made that no one uses.
 //
 // Order. A call runs on the channel's own stream, which first waits for what the caller's current stream has queued
@@ -59,7 +59,7 @@ struct ChannelCall {
   std::function<void(CallChecker&, int64_t sequence, const CallSignature&)> check;  // null: compare the signature
 };
 
-class PendingCall;  // a call on its way; a handle for the functions below
+class PendingCall;  // a call in flight; a handle for the functions below
 
 class Channel {
  public:
@@ -72,7 +72,7 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // The end: waits for calls on their way, or aborts them where the channel has failed. Afterwards the services are not
+  // Shuts down: waits for calls in flight, or aborts them if the channel has failed. Afterwards the services are not
   // used any more, so holders of the channel or of a call of it may outlive them; calls that were in flight
   // are done, and new ones are refused. Threads: no one else uses the channel meanwhile.
   void close();
@@ -95,7 +95,7 @@ class Channel {
   std::optional<Communicator> split(std::span<const int32_t> members, const std::string& name);
 
   std::shared_ptr<PendingCall> submit(ChannelCall call, const Stream* current);
-  // Later work of |current| starts after |call|. Throws where the call is known to have failed. Waits: at most for the
+  // Later work of |current| starts after |call|. Throws if the call is known to have failed. Waits: at most for the
   // creation. Releases what the call keeps if |current| is the stream it was submitted from: memory that is freed then
   // is reused after this point, as libtorch does for any work of a stream.
   void order_after(PendingCall& call, const Stream& current);
@@ -138,7 +138,7 @@ class Channel {
   const bool keeps_time_;                  // the plugin does
   bool closed_ = false;
 
-  std::atomic<bool> opened_ = false;                    // communicator_ is there and stays
+  std::atomic<bool> opened_ = false;                    // communicator_ exists and stays
   std::optional<Clock::time_point> unreachable_since_;  // the watchdog's own
   Clock::time_point next_look_at_creation_;             // the watchdog's own, too
 

@@ -3,7 +3,7 @@
 //
 // A rank in trouble writes its calls to concord-flight-<rank>.json, publishes its positions in the store and asks the
 // others for theirs. Ranks that are well do the same from answer(), which the watchdog calls now and then; so a rank
-// that is stuck in its own computation still says where it is. A rank that says nothing is itself an answer. Threads:
+// that is stuck in its own computation still says where it is. No reply from a rank is itself an answer. Threads:
 // any thread.
 #pragma once
 

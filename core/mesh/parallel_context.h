@@ -2,9 +2,9 @@
 //
 // Groups. group(kind) is cheap and never waits; its communicator is created at the first operation (channel.h
 // says how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, for it is
-// expensive: some vendors take hundreds of megabytes for each. create_groups makes some of them at once, all ranks
-// together, and where the plugin can split a communicator it does so, which is much cheaper than making each from
-// nothing. Threads: any thread, except rng(), which belongs to the thread that computes.
+// expensive: some vendors take hundreds of megabytes for each. create_groups creates some of them immediately, all
+// ranks together, and splits a communicator if the plugin can, which is much cheaper than making each from nothing.
+// Threads: any thread, except rng(), which belongs to the thread that computes.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -45,7 +45,7 @@ class Peers {
   // if there is one. Waits: for its end, where it can be seen, a few seconds at most.
   void let_the_blamed_end() noexcept;
 
-  // Never throws: unknown where the store does not answer.
+  // Never throws: unknown if the store does not answer.
   State state(int64_t rank) noexcept;
   // Whether nothing more comes from |rank|: it has left or its process has ended. Throws Error if the store is gone.
   bool is_gone(int64_t rank);

@@ -35,7 +35,7 @@ class PendingCall;
 struct CallSignature;
 struct ChannelCall;
 
-// An operation on its way, or several that were issued as one. A value; may be dropped at any time.
+// An operation in flight, or several that were issued as one. A value; may be dropped at any time.
 class Work {
  public:
   Work() = default;  // nothing to wait for
@@ -95,7 +95,7 @@ class ProcessGroup {
   // In place on |root|; the others' tensors are left as they are.
   [[nodiscard]] Work reduce(const at::Tensor& tensor, int64_t root, ReduceOp op = ReduceOp::kSum);
   [[nodiscard]] Work broadcast(const at::Tensor& tensor, int64_t root);
-  // |output| has size() times the elements of |input|: the ranks' inputs one after the other.
+  // |output| has size() times the elements of |input|: the ranks' inputs one after another.
   [[nodiscard]] Work all_gather(const at::Tensor& output, const at::Tensor& input);
   // |input| has size() times the elements of |output|, which gets this rank's part of the reduction.
   [[nodiscard]] Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);

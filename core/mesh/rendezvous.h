@@ -42,14 +42,14 @@ std::string describe_this_process();
 void rendezvous(Store& store, const Member& member, std::chrono::milliseconds timeout);
 
 // The other end: rank 0, which serves the store, waits until all others have called it too; they do not wait. False
-// where some rank has not come within |timeout|, or cannot come any more: |is_any_lost|, asked now and then.
+// if some rank has not joined within |timeout|, or cannot join any more: |is_any_lost|, called now and then.
 bool take_leave(Store& store, const Member& member, std::chrono::milliseconds timeout,
                 const std::function<bool()>& is_any_lost);
 
 // The store of the job at master_addr:master_port. Rank 0 serves it, unless the launcher does (agent_store); a world of
 // 1 has a store of its own without a port. With a token, processes without it have no say in it (make_sealed_store);
 // without one, anyone who reaches the port has. Waits: for the server, at most |timeout|. Throws Error: UNAVAILABLE for
-// a port that cannot be listened on, TIMEOUT where no server answers. Later a call that the server does not answer
+// a port that cannot be listened on, TIMEOUT if no server answers. Later a call that the server does not answer
 // within
 // |timeout| (at least 5 seconds, at most 60) is PEER_LOST.
 std::shared_ptr<Store> connect_store(const JobEnvironment& job, std::chrono::milliseconds timeout);

@@ -85,7 +85,7 @@ class RngTracker {
   // Streams that |states| does not name stay where they are. Throws ConfigError for a name that is not known.
   void restore(std::span<const RngState> states);
 
-  // Goes back to |states| until the end of the scope, then on from where it was.
+  // Goes back to |states| until the end of the scope, then continues from where it was.
   class Replay {
    public:
     Replay(const Replay&) = delete;

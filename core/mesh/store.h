@@ -1,6 +1,6 @@
 // The key-value store that all processes of a job share: ids of communicators, counters, what ranks tell each other.
 //
-// Keys and values are bytes. Errors: TIMEOUT where a key does not come in time, PEER_LOST where the process that serves
+// Keys and values are bytes. Errors: TIMEOUT if a key does not appear in time, PEER_LOST if the process that serves
 // the store is gone. Threads: any thread; a call that waits for a key delays no other call.
 #pragma once
 
@@ -21,13 +21,13 @@ class Store {
   virtual ~Store() = default;
 
   virtual void set(const std::string& key, std::string_view value) = 0;
-  // Waits: until all of |keys| are there, at most |timeout|.
+  // Waits: until all of |keys| exist, at most |timeout|.
   virtual void wait(std::span<const std::string> keys, Milliseconds timeout) = 0;
   // The values of |keys|, in that order. Waits: as wait.
   virtual std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) = 0;
   // Adds to the counter at |key| (0 if there is none) and returns the sum. get reads it as a decimal number.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
-  // Whether all of |keys| are there. Never waits for them.
+  // Whether all of |keys| exist. Never waits for them.
   virtual bool check(std::span<const std::string> keys) = 0;
   // Whether there was such a key.
   virtual bool remove(const std::string& key) = 0;

@@ -11,7 +11,7 @@
 
 namespace concord {
 
-// Runs its tasks one after the other, each about every |period|, until it is destroyed. Tasks must not throw.
+// Runs its tasks one after another, each about every |period|, until it is destroyed. Tasks must not throw.
 // Threads: any thread; a task must not add or remove tasks.
 class Watchdog {
  public:

@@ -16,7 +16,7 @@
 
 namespace concord {
 
-// Named as in config.json where it has a name there.
+// Named as in config.json if it has a name there.
 struct ModelConfig {
   std::string model_type;    // "qwen2"
   std::string architecture;  // "Qwen2ForCausalLM"

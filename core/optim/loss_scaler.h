@@ -39,7 +39,7 @@ class LossScaler {
   double scale() const { return state_.scale; }  // the loss is multiplied by it before backward
   double inverse_scale() const { return 1 / state_.scale; }
 
-  // After every step. True where the step is to be made, false if it is to be skipped.
+  // After every step. True if the step is to be made, false if it is to be skipped.
   bool update(bool found_inf);
 
   const LossScalerState& state() const { return state_; }

@@ -17,7 +17,7 @@ class Offload {
  public:
   // |segments| outlive it; it sets their tensors. All of them are on the host.
   Offload(const Device& device, std::vector<Segment*> segments, size_t moments);
-  ~Offload();  // waits for copies on their way
+  ~Offload();  // waits for copies in flight
   Offload(const Offload&) = delete;
   Offload& operator=(const Offload&) = delete;
 

@@ -10,12 +10,11 @@
 // finite on any rank nothing is changed on all of them. Threads: the one that computes.
 //
 // step_ahead() and settle() are step() in two halves, for pipelines whose stages end a step at different times: waiting
-// for the norm would bring them all to the last one's end (zero bubble's post-validation). step_ahead() updates at
-// once, as if nothing had to be clipped and no rank had an overflow, and sends its part of the norm on its way;
-// settle() learns the norm and, where the step was wrong, takes it back and makes the right one from the same
-// gradients. Weights, moments and results are those of step() to the last bit. To take a step back costs a copy of what
-// it overwrites: 12 bytes for each element that this rank updates with AdamW, 8 with SGD, from the first step_ahead()
-// on.
+// for the norm would make all of them wait for the last one (zero bubble's post-validation). step_ahead() updates
+// immediately, as if nothing had to be clipped and no rank had an overflow, and starts the reduction of the norm;
+// settle() receives the norm and, if the step was wrong, undoes it and repeats it correctly from the same gradients.
+// Weights, moments and results are bit for bit those of step(). Undoing a step needs a copy of what it overwrites: 12
+// bytes for each element that this rank updates with AdamW, 8 with SGD, from the first step_ahead() on.
 #pragma once
 
 #include <cstdint>

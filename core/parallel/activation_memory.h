@@ -8,7 +8,7 @@
 //     (2 heads + 2 kv_heads) n e       q, k, v, and the result that the next GEMM takes         / tp
 //     4 heads                          log-sum-exp                                              / tp
 //     3 inner e                        gate, up and their product                               / tp
-// where e are the bytes of an element. What is cut by context parallelism is in |tokens|.
+// where e are the bytes of an element. What is split by context parallelism is in |tokens|.
 #pragma once
 
 #include <cstdint>

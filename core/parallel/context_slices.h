@@ -1,6 +1,6 @@
 // Context parallelism: which tokens a rank has, and which of them attend to which keys. Pure values; threads: any.
 //
-// A sequence is cut into 2 cp chunks, and rank r takes chunks r and 2 cp - 1 - r: with a causal mask early chunks are
+// A sequence is split into 2 cp chunks, and rank r takes chunks r and 2 cp - 1 - r: with a causal mask early chunks are
 // cheap and late ones expensive, and so every rank gets the same amount of work. Packed sequences are split separately,
 // so each has a length that 2 cp divides; a rank's tokens are its two chunks of the first sequence, then those of the
 // second, ...

@@ -20,7 +20,7 @@
 
 namespace concord {
 
-// The result of a move that is on its way. Drop it only after take().
+// The result of a move that is in flight. Drop it only after take().
 class Moving {
  public:
   Moving(Work work, const at::Tensor& received, std::function<at::Tensor(const at::Tensor&)> arrange);
@@ -43,7 +43,7 @@ Moving sum_in_place(const at::Tensor& x, ProcessGroup& group);
 Moving gather(const at::Tensor& x, ProcessGroup& group, int64_t dim);
 // partial -> split
 Moving reduce_scatter(const at::Tensor& x, ProcessGroup& group, int64_t dim);
-// split along |joined_dim| -> split along |split_dim|: the part of |x| for each rank is cut along |split_dim|, what
+// split along |joined_dim| -> split along |split_dim|: the part of |x| for each rank is split along |split_dim|, what
 // comes from the ranks is put together along |joined_dim|.
 Moving exchange(const at::Tensor& x, ProcessGroup& group, int64_t split_dim, int64_t joined_dim);
 // whole -> split: this rank's part, a view of |x|.

@@ -1,4 +1,4 @@
-// How many rows a vocabulary has once it is cut over a tensor-parallel group. Needs no libtorch.
+// How many rows a vocabulary has once it is split over a tensor-parallel group. Needs no libtorch.
 #pragma once
 
 #include <cstdint>

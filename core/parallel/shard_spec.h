@@ -29,7 +29,7 @@ struct ShardSpec {
   struct Dim {
     int64_t size;                       // global, without padding
     std::optional<ShardAxis> cut = {};  // the axis that cuts it into equal parts
-    int64_t padded = 0;  // the size that is cut, where it is more than |size|: the vocabulary. 0: as |size|
+    int64_t padded = 0;  // the size that is split, where it is more than |size|: the vocabulary. 0: as |size|
   };
   struct Piece {
     std::string name;  // of the global tensor

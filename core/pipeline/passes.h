@@ -7,7 +7,7 @@ namespace concord {
 
 // Adds a send and a receive for every value that goes to another rank.
 //
-// Transfers are put in one order over all ranks: that of the times at which their values are there if a forward and
+// Transfers are put in one order over all ranks: that of the times at which their values are available if a forward and
 // each half of a backward take one unit and a transfer next to nothing. Every rank has its transfers in this order,
 // so none can wait for another in a circle, even when each send blocks until it is received. Transfers of one rank
 // with the same time are joined into a batch. "Next to nothing" and not nothing: a rank then runs a little later than
@@ -22,11 +22,11 @@ namespace concord {
 Schedule add_communication(const Schedule& schedule);
 
 // Adds REDUCE_GRAD of each stage right after its last weight gradient. An executor that reduces bucket by bucket
-// sees it one action ahead. A schedule without backwards stays as it is.
+// sees it one action ahead. A schedule without backwards stays unchanged.
 Schedule add_reductions(const Schedule& schedule);
 
 // Both, reductions after the transfers of the same computation: what an executor runs. What a schedule from a file has
-// of either stays as it is.
+// of either stays unchanged.
 Schedule complete_schedule(const Schedule& schedule);
 
 }  // namespace concord

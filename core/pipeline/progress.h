@@ -11,7 +11,7 @@
 
 namespace concord {
 
-// A rank is at action |index| of its list; at the list's size when it has come to its end.
+// A rank is at action |index| of its list; at the list's size when it has finished.
 struct ListPosition {
   size_t index = 0;
   bool waiting = false;  // for a value of another rank that the action needs

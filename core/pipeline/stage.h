@@ -20,7 +20,7 @@ namespace concord {
 
 class DeferredGrads;
 
-// What travels between two stages, before it is there.
+// What is sent between two stages, before it arrives.
 struct ValueSpec {
   std::vector<int64_t> shape;
   at::ScalarType dtype = at::kFloat;
@@ -44,7 +44,7 @@ class Stage {
   // throw.
   virtual void defer_weight_grads(DeferredGrads* later) = 0;
 
-  // All gradients of the run are there (REDUCE_GRAD): for those who start a reduction then. Data parallelism counts
+  // All gradients of the run are complete (REDUCE_GRAD): for code that starts a reduction then. Data parallelism counts
   // gradients itself and begins with each bucket as it fills.
   virtual void reduce_gradients() {}
 };

@@ -9,7 +9,7 @@
 //   - a computation starts when the one before it has ended and the values it needs were received.
 // With |blocking| there is no second stream: nothing after a batch starts before it has ended. What ends then also ends
 // with overlap, which only takes conditions away.
-// In a schedule without transfers a value needs no posting: it is there |costs.comm| after its producer has ended.
+// In a schedule without transfers a value needs no posting: it is available |costs.comm| after its producer has ended.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct Wait {
 
 struct Walk {
   std::vector<std::vector<ActionTime>> times;  // as schedule.ranks; only those that ended are meant
-  std::vector<Wait> stuck;                     // one for each rank that did not come to its end; empty when all did
+  std::vector<Wait> stuck;                     // one for each rank that did not finish; empty when all did
 };
 
 // The schedule has to be locally sound (see check.h): every transfer has its counterpart, in the same order on both

@@ -11,7 +11,7 @@
 
 namespace concord::safetensors {
 
-// a agrees with b where |a - b| <= absolute + relative * |b|.
+// a agrees with b if |a - b| <= absolute + relative * |b|.
 struct Tolerance {
   double relative = 0;
   double absolute = 0;
@@ -46,7 +46,7 @@ struct TensorComparison {
   Outcome outcome = Outcome::identical;
   const TensorInfo* a = nullptr;  // null if it is not there
   const TensorInfo* b = nullptr;
-  std::optional<Difference> difference = {};  // where both are there in the same shape
+  std::optional<Difference> difference = {};  // if both exist in the same shape
 
   bool agrees() const { return outcome == Outcome::identical || outcome == Outcome::within_tolerance; }
 };

@@ -36,7 +36,7 @@ class Reader {
   const TensorInfo* find(std::string_view name) const;                     // null if there is none
   const TensorInfo& at(std::string_view name) const;  // throws ConfigError with the names there are
 
-  // Valid as long as the reader. The address is a multiple of the element's size only where the file was written so:
+  // Valid as long as the reader. The address is a multiple of the element's size only if the file was written so:
   // copy with memcpy, or look at is_aligned.
   std::span<const std::byte> data(const TensorInfo& tensor) const;
   static bool is_aligned(std::span<const std::byte> data, DType dtype) {

@@ -3,8 +3,8 @@
 //
 // Nothing half-written ever exists under the final name: Writer writes to a temporary file, and finish() makes the
 // bytes durable and renames. Where the file system can, the space is taken before the first byte, so a full disk is an
-// error at once. Errors: ConfigError for declarations that cannot be; std::runtime_error for what the file system says,
-// with the file and the bytes. Threads: write() any, at the same time; everything else one at a time.
+// error immediately. Errors: ConfigError for declarations that are invalid; std::runtime_error for what the file system
+// says, with the file and the bytes. Threads: write() any, at the same time; everything else one at a time.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, c
 // A file that is being written at given places. Closes it when it goes away; removes nothing.
 class FilePart {
  public:
-  enum class Mode { create, open };  // create: must not be there, and gets |bytes|; open: is there
+  enum class Mode { create, open };  // create: must not exist, and gets |bytes|; open: exists
   FilePart(std::string path, Mode mode, uint64_t bytes = 0);
   ~FilePart();
   FilePart(const FilePart&) = delete;
@@ -58,16 +58,16 @@ class FilePart {
 
 class Writer {
  public:
-  // Replaces |path| at finish(), if it is there. Until then the file is called |path| with ".tmp-<process>-<number>"
-  // behind.
+  // Replaces |path| at finish(), if it exists. Until then the file is called |path| followed by
+  // ".tmp-<process>-<number>".
   Writer(std::string path, std::vector<TensorShape> tensors, const Metadata& metadata = pytorch_metadata());
   ~Writer();  // removes the unfinished file
 
   const FilePlan& plan() const { return plan_; }
-  // |bytes| at byte |offset| of the tensor |name|. Throws std::out_of_range where they do not belong there.
+  // |bytes| at byte |offset| of the tensor |name|. Throws std::out_of_range if they do not belong there.
   void write(std::string_view name, uint64_t offset, std::span<const std::byte> bytes);
   // All bytes of all tensors have to be written; which pieces they came in does not matter, and a piece written twice
-  // counts twice. Throws std::logic_error where the count is another.
+  // counts twice. Throws std::logic_error if the count differs.
   void finish();
 
  private:
@@ -80,7 +80,7 @@ class Writer {
 
 // Makes the names of files in |folder| durable: what was created or renamed in it.
 void sync_folder(const std::string& folder);
-// Renames, replacing what is there, and makes the new name durable.
+// Renames, replacing an existing file, and makes the new name durable.
 void rename_durably(const std::string& from, const std::string& to);
 
 }  // namespace concord::safetensors

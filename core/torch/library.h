@@ -12,7 +12,7 @@ namespace concord::torch_side {
 std::vector<std::string> library_places(const std::string& name, const std::string& plugin_path);
 
 // Loads |name| globally, so that its operators register with the libtorch of this process, and never unloads it; then
-// lets it take part where it wants to (platform/abi/torch.h).
+// lets it take part if it wants to (platform/abi/torch.h).
 // Throws Error (UNAVAILABLE) with every place and the dynamic linker's message, or with what the library itself says.
 void load_library(const std::string& name, const std::string& plugin_path);
 

@@ -3,7 +3,7 @@
  * All operations enqueue on a stream of the communicator's device and return immediately; on a null stream of the cpu
  * plugin they run to completion. All ranks of a communicator must call the same operations in the same order with
  * matching arguments. Counts are in elements and signed, so that a negative one can be refused; a count of 0 is fine.
- * Buffers are device memory, aligned to the element. In place means send == recv where the shapes agree; for all_gather
+ * Buffers are device memory, aligned to the element. In place means send == recv if the shapes agree; for all_gather
  * send == recv + rank * count, for reduce_scatter recv == send + rank * count. Other overlaps are not allowed. Reuse:
  * buffers belong to the operation until the stream has passed it.
  *

@@ -1,7 +1,7 @@
 /* Extensions: optional tables, found by name through concord_plugin.find_table as the required ones are. A plugin
  * offers what its hardware has; a host asks for a name and has to accept null. Names of this project have no dot;
  * others use a prefix of their own ("acme.power"). Every extension begins with concord_table_header and void* self,
- * grows only at its end, and its slots are all required where the table is there, unless they say otherwise.
+ * grows only at its end, and all its slots are required if the table exists, unless they say otherwise.
  *
  *   graph     work of a stream, captured once and launched again with one call
  *   profiler  named ranges and the vendor's profiler switched on and off
@@ -37,7 +37,7 @@ typedef struct concord_graph_table {
    * */
   concord_status (*end_capture)(void* self, concord_stream stream, concord_graph* out_graph);
 
-  /* Enqueues all of the work on |stream|, of the device of the capture. Launches of one graph run one after the other.
+  /* Enqueues all of the work on |stream|, of the device of the capture. Launches of one graph run one after another.
    * since 1.0 */
   concord_status (*launch)(void* self, concord_graph graph, concord_stream stream);
 
@@ -60,7 +60,7 @@ typedef struct concord_profiler_table {
   /* Opens a range called |name| (copied), within the thread's open ranges. since 1.0 */
   concord_status (*range_push)(void* self, const char* name);
 
-  /* Closes the thread's newest range. FAILED_PRECONDITION where none is open. since 1.0 */
+  /* Closes the thread's newest range. FAILED_PRECONDITION if none is open. since 1.0 */
   concord_status (*range_pop)(void* self);
 
   /* One point in time. since 1.0 */

@@ -67,7 +67,7 @@ typedef struct concord_memory_table {
   /* Null is fine. required, since 1.0 */
   concord_status (*release_host)(void* self, void* pointer);
 
-  /* Waits: until the bytes are there. Not ordered with any stream. The ranges must not overlap. required, since 1.0 */
+  /* Waits: until the bytes are copied. Not ordered with any stream. The ranges must not overlap. required, since 1.0 */
   concord_status (*copy)(void* self, void* destination, const void* source, int64_t bytes, concord_copy_kind kind);
 
   /* Enqueues; does not wait if host memory is pinned (with pageable host memory it may). Reuse: both buffers after the

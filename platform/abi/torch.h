@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* The exported function, where there is one. */
+/* The exported function, if there is one. */
 #define CONCORD_TORCH_LIBRARY_ENTRY "concord_torch_library_open"
 
 /* What the host gives. Owns: the host, for the time of the call. Grows only at its end. since 1.1 */

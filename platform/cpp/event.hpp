@@ -1,5 +1,5 @@
 // A mark in a stream that another stream or the host can wait for (platform/abi/event.h). Move-only.
-// Threads: one at a time per event; done and synchronize from several threads at once are fine.
+// Threads: one at a time per event; done and synchronize from several threads at the same time are fine.
 #pragma once
 
 #include "platform/cpp/stream.hpp"

@@ -99,7 +99,7 @@ class HostBuffer : public Memory {
   Platform platform_;
 };
 
-// Waits: until the bytes are there. Not ordered with any stream.
+// Waits: until the bytes are copied. Not ordered with any stream.
 inline void copy(const Platform& platform, void* destination, const void* source, int64_t bytes, CopyKind kind) {
   platform.call<&concord_memory_table::copy>(destination, source, bytes, abi(kind));
 }

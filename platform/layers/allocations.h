@@ -52,7 +52,7 @@ class Allocations {
   // INVALID_ARGUMENT if |range| touches released memory, exceeds its allocation, or is on the wrong side.
   void check(const Range& range);
 
-  // The living allocation that begins at |pointer| and was made as |kind| on |device|; INVALID_ARGUMENT if it is
+  // The live allocation that begins at |pointer| and was made as |kind| on |device|; INVALID_ARGUMENT if it is
   // none.
   Allocation& need(const void* pointer, Allocation::Kind kind, int32_t device);
 

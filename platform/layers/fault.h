@@ -55,7 +55,7 @@ class Fault {
     std::atomic<int64_t> calls{0};
   };
 
-  // Counts the call, waits where a rule says so, and decides.
+  // Counts the call, waits if a rule says so, and decides.
   Verdict judge(const loader::SlotInfo& slot);
 
   loader::Tables next_;

@@ -1,5 +1,5 @@
 // The trace layer: every call as a slice on its thread's row, with its arguments, results and status; queued work
-// also as a slice on a row of its stream, where the plugin can time it (trace_timeline.h). The file is
+// also as a slice on a row of its stream, if the plugin can time it (trace_timeline.h). The file is
 // trace_file.h's. Threads: any.
 #pragma once
 

@@ -5,7 +5,7 @@
 //   memory      ranges that leave their allocation, host memory where device memory is due and the other way round,
 //               memory released while queued work still uses it
 //   devices     streams, events, communicators and buffers of different devices in one call
-//   order       two threads in one communicator at once; calls into the platform from a host function of a stream
+//   order       two threads in one communicator at a time; calls into the platform from a host function of a stream
 //
 // Streams and events that libtorch or others made are legal wherever the plugin has a libtorch side of its own
 // (core.torch_libraries): there an unknown handle is let through. Unknown memory is always let through: it may be a

@@ -10,7 +10,7 @@
 
 namespace concord::loader {
 
-// Integers that stand for a name ("dtype") come out as the name. Unknown ones as the number.
+// Integers that represent a name ("dtype") are written as the name, unknown ones as the number.
 std::string integer_text(std::string_view name, int64_t value);
 std::string config_text(const concord_comm_config* config);
 std::string request_text(const concord_rng_request* request);

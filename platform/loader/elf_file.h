@@ -1,5 +1,5 @@
 // Checks a plugin's file before the dynamic linker sees it, for better messages than its own, and because a file that
-// was cut short would end the process with SIGBUS.
+// was truncated would end the process with SIGBUS.
 #pragma once
 
 #include <string>

@@ -11,7 +11,7 @@ namespace concord::loader {
 // Copies |bytes| from |from| to |into|; false if they cannot be read.
 bool read_memory(const void* from, void* into, size_t bytes);
 
-// The string at |from| where it can be read and ends within |limit| bytes.
+// The string at |from| if it can be read and ends within |limit| bytes.
 std::optional<std::string> read_string(const char* from, size_t limit = 4096);
 
 // Whether |function| is in executable memory.

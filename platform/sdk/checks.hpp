@@ -95,7 +95,7 @@ inline int64_t checked_product(int64_t a, int64_t b, const char* what) {
   return product;
 }
 
-// A buffer that is about to be used: null only where nothing is in it, and its end is an address.
+// A buffer that is about to be used: null only if nothing is in it, and its end is an address.
 inline void check_buffer(const void* pointer, int64_t bytes, const char* what) {
   if (bytes == 0) return;
   if (pointer == nullptr)

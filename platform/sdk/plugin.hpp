@@ -35,7 +35,7 @@
 
 namespace concord::sdk {
 
-// A failure on its way to the ABI: the status the caller will see and the sentence that explains it.
+// A failure that will be returned through the ABI: the status the caller will see and the message that explains it.
 class Failure : public std::exception {
  public:
   Failure(concord_status status, std::string detail) : status_(status), detail_(std::move(detail)) {}
@@ -139,7 +139,7 @@ Table new_table(void* self) {
   return table;
 }
 
-// Fills |slot| from the method of the same name, where the class has one.
+// Fills |slot| from the method of the same name, if the class has one.
 #define CONCORD_SDK_SLOT(slot) \
   if constexpr (requires { &Impl::slot; }) table.slot = &::concord::sdk::Slot<&Impl::slot>::call
 
@@ -243,7 +243,7 @@ void write_sized(Info value, Info* out_info) {
   std::memcpy(static_cast<void*>(out_info), &value, size < sizeof(Info) ? size : sizeof(Info));
 }
 
-// Copies a string into a fixed field, cut where it does not fit, always ended.
+// Copies a string into a fixed field, truncated if it does not fit, always null-terminated.
 template <size_t N>
 void write_string(char (&field)[N], const std::string& value) {
   std::snprintf(field, N, "%s", value.c_str());

@@ -46,7 +46,7 @@ struct VendorLibrary {
   std::string path;  // the file it came from
 };
 
-// The file that |handle| was loaded from; |fallback| where the linker does not tell.
+// The file that |handle| was loaded from; |fallback| if the linker does not tell.
 inline std::string library_path(void* handle, const char* symbol, const char* fallback) {
   Dl_info info{};
   void* address = dlsym(handle, symbol);

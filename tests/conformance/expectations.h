@@ -22,7 +22,7 @@ class Expectations {
   // Nothing is expected, and nothing is verified: for a plugin without a file.
   Expectations() = default;
 
-  // Throws std::runtime_error with a sentence where |document| is not what is described above.
+  // Throws std::runtime_error with a sentence if |document| is not what is described above.
   explicit Expectations(const Json& document);
   static Expectations read(const std::string& path);
 

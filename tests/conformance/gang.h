@@ -22,7 +22,7 @@ struct Launch {
   std::string platform;           // name, path, or empty for the loader's own choice
   bool quick = false;
   int deadline_s = 0;    // for every test; 0: each test's own
-  bool verbose = false;  // what workers write to standard error is passed on at once
+  bool verbose = false;  // what workers write to standard error is passed on immediately
   // Set in each worker; "{rank}" in a value is its rank. Several ranks on one GPU need NCCL_HOSTID=concord{rank}.
   std::vector<std::pair<std::string, std::string>> rank_environment;
 };
@@ -30,7 +30,7 @@ struct Launch {
 class Gang {
  public:
   // Starts |world| workers and waits for their hello. Throws std::runtime_error with the loader's message, or with what
-  // became of a worker, where one does not come up.
+  // happened to a worker, if one does not start.
   Gang(const Launch& launch, int world);
   Gang(const Gang&) = delete;
   Gang& operator=(const Gang&) = delete;

@@ -39,7 +39,7 @@ class Json {
   void append(Json value) { items_.push_back(std::move(value)); }
   void set(const std::string& name, Json value) { members_.emplace_back(name, std::move(value)); }
 
-  // One line, or indented by |indent| spaces a level where it is not 0.
+  // One line, or indented by |indent| spaces per level if it is not 0.
   std::string write(int indent = 0, int level = 0) const;
 
  private:

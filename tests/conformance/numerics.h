@@ -12,7 +12,7 @@
 //   PROD  n - 1 roundings: gamma_(n-1) * |product| + n * eta.
 //   All three, for n > 1: 2^-53 * |exact| on top, because the reference itself is a double.
 //   MIN, MAX, integers, bool, and everything that only moves data: exact, bit for bit (zeros of either sign are equal
-//   in MIN and MAX; integer SUM and PROD wrap; integer AVG is cut towards zero).
+//   in MIN and MAX; integer SUM and PROD wrap; integer AVG is truncated towards zero).
 // NaN: where a rule of IEEE 754 or types.h makes the exact result a NaN, the result has to be one, of any payload.
 // Infinity: an exact result beyond the largest number may be the infinity of its sign or, within the bound, the largest
 // number. Denormals: may be flushed to zero only if the plugin says so by the capability numerics.flushes_denormals.

@@ -30,7 +30,7 @@ inline constexpr int kDefaultWorld = 8;
 inline constexpr int kQuickWorld = 3;
 inline constexpr int kPerfWorld = 2;
 
-// Throws std::invalid_argument with a sentence where the arguments are wrong. '-' and '_' mean the same in names.
+// Throws std::invalid_argument with a sentence if the arguments are wrong. '-' and '_' mean the same in names.
 Options parse_options(const std::vector<std::string>& arguments);
 
 std::string usage();

@@ -25,7 +25,7 @@ std::vector<Refusal> comm_setup_refusals(Context& t);
 std::vector<Refusal> collective_refusals(Context& t, concord_comm comm, concord_stream stream);
 std::vector<Refusal> transfer_refusals(Context& t, concord_comm comm, concord_stream stream);
 
-// Failed where one of them is not answered with INVALID_ARGUMENT.
+// Failed if one of them is not answered with INVALID_ARGUMENT.
 void require_refused(Context& t, const std::vector<Refusal>& refusals);
 
 }  // namespace concord::conformance

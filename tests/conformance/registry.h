@@ -42,7 +42,7 @@ inline constexpr int kAnyWorld = 1 << 20;
 
 class Registry {
  public:
-  void add(Test test);  // throws std::logic_error where the name is taken
+  void add(Test test);  // throws std::logic_error if the name is taken
   const std::vector<Test>& tests() const { return tests_; }
   const Test* find(const std::string& table_and_name) const;  // "comm.AllReduce..."; null if there is none
 

@@ -30,7 +30,7 @@ struct Report {
   std::string closing() const;
 };
 
-// "pass    0.012 s   43 %  comm.AllReduce..." and the reason, where there is one.
+// "pass    0.012 s   43 %  comm.AllReduce..." and the reason, if there is one.
 std::string row_text(const Report::Row& row);
 
 }  // namespace concord::conformance

@@ -54,7 +54,7 @@ class Event : public Owned<concord_event> {
 
 class Comm : public Owned<concord_comm> {
  public:
-  // All ranks of the test. Skips where the ranks do not fit the devices.
+  // All ranks of the test. Skips if the ranks do not fit the devices.
   static Comm connect(Context& t, int64_t timeout_ms = 0, const char* name = "conformance");
   // The members of |ranks|; must be called by every rank of |parent|. Null inside for the others.
   static Comm split(Context& t, concord_comm parent, const std::vector<int32_t>& ranks, int64_t timeout_ms = 0);
@@ -105,7 +105,7 @@ class Guarded {
   uint8_t* get() const { return memory_.at(kGuard + shift_); }
   int64_t bytes() const { return bytes_; }
   void write(const Bytes& from);       // all bytes, from.size() == bytes()
-  Bytes read(const char* what) const;  // all bytes; Failed where a guard byte was changed
+  Bytes read(const char* what) const;  // all bytes; Failed if a guard byte was changed
 
  private:
   uint8_t guard_byte(int64_t index) const;
@@ -145,9 +145,9 @@ class Gate {
   ~Gate();
 
   bool holds() const { return holds_; }
-  void open();                        // Failed where it had opened itself
+  void open();                        // Failed if it had opened itself
   void open_later(int milliseconds);  // by another thread
-  // Failed where the gate opened itself, because |call| waited for the stream though it must not.
+  // Failed if the gate opened itself, because |call| waited for the stream though it must not.
   void require_closed(const char* call) const;
 
  private:

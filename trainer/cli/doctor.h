@@ -18,7 +18,7 @@ struct Finding {
   std::string advice;  // what to do; empty if nothing has to be done
 };
 
-// Exit code 1 where there is a problem.
+// Exit code 1 if there is a problem.
 void add_doctor_command(CLI::App* program, int* exit_code);
 
 std::vector<Finding> examine_machine();

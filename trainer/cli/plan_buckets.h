@@ -1,5 +1,5 @@
-// `concord plan --buckets`: where a rank's parameters and gradients lie, what is reduced together, and the memory it
-// takes. Pure: no device, no processes.
+// `concord plan --buckets`: the positions of a rank's parameters and gradients, what is reduced together, and the
+// memory it takes. Pure: no device, no processes.
 #pragma once
 
 #include <optional>

@@ -25,7 +25,7 @@ PlatformsReport survey_platforms();
 std::string platforms_text(const PlatformsReport& report);
 std::string platforms_json(const PlatformsReport& report);  // one document
 
-// Adds the subcommand to |program|. Exit code 1 where no platform can be used.
+// Adds the subcommand to |program|. Exit code 1 if no platform can be used.
 void add_platforms_command(CLI::App* program, int* exit_code);
 
 }  // namespace concord

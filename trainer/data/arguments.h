@@ -17,8 +17,8 @@ struct DataArguments {
   std::string tokenizer = "byte";
   std::string chat_template = "qwen";  // for lines with "messages"; see trainer/data/chat_template.h
 
-  // Megatron data and text are cut into samples of this many tokens. For the others it is the longest a sample may be,
-  // 0 for any length.
+  // Megatron data and text are split into samples of this many tokens. For the others it is the longest a sample may
+  // be, 0 for any length.
   int64_t seq_length = 0;
   int64_t vocab_size = 0;  // an id at or above it is an error; 0: ids are not checked
 

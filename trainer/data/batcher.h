@@ -25,7 +25,7 @@ struct Epoch {
 // Threads: any.
 class Batcher {
  public:
-  // Throws ConfigError for arguments that cannot be, and if an epoch holds no global batch.
+  // Throws ConfigError for arguments that are invalid, and if an epoch holds no global batch.
   Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source);
 
   // The micro-batches of this dp rank for the global batch that begins at |first_row| of |epoch|. Rows beyond the end

@@ -1,4 +1,4 @@
-// The parts of `concord data build` below its workers: how inputs are cut, and what becomes of one shard.
+// The parts of `concord data build` below its workers: how inputs are split, and what is done with one shard.
 #pragma once
 
 #include <cstdint>

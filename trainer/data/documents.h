@@ -1,4 +1,4 @@
-// Tokens as sequences after each other: what a corpus is before it is cut into samples.
+// Tokens as consecutive sequences: a corpus before it is split into samples.
 #pragma once
 
 #include <cstdint>

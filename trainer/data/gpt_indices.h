@@ -1,6 +1,6 @@
-// How a corpus is cut into samples, as Megatron's GPTDataset does it, number for number: the documents of all epochs in
-// a shuffled row, samples of seq_length + 1 tokens cut from it one after another (the last token of one is the first of
-// the next), and an order in which the samples are read.
+// How a corpus is split into samples, as Megatron's GPTDataset does it, number for number: the documents of all epochs
+// in a shuffled row, samples of seq_length + 1 tokens cut from it one after another (the last token of one is the first
+// of the next), and an order in which the samples are read.
 #pragma once
 
 #include <cstdint>

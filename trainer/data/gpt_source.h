@@ -39,7 +39,7 @@ class TextDocuments : public Documents {
 
 class GptSource : public SampleSource {
  public:
-  // Ids of a corpus of up to this many tokens are checked at once; of a larger one when they are read.
+  // Ids of a corpus of up to this many tokens are checked immediately; of a larger one when they are read.
   static constexpr int64_t kCheckedAtOnce = int64_t{1} << 26;
 
   GptSource(std::unique_ptr<Documents> documents, const DataArguments& arguments);

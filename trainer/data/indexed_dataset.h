@@ -36,7 +36,7 @@ TokenType token_type_for(int64_t vocab_size);
 // numbers is fine as long as they are whole.
 class IndexedDataset : public Documents {
  public:
-  // Throws ConfigError for a file that is missing, cut short or contradicts itself.
+  // Throws ConfigError for a file that is missing, truncated or contradicts itself.
   explicit IndexedDataset(const std::string& prefix);
 
   TokenType type() const { return type_; }

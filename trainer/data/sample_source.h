@@ -28,7 +28,7 @@ class SampleSource {
   virtual Sample at(int64_t index) const = 0;
   // Tokens of at(index), without reading them.
   virtual int64_t length(int64_t index) const = 0;
-  // Whether samples come shuffled from the source itself; the sampler then leaves the first epoch as it is.
+  // Whether samples come shuffled from the source itself; the sampler then leaves the first epoch unchanged.
   virtual bool is_shuffled() const { return false; }
   // The file, for messages.
   virtual const std::string& name() const = 0;

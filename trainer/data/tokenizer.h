@@ -24,9 +24,9 @@ class Tokenizer {
 
   virtual int64_t vocab_size() const = 0;  // ids are below it
   virtual std::string name() const = 0;
-  // Specials in the text are not looked for where |literal|: what a user wrote stays text.
+  // Special tokens in the text are not recognized if |literal|: what a user wrote stays text.
   virtual std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal) = 0;
-  // The id of a special; none where the tokenizer does not have it.
+  // The id of a special; none if the tokenizer does not have it.
   virtual std::optional<int64_t> special(std::string_view token) const = 0;
   // What ends a document.
   virtual std::optional<int64_t> end_of_document() const = 0;

@@ -1,6 +1,6 @@
-// Writing files so that what is read later is whole: a line appended whole or not at all, a document replaced at once.
-// Nothing is written through a link. Errors are std::runtime_error with the path and the system's message, and
-// ConfigError for a path that is not a regular file.
+// Writing files so that what is read later is whole: a line appended whole or not at all, a document replaced
+// atomically. Nothing is written through a link. Errors are std::runtime_error with the path and the system's message,
+// and ConfigError for a path that is not a regular file.
 #pragma once
 
 #include <string>

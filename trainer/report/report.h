@@ -64,8 +64,8 @@ struct RunDescription {
   NamedTexts configuration = {};  // arguments as they were printed back, for the page
   NamedTexts opening = {};        // what the run is about to do, for its first lines: {"steps", "400, 819k tokens"}
   NamedTexts layout = {};         // "tensor parallel": "2", device, plugin, ...: for the page and the summary
-  std::optional<double> loss_floor = std::nullopt;  // where the best possible loss is known, it is drawn
-  // For MFU; left out where the model or the device's peak is not known.
+  std::optional<double> loss_floor = std::nullopt;  // the lowest possible loss, drawn if known
+  // For MFU; omitted if the model or the device's peak is not known.
   std::optional<TransformerShape> shape = std::nullopt;
   double peak_flops = 0;  // of one device, in the type trained in
   // Where a resumed run starts. Lines of later steps, left by the run that ended, are dropped from the files.

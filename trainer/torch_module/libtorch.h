@@ -12,7 +12,7 @@ namespace concord {
 // Empty if it was loaded, or CONCORD_TORCH is not set. Threads: as torch_module.
 std::string load_named_libtorch();
 
-// What a person does where no libtorch is found.
+// What to do if no libtorch is found.
 std::string libtorch_advice();
 
 }  // namespace concord

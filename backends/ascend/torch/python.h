@@ -1,5 +1,5 @@
 // The Python interpreter inside a C++ program. torch_npu's wheel links libtorch_python.so, whose functions want a
-// living interpreter, and initialises itself by calling its own Python package. A program that is Python already is
+// live interpreter, and initialises itself by calling its own Python package. A program that is Python already is
 // left alone.
 #pragma once
 

@@ -67,7 +67,7 @@ struct Caught {
   std::string text;
 };
 
-// The failure that |action| throws; OK where it throws none.
+// The failure that |action| throws; OK if it throws none.
 template <class Action>
 Caught failure_of(Action&& action) {
   try {

@@ -14,7 +14,7 @@ namespace concord {
 struct Family {
   const char* model_type;
   const char* architecture;
-  // The values that transformers takes where the file has none. 0: key heads as heads, heads of hidden_size / heads.
+  // The values that transformers uses if the file has none. 0: key heads as heads, heads of hidden_size / heads.
   int64_t default_key_value_heads;
   int64_t default_head_dim;
   // Sets what sets the family apart: biases, norms of q and k, windows. The rest of |model| has been read already.

@@ -60,7 +60,7 @@ at::Tensor open_tensor(const TensorView& view);
 at::ScalarType scalar_type(abi::aclDataType dtype);
 at::Scalar to_scalar(const aclScalar& scalar);
 
-// Checks that |object| is a living one of |kind|; null is allowed where |optional|. Throws OperatorError.
+// Checks that |object| is a live one of |kind|; null is allowed where |optional|. Throws OperatorError.
 void check_object(const void* object, Kind kind, bool optional);
 // Checks what can be known of a tensor without its memory: type and format. Throws OperatorError.
 std::shared_ptr<TensorView> keep_tensor(const aclTensor* tensor, bool optional);

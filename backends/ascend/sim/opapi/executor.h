@@ -17,7 +17,7 @@ inline constexpr int kAclnnParamInvalid = 161002;
 inline constexpr int kAclnnInner = 561000;
 inline constexpr int kAclnnNoKernel = 561112;
 
-// One call of an operator, with everything it needs: its arguments' objects may be destroyed at once.
+// One call of an operator, with everything it needs: its arguments' objects may be destroyed immediately.
 struct aclOpExecutor {
   explicit aclOpExecutor(const char* its_name) : name(its_name) {}
   virtual ~aclOpExecutor() = default;

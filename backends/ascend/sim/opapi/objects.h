@@ -52,7 +52,7 @@ struct aclScalarList {  // owns its elements
 enum class Kind { kTensor, kScalar, kIntArray, kFloatArray, kBoolArray, kTensorList, kScalarList, kExecutor };
 const char* name_of(Kind kind);
 
-// Whether |object| is a living one, and if so of which kind.
+// Whether |object| is a live one, and if so of which kind.
 bool find_object(const void* object, Kind* out_kind);
 void remember_object(const void* object, Kind kind);
 // Whether it was there.

@@ -3,7 +3,7 @@
 // An allocation is filled with 0xff (NaN in every float type, -1 in integers) before it is returned and again when it
 // is freed, so that memory read before it is written, or after it is freed, cannot be taken for a result. Behind every
 // allocation lie guard bytes, checked when it is freed. A freed range is kept in quarantine for a while: its address is
-// not given out again at once, and using it is an error that says so.
+// not given out again immediately, and using it is an error that says so.
 //
 // Threads: any.
 #pragma once
@@ -31,7 +31,7 @@ class DeviceMemory {
   // |twin| has room for more than |total_bytes|, the memory of the device: guards and quarantine take addresses only.
   DeviceMemory(int32_t device, const Twin& twin, size_t total_bytes);
 
-  // Throws 207001 if the device has not so much left.
+  // Throws 207001 if the device has not that much left.
   void* allocate(size_t bytes);
   // Throws 107000 if |address| does not begin a live allocation, 507053 where its guard was overwritten (it is freed
   // then too).

@@ -63,7 +63,7 @@ Error current_error();
 struct WorkFault;
 
 // Begins a call: throws 100001 if |needs_init| and there was no aclInit, and what a fault says this call fails with.
-// Waits where a fault delays it; enter_queueing leaves that to the work.
+// Waits if a fault delays it; enter_queueing leaves that to the work.
 void enter(const char* function, bool needs_init);
 WorkFault enter_queueing(const char* function);
 

@@ -46,9 +46,9 @@ class Faults {
   static bool active() { return instance().active_.load(std::memory_order_relaxed); }
 
   void set(const std::string& text);
-  // Counts a call. Throws where a rule says that it fails; waits where one delays it.
+  // Counts a call. Throws if a rule says that it fails; waits if one delays it.
   void meet_call(const char* name) { sleep(count(name).delay); }
-  // Counts a call that queues work: throws where the call itself fails, and returns what happens to the work.
+  // Counts a call that queues work: throws if the call itself fails, and returns what happens to the work.
   WorkFault count(const char* name);
   int64_t calls_of(const std::string& name);
 

@@ -48,7 +48,7 @@ class Parking {
   static constexpr int kLooks = 200;
   static void relax() {
 #if defined(__aarch64__)
-    __asm__ __volatile__("isb");  // "yield" is over at once on most ARM cores
+    __asm__ __volatile__("isb");  // "yield" is over immediately on most ARM cores
 #elif defined(__x86_64__)
     __builtin_ia32_pause();
 #endif

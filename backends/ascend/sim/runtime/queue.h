@@ -58,7 +58,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // Drops what waits, tells the running task to stop, ends all synchronizations with |code|. New tasks run again.
   void abort(abi::aclError code);
 
-  // No task may be pushed after it. What is queued runs to its end, for which this does not wait.
+  // No task may be pushed after it. What is queued runs to completion, for which this does not wait.
   void close();
 
  private:

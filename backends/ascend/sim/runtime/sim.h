@@ -2,8 +2,8 @@
 // tests. No vendor has these names; a program that finds concord_sim_label runs on the simulator.
 //
 // Memory. Every device address is in a reserved range that cannot be read or written: a host that dereferences one
-// gets SIGSEGV at once. The bytes themselves are at a second, hidden address; concord_sim_translate gives it. Operators
-// translate on the stream's thread, when they run, and keep nothing of it.
+// gets SIGSEGV immediately. The bytes themselves are at a second, hidden address; concord_sim_translate gives it.
+// Operators translate on the stream's thread, when they run, and keep nothing of it.
 //
 // Threads: any, unless said otherwise.
 #pragma once
@@ -48,13 +48,13 @@ CONCORD_SIM_EXPORT int32_t concord_sim_device_of(void* stream);
 // The number of |device| on the machine, whatever ASCEND_RT_VISIBLE_DEVICES shows of it; -1 if there is none.
 CONCORD_SIM_EXPORT int32_t concord_sim_physical_device(int32_t device);
 
-// Counts a call of |name| for the rules of CONCORD_SIM_NPU_FAULT: waits where one says so, and returns the code that
+// Counts a call of |name| for the rules of CONCORD_SIM_NPU_FAULT: waits if one says so, and returns the code that
 // this call has to fail with, or 0. For the functions of the other libraries; the runtime's own count themselves, and
 // so does concord_sim_launch.
 CONCORD_SIM_EXPORT int32_t concord_sim_count_call(const char* name);
 
 // Takes |bytes| of the memory of |device| without an address for them, as a communicator's buffers do; negative gives
-// back. 207001 where there is not so much.
+// back. 207001 if there is not enough.
 CONCORD_SIM_EXPORT int32_t concord_sim_charge(int32_t device, int64_t bytes);
 
 // Replaces the rules of CONCORD_SIM_NPU_FAULT (docs/ascend-sim.md has the grammar); null or "" removes them. 100000
