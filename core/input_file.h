@@ -1,4 +1,4 @@
-// Files that others wrote, opened for reading: the one way to do it. Only regular files (through links too) are taken.
+// Opens files from outside for reading; all code uses this. Only regular files (through links too) are accepted.
 // A named pipe would make open wait for a writer, a device may never end, a folder cannot be read; all of them are
 // refused without waiting. Threads: any, at the same time. Throws ConfigError with the path, what it is and what to do.
 #pragma once

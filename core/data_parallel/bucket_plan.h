@@ -1,11 +1,11 @@
-// Where each parameter and its gradient lie in flat buffers, and which parts of them are reduced together: a value that
-// can be printed (`concord plan --buckets`), made by a pure function. Threads: any.
+// The positions of each parameter and its gradient in flat buffers, and which parts of them are reduced together: a
+// value that can be printed (`concord plan --buckets`), computed by a pure function. Threads: any.
 //
-// Parameters of one type (dense and expert ones apart) share a buffer, in the reverse of the order in which the forward
-// pass uses them, so that gradients fill it from its beginning. A bucket is closed once it has |bucket_elements|:
-// Megatron's rule, max(40e6, 1e6 * dp). For the distributed optimizer (ZeRO-1, Rajbhandari et al. 2020) a bucket's end
-// is padded to lcm(dp, 128), so that it can be split into dp equal shards, regardless of parameter boundaries.
-// Parameters begin at multiples of 64 elements: kernels and collectives like their operands aligned.
+// Parameters of one type (dense and expert ones separately) share a buffer, in the reverse of the order in which the
+// forward pass uses them, so that gradients fill it from its beginning. A bucket is closed once it has
+// |bucket_elements|: Megatron's rule, max(40e6, 1e6 * dp). For the distributed optimizer (ZeRO-1, Rajbhandari et al.
+// 2020) a bucket's end is padded to lcm(dp, 128), so that it can be split into dp equal shards, regardless of parameter
+// boundaries. Parameters begin at multiples of 64 elements: kernels and collectives are faster on aligned operands.
 #pragma once
 
 #include <cstddef>

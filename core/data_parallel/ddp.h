@@ -7,10 +7,10 @@
 //   finalize_grads(ddp, job, {.tokens = counted});   // core/data_parallel/finalize_grads.h
 //   optimizer.step({.lr = lr, .weight_decay = wd});   // core/optim/optimizer.h
 //
-// A parameter's gradient comes through its sink (GradSink::added), in backward or later, or as autograd's .grad, which
-// is then added to the buffer and freed. After begin_step(n) a parameter is ready when it has got n times its |uses|
-// additions; a bucket whose parameters are all ready is reduced immediately, on the group's own stream, in the plan's
-// order whatever the order in which buckets become ready, so that all ranks make the same calls.
+// A parameter's gradient arrives through its sink (GradSink::added), in backward or later, or as autograd's .grad,
+// which is then added to the buffer and freed. After begin_step(n) a parameter is ready when it has received n times
+// its |uses| additions; a bucket whose parameters are all ready is reduced immediately, on the group's own stream, in
+// the plan's order, in whatever order buckets become ready, so that all ranks make the same calls.
 //
 // Threads: one at a time: the thread that computes, or autograd's while that one waits in backward.
 #pragma once

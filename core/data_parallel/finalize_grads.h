@@ -1,4 +1,4 @@
-// The last reductions of a step, in the one order that is right on all layouts (Megatron's finalize_model_grads):
+// The last reductions of a step, in the one order that is correct for all layouts (Megatron's finalize_model_grads):
 //   1. over data and context parallel ranks (what is left of it)
 //   2. parameters whose gradient is partial over tp (norms and biases under sequence parallelism), over tp
 //   3. embeddings that the first and the last stage share, over the embedding group

@@ -1,9 +1,9 @@
 // One start of all processes of this machine, watched until none of them is left.
 //
 // A process that fails (an exit code other than 0, or a signal) ends the attempt: the others, and all that they have
-// started, get SIGTERM and, when the grace time is over, SIGKILL. Where all leave with exit code 0, what they have left
-// running gets the grace time to end on its own. So an attempt ends; only a process that the kernel cannot kill is
-// left, by name.
+// started, get SIGTERM and, after the grace time, SIGKILL. If all exit with code 0, processes that they have left
+// running get the grace time to end on their own. So every attempt ends; only a process that the kernel cannot kill
+// remains, and is named.
 #pragma once
 
 #include <chrono>

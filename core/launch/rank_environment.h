@@ -1,4 +1,4 @@
-// The variables that tell a process its place in the job: torchrun's names, so that a program cannot tell the
+// The variables that give a process its rank in the job: torchrun's names, so that a program cannot tell the
 // difference.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The signals a launcher lives by, in the order in which they came, readable from a descriptor.
+// The signals that a launcher handles, in the order in which they arrived, readable from a descriptor.
 //
 // While it exists, SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 of this process go into the queue and SIGPIPE
 // is ignored; the destructor restores what was before. SIGHUP stays ignored where it was (nohup). One at a time per

@@ -3,7 +3,7 @@
 // an error on every rank that names both calls.
 //
 // Each call costs a few round trips to the store and waits for all ranks of the group (a p2p batch: for the senders),
-// so this is for finding faults, not for work. Threads: one at a time.
+// so this is for debugging, not for production. Threads: one at a time.
 #pragma once
 
 #include <chrono>

@@ -1,10 +1,10 @@
 // A communicator with its stream, the calls in flight on it, and their outcomes.
 //
-// Creation. The communicator is made at the first call, on a thread of its own; calls made meanwhile are queued in
+// Creation. The communicator is created at the first call, on a separate thread; calls made meanwhile are queued in
 // their order and passed on when it exists. The host waits for a communicator only if it waits for the result of a
 // call. So a rank takes part in all creations that it has begun at the same time, and lazily made groups, however they
 // overlap and whatever the order in which ranks first use them, can deadlock only if the calls themselves would. No
-// group has to be made because of another one, and none is made that no one uses.
+// group has to be created because of another one, and unused groups are never created.
 //
 // Order. A call runs on the channel's own stream, which first waits for what the caller's current stream has queued
 // (|current|); order_after makes a stream wait for the call. The host waits for neither. Where libtorch computes on the

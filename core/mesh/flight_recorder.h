@@ -1,7 +1,7 @@
-// The last calls of a rank, kept so that a job that hangs or loses a rank can say where everybody was.
+// The last calls of a rank, kept so that a job that hangs or loses a rank can report where every rank was.
 //
 // A ring of kEntries calls over all groups. Recording takes a lock and some stores: well under a microsecond. The pure
-// functions at the end turn the positions of several ranks into the one line that a person needs.
+// functions at the end turn the positions of several ranks into one readable line.
 // Threads: any thread.
 #pragma once
 

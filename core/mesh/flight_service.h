@@ -1,5 +1,5 @@
-// What happens to the flight recorder when something fails: the file, and the question to the other ranks where they
-// are.
+// What happens to the flight recorder when something fails: the file is written, and the other ranks are asked where
+// they are.
 //
 // A rank in trouble writes its calls to concord-flight-<rank>.json, publishes its positions in the store and asks the
 // others for theirs. Ranks that are well do the same from answer(), which the watchdog calls now and then; so a rank

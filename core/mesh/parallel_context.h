@@ -1,7 +1,8 @@
-// All that a rank knows about its job: made once, passed down. No hidden globals but the one of core/initialize.h.
+// Everything that a rank knows about its job: created once, passed as an argument. No hidden globals except the one of
+// core/initialize.h.
 //
 // Groups. group(kind) is cheap and never waits; its communicator is created at the first operation (channel.h
-// says how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, for it is
+// says how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, because it is
 // expensive: some vendors take hundreds of megabytes for each. create_groups creates some of them immediately, all
 // ranks together, and splits a communicator if the plugin can, which is much cheaper than making each from nothing.
 // Threads: any thread, except rng(), which belongs to the thread that computes.

@@ -1,8 +1,8 @@
 // Whether the processes of the other ranks still run, for callers that wait for one of them.
 //
-// A rank says in the store which process it is, and that it leaves when it does. A process that cannot say so any more,
-// because it was killed or stopped, is looked at in /proc by the ranks of the same machine. Of one that was killed on
-// another machine nothing is known here; communicators see that (capability comm.detects_loss). Threads: any thread.
+// A rank announces in the store which process it is, and when it leaves. A process that cannot do so any more, because
+// it was killed or stopped, is checked in /proc by the ranks of the same machine. Nothing is known here about one that
+// was killed on another machine; communicators see that (capability comm.detects_loss). Threads: any thread.
 #pragma once
 
 #include <sys/types.h>

@@ -7,7 +7,7 @@
 // (outputs: nor read) before wait().
 //
 // All ranks of a group make the same calls in the same order; CONCORD_LAYERS=validate checks that. Tensors are
-// contiguous, on the context's device; a group of one rank copies where there is something to copy. Ranks in arguments
+// contiguous, on the context's device; a group of one rank copies if there is something to copy. Ranks in arguments
 // are ranks within the group. Types that the platform does not know, say 8-bit floats, can be moved but not reduced.
 // Errors: INVALID_ARGUMENT, at the call, naming the group, the sizes and the type. PEER_LOST, TIMEOUT and the like come
 // out of synchronize(), of wait() on the cpu, and of every later call, with the line that says which rank is behind.

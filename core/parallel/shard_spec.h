@@ -4,7 +4,7 @@
 // A parameter is one tensor on a rank. Globally it represents one or more tensors with their own names, as HF has
 // them:
 //   a plain weight      one tensor
-//   fused pieces        q, k, v or gate, up behind each other along |fused_dim|; a cut there cuts each piece for itself
+//   fused pieces        q, k, v or gate, up concatenated along |fused_dim|; a split there splits each piece separately
 //   stacked             dims[0] numbers tensors: expert 7 of a stack is the tensor whose name has "7" in place of "{}"
 // Every element of every rank thus has a global address (tensor name, row-major index within that tensor), which does
 // not depend on the layout. Pure values; threads: any.

@@ -1,4 +1,4 @@
-// Which layers of the model each stage has: dealt out evenly as Megatron does, or as the user writes it. Pure.
+// Which layers of the model each stage has: distributed evenly as in Megatron, or as the user specifies. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where the ranks of a pipeline stand in their lists, for the report of a run that failed. Pure.
+// The positions of the ranks of a pipeline in their lists, for the report of a run that failed. Pure.
 #pragma once
 
 #include <cstddef>

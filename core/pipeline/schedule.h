@@ -1,6 +1,6 @@
 // A pipeline schedule as data: for each rank of the pipeline the list of its actions, in their order. Pure functions
-// make it (schedules.h), complete it (passes.h), check it (check.h), price it (simulate.h) and print it; an executor
-// walks one rank's list. Threads: plain values.
+// make it (schedules.h), complete it (passes.h), check it (check.h), simulate its cost (simulate.h) and print it; an
+// executor walks one rank's list. Threads: plain values.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 //
 // Where shapes are exchanged, an activation is preceded by its shape, as a batch of its own in the same order. A batch
 // that receives then comes in two parts: the shapes are posted immediately, the values when the shapes have arrived,
-// which is looked after when a value is taken or the next batch is posted. The order of all transfers stays that of the
+// which is handled when a value is taken or the next batch is posted. The order of all transfers stays that of the
 // schedule, each in two steps, so it ends where the schedule does. Threads: one at a time.
 #pragma once
 

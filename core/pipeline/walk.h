@@ -7,9 +7,9 @@
 //   - a transfer runs when both ends have posted theirs, and takes |costs.comm|; a send blocks until it is received, as
 //     HCCL's do; a batch ends when all of its transfers have;
 //   - a computation starts when the one before it has ended and the values it needs were received.
-// With |blocking| there is no second stream: nothing after a batch starts before it has ended. What ends then also ends
-// with overlap, which only takes conditions away.
-// In a schedule without transfers a value needs no posting: it is available |costs.comm| after its producer has ended.
+// With |blocking| there is no second stream: nothing after a batch starts before it has ended. A schedule that ends
+// then also ends with overlap, which only removes conditions. In a schedule without transfers a value needs no posting:
+// it is available |costs.comm| after its producer has ended.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // number of processes.
 //
 // Nothing half-written ever exists under the final name: Writer writes to a temporary file, and finish() makes the
-// bytes durable and renames. Where the file system can, the space is taken before the first byte, so a full disk is an
+// bytes durable and renames. If the file system can, the space is reserved before the first byte, so a full disk is an
 // error immediately. Errors: ConfigError for declarations that are invalid; std::runtime_error for what the file system
 // says, with the file and the bytes. Threads: write() any, at the same time; everything else one at a time.
 #pragma once

@@ -1,7 +1,7 @@
 // Where libtorch and a platform meet: the same device, the same memory, the same streams.
 //
 // A plugin names its libtorch side in its core table: the device type, and the libraries that teach libtorch about it.
-// Concord links libtorch_cpu alone; everything else is loaded here, because the plugin asks for it. Tensors on the
+// Concord links only libtorch_cpu; everything else is loaded here, at the plugin's request. Tensors on the
 // device can then be passed to the platform by their data_ptr, and libtorch's streams by their native handle.
 #pragma once
 

@@ -1,4 +1,4 @@
-// For tests: legal schedules that no generator makes, and a second, naive opinion on whether a schedule can run.
+// For tests: legal schedules that no generator makes, and a second, naive check of whether a schedule can run.
 #pragma once
 
 #include <algorithm>
