@@ -9,8 +9,8 @@
 // passes it on, so within a second they count as one. What a save had written by then is not a checkpoint, and the next
 // run removes it.
 //
-// While one lives these signals, and SIGALRM, are its own; afterwards they mean again what they meant before. One made
-// while another lives shares its state (libconcordtorch.so and the program have one each). Threads: any.
+// While one exists it handles these signals and SIGALRM; afterwards the previous handlers are restored. One created
+// while another exists shares its state (libconcordtorch.so and the program have one each). Threads: any.
 #pragma once
 
 #include <cstdint>

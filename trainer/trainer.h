@@ -1,4 +1,4 @@
-// Trains a model: the loop, evaluation, saving, callbacks. No maths is here; the order of things is.
+// Trains a model: the loop, evaluation, saving, callbacks. It contains no maths, only the order of things.
 //
 //   TrainingPlan plan = plan_training(arguments, rank, world);
 //   ParallelContext& job = initialize(initialize_args(plan));
@@ -6,16 +6,16 @@
 //   TrainOutput output = trainer.train();
 //   trainer.save_model("model");
 //
-// Names and results are those of HF's Trainer. Every rank of the job has one and makes the same calls. Errors: what the
-// parts throw; a loss or gradient that is not finite is an Error with the step, or with fp16 and without
+// Names and results are those of HF's Trainer. Every rank of the job has one and makes the same calls. Errors: those of
+// the parts; a loss or gradient that is not finite is an Error with the step, or with fp16 and without
 // check_for_nan_in_loss_and_grad a step without an update. Threads: always the same one.
 //
-// Steps of zero-bubble pipelines are validated after the fact (TrainingParts::validates_later): the next step's first
-// forwards run before a step's gradient norm, and what other ranks want after it, are known. Who looks at a step sees
-// its final result all the same: where something is due after a step (a log line, an evaluation, the end, ...) the
-// ranks wait for it as they would otherwise; if a rank requests something unforeseen (a callback, a signal),
-// what the next step has begun is thrown away and comes after it. Only TrainerCallback::on_step_end comes before a
-// gradient that is not finite ends the run.
+// Updates of zero-bubble pipelines are applied immediately and validated in the next step
+// (TrainingParts::validates_later): the next step's first forwards run before a step's gradient norm, and what other
+// ranks request after it, are known. Observers of a step still see its final result: if something is due after a step
+// (a log line, an evaluation, the end, ...) the ranks wait for it as they would otherwise; if a rank requests something
+// unforeseen (a callback, a signal), what the next step has started is discarded and repeated after it. Only
+// TrainerCallback::on_step_end comes before a gradient that is not finite ends the run.
 #pragma once
 
 #include <chrono>
@@ -82,14 +82,14 @@ class Trainer {
 
   void add_callback(std::shared_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  // Until max_steps, the end of the data, a callback's wish or SIGTERM. Once.
+  // Until max_steps, the end of the data, a callback's request or SIGTERM. Call once.
   TrainOutput train();
   // One step on this rank's micro-batches, which are on the host.
   StepOutput train_step(const std::vector<MicroBatch>& batches);
-  // Forward only, over all of the evaluation data; in train() a signal that asks for the end abandons it, and then
-  // nothing is reported of it. Throws ConfigError if there is none.
+  // Forward only, over all of the evaluation data; in train() a signal to stop abandons it, and then nothing is
+  // reported about it. Throws ConfigError if there is none.
   EvalLoopOutput evaluate();
-  // An HF folder, which must not be there yet. Waits: for all ranks.
+  // An HF folder, which must not exist yet. Waits: for all ranks.
   void save_model(const std::filesystem::path& folder);
   // Whether an earlier attempt of this job has written |folder|. Every rank calls it. Waits: for all ranks, in a
   // restarted attempt.

@@ -66,7 +66,7 @@ class ParallelContext {
   ProcessGroup& group(GroupKind kind);
   ProcessGroup& world_group();
   // All ranks as well, on a communicator that no other group shares: waiting there for a rank that is behind delays no
-  // other call. For small values that are exchanged in parallel with a step; made at its first call, and so only where
+  // other call. For small values that are exchanged in parallel with a step; created at its first call, and so only if
   // used.
   ProcessGroup& side_group();
 
@@ -76,7 +76,7 @@ class ParallelContext {
 
   // Whether some group has lost a peer, timed out or the like: the job cannot continue.
   bool failed();
-  // Ends the thread that looks for failures and answers other ranks. For a process that is about to exit.
+  // Ends the thread that checks for failures and answers other ranks. For a process that is about to exit.
   void stop_watching() { watchdog_.stop(); }
   // For a process that exits in the middle of a job: tells the others, and lets the rank to blame, if there is one, end
   // first (Peers::blame). Waits: for that, a few seconds at most. Never throws.

@@ -34,15 +34,15 @@ class Peers {
   // has said it, at most |timeout| (Error TIMEOUT).
   void await_process(int64_t rank, Milliseconds timeout);
 
-  // Tells the others not to wait for this rank any more: it has done its part, or it gives up. Waits: for the store.
+  // Tells the others not to wait for this rank any more: it has finished, or it gives up. Waits: for the store.
   // Never throws.
   enum class Farewell { done, gives_up };
   void leave(Farewell how) noexcept;
 
-  // The error that this rank is about to throw is one of |rank|. Who is lost to a wait below is blamed there.
+  // The error that this rank is about to throw was caused by |rank|. The waits below blame a lost rank themselves.
   void blame(int64_t rank) noexcept;
   // For a process that is about to exit: launchers report the one that ends first, and that should be the one to blame,
-  // if there is one. Waits: for its end, where it can be seen, a few seconds at most.
+  // if there is one. Waits: for its end, if that can be observed, a few seconds at most.
   void let_the_blamed_end() noexcept;
 
   // Never throws: unknown if the store does not answer.
@@ -60,10 +60,10 @@ class Peers {
 
   // Returns when all members of |ranks| have called it with the same |key|; this rank has place |index| among them.
   // Throws Error: PEER_LOST as soon as one that has not joined is gone, TIMEOUT after |timeout|, both naming who is
-  // missing: "not joined by rank 3 (pid 4711 is stopped)". Costs a rank a handful of store operations, whatever their
-  // number.
+  // missing: "not joined by rank 3 (pid 4711 is stopped)". Costs a rank a handful of store operations, whatever the
+  // number of ranks.
   void meet(const std::string& key, const RankGroup& ranks, int64_t index, Milliseconds timeout);
-  // Who of |ranks| is lost though it had come, if anybody here or on another of them knows one. Throws as is_gone.
+  // Which of |ranks| was lost after it had joined, if this or another rank knows one. Throws as is_gone.
   std::optional<int64_t> lost_since(const std::string& key, const RankGroup& ranks, int64_t index);
   // "rank 3 (pid 4711 has ended)", "rank 3". Never throws.
   std::string describe(int64_t rank) noexcept;

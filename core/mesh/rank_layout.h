@@ -7,8 +7,8 @@
 // factorisation the axis ep has size 1; in the expert one cp has size 1, tp is ETP and dp is EDP. The older reading
 // world = TP * PP * CP * EP * DP' is the case DP' = DP / EP.
 //
-// Nothing here ever lists the world: a rank's own group costs O(axes), and a group stays a few (count, stride) pairs
-// until its members are requested. So the same code works for 16 ranks and for 2^40. Threads: all values are
+// Nothing here ever enumerates the world: a rank's own group costs O(axes), and a group stays a few (count, stride)
+// pairs until its members are requested. So the same code works for 16 ranks and for 2^40. Threads: all values are
 // immutable.
 #pragma once
 

@@ -5,8 +5,8 @@
 //   model-parallel-rng           s + 2718 + tp              different on each: dropout inside tensor-parallel regions
 //   expert-parallel-rng          s + 1024 + 100 * ep + etp  different for each expert's part
 // where s = seed + 100 * pp, and + 10 * dp if data-parallel ranks are to differ too. These are Megatron's offsets;
-// they are the stream's key. The subsequence is stable_hash of its name, so that no two streams ever meet, equal keys
-// or not.
+// they are the stream's key. The subsequence is stable_hash of its name, so that no two streams ever overlap, even with
+// equal keys.
 //
 // Code draws from current(), which is "default" unless a fork says otherwise:
 //   { const auto scope = rng.fork(kModelParallelRng); mask(rng.current(), ...); }   // then "default" again
@@ -78,11 +78,11 @@ class RngTracker {
     RngTracker& tracker_;
     size_t before_;
   };
-  // Throws ConfigError, with the known names, for one that is not known.
+  // Throws ConfigError, listing the known names, for an unknown one.
   [[nodiscard]] Fork fork(std::string_view name);
 
   std::vector<RngState> save() const;
-  // Streams that |states| does not name stay where they are. Throws ConfigError for a name that is not known.
+  // Streams that |states| does not name stay where they are. Throws ConfigError for an unknown name.
   void restore(std::span<const RngState> states);
 
   // Goes back to |states| until the end of the scope, then continues from where it was.

@@ -1,4 +1,4 @@
-// The key-value store that all processes of a job share: ids of communicators, counters, what ranks tell each other.
+// The key-value store that all processes of a job share: ids of communicators, counters, messages between ranks.
 //
 // Keys and values are bytes. Errors: TIMEOUT if a key does not appear in time, PEER_LOST if the process that serves
 // the store is gone. Threads: any thread; a call that waits for a key delays no other call.
@@ -42,10 +42,10 @@ std::shared_ptr<Store> make_local_store();
 // All keys of |store| that begin with |prefix|, without it.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix);
 
-// |store| for those who know |token| alone. Whoever else can reach it guesses no key, and what he puts at one that he
-// has found (c10d's server lists them) is not a value here: get and get_all throw Error (UNAVAILABLE) for it. Counters
-// carry no seal, so they are read by add(key, 0) and not by get, and may only lead to an error or to a wait that ends
-// early, never to what is computed or written. The token itself goes nowhere.
+// |store| for processes that know |token| only. Others that can reach it cannot guess a key, and what they put at one
+// that they have found (c10d's server lists them) is not accepted as a value here: get and get_all throw Error
+// (UNAVAILABLE) for it. Counters carry no seal, so they are read by add(key, 0) and not by get, and may only lead to an
+// error or to a wait that ends early, never to what is computed or written. The token itself is never sent.
 std::shared_ptr<Store> make_sealed_store(std::shared_ptr<Store> store, std::string_view token);
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// A thread that looks after things at intervals: channels whose calls may have failed, ranks that ask where we are.
+// A thread that checks at intervals: channels whose calls may have failed, ranks that ask where this one is.
 #pragma once
 
 #include <chrono>

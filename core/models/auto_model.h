@@ -46,9 +46,9 @@ class VirtualModels {
 struct AutoModel {
   // Freshly initialised from args.seed.
   static VirtualModels from_config(const ModelConfig& config, const ModelArgs& args, ParallelContext& context);
-  // With the weights of |folder|, of which this rank reads its own slices only; on the host, those that lie there as
-  // they are needed stay in the files until they are used (map_files of hf_weights.h). Every rank calls it. Throws
-  // ConfigError as read_model_config and load_hf_weights do.
+  // With the weights of |folder|, of which this rank reads its own slices only; on the host, those that are stored
+  // there as they are needed stay in the files until they are used (map_files of hf_weights.h). Every rank calls it.
+  // Throws ConfigError as read_model_config and load_hf_weights do.
   static VirtualModels from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
                                        ParallelContext& context);
 };

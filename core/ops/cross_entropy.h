@@ -5,7 +5,7 @@
 //   lse - (1 - s) logit[y] - s mean(logits) + z_loss lse^2
 // (PyTorch's smoothing; z_loss as in PaLM) and 0 where y is ignore_index. Computed in fp32, fp64 for Double.
 //
-// Ranks exchange four numbers per token, in one all-gather, and put them together in rank order: all get the same bits.
+// Ranks exchange four numbers per token, in one all-gather, and combine them in rank order: all get the same bits.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class Tensor;
 
 namespace concord {
 
-// Which part of the vocabulary this rank has, and how the ranks exchange what they know. Rank |index| of |count| has
+// Which part of the vocabulary this rank has, and how the ranks exchange their parts. Rank |index| of |count| has
 // columns index * v to (index + 1) * v. all_gather(all, mine): all [count, ...] becomes the ranks' |mine|, one after
 // the other; both are contiguous. core/ops/vocab_share.h makes one of a process group.
 struct VocabShare {

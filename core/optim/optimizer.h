@@ -6,8 +6,8 @@
 // this rank has, and step() ends by gathering the parameters. Nothing else differs.
 //
 // step(): every rank of the job calls it. Gradients are divided by loss_scale; the norm counts each element of the
-// model once, over tensor, pipeline, expert and data parallel ranks and for embeddings on two stages; where it is not
-// finite on any rank nothing is changed on all of them. Threads: the one that computes.
+// model once, over tensor, pipeline, expert and data parallel ranks and for embeddings on two stages; if it is not
+// finite on any rank, no rank changes anything. Threads: the one that computes.
 //
 // step_ahead() and settle() are step() in two halves, for pipelines whose stages end a step at different times: waiting
 // for the norm would make all of them wait for the last one (zero bubble's post-validation). step_ahead() updates
@@ -78,9 +78,9 @@ class Optimizer {
   // Waits: for the gradient norm, on the host.
   StepResult step(const StepSettings& settings);
 
-  // Every rank calls both, in turn. Until settle() gradients stay as they are, and nothing else of this class may be
-  // called: what it would tell is not yet true. Where the step before was clipped, this one will be too: then
-  // step_ahead waits for the norm, and there is nothing to take back.
+  // Every rank calls both, in turn. Until settle() gradients stay unchanged, and nothing else of this class may be
+  // called: its answers would not be final. If the previous step was clipped, this one will be too: then step_ahead
+  // waits for the norm, and there is nothing to undo.
   void step_ahead(const StepSettings& settings);
   // Waits: for the gradient norm, on the host.
   SettledStep settle();

@@ -1,5 +1,5 @@
-// What a step overwrites, kept so that the step can be taken back to the last bit: fp32 weights and moments. (No
-// formula does it: rounding loses what they were.) Only for the optimizer.
+// What a step overwrites, kept so that the step can be undone exactly: fp32 weights and moments. (No formula can do it:
+// rounding loses their values.) Only for the optimizer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@ namespace concord {
 // Threads: one at a time; copies are work of the current stream.
 class StepUndo {
  public:
-  // Before a step. Takes as much memory as weights and moments have at the first call, and keeps it.
+  // Before a step. Allocates as much memory as weights and moments have at the first call, and keeps it.
   void keep(const std::vector<Segment>& segments);
   // Weights and moments as they were; 16-bit parameters, and those of segments on the host, do not follow.
   void restore() const;

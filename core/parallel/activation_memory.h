@@ -34,7 +34,7 @@ struct ActivationBytes {
   int64_t peak = 0;  // the most in backward, with what is recomputed at the time; without gradients
 };
 
-// Of |layers| layers. Selective recomputation computes a module's inside again:
+// Of |layers| layers. Selective recomputation recomputes the inside of a module:
 //   core_attn   no log-sum-exp is kept        layernorm   nor the norms' results        mlp   only the MLP's input
 // Throws ConfigError as recompute_plan does.
 ActivationBytes activation_bytes(const LayerSizes& sizes, const RecomputeArgs& args, int64_t layers);

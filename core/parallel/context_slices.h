@@ -23,7 +23,7 @@ struct TokenRun {
 // batch of equal ones. Throws ConfigError, with the length and the degree, if 2 cp does not divide one of them.
 std::vector<TokenRun> context_slices(std::span<const int64_t> lengths, int64_t cp, int64_t rank);
 
-// Of every rank's tokens, one rank after the other, the place in the whole sequence: element i of the gathered tensor
+// The positions in the whole sequence of every rank's tokens, rank by rank: element i of the gathered tensor
 // is token order[i].
 std::vector<int64_t> gathered_order(std::span<const int64_t> lengths, int64_t cp);
 
@@ -36,8 +36,8 @@ struct RingBlock {
   bool operator==(const RingBlock&) const = default;
 };
 
-// What |rank| computes when it holds the keys of |owner|. Over all owners every query meets every key that a causal
-// mask lets it see, once; the work is the same on every rank.
+// What |rank| computes when it holds the keys of |owner|. Over all owners every query attends to every key that a
+// causal mask allows, once; the work is the same on every rank.
 std::vector<RingBlock> ring_blocks(std::span<const int64_t> lengths, int64_t cp, int64_t rank, int64_t owner);
 
 }  // namespace concord

@@ -1,5 +1,5 @@
 // Weights that do not depend on the layout: an element's value is a function of the seed, the name of its global tensor
-// and its index there (core/parallel/shard_spec.h), and of nothing else. TP 1 and TP 4, any pipeline or expert cut,
+// and its index there (core/parallel/shard_spec.h), and of nothing else. TP 1 and TP 4, any pipeline or expert split,
 // cuda and ascend start from the same bits.
 //
 // The value is the normal number of platform/abi/rng.h at key = seed, subsequence = stable_hash(tensor name), offset =

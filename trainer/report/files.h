@@ -11,14 +11,14 @@ namespace concord {
 // A file that lines are added to. Threads: one at a time.
 class AppendFile {
  public:
-  // Opens |path|, making it if it is not there; |truncate| empties it.
+  // Opens |path|, creating it if it does not exist; |truncate| empties it.
   AppendFile(std::string path, bool truncate);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // All of |bytes| are in the file after it; where that fails (disk full) none are, and it throws. So it does where the
-  // file has no name any more: it has been removed.
+  // All of |bytes| are in the file after it; if that fails (disk full) none are, and it throws. It also throws if the
+  // file has been removed.
   void append(std::string_view bytes);
   // Throws if the file has been removed.
   void check_there() const;

@@ -1,9 +1,9 @@
-// All that a person or a script sees of a training run: the progress on the terminal, output_dir/metrics.jsonl,
+// Everything that a person or a script sees of a training run: the progress on the terminal, output_dir/metrics.jsonl,
 // trainer_state.json, TensorBoard events in output_dir/runs, the summary at the end and report.html. No libtorch.
 //
-// One TrainingReport per job, on the rank that reports (0); the other ranks make none. Its calls are cheap compared
+// One TrainingReport per job, on the rank that reports (0); the other ranks have none. Its calls are cheap compared
 // with a step: a line is written to each file, the page and the state only when asked. Errors: std::runtime_error with
-// the file and the system's message (disk full, no right to write); a line is written whole or not at all. Threads:
+// the file and the system's message (disk full, no permission); a line is written whole or not at all. Threads:
 // one at a time.
 #pragma once
 
@@ -35,7 +35,7 @@ struct StepReport {
   int64_t tokens = 0;          // of the steps covered, over all ranks
   int64_t samples = 0;         // the same; 0: not counted
   double seconds = 0;          // the same
-  // Sum of the squared lengths of the sequences covered, for the arithmetic of attention; 0: tokens * seq_length.
+  // Sum of the squared lengths of the sequences covered, for the FLOPs of attention; 0: tokens * seq_length.
   double squared_lengths = 0;
   int64_t memory_bytes = 0;  // the most this device held so far; 0: not known
   NamedValues extra = {};    // more to log: loss_scale, num_zeros_in_grad, skipped_iter, ...
@@ -86,7 +86,7 @@ struct FinishReport {
 
 class TrainingReport {
  public:
-  // Makes output_dir if it is not there and opens the files.
+  // Creates output_dir if it does not exist and opens the files.
   explicit TrainingReport(const RunDescription& run);
   ~TrainingReport();  // ends the line on the terminal; writes nothing else
   TrainingReport(const TrainingReport&) = delete;
@@ -94,8 +94,8 @@ class TrainingReport {
 
   // What is about to happen, from |opening| of the description. Before the first step.
   void begin();
-  // After every step, logged or not: moves the line on the terminal, ten times a second at most, and is what the state
-  // says global_step is. Plain output says nothing.
+  // After every step, logged or not: moves the line on the terminal, ten times a second at most, and sets global_step
+  // of the state. Plain output prints nothing.
   void on_progress(int64_t step);
   void on_step(const StepReport& report);
   void on_eval(const EvalReport& report);

@@ -1,6 +1,6 @@
-// The libtorch that the program uses: the one of CONCORD_TORCH (the folder torch of an installed wheel) where that is
-// set, else the one at the place that libconcordtorch.so names. In a checkout it names one; in an installation where
-// Concord was built with a CONCORD_TORCH outside of the checkout (toolchains/targets.cmake).
+// The libtorch that the program uses: the one of CONCORD_TORCH (the folder torch of an installed wheel) if that is set,
+// else the one that libconcordtorch.so names. In a checkout it names one; in an installation where Concord was built
+// with a CONCORD_TORCH outside of the checkout (toolchains/targets.cmake).
 #pragma once
 
 #include <string>

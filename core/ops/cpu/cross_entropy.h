@@ -21,7 +21,7 @@ struct VocabRows {
 template <class T>
 void cross_entropy_parts(const VocabRows& shape, const T* logits, const int64_t* labels, bool with_sum, Sum<T>* parts);
 
-// What a row's gradient is made of: softmax * soft - (the label's column: hard) - (all columns: level).
+// The parts of a row's gradient: softmax * soft - (the label's column: hard) - (all columns: level).
 template <class T>
 struct VocabGrad {
   const Sum<T>* log_sum;  // of exp, over the whole vocabulary

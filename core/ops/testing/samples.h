@@ -3,7 +3,7 @@
 //   const RegisterSamples swiglu("concord::swiglu", [](Draw& draw, c10::ScalarType type) {
 //     return Sample{{draw.normal({draw.size(), 2 * draw.size()}, type)}}; });
 //
-// The harness then runs every kernel that anybody has registered for the operator. An operator without samples fails.
+// The harness then runs every kernel that is registered for the operator. An operator without samples fails.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -58,9 +58,9 @@ struct RegisterSamples {
   RegisterSamples(const char* op, SampleMaker maker) { samples().emplace(op, std::move(maker)); }
 };
 
-// Samples of real sizes. A device has kernels that it takes for long sequences, wide rows or many tensors only, and
-// that no sample of some sixty elements meets. All of them run where CONCORD_TEST_REAL_SIZES is 1. Else the host runs
-// the first of each operator, which therefore is small, and a device none: it may be simulated.
+// Samples of real sizes. A device has kernels that it uses only for long sequences, wide rows or many tensors, and that
+// no sample of some sixty elements reaches. All of them run if CONCORD_TEST_REAL_SIZES is 1. Else the host runs the
+// first of each operator, which therefore is small, and a device none: it may be simulated.
 std::map<std::string, std::vector<SampleMaker>>& real_sizes();
 
 struct RegisterRealSizes {
