@@ -13,7 +13,7 @@
 
 namespace concord {
 
-// A number that counts steps: a whole one from 1, or a share of all steps between 0 and 1.
+// A number of steps: an integer >= 1, or a fraction of all steps between 0 and 1.
 struct StepsMember {
   double TrainingArguments::* member;
 };
@@ -64,8 +64,8 @@ struct IgnoredArguments {
   std::vector<std::string_view> names;
 };
 
-// A name that users of other programs know, for something that is not there or has another form here. The values in
-// |neutral| ask for what happens anyway, and are taken; any other is refused with |instead|.
+// A name that users of other programs know, for something that does not exist or has another form here. The values in
+// |neutral| request what happens anyway, and are accepted; any other is refused with |instead|.
 struct RefusedArgument {
   std::string_view name;  // with '*' as above
   std::vector<std::string_view> neutral;

@@ -123,14 +123,14 @@ struct TrainingArguments {
   bool log_num_zeros_in_grad = false;
   bool enable_optimizer_post_validation = true;  // of zero-bubble pipelines
 
-  // What is said and kept. Steps below 1 are a share of all steps.
+  // Logging and saving. Steps below 1 are a fraction of all steps.
   std::string output_dir = "trainer_output";
   bool overwrite_output_dir = false;
   std::string logging_strategy = "steps";
   double logging_steps = 500;
   bool logging_first_step = false;
   bool logging_nan_inf_filter = true;
-  // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
+  // Evaluation data is always used: every eval_steps if given, otherwise after every epoch and at the end.
   // HF's default is no, which silently ignores the data.
   std::string eval_strategy = "auto";
   double eval_steps = 0;  // 0: as logging_steps
@@ -152,7 +152,7 @@ struct CommandLine {
   TrainingArguments arguments;
   std::vector<std::string> given;  // names of arguments that were set, by the file or the command line
   std::string config;              // the file, where there was one
-  std::vector<std::string> notes;  // what a user should hear before the run: names that change nothing here, and why
+  std::vector<std::string> notes;  // what to tell the user before the run: names that have no effect here, and why
   int64_t nproc = 0;               // processes to start here; 0: this process is the job, or a part of one
   bool print_config = false;
   bool help = false;
@@ -160,17 +160,17 @@ struct CommandLine {
 };
 
 // Reads |words|, the command line after "train": `--name value`, `--name=value`, `--flag`, `--no_flag`; '-' is '_' in
-// names. The file of --config is read first, whatever the order, so that the command line wins; of two values on the
-// command line the later one does. Throws one ConfigError with all that is wrong: unknown names with the nearest known
-// one, values of the wrong type or outside of their range, names of features that are not there.
+// names. The file of --config is read first, whatever the order, so that the command line takes precedence; of two
+// values on the command line the later one does. Throws one ConfigError with all errors: unknown names with the nearest
+// known one, values of the wrong type or outside of their range, names of unsupported features.
 CommandLine parse_command_line(std::span<const std::string> words);
 
 // Sets what |yaml| says in |arguments|; returns the names it sets. |file| is for messages. Throws as above, also for
 // text that is not YAML, with "file:line" in front; nothing is set then. Where |file| ends in .toml, it is TOML.
 std::vector<std::string> read_yaml(std::string_view yaml, const std::string& file, TrainingArguments* arguments);
 
-// Settings that are the same as others become these (sequence_parallel of one rank), and those that others say are set
-// (gradient_accumulation_steps by global_batch_size, where |world| is known). Throws one ConfigError with all
+// Settings that are equivalent to others become these (sequence_parallel of one rank), and those implied by others are
+// set (gradient_accumulation_steps by global_batch_size, if |world| is known). Throws one ConfigError with all
 // relations that do not hold, between arguments and with the number of processes; |world| 0: not known yet.
 void check_arguments(TrainingArguments* arguments, int64_t world);
 

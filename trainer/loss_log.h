@@ -17,9 +17,9 @@ class LossLog {
   // |filter|: steps whose loss is not finite do not count in means (logging_nan_inf_filter).
   LossLog(ParallelContext& job, bool filter) : job_(job), filter_(filter) {}
 
-  // |part| is this rank's part of the step's loss, a scalar, the same on all tp ranks and 0 but on the last stage;
+  // |part| is this rank's part of the step's loss, a scalar, the same on all tp ranks and 0 except on the last stage;
   // |counted| what the sum over all ranks is divided by (0: it is the loss already). Every rank calls it. Waits: for
-  // all ranks at every thousandth step that no one has taken.
+  // all ranks at every thousandth step since the last mean.
   void add(const at::Tensor& part, int64_t counted);
 
   // The mean over the steps since the last call; NaN if there are none. Every rank calls it. Waits: for all ranks.
@@ -42,7 +42,7 @@ class LossLog {
 class LossTotals {
  public:
   explicit LossTotals(ParallelContext& job) : job_(job) {}
-  // |counted| is 0 but on the last stage.
+  // |counted| is 0 except on the last stage.
   void add(const at::Tensor& part, int64_t counted);
   // Every rank calls it, after as many additions. Waits: for all ranks.
   std::pair<double, int64_t> mean_and_count();

@@ -25,7 +25,7 @@ struct Datasets {
   std::unique_ptr<SampleSource> train;
   std::unique_ptr<SampleSource> eval;
 };
-// What a user may bring instead of what the arguments name.
+// What a user may provide instead of what the arguments name.
 using DatasetProvider = std::function<Datasets(const TrainingArguments&)>;
 
 struct TrainingPlan {
@@ -41,7 +41,7 @@ struct TrainingPlan {
   TokenizerFiles tokenizer_files;  // of the data, for saved models; on rank 0, which writes them
 };
 
-// |rank| of |world| processes. Throws ConfigError for everything that can be known to be wrong by now.
+// |rank| of |world| processes. Throws ConfigError for every error that can be detected at this point.
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
                            const DatasetProvider& datasets = {});
 

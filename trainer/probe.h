@@ -1,5 +1,5 @@
-// One forward, and backward, of a model on a given batch under any layout, with the results of all ranks put together
-// to what a single process would have: how layouts, vendors and implementations are compared.
+// One forward, and backward, of a model on a given batch under any layout, with the results of all ranks combined into
+// what a single process would have: how layouts, vendors and implementations are compared.
 #pragma once
 
 #include <map>

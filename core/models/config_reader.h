@@ -1,5 +1,5 @@
-// The values of a config.json, each with its check: what a family's file is written with. Errors are ConfigError and
-// name the file, the key, the value and what is allowed. A key whose value is null counts as not there, as in
+// The values of a config.json, each with its check: used by the files of the families. Errors are ConfigError and
+// name the file, the key, the value and what is allowed. A key whose value is null counts as missing, as in
 // transformers.
 #pragma once
 

@@ -48,8 +48,8 @@ struct HfFolderPlan {
 
 // Tensors in natural order, split into files of at most |max_file_bytes| of data; a larger tensor has its own file.
 // One file is model.safetensors, more are model-00001-of-00003.safetensors and so on with an index, as transformers
-// writes them. A tensor that is given twice alike (an embedding on two stages) counts once. Throws ConfigError, with
-// both, where it is given twice and differs, and where max_file_bytes is not positive.
+// writes them. A tensor that occurs twice (an embedding on two stages) counts once. Throws ConfigError, with both, if
+// it occurs twice and differs, and if max_file_bytes is not positive.
 HfFolderPlan plan_hf_folder(std::vector<safetensors::TensorShape> tensors, int64_t max_file_bytes);
 
 }  // namespace concord

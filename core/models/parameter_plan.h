@@ -1,4 +1,4 @@
-// The parameters of a stage before there are tensors: names, shapes, cuts and what others have to know about their
+// The parameters of a stage before there are tensors: names, shapes, splits and what others have to know about their
 // gradients. Pure values; threads: any.
 #pragma once
 

@@ -17,7 +17,7 @@ using TensorMap = std::map<std::string, at::Tensor>;
 at::Tensor read_tensor(const safetensors::Reader& file, const std::string& name);
 TensorMap read_tensors(const std::string& path);
 
-// Replaces |path| when all is written. Tensors may be anywhere; types as they are.
+// Replaces |path| when everything is written. Tensors may be on any device; types are kept.
 void write_tensors(const std::string& path, const TensorMap& tensors);
 
 }  // namespace concord

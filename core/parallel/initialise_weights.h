@@ -29,8 +29,8 @@ WeightInit scaled_normal_init(double sigma, int64_t layers);
 inline WeightInit constant_init(double value) { return {WeightInit::Kind::constant, value}; }
 
 // Fills |shard|, this rank's part of the parameter, on the current stream; padding becomes 0. |shard| is contiguous, on
-// |device|, of local_shape(spec, place), in f32, f64, bf16 or f16. Throws ConfigError if it is not, or where |seed|
-// is not positive.
+// |device|, of local_shape(spec, place), in f32, f64, bf16 or f16. Throws ConfigError if it is not, or if |seed| is not
+// positive.
 void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place, const WeightInit& init,
                         int64_t seed, const Device& device);
 

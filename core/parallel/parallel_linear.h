@@ -1,8 +1,7 @@
 // Linear layers split over a tensor-parallel group, with their communication overlapping their GEMMs.
 //
 //   column  weight [out / n, in], a part of the outputs: x is whole, or split along its tokens (sequence parallelism),
-//   y
-//           is split along its last dim
+//           y is split along its last dim
 //   row     weight [out, in / n], a part of the inputs: x is split along its last dim, y is whole, or split along its
 //           tokens; the bias [out] is added after the sum
 //

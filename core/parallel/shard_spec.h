@@ -20,7 +20,7 @@
 
 namespace concord {
 
-// The axes that cut parameters. pp cuts the model by names; dp and cp replicate.
+// The axes that split parameters. pp splits the model by names; dp and cp replicate.
 enum class ShardAxis { tp, etp, ep };
 inline constexpr int kShardAxes = 3;
 const char* to_string(ShardAxis axis);
@@ -28,7 +28,7 @@ const char* to_string(ShardAxis axis);
 struct ShardSpec {
   struct Dim {
     int64_t size;                       // global, without padding
-    std::optional<ShardAxis> cut = {};  // the axis that cuts it into equal parts
+    std::optional<ShardAxis> cut = {};  // the axis that splits it into equal parts
     int64_t padded = 0;  // the size that is split, where it is more than |size|: the vocabulary. 0: as |size|
   };
   struct Piece {
@@ -72,7 +72,7 @@ struct ShardRun {
   bool operator==(const ShardRun&) const = default;
 };
 
-// The whole of the rank's tensor but its padding, in few parts. Throws as local_shape.
+// All of the rank's tensor except its padding, in few parts. Throws as local_shape.
 std::vector<ShardRun> shard_runs(const ShardSpec& spec, const ShardPlace& place);
 
 }  // namespace concord

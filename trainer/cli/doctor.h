@@ -1,4 +1,4 @@
-// `concord doctor`: looks at this machine and says what to do about each finding.
+// `concord doctor`: checks this machine and says what to do about each finding.
 #pragma once
 
 #include <string>

@@ -19,7 +19,7 @@ struct PlatformsReport {
   std::string no_choice;  // why there is none
 };
 
-// Opens every plugin on the path. Throws Error only if a setting makes no sense.
+// Opens every plugin on the path. Throws Error only if a setting is invalid.
 PlatformsReport survey_platforms();
 
 std::string platforms_text(const PlatformsReport& report);

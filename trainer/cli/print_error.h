@@ -1,4 +1,4 @@
-// How the program tells why it ends.
+// How the program reports why it ends.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 namespace concord {
 
 // "concord: |text|" on standard error. Of the processes of a job on this machine that end with the same message at
-// about the same time one prints them. It is also the first of them to end, so that a launcher which looks at the first
+// about the same time one prints it. It is also the first of them to end, so that a launcher which looks at the first
 // that failed, and ends the others, finds the message there. Waits: in a job of several processes, a second or two.
 void print_error(const std::string& text);
 

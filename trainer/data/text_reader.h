@@ -28,7 +28,7 @@ struct JsonRecord {
   std::vector<ChatMessage> messages = {};
 };
 const char* to_string(JsonRecord::Kind kind);
-// |place| ("data.jsonl, line 7") begins the ConfigError's sentence.
+// |place| ("data.jsonl, line 7") begins the message of the ConfigError.
 JsonRecord parse_json_record(std::string_view line, const std::string& place);
 
 // Calls |each| with every line that is not blank and its number, counted from 1.

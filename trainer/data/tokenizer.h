@@ -46,7 +46,7 @@ class ByteTokenizer : public Tokenizer {
   std::optional<int64_t> end_of_document() const override { return kEndOfDocument; }
 };
 
-// Collects texts and encodes many at a time, which is what a tokenizer in another process is quick at. Threads: one at
+// Collects texts and encodes many at a time, which is fast for a tokenizer in another process. Threads: one at
 // a time.
 class BatchedEncoder {
  public:
@@ -55,7 +55,7 @@ class BatchedEncoder {
       : tokenizer_(tokenizer), each_(std::move(each)) {}
 
   void add(std::string text);
-  void finish();  // encodes what waits
+  void finish();  // encodes what is pending
 
  private:
   Tokenizer& tokenizer_;

@@ -1,5 +1,6 @@
-// What is said between us and a tokenizer process (trainer/data/tokenizer_process.py), over two descriptors. The other
-// side is not trusted: what it says is checked, memory grows only with what has come, and its silence has an end.
+// The protocol between this process and a tokenizer process (trainer/data/tokenizer_process.py), over two descriptors.
+// The other side is not trusted: its output is checked, memory grows only with what has arrived, and its silence is
+// bounded by a timeout.
 #pragma once
 
 #include <chrono>
@@ -29,7 +30,7 @@ class TokenizerPipe {
   TokenizerPipe(const TokenizerPipe&) = delete;
   TokenizerPipe& operator=(const TokenizerPipe&) = delete;
 
-  // The first thing that comes. Throws ConfigError if it is a refusal.
+  // The first message. Throws ConfigError if it is a refusal.
   TokenizerGreeting read_greeting();
   // The ids of each text, all below the greeting's vocab_size.
   std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal);

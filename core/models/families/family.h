@@ -17,7 +17,8 @@ struct Family {
   // The values that transformers uses if the file has none. 0: key heads as heads, heads of hidden_size / heads.
   int64_t default_key_value_heads;
   int64_t default_head_dim;
-  // Sets what sets the family apart: biases, norms of q and k, windows. The rest of |model| has been read already.
+  // Sets what is special about the family: biases, norms of q and k, windows. The rest of |model| has been read
+  // already.
   void (*describe)(const ConfigReader& read, ModelConfig& model);
 };
 
