@@ -152,7 +152,7 @@ abi::HcclComm Communicator::cut(std::vector<uint32_t> members, int32_t place, ui
   return handle;
 }
 
-// HCCL wants the call from every rank, also from one that is no member, or not by HCCL.
+// HCCL wants the call from every rank, also from one that is not a member, or not by HCCL.
 void Communicator::stay_out() {
   if (first_ == nullptr || hccl_.HcclCreateSubCommConfig == nullptr) return;
   const std::lock_guard lock(set_up_lock(device_));

@@ -84,7 +84,7 @@ class AscendPlugin : public sdk::Plugin {
     table.version = version_.c_str();
     table.vendor = "Huawei";
     table.label = label_.c_str();
-    table.priority = acl_.simulator.empty() ? 100 : -1;  // a simulator is never chosen by itself
+    table.priority = acl_.simulator.empty() ? 100 : -1;  // a simulator is never chosen automatically
     table.capabilities = capabilities_.data();
     table.capability_count = static_cast<int64_t>(capabilities_.size());
     table.torch_device_type = "privateuseone";

@@ -207,7 +207,7 @@ void Communicators::all_to_all_v(concord_comm comm, const void* send, const int6
   Comm& found = find(comm, stream);
   const auto size = static_cast<size_t>(found.size());
   sdk::check_all_to_all_v(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype, found.size());
-  std::vector<int64_t> numbers;  // the four arrays one after the other: the caller's may go when this call returns
+  std::vector<int64_t> numbers;  // the four arrays one after another: the caller's may go when this call returns
   for (const int64_t* array : {send_counts, send_offsets, recv_counts, recv_offsets}) {
     numbers.insert(numbers.end(), array, array + size);
   }

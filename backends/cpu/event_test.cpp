@@ -71,7 +71,7 @@ TEST(Event, AWaitKeepsTheRecordThatWasCurrentWhenItWasMade) {
   e.record(second);  // replaces the mark; the wait above stays with the first
   wait_for(waits_late, e);
   early.open();
-  EXPECT_OK(waits_early.synchronize());  // would wait for ever if it followed the second record
+  EXPECT_OK(waits_early.synchronize());  // would wait forever if it followed the second record
   EXPECT_FALSE(e.done());
   give_others_time();
   EXPECT_FALSE(waits_late.done());

@@ -18,7 +18,7 @@ int64_t number_in(const char* path, int64_t missing) {
   return file >> number ? number : missing;
 }
 
-// What stands behind "|key| :" in a file of such lines; "" where the key is not there.
+// What follows "|key| :" in a file of such lines; "" if the key is not there.
 std::string field_in(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

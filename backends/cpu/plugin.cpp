@@ -1,4 +1,4 @@
-// The cpu plugin: the default where there is no accelerator, and the reference that other backends are compared with.
+// The cpu plugin: the default if there is no accelerator, and the reference that other backends are compared with.
 #include "platform/sdk/plugin.hpp"
 
 #include <algorithm>

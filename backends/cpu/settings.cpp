@@ -22,7 +22,7 @@ int32_t parse_devices(const char* value) {
   return static_cast<int32_t>(number);
 }
 
-// A whole number of bytes, or of KiB, MiB, GiB, TiB with K, M, G, T behind it.
+// An integer number of bytes, or of KiB, MiB, GiB, TiB followed by K, M, G, T.
 int64_t parse_bytes(const char* value) {
   static constexpr char kUnits[] = "KMGT";
   char* end = nullptr;

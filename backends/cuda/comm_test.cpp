@@ -185,7 +185,7 @@ concord_status queue_barrier(Rank& mine) { return comm().barrier(comm().self, mi
 
 // An operation that also a communicator of one rank does by way of NCCL.
 concord_status queue_transfer(Rank& mine) {
-  static const auto& buffer = *new DeviceArray<int32_t>({1, 2});  // never released: the plugin may be gone by then
+  static const auto& buffer = *new DeviceArray<int32_t>({1, 2});  // never released: the plugin may be unloaded by then
   const concord_p2p_item items[] = {{CONCORD_P2P_SEND, mine.rank, buffer.data(), 1, CONCORD_DTYPE_I32, 0},
                                     {CONCORD_P2P_RECV, mine.rank, buffer.data() + 1, 1, CONCORD_DTYPE_I32, 0}};
   return comm().batch_p2p(comm().self, mine.comm, items, 2, mine.stream);

@@ -91,7 +91,7 @@ ncclComm_t Communicator::meet(const Nccl& nccl, int32_t world, int32_t rank, con
   const auto deadline = Clock::now() + milliseconds(config.timeout_ms);
   const std::string who = name_rank(config.name, rank, world);
   const auto meeting = std::make_shared<Link>(nccl, nullptr);
-  ncclConfig_t first = nccl_config(world == 1);  // one rank waits for nobody
+  ncclConfig_t first = nccl_config(world == 1);  // one rank waits for no peer
   const ncclResult_t met = nccl.ncclCommInitRankConfig(&meeting->handle, world, id, rank, &first);
   await(meeting, met, "ncclCommInitRankConfig", deadline, who);
   if (world == 1) return meeting->handle;
@@ -179,7 +179,7 @@ void Communicator::check() {
 }
 
 void Communicator::finish(const char* call, ncclResult_t result) {
-  while (result == ncclInProgress && !failed()) {  // only where NCCL_COMM_BLOCKING=0 overrides the configuration
+  while (result == ncclInProgress && !failed()) {  // only if NCCL_COMM_BLOCKING=0 overrides the configuration
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     ncclResult_t state = ncclInProgress;
     const ncclResult_t asked = nccl_.ncclCommGetAsyncError(handle(), &state);

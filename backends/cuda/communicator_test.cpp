@@ -46,7 +46,7 @@ class Stuck : public testing::Test {
     cudaStreamDestroy(stream_);
   }
 
-  // Queues work that waits for one open(), and an operation behind it.
+  // Queues work that waits for one open(), and an operation after it.
   void queue_gated() {
     const auto wait = [](void* gate) { static_cast<std::counting_semaphore<>*>(gate)->acquire(); };
     check_cuda(cudaLaunchHostFunc(stream_, wait, &gate_), "cudaLaunchHostFunc");
@@ -91,7 +91,7 @@ TEST_F(Stuck, AnOperationThatIsNotReachedForTheTimeoutIsATimeout) {
 TEST_F(Stuck, TheTimeIsCountedFromTheLastProgressAndNotFromTheQueueing) {
   queue_gated();
   communicator_->tick(start_);
-  const cudaEvent_t first = mark();  // behind the mark of the tick
+  const cudaEvent_t first = mark();  // after the mark of the tick
   queue_gated();
   communicator_->tick(start_ + seconds(1));
   pass(1, first);

@@ -9,8 +9,8 @@
 namespace concord::cuda {
 namespace {
 
-// What a pool keeps when nothing uses it. Enough that scratch buffers come back at once; little beside what libtorch's
-// allocator, which cannot reach into this pool, may want.
+// What a pool keeps when nothing uses it. Enough to reuse scratch buffers immediately; little compared with what
+// libtorch's allocator, which cannot reach into this pool, may want.
 constexpr uint64_t kPoolKeepsBytes = uint64_t{256} << 20;
 
 cudaMemcpyKind direction(concord_copy_kind kind) {

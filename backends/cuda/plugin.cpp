@@ -31,7 +31,7 @@ namespace {
 constexpr const char* kTorchLibrary = "libtorch_cuda.so";
 constexpr const char* kOperators = "libconcordtorch_cuda_ops.so";
 
-// The kernels of torch/ are there only where the build had libtorch; without them the references run.
+// The kernels of torch/ are there only if the build had libtorch; without them the references run.
 std::vector<const char*> torch_libraries() {
   std::vector<const char*> names = {kTorchLibrary};
   Dl_info self{};

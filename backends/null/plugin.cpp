@@ -25,7 +25,7 @@ concord_core_table core_table() {
   core.version = "0.1.0";
   core.vendor = "none";
   core.label = "null";
-  core.priority = -1;  // never chosen by itself
+  core.priority = -1;  // never chosen automatically
   core.capabilities = kCapabilities;
   core.capability_count = std::size(kCapabilities);
   core.torch_device_type = "cpu";

@@ -188,7 +188,7 @@ TEST(SplitTest, DisjointGroupsAndNonMembersAtOnce) {
       EXPECT_EQ(mine[static_cast<size_t>(part->rank())], comm.rank());  // in the order of the list
       EXPECT_EQ(sum_over(*part, comm.rank()), comm.rank() == 0 || comm.rank() == 3 ? 3 : 8);
     }
-    EXPECT_EQ(sum_over(comm, 1), 7);  // the parent goes on
+    EXPECT_EQ(sum_over(comm, 1), 7);  // the parent still works
   });
 }
 

@@ -82,7 +82,7 @@ bool wait_readable(int socket, milliseconds at_most) {
   return ::poll(&entry, 1, static_cast<int>(at_most.count())) > 0;
 }
 
-// Sends |message|, with |file| beside it unless that is negative. False where the other side is gone.
+// Sends |message|, together with |file| unless that is negative. False if the other side has closed.
 template <class Message>
 bool send_message(int socket, const Message& message, int file = -1) {
   iovec data{const_cast<Message*>(&message), sizeof message};
@@ -114,7 +114,8 @@ Heard receive_message(int socket, Message* out_message, FileDescriptor* out_file
   header.msg_control = control;
   header.msg_controllen = sizeof control;
   ssize_t length = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  // Who closes a socket with messages unread resets it, which is told first, and once; what it had sent is still there.
+  // Closing a socket with unread messages resets it, which is reported first, and once; what it had sent is still
+  // there.
   if (length < 0 && errno == ECONNRESET) length = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
   if (length < 0) return errno == EAGAIN || errno == EINTR ? Heard::kNothing : Heard::kEnd;
   if (length == 0) return Heard::kEnd;
@@ -122,7 +123,7 @@ Heard receive_message(int socket, Message* out_message, FileDescriptor* out_file
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     int number = -1;
     std::memcpy(&number, CMSG_DATA(part), sizeof number);
-    FileDescriptor file(number);  // closed here where nobody asked for it
+    FileDescriptor file(number);  // closed here if the caller did not ask for it
     if (out_file != nullptr) *out_file = std::move(file);
   }
   const bool whole = length == static_cast<ssize_t>(sizeof *out_message) && out_message->magic == kMagic;
@@ -377,7 +378,7 @@ class Guest {
     hello.rank = meeting_.rank;
     hello.member = this_member();
     std::memcpy(hello.secret.data(), static_cast<const unsigned char*>(meeting_.id) + kNameBytes, kSecretBytes);
-    send_message(socket_.number(), hello);  // a host that is gone is noticed while waiting for its answer
+    send_message(socket_.number(), hello);  // a dead host is noticed while waiting for its answer
   }
 
   void wait_for_verdict(FileDescriptor* out_file) {

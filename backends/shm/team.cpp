@@ -20,11 +20,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAround{100};
-constexpr milliseconds kTextGrace{200};  // how long a reader waits for the words that follow a verdict
+constexpr milliseconds kTextGrace{200};  // how long a reader waits for the text that follows a verdict
 
 // Rounds of spinning (about 10 ns each) before a rank lets others run, and how often it does so before it sleeps. With
 // more ranks than processors a spinning rank only keeps the awaited one from running; and even with enough of them two
-// ranks may sit on the same processor for a while, so nobody spins for long.
+// ranks may share a processor for a while, so no rank spins for long.
 constexpr int kSpins = 200;
 constexpr int kYields = 200;
 constexpr int kSpinsWhenCrowded = 10;
@@ -254,7 +254,7 @@ concord_status Team::error(std::string* out_detail) const {
   if (verdict == 0) return CONCORD_STATUS_OK;
   const auto status = static_cast<concord_status>(static_cast<uint32_t>(verdict));
   if (out_detail == nullptr) return status;
-  const auto give_up = Clock::now() + kTextGrace;  // who set the verdict may have been killed before the words
+  const auto give_up = Clock::now() + kTextGrace;  // its rank may have been killed before the text
   while (failure.text_ready.load() == 0 && Clock::now() < give_up) ::sched_yield();
   if (failure.text_ready.load() != 0) {
     *out_detail = failure.text;

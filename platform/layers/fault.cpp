@@ -75,7 +75,7 @@ void parse_action(std::string_view text, std::string_view action, FaultRule& rul
     rule.status = *status;
   } else {
     std::vector<std::string> names = status_names();
-    names.erase(names.begin());  // OK is no failure; that is what drop is for
+    names.erase(names.begin());  // OK is not a failure; that is what drop is for
     refuse(text,
            cat("there is no action '", action, "'; it must be one of drop, delay:T, ", loader::join(names, ", ")));
   }

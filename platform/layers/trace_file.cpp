@@ -140,7 +140,7 @@ void TraceFile::finish() noexcept {
     for (const auto& callback : callbacks) callback();
     const std::lock_guard lock(mutex_);
     write_buffer();
-  } catch (...) {  // the end of the process is no place to fail
+  } catch (...) {  // the end of the process is not a place to fail
   }
 }
 

@@ -53,7 +53,7 @@ class TraceLayer : public testing::Test {
 
   static json read(const std::string& file) {
     std::ifstream stream(file);
-    return json::parse(stream);  // throws where it is no JSON
+    return json::parse(stream);  // throws if it is not JSON
   }
   // The events called |name| once everything is written.
   std::vector<json> events(const std::string& name) {
@@ -117,7 +117,7 @@ TEST_F(TraceLayer, QueuedWorkIsAlsoASliceOnTheRowOfItsStream) {
   EXPECT_EQ(device.at("cat"), "device");
   EXPECT_NE(device.at("tid"), host.at("tid"));
   EXPECT_EQ(device.at("args").at("bytes"), 64);
-  // The sample works inline: what the device did lies around what the host's slice shows, to a millisecond.
+  // The sample works inline: the device's slice encloses the host's, to a millisecond.
   EXPECT_NEAR(device.at("ts").get<double>(), host.at("ts").get<double>(), 1e3);
   bool named = false;
   for (const json& row : events("thread_name")) {

@@ -322,7 +322,7 @@ void Validate::note_uses(const Work& work, const char* call) {
   }
 }
 
-// One event a stream and allocation: the newest record stands for all work before it.
+// One event per stream and allocation: the newest record represents all work before it.
 void Validate::note_use_locked(Allocation& block, concord_stream stream, const char* call) {
   const concord_event_table& events = next_.event;
   concord_event& event = block.uses[stream];

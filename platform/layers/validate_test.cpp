@@ -16,7 +16,7 @@ using sample::call;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Events that are done when the test says so, and functions on streams that run at once.
+// Events that are done when the test says so, and functions on streams that run immediately.
 struct Gate {
   static inline bool open = true;
   static concord_status query(void*, concord_event, int32_t* out_done) {

@@ -65,7 +65,7 @@ constexpr unsigned char kThisClass = sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS3
 const char* class_name(unsigned char value) { return value == ELFCLASS32 ? "32" : value == ELFCLASS64 ? "64" : "?"; }
 const char* order_name(unsigned char value) { return value == ELFDATA2MSB ? "big" : "little"; }
 
-// What e_ident says, before a field behind it can be trusted.
+// What e_ident says, before later fields can be trusted.
 std::string why_not_identity(const unsigned char* identity) {
   if (identity[EI_CLASS] != kThisClass) {
     return cat("it is built for ", class_name(identity[EI_CLASS]), "-bit programs, this one has ",

@@ -110,7 +110,7 @@ TEST(Negotiate, SlotIsRequiredOnlyOfPluginsThatKnowIt) {
 TEST(Negotiate, NewerPluginUnderAnOlderHostIsCutToWhatTheHostKnows) {
   FutureTable given = table_of(2);
   given.header.minor = 9;
-  given.header.struct_size = 4096 - 8;  // far more than this host knows; what is behind is not looked at
+  given.header.struct_size = 4096 - 8;  // far more than this host knows; what follows is not used
   const FutureTable table = negotiated(given);
   EXPECT_EQ(table.permute, &permute);
 }

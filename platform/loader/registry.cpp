@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs |body|, which enters the plugin; whatever comes out of it by exception becomes an Error.
+// Runs |body|, which calls the plugin; any exception becomes an Error.
 template <class Body>
 auto guarded(const char* what, Body&& body) {
   try {
@@ -39,7 +39,7 @@ const concord_plugin* call_open(const DynamicLibrary& library, const std::string
   if (open == nullptr) {
     throw Error(CONCORD_STATUS_ABI_MISMATCH, cat("it does not export " CONCORD_PLUGIN_ENTRY ", so it is not a plugin"));
   }
-  take_error_detail();  // what an earlier failure left behind is not this one's reason
+  take_error_detail();  // discards the message of an earlier failure
   const concord_plugin* root = nullptr;
   const concord_host* host = make_host(plugin_name_of_file(path));
   const concord_status status = guarded(CONCORD_PLUGIN_ENTRY, [&] { return open(host, &root); });
@@ -67,7 +67,7 @@ std::unique_ptr<Plugin> load(const DynamicLibrary& library, const std::string& p
 }
 
 // What came of a file: a plugin, or the failure that every later attempt gets too, because concord_plugin_open is
-// called once a process.
+// called once per process.
 struct Outcome {
   std::unique_ptr<Plugin> plugin;
   std::optional<Error> failure;
@@ -91,7 +91,7 @@ Registry& registry() {
 
 const Plugin& open_file(const std::string& path) {
   if (std::string why = why_not_loadable(path); !why.empty()) throw Error(CONCORD_STATUS_UNAVAILABLE, why);
-  layers::check_settings();  // before a plugin is touched: a typing error there is nobody's failure but the user's
+  layers::check_settings();  // before any plugin is opened: a typo there is not a plugin's failure
   const std::string real = fs::canonical(path).string();
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
@@ -110,7 +110,7 @@ const Plugin& open_file(const std::string& path) {
   return outcome->get();
 }
 
-// Asks for the devices and says in |candidate| what keeps it from being chosen by itself.
+// Asks for the devices and says in |candidate| what keeps it from being chosen automatically.
 void assess(Candidate& candidate) {
   const concord_device_table& table = candidate.plugin->tables.device;
   take_error_detail();

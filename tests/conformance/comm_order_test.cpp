@@ -1,4 +1,4 @@
-// Order: collectives behind and in front of other work, on several streams, communicators and threads.
+// Order: collectives after and before other work, on several streams, communicators and threads.
 #include <atomic>
 #include <thread>
 
@@ -21,8 +21,8 @@ void enqueue(Context& t, Bench& bench, const Case& what) {
   t.require_ok(bench.enqueue(what), call.c_str());
 }
 
-// The true input comes into the send buffer behind a gate, in front of the collective; a copy of the result is queued
-// behind it. A collective that ignores its stream reads rubbish, or writes too late.
+// The real input is copied into the send buffer after a gate and before the collective; a copy of the result is queued
+// after it. A collective that ignores its stream reads rubbish, or writes too late.
 void runs_in_stream_order(Context& t, const Case& what) {
   Stream stream(t);
   Bench bench(t, t.world_comm(), stream.get(), t.world(), t.rank());
@@ -77,7 +77,7 @@ void consumer_on_another_stream(Context& t) {
   CHECK(consumed.read() == bench.recv().read("receive"), "a consumer after an event did not see a collective's result");
 }
 
-// Rank 0 calls first and comes back although nobody else has called yet.
+// Rank 0 calls first and returns although no other rank has called yet.
 void calls_return_at_once(Context& t) {
   Bench bench(t);
   bench.run(kSum);

@@ -78,7 +78,7 @@ void record_captures_only_earlier_work(Context& t) {
   CHECK(eventually([&] { return event_done(t, event.get()); }),
         "an event waits for work that was queued after its record");
   wait_for(t, event.get());
-  gate.open();  // Failed where event.synchronize waited so long that the gate opened itself
+  gate.open();  // Failed if event.synchronize waited so long that the gate opened itself
 }
 
 void newest_record_counts(Context& t) {

@@ -60,7 +60,7 @@ Usage usage(Context& t) {
 struct Limits {
   int64_t heap_per_cycle = 16;           // less than the smallest object
   int64_t resident = int64_t{64} << 20;  // caches of allocators come and go
-  int64_t device = int64_t{1} << 40;     // only where a cycle's device memory is far above what others may take
+  int64_t device = int64_t{1} << 40;     // only if a cycle's device memory is far above what others may take
 };
 
 // A leak shows in every cycle, a cache or a lazily made table only in the first ones.
@@ -70,7 +70,7 @@ void require_no_leak(Context& t, int cycles, const Limits& limits, const std::fu
   for (int i = 0; i < cycles; ++i) cycle();
   const int64_t most_heap = before.heap + limits.heap_per_cycle * cycles + 16384;
   Usage after = usage(t);
-  eventually([&] {  // threads may take a moment to be gone, and what they hold goes after them
+  eventually([&] {  // threads may take a moment to end, and what they hold is freed after them
     after = usage(t);
     return after.threads <= before.threads && after.files <= before.files && after.heap <= most_heap;
   });

@@ -274,7 +274,7 @@ void stream_ordered_memory_works(Context& t) {
   }
 }
 
-// The memory is released by a stream that is held back, so it is still in use; whoever allocates now must get other
+// The memory is released by a stream that is held back, so it is still in use; an allocation made now must get other
 // bytes.
 void stream_ordered_release_waits(Context& t) {
   const concord_memory_table& m = t.memory();

@@ -198,7 +198,7 @@ Gate::Gate(Context& t, concord_stream stream)
   }
 }
 
-// What was queued behind the gate still uses memory that the test is about to free.
+// What was queued after the gate still uses memory that the test is about to free.
 Gate::~Gate() {
   state_->open();
   t_.device_table().synchronize(t_.device_table().self, t_.device());

@@ -212,7 +212,8 @@ void normal_matches(Context& t) {
   }
 }
 
-// Our own definition, frozen: what any vendor must give for 100003 values. The words underneath have outside vectors.
+// Our own definition, frozen: what any vendor must return for 100003 values. The underlying words have published
+// vectors.
 void frozen_values(Context& t) {
   struct Frozen {
     Form form;
@@ -317,7 +318,7 @@ void every_bit_counts(Context& t, uint64_t State::* field, const char* name) {
   }
 }
 
-// A generator is three integers: whoever has them goes on where it stopped.
+// A generator is three integers: with them a draw continues where it stopped.
 void state_can_be_restored(Context& t) {
   for (const Form& form : kForms) {
     const Bytes first = draw(t, request_of(form, kStates[1], 500));

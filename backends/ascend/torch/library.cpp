@@ -28,7 +28,7 @@ constexpr const char* kVersions =
     "the "
     "CANN that it was built for (CANN 9)";
 
-// A function of CANN's runtime, which the plugin has loaded; null where it is not there.
+// A function of CANN's runtime, which the plugin has loaded; null if it is not there.
 void* find_in_runtime(const char* name) {
   for (const char* library : {"libascendcl.so", "libacl_rt.so"}) {
     void* const handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
@@ -38,8 +38,8 @@ void* find_in_runtime(const char* name) {
   return nullptr;
 }
 
-// What |package| says its version is: "2.13.0"; "" where there is no such package. Wheels have a version.py, libtorch
-// by itself a build-version.
+// What |package| says its version is: "2.13.0"; "" if there is no such package. Wheels have a version.py, a separate
+// libtorch has a build-version.
 std::string version_of(const fs::path& package) {
   std::string plain;
   if (std::ifstream(package / "build-version") >> plain) return plain.substr(0, plain.find('+'));
@@ -87,7 +87,7 @@ void initialise_cpp_build() {
   init_npu(static_cast<int8_t>(device));
 }
 
-// Where this library lies.
+// The folder of this library.
 fs::path own_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&initialise_cpp_build), &info) == 0) return {};

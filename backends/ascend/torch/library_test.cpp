@@ -59,7 +59,7 @@ class TorchLibrary : public ::testing::Test {
     return packages / "torch/lib";
   }
 
-  // Opens the library for |folder|; returns its words, "" where it has none.
+  // Opens the library for |folder|; returns its words, "" if it has none.
   std::string open(const fs::path& folder) {
     const std::string text = folder.string();
     const concord_torch_host host = {sizeof host, 0, text.c_str(), this, &TorchLibrary::load};

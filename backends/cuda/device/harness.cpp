@@ -100,7 +100,7 @@ pid_t start_worker(const char* program, const HarnessOptions& options, const Nam
   _exit(127);
 }
 
-// Waits for the ranks; kills what is left at the limit. True where all of them ended with 0.
+// Waits for the ranks; kills what is left at the limit. True if all of them ended with 0.
 bool all_end_well(std::vector<pid_t> ranks) {
   bool good = true;
   const auto limit = Clock::now() + kCaseLimit;

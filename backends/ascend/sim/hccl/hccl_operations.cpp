@@ -45,7 +45,7 @@ uint64_t bytes_of(uint64_t count, HcclDataType type) {
 
 bool is_950() { return std::string(aclrtGetSocName()).rfind("Ascend950", 0) == 0; }
 
-// The types that the hardware can reduce; 0 where it cannot.
+// The types that the hardware can reduce; 0 if it cannot.
 concord_dtype reducible(HcclDataType type) {
   switch (type) {
     case kHcclInt8: return CONCORD_DTYPE_I8;

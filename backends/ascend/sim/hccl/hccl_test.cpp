@@ -269,7 +269,7 @@ TEST_F(HcclTest, ABatchExchangesInAnyOrder) {
   });
 }
 
-// Both send first: each send waits for a receive that comes behind the other's send.
+// Both send first: each send waits for a receive that comes after the other's send.
 TEST_F(HcclTest, SendsInOppositeOrderWaitForEachOtherUntilTheTimeout) {
   ::setenv("HCCL_EXEC_TIMEOUT", "1", 1);
   in_ranks([](const Self& self) {

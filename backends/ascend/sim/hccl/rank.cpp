@@ -46,7 +46,7 @@ abi::HcclResult result_of(concord_status status) {
   }
 }
 
-// And the runtime's, for what comes out of the stream.
+// And the runtime's, for what the stream reports.
 abi::aclError stream_code_of(abi::HcclResult code) {
   switch (code) {
     case abi::kHcclTimeout: return kRtFftsPlusTimeout;
@@ -179,7 +179,7 @@ int32_t Rank::run(const std::function<void(shm::Communicator&)>& work) {
     return note_failure(error.code(), error.what());
   } catch (const sdk::Failure& failure) {
     std::string detail;
-    const concord_status first = engine_->error(&detail);  // what ended the receipts is told by the transfers
+    const concord_status first = engine_->error(&detail);  // the transfers report what ended the receipts
     if (first != CONCORD_STATUS_OK) return note_failure(result_of(first), detail);
     return note_failure(result_of(failure.status()), failure.what());
   } catch (const std::exception& error) {

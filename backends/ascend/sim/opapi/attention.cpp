@@ -30,7 +30,7 @@ struct Rule {
 
 constexpr int64_t kCompressed = 2048;
 
-// What a row may not see, as [rows, columns] or broader; undefined where nothing is hidden.
+// What a row may not see, as [rows, columns] or broader; undefined if nothing is hidden.
 Tensor hidden(const Rule& rule, int64_t rows, int64_t columns) {
   const Tensor row = at::arange(rows, at::kLong).unsqueeze(1);
   const Tensor column = at::arange(columns, at::kLong);
@@ -90,7 +90,7 @@ struct Backward {
   Tensor q, k, v;
 };
 
-// |result| and the statistics are those of all keys, also where |k| and |v| are only some of them, as in ring
+// |result| and the statistics are those of all keys, even if |k| and |v| are only some of them, as in ring
 // attention.
 struct Whole {
   Tensor result, largest, sum;
@@ -139,7 +139,7 @@ void refuse_extras(const OptionalTensor& shift, const OptionalTensor& padding, d
   }
 }
 
-// Sequences one after the other in [tokens, heads, width]; |ends| are the sums of their lengths.
+// Sequences one after another in [tokens, heads, width]; |ends| are the sums of their lengths.
 struct Packed {
   const Ints& q_ends;
   const Ints& kv_ends;

@@ -150,7 +150,7 @@ OPERATOR(Bincount, (Tensor self, std::optional<Tensor> weights, int64_t minimum,
 
 OPERATOR(MaskedSelect, (Tensor self, Tensor mask, Out out) { out.resized(at::masked_select(self, mask)); })
 OPERATOR(Nonzero, (Tensor self, Out out) { out.resized(at::nonzero(self)); })
-OPERATOR(NonzeroV2, (Tensor self, Out out) { out.resized(at::nonzero(self).t()); })  // a row a dimension
+OPERATOR(NonzeroV2, (Tensor self, Out out) { out.resized(at::nonzero(self).t()); })  // one row per dimension
 OPERATOR(Unique2, (Tensor self, bool sorted, bool with_inverse, bool with_counts, Out out, Out inverse, Out counts) {
   const auto [values, positions, numbers] = at::_unique2(self, sorted, with_inverse, with_counts);
   out.resized(values);

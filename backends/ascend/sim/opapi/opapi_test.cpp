@@ -1,5 +1,6 @@
-// The rules of the simulated operator library, by its C functions: which calls are refused, with which code and words,
-// and that an operator keeps what it was given. What operators compute is tested through torch_npu (sim/tests).
+// The rules of the simulated operator library, by its C functions: which calls are refused, with which code and
+// message, and that an operator keeps what it was given. What operators compute is tested through torch_npu
+// (sim/tests).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -19,7 +19,7 @@ namespace {
 // What streams have for one subscribed thread.
 class Mailbox {
  public:
-  // Waits until the thread has run |work|, where |block|; or until |given_up|, which stop() is told of.
+  // Waits until the thread has run |work|, if |block|; or until |given_up|, of which stop() is informed.
   void post(std::function<void()> work, bool block, const std::shared_ptr<std::atomic<bool>>& given_up) {
     std::unique_lock lock(mutex_);
     waiting_.push_back(std::move(work));
@@ -33,7 +33,7 @@ class Mailbox {
     }
     changed_.notify_all();
   }
-  // False where nothing came within |timeout_ms| (-1: no limit).
+  // False if nothing came within |timeout_ms| (-1: no limit).
   bool run_one(int32_t timeout_ms) {
     std::function<void()> work;
     {

@@ -26,7 +26,7 @@ void check_count(const void* address, size_t maximum, size_t count, const char* 
   if (count > maximum) fail(kRtParamInvalid, text("%zu bytes do not fit into the %zu of %s", count, maximum, what));
 }
 
-// Throws where the |bytes| at |address| are not all of one live allocation.
+// Throws if the |bytes| at |address| are not all of one live allocation.
 void check_device_bytes(const void* address, size_t bytes, const char* what) {
   const std::string wrong = memory().complaint(address, bytes);
   if (!wrong.empty()) fail(kRtParamInvalid, text("%s: %s", what, wrong.c_str()));
@@ -51,7 +51,7 @@ class Copy {
   bool between_hosts() const { return to_.place != Place::kDevice && from_.place != Place::kDevice; }
   bool pageable() const { return to_.place == Place::kPageableHost || from_.place == Place::kPageableHost; }
 
-  // Throws where memory is not allocated, or the two devices are no peers. Again on the stream: what was fine when the
+  // Throws if memory is not allocated, or the two devices are not peers. Again on the stream: what was fine when the
   // copy was queued may have been freed.
   void check() const {
     if (to_.place == Place::kDevice) check_device_bytes(destination_, count_, "dst");
@@ -80,7 +80,7 @@ class Copy {
   Location from_;
 };
 
-// On the stream there is nobody to tell a wrong argument: what is wrong there is a memory error of the device.
+// On the stream no caller can be told about an invalid argument: it is a memory error of the device.
 template <class Check>
 void check_on_stream(Check&& check) {
   try {

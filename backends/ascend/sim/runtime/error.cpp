@@ -13,7 +13,7 @@ namespace {
 struct LastError {
   abi::aclError code = abi::kAclSuccess;
   std::string message;
-  std::string given;  // what take_message handed out
+  std::string given;  // what take_message returned
 };
 
 LastError& last() {

@@ -135,7 +135,7 @@ void Machine::end_context(const std::shared_ptr<Context>& context) {
 
 // ------------------------------------------------------------------------------------------------------------- streams
 
-// The count goes down with the stream, whoever holds it last.
+// The count goes down when the last holder releases the stream.
 std::shared_ptr<Stream> Machine::make_stream(const Context* context, int32_t number, bool is_default) {
   std::atomic<int32_t>& count = device(number).streams;
   if (count.fetch_add(1) >= kMostStreams) {

@@ -94,11 +94,11 @@ void Queue::run_one(Task& task) {
     const std::lock_guard lock(mutex_);
     stop_running_ = nullptr;
   }
-  task = Task{};  // what it holds is gone before it counts as done
+  task = Task{};  // what it holds is released before it counts as done
   count_done(1);
 }
 
-// What ends because of an abort is no failure of the stream.
+// What ends because of an abort is not a failure of the stream.
 void Queue::note_failure(uint64_t aborts, const Error& error) {
   const std::lock_guard lock(mutex_);
   if (dropped(aborts) || failure_) return;

@@ -28,7 +28,7 @@ using at::Tensor;
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
-// How the keys that a query sees are told to flash attention.
+// How flash attention is told which keys a query attends to.
 struct Sight {
   bool causal;
   std::optional<int64_t> left, right;  // keys before and after the query's own; none: all

@@ -16,7 +16,7 @@ namespace concord::cuda::torch_side {
 template <class T>
 using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// |N| elements that are read or written at once; N is 1 where a row does not begin at a multiple of that.
+// |N| elements that are read or written together; N is 1 if a row does not begin at a multiple of that.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {
   T at[N];
