@@ -19,7 +19,7 @@
 
 namespace concord::ascend {
 
-// HCCL's timeouts are the process's, and come from the environment, which it reads when it is first used: sets
+// HCCL's timeouts are per process, and come from the environment, which it reads when it is first used: sets
 // HCCL_CONNECT_TIMEOUT (set-up; within the 120 to 7200 s that HCCL takes) and HCCL_EXEC_TIMEOUT (an operation) to
 // |seconds|, the setting comm.timeout. Values that are already set stay; null changes nothing. Threads: while no other
 // reads the environment.
@@ -77,7 +77,7 @@ class Communicators {
   };
 
   std::optional<Reduction> find_reduction(concord_dtype dtype, concord_reduce_op reduce) const;
-  // UNIMPLEMENTED where HCCL has none.
+  // UNIMPLEMENTED if HCCL has none.
   Reduction reduction(concord_dtype dtype, concord_reduce_op reduce) const;
 
   concord_comm adopt(std::unique_ptr<Communicator> communicator);

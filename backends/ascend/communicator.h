@@ -59,12 +59,12 @@ class Communicator {
   }
 
   // What is queued on |stream| from here on comes after what this communicator has on other streams. Throws the failure
-  // where there is one.
+  // if there is one.
   void turn_to(concord_stream stream);
 
   // Throws the failure if there is one.
   void check();
-  // What went wrong, OK while nothing has; |out_detail| is its sentence. Looks at HCCL first.
+  // The failure, OK while there is none; |out_detail| is its message. Checks HCCL first.
   concord_status error(std::string* out_detail);
 
   // Work that may hold operations of this communicator was queued on |stream|.
@@ -81,7 +81,7 @@ class Communicator {
   void* word() const { return word_; }
 
  private:
-  // HCCL's communicator. Destroyed with the last Communicator that needs it: its own, and those cut from it.
+  // HCCL's communicator. Destroyed with the last Communicator that needs it: its own, and those created from it.
   struct Link {
     Link(Devices& device_table, const Hccl& library, int32_t on, abi::HcclComm comm)
         : devices(device_table), hccl(library), device(on), handle(comm) {}

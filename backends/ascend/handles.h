@@ -1,7 +1,6 @@
-// The handles that a table gave out and did not take back yet, each with what is known of it. A stream or event works
-// only while its own device is the thread's, and ACL does not tell which that is; and not every CANN checks what it is
-// given, so only this prevents a crash on a second destroy.
-// Threads: any thread, any time.
+// The live handles of a table, each with what is known about it. A stream or event works only while its own device is
+// the thread's, and ACL does not tell which that is; and not every CANN checks what it is given, so only this prevents
+// a crash on a second destroy. Threads: any thread, any time.
 #pragma once
 
 #include <mutex>

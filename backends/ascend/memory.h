@@ -1,6 +1,6 @@
 // The memory table over the ACL runtime: aclrtMalloc, pinned host memory, copies.
 //
-// Every allocation is on a list, because ACL takes what it is given for a valid pointer, and because a copy has to be
+// Every allocation is on a list, because ACL does not check the pointers it is given, and because a copy has to be
 // made on the device that the memory belongs to.
 // Threads: any thread, any time.
 #pragma once

@@ -23,7 +23,7 @@ using ProcessorSet = std::bitset<1024>;
 
 enum class ProcessState { kRunning, kStopped, kEnded, kUnknown };
 
-// This process. start_time is 0 where /proc cannot be read; the state of such an identity is unknown.
+// This process. start_time is 0 if /proc cannot be read; the state of such an identity is unknown.
 ProcessIdentity this_process();
 
 // Those of the calling thread.

@@ -3,7 +3,7 @@
 // Rank 0 listens on an abstract unix socket named after the first half of the id; the others connect to it, show the
 // second half, and identify themselves. When all have joined, rank 0 creates the shared memory and passes it on. The
 // kernel drops the socket with its process, so nothing is left behind. A name can be seen by every user of the host, so
-// both sides check that the other is of the same user, and only who has the second half gets in.
+// both sides check that the other is of the same user, and only processes that have the second half are admitted.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ struct Meeting {
 };
 
 // Waits until all ranks have joined and returns the memory they share, in which every rank's process is noted. Fails,
-// with the same story on every rank that has come: INVALID_ARGUMENT if ranks disagree about the world or claim the
+// with the same message on every rank that has joined: INVALID_ARGUMENT if ranks disagree about the world or claim the
 // same number, PEER_LOST if one ends meanwhile, TIMEOUT naming who is missing, OUT_OF_MEMORY.
 std::shared_ptr<Segment> meet(const Meeting& meeting);
 

@@ -111,7 +111,7 @@ class Communicator : public Handle<concord_comm, &concord_comm_table::destroy> {
     concord_status status;
     std::string detail;
   };
-  // The first error of this communicator; nothing while all is well. Never waits. Threads: any, at any time.
+  // The first error of this communicator; nothing while there is none. Never waits. Threads: any, at any time.
   std::optional<Failure> error() const {
     concord_status status = CONCORD_STATUS_OK;
     platform().call<&concord_comm_table::async_error>(native(), &status);

@@ -1,7 +1,7 @@
 // Memory as the validate layer knows it: what was allocated, what of it is in use by queued work, what was released.
 //
-// Released memory is kept from the plugin for a while (the quarantine), so that its address cannot belong to anyone
-// else and a use of it is surely an error. Not thread-safe; the layer has a lock.
+// Released memory is kept from the plugin for a while (the quarantine), so that its address cannot be reused and any
+// use of it is an error. Not thread-safe; the layer has a lock.
 #pragma once
 
 #include <cstdint>
@@ -52,13 +52,12 @@ class Allocations {
   // INVALID_ARGUMENT if |range| touches released memory, exceeds its allocation, or is on the wrong side.
   void check(const Range& range);
 
-  // The live allocation that begins at |pointer| and was made as |kind| on |device|; INVALID_ARGUMENT if it is
-  // none.
+  // The live allocation that begins at |pointer| and was made as |kind| on |device|; INVALID_ARGUMENT if it is not one.
   Allocation& need(const void* pointer, Allocation::Kind kind, int32_t device);
 
   void forget(const void* pointer);
 
-  // Marks it as released and gives back what the quarantine has no more room for, for the caller to release.
+  // Marks it as released and returns what the quarantine has no more room for, for the caller to release.
   std::vector<Allocation> quarantine(Allocation& allocation);
   std::vector<Allocation> empty_quarantine();
 

@@ -1,4 +1,4 @@
-// The fault layer: makes calls fail, late or never happen, as CONCORD_FAULT says, to see what the program does then.
+// The fault layer: makes calls fail, delays them or drops them, as CONCORD_FAULT says, to test how the program reacts.
 //
 //   CONCORD_FAULT="comm.all_reduce@3=PEER_LOST;stream.synchronize@*=delay:10ms;comm.broadcast@2=drop"
 //

@@ -1,4 +1,4 @@
-// Which handles are live and which were destroyed, and when: the memory of the validate layer for one kind of handle.
+// Which handles are live and which were destroyed, and when: the records of the validate layer for one kind of handle.
 // Not thread-safe; the layer has a lock.
 #pragma once
 
@@ -36,7 +36,7 @@ class Lifetimes {
   explicit Lifetimes(const char* what) : what_(what) {}
 
   void begin(const void* handle, Info info) {
-    ended_.erase(handle);  // the vendor gives an address out again
+    ended_.erase(handle);  // the vendor may reuse an address
     live_.insert_or_assign(handle, std::move(info));
   }
 

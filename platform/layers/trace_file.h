@@ -1,9 +1,9 @@
 // The file of the trace layer: events in Chrome's JSON format, which Perfetto and chrome://tracing open.
 //
 // One file per process: CONCORD_TRACE, or concord-trace-<pid>.json. If another live process already writes that
-// file, or the process is a fork of one that does, -<pid> comes before the ending. Between two writes the file is
-// whole valid JSON, so that a process that ends early, even by SIGKILL, leaves a trace that can be read. Threads:
-// any. Memory: at most a buffer of kBufferBytes and one event.
+// file, or the process is a fork of one that does, -<pid> comes before the ending. Between two writes the file is valid
+// JSON, so that a process that ends early, even by SIGKILL, leaves a trace that can be read. Threads: any. Memory: at
+// most a buffer of kBufferBytes and one event.
 #pragma once
 
 #include <chrono>

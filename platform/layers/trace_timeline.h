@@ -1,6 +1,6 @@
 // What happens on the devices, for the trace layer: pairs of timed events around queued work, turned into slices once
 // the work is done. Needs the capability event.timing; without it there are no device slices. Threads: any. Memory:
-// at most kMaxPending slices wait; what comes on top is counted and left out.
+// at most kMaxPending slices wait; further ones are counted and dropped.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The validate layer: refuses wrong calls with INVALID_ARGUMENT and a sentence before a plugin sees them.
+// The validate layer: refuses invalid calls with INVALID_ARGUMENT and a message before a plugin sees them.
 //
 //   arguments   the checks of platform/sdk/checks.hpp; results without a place to go; devices that do not exist
 //   lifetime    handles and memory that were freed (and when, by whom) or never made; freed twice
@@ -8,9 +8,8 @@
 //   order       two threads in one communicator at a time; calls into the platform from a host function of a stream
 //
 // Streams and events that libtorch or others made are legal wherever the plugin has a libtorch side of its own
-// (core.torch_libraries): there an unknown handle is let through. Unknown memory is always let through: it may be a
-// tensor's. CONCORD_VALIDATE=leaks lists at the end of the process what is still alive.
-// Threads: any.
+// (core.torch_libraries): there an unknown handle is accepted. Unknown memory is always accepted: it may be a tensor's.
+// CONCORD_VALIDATE=leaks lists at the end of the process what is still alive. Threads: any.
 #pragma once
 
 #include <atomic>
@@ -223,7 +222,7 @@ class Validate {
     }
     return status;
   }
-  // Memory that waits in the quarantine is given back before the device is called full.
+  // Memory in the quarantine is released before the device counts as full.
   template <class Next>
   concord_status allocate_with_quarantine(const Next& call_next) {
     const concord_status status = call_next();

@@ -45,7 +45,7 @@ void for_each_argument(Use&& use, const Arguments&... arguments) {
   (use(next(), arguments), ...);
 }
 
-// What was given to the call; the places for results tell nothing and are left out.
+// The inputs of the call; pointers for results are omitted.
 template <auto Member, class... Arguments>
 std::string describe_arguments(const Arguments&... arguments) {
   std::string result;

@@ -4,8 +4,8 @@
 //     "expected_failure": [ {"test": "event\\.ElapsedIsInMilliseconds", "reason": "bug 17"} ] }
 //
 // "test" is a regular expression for whole test names. A test that the plugin declares unsupported must be listed, or
-// it fails: a capability cannot vanish unseen. A listed test that passes fails, and so does an entry that matches no
-// test.
+// it fails: a capability cannot disappear unnoticed. A listed test that passes fails, and so does an entry that matches
+// no test.
 #pragma once
 
 #include <regex>

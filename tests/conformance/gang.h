@@ -34,16 +34,17 @@ class Gang {
   Gang(const Launch& launch, int world);
   Gang(const Gang&) = delete;
   Gang& operator=(const Gang&) = delete;
-  ~Gang();  // kills what still lives
+  ~Gang();  // kills what is still running
 
   const PluginInfo& plugin() const { return plugin_; }
   int world() const { return static_cast<int>(workers_.size()); }
 
-  // Runs a test on all ranks. Afterwards the gang is usable() only if it passed or was skipped and everybody lives.
+  // Runs a test on all ranks. Afterwards the gang is usable() only if the test passed or was skipped and all workers
+  // are alive.
   TestResult run(const std::string& table_and_name, double deadline_s);
   bool usable() const { return !broken_; }
 
-  // Asks the workers to leave and waits; passes if all that were alive left with exit code 0.
+  // Asks the workers to exit and waits; passes if all that were alive exited with code 0.
   TestResult finish();
 
  private:
@@ -83,7 +84,7 @@ class Gang {
   bool quitting_ = false;
   std::string first_failure_;
   int steps_fd_ = -1;
-  char* steps_ = nullptr;  // one line of kStepBytes a rank, written by the workers
+  char* steps_ = nullptr;  // one line of kStepBytes per rank, written by the workers
 };
 
 inline constexpr size_t kStepBytes = 256;

@@ -1,4 +1,4 @@
-// The little JSON that the kit needs: it reads expectations and reports, and writes reports. Written here because the
+// The part of JSON that the kit needs: it reads expectations and reports, and writes reports. Written here because the
 // kit has to build on an accelerator machine that has a compiler and nothing else.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace concord::conformance {
 
-// A JSON value: null, a truth value, a number, a text, a list or an object (whose members keep their order).
+// A JSON value: null, a boolean, a number, a string, a list or an object (whose members keep their order).
 class Json {
  public:
   enum class Kind { kNull, kBool, kNumber, kText, kList, kObject };

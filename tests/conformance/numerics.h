@@ -1,4 +1,4 @@
-// What the kit knows about numbers: the element types, and how far a right result may be from the exact one.
+// What the kit knows about numbers: the element types, and how far a correct result may be from the exact one.
 //
 // Nothing here uses the conversions of platform/sdk: a plugin built on those must agree with these.
 //

@@ -18,10 +18,10 @@ struct Plugin {
 };
 
 // Opens |platform| (a name, a path, or empty for the loader's own choice). Throws std::exception with the loader's
-// words.
+// message.
 Plugin open_plugin(const std::string& platform);
 
-// The sentence of the calling thread's last failure, and clears it.
+// The message of the calling thread's last failure, and clears it.
 std::string take_detail();
 
 }  // namespace concord::conformance

@@ -1,5 +1,5 @@
-// Calls with wrong arguments, one list a table. Each has to be refused with INVALID_ARGUMENT and a sentence, on every
-// plugin, without a crash and without harm to anything else.
+// Calls with invalid arguments, one list per table. Each has to be refused with INVALID_ARGUMENT and a message, on
+// every plugin, without a crash and without harm to anything else.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Things of the plugin that tests make, freed when they leave scope: streams, events, communicators, memory with guard
-// bytes around it, and a gate that holds a stream back.
+// Objects of the plugin that tests create, freed when they leave scope: streams, events, communicators, memory with
+// guard bytes around it, and a gate that holds a stream back.
 #pragma once
 
 #include <atomic>
@@ -63,7 +63,7 @@ class Comm : public Owned<concord_comm> {
   using Owned<concord_comm>::Owned;
 };
 
-// A unique id made on rank 0 and carried to all ranks outside the plugin.
+// A unique id created on rank 0 and sent to all ranks outside the plugin.
 std::string shared_unique_id(Context& t);
 concord_comm_config comm_config(const char* name, int64_t timeout_ms);
 
@@ -92,7 +92,7 @@ class DeviceMemory {
 };
 
 // |bytes| of device memory between guard bytes, |shift| bytes off the allocation's alignment. The guard bytes differ
-// from buffer to buffer and from place to place, so that one copied onto another is seen.
+// from buffer to buffer and from place to place, so that copying one over another is detected.
 class Guarded {
  public:
   static constexpr int64_t kGuard = 256;
@@ -159,7 +159,7 @@ class Gate {
   std::vector<std::shared_ptr<void>> openers_;
 };
 
-// Gives a plugin that runs work too early the time to do so. No verdict depends on it when the plugin is right.
+// Gives a plugin that runs work too early the time to do so. No verdict depends on it if the plugin is correct.
 void linger();
 
 // Waits until |done|() is true; false if it did not become so in a long time.

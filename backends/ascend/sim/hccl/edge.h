@@ -1,5 +1,4 @@
-// The edge of every exported function of HCCL: what was thrown becomes HCCL's code, and a sentence for
-// aclGetRecentErrMsg.
+// The edge of every exported function of HCCL: exceptions become HCCL's code, and a message for aclGetRecentErrMsg.
 #pragma once
 
 #include <exception>

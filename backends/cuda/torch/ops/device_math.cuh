@@ -61,7 +61,7 @@ inline void check_launch(const char* kernel) {
   }
 }
 
-// Over the |kThreads| threads that share a row; all of them get it. |shared| has room for one value a warp of the
+// Over the |kThreads| threads that share a row; all of them get it. |shared| has room for one value per warp of the
 // block. Threads of one row are 32 that make a warp, or the whole block.
 template <int kThreads, class S, class Combine>
 __device__ S over_row(S value, S* shared, const Combine& combine) {
