@@ -49,7 +49,7 @@ COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def part_of(path):
-    """The part of the tree |path| (relative to the root) lies in: 'core', 'platform/abi', 'backends/cpu', 'tests'."""
+    """The part of the tree |path| (relative to the root) belongs to: 'core', 'platform/abi', 'backends/cpu', 'tests'."""
     pieces = path.split("/")
     return "/".join(pieces[:2]) if pieces[0] in ("platform", "backends") else pieces[0]
 
@@ -72,7 +72,7 @@ def sources(root):
 
 
 def resolve(root, path, header):
-    """|header| as a file of the tree, the way the compiler looks: beside the including file, then from the root."""
+    """|header| as a file of the tree, found as the compiler does: next to the including file, then from the root."""
     for base in (os.path.dirname(path), ""):
         candidate = os.path.normpath(os.path.join(base, header)).replace(os.sep, "/")
         if os.path.isfile(os.path.join(root, candidate)):

@@ -2,10 +2,10 @@
 # linked, whatever the wheel holds: a vendor's part (libtorch_cuda.so) is loaded at run time, because the plugin asks
 # for it. Also installed, for find_package(Concord).
 #
-# Searched in this order: the CMake variable CONCORD_TORCH, the environment variable CONCORD_TORCH, .venv beside the
-# sources (./run makes it). A folder that was named and does not fit is an error, never a reason to look elsewhere.
-# With CONCORD_TORCH_OPTIONAL set, nothing found is no error: the target is then not made. CONCORD_TORCH_FOUND is the
-# folder that was found, CONCORD_TORCH_VERSION its version. An installation sets CONCORD_TORCH_BUILT_WITH: its libraries were
+# Searched in this order: the CMake variable CONCORD_TORCH, the environment variable CONCORD_TORCH, .venv next to the
+# sources (./run creates it). A folder that was named but is unsuitable is an error, never a reason to look elsewhere.
+# With CONCORD_TORCH_OPTIONAL set, it is not an error if nothing is found: the target is then not defined.
+# CONCORD_TORCH_FOUND is the folder that was found, CONCORD_TORCH_VERSION its version. An installation sets CONCORD_TORCH_BUILT_WITH: its libraries were
 # compiled with that version, and libtorch's types differ from one minor version to the next.
 set(CONCORD_TORCH "$ENV{CONCORD_TORCH}" CACHE PATH "The torch folder of site-packages, with include/ and lib/")
 set(CONCORD_TORCH_MINIMUM 2.11)
