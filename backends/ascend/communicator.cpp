@@ -251,7 +251,7 @@ void Communicator::forget(concord_stream stream) {
 void* Communicator::scratch(int64_t bytes, concord_stream stream) {
   Scratch& own = scratch_[stream];
   if (own.bytes >= bytes) return own.data;
-  // Twice what was: so that all that is outgrown is together no more than what is in use.
+  // Twice the previous size: so that all outgrown buffers together are no larger than the one in use.
   const int64_t grown = std::max({bytes, 2 * own.bytes, kLeastScratch});
   void* data = memory_.allocate(device_, grown);
   if (own.data != nullptr) outgrown_.push_back(own.data);

@@ -74,7 +74,7 @@ void Memory::fail_allocation(abi::aclError error, int32_t device, int64_t bytes)
   size_t free = 0;
   size_t total = 0;
   devices_.acl().aclrtGetMemInfo(abi::kHbmMem, &free, &total);
-  // For sizes that no device has, releases differ in whether that is a lack of memory or a wrong argument.
+  // For sizes that no device has, releases differ in whether that is out of memory or an invalid argument.
   const bool too_much = total > 0 && static_cast<uint64_t>(bytes) > total;
   sdk::fail(too_much ? CONCORD_STATUS_OUT_OF_MEMORY : status_of(error),
             sdk::text("%s; requested %lld bytes on device %d, which has %zu free of %zu", words.c_str(),

@@ -11,7 +11,7 @@
 namespace concord::cpu {
 namespace {
 
-// The number in a file that holds one, as cgroup files do; |missing| where it holds none ("max") or is not there.
+// The number in a file that holds one, as cgroup files do; |missing| if it holds none ("max") or does not exist.
 int64_t number_in(const char* path, int64_t missing) {
   std::ifstream file(path);
   int64_t number = 0;

@@ -11,8 +11,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// How long a caller stays for NCCL to let go of a communicator. In order, NCCL waits for the peers on this machine to
-// let go of theirs, which the contract does not ask of them; after a failure it waits for kernels to leave the device.
+// How long a caller waits for NCCL to release a communicator. NCCL waits for the peers on this machine to release
+// theirs, which the contract does not require; after a failure it waits for kernels to leave the device.
 constexpr Clock::duration kOrderlyGrace = seconds(2);
 constexpr Clock::duration kFailedGrace = seconds(5);
 // How long an abort waits for a thread that is inside an operation to come out of it.
@@ -44,7 +44,7 @@ void Communicator::end(const std::shared_ptr<Link>& link, bool in_order, Clock::
     } else {
       const auto inside = [&] { return link->calls.load(std::memory_order_seq_cst) % 2 != 0; };
       if (inside() && link->nccl.ncclCommRevoke != nullptr) {
-        // Abort frees what the thread inside still uses; revoke only makes it come out. Older versions have abort
+        // Abort frees what the thread inside still uses; revoke only makes it return. Older versions have abort
         // alone.
         link->nccl.ncclCommRevoke(link->handle, 0);
         for (const auto limit = Clock::now() + kLeaveGrace; inside() && Clock::now() < limit;) {
@@ -111,7 +111,7 @@ std::unique_ptr<Communicator> Communicator::join(const Nccl& nccl, int32_t devic
 
 std::unique_ptr<Communicator> Communicator::split(const int32_t* ranks, int32_t count, const sdk::CommConfig& config) {
   sdk::check_split(ranks, count, rank_, size_);
-  // Lists are disjoint, so that their first ranks tell them apart; the place in the list is the order.
+  // Lists are disjoint, so their first ranks distinguish them; the place in the list is the order.
   const int color = count > 0 ? ranks[0] : NCCL_SPLIT_NOCOLOR;
   const auto key = static_cast<int32_t>(std::find(ranks, ranks + count, rank_) - ranks);
   ncclConfig_t blocking = nccl_config(true);
@@ -164,7 +164,8 @@ Communicator::~Communicator() {
 // --------------------------------------------------------------------------------------------------------- operations
 
 Communicator::Inside::Inside(Communicator& communicator) : link_(*communicator.link_) {
-  // Both sequentially consistent: either this sees the failure, or who ends the communicator sees this thread inside.
+  // Both sequentially consistent: either this sees the failure, or the thread that ends the communicator sees this one
+  // inside.
   link_.calls.fetch_add(1, std::memory_order_seq_cst);
   if (communicator.failed_.load(std::memory_order_seq_cst)) {
     link_.calls.fetch_add(1, std::memory_order_seq_cst);

@@ -28,7 +28,7 @@ struct HostCopy {
   size_t bytes;
 };
 
-// CUDA runs a copy between host buffers at once and on the calling thread; as a host function it keeps its place.
+// CUDA runs a copy between host buffers immediately, on the calling thread; as a host function it keeps its order.
 void enqueue_host_copy(void* destination, const void* source, int64_t bytes, concord_stream stream) {
   auto work = std::make_unique<HostCopy>(HostCopy{destination, source, static_cast<size_t>(bytes)});
   const auto run = [](void* user) {

@@ -23,7 +23,7 @@
 namespace concord::cuda {
 namespace {
 
-// What results obtained here are called. The build on fake/, which has no device, gives another.
+// The label of results obtained here. The build with fake/, which has no device, returns another.
 #if !defined(CONCORD_CUDA_LABEL)
 #define CONCORD_CUDA_LABEL "cuda"
 #endif
@@ -43,7 +43,7 @@ std::vector<const char*> torch_libraries() {
   return names;
 }
 
-// NCCL before 2.30 refuses two ranks on one device, unless it takes them for ranks of different hosts. With
+// NCCL before 2.30 refuses two ranks on one device, unless it considers them ranks of different hosts. With
 // CONCORD_CUDA_SHARED_DEVICE=1 each process is one; they then talk over loopback. NCCL reads the variables when its
 // first communicator is made. Inherited values are overwritten: a launcher's are not those of its processes.
 concord_capability shared_device() {

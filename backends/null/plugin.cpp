@@ -1,5 +1,5 @@
-// The null plugin: every required slot is there and says UNIMPLEMENTED; no device. It is the template for a new backend
-// (README.md) and the smallest plugin that the loader accepts.
+// The null plugin: every required slot exists and returns UNIMPLEMENTED; no device. It is the template for a new
+// backend (README.md) and the smallest plugin that the loader accepts.
 #include "platform/sdk/plugin.hpp"
 
 #include "comm.h"

@@ -79,7 +79,7 @@ class Operation {
 
 constexpr auto kLongestTimeout = std::chrono::hours(24 * 365);  // far from where clocks overflow
 
-// What any collective comes to where there is one rank.
+// What every collective amounts to with one rank.
 void copy_alone(void* recv, const void* send, int64_t bytes) {
   if (bytes > 0 && recv != send) std::memcpy(recv, send, static_cast<size_t>(bytes));
 }

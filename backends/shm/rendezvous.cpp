@@ -139,7 +139,7 @@ Verdict make_verdict(concord_status status, const char* text) {
 
 Member this_member() { return {this_process(), available_processors()}; }
 
-// Time that is left, and whether anybody still wants the meeting.
+// The time that is left, and whether the rendezvous was cancelled.
 class Patience {
  public:
   explicit Patience(const Meeting& meeting) : meeting_(meeting), end_(Clock::now() + meeting.timeout) {}

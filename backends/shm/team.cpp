@@ -98,15 +98,16 @@ void Team::end() { segment_->bedside(rank_).activity.store(0, std::memory_order_
 
 // ------------------------------------------------------------------------------------------------------------- waiting
 //
-// Who publishes and who goes to sleep race against each other. Both sides write first and read second, and all four
-// accesses are sequentially consistent: either the sleeper sees the news or the publisher sees the sleeper.
+// The rank that publishes and the one that goes to sleep race against each other. Both sides write first and read
+// second, and all four accesses are sequentially consistent: either the sleeper sees the news or the publisher sees the
+// sleeper.
 
 void Team::publish(uint64_t step) {
   segment_->progress(rank_).step.store(step);
   for (int32_t peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
     const uint64_t wish = segment_->bedside(peer).wish.load();
-    // Only the last of the awaited ranks rings: who is woken too early has to be put to sleep again.
+    // Only the last of the awaited ranks rings: a rank that is woken too early has to go back to sleep.
     if (wish != 0 && wish <= step && all_have_reached(wish)) ring(peer);
   }
 }

@@ -32,7 +32,7 @@ std::string with_pid(const std::string& path) {
   return cat(path.substr(0, at), "-", static_cast<int>(getpid()), path.substr(at));
 }
 
-// A descriptor that holds the lock of |path|; -1 with errno EWOULDBLOCK where another process has it.
+// A descriptor that holds the lock of |path|; -1 with errno EWOULDBLOCK if another process has it.
 int open_locked(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor < 0) return -1;

@@ -148,7 +148,7 @@ void override_config(const std::string& name, std::optional<std::string> value) 
 }
 
 const concord_host* make_host(std::string source) {
-  // Kept reachable, so that a leak checker tells what lives forever from what was lost.
+  // Kept reachable, so that a leak checker can distinguish what lives forever from what was leaked.
   static std::mutex mutex;
   static auto& hosts = *new std::vector<std::unique_ptr<PluginHost>>;
   const std::lock_guard lock(mutex);

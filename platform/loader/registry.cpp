@@ -66,8 +66,8 @@ std::unique_ptr<Plugin> load(const DynamicLibrary& library, const std::string& p
   return plugin;
 }
 
-// What came of a file: a plugin, or the failure that every later attempt gets too, because concord_plugin_open is
-// called once per process.
+// The result of opening a file: a plugin, or the failure that every later attempt gets too, because concord_plugin_open
+// is called once per process.
 struct Outcome {
   std::unique_ptr<Plugin> plugin;
   std::optional<Error> failure;

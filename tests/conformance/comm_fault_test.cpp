@@ -1,4 +1,4 @@
-// Faults: ranks that are killed, never come, or disagree; abort. Each test has processes of its own.
+// Faults: ranks that are killed, never join, or disagree; abort. Each test has its own processes.
 #include <chrono>
 #include <thread>
 
@@ -60,7 +60,7 @@ void require_outcome(Context& t, concord_status got, concord_status wanted, cons
   CHECK(!detail.empty(), "%s: %s without an error message", what, status_text(got).c_str());
 }
 
-// After a failure: async_error tells it, later calls fail with the same code, destroy works.
+// After a failure: async_error reports it, later calls fail with the same code, destroy works.
 void require_failed_for_good(Context& t, Comm& comm, Caller& caller, concord_status wanted) {
   CHECK(error_of(t, comm.get()) == wanted, "comm.async_error returned %s, expected %s",
         status_text(error_of(t, comm.get())).c_str(), status_text(wanted).c_str());
@@ -148,7 +148,7 @@ void absent_rank_is_a_timeout_of_init(Context& t) {
   t.meet();
 }
 
-// The last rank makes another call than the others; all of them have to hear of it.
+// The last rank makes a different call from the others; all of them have to be told.
 void disagreement_is_refused(Context& t, const std::function<concord_status(Caller&)>& usual,
                              const std::function<concord_status(Caller&)>& different) {
   Comm comm = Comm::connect(t, kPatience);

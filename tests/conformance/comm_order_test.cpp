@@ -158,7 +158,7 @@ void overlapping_communicators(Context& t) {
   }
 }
 
-// One communicator's operation is held back on rank 0; another's must come to its end meanwhile.
+// One communicator's operation is held back on rank 0; another's must finish meanwhile.
 void communicators_do_not_hold_each_other(Context& t) {
   Comm other = Comm::connect(t);
   Stream held_stream(t);

@@ -1,4 +1,4 @@
-// The comm table besides the values: making, splitting and destroying communicators, and wrong arguments.
+// The comm table apart from values: creating, splitting and destroying communicators, and invalid arguments.
 #include <algorithm>
 
 #include "tests/conformance/collectives.h"

@@ -54,7 +54,7 @@ void info_writes_what_fits(Context& t) {
         "device.info did not write a field that fits");
 }
 
-// A number in TFLOP/s, or with the sparse or sped-up figure for f32, would make every MFU wrong without a sign of it.
+// A number in TFLOP/s, or with the sparse or sped-up figure for f32, would make every MFU silently wrong.
 void peaks_are_in_flops(Context& t) {
   for (int32_t device = 0; device < t.device_count(); ++device) {
     concord_device_info info{};

@@ -244,7 +244,7 @@ void Gang::take_last_words(Worker& worker) {
 }
 
 // A round is complete when every worker that still runs the test has given its part; the others' parts are empty, and
-// the first letter of a part says whether its rank is there.
+// the first letter of a part says whether its rank is present.
 void Gang::answer_gather() {
   std::vector<std::string> parts;
   bool any = false;

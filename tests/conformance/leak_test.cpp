@@ -1,4 +1,4 @@
-// Thousands of create and destroy cycles: memory, file descriptors and threads must come back.
+// Thousands of create and destroy cycles: memory, file descriptors and threads must be released.
 #include <dirent.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "tests/conformance/refusals.h"
 #include "tests/conformance/registry.h"
 
-// There under the sanitizers, whose allocator mallinfo2 knows nothing of.
+// Defined under the sanitizers, whose allocator is unknown to mallinfo2.
 extern "C" size_t __sanitizer_get_current_allocated_bytes() __attribute__((weak));
 
 namespace concord::conformance {
@@ -166,7 +166,7 @@ int affordable_cycles(Context& t, int wanted, const std::function<void()>& cycle
   return agreed;
 }
 
-// The count of the heap includes what the parent's messages take for a moment, so the bound a cycle is wider.
+// The count of the heap includes what the parent's messages take for a moment, so the bound per cycle is wider.
 void communicators(Context& t) {
   Limits limits;
   limits.heap_per_cycle = 200;

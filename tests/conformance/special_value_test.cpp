@@ -1,5 +1,5 @@
 // Reductions of NaN, infinities, denormals and extreme values: the rules of IEEE 754 and of types.h, at the head of
-// numerics.h. Left out are combinations whose result depends on the order of the operations: where a partial result may
+// numerics.h. Combinations whose result depends on the order of the operations are omitted: where a partial result may
 // overflow and the whole may not.
 #include <cmath>
 #include <limits>

@@ -65,7 +65,7 @@ PluginInfo describe(const Plugin& plugin) {
   return info;
 }
 
-// Nothing can be tested then, and one sentence says so.
+// Nothing can be tested then, and one message says so.
 std::string without_device(const Plugin& plugin) {
   const std::string detail = take_detail();
   return text("the plugin %s (%s) has no device%s%s; the kit needs one", plugin.tables.core.name, plugin.path.c_str(),

@@ -64,7 +64,7 @@ std::string python_version(const std::string& torch_folder) {
   return found[1];
 }
 
-// The folder of the interpreter that a virtual environment was made of: "home = /usr/bin" in its pyvenv.cfg.
+// The folder of the interpreter that a virtual environment was created from: "home = /usr/bin" in its pyvenv.cfg.
 fs::path venv_home(const fs::path& packages) {
   std::ifstream file(packages.parent_path().parent_path().parent_path() / "pyvenv.cfg");
   for (std::string line; std::getline(file, line);) {

@@ -42,7 +42,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Microseconds a call of |call|, made |calls| times. What it queues is waited for outside the clock.
+// Microseconds per call of |call|, made |calls| times. Waiting for what it queues is not measured.
 double time_calls(int calls, const std::function<void()>& call) {
   const auto start = Clock::now();
   for (int i = 0; i < calls; ++i) call();

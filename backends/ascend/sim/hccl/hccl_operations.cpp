@@ -15,7 +15,7 @@ namespace {
 
 // ----------------------------------------------------------------------------------------------------- what is allowed
 
-// Bytes of an element. Copies do not look at values, so the engine is given bytes.
+// Bytes of an element. Copies do not depend on values, so the engine is given bytes.
 uint64_t element_bytes(HcclDataType type) {
   switch (type) {
     case kHcclInt8:

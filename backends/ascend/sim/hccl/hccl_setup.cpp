@@ -1,4 +1,4 @@
-// Communicators: how they are made, asked about and ended.
+// Communicators: creation, queries and destruction.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -54,7 +54,8 @@ HcclComm enlist(std::shared_ptr<Rank> rank) {
   return handle;
 }
 
-// One card must not set up two communicators at once. The vendor leaves open what happens then; here it is refused.
+// One card must not set up two communicators at the same time. The vendor does not say what happens then; here it is
+// refused.
 class SetUp {
  public:
   explicit SetUp(int32_t device) : device_(device) {

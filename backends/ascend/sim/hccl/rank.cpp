@@ -32,7 +32,7 @@ int64_t read_number(const char* name, int64_t fallback, int64_t least, int64_t m
   return value;
 }
 
-// How HCCL's codes name what the engine says.
+// The engine's status as HCCL's code.
 abi::HcclResult result_of(concord_status status) {
   switch (status) {
     case CONCORD_STATUS_OK: return abi::kHcclSuccess;
@@ -187,7 +187,7 @@ int32_t Rank::run(const std::function<void(shm::Communicator&)>& work) {
   }
 }
 
-// One engine that has failed takes the other with it, so that no rank waits there in vain.
+// When one engine fails the other is aborted too, so that no rank waits there in vain.
 int32_t Rank::note_failure(abi::HcclResult code, const std::string& text) {
   abi::HcclResult none = abi::kHcclSuccess;
   failure_.compare_exchange_strong(none, code);

@@ -63,7 +63,7 @@ Tensor scores(const Tensor& q, const Tensor& k, const Rule& rule) {
   return mask.defined() ? all.masked_fill(mask, -std::numeric_limits<float>::infinity()) : all;
 }
 
-// Keys and values have fewer heads than queries; each serves as many queries' heads as this.
+// Keys and values have fewer heads than queries; each serves this many query heads.
 Tensor shared(const Tensor& tensor, int64_t times) { return tensor.repeat_interleave(times, 1); }
 Tensor summed(const Tensor& tensor, int64_t times) {
   return tensor.view({tensor.size(0), tensor.size(1) / times, times, tensor.size(2), tensor.size(3)}).sum(2);
@@ -113,7 +113,7 @@ Backward backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   throw OperatorError(kAclnnParamInvalid, "layout '" + layout + "' is not simulated: BSH, SBH, BSND, BNSD, TND are");
 }
 
-// To float32 [batch, heads, rows, width]; |width| is asked for where the layout does not show it.
+// To float32 [batch, heads, rows, width]; |width| is needed if the layout does not show it.
 Tensor to_heads(const Tensor& tensor, const std::string& layout, int64_t width) {
   const Tensor t = tensor.to(at::kFloat);
   if (layout == "BNSD") return t;

@@ -68,7 +68,7 @@ int queue_call(std::unique_ptr<aclOpExecutor> call, abi::aclrtStream stream) {
 
 extern "C" {
 
-// The operators that are really there, one per line; the others of names.txt only fail. For tests.
+// The operators that are implemented, one per line; the others of names.txt only fail. For tests.
 CONCORD_SIM_EXPORT const char* concord_sim_operators(void) { return operator_names().c_str(); }
 
 // Destroys an executor that was not used.

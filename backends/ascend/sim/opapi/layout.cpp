@@ -1,4 +1,4 @@
-// Operators that move elements: joining, repeating, indexing, scattering; and those that make tensors of nothing.
+// Operators that move elements: joining, repeating, indexing, scattering; and those that create tensors.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_unique2.h>
 #include <ATen/ops/arange.h>

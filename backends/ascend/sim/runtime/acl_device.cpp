@@ -136,7 +136,7 @@ aclError aclrtSetOpWaitTimeout(uint32_t seconds) {
   return guarded(__func__, [&] { set_event_wait_timeout(std::chrono::seconds(seconds)); });
 }
 
-// Operators run as long as they do: there is nothing to stop them with.
+// Running operators cannot be stopped.
 aclError aclrtSetOpExecuteTimeOut(uint32_t /*seconds*/) {
   return guarded(__func__, [] {});
 }

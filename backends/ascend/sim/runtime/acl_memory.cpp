@@ -32,7 +32,7 @@ void check_device_bytes(const void* address, size_t bytes, const char* what) {
   if (!wrong.empty()) fail(kRtParamInvalid, text("%s: %s", what, wrong.c_str()));
 }
 
-// One copy: what is where, and whether it may be done.
+// One copy: which memory is where, and whether it is allowed.
 class Copy {
  public:
   Copy(void* destination, size_t maximum, const void* source, size_t count, aclrtMemcpyKind kind)

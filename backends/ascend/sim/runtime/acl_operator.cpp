@@ -80,7 +80,7 @@ const char* attribute_of(const NamedCall* call, const char* name) {
   return found != values.end() ? found->second.c_str() : nullptr;
 }
 
-// What libopapi.so says to the call; kNotNamed if the process does not have it.
+// What libopapi.so returns for the call; kNotNamed if the process does not have it.
 int32_t ask_operator_library(const NamedCall& call) {
   void* const library = dlopen("libopapi.so", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return kNotNamed;

@@ -44,7 +44,7 @@ void* DeviceMemory::allocate(size_t bytes) {
   return twin_.shown + offset;
 }
 
-// First fit. Where nothing fits, freed ranges come out of quarantine.
+// First fit. If nothing fits, freed ranges leave the quarantine.
 size_t DeviceMemory::take_span(size_t span) {
   for (const bool last_try : {false, true}) {
     const auto found =

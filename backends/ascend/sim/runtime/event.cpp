@@ -172,7 +172,8 @@ bool Event::query() const {
   const std::lock_guard lock(mutex_);
   require_not_captured();
   if (!recorded_) return kind_ == Kind::kReusable;
-  // By the stamp too: who waited for a flag must not find its record unfinished because the task has yet to return.
+  // By the stamp too: a thread that waited for a flag must not find its record unfinished because the task has yet to
+  // return.
   return mark_.reached() || (stamp_ != nullptr && stamp_->load() != 0);
 }
 

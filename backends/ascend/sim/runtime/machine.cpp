@@ -194,7 +194,7 @@ std::vector<std::shared_ptr<Stream>> Machine::streams_of(int32_t number) const {
   return found;
 }
 
-// Waits for all, together as long as it may, and then tells the first failure.
+// Waits for all of them within one time limit, and then reports the first failure.
 void Machine::synchronize_device(int32_t number, int32_t timeout_ms) {
   const auto begun = Clock::now();
   std::unique_ptr<Error> first;

@@ -12,7 +12,7 @@
 namespace concord::ascend::sim {
 namespace {
 
-// Signals of the process are for its own threads: a handler must not run on ours.
+// Signals of the process are for its own threads: a handler must not run on this one.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

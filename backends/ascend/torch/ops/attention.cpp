@@ -1,6 +1,6 @@
 // concord::attention and its derivative on Ascend: torch_npu's fused attention (CANN's FlashAttentionScore), which
-// never has a matrix of queries by keys. It is found by its name and called by the names of its arguments, so that
-// neither torch_npu's headers nor one version of its schema are needed. What is beyond its limits goes to the
+// never materialises a matrix of queries by keys. It is found by its name and called by the names of its arguments, so
+// that neither torch_npu's headers nor one version of its schema are needed. What is beyond its limits goes to the
 // reference.
 //
 // B batch, S queries, T tokens of packed sequences, N query heads.
@@ -91,7 +91,7 @@ Tensor triangle(c10::Device device) {
 
 constexpr int64_t kCausal = 3, kBand = 4;  // sparse_mode: both count from the last query and key
 
-// [B, S, N, n], or [T, N, n] where sequences are packed.
+// [B, S, N, n], or [T, N, n] if sequences are packed.
 Tensor laid(const Tensor& x, IntArrayRef cu_seqlens) { return (cu_seqlens.empty() ? x : x.squeeze(0)).contiguous(); }
 Tensor as_batch(const Tensor& x, IntArrayRef cu_seqlens) { return cu_seqlens.empty() ? x : x.unsqueeze(0); }
 

@@ -107,7 +107,7 @@ Triple with_cudnn_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
 }
 
 // --------------------------------------------------------------------------------------------------------------- flash
-// It takes [B, tokens, heads, n], or [tokens, heads, n] where sequences are packed, dense in the last dim.
+// It takes [B, tokens, heads, n], or [tokens, heads, n] if sequences are packed, dense in the last dim.
 
 Tensor laid(const Tensor& x, IntArrayRef cu_seqlens) {
   const Tensor dense = x.stride(-1) == 1 ? x : x.contiguous();
