@@ -1,4 +1,4 @@
-// Files that others wrote, opened for reading: the one way to do it. Only regular files (through links too) are taken.
+// Opens files from outside for reading; all code uses this. Only regular files (through links too) are accepted.
 // A named pipe would make open wait for a writer, a device may never end, a folder cannot be read; all of them are
 // refused without waiting. Threads: any, at the same time. Throws ConfigError with the path, what it is and what to do.
 #pragma once
@@ -20,7 +20,7 @@ class InputFile {
   int fd() const { return fd_.get(); }
   uint64_t size() const { return size_; }  // in bytes, when it was opened
 
-  // All of it. Refuses more than |most| bytes, of which |kind| ("a configuration") has no more, also where the file
+  // All of it. Refuses more than |most| bytes, of which |kind| ("a configuration") has no more, even if the file
   // grows meanwhile.
   std::string read(uint64_t most, std::string_view kind) const;
 

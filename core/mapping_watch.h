@@ -1,6 +1,6 @@
-// Names the file where a mapping's data is gone. A mapped file that becomes shorter, or whose disk fails, ends whoever
-// touches what is gone with SIGBUS; within a watched mapping the process instead says which file that was, and ends
-// with exit code 1. Other bus errors go to whoever handled them before.
+// Names the file if a mapping's data disappears. A mapped file that is truncated, or whose disk fails, ends a process
+// that accesses the missing part with SIGBUS; within a watched mapping the process instead says which file that was,
+// and ends with exit code 1. Other bus errors go to the previous handler.
 //
 // The first watch installs the handler, for the whole process. Threads: any.
 #pragma once

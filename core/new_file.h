@@ -1,5 +1,5 @@
-// Files that are written beside their final name and renamed to it. Nothing is written through a link or into a device
-// that happens to have the name. Threads: any.
+// Files that are written under a temporary name and renamed to the final one. Nothing is written through a link or into
+// a device that happens to have the name. Threads: any.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ namespace concord {
 // there) is removed and not followed. None, and errno, where that cannot be.
 UniqueFd create_fresh_file(const std::string& path);
 
-// Throws ConfigError where |path| is there and is no regular file: a rename would put a file in the place of a device.
+// Throws ConfigError if |path| exists and is not a regular file: a rename would replace a device with a file.
 void check_replaceable(const std::string& path);
 
-// The sentence about a failed write: |path|, the system's words for |error|, and what to do about it where that is
+// The message about a failed write: |path|, the system's message for |error|, and what to do about it where that is
 // known (a full disk, a limit on the size of files).
 std::string write_error_text(const std::string& path, int error);
 

@@ -10,7 +10,7 @@
 
 namespace concord {
 
-// Throws ConfigError where |text| has a zero byte, which the JSON library takes for the end: it would not look at what
+// Throws ConfigError if |text| has a zero byte, which the JSON library takes for the end: it would not look at what
 // follows. |place| ("config.json") begins the sentence.
 inline void refuse_zero_byte(std::string_view text, const std::string& place) {
   const size_t zero = text.find('\0');
@@ -18,7 +18,7 @@ inline void refuse_zero_byte(std::string_view text, const std::string& place) {
     throw ConfigError(place + ": is not JSON: byte " + std::to_string(zero) + " is 0");
 }
 
-// The value that |text| is, all of it. |each| as the library calls it, while it reads. Throws ConfigError where it is
+// The value that |text| is, all of it. |each| as the library calls it, while it reads. Throws ConfigError if it is
 // none.
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, const std::string& place,

@@ -20,13 +20,13 @@ struct ProcessEntry {
   uint64_t start_time = 0;  // in clock ticks since boot: tells apart two processes that had the same number
 };
 
-// A snapshot: a process may have come or gone by the time it is looked at. Empty where /proc cannot be read.
+// A snapshot: processes may have started or ended by the time it is used. Empty if /proc cannot be read.
 std::vector<ProcessEntry> list_processes();
 
-// What /proc/<pid>/<file> holds; empty where it cannot be read.
+// What /proc/<pid>/<file> holds; empty if it cannot be read.
 std::string read_process_file(pid_t pid, const char* file);
 
-// One line of /proc/<pid>/stat. The name stands in parentheses and may itself hold blanks and parentheses.
+// One line of /proc/<pid>/stat. The name is in parentheses and may itself contain blanks and parentheses.
 bool parse_process_stat(std::string_view line, ProcessEntry* entry);
 
 }  // namespace concord

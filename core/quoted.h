@@ -1,5 +1,5 @@
 // Text from outside (contents of files, arguments, the environment, what peers and child processes send) as it may
-// stand in a message: it cannot move the cursor, change colours, forge a line of the log, or fill a screen.
+// appear in a message: it cannot move the cursor, change colours, forge a line of the log, or fill a screen.
 //
 //   throw ConfigError(fmt::format("{}: the role {} is not known", place, quoted(role)));
 //

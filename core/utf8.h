@@ -7,7 +7,7 @@
 
 namespace concord {
 
-// The length of the well-formed sequence that |text| begins with, 0 where there is none: too long forms, surrogates and
+// The length of the well-formed sequence that |text| begins with, 0 if there is none: too long forms, surrogates and
 // what is beyond U+10FFFF are not well-formed.
 inline size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };

@@ -3,7 +3,7 @@
 # own declarations with them.
 #
 # Searched: ASCEND_HOME_PATH (CMake variable, then environment; CANN's set_env.sh sets it), then the torch_npu wheel:
-# CONCORD_TORCH_NPU (CMake variable, then environment: the folder torch_npu of site-packages), beside libtorch, in
+# CONCORD_TORCH_NPU (CMake variable, then environment: the folder torch_npu of site-packages), next to libtorch, in
 # .venv. Sets CONCORD_CANN_INCLUDE, a list of folders (empty: none). A folder that was named and has no headers is an
 # error.
 set(ASCEND_HOME_PATH "$ENV{ASCEND_HOME_PATH}" CACHE PATH "CANN's folder, with include/acl/acl.h")
@@ -89,5 +89,5 @@ concord_find_cann(CONCORD_CANN_INCLUDE)
 if(CONCORD_CANN_INCLUDE)
   message(STATUS "CANN headers: ${CONCORD_CANN_INCLUDE}")
 else()
-  message(STATUS "CANN headers: none; the backend's own declarations are used unchecked")
+  message(STATUS "CANN headers: none found; the backend's own declarations are not checked")
 endif()

@@ -45,7 +45,7 @@ def main():
             print(f"{name}:{number}: {length} columns; the limit is {LIMIT}")
             code = 1
     if code:
-        sys.exit("check_format: these are not formatted; ./run format does it (long comments by hand)")
+        sys.exit("check_format: files listed above are not formatted; run ./run format (shorten long comments by hand)")
     print(f"{len(names)} files are formatted")
 
 

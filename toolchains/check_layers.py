@@ -118,7 +118,7 @@ def sources(root):
 
 
 def resolve(root, path, header):
-    """|header| as a file of the tree, the way the compiler looks: beside the including file, then from the root."""
+    """|header| as a file of the tree, found as the compiler does: next to the including file, then from the root."""
     for base in (os.path.dirname(path), ""):
         candidate = os.path.normpath(os.path.join(base, header)).replace(os.sep, "/")
         if os.path.isfile(os.path.join(root, candidate)):
@@ -131,16 +131,16 @@ def complaint_inside(path, target):
     if is_test(path):
         return None
     if is_test(target):
-        return "nothing but a test includes tests"
+        return "only tests may include tests"
     source, wanted = part_of(path), part_of(target)
     if source == wanted:
         return None
     may = BACKEND_MAY if source.startswith("backends/") else ARROWS.get(source)
     if may is None:
-        return f"{source} is in no layer; name it in toolchains/check_layers.py"
+        return f"{source} is not in any layer; add it to toolchains/check_layers.py"
     if wanted in may:
         return None
-    return f"{source} may include " + (", ".join(may) if may else "nothing of the tree but itself")
+    return f"{source} may include " + (", ".join(may) if may else "nothing else of the tree")
 
 
 def complaint_outside(path, header):
@@ -156,7 +156,7 @@ def complaint_outside(path, header):
     if source in WITHOUT_LIBTORCH and re.match(LIBTORCH, header):
         return f"{source} is built without libtorch"
     if source in PUBLIC and re.match(PRIVATE_LIBRARIES, header):
-        return f"{source} is public, and whoever includes it would need this library"
+        return f"{source} is public, and code that includes it would need this library"
     return None
 
 
@@ -179,7 +179,7 @@ def check(root):
 
 def main(arguments):
     if len(arguments) != 1 or not os.path.isdir(arguments[0]):
-        print("usage: check_layers.py ROOT, where ROOT is the folder that holds platform/, core/, ...", file=sys.stderr)
+        print("usage: check_layers.py ROOT, where ROOT is the folder that contains platform/, core/, ...", file=sys.stderr)
         return 2
     cycle = cycle_in(ARROWS)
     if cycle:

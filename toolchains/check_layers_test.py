@@ -88,7 +88,7 @@ class CheckLayers(unittest.TestCase):
         self.expect_refused("platform/sdk/x.hpp", '"backends/shm/engine.h"', "platform/sdk may include platform/abi")
 
     def test_abi_may_include_nothing_else_of_the_tree(self):
-        self.expect_refused("platform/abi/x.h", '"platform/sdk/plugin.hpp"', "nothing of the tree but itself")
+        self.expect_refused("platform/abi/x.h", '"platform/sdk/plugin.hpp"', "nothing else of the tree")
 
     def test_base_may_include_nothing_else_of_the_tree(self):
         self.expect_refused("platform/base/x.hpp", '"platform/abi/comm.h"', "nothing of the tree but itself")
@@ -142,9 +142,9 @@ class CheckLayers(unittest.TestCase):
         self.assertIn("the table has a cycle: core/schedule -> core/pipeline -> ", printed)
 
     def test_nothing_includes_tests(self):
-        self.expect_refused("trainer/x.cpp", '"tests/processes/spawn.h"', "nothing but a test includes tests")
-        self.expect_refused("backends/cpu/x.cpp", '"platform/sdk/test_host.hpp"', "nothing but a test includes tests")
-        self.expect_refused("backends/cpu/x.cpp", '"testing/ranks.h"', "nothing but a test includes tests")
+        self.expect_refused("trainer/x.cpp", '"tests/processes/spawn.h"', "only tests may include tests")
+        self.expect_refused("backends/cpu/x.cpp", '"platform/sdk/test_host.hpp"', "only tests may include tests")
+        self.expect_refused("backends/cpu/x.cpp", '"testing/ranks.h"', "only tests may include tests")
 
     def test_cuda_headers_stay_in_their_backend(self):
         for header in ("<cuda_runtime.h>", "<cuda.h>", "<nccl.h>", '"cudnn.h"'):
@@ -164,8 +164,8 @@ class CheckLayers(unittest.TestCase):
             self.expect_refused("backends/ascend/torch/x.cpp", header, "libtorch is for core and trainer")
 
     def test_public_headers_need_no_library(self):
-        self.expect_refused("platform/cpp/x.hpp", "<fmt/format.h>", "whoever includes it")
-        self.expect_refused("platform/sdk/x.hpp", "<nlohmann/json.hpp>", "whoever includes it")
+        self.expect_refused("platform/cpp/x.hpp", "<fmt/format.h>", "code that includes it")
+        self.expect_refused("platform/sdk/x.hpp", "<nlohmann/json.hpp>", "code that includes it")
 
     def test_a_part_without_a_layer_fails(self):
         self.expect_refused("platform/extra/x.cpp", '"platform/abi/comm.h"', "is in no layer")

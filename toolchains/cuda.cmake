@@ -7,8 +7,8 @@
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(CONCORD_NVCC nvcc HINTS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
   if(NOT CONCORD_NVCC)
-    message(FATAL_ERROR "PLATFORM asks for cuda, but there is no nvcc on the PATH or in /usr/local/cuda/bin; install "
-      "the CUDA Toolkit (12.4 or newer), pass -DCMAKE_CUDA_COMPILER=/path/to/nvcc, or leave cuda out of PLATFORM")
+    message(FATAL_ERROR "PLATFORM includes cuda, but there is no nvcc on the PATH or in /usr/local/cuda/bin; install "
+      "the CUDA Toolkit (12.4 or newer), pass -DCMAKE_CUDA_COMPILER=/path/to/nvcc, or remove cuda from PLATFORM")
   endif()
   set(CMAKE_CUDA_COMPILER ${CONCORD_NVCC})
 endif()
@@ -48,7 +48,7 @@ function(concord_find_nccl_header)
   find_path(CONCORD_NCCL_INCLUDE nccl.h HINTS ${NCCL_ROOT}/include $ENV{NCCL_ROOT}/include ${site_packages}
     ${CUDAToolkit_INCLUDE_DIRS})
   if(NOT CONCORD_NCCL_INCLUDE)
-    message(FATAL_ERROR "PLATFORM asks for cuda, but nccl.h was not found; run 'pip install nvidia-nccl-cu13', install "
+    message(FATAL_ERROR "PLATFORM includes cuda, but nccl.h was not found; run 'pip install nvidia-nccl-cu13', install "
       "libnccl-dev, or pass -DNCCL_ROOT=/folder/with/include/nccl.h. Looked in: ${site_packages}")
   endif()
   file(STRINGS ${CONCORD_NCCL_INCLUDE}/nccl.h version REGEX "^#define NCCL_(MAJOR|MINOR) +[0-9]+")

@@ -132,7 +132,7 @@ class Program:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return f"hangs: killed after the {self.timeout} s that this program may take"
+            return f"hangs: killed after the time limit of {self.timeout} s"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
@@ -154,7 +154,7 @@ def run_all(program, names, isolated):
             if rest and time.monotonic() < program.deadline:
                 waiting.append(rest)
             elif rest:
-                print(f"not run, because the time was up: {', '.join(rest)}")
+                print(f"not run, because the time limit was reached: {', '.join(rest)}")
     return results
 
 

@@ -73,7 +73,7 @@ class RunTestProgram(unittest.TestCase):
         code, tests, said = self.run_program("hangs", "--timeout", "2")
         self.assertEqual((code, tests["B.Hangs"]), (1, "fail"))
         self.assertIn("--- B.Hangs: hangs", said)
-        self.assertIn("not run, because the time was up: C.Passes", said)
+        self.assertIn("not run, because the time limit was reached: C.Passes", said)
 
     def test_a_process_that_fails_after_its_tests_has_failed(self):
         code, tests, _ = self.run_program("leaks")

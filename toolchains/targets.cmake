@@ -125,7 +125,7 @@ set(CONCORD_TEST_OPTIONS -O0 -fpch-preprocess
 # run as one test of ctest (toolchains/run_test_program.py): one process, which loads libtorch once. SHARDS divides a
 # long one over that many. COST is about how many seconds it takes: ctest starts the longest first, in a fresh clone too. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
 # back. A program without tests is one that fails. PLUGINS are built first. The variable CONCORD_TEST_ENVIRONMENT of a
-# folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs beside it),
+# folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs in parallel with it),
 # exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as
 # said there), cores (its ranks fill the cores by themselves: two of these would only hold each other up; one other test
 # runs in parallel with it), threads (part of the thread sanitizer's, for which code of one thread has nothing to see),

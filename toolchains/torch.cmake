@@ -2,10 +2,10 @@
 # linked, whatever the wheel holds: a vendor's part (libtorch_cuda.so) is loaded at run time, because the plugin asks
 # for it. Also installed, for find_package(Concord).
 #
-# Searched in this order: the CMake variable CONCORD_TORCH, the environment variable CONCORD_TORCH, .venv beside the
-# sources (./run makes it). A folder that was named and does not fit is an error, never a reason to look elsewhere.
-# With CONCORD_TORCH_OPTIONAL set, nothing found is no error: the target is then not made. CONCORD_TORCH_FOUND is the
-# folder that was found, CONCORD_TORCH_VERSION its version. An installation sets CONCORD_TORCH_BUILT_WITH: its libraries were
+# Searched in this order: the CMake variable CONCORD_TORCH, the environment variable CONCORD_TORCH, .venv next to the
+# sources (./run creates it). A folder that was named but is unsuitable is an error, never a reason to look elsewhere.
+# With CONCORD_TORCH_OPTIONAL set, it is not an error if nothing is found: the target is then not defined.
+# CONCORD_TORCH_FOUND is the folder that was found, CONCORD_TORCH_VERSION its version. An installation sets CONCORD_TORCH_BUILT_WITH: its libraries were
 # compiled with that version, and libtorch's types differ from one minor version to the next.
 set(CONCORD_TORCH "$ENV{CONCORD_TORCH}" CACHE PATH "The torch folder of site-packages, with include/ and lib/")
 set(CONCORD_TORCH_MINIMUM 2.11)
@@ -21,10 +21,10 @@ function(concord_find_torch)
       if(CONCORD_TORCH_BUILT_WITH)
         message(FATAL_ERROR "Concord's core and trainer need libtorch ${CONCORD_TORCH_BUILT_WITH}, and CONCORD_TORCH is not "
           "set; give -DCONCORD_TORCH=/path/to/site-packages/torch (pip install torch==${CONCORD_TORCH_BUILT_WITH}), "
-          "or ask for the components that need none: find_package(Concord COMPONENTS sdk platform)")
+          "or request only the components that do not need it: find_package(Concord COMPONENTS sdk platform)")
       endif()
-      message(FATAL_ERROR "Concord's core needs libtorch, and there is none: CONCORD_TORCH is not set and "
-        "${PROJECT_SOURCE_DIR}/.venv holds no torch. Do one of these:\n"
+      message(FATAL_ERROR "Concord's core needs libtorch, which was not found: CONCORD_TORCH is not set and "
+        "${PROJECT_SOURCE_DIR}/.venv contains no torch. Do one of these:\n"
         "  ./run build                                   installs torch into .venv, then builds\n"
         "  -DCONCORD_TORCH=/path/to/site-packages/torch  uses an existing one (the environment variable works too)\n"
         "  -DCONCORD_WITH_TORCH=OFF                      builds the platform and the backends only")
@@ -33,7 +33,7 @@ function(concord_find_torch)
   endif()
   foreach(file IN ITEMS include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
     if(NOT EXISTS "${folder}/${file}")
-      message(FATAL_ERROR "CONCORD_TORCH is '${folder}', but there is no ${file} in it; it has to be the folder "
+      message(FATAL_ERROR "CONCORD_TORCH is '${folder}', but there is no ${file} in it; it must be the folder "
         "'torch' of an installed wheel: python3 -c 'import torch; print(torch.__path__[0])'")
     endif()
   endforeach()

@@ -1,4 +1,4 @@
-// The one description of every argument; arguments.h says what is made of it. Threads: constants.
+// The one description of every argument; arguments.h says how it is used. Threads: constants.
 #pragma once
 
 #include <limits>
@@ -13,7 +13,7 @@
 
 namespace concord {
 
-// A number that counts steps: a whole one from 1, or a share of all steps between 0 and 1.
+// A number of steps: an integer >= 1, or a fraction of all steps between 0 and 1.
 struct StepsMember {
   double TrainingArguments::* member;
 };
@@ -57,15 +57,15 @@ struct ValueAlias {
   std::string_view meaning;
 };
 
-// Names from other programs that change nothing here, whatever their value. They are told, and end no run. A '*' in a
-// name stands for any letters.
+// Names from other programs that have no effect here, whatever their value. They are reported and do not end a run. A
+// '*' in a name matches any letters.
 struct IgnoredArguments {
   std::string_view why;
   std::vector<std::string_view> names;
 };
 
-// A name that users of other programs know, for something that is not there or has another form here. The values in
-// |neutral| ask for what happens anyway, and are taken; any other is refused with |instead|.
+// A name that users of other programs know, for something that does not exist or has another form here. The values in
+// |neutral| request what happens anyway, and are accepted; any other is refused with |instead|.
 struct RefusedArgument {
   std::string_view name;  // with '*' as above
   std::vector<std::string_view> neutral;
@@ -77,11 +77,11 @@ std::span<const ArgumentAlias> argument_aliases();
 std::span<const IgnoredArguments> ignored_arguments();
 std::span<const RefusedArgument> refused_arguments();
 
-// Each is null where there is none. Where a name is both ignored and refused by a '*', it is ignored.
+// Each is null if there is none. Where a name is both ignored and refused by a '*', it is ignored.
 const Argument* find_argument(std::string_view name);  // by any of its names
 const IgnoredArguments* find_ignored_argument(std::string_view name);
 const RefusedArgument* find_refused_argument(std::string_view name);
-// |value| of |argument| in the words used here; itself where it has no other name.
+// |value| of |argument| under the name used here; itself if it has no other name.
 std::string_view value_meant(std::string_view argument, std::string_view value);
 // What is put before the names in a mapping called |name| where such mappings are sections of a file of another
 // program: "training." for torchtitan's, "" for Megatron's.
@@ -92,7 +92,7 @@ std::string argument_text(const Argument& argument, const TrainingArguments& arg
 std::vector<std::pair<std::string, std::string>> printed_arguments(const TrainingArguments& arguments);
 // The values of those that name something to read. Not all of them are there: a tokenizer may have a name of its own.
 std::vector<std::string> input_paths(const TrainingArguments& arguments);
-// The known name with the fewest letters changed; empty where none is near.
+// The known name with the fewest letters changed; empty if none is near.
 std::string nearest_argument(std::string_view name);
 
 }  // namespace concord

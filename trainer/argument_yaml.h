@@ -1,5 +1,5 @@
-// A configuration file as a flat list: names, values, lines. All that YAML can do beyond that is refused, so that a
-// file from anywhere costs no more than its length: anchors and aliases, tags, several documents, nesting.
+// A configuration file as a flat list: names, values, lines. Everything else that YAML can do is refused, so that the
+// cost of any file is proportional to its length: anchors and aliases, tags, several documents, nesting.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct YamlEntry {
 
 inline constexpr size_t kLongestYaml = 1 << 20;
 
-// Throws ConfigError, "file:line: ...", for the first character that no text has and that a terminal would act on.
+// Throws ConfigError, "file:line: ...", for the first control character, which a terminal would interpret.
 void refuse_control_letters(std::string_view text, const std::string& file);
 
 // Throws ConfigError, "file:line: ...", for the first thing that cannot be read.

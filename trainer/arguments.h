@@ -1,16 +1,16 @@
-// All that a user can say about a training run: one struct, read from YAML and from the command line, checked as a
-// whole, printed back as YAML that parses to the same.
+// Everything that a user can specify about a training run: one struct, read from YAML and from the command line,
+// checked as a whole, printed back as YAML that parses to the same.
 //
 //   const CommandLine line = parse_command_line(words);          // reads the file of --config too
 //   check_arguments(line.arguments, world);                      // relations between them
 //   std::cout << to_yaml(line.arguments);                        // --print_config
 //
-// Names are those of HF's and ROLL's TrainingArguments, and where these have none Megatron's; so are the defaults, but
-// for those whose comment here says otherwise. Every name is described once, in argument_table.cpp, from which reading,
-// checking, printing and the help follow. Names that other programs have for the same are taken; names of features that
-// Concord does not have are refused with what is there instead; names that change nothing here are told to the user
-// (argument_foreign.cpp). Nothing here needs libtorch or waits. Threads: plain values and pure functions, but for
-// parse_command_line, which reads a file.
+// Names are those of HF's and ROLL's TrainingArguments, and Megatron's where these have none; so are the defaults,
+// unless a comment here says otherwise. Every name is described once, in argument_table.cpp, from which reading,
+// checking, printing and the help follow. Names that other programs use for the same setting are accepted; names of
+// features that Concord does not have are refused with what there is instead; names that have no effect here are
+// reported to the user (argument_foreign.cpp). Nothing here needs libtorch or waits. Threads: plain values and pure
+// functions, except parse_command_line, which reads a file.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct TrainingArguments {
   std::string train_data;
   std::string eval_data;
   int64_t seq_length = 0;              // 0: as the data has it, else the model's max_position_embeddings
-  std::string tokenizer;               // empty: the model's own; "byte" where a model starts afresh
+  std::string tokenizer;               // empty: the model's own; "byte" for a model without weights
   std::string template_name = "qwen";  // called template
   bool sequence_packing = false;
   bool shuffle = true;
@@ -47,7 +47,7 @@ struct TrainingArguments {
   int64_t gradient_accumulation_steps = 1;
   int64_t global_batch_size = 0;  // above 0: check_arguments finds gradient_accumulation_steps by it
   double num_train_epochs = 3;
-  int64_t max_steps = -1;  // above 0 it wins over num_train_epochs
+  int64_t max_steps = -1;  // if > 0, overrides num_train_epochs
 
   // The optimizer and its schedules.
   std::string optimizer = "adam";
@@ -73,8 +73,8 @@ struct TrainingArguments {
   double end_weight_decay = -1;
   std::string weight_decay_incr_style = "constant";
   // The loss, and with it the gradient, is the sum over all counted tokens of the step divided by their number. ROLL's
-  // default is false: the mean over the micro-batches of each one's mean, in which a token weighs more where there are
-  // few.
+  // default is false: the mean over the micro-batches of each one's mean, in which a token weighs more in a micro-batch
+  // with few of them.
   bool calculate_per_token_loss = true;
 
   // Numbers.
@@ -92,7 +92,7 @@ struct TrainingArguments {
   int64_t pipeline_model_parallel_size = 1;
   int64_t virtual_pipeline_model_parallel_size = 1;
   int64_t context_parallel_size = 1;
-  bool sequence_parallel = false;  // with tensor_model_parallel_size 1 it is the same as false, and becomes it
+  bool sequence_parallel = false;  // with tensor_model_parallel_size 1 it makes no difference and becomes false
   std::string order = "tp-cp-ep-dp-pp";
   std::string cp_comm_type = "p2p";
   std::string pipeline_schedule = "auto";  // auto: 1f1b, or interleaved with virtual stages
@@ -122,15 +122,15 @@ struct TrainingArguments {
   double optimizer_offload_fraction = 1;
   bool log_num_zeros_in_grad = false;
 
-  // What is said and kept. Steps below 1 are a share of all steps.
+  // Logging and saving. Steps below 1 are a fraction of all steps.
   std::string output_dir = "trainer_output";
   bool overwrite_output_dir = false;
   std::string logging_strategy = "steps";
   double logging_steps = 500;
   bool logging_first_step = false;
   bool logging_nan_inf_filter = true;
-  // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
-  // HF's default is no, with which nobody hears that the data was not used.
+  // Evaluation data is always used: every eval_steps if given, otherwise after every epoch and at the end.
+  // HF's default is no, which silently ignores the data.
   std::string eval_strategy = "auto";
   double eval_steps = 0;  // 0: as logging_steps
   std::string save_strategy = "steps";
@@ -142,7 +142,7 @@ struct TrainingArguments {
   std::vector<std::string> report_to = {"all"};
   bool disable_tqdm = false;
   double peak_flops = 0;  // of one device, in the type trained in, for MFU; 0: as the plugin knows
-  double loss_floor = 0;  // the best loss there can be, where that is known; drawn in the report
+  double loss_floor = 0;  // the lowest possible loss, if known; drawn in the report
 
   bool operator==(const TrainingArguments&) const = default;
 };
@@ -152,7 +152,7 @@ struct CommandLine {
   TrainingArguments arguments;
   std::vector<std::string> given;  // names of arguments that were set, by the file or the command line
   std::string config;              // the file, where there was one
-  std::vector<std::string> notes;  // what a user should hear before the run: names that change nothing here, and why
+  std::vector<std::string> notes;  // what to tell the user before the run: names that have no effect here, and why
   int64_t nproc = 0;               // processes to start here; 0: this process is the job, or a part of one
   bool print_config = false;
   bool help = false;
@@ -160,17 +160,17 @@ struct CommandLine {
 };
 
 // Reads |words|, the command line after "train": `--name value`, `--name=value`, `--flag`, `--no_flag`; '-' is '_' in
-// names. The file of --config is read first, whatever the order, so that the command line wins; of two values on the
-// command line the later one does. Throws one ConfigError with all that is wrong: unknown names with the nearest known
-// one, values of the wrong type or outside of their range, names of features that are not there.
+// names. The file of --config is read first, whatever the order, so that the command line takes precedence; of two
+// values on the command line the later one does. Throws one ConfigError with all errors: unknown names with the nearest
+// known one, values of the wrong type or outside of their range, names of unsupported features.
 CommandLine parse_command_line(std::span<const std::string> words);
 
 // Sets what |yaml| says in |arguments|; returns the names it sets. |file| is for messages. Throws as above, also for
 // text that is not YAML, with "file:line" in front; nothing is set then. Where |file| ends in .toml, it is TOML.
 std::vector<std::string> read_yaml(std::string_view yaml, const std::string& file, TrainingArguments* arguments);
 
-// Settings that are the same as others become these (sequence_parallel of one rank), and those that others say are set
-// (gradient_accumulation_steps by global_batch_size, where |world| is known). Throws one ConfigError with all
+// Settings that are equivalent to others become these (sequence_parallel of one rank), and those implied by others are
+// set (gradient_accumulation_steps by global_batch_size, if |world| is known). Throws one ConfigError with all
 // relations that do not hold, between arguments and with the number of processes; |world| 0: not known yet.
 void check_arguments(TrainingArguments* arguments, int64_t world);
 

@@ -19,7 +19,7 @@
 
 namespace concord {
 
-// What a user may bring instead of what the arguments name; empty ones are made from the arguments.
+// What a user may provide instead of what the arguments name; empty ones are made from the arguments.
 using ModelProvider = std::function<VirtualModels(const ModelConfig&, const ModelArgs&, ParallelContext&)>;
 struct Providers {
   DatasetProvider datasets;
@@ -47,7 +47,7 @@ class TrainingParts {
   // The micro-batches of the next run of the executor, for all stages; |weights| are those of loss_weights.
   void begin(std::span<const MicroBatch> batches, std::vector<double> weights);
   void begin_evaluation(std::span<const MicroBatch> batches);
-  // Tokens of this rank that count. Where |batches| are on the host it does not wait for the device.
+  // Tokens of this rank that count. If |batches| are on the host it does not wait for the device.
   int64_t counted_tokens(std::span<const MicroBatch> batches);
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
 };

@@ -1,4 +1,4 @@
-// What a user's own code is told while a model trains, and what it can ask for: HF's TrainerCallback in C++.
+// What a user's own code can observe while a model trains, and what it can request: HF's TrainerCallback in C++.
 //
 //   class StopAtGoal : public TrainerCallback {
 //     void on_log(const TrainerState&, const StepReport& report, TrainerControl& control) override {
@@ -8,7 +8,7 @@
 //   trainer.add_callback(std::make_shared<StopAtGoal>());      // examples/callback is a whole program
 //
 // Every rank calls its own callbacks at the same points, in the order in which they were added, on the thread that
-// trains. What one rank asks for in TrainerControl happens on all of them, after the step; so a callback may look at
+// trains. What one rank requests in TrainerControl happens on all of them, after the step; so a callback may use
 // something that only one rank sees. What a callback throws ends the run. In zero-bubble pipelines (docs/pipeline.md)
 // on_step_begin may come after the step's first forwards, when it is certain.
 #pragma once

@@ -11,10 +11,10 @@
 
 namespace concord {
 
-// The batches themselves where they are there already. Enqueues; the host's tensors may be dropped.
+// The batches themselves if they are already there. Enqueues; the host's tensors may be dropped.
 std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& batches, c10::Device device);
 
-// The most this process had at a time where the device is the host, else what is taken of the device by everybody.
+// The peak of this process if the device is the host, otherwise what all processes use of the device.
 int64_t memory_in_use(const ParallelContext& job);
 
 }  // namespace concord

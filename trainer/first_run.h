@@ -1,4 +1,4 @@
-// The run of somebody who has nothing yet: a small model like Qwen2 on a corpus whose entropy is known, so that the
+// The run of a user who has nothing yet: a small Qwen2-like model on a corpus whose entropy is known, so that the
 // loss can be watched on its way to a floor that no model can go below.
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace concord {
 
-// Whether |line| names neither a configuration nor a model nor data: then this run is meant.
+// Whether |line| names neither a configuration nor a model nor data: then it asks for this run.
 bool is_first_run(const CommandLine& line);
 
-// Fills in what |line| does not give, also nproc. Names files in output_dir/input, which are not written yet.
+// Fills in what |line| does not specify, including nproc. Names files in output_dir/input, which are not written yet.
 void complete_first_run(CommandLine* line);
 
 // Writes the corpus, the model's config.json and config.yaml (all arguments, with the floor), and sets loss_floor.

@@ -1,5 +1,6 @@
-// check_for_nan_in_loss_and_grad, of the loss. The losses of a step's micro-batches are copied beside the computation
-// and looked at when the update has waited for the device anyway: a run whose losses are fine pays no wait of its own.
+// check_for_nan_in_loss_and_grad for the loss. The losses of a step's micro-batches are copied in parallel with the
+// computation and checked when the update has waited for the device anyway: a run with finite losses needs no extra
+// wait.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +16,7 @@ namespace concord {
 
 class LossCheck {
  public:
-  // |losses| has one element for each micro-batch of this rank; none but on the last stage. Enqueues the copy.
+  // |losses| has one element for each micro-batch of this rank; empty except on the last stage. Enqueues the copy.
   LossCheck(const at::Tensor& losses, const ParallelContext& job);
 
   // Throws Error with the rank, the micro-batch and |step| for the first that is not finite. Waits: for the copy.
@@ -27,8 +28,8 @@ class LossCheck {
   std::optional<Event> copied_;
 };
 
-// The same at once, for a step that has failed: |losses| of tokens, undefined for micro-batches that did not come to
-// theirs. Waits: for the device.
+// The same immediately, for a step that has failed: |losses| of tokens, undefined for micro-batches that did not come
+// to theirs. Waits: for the device.
 void require_finite_losses(std::span<const at::Tensor> losses, int64_t step, const ParallelContext& job);
 
 }  // namespace concord

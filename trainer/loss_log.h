@@ -1,4 +1,4 @@
-// Losses between two log lines. They stay on their devices until somebody wants to see them, or there are a thousand:
+// Losses between two log lines. They stay on their devices until they are needed, or there are a thousand:
 // then one reduction for all of these steps, and one wait for the device. Threads: the one that trains.
 #pragma once
 
@@ -19,12 +19,12 @@ class LossLog {
   // |filter|: steps whose loss is not finite do not count in means (logging_nan_inf_filter).
   LossLog(ParallelContext& job, bool filter) : job_(job), filter_(filter) {}
 
-  // |part| is this rank's part of the step's loss, a scalar, the same on all tp ranks and 0 but on the last stage;
+  // |part| is this rank's part of the step's loss, a scalar, the same on all tp ranks and 0 except on the last stage;
   // |counted| what the sum over all ranks is divided by (0: it is the loss already). Every rank calls it. Waits: for
-  // all ranks at every thousandth step that nobody has taken.
+  // all ranks at every thousandth step since the last mean.
   void add(const at::Tensor& part, int64_t counted);
 
-  // The mean over the steps since the last call; NaN where there are none. Every rank calls it. Waits: for all ranks.
+  // The mean over the steps since the last call; NaN if there are none. Every rank calls it. Waits: for all ranks.
   double take_mean();
   double mean_so_far() const;  // of all steps whose losses were taken
 
@@ -48,7 +48,7 @@ class LossLog {
 class LossTotals {
  public:
   explicit LossTotals(ParallelContext& job) : job_(job) {}
-  // |counted| is 0 but on the last stage.
+  // |counted| is 0 except on the last stage.
   void add(const at::Tensor& part, int64_t counted);
   // Every rank calls it, after as many additions. Waits: for all ranks.
   std::pair<double, int64_t> mean_and_count();
@@ -59,7 +59,7 @@ class LossTotals {
   int64_t counted_ = 0;
 };
 
-// The mean of |losses|, without those that are not finite if |filter|; NaN where none is left. Pure.
+// The mean of |losses|, without those that are not finite if |filter|; NaN if none is left. Pure.
 double mean_loss(const std::vector<double>& losses, bool filter);
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// What somebody who slipped may have meant. Pure.
+// What a user who mistyped a name may have meant. Pure.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace concord {
 
-// The one of |known| with the fewest letters changed; empty where none is near.
+// The one of |known| with the fewest letters changed; empty if none is near.
 std::string nearest_name(std::string_view name, std::span<const std::string_view> known);
 
 }  // namespace concord

@@ -1,7 +1,7 @@
-// The folder a run writes to. One run each: what another run has left there is not mixed with.
+// The folder a run writes to. One run per folder: files of different runs are not mixed.
 //
 // A run leaves its mark there, kRunMark, and nothing is ever removed from a folder without it: what Concord did not
-// write is not Concord's to remove. An attempt that a launcher has started again finds the mark of its own job, goes on
+// write is not Concord's to remove. An attempt that a launcher has restarted finds the mark of its own job, continues
 // in the folder, and removes nothing.
 #pragma once
 
@@ -19,8 +19,8 @@ inline constexpr const char* kRunMark = ".concord-run.json";
 
 struct OutputRequest {
   std::filesystem::path folder;
-  bool overwrite = false;                          // another run that is there may be lost
-  std::vector<std::filesystem::path> inputs = {};  // what this run reads; must not lie in what would be removed
+  bool overwrite = false;                          // an existing run may be deleted
+  std::vector<std::filesystem::path> inputs = {};  // what this run reads; must not be among what would be removed
   std::string job = {};                            // the same in every attempt of a job, see output_request
   bool is_restarted = false;                       // not the first attempt
   bool resumes = false;                            // continues the run that is there
@@ -30,11 +30,11 @@ struct OutputRequest {
 // (ours or torchrun) has set in the environment.
 OutputRequest output_request(const TrainingArguments& arguments, const std::vector<std::string>& more);
 
-// Whether a run can go to the folder. Changes nothing. Throws ConfigError where it cannot be written to; where it holds
-// another run that may not be lost, was not written by Concord, or holds an input of this run.
+// Whether a run can go to the folder. Changes nothing. Throws ConfigError if it cannot be written to; if it holds
+// another run that may not be deleted, was not written by Concord, or holds an input of this run.
 void check_output_folder(const OutputRequest& request);
 
-// The same, then makes the folder where it is not there, removes what another run has left (metrics.jsonl,
+// The same, then creates the folder if it does not exist, removes what another run has left (metrics.jsonl,
 // trainer_state.json, checkpoints, ...; other files stay), and leaves the mark. For one process of a job, when nothing
 // else can go wrong any more.
 void prepare_output_folder(const OutputRequest& request);
@@ -46,7 +46,7 @@ void leave_run_mark(const std::filesystem::path& folder, const std::string& job 
 std::optional<int64_t> checkpoint_step(const std::filesystem::path& path);
 // folder/checkpoint-<step>, oldest first.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
-// Removes the oldest but |limit| of them; 0: none. For one process of a job. Throws std::runtime_error.
+// Removes all but the newest |limit| of them; 0: none. For one process of a job. Throws std::runtime_error.
 void keep_newest(const std::filesystem::path& folder, int64_t limit);
 std::filesystem::path checkpoint_folder(const std::filesystem::path& folder, int64_t step);
 

@@ -1,6 +1,6 @@
-// What a training run is, before any other rank and any tensor are there: the model's config, the data, numbers of
-// steps, the pipeline's schedule. Bad input so comes out before any process is started and any group is made. Needs no
-// libtorch. Threads: the one that trains.
+// What a training run is, before there is any other rank or tensor: the model's config, the data, numbers of
+// steps, the pipeline's schedule. So bad input is reported before any process is started and any group is created.
+// Needs no libtorch. Threads: the one that trains.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Datasets {
   std::unique_ptr<SampleSource> train;
   std::unique_ptr<SampleSource> eval;
 };
-// What a user may bring instead of what the arguments name.
+// What a user may provide instead of what the arguments name.
 using DatasetProvider = std::function<Datasets(const TrainingArguments&)>;
 
 struct TrainingPlan {
@@ -34,7 +34,7 @@ struct TrainingPlan {
   Schedule schedule;
   std::vector<StageLayers> stages;  // of the whole pipeline
   std::unique_ptr<DataLoader> train_data;
-  std::unique_ptr<DataLoader> eval_data;  // null where there is none
+  std::unique_ptr<DataLoader> eval_data;  // null if there is none
   int64_t max_steps = 0;
   LrArguments lr;
   bool is_restarted = false;       // an attempt after the first: its own run may be in output_dir already
@@ -42,10 +42,10 @@ struct TrainingPlan {
   TokenizerFiles tokenizer_files;  // of the data, for saved models; on rank 0, which writes them
 };
 
-// |rank| of |world| processes. Throws ConfigError for everything that can be known to be wrong by now.
+// |rank| of |world| processes. Throws ConfigError for every error that can be detected at this point.
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
                            const DatasetProvider& datasets = {});
 
-std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // none but for fp16
+std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // only for fp16
 
 }  // namespace concord

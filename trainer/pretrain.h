@@ -1,8 +1,8 @@
-// A whole training run in one call, as users of Megatron know it; `concord train` is this with nothing of its own.
+// A whole training run in one call, as in Megatron; `concord train` is this without user code.
 //
 //   TrainOutput output = pretrain(arguments, dataset_provider, model_provider, forward_step);
 //
-// Each of the three may be left out ({}): the data, the model and the loss are then those of the arguments. Every
+// Each of the three may be omitted ({}): the data, the model and the loss are then those of the arguments. Every
 // process of the job calls it. It checks all it can, joins the job, builds the model, and only then clears output_dir
 // of another run; then it trains, saves the model to output_dir/model and leaves the job.
 #pragma once
@@ -19,12 +19,12 @@ struct RunOptions {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = {};
   int terminal = 1;                      // file descriptor of the progress, on rank 0
   std::vector<std::string> inputs = {};  // files that are read besides those that the arguments name
-  std::vector<std::string> notes = {};   // what to hear before the run, a line each
+  std::vector<std::string> notes = {};   // what to print before the run, one line each
   std::vector<std::string> next = {};    // what to try next, for the summary
 };
 
-// Throws ConfigError for invalid settings, before any group is made where possible; Error and std::runtime_error
-// for what goes wrong later. Waits: for the other ranks.
+// Throws ConfigError for invalid settings, before any group is made if possible; Error and std::runtime_error
+// for later failures. Waits: for the other ranks.
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers = {}, const RunOptions& options = {});
 
 TrainOutput pretrain(const TrainingArguments& arguments, DatasetProvider dataset_provider, ModelProvider model_provider,

@@ -1,5 +1,5 @@
-// One forward, and backward, of a model on a given batch under any layout, with the results of all ranks put together
-// to what a single process would have: how layouts, vendors and implementations are compared.
+// One forward, and backward, of a model on a given batch under any layout, with the results of all ranks combined into
+// what a single process would have: how layouts, vendors and implementations are compared.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace concord {
 // By name, on the host of rank 0; empty on the other ranks:
 //   logits            fp32 [B, S, V] without padding
 //   loss              fp32 [1], mean over the counted tokens
-//   per_token_loss    fp32 [B, S], at the token that predicts; 0 where there is no label
+//   per_token_loss    fp32 [B, S], at the token that predicts; 0 if there is no label
 //   grad.NAME         for each HF parameter, in its global shape; fp32 (fp64 for Double)
 //   activation.K.PART [B, S, H], K counts the parts from 000000 in their order: embedding, layers.0, ..., norm
 //   weight.NAME       for each HF parameter, as the model holds it

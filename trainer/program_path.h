@@ -1,11 +1,11 @@
-// How this program is called in what it tells its user to type.
+// How this program is called in the commands that it suggests.
 #pragma once
 
 #include <string>
 
 namespace concord {
 
-// "concord" where PATH finds it; else its path, from the working folder where it is below that one.
+// "concord" if PATH finds it; else its path, relative to the working folder if it is below it.
 std::string program_as_typed();
 
 }  // namespace concord

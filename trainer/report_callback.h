@@ -13,7 +13,7 @@ namespace concord {
 
 class ReportCallback : public TrainerCallback {
  public:
-  // |terminal| is the file descriptor for the progress; |notes| are told below the first lines. Writes
+  // |terminal| is the file descriptor for the progress; |notes| are printed below the first lines. Writes
   // training_args.yaml into the output folder.
   ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal,
                  std::vector<std::string> notes);

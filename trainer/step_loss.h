@@ -1,10 +1,10 @@
 // From the losses of tokens to the loss of a step: what is differentiated, and what is logged.
 //
-// With calculate_per_token_loss every counted token weighs the same: the sum is differentiated, and finalize_grads
+// With calculate_per_token_loss every counted token has the same weight: the sum is differentiated, and finalize_grads
 // divides the gradients by the number of tokens counted over all data- and context-parallel ranks and micro-batches of
-// the step. Without, every micro-batch weighs the same, whatever it counts (ROLL's default): its mean, averaged over
-// micro-batches here and over dp x cp ranks by the reduction. A context-parallel rank has a part of a micro-batch's
-// tokens, while n counts the whole: sum * cp / n, averaged over cp, is the mean.
+// the step. Without it, every micro-batch has the same weight, however many tokens it counts (ROLL's default): its
+// mean, averaged over micro-batches here and over dp x cp ranks by the reduction. A context-parallel rank has a part of
+// a micro-batch's tokens, while n counts the whole: sum * cp / n, averaged over cp, is the mean.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@ struct LossRule {
   int64_t dp = 1;
 };
 
-// What the token losses of each micro-batch are multiplied by, for ModelStage::begin. |batches| are best on the host:
-// to count on a device is to wait for it.
+// What the token losses of each micro-batch are multiplied by, for ModelStage::begin. |batches| should be on the host:
+// counting on a device means waiting for it.
 std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule);
 
 // This rank's part of what is logged, after a run of |stage|: a loss for each micro-batch, in 32 bits on the device;

@@ -14,7 +14,7 @@ class StopRequest;
 
 class StopAgreement {
  public:
-  // |stop| null: nobody asks. Null on all ranks or on none.
+  // |stop| null: no stop request. Null on all ranks or on none.
   StopAgreement(ParallelContext& job, const StopRequest* stop) : job_(job), stop_(stop) {}
 
   // Before each piece, on every rank. Waits: for all ranks, now and then.

@@ -1,15 +1,16 @@
-// Asked to end: SIGTERM (a scheduler wants the machine back), SIGINT (Ctrl-C) or SIGHUP (the terminal is gone; not
-// where nohup ignores it). One rule for all of a run:
+// A request to stop: SIGTERM (a scheduler wants the machine back), SIGINT (Ctrl-C) or SIGHUP (the terminal has closed;
+// not where nohup ignores it). One rule for all of a run:
 //
-//   start-up    nothing is lost: the process ends at once, with exit code 128 + signal
+//   start-up    nothing is lost: the process ends immediately, with exit code 128 + signal
 //   afterwards  the step, or the batch of an evaluation, that runs is finished, then the run saves and ends
 //
-// That has a time limit: after |grace_seconds| the process ends as it is, with exit code 1 and a sentence. A second
-// signal ends it at once; SIGTERM and SIGHUP often come twice, from a scheduler and from a launcher that passes it on,
-// so within a second they count as one. What a save had written by then is no checkpoint, and the next run removes it.
+// That has a time limit: after |grace_seconds| the process exits without saving, with exit code 1 and a message. A
+// second signal ends it immediately; SIGTERM and SIGHUP often come twice, from a scheduler and from a launcher that
+// passes it on, so within a second they count as one. What a save had written by then is not a checkpoint, and the next
+// run removes it.
 //
-// While one lives these signals, and SIGALRM, are its own; afterwards they mean again what they meant before. One made
-// while another lives shares its state (libconcordtorch.so and the program have one each). Threads: any.
+// While one exists it handles these signals and SIGALRM; afterwards the previous handlers are restored. One created
+// while another exists shares its state (libconcordtorch.so and the program have one each). Threads: any.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Trains a model: the loop, evaluation, saving, callbacks. No maths is here; the order of things is.
+// Trains a model: the loop, evaluation, saving, callbacks. It contains no maths, only the order of things.
 //
 //   TrainingPlan plan = plan_training(arguments, rank, world);
 //   ParallelContext& job = initialize(initialize_args(plan));
@@ -6,8 +6,8 @@
 //   TrainOutput output = trainer.train();
 //   trainer.save_model("model");
 //
-// Names and results are those of HF's Trainer. Every rank of the job has one and makes the same calls. Errors: what the
-// parts throw; a loss or gradient that is not finite is an Error with the step, or with fp16 and without
+// Names and results are those of HF's Trainer. Every rank of the job has one and makes the same calls. Errors: those of
+// the parts; a loss or gradient that is not finite is an Error with the step, or with fp16 and without
 // check_for_nan_in_loss_and_grad a step without an update. Threads: always the same one.
 #pragma once
 
@@ -51,7 +51,7 @@ class Trainer {
 
   void add_callback(std::shared_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  // Until max_steps, the end of the data, a callback's wish or SIGTERM. Once.
+  // Until max_steps, the end of the data, a callback's request or SIGTERM. Call once.
   TrainOutput train();
   // Forward only, over all of the evaluation data; in train() a signal that asks for the end abandons it, and then
   // nothing is reported of it. Throws ConfigError where there is none.

@@ -54,7 +54,7 @@ enum aclrtMemMallocPolicy : uint32_t { kMallocHugeFirst = 0, kMallocHugeOnly = 1
 
 enum aclrtMemAttr : uint32_t { kDdrMem = 0, kHbmMem = 1 };
 
-// Mind the polarity: "recorded" counts up to complete, the two others down.
+// Note the polarity: "recorded" counts up to complete, the two others down.
 enum aclrtEventRecordedStatus : uint32_t { kEventRecordedNotReady = 0, kEventRecordedComplete = 1 };
 enum aclrtEventWaitStatus : uint32_t { kEventWaitComplete = 0, kEventWaitNotReady = 1 };
 enum aclrtStreamStatus : uint32_t { kStreamComplete = 0, kStreamNotReady = 1 };
@@ -152,7 +152,7 @@ inline constexpr aclError kRtHbmEcc = 507054;
 
 namespace fn {
 // clang-format off
-// The process, versions, words
+// The process, versions, messages
 using aclInit = aclError(const char* config_path);
 using aclFinalize = aclError();
 using aclGetRecentErrMsg = const char*();

@@ -1,5 +1,5 @@
-// The division that makes an average of HCCL's sum, by the operator aclnnInplaceDivs on the same stream. One rounding
-// after the sum's own. CANN's operator library is large; it is loaded when the first average is asked for.
+// The division that turns HCCL's sum into an average, by the operator aclnnInplaceDivs on the same stream. One rounding
+// after the sum's own. CANN's operator library is large; it is loaded when the first average is requested.
 // Threads: any thread, any time.
 #pragma once
 
@@ -18,9 +18,9 @@ class Averages {
 
   explicit Averages(Devices& devices) : devices_(devices) {}
 
-  // Averages exist of f32, f16 and bf16, where CANN's operator library is installed.
+  // Averages exist for f32, f16 and bf16, if CANN's operator library is installed.
   bool supports(concord_dtype dtype) const;
-  // Why there are none; "" where there are.
+  // Why there are none; "" if there are.
   const std::string& reason() const;
 
   // Queues data[i] /= by for |count| elements. The calling thread's device is the stream's.
@@ -28,7 +28,7 @@ class Averages {
               const Workspace& workspace) const;
 
  private:
-  // Null where the library is missing.
+  // Null if the library is missing.
   const Aclnn* aclnn() const;
 
   Devices& devices_;

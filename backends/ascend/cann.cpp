@@ -26,7 +26,7 @@ std::vector<std::string> candidates(const char* setting, const std::vector<std::
   return paths;
 }
 
-// The names of |symbols| that |library| has not. Slots that are filled already are left alone.
+// The names of |symbols| that |library| lacks. Slots that are already filled are unchanged.
 std::string resolve(const sdk::VendorLibrary& library, std::span<const sdk::VendorSymbol> symbols) {
   std::string missing;
   for (const sdk::VendorSymbol& symbol : symbols) {
@@ -45,7 +45,7 @@ std::string resolve(const sdk::VendorLibrary& library, std::span<const sdk::Vend
             sdk::text("%s has no %s; %s: %s", path.c_str(), missing.c_str(), kSupported, kAdvice));
 }
 
-// Asked before anything else is looked up: the version makes a better sentence than the names that are missing in it.
+// Checked before anything else is looked up: the version gives a better message than the names that are missing.
 std::string checked_version(const sdk::VendorLibrary& library) {
   const auto get_version = sdk::find_symbol<fn::aclsysGetCANNVersion*>(library, "aclsysGetCANNVersion");
   abi::aclCANNPackageVersion version{};
@@ -69,7 +69,7 @@ void check_cann_version(const std::string& version, const std::string& path) {
   const int found = major * 100 + minor;
   if (numbers && found >= kOldest && found < kBeyondNewest) return;
   sdk::fail(CONCORD_STATUS_UNAVAILABLE,
-            sdk::text("%s is of CANN '%s'; %s: %s", path.c_str(), version.c_str(), kSupported, kAdvice));
+            sdk::text("%s belongs to CANN '%s'; %s: %s", path.c_str(), version.c_str(), kSupported, kAdvice));
 }
 
 Acl load_acl() {

@@ -23,7 +23,7 @@ struct Acl {
 #include "backends/ascend/symbols.inc"
 
   std::string path;
-  std::string version;    // of CANN, as it writes it: "8.5.0"; "unknown" where it does not tell
+  std::string version;    // of CANN, as it writes it: "8.5.0"; "unknown" if it does not tell
   std::string simulator;  // what a simulator calls itself ("sim-npu"); "" on hardware
 };
 
@@ -40,16 +40,16 @@ struct Aclnn {
 #include "backends/ascend/symbols.inc"
 };
 
-// UNAVAILABLE with every place tried, with the version where it is not 8.1 to 9.x, or with the names that are missing.
+// UNAVAILABLE with every place tried, with the version if it is not 8.1 to 9.x, or with the names that are missing.
 Acl load_acl();
 
 // UNAVAILABLE as load_acl.
 Hccl load_hccl();
 
-// Nothing where the library or one of its functions is missing; |out_reason| then says so.
+// Nothing if the library or one of its functions is missing; |out_reason| then says so.
 std::optional<Aclnn> load_aclnn(std::string* out_reason);
 
-// UNAVAILABLE where |version| ("8.1.RC1", "9.0.0") is none that is supported; the sentence has |path|.
+// UNAVAILABLE if |version| ("8.1.RC1", "9.0.0") is not supported; the message has |path|.
 void check_cann_version(const std::string& version, const std::string& path);
 
 }  // namespace concord::ascend

@@ -55,8 +55,8 @@ void pass_timeouts(const char* seconds) {
   char* end = nullptr;
   const long long wanted = std::strtoll(seconds, &end, 10);
   if (*end != '\0' || wanted < 1 || wanted > INT32_MAX) {
-    sdk::invalid(
-        sdk::text("comm.timeout (CONCORD_COMM_TIMEOUT) is '%s'; it is a number of seconds, 1 to 2147483647", seconds));
+    sdk::invalid(sdk::text(
+        "comm.timeout (CONCORD_COMM_TIMEOUT) is '%s'; it must be a number of seconds from 1 to 2147483647", seconds));
   }
   ::setenv("HCCL_CONNECT_TIMEOUT", std::to_string(std::clamp(wanted, 120ll, 7200ll)).c_str(), 0);
   ::setenv("HCCL_EXEC_TIMEOUT", std::to_string(wanted).c_str(), 0);
@@ -108,7 +108,7 @@ void Communicators::destroy(concord_comm comm) {
     const std::lock_guard lock(mutex_);
     const auto found = std::find(live_.begin(), live_.end(), reinterpret_cast<Communicator*>(comm));
     if (found == live_.end()) {
-      sdk::invalid(sdk::text("%p is no live communicator of this plugin", static_cast<const void*>(comm)));
+      sdk::invalid(sdk::text("%p is not a live communicator of this plugin", static_cast<const void*>(comm)));
     }
     ended.reset(*found);
     live_.erase(found);
@@ -175,7 +175,7 @@ Communicators::Reduction Communicators::reduction(concord_dtype dtype, concord_r
   if (const auto found = find_reduction(dtype, reduce)) return *found;
   const bool average = reduce == CONCORD_REDUCE_AVG && !averages_.reason().empty();
   sdk::fail(CONCORD_STATUS_UNIMPLEMENTED,
-            sdk::text("HCCL has no %s of %s on this chip; ask comm.supports, and reduce another type%s%s",
+            sdk::text("HCCL does not support %s of %s on this chip; check comm.supports and reduce another type%s%s",
                       sdk::reduce_name(reduce), sdk::dtype_name(dtype), average ? ". No averages: " : "",
                       average ? averages_.reason().c_str() : ""));
 }

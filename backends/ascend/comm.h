@@ -19,10 +19,10 @@
 
 namespace concord::ascend {
 
-// HCCL's timeouts are the process's, and come from the environment, which it reads when it is first used: sets
+// HCCL's timeouts are per process, and come from the environment, which it reads when it is first used: sets
 // HCCL_CONNECT_TIMEOUT (set-up; within the 120 to 7200 s that HCCL takes) and HCCL_EXEC_TIMEOUT (an operation) to
-// |seconds|, the setting comm.timeout. What somebody has set stays; null changes nothing. Threads: while no other reads
-// the environment.
+// |seconds|, the setting comm.timeout. Values that are already set stay; null changes nothing. Threads: while no other
+// reads the environment.
 void pass_timeouts(const char* seconds);
 
 class Communicators {
@@ -61,7 +61,7 @@ class Communicators {
   void batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream);
 
   // For the other tables. |stream| was synchronized and failed: throws the failure of a communicator that was used on
-  // it, where HCCL says that one has failed; |words| are added to its sentence.
+  // it, if HCCL says that one has failed; |words| are added to its message.
   void report(concord_stream stream, const std::string& words);
   // |stream| is about to be destroyed.
   void forget(concord_stream stream);
@@ -77,11 +77,11 @@ class Communicators {
   };
 
   std::optional<Reduction> find_reduction(concord_dtype dtype, concord_reduce_op reduce) const;
-  // UNIMPLEMENTED where HCCL has none.
+  // UNIMPLEMENTED if HCCL has none.
   Reduction reduction(concord_dtype dtype, concord_reduce_op reduce) const;
 
   concord_comm adopt(std::unique_ptr<Communicator> communicator);
-  // INVALID_ARGUMENT where |comm| is null, or |stream| is null or of another device.
+  // INVALID_ARGUMENT if |comm| is null, or |stream| is null or of another device.
   Communicator& checked(concord_comm comm, concord_stream stream);
   void copy(Communicator& communicator, const void* from, void* to, int64_t bytes, concord_stream stream);
   void divide(Communicator& communicator, void* data, int64_t count, concord_dtype dtype, concord_stream stream);

@@ -83,8 +83,8 @@ std::unique_ptr<Communicator> Communicator::join(Memory& memory, Devices& device
   if (result != abi::kHcclSuccess) {
     const concord_status status = status_of(result);
     const char* advice = status == CONCORD_STATUS_OUT_OF_MEMORY
-                             ? "; a communicator takes 2 x HCCL_BUFFSIZE (200 MB by default) of the device"
-                             : "; have all ranks the same unique id and a device of their own, and can they reach this "
+                             ? "; a communicator needs 2 x HCCL_BUFFSIZE (200 MB by default) on the device"
+                             : "; do all ranks have the same unique id and their own device, and can they reach this "
                                "machine (HCCL_SOCKET_IFNAME, HCCL_IF_IP) within HCCL_CONNECT_TIMEOUT?";
     sdk::fail(status, made->who_ + ": " + describe(hccl, result, "HcclCommInitRootInfo") + advice);
   }
@@ -152,13 +152,13 @@ abi::HcclComm Communicator::cut(std::vector<uint32_t> members, int32_t place, ui
   return handle;
 }
 
-// HCCL wants the call from every rank, also from one that is no member, or not by HCCL.
+// HCCL wants the call from every rank, also from one that is not a member, or not by HCCL.
 void Communicator::stay_out() {
   if (first_ == nullptr || hccl_.HcclCreateSubCommConfig == nullptr) return;
   const std::lock_guard lock(set_up_lock(device_));
   abi::HcclCommConfig config = default_config();
   abi::HcclComm none = nullptr;
-  finish("HcclCreateSubCommConfig (as no member)",
+  finish("HcclCreateSubCommConfig (not a member)",
          hccl_.HcclCreateSubCommConfig(&first_->handle, 0, nullptr, abi::kHcclNoSubComm, 0, &config, &none));
 }
 
@@ -251,7 +251,7 @@ void Communicator::forget(concord_stream stream) {
 void* Communicator::scratch(int64_t bytes, concord_stream stream) {
   Scratch& own = scratch_[stream];
   if (own.bytes >= bytes) return own.data;
-  // Twice what was: so that all that is outgrown is together no more than what is in use.
+  // Twice the previous size: so that all outgrown buffers together are no larger than the one in use.
   const int64_t grown = std::max({bytes, 2 * own.bytes, kLeastScratch});
   void* data = memory_.allocate(device_, grown);
   if (own.data != nullptr) outgrown_.push_back(own.data);

@@ -3,15 +3,15 @@
 // What HCCL does in its own way, and what becomes of it here:
 //   memory       every communicator takes 2 x HCCL_BUFFSIZE on the device (2 x 200 MB by default), so that one of a
 //                single rank is made without HCCL
-//   set-up       one device must not set up communicators from two threads at once: a lock a device. Two threads of a
-//                rank that set up two communicators have to come in the same order on every rank
-//   split        HCCL cuts sub-communicators from the first communicator alone, with the ranks in ascending order. A
-//                split of a split is cut from the first one; a list in another order meets anew, with a root info that
-//                its first rank sends to the others over the parent. Every rank of the parent calls HCCL, also one that
-//                is no member (kHcclNoSubComm)
+//   set-up       communicators of one device must not be set up from two threads at the same time: one lock per device.
+//                Two threads of a rank that set up two communicators must do so in the same order on every rank
+//   split        HCCL creates sub-communicators only from the first communicator, with the ranks in ascending order. A
+//                split of a split is made from the first one; for a list in another order a new communicator is set up,
+//                with a root info that its first rank sends to the others over the parent. Every rank of the parent
+//                calls HCCL, even one that is not a member (kHcclNoSubComm)
 //   streams      HCCL does not order operations of one communicator that are on different streams: a stream waits, by
 //                an event, for what the communicator has on the stream that it was used on before
-//   the parent   stays, unseen, until the last communicator that was cut from it is destroyed
+//   the parent   stays, unseen, until the last communicator that was created from it is destroyed
 //   failures     HcclGetCommAsyncError tells them. The first one sticks: every later call returns it
 //   waiting      HCCL has no abort and no timeout of one communicator. HCCL_CONNECT_TIMEOUT bounds set-up and
 //                HCCL_EXEC_TIMEOUT an operation, for the whole process; pass_timeouts (comm.h) sets them
@@ -50,7 +50,7 @@ class Communicator {
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
 
-  // Runs |body|(handle), which queues one operation on |stream|. Throws the failure where there is one. The calling
+  // Runs |body|(handle), which queues one operation on |stream|. Throws the failure if there is one. The calling
   // thread's device is the communicator's; not for a communicator of one rank.
   template <class Body>
   void enqueue(const char* call, concord_stream stream, Body&& body) {
@@ -59,12 +59,12 @@ class Communicator {
   }
 
   // What is queued on |stream| from here on comes after what this communicator has on other streams. Throws the failure
-  // where there is one.
+  // if there is one.
   void turn_to(concord_stream stream);
 
-  // Throws the failure where there is one.
+  // Throws the failure if there is one.
   void check();
-  // What went wrong, OK while nothing has; |out_detail| is its sentence. Looks at HCCL first.
+  // The failure, OK while there is none; |out_detail| is its message. Checks HCCL first.
   concord_status error(std::string* out_detail);
 
   // Work that may hold operations of this communicator was queued on |stream|.
@@ -77,11 +77,11 @@ class Communicator {
   // At least |bytes| of device memory for work on |stream|. The same again for the next operation there, which runs
   // after.
   void* scratch(int64_t bytes, concord_stream stream);
-  // A few bytes of device memory whose contents do not matter: what a barrier reduces, and what stands for null.
+  // A few bytes of device memory whose contents do not matter: what a barrier reduces, and a substitute for null.
   void* word() const { return word_; }
 
  private:
-  // HCCL's communicator. Destroyed with the last Communicator that needs it: its own, and those cut from it.
+  // HCCL's communicator. Destroyed with the last Communicator that needs it: its own, and those created from it.
   struct Link {
     Link(Devices& device_table, const Hccl& library, int32_t on, abi::HcclComm comm)
         : devices(device_table), hccl(library), device(on), handle(comm) {}
@@ -120,7 +120,7 @@ class Communicator {
   const int32_t rank_;
   const std::string who_;  // for messages: "communicator 'dp', rank 1 of 4"
 
-  std::shared_ptr<Link> link_;         // null where there is one rank
+  std::shared_ptr<Link> link_;         // null if there is one rank
   std::shared_ptr<Link> first_;        // the communicator that this one was cut from, or link_
   std::vector<uint32_t> first_ranks_;  // the members' ranks in first_
   uint64_t id_ = 0;                    // tells communicators cut from first_ apart; the same on every member

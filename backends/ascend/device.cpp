@@ -58,7 +58,7 @@ int32_t Devices::ensure_current() {
 
 int32_t Devices::device_of(concord_stream stream) {
   if (stream == nullptr) {
-    sdk::invalid("the stream is null; on Ascend it has to be one of stream.create or of libtorch (stream.null is 0)");
+    sdk::invalid("the stream is null; on Ascend it must come from stream.create or libtorch (stream.null is 0)");
   }
   if (const auto known = streams.find(stream)) return *known;
   return ensure_current();

@@ -1,10 +1,9 @@
 // The device table over the ACL runtime.
 //
 // ACL has no device on a new thread: almost every call there fails with 107002 until aclrtSetDevice was called. So each
-// method makes the device that it needs the thread's own for as long as it takes (DeviceGuard) and puts the former one
-// back, because torch_npu remembers a thread's device without asking ACL. A thread that had none keeps the device that
-// it was given: ACL cannot take it back. Devices are never reset and ACL is never finalised: others in the process use
-// them too.
+// method sets the device that it needs for its duration (DeviceGuard) and restores the previous one, because torch_npu
+// caches a thread's device without asking ACL. A thread that had none keeps the device that it was given: ACL cannot
+// take it back. Devices are never reset and ACL is never finalised: others in the process use them too.
 #pragma once
 
 #include <atomic>
@@ -22,8 +21,8 @@ inline abi::aclrtEvent vendor(concord_event event) { return event; }
 
 class Devices {
  public:
-  // Initialises ACL; that somebody else (torch_npu) has done so is fine. UNAVAILABLE with the vendor's words where
-  // there is no driver or no device.
+  // Initialises ACL; it is fine if another library (torch_npu) has already done so. UNAVAILABLE with the vendor's
+  // message if there is no driver or no device.
   explicit Devices(const Acl& acl);
 
   int32_t count() { return count_; }
@@ -35,12 +34,12 @@ class Devices {
   void enable_peer_access(int32_t device, int32_t peer);
 
   const Acl& acl() const { return acl_; }
-  // INVALID_ARGUMENT where there is no such device.
+  // INVALID_ARGUMENT if there is no such device.
   void check(int32_t device) const;
-  // The thread's device; where it has none it gets the one that this process used first, so that no process puts a
+  // The thread's device; if it has none it gets the one that this process used first, so that no process puts a
   // context on a device that belongs to another.
   int32_t ensure_current();
-  // Makes |device| the thread's. Returns the former one; -1 where that was |device| too or none.
+  // Makes |device| the thread's. Returns the former one; -1 if that was |device| too or none.
   int32_t exchange(int32_t device);
   // The device that |stream| belongs to: known for streams of this plugin, else the thread's. A null stream is
   // INVALID_ARGUMENT.

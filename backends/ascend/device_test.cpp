@@ -1,4 +1,4 @@
-// Devices and threads: who initialises ACL, which device a thread has, and what is put back.
+// Devices and threads: who initialises ACL, which device a thread has, and what is restored.
 #include "backends/ascend/device.h"
 
 #include <gmock/gmock.h>

@@ -60,14 +60,14 @@ void Events::synchronize(concord_event event) {
 double Events::elapsed(concord_event start, concord_event end) {
   sdk::check_not_null(start, "start");
   sdk::check_not_null(end, "end");
-  constexpr const char* kRule = "both events have to be made with CONCORD_EVENT_TIMING, recorded, and done";
+  constexpr const char* kRule = "both events must be created with CONCORD_EVENT_TIMING, recorded and completed";
   const DeviceGuard here(devices_, device_of(start));
   for (const concord_event event : {start, end}) {
     const auto known = live_.find(event);
     if (!known || (known->timing && is_done(event))) continue;
     sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION,
               sdk::text("event.elapsed: the %s event %s; %s", event == start ? "first" : "second",
-                        known->timing ? "is not done" : "was made without timing", kRule));
+                        known->timing ? "is not completed" : "was created without timing", kRule));
   }
   const Acl& acl = devices_.acl();
   float milliseconds = 0;

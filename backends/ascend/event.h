@@ -1,6 +1,6 @@
 // The event table: events are aclrtEvent, made by aclrtCreateEventExWithFlag, the kind whose record replaces the former
-// one and whose waits keep the record they found; the older kind has to be reset in between. ACL decides at an event's
-// making what it can do: other streams wait for it (SYNC), the host asks how far it is (STREAM_PROGRESS), it has a time
+// one and whose waits keep the record they found; the older kind has to be reset in between. What an event can do is
+// fixed when it is created: other streams wait for it (SYNC), the host queries it (STREAM_PROGRESS), it has a time
 // (TIME_LINE).
 #pragma once
 

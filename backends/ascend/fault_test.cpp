@@ -1,5 +1,5 @@
-// Ranks that die or never come, on the simulated CANN: HCCL's own timeouts end the waiting, and the failure is told,
-// sticks to its communicator and to no other.
+// Ranks that die or never join, on the simulated CANN: HCCL's own timeouts end the waiting, and the failure is
+// reported, sticks to its communicator and to no other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

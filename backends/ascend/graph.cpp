@@ -38,7 +38,7 @@ concord_graph Graphs::end_capture(concord_stream stream) {
   check_acl(acl, error, "aclmdlRICaptureEnd");
   if (spoiled) {
     if (captured != nullptr) acl.aclmdlRIDestroy(captured);
-    sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION, "something that cannot be captured was done during the capture");
+    sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION, "an operation that cannot be captured was called during the capture");
   }
   const auto graph = static_cast<concord_graph>(captured);
   live_.add(graph, device);

@@ -1,4 +1,4 @@
-// The graph extension: work captured by aclmdlRICaptureBegin. A graph handle is an aclmdlRI. There only where CANN has
+// The graph extension: work captured by aclmdlRICaptureBegin. A graph handle is an aclmdlRI. There only if CANN has
 // the functions.
 #pragma once
 

@@ -1,7 +1,6 @@
-// The handles that a table gave out and did not take back yet, each with what is known of it. A stream or event works
-// only while its own device is the thread's, and ACL does not tell which that is; and not every CANN checks what it is
-// given, so that this is what stands between a second destroy and a crash.
-// Threads: any thread, any time.
+// The live handles of a table, each with what is known about it. A stream or event works only while its own device is
+// the thread's, and ACL does not tell which that is; and not every CANN checks what it is given, so only this prevents
+// a crash on a second destroy. Threads: any thread, any time.
 #pragma once
 
 #include <mutex>
@@ -23,12 +22,12 @@ class Handles {
     live_.insert_or_assign(handle, known);
   }
 
-  // What was known of |handle|. INVALID_ARGUMENT where it is null, not from create, or destroyed before.
+  // What was known of |handle|. INVALID_ARGUMENT if it is null, not from create, or destroyed before.
   Known remove(Handle handle) {
     const std::unique_lock lock(mutex_);
     const auto found = live_.find(handle);
     if (found == live_.end()) {
-      sdk::invalid(sdk::text("%p is no live %s of this plugin's create", static_cast<const void*>(handle), what_));
+      sdk::invalid(sdk::text("%p is not a live %s created by this plugin", static_cast<const void*>(handle), what_));
     }
     const Known known = found->second;
     live_.erase(found);

@@ -92,7 +92,7 @@ struct HcclCommConfig {
 };
 inline constexpr size_t kHcclConfigBytes = 300;  // without the padding at its end
 
-// Who is no member of a sub-communicator passes no ranks and this as its id.
+// A rank that is not a member of a sub-communicator passes no ranks and this as its id.
 inline constexpr uint64_t kHcclNoSubComm = 0xffffffff;
 
 namespace fn {

@@ -54,8 +54,8 @@ void Memory::remove(void* pointer, int32_t device) {
   const auto found = blocks_.find(pointer);
   if (found == blocks_.end() || found->second.device != device) {
     sdk::invalid(device == kHost
-                     ? sdk::text("%p is no pinned host memory of allocate_host, or was released before", pointer)
-                     : sdk::text("%p is not memory of device %d, or was released before", pointer, device));
+                     ? sdk::text("%p is not pinned host memory of allocate_host, or was already released", pointer)
+                     : sdk::text("%p is not memory of device %d, or was already released", pointer, device));
   }
   blocks_.erase(found);
 }
@@ -74,10 +74,10 @@ void Memory::fail_allocation(abi::aclError error, int32_t device, int64_t bytes)
   size_t free = 0;
   size_t total = 0;
   devices_.acl().aclrtGetMemInfo(abi::kHbmMem, &free, &total);
-  // For sizes that no device has, releases differ in whether that is a lack of memory or a wrong argument.
+  // For sizes that no device has, releases differ in whether that is out of memory or an invalid argument.
   const bool too_much = total > 0 && static_cast<uint64_t>(bytes) > total;
   sdk::fail(too_much ? CONCORD_STATUS_OUT_OF_MEMORY : status_of(error),
-            sdk::text("%s; asked for %lld bytes on device %d, which has %zu free of %zu", words.c_str(),
+            sdk::text("%s; requested %lld bytes on device %d, which has %zu free of %zu", words.c_str(),
                       static_cast<long long>(bytes), device, free, total));
 }
 
@@ -109,7 +109,7 @@ void* Memory::allocate_host(int64_t bytes) {
   const abi::aclError error = devices_.acl().aclrtMallocHost(&pointer, static_cast<size_t>(bytes));
   if (error != abi::kAclSuccess) {
     fail_acl(devices_.acl(), error, "aclrtMallocHost",
-             sdk::text("asked for %lld bytes of pinned host memory", static_cast<long long>(bytes)));
+             sdk::text("requested %lld bytes of pinned host memory", static_cast<long long>(bytes)));
   }
   add(pointer, {bytes, kHost});
   return pointer;
@@ -164,8 +164,9 @@ void Memory::copy_peer_on_stream(void* destination, int32_t destination_device, 
   devices_.check(source_device);
   const int32_t mine = devices_.device_of(stream);
   if (mine != destination_device && mine != source_device) {
-    sdk::invalid(sdk::text("a copy from device %d to %d on a stream of device %d; it has to be of one of the two",
-                           source_device, destination_device, mine));
+    sdk::invalid(
+        sdk::text("a copy from device %d to %d on a stream of device %d; the stream must belong to one of the two",
+                  source_device, destination_device, mine));
   }
   if (bytes == 0) return;
   devices_.enable_peer_access(mine, mine == source_device ? destination_device : source_device);

@@ -1,6 +1,6 @@
 // The memory table over the ACL runtime: aclrtMalloc, pinned host memory, copies.
 //
-// Every allocation is on a list, because ACL takes what it is given for a valid pointer, and because a copy has to be
+// Every allocation is on a list, because ACL does not check the pointers it is given, and because a copy has to be
 // made on the device that the memory belongs to.
 // Threads: any thread, any time.
 #pragma once
@@ -40,9 +40,9 @@ class Memory {
   };
 
   void add(void* pointer, Block block);
-  // INVALID_ARGUMENT where |pointer| is not the start of a block of |device|.
+  // INVALID_ARGUMENT if |pointer| is not the start of a block of |device|.
   void remove(void* pointer, int32_t device);
-  // The block that |pointer| lies in.
+  // The block that contains |pointer|.
   std::optional<Block> find(const void* pointer) const;
   // The device of device memory in one of the two; else the thread's.
   int32_t device_of(const void* destination, const void* source);

@@ -40,23 +40,24 @@ std::vector<concord_capability> capabilities(const Acl& acl) {
   const bool deterministic = hccl_is_deterministic();
   return {
       {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 0, "device memory is not mapped into the host"},
-      {CONCORD_CAP_MEMORY_STREAM_ORDERED, 0, "ACL allocates and frees at once; libtorch's allocator orders by streams"},
+      {CONCORD_CAP_MEMORY_STREAM_ORDERED, 0,
+       "ACL allocates and frees immediately; libtorch's allocator is stream-ordered"},
       {CONCORD_CAP_MEMORY_PEER_COPY, 1, nullptr},
-      {CONCORD_CAP_STREAM_NULL, 0, "HCCL takes no null stream; use one of stream.create or of libtorch"},
+      {CONCORD_CAP_STREAM_NULL, 0, "HCCL does not accept the null stream; use one from stream.create or libtorch"},
       {CONCORD_CAP_STREAM_PRIORITIES, priorities ? 1 : 0,
        priorities ? nullptr : "this CANN has no aclrtDeviceGetStreamPriorityRange"},
       {CONCORD_CAP_STREAM_HOST_FUNCTIONS, host_functions ? 1 : 0,
-       host_functions ? nullptr : "this CANN has no aclrtLaunchHostFunc; 8.5 and later have"},
+       host_functions ? nullptr : "this CANN has no aclrtLaunchHostFunc; it needs 8.5 or later"},
       {CONCORD_CAP_EVENT_TIMING, 1, nullptr},
-      {CONCORD_CAP_COMM_SPLIT, 2, "from the first communicator by HcclCreateSubCommConfig, else by meeting anew"},
-      {CONCORD_CAP_COMM_ABORT, 0, "HCCL has no call that ends operations; HCCL_EXEC_TIMEOUT does"},
+      {CONCORD_CAP_COMM_SPLIT, 2, "from the first communicator by HcclCreateSubCommConfig, otherwise by a new set-up"},
+      {CONCORD_CAP_COMM_ABORT, 0, "HCCL cannot abort operations; HCCL_EXEC_TIMEOUT ends them"},
       {CONCORD_CAP_COMM_DETERMINISTIC, deterministic ? 1 : 0,
        deterministic ? "HCCL_DETERMINISTIC is set" : "set HCCL_DETERMINISTIC=true"},
-      {CONCORD_CAP_COMM_SHARED_DEVICE, 0, "HCCL wants a device a rank"},
+      {CONCORD_CAP_COMM_SHARED_DEVICE, 0, "HCCL needs one device per rank"},
       {CONCORD_CAP_COMM_P2P_SELF, 1, "as a copy"},
       {CONCORD_CAP_COMM_DETECTS_LOSS, 0, "HCCL reports a lost peer as a timeout (HCCL_EXEC_TIMEOUT)"},
       {CONCORD_CAP_COMM_DETECTS_MISMATCH, 0, "HCCL does not compare the ranks' calls"},
-      {CONCORD_CAP_COMM_TIMEOUT, 0, "HCCL's timeouts are the process's: HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT"},
+      {CONCORD_CAP_COMM_TIMEOUT, 0, "HCCL's timeouts are per process: HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT"},
       {CONCORD_CAP_COMM_BYTES, communicator_bytes(), "2 x HCCL_BUFFSIZE; none for a single rank"},
   };
 }
@@ -83,7 +84,7 @@ class AscendPlugin : public sdk::Plugin {
     table.version = version_.c_str();
     table.vendor = "Huawei";
     table.label = label_.c_str();
-    table.priority = acl_.simulator.empty() ? 100 : -1;  // a simulator is never chosen by itself
+    table.priority = acl_.simulator.empty() ? 100 : -1;  // a simulator is never chosen automatically
     table.capabilities = capabilities_.data();
     table.capability_count = static_cast<int64_t>(capabilities_.size());
     table.torch_device_type = "privateuseone";

@@ -8,7 +8,7 @@ namespace concord::ascend {
 namespace {
 
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
-constexpr size_t kKept = 4;  // pieces a device: one being computed, the others on their way
+constexpr size_t kKept = 4;  // pieces a device: one being computed, the others in flight
 
 }  // namespace
 

@@ -1,8 +1,7 @@
-// The rng table: the numbers that platform/sdk/philox.hpp defines. ACL has no kernel that computes them, so that the
-// calling thread does (with helpers, for large requests), piece by piece into pinned host memory, and queues copies.
-// The call takes as long as the host needs to compute, as the cpu plugin does; it never waits for the stream, and the
-// copies overlap with the computing of the next piece.
-// Threads: any thread, any time.
+// The rng table: the numbers that platform/sdk/philox.hpp defines. ACL has no kernel that computes them, so the calling
+// thread does (with helpers, for large requests), piece by piece into pinned host memory, and queues copies. The call
+// takes as long as the host needs to compute, as the cpu plugin does; it never waits for the stream, and the copies
+// overlap with the computing of the next piece. Threads: any thread, any time.
 #pragma once
 
 #include <deque>

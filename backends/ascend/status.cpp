@@ -87,7 +87,7 @@ const char* name_of(abi::HcclResult result) {
   return result < std::size(kHcclNames) ? kHcclNames[result] : "a code unknown to this plugin";
 }
 
-// The vendor's words on one line. ACL's report can be pages of log; the beginning says what happened.
+// The vendor's message on one line. ACL's report can be pages of log; the beginning says what happened.
 std::string one_line(const char* words) {
   constexpr size_t kEnough = 600;
   std::string line = words != nullptr ? words : "";

@@ -1,7 +1,7 @@
 // ACL's and HCCL's result codes as the ABI's: what a failure is called and what it says.
 //
-// Every sentence has the vendor's call, the code's number and name, and the vendor's words. A code that is not known
-// here is VENDOR_ERROR, never success.
+// Every message has the vendor's call, the code's number and name, and the vendor's own message. An unknown code is
+// VENDOR_ERROR, never success.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace concord::ascend {
 concord_status status_of(abi::aclError error);
 concord_status status_of(abi::HcclResult result);
 
-// "aclrtMalloc failed with 207001, ACL_ERROR_RT_MEMORY_ALLOCATION: <what aclGetRecentErrMsg says>". Takes the words
+// "aclrtMalloc failed with 207001, ACL_ERROR_RT_MEMORY_ALLOCATION: <what aclGetRecentErrMsg says>". Takes the text
 // away: ACL keeps them, a thread, until they are asked for.
 std::string describe(const Acl& acl, abi::aclError error, const char* call);
 std::string describe(const Hccl& hccl, abi::HcclResult result, const char* call);

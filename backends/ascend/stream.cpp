@@ -29,7 +29,7 @@ void Streams::destroy(concord_stream stream) {
   const abi::aclError waited = acl.aclrtSynchronizeStream(vendor(stream));
   if (waited != abi::kAclSuccess) {
     sdk::log(CONCORD_LOG_WARN,
-             "a stream is destroyed whose work has failed: " + describe(acl, waited, "aclrtSynchronizeStream"));
+             "destroying a stream whose work has failed: " + describe(acl, waited, "aclrtSynchronizeStream"));
   }
   communicators_.forget(stream);
   check_acl(acl, acl.aclrtDestroyStream(vendor(stream)), "aclrtDestroyStream");
@@ -76,7 +76,7 @@ void Streams::launch_host(concord_stream stream, concord_host_function function,
   const Acl& acl = devices_.acl();
   if (acl.aclrtLaunchHostFunc == nullptr) {
     sdk::fail(CONCORD_STATUS_UNIMPLEMENTED,
-              sdk::text("CANN %s has no aclrtLaunchHostFunc; CANN 8.5 and later have", acl.version.c_str()));
+              sdk::text("CANN %s has no aclrtLaunchHostFunc; it needs CANN 8.5 or later", acl.version.c_str()));
   }
   sdk::check_host_function(function);
   const DeviceGuard here(devices_, devices_.device_of(stream));

@@ -1,4 +1,4 @@
-// Compiles only where acl_abi.h and hccl_abi.h agree with the vendor's own headers: every function's type, every
+// Compiles only if acl_abi.h and hccl_abi.h agree with the vendor's own headers: every function's type, every
 // struct's size and offsets, every number. Built wherever those headers are found (toolchains/ascend.cmake); it has no
 // code.
 //

@@ -24,8 +24,8 @@ void Comm::await_turn(uint64_t turn) {
   const auto deadline = std::chrono::steady_clock::now() + timeout_;
   if (!turns_.wait_until(deadline, [&] { return ended_.load() == turn || failed_.load(); })) {
     sdk::fail(CONCORD_STATUS_TIMEOUT,
-              sdk::text("communicator '%s', rank %d: an operation waited %lld ms for an earlier one that is queued on "
-                        "another stream and does not get to run; do the streams wait for each other?",
+              sdk::text("communicator '%s', rank %d: an operation waited %lld ms for an earlier one queued on "
+                        "another stream that does not run; do the streams wait for each other?",
                         engine_->name().c_str(), rank(), static_cast<long long>(timeout_.count())));
   }
   if (failed_.load()) throw *failure();
@@ -207,7 +207,7 @@ void Communicators::all_to_all_v(concord_comm comm, const void* send, const int6
   Comm& found = find(comm, stream);
   const auto size = static_cast<size_t>(found.size());
   sdk::check_all_to_all_v(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype, found.size());
-  std::vector<int64_t> numbers;  // the four arrays one after the other: the caller's may go when this call returns
+  std::vector<int64_t> numbers;  // the four arrays one after another: the caller's may go when this call returns
   for (const int64_t* array : {send_counts, send_offsets, recv_counts, recv_offsets}) {
     numbers.insert(numbers.end(), array, array + size);
   }

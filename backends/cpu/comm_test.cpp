@@ -1,4 +1,4 @@
-// The communicators, with threads of this process as ranks. What the engine computes is tested beside it; here is what
+// The communicators, with threads of this process as ranks. What the engine computes is tested next to it; here is what
 // the plugin adds: queues, turns, failures, handles, and that every slot reaches its operation.
 #include <array>
 #include <functional>
@@ -27,7 +27,7 @@ concord_comm join(int32_t world, int32_t rank, const Id& id, int64_t timeout_ms 
   return handle;
 }
 
-// Runs |body|(rank, communicator) on a thread a rank, and destroys the communicators.
+// Runs |body|(rank, communicator) on a thread per rank, and destroys the communicators.
 void with_ranks(int32_t world, const std::function<void(int32_t, concord_comm)>& body, int64_t timeout_ms = 60000) {
   const Id id = new_id();
   std::vector<std::thread> threads;
@@ -182,7 +182,7 @@ TEST(Comm, StreamsThatWaitForEachOtherInACircleEndInATimeout) {
         TestEvent after_second;
         std::vector<float> first = {1}, second = {2};
         Gate gate;
-        gate.block(a);  // stands for a wait of a on what b does after its own operation
+        gate.block(a);  // represents a wait of a for what b does after its own operation
         EXPECT_OK(all_reduce(handle, first, a));
         EXPECT_OK(all_reduce(handle, second, b));
         EXPECT_FAILS(b.synchronize(), CONCORD_STATUS_TIMEOUT, "do the streams wait for each other?");
@@ -296,7 +296,7 @@ TEST(Comm, StreamsOfAnotherDeviceAreRefused) {
   concord_comm handle = join(1, 0, new_id(), 1000, 1);
   const TestStream on_0(0), on_1(1);
   std::vector<float> values = {1};
-  EXPECT_REFUSED(all_reduce(handle, values, on_0), "the stream is of device 0; this needs one of device 1");
+  EXPECT_REFUSED(all_reduce(handle, values, on_0), "the stream belongs to device 0; this needs one of device 1");
   EXPECT_OK(all_reduce(handle, values, on_1));
   EXPECT_OK(on_1.synchronize());
   EXPECT_OK(CALL(comm, destroy, handle));

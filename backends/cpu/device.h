@@ -20,7 +20,7 @@ class Devices {
   int32_t can_access_peer(int32_t device, int32_t peer);
   void enable_peer_access(int32_t device, int32_t peer);
 
-  // Throws INVALID_ARGUMENT where there is no such device.
+  // Throws INVALID_ARGUMENT if there is no such device.
   void check(int32_t device) const;
 
  private:

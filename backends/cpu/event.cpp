@@ -36,9 +36,9 @@ Mark Event::mark() const {
 
 int64_t Event::reached_at(const char* which) const {
   const std::lock_guard lock(mutex_);
-  const char* why = !timing_           ? "was made without CONCORD_EVENT_TIMING"
+  const char* why = !timing_           ? "was created without CONCORD_EVENT_TIMING"
                     : !recorded_       ? "was never recorded"
-                    : !mark_.reached() ? "was recorded and is not reached yet; synchronize it first"
+                    : !mark_.reached() ? "was recorded but not reached yet; synchronize it first"
                                        : nullptr;
   if (why != nullptr) sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION, sdk::text("the %s event %s", which, why));
   return stamp_->load();

@@ -33,7 +33,7 @@ class Event {
 
   void record(const std::shared_ptr<Queue>& queue);
   Mark mark() const;
-  // Nanoseconds of the steady clock at which the newest record was reached. Throws FAILED_PRECONDITION where the event
+  // Nanoseconds of the steady clock at which the newest record was reached. Throws FAILED_PRECONDITION if the event
   // has no timing, was not recorded, or its record is not reached; |which| names it in the sentence.
   int64_t reached_at(const char* which) const;
 
@@ -58,7 +58,7 @@ class Events {
   void synchronize(concord_event event);
   double elapsed(concord_event start, concord_event end);
 
-  // The newest record of |event|; throws where it is no event.
+  // The newest record of |event|; throws if it is not an event.
   Mark mark_of(concord_event event) const { return events_.find(event).mark(); }
 
  private:

@@ -71,7 +71,7 @@ TEST(Event, AWaitKeepsTheRecordThatWasCurrentWhenItWasMade) {
   e.record(second);  // replaces the mark; the wait above stays with the first
   wait_for(waits_late, e);
   early.open();
-  EXPECT_OK(waits_early.synchronize());  // would wait for ever if it followed the second record
+  EXPECT_OK(waits_early.synchronize());  // would wait forever if it followed the second record
   EXPECT_FALSE(e.done());
   give_others_time();
   EXPECT_FALSE(waits_late.done());
@@ -167,7 +167,7 @@ TEST(Event, ElapsedNeedsTimingRecordAndCompletion) {
   plain.record(s);
   timed.record(nullptr);
   EXPECT_FAILS(CALL(event, elapsed, plain, timed, &milliseconds), CONCORD_STATUS_FAILED_PRECONDITION,
-               "start event was made");
+               "start event was created");
   EXPECT_FAILS(CALL(event, elapsed, timed, never, &milliseconds), CONCORD_STATUS_FAILED_PRECONDITION,
                "end event was never");
   TestEvent pending(CONCORD_EVENT_TIMING);

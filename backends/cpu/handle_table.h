@@ -13,11 +13,11 @@
 
 namespace concord::cpu {
 
-// Handle is the ABI's pointer type, Object what stands behind it. A handle is tag (8 bits), generation (36), index
+// Handle is the ABI's pointer type, Object what it refers to. A handle is tag (8 bits), generation (36), index
 // (20): an index is used again, a generation is not. The tag differs between kinds and makes the value no valid
 // address.
 //
-// Threads: any thread, any time; but who uses a handle while another thread removes it may find the object gone.
+// Threads: any thread, any time; but a thread that uses a handle while another removes it may find the object gone.
 // Owns: the table shares its objects until remove.
 template <class Handle, class Object>
 class HandleTable {
@@ -28,7 +28,7 @@ class HandleTable {
     const std::lock_guard lock(mutex_);
     const uint64_t index = free_.empty() ? used_ : free_.back();
     if (index >= kChunks * kChunkSlots) {
-      sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY, sdk::text("there are %lu live %ss already; destroy some", used_, kind_));
+      sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY, sdk::text("there are already %lu live %ss; destroy some", used_, kind_));
     }
     Slot& slot = grow_to(index);
     slot.object = std::move(object);
@@ -38,7 +38,7 @@ class HandleTable {
     return reinterpret_cast<Handle>(handle);
   }
 
-  // The object; INVALID_ARGUMENT where |handle| is not live. Some nanoseconds, no lock.
+  // The object; INVALID_ARGUMENT if |handle| is not live. Some nanoseconds, no lock.
   Object& find(Handle handle) const { return *slot_of(handle).object; }
   std::shared_ptr<Object> share(Handle handle) const { return slot_of(handle).object; }
 
@@ -85,8 +85,8 @@ class HandleTable {
 
   [[noreturn]] void refuse(uint64_t value) const {
     if (value == 0) sdk::invalid(sdk::text("the %s is null", kind_));
-    const char* why = value >> 56 == tag_ ? "was destroyed" : "was not made by this plugin";
-    sdk::invalid(sdk::text("%s 0x%llx is none: it %s", kind_, static_cast<unsigned long long>(value), why));
+    const char* why = value >> 56 == tag_ ? "was destroyed" : "was not created by this plugin";
+    sdk::invalid(sdk::text("invalid %s 0x%llx: it %s", kind_, static_cast<unsigned long long>(value), why));
   }
 
   Slot& grow_to(uint64_t index) {

@@ -11,14 +11,14 @@
 namespace concord::cpu {
 namespace {
 
-// The number in a file that holds one, as cgroup files do; |missing| where it holds none ("max") or is not there.
+// The number in a file that holds one, as cgroup files do; |missing| if it holds none ("max") or does not exist.
 int64_t number_in(const char* path, int64_t missing) {
   std::ifstream file(path);
   int64_t number = 0;
   return file >> number ? number : missing;
 }
 
-// What stands behind "|key| :" in a file of such lines; "" where the key is not there.
+// What follows "|key| :" in a file of such lines; "" if the key is not there.
 std::string field_in(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

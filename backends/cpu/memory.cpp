@@ -26,7 +26,7 @@ long long printable(int64_t number) { return static_cast<long long>(number); }
 [[noreturn]] void out_of_memory(int32_t device, int64_t asked, int64_t free, int64_t total) {
   const std::string where = device == kPinned ? std::string("pinned host memory") : sdk::text("device %d", device);
   sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY,
-            sdk::text("%lld bytes were asked of %s, where %lld of %lld are free", printable(asked), where.c_str(),
+            sdk::text("%lld bytes were requested from %s, where %lld of %lld are free", printable(asked), where.c_str(),
                       printable(free), printable(total)));
 }
 
@@ -96,7 +96,7 @@ Memory::Released Memory::drop(int32_t device, void* pointer) {
   const auto found = blocks_.find(reinterpret_cast<uintptr_t>(pointer));
   if (found == blocks_.end()) {
     sdk::invalid(
-        sdk::text("%p is no live block of this plugin: it was released before, or never allocated here", pointer));
+        sdk::text("%p is not a live block of this plugin: it was already released, or never allocated here", pointer));
   }
   const Block block = found->second;
   if (block.device != device) {
@@ -126,7 +126,8 @@ void* Memory::allocate_on_stream(int32_t device, int64_t bytes, concord_stream s
   return take(device, bytes);
 }
 
-// The block is unknown from here on, so that a second release is refused; its memory goes when the stream gets there.
+// The block is unknown from here on, so that a second release is refused; its memory is freed when the stream reaches
+// this point.
 void Memory::release_on_stream(int32_t device, void* pointer, concord_stream stream) {
   devices_.check(device);
   streams_.check_device(stream, device);
@@ -168,7 +169,7 @@ void Memory::copy_peer_on_stream(void* destination, int32_t destination_device, 
   check_on_device(source, source_device, "source");
   const std::shared_ptr<Queue> queue = streams_.queue_of(stream);
   if (queue != nullptr && queue->device() != destination_device && queue->device() != source_device) {
-    sdk::invalid(sdk::text("the stream is of device %d; a copy from device %d to %d needs one of either",
+    sdk::invalid(sdk::text("the stream belongs to device %d; a copy from device %d to %d needs a stream of one of them",
                            queue->device(), source_device, destination_device));
   }
   copy_on_stream(destination, source, bytes, CONCORD_COPY_DEVICE_TO_DEVICE, stream);

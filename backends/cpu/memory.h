@@ -1,5 +1,5 @@
 // The memory table. Device memory and pinned memory are both memory of the host; what tells them apart is the record
-// that is kept of every block. So a pointer that is not a live block's is refused, and what a device has handed out is
+// that is kept of every block. So a pointer that is not a live block's is refused, and what a device has allocated is
 // known.
 //
 // A device may hand out cpu.memory_limit bytes, or else what the machine (or the cgroup) has; large blocks also have to
@@ -61,7 +61,7 @@ class Memory {
 
   std::mutex mutex_;                   // guards all below
   std::map<uintptr_t, Block> blocks_;  // by address
-  std::vector<int64_t> used_;          // bytes handed out: pinned, device 0, device 1, ...
+  std::vector<int64_t> used_;          // bytes allocated: pinned, device 0, device 1, ...
 };
 
 }  // namespace concord::cpu

@@ -56,10 +56,10 @@ TEST(Memory, ReleaseRefusesWhatIsNoLiveBlockOfThatDevice) {
   int local = 0;
   EXPECT_REFUSED(CALL(memory, release, 0, pointer), "memory of device 1; it was released as memory of device 0");
   EXPECT_REFUSED(CALL(memory, release_host, pointer), "released as pinned host memory");
-  EXPECT_REFUSED(CALL(memory, release, 1, pointer + 1), "no live block");
-  EXPECT_REFUSED(CALL(memory, release, 1, &local), "no live block");
+  EXPECT_REFUSED(CALL(memory, release, 1, pointer + 1), "not a live block");
+  EXPECT_REFUSED(CALL(memory, release, 1, &local), "not a live block");
   release(1, pointer);
-  EXPECT_REFUSED(CALL(memory, release, 1, pointer), "released before");
+  EXPECT_REFUSED(CALL(memory, release, 1, pointer), "already released");
   EXPECT_REFUSED(CALL(memory, release, 3, nullptr), "device 3");
 }
 
@@ -150,7 +150,8 @@ TEST(Memory, PeerCopiesNeedTheDevicesOfTheirPointersAndAStreamOfEither) {
   EXPECT_OK(on_0.synchronize());
   EXPECT_OK(on_1.synchronize());
   EXPECT_EQ(std::memcmp(source, destination, 64), 0);
-  EXPECT_REFUSED(CALL(memory, copy_peer_on_stream, destination, 1, source, 0, 64, on_2), "the stream is of device 2");
+  EXPECT_REFUSED(CALL(memory, copy_peer_on_stream, destination, 1, source, 0, 64, on_2),
+                 "the stream belongs to device 2");
   EXPECT_REFUSED(CALL(memory, copy_peer_on_stream, destination, 0, source, 0, 64, on_0), "is on device 1");
   EXPECT_REFUSED(CALL(memory, copy_peer_on_stream, destination, 1, source, 4, 64, on_0), "device 4");
   release(0, source);
@@ -167,15 +168,15 @@ TEST(Memory, StreamOrderedReleaseKeepsTheBlockUntilTheStreamIsThere) {
   EXPECT_EQ(describe(pointer).kind, CONCORD_MEMORY_DEVICE);
   gate.block(s);
   EXPECT_OK(CALL(memory, fill_on_stream, pointer, 1, 4096, s));
-  EXPECT_REFUSED(CALL(memory, release_on_stream, 0, pointer, other), "the stream is of device 1");
+  EXPECT_REFUSED(CALL(memory, release_on_stream, 0, pointer, other), "the stream belongs to device 1");
   EXPECT_OK(CALL(memory, release_on_stream, 0, pointer, s));
-  EXPECT_REFUSED(CALL(memory, release_on_stream, 0, pointer, s), "released before");
-  EXPECT_REFUSED(CALL(memory, release, 0, pointer), "released before");
+  EXPECT_REFUSED(CALL(memory, release_on_stream, 0, pointer, s), "already released");
+  EXPECT_REFUSED(CALL(memory, release, 0, pointer), "already released");
   EXPECT_EQ(used(0), before + 4096);
   gate.open();
   EXPECT_OK(s.synchronize());
   EXPECT_EQ(used(0), before);
-  EXPECT_REFUSED(CALL(memory, allocate_on_stream, 0, 8, other, &pointer), "the stream is of device 1");
+  EXPECT_REFUSED(CALL(memory, allocate_on_stream, 0, 8, other, &pointer), "the stream belongs to device 1");
 }
 
 TEST(Memory, WrongArgumentsAreRefused) {

@@ -17,7 +17,7 @@ bool stay_awake_until(Ready&& ready) {
   for (int i = 0; i < 64; ++i) {
     if (ready()) return true;
 #if defined(__aarch64__)
-    __asm__ __volatile__("isb");  // "yield" is over at once on most ARM cores
+    __asm__ __volatile__("isb");  // "yield" is over immediately on most ARM cores
 #elif defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
@@ -31,7 +31,7 @@ bool stay_awake_until(Ready&& ready) {
 
 // Threads: any. Who changes the condition does so by a sequentially consistent store, then calls notify_all; who waits
 // reads it by sequentially consistent loads within |ready|. In their common order either the store comes before the
-// sleeper's last look, or the sleeper is counted before notify_all looks for it: no wake-up is lost, and nobody pays
+// sleeper's last look, or the sleeper is counted before notify_all looks for it: no wake-up is lost, and nothing pays
 // for one in vain.
 class Parking {
  public:
@@ -44,7 +44,7 @@ class Parking {
     sleepers_.fetch_sub(1);
   }
 
-  // False where |deadline| passed first.
+  // False if |deadline| passed first.
   template <class Ready>
   bool wait_until(std::chrono::steady_clock::time_point deadline, Ready&& ready) {
     if (stay_awake_until(ready)) return true;
@@ -57,7 +57,7 @@ class Parking {
 
   void notify_all() {
     if (sleepers_.load() == 0) return;
-    // A sleeper that has looked but not yet begun to sleep holds the mutex: passing through it orders us behind that.
+    // A sleeper that has looked but not yet begun to sleep holds the mutex: passing through it orders us after that.
     {
       const std::lock_guard lock(mutex_);
     }

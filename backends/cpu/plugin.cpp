@@ -1,4 +1,4 @@
-// The cpu plugin: the default where there is no accelerator, and the reference that other backends are compared with.
+// The cpu plugin: the default if there is no accelerator, and the reference that other backends are compared with.
 #include "platform/sdk/plugin.hpp"
 
 #include <algorithm>
@@ -26,16 +26,16 @@ const concord_capability kCapabilities[] = {
     {CONCORD_CAP_STREAM_HOST_IS_CURRENT, 1, "libtorch's cpu device has no streams"},
     {CONCORD_CAP_STREAM_PRIORITIES, 0, "the threads of all streams have the priority of the process"},
     {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 1, nullptr},
-    {CONCORD_CAP_EVENT_TIMING, 1, "by the steady clock"},
+    {CONCORD_CAP_EVENT_TIMING, 1, "with the steady clock"},
     {CONCORD_CAP_COMM_SPLIT, 2, nullptr},
     {CONCORD_CAP_COMM_ABORT, 2, nullptr},
-    {CONCORD_CAP_COMM_DETERMINISTIC, 1, "sums are taken in the order of the ranks"},
+    {CONCORD_CAP_COMM_DETERMINISTIC, 1, "sums are computed in rank order"},
     {CONCORD_CAP_COMM_SHARED_DEVICE, 1, nullptr},
     {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
     {CONCORD_CAP_COMM_DETECTS_LOSS, 1, nullptr},
     {CONCORD_CAP_COMM_DETECTS_MISMATCH, 1, nullptr},
     {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
-    {CONCORD_CAP_COMM_BYTES, shm::bytes_per_rank(kManyRanks), "shared memory, with 64 ranks; few ranks take less"},
+    {CONCORD_CAP_COMM_BYTES, shm::bytes_per_rank(kManyRanks), "shared memory, with 64 ranks; fewer ranks need less"},
 };
 
 concord_core_table core_table() {

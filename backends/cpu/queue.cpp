@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kKeptCapacity = 1024;  // what a batch may keep allocated after a burst
 
-// Signals of the process are for its own threads: a handler must not run on ours.
+// Signals of the process are for its own threads: a handler must not run on this one.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -15,7 +15,7 @@
 
 namespace concord::cpu {
 
-// The thread starts with the first task, so that a queue nobody uses costs some hundred bytes. While tasks come it
+// The thread starts with the first task, so that an unused queue costs some hundred bytes. While tasks come it
 // stays awake; idle, it sleeps. A task that throws leaves its failure here, and the next one runs.
 //
 // Progress is counted: a ticket is the number of tasks pushed so far, and is reached when that many are done. A task is
@@ -28,7 +28,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
 
   int32_t device() const { return device_; }
 
-  // Returns the ticket of |task|. Throws where the system gives no thread; nothing is queued then.
+  // Returns the ticket of |task|. Throws if the system gives no thread; nothing is queued then.
   uint64_t push(Task task);
 
   uint64_t pushed() const { return pushed_.load(); }
@@ -39,8 +39,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::optional<sdk::Failure> take_failure();
   std::optional<sdk::Failure> failure() const;
 
-  // No task may be pushed after it. What is queued runs to its end, for which this does not wait: a queue that is idle
-  // is joined, a busy one goes on by itself and frees itself. Once.
+  // No task may be pushed after it. What is queued runs to completion, for which this does not wait: a queue that is
+  // idle is joined, a busy one continues on its own and frees itself. Call once.
   void close();
 
  private:

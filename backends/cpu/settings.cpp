@@ -16,13 +16,13 @@ int32_t parse_devices(const char* value) {
   errno = 0;
   const long long number = std::strtoll(value, &end, 10);
   if (end == value || *end != '\0' || errno != 0 || number < 1 || number > kMostDevices) {
-    sdk::invalid(sdk::text("cpu.devices is \"%s\"; it takes a whole number from 1 to %lld", value,
+    sdk::invalid(sdk::text("cpu.devices is \"%s\"; it must be an integer from 1 to %lld", value,
                            static_cast<long long>(kMostDevices)));
   }
   return static_cast<int32_t>(number);
 }
 
-// A whole number of bytes, or of KiB, MiB, GiB, TiB with K, M, G, T behind it.
+// An integer number of bytes, or of KiB, MiB, GiB, TiB followed by K, M, G, T.
 int64_t parse_bytes(const char* value) {
   static constexpr char kUnits[] = "KMGT";
   char* end = nullptr;
@@ -35,7 +35,7 @@ int64_t parse_bytes(const char* value) {
     unit = nullptr;
   if (!is_number || (*end != '\0' && (unit == nullptr || end[1] != '\0'))) {
     sdk::invalid(
-        sdk::text("cpu.memory_limit is \"%s\"; it takes a number of bytes above 0, such as 1000000, 512M or 8G "
+        sdk::text("cpu.memory_limit is \"%s\"; it must be a number of bytes > 0, such as 1000000, 512M or 8G "
                   "(K, M, G, T are powers of 1024)",
                   value));
   }

@@ -1,11 +1,11 @@
-// How this backend reports what the system refuses: the call, the error's number and its words.
+// How this backend reports errors of the system: the call, the error's number and its message.
 #pragma once
 
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::cpu {
 
-// Throws: OUT_OF_MEMORY where the system is short of memory, threads or the like, otherwise VENDOR_ERROR.
+// Throws: OUT_OF_MEMORY if the system is short of memory, threads or the like, otherwise VENDOR_ERROR.
 [[noreturn]] void fail_system(const char* doing, int error);
 
 // The exception being handled, as a failure. For work whose failure is reported later than it happens.

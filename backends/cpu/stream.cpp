@@ -12,7 +12,7 @@ concord_stream Streams::create(int32_t device, int32_t /*priority: clamped to th
 }
 
 void Streams::destroy(concord_stream stream) {
-  if (stream == nullptr) sdk::invalid("the null stream cannot be destroyed; only streams from create can");
+  if (stream == nullptr) sdk::invalid("the null stream cannot be destroyed; only streams from create can be");
   const std::shared_ptr<Queue> queue = queues_.remove(stream);
   if (!queue->reached(queue->pushed())) {
     const std::lock_guard lock(mutex_);
@@ -59,7 +59,8 @@ void Streams::launch_host(concord_stream stream, concord_host_function function,
 void Streams::check_device(concord_stream stream, int32_t device) const {
   if (stream == nullptr) return;
   const int32_t own = queues_.find(stream).device();
-  if (own != device) sdk::invalid(sdk::text("the stream is of device %d; this needs one of device %d", own, device));
+  if (own != device)
+    sdk::invalid(sdk::text("the stream belongs to device %d; this needs one of device %d", own, device));
 }
 
 void Streams::synchronize_device(int32_t device) {

@@ -1,5 +1,5 @@
 // The stream table. A stream is a Queue with its thread; the null stream runs work inline, on the calling thread,
-// ordered with nothing else, and failures of it come out of the call itself.
+// ordered with nothing else, and its failures are reported by the call itself.
 //
 // Work queued after a failure still runs; synchronize returns the first failure, once. destroy does not wait.
 #pragma once
@@ -30,12 +30,12 @@ class Streams {
   void priority_range(int32_t device, int32_t* out_least, int32_t* out_greatest);
   void launch_host(concord_stream stream, concord_host_function function, void* user);
 
-  // For the other tables. The queue of |stream|, null for the null stream; throws where it is no stream.
+  // For the other tables. The queue of |stream|, null for the null stream; throws if it is not a stream.
   std::shared_ptr<Queue> queue_of(concord_stream stream) const {
     return stream == nullptr ? nullptr : queues_.share(stream);
   }
 
-  // Throws where |stream| is no stream, or not one of |device|. The null stream is every device's.
+  // Throws if |stream| is not a stream, or not one of |device|. The null stream is every device's.
   void check_device(concord_stream stream, int32_t device) const;
 
   // Runs |work| in the order of |stream|.

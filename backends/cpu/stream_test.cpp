@@ -82,7 +82,7 @@ TEST(Stream, DifferentStreamsRunAtTheSameTime) {
   const TestStream a, b;
   first.block(a);
   second.block(b);
-  first.await_entry();  // would wait for ever if b ran only after a
+  first.await_entry();  // would wait forever if b ran only after a
   second.await_entry();
 }
 
@@ -107,7 +107,7 @@ TEST(Stream, DestroyNeitherWaitsForNorLosesQueuedWork) {
   ASSERT_OK(CALL(stream, create, 0, 0, &s));
   gate.block(s);
   count_up(s, ran);
-  EXPECT_OK(CALL(stream, destroy, s));  // would wait for ever if it waited
+  EXPECT_OK(CALL(stream, destroy, s));  // would wait forever if it waited
   EXPECT_EQ(ran.load(), 0);
   gate.open();
   EXPECT_OK(CALL(device, synchronize, 0));  // knows destroyed streams too
@@ -133,7 +133,7 @@ TEST(Stream, FailureOfQueuedWorkComesOutOfSynchronizeOnce) {
   ASSERT_OK(CALL(stream, launch_host, s, fail, const_cast<char*>("the first")));
   ASSERT_OK(CALL(stream, launch_host, s, fail, const_cast<char*>("the second")));
   count_up(s, ran);
-  EXPECT_FAILS(CALL(device, synchronize, 0), CONCORD_STATUS_INTERNAL, "the first");  // told, and left for the stream
+  EXPECT_FAILS(CALL(device, synchronize, 0), CONCORD_STATUS_INTERNAL, "the first");  // reported, kept for the stream
   EXPECT_FAILS(s.synchronize(), CONCORD_STATUS_INTERNAL, "the first");
   EXPECT_OK(s.synchronize());
   EXPECT_OK(CALL(device, synchronize, 0));

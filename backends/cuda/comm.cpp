@@ -43,7 +43,7 @@ ncclRedOp_t nccl_reduction(concord_dtype dtype, concord_reduce_op reduce) {
 
 size_t bytes_of(int64_t count, concord_dtype dtype) { return static_cast<size_t>(sdk::element_bytes(count, dtype)); }
 
-// The address |elements| behind |base|; null stays null where nothing is there.
+// The address |elements| after |base|; null stays null if there are none.
 const void* at(const void* base, int64_t elements, concord_dtype dtype) {
   return sdk::offset_address(base, elements, dtype);
 }

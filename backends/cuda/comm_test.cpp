@@ -185,7 +185,7 @@ concord_status queue_barrier(Rank& mine) { return comm().barrier(comm().self, mi
 
 // An operation that also a communicator of one rank does by way of NCCL.
 concord_status queue_transfer(Rank& mine) {
-  static const auto& buffer = *new DeviceArray<int32_t>({1, 2});  // never released: the plugin may be gone by then
+  static const auto& buffer = *new DeviceArray<int32_t>({1, 2});  // never released: the plugin may be unloaded by then
   const concord_p2p_item items[] = {{CONCORD_P2P_SEND, mine.rank, buffer.data(), 1, CONCORD_DTYPE_I32, 0},
                                     {CONCORD_P2P_RECV, mine.rank, buffer.data() + 1, 1, CONCORD_DTYPE_I32, 0}};
   return comm().batch_p2p(comm().self, mine.comm, items, 2, mine.stream);
@@ -198,7 +198,7 @@ TEST(CudaComm, ARankThatNeverJoinsIsATimeout) {
   concord_comm made = nullptr;
   EXPECT_EQ(comm().init(comm().self, 0, 2, 0, id.data(), 128, &config, &made), CONCORD_STATUS_TIMEOUT);
   EXPECT_EQ(made, nullptr);
-  EXPECT_THAT(detail(), HasSubstr("communicator 'lonely', rank 0 of 2: the other ranks did not all come to "
+  EXPECT_THAT(detail(), HasSubstr("communicator 'lonely', rank 0 of 2: not all ranks reached "
                                   "ncclCommInitRankConfig in time"));
 }
 
@@ -211,7 +211,7 @@ TEST(CudaComm, ASilentPeerIsATimeoutOfTheStreamAndOfEveryLaterCall) {
     }
     ASSERT_TRUE(ok(queue_barrier(mine)));
     EXPECT_EQ(mine.synchronize(), CONCORD_STATUS_TIMEOUT);
-    EXPECT_THAT(detail(), HasSubstr("rank 0 of 2: an operation did not get on for 400 ms"));
+    EXPECT_THAT(detail(), HasSubstr("rank 0 of 2: an operation made no progress for 400 ms"));
     EXPECT_TRUE(ok(mine.synchronize())) << "the stream tells it once";
     EXPECT_EQ(queue_barrier(mine), CONCORD_STATUS_TIMEOUT);
     concord_status error = CONCORD_STATUS_OK;

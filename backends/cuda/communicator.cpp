@@ -11,8 +11,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// How long a caller stays for NCCL to let go of a communicator. In order, NCCL waits for the peers on this machine to
-// let go of theirs, which the contract does not ask of them; after a failure it waits for kernels to leave the device.
+// How long a caller waits for NCCL to release a communicator. NCCL waits for the peers on this machine to release
+// theirs, which the contract does not require; after a failure it waits for kernels to leave the device.
 constexpr Clock::duration kOrderlyGrace = seconds(2);
 constexpr Clock::duration kFailedGrace = seconds(5);
 // How long an abort waits for a thread that is inside an operation to come out of it.
@@ -44,7 +44,7 @@ void Communicator::end(const std::shared_ptr<Link>& link, bool in_order, Clock::
     } else {
       const auto inside = [&] { return link->calls.load(std::memory_order_seq_cst) % 2 != 0; };
       if (inside() && link->nccl.ncclCommRevoke != nullptr) {
-        // Abort frees what the thread inside still uses; revoke only makes it come out. Older versions have abort
+        // Abort frees what the thread inside still uses; revoke only makes it return. Older versions have abort
         // alone.
         link->nccl.ncclCommRevoke(link->handle, 0);
         for (const auto limit = Clock::now() + kLeaveGrace; inside() && Clock::now() < limit;) {
@@ -78,7 +78,7 @@ void Communicator::await(const std::shared_ptr<Link>& link, ncclResult_t result,
     if (state != ncclInProgress) give_up(status_of(state), describe(nccl, state, call, link->handle));
     if (Clock::now() > deadline) {
       give_up(CONCORD_STATUS_TIMEOUT,
-              sdk::text("the other ranks did not all come to %s in time; are their processes alive, do they have the "
+              sdk::text("not all ranks reached %s in time; are their processes alive, do they have the "
                         "same unique id, and can they reach this machine (NCCL_SOCKET_IFNAME)?",
                         call));
     }
@@ -91,7 +91,7 @@ ncclComm_t Communicator::meet(const Nccl& nccl, int32_t world, int32_t rank, con
   const auto deadline = Clock::now() + milliseconds(config.timeout_ms);
   const std::string who = name_rank(config.name, rank, world);
   const auto meeting = std::make_shared<Link>(nccl, nullptr);
-  ncclConfig_t first = nccl_config(world == 1);  // one rank waits for nobody
+  ncclConfig_t first = nccl_config(world == 1);  // one rank waits for no peer
   const ncclResult_t met = nccl.ncclCommInitRankConfig(&meeting->handle, world, id, rank, &first);
   await(meeting, met, "ncclCommInitRankConfig", deadline, who);
   if (world == 1) return meeting->handle;
@@ -111,7 +111,7 @@ std::unique_ptr<Communicator> Communicator::join(const Nccl& nccl, int32_t devic
 
 std::unique_ptr<Communicator> Communicator::split(const int32_t* ranks, int32_t count, const sdk::CommConfig& config) {
   sdk::check_split(ranks, count, rank_, size_);
-  // Lists are disjoint, so that their first ranks tell them apart; the place in the list is the order.
+  // Lists are disjoint, so their first ranks distinguish them; the place in the list is the order.
   const int color = count > 0 ? ranks[0] : NCCL_SPLIT_NOCOLOR;
   const auto key = static_cast<int32_t>(std::find(ranks, ranks + count, rank_) - ranks);
   ncclConfig_t blocking = nccl_config(true);
@@ -164,7 +164,8 @@ Communicator::~Communicator() {
 // --------------------------------------------------------------------------------------------------------- operations
 
 Communicator::Inside::Inside(Communicator& communicator) : link_(*communicator.link_) {
-  // Both sequentially consistent: either this sees the failure, or who ends the communicator sees this thread inside.
+  // Both sequentially consistent: either this sees the failure, or the thread that ends the communicator sees this one
+  // inside.
   link_.calls.fetch_add(1, std::memory_order_seq_cst);
   if (communicator.failed_.load(std::memory_order_seq_cst)) {
     link_.calls.fetch_add(1, std::memory_order_seq_cst);
@@ -179,7 +180,7 @@ void Communicator::check() {
 }
 
 void Communicator::finish(const char* call, ncclResult_t result) {
-  while (result == ncclInProgress && !failed()) {  // only where NCCL_COMM_BLOCKING=0 overrides the configuration
+  while (result == ncclInProgress && !failed()) {  // only if NCCL_COMM_BLOCKING=0 overrides the configuration
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     ncclResult_t state = ncclInProgress;
     const ncclResult_t asked = nccl_.ncclCommGetAsyncError(handle(), &state);
@@ -282,7 +283,7 @@ void Communicator::tick(Clock::time_point now) noexcept {
     }
     watch(now);
   } catch (const std::exception& error) {
-    sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not look at it: " + error.what());
+    sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not check it: " + error.what());
   }
 }
 
@@ -290,11 +291,12 @@ void Communicator::watch(Clock::time_point now) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     if (failed() || !overdue(now, Clock::duration::zero())) return;
-    fail(CONCORD_STATUS_TIMEOUT, sdk::text("%s: an operation did not get on for %lld ms; the other ranks have not come "
-                                           "to it, or are waiting for something themselves",
-                                           who_.c_str(), to_ms(timeout_)));
+    fail(CONCORD_STATUS_TIMEOUT,
+         sdk::text("%s: an operation made no progress for %lld ms; the other ranks have not reached "
+                   "it, or are themselves waiting for something",
+                   who_.c_str(), to_ms(timeout_)));
   } catch (const std::exception& error) {
-    sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not end it: " + error.what());
+    sdk::log(CONCORD_LOG_WARN, who_ + ": the guard could not abort it: " + error.what());
   }
 }
 

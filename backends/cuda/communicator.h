@@ -1,20 +1,20 @@
 // One rank's end of an NCCL communicator, with what NCCL lacks: a bound on every wait and one failure that sticks.
 //
-// How nothing waits for ever. NCCL queues kernels that wait for their peers on the device; a peer that is gone or never
-// comes leaves them waiting, and with them every stream and host thread behind. So the guard (guard.h) calls tick() and
-// watch() of each communicator a few times a second, each from a thread of its own. A tick
+// How nothing waits forever. NCCL queues kernels that wait for their peers on the device; a peer that is gone or never
+// joins leaves them waiting, and with them every stream and host thread that depends on them. So the guard (guard.h)
+// calls tick() and watch() of each communicator a few times a second, each from its own thread. A tick
 //   - asks NCCL for errors of its own threads (a closed connection is a lost peer);
 //   - marks, by an event, what was queued since the last tick, and looks which marks were reached. A mark that is not
 //     reached timeout_ms after it was recorded, with no mark before it reached in that time either, is a TIMEOUT: the
 //     device has made no progress on this communicator's stream for that long.
-// The queue of a stream is finite: behind a stuck kernel it fills up, and then every thread that queues something stops
+// The queue of a stream is finite: after a stuck kernel it fills up, and then every thread that queues something blocks
 // inside CUDA, also the one that records a mark. So the verdict belongs to watch(), which calls nothing of CUDA's and
 // waits for no lock that is held during such a call. A watch
 //   - looks how long the oldest mark, or the recording of one, has been waiting;
 //   - looks whether a host thread is inside the same NCCL call for that long (the first use of a connection waits for
 //     the peer on the host): a TIMEOUT as well.
 // A failure is kept, NCCL's communicator is aborted on a thread of its own (aborting waits for kernels to leave), the
-// kernels end, the waiting streams go on, and the stream's next synchronize and every later call return the failure.
+// kernels end, the waiting streams continue, and the stream's next synchronize and every later call return the failure.
 // The operation itself pays two atomic counters for this, and no event.
 //
 // Why set-up has two steps: bounded waiting needs a communicator that NCCL calls non-blocking, but every operation of
@@ -53,7 +53,7 @@ class Communicator {
   // Waits: until its queued operations have ended, or failed. Called before the guard lets go of it.
   void drain() noexcept;
 
-  // Waits: a little for NCCL to let go, which it may do later by itself (it waits for peers on the same machine).
+  // Waits: a little for NCCL to release it, which it may do later on its own (it waits for peers on the same machine).
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -63,7 +63,7 @@ class Communicator {
   int32_t size() const { return size_; }
   Clock::duration timeout() const { return timeout_; }
 
-  // Runs |body|(handle), which queues one operation on |stream|. Throws the failure where there is one.
+  // Runs |body|(handle), which queues one operation on |stream|. Throws the failure if there is one.
   template <class Body>
   void enqueue(const char* call, concord_stream stream, Body&& body) {
     Inside inside(*this);
@@ -71,7 +71,7 @@ class Communicator {
     note(stream);
   }
 
-  // Throws the failure where there is one. For operations that have nothing to queue.
+  // Throws the failure if there is one. For operations that have nothing to queue.
   void check();
 
   void abort();
@@ -81,14 +81,15 @@ class Communicator {
   // Called by the guard's threads. They never throw. Waits: a tick may, inside CUDA; a watch never does.
   void tick(Clock::time_point now) noexcept;
   void watch(Clock::time_point now) noexcept;
-  // Called when |stream| was synchronized: throws the failure, once a stream, where it was used on |stream|.
+  // Called when |stream| was synchronized: throws the failure, once per stream, if it was used on |stream|.
   void report(concord_stream stream);
   // Called before |stream| is destroyed.
   void forget(concord_stream stream);
   // Work that may hold operations of this communicator, for example a graph, was queued on |stream|.
   void note(concord_stream stream);
 
-  // How many communicators of this process have failed and still live. Cheap: the way to know that there is no report.
+  // How many communicators of this process have failed and still live. Cheap: for checking quickly that there is
+  // nothing to report.
   static int32_t failures() { return failures_.load(std::memory_order_acquire); }
 
  private:
@@ -165,7 +166,7 @@ class Communicator {
   std::mutex mutex_;  // guards what follows; never held during a call of CUDA's
   concord_status failure_ = CONCORD_STATUS_OK;
   std::string failure_detail_;
-  std::vector<concord_stream> streams_;  // those that have not been told of a failure
+  std::vector<concord_stream> streams_;  // those that have not reported a failure yet
   uint64_t seen_call_ = 0;               // the odd value of calls when it was first seen
   Clock::time_point seen_call_at_;
 

@@ -46,7 +46,7 @@ class Stuck : public testing::Test {
     cudaStreamDestroy(stream_);
   }
 
-  // Queues work that waits for one open(), and an operation behind it.
+  // Queues work that waits for one open(), and an operation after it.
   void queue_gated() {
     const auto wait = [](void* gate) { static_cast<std::counting_semaphore<>*>(gate)->acquire(); };
     check_cuda(cudaLaunchHostFunc(stream_, wait, &gate_), "cudaLaunchHostFunc");
@@ -84,14 +84,14 @@ TEST_F(Stuck, AnOperationThatIsNotReachedForTheTimeoutIsATimeout) {
   EXPECT_EQ(status(), CONCORD_STATUS_OK) << "not more than the timeout yet";
   communicator_->tick(start_ + kTimeout + seconds(1));
   EXPECT_EQ(status(), CONCORD_STATUS_TIMEOUT);
-  EXPECT_THAT(detail_, HasSubstr("communicator 'watched', rank 0 of 1: an operation did not get on for 100000 ms"));
+  EXPECT_THAT(detail_, HasSubstr("communicator 'watched', rank 0 of 1: an operation made no progress for 100000 ms"));
   open(1);
 }
 
 TEST_F(Stuck, TheTimeIsCountedFromTheLastProgressAndNotFromTheQueueing) {
   queue_gated();
   communicator_->tick(start_);
-  const cudaEvent_t first = mark();  // behind the mark of the tick
+  const cudaEvent_t first = mark();  // after the mark of the tick
   queue_gated();
   communicator_->tick(start_ + seconds(1));
   pass(1, first);

@@ -2,7 +2,7 @@
 //
 // The runtime is linked statically and uses each device's primary context, as libtorch's shared runtime and NCCL's own
 // do: the current device, streams, events and memory of one are valid in the others. CUDA's record of the last error is
-// the only thing each keeps for itself.
+// the only thing that each has separately.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,7 +25,7 @@ class DeviceGuard {
 
 class Devices {
  public:
-  // UNAVAILABLE with the vendor's words where there is no driver or no device.
+  // UNAVAILABLE with the vendor's message if there is no driver or no device.
   Devices();
 
   int32_t count() { return count_; }
@@ -36,7 +36,7 @@ class Devices {
   int32_t can_access_peer(int32_t device, int32_t peer);
   void enable_peer_access(int32_t device, int32_t peer);
 
-  // INVALID_ARGUMENT where there is no such device.
+  // INVALID_ARGUMENT if there is no such device.
   void check(int32_t device) const;
 
   // Whether every device has the attribute.
@@ -47,7 +47,7 @@ class Devices {
 };
 
 // The device that work on |pointer| and |stream| belongs to: the pointer's, or the calling thread's for the null
-// stream. A process with one device asks nobody.
+// stream. With one device nothing has to be queried.
 int32_t device_of(const void* pointer, concord_stream stream, int32_t device_count);
 
 inline cudaStream_t vendor(concord_stream stream) { return reinterpret_cast<cudaStream_t>(stream); }

@@ -48,7 +48,7 @@ double Events::elapsed(concord_event start, concord_event end) {
     cudaGetLastError();
     sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION,
               describe(error, "cudaEventElapsedTime") +
-                  "; both events have to be made with CONCORD_EVENT_TIMING, recorded, and done");
+                  "; both events must be created with CONCORD_EVENT_TIMING, recorded and completed");
   }
   check_cuda(error, "cudaEventElapsedTime");
   return static_cast<double>(milliseconds);

@@ -1,5 +1,5 @@
 // The guard of the live communicators of the process, see communicator.h: two threads that visit each of them a few
-// times a second, one for ticks, which may get stuck inside CUDA, and one for watches, which end what is stuck. They
+// times a second, one for ticks, which may get stuck inside CUDA, and one for watches, which abort what is stuck. They
 // run while there is a communicator. The CUDA calls of a tick disturb no capture: it is in the relaxed capture mode.
 // Threads: any thread, any time.
 #pragma once

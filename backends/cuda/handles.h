@@ -1,5 +1,5 @@
 // The handles that a table gave out and did not take back yet. CUDA does not check what it is given, so that this is
-// what stands between a second destroy and a crash. Looked at by create and destroy alone.
+// what prevents a crash on a second destroy. Used only by create and destroy.
 // Threads: any thread, any time.
 #pragma once
 
@@ -20,11 +20,11 @@ class Handles {
     live_.insert(handle);
   }
 
-  // INVALID_ARGUMENT where |handle| is null, not from create, or destroyed before.
+  // INVALID_ARGUMENT if |handle| is null, not from create, or destroyed before.
   void remove(Handle handle) {
     const std::lock_guard lock(mutex_);
     if (live_.erase(handle) == 0) {
-      sdk::invalid(sdk::text("%p is no live %s of this plugin's create", static_cast<const void*>(handle), what_));
+      sdk::invalid(sdk::text("%p is not a live %s created by this plugin", static_cast<const void*>(handle), what_));
     }
   }
 

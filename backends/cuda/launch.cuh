@@ -1,4 +1,4 @@
-// A kernel's shape: one thread an item, several items a thread where there are more than fit. For .cu files.
+// A kernel's shape: one thread per item, several items per thread if there are more than fit. For .cu files.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -9,8 +9,8 @@
 namespace concord::cuda {
 namespace {
 
-// What a pool keeps when nothing uses it. Enough that scratch buffers come back at once; little beside what libtorch's
-// allocator, which cannot reach into this pool, may want.
+// What a pool keeps when nothing uses it. Enough to reuse scratch buffers immediately; little compared with what
+// libtorch's allocator, which cannot reach into this pool, may want.
 constexpr uint64_t kPoolKeepsBytes = uint64_t{256} << 20;
 
 cudaMemcpyKind direction(concord_copy_kind kind) {
@@ -28,7 +28,7 @@ struct HostCopy {
   size_t bytes;
 };
 
-// CUDA runs a copy between host buffers at once and on the calling thread; as a host function it keeps its place.
+// CUDA runs a copy between host buffers immediately, on the calling thread; as a host function it keeps its order.
 void enqueue_host_copy(void* destination, const void* source, int64_t bytes, concord_stream stream) {
   auto work = std::make_unique<HostCopy>(HostCopy{destination, source, static_cast<size_t>(bytes)});
   const auto run = [](void* user) {
@@ -49,9 +49,9 @@ void Memory::fail_allocation(cudaError_t error, const char* call, int32_t device
   const DeviceGuard here(device);
   const bool known = cudaMemGetInfo(&free, &total) == cudaSuccess;
   fail_cuda(error, call,
-            known ? sdk::text("asked for %lld bytes on device %d, which has %zu free of %zu",
+            known ? sdk::text("requested %lld bytes on device %d, which has %zu free of %zu",
                               static_cast<long long>(bytes), device, free, total)
-                  : sdk::text("asked for %lld bytes on device %d", static_cast<long long>(bytes), device));
+                  : sdk::text("requested %lld bytes on device %d", static_cast<long long>(bytes), device));
 }
 
 void* Memory::allocate(int32_t device, int64_t bytes) {
@@ -71,7 +71,7 @@ void Memory::release(int32_t device, void* pointer) {
   cudaPointerAttributes attributes{};
   check_cuda(cudaPointerGetAttributes(&attributes, pointer), "cudaPointerGetAttributes");
   if (attributes.type != cudaMemoryTypeDevice || attributes.device != device) {
-    sdk::invalid(sdk::text("%p is not memory of device %d, or was released before", pointer, device));
+    sdk::invalid(sdk::text("%p is not memory of device %d, or was already released", pointer, device));
   }
   const DeviceGuard here(device);
   check_cuda(cudaFree(pointer), "cudaFree");
@@ -118,7 +118,7 @@ void* Memory::allocate_host(int64_t bytes) {
   const cudaError_t error = cudaHostAlloc(&pointer, static_cast<size_t>(bytes), cudaHostAllocPortable);
   if (error != cudaSuccess) {
     fail_cuda(error, "cudaHostAlloc",
-              sdk::text("asked for %lld bytes of pinned host memory", static_cast<long long>(bytes)));
+              sdk::text("requested %lld bytes of pinned host memory", static_cast<long long>(bytes)));
   }
   return pointer;
 }

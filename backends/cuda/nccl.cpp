@@ -11,14 +11,14 @@ namespace concord::cuda {
 namespace {
 
 constexpr const char* kSoname = "libnccl.so.2";
-// ncclGetVersion's numbers. Within a major, NCCL keeps its ABI; beyond the newest minor seen, nobody has tried.
+// ncclGetVersion's numbers. Within a major, NCCL keeps its ABI; newer minors than these are untested.
 constexpr int kOldest = 21900;
 constexpr int kBeyondNewest = 23100;
 
-// Where NCCL lies beside |torch|, a folder .../site-packages/torch as pip makes it.
+// The folder of NCCL next to |torch|, a folder .../site-packages/torch as pip installs it.
 std::string beside_torch(const std::string& torch) { return torch + "/../nvidia/nccl/lib/" + kSoname; }
 
-// The folder .../torch of the libtorch in this process; "" where there is none.
+// The folder .../torch of the libtorch in this process; "" if there is none.
 std::string loaded_torch() {
   std::string folder;
   const auto look = [](dl_phdr_info* info, size_t, void* result) {
@@ -55,7 +55,7 @@ int checked_version(const sdk::VendorLibrary& library) {
   int version = 0;
   if (get_version == nullptr || get_version(&version) != ncclSuccess) {
     sdk::fail(CONCORD_STATUS_UNAVAILABLE,
-              sdk::text("%s does not tell its version (ncclGetVersion); is it NCCL?", library.path.c_str()));
+              sdk::text("%s does not report its version (ncclGetVersion); is it NCCL?", library.path.c_str()));
   }
   if (version < kOldest || version >= kBeyondNewest) {
     sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("%s is NCCL %s; versions 2.19 to 2.30 are supported",

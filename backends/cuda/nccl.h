@@ -2,7 +2,7 @@
 //
 // The plugin does not link NCCL: it has to be the one that libtorch_cuda uses, because two of them in a process fight
 // over the device. Where it is looked for, in this order: already in the process; the setting cuda.nccl (a path);
-// beside the libtorch that is in the process (or that CONCORD_TORCH names), where libtorch_cuda will find it too; the
+// next to the libtorch that is in the process (or that CONCORD_TORCH names), where libtorch_cuda will find it too; the
 // dynamic linker's own search.
 // Threads: load once, at the plugin's opening; the table is constant after that.
 #pragma once
@@ -30,7 +30,7 @@ struct Nccl {
 // "2.28.9".
 std::string version_text(int version);
 
-// Finds NCCL and fills the table. UNAVAILABLE with every place tried, or with the version where it is not supported.
+// Finds NCCL and fills the table. UNAVAILABLE with every place tried, or with the version if it is not supported.
 Nccl load_nccl();
 
 concord_status status_of(ncclResult_t result);
@@ -38,7 +38,7 @@ concord_status status_of(ncclResult_t result);
 // "ncclAllReduce failed with 3, ncclInternalError: internal error; NCCL's last error: ...". |comm| may be null.
 std::string describe(const Nccl& nccl, ncclResult_t result, const char* call, ncclComm_t comm);
 
-// Throws where |result| is neither success nor "in progress".
+// Throws if |result| is neither success nor "in progress".
 void check_nccl(const Nccl& nccl, ncclResult_t result, const char* call, ncclComm_t comm);
 
 }  // namespace concord::cuda

@@ -23,7 +23,7 @@
 namespace concord::cuda {
 namespace {
 
-// What results obtained here are called. The build on fake/, which has no device, gives another.
+// The label of results obtained here. The build with fake/, which has no device, returns another.
 #if !defined(CONCORD_CUDA_LABEL)
 #define CONCORD_CUDA_LABEL "cuda"
 #endif
@@ -31,7 +31,7 @@ namespace {
 constexpr const char* kTorchLibrary = "libtorch_cuda.so";
 constexpr const char* kOperators = "libconcordtorch_cuda_ops.so";
 
-// The kernels of torch/ are there only where the build had libtorch; without them the references run.
+// The kernels of torch/ are there only if the build had libtorch; without them the references run.
 std::vector<const char*> torch_libraries() {
   std::vector<const char*> names = {kTorchLibrary};
   Dl_info self{};
@@ -43,7 +43,7 @@ std::vector<const char*> torch_libraries() {
   return names;
 }
 
-// NCCL before 2.30 refuses two ranks on one device, unless it takes them for ranks of different hosts. With
+// NCCL before 2.30 refuses two ranks on one device, unless it considers them ranks of different hosts. With
 // CONCORD_CUDA_SHARED_DEVICE=1 each process is one; they then talk over loopback. NCCL reads the variables when its
 // first communicator is made. Inherited values are overwritten: a launcher's are not those of its processes.
 concord_capability shared_device() {
@@ -54,10 +54,10 @@ concord_capability shared_device() {
     setenv("NCCL_IB_DISABLE", "1", 0);
   }
   if (std::getenv("NCCL_HOSTID") != nullptr) {
-    return {CONCORD_CAP_COMM_SHARED_DEVICE, 1, "NCCL_HOSTID is set: each process needs another value"};
+    return {CONCORD_CAP_COMM_SHARED_DEVICE, 1, "NCCL_HOSTID is set: each process needs a different value"};
   }
   return {CONCORD_CAP_COMM_SHARED_DEVICE, 0,
-          "NCCL wants a device a rank; to try things out on one, set CONCORD_CUDA_SHARED_DEVICE=1"};
+          "NCCL needs one device per rank; for experiments on one device set CONCORD_CUDA_SHARED_DEVICE=1"};
 }
 
 std::vector<concord_capability> capabilities(const Devices& devices) {
@@ -72,15 +72,15 @@ std::vector<concord_capability> capabilities(const Devices& devices) {
       {CONCORD_CAP_EVENT_TIMING, 1, nullptr},
       {CONCORD_CAP_COMM_SPLIT, 2, nullptr},
       {CONCORD_CAP_COMM_ABORT, 1,
-       "NCCL aborts the caller's rank alone: it gets ABORTED, its peers see a lost peer or their timeout"},
-      {CONCORD_CAP_COMM_DETERMINISTIC, 0, "the order of the sum is NCCL's choice of algorithm"},
+       "NCCL aborts only the caller's rank: it gets ABORTED, its peers see a lost peer or a timeout"},
+      {CONCORD_CAP_COMM_DETERMINISTIC, 0, "the order of a sum depends on NCCL's choice of algorithm"},
       shared_device(),
       {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
       {CONCORD_CAP_COMM_DETECTS_LOSS, 0,
-       "NCCL sees a closed connection (then PEER_LOST), but not over NVLink or shared memory (then TIMEOUT)"},
+       "NCCL detects a closed connection (PEER_LOST), but not over NVLink or shared memory (TIMEOUT)"},
       {CONCORD_CAP_COMM_DETECTS_MISMATCH, 0, "NCCL does not compare the ranks' calls"},
       {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
-      {CONCORD_CAP_COMM_BYTES, 0, "NCCL decides by topology and does not tell"},
+      {CONCORD_CAP_COMM_BYTES, 0, "depends on the topology; NCCL does not report it"},
   };
 }
 

@@ -114,7 +114,7 @@ TEST(CudaMemory, ExhaustedSaysWhatWasAskedAndWhatIsFree) {
   EXPECT_EQ(memory.allocate(memory.self, 0, int64_t{1} << 40, &pointer), CONCORD_STATUS_OUT_OF_MEMORY);
   EXPECT_EQ(pointer, nullptr);
   EXPECT_THAT(detail(), HasSubstr("cudaMalloc failed with 2, cudaErrorMemoryAllocation: out of memory"));
-  EXPECT_THAT(detail(), HasSubstr("asked for 1099511627776 bytes on device 0"));
+  EXPECT_THAT(detail(), HasSubstr("requested 1099511627776 bytes on device 0"));
 }
 
 TEST(CudaMemory, CopiesBetweenHostBuffersKeepTheirPlaceInTheStream) {
@@ -163,7 +163,7 @@ TEST(CudaStream, ASecondDestroyIsRefused) {
   ASSERT_TRUE(ok(stream.create(stream.self, 0, 0, &queue)));
   EXPECT_TRUE(ok(stream.destroy(stream.self, queue)));
   EXPECT_EQ(stream.destroy(stream.self, queue), CONCORD_STATUS_INVALID_ARGUMENT);
-  EXPECT_THAT(detail(), HasSubstr("is no live stream"));
+  EXPECT_THAT(detail(), HasSubstr("is not a live stream"));
   EXPECT_EQ(stream.destroy(stream.self, nullptr), CONCORD_STATUS_INVALID_ARGUMENT);
 }
 

@@ -9,7 +9,7 @@
 namespace concord::cuda {
 namespace {
 
-// NVTX does not tell whether a pop met a push when no profiler is there, so that the depth is counted here.
+// Without a profiler NVTX does not report whether a pop had a matching push, so the depth is counted here.
 thread_local int64_t open_ranges = 0;
 
 }  // namespace

@@ -1,7 +1,7 @@
 // CUDA's result codes as the ABI's: what a failure is called and what it says.
 //
-// Every sentence has the vendor's call, the code's number and name, and the vendor's words. A code that is not known
-// here is VENDOR_ERROR, never success.
+// Every message has the vendor's call, the code's number and name, and the vendor's own message. An unknown code is
+// VENDOR_ERROR, never success.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,8 +17,8 @@ concord_status status_of(cudaError_t error);
 // "cudaMalloc failed with 2, cudaErrorMemoryAllocation: out of memory".
 std::string describe(cudaError_t error, const char* call);
 
-// Throws where |error| is not success, and clears CUDA's record of it: a later launch must not be blamed for it. An
-// error that has broken the context comes back by itself at every call. |context| is added to the sentence.
+// Throws if |error| is not success, and clears CUDA's record of it: a later launch must not be blamed for it. An
+// error that has broken the context is returned by every call anyway. |context| is added to the message.
 [[noreturn]] void fail_cuda(cudaError_t error, const char* call, const std::string& context = {});
 
 inline void check_cuda(cudaError_t error, const char* call) {

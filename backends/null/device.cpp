@@ -4,7 +4,7 @@
 
 namespace concord::null {
 
-int32_t Devices::count() { return 0; }  // no hardware: never chosen by itself
+int32_t Devices::count() { return 0; }  // no hardware: never chosen automatically
 
 void Devices::info(int32_t, concord_device_info*) { unimplemented("device.info"); }
 

@@ -1,5 +1,5 @@
-// The null plugin: every required slot is there and says UNIMPLEMENTED; no device. It is the template for a new backend
-// (README.md) and the smallest plugin that the loader accepts.
+// The null plugin: every required slot exists and returns UNIMPLEMENTED; no device. It is the template for a new
+// backend (README.md) and the smallest plugin that the loader accepts.
 #include "platform/sdk/plugin.hpp"
 
 #include "comm.h"
@@ -15,8 +15,8 @@ namespace {
 // What the backend can do, as data. Each name in platform/abi/core.h; a value of 0 needs its reason in the note. What
 // is listed with another value is what conformance then holds the backend to.
 constexpr concord_capability kCapabilities[] = {
-    {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 0, "there is no memory"},
-    {CONCORD_CAP_STREAM_NULL, 0, "there are no streams"},
+    {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 0, "this backend has no memory"},
+    {CONCORD_CAP_STREAM_NULL, 0, "this backend has no streams"},
 };
 
 concord_core_table core_table() {
@@ -25,7 +25,7 @@ concord_core_table core_table() {
   core.version = "0.1.0";
   core.vendor = "none";
   core.label = "null";
-  core.priority = -1;  // never chosen by itself
+  core.priority = -1;  // never chosen automatically
   core.capabilities = kCapabilities;
   core.capability_count = std::size(kCapabilities);
   core.torch_device_type = "cpu";

@@ -1,4 +1,4 @@
-// The null plugin through its C tables: it has every required slot, and is honest about having nothing behind them.
+// The null plugin through its C tables: it has every required slot, and reports that none of them does anything.
 #include <gtest/gtest.h>
 
 #include "platform/sdk/test_host.hpp"

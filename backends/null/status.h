@@ -1,6 +1,6 @@
-// How this backend turns what its vendor says into a status and a sentence. Every vendor call of a real backend goes
+// How this backend turns what its vendor reports into a status and a message. Every vendor call of a real backend goes
 // through one function here: the code that means "fine" returns, every other throws sdk::Failure with the vendor's
-// call, code and words. A code that is not known is VENDOR_ERROR, never success.
+// call, code and message. An unknown code is VENDOR_ERROR, never success.
 #pragma once
 
 namespace concord::null {

@@ -9,7 +9,7 @@
 
 namespace concord::shm {
 
-// Internal operations, beside those of comm.h.
+// Internal operations, in addition to those of comm.h.
 inline constexpr concord_comm_op kSetUp = 100;
 inline constexpr concord_comm_op kSplit = 101;
 

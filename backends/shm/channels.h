@@ -1,9 +1,8 @@
 // Point-to-point transfers: one ring of bytes for every ordered pair of ranks.
 //
-// A message is a header (what it is) and its bytes, streamed through the ring in pieces. A batch goes round over all
-// its lanes and moves what can be moved, so no order of sends and receives can deadlock. Rings keep their positions
-// across batches: the n-th send to a rank meets its n-th receive. Collectives use none of this.
-// Threads: one at a time.
+// A message is a header (what it is) and its bytes, streamed through the ring in pieces. A batch loops over all its
+// lanes and moves what can be moved, so no order of sends and receives can deadlock. Rings keep their positions across
+// batches: the n-th send to a rank meets its n-th receive. Collectives use none of this. Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ class Channels {
  public:
   explicit Channels(Team& team);
 
-  // Runs a batch to its end. The items have been checked.
+  // Runs a batch to completion. The items have been checked.
   void run(std::span<const concord_p2p_item> items);
 
  private:
@@ -52,7 +51,7 @@ class Channels {
   void receive_some(Lane& lane, uint64_t filled);
   // Bytes that can pass now: a multiple of 16, so that a header never is in two pieces.
   uint64_t space(const Lane& lane) const;
-  // Counts |bytes| of the next item as moved and steps on to the following item where it is complete.
+  // Counts |bytes| of the next item as moved and moves on to the following item if it is complete.
   void pass(Lane& lane, End& end, int64_t bytes);
   void check_header(const Lane& lane, const std::byte* header, int64_t number) const;
 

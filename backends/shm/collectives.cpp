@@ -99,7 +99,7 @@ void Collectives::reduce_to(const Call& call, bool wanted, const void* send, voi
   }
 }
 
-// Small: everybody shows all it has, and who wants the result computes all of it.
+// Small: every rank publishes all its data, and each rank that needs the result computes all of it.
 void Collectives::reduce_in_one_phase(const Call& call, bool wanted, const void* send, void* recv) {
   const Reduction reduction = find_reduction(call.dtype, call.reduce);
   const auto produce = [&](int64_t) {

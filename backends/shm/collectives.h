@@ -1,10 +1,10 @@
-// The collective operations, all made of the same rounds.
+// The collective operations, all built from the same rounds.
 //
-// In a round every rank produces something in its own staging slot, all meet, and every rank consumes what it needs
-// from the others' slots. Slots alternate, so one meeting a round is enough: when all have met in round k, all have
-// consumed round k-1, and its slots may be filled again. In the first round of an operation the ranks compare their
-// calls before anybody consumes anything.
-// Threads: one at a time. Arguments have been checked, and there is more than one rank.
+// In a round every rank produces something in its own staging slot, all synchronize, and every rank consumes what it
+// needs from the others' slots. Slots alternate, so one synchronization per round is enough: when all have synchronized
+// in round k, all have consumed round k-1, and its slots may be filled again. In the first round of an operation the
+// ranks compare their calls before any rank consumes anything. Threads: one at a time. Arguments have been checked, and
+// there is more than one rank.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@
 
 namespace concord::shm {
 
-// Reductions of up to this size are done in one phase: one meeting, but every rank reads all that the others have.
+// Reductions of up to this size are done in one phase: one synchronization, but every rank reads everything that the
+// others have.
 inline constexpr int64_t kOnePhaseBytes = 16 << 10;
 
 class Collectives {

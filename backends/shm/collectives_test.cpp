@@ -189,7 +189,7 @@ void check_all_to_all_v(Communicator& comm, const Case& c) {
 
 // Element counts at and around every size at which |world| ranks change what they do, for elements of |size| bytes.
 std::vector<int64_t> interesting_counts(int world, int64_t size) {
-  if (world == 1) return {100003};  // nothing is cut there
+  if (world == 1) return {100003};  // nothing is split there
   const int64_t slot = Geometry(world).slot_bytes;
   const int64_t chunk = slot / (world + 1) / 64 * 64 * world;
   std::vector<int64_t> counts;

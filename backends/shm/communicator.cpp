@@ -23,7 +23,8 @@ void create_unique_id(void* out_id, int64_t bytes) {
   for (int64_t left = bytes; left > 0;) {
     const ssize_t got = ::getrandom(next, static_cast<size_t>(left), 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("no random numbers: %s", std::strerror(errno)));
+    if (got < 0)
+      sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot get random numbers: %s", std::strerror(errno)));
     next += got;
     left -= got;
   }
@@ -78,7 +79,7 @@ class Operation {
 
 constexpr auto kLongestTimeout = std::chrono::hours(24 * 365);  // far from where clocks overflow
 
-// What any collective comes to where there is one rank.
+// What every collective amounts to with one rank.
 void copy_alone(void* recv, const void* send, int64_t bytes) {
   if (bytes > 0 && recv != send) std::memcpy(recv, send, static_cast<size_t>(bytes));
 }
@@ -118,8 +119,8 @@ std::unique_ptr<Communicator> Communicator::join(const Meeting& meeting) {
                         meeting.world, kMaxWorld));
   }
   if (meeting.timeout.count() <= 0) {
-    sdk::invalid(sdk::text("the timeout of communicator '%s' is %lld ms; it has to be more than 0",
-                           meeting.name.c_str(), static_cast<long long>(meeting.timeout.count())));
+    sdk::invalid(sdk::text("the timeout of communicator '%s' is %lld ms; it must be > 0", meeting.name.c_str(),
+                           static_cast<long long>(meeting.timeout.count())));
   }
   Meeting limited = meeting;
   limited.timeout = std::min<std::chrono::milliseconds>(meeting.timeout, kLongestTimeout);
@@ -147,8 +148,8 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const int32_t> ranks
   for (const int32_t member : ranks) {
     if (offers.same_list(rank(), member)) continue;
     team.fail(CONCORD_STATUS_INVALID_ARGUMENT,
-              sdk::text("communicator '%s': in a split, rank %d counts rank %d to its group of %zu, but the two have "
-                        "given different lists",
+              sdk::text("communicator '%s': in a split, rank %d lists rank %d in its group of %zu, but the two passed "
+                        "different lists",
                         name().c_str(), rank(), member, ranks.size()));
   }
   const auto place = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();

@@ -1,14 +1,14 @@
 // Collectives and point-to-point transfers between processes (or threads) of one host, through shared memory.
 //
-// Fast where the data is: a step between two spinning ranks takes well under a microsecond, large buffers go through
-// staging slots small enough to stay in cache. Deterministic: a reduction takes the ranks in their order, so every rank
-// gets the same bits in every run, however a buffer is cut. Bounded: bytes_per_rank() of shared memory a rank, reserved
-// when the communicator is made. Nothing waits for ever: a peer whose process ends is PEER_LOST well within a second,
-// a silent one is TIMEOUT, and both come with the same sentence on every rank.
+// Fast: a step between two spinning ranks takes well under a microsecond, large buffers go through
+// staging slots small enough to stay in cache. Deterministic: a reduction processes the ranks in order, so every rank
+// gets the same bits in every run, however a buffer is split. Bounded: bytes_per_rank() of shared memory per rank,
+// reserved when the communicator is made. Nothing waits forever: a peer whose process ends is PEER_LOST well within a
+// second, a silent one is TIMEOUT, and both have the same message on every rank.
 //
 // Arguments mean what platform/abi/comm.h says they mean; wrong ones are refused before anything is sent. Failures are
 // thrown as sdk::Failure. After a failure that concerns the ranks together (ranks that disagree, PEER_LOST, TIMEOUT,
-// ABORTED) every later operation on that communicator fails with the same code and sentence, on every rank.
+// ABORTED) every later operation on that communicator fails with the same code and message, on every rank.
 //
 // Threads: operations one at a time; abort() and error() from any thread at any time.
 // Waits: every operation blocks the calling thread until it is done on this rank.
@@ -31,7 +31,7 @@ void create_unique_id(void* out_id, int64_t bytes);
 
 struct Options {
   std::string name = "comm";  // for messages
-  // How long a rank waits for its peers: in set-up, and within an operation each time that it cannot go on.
+  // How long a rank waits for its peers: in set-up, and within an operation each time that it cannot continue.
   std::chrono::milliseconds timeout{30 * 60 * 1000};
 };
 
@@ -50,7 +50,8 @@ class Communicator {
                                                const Options& options = {});
 
   // Makes a communicator of this one's ranks |ranks|, in that order. Every rank calls it: members with the list of
-  // their group (several disjoint groups may be made at once), the others with an empty one, who get null.
+  // their group (several disjoint groups may be created in the same call), the others with an empty one, which get
+  // null.
   std::unique_ptr<Communicator> split(std::span<const int32_t> ranks, const Options& options = {});
 
   // Never waits; the peers may destroy theirs later or never.

@@ -98,7 +98,7 @@ TEST(SetUpTest, TwoRanksWithTheSameNumberAreAnErrorOnEveryRank) {
     const Caught caught = failure_of([&] { connect(4, numbers[thread], id); });
     EXPECT_EQ(caught.status, CONCORD_STATUS_INVALID_ARGUMENT);
     EXPECT_THAT(caught.text, HasSubstr("rank 1"));
-    EXPECT_THAT(caught.text, HasSubstr("has the same number as"));
+    EXPECT_THAT(caught.text, HasSubstr("has the same rank as"));
   });
 }
 
@@ -130,7 +130,7 @@ TEST(SetUpTest, DifferentWorldSizesAreAnErrorThatNamesBoth) {
     const Caught caught = failure_of([&] { connect(rank == 0 ? 2 : 3, rank, id); });
     EXPECT_EQ(caught.status, CONCORD_STATUS_INVALID_ARGUMENT);
     EXPECT_THAT(caught.text, HasSubstr("rank 1"));
-    EXPECT_THAT(caught.text, HasSubstr("says that there are 3 ranks, rank 0"));
+    EXPECT_THAT(caught.text, HasSubstr("expects 3 ranks, rank 0"));
     EXPECT_THAT(caught.text, HasSubstr("says 2"));
   });
 }
@@ -188,7 +188,7 @@ TEST(SplitTest, DisjointGroupsAndNonMembersAtOnce) {
       EXPECT_EQ(mine[static_cast<size_t>(part->rank())], comm.rank());  // in the order of the list
       EXPECT_EQ(sum_over(*part, comm.rank()), comm.rank() == 0 || comm.rank() == 3 ? 3 : 8);
     }
-    EXPECT_EQ(sum_over(comm, 1), 7);  // the parent goes on
+    EXPECT_EQ(sum_over(comm, 1), 7);  // the parent still works
   });
 }
 
@@ -332,7 +332,7 @@ TEST(SilenceTest, ARankThatDoesNotComeIsATimeoutThatNamesItAndTheOperation) {
         EXPECT_EQ(caught.status, CONCORD_STATUS_TIMEOUT);
         EXPECT_THAT(caught.text, HasSubstr("all_reduce(i64 x 1, sum)"));
         EXPECT_THAT(caught.text, HasSubstr("for rank 1 (pid"));
-        EXPECT_THAT(caught.text, HasSubstr("is in no operation"));
+        EXPECT_THAT(caught.text, HasSubstr("is not in an operation"));
       },
       test_options("quiet", kShort));
 }

@@ -1,5 +1,5 @@
-// Conversions between f16 and float, many at once: by the processor's own instructions where it has them, else one by
-// one. The same bits as sdk::f16_to_float and sdk::float_to_f16, NaN payloads aside.
+// Conversions between f16 and float, several at a time: by the processor's own instructions where it has them, else one
+// by one. The same bits as sdk::f16_to_float and sdk::float_to_f16, NaN payloads aside.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which process a rank is, and whether it still lives. Needs nothing but /proc: no parent-child relation, no pidfd.
+// Which process a rank is, and whether it is still alive. Needs nothing but /proc: no parent-child relation, no pidfd.
 // Threads: any.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace concord::shm {
 
-// A process by its number, its start time (clock ticks since boot; a number used again is told apart by it) and the
+// A process by its number, its start time (clock ticks since boot; it distinguishes a reused number) and the
 // pid namespace in which the number counts.
 struct ProcessIdentity {
   int64_t pid = 0;
@@ -23,7 +23,7 @@ using ProcessorSet = std::bitset<1024>;
 
 enum class ProcessState { kRunning, kStopped, kEnded, kUnknown };
 
-// This process. start_time is 0 where /proc cannot be read; the state of such an identity is unknown.
+// This process. start_time is 0 if /proc cannot be read; the state of such an identity is unknown.
 ProcessIdentity this_process();
 
 // Those of the calling thread.

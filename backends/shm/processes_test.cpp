@@ -322,7 +322,7 @@ TEST(LeftBehindTest, AChildMadeByForkDoesNotSpeakForItsParent) {
     while (rank == 1 && comm->error(nullptr) == CONCORD_STATUS_OK) std::this_thread::sleep_for(milliseconds(5));
     const Caught caught = failure_of([&] { comm->barrier(); });
     EXPECT_EQ(caught.status, CONCORD_STATUS_TIMEOUT);
-    EXPECT_THAT(caught.text, HasSubstr("it is in no operation"));  // and not: has destroyed its communicator
+    EXPECT_THAT(caught.text, HasSubstr("it is not in an operation"));  // and not: has destroyed its communicator
   });
 }
 

@@ -130,7 +130,7 @@ struct Avg {
   }
 };
 
-// Two sources, the most frequent case, in one pass. Nothing is carried from one element to the next, also where |out|
+// Two sources, the most frequent case, in one pass. Nothing is carried from one element to the next, even if |out|
 // is one of the sources; the pragma says so to the compiler, which cannot know.
 template <class Element, class Op>
 [[gnu::always_inline]] inline void reduce_two(typename Element::Stored* out, const typename Element::Stored* first,

@@ -33,7 +33,7 @@ TEST(ReduceTest, EveryLengthIsRightForEveryTypeAndReduction) {
           for (size_t s = 0; s < sources; ++s) inputs.push_back(input(static_cast<int>(s), count, dtype, 1));
           for (const Buffer& buffer : inputs) pointers.push_back(buffer.data());
           if (op == CONCORD_REDUCE_PROD && sources > 8)
-            continue;  // leaves the range of f16, where the bound is no bound
+            continue;  // leaves the range of f16, where the bound is not a bound
           Buffer result(inputs[0].size());
           reduction(result.data(), pointers.data(), static_cast<int32_t>(sources), count);
           ASSERT_EQ(find_wrong(inputs, result.data(), count, dtype, op), "")

@@ -82,7 +82,7 @@ bool wait_readable(int socket, milliseconds at_most) {
   return ::poll(&entry, 1, static_cast<int>(at_most.count())) > 0;
 }
 
-// Sends |message|, with |file| beside it unless that is negative. False where the other side is gone.
+// Sends |message|, together with |file| unless that is negative. False if the other side has closed.
 template <class Message>
 bool send_message(int socket, const Message& message, int file = -1) {
   iovec data{const_cast<Message*>(&message), sizeof message};
@@ -114,7 +114,8 @@ Heard receive_message(int socket, Message* out_message, UniqueFd* out_file = nul
   header.msg_control = control;
   header.msg_controllen = sizeof control;
   ssize_t length = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  // Who closes a socket with messages unread resets it, which is told first, and once; what it had sent is still there.
+  // Closing a socket with unread messages resets it, which is reported first, and once; what it had sent is still
+  // there.
   if (length < 0 && errno == ECONNRESET) length = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
   if (length < 0) return errno == EAGAIN || errno == EINTR ? Heard::kNothing : Heard::kEnd;
   if (length == 0) return Heard::kEnd;
@@ -138,7 +139,7 @@ Verdict make_verdict(concord_status status, const char* text) {
 
 Member this_member() { return {this_process(), available_processors()}; }
 
-// Time that is left, and whether anybody still wants the meeting.
+// The time that is left, and whether the rendezvous was cancelled.
 class Patience {
  public:
   explicit Patience(const Meeting& meeting) : meeting_(meeting), end_(Clock::now() + meeting.timeout) {}
@@ -197,8 +198,8 @@ class Host {
     if (::bind(listener_.get(), name, address.length) != 0) {
       if (errno == EADDRINUSE) {
         sdk::invalid(
-            sdk::text("communicator '%s': another rank 0 already uses this unique id; give every rank a number "
-                      "of its own, and every communicator an id of its own",
+            sdk::text("communicator '%s': another rank 0 already uses this unique id; every rank needs its own "
+                      "number, and every communicator its own id",
                       meeting_.name.c_str()));
       }
       sdk::fail(CONCORD_STATUS_UNAVAILABLE, sdk::text("cannot bind a unix socket: %s", std::strerror(errno)));
@@ -254,15 +255,15 @@ class Host {
     const auto who = sdk::text("communicator '%s': rank %d (pid %lld)", meeting_.name.c_str(), hello.rank,
                                static_cast<long long>(hello.member.process.pid));
     if (hello.world != meeting_.world) {
-      sdk::invalid(sdk::text("%s says that there are %d ranks, rank 0 (pid %d) says %d", who.c_str(), hello.world,
-                             ::getpid(), meeting_.world));
+      sdk::invalid(sdk::text("%s expects %d ranks, rank 0 (pid %d) expects %d", who.c_str(), hello.world, ::getpid(),
+                             meeting_.world));
     }
     if (hello.rank < 1 || hello.rank >= meeting_.world) {
-      sdk::invalid(sdk::text("%s does not exist among %d ranks", who.c_str(), meeting_.world));
+      sdk::invalid(sdk::text("%s is not a rank of a communicator with %d ranks", who.c_str(), meeting_.world));
     }
     for (const Guest& guest : guests_) {
       if (&guest != &newcomer && guest.rank == hello.rank) {
-        sdk::invalid(sdk::text("%s has the same number as pid %lld; every rank needs one of its own", who.c_str(),
+        sdk::invalid(sdk::text("%s has the same rank as pid %lld; ranks must be distinct", who.c_str(),
                                static_cast<long long>(guest.member.process.pid)));
       }
     }
@@ -359,7 +360,7 @@ class Guest {
     const ucred host = credentials_of(socket_.get());
     if (host.uid != ::geteuid()) {
       sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION,
-                sdk::text("communicator '%s': who answers for rank 0 is user %u (pid %d), this rank is user %u",
+                sdk::text("communicator '%s': rank 0 is run by user %u (pid %d), this rank by user %u",
                           meeting_.name.c_str(), host.uid, host.pid, ::geteuid()));
     }
   }
@@ -404,7 +405,7 @@ class Guest {
   std::shared_ptr<Segment> take_memory(const UniqueFd& file) const {
     if (!file) {
       sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY,
-                sdk::text("communicator '%s': rank %d could not take the shared memory's file; are there too many open "
+                sdk::text("communicator '%s': rank %d could not receive the shared memory file; are there too many open "
                           "files (ulimit -n)?",
                           meeting_.name.c_str(), meeting_.rank));
     }

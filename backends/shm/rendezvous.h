@@ -1,9 +1,9 @@
 // How the ranks of a communicator find each other, knowing nothing but a unique id.
 //
 // Rank 0 listens on an abstract unix socket named after the first half of the id; the others connect to it, show the
-// second half, and say who they are. When all are there, rank 0 makes the shared memory and passes it on. The kernel
-// drops the socket with its process, so nothing is left behind. A name can be seen by every user of the host, so both
-// sides check that the other is of the same user, and only who has the second half gets in.
+// second half, and identify themselves. When all have joined, rank 0 creates the shared memory and passes it on. The
+// kernel drops the socket with its process, so nothing is left behind. A name can be seen by every user of the host, so
+// both sides check that the other is of the same user, and only processes that have the second half are admitted.
 #pragma once
 
 #include <chrono>
@@ -23,13 +23,13 @@ struct Meeting {
   const void* id = nullptr;  // kUniqueIdBytes bytes
   std::string name;          // of the communicator, for messages
   std::chrono::milliseconds timeout{};
-  // Called now and then; throws when the meeting is no longer wanted. May be empty.
+  // Called now and then; throws when the rendezvous is cancelled. May be empty.
   std::function<void()> still_wanted;
 };
 
-// Waits until all ranks are there and returns the memory they share, in which every rank's process is noted. Fails,
-// with the same story on every rank that has come: INVALID_ARGUMENT where ranks disagree about the world or claim the
-// same number, PEER_LOST where one ends meanwhile, TIMEOUT naming who is missing, OUT_OF_MEMORY.
+// Waits until all ranks have joined and returns the memory they share, in which every rank's process is noted. Fails,
+// with the same message on every rank that has joined: INVALID_ARGUMENT if ranks disagree about the world or claim the
+// same number, PEER_LOST if one ends meanwhile, TIMEOUT naming who is missing, OUT_OF_MEMORY.
 std::shared_ptr<Segment> meet(const Meeting& meeting);
 
 }  // namespace concord::shm

@@ -86,7 +86,7 @@ Geometry::Geometry(int32_t ranks) : world(ranks) {
 
 std::shared_ptr<Segment> Segment::create(int32_t world, UniqueFd* out_file) {
   UniqueFd file(::memfd_create("concord-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file) fail_with_errno(CONCORD_STATUS_OUT_OF_MEMORY, "cannot make a shared memory file (memfd_create)");
+  if (!file) fail_with_errno(CONCORD_STATUS_OUT_OF_MEMORY, "cannot create a shared memory file (memfd_create)");
   if (::fchmod(file.get(), 0600) != 0) fail_with_errno(CONCORD_STATUS_INTERNAL, "fchmod of the shared memory file");
   reserve(file.get(), Geometry(world).total_bytes);
   if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

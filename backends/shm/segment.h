@@ -20,8 +20,8 @@ namespace concord::shm {
 inline constexpr int64_t kLineBytes = 128;
 inline constexpr int32_t kMaxWorld = 1024;
 
-// The first failure of a communicator. |verdict| is 0 or the status with the number of the rank that saw it; whoever
-// sets it writes |text| and then |text_ready|.
+// The first failure of a communicator. |verdict| is 0 or the status with the number of the rank that saw it; the rank
+// that sets it writes |text| and then |text_ready|.
 struct alignas(kLineBytes) FailureRecord {
   std::atomic<uint64_t> verdict;
   std::atomic<uint32_t> text_ready;
@@ -37,7 +37,7 @@ struct alignas(kLineBytes) Progress {
 
 // How a rank is woken, and what it does.
 struct alignas(kLineBytes) Bedside {
-  std::atomic<uint32_t> doorbell;  // futex; changes whenever somebody rings
+  std::atomic<uint32_t> doorbell;  // futex; changes at every ring
   std::atomic<uint32_t> departed;  // 1: the rank has destroyed its communicator
   std::atomic<uint64_t> wish;      // 0: awake; kAnyNews; else the step that all ranks have to reach
   std::atomic<uint64_t> activity;  // first word of the running call; 0 outside of operations
@@ -58,7 +58,7 @@ struct ChannelControl {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
               "locks inside an atomic would be private to a process");
 
-// Where everything lies. Offsets are from the segment's start, in bytes.
+// The layout of the segment. Offsets are from its start, in bytes.
 struct Geometry {
   explicit Geometry(int32_t world);
 
@@ -76,7 +76,7 @@ struct Geometry {
 // A mapped segment. Ranks that are threads of one process share one mapping.
 class Segment {
  public:
-  // Makes and maps a new one, all zeros; |out_file| is for the other ranks. OUT_OF_MEMORY where its pages cannot be
+  // Makes and maps a new one, all zeros; |out_file| is for the other ranks. OUT_OF_MEMORY if its pages cannot be
   // reserved.
   static std::shared_ptr<Segment> create(int32_t world, UniqueFd* out_file);
   // Maps what another rank made and passed on; |file| may be closed afterwards.

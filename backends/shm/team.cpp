@@ -20,11 +20,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAround{100};
-constexpr milliseconds kTextGrace{200};  // how long a reader waits for the words that follow a verdict
+constexpr milliseconds kTextGrace{200};  // how long a reader waits for the text that follows a verdict
 
 // Rounds of spinning (about 10 ns each) before a rank lets others run, and how often it does so before it sleeps. With
 // more ranks than processors a spinning rank only keeps the awaited one from running; and even with enough of them two
-// ranks may sit on the same processor for a while, so nobody spins for long.
+// ranks may share a processor for a while, so no rank spins for long.
 constexpr int kSpins = 200;
 constexpr int kYields = 200;
 constexpr int kSpinsWhenCrowded = 10;
@@ -98,15 +98,16 @@ void Team::end() { segment_->bedside(rank_).activity.store(0, std::memory_order_
 
 // ------------------------------------------------------------------------------------------------------------- waiting
 //
-// Who publishes and who goes to sleep race against each other. Both sides write first and read second, and all four
-// accesses are sequentially consistent: either the sleeper sees the news or the publisher sees the sleeper.
+// The rank that publishes and the one that goes to sleep race against each other. Both sides write first and read
+// second, and all four accesses are sequentially consistent: either the sleeper sees the news or the publisher sees the
+// sleeper.
 
 void Team::publish(uint64_t step) {
   segment_->progress(rank_).step.store(step);
   for (int32_t peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
     const uint64_t wish = segment_->bedside(peer).wish.load();
-    // Only the last of the awaited ranks rings: who is woken too early has to be put to sleep again.
+    // Only the last of the awaited ranks rings: a rank that is woken too early has to go back to sleep.
     if (wish != 0 && wish <= step && all_have_reached(wish)) ring(peer);
   }
 }
@@ -185,7 +186,7 @@ bool Team::look_for_lost(Awaited& awaited) {
 std::string Team::whereabouts(int32_t rank) const {
   const Bedside& bedside = segment_->bedside(rank);
   const uint64_t activity = bedside.activity.load(std::memory_order_relaxed);
-  std::string doing = "is in no operation";
+  std::string doing = "is not in an operation";
   if (bedside.departed.load() != 0) {
     doing = "has destroyed its communicator";
   } else if (activity != 0) {
@@ -254,7 +255,7 @@ concord_status Team::error(std::string* out_detail) const {
   if (verdict == 0) return CONCORD_STATUS_OK;
   const auto status = static_cast<concord_status>(static_cast<uint32_t>(verdict));
   if (out_detail == nullptr) return status;
-  const auto give_up = Clock::now() + kTextGrace;  // who set the verdict may have been killed before the words
+  const auto give_up = Clock::now() + kTextGrace;  // its rank may have been killed before the text
   while (failure.text_ready.load() == 0 && Clock::now() < give_up) ::sched_yield();
   if (failure.text_ready.load() != 0) {
     *out_detail = failure.text;

@@ -1,9 +1,9 @@
 // The ranks of a communicator as one of them sees them: publishing its own progress, waiting for theirs, and the one
-// story of what went wrong.
+// record of what failed.
 //
-// Waiting spins briefly, then lets other threads run, then sleeps on the rank's doorbell. Asleep it looks around ten
-// times a second: has the communicator failed, has an awaited process ended, is the time over. The first rank that sees
-// a failure writes it down for all and wakes them, so that every rank reports the same.
+// Waiting spins briefly, then lets other threads run, then sleeps on the rank's doorbell. While asleep it checks ten
+// times a second: has the communicator failed, has an awaited process ended, has the timeout passed. The first rank
+// that sees a failure writes it down for all and wakes them, so that every rank reports the same.
 //
 // Threads: one at a time, except abort(), error() and failed(), which any thread may call at any time.
 #pragma once
@@ -50,7 +50,8 @@ class Team {
   const std::string& name() const { return name_; }
   const Segment& segment() const { return *segment_; }
 
-  // Begins an operation: fails with the story if the communicator has failed. Other ranks may look it up for messages.
+  // Begins an operation: fails with the recorded failure if the communicator has failed. Other ranks may look it up for
+  // messages.
   void begin(const Call& call);
   void end();
 
@@ -61,7 +62,7 @@ class Team {
 
   // Wakes |peer| if it sleeps and waits for any news.
   void ring_for_news(int32_t peer);
-  // Waits until |awaited| is ready. Fails with PEER_LOST, TIMEOUT, or what another rank wrote down.
+  // Waits until |awaited| is ready. Fails with PEER_LOST, TIMEOUT, or what another rank has recorded.
   template <class Condition>
   void wait(Condition& awaited) {
     for (int i = 0; i < spins_; ++i) {
@@ -71,7 +72,7 @@ class Team {
     wait_slowly(awaited);
   }
 
-  // Writes the failure down unless there is one already, wakes everybody, and throws the one that stands.
+  // Records the failure unless there is one already, wakes all ranks, and throws the recorded one.
   [[noreturn]] void fail(concord_status status, const std::string& detail);
   void throw_if_failed() const;
   bool failed() const;
@@ -90,7 +91,7 @@ class Team {
 
   void wait_slowly(Awaited& awaited);
   void sleep(Awaited& awaited, std::chrono::milliseconds at_most);
-  // True where |awaited| has become ready meanwhile.
+  // True if |awaited| has become ready meanwhile.
   bool look_for_lost(Awaited& awaited);
   [[noreturn]] void time_out(const Awaited& awaited, std::chrono::milliseconds waited);
   bool all_have_reached(uint64_t step) const;

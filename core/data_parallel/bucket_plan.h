@@ -1,11 +1,11 @@
-// Where each parameter and its gradient lie in flat buffers, and which parts of them are reduced together: a value that
-// can be printed (`concord plan --buckets`), made by a pure function. Threads: any.
+// The positions of each parameter and its gradient in flat buffers, and which parts of them are reduced together: a
+// value that can be printed (`concord plan --buckets`), computed by a pure function. Threads: any.
 //
-// Parameters of one type (dense and expert ones apart) share a buffer, in the reverse of the order in which the forward
-// pass uses them, so that gradients fill it from its beginning. A bucket is closed once it has |bucket_elements|:
-// Megatron's rule, max(40e6, 1e6 * dp). For the distributed optimizer (ZeRO-1, Rajbhandari et al. 2020) a bucket's end
-// is padded to lcm(dp, 128), so that it can be cut into dp equal shards, whatever the borders of parameters. Parameters
-// begin at multiples of 64 elements: kernels and collectives like their operands aligned.
+// Parameters of one type (dense and expert ones separately) share a buffer, in the reverse of the order in which the
+// forward pass uses them, so that gradients fill it from its beginning. A bucket is closed once it has
+// |bucket_elements|: Megatron's rule, max(40e6, 1e6 * dp). For the distributed optimizer (ZeRO-1, Rajbhandari et al.
+// 2020) a bucket's end is padded to lcm(dp, 128), so that it can be split into dp equal shards, regardless of parameter
+// boundaries. Parameters begin at multiples of 64 elements: kernels and collectives are faster on aligned operands.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct PlannedParameter {
   int64_t elements = 0;  // on this rank
   DType dtype = DType::kF32;
   bool expert = false;
-  // Stands alone in its bucket. For an embedding that two stages share: both then cut it into the same shards.
+  // Alone in its bucket. For an embedding that two stages share: both then split it into the same shards.
   bool alone = false;
 };
 
@@ -52,7 +52,7 @@ struct BucketPlan {
     DType dtype;
     DType grad_dtype;
     bool expert;
-    int64_t shards;    // ranks that a bucket is cut over; 1 without the distributed optimizer
+    int64_t shards;    // ranks that a bucket is split over; 1 without the distributed optimizer
     int64_t elements;  // with padding
     std::vector<Bucket> buckets;
     bool operator==(const Buffer&) const = default;

@@ -7,10 +7,10 @@
 //   finalize_grads(ddp, job, {.tokens = counted});   // core/data_parallel/finalize_grads.h
 //   optimizer.step({.lr = lr, .weight_decay = wd});   // core/optim/optimizer.h
 //
-// A parameter's gradient comes through its sink (GradSink::added), in backward or later, or as autograd's .grad, which
-// is then added to the buffer and freed. After begin_step(n) a parameter is ready when it has got n times its |uses|
-// additions; a bucket whose parameters are all ready is reduced at once, on the group's own stream, in the plan's order
-// whatever the order in which buckets become ready, so that all ranks make the same calls.
+// A parameter's gradient arrives through its sink (GradSink::added), in backward or later, or as autograd's .grad,
+// which is then added to the buffer and freed. After begin_step(n) a parameter is ready when it has received n times
+// its |uses| additions; a bucket whose parameters are all ready is reduced immediately, on the group's own stream, in
+// the plan's order, in whatever order buckets become ready, so that all ranks make the same calls.
 //
 // Threads: one at a time: the thread that computes, or autograd's while that one waits in backward.
 #pragma once
@@ -31,7 +31,7 @@ struct DataParallelOptions {
   bool use_distributed_optimizer = false;  // reduce-scatter; each rank updates its shard (ZeRO-1)
   bool overlap_grad_reduce = true;         // reduce buckets during backward, else all of them at the end
   bool delay_grad_reduce = false;          // only the first pipeline stage overlaps; the others reduce at the end
-  bool overlap_param_gather = false;       // parameters are gathered beside the next forward
+  bool overlap_param_gather = false;       // parameters are gathered in parallel with the next forward
   bool accumulate_allreduce_grads_in_fp32 = true;
   bool ddp_average_in_collective = false;  // else gradients are scaled before they are summed
   bool calculate_per_token_loss = false;   // sums; finalize_grads divides by the number of tokens
@@ -44,7 +44,7 @@ class DistributedDataParallel {
   using Chunk = std::vector<Parameter*>;  // in the order in which forward uses them
 
   // One chunk a model chunk of this rank. Chunks after the first have one bucket a buffer, as there is another chunk's
-  // backward to hide its reduction behind. Sets the parameters' sinks. Throws ConfigError where a type is not f32, bf16
+  // backward to hide its reduction behind. Sets the parameters' sinks. Throws ConfigError if a type is not f32, bf16
   // or f16. Parameters and |job| outlive it.
   DistributedDataParallel(std::vector<Chunk> chunks, ParallelContext& job, const DataParallelOptions& options = {});
   ~DistributedDataParallel();  // takes the sinks and hooks out again; values stay in the flat memory
@@ -63,7 +63,7 @@ class DistributedDataParallel {
   // something left to compute meanwhile.
   void start_grad_sync();
   // Afterwards this rank's parts (GradBuffer::owned) are reduced, for the work of the current stream. Throws Error
-  // with the rank that is behind where one was lost.
+  // with the rank that is behind if one was lost.
   void finish_grad_sync();
 
   // After the distributed optimizer has written its shards: every rank's shards to all. With overlap_param_gather it

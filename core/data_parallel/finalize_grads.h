@@ -1,4 +1,4 @@
-// The last reductions of a step, in the one order that is right on all layouts (Megatron's finalize_model_grads):
+// The last reductions of a step, in the one order that is correct for all layouts (Megatron's finalize_model_grads):
 //   1. over data and context parallel ranks (what is left of it)
 //   2. parameters whose gradient is partial over tp (norms and biases under sequence parallelism), over tp
 //   3. embeddings that the first and the last stage share, over the embedding group
@@ -16,12 +16,12 @@ struct FinalizeOptions {
   // Tokens that this rank's losses counted in this step: of its own context-parallel part of the sequences, all
   // micro-batches. With calculate_per_token_loss the sum over data x context parallel ranks divides the gradients.
   // (A rank that gave the number of the whole sequence would make gradients cp times too small.)
-  // Without it nothing counts them: only where micro-batches weigh the same.
+  // Without it nothing counts them: only if micro-batches weigh the same.
   std::optional<int64_t> tokens = std::nullopt;
 };
 
-// All ranks of the job call it. Returns the number of tokens of the whole step, as far as it was counted; where that is
-// 0 the gradients are those of no loss at all, and no update should be made of them.
+// All ranks of the job call it. Returns the number of tokens of the whole step, as far as it was counted; if that is 0
+// the gradients belong to no loss at all, and no update should be made from them.
 int64_t finalize_grads(DistributedDataParallel& ddp, const FinalizeOptions& options = {});
 
 }  // namespace concord

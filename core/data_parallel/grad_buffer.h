@@ -18,14 +18,14 @@ struct BufferRange {
   int64_t end = 0;
   int64_t size() const { return end - begin; }
 };
-// What both have; empty (size 0) where that is nothing.
+// What both have in common; empty (size 0) if there is nothing.
 BufferRange intersection(const BufferRange& a, const BufferRange& b);
 
 // Owns both tensors. Moves the values of its parameters into the first, so they keep their values and stay leaves.
 // Threads: one at a time.
 class GradBuffer {
  public:
-  // |parameters| is the list that |plan| was made of. |group| has the ranks that hold the same parameters.
+  // |parameters| is the list that |plan| was made from. |group| has the ranks that hold the same parameters.
   GradBuffer(BucketPlan::Buffer plan, const std::vector<Parameter*>& parameters, ProcessGroup& group);
 
   const BucketPlan::Buffer& plan() const { return plan_; }

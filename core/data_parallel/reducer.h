@@ -1,4 +1,4 @@
-// One chunk of DistributedDataParallel: its buffers, which gradients have arrived, what is on its way. Only for
+// One chunk of DistributedDataParallel: its buffers, which gradients have arrived, what is in flight. Only for
 // ddp.cpp.
 #pragma once
 
@@ -56,7 +56,7 @@ class DistributedDataParallel::Reducer {
   BucketPlan plan_;
   std::vector<std::unique_ptr<GradBuffer>> buffers_;
   std::vector<Bucket> buckets_;    // in the plan's order
-  std::vector<Arrival> arrivals_;  // one a parameter
+  std::vector<Arrival> arrivals_;  // one per parameter
   size_t next_ = 0;                // the first bucket that was not issued
   bool overlaps_;
 };

@@ -1,9 +1,9 @@
 // One start of all processes of this machine, watched until none of them is left.
 //
 // A process that fails (an exit code other than 0, or a signal) ends the attempt: the others, and all that they have
-// started, get SIGTERM and, when the grace time is over, SIGKILL. Where all leave with exit code 0, what they have left
-// running gets the grace time to end by itself. So an attempt ends; only a process that the kernel cannot kill is left,
-// by name.
+// started, get SIGTERM and, after the grace time, SIGKILL. If all exit with code 0, processes that they have left
+// running get the grace time to end on their own. So every attempt ends; only a process that the kernel cannot kill
+// remains, and is named.
 #pragma once
 
 #include <chrono>
@@ -33,9 +33,9 @@ struct AttemptResult {
   // The other processes that were stopped (SIGSTOP, a debugger) when the first one failed: their |index| and |pid|.
   std::vector<ProcessEnd> stopped;
   std::optional<size_t>
-      first_failure;              // into ends: the one that failed by itself, before the launcher ended the others
-  int stop_signal = 0;            // somebody stopped the job, or a rank of it, with this signal; 0 if nobody did
-  bool output_abandoned = false;  // nobody read the last of the output, and it was given up
+      first_failure;              // into ends: the one that failed on its own, before the launcher ended the others
+  int stop_signal = 0;            // the job, or a rank of it, was stopped with this signal; 0 if it was not
+  bool output_abandoned = false;  // the last of the output was not read by anyone, and was dropped
   std::string start_error;        // why a process could not be started; empty if all could
   std::vector<std::string> left;  // "pid 12 (name)": killed after the grace time, though its rank had ended
   std::vector<std::string> unkillable;  // "pid 12 (name)": still there long after SIGKILL
@@ -47,7 +47,7 @@ class Attempt {
  public:
   Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, std::chrono::duration<double> grace);
 
-  // Starts |count| processes and stays until they are gone. The commands' guard is filled in here.
+  // Starts |count| processes and returns when they have exited. The commands' guard is filled in here.
   AttemptResult run(int count, const std::function<ProcessCommand(int index)>& command_of);
 
  private:

@@ -1,4 +1,4 @@
-// What the launcher says about a job that did not end well: first those that were stopped and the process that
+// What the launcher reports about a job that failed: first those that were stopped and the process that
 // failed first, then the rest in short. Pure: a value in, text out.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Starts the processes of a job on this machine and stays with them, as torchrun does: `concord launch` and
+// Starts the processes of a job on this machine and supervises them, as torchrun does: `concord launch` and
 // `train --nproc N`.
 //
 //   - Every process gets torchrun's variables (see rank_environment.h) and a session of its own, and on one machine a

@@ -6,7 +6,7 @@
 namespace concord {
 
 // A port that was free when asked, and stays this job's for as long as this lives: the socket is bound but does not
-// listen, so nobody is given the port by chance, while a server that sets SO_REUSEADDR (as c10d's TCPStore does) can
+// listen, so no one is given the port by chance, while a server that sets SO_REUSEADDR (as c10d's TCPStore does) can
 // listen on it. A program whose server does not set it needs a port of the user's choice.
 class HeldPort {
  public:

@@ -1,5 +1,5 @@
 // Carries the output of all ranks of this machine: to standard output and standard error, line by line with the rank in
-// front, or to a file a rank. One poll waits for everything, the launcher's signals included. Reading stops while the
+// front, or to a file per rank. One poll waits for everything, the launcher's signals included. Reading stops while the
 // other side does not keep up: the ranks then wait in write(), as they would without a launcher. Not thread-safe.
 #pragma once
 
@@ -23,7 +23,7 @@ struct OutputStyle {
 
 class OutputRelay {
  public:
-  // Makes the folder and its files; throws ConfigError where it cannot.
+  // Makes the folder and its files; throws ConfigError if it cannot.
   OutputRelay(const OutputStyle& style, int first_rank, int ranks);
 
   // Takes over the pipes of a process; |index| counts from first_rank.
@@ -38,7 +38,7 @@ class OutputRelay {
   using Deadline = std::optional<std::chrono::steady_clock::time_point>;
   Waited wait(int signal_fd, Deadline deadline);
 
-  // Once the processes are gone and wait() has found nothing more: ends the last lines and closes the pipes.
+  // Once the processes have exited and wait() has found nothing more: ends the last lines and closes the pipes.
   void detach_all();
 
   bool has_backlog() const;                  // something still waits to be written
@@ -64,7 +64,7 @@ class OutputRelay {
   int first_rank_;
   OutputSink stdout_;
   OutputSink stderr_;
-  std::deque<OutputSink> logs_;  // one a rank, or none; a deque because streams point into it
+  std::deque<OutputSink> logs_;  // one per rank, or none; a deque because streams point into it
   std::vector<Stream> streams_;
   std::vector<std::string> tails_;
 };

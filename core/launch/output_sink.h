@@ -1,5 +1,5 @@
-// Where output goes: standard output, standard error or a file. Takes any amount at once, writes as fast as the other
-// side reads, and never blocks the launcher, which has signals and deaths to attend to. Not thread-safe.
+// Where output goes: standard output, standard error or a file. Accepts any amount at a time, writes as fast as the
+// other side reads, and never blocks the launcher, which has to handle signals and exits. Not thread-safe.
 #pragma once
 
 #include <string>

@@ -33,7 +33,7 @@ struct StartedProcess {
 
 // Starts it as the leader of a session of its own (so a signal can reach all it starts, and the terminal's Ctrl-C
 // reaches the launcher alone), and so that the kernel kills it when the calling thread ends. Signals have their
-// defaults in it. Waits until exec has worked; throws std::system_error where fork or exec has not.
+// defaults in it. Waits until exec has worked; throws std::system_error if fork or exec has not.
 StartedProcess start_process(const ProcessCommand& command);
 
 // fork() with every signal blocked in the new process, so that none reaches a handler of the old one there.

@@ -1,4 +1,4 @@
-// The variables that tell a process its place in the job: torchrun's names, so that a program cannot tell the
+// The variables that give a process its rank in the job: torchrun's names, so that a program cannot tell the
 // difference.
 #pragma once
 
@@ -24,7 +24,7 @@ struct RankPlace {
 };
 
 // |base| ("NAME=value", the launcher's own) with the variables of |place| in it. OMP_NUM_THREADS is set to an even
-// share of the cores where there are several processes and nobody has set it: all cores for each would slow all down.
+// share of the cores where there are several processes and no one has set it: all cores for each would slow all down.
 std::vector<std::string> rank_environment(std::span<const std::string> base, const RankPlace& place);
 
 }  // namespace concord

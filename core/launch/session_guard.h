@@ -1,8 +1,8 @@
 // A small process that outlives a launcher that is killed with kill -9, and then kills what the ranks left behind.
 //
-// Every rank is told by the kernel to die with the launcher (PR_SET_PDEATHSIG); what it has started is not. The guard
+// The kernel kills every rank with the launcher (PR_SET_PDEATHSIG), but not what the rank has started. The guard
 // finds that by two signs: each rank leads a session of its own, whose number the guard knows while the rank lives; and
-// the variable CONCORD_LAUNCH_ID, which names the launcher, is handed down to all descendants, daemons included. Out of
+// the variable CONCORD_LAUNCH_ID, which names the launcher, is inherited by all descendants, daemons included. Out of
 // reach is only a process that has both left its session and dropped or overwritten its variables, and one of another
 // user. The guard is for kill -9 alone: on every other end the launcher itself waits for, or kills, all descendants.
 #pragma once
@@ -27,7 +27,7 @@ class SessionGuard {
 
   // Called by the new process itself before exec, so that no moment is uncovered. Safe after fork.
   static void enter(int guard_fd, int slot);
-  // Called by the launcher when the leader of the session has ended: its number may soon be somebody else's.
+  // Called by the launcher when the leader of the session has ended: its number may soon be reused.
   void forget(int slot);
 
  private:

@@ -1,4 +1,4 @@
-// The signals a launcher lives by, in the order in which they came, readable from a descriptor.
+// The signals that a launcher handles, in the order in which they arrived, readable from a descriptor.
 //
 // While it exists, SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 of this process go into the queue and SIGPIPE
 // is ignored; the destructor restores what was before. SIGHUP stays ignored where it was (nohup). One at a time per
@@ -19,7 +19,7 @@ class SignalQueue {
  public:
   struct Entry {
     int signal;
-    pid_t sender;  // for SIGCHLD the process that ended; the kernel keeps only the first of several at once
+    pid_t sender;  // for SIGCHLD the process that ended; the kernel keeps only the first of several at the same time
   };
 
   SignalQueue();  // throws std::system_error, std::logic_error if there is one already

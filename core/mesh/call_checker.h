@@ -3,7 +3,7 @@
 // an error on every rank that names both calls.
 //
 // Each call costs a few round trips to the store and waits for all ranks of the group (a p2p batch: for the senders),
-// so this is for finding faults, not for work. Threads: one at a time.
+// so this is for debugging, not for production. Threads: one at a time.
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,7 @@ class CallChecker {
   // |peers| outlives it.
   CallChecker(std::shared_ptr<Store> store, Peers& peers, Options options);
 
-  // Waits: until every rank has made its call number |sequence|. Throws Error: INVALID_ARGUMENT where they differ,
+  // Waits: until every rank has made its call number |sequence|. Throws Error: INVALID_ARGUMENT if they differ,
   // TIMEOUT naming a rank that does not come, PEER_LOST naming one that cannot come any more.
   void check(int64_t sequence, const CallSignature& signature);
 

@@ -1,19 +1,19 @@
-// A communicator with its stream, the calls on their way in it, and what becomes of them.
+// A communicator with its stream, the calls in flight on it, and their outcomes.
 //
-// Creation. The communicator is made at the first call, on a thread of its own; calls made meanwhile are queued in
-// their order and handed on when it is there. The host waits for a communicator only where it waits for the result of a
+// Creation. The communicator is created at the first call, on a separate thread; calls made meanwhile are queued in
+// their order and passed on when it exists. The host waits for a communicator only if it waits for the result of a
 // call. So a rank takes part in all creations that it has begun at the same time, and lazily made groups, however they
-// overlap and whatever the order in which ranks first use them, can deadlock only where the calls themselves would. No
-// group has to be made because of another one, and none is made that nobody uses.
+// overlap and whatever the order in which ranks first use them, can deadlock only if the calls themselves would. No
+// group has to be created because of another one, and unused groups are never created.
 //
 // Order. A call runs on the channel's own stream, which first waits for what the caller's current stream has queued
 // (|current|); order_after makes a stream wait for the call. The host waits for neither. Where libtorch computes on the
 // calling thread (capability stream.host_is_current) there is no such stream: |current| is null, and wait() is used.
 //
-// Failure. What goes wrong after a call (a lost peer, a timeout) is found by whoever waits for it or else by the
-// watchdog, reported once through FlightService, and thrown by every later call. Where the plugin keeps no time itself
-// (capability comm.timeout), the watchdog does, and aborts the communicator. Of calls that ended within one tick of the
-// watchdog (kTick) before a failure, the first that nobody waited for may be named as the one that failed.
+// Failure. What goes wrong after a call (a lost peer, a timeout) is found by the caller that waits for it or else by
+// the watchdog, reported once through FlightService, and thrown by every later call. Where the plugin keeps no time
+// itself (capability comm.timeout), the watchdog does, and aborts the communicator. Of calls that ended within one tick
+// of the watchdog (kTick) before a failure, the first that no one waited for may be named as the one that failed.
 //
 // Threads: any thread; calls are numbered and issued in the order in which they enter submit.
 #pragma once
@@ -59,7 +59,7 @@ struct ChannelCall {
   std::function<void(CallChecker&, int64_t sequence, const CallSignature&)> check;  // null: compare the signature
 };
 
-class PendingCall;  // a call on its way; a handle for the functions below
+class PendingCall;  // a call in flight; a handle for the functions below
 
 class Channel {
  public:
@@ -72,9 +72,9 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // The end: waits for calls on their way, or aborts them where the channel has failed. Afterwards the services are not
-  // used any more, so whoever still holds the channel or a call of it may outlive them; calls that were on their way
-  // are done, and new ones are refused. Threads: nobody else uses the channel meanwhile.
+  // Shuts down: waits for calls in flight, or aborts them if the channel has failed. Afterwards the services are not
+  // used any more, so holders of the channel or of a call of it may outlive them; calls that were in flight
+  // are done, and new ones are refused. Threads: no one else uses the channel meanwhile.
   void close();
 
   const std::string& name() const { return name_; }
@@ -90,16 +90,16 @@ class Channel {
   bool failed() const;
   // Takes a communicator that was made elsewhere (by split), unless one was made or begun here.
   void adopt(Communicator communicator);
-  // A communicator of |members|, which are indices in ranks(). Every rank of this channel calls it; who is no member
-  // gives an empty list. Waits: for all of them.
+  // A communicator of |members|, which are indices in ranks(). Every rank of this channel calls it; a rank that is not
+  // a member gives an empty list. Waits: for all of them.
   std::optional<Communicator> split(std::span<const int32_t> members, const std::string& name);
 
   std::shared_ptr<PendingCall> submit(ChannelCall call, const Stream* current);
-  // Later work of |current| starts after |call|. Throws where the call is known to have failed. Waits: at most for the
+  // Later work of |current| starts after |call|. Throws if the call is known to have failed. Waits: at most for the
   // creation. Releases what the call keeps if |current| is the stream it was submitted from: memory that is freed then
-  // is reused behind this point, as libtorch does it for any work of a stream.
+  // is reused after this point, as libtorch does for any work of a stream.
   void order_after(PendingCall& call, const Stream& current);
-  // Waits: until the call is done. Throws Error with the call, the group and who is behind where it failed.
+  // Waits: until the call is done. Throws Error with the call, the group and who is behind if it failed.
   void wait(PendingCall& call);
   bool done(PendingCall& call);  // never waits; throws as wait
 
@@ -138,7 +138,7 @@ class Channel {
   const bool keeps_time_;                  // the plugin does
   bool closed_ = false;
 
-  std::atomic<bool> opened_ = false;                    // communicator_ is there and stays
+  std::atomic<bool> opened_ = false;                    // communicator_ exists and stays
   std::optional<Clock::time_point> unreachable_since_;  // the watchdog's own
   Clock::time_point next_look_at_creation_;             // the watchdog's own, too
 

@@ -1,7 +1,7 @@
-// The last calls of a rank, kept so that a job that hangs or loses a rank can say where everybody was.
+// The last calls of a rank, kept so that a job that hangs or loses a rank can report where every rank was.
 //
 // A ring of kEntries calls over all groups. Recording takes a lock and some stores: well under a microsecond. The pure
-// functions at the end turn the positions of several ranks into the one line that a person needs.
+// functions at the end turn the positions of several ranks into one readable line.
 // Threads: any thread.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace concord {
 
-// What one rank calls; the ranks of a group have to agree on it, but for a p2p batch.
+// What one rank calls; the ranks of a group have to agree on it, except for a p2p batch.
 struct CallSignature {
   CommOp op{};
   DType dtype = DType::kU8;
@@ -27,7 +27,7 @@ struct CallSignature {
   std::optional<int64_t> root;     // of broadcast and reduce, within the group
   std::string detail;              // of p2p: "send 4 to 1, recv 4 from 2"
   std::string group = {};          // as the caller knows it: several groups may share one communicator; not compared
-  std::string action = {};         // of an entry that is no call, but an action of a pipeline's schedule: "2F0"
+  std::string action = {};         // for an entry that is not a call but an action of a pipeline schedule: "2F0"
   bool operator==(const CallSignature&) const = default;
 
   std::string to_string() const;  // "all_reduce sum f32 x 1024", "broadcast bf16 x 8 from 2"
@@ -55,7 +55,7 @@ class FlightRecorder {
 
   // Notes a new call of |communicator|; returns its ticket. |sequence| is its number there.
   uint64_t record(const std::string& communicator, int64_t sequence, CallSignature signature);
-  // Nothing where the ring has moved on.
+  // Nothing if the ring has moved on.
   void mark(uint64_t ticket, CallState state);
 
   std::vector<GroupPosition> positions() const;  // the newest of each group, groups in order of their first call
@@ -91,7 +91,7 @@ class FlightRecorder {
 std::string pack_positions(std::span<const GroupPosition> positions, size_t limit);
 std::vector<GroupPosition> unpack_positions(const std::string& text);
 
-// Where one member of a group is; nothing where it did not answer.
+// Where one member of a group is; nothing if it did not answer.
 struct MemberPosition {
   int64_t rank;
   std::optional<GroupPosition> position;

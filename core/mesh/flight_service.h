@@ -1,9 +1,9 @@
-// What happens to the flight recorder when something fails: the file, and the question to the other ranks where they
-// are.
+// What happens to the flight recorder when something fails: the file is written, and the other ranks are asked where
+// they are.
 //
 // A rank in trouble writes its calls to concord-flight-<rank>.json, publishes its positions in the store and asks the
 // others for theirs. Ranks that are well do the same from answer(), which the watchdog calls now and then; so a rank
-// that is stuck in its own computation still says where it is. A rank that says nothing is itself an answer. Threads:
+// that is stuck in its own computation still says where it is. No reply from a rank is itself an answer. Threads:
 // any thread.
 #pragma once
 
@@ -46,10 +46,10 @@ class FlightService {
     bool p2p = false;  // its p2p batches are meant, not its collectives
   };
   // Where the members of |group| are: publishes this rank's position and asks the others for theirs. Waits: some
-  // periods for their answers. Throws Error where the store is gone.
+  // periods for their answers. Throws Error if the store is gone.
   std::vector<MemberPosition> positions_of(const Group& group, const std::string& why);
-  // Tells the world and the disk about a failure in |group|, and returns the whole sentence: who is behind, if that is
-  // known, then |why|, then the name of the file. Waits: some periods for the others' answers. Never throws.
+  // Reports a failure in |group| to the other ranks and to disk, and returns the complete message: who is behind, if
+  // that is known, then |why|, then the name of the file. Waits: some periods for the others' answers. Never throws.
   std::string report(const Group& group, const std::string& why) noexcept;
 
  private:

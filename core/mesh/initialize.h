@@ -8,8 +8,8 @@
 //
 // Rank, world and the master's address come from torchrun's, srun's or mpirun's environment
 // (core/mesh/job_environment.h); without any of them this is a job of one process. The platform is the one that
-// CONCORD_PLATFORM names or the best there is, the device that of LOCAL_RANK. Threads: any thread; whoever calls while
-// another thread initialises waits for it.
+// CONCORD_PLATFORM names or the best there is, the device that of LOCAL_RANK. Threads: any thread; a thread that calls
+// while another thread initialises waits for it.
 #pragma once
 
 #include "core/mesh/initialize_args.h"
@@ -17,7 +17,7 @@
 
 namespace concord {
 
-// The context of this process. Called again with the same arguments it does nothing but start the seeds afresh; with
+// The context of this process. Called again with the same arguments it only resets the seeds; with
 // others it throws ConfigError, which names the difference. Waits: for all ranks of the job.
 // Throws ConfigError for invalid arguments or an invalid environment, Error for what goes wrong on the way
 // (core/mesh/rendezvous.h); the process is then not initialised, and may try again.
@@ -28,8 +28,8 @@ bool is_initialized();
 // Throws Error (FAILED_PRECONDITION) before initialize and after finalize.
 ParallelContext& parallel_context();
 
-// Leaves the job: every rank calls it, and none uses its context or groups afterwards. Waits: for work on its way, and
-// on rank 0, which serves the store, for the other ranks, at most |ddp_timeout|. Nothing where the process is not
+// Leaves the job: every rank calls it, and none uses its context or groups afterwards. Waits: for work in flight, and
+// on rank 0, which serves the store, for the other ranks, at most |ddp_timeout|. Nothing if the process is not
 // initialised. The process may initialise again, with other arguments too; all ranks have to.
 void finalize();
 

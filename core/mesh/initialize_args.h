@@ -21,7 +21,7 @@ struct InitializeArgs {
   int64_t seed = 42;                          // positive
   bool data_parallel_random_init = false;     // data-parallel ranks draw different numbers
   int64_t ddp_timeout = 1800;                 // seconds: for the rendezvous, for communicators, for every operation
-  std::vector<GroupKind> create_groups = {};  // made at once, all ranks together; the others on first use
+  std::vector<GroupKind> create_groups = {};  // created immediately, all ranks together; the others on first use
   std::string flight_folder = {};             // for concord-flight-<rank>.json; empty: CONCORD_FLIGHT_FOLDER, else here
 };
 

@@ -1,14 +1,14 @@
 // Which process of which job this is, as the launcher's environment variables say it.
 //
-// One pure function from variables to a value; it waits for nothing and talks to nobody. The first of these that is
-// there decides (a launcher inside another one's allocation sets the inner ones):
+// One pure function from variables to a value; it waits for nothing and communicates with nothing. The first of these
+// that is set decides (a launcher inside another one's allocation sets the inner ones):
 //   torchrun   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT   (`concord launch` sets the same)
 //   openmpi    OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
 //   slurm      SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID SLURM_TASKS_PER_NODE SLURM_JOB_NODELIST
 //   single     none of them: a job of one process
-// MASTER_ADDR and MASTER_PORT win over what openmpi and slurm imply. CONCORD_JOB_TOKEN, the same random text for all
-// ranks, keeps others out of the job's store; `concord launch` makes one where all processes are on one machine. A
-// variable that is set to nothing counts as not set. Settings that are partial or contradict each other throw
+// MASTER_ADDR and MASTER_PORT take precedence over what openmpi and slurm imply. CONCORD_JOB_TOKEN, the same random
+// text for all ranks, keeps others out of the job's store; `concord launch` generates one if all processes are on one
+// machine. A variable that is empty counts as not set. Settings that are partial or contradict each other throw
 // ConfigError with their names, values and what to change.
 #pragma once
 
@@ -31,16 +31,16 @@ struct JobEnvironment {
   int64_t world = 1;
   int64_t local_rank = 0;  // among the processes of this machine
   int64_t local_world = 1;
-  std::optional<int64_t> node_rank = 0;  // nothing where the launcher does not say (mpirun on several machines)
+  std::optional<int64_t> node_rank = 0;  // nothing if the launcher does not say (mpirun on several machines)
   std::string master_addr = "127.0.0.1";
   int master_port = 0;  // 0 only in a world of 1, which needs none: take any free port
   JobSource source = JobSource::single;
   bool agent_store = false;  // torchrun serves the store itself: rank 0 connects as a client, too
-  std::string token;         // CONCORD_JOB_TOKEN, which is never printed; empty where there is none
+  std::string token;         // CONCORD_JOB_TOKEN, which is never printed; empty if there is none
   bool operator==(const JobEnvironment&) const = default;
 };
 
-// The value of a variable, or nothing where it is not set.
+// The value of a variable, or nothing if it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
 JobEnvironment read_job_environment(const EnvironmentLookup& lookup);

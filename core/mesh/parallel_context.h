@@ -1,10 +1,10 @@
 // All that a rank knows about its job: made once, passed down. No hidden globals but the one of core/mesh/initialize.h.
 //
-// Groups. group(kind) is cheap and never waits; the communicator behind it is made at the first operation (channel.h
-// says how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, for it is
-// expensive: some vendors take hundreds of megabytes for each. create_groups makes some of them at once, all ranks
-// together, and where the plugin can split a communicator it does so, which is much cheaper than making each from
-// nothing. Threads: any thread, but for rng(), which belongs to the thread that computes.
+// Groups. group(kind) is cheap and never waits; its communicator is created at the first operation (channel.h
+// says how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, because it is
+// expensive: some vendors take hundreds of megabytes for each. create_groups creates some of them immediately, all
+// ranks together, and splits a communicator if the plugin can, which is much cheaper than making each from nothing.
+// Threads: any thread, except rng(), which belongs to the thread that computes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -61,7 +61,7 @@ class ParallelContext {
 
   // Not all ranks are in an embedding group.
   bool has_group(GroupKind kind) const { return layout().group_of(kind, rank()).has_value(); }
-  // Throws Error (INVALID_ARGUMENT) where this rank is in no such group.
+  // Throws Error (INVALID_ARGUMENT) if this rank is in no such group.
   ProcessGroup& group(GroupKind kind);
   ProcessGroup& world_group();
 
@@ -69,9 +69,9 @@ class ParallelContext {
   // them.
   void create_groups(std::span<const GroupKind> kinds);
 
-  // Whether some group has lost a peer, timed out or the like: the job cannot go on.
+  // Whether some group has lost a peer, timed out or the like: the job cannot continue.
   bool failed();
-  // Ends the thread that looks for failures and answers other ranks. For a process that is about to exit.
+  // Ends the thread that checks for failures and answers other ranks. For a process that is about to exit.
   void stop_watching() { watchdog_.stop(); }
   // For a process that exits in the middle of a job: tells the others, and lets the rank to blame, if there is one, end
   // first (Peers::blame). Waits: for that, a few seconds at most. Never throws.

@@ -1,17 +1,17 @@
-// A named group of ranks that computes on tensors together.
+// A named group of ranks with collective operations on tensors.
 //
 // Every operation is asynchronous and returns a Work. It begins when what the calling thread's current stream has
-// queued is done, and runs beside it; Work::wait() makes the current stream wait for it, not the host. Where libtorch
-// computes on the calling thread itself (the cpu), wait() blocks that thread, which then is the current stream. Tensors
-// stay alive until the operation is done, also where nobody waits for it, and must not be written (outputs: nor read)
-// before wait().
+// queued is done, and runs in parallel with it; Work::wait() makes the current stream wait for it, not the host. Where
+// libtorch computes on the calling thread itself (the cpu), wait() blocks that thread, which then is the current
+// stream. Tensors stay alive until the operation is done, even if no one waits for it, and must not be written
+// (outputs: nor read) before wait().
 //
 // All ranks of a group make the same calls in the same order; CONCORD_LAYERS=validate checks that. Tensors are
-// contiguous, on the context's device; a group of one rank copies where there is something to copy. Ranks in arguments
+// contiguous, on the context's device; a group of one rank copies if there is something to copy. Ranks in arguments
 // are ranks within the group. Types that the platform does not know, say 8-bit floats, can be moved but not reduced.
-// Errors: INVALID_ARGUMENT, at the call, naming the group, the sizes and the type. PEER_LOST, TIMEOUT and the like come
-// out of synchronize(), of wait() on the cpu, and of every later call, with the line that says which rank is behind.
-// Threads: any thread; calls from several threads are made in some order, which then has to be the same on all ranks.
+// Errors: INVALID_ARGUMENT, at the call, naming the group, the sizes and the type. PEER_LOST, TIMEOUT and the like are
+// thrown by synchronize(), by wait() on the cpu, and by every later call, with the line that says which rank is behind.
+// Threads: any thread; calls from several threads are ordered, and the order has to be the same on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -35,16 +35,16 @@ class PendingCall;
 struct CallSignature;
 struct ChannelCall;
 
-// An operation on its way, or several that were issued as one. A value; may be dropped at any time.
+// An operation in flight, or several that were issued as one. A value; may be dropped at any time.
 class Work {
  public:
   Work() = default;  // nothing to wait for
 
   // Work of the current stream that comes after this call also comes after the operation.
   void wait() const;
-  // Waits: on the host, until the operation is done. Throws what became of it.
+  // Waits: on the host, until the operation is done. Throws its failure.
   void synchronize() const;
-  // Never waits. Throws what became of it.
+  // Never waits. Throws its failure.
   bool is_completed() const;
 
  private:
@@ -93,7 +93,7 @@ class ProcessGroup {
   // In place, on every rank.
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
   [[nodiscard]] Work broadcast(const at::Tensor& tensor, int64_t root);
-  // |output| has size() times the elements of |input|: the ranks' inputs one after the other.
+  // |output| has size() times the elements of |input|: the ranks' inputs one after another.
   [[nodiscard]] Work all_gather(const at::Tensor& output, const at::Tensor& input);
   // |input| has size() times the elements of |output|, which gets this rank's part of the reduction.
   [[nodiscard]] Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
@@ -103,11 +103,11 @@ class ProcessGroup {
   [[nodiscard]] Work all_to_all_v(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> recv_rows,
                                   std::span<const int64_t> send_rows);
   [[nodiscard]] Work barrier();
-  // All transfers at once: no order of sends and receives on two ranks can deadlock.
+  // All transfers as one operation: no order of sends and receives on two ranks can deadlock.
   [[nodiscard]] Work batch_p2p(std::span<const Transfer> transfers);
 
-  // Several operations of one kind as one. Small tensors travel in one buffer, copied on the communication stream;
-  // large ones go by themselves, because copying them would cost more than it saves. One Work for all.
+  // Several operations of one kind as one. Small tensors are sent in one buffer, copied on the communication stream;
+  // large ones are sent separately, because copying them would cost more than it saves. One Work for all.
   [[nodiscard]] Work all_reduce_coalesced(std::span<const at::Tensor> tensors, ReduceOp op = ReduceOp::kSum);
   [[nodiscard]] Work all_gather_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs);
   [[nodiscard]] Work reduce_scatter_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs,

@@ -7,8 +7,8 @@
 // factorisation the axis ep has size 1; in the expert one cp has size 1, tp is ETP and dp is EDP. The older reading
 // world = TP * PP * CP * EP * DP' is the case DP' = DP / EP.
 //
-// Nothing here ever lists the world: a rank's own group costs O(axes), and a group stays a few (count, stride) pairs
-// until somebody asks for its members. So the same code answers for 16 ranks and for 2^40. Threads: all values are
+// Nothing here ever enumerates the world: a rank's own group costs O(axes), and a group stays a few (count, stride)
+// pairs until its members are requested. So the same code works for 16 ranks and for 2^40. Threads: all values are
 // immutable.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace concord {
 
-// What a user chooses. Zero for expert_tensor means "as tensor". virtual_pipeline counts chunks a rank, 1 is none.
+// What a user chooses. Zero for expert_tensor means "as tensor". virtual_pipeline counts chunks per rank, 1 is none.
 struct ParallelSizes {
   int64_t world = 1;
   int64_t tensor = 1;
@@ -50,7 +50,7 @@ class RankGroup {
   std::span<const Axis> axes() const { return axes_; }
 
   int64_t operator[](int64_t index) const;              // the member at |index|, 0 <= index < size()
-  std::optional<int64_t> index_of(int64_t rank) const;  // where |rank| stands in the group; nothing if it is no member
+  std::optional<int64_t> index_of(int64_t rank) const;  // index of |rank| in the group; nothing if it is not a member
   std::vector<int64_t> members() const;                 // O(size)
   std::string to_string() const;                        // "0,4,8,12" when short, else "0 + 8x4 + 2x64"
   bool operator==(const RankGroup&) const = default;
@@ -114,7 +114,7 @@ class RankLayout {
   RankCoordinates coordinates(int64_t rank) const;  // throws ConfigError if there is no such rank
   int64_t rank_at(int64_t tp, int64_t cp, int64_t dp, int64_t pp) const;
 
-  // The group of |kind| that |rank| is in; nothing where it is in none (embedding groups). O(axes).
+  // The group of |kind| that |rank| is in; nothing if it is in none (embedding groups). O(axes).
   std::optional<RankGroup> group_of(GroupKind kind, int64_t rank) const;
 
   // All groups of a kind, in Megatron's order: group(kind, 0 .. group_count(kind)-1).

@@ -1,10 +1,9 @@
-// How the processes of a job find each other and agree that they are the job they think they are.
+// How the processes of a job find each other and agree that they belong to the same job.
 //
-// connect_store opens the one TCP store of a job; rendezvous then lets every rank meet in it. What can go wrong there
-// is what goes wrong in practice, so each case has its own sentence: a port in use, a master that never comes, a rank
-// that never comes, two processes with one rank, ranks started with different settings. A rank that finds such a fault
-// tells the others through the store, so that all of them end with the same sentence instead of waiting for the
-// timeout.
+// connect_store opens the one TCP store of a job; rendezvous then lets every rank meet in it. These failures are common
+// in practice, so each has its own message: a port in use, a master that never appears, a rank that never joins, two
+// processes with the same rank, ranks started with different settings. A rank that detects one tells the others through
+// the store, so that all of them end with the same message instead of waiting for the timeout.
 #pragma once
 
 #include <chrono>
@@ -19,7 +18,7 @@
 
 namespace concord {
 
-// One thing that all ranks must have alike: {"tensor_model_parallel_size", "4"}.
+// A setting that must be the same on all ranks: {"tensor_model_parallel_size", "4"}.
 struct Term {
   std::string name;
   std::string value;
@@ -37,19 +36,19 @@ struct Member {
 std::string describe_this_process();
 
 // Returns when all |member.world| ranks have called it with the same terms. Waits: at most |timeout|. Throws Error:
-// TIMEOUT naming the ranks that did not come, INVALID_ARGUMENT for two processes with one rank or for terms that
-// differ. Costs a rank a handful of store operations, whatever the world; only rank 0 of a failed one asks for all.
+// TIMEOUT naming the ranks that did not join, INVALID_ARGUMENT for two processes with the same rank or for terms that
+// differ. Costs a rank a handful of store operations, whatever the world size; only rank 0 of a failed one queries all.
 void rendezvous(Store& store, const Member& member, std::chrono::milliseconds timeout);
 
 // The other end: rank 0, which serves the store, waits until all others have called it too; they do not wait. False
-// where some rank has not come within |timeout|, or cannot come any more: |is_any_lost|, asked now and then.
+// if some rank has not joined within |timeout|, or cannot join any more: |is_any_lost|, called now and then.
 bool take_leave(Store& store, const Member& member, std::chrono::milliseconds timeout,
                 const std::function<bool()>& is_any_lost);
 
 // The store of the job at master_addr:master_port. Rank 0 serves it, unless the launcher does (agent_store); a world of
-// 1 has a store of its own without a port. With a token, processes without it have no say in it (make_sealed_store);
-// without one, whoever reaches the port has. Waits: for the server, at most |timeout|. Throws Error: UNAVAILABLE for a
-// port that cannot be listened on, TIMEOUT where no server answers. Later a call that the server does not answer within
+// 1 has a store of its own without a port. With a token, processes without it cannot affect it (make_sealed_store);
+// without one, anyone who reaches the port can. Waits: for the server, at most |timeout|. Throws Error: UNAVAILABLE for
+// a port that cannot be listened on, TIMEOUT if no server answers. Later a call that the server does not answer within
 // |timeout| (at least 5 seconds, at most 60) is PEER_LOST.
 std::shared_ptr<Store> connect_store(const JobEnvironment& job, std::chrono::milliseconds timeout);
 

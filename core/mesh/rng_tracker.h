@@ -4,9 +4,9 @@
 //   default, data-parallel-rng   s                          the same on all tensor-parallel ranks
 //   model-parallel-rng           s + 2718 + tp              different on each: dropout inside tensor-parallel regions
 //   expert-parallel-rng          s + 1024 + 100 * ep + etp  different for each expert's part
-// where s = seed + 100 * pp, and + 10 * dp where data-parallel ranks shall differ too. These are Megatron's offsets;
-// they are the stream's key. The subsequence is stable_hash of its name, so that no two streams ever meet, equal keys
-// or not.
+// where s = seed + 100 * pp, and + 10 * dp if data-parallel ranks are to differ too. These are Megatron's offsets;
+// they are the stream's key. The subsequence is stable_hash of its name, so that no two streams ever overlap, even with
+// equal keys.
 //
 // Code draws from current(), which is "default" unless a fork says otherwise:
 //   { const auto scope = rng.fork(kModelParallelRng); mask(rng.current(), ...); }   // then "default" again
@@ -39,10 +39,10 @@ struct RngSeeds {
   bool operator==(const RngSeeds&) const = default;
 };
 
-// Throws ConfigError where |seed| is not positive, as Megatron and ROLL do.
+// Throws ConfigError if |seed| is not positive, as Megatron and ROLL do.
 RngSeeds rng_seeds(int64_t seed, const RankCoordinates& place, bool data_parallel_random_init);
 
-// A stream's name and where it stands.
+// A stream's name and position.
 struct RngState {
   std::string name;
   Generator::State state;
@@ -55,9 +55,9 @@ class RngTracker {
   RngTracker(const RngTracker&) = delete;
   RngTracker& operator=(const RngTracker&) = delete;
 
-  // Starts all streams afresh and forgets those that were added.
+  // Resets all streams and removes those that were added.
   void reseed(const RngSeeds& seeds);
-  // Another stream. Throws ConfigError where the name is taken.
+  // Another stream. Throws ConfigError if the name is taken.
   void add(std::string_view name, uint64_t seed);
 
   Generator& current() { return streams_[current_].generator; }
@@ -78,14 +78,14 @@ class RngTracker {
     RngTracker& tracker_;
     size_t before_;
   };
-  // Throws ConfigError, with the known names, for one that is not known.
+  // Throws ConfigError, listing the known names, for an unknown one.
   [[nodiscard]] Fork fork(std::string_view name);
 
   std::vector<RngState> save() const;
-  // Streams that |states| does not name stay where they are. Throws ConfigError for a name that is not known.
+  // Streams that |states| does not name stay where they are. Throws ConfigError for an unknown name.
   void restore(std::span<const RngState> states);
 
-  // Goes back to |states| until the end of the scope, then on from where it was.
+  // Goes back to |states| until the end of the scope, then continues from where it was.
   class Replay {
    public:
     Replay(const Replay&) = delete;

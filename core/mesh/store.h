@@ -1,7 +1,7 @@
-// The key-value store that all processes of a job share: ids of communicators, counters, what ranks tell each other.
+// The key-value store that all processes of a job share: ids of communicators, counters, messages between ranks.
 //
-// Keys and values are bytes. Errors: TIMEOUT where a key does not come in time, PEER_LOST where the process that serves
-// the store is gone. Threads: any thread; a call that waits for a key holds no other one up.
+// Keys and values are bytes. Errors: TIMEOUT if a key does not appear in time, PEER_LOST if the process that serves
+// the store is gone. Threads: any thread; a call that waits for a key delays no other call.
 #pragma once
 
 #include <chrono>
@@ -21,13 +21,13 @@ class Store {
   virtual ~Store() = default;
 
   virtual void set(const std::string& key, std::string_view value) = 0;
-  // Waits: until all of |keys| are there, at most |timeout|.
+  // Waits: until all of |keys| exist, at most |timeout|.
   virtual void wait(std::span<const std::string> keys, Milliseconds timeout) = 0;
   // The values of |keys|, in that order. Waits: as wait.
   virtual std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) = 0;
-  // Adds to the counter at |key| (0 where there is none) and returns the sum. get reads it as a decimal number.
+  // Adds to the counter at |key| (0 if there is none) and returns the sum. get reads it as a decimal number.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
-  // Whether all of |keys| are there. Never waits for them.
+  // Whether all of |keys| exist. Never waits for them.
   virtual bool check(std::span<const std::string> keys) = 0;
   // Whether there was such a key.
   virtual bool remove(const std::string& key) = 0;
@@ -42,10 +42,10 @@ std::shared_ptr<Store> make_local_store();
 // All keys of |store| that begin with |prefix|, without it.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix);
 
-// |store| for those who know |token| alone. Whoever else can reach it guesses no key, and what he puts at one that he
-// has found (c10d's server lists them) is no value here: get and get_all throw Error (UNAVAILABLE) for it. Counters
-// carry no seal, so they are read by add(key, 0) and not by get, and may only lead to an error or to a wait that ends
-// early, never to what is computed or written. The token itself goes nowhere.
+// |store| for processes that know |token| only. Others that can reach it cannot guess a key, and what they put at one
+// that they have found (c10d's server lists them) is not accepted as a value here: get and get_all throw Error
+// (UNAVAILABLE) for it. Counters carry no seal, so they are read by add(key, 0) and not by get, and may only lead to an
+// error or to a wait that ends early, never to what is computed or written. The token itself is never sent.
 std::shared_ptr<Store> make_sealed_store(std::shared_ptr<Store> store, std::string_view token);
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// A thread that looks after things at intervals: channels whose calls may have failed, ranks that ask where we are.
+// A thread that checks at intervals: channels whose calls may have failed, ranks that ask where this one is.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace concord {
 
-// Runs its tasks one after the other, each about every |period|, until it is destroyed. Tasks must not throw.
+// Runs its tasks one after another, each about every |period|, until it is destroyed. Tasks must not throw.
 // Threads: any thread; a task must not add or remove tasks.
 class Watchdog {
  public:

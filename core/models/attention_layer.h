@@ -1,4 +1,4 @@
-// The first half of a layer: x -> o(attention(rope(q), rope(k), v)), q, k, v = qkv(norm(x)). Heads are cut over the
+// The first half of a layer: x -> o(attention(rope(q), rope(k), v)), q, k, v = qkv(norm(x)). Heads are split over the
 // tensor-parallel group, tokens over the context-parallel one.
 #pragma once
 

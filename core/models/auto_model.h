@@ -14,8 +14,8 @@
 
 namespace concord {
 
-// This rank's chunks of a model, in the order in which a micro-batch runs through them, one but for virtual pipelines.
-// Owns them; the context has to outlive it. Threads: those of ModelChunk.
+// This rank's chunks of a model, in the order in which a micro-batch runs through them, one chunk unless the pipeline
+// is virtual. Owns them; the context has to outlive it. Threads: those of ModelChunk.
 class VirtualModels {
  public:
   // Parameters have memory and no values yet. Throws ConfigError as ModelChunk does, and for stages that do not fit the
@@ -46,9 +46,9 @@ class VirtualModels {
 struct AutoModel {
   // Freshly initialised from args.seed.
   static VirtualModels from_config(const ModelConfig& config, const ModelArgs& args, ParallelContext& context);
-  // With the weights of |folder|, of which this rank reads its own slices only; on the host, those that lie there as
-  // they are needed stay in the files until they are used (map_files of hf_weights.h). Every rank calls it. Throws
-  // ConfigError as read_model_config and load_hf_weights do.
+  // With the weights of |folder|, of which this rank reads its own slices only; on the host, those that are stored
+  // there as they are needed stay in the files until they are used (map_files of hf_weights.h). Every rank calls it.
+  // Throws ConfigError as read_model_config and load_hf_weights do.
   static VirtualModels from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
                                        ParallelContext& context);
 };

@@ -1,9 +1,9 @@
 // What a model is: the config.json of a Hugging Face folder, read, completed and checked. Needs no libtorch.
 //
 // Both spellings of these files are read: that of transformers 4 and the hub (rope_theta, rope_scaling, torch_dtype)
-// and that of transformers 5 (rope_parameters, dtype, layer_types). A key that is not there has the value that
-// transformers gives it. A family (core/models/families/) says what sets it apart; the rest of the program looks only
-// at the values here, never at model_type. Pure values; threads: any.
+// and that of transformers 5 (rope_parameters, dtype, layer_types). A missing key has the default that transformers
+// gives it. A family (core/models/families/) says what is special about it; the rest of the program uses only the
+// values here, never model_type. Pure values; threads: any.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace concord {
 
-// Named as in config.json where it has a name there.
+// Named as in config.json if it has a name there.
 struct ModelConfig {
   std::string model_type;    // "qwen2"
   std::string architecture;  // "Qwen2ForCausalLM"
@@ -38,20 +38,21 @@ struct ModelConfig {
   std::vector<int64_t> windows;   // for each layer the keys that a query sees, itself among them; 0: all before it
   RopeSettings rope;              // head_dim and max_position_embeddings among it
   std::string dtype = "float32";  // float32, bfloat16, float16 or float64: what the weights were saved in
-  std::string text;               // the file as it was read, for whoever saves the model again
+  std::string text;               // the file as it was read, for saving the model again
 };
 
 // |json| is the text of |file|, which errors name. Throws ConfigError, with the file, the key, its value and what is
 // allowed, for anything invalid: no JSON, nested deeper than 32, a wrong type, a size out of range or that
-// does not divide, a model_type, architecture, rope type or activation that is not known, features that are not built.
+// does not divide, an unknown model_type, architecture, rope type or activation, unsupported features.
 // Any text is safe: it ends in a config that describes a model of at most kMostParameters, or in ConfigError.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
-// Reads |path|, a config.json or a folder that has one. Throws ConfigError as well where it cannot be read.
+// Reads |path|, a config.json or a folder that has one. Throws ConfigError as well if it cannot be read.
 ModelConfig read_model_config(const std::filesystem::path& path);
 
-// |text| of a config.json for weights that are saved in |dtype|: as it is where it says so, else with both of its names
-// for that changed, or torch_dtype, which all versions of transformers read, added. Text that is no JSON object stays.
+// |text| of a config.json for weights that are saved in |dtype|: unchanged if it says so, else with both of its names
+// for that changed, or torch_dtype, which all versions of transformers read, added. Text that is not a JSON object is
+// returned unchanged.
 std::string with_dtype(const std::string& text, const std::string& dtype);
 
 // Elements of all its weights; a tied output layer counts once.

@@ -1,5 +1,5 @@
-// The values of a config.json, each with its check: what a family's file is written with. Errors are ConfigError and
-// name the file, the key, the value and what is allowed. A key whose value is null counts as not there, as in
+// The values of a config.json, each with its check: used by the files of the families. Errors are ConfigError and
+// name the file, the key, the value and what is allowed. A key whose value is null counts as missing, as in
 // transformers.
 #pragma once
 
@@ -16,7 +16,7 @@ struct IntegerRange {
   int64_t most;
 };
 
-// Refers to |object|, which has to outlive it. |path| stands in front of keys in errors: "rope_scaling.".
+// Refers to |object|, which has to outlive it. |path| precedes keys in errors: "rope_scaling.".
 class ConfigReader {
  public:
   ConfigReader(const nlohmann::json& object, std::string file, std::string path = "");
@@ -29,7 +29,7 @@ class ConfigReader {
   double not_negative(const std::string& key, std::optional<double> fallback = {}) const;  // finite and at least 0
   bool flag(const std::string& key, bool fallback) const;
   std::string text(const std::string& key, std::optional<std::string> fallback = {}) const;
-  std::vector<std::string> texts(const std::string& key) const;  // empty where it is not there
+  std::vector<std::string> texts(const std::string& key) const;  // empty if it is not there
   ConfigReader object(const std::string& key) const;
 
   // Throws ConfigError: "FILE: KEY is VALUE; it WHAT".

@@ -1,4 +1,4 @@
-// A parameter's shards, or their gradients, put together to the global tensors that they stand for.
+// A parameter's shards, or their gradients, assembled into the global tensors that they represent.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace concord {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // |shard| is this rank's, of local_shape. Returns the global tensors of |spec|, on the host, on every rank of the
-// tensor-parallel group, all of which call it. Padding is left out. Waits: for them. Throws ConfigError for a parameter
-// that other axes than tp cut.
+// tensor-parallel group, all of which call it. Padding is removed. Waits: for them. Throws ConfigError for a parameter
+// that is split along axes other than tp.
 NamedTensors gather_shards(const at::Tensor& shard, const ShardSpec& spec, ParallelContext& context);
 
 }  // namespace concord

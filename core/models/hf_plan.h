@@ -1,4 +1,4 @@
-// Which tensors a Hugging Face folder has, and where each of them stands in which file: the same value on every rank
+// Which tensors a Hugging Face folder has, and the file and position of each of them: the same value on every rank
 // and under every layout, so that each can write its own part. Pure; threads: any.
 #pragma once
 
@@ -21,7 +21,7 @@ struct GlobalTensor {
   bool operator==(const GlobalTensor&) const = default;
 };
 
-// The tensors that a parameter stands for, without padding: its pieces, the tensors of its stack. Throws ConfigError as
+// The tensors that a parameter represents, without padding: its pieces, the tensors of its stack. Throws ConfigError as
 // local_shape does.
 std::vector<GlobalTensor> global_tensors(const ShardSpec& spec);
 

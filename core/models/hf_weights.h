@@ -1,6 +1,6 @@
 // The weights of Hugging Face folders in and out of a job's parameters, whatever its layout.
 //
-// Both go by the parameters' ShardSpec: names, shapes, pieces and cuts. Nothing here knows a model.
+// Both use the parameters' ShardSpec: names, shapes, pieces and splits. Nothing here depends on a model.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@ class ParallelContext;
 
 struct HfLoadOptions {
   // The tensors of the whole model, of all its stages (global_tensors of hf_plan.h): what else the folder has is an
-  // error. Empty: nobody looks.
+  // error. Empty: not checked.
   std::span<const std::string> model_tensors = {};
   // A tied model: its files may have an lm_head.weight, which means nothing.
   bool tied_embeddings = false;
-  // A value that lies in a file as it is here (on the host, in the same type, in one stretch, without padding) becomes
-  // a private mapping of the file instead of a copy: nothing is read before it is used, and writing to it copies the
-  // page. The file must not become shorter or be overwritten in place meanwhile (safetensors/reader.h).
+  // A value that is stored in a file as it is needed here (on the host, in the same type, contiguous, without padding)
+  // becomes a private mapping of the file instead of a copy: nothing is read before it is used, and writing to it
+  // copies the page. The file must not become shorter or be overwritten in place meanwhile (safetensors/reader.h).
   bool map_files = false;
 };
 
-// Fills the parameters' values from |folder| (core/safetensors/index.h: one file or several), each rank for itself: it
+// Fills the parameters' values from |folder| (core/safetensors/index.h: one file or several), each rank separately: it
 // reads its own elements only, through a mapping, and converts from F64, F32, F16 or BF16 to the parameter's type.
-// Padding becomes 0. Values that are copied stay where they are; with map_files others move. Beside the parameters it
-// holds at most a few mapped or staged windows of 8 MiB, one a thread. Extra tensors called *.rotary_emb.inv_freq,
-// which older versions of transformers wrote, are ignored. Throws ConfigError with the file, the tensor and both
-// values: a missing or extra tensor, another shape, a type that is no float; and what safetensors::Weights throws.
-// Parameters are untouched where it does. Waits: on the host, until the values are in place. Threads: one at a time for
-// a parameter.
+// Padding becomes 0. Values that are copied stay where they are; with map_files others move. In addition to the
+// parameters it holds at most a few mapped or staged windows of 8 MiB, one per thread. Extra tensors called
+// *.rotary_emb.inv_freq, which older versions of transformers wrote, are ignored. Throws ConfigError with the file, the
+// tensor and both values: a missing or extra tensor, another shape, a type that is not a float; and what
+// safetensors::Weights throws. Parameters are unchanged if it does. Waits: on the host, until the values are in
+// place. Threads: one at a time for a parameter.
 void load_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
                      const HfLoadOptions& options = {});
 
@@ -57,7 +57,7 @@ struct HfSaveOptions {
   std::string config_json = {};             // the text of config.json; empty: the one of |source|
   // A Hugging Face folder whose generation config and tokenizer files are copied; empty: none.
   std::string source = {};
-  // More files, name and text: a tokenizer that did not come from |source|. Left out where |source| has one.
+  // More files, name and text: a tokenizer that did not come from |source|. Omitted if |source| has one.
   std::vector<std::pair<std::string, std::string>> tokenizer_files = {};
   bool overwrite = false;  // replaces |folder| where it exists and is not empty
   std::vector<SavedTensors> more = {};
@@ -67,14 +67,14 @@ struct HfSaveOptions {
 
 // Writes a folder that transformers loads. All ranks of the job call it with their parameters, the same |folder| (on a
 // file system that all of them see) and the same options. Tensors have the types of the parameters; padding is not
-// written, a tied output layer neither. The bytes do not depend on the layout. Each rank writes what it alone has, or
-// has first, from where it lies; from a device through 8 MiB. Everything is written into a folder beside it,
+// written, nor is a tied output layer. The bytes do not depend on the layout. Each rank writes what it alone has, or
+// has first, from its place; from a device through 8 MiB. Everything is written into a folder next to it,
 // "<folder>.tmp-<nonce>", which takes its name at the end when all ranks have succeeded: |folder| is always the old one
-// or the new one (save_folder.h). On an error all ranks throw the same sentence and the temporary folder is removed;
-// only a rank 0 that dies leaves it behind, and the next save beside it removes it. Throws ConfigError where |folder|
+// or the new one (save_folder.h). On an error all ranks throw the same message and the temporary folder is removed;
+// only a rank 0 that dies leaves it behind, and the next save next to it removes it. Throws ConfigError if |folder|
 // exists and may not be replaced, ranks do not see the same folder, or have the same tensor in different shapes;
 // std::runtime_error for what the file system says. Waits: for all ranks at each step, in collectives of the world
-// group, and throws as these do where one is lost or does not come.
+// group, and throws as these do if one is lost or does not join.
 void save_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, ParallelContext& context,
                      const HfSaveOptions& options = {});
 

@@ -31,23 +31,23 @@ struct LayerContext {
   ProcessGroup* tp = nullptr;
   ProcessGroup* cp = nullptr;
   RngTracker* rng = nullptr;
-  // By the name of core/models/parameter_plan.h; null where the model has none.
+  // By the name of core/models/parameter_plan.h; null if the model has none.
   std::function<Parameter*(const std::string& name)> find;
 };
 
-// What all layers need of a micro-batch. Shared with whatever is computed again in backward.
+// What all layers need of a micro-batch. Shared with what is recomputed in backward.
 struct LayerInputs {
   at::Tensor cos, sin;              // of rope: [s, 1 or b, r]
   std::vector<int64_t> cu_seqlens;  // of the whole; empty: not packed
 };
 using SharedInputs = std::shared_ptr<const LayerInputs>;
 
-// The value of a parameter that may not be there.
+// The value of a parameter that may not exist.
 inline at::Tensor value_of(const Parameter* parameter) {
   return parameter == nullptr ? at::Tensor() : parameter->used();
 }
 
-// function(x), kept, or computed again in backward.
+// function(x), saved, or recomputed in backward.
 template <class Function>
 at::Tensor recompute_if(bool again, const LayerContext& context, const at::Tensor& x, Function function) {
   if (!again) return function(x);

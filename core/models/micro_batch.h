@@ -1,5 +1,5 @@
 // What a model computes on at a time: some sequences of tokens, the same on all ranks of a tensor-, context- or
-// pipeline-parallel group. The model takes its part of the tokens by itself (core/parallel/context_slices.h).
+// pipeline-parallel group. The model takes its part of the tokens itself (core/parallel/context_slices.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The second half of a layer: x -> down(silu(gate(norm(x))) * up(norm(x))). The inner size is cut over the
+// The second half of a layer: x -> down(silu(gate(norm(x))) * up(norm(x))). The inner size is split over the
 // tensor-parallel group.
 #pragma once
 

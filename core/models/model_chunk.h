@@ -1,6 +1,6 @@
-// The layers of a model that one pipeline stage has, on this rank: the one transformer that all families of
-// core/models/config.h are. Cut over the tensor-parallel group (vocabulary, heads, inner size of the MLP), over tokens
-// by context and sequence parallelism; replicated over data parallelism.
+// The layers of a model that one pipeline stage has, on this rank: the one transformer for all families of
+// core/models/config.h. Split over the tensor-parallel group (vocabulary, heads, inner size of the MLP), over tokens by
+// context and sequence parallelism; replicated over data parallelism.
 //
 // Tensors between layers are [S', B, H] (in names pbh, see layer_context.h), tokens first. S' are this rank's tokens:
 // S / cp (core/parallel/context_slices.h says which), and S / cp / tp with sequence parallelism. Packed sequences are
@@ -8,7 +8,7 @@
 //
 // Gradients: of a loss that is the same on all tp ranks. They arrive in Parameter::value.grad() or its sink, sums over
 // this rank's tokens; reducing them over dp_cp, over tp where partial_over_tp says so, and over the embedding group is
-// for whoever finalises gradients. Threads: one at a time, the thread that computes; backward runs on the thread of
+// for the finalisation of gradients. Threads: one at a time, the thread that computes; backward runs on the thread of
 // autograd. Forward may be called for further micro-batches before the backward of earlier ones.
 #pragma once
 
@@ -37,13 +37,14 @@ struct LayerInputs;
 struct ModelArgs {
   // Of parameters and of what is between layers: Float, BFloat16, Half or Double. None: as the config says.
   std::optional<c10::ScalarType> dtype = {};
-  bool sequence_parallel = false;  // means nothing where tensor_model_parallel_size is 1
-  // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window gather.
+  bool sequence_parallel = false;  // means nothing if tensor_model_parallel_size is 1
+  // How keys are exchanged under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window
+  // gather.
   std::string cp_comm_type = "p2p";
   RecomputeArgs recompute = {};
   int64_t make_vocab_size_divisible_by = 128;
   int64_t seed = 42;  // of the initialisation, positive
-  // The stages of the whole pipeline in the order of the model, pp * vpp of them; empty: dealt evenly.
+  // The stages of the whole pipeline in the order of the model, pp * vpp of them; empty: distributed evenly.
   std::vector<StageLayers> stages = {};
   Placement placement = Placement::loop;  // which of the stages a rank has
 };
@@ -64,8 +65,8 @@ class ModelChunk {
   ModelChunk(const ModelChunk&) = delete;
   ModelChunk& operator=(const ModelChunk&) = delete;
 
-  // |hidden| comes from the stage before; undefined on the first. Returns the hidden of the next stage, or on the last
-  // the loss of each token [B, S / cp], fp32 (fp64 for Double), of this rank's tokens, the same on all tp ranks, 0
+  // |hidden| comes from the previous stage; undefined on the first. Returns the hidden of the next stage, or on the
+  // last the loss of each token [B, S / cp], fp32 (fp64 for Double), of this rank's tokens, the same on all tp ranks, 0
   // where the label is kIgnoredLabel. |batch| is the whole micro-batch on all stages, labels are needed on the last one
   // only. Throws ConfigError, with the sizes, for a batch that does not fit the model or the layout.
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch);
@@ -81,15 +82,16 @@ class ModelChunk {
   // layout.
   void initialise();
 
-  // What forward takes from the stage before, for receive buffers.
+  // What forward takes from the previous stage, for receive buffers.
   std::vector<int64_t> hidden_shape(const MicroBatch& batch) const;
   c10::ScalarType hidden_dtype() const { return dtype_; }
   // Labels of this rank's tokens (its share under context parallelism) that are not ignored.
   int64_t counted_tokens(const MicroBatch& batch) const;
-  // |x| [B, S], one value a token of the whole -> [B, S / cp] of this rank's tokens.
+  // |x| [B, S], one value per token of the whole -> [B, S / cp] of this rank's tokens.
   at::Tensor own_tokens(const at::Tensor& x, const MicroBatch& batch) const;
 
-  // Called with the parts' outputs in every later forward (again where a part is recomputed). An empty one ends it.
+  // Called with the parts' outputs in every later forward (again if a part is recomputed). An empty function removes
+  // it.
   void observe(Observer observer) { observer_ = std::move(observer); }
 
  private:

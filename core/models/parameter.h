@@ -1,5 +1,5 @@
-// A parameter of a model on this rank, with all that others need to know of it: initialisation and HF files (spec),
-// gradient reduction and the optimizer (where its gradient goes, who holds the same elements).
+// A parameter of a model on this rank, with everything that others need to know about it: initialisation and HF files
+// (spec), gradient reduction and the optimizer (where its gradient goes, who holds the same elements).
 //
 // Owned by the model chunk it belongs to, which outlives everybody that points to it; its address does not change.
 // Threads: one at a time.
@@ -19,24 +19,24 @@ struct Parameter {
   ShardSpec spec;
   WeightInit init;
   // A leaf that requires a gradient, contiguous, of local_shape(spec, place), on the job's device. Data parallelism may
-  // move it into a flat buffer (set_data); what autograd knows of it stays.
+  // move it into a flat buffer (set_data); what autograd knows about it stays.
   at::Tensor value;
   // Where its gradient goes once sink.main is set; until then into value.grad(), as autograd has it. Operators that
-  // take a sink add to it by themselves; what reaches value.grad() in spite of it is for data parallelism to move.
+  // take a sink add to it themselves; what still reaches value.grad() is moved by data parallelism.
   GradSink sink = {};
   // How many gradients a micro-batch adds: two for an embedding that is the output layer too.
   int64_t uses = 1;
   // Its gradient is a part of the sum over the tensor-parallel group: each rank has seen its own tokens only (norms and
   // biases under sequence parallelism).
   bool partial_over_tp = false;
-  // Stands on the first and on the last stage of the pipeline: gradients are summed over the embedding group, and the
+  // Is on the first and on the last stage of the pipeline: gradients are summed over the embedding group, and the
   // norm counts it on the first stage.
   bool shared_embedding = false;
   bool expert = false;  // reduced over edp instead of dp_cp
-  // Called before the value is read where it may still be on its way: data parallelism gathers it beside forward.
+  // Called before the value is read if it may still be in flight: data parallelism gathers it in parallel with forward.
   std::function<void()> before_use = {};
 
-  // The value for whoever reads it: the operators of forward, files.
+  // The value for readers: the operators of forward, files.
   const at::Tensor& used() const {
     if (before_use) before_use();
     return value;

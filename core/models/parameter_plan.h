@@ -1,4 +1,4 @@
-// The parameters of a stage before there are tensors: names, shapes, cuts and what others have to know about their
+// The parameters of a stage before there are tensors: names, shapes, splits and what others have to know about their
 // gradients. Pure values; threads: any.
 #pragma once
 
@@ -41,7 +41,7 @@ struct ParameterPlanOptions {
 //   model.norm.weight
 //   lm_head.weight                                    or once more model.embed_tokens.weight where they are tied
 // spec.replicated_over lists tp where the parameter is not cut, and dp_cp.
-// Throws ConfigError, with the names and numbers, where heads or sizes do not divide by tp.
+// Throws ConfigError, with the names and numbers, if heads or sizes do not divide by tp.
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
                                            const ParameterPlanOptions& options);
 

@@ -1,9 +1,9 @@
-// The folder that a save writes into: "<folder>.tmp-<nonce>" beside the one it is for, until it takes its name. So
+// The folder that a save writes into: "<folder>.tmp-<nonce>" next to the one it is for, until it takes its name. So
 // |folder| is always the old one or the new one.
 //
-// Rank 0 makes it and owns it. The other ranks get the nonce alone, derive the name themselves, and look whether the
-// folder that they see has that nonce in it. Errors: std::runtime_error for what the file system says. Threads: one at
-// a time.
+// Rank 0 makes it and owns it. The other ranks get only the nonce, derive the name themselves, and check whether the
+// folder that they see contains that nonce. Errors: std::runtime_error for what the file system says. Threads: one at a
+// time.
 #pragma once
 
 #include <string>
@@ -15,20 +15,20 @@ namespace concord {
 std::string make_nonce();  // 16 random hexadecimal digits
 std::string temporary_folder(const std::string& folder, const std::string& nonce);
 
-// Whether the folder that rank 0 has made for |folder| is the one that is seen here. False for what is no nonce.
+// Whether the folder that rank 0 has made for |folder| is the one that is seen here. False for what is not a nonce.
 bool sees_temporary_folder(const std::string& folder, const std::string& nonce);
 
 class SaveFolder {
  public:
-  // Makes it, with its nonce in it. A lock on that file says that it has an owner; the kernel gives it back when the
-  // process ends, however it does.
+  // Makes it, with its nonce in it. A lock on that file shows that it has an owner; the kernel releases it when the
+  // process ends, for whatever reason.
   SaveFolder(std::string folder, const std::string& nonce);
   ~SaveFolder();  // removes it, unless it was published
   SaveFolder(const SaveFolder&) = delete;
   SaveFolder& operator=(const SaveFolder&) = delete;
 
-  // Makes it durable and gives it its name; what was there before is gone afterwards, and at no time is there neither
-  // of them where the file system can exchange names.
+  // Makes it durable and gives it its name; what was there before is removed, and one of the two exists at any time if
+  // the file system can exchange names.
   void publish();
 
  private:
@@ -37,8 +37,8 @@ class SaveFolder {
   UniqueFd nonce_file_;
 };
 
-// Removes temporary folders in |parent| that nobody owns, because whoever made them was killed. Those of a living
-// process stay, on any machine whose file system has locks, and so do all where it has none. Never throws.
+// Removes temporary folders in |parent| that have no owner, because the process that made them was killed. Those of a
+// live process stay, on any machine whose file system has locks, and so do all where it has none. Never throws.
 void remove_abandoned_saves(const std::string& parent) noexcept;
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// Which queries meet which keys, as a list of dense rectangles: the plan that attention on the host walks. Pure values;
-// threads: any.
+// Which queries attend to which keys, as a list of dense rectangles: the plan that attention on the host walks. Pure
+// values; threads: any.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct AttentionMask {
   int64_t window;  // 0: none
 };
 
-// Every query is in one piece with all the keys that it sees. |cu_seqlens| empty: one sequence of |queries| and |keys|,
-// whose last tokens are the same one. Else the sequences' boundaries, for queries and keys alike. A window costs time
-// in proportion to its size, not to the sequence's.
+// Every query is in one piece with all the keys it attends to. |cu_seqlens| empty: one sequence of |queries| and
+// |keys|, whose last tokens are the same one. Else the sequences' boundaries, for queries and keys alike. A window
+// costs time in proportion to its size, not to the sequence's.
 std::vector<AttentionPiece> attention_plan(int64_t queries, int64_t keys, std::span<const int64_t> cu_seqlens,
                                            AttentionMask mask);
 

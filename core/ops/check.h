@@ -1,4 +1,4 @@
-// How operators refuse bad input: one sentence with the operator, what was given, what is allowed.
+// How operators refuse bad input: one message with the operator, what was given, what is allowed.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ std::string text_of(const at::Tensor& tensor);
 
 // Refuses a tensor that is not defined or of a type that operators compute in: Float, Double, BFloat16, Half.
 void check_floating(const char* op, const char* what, const at::Tensor& tensor);
-// The same, and where its type or device is not that of |like|.
+// The same, and if its type or device is not that of |like|.
 void check_like(const char* op, const char* what, const at::Tensor& tensor, const at::Tensor& like);
 
 }  // namespace concord::ops

@@ -1,11 +1,11 @@
-// Cross entropy over logits whose vocabulary is cut over ranks: no rank ever holds all columns, and beside the logits
-// only a few numbers a token are kept. The gradient may be written over the logits.
+// Cross entropy over logits whose vocabulary is split over ranks: no rank ever holds all columns, and in addition to
+// the logits only a few numbers per token are kept. The gradient may be written over the logits.
 //
 // With lse = log sum exp(logits), s = label_smoothing, V the vocabulary, the loss of a token with label y is
 //   lse - (1 - s) logit[y] - s mean(logits) + z_loss lse^2
 // (PyTorch's smoothing; z_loss as in PaLM) and 0 where y is ignore_index. Computed in fp32, fp64 for Double.
 //
-// Ranks exchange four numbers a token, in one all-gather, and put them together in rank order: all get the same bits.
+// Ranks exchange four numbers per token, in one all-gather, and combine them in rank order: all get the same bits.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class Tensor;
 
 namespace concord {
 
-// Which part of the vocabulary this rank has, and how the ranks exchange what they know. Rank |index| of |count| has
+// Which part of the vocabulary this rank has, and how the ranks exchange their parts. Rank |index| of |count| has
 // columns index * v to (index + 1) * v. all_gather(all, mine): all [count, ...] becomes the ranks' |mine|, one after
 // the other; both are contiguous. core/ops/vocab_share.h makes one of a process group.
 struct VocabShare {
@@ -33,13 +33,13 @@ struct CrossEntropyOptions {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
   double z_loss = 0;
-  // The gradient takes the place of the logits, which nobody may use any more: no other memory of their size is needed.
+  // The gradient overwrites the logits, which must not be used any more: no other memory of their size is needed.
   bool overwrite_logits = false;
 };
 
 // |logits| [..., v], this rank's columns. |labels| [...] int64, over the whole vocabulary, the same on all ranks.
 // Returns the loss of each token [...], fp32 (fp64 for Double), the same on all ranks; backward exchanges nothing.
-// Throws ConfigError for sizes that do not fit and, where libtorch computes on the host, for a label outside of the
+// Throws ConfigError for sizes that do not fit and, if libtorch computes on the host, for a label outside of the
 // vocabulary.
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const CrossEntropyOptions& options = {},
                          const VocabShare& share = {});

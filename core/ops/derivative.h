@@ -1,6 +1,5 @@
-// How an operator gets its derivative: it runs below autograd, says what to keep, and gives a function for the way
-// back. Operators include this and not libtorch's autograd headers, which cost more to compile than all of them
-// together.
+// How an operator gets its derivative: it runs below autograd, says what to save, and provides a backward function.
+// Operators include this and not libtorch's autograd headers, which cost more to compile than all of them together.
 //
 //   at::Tensor rms_norm(x, weight) {
 //     return differentiable("rms_norm", {x, weight},
@@ -18,17 +17,17 @@ namespace concord::ops {
 
 using Tensors = std::vector<at::Tensor>;
 
-// What the way forth leaves.
+// What forward leaves.
 struct Forward {
   at::Tensor output;  // the one that has a derivative
   Tensors saved;      // inputs, outputs or neither; undefined ones stay undefined
 };
 
-// What the way back is given.
+// What backward is given.
 struct Backward {
   Tensors saved;
   at::Tensor grad;           // of the output; defined, on the output's device, in any strides
-  std::vector<bool> needed;  // for each input: whether somebody wants its gradient
+  std::vector<bool> needed;  // for each input: whether its gradient is needed
 };
 
 using BackwardFunction = std::function<Tensors(const Backward&)>;
@@ -36,9 +35,9 @@ using BackwardFunction = std::function<Tensors(const Backward&)>;
 // Whether autograd would record an operation on |inputs|. Undefined tensors count as constants.
 bool needs_derivative(const Tensors& inputs);
 
-// Runs |forward| below autograd and returns its output, with |backward| as the derivative where one of |inputs| needs
-// it. |backward| returns one gradient an input, undefined where there is none. Saved tensors that somebody writes to in
-// the meantime are noticed and refused by libtorch. A derivative of the derivative is refused, with |name|.
+// Runs |forward| below autograd and returns its output, with |backward| as the derivative if one of |inputs| needs it.
+// |backward| returns one gradient per input, undefined if there is none. Saved tensors that are written to in the
+// meantime are noticed and refused by libtorch. A derivative of the derivative is refused, with |name|.
 at::Tensor differentiable(const char* name, const Tensors& inputs, const std::function<Forward()>& forward,
                           BackwardFunction backward);
 

@@ -1,5 +1,5 @@
 // Calling an operator of the library "concord" through libtorch's dispatcher, which picks the kernel by the tensors'
-// device: a vendor's where one is registered, else the reference. Only for the .cpp files of operators.
+// device: a vendor's if one is registered, else the reference. Only for the .cpp files of operators.
 #pragma once
 
 #include <torch/library.h>

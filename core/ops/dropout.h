@@ -1,5 +1,5 @@
 // concord::dropout on the platform's counter-based random numbers: the same elements are dropped on every vendor, and a
-// replayed generator drops them again. The derivative draws the same numbers anew, so no mask is kept.
+// replayed generator drops them again. The derivative draws the same numbers again, so no mask is kept.
 #pragma once
 
 #include "platform/cpp/rng.hpp"

@@ -1,6 +1,6 @@
 // concord::embedding: rows of a table, of which this rank may have only some: an id whose row is elsewhere gives zeros,
-// so that the sum over the ranks is the whole. The gradient is added to a buffer in fp32 (GradSink), or goes to
-// autograd.
+// so that the sum over the ranks is the complete result. The gradient is added to a buffer in fp32 (GradSink), or goes
+// to autograd.
 #pragma once
 
 #include <cstdint>

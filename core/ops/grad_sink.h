@@ -1,4 +1,5 @@
-// Where the gradient of a parameter goes instead of into autograd's .grad: straight into a buffer, and now or later.
+// Where the gradient of a parameter goes instead of into autograd's .grad: directly into a buffer, immediately or
+// deferred.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,13 +10,13 @@
 
 namespace concord {
 
-// Weight gradients put off until somebody has time for them (the W of zero-bubble schedules). What is kept are the
-// operands, so memory stays taken until then. Threads: one at a time.
+// Weight gradients deferred until there is time for them (the W of zero-bubble schedules). The operands are kept, so
+// their memory stays in use until then. Threads: one at a time.
 class DeferredGrads {
  public:
   void put(std::function<void()> half) { halves_.push_back(std::move(half)); }
   size_t size() const { return halves_.size(); }
-  // The oldest |count|, in the order in which they came; those that are left where there are fewer.
+  // The oldest |count|, in the order in which they came; all of them if there are fewer.
   void run(size_t count);
   void run_all() { run(halves_.size()); }
 
@@ -29,7 +30,7 @@ struct GradSink {
   std::function<void()> added = {};  // called after each addition, on the thread that made it
   DeferredGrads* later = nullptr;    // where the addition waits; null: it is made in backward
 
-  // Makes the addition, or puts it off, and calls |added| after it.
+  // Performs the addition, or defers it, and calls |added| after it.
   void add(std::function<void(at::Tensor& main)> addition) const;
 };
 

@@ -1,6 +1,6 @@
-// concord::linear: y = x weight^T + bias, with a derivative in two halves. The input's gradient is made in backward,
-// since the layer before waits for it. The weight's is added straight to a buffer in fp32, with one GEMM and without a
-// tensor of its own, and may be put off (GradSink).
+// concord::linear: y = x weight^T + bias, with a derivative in two halves. The input's gradient is computed in
+// backward, since the previous layer waits for it. The weight's is added directly to a buffer in fp32, with one GEMM
+// and without a tensor of its own, and may be deferred (GradSink).
 #pragma once
 
 #include "core/ops/grad_sink.h"
@@ -10,11 +10,11 @@ namespace concord {
 // |x| [..., in], |weight| [out, in], |bias| [out] or undefined, of one type and device. Without |sink| the weight's
 // gradient goes to autograd as usual. With it autograd sees none, so that hooks on the weight do not run: sink->added
 // does. A backward that is asked for some inputs' gradients only, and not for the weight's, adds nothing. Throws
-// ConfigError, with the sizes, where they do not fit.
+// ConfigError, with the sizes, if they do not fit.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {},
                   const GradSink* sink = nullptr);
 
-// The halves by themselves, for layers that put communication between them.
+// The halves separately, for layers that put communication between them.
 at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& weight);
 at::Tensor linear_weight_grad(const at::Tensor& grad, const at::Tensor& x);
 // main += grad^T x, over all rows.

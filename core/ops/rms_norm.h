@@ -8,7 +8,7 @@ class Tensor;
 
 namespace concord {
 
-// |x| [..., n], |weight| [n], of one type and device. Throws ConfigError, with the sizes, where they do not fit.
+// |x| [..., n], |weight| [n], of one type and device. Throws ConfigError, with the sizes, if they do not fit.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 }  // namespace concord

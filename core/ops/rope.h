@@ -11,7 +11,7 @@ namespace concord {
 
 // |x| [..., heads, n]; |cos|, |sin| [..., r] broadcast over the leading dimensions of x ([S, r] or [B, S, r] for [B, S,
 // heads, n], [S, 1, r] for [S, B, heads, n], [T, r] for packed [T, heads, n]), fp32, or fp64 for Double. 2 r <= n; what
-// lies beyond 2 r stays as it is. Throws ConfigError, with the sizes, where they do not fit.
+// is beyond 2 r stays unchanged. Throws ConfigError, with the sizes, if they do not fit.
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
 }  // namespace concord

@@ -16,8 +16,8 @@ struct RopeFrequencies {
   double attention_factor = 1;  // cosines and sines are multiplied by it
 };
 
-// |length| is that of the sequence, the largest position + 1; only "dynamic" looks at it, and only beyond
-// max_position_embeddings. Throws ConfigError for a kind that is not known, listing those that are, and for a value
+// |length| is that of the sequence, the largest position + 1; only "dynamic" uses it, and only beyond
+// max_position_embeddings. Throws ConfigError for an unknown kind, listing the known ones, and for a value
 // that is missing or invalid.
 RopeFrequencies rope_frequencies(const RopeSettings& settings, int64_t length = 0);
 

@@ -9,7 +9,7 @@ class Tensor;
 
 namespace concord {
 
-// |gate_up| [..., 2 n] -> [..., n]. Throws ConfigError where the last dimension is odd.
+// |gate_up| [..., 2 n] -> [..., n]. Throws ConfigError if the last dimension is odd.
 at::Tensor swiglu(const at::Tensor& gate_up);
 
 }  // namespace concord

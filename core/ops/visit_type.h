@@ -23,7 +23,7 @@ void visit_type(const char* op, c10::ScalarType type, Visitor&& visitor) {
   }
 }
 
-// What sums and statistics are kept in beside a tensor of |type|.
+// The type for sums and statistics of a tensor of |type|.
 inline c10::ScalarType sum_type(c10::ScalarType type) {
   return type == c10::ScalarType::Double ? type : c10::ScalarType::Float;
 }

@@ -27,7 +27,7 @@ struct AdamWArrays {
   float* v;
   FlatValues values;  // the 16-bit parameter that follows |weights|, or none
 };
-// Elements [begin, end). Threads: any, one an element.
+// Elements [begin, end). Threads: any, one per element.
 void adamw(const AdamWStep& step, const AdamWArrays& arrays, int64_t begin, int64_t end);
 
 }  // namespace concord

@@ -41,7 +41,7 @@ void visit(const FlatGrads& grads, Visitor&& visitor) {
   }
 }
 
-// The same; a null float* where there are none.
+// The same; a null float* if there are none.
 template <class Visitor>
 void visit(const FlatValues& values, Visitor&& visitor) {
   switch (values.type) {

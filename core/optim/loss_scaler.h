@@ -1,11 +1,11 @@
-// The factor on the loss that keeps fp16 gradients from vanishing. The policy only: pure arithmetic on one flag a step,
-// which the caller has made the same on all ranks (overflow anywhere is overflow everywhere).
+// The factor on the loss that keeps fp16 gradients from vanishing. The policy only: pure arithmetic on one flag per
+// step, which the caller has made the same on all ranks (overflow anywhere is overflow everywhere).
 //
 // Dynamic, as Megatron's DynamicGradScaler: a step whose gradients hold inf or NaN is skipped and uses up one of
 // |hysteresis|; from then on each such step multiplies the scale by |backoff_factor|, not below |min_scale|. After
 // |growth_interval| good steps in a row the scale grows by |growth_factor| and the hysteresis is full again. Note that
-// good steps alone do not refill it, in Megatron neither. Constant: the scale never moves; a step with overflow is
-// still to be skipped.
+// good steps alone do not refill it, nor in Megatron. Constant: the scale never changes; a step with overflow must
+// still be skipped.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +33,13 @@ struct LossScalerState {
 // Threads: one at a time.
 class LossScaler {
  public:
-  // Throws ConfigError for invalid numbers, all of them at once.
+  // Throws one ConfigError for all invalid numbers.
   explicit LossScaler(const LossScalerSettings& settings);
 
   double scale() const { return state_.scale; }  // the loss is multiplied by it before backward
   double inverse_scale() const { return 1 / state_.scale; }
 
-  // After every step. True where the step is to be made, false where it is to be skipped.
+  // After every step. True if the step is to be applied, false if it is to be skipped.
   bool update(bool found_inf);
 
   const LossScalerState& state() const { return state_; }

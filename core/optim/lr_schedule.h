@@ -4,20 +4,22 @@
 // their names do (inverse_sqrt is HF's, inverse-square-root Megatron's), and both are kept. '-' and '_' mean the same
 // in names, and case does not matter.
 //
-//   linear               up to learning_rate over the warm-up, then down to min_lr at the last step cosine
-//   the same along half a cosine; kwargs: num_cycles (HF; 0.5) cosine_with_min_lr   cosine; kwargs: min_lr or
-//   min_lr_rate (a share of learning_rate), num_cycles constant             learning_rate from the first update on; a
-//   warm-up is refused, as HF would leave it out silently constant_with_warmup constant after the warm-up (Megatron's
-//   constant) inverse_sqrt         learning_rate * sqrt(t / (step + t - warmup)); kwargs: timescale t (the warm-up;
-//   10000 without) inverse_square_root  learning_rate * sqrt(max(warmup, 1) / step), never below min_lr, which also
-//   holds after the end wsd                  Megatron's WSD: warm-up, stable, decay over the last lr_wsd_decay_steps by
-//   lr_wsd_decay_style warmup_stable_decay  HF's; kwargs: num_decay_steps, num_stable_steps, min_lr_ratio (warm-up and
-//   decay both touch
-//                        it), decay_type linear, cosine or 1-sqrt, num_cycles
+//   linear                up to learning_rate over the warm-up, then down to min_lr at the last step
+//   cosine                the same along half a cosine; kwargs: num_cycles (HF; 0.5)
+//   cosine_with_min_lr    cosine; kwargs: min_lr or min_lr_rate (a share of learning_rate), num_cycles
+//   constant              learning_rate from the first update on; a warm-up is refused, as HF would silently ignore it
+//   constant_with_warmup  constant after the warm-up (Megatron's constant)
+//   inverse_sqrt          learning_rate * sqrt(t / (step + t - warmup)); kwargs: timescale t (the warm-up; 10000
+//                         without)
+//   inverse_square_root   learning_rate * sqrt(max(warmup, 1) / step), never below min_lr, which also holds after the
+//                         end
+//   wsd                   Megatron's WSD: warm-up, stable, decay over the last lr_wsd_decay_steps by
+//                         lr_wsd_decay_style
+//   warmup_stable_decay   HF's; kwargs: num_decay_steps, num_stable_steps, min_lr_ratio (warm-up and decay both touch
+//                         it), decay_type linear, cosine or 1-sqrt, num_cycles
 //
-// The counter counts updates, or samples where a length is given in samples (Megatron counts so). It moves only when
-// the optimizer has made its update: a step skipped for an overflow leaves it where it is. It is all the state there
-// is.
+// The counter counts updates, or samples if a length is given in samples (as Megatron does). It advances only when the
+// optimizer has made its update: a step skipped for an overflow does not advance it. It is the only state.
 #pragma once
 
 #include <cstdint>
@@ -79,9 +81,9 @@ struct LrSettings {
 };
 
 // Throws ConfigError for names that do not exist (listing those that do), numbers out of range and lengths that do not
-// fit together; all that is wrong at once, a line each.
+// fit together; all errors together, one line each.
 LrSettings resolve_lr(const LrArguments& arguments);
-// The first of these alone, for who does not know the lengths yet.
+// Only the first of these, for callers that do not know the lengths yet.
 void check_lr_scheduler_type(const std::string& name);
 
 // Pure: the values at a point of the curve, which is the counter plus the offset.

@@ -1,5 +1,5 @@
 // The part of an optimizer that lives in the host's memory: its state and main weights in pinned memory, gradients
-// copied there, parameters back, on a stream of their own beside what the device and the host compute.
+// copied there, parameters back, on a separate stream in parallel with what the device and the host compute.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ class Offload {
  public:
   // |segments| outlive it; it sets their tensors. All of them are on the host.
   Offload(const Device& device, std::vector<Segment*> segments, size_t moments);
-  ~Offload();  // waits for copies on their way
+  ~Offload();  // waits for copies in flight
   Offload(const Offload&) = delete;
   Offload& operator=(const Offload&) = delete;
 

@@ -1,4 +1,4 @@
-// The parts of the flat memory that a rank updates: one for each parameter and shard, with the optimizer's state beside
+// The parts of the flat memory that a rank updates: one for each parameter and shard, with the optimizer state next to
 // it. Only for the optimizer.
 #pragma once
 

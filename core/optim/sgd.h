@@ -22,7 +22,7 @@ struct SgdArrays {
   float* momentum;
   FlatValues values;  // the 16-bit parameter that follows |weights|, or none
 };
-// Elements [begin, end). Threads: any, one an element.
+// Elements [begin, end). Threads: any, one per element.
 void sgd(const SgdStep& step, const SgdArrays& arrays, int64_t begin, int64_t end);
 
 }  // namespace concord

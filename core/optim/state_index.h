@@ -13,7 +13,7 @@ namespace concord {
 
 class StateIndex : public StateSource {
  public:
-  // |states| outlive it. Throws ConfigError where their steps differ, where there is none, or where values are not flat
+  // |states| outlive it. Throws ConfigError if their steps differ, if there is none, or if values are not flat
   // fp32 on the host.
   explicit StateIndex(const std::vector<OptimizerState>& states);
 

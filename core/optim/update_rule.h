@@ -30,7 +30,7 @@ class UpdateRule {
   virtual void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const = 0;
 };
 
-// Throws ConfigError for a name that is none of "adam", "adamw" and "sgd", and for invalid numbers.
+// Throws ConfigError for a name other than "adam", "adamw" and "sgd", and for invalid numbers.
 std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options);
 
 }  // namespace concord

@@ -7,8 +7,8 @@
 //   gathered   keys and values of all ranks are gathered first: fewer, larger messages, and memory for all keys.
 //              Takes a sliding window too.
 //
-// Both are exact, forth and back; positions, and so rope, are the caller's. Errors: ConfigError with the sizes. |group|
-// has to live until backward is done.
+// Both are exact, forward and backward; positions, and so rope, are up to the caller. Errors: ConfigError with the
+// sizes. |group| has to live until backward is done.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@
 namespace concord {
 
 // This rank's part of |x| along |dim|, contiguous. |lengths| as in context_slices. With a derivative, which is this
-// rank's part put back among zeros; where all ranks share the whole, their gradients are to be summed.
+// rank's part put back among zeros; if all ranks share the whole, their gradients must be summed.
 at::Tensor take_context_slices(const at::Tensor& x, std::span<const int64_t> lengths, int64_t dim,
                                const ProcessGroup& group);
 
 // |q| [B, S / cp, heads, n], |k|, |v| [B, S / cp, kv_heads, n]: this rank's tokens. With |cu_seqlens|, the boundaries
 // of packed sequences in the whole [0, ..., T]: q [T / cp, heads, n] and so on. Returns like |q|. options.causal has to
-// be true; ring takes no window.
+// be true; ring does not support a window.
 at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, ProcessGroup& group,
                           const AttentionOptions& options = {}, std::span<const int64_t> cu_seqlens = {});
 at::Tensor gathered_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, ProcessGroup& group,

@@ -1,8 +1,9 @@
-// Context parallelism: which tokens a rank has, and which of them meet which keys. Pure values; threads: any.
+// Context parallelism: which tokens a rank has, and which of them attend to which keys. Pure values; threads: any.
 //
-// A sequence is cut into 2 cp chunks, and rank r takes chunks r and 2 cp - 1 - r: with a causal mask early chunks are
-// cheap and late ones dear, and so every rank gets as much work. Packed sequences are cut each for itself, so each has
-// a length that 2 cp divides; a rank's tokens are its two chunks of the first sequence, then those of the second, ...
+// A sequence is split into 2 cp chunks, and rank r takes chunks r and 2 cp - 1 - r: with a causal mask early chunks are
+// cheap and late ones expensive, and so every rank gets the same amount of work. Packed sequences are split separately,
+// so each has a length that 2 cp divides; a rank's tokens are its two chunks of the first sequence, then those of the
+// second, ...
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,10 @@ struct TokenRun {
 };
 
 // The tokens of |rank| in their order, as runs of the whole. |lengths| are those of the packed sequences; one for a
-// batch of equal ones. Throws ConfigError, with the length and the degree, where 2 cp does not divide one of them.
+// batch of equal ones. Throws ConfigError, with the length and the degree, if 2 cp does not divide one of them.
 std::vector<TokenRun> context_slices(std::span<const int64_t> lengths, int64_t cp, int64_t rank);
 
-// Of every rank's tokens, one rank after the other, the place in the whole sequence: element i of the gathered tensor
+// The positions in the whole sequence of every rank's tokens, rank by rank: element i of the gathered tensor
 // is token order[i].
 std::vector<int64_t> gathered_order(std::span<const int64_t> lengths, int64_t cp);
 
@@ -35,8 +36,8 @@ struct RingBlock {
   bool operator==(const RingBlock&) const = default;
 };
 
-// What |rank| computes when it holds the keys of |owner|. Over all owners every query meets every key that a causal
-// mask lets it see, once; the work is the same on every rank.
+// What |rank| computes when it holds the keys of |owner|. Over all owners every query attends to every key that a
+// causal mask allows, once; the work is the same on every rank.
 std::vector<RingBlock> ring_blocks(std::span<const int64_t> lengths, int64_t cp, int64_t rank, int64_t owner);
 
 }  // namespace concord

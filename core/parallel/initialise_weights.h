@@ -1,5 +1,5 @@
 // Weights that do not depend on the layout: an element's value is a function of the seed, the name of its global tensor
-// and its index there (core/parallel/shard_spec.h), and of nothing else. TP 1 and TP 4, any pipeline or expert cut,
+// and its index there (core/parallel/shard_spec.h), and of nothing else. TP 1 and TP 4, any pipeline or expert split,
 // cuda and ascend start from the same bits.
 //
 // The value is the normal number of platform/abi/rng.h at key = seed, subsequence = stable_hash(tensor name), offset =
@@ -27,12 +27,12 @@ inline WeightInit normal_init(double sigma) { return {WeightInit::Kind::normal, 
 inline WeightInit constant_init(double value) { return {WeightInit::Kind::constant, value}; }
 
 // Fills |shard|, this rank's part of the parameter, on the current stream; padding becomes 0. |shard| is contiguous, on
-// |device|, of local_shape(spec, place), in f32, f64, bf16 or f16. Throws ConfigError where it is not, or where |seed|
-// is not positive.
+// |device|, of local_shape(spec, place), in f32, f64, bf16 or f16. Throws ConfigError if it is not, or if |seed| is not
+// positive.
 void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place, const WeightInit& init,
                         int64_t seed, const Device& device);
 
-// Zeroes what lies beyond the global size of a dimension, in |shard| as above.
+// Zeroes everything beyond the global size of a dimension, in |shard| as above.
 void clear_padding(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place);
 
 }  // namespace concord

@@ -1,6 +1,6 @@
 // Moves of core/parallel/moves.h with their derivatives: what Megatron calls the mappings of a parallel region. The
 // gradient of a tensor moves the opposite way, and its state follows from that of the tensor: the gradient of something
-// whole that each rank uses for itself is partial, that of a sum is whole, that of parts is split.
+// whole that each rank uses in its own computation is partial, that of a sum is whole, that of parts is split.
 //
 //                             forward                backward               Megatron's name
 //   copy_to_region            -                      partial -> whole       copy_to_tensor_model_parallel_region

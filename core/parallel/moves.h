@@ -1,14 +1,15 @@
 // Tensors moved between the ranks of a group, without derivatives (those are in core/parallel/mappings.h).
 //
-// A tensor that a group works on together is in one of three states:
+// A tensor of a group is in one of three states:
 //   whole     every rank has the same values
 //   split     rank r has the r-th of equal parts along a dim
 //   partial   every rank has a summand of the same shape; the value is their sum
 // and a move goes from one state to another. In a group of one all three are the same, and nothing moves.
 //
-// A move starts at once and runs beside what the current stream does next; Moving::take() gives its result, ordered
-// before all later work of the current stream. Inputs need not be contiguous; they must not be written before take().
-// Threads: those of core/mesh/process_group.h. All ranks of the group make the same moves in the same order.
+// A move starts immediately and runs in parallel with what the current stream does next; Moving::take() gives its
+// result, ordered before all later work of the current stream. Inputs need not be contiguous; they must not be written
+// before take(). Threads: those of core/mesh/process_group.h. All ranks of the group make the same moves in the same
+// order.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@
 
 namespace concord {
 
-// The result of a move that is on its way. Drop it only after take().
+// The result of a move that is in flight. Drop it only after take().
 class Moving {
  public:
   Moving(Work work, const at::Tensor& received, std::function<at::Tensor(const at::Tensor&)> arrange);
@@ -33,22 +34,22 @@ class Moving {
  private:
   Work work_;
   std::unique_ptr<at::Tensor> received_;
-  std::function<at::Tensor(const at::Tensor&)> arrange_;  // brings what arrived into the result's order of elements
+  std::function<at::Tensor(const at::Tensor&)> arrange_;  // reorders what arrived into the result's order of elements
 };
 
-// partial -> whole. The sum is taken in place where |x| is contiguous: what was in |x| is then lost.
+// partial -> whole. The sum is computed in place if |x| is contiguous: the contents of |x| are then lost.
 Moving sum_in_place(const at::Tensor& x, ProcessGroup& group);
 // split -> whole
 Moving gather(const at::Tensor& x, ProcessGroup& group, int64_t dim);
 // partial -> split
 Moving reduce_scatter(const at::Tensor& x, ProcessGroup& group, int64_t dim);
-// split along |joined_dim| -> split along |split_dim|: the part of |x| for each rank is cut along |split_dim|, what
-// comes from the ranks is put together along |joined_dim|.
+// split along |joined_dim| -> split along |split_dim|: the part of |x| for each rank is split along |split_dim|, what
+// comes from the ranks is concatenated along |joined_dim|.
 Moving exchange(const at::Tensor& x, ProcessGroup& group, int64_t split_dim, int64_t joined_dim);
 // whole -> split: this rank's part, a view of |x|.
 at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim);
 
-// |size| / parts. Throws ConfigError, which says what it is ("the hidden size of layer.1"), where it does not divide.
+// |size| / parts. Throws ConfigError, which says what it is ("the hidden size of layer.1"), if it does not divide.
 int64_t divide(int64_t size, const ProcessGroup& group, const char* what);
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// How many rows a vocabulary has once it is cut over a tensor-parallel group. Needs no libtorch.
+// How many rows a vocabulary has once it is split over a tensor-parallel group. Needs no libtorch.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 namespace concord {
 
 // The smallest multiple of |multiple| * |degree| that holds |vocabulary|: Megatron's, whose multiple is 128. Throws
-// ConfigError where one of them is not positive.
+// ConfigError if one of them is not positive.
 int64_t padded_vocabulary(int64_t vocabulary, int64_t degree, int64_t multiple = 128);
 
 }  // namespace concord

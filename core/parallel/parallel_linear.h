@@ -1,4 +1,4 @@
-// Linear layers cut over a tensor-parallel group, with their communication beside their GEMMs.
+// Linear layers split over a tensor-parallel group, with their communication overlapping their GEMMs.
 //
 //   column  weight [out / n, in], a part of the outputs: x is whole, or split along its tokens (sequence parallelism);
 //           y is split along its last dim
@@ -6,10 +6,10 @@
 //           tokens; the bias [out] is added after the sum
 //
 // Tokens are dim 0. Under sequence parallelism column keeps its own tokens only and gathers the others again in
-// backward, while the input's gradient is computed; that gradient's sum runs beside the weight's half. Gradients of
-// biases and norms of a layer that sees its own tokens only are partial over the group: reducing them is for whoever
-// finalises gradients.
-// Sinks and the weight's half: core/ops/linear.h. Errors: ConfigError with the layer's name, the sizes and the degree.
+// backward, while the input's gradient is computed; that gradient's sum runs in parallel with the weight gradient.
+// Gradients of biases and norms of a layer that sees its own tokens only are partial over the group: reducing them is
+// left to the code that finalises gradients. Sinks and the weight's half: core/ops/linear.h. Errors: ConfigError with
+// the layer's name, the sizes and the degree.
 // |group| has to live until backward is done.
 #pragma once
 
@@ -24,8 +24,8 @@ namespace concord {
 struct ParallelLinearOptions {
   std::string name = "linear";     // for errors
   bool sequence_parallel = false;  // the side that is not cut by features is split along tokens
-  // row: its tokens are computed in so many pieces, the sum of one beside the GEMM of the next. A result does not
-  // depend on it. Tokens that do not divide by it, or by it times the group, are computed in one piece.
+  // row: its tokens are computed in this many pieces, the sum of one in parallel with the GEMM of the next. A result
+  // does not depend on it. Tokens that do not divide by it, or by it times the group, are computed in one piece.
   int64_t pieces = 1;
 };
 

@@ -1,4 +1,4 @@
-// Recomputation: what a part of the model computes is not kept for the backward pass but computed again there.
+// Recomputation: what a part of the model computes is not kept for the backward pass but recomputed there.
 //
 //   const at::Tensor y = recompute([&](const std::vector<at::Tensor>& x) { return std::vector{layer(x[0])}; }, {x},
 //   rng)[0];
@@ -24,8 +24,8 @@ namespace concord {
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-// |function| uses no tensor that needs a gradient but its arguments and parameters (leaves); it must live, with what it
-// refers to, until backward. |rng| as well. Inputs that need no gradient may be among them.
+// |function| uses no tensor that needs a gradient except its arguments and parameters (leaves); it must live, with what
+// it refers to, until backward. |rng| as well. Inputs that need no gradient may be among them.
 std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng);
 
 // Which layers of a model chunk are recomputed together. Names and meaning are Megatron's and ROLL's.
@@ -49,7 +49,7 @@ struct LayerRun {
 // modules keep. Throws ConfigError, with what is allowed, for invalid names and numbers.
 std::vector<LayerRun> recompute_plan(const RecomputeArgs& args, int64_t layers);
 
-// Whether |module| is recomputed by itself: under "selective", where args.modules names it, or names nothing and it is
+// Whether |module| is recomputed on its own: under "selective", where args.modules names it, or names nothing and it is
 // core_attn, Megatron's default.
 bool recomputes_module(const RecomputeArgs& args, const std::string& module);
 const std::vector<std::string>& known_recompute_modules();

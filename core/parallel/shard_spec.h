@@ -1,10 +1,10 @@
 // How one parameter is laid out over the ranks of a job: the one description of it. Initialisation uses it now; import
 // and export of HF weights, gradient reduction, the norm, the optimizer's shards and checkpoints are to use the same.
 //
-// A parameter is one tensor on a rank. Globally it stands for one or more tensors with names of their own, as HF has
+// A parameter is one tensor on a rank. Globally it represents one or more tensors with their own names, as HF has
 // them:
 //   a plain weight      one tensor
-//   fused pieces        q, k, v or gate, up behind each other along |fused_dim|; a cut there cuts each piece for itself
+//   fused pieces        q, k, v or gate, up concatenated along |fused_dim|; a split there splits each piece separately
 //   stacked             dims[0] numbers tensors: expert 7 of a stack is the tensor whose name has "7" in place of "{}"
 // Every element of every rank thus has a global address (tensor name, row-major index within that tensor), which does
 // not depend on the layout. Pure values; threads: any.
@@ -20,7 +20,7 @@
 
 namespace concord {
 
-// The axes that cut parameters. pp cuts the model by names; dp and cp replicate.
+// The axes that split parameters. pp splits the model by names; dp and cp replicate.
 enum class ShardAxis { tp, etp, ep };
 inline constexpr int kShardAxes = 3;
 const char* to_string(ShardAxis axis);
@@ -28,8 +28,8 @@ const char* to_string(ShardAxis axis);
 struct ShardSpec {
   struct Dim {
     int64_t size;                       // global, without padding
-    std::optional<ShardAxis> cut = {};  // the axis that cuts it into equal parts
-    int64_t padded = 0;  // the size that is cut, where it is more than |size|: the vocabulary. 0: as |size|
+    std::optional<ShardAxis> cut = {};  // the axis that splits it into equal parts
+    int64_t padded = 0;  // the size that is split, where it is more than |size|: the vocabulary. 0: as |size|
   };
   struct Piece {
     std::string name;  // of the global tensor
@@ -44,7 +44,7 @@ struct ShardSpec {
   std::vector<GroupKind> replicated_over = {};  // the groups whose ranks hold the same elements
 };
 
-// Where a rank stands on the axes that cut.
+// The coordinates of a rank on the axes that split.
 struct ShardPlace {
   struct Axis {
     int64_t count = 1;
@@ -72,7 +72,7 @@ struct ShardRun {
   bool operator==(const ShardRun&) const = default;
 };
 
-// The whole of the rank's tensor but its padding, in few parts. Throws as local_shape.
+// All of the rank's tensor except its padding, in few parts. Throws as local_shape.
 std::vector<ShardRun> shard_runs(const ShardSpec& spec, const ShardPlace& place);
 
 }  // namespace concord

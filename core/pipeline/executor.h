@@ -1,16 +1,16 @@
-// Runs one rank's list of a schedule: what every step of training goes through, with one stage or many.
+// Runs one rank's list of a schedule: every step of training uses it, with one stage or many.
 //
 //   Schedule schedule = complete_schedule(make_schedule({.kind = "zb-v", .pp = 4, .microbatches = 16}));
 //   Executor executor(schedule, {&first_chunk, &second_chunk}, job);
-//   executor.run();   // all micro-batches, forward and backward; once a step
+//   executor.run();   // all micro-batches, forward and backward; once per step
 //
-// Transfers go over the pp group, joined ones as one batch, beside the computations: a receive is posted with its
-// buffer where the schedule has it, and waited for where its value is needed; of an output that was sent only its graph
-// is kept. Stages on one rank hand their tensors over. A schedule without backwards (evaluation) runs without autograd
-// and keeps nothing. One stage alone costs its computations.
+// Transfers go over the pp group, joined ones as one batch, in parallel with the computations: a receive is posted with
+// its buffer where the schedule has it, and waited for where its value is needed; once an output has been sent, only
+// its graph is kept. Stages on one rank pass their tensors directly. A schedule without backwards (evaluation) runs
+// without autograd and keeps nothing. A single stage costs only its computations.
 //
-// Errors. What goes wrong in an action comes out of run() with the action and a report of where each rank of the
-// pipeline stood in its list: as Error with its status (PEER_LOST, TIMEOUT: another rank), as ConfigError where it was
+// Errors. A failure in an action is thrown by run() with the action and a report of where each rank of the
+// pipeline stood in its list: as Error with its status (PEER_LOST, TIMEOUT: another rank), as ConfigError if it was
 // one, else as Error (INTERNAL). The executor cannot run again then. A peer that dies ends every rank's run in this
 // way.
 #pragma once

@@ -1,5 +1,5 @@
-// A rank's chunks of a model run through a schedule: stages and executor in one, for those who need no more than the
-// losses and the gradients.
+// A rank's chunks of a model run through a schedule: stages and executor in one, for callers that need only the losses
+// and the gradients.
 //
 //   ModelPipeline pipeline(step_schedule({.kind = "zb-v", .pp = 4, .microbatches = 16}), models, job);
 //   const auto [loss_sum, tokens] = pipeline.run(batches);

@@ -1,5 +1,5 @@
 // A chunk of a model as a stage of the pipeline: takes the micro-batches of a run, and makes the losses of tokens into
-// the scalar that is differentiated, with what is to be logged beside it.
+// the scalar that is differentiated, together with what is to be logged.
 //
 //   std::vector<ModelStage> stages = ...;            // one for each chunk of VirtualModels
 //   for (ModelStage& stage : stages) stage.begin(batches);
@@ -7,7 +7,7 @@
 //   loss = stages.back().loss_sum();                 // defined on the last stage
 //
 // Every rank of the pipeline has all micro-batches (the labels are used on the last stage), so shapes need no exchange,
-// also where they differ from one micro-batch to the next, as packed sequences do. Threads: those of the executor.
+// even if they differ from one micro-batch to the next, as packed sequences do. Threads: those of the executor.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +34,7 @@ class ModelStage : public Stage {
       : chunk_(chunk), forward_step_(std::move(forward_step)) {}
 
   // Before each run of the executor. |batches| stay until it is done. The scalar of micro-batch i is the sum of its
-  // token losses times weights[i]; 1 where none are given.
+  // token losses times weights[i]; 1 if none are given.
   void begin(std::span<const MicroBatch> batches, std::span<const double> weights = {});
 
   bool is_last() const { return chunk_.is_last(); }

@@ -2,10 +2,10 @@
 // kept between forward and backward, transfers and their order are the executor's (executor.h); a stage only computes.
 // A model's part of a rank becomes a stage in model_stage.h.
 //
-// Backward is autograd's, of the output with the gradient that came from the stage behind; the gradient of the input
-// goes to the stage before. For the kinds that split it (zb-h1, zb-v) the gradients of weights are put off where their
-// sinks can (GradSink::later): then backward makes the input's half only, and the weights' run later, micro-batch by
-// micro-batch. Gradients without such a sink are made with the input's.
+// Backward is autograd's, of the output with the gradient received from the next stage; the gradient of the input goes
+// to the previous stage. For the kinds that split it (zb-h1, zb-v) the gradients of weights are deferred where their
+// sinks can (GradSink::later): then backward computes only the gradient of the input, and those of the weights run
+// later, micro-batch by micro-batch. Gradients without such a sink are computed with the input's.
 //
 // Threads: that of the executor. Calls come in the order of the schedule; all of them may throw, which ends the run.
 #pragma once
@@ -20,7 +20,7 @@ namespace concord {
 
 class DeferredGrads;
 
-// What travels between two stages, before it is there.
+// What is sent between two stages, before it arrives.
 struct ValueSpec {
   std::vector<int64_t> shape;
   at::ScalarType dtype = at::kFloat;
@@ -44,7 +44,7 @@ class Stage {
   // throw.
   virtual void defer_weight_grads(DeferredGrads* later) = 0;
 
-  // All gradients of the run are there (REDUCE_GRAD): for those who start a reduction then. Data parallelism counts
+  // All gradients of the run are complete (REDUCE_GRAD): for code that starts a reduction then. Data parallelism counts
   // gradients itself and begins with each bucket as it fills.
   virtual void reduce_gradients() {}
 };

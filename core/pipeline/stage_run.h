@@ -22,7 +22,7 @@ class StageRun {
     bool first = true;           // of the model
     bool last = true;            // of the model
     bool differentiates = true;  // there are backwards; else nothing is kept
-    // Where weight gradients are put off until weight_grad, shared by all stages of the rank: those that a backward
+    // Where weight gradients are deferred until weight_grad, shared by all stages of the rank: those that a backward
     // adds to it are its micro-batch's, whichever stage owns the parameter. Null: they are made in backward.
     DeferredGrads* later = nullptr;
   };
@@ -33,16 +33,16 @@ class StageRun {
 
   Stage& stage() const { return stage_; }
 
-  // Around a run: the stage is told where to put weight gradients off to, and that it is over.
+  // Around a run: the stage is told where to defer weight gradients to, and when the run ends.
   void begin();
   void end();
-  // What goes to the stage behind, without its graph; undefined on the last stage.
+  // What goes to the next stage, without its graph; undefined on the last stage.
   at::Tensor forward(int microbatch, at::Tensor input);
   // What forward returned: its gradient looks the same.
   const ValueSpec& output_spec(int microbatch) const { return saved(microbatch).output; }
   // |grad| of the output; undefined on the last stage. Returns the gradient of the input; undefined on the first stage.
   at::Tensor input_grad(int microbatch, at::Tensor grad);
-  // The weight gradients that were put off in input_grad of this micro-batch; all others stay.
+  // The weight gradients that were deferred in input_grad of this micro-batch; all others stay.
   void weight_grad(int microbatch);
 
  private:
@@ -54,8 +54,8 @@ class StageRun {
 
     at::Tensor input;
     ValueSpec output;
-    std::unique_ptr<torch::autograd::Edge> graph;  // null where the output depends on nothing that has a gradient
-    at::Tensor one;                                // on the last stage: the gradient of the loss by itself
+    std::unique_ptr<torch::autograd::Edge> graph;  // null if the output depends on nothing that has a gradient
+    at::Tensor one;                                // on the last stage: the gradient of the loss with respect to itself
     DeferredGrads halves;
   };
   Saved& saved(int microbatch) { return saved_[static_cast<size_t>(microbatch)]; }

@@ -1,9 +1,9 @@
 // What goes between this rank and the others of its pipeline: batches of sends and receives, in the order in which they
-// are posted, beside the computations.
+// are posted, in parallel with the computations.
 //
 // Where shapes are exchanged, an activation is preceded by its shape, as a batch of its own in the same order. A batch
-// that receives then comes in two parts: the shapes are posted at once, the values when the shapes are there, which is
-// looked after when a value is taken or the next batch is posted. The order of all transfers stays that of the
+// that receives then comes in two parts: the shapes are posted immediately, the values when the shapes have arrived,
+// which is handled when a value is taken or the next batch is posted. The order of all transfers stays that of the
 // schedule, each in two steps, so it ends where the schedule does. Threads: one at a time.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace concord {
 
-// A value for this rank: on its way, or there.
+// A value for this rank: in flight, or received.
 struct Incoming {
   at::Tensor value;
   Work arrival;
@@ -30,7 +30,7 @@ struct PipelineTransfer {
   bool activation = true;              // its shape is sent ahead where shapes are exchanged; not that of a gradient
   at::Tensor value = {};               // what is sent
   Incoming* into = nullptr;            // or where it is received
-  std::optional<ValueSpec> spec = {};  // of what is received; nothing where its shape is sent ahead
+  std::optional<ValueSpec> spec = {};  // of what is received; nothing if its shape is sent ahead
 };
 
 class PipelineTransfers {
@@ -54,7 +54,7 @@ class PipelineTransfers {
   ProcessGroup& group_;
   at::Device device_;
   bool exchange_shapes_;
-  std::vector<PipelineTransfer> batch_;  // whose shapes are on their way, and whose values are not posted
+  std::vector<PipelineTransfer> batch_;  // whose shapes are in flight, and whose values are not posted
   std::vector<at::Tensor> shapes_;       // that batch_ receives, in its order
   Work shapes_arrival_;
   Work last_;

@@ -11,7 +11,7 @@
 
 namespace concord::safetensors {
 
-// a agrees with b where |a - b| <= absolute + relative * |b|.
+// a agrees with b if |a - b| <= absolute + relative * |b|.
 struct Tolerance {
   double relative = 0;
   double absolute = 0;
@@ -44,9 +44,9 @@ struct TensorComparison {
   enum class Outcome { identical, within_tolerance, differs, other_type, other_shape, only_in_a, only_in_b };
   std::string name;
   Outcome outcome = Outcome::identical;
-  const TensorInfo* a = nullptr;  // null where it is not there
+  const TensorInfo* a = nullptr;  // null if it is not there
   const TensorInfo* b = nullptr;
-  std::optional<Difference> difference = {};  // where both are there in the same shape
+  std::optional<Difference> difference = {};  // if both exist in the same shape
 
   bool agrees() const { return outcome == Outcome::identical || outcome == Outcome::within_tolerance; }
 };

@@ -1,8 +1,8 @@
 // The header of a safetensors file: 8 bytes of length (little endian), JSON, then the data of the tensors without
 // holes.
 //
-// Files are hostile until parsed. parse_header accepts only what is right in all details, so that whoever has a Header
-// may use its offsets without another check. Pure; threads: any.
+// Files are hostile until parsed. parse_header accepts only what is correct in all details, so that code that has a
+// Header may use its offsets without another check. Pure; threads: any.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline constexpr uint64_t kLengthBytes = 8;
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference implementation
 inline constexpr size_t kMaxDims = 64;
 
-// What a tensor is, without where it lies.
+// What a tensor is, without its position.
 struct TensorShape {
   std::string name;
   DType dtype = DType::kF32;
@@ -41,17 +41,17 @@ struct Header {
   Metadata metadata;
 };
 
-// |json| is the header of |file| (named in errors only), which has |data_bytes| behind it. Throws ConfigError, with the
-// file, the tensor and both values, for everything that is not right: no JSON or other values than the format has, a
-// name twice, an unknown type, sizes that overflow, offsets that point outside, overlap, leave holes or do not fit the
-// shape.
+// |json| is the header of |file| (named in errors only), which is followed by |data_bytes|. Throws ConfigError, with
+// the file, the tensor and both values, for everything that is not right: no JSON or other values than the format has,
+// a name twice, an unknown type, sizes that overflow, offsets that point outside, overlap, leave holes or do not fit
+// the shape.
 Header parse_header(std::string_view json, uint64_t data_bytes, const std::string& file);
 
-// The length that the first 8 bytes of a file give. Throws ConfigError where the file is shorter than that, or the
+// The length that the first 8 bytes of a file give. Throws ConfigError if the file is shorter than that, or the
 // length is more than kMaxHeaderBytes.
 uint64_t header_length(std::string_view begin_of_file, uint64_t file_bytes, const std::string& file);
 
-// Elements and bytes of a tensor; throws ConfigError where they are negative or do not fit into 63 bits.
+// Elements and bytes of a tensor; throws ConfigError if they are negative or do not fit into 63 bits.
 uint64_t tensor_bytes(const TensorShape& tensor, const std::string& file);
 
 // "[2, 3]".

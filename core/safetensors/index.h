@@ -42,7 +42,7 @@ class Weights {
 
   const std::string& path() const { return path_; }
   const std::map<std::string_view, Tensor>& tensors() const { return tensors_; }
-  const Tensor* find(std::string_view name) const;  // null where there is none
+  const Tensor* find(std::string_view name) const;  // null if there is none
   std::span<const std::unique_ptr<Reader>> files() const { return files_; }
 
  private:

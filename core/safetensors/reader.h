@@ -1,12 +1,11 @@
-// A safetensors file that is open for reading: its header is checked, its data is mapped and not read before somebody
-// looks at it.
+// A safetensors file that is open for reading: its header is checked, its data is mapped and not read until it is used.
 //
-// data() gives the mapping itself: no copy, and pages come from and stay in the page cache. They count to the process's
-// resident memory until release(). read() copies with pread, which costs no page faults and no resident memory but that
-// of the target. A file must not become shorter while it is open: read() then throws, but touching data() beyond the
-// new end ends the process, with the file's name (core/mapping_watch.h). Concord's own writers never change a file in
-// place; they rename a complete one over it, and a Reader keeps the old one. Threads: any, at the same time. Throws
-// ConfigError for what is wrong with the file, std::runtime_error for an I/O error.
+// data() gives the mapping itself: no copy, and pages come from and stay in the page cache. They count towards the
+// process's resident memory until release(). read() copies with pread, which costs no page faults and no resident
+// memory except that of the target. A file must not become shorter while it is open: read() then throws, but touching
+// data() beyond the new end ends the process, with the file's name (core/mapping_watch.h). Concord's own writers never
+// change a file in place; they rename a complete one over it, and a Reader keeps the old one. Threads: any, at the same
+// time. Throws ConfigError for what is wrong with the file, std::runtime_error for an I/O error.
 #pragma once
 
 #include <cstddef>
@@ -33,10 +32,10 @@ class Reader {
   const std::string& path() const { return file_.path(); }
   const Metadata& metadata() const { return header_.metadata; }
   std::span<const TensorInfo> tensors() const { return header_.tensors; }  // in the order of their data
-  const TensorInfo* find(std::string_view name) const;                     // null where there is none
+  const TensorInfo* find(std::string_view name) const;                     // null if there is none
   const TensorInfo& at(std::string_view name) const;  // throws ConfigError with the names there are
 
-  // Valid as long as the reader. The address is a multiple of the element's size only where the file was written so:
+  // Valid as long as the reader. The address is a multiple of the element's size only if the file was written so:
   // copy with memcpy, or look at is_aligned.
   std::span<const std::byte> data(const TensorInfo& tensor) const;
   static bool is_aligned(std::span<const std::byte> data, DType dtype) {
@@ -45,7 +44,7 @@ class Reader {
   // |to.size()| bytes from byte |offset| of the tensor.
   void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> to) const;
 
-  // |bytes| from byte |offset| of the tensor, which may reach into the tensors behind it, as memory of the caller: its
+  // |bytes| from byte |offset| of the tensor, which may reach into the tensors after it, as memory of the caller: its
   // pages come from the file when they are touched and become the caller's own when they are written; the file never
   // changes. It outlives the reader. Until a page is written, a file that becomes shorter is as bad as for data().
   std::shared_ptr<std::byte> map_private(const TensorInfo& tensor, uint64_t offset, uint64_t bytes) const;

@@ -1,10 +1,10 @@
 // Writing safetensors files: tensors are declared first, then their bytes come in pieces, in any order and from any
 // number of processes.
 //
-// Nothing half-written ever stands under the final name: Writer writes beside it, and finish() makes the bytes durable
-// and renames. Where the file system can, the space is taken before the first byte, so a full disk is an error at once.
-// Errors: ConfigError for declarations that cannot be; std::runtime_error for what the file system says, with the file
-// and the bytes. Threads: write() any, at the same time; everything else one at a time.
+// Nothing half-written ever exists under the final name: Writer writes to a temporary file, and finish() makes the
+// bytes durable and renames. If the file system can, the space is reserved before the first byte, so a full disk is an
+// error immediately. Errors: ConfigError for declarations that are invalid; std::runtime_error for what the file system
+// says, with the file and the bytes. Threads: write() any, at the same time; everything else one at a time.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace concord::safetensors {
 
-// What a file will be: a value that every process of a job can compute for itself.
+// What a file will be: a value that every process of a job can compute on its own.
 struct FilePlan {
   std::string head;  // the first bytes: length and JSON, padded so that the data begins at a multiple of 8
   std::vector<TensorInfo> tensors;  // in the order of their data
@@ -28,21 +28,21 @@ struct FilePlan {
   uint64_t file_bytes = 0;
 
   const TensorInfo& at(std::string_view name) const;  // throws std::out_of_range
-  // Where byte 0 of |tensor| stands in the file.
+  // The position of byte 0 of |tensor| in the file.
   uint64_t place_of(const TensorInfo& tensor) const { return head.size() + tensor.begin; }
 };
 
 // {"format": "pt"}: without it transformers refuses a file.
 Metadata pytorch_metadata();
 
-// Tensors of larger elements first, so that each lies at a multiple of its element's size; within that in the order
+// Tensors of larger elements first, so that each is at a multiple of its element's size; within that in the order
 // given. |file| is for errors.
 FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, const std::string& file);
 
 // A file that is being written at given places. Closes it when it goes away; removes nothing.
 class FilePart {
  public:
-  enum class Mode { create, open };  // create: must not be there, and gets |bytes|; open: is there
+  enum class Mode { create, open };  // create: must not exist, and gets |bytes|; open: exists
   FilePart(std::string path, Mode mode, uint64_t bytes = 0);
 
   const std::string& path() const { return path_; }
@@ -56,16 +56,16 @@ class FilePart {
 
 class Writer {
  public:
-  // Replaces |path| at finish(), if it is there. Until then the file is called |path| with ".tmp-<process>-<number>"
-  // behind.
+  // Replaces |path| at finish(), if it exists. Until then the file is called |path| followed by
+  // ".tmp-<process>-<number>".
   Writer(std::string path, std::vector<TensorShape> tensors, const Metadata& metadata = pytorch_metadata());
   ~Writer();  // removes the unfinished file
 
   const FilePlan& plan() const { return plan_; }
-  // |bytes| at byte |offset| of the tensor |name|. Throws std::out_of_range where they do not belong there.
+  // |bytes| at byte |offset| of the tensor |name|. Throws std::out_of_range if they do not belong there.
   void write(std::string_view name, uint64_t offset, std::span<const std::byte> bytes);
   // All bytes of all tensors have to be written; which pieces they came in does not matter, and a piece written twice
-  // counts twice. Throws std::logic_error where the count is another.
+  // counts twice. Throws std::logic_error if the count differs.
   void finish();
 
  private:
@@ -78,7 +78,7 @@ class Writer {
 
 // Makes the names of files in |folder| durable: what was created or renamed in it.
 void sync_folder(const std::string& folder);
-// Renames, replacing what is there, and makes the new name durable.
+// Renames, replacing an existing file, and makes the new name durable.
 void rename_durably(const std::string& from, const std::string& to);
 
 }  // namespace concord::safetensors

@@ -1,4 +1,4 @@
-// One thing a rank does in a step of training: a computation, a transfer, the start of a reduction. As text it is the
+// One action of a rank in a step of training: a computation, a transfer, the start of a reduction. As text it is the
 // stage, the kind and the micro-batch, "2F0", in the form of torch.distributed.pipelining, and the text parses back.
 //
 //   2F0        forward of micro-batch 0 through stage 2
@@ -6,10 +6,10 @@
 //   2I0, 2W0   its halves: the gradient of the input, and later that of the weights
 //   2SEND_F0   sends the output of stage 2 to the rank of stage 3;  3RECV_F0 receives it there
 //   2SEND_B0   sends the gradient of its input to the rank of stage 1;  1RECV_B0 receives it there
-//   2REDUCE_GRAD   all weight gradients of the stage are there: starts their reduction over the data-parallel ranks
+//   2REDUCE_GRAD   all weight gradients of the stage are complete: starts their reduction over the data-parallel ranks
 //
-// A stage is a run of layers, counted through the whole model; a rank holds one or more of them (its chunks). Threads:
-// plain values.
+// A stage is a sequence of layers; stages are numbered through the whole model; a rank holds one or more of them (its
+// chunks). Threads: plain values.
 #pragma once
 
 #include <cstdint>

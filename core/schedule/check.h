@@ -1,11 +1,11 @@
-// Proves that a schedule can run, whoever made it: a generator, a pass or a user's file.
+// Proves that a schedule can run, whether it comes from a generator, a pass or a user's file.
 //
-//   local        every action belongs to a stage of its rank, stands there once, and behind what it needs of the rank;
+//   local        every action belongs to a stage of its rank, occurs once, and after what it needs of the rank;
 //                no more activations are held than activation_limit allows
 //   complete     every micro-batch goes forward through every stage, and back through all of them or none
 //   channels     (with transfers) between two ranks the n-th send is what the n-th receive expects
-//   progress     all ranks come to the end of their lists even when each send blocks until it is received and nothing
-//                runs beside it (walk.h)
+//   progress     all ranks reach the end of their lists even if each send blocks until it is received and nothing
+//                runs in parallel with it (walk.h)
 // Checked in this order; the first action that breaks a rule is named.
 #pragma once
 
@@ -22,7 +22,7 @@ struct ScheduleFault {
   std::string what;  // what is wrong with it, as a sentence without the place
 };
 
-// Nothing for a schedule that can run. O(actions). Throws ConfigError where the sizes of |schedule| contradict each
+// Nothing for a schedule that can run. O(actions). Throws ConfigError if the sizes of |schedule| contradict each
 // other.
 std::optional<ScheduleFault> find_fault(const Schedule& schedule);
 

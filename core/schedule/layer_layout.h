@@ -1,4 +1,4 @@
-// Which layers of the model each stage has: dealt out evenly as Megatron does, or as the user writes it. Pure.
+// Which layers of the model each stage has: distributed evenly as in Megatron, or as the user specifies. Pure.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct LayerDeal {
 
 inline constexpr int64_t kMostLayers = int64_t{1} << 20;
 
-// The pp * vpp stages in the order of the model. Throws ConfigError with the numbers where layers do not divide.
+// The pp * vpp stages in the order of the model. Throws ConfigError with the numbers if layers do not divide.
 std::vector<StageLayers> deal_layers(const LayerDeal& deal);
 
 // pipeline_model_parallel_layout: E embedding, t transformer layer, m multi-token prediction, L loss; '|' between

@@ -1,4 +1,4 @@
-// Where the ranks of a pipeline stand in their lists, for the report of a run that failed. Pure.
+// The positions of the ranks of a pipeline in their lists, for the report of a run that failed. Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace concord {
 
-// A rank is at action |index| of its list; at the list's size when it has come to its end.
+// A rank is at action |index| of its list; at the list's size when it has finished.
 struct ListPosition {
   size_t index = 0;
   bool waiting = false;  // for a value of another rank that the action needs

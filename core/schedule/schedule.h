@@ -1,6 +1,6 @@
 // A pipeline schedule as data: for each rank of the pipeline the list of its actions, in their order. Pure functions
-// make it (schedules.h), complete it (passes.h), check it (check.h), price it (simulate.h) and print it; an executor
-// walks one rank's list. Threads: plain values.
+// make it (schedules.h), complete it (passes.h), check it (check.h), simulate its cost (simulate.h) and print it; an
+// executor walks one rank's list. Threads: plain values.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace concord {
 
 // Which rank holds which stage.
 //   loop   stage s is on rank s % pp: every rank has a chunk before any has its second (Megatron's virtual stages)
-//   v      two chunks a rank; the second run of stages goes back from the last rank to the first, so that the first
+//   v      two chunks per rank; the second run of stages goes back from the last rank to the first, so that the first
 //          rank holds both ends of the model and the middle of it crosses no link
 enum class Placement : uint8_t { loop, v };
 
@@ -24,7 +24,7 @@ std::string_view to_string(Placement placement);
 struct Schedule {
   std::string kind;  // "1f1b", ..., or "csv" for one that was read
   int pp = 1;        // ranks of the pipeline
-  int vpp = 1;       // chunks a rank
+  int vpp = 1;       // chunks per rank
   int microbatches = 1;
   std::vector<int> rank_of_stage;          // pp * vpp entries
   std::vector<std::vector<Action>> ranks;  // pp lists
@@ -55,7 +55,7 @@ bool has_reductions(const Schedule& schedule);
 bool is_forward_only(const Schedule& schedule);
 
 // The remote value that |action| (a computation) waits for, as the action that produces it: for a forward the stage
-// before, for a backward or input_grad the stage behind. Nothing at the ends of the model and for weight_grad; may lie
+// before, for a backward or input_grad the next stage. Nothing at the ends of the model and for weight_grad; may be
 // on the same rank. The gradient is given as input_grad, whether or not the producer splits its backward.
 std::optional<Action> producer_of(const Schedule& schedule, const Action& action);
 

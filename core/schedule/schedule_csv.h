@@ -1,4 +1,4 @@
-// Schedules as text: a line for each rank, its actions between commas, empty cells skipped; transfers of one batch
+// Schedules as text: one line per rank, its actions separated by commas, empty cells skipped; transfers of one batch
 // share a cell, "0SEND_F1+0RECV_B0". Without such batches it is the form of torch.distributed.pipelining.
 #pragma once
 

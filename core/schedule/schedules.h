@@ -3,11 +3,11 @@
 //
 //   gpipe         all forwards, then all backwards: holds every micro-batch
 //   1f1b          a backward as soon as there is one; rank r holds pp - r micro-batches (PipeDream-Flush, Megatron)
-//   interleaved   1f1b over vpp chunks a rank, in Megatron's order, with its microbatch_group_size_per_vp_stage
+//   interleaved   1f1b over vpp chunks per rank, in Megatron's order, with its microbatch_group_size_per_vp_stage
 //   zb-h1         1f1b whose weight gradients fill the bubble; 1f1b's memory (Qi et al. 2023, Zero Bubble Pipeline
 //                 Parallelism)
-//   zb-v          two chunks a rank in a v; no idle time between a rank's first and last action from 2 pp micro-batches
-//                 on; 1f1b's memory (the same paper)
+//   zb-v          two chunks per rank in a v; no idle time between a rank's first and last action with 2 pp or more
+//                 micro-batches; 1f1b's memory (the same paper)
 //   forward-only  for evaluation, over any placement
 #pragma once
 
@@ -25,7 +25,7 @@ struct ScheduleRequest {
   std::string kind = "1f1b";  // '_' means '-'
   int64_t pp = 1;             // pipeline_model_parallel_size
   int64_t microbatches = 1;
-  int64_t vpp = 0;                    // virtual_pipeline_model_parallel_size; 0: what the kind has by itself
+  int64_t vpp = 0;                    // virtual_pipeline_model_parallel_size; 0: the default of the kind
   int64_t microbatch_group_size = 0;  // microbatch_group_size_per_vp_stage, for interleaved; 0: pp
   std::optional<Placement> placement = std::nullopt;  // for forward-only; the other kinds have their own
 };
@@ -40,7 +40,7 @@ Schedule make_schedule(const ScheduleRequest& request);
 
 std::span<const std::string_view> schedule_kinds();
 
-// "zb_v" -> "zb-v"; throws ConfigError, listing the kinds, for a name that is none.
+// "zb_v" -> "zb-v"; throws ConfigError, listing the kinds, for an unknown name.
 std::string canonical_kind(std::string_view name);
 
 }  // namespace concord

@@ -13,8 +13,9 @@ struct Simulation {
   std::vector<std::vector<ActionTime>> times;  // as schedule.ranks
 };
 
-// Runs a schedule that the checker has passed on the machine of walk.h, with transfers beside the computations. Throws
-// ConfigError for costs that are not positive numbers (transfers may be free), and where a rank cannot go on.
+// Runs a schedule that the checker has passed on the machine of walk.h, with transfers in parallel with the
+// computations. Throws ConfigError for costs that are not positive numbers (transfers may be free), and if a rank
+// cannot continue.
 Simulation simulate(const Schedule& schedule, const ScheduleCosts& costs);
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// The schedules of a job as its user asks for them: of a step, by kind or from a file of his own, and of an evaluation
+// The schedules of a job as its user asks for them: of a step, by kind or from the user's file, and of an evaluation
 // over the same stages. Complete and checked, ready for an executor. Pure.
 #pragma once
 

@@ -2,14 +2,14 @@
 // whether all of them end (check.h), the passes and the simulator ask when (passes.h, simulate.h).
 //
 // The machine. A rank computes one thing at a time, in the order of its list. Transfers that are joined are a batch. A
-// rank's batches run one after another, beside its computations (on a stream of their own):
+// rank's batches run one after another, in parallel with its computations (on a separate stream):
 //   - a batch is posted when all computations before it in the list have ended, and the batch before it too;
 //   - a transfer runs when both ends have posted theirs, and takes |costs.comm|; a send blocks until it is received, as
 //     HCCL's do; a batch ends when all of its transfers have;
 //   - a computation starts when the one before it has ended and the values it needs were received.
-// With |blocking| there is no second stream: nothing after a batch starts before it has ended. What ends then also ends
-// with overlap, which only takes conditions away.
-// In a schedule without transfers a value needs no posting: it is there |costs.comm| after its producer has ended.
+// With |blocking| there is no second stream: nothing after a batch starts before it has ended. A schedule that ends
+// then also ends with overlap, which only removes conditions. In a schedule without transfers a value needs no posting:
+// it is available |costs.comm| after its producer has ended.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct ActionTime {
   double end = 0;
 };
 
-// Why a rank stands still: its action |index| waits for |awaited|, which is for |rank| to do.
+// Why a rank is blocked: its action |index| waits for |awaited|, an action of |rank|.
 struct Wait {
   int rank = 0;      // that waits
   size_t index = 0;  // in its list
@@ -45,7 +45,7 @@ struct Wait {
 
 struct Walk {
   std::vector<std::vector<ActionTime>> times;  // as schedule.ranks; only those that ended are meant
-  std::vector<Wait> stuck;                     // one for each rank that did not come to its end; empty when all did
+  std::vector<Wait> stuck;                     // one for each rank that did not finish; empty when all did
 };
 
 // The schedule has to be locally sound (see check.h): every transfer has its counterpart, in the same order on both

@@ -9,7 +9,7 @@
 
 namespace concord {
 
-// Nothing where the platform has no such type (complex numbers, 8-bit floats, ...).
+// Nothing if the platform has no such type (complex numbers, 8-bit floats, ...).
 std::optional<DType> platform_dtype(c10::ScalarType type);
 
 }  // namespace concord

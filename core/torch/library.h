@@ -6,14 +6,14 @@
 
 namespace concord::torch_side {
 
-// Where |name| is looked for, in this order: as it is, where it has a '/'; beside libtorch_cpu.so; in a wheel of its
-// own name beside torch's (libtorch_x.so in torch_x/lib); beside the plugin at |plugin_path|; where the dynamic linker
-// looks.
+// Where |name| is looked for, in this order: as it is, where it has a '/'; next to libtorch_cpu.so; in a wheel of its
+// own name next to torch's (libtorch_x.so in torch_x/lib); next to the plugin at |plugin_path|; where the dynamic
+// linker looks.
 std::vector<std::string> library_places(const std::string& name, const std::string& plugin_path);
 
 // Loads |name| globally, so that its operators register with the libtorch of this process, and never unloads it; then
-// lets it take part where it wants to (platform/abi/torch.h).
-// Throws Error (UNAVAILABLE) with every place and the dynamic linker's words, or with what the library itself says.
+// lets it take part if it wants to (platform/abi/torch.h).
+// Throws Error (UNAVAILABLE) with every place and the dynamic linker's message, or with what the library itself says.
 void load_library(const std::string& name, const std::string& plugin_path);
 
 }  // namespace concord::torch_side

@@ -1,9 +1,9 @@
-// Code of one's own in the training loop: ends the run when the loss is good enough.
+// A callback of your own in the training loop: stops the run when the loss is good enough.
 //
 //   callback 5.0 --config run.yaml                               one process
 //   concord launch --nproc 2 -- callback 5.0 --config run.yaml   a job
 //
-// Arguments behind the goal are those of `concord train`.
+// Arguments after the goal are those of `concord train`.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -24,7 +24,7 @@ class StopAtGoal : public concord::TrainerCallback {
               concord::TrainerControl& control) override {
     if (report.loss >= goal_) return;
     if (state.is_world_process_zero)
-      std::printf("callback: the goal is reached at step %lld\n", static_cast<long long>(state.global_step));
+      std::printf("callback: goal reached at step %lld\n", static_cast<long long>(state.global_step));
     control.should_training_stop = true;
   }
 

@@ -1,7 +1,6 @@
-// Megatron's functional entry: a data set, a model and a forward step of one's own.
+// Megatron's functional entry: with its own data set, model and forward step.
 //
-//   pretrain --model_config config.json --output_dir out --max_steps 20       one process; concord launch makes it a
-//   job
+//   pretrain --model_config config.json --output_dir out --max_steps 20       one process; concord launch for a job
 //
 // The data counts upwards from a start that differs from sample to sample; the loss is the focal loss (Lin et al.
 // 2017), in which tokens that the model knows already count less. Arguments are those of `concord train`.

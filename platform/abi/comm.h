@@ -1,16 +1,16 @@
 /* The comm table: collectives and point-to-point transfers between the ranks of a communicator.
  *
- * All operations enqueue on a stream of the communicator's device and return at once; on a null stream of the cpu
- * plugin they run to their end. All ranks of a communicator must call the same operations in the same order with
+ * All operations enqueue on a stream of the communicator's device and return immediately; on a null stream of the cpu
+ * plugin they run to completion. All ranks of a communicator must call the same operations in the same order with
  * matching arguments. Counts are in elements and signed, so that a negative one can be refused; a count of 0 is fine.
- * Buffers are device memory, aligned to the element. In place means send == recv where the shapes agree; for all_gather
- * send == recv + rank * count, for reduce_scatter recv == send + rank * count. Other overlaps are not allowed.
- * Reuse: buffers belong to the operation until the stream has passed it.
+ * Buffers are device memory, aligned to the element. In place means send == recv if the shapes agree; for all_gather
+ * send == recv + rank * count, for reduce_scatter recv == send + rank * count. Other overlaps are not allowed. Reuse:
+ * buffers belong to the operation until the stream has passed it.
  *
- * Errors: bad arguments are refused at the call. What goes wrong later (PEER_LOST, TIMEOUT, ABORTED, ranks that
- * disagree) comes out of the stream's next synchronize and of async_error, and every later call on that communicator
- * fails with the same code.
- * Threads: any thread, one at a time per communicator; different communicators at once are fine.
+ * Errors: bad arguments are refused at the call. Later failures (PEER_LOST, TIMEOUT, ABORTED, ranks that disagree) are
+ * reported by the stream's next synchronize and by async_error, and every later call on that communicator fails with
+ * the same code. Threads: any thread, one at a time per communicator; different communicators may be used at the same
+ * time.
  */
 #ifndef CONCORD_PLATFORM_ABI_COMM_H_
 #define CONCORD_PLATFORM_ABI_COMM_H_
@@ -48,8 +48,8 @@ typedef struct concord_p2p_item {
   int32_t reserved; /* 0, else INVALID_ARGUMENT */
 } concord_p2p_item;
 
-/* How a communicator is made. The caller sets struct_size; what lies beyond it, and a null config, mean the
- * defaults. */
+/* How a communicator is created. The caller sets struct_size; fields beyond it, and a null config, mean the defaults.
+ * */
 typedef struct concord_comm_config {
   uint32_t struct_size;
   uint32_t reserved;  /* 0, else INVALID_ARGUMENT */
@@ -68,8 +68,8 @@ typedef struct concord_comm_table {
   /* Bytes of a unique id: 128 for NCCL, 4108 for HCCL. required, since 1.0 */
   concord_status (*unique_id_size)(void* self, int64_t* out_bytes);
 
-  /* Makes an id on one rank; the caller carries it to the others. |bytes| must be unique_id_size. It is a secret:
-   * whoever of the same user has it can join. required, since 1.0 */
+  /* Makes an id on one rank; the caller sends it to the others. |bytes| must be unique_id_size. It is a secret: any
+   * process of the same user that has it can join. required, since 1.0 */
   concord_status (*unique_id_create)(void* self, void* out_id, int64_t bytes);
 
   /* Joins as |rank| of |world|. Waits: until all ranks have called it, or the timeout. Owns: the caller, until destroy
@@ -78,8 +78,8 @@ typedef struct concord_comm_table {
                          const concord_comm_config* config, concord_comm* out_comm);
 
   /* Makes a communicator of the parent's ranks |ranks|[0..count-1], in that order. Every rank of the parent calls it:
-   * members with their own list (several disjoint lists may be given at once), the others with count 0, who get null.
-   * Waits: for all ranks of the parent. (optional, default: UNIMPLEMENTED) since 1.0 */
+   * members with their own list (several disjoint lists may be given in the same call), the others with count 0, which
+   * get null. Waits: for all ranks of the parent. (optional, default: UNIMPLEMENTED) since 1.0 */
   concord_status (*split)(void* self, concord_comm parent, const int32_t* ranks, int32_t count,
                           const concord_comm_config* config, concord_comm* out_comm);
 
@@ -92,8 +92,8 @@ typedef struct concord_comm_table {
    * |comm|. (optional, default: UNIMPLEMENTED) since 1.0 */
   concord_status (*abort)(void* self, concord_comm comm);
 
-  /* Never waits. OK while all is well, else the first error of |comm|; its sentence is set as detail. Threads: as
-   * abort. required, since 1.0 */
+  /* Never waits. OK while there is no error, otherwise the first error of |comm|; its message is set as detail.
+   * Threads: as abort. required, since 1.0 */
   concord_status (*async_error)(void* self, concord_comm comm, concord_status* out_error);
 
   /* required, since 1.0 */
@@ -101,7 +101,7 @@ typedef struct concord_comm_table {
   /* required, since 1.0 */
   concord_status (*size)(void* self, concord_comm comm, int32_t* out_size);
 
-  /* 1 where the operation works with this dtype (and reduction, for operations that reduce; else 0 is passed).
+  /* 1 if the operation works with this dtype (and reduction, for operations that reduce; else 0 is passed).
    * required, since 1.0 */
   concord_status (*supports)(void* self, concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce,
                              int32_t* out_supported);
@@ -141,7 +141,7 @@ typedef struct concord_comm_table {
   /* Work queued on |stream| after it starts only when all ranks have reached it. required, since 1.0 */
   concord_status (*barrier)(void* self, concord_comm comm, concord_stream stream);
 
-  /* All transfers of |items| as one operation, in any order of theirs: no order of sends and receives on two ranks can
+  /* All transfers of |items| as one operation, in any order among them: no order of sends and receives on two ranks can
    * deadlock. The n-th send from a to b meets b's n-th receive from a, across batches too. The array is read before the
    * call returns. required, since 1.0 */
   concord_status (*batch_p2p)(void* self, concord_comm comm, const concord_p2p_item* items, int64_t count,

@@ -1,12 +1,12 @@
-/* Concord's plugin ABI: the one thing a device plugin and the program have to agree on. Plain C; no C++ type, exception
- * or allocation crosses it.
+/* Concord's plugin ABI: everything that a device plugin and the program have to agree on. Plain C; no C++ type,
+ * exception or allocation crosses it.
  *
  * A plugin is a shared library called libconcord_<name>.so that exports one function, concord_plugin_open. It hands out
  * tables of functions by name: core, device, memory, stream, event, comm, rng, and extensions. Each table begins with
  * {struct_size, major, minor} and grows only at its end, so
  *   - an older plugin under a newer host: the host copies what the plugin has and fills the rest with functions that
  *     return UNIMPLEMENTED; no function pointer that host code sees is null;
- *   - a newer plugin under an older host: the host ignores what lies beyond the size it knows.
+ *   - a newer plugin under an older host: the host ignores fields beyond the size it knows.
  * A different major is refused with both numbers in the message.
  *
  * Read next, in this order: status.h, types.h, host.h, core.h, device.h, memory.h, stream.h, event.h, comm.h, rng.h.
@@ -36,12 +36,12 @@
 
 #define CONCORD_PLUGIN_ENTRY "concord_plugin_open"
 
-/* What an opened plugin is. Owns: the plugin, for ever (plugins are never unloaded). */
+/* What an opened plugin is. Owns: the plugin, forever (plugins are never unloaded). */
 typedef struct concord_plugin {
   concord_table_header header;
   void* self;
 
-  /* The table called |name|, or null. The same pointer each time; valid for ever, constant after the first call that
+  /* The table called |name|, or null. The same pointer each time; valid forever, constant after the first call that
    * returned it. required, since 1.0 */
   const concord_table_header* (*find_table)(void* self, const char* name);
 } concord_plugin;
@@ -50,7 +50,7 @@ typedef struct concord_plugin {
 extern "C" {
 #endif
 
-/* The exported function. Called once a process. UNAVAILABLE where the vendor's driver or library is missing, with the
+/* The exported function. Called once per process. UNAVAILABLE if the vendor's driver or library is missing, with the
  * reason; *out_plugin is then null. required */
 typedef concord_status (*concord_plugin_open_function)(const concord_host* host, const concord_plugin** out_plugin);
 

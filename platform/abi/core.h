@@ -1,4 +1,4 @@
-/* The core table: who a plugin is and what it can do. Data only; constant from concord_plugin_open on. */
+/* The core table: a plugin's identity and capabilities. Data only; constant from concord_plugin_open on. */
 #ifndef CONCORD_PLATFORM_ABI_CORE_H_
 #define CONCORD_PLATFORM_ABI_CORE_H_
 
@@ -6,8 +6,8 @@
 
 #define CONCORD_CORE_TABLE "core"
 
-/* Capability names. What is listed with 0, or not listed, is unsupported and says why in its note; what is listed with
- * another value has to work: conformance holds a plugin to it. */
+/* Capability names. A capability that is listed with 0, or not listed, is unsupported, and its note says why; one that
+ * is listed with another value has to work: the conformance kit tests it. */
 /* clang-format off */
 #define CONCORD_CAP_MEMORY_HOST_ACCESSIBLE  "memory.host_accessible"  /* the host may dereference device memory */
 #define CONCORD_CAP_MEMORY_STREAM_ORDERED   "memory.stream_ordered"   /* allocate_on_stream, release_on_stream */
@@ -20,7 +20,7 @@
 #define CONCORD_CAP_COMM_SPLIT              "comm.split"              /* 1: from the first communicator; 2: from any */
 #define CONCORD_CAP_COMM_ABORT              "comm.abort"              /* abort ends work of 1: this rank; 2: all ranks */
 #define CONCORD_CAP_COMM_DETERMINISTIC      "comm.deterministic"      /* the same bits on every rank and in every run */
-#define CONCORD_CAP_COMM_SHARED_DEVICE      "comm.shared_device"      /* several ranks may sit on one device */
+#define CONCORD_CAP_COMM_SHARED_DEVICE      "comm.shared_device"      /* several ranks may share one device */
 #define CONCORD_CAP_COMM_P2P_SELF           "comm.p2p_self"           /* a rank may send to itself within one batch */
 #define CONCORD_CAP_COMM_DETECTS_LOSS       "comm.detects_loss"       /* PEER_LOST when a peer's process ends */
 #define CONCORD_CAP_COMM_DETECTS_MISMATCH   "comm.detects_mismatch"   /* INVALID_ARGUMENT when ranks' calls disagree */
@@ -32,18 +32,18 @@
 /* The table a plugin fills                                                                                           */
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-/* Owns: the plugin owns every string and array, for ever. All since 1.0. */
+/* Owns: the plugin owns every string and array, forever. All since 1.0. */
 typedef struct concord_core_table {
   concord_table_header header;
   void* self;
 
-  const char* name;    /* what CONCORD_PLATFORM says: "cpu". Lower case, no spaces. required */
+  const char* name;    /* the name for CONCORD_PLATFORM: "cpu". Lower case, no spaces. required */
   const char* version; /* of the plugin, for people: "0.1.0 (NCCL 2.28.9)". required */
   const char* vendor;  /* "NVIDIA", "Huawei", "any". required */
-  const char* label;   /* what results obtained here are called; "sim-npu" on a simulator. required */
+  const char* label;   /* the label of results obtained here; "sim-npu" on a simulator. required */
 
   /* Rank among the plugins that report a device, when the user chose none: the highest wins. cpu is 0. Negative: never
-   * chosen by itself. */
+   * chosen automatically. */
   int32_t priority;
   int32_t reserved; /* 0 */
 
@@ -57,7 +57,7 @@ typedef struct concord_core_table {
   const char* torch_device_name;
   const char* const* torch_libraries;
 
-  /* The environment variable by which this vendor hides devices ("CUDA_VISIBLE_DEVICES"); null where there is none. */
+  /* The environment variable by which this vendor hides devices ("CUDA_VISIBLE_DEVICES"); null if there is none. */
   const char* visible_devices_variable;
 } concord_core_table;
 

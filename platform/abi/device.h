@@ -15,14 +15,14 @@
  * byte. */
 typedef struct concord_device_info {
   uint32_t struct_size;
-  int32_t multiprocessors;  /* cores of a cpu, SMs, AI cores; 0 where unknown */
+  int32_t multiprocessors;  /* cores of a cpu, SMs, AI cores; 0 if unknown */
   int64_t total_memory;     /* bytes */
-  int32_t capability_major; /* CUDA's compute capability; 0 where there is none */
+  int32_t capability_major; /* CUDA's compute capability; 0 if there is none */
   int32_t capability_minor;
   char name[128];        /* as the vendor writes it: "NVIDIA H200" */
   char architecture[32]; /* "sm_90", "Ascend910B2", "aarch64" */
-  char pci_bus_id[32];   /* "0000:3b:00.0"; "" where there is none */
-  /* What the vendor states for dense matrix products of this type, in FLOP/s, a multiply and add as two; 0 where that
+  char pci_bus_id[32];   /* "0000:3b:00.0"; "" if there is none */
+  /* What the vendor states for dense matrix products of this type, in FLOP/s, a multiply and add as two; 0 if that
    * is not known or there are none. F32 is without rounding to fewer bits (TF32). since 1.2; an older plugin writes
    * nothing here, so a caller zeroes the struct first. */
   double peak_flops_f32;
@@ -39,7 +39,7 @@ typedef struct concord_device_table {
   void* self;
 
   /* How many devices there are. No driver or no device: UNAVAILABLE with the reason, or OK with 0. Cheap enough to be
-   * asked of every plugin at start. required, since 1.0 */
+   * called on every plugin at start-up. required, since 1.0 */
   concord_status (*count)(void* self, int32_t* out_count);
 
   /* required, since 1.0 */
@@ -48,7 +48,7 @@ typedef struct concord_device_table {
   /* Makes |device| the calling thread's device. required, since 1.0 */
   concord_status (*set_current)(void* self, int32_t device);
 
-  /* The calling thread's device; 0 where none was set. required, since 1.0 */
+  /* The calling thread's device; 0 if none was set. required, since 1.0 */
   concord_status (*get_current)(void* self, int32_t* out_device);
 
   /* Waits: until all work queued on |device| by this process is done. Errors of that work may surface here.
@@ -58,7 +58,7 @@ typedef struct concord_device_table {
   /* Whether |device| can read memory of |peer| directly. (optional, default: UNIMPLEMENTED) since 1.0 */
   concord_status (*can_access_peer)(void* self, int32_t device, int32_t peer, int32_t* out_can);
 
-  /* Makes it so; a repeated call is fine. (optional, default: UNIMPLEMENTED) since 1.0 */
+  /* Enables such access; a repeated call is fine. (optional, default: UNIMPLEMENTED) since 1.0 */
   concord_status (*enable_peer_access)(void* self, int32_t device, int32_t peer);
 } concord_device_table;
 

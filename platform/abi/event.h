@@ -1,8 +1,8 @@
 /* The event table: marks in a stream that another stream or the host can wait for.
  *
- * record captures the work queued on the stream so far. Recording again replaces the mark; who waited before keeps
- * waiting for the older one. An event never recorded counts as done.
- * Threads: any thread, one at a time per event; query and synchronize from several threads at once are fine.
+ * record captures the work queued on the stream so far. Recording again replaces the mark; earlier waits keep waiting
+ * for the older one. An event never recorded counts as done. Threads: any thread, one at a time per event; query and
+ * synchronize may be called from several threads at the same time.
  */
 #ifndef CONCORD_PLATFORM_ABI_EVENT_H_
 #define CONCORD_PLATFORM_ABI_EVENT_H_

@@ -20,11 +20,11 @@ typedef struct concord_host {
   concord_table_header header;
   void* self; /* first argument of every function below */
 
-  /* Stores the sentence that explains the failure the calling thread is about to return. The text is copied.
+  /* Stores the message that explains the failure the calling thread is about to return. The text is copied.
    * Null or "" clears it. since 1.0 */
   void (*set_error_detail)(void* self, const char* text);
 
-  /* Writes one line through the host's logger, so that all output looks alike. The text is copied. since 1.0 */
+  /* Writes one line through the host's logger, so that all output has the same form. The text is copied. since 1.0 */
   void (*log)(void* self, concord_log_level level, const char* text);
 
   /* Looks up a setting: "cpu.devices"; "comm.timeout", the seconds that communicators of this process may wait. By

@@ -31,7 +31,7 @@ typedef int32_t concord_memory_kind;
 typedef struct concord_pointer_info {
   uint32_t struct_size;
   concord_memory_kind kind;
-  int32_t device;   /* -1 where kind is not DEVICE */
+  int32_t device;   /* -1 if kind is not DEVICE */
   int32_t reserved; /* the plugin writes 0 */
 } concord_pointer_info;
 
@@ -43,15 +43,15 @@ typedef struct concord_memory_table {
   concord_table_header header;
   void* self;
 
-  /* Owns: the caller, until release. Exhausted: OUT_OF_MEMORY with what was asked and what was free.
+  /* Owns: the caller, until release. Exhausted: OUT_OF_MEMORY with the requested and the free bytes.
    * required, since 1.0 */
   concord_status (*allocate)(void* self, int32_t device, int64_t bytes, void** out_pointer);
 
   /* No queued work may still use |pointer|; null is fine. A pointer that is not from allocate on this device, or was
-   * released, is INVALID_ARGUMENT where the plugin can tell. required, since 1.0 */
+   * released, is INVALID_ARGUMENT if the plugin can tell. required, since 1.0 */
   concord_status (*release)(void* self, int32_t device, void* pointer);
 
-  /* As allocate, but usable only by work queued on |stream| after this call, or ordered behind it by events. Never
+  /* As allocate, but usable only by work queued on |stream| after this call, or ordered after it by events. Never
    * waits for the device. (optional, default: UNIMPLEMENTED) since 1.0 */
   concord_status (*allocate_on_stream)(void* self, int32_t device, int64_t bytes, concord_stream stream,
                                        void** out_pointer);
@@ -67,7 +67,7 @@ typedef struct concord_memory_table {
   /* Null is fine. required, since 1.0 */
   concord_status (*release_host)(void* self, void* pointer);
 
-  /* Waits: until the bytes are there. Not ordered with any stream. The ranges must not overlap. required, since 1.0 */
+  /* Waits: until the bytes are copied. Not ordered with any stream. The ranges must not overlap. required, since 1.0 */
   concord_status (*copy)(void* self, void* destination, const void* source, int64_t bytes, concord_copy_kind kind);
 
   /* Enqueues; does not wait if host memory is pinned (with pageable host memory it may). Reuse: both buffers after the

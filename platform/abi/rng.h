@@ -1,7 +1,7 @@
 /* The rng table: counter-based random numbers (Philox 4x32-10), the same bits on every vendor.
  *
  * The value at a position depends on nothing but (kind, dtype, key, subsequence, position, low, high): not on threads,
- * not on how a buffer is cut. Element i of a request has position offset + i; with runs (since 1.1) it has position
+ * not on how a buffer is split. Element i of a request has position offset + i; with runs (since 1.1) it has position
  * offset + (i / run_length) * run_stride + i % run_length, so that one request fills a block of rows of a matrix.
  * platform/sdk/philox.hpp is the definition, written once for hosts and devices. A generator's state is therefore three
  * integers: key, subsequence, offset.
@@ -16,13 +16,13 @@
 
 typedef int32_t concord_rng_kind;
 /* clang-format off */
-#define CONCORD_RNG_BITS    1  /* raw bits: I32 (one word a position), I64 (two words a position) */
+#define CONCORD_RNG_BITS    1  /* raw bits: I32 (one word per position), I64 (two words per position) */
 #define CONCORD_RNG_UNIFORM 2  /* [low, high): F32, F64, BF16, F16 (those two: the F32 value, rounded to nearest) */
 #define CONCORD_RNG_NORMAL  3  /* mean low, standard deviation high: F32, F64, BF16, F16 (from the F32 value) */
 #define CONCORD_RNG_INTEGER 4  /* low <= x < high, from integer_low and integer_high: I32, I64 */
 /* clang-format on */
 
-/* The caller sets struct_size; what lies beyond it counts as 0. A host asks only plugins of version 1.1 or later for
+/* The caller sets struct_size; fields beyond it count as 0. A host asks only plugins of version 1.1 or later for
  * runs: an older one would fill without them. */
 typedef struct concord_rng_request {
   uint32_t struct_size;

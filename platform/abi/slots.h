@@ -1,5 +1,5 @@
-/* The slots of every table as data, one line each, in the order of the table. Who walks all slots (negotiation, stubs,
- * layers, messages, tests) uses these lists, so that a new slot is one line here besides its declaration.
+/* The slots of every table as data, one line each, in the order of the table. Code that visits all slots (negotiation,
+ * stubs, layers, messages, tests) uses these lists, so that a new slot is one line here besides its declaration.
  *
  *   X(table, slot, required, since, arguments)
  *     required   1: a plugin whose minor is at least |since| must fill it; 0: optional

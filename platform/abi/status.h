@@ -1,7 +1,7 @@
 /* Status codes: what a call returns, what each code means and who can cause it.
  *
- * A call returns a code. Where the code is not OK, the callee has first handed one sentence for a person to the host
- * (concord_host.set_error_detail): what was given, what was expected, and the vendor's call, code and words where a
+ * A call returns a code. If the code is not OK, the callee has first passed one readable sentence to the host
+ * (concord_host.set_error_detail): what was given, what was expected, and the vendor's call, code and message if a
  * vendor was involved. The sentence belongs to the calling thread and stays until it is read or replaced.
  */
 #ifndef CONCORD_PLATFORM_ABI_STATUS_H_
@@ -23,7 +23,7 @@ typedef int32_t concord_status;
 #define CONCORD_STATUS_PEER_LOST            6  /* a peer: its process has ended */
 #define CONCORD_STATUS_ABORTED              7  /* the caller: this communicator was aborted, here or on another rank */
 #define CONCORD_STATUS_FAILED_PRECONDITION  8  /* the caller: right arguments, wrong time (elapsed before record) */
-#define CONCORD_STATUS_ABI_MISMATCH         9  /* the build: host and plugin do not speak a common version */
+#define CONCORD_STATUS_ABI_MISMATCH         9  /* the build: host and plugin have no common version */
 #define CONCORD_STATUS_VENDOR_ERROR        10  /* the vendor's library failed with a code that fits none of the above */
 #define CONCORD_STATUS_INTERNAL            11  /* a bug in the plugin or in the host */
 /* clang-format on */

@@ -27,7 +27,7 @@ typedef struct concord_stream_table {
    * Owns: the caller, until destroy. required, since 1.0 */
   concord_status (*create)(void* self, int32_t device, int32_t priority, concord_stream* out_stream);
 
-  /* Work already queued still runs to its end. Only streams from create may be destroyed. required, since 1.0 */
+  /* Work already queued still runs to completion. Only streams from create may be destroyed. required, since 1.0 */
   concord_status (*destroy)(void* self, concord_stream stream);
 
   /* Waits: until everything queued on |stream| so far is done, and returns its first error, once. required, since
@@ -42,7 +42,7 @@ typedef struct concord_stream_table {
    * required, since 1.0 */
   concord_status (*wait_event)(void* self, concord_stream stream, concord_event event);
 
-  /* The least and the most urgent priority; greatest <= 0 <= least, both 0 where there are none. required, since 1.0 */
+  /* The least and the most urgent priority; greatest <= 0 <= least, both 0 if there are none. required, since 1.0 */
   concord_status (*priority_range)(void* self, int32_t device, int32_t* out_least, int32_t* out_greatest);
 
   /* Enqueues a call of |function|(|user|) on some thread of the host.

@@ -5,23 +5,23 @@
 
 #include <stdint.h>
 
-/* The exported function, where there is one. */
+/* The exported function, if there is one. */
 #define CONCORD_TORCH_LIBRARY_ENTRY "concord_torch_library_open"
 
 /* What the host gives. Owns: the host, for the time of the call. Grows only at its end. since 1.1 */
 typedef struct concord_torch_host {
   uint32_t struct_size;
   uint32_t reserved;        /* 0 */
-  const char* torch_folder; /* where the process's libtorch_cpu.so lies */
+  const char* torch_folder; /* the folder of the process's libtorch_cpu.so */
   void* self;
 
-  /* Loads another library globally, looked for where core.torch_libraries are. Returns null, or every place tried with
-   * the reason; the text is valid until the next call. */
+  /* Loads another library globally, searched for in the same places as core.torch_libraries. Returns null, or every
+   * place tried with the reason; the text is valid until the next call. */
   const char* (*load)(void* self, const char* name);
 } concord_torch_host;
 
-/* Called once a process, after the library was loaded and before the next one of the list is. Returns null, or what
- * went wrong and what to do; Owns: the library, for ever. A failed call may be repeated. Threads: one at a time. */
+/* Called once per process, after the library was loaded and before the next one of the list is. Returns null, or what
+ * went wrong and what to do; Owns: the library, forever. A failed call may be repeated. Threads: one at a time. */
 typedef const char* (*concord_torch_library_open_function)(const concord_torch_host* host);
 
 #endif /* CONCORD_PLATFORM_ABI_TORCH_H_ */

@@ -1,12 +1,12 @@
-/* Types that several tables share: element types, reductions, handles, and the head that every table begins with. */
+/* Types that several tables share: element types, reductions, handles, and the header that every table begins with. */
 #ifndef CONCORD_PLATFORM_ABI_TYPES_H_
 #define CONCORD_PLATFORM_ABI_TYPES_H_
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Every table and every struct that may grow begins with its own size, as its maker knew it. Tables grow only at the
- * end. The same major means that the common prefix agrees; a minor counts the additions within a major. */
+/* Every table and every struct that may grow begins with its own size, as known to the side that filled it. Tables grow
+ * only at the end. The same major means that the common prefix agrees; a minor counts the additions within a major. */
 typedef struct concord_table_header {
   uint32_t struct_size;
   uint16_t major;
@@ -14,14 +14,14 @@ typedef struct concord_table_header {
 } concord_table_header;
 
 /* Handles of the vendor itself (cudaStream_t, cudaEvent_t, aclrtStream, aclrtEvent): a stream that libtorch made can be
- * passed straight in. A null stream is the device's default stream; the cpu plugin runs its work inline, on the calling
- * thread. Plugins that refuse a null stream say so by the capability stream.null = 0. */
+ * passed directly. A null stream is the device's default stream; the cpu plugin runs its work inline, on the calling
+ * thread. Plugins that refuse a null stream declare the capability stream.null = 0. */
 typedef struct concord_stream_opaque* concord_stream;
 typedef struct concord_event_opaque* concord_event;
 /* A communicator is the plugin's own object. */
 typedef struct concord_comm_opaque* concord_comm;
 
-/* Element types. Zero is no type, so that a forgotten field is an error. */
+/* Element types. Zero is not a type, so that a forgotten field is an error. */
 typedef int32_t concord_dtype;
 /* clang-format off */
 #define CONCORD_DTYPE_F32   1
@@ -49,7 +49,7 @@ typedef int32_t concord_reduce_op;
 /* clang-format on */
 
 /* A named property of a plugin. value 0 means "no"; note is then the reason, as a phrase for a person. A name that is
- * not listed counts as 0. Owns: the plugin, for ever. */
+ * not listed counts as 0. Owns: the plugin, forever. */
 typedef struct concord_capability {
   const char* name;
   int64_t value;

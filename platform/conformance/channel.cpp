@@ -78,10 +78,10 @@ std::vector<std::string> unpack(const std::string& body) {
   std::vector<std::string> parts;
   for (size_t at = 0; at < body.size();) {
     uint32_t length = 0;
-    if (body.size() - at < sizeof length) throw std::runtime_error("a message of the kit is cut short");
+    if (body.size() - at < sizeof length) throw std::runtime_error("a message of the kit is truncated");
     std::memcpy(&length, body.data() + at, sizeof length);
     at += sizeof length;
-    if (body.size() - at < length) throw std::runtime_error("a message of the kit is cut short");
+    if (body.size() - at < length) throw std::runtime_error("a message of the kit is truncated");
     parts.push_back(body.substr(at, length));
     at += length;
   }
@@ -113,7 +113,8 @@ std::string PluginInfo::to_bytes() const {
 
 PluginInfo PluginInfo::from_bytes(const std::string& bytes) {
   const std::vector<std::string> parts = unpack(bytes);
-  if (parts.size() < 7 || (parts.size() - 7) % 3 != 0) throw std::runtime_error("a hello of the kit is cut short");
+  if (parts.size() < 7 || (parts.size() - 7) % 3 != 0)
+    throw std::runtime_error("a hello message of the kit is truncated");
   PluginInfo info;
   info.name = parts[0];
   info.version = parts[1];
@@ -134,7 +135,7 @@ std::string TestResult::to_bytes() const {
 
 TestResult TestResult::from_bytes(const std::string& bytes) {
   const std::vector<std::string> parts = unpack(bytes);
-  if (parts.size() != 4) throw std::runtime_error("a result of the kit is cut short");
+  if (parts.size() != 4) throw std::runtime_error("a result message of the kit is truncated");
   TestResult result;
   result.status = static_cast<Status>(std::atoi(parts[0].c_str()));
   result.reason = parts[1];

@@ -11,7 +11,7 @@ namespace concord::conformance {
 enum class MessageKind : char {
   // from a worker
   kHello = 'H',    // the plugin is open: a PluginInfo
-  kRefused = 'X',  // the plugin could not be opened: the loader's words
+  kRefused = 'X',  // the plugin could not be opened: the loader's message
   kGather = 'G',   // a rank's part of a gather
   kDying = 'D',    // this worker ends on purpose
   kResult = 'R',   // a TestResult
@@ -35,13 +35,13 @@ class Channel {
   ~Channel();
 
   int fd() const { return fd_; }
-  // Waits until the bytes are on their way; false where the other end is gone.
+  // Waits until the bytes are sent; false if the other end has closed.
   bool send(MessageKind kind, const std::string& body);
-  // Waits for the next message; false where the other end is gone.
+  // Waits for the next message; false if the other end has closed.
   bool receive(Message& out_message);
-  // Takes what has arrived without waiting; false where the other end is gone.
+  // Takes what has arrived without waiting; false if the other end has closed.
   bool pump();
-  // The next whole message that pump took; false where there is none.
+  // The next whole message that pump took; false if there is none.
   bool next(Message& out_message);
 
  private:
@@ -51,7 +51,7 @@ class Channel {
 
 // A list of strings as one string, for the body of a message.
 std::string pack(const std::vector<std::string>& parts);
-std::vector<std::string> unpack(const std::string& body);  // throws std::runtime_error where it is none
+std::vector<std::string> unpack(const std::string& body);  // throws std::runtime_error if it is invalid
 
 // What the parent learns about the plugin, which it never loads itself.
 struct PluginInfo {
@@ -78,7 +78,7 @@ struct TestResult {
   Status status = Status::kPass;
   std::string reason;        // of a failure or a skip
   bool unsupported = false;  // skipped because the plugin declares it unsupported, not because of this machine
-  double share = -1;         // the largest share of an error bound that was used; -1 where there was none
+  double share = -1;         // the largest share of an error bound that was used; -1 if there was none
   double seconds = 0;
 
   std::string to_bytes() const;

@@ -178,7 +178,7 @@ void Bench::require_supported(const Case& what) const {
   int32_t supported = -1;
   Context& t = t_;
   CHECK_OK(t.comms().supports(t.comms().self, what.operation, what.dtype, what.reduce, &supported));
-  CHECK(supported == 0 || supported == 1, "comm.supports answered %d", supported);
+  CHECK(supported == 0 || supported == 1, "comm.supports returned %d", supported);
   if (supported == 1) return;
   t.skip_unsupported(text("the plugin declares %s of %s%s%s unsupported", name_of_operation(what.operation),
                           name_of(what.dtype), what.reduce != 0 ? " " : "",
@@ -278,7 +278,7 @@ void Bench::check(const Case& what) {
   if (!what.in_place && send_->read("send") != sent_) t_.fail(what.describe() + ": the send buffer was changed");
   if (!receives(what)) {
     const bool untouched = what.in_place ? received == sent_ : all_are(received, Guarded::kPoison);
-    if (!untouched) t_.fail(what.describe() + ": a rank that is not the root was written to");
+    if (!untouched) t_.fail(what.describe() + ": the receive buffer of a rank other than the root was changed");
     return;
   }
   int64_t begin = 0;

@@ -39,7 +39,7 @@ struct Case {
 //   data that is only moved: any bits (bool: 0 and 1).
 void make_input(const Case& what, int world, int rank, int64_t first, int64_t count, uint8_t* out_elements);
 
-// Fails where |got|, |count| elements, is not the reduction over |world| ranks of elements |first| .. of their inputs.
+// Fails if |got|, |count| elements, is not the reduction over |world| ranks of elements |first| .. of their inputs.
 // Returns the largest share of the error bound.
 double check_reduced(Context& t, const Case& what, int world, int64_t first, int64_t count, const uint8_t* got);
 
@@ -50,7 +50,7 @@ class Bench {
       : t_(t), comm_(comm), stream_(stream), world_(world), rank_(rank) {}
   explicit Bench(Context& t) : Bench(t, t.world_comm(), t.stream(), t.world(), t.rank()) {}
 
-  // Skips where the plugin declares it unsupported.
+  // Skips if the plugin declares it unsupported.
   void require_supported(const Case& what) const;
   // Runs and checks; the result stays for result().
   void run(const Case& what);

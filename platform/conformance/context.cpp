@@ -37,7 +37,7 @@ void Context::require_status(concord_status status, concord_status wanted, const
   if (status == wanted) return;
   std::string reason = text("%s returned %s", call, status_text(status).c_str());
   const std::string detail = take_detail();
-  if (status != CONCORD_STATUS_OK) reason += detail.empty() ? " without a sentence" : " \"" + detail + "\"";
+  if (status != CONCORD_STATUS_OK) reason += detail.empty() ? " without an error message" : " \"" + detail + "\"";
   if (wanted != CONCORD_STATUS_OK) reason += "; expected " + status_text(wanted);
   fail(reason);
 }

@@ -29,11 +29,11 @@ struct Skipped {
   bool unsupported;
 };
 
-// What ranks use to exchange bytes outside the plugin: the parent process relays. Throws Failed where a rank is gone.
+// How ranks exchange bytes outside the plugin: through the parent process. Throws Failed if a rank has exited.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // All ranks' bytes, in rank order. With |allow_lost|, a rank that is gone has an empty entry.
+  // All ranks' bytes, in rank order. With |allow_lost|, a rank that has exited has an empty entry.
   virtual std::vector<std::string> gather(const std::string& mine, bool allow_lost) = 0;
   // Tells the parent that this process is about to end on purpose.
   virtual void announce_death() = 0;
@@ -71,7 +71,7 @@ class Context {
 
   std::vector<std::string> gather(const std::string& mine) { return exchange_.gather(mine, false); }
   std::vector<std::string> gather_survivors(const std::string& mine) { return exchange_.gather(mine, true); }
-  void meet() { exchange_.gather("", false); }  // outside the plugin: every rank has come here
+  void meet() { exchange_.gather("", false); }  // outside the plugin: every rank has reached this point
   void meet_survivors() { exchange_.gather("", true); }
   [[noreturn]] void die();  // kill -9 of this process, announced
   void step(const char* what) { exchange_.step(what); }
@@ -111,14 +111,14 @@ std::string status_text(concord_status status);
 // How much longer than usual everything takes in this build: 1, or more under a sanitizer.
 int slowness();
 
-// For checks whose order comes from another process, which that sanitizer takes for no order at all.
+// For checks that are ordered by another process, which that sanitizer does not see.
 bool under_thread_sanitizer();
 
-// How long a test waits for what must come, before it calls it missing: 10 s times slowness(), unless it was set.
+// How long a test waits for something that must happen before it fails: 10 s times slowness(), unless it was set.
 std::chrono::milliseconds patience();
 void set_patience(double seconds);
 
-// Runs |body|(0 .. count-1) on a thread each and throws what the first of them threw, after all have ended.
+// Runs |body|(0 .. count-1), each on its own thread, and throws the first exception after all have ended.
 void run_threads(int count, const std::function<void(int)>& body);
 
 }  // namespace concord::conformance

@@ -7,10 +7,11 @@
 namespace concord::conformance {
 
 Expectations::Expectations(const Json& document) : verify_(true) {
-  if (!document.is(Json::Kind::kObject)) throw std::runtime_error("expectations are a JSON object");
+  if (!document.is(Json::Kind::kObject)) throw std::runtime_error("expectations must be a JSON object");
   for (const auto& [name, list] : document.members()) {
     if (name != "unsupported" && name != "expected_failure") {
-      throw std::runtime_error("expectations have the lists unsupported and expected_failure, not '" + name + "'");
+      throw std::runtime_error("expectations consist of the lists unsupported and expected_failure, not '" + name +
+                               "'");
     }
   }
   unsupported_ = parse_entries(document, "unsupported");
@@ -60,11 +61,11 @@ TestResult Expectations::judge(const std::string& name, const TestResult& result
   if (result.status == Status::kPass && (unsupported != nullptr || failure != nullptr)) {
     judged.status = Status::kFail;
     judged.reason = std::string("it passed, but the expectations call it ") +
-                    (failure != nullptr ? "an expected failure" : "unsupported") + ": take the entry '" +
-                    (failure != nullptr ? failure : unsupported)->pattern + "' out";
+                    (failure != nullptr ? "an expected failure" : "unsupported") + ": remove the entry '" +
+                    (failure != nullptr ? failure : unsupported)->pattern + "'";
   } else if (result.status == Status::kFail && failure != nullptr) {
     judged.status = Status::kSkip;
-    judged.reason = "expected failure: " + failure->reason + " (it said: " + result.reason + ")";
+    judged.reason = "expected failure: " + failure->reason + " (the failure: " + result.reason + ")";
   } else if (result.status == Status::kSkip && result.unsupported && verify_ && unsupported == nullptr) {
     judged.status = Status::kFail;
     judged.reason = "the plugin declares it unsupported (" + result.reason + "), but the expectations do not list it";
@@ -78,7 +79,7 @@ std::vector<std::string> Expectations::unmatched(const std::vector<std::string>&
     for (const Entry& entry : *entries) {
       bool matched = false;
       for (const std::string& name : names) matched = matched || std::regex_match(name, entry.test);
-      if (!matched) sentences.push_back("the expectations' entry '" + entry.pattern + "' matches no test");
+      if (!matched) sentences.push_back("the expectations entry '" + entry.pattern + "' matches no test");
     }
   }
   return sentences;

@@ -1,11 +1,11 @@
-// What a backend is known not to do: a JSON file beside it, verified by every run.
+// What a backend is known not to support: a JSON file next to it, verified by every run.
 //
 //   { "unsupported":      [ {"test": "comm\\..*Avg.*", "reason": "HCCL has no AVG"} ],
 //     "expected_failure": [ {"test": "event\\.ElapsedIsInMilliseconds", "reason": "bug 17"} ] }
 //
 // "test" is a regular expression for whole test names. A test that the plugin declares unsupported must be listed, or
-// it fails: a capability cannot vanish unseen. A listed test that passes fails, and so does an entry that matches no
-// test.
+// it fails: a capability cannot disappear unnoticed. A listed test that passes fails, and so does an entry that matches
+// no test.
 #pragma once
 
 #include <regex>
@@ -22,7 +22,7 @@ class Expectations {
   // Nothing is expected, and nothing is verified: for a plugin without a file.
   Expectations() = default;
 
-  // Throws std::runtime_error with a sentence where |document| is not what is described above.
+  // Throws std::runtime_error with a sentence if |document| is not what is described above.
   explicit Expectations(const Json& document);
   static Expectations read(const std::string& path);
 

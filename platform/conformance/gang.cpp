@@ -29,9 +29,9 @@ constexpr seconds kGrace{3};  // what the other ranks get to end by themselves a
 std::string describe_exit(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     const int signal = WTERMSIG(wait_status);
-    return text("was ended by signal %d (%s)", signal, strsignal(signal));
+    return text("was killed by signal %d (%s)", signal, strsignal(signal));
   }
-  return text("left with exit code %d", WEXITSTATUS(wait_status));
+  return text("exited with code %d", WEXITSTATUS(wait_status));
 }
 
 std::string with_rank(std::string value, int rank) {
@@ -105,7 +105,7 @@ void Gang::start(int rank, const Launch& launch) {
   int channel[2];
   int error[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) != 0 || pipe2(error, O_CLOEXEC) != 0) {
-    throw std::runtime_error(text("cannot make a channel to a worker: %s", std::strerror(errno)));
+    throw std::runtime_error(text("cannot create a channel to a worker: %s", std::strerror(errno)));
   }
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error(text("fork: %s", std::strerror(errno)));
@@ -178,7 +178,7 @@ TestResult Gang::finish() {
   while (!all_settled() && Clock::now() < end) wait_for_input(end);
   for (int rank = 0; rank < world(); ++rank) {
     if (!workers_[static_cast<size_t>(rank)].settled)
-      note_failure(text("rank %d does not leave, it is in %s", rank, step_of(rank).c_str()));
+      note_failure(text("rank %d does not exit, it is in %s", rank, step_of(rank).c_str()));
   }
   TestResult result;
   result.status = first_failure_.empty() ? Status::kPass : Status::kFail;
@@ -230,7 +230,7 @@ void Gang::handle(int rank, const Message& message) {
       }
       return;
     }
-    default: return note_failure(text("rank %d sent a message of no known kind", rank));
+    default: return note_failure(text("rank %d sent a message of an unknown kind", rank));
   }
 }
 
@@ -244,7 +244,7 @@ void Gang::take_last_words(Worker& worker) {
 }
 
 // A round is complete when every worker that still runs the test has given its part; the others' parts are empty, and
-// the first letter of a part says whether its rank is there.
+// the first letter of a part says whether its rank is present.
 void Gang::answer_gather() {
   std::vector<std::string> parts;
   bool any = false;
@@ -280,9 +280,9 @@ void Gang::bury(int rank, bool expect_clean) {
   const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0 && reaped != 0;
   if (worker.dying || (expect_clean && clean)) return;
   std::string reason =
-      text("rank %d %s", rank, reaped == 0 ? "closed its channel and did not leave" : describe_exit(status).c_str());
+      text("rank %d %s", rank, reaped == 0 ? "closed its channel but did not exit" : describe_exit(status).c_str());
   if (!expect_clean) reason += ", in " + step_of(rank);
-  if (!worker.last_words.empty()) reason += "; it wrote:\n" + worker.last_words;
+  if (!worker.last_words.empty()) reason += "; its output:\n" + worker.last_words;
   note_failure(reason);
 }
 

@@ -1,6 +1,6 @@
 // The processes of one world: started by fork and exec of this program, so that a vendor's library sees a fresh
 // process, driven over sockets, and watched: a worker that crashes, hangs or is killed is a failed test with its signal
-// or exit code, and the parent goes on with a new gang. The parent never loads the plugin.
+// or exit code, and the parent continues with a new gang. The parent never loads the plugin.
 #pragma once
 
 #include <sys/types.h>
@@ -22,28 +22,29 @@ struct Launch {
   std::string platform;           // name, path, or empty for the loader's own choice
   bool quick = false;
   int deadline_s = 0;    // for every test; 0: each test's own
-  bool verbose = false;  // what workers write to standard error is passed on at once
+  bool verbose = false;  // what workers write to standard error is passed on immediately
   // Set in each worker; "{rank}" in a value is its rank. Several ranks on one GPU need NCCL_HOSTID=concord{rank}.
   std::vector<std::pair<std::string, std::string>> rank_environment;
 };
 
 class Gang {
  public:
-  // Starts |world| workers and waits for their hello. Throws std::runtime_error with the loader's words, or with what
-  // became of a worker, where one does not come up.
+  // Starts |world| workers and waits for their hello. Throws std::runtime_error with the loader's message, or with what
+  // happened to a worker, if one does not start.
   Gang(const Launch& launch, int world);
   Gang(const Gang&) = delete;
   Gang& operator=(const Gang&) = delete;
-  ~Gang();  // kills what still lives
+  ~Gang();  // kills what is still running
 
   const PluginInfo& plugin() const { return plugin_; }
   int world() const { return static_cast<int>(workers_.size()); }
 
-  // Runs a test on all ranks. Afterwards the gang is usable() only if it passed or was skipped and everybody lives.
+  // Runs a test on all ranks. Afterwards the gang is usable() only if the test passed or was skipped and all workers
+  // are alive.
   TestResult run(const std::string& table_and_name, double deadline_s);
   bool usable() const { return !broken_; }
 
-  // Asks the workers to leave and waits; passes if all that were alive left with exit code 0.
+  // Asks the workers to exit and waits; passes if all that were alive exited with code 0.
   TestResult finish();
 
  private:
@@ -56,7 +57,7 @@ class Gang {
     std::string last_words;  // the end of what it wrote to standard error
     bool alive = false;
     bool dying = false;    // it said that it would end
-    bool settled = false;  // it sent a result of the current test, or is gone
+    bool settled = false;  // it sent a result of the current test, or has exited
     std::optional<std::string> gather;
     std::optional<TestResult> result;
   };
@@ -83,7 +84,7 @@ class Gang {
   bool quitting_ = false;
   std::string first_failure_;
   int steps_fd_ = -1;
-  char* steps_ = nullptr;  // one line of kStepBytes a rank, written by the workers
+  char* steps_ = nullptr;  // one line of kStepBytes per rank, written by the workers
 };
 
 inline constexpr size_t kStepBytes = 256;

@@ -1,4 +1,4 @@
-// The little JSON that the kit needs: it reads expectations and reports, and writes reports. Written here because the
+// The part of JSON that the kit needs: it reads expectations and reports, and writes reports. Written here because the
 // kit has to build on an accelerator machine that has a compiler and nothing else.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace concord::conformance {
 
-// A JSON value: null, a truth value, a number, a text, a list or an object (whose members keep their order).
+// A JSON value: null, a boolean, a number, a string, a list or an object (whose members keep their order).
 class Json {
  public:
   enum class Kind { kNull, kBool, kNumber, kText, kList, kObject };
@@ -33,13 +33,13 @@ class Json {
   const std::vector<Json>& items() const { return items_; }
   const std::vector<std::pair<std::string, Json>>& members() const { return members_; }
 
-  // The member called |name|; a null value where there is none.
+  // The member called |name|; a null value if there is none.
   const Json& operator[](const std::string& name) const;
 
   void append(Json value) { items_.push_back(std::move(value)); }
   void set(const std::string& name, Json value) { members_.emplace_back(name, std::move(value)); }
 
-  // One line, or indented by |indent| spaces a level where it is not 0.
+  // One line, or indented by |indent| spaces per level if it is not 0.
   std::string write(int indent = 0, int level = 0) const;
 
  private:

@@ -267,7 +267,7 @@ double share_of_bound(concord_dtype dtype, const Bounded& bounded, double got) {
   const double largest = format_of(dtype).largest;
   if (std::isinf(bounded.exact)) return kInfinity;  // got differs from it
   if (std::isinf(got)) {
-    // Right where the exact result, moved by the bound, lies beyond the middle between the largest number and the next.
+    // Correct if the exact result, moved by the bound, is beyond the midpoint between the largest number and the next.
     const double reach = std::fabs(bounded.exact) + bounded.bound;
     const bool overflows = reach >= largest * (1 + format_of(dtype).unit_roundoff / 2);
     return overflows && std::signbit(got) == std::signbit(bounded.exact) ? 1 : kInfinity;

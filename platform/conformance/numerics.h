@@ -1,4 +1,4 @@
-// What the kit knows about numbers: the element types, and how far a right result may be from the exact one.
+// What the kit knows about numbers: the element types, and how far a correct result may be from the exact one.
 //
 // Nothing here uses the conversions of platform/sdk: a plugin built on those must agree with these.
 //
@@ -12,7 +12,7 @@
 //   PROD  n - 1 roundings: gamma_(n-1) * |product| + n * eta.
 //   All three, for n > 1: 2^-53 * |exact| on top, because the reference itself is a double.
 //   MIN, MAX, integers, bool, and everything that only moves data: exact, bit for bit (zeros of either sign are equal
-//   in MIN and MAX; integer SUM and PROD wrap; integer AVG is cut towards zero).
+//   in MIN and MAX; integer SUM and PROD wrap; integer AVG is truncated towards zero).
 // NaN: where a rule of IEEE 754 or types.h makes the exact result a NaN, the result has to be one, of any payload.
 // Infinity: an exact result beyond the largest number may be the infinity of its sign or, within the bound, the largest
 // number. Denormals: may be flushed to zero only if the plugin says so by the capability numerics.flushes_denormals.
@@ -39,7 +39,7 @@ inline constexpr concord_reduce_op kAllReductions[] = {CONCORD_REDUCE_SUM, CONCO
 
 int64_t size_of(concord_dtype dtype);
 bool is_float(concord_dtype dtype);
-const char* name_of(concord_dtype dtype);                 // "Bf16", as it stands in a test's name
+const char* name_of(concord_dtype dtype);                 // "Bf16", as in a test's name
 const char* name_of_reduction(concord_reduce_op reduce);  // "Sum"
 
 // What the format of a float dtype can hold.

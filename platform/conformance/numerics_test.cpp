@@ -25,7 +25,7 @@ double decode16(concord_dtype dtype, uint16_t bits) {
   return value;
 }
 
-// Two implementations that know nothing of each other.
+// Two independent implementations.
 TEST(Numerics, SixteenBitFloatsAgreeWithTheAuthorKitOnEveryPattern) {
   for (uint32_t pattern = 0; pattern < 65536; ++pattern) {
     const auto bits = static_cast<uint16_t>(pattern);

@@ -14,7 +14,7 @@ long long parse_number(const std::string& name, const std::string& value, long l
   char* end = nullptr;
   const long long number = std::strtoll(value.c_str(), &end, 10);
   if (value.empty() || *end != '\0' || number < least || number > most) {
-    throw std::invalid_argument("--" + name + " is '" + value + "'; it takes a whole number from " +
+    throw std::invalid_argument("--" + name + " is '" + value + "'; it must be an integer from " +
                                 std::to_string(least) + " to " + std::to_string(most));
   }
   return number;
@@ -23,7 +23,7 @@ long long parse_number(const std::string& name, const std::string& value, long l
 std::pair<std::string, std::string> parse_assignment(const std::string& value) {
   const size_t equals = value.find('=');
   if (equals == std::string::npos || equals == 0) {
-    throw std::invalid_argument("--rank_env is '" + value + "'; it takes NAME=VALUE");
+    throw std::invalid_argument("--rank_env is '" + value + "'; it must be NAME=VALUE");
   }
   return {value.substr(0, equals), value.substr(equals + 1)};
 }
@@ -85,7 +85,7 @@ Options parse_options(const std::vector<std::string>& arguments) {
       continue;
     }
     if (arguments[i].rfind("--", 0) != 0) {
-      throw std::invalid_argument("'" + arguments[i] + "' is not an option; see --help");
+      throw std::invalid_argument("unexpected argument '" + arguments[i] + "'; see --help");
     }
     const size_t equals = arguments[i].find('=');
     std::string name = arguments[i].substr(2, equals == std::string::npos ? equals : equals - 2);
@@ -93,7 +93,7 @@ Options parse_options(const std::vector<std::string>& arguments) {
     if (const auto flag = flags.find(name); flag != flags.end() && equals == std::string::npos) {
       *flag->second = true;
     } else if (const auto value = values.find(name); value == values.end()) {
-      throw std::invalid_argument("there is no option '" + arguments[i] + "'; see --help");
+      throw std::invalid_argument("unknown option '" + arguments[i] + "'; see --help");
     } else if (equals != std::string::npos) {
       value->second(arguments[i].substr(equals + 1));
     } else if (i + 1 < arguments.size()) {
@@ -106,26 +106,26 @@ Options parse_options(const std::vector<std::string>& arguments) {
 }
 
 std::string usage() {
-  return R"(Checks a device plugin against the contract of platform/abi, by value, in processes of its own.
+  return R"(Checks a device plugin against the contract of platform/abi, by value, in separate processes.
 
   --platform P        the plugin: cpu, cuda, ascend, or a path to its file. Default: CONCORD_PLATFORM, or the best found
   --world N           tests of several ranks run with each of 1, 2, 3, 4 and 8 ranks up to N, and with N itself.
                       Default: 8; 3 with --quick; 2 with --perf, which runs with N ranks only
   --quick             a shorter run for everyday work
-  --filter RE         only tests in whose name the regular expression is found
+  --filter RE         only tests whose name matches the regular expression
   --list              print the tests, and run none
   --report FILE       write the report as JSON to FILE
   --json              print the report as JSON, and nothing else, to standard output
-  --expectations F    what is known not to work there ('none': nothing). Default: the file beside the plugin,
+  --expectations F    what is known not to work ('none': nothing). Default: the file next to the plugin,
                       libconcord_<name>.expectations.json
-  --deadline S        end a test that has not come to its end after S seconds. Default: each test's own, 30 and more
-  --rank_env N=V      set an environment variable in each rank's process; {rank} in V is its number. Can be repeated
-  --perf              measure latency and bandwidth of each collective by size, and test nothing
+  --deadline S        end a test that has not finished after S seconds. Default: each test's own, 30 or more
+  --rank_env N=V      set an environment variable for each rank; {rank} in V is replaced by its rank. Can be repeated
+  --perf              measure latency and bandwidth of each collective by size; no tests are run
   --max_bytes B       the largest size that --perf measures. Default: 16777216
-  --verbose           pass on what the tested processes write to standard error
+  --verbose           show what the tested processes write to standard error
   --help              this text
 
-Exit codes: 0 conformant, 1 not conformant or nothing ran, 2 wrong usage. docs/conformance.md tells more.
+Exit codes: 0 conformant, 1 not conformant or nothing ran, 2 wrong usage. See also docs/conformance.md.
 )";
 }
 

@@ -12,7 +12,7 @@ struct Options {
   int world = 0;             // 0: kDefaultWorld, or kQuickWorld with --quick
   std::string filter;        // a regular expression that is searched in full test names
   std::string report;        // where the JSON goes, besides
-  std::string expectations;  // a file, "none", or empty for the one beside the plugin
+  std::string expectations;  // a file, "none", or empty for the one next to the plugin
   bool quick = false;
   bool list = false;
   bool json = false;
@@ -30,7 +30,7 @@ inline constexpr int kDefaultWorld = 8;
 inline constexpr int kQuickWorld = 3;
 inline constexpr int kPerfWorld = 2;
 
-// Throws std::invalid_argument with a sentence where the arguments are wrong. '-' and '_' mean the same in names.
+// Throws std::invalid_argument with a sentence if the arguments are wrong. '-' and '_' mean the same in names.
 Options parse_options(const std::vector<std::string>& arguments);
 
 std::string usage();

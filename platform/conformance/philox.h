@@ -22,19 +22,19 @@ inline PhiloxWords philox(PhiloxWords counter, uint32_t key0, uint32_t key1) {
   return counter;
 }
 
-// The block of words that rng.h gives block number |block| of a (key, subsequence).
+// The words of block number |block| of a (key, subsequence), as defined by rng.h.
 inline PhiloxWords philox_block(uint64_t key, uint64_t subsequence, uint64_t block) {
   return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), static_cast<uint32_t>(subsequence),
                  static_cast<uint32_t>(subsequence >> 32)},
                 static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
 }
 
-// The 32 random bits of |position|, for kinds that use one word a position.
+// The 32 random bits of |position|, for kinds that use one word per position.
 inline uint32_t philox_word(uint64_t key, uint64_t subsequence, uint64_t position) {
   return philox_block(key, subsequence, position / 4)[position % 4];
 }
 
-// The 64 random bits of |position|, for kinds that use two words a position: the first word is the lower half.
+// The 64 random bits of |position|, for kinds that use two words per position: the first word is the lower half.
 inline uint64_t philox_word_pair(uint64_t key, uint64_t subsequence, uint64_t position) {
   const PhiloxWords words = philox_block(key, subsequence, position / 2);
   const size_t first = (position % 2) * 2;

@@ -13,15 +13,15 @@ struct Plugin {
   const concord_plugin* root = nullptr;  // as the plugin itself gave it
   std::string path;
 
-  int64_t capability(const char* name) const;   // 0 where it is not listed
+  int64_t capability(const char* name) const;   // 0 if it is not listed
   std::string why_not(const char* name) const;  // the note of a capability, as a phrase
 };
 
 // Opens |platform| (a name, a path, or empty for the loader's own choice). Throws std::exception with the loader's
-// words.
+// message.
 Plugin open_plugin(const std::string& platform);
 
-// The sentence of the calling thread's last failure, and clears it.
+// The message of the calling thread's last failure, and clears it.
 std::string take_detail();
 
 }  // namespace concord::conformance

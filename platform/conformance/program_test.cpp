@@ -1,4 +1,4 @@
-// The kit as a program: exit codes, the report, expectations, and what it does where nothing can run.
+// The kit as a program: exit codes, the report, expectations, and what it does if nothing can run.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

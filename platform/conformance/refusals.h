@@ -1,5 +1,5 @@
-// Calls with wrong arguments, one list a table. Each has to be refused with INVALID_ARGUMENT and a sentence, on every
-// plugin, without a crash and without harm to anything else.
+// Calls with invalid arguments, one list per table. Each has to be refused with INVALID_ARGUMENT and a message, on
+// every plugin, without a crash and without harm to anything else.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ std::vector<Refusal> comm_setup_refusals(Context& t);
 std::vector<Refusal> collective_refusals(Context& t, concord_comm comm, concord_stream stream);
 std::vector<Refusal> transfer_refusals(Context& t, concord_comm comm, concord_stream stream);
 
-// Failed where one of them is not answered with INVALID_ARGUMENT.
+// Failed if one of them is not answered with INVALID_ARGUMENT.
 void require_refused(Context& t, const std::vector<Refusal>& refusals);
 
 }  // namespace concord::conformance

@@ -1,4 +1,4 @@
-// The list of tests: what each is called, what it needs, how dear it is, and on how many ranks it runs.
+// The list of tests: what each is called, what it needs, how expensive it is, and on how many ranks it runs.
 //
 // A test is a function of a Context. Each file of tests has one add_*_tests function that puts them into a Registry;
 // all_tests() calls them all. The same list is made in the parent, which plans, and in the workers, which run.
@@ -12,13 +12,13 @@ namespace concord::conformance {
 
 class Context;
 
-enum class Cost { kQuick, kFull };  // kFull is left out by --quick
+enum class Cost { kQuick, kFull };  // kFull is skipped by --quick
 
 // How the processes of a test are treated.
 enum class Processes {
   kShared,  // runs in processes that other tests used before
   kFresh,   // gets processes of its own, which end afterwards: for tests that break something
-  kEnd,     // has no function: it ends the shared processes and passes if they leave with exit code 0
+  kEnd,     // has no function: it ends the shared processes and passes if they exit with code 0
 };
 
 struct Test {
@@ -42,9 +42,9 @@ inline constexpr int kAnyWorld = 1 << 20;
 
 class Registry {
  public:
-  void add(Test test);  // throws std::logic_error where the name is taken
+  void add(Test test);  // throws std::logic_error if the name is taken
   const std::vector<Test>& tests() const { return tests_; }
-  const Test* find(const std::string& table_and_name) const;  // "comm.AllReduce..."; null where there is none
+  const Test* find(const std::string& table_and_name) const;  // "comm.AllReduce..."; null if there is none
 
  private:
   std::vector<Test> tests_;

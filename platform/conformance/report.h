@@ -18,7 +18,7 @@ struct Report {
     TestResult result;
   };
   std::vector<Row> rows;
-  std::string refusal;  // why the plugin could not be opened; empty where it was
+  std::string refusal;  // why the plugin could not be opened; empty if it was
 
   int count(Status status) const;
   // "conformant", "not conformant", "nothing ran"
@@ -30,7 +30,7 @@ struct Report {
   std::string closing() const;
 };
 
-// "pass    0.012 s   43 %  comm.AllReduce..." and the reason, where there is one.
+// "pass    0.012 s   43 %  comm.AllReduce..." and the reason, if there is one.
 std::string row_text(const Report::Row& row);
 
 }  // namespace concord::conformance

@@ -15,14 +15,14 @@ using std::chrono::milliseconds;
 concord_stream make_stream(Context& t, int32_t priority) {
   concord_stream stream = nullptr;
   CHECK_OK(t.streams().create(t.streams().self, t.device(), priority, &stream));
-  CHECK(stream != nullptr, "stream.create gave null");
+  CHECK(stream != nullptr, "stream.create returned null");
   return stream;
 }
 
 concord_event make_event(Context& t, uint32_t flags) {
   concord_event event = nullptr;
   CHECK_OK(t.events().create(t.events().self, t.device(), flags, &event));
-  CHECK(event != nullptr, "event.create gave null");
+  CHECK(event != nullptr, "event.create returned null");
   return event;
 }
 
@@ -69,7 +69,7 @@ std::string shared_unique_id(Context& t) {
 
 Comm Comm::connect(Context& t, int64_t timeout_ms, const char* name) {
   if (t.world() > t.device_count() && t.capability(CONCORD_CAP_COMM_SHARED_DEVICE) == 0) {
-    t.skip_here(text("%d ranks need as many devices, here are %d, and ranks cannot share one: %s", t.world(),
+    t.skip_here(text("%d ranks need one device each, found %d, and ranks cannot share one: %s", t.world(),
                      t.device_count(), t.plugin().why_not(CONCORD_CAP_COMM_SHARED_DEVICE).c_str()));
   }
   const std::string id = shared_unique_id(t);
@@ -77,7 +77,7 @@ Comm Comm::connect(Context& t, int64_t timeout_ms, const char* name) {
   concord_comm comm = nullptr;
   CHECK_OK(t.comms().init(t.comms().self, t.device(), t.world(), t.rank(), id.data(), static_cast<int64_t>(id.size()),
                           &config, &comm));
-  CHECK(comm != nullptr, "comm.init gave null");
+  CHECK(comm != nullptr, "comm.init returned null");
   return Comm(t, comm, destroy_comm);
 }
 
@@ -85,15 +85,15 @@ Comm Comm::split(Context& t, concord_comm parent, const std::vector<int32_t>& ra
   const concord_comm_config config = comm_config("split", timeout_ms);
   concord_comm comm = nullptr;
   CHECK_OK(t.comms().split(t.comms().self, parent, ranks.data(), static_cast<int32_t>(ranks.size()), &config, &comm));
-  CHECK((comm != nullptr) == !ranks.empty(), "comm.split gave %s to a rank that is %s member",
-        comm != nullptr ? "a communicator" : "null", ranks.empty() ? "no" : "a");
+  CHECK((comm != nullptr) == !ranks.empty(), "comm.split returned %s to a rank that is %s member",
+        comm != nullptr ? "a communicator" : "null", ranks.empty() ? "not a" : "a");
   return Comm(t, comm, destroy_comm);
 }
 
 DeviceMemory::DeviceMemory(Context& t, int64_t bytes, int32_t device) : t_(&t), device_(device), bytes_(bytes) {
   CHECK_OK(t.memory().allocate(t.memory().self, device, bytes, &pointer_));
-  CHECK((pointer_ != nullptr) == (bytes > 0), "memory.allocate of %lld bytes gave %p", static_cast<long long>(bytes),
-        pointer_);
+  CHECK((pointer_ != nullptr) == (bytes > 0), "memory.allocate of %lld bytes returned %p",
+        static_cast<long long>(bytes), pointer_);
 }
 
 DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
@@ -127,7 +127,7 @@ uint8_t Guarded::guard_byte(int64_t index) const {
 }
 
 void Guarded::reset(int64_t bytes, int64_t shift) {
-  if (bytes + shift + 2 * kGuard > memory_.bytes()) t_->fail("the kit asked for more guarded memory than it made");
+  if (bytes + shift + 2 * kGuard > memory_.bytes()) t_->fail("the kit requested more guarded memory than it allocated");
   bytes_ = bytes;
   shift_ = shift;
   Bytes image(static_cast<size_t>(bytes + 2 * kGuard), kPoison);
@@ -198,7 +198,7 @@ Gate::Gate(Context& t, concord_stream stream)
   }
 }
 
-// What was queued behind the gate still uses memory that the test is about to free.
+// What was queued after the gate still uses memory that the test is about to free.
 Gate::~Gate() {
   state_->open();
   t_.device_table().synchronize(t_.device_table().self, t_.device());
@@ -250,7 +250,7 @@ void synchronize(Context& t, concord_stream stream) { CHECK_OK(t.streams().synch
 bool is_done(Context& t, concord_stream stream) {
   int32_t done = -1;
   CHECK_OK(t.streams().query(t.streams().self, stream, &done));
-  CHECK(done == 0 || done == 1, "stream.query answered %d", done);
+  CHECK(done == 0 || done == 1, "stream.query returned %d", done);
   return done == 1;
 }
 

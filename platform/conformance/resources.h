@@ -1,5 +1,5 @@
-// Things of the plugin that tests make, freed when they leave scope: streams, events, communicators, memory with guard
-// bytes around it, and a gate that holds a stream back.
+// Objects of the plugin that tests create, freed when they leave scope: streams, events, communicators, memory with
+// guard bytes around it, and a gate that holds a stream back.
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,7 @@ class Event : public Owned<concord_event> {
 
 class Comm : public Owned<concord_comm> {
  public:
-  // All ranks of the test. Skips where the ranks do not fit the devices.
+  // All ranks of the test. Skips if the ranks do not fit the devices.
   static Comm connect(Context& t, int64_t timeout_ms = 0, const char* name = "conformance");
   // The members of |ranks|; must be called by every rank of |parent|. Null inside for the others.
   static Comm split(Context& t, concord_comm parent, const std::vector<int32_t>& ranks, int64_t timeout_ms = 0);
@@ -63,7 +63,7 @@ class Comm : public Owned<concord_comm> {
   using Owned<concord_comm>::Owned;
 };
 
-// A unique id made on rank 0 and carried to all ranks outside the plugin.
+// A unique id created on rank 0 and sent to all ranks outside the plugin.
 std::string shared_unique_id(Context& t);
 concord_comm_config comm_config(const char* name, int64_t timeout_ms);
 
@@ -92,7 +92,7 @@ class DeviceMemory {
 };
 
 // |bytes| of device memory between guard bytes, |shift| bytes off the allocation's alignment. The guard bytes differ
-// from buffer to buffer and from place to place, so that one copied onto another is seen.
+// from buffer to buffer and from place to place, so that copying one over another is detected.
 class Guarded {
  public:
   static constexpr int64_t kGuard = 256;
@@ -105,7 +105,7 @@ class Guarded {
   uint8_t* get() const { return memory_.at(kGuard + shift_); }
   int64_t bytes() const { return bytes_; }
   void write(const Bytes& from);       // all bytes, from.size() == bytes()
-  Bytes read(const char* what) const;  // all bytes; Failed where a guard byte was changed
+  Bytes read(const char* what) const;  // all bytes; Failed if a guard byte was changed
 
  private:
   uint8_t guard_byte(int64_t index) const;
@@ -131,7 +131,7 @@ class HostMemory {
   void* pointer_ = nullptr;
 };
 
-// Holds a stream back until open(). With stream.host_functions it is a host function that waits, and nothing behind it
+// Holds a stream back until open(). With stream.host_functions it is a host function that waits, and nothing after it
 // can have run before open(): holds() is then true. Otherwise it is a long series of copies: a delay, which cannot be
 // opened. Only one gate may be closed at a time (a vendor may run all host functions on one thread), and nothing that
 // allocates or loads a kernel for the first time may be called while it is (a vendor may wait for the device there):
@@ -145,9 +145,9 @@ class Gate {
   ~Gate();
 
   bool holds() const { return holds_; }
-  void open();                        // Failed where it had opened itself
+  void open();                        // Failed if it had opened itself
   void open_later(int milliseconds);  // by another thread
-  // Failed where the gate opened itself, because |call| waited for the stream though it must not.
+  // Failed if the gate opened itself, because |call| waited for the stream though it must not.
   void require_closed(const char* call) const;
 
  private:
@@ -159,10 +159,10 @@ class Gate {
   std::vector<std::shared_ptr<void>> openers_;
 };
 
-// Gives a plugin that runs work too early the time to do so. No verdict depends on it when the plugin is right.
+// Gives a plugin that runs work too early the time to do so. No verdict depends on it if the plugin is correct.
 void linger();
 
-// Waits until |done|() is true; false where it did not become so in a long time.
+// Waits until |done|() is true; false if it did not become so in a long time.
 bool eventually(const std::function<bool()>& done);
 
 void fill(Context& t, void* destination, int value, int64_t bytes, concord_stream stream);

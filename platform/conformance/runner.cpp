@@ -16,7 +16,7 @@ class Runner {
  public:
   explicit Runner(const Launch& launch) : launch_(launch) {}
 
-  // Throws std::runtime_error where no process with the plugin comes up.
+  // Throws std::runtime_error if no process with the plugin starts.
   const PluginInfo& open_plugin(int world) {
     shared_ = std::make_unique<Gang>(launch_, world);
     plugin_ = shared_->plugin();

@@ -24,12 +24,12 @@ class ParentExchange : public Exchange {
   }
 
   std::vector<std::string> gather(const std::string& mine, bool allow_lost) override {
-    step("a meeting of the ranks outside the plugin");
+    step("a synchronization of the ranks outside the plugin");
     Message answer{};
     if (!channel_.send(MessageKind::kGather, mine) || !channel_.receive(answer)) throw Failed{"the parent is gone"};
     std::vector<std::string> parts = unpack(answer.body);
     for (size_t rank = 0; rank < parts.size(); ++rank) {
-      if (parts[rank][0] == '-' && !allow_lost) throw Failed{text("rank %zu has left the test", rank)};
+      if (parts[rank][0] == '-' && !allow_lost) throw Failed{text("rank %zu has exited the test", rank)};
       parts[rank].erase(0, 1);
     }
     return parts;
@@ -65,11 +65,11 @@ PluginInfo describe(const Plugin& plugin) {
   return info;
 }
 
-// Nothing can be tested then, and one sentence says so.
+// Nothing can be tested then, and one message says so.
 std::string without_device(const Plugin& plugin) {
   const std::string detail = take_detail();
-  return text("the plugin %s (%s) has no device%s%s; the kit tests it where it has one", plugin.tables.core.name,
-              plugin.path.c_str(), detail.empty() ? "" : ": ", detail.c_str());
+  return text("the plugin %s (%s) has no device%s%s; the kit needs one", plugin.tables.core.name, plugin.path.c_str(),
+              detail.empty() ? "" : ": ", detail.c_str());
 }
 
 TestResult run_test(const std::string& name, Context& t) {
@@ -80,7 +80,7 @@ TestResult run_test(const std::string& name, Context& t) {
     if (is_perf_job(name)) {
       run_perf_job(t, name);
     } else if (test == nullptr) {
-      t.fail("the worker does not know this test");
+      t.fail("unknown test");
     } else {
       test->body(t);
     }

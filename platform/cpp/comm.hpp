@@ -1,7 +1,7 @@
 // Collectives and point-to-point transfers between the ranks of a communicator (platform/abi/comm.h). Move-only.
 //
 // Operations enqueue on a stream of the communicator's device. Threads: one at a time per communicator; abort and error
-// at any time. What goes wrong after the call comes out of the stream's next synchronize and of error().
+// at any time. Failures after the call are reported by the stream's next synchronize and by error().
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace concord {
 
-// Made on one rank, carried to the others by the caller. A secret: whoever of the same user has it can join.
+// Created on one rank, sent to the others by the caller. A secret: any process of the same user that has it can join.
 using UniqueId = std::vector<uint8_t>;
 
 inline UniqueId create_unique_id(const Platform& platform) {
@@ -45,8 +45,8 @@ class Communicator : public Handle<concord_comm, &concord_comm_table::destroy> {
   Communicator(Device device, int32_t world, int32_t rank, const UniqueId& id, const CommOptions& options = {})
       : Communicator(device, init(device, world, rank, id, options), world, rank) {}
 
-  // A communicator of this one's |ranks|, in that order. Every rank calls it; who is no member gives an empty list and
-  // gets nothing. Waits: for all ranks of this communicator.
+  // A communicator of this one's |ranks|, in that order. Every rank calls it; ranks that are not members pass an empty
+  // list and get nothing. Waits: for all ranks of this communicator.
   std::optional<Communicator> split(std::span<const int32_t> ranks, const CommOptions& options = {}) const {
     const concord_comm_config config = abi_config(options);
     concord_comm comm = nullptr;
@@ -111,7 +111,7 @@ class Communicator : public Handle<concord_comm, &concord_comm_table::destroy> {
     concord_status status;
     std::string detail;
   };
-  // The first error of this communicator; nothing while all is well. Never waits. Threads: any, at any time.
+  // The first error of this communicator; nothing while there is none. Never waits. Threads: any, at any time.
   std::optional<Failure> error() const {
     concord_status status = CONCORD_STATUS_OK;
     platform().call<&concord_comm_table::async_error>(native(), &status);

@@ -1,4 +1,4 @@
-// The C++ face of the platform, all of it. Start with current_platform().
+// The complete C++ API of the platform. Start with current_platform().
 #pragma once
 
 #include "platform/cpp/comm.hpp"      // Communicator: collectives and point-to-point transfers

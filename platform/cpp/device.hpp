@@ -32,7 +32,7 @@ class Device {
     platform_.call<&concord_device_table::info>(index_, &info);
     return info;
   }
-  // FLOP/s of matrix products in |dtype|, as the vendor states it; 0 where that is not known.
+  // FLOP/s of matrix products in |dtype|, as the vendor states it; 0 if that is not known.
   double peak_flops(DType dtype) const {
     const concord_device_info all = info();
     switch (dtype) {

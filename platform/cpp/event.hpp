@@ -1,5 +1,5 @@
 // A mark in a stream that another stream or the host can wait for (platform/abi/event.h). Move-only.
-// Threads: one at a time per event; done and synchronize from several threads at once are fine.
+// Threads: one at a time per event; done and synchronize from several threads at the same time are fine.
 #pragma once
 
 #include "platform/cpp/stream.hpp"
@@ -17,7 +17,7 @@ class Event : public Handle<concord_event, &concord_event_table::destroy> {
 
   // Captures the work queued on |stream| so far; replaces an earlier record.
   void record(const Stream& stream) const { platform().call<&concord_event_table::record>(native(), stream.native()); }
-  // Never waits. True also where it was never recorded.
+  // Never waits. True if it was never recorded.
   bool done() const {
     int32_t done = 0;
     platform().call<&concord_event_table::query>(native(), &done);

@@ -42,8 +42,8 @@ class Buffer : public Memory {
   Buffer(Device device, int64_t bytes) : Memory(bytes), device_(device) {
     device_.platform().call<&concord_memory_table::allocate>(device_.index(), bytes_, &data_);
   }
-  // Stream-ordered: usable by work queued on |stream| from now on, given back when the stream reaches the destructor's
-  // point. The stream must outlive the buffer.
+  // Stream-ordered: usable by work queued on |stream| from now on, released when the stream reaches the point of the
+  // destructor. The stream must outlive the buffer.
   Buffer(const Stream& stream, int64_t bytes)
       : Memory(bytes), device_(stream.device()), stream_(stream.native()), on_stream_(true) {
     device_.platform().call<&concord_memory_table::allocate_on_stream>(device_.index(), bytes_, stream_, &data_);
@@ -99,7 +99,7 @@ class HostBuffer : public Memory {
   Platform platform_;
 };
 
-// Waits: until the bytes are there. Not ordered with any stream.
+// Waits: until the bytes are copied. Not ordered with any stream.
 inline void copy(const Platform& platform, void* destination, const void* source, int64_t bytes, CopyKind kind) {
   platform.call<&concord_memory_table::copy>(destination, source, bytes, abi(kind));
 }

@@ -1,4 +1,4 @@
-// A loaded plugin: who it is, what it can do, and how its tables are called.
+// A loaded plugin: its identity, its capabilities, and how its tables are called.
 //
 // A Platform is a small value that refers to a plugin; plugins live until the process ends, so it never dangles.
 // Threads: any thread, any time.
@@ -24,7 +24,7 @@ class Platform {
   std::string_view name() const { return plugin_->tables.core.name; }        // "cpu"
   std::string_view version() const { return plugin_->tables.core.version; }  // of the plugin, for people
   std::string_view vendor() const { return plugin_->tables.core.vendor; }
-  std::string_view label() const { return plugin_->tables.core.label; }  // what results obtained here are called
+  std::string_view label() const { return plugin_->tables.core.label; }  // the label of results obtained here
   const std::string& path() const { return plugin_->path; }
   loader::Version abi_version() const { return plugin_->version; }
 
@@ -34,12 +34,12 @@ class Platform {
     return count;
   }
 
-  // The value of a capability (names in platform/abi/core.h); 0 where it is not listed.
+  // The value of a capability (names in platform/abi/core.h); 0 if it is not listed.
   int64_t capability(std::string_view capability_name) const {
     const concord_capability* found = find_capability(capability_name);
     return found != nullptr ? found->value : 0;
   }
-  // Why it is what it is; empty where the plugin says nothing.
+  // Why it is what it is; empty if the plugin says nothing.
   std::string_view capability_note(std::string_view capability_name) const {
     const concord_capability* found = find_capability(capability_name);
     return found != nullptr && found->note != nullptr ? found->note : "";
@@ -52,17 +52,17 @@ class Platform {
   const loader::Tables& tables() const { return plugin_->tables; }
   const concord_core_table& core() const { return plugin_->tables.core; }
 
-  // An extension whose slots platform/abi/slots.h lists, complete with stubs; nothing where the plugin has none.
+  // An extension whose slots platform/abi/slots.h lists, complete with stubs; nothing if the plugin has none.
   template <class Table>
   std::optional<Table> extension() const {
     return loader::negotiate_extension<Table>(find_table(loader::TableTraits<Table>::kName),
                                               loader::describe_plugin(plugin_->name, plugin_->version));
   }
-  // Any table by its name, as the plugin has it; null where it has none. The caller checks version and size.
+  // Any table by its name, as the plugin has it; null if it has none. The caller checks version and size.
   const concord_table_header* find_table(const char* table_name) const { return plugin_->find_table(table_name); }
 
-  // platform.call<&concord_stream_table::create>(device, priority, &stream): calls the slot and throws Error where it
-  // fails. Costs nothing over the bare call until then.
+  // platform.call<&concord_stream_table::create>(device, priority, &stream): calls the slot and throws Error if it
+  // fails. Costs no more than the bare call otherwise.
   template <auto Slot, class... Arguments>
   void call(Arguments... arguments) const {
     const auto& table = plugin_->tables.get<loader::TableOf<Slot>>();
@@ -107,15 +107,15 @@ class Platform {
   [[gnu::cold, gnu::noinline]] void log_failure(concord_status status, Arguments... arguments) const noexcept {
     try {
       loader::log(CONCORD_LOG_ERROR, name(), make_error<Slot>(status, arguments...).what());
-    } catch (...) {  // out of memory while telling: the failure itself has no one to go to
+    } catch (...) {  // out of memory while logging: the failure cannot be reported
     }
   }
 
   const loader::Plugin* plugin_;
 };
 
-// The platform of this process: what CONCORD_PLATFORM says, else the best that reports a device. Chosen at the first
-// call, once; a failure throws Error with every place tried, and the next call tries again.
+// The platform of this process: the one that CONCORD_PLATFORM names, else the best that reports a device. Chosen at the
+// first call, once; a failure throws Error with every place tried, and the next call tries again.
 inline Platform current_platform() { return Platform(loader::current_plugin()); }
 
 // A platform by its name, or by the path of its plugin (with a '/'). Several may live in one process.

@@ -77,8 +77,8 @@ struct Runs {
   int64_t stride;
 };
 
-// Enqueues |count| normal values at the positions of |runs|, beginning at |from|. A plugin of version 1.0 knows no runs
-// and is asked for each one by itself.
+// Enqueues |count| normal values at the positions of |runs|, beginning at |from|. A plugin of version 1.0 does not
+// support runs and is called for each one separately.
 inline void fill_normal_runs(const Stream& stream, void* destination, int64_t count, DType dtype,
                              const Generator::State& from, Runs runs, double mean, double deviation) {
   concord_rng_request wanted{};

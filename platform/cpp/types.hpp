@@ -1,4 +1,4 @@
-// The numbers of platform/abi/types.h as C++ types that cannot be mixed up.
+// The constants of platform/abi/types.h as distinct C++ types.
 #pragma once
 
 #include <cstdint>

@@ -49,28 +49,27 @@ void Allocations::check(const Range& range) {
   const Allocation* block = find(range.pointer);
   if (block == nullptr) return;  // someone else's memory, for example a tensor's: nothing is known about it
   if (block->released) {
-    sdk::invalid(cat(range.what, " (", pointer_text(range.pointer), ") lies in ", describe(*block),
+    sdk::invalid(cat(range.what, " (", pointer_text(range.pointer), ") is in ", describe(*block),
                      ", which was released ", describe(*block->released)));
   }
   const uintptr_t room = address(block->pointer) + static_cast<uintptr_t>(block->bytes) - address(range.pointer);
   if (static_cast<uintptr_t>(range.bytes) > room) {
-    sdk::invalid(cat(range.what, " (", pointer_text(range.pointer), ", ", range.bytes, " bytes) goes ",
-                     static_cast<uintptr_t>(range.bytes) - room, " bytes over the end of ", describe(*block)));
+    sdk::invalid(cat(range.what, " (", pointer_text(range.pointer), ", ", range.bytes, " bytes) extends ",
+                     static_cast<uintptr_t>(range.bytes) - room, " bytes past the end of ", describe(*block)));
   }
   const bool host = block->kind == Allocation::Kind::kHost;
   if ((range.side == Range::Side::kHost && !host) || (range.side == Range::Side::kDevice && host)) {
     sdk::invalid(
-        cat(range.what, " has to be ", host ? "device" : "host", " memory here, but it lies in ", describe(*block)));
+        cat(range.what, " has to be ", host ? "device" : "host", " memory here, but it is in ", describe(*block)));
   }
   if (range.device >= 0 && !host && block->device != range.device) {
-    sdk::invalid(cat(range.what, " has to be on device ", range.device, ", but it lies in ", describe(*block)));
+    sdk::invalid(cat(range.what, " has to be on device ", range.device, ", but it is in ", describe(*block)));
   }
 }
 
 Allocation& Allocations::need(const void* pointer, Allocation::Kind kind, int32_t device) {
   Allocation* block = find(pointer);
-  if (block == nullptr)
-    sdk::invalid(cat("the pointer ", pointer_text(pointer), " is none that ", maker(kind), " gave"));
+  if (block == nullptr) sdk::invalid(cat("the pointer ", pointer_text(pointer), " was not returned by ", maker(kind)));
   if (block->released) {
     sdk::invalid(cat(describe(*block), " was already released ", describe(*block->released)));
   }

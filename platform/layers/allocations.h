@@ -1,7 +1,7 @@
 // Memory as the validate layer knows it: what was allocated, what of it is in use by queued work, what was released.
 //
-// Released memory is kept from the plugin for a while (the quarantine), so that its address cannot belong to anyone
-// else and a use of it is surely an error. Not thread-safe; the layer has a lock.
+// Released memory is kept from the plugin for a while (the quarantine), so that its address cannot be reused and any
+// use of it is an error. Not thread-safe; the layer has a lock.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Allocation {
   int32_t device;  // -1 for kHost
   void* pointer;
   int64_t bytes;
-  std::map<concord_stream, concord_event> uses;  // the newest event behind queued work that uses it
+  std::map<concord_stream, concord_event> uses;  // the newest event after queued work that uses it
   std::map<concord_stream, const char*> users;   // and the call that queued it
   std::optional<Ending> released;
 };
@@ -46,19 +46,18 @@ class Allocations {
 
   void add(Allocation allocation);
 
-  // The allocation that |pointer| points into, released or not; null where it is none of this platform's.
+  // The allocation that |pointer| points into, released or not; null if it was not allocated by this platform.
   Allocation* find(const void* pointer);
 
-  // INVALID_ARGUMENT where |range| touches released memory, leaves its allocation, or lies on the wrong side.
+  // INVALID_ARGUMENT if |range| touches released memory, exceeds its allocation, or is on the wrong side.
   void check(const Range& range);
 
-  // The living allocation that begins at |pointer| and was made as |kind| on |device|; INVALID_ARGUMENT where it is
-  // none.
+  // The live allocation that begins at |pointer| and was made as |kind| on |device|; INVALID_ARGUMENT if it is not one.
   Allocation& need(const void* pointer, Allocation::Kind kind, int32_t device);
 
   void forget(const void* pointer);
 
-  // Marks it as released and gives back what the quarantine has no more room for, for the caller to release.
+  // Marks it as released and returns what the quarantine has no more room for, for the caller to release.
   std::vector<Allocation> quarantine(Allocation& allocation);
   std::vector<Allocation> empty_quarantine();
 

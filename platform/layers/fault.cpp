@@ -13,9 +13,8 @@ namespace {
 using loader::cat;
 
 constexpr const char* kGrammar =
-    "CONCORD_FAULT takes rules with ';' between them, each TABLE.SLOT@N=ACTION or TABLE.SLOT@*=ACTION, where ACTION is "
-    "a "
-    "status (such as PEER_LOST), delay:NUMBER with us, ms or s behind it, or drop; for example "
+    "CONCORD_FAULT is a list of rules separated by ';', each TABLE.SLOT@N=ACTION or TABLE.SLOT@*=ACTION, where ACTION "
+    "is a status (such as PEER_LOST), delay:NUMBER followed by us, ms or s, or drop; for example "
     "comm.all_reduce@3=PEER_LOST;stream.synchronize@*=delay:10ms;comm.broadcast@2=drop";
 
 [[noreturn]] void refuse(std::string_view rule, const std::string& why) {
@@ -52,7 +51,7 @@ int64_t parse_number(std::string_view rule, std::string_view text, const char* w
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number < 1) {
-    refuse(rule, cat(what, " is '", text, "'; it takes a whole number of at least 1"));
+    refuse(rule, cat(what, " is '", text, "'; it must be an integer >= 1"));
   }
   return number;
 }
@@ -62,7 +61,7 @@ std::chrono::microseconds parse_delay(std::string_view rule, std::string_view te
   if (text.ends_with("us")) return std::chrono::microseconds(number(2));
   if (text.ends_with("ms")) return std::chrono::milliseconds(number(2));
   if (text.ends_with("s")) return std::chrono::seconds(number(1));
-  refuse(rule, cat("the delay is '", text, "'; it takes a number with us, ms or s behind it"));
+  refuse(rule, cat("the delay is '", text, "'; it must be a number followed by us, ms or s"));
 }
 
 void parse_action(std::string_view text, std::string_view action, FaultRule& rule) {
@@ -76,8 +75,9 @@ void parse_action(std::string_view text, std::string_view action, FaultRule& rul
     rule.status = *status;
   } else {
     std::vector<std::string> names = status_names();
-    names.erase(names.begin());  // OK is no failure; that is what drop is for
-    refuse(text, cat("there is no action '", action, "'; it takes drop, delay:T, ", loader::join(names, ", ")));
+    names.erase(names.begin());  // OK is not a failure; that is what drop is for
+    refuse(text,
+           cat("there is no action '", action, "'; it must be one of drop, delay:T, ", loader::join(names, ", ")));
   }
 }
 

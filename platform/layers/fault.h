@@ -1,4 +1,4 @@
-// The fault layer: makes calls fail, late or never happen, as CONCORD_FAULT says, to see what the program does then.
+// The fault layer: makes calls fail, delays them or drops them, as CONCORD_FAULT says, to test how the program reacts.
 //
 //   CONCORD_FAULT="comm.all_reduce@3=PEER_LOST;stream.synchronize@*=delay:10ms;comm.broadcast@2=drop"
 //
@@ -29,7 +29,7 @@ struct FaultRule {
 
 std::string fault_grammar();  // a sentence for messages
 
-// Throws Error (INVALID_ARGUMENT) with the grammar where |text| does not follow it.
+// Throws Error (INVALID_ARGUMENT) with the grammar if |text| does not follow it.
 std::vector<FaultRule> parse_fault(const std::string& text);
 
 // Threads: any.
@@ -55,7 +55,7 @@ class Fault {
     std::atomic<int64_t> calls{0};
   };
 
-  // Counts the call, waits where a rule says so, and decides.
+  // Counts the call, waits if a rule says so, and decides.
   Verdict judge(const loader::SlotInfo& slot);
 
   loader::Tables next_;

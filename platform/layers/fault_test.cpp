@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair{"comm.barrier@-1=TIMEOUT", "the number of the call is '-1'"},
                     std::pair{"comm.barrier@two=TIMEOUT", "the number of the call is 'two'"},
                     std::pair{"comm.barrier@1=SLEEPY", "there is no action 'SLEEPY'"},
-                    std::pair{"comm.barrier@1=OK", "there is no action 'OK'; it takes drop"},
+                    std::pair{"comm.barrier@1=OK", "there is no action 'OK'; it must be one of drop"},
                     std::pair{"comm.barrier@1=delay:5", "the delay is '5'"},
                     std::pair{"comm.barrier@1=delay:ms", "the delay is ''"},
                     std::pair{"comm.barrier@1=delay:-5ms", "the delay is '-5'"}));

@@ -1,5 +1,5 @@
-// How a layer gets between host and plugin: a table of functions that lead to the layer, whose |self| is the layer, and
-// that it leaves through the table below. Written once for all slots.
+// How a layer gets between host and plugin: a table of functions that call the layer, whose |self| is the layer, and
+// which calls the table below. Written once for all slots.
 #pragma once
 
 #include <exception>
@@ -11,7 +11,7 @@
 
 namespace concord::layers {
 
-// Runs |body|; what it throws becomes a status and a sentence. Layers check arguments with platform/sdk/checks.hpp,
+// Runs |body|; what it throws becomes a status and a message. Layers check arguments with platform/sdk/checks.hpp,
 // which throws sdk::Failure.
 template <class Body>
 concord_status fence(Body&& body) noexcept {

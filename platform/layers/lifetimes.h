@@ -1,4 +1,4 @@
-// Which handles live and which are gone, and since when: the memory of the validate layer for one kind of handle.
+// Which handles are live and which were destroyed, and when: the records of the validate layer for one kind of handle.
 // Not thread-safe; the layer has a lock.
 #pragma once
 
@@ -36,7 +36,7 @@ class Lifetimes {
   explicit Lifetimes(const char* what) : what_(what) {}
 
   void begin(const void* handle, Info info) {
-    ended_.erase(handle);  // the vendor gives an address out again
+    ended_.erase(handle);  // the vendor may reuse an address
     live_.insert_or_assign(handle, std::move(info));
   }
 
@@ -45,17 +45,17 @@ class Lifetimes {
     return found != live_.end() ? &found->second : nullptr;
   }
 
-  // The living |handle|; INVALID_ARGUMENT where it is none.
+  // The live |handle|; INVALID_ARGUMENT if it is not live.
   Info& need(const void* handle) {
     if (Info* found = find(handle)) return *found;
     if (handle == nullptr) sdk::invalid(loader::cat("the ", what_, " is null"));
     if (const auto ended = ended_.find(handle); ended != ended_.end()) {
       sdk::invalid(loader::cat(name(handle), " was destroyed ", describe(ended->second)));
     }
-    sdk::invalid(loader::cat(name(handle), " is none that this platform has made"));
+    sdk::invalid(loader::cat(name(handle), " was not created by this platform"));
   }
 
-  // Takes the living |handle| away before it is destroyed; |begin| brings it back where that fails.
+  // Removes the live |handle| before it is destroyed; |begin| restores it if that fails.
   Info end(const void* handle) {
     Info info = std::move(need(handle));
     live_.erase(handle);

@@ -45,7 +45,7 @@ void Trace::write_slice(const char* name, const char* category, double start, do
 void Trace::finish() {
   timeline_.resolve();
   if (const size_t lost = timeline_.left_out(); lost > 0) {
-    file_.add(cat("{\"name\":\"device slices left out\",\"ph\":\"I\",\"s\":\"p\",\"pid\":", static_cast<int>(getpid()),
+    file_.add(cat("{\"name\":\"device slices dropped\",\"ph\":\"I\",\"s\":\"p\",\"pid\":", static_cast<int>(getpid()),
                   ",\"tid\":0,\"ts\":", static_cast<int64_t>(TraceFile::now()), ",\"args\":{\"count\":", lost, "}}"));
   }
 }

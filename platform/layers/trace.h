@@ -1,5 +1,5 @@
 // The trace layer: every call as a slice on its thread's row, with its arguments, results and status; queued work
-// also as a slice on a row of its stream, where the plugin can time it (trace_timeline.h). The file is
+// also as a slice on a row of its stream, if the plugin can time it (trace_timeline.h). The file is
 // trace_file.h's. Threads: any.
 #pragma once
 
@@ -61,7 +61,7 @@ class Trace {
     constexpr const loader::SlotInfo& slot = loader::Slot<Member>::kInfo;
     Timeline::Mark mark;
     if constexpr (queues_work(slot)) mark = timeline_.begin(last(arguments...));
-    loader::take_error_detail();  // what the timeline's own calls left is nobody's reason
+    loader::take_error_detail();  // discards the error messages of the timeline's own calls
     const double start = TraceFile::now();
     const concord_status status = call_next();
     const double stop = TraceFile::now();

@@ -86,7 +86,7 @@ void TraceFile::open() {
   }
   if (!descriptor_) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT, cat("the trace file '", path_, "' cannot be written: ",
-                                                     std::strerror(errno), "; set CONCORD_TRACE to a file that can"));
+                                                     std::strerror(errno), "; set CONCORD_TRACE to a writable file"));
   }
   if (ftruncate(descriptor_.get(), 0) != 0 || !write_at(descriptor_.get(), cat(kHead, kTail), 0)) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
@@ -111,7 +111,7 @@ void TraceFile::write_buffer() {
   if (buffer_.empty() || !descriptor_) return;
   buffer_ += kTail;
   if (!write_at(descriptor_.get(), buffer_, offset_)) {
-    loader::log(CONCORD_LOG_WARN, "trace", cat("tracing ends: ", path_, " cannot be written: ", std::strerror(errno)));
+    loader::log(CONCORD_LOG_WARN, "trace", cat("tracing stopped: ", path_, " cannot be written: ", std::strerror(errno)));
     descriptor_.reset();
   }
   offset_ += static_cast<long>(buffer_.size() - kTail.size());
@@ -134,7 +134,7 @@ void TraceFile::finish() noexcept {
     for (const auto& callback : callbacks) callback();
     const std::lock_guard lock(mutex_);
     write_buffer();
-  } catch (...) {  // the end of the process is no place to fail
+  } catch (...) {  // the end of the process is not a place to fail
   }
 }
 

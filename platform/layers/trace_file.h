@@ -1,9 +1,9 @@
 // The file of the trace layer: events in Chrome's JSON format, which Perfetto and chrome://tracing open.
 //
-// One file a process: CONCORD_TRACE, or concord-trace-<pid>.json. Where another living process already writes that
-// file, or the process is a fork of one that does, -<pid> comes before the ending. Between two writes the file is
-// whole valid JSON, so that a process that ends early, even by SIGKILL, leaves a trace that can be read. Threads:
-// any. Memory: at most a buffer of kBufferBytes and one event.
+// One file per process: CONCORD_TRACE, or concord-trace-<pid>.json. If another live process already writes that
+// file, or the process is a fork of one that does, -<pid> comes before the ending. Between two writes the file is valid
+// JSON, so that a process that ends early, even by SIGKILL, leaves a trace that can be read. Threads: any. Memory: at
+// most a buffer of kBufferBytes and one event.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ class TraceFile {
   static constexpr size_t kBufferBytes = 256 * 1024;
   static constexpr std::chrono::milliseconds kFlushAfter{1000};
 
-  // |path| may be empty: the default name. Throws Error (INVALID_ARGUMENT) where it cannot be written.
+  // |path| may be empty: the default name. Throws Error (INVALID_ARGUMENT) if it cannot be written.
   explicit TraceFile(std::string path);
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;

@@ -53,7 +53,7 @@ class TraceLayer : public testing::Test {
 
   static json read(const std::string& file) {
     std::ifstream stream(file);
-    return json::parse(stream);  // throws where it is no JSON
+    return json::parse(stream);  // throws if it is not JSON
   }
   // The events called |name| once everything is written.
   std::vector<json> events(const std::string& name) {
@@ -117,7 +117,7 @@ TEST_F(TraceLayer, QueuedWorkIsAlsoASliceOnTheRowOfItsStream) {
   EXPECT_EQ(device.at("cat"), "device");
   EXPECT_NE(device.at("tid"), host.at("tid"));
   EXPECT_EQ(device.at("args").at("bytes"), 64);
-  // The sample works inline: what the device did lies around what the host's slice shows, to a millisecond.
+  // The sample works inline: the device's slice encloses the host's, to a millisecond.
   EXPECT_NEAR(device.at("ts").get<double>(), host.at("ts").get<double>(), 1e3);
   bool named = false;
   for (const json& row : events("thread_name")) {
@@ -145,7 +145,7 @@ TEST_F(TraceLayer, WorkThatNeverEndsIsBoundedAndCountedAsLeftOut) {
     call<&concord_memory_table::fill_on_stream>(tables_, memory, 7, int64_t{64}, nullptr);
   }
   EXPECT_EQ(events("memory.fill_on_stream").size(), static_cast<size_t>(calls)) << "host slices alone";
-  EXPECT_EQ(events("device slices left out").at(0).at("args").at("count"), calls);
+  EXPECT_EQ(events("device slices dropped").at(0).at("args").at("count"), calls);
 }
 
 TEST_F(TraceLayer, ThreadsLoseNoEventsAndTheFileStaysJson) {

@@ -1,6 +1,6 @@
 // What happens on the devices, for the trace layer: pairs of timed events around queued work, turned into slices once
 // the work is done. Needs the capability event.timing; without it there are no device slices. Threads: any. Memory:
-// at most kMaxPending slices wait; what comes on top is counted and left out.
+// at most kMaxPending slices wait; further ones are counted and dropped.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Timeline {
  public:
   static constexpr size_t kMaxPending = 4096;
 
-  // The event before a piece of work; null where it is not timed.
+  // The event before a piece of work; null if it is not timed.
   struct Mark {
     concord_event start = nullptr;
     int32_t device = -1;

@@ -52,7 +52,7 @@ ValidateSettings validate_settings() {
   if (!value) return {};
   if (*value == "leaks") return {true};
   throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-              cat("CONCORD_VALIDATE is '", *value, "'; it takes leaks (what is still alive is listed at the end)"));
+              cat("CONCORD_VALIDATE is '", *value, "'; it must be leaks (report at exit what was not freed)"));
 }
 
 Validate::Validate(const loader::Tables& next, ValidateSettings settings)
@@ -99,7 +99,7 @@ std::string Validate::leaks() {
 
 void Validate::check_argument(std::string_view, concord_stream stream) {
   if (stream == nullptr) {
-    if (!null_stream_) sdk::invalid("the stream is null, which this plugin does not take (capability stream.null)");
+    if (!null_stream_) sdk::invalid("the stream is null, which this plugin does not support (capability stream.null)");
     return;
   }
   const std::lock_guard lock(mutex_);
@@ -127,7 +127,7 @@ void Validate::check_argument(std::string_view name, int64_t value) {
 }
 
 void Validate::check_out(std::string_view name, const void* pointer) {
-  if (pointer == nullptr) sdk::invalid(cat(name, " is null; it is where the result goes"));
+  if (pointer == nullptr) sdk::invalid(cat(name, " is null; it receives the result"));
 }
 
 void Validate::check_not_in_host_function() {
@@ -201,7 +201,7 @@ Validate::Work Validate::inspect(Slot<&concord_event_table::elapsed>, concord_ev
     const EventInfo* info = events_.find(event);
     if (info == nullptr) continue;
     if (!info->timing) {
-      sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION, cat(which, " was made without CONCORD_EVENT_TIMING"));
+      sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION, cat(which, " was created without CONCORD_EVENT_TIMING"));
     }
     if (!info->recorded) sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION, cat(which, " was never recorded"));
   }
@@ -322,7 +322,7 @@ void Validate::note_uses(const Work& work, const char* call) {
   }
 }
 
-// One event a stream and allocation: the newest record stands for all work before it.
+// One event per stream and allocation: the newest record represents all work before it.
 void Validate::note_use_locked(Allocation& block, concord_stream stream, const char* call) {
   const concord_event_table& events = next_.event;
   concord_event& event = block.uses[stream];
@@ -345,7 +345,7 @@ void Validate::check_unused_locked(Allocation& block) {
     std::string where;
     loader::append_pointer(where, stream);
     sdk::invalid(cat(describe(block), " is released while ", block.users[stream], " queued on stream ", where,
-                     " may still use it; wait for the stream or an event behind it first"));
+                     " may still use it; wait for the stream or for an event after it first"));
   }
 }
 

@@ -1,16 +1,15 @@
-// The validate layer: refuses wrong calls with INVALID_ARGUMENT and a sentence before a plugin sees them.
+// The validate layer: refuses invalid calls with INVALID_ARGUMENT and a message before a plugin sees them.
 //
 //   arguments   the checks of platform/sdk/checks.hpp; results without a place to go; devices that do not exist
 //   lifetime    handles and memory that were freed (and when, by whom) or never made; freed twice
 //   memory      ranges that leave their allocation, host memory where device memory is due and the other way round,
 //               memory released while queued work still uses it
 //   devices     streams, events, communicators and buffers of different devices in one call
-//   order       two threads in one communicator at once; calls into the platform from a host function of a stream
+//   order       two threads in one communicator at a time; calls into the platform from a host function of a stream
 //
 // Streams and events that libtorch or others made are legal wherever the plugin has a libtorch side of its own
-// (core.torch_libraries): there an unknown handle is let through. Unknown memory is always let through: it may be a
-// tensor's. CONCORD_VALIDATE=leaks lists at the end of the process what is still alive.
-// Threads: any.
+// (core.torch_libraries): there an unknown handle is accepted. Unknown memory is always accepted: it may be a tensor's.
+// CONCORD_VALIDATE=leaks lists at the end of the process what is still alive. Threads: any.
 #pragma once
 
 #include <atomic>
@@ -29,7 +28,7 @@ struct ValidateSettings {
   bool report_leaks = false;
 };
 
-// Throws Error (INVALID_ARGUMENT) where CONCORD_VALIDATE is unknown.
+// Throws Error (INVALID_ARGUMENT) if CONCORD_VALIDATE is unknown.
 ValidateSettings validate_settings();
 
 class Validate {
@@ -53,7 +52,7 @@ class Validate {
     return status;
   }
 
-  // What is still alive, a line each; empty where nothing is.
+  // What is still alive, one line each; empty if nothing is.
   std::string leaks();
 
  private:
@@ -209,7 +208,7 @@ class Validate {
     return launch_host(stream, function, user);
   }
 
-  // What ends is taken away before the call: behind it the address may already be someone else's.
+  // What ends is removed before the call: after it the address may already belong to another object.
   template <class Info, class Next>
   concord_status end_around(Lifetimes<Info>& lifetimes, const void* handle, const Next& call_next) {
     Info info = [&] {
@@ -223,7 +222,7 @@ class Validate {
     }
     return status;
   }
-  // Memory that waits in the quarantine is given back before the device is called full.
+  // Memory in the quarantine is released before the device counts as full.
   template <class Next>
   concord_status allocate_with_quarantine(const Next& call_next) {
     const concord_status status = call_next();

@@ -16,7 +16,7 @@ using sample::call;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Events that are done when the test says so, and functions on streams that run at once.
+// Events that are done when the test says so, and functions on streams that run immediately.
 struct Gate {
   static inline bool open = true;
   static concord_status query(void*, concord_event, int32_t* out_done) {
@@ -178,10 +178,9 @@ TEST_F(ValidateLayer, DestroyedStreamIsRefusedWithWhenAndByWhom) {
 
 TEST_F(ValidateLayer, ForeignHandlesAreRefusedWhereOnlyThisPluginMakesThem) {
   auto* wild = reinterpret_cast<concord_stream>(uintptr_t{0x1230});
-  refused<&Stream::query>("the stream 0x1230 is none that this platform has made", wild,
-                          reinterpret_cast<int32_t*>(this));
-  refused<&Event::synchronize>("the event 0x1240 is none", reinterpret_cast<concord_event>(uintptr_t{0x1240}));
-  refused<&Comm::abort>("the communicator 0x1250 is none", reinterpret_cast<concord_comm>(uintptr_t{0x1250}));
+  refused<&Stream::query>("the stream 0x1230 was not created by this platform", wild, reinterpret_cast<int32_t*>(this));
+  refused<&Event::synchronize>("the event 0x1240 was not created", reinterpret_cast<concord_event>(uintptr_t{0x1240}));
+  refused<&Comm::abort>("the communicator 0x1250 was not created", reinterpret_cast<concord_comm>(uintptr_t{0x1250}));
   refused<&Event::synchronize>("the event is null", nullptr);
   refused<&Comm::abort>("the communicator is null", nullptr);
 }
@@ -193,14 +192,14 @@ TEST_F(ValidateLayer, StreamsThatLibtorchMadeAreLetThroughWhereItHasASideOfItsOw
   sample::StreamObject theirs{0};
   auto* borrowed = reinterpret_cast<concord_stream>(&theirs);
   accepted<&Stream::synchronize>(borrowed);
-  refused<&Stream::destroy>("is none that this platform has made", borrowed);
+  refused<&Stream::destroy>("was not created by this platform", borrowed);
 }
 
 TEST_F(ValidateLayer, NullStreamNeedsThePluginsWord) {
   accepted<&Stream::synchronize>(nullptr);
   below_.core.capability_count = 0;
   build({});
-  refused<&Stream::synchronize>("the stream is null, which this plugin does not take", nullptr);
+  refused<&Stream::synchronize>("the stream is null, which this plugin does not support", nullptr);
 }
 
 TEST_F(ValidateLayer, DestroyedEventAndCommunicatorAreRefused) {
@@ -240,7 +239,7 @@ TEST_F(ValidateLayer, AddressThatIsGivenOutAgainIsAlive) {
 TEST_F(ValidateLayer, RangeThatLeavesItsAllocationIsRefusedWithHowFar) {
   char* block = static_cast<char*>(memory(64));
   accepted<&Mem::fill_on_stream>(block + 16, 0, int64_t{48}, stream());
-  refused<&Mem::fill_on_stream>("goes 1 bytes over the end of 64 bytes of memory of device 0", block + 16, 0,
+  refused<&Mem::fill_on_stream>("extends 1 bytes past the end of 64 bytes of memory of device 0", block + 16, 0,
                                 int64_t{49}, stream());
   refused<&Comm::all_reduce>("send (0x", comm(), block + 32, block, int64_t{9}, CONCORD_DTYPE_F32, CONCORD_REDUCE_SUM,
                              stream());
@@ -267,7 +266,7 @@ TEST_F(ValidateLayer, MemoryIsReleasedTheWayItWasMade) {
   refused<&Mem::release_host>("came from allocate and cannot be released as if it came from allocate_host", block);
   refused<&Mem::release>("came from allocate_host", 0, pinned);
   refused<&Mem::release_on_stream>("came from allocate", 0, block, stream());
-  refused<&Mem::release>("is none that allocate gave", 0, this);
+  refused<&Mem::release>("was not returned by allocate", 0, this);
   accepted<&Mem::release>(0, nullptr);
   accepted<&Mem::release_host>(nullptr);
   accepted<&Mem::release>(0, block);
@@ -281,7 +280,7 @@ TEST_F(ValidateLayer, StreamOrderedMemoryIsReleasedOnceAndOnItsDevice) {
                                     &block);
   accepted<&Mem::allocate_on_stream>(0, int64_t{64}, s, &block);
   accepted<&Mem::release_on_stream>(0, block, s);
-  refused<&Mem::release_on_stream>("is none that allocate_on_stream gave", 0, block, s);
+  refused<&Mem::release_on_stream>("was not returned by allocate_on_stream", 0, block, s);
 }
 
 TEST_F(ValidateLayer, MemoryThatQueuedWorkStillUsesIsNotReleased) {
@@ -299,7 +298,7 @@ TEST_F(ValidateLayer, CopiesTakeHostAndDeviceMemoryAsTheirKindSays) {
   void* pinned = host_memory(64);
   accepted<&Mem::copy>(device, pinned, int64_t{64}, CONCORD_COPY_HOST_TO_DEVICE);
   refused<&Mem::copy>("destination has to be host memory here", device, pinned, int64_t{64}, CONCORD_COPY_HOST_TO_HOST);
-  refused<&Mem::copy>("source has to be device memory here, but it lies in 64 bytes of pinned host memory", device,
+  refused<&Mem::copy>("source has to be device memory here, but it is in 64 bytes of pinned host memory", device,
                       pinned, int64_t{64}, CONCORD_COPY_DEVICE_TO_DEVICE);
   refused<&Comm::all_reduce>("recv has to be device memory here", comm(), device, pinned, int64_t{4}, CONCORD_DTYPE_F32,
                              CONCORD_REDUCE_SUM, stream());
@@ -352,7 +351,7 @@ TEST_F(ValidateLayer, StreamsEventsCommunicatorsAndBuffersOfDifferentDevicesDoNo
   const concord_stream other = stream(1);
   refused<&Event::record>("the stream belongs to device 1, the event to device 0", event(0), other);
   refused<&Comm::barrier>("the stream belongs to device 1, the communicator to device 0", comm(0), other);
-  refused<&Mem::fill_on_stream>("destination has to be on device 1, but it lies in 64 bytes of memory of device 0",
+  refused<&Mem::fill_on_stream>("destination has to be on device 1, but it is in 64 bytes of memory of device 0",
                                 memory(64, 0), 0, int64_t{8}, other);
   void* far = memory(64, 1);
   refused<&Comm::all_reduce>("send has to be on device 0", comm(0), far, far, int64_t{4}, CONCORD_DTYPE_F32,
@@ -369,7 +368,7 @@ TEST_F(ValidateLayer, ElapsedNeedsTimedAndRecordedEvents) {
   EXPECT_THAT(answer.detail, HasSubstr("start was never recorded"));
   accepted<&Event::record>(timed, stream());
   answer = call<&Event::elapsed>(tables_, timed, event(), &ms);
-  EXPECT_THAT(answer.detail, HasSubstr("end was made without CONCORD_EVENT_TIMING"));
+  EXPECT_THAT(answer.detail, HasSubstr("end was created without CONCORD_EVENT_TIMING"));
   accepted<&Event::elapsed>(timed, timed, &ms);
 }
 

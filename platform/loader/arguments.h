@@ -10,7 +10,7 @@
 
 namespace concord::loader {
 
-// Integers that stand for a name ("dtype") come out as the name. Unknown ones as the number.
+// Integers that represent a name ("dtype") are written as the name, unknown ones as the number.
 std::string integer_text(std::string_view name, int64_t value);
 std::string config_text(const concord_comm_config* config);
 std::string request_text(const concord_rng_request* request);
@@ -45,7 +45,7 @@ void for_each_argument(Use&& use, const Arguments&... arguments) {
   (use(next(), arguments), ...);
 }
 
-// What was given to the call; the places for results tell nothing and are left out.
+// The inputs of the call; pointers for results are omitted.
 template <auto Member, class... Arguments>
 std::string describe_arguments(const Arguments&... arguments) {
   std::string result;

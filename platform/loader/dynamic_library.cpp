@@ -12,7 +12,7 @@ DynamicLibrary DynamicLibrary::open(const std::string& path) {
   if (handle == nullptr) {
     const char* words = dlerror();
     throw Error(CONCORD_STATUS_UNAVAILABLE,
-                cat("the dynamic linker refuses it: ", words != nullptr ? words : "no reason given"));
+                cat("the dynamic linker rejects it: ", words != nullptr ? words : "no reason given"));
   }
   return DynamicLibrary(handle);
 }

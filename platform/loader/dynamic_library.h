@@ -1,4 +1,4 @@
-// dlopen and dlsym, with their failures as sentences. A library is never unloaded: its threads and handles may live on.
+// dlopen and dlsym, with readable error messages. A library is never unloaded: its threads and handles may outlive it.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@ namespace concord::loader {
 
 class DynamicLibrary {
  public:
-  // RTLD_NOW: what is missing is said now and not in the middle of a run. RTLD_LOCAL: plugins do not see each other.
-  // Throws Error (UNAVAILABLE) with the dynamic linker's words.
+  // RTLD_NOW: missing symbols are reported now and not in the middle of a run. RTLD_LOCAL: plugins do not see each
+  // other. Throws Error (UNAVAILABLE) with the dynamic linker's message.
   static DynamicLibrary open(const std::string& path);
 
-  void* symbol(const char* name) const;  // null where there is none
+  void* symbol(const char* name) const;  // null if there is none
   void* handle() const { return handle_; }
 
  private:

@@ -61,7 +61,7 @@ constexpr unsigned char kThisClass = sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS3
 const char* class_name(unsigned char value) { return value == ELFCLASS32 ? "32" : value == ELFCLASS64 ? "64" : "?"; }
 const char* order_name(unsigned char value) { return value == ELFDATA2MSB ? "big" : "little"; }
 
-// What e_ident says, before a field behind it can be trusted.
+// What e_ident says, before later fields can be trusted.
 std::string why_not_identity(const unsigned char* identity) {
   if (identity[EI_CLASS] != kThisClass) {
     return cat("it is built for ", class_name(identity[EI_CLASS]), "-bit programs, this one has ",
@@ -83,14 +83,14 @@ std::string why_not_header(const Header& header) {
                        : header.e_type == ET_REL  ? "an object file"
                        : header.e_type == ET_CORE ? "a core dump"
                                                   : "an ELF file of an unknown type";
-    return cat("it is ", what, " and not a shared library");
+    return cat("it is ", what, ", not a shared library");
   }
   return "";
 }
 
 std::string why_not_complete(const File& file, const Header& header, uint64_t size) {
-  const std::string cut = cat("the ELF file is cut short: it has ", size, " bytes and its headers speak of more");
-  if (header.e_phentsize != sizeof(Segment) || header.e_phnum == 0) return "its ELF program headers make no sense";
+  const std::string cut = cat("the ELF file is truncated: it has ", size, " bytes, fewer than its headers say");
+  if (header.e_phentsize != sizeof(Segment) || header.e_phnum == 0) return "its ELF program headers are invalid";
   std::vector<Segment> segments(header.e_phnum);
   if (!file.read(segments.data(), segments.size() * sizeof(Segment), header.e_phoff)) return cut;
   for (const Segment& segment : segments) {
@@ -108,7 +108,7 @@ std::string why_not_complete(const File& file, const Header& header, uint64_t si
 std::string why_not_loadable(const std::string& path) {
   struct stat status{};
   if (stat(path.c_str(), &status) != 0) return errno == ENOENT ? "no such file" : std::strerror(errno);
-  if (S_ISDIR(status.st_mode)) return "it is a folder and not a file";
+  if (S_ISDIR(status.st_mode)) return "it is a folder, not a file";
   if (!S_ISREG(status.st_mode)) return "it is not a regular file";
   const File file(path);
   if (!file.is_open()) return cat("it cannot be read: ", std::strerror(errno));
@@ -118,10 +118,10 @@ std::string why_not_loadable(const std::string& path) {
   if (!file.read(identity, SELFMAG, 0) || std::memcmp(identity, ELFMAG, SELFMAG) != 0) {
     return "it is not an ELF file, so not a shared library";
   }
-  if (!file.read(identity, EI_NIDENT, 0)) return cat("the ELF header is cut short: the file has ", size, " bytes");
+  if (!file.read(identity, EI_NIDENT, 0)) return cat("the ELF header is truncated: the file has ", size, " bytes");
   if (std::string why = why_not_identity(identity); !why.empty()) return why;
   Header header{};
-  if (!file.read(&header, sizeof header, 0)) return cat("the ELF header is cut short: the file has ", size, " bytes");
+  if (!file.read(&header, sizeof header, 0)) return cat("the ELF header is truncated: the file has ", size, " bytes");
   if (std::string why = why_not_header(header); !why.empty()) return why;
   return why_not_complete(file, header, size);
 }

@@ -1,12 +1,12 @@
-// A look at a plugin's file before the dynamic linker sees it, for better words than its own, and because a file that
-// was cut short would end the process with SIGBUS.
+// Checks a plugin's file before the dynamic linker sees it, for better messages than its own, and because a file that
+// was truncated would end the process with SIGBUS.
 #pragma once
 
 #include <string>
 
 namespace concord::loader {
 
-// Why |path| cannot be a plugin for this machine; empty where nothing speaks against it.
+// Why |path| cannot be a plugin for this machine; empty if it can be.
 std::string why_not_loadable(const std::string& path);
 
 }  // namespace concord::loader

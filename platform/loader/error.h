@@ -14,7 +14,7 @@ namespace concord {
 // "INVALID_ARGUMENT"; "unknown status 99" for a code that this host does not know (which is a failure like any other).
 std::string status_name(concord_status status);
 
-// The code called |name|, without CONCORD_STATUS_ before it; nothing where there is none.
+// The code called |name|, without CONCORD_STATUS_ before it; nothing if there is none.
 std::optional<concord_status> status_from_name(std::string_view name);
 
 // All names, OK first.

@@ -28,7 +28,7 @@ std::string& thread_detail() {
 struct Settings {
   std::mutex mutex;
   std::map<std::string, std::string> overrides;
-  std::unordered_set<std::string> given_out;  // config() promises that its answers live for ever
+  std::unordered_set<std::string> given_out;  // config() promises that its answers live forever
 };
 
 Settings& settings() {
@@ -74,7 +74,7 @@ concord_log_level read_threshold() {
     if (*wanted == kLevels[i]) return i + 1;
   }
   write_line(CONCORD_LOG_WARN, "",
-             cat("CONCORD_LOG is '", *wanted, "'; it takes ", join(kLevels, ", "), "; info is used"));
+             cat("CONCORD_LOG is '", *wanted, "'; it must be one of ", join(kLevels, ", "), "; using info"));
   return CONCORD_LOG_INFO;
 }
 
@@ -148,7 +148,7 @@ void override_config(const std::string& name, std::optional<std::string> value) 
 }
 
 const concord_host* make_host(std::string source) {
-  // Kept reachable, so that a leak checker tells what lives for ever from what was lost.
+  // Kept reachable, so that a leak checker can distinguish what lives forever from what was leaked.
   static std::mutex mutex;
   static auto& hosts = *new std::vector<std::unique_ptr<PluginHost>>;
   const std::lock_guard lock(mutex);

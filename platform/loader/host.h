@@ -15,16 +15,16 @@ namespace concord::loader {
 void set_error_detail(std::string_view sentence) noexcept;
 std::string take_error_detail();  // and clears it
 
-// One line on standard error, written at once so that lines of several processes do not mix:
+// One line on standard error, written in one call so that lines of several processes do not mix:
 //   12:34:56.789 concord[4711] warn cuda: text
-// CONCORD_LOG=debug|info|warn|error says from which level on; info where it is not set.
+// CONCORD_LOG=debug|info|warn|error is the lowest level that is written; info if it is not set.
 void log(concord_log_level level, std::string_view source, std::string_view text) noexcept;
 
 // The setting |name| ("cpu.devices"): an override, else the environment (CONCORD_CPU_DEVICES), else null.
 // Owns: the host; valid until the process ends.
 const char* config(const char* name) noexcept;
 
-// As config, but nothing where the setting is empty.
+// As config, but nothing if the setting is empty.
 std::optional<std::string> setting(const char* name);
 
 // Lets tests and programs answer config() without the environment; nothing takes the override away.

@@ -69,7 +69,7 @@ TEST(Host, LogIsCutAtItsLevel) {
 
 TEST(Host, UnknownLogLevelIsToldOnceAndInfoUsed) {
   const std::string text = logged(CONCORD_LOG_INFO, "loud");
-  EXPECT_THAT(text, HasSubstr("CONCORD_LOG is 'loud'; it takes debug, info, warn, error; info is used"));
+  EXPECT_THAT(text, HasSubstr("CONCORD_LOG is 'loud'; it must be one of debug, info, warn, error; using info"));
   EXPECT_THAT(text, HasSubstr("two lines"));
 }
 

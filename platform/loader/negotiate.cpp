@@ -19,7 +19,8 @@ constexpr int64_t kMaxCapabilities = 4096;
 void check_size(const std::string& what, const concord_table_header& header, size_t least, size_t most) {
   const Version version{header.major, header.minor};
   if (header.struct_size > kAbsurdSize) {
-    mismatch(cat(what, ": struct_size is ", header.struct_size, " bytes, which is absurd (at most ", kAbsurdSize, ")"));
+    mismatch(
+        cat(what, ": struct_size is ", header.struct_size, " bytes, which is implausible (at most ", kAbsurdSize, ")"));
   }
   if (header.struct_size < least) {
     mismatch(cat(what, ": struct_size is ", header.struct_size, " bytes, but what version ", to_string(version),
@@ -35,12 +36,12 @@ concord_table_header read_header(const std::string& what, const void* given, Ver
   concord_table_header header{};
   if (!read_memory(given, &header, sizeof header)) mismatch(cat(what, ": the plugin's pointer to it cannot be read"));
   if (header.struct_size < sizeof header) {
-    mismatch(cat(what, ": struct_size is ", header.struct_size, " bytes, less than the head of every table (",
+    mismatch(cat(what, ": struct_size is ", header.struct_size, " bytes, less than the header of a table (",
                  sizeof header, ")"));
   }
   if (header.major != host.major) {
-    mismatch(cat(what, ": the plugin speaks ABI version ", to_string({header.major, header.minor}),
-                 ", this program version ", to_string(host), "; the first numbers must be equal: rebuild the ",
+    mismatch(cat(what, ": the plugin has ABI version ", to_string({header.major, header.minor}),
+                 ", this program version ", to_string(host), "; the major versions must be equal: rebuild the ",
                  header.major > host.major ? "program" : "plugin"));
   }
   return header;
@@ -102,12 +103,13 @@ void check_name(const std::string& name) {
   const bool good = !name.empty() && std::all_of(name.begin(), name.end(), [](char letter) {
     return (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9') || letter == '_' || letter == '-';
   });
-  if (!good) mismatch(cat("table 'core': name is '", name, "'; it takes lower-case letters, digits, '_' and '-'"));
+  if (!good)
+    mismatch(cat("table 'core': name is '", name, "'; it must consist of lower-case letters, digits, '_' and '-'"));
 }
 
 void check_capabilities(const concord_core_table& core) {
   if (core.capability_count < 0 || core.capability_count > kMaxCapabilities) {
-    mismatch(cat("table 'core': capability_count is ", core.capability_count, "; it takes 0 to ", kMaxCapabilities));
+    mismatch(cat("table 'core': capability_count is ", core.capability_count, "; it must be 0 to ", kMaxCapabilities));
   }
   if (core.capability_count > 0 && core.capabilities == nullptr) {
     mismatch(cat("table 'core': capability_count is ", core.capability_count, ", but capabilities is null"));
@@ -169,7 +171,7 @@ concord_plugin read_root(const concord_plugin* given) {
 
 const concord_table_header* find_required(const concord_plugin& root, const char* name) {
   const concord_table_header* table = root.find_table(root.self, name);
-  if (table == nullptr) mismatch(cat("table '", name, "' is missing, but every plugin must have it"));
+  if (table == nullptr) mismatch(cat("table '", name, "' is missing, but required"));
   return table;
 }
 

@@ -68,7 +68,7 @@ struct Negotiated {
 // All required tables of a plugin. Throws Error (ABI_MISMATCH).
 Negotiated negotiate(const concord_plugin* plugin);
 
-// The extension |Table| of the plugin that |description| describes, complete as a required table is; nothing where the
+// The extension |Table| of the plugin that |description| describes, complete as a required table is; nothing if the
 // plugin has none.
 template <class Table>
 std::optional<Table> negotiate_extension(const concord_table_header* given, const std::string& description) {

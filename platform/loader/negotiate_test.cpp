@@ -110,7 +110,7 @@ TEST(Negotiate, SlotIsRequiredOnlyOfPluginsThatKnowIt) {
 TEST(Negotiate, NewerPluginUnderAnOlderHostIsCutToWhatTheHostKnows) {
   FutureTable given = table_of(2);
   given.header.minor = 9;
-  given.header.struct_size = 4096 - 8;  // far more than this host knows; what is behind is not looked at
+  given.header.struct_size = 4096 - 8;  // far more than this host knows; what follows is not used
   const FutureTable table = negotiated(given);
   EXPECT_EQ(table.permute, &permute);
 }
@@ -124,7 +124,7 @@ TEST(Negotiate, SizeThatItsVersionCannotHaveIsALie) {
 TEST(Negotiate, OtherMajorsAreRefusedWithBothNumbersAndWhatToRebuild) {
   FutureTable given = table_of(2);
   given.header.major = 2;
-  EXPECT_THAT(why_not(given), HasSubstr("ABI version 2.2, this program version 1.2; the first numbers must be equal: "
+  EXPECT_THAT(why_not(given), HasSubstr("ABI version 2.2, this program version 1.2; the major versions must be equal: "
                                         "rebuild the program"));
   given.header.major = 0;
   EXPECT_THAT(why_not(given), HasSubstr("rebuild the plugin"));

@@ -15,7 +15,7 @@
 namespace concord::loader {
 namespace {
 
-// The kernel reads the memory for us and answers EFAULT where it cannot. A pipe, because it works in every container;
+// The kernel reads the memory for us and returns EFAULT if it cannot. A pipe, because it works in every container;
 // the raw system call, because the sanitizers look at the buffer of write() themselves.
 class Pipe {
  public:

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs |body|, which enters the plugin; whatever comes out of it by exception becomes an Error.
+// Runs |body|, which calls the plugin; any exception becomes an Error.
 template <class Body>
 auto guarded(const char* what, Body&& body) {
   try {
@@ -27,18 +27,19 @@ auto guarded(const char* what, Body&& body) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(CONCORD_STATUS_INTERNAL, cat(what, " threw an exception, which no plugin may: ", error.what()));
+    throw Error(CONCORD_STATUS_INTERNAL,
+                cat(what, " threw an exception, which is not allowed for plugins: ", error.what()));
   } catch (...) {
-    throw Error(CONCORD_STATUS_INTERNAL, cat(what, " threw an exception, which no plugin may"));
+    throw Error(CONCORD_STATUS_INTERNAL, cat(what, " threw an exception, which is not allowed for plugins"));
   }
 }
 
 const concord_plugin* call_open(const DynamicLibrary& library, const std::string& path) {
   auto* open = reinterpret_cast<concord_plugin_open_function>(library.symbol(CONCORD_PLUGIN_ENTRY));
   if (open == nullptr) {
-    throw Error(CONCORD_STATUS_ABI_MISMATCH, cat("it does not export " CONCORD_PLUGIN_ENTRY ", so it is no plugin"));
+    throw Error(CONCORD_STATUS_ABI_MISMATCH, cat("it does not export " CONCORD_PLUGIN_ENTRY ", so it is not a plugin"));
   }
-  take_error_detail();  // what an earlier failure left behind is not this one's reason
+  take_error_detail();  // discards the message of an earlier failure
   const concord_plugin* root = nullptr;
   const concord_host* host = make_host(plugin_name_of_file(path));
   const concord_status status = guarded(CONCORD_PLUGIN_ENTRY, [&] { return open(host, &root); });
@@ -65,8 +66,8 @@ std::unique_ptr<Plugin> load(const DynamicLibrary& library, const std::string& p
   return plugin;
 }
 
-// What came of a file: a plugin, or the failure that every later attempt gets too, because concord_plugin_open is
-// called once a process.
+// The result of opening a file: a plugin, or the failure that every later attempt gets too, because concord_plugin_open
+// is called once per process.
 struct Outcome {
   std::unique_ptr<Plugin> plugin;
   std::optional<Error> failure;
@@ -90,7 +91,7 @@ Registry& registry() {
 
 const Plugin& open_file(const std::string& path) {
   if (std::string why = why_not_loadable(path); !why.empty()) throw Error(CONCORD_STATUS_UNAVAILABLE, why);
-  layers::check_settings();  // before a plugin is touched: a typing error there is nobody's failure but the user's
+  layers::check_settings();  // before any plugin is opened: a typo there is not a plugin's failure
   const std::string real = fs::canonical(path).string();
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
@@ -109,7 +110,7 @@ const Plugin& open_file(const std::string& path) {
   return outcome->get();
 }
 
-// Asks for the devices and says in |candidate| what keeps it from being chosen by itself.
+// Asks for the devices and says in |candidate| what keeps it from being chosen automatically.
 void assess(Candidate& candidate) {
   const concord_device_table& table = candidate.plugin->tables.device;
   take_error_detail();
@@ -122,7 +123,7 @@ void assess(Candidate& candidate) {
     } else if (candidate.devices <= 0) {
       candidate.reason = "it reports no device";
     } else if (candidate.plugin->tables.core.priority < 0) {
-      candidate.reason = "its priority is negative: it is used only where CONCORD_PLATFORM names it";
+      candidate.reason = "its priority is negative: it is used only if CONCORD_PLATFORM names it";
     }
   } catch (const Error& error) {
     candidate.devices = 0;
@@ -209,7 +210,7 @@ Survey survey_plugins() {
       const std::string file = fs::path(path).filename().string();
       if (const auto first = taken.find(file); first != taken.end()) {
         survey.candidates.push_back({plugin_name_of_file(path), path, folder.origin, nullptr, 0,
-                                     cat("not looked at: ", first->second, " comes first")});
+                                     cat("skipped: ", first->second, " takes precedence")});
         continue;
       }
       survey.candidates.push_back(examine(path, folder.origin));
@@ -248,7 +249,7 @@ const Plugin& open_plugin(const std::string& name_or_path) {
 std::optional<Choice> named_choice() {
   const auto name = setting("platform");
   if (!name) return std::nullopt;
-  return Choice{&open_plugin(*name), cat("CONCORD_PLATFORM says ", *name)};
+  return Choice{&open_plugin(*name), cat("CONCORD_PLATFORM is ", *name)};
 }
 
 Choice choose_plugin() {

@@ -33,9 +33,9 @@ struct Candidate {
   std::string name;                // from the plugin, or else from its file
   std::string path;                // as it was searched for
   std::string origin;              // why it was looked at: "CONCORD_PLUGIN_PATH", ...
-  const Plugin* plugin = nullptr;  // null where it could not be opened
+  const Plugin* plugin = nullptr;  // null if it could not be opened
   int32_t devices = 0;
-  std::string reason;  // why it was refused, or cannot be chosen by itself; empty where it competes
+  std::string reason;  // why it was refused, or cannot be chosen automatically; empty if it can
 };
 
 // What was seen in all places. Opens every plugin on the path.
@@ -51,16 +51,16 @@ struct Choice {
 };
 
 // The best of a survey: of those that report a device and have no negative priority the highest priority, then the
-// first by name. Throws Error (UNAVAILABLE) with every place and reason where there is none.
+// first by name. Throws Error (UNAVAILABLE) with every place and reason if there is none.
 Choice best_of(const Survey& survey);
 
 // Opens the plugin called |name_or_path|; with a '/' it is a path. Throws Error with every place tried and its reason.
 const Plugin& open_plugin(const std::string& name_or_path);
 
-// What CONCORD_PLATFORM says; nothing where it is not set. Throws Error where what it names cannot be opened.
+// What CONCORD_PLATFORM says; nothing if it is not set. Throws Error if what it names cannot be opened.
 std::optional<Choice> named_choice();
 
-// named_choice(), else best_of(survey_plugins()), with one line in the log. Decided anew at each call.
+// named_choice(), else best_of(survey_plugins()), with one line in the log. Decided again at each call.
 Choice choose_plugin();
 
 // The plugin of this process: choose_plugin(), asked once.

@@ -41,8 +41,8 @@ std::vector<Folder> all_folders() {
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
     const fs::path bin = program.parent_path();
-    folders.push_back({bin.parent_path() / "lib", "beside the program", ""});
-    folders.push_back({(bin / CONCORD_PLUGINS_FROM_BIN).lexically_normal(), "beside the program", ""});
+    folders.push_back({bin.parent_path() / "lib", "next to the program", ""});
+    folders.push_back({(bin / CONCORD_PLUGINS_FROM_BIN).lexically_normal(), "next to the program", ""});
   }
   if (concord_installed_plugins != nullptr) folders.push_back({concord_installed_plugins, "installed", ""});
   folders.push_back({CONCORD_INSTALLED_PLUGINS, "installed", ""});

@@ -8,13 +8,13 @@ namespace concord::loader {
 
 struct Folder {
   std::string path;
-  std::string origin;   // why it is searched: "CONCORD_PLUGIN_PATH", "beside the program", "installed"
-  std::string problem;  // why it cannot be; empty where it can
+  std::string origin;   // why it is searched: "CONCORD_PLUGIN_PATH", "next to the program", "installed"
+  std::string problem;  // why it cannot be; empty if it can
 };
 
 // In the order of search, each real folder once: those of CONCORD_PLUGIN_PATH; ../lib as seen from the program, and the
-// plugins of an installation whose bin it lies in (../lib/concord); those of the installation that the program was
-// linked with; the folder that an installation goes to unless told otherwise.
+// plugins of an installation whose bin contains it (../lib/concord); those of the installation that the program was
+// linked with; the default folder of an installation.
 std::vector<Folder> plugin_folders();
 
 // The paths of all libconcord_*.so in |folder|, sorted.

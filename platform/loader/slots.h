@@ -23,7 +23,7 @@ struct SlotInfo {
   size_t offset;   // in the table
 };
 
-// Slot<&concord_stream_table::create>: an empty value that stands for one slot in overloads and visitors.
+// Slot<&concord_stream_table::create>: an empty value that represents one slot in overloads and visitors.
 template <auto Member>
 struct Slot;
 

@@ -16,7 +16,7 @@ struct Owners {
 };
 
 Owners& owners() {
-  static auto* all = new Owners();  // never destroyed: plugins live for ever
+  static auto* all = new Owners();  // never destroyed: plugins live forever
   return *all;
 }
 

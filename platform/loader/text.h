@@ -27,7 +27,7 @@ inline void append_pointer(std::string& out, const void* pointer) {
   }
 }
 
-// The parts one after the other: cat("device ", 7, " of ", 4).
+// The parts one after another: cat("device ", 7, " of ", 4).
 template <class... Parts>
 std::string cat(const Parts&... parts) {
   std::string result;

@@ -21,11 +21,11 @@ inline void check_not_null(const void* pointer, const char* what) {
 }
 
 inline void check_bytes(int64_t bytes) {
-  if (bytes < 0) invalid(text("bytes is %lld; a size is 0 or more", static_cast<long long>(bytes)));
+  if (bytes < 0) invalid(text("bytes is %lld; it must be >= 0", static_cast<long long>(bytes)));
 }
 
 inline void check_count(int64_t count, const char* what = "count") {
-  if (count < 0) invalid(text("%s is %lld; it has to be 0 or more", what, static_cast<long long>(count)));
+  if (count < 0) invalid(text("%s is %lld; it must be >= 0", what, static_cast<long long>(count)));
 }
 
 inline void check_device(int32_t device, int32_t device_count) {
@@ -45,7 +45,7 @@ inline void check_dtype(concord_dtype dtype) { dtype_size(dtype); }
 
 inline void check_reduce_op(concord_reduce_op reduce) {
   if (reduce < CONCORD_REDUCE_SUM || reduce > CONCORD_REDUCE_AVG) {
-    invalid(text("reduction %d is unknown; it is one of %s", reduce, kReduceNames));
+    invalid(text("reduction %d is unknown; it must be one of %s", reduce, kReduceNames));
   }
 }
 
@@ -54,16 +54,16 @@ inline void check_reduction(concord_dtype dtype, concord_reduce_op reduce) {
   check_dtype(dtype);
   check_reduce_op(reduce);
   if (dtype == CONCORD_DTYPE_BOOL && reduce == CONCORD_REDUCE_AVG) {
-    fail(CONCORD_STATUS_UNIMPLEMENTED, "avg of bool is unsupported; take sum (or), prod (and), min (and) or max (or)");
+    fail(CONCORD_STATUS_UNIMPLEMENTED, "avg of bool is unsupported; use sum (or), prod (and), min (and) or max (or)");
   }
 }
 
 inline void check_copy_kind(concord_copy_kind kind) {
   if (kind < CONCORD_COPY_HOST_TO_HOST || kind > CONCORD_COPY_DEVICE_TO_DEVICE) {
-    invalid(
-        text("copy kind %d is unknown; it is host to host (1), host to device (2), device to host (3) or device to "
-             "device (4)",
-             kind));
+    invalid(text(
+        "copy kind %d is unknown; it must be host to host (1), host to device (2), device to host (3) or device to "
+        "device (4)",
+        kind));
   }
 }
 
@@ -76,7 +76,7 @@ inline void check_comm_op(concord_comm_op operation) {
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
-// Bytes of |count| elements; INVALID_ARGUMENT where count is negative or the product does not fit.
+// Bytes of |count| elements; INVALID_ARGUMENT if count is negative or the product does not fit.
 inline int64_t element_bytes(int64_t count, concord_dtype dtype, const char* what = "count") {
   int64_t bytes = 0;
   check_count(count, what);
@@ -95,13 +95,13 @@ inline int64_t checked_product(int64_t a, int64_t b, const char* what) {
   return product;
 }
 
-// A buffer that is about to be used: null only where nothing is in it, and its end is an address.
+// A buffer that is about to be used: null only if nothing is in it, and its end is an address.
 inline void check_buffer(const void* pointer, int64_t bytes, const char* what) {
   if (bytes == 0) return;
   if (pointer == nullptr)
-    invalid(text("%s is null, but %lld bytes are asked for", what, static_cast<long long>(bytes)));
+    invalid(text("%s is null, but %lld bytes are requested", what, static_cast<long long>(bytes)));
   if (reinterpret_cast<uintptr_t>(pointer) > UINTPTR_MAX - static_cast<uintptr_t>(bytes)) {
-    invalid(text("%s is %p, and %lld bytes from there pass the end of memory", what, pointer,
+    invalid(text("%s is %p, and %lld bytes from there exceed the address space", what, pointer,
                  static_cast<long long>(bytes)));
   }
 }
@@ -178,22 +178,20 @@ inline void check_rng_range(const concord_rng_request& request) {
   const double low = finite && !wide ? static_cast<double>(static_cast<float>(request.low)) : request.low;
   const double high = finite && !wide ? static_cast<double>(static_cast<float>(request.high)) : request.high;
   if (request.kind == CONCORD_RNG_UNIFORM && !(finite && low <= high && high - low <= limit)) {
-    invalid(text("a uniform fill of %s from %g to %g: both have to be finite, low <= high, and high - low finite too",
+    invalid(text("a uniform fill of %s from %g to %g: low, high and high - low must be finite, and low <= high",
                  dtype_name(request.dtype), request.low, request.high));
   }
   if (request.kind == CONCORD_RNG_NORMAL && !(finite && request.high >= 0)) {
-    invalid(text(
-        "a normal fill with mean %g and standard deviation %g: both have to be finite floats, the second 0 or more",
-        request.low, request.high));
+    invalid(text("a normal fill with mean %g and standard deviation %g: both must be finite floats, the second >= 0",
+                 request.low, request.high));
   }
   if (request.kind != CONCORD_RNG_INTEGER) return;
   const bool fits = request.dtype == CONCORD_DTYPE_I64 ||
                     (request.integer_low >= INT32_MIN && request.integer_high <= int64_t{INT32_MAX} + 1);
   if (request.integer_low >= request.integer_high || !fits) {
-    invalid(
-        text("an integer fill of %s with %lld <= x < %lld: integer_low has to be below integer_high, and x has to fit",
-             dtype_name(request.dtype), static_cast<long long>(request.integer_low),
-             static_cast<long long>(request.integer_high)));
+    invalid(text("an integer fill of %s with %lld <= x < %lld: integer_low must be below integer_high, and x must fit",
+                 dtype_name(request.dtype), static_cast<long long>(request.integer_low),
+                 static_cast<long long>(request.integer_high)));
   }
 }
 
@@ -203,9 +201,8 @@ inline constexpr uint32_t kRngRequestBytes = offsetof(concord_rng_request, run_l
 inline void check_rng_runs(const concord_rng_request& request) {
   if (request.run_length == 0 && request.run_stride == 0) return;
   if (request.run_length <= 0 || request.run_stride < 0) {
-    invalid(
-        text("runs of length %lld with stride %lld: the length has to be 1 or more (or both 0), the stride 0 or more",
-             static_cast<long long>(request.run_length), static_cast<long long>(request.run_stride)));
+    invalid(text("runs of length %lld with stride %lld: the length must be >= 1 (or both 0), the stride >= 0",
+                 static_cast<long long>(request.run_length), static_cast<long long>(request.run_stride)));
   }
 }
 
@@ -225,7 +222,7 @@ inline concord_rng_request read_rng_request(const concord_rng_request* request) 
              "(2) and normal (3) of f32, f64, bf16, f16",
              known.kind, dtype_name(known.dtype), known.dtype));
   }
-  if (known.reserved != 0) invalid(text("reserved of the request is %d; it has to be 0", known.reserved));
+  if (known.reserved != 0) invalid(text("reserved of the request is %d; it must be 0", known.reserved));
   check_elements(known.destination, known.count, known.dtype, "destination");
   check_rng_range(known);
   check_rng_runs(known);
@@ -247,9 +244,9 @@ inline CommConfig read_comm_config(const concord_comm_config* config) {
   const uint32_t size = config->struct_size;
   if (size < sizeof(uint32_t)) invalid(text("struct_size of the config is %u; set it to the size of the struct", size));
   std::memcpy(&known, config, size < sizeof known ? size : sizeof known);
-  if (known.reserved != 0) invalid(text("reserved of the config is %u; it has to be 0", known.reserved));
+  if (known.reserved != 0) invalid(text("reserved of the config is %u; it must be 0", known.reserved));
   if (known.timeout_ms < 0) {
-    invalid(text("timeout_ms is %lld; it is 0 (30 minutes) or more", static_cast<long long>(known.timeout_ms)));
+    invalid(text("timeout_ms is %lld; it must be >= 0 (0: 30 minutes)", static_cast<long long>(known.timeout_ms)));
   }
   if (known.name != nullptr) result.name = known.name;
   if (known.timeout_ms > 0) result.timeout_ms = known.timeout_ms;
@@ -270,7 +267,7 @@ inline void check_init(int32_t world, int32_t rank, const void* id, int64_t id_b
   check_unique_id(id, id_bytes, expected_bytes);
 }
 
-// The list of a split: distinct ranks of the parent, the caller among them. Empty: the caller is no member.
+// The list of a split: distinct ranks of the parent, the caller among them. Empty: the caller is not a member.
 inline void check_split(const int32_t* ranks, int32_t count, int32_t parent_rank, int32_t parent_size) {
   if (count < 0 || count > parent_size) {
     invalid(text("a split into %d ranks; the parent has %d", count, parent_size));
@@ -280,12 +277,13 @@ inline void check_split(const int32_t* ranks, int32_t count, int32_t parent_rank
   std::vector<bool> seen(static_cast<size_t>(parent_size), false);
   for (int32_t i = 0; i < count; ++i) {
     check_rank(ranks[i], parent_size, "a rank of the split");
-    if (seen[static_cast<size_t>(ranks[i])]) invalid(text("rank %d is twice in the list of the split", ranks[i]));
+    if (seen[static_cast<size_t>(ranks[i])]) invalid(text("rank %d appears twice in the list of the split", ranks[i]));
     seen[static_cast<size_t>(ranks[i])] = true;
   }
   if (!seen[static_cast<size_t>(parent_rank)]) {
-    invalid(text("the list of the split has %d ranks, but not the caller's own, %d; who is no member gives count 0",
-                 count, parent_rank));
+    invalid(text(
+        "the list of the split has %d ranks, but not the caller's own, %d; ranks that are not members pass count 0",
+        count, parent_rank));
   }
 }
 
@@ -355,14 +353,14 @@ inline void check_all_to_all(const void* send, const void* recv, int64_t count, 
 inline int64_t check_pieces(const void* buffer, const int64_t* counts, const int64_t* offsets, concord_dtype dtype,
                             int32_t size, const char* what) {
   if (counts == nullptr || offsets == nullptr) {
-    invalid(text("%s_%s is null; it has one entry a rank", what, counts == nullptr ? "counts" : "offsets"));
+    invalid(text("%s_%s is null; it must have one entry per rank", what, counts == nullptr ? "counts" : "offsets"));
   }
   int64_t extent = 0;
   for (int32_t r = 0; r < size; ++r) {
     int64_t end = 0;
     if (counts[r] < 0 || offsets[r] < 0 || __builtin_add_overflow(counts[r], offsets[r], &end)) {
       invalid(
-          text("%s_counts[%d] is %lld and %s_offsets[%d] is %lld; both have to be 0 or more, and their sum a number",
+          text("%s_counts[%d] is %lld and %s_offsets[%d] is %lld; both must be >= 0, and their sum must not overflow",
                what, r, static_cast<long long>(counts[r]), what, r, static_cast<long long>(offsets[r])));
     }
     if (counts[r] > 0 && end > extent) extent = end;
@@ -395,11 +393,11 @@ inline void check_batch_p2p(const concord_p2p_item* items, int64_t count, int32_
   for (int64_t i = 0; i < count; ++i) {
     const concord_p2p_item& item = items[i];
     if (item.kind != CONCORD_P2P_SEND && item.kind != CONCORD_P2P_RECV) {
-      invalid(text("items[%lld].kind is %d; it is CONCORD_P2P_SEND (1) or CONCORD_P2P_RECV (2)",
+      invalid(text("items[%lld].kind is %d; it must be CONCORD_P2P_SEND (1) or CONCORD_P2P_RECV (2)",
                    static_cast<long long>(i), item.kind));
     }
     if (item.reserved != 0) {
-      invalid(text("items[%lld].reserved is %d; it has to be 0", static_cast<long long>(i), item.reserved));
+      invalid(text("items[%lld].reserved is %d; it must be 0", static_cast<long long>(i), item.reserved));
     }
     check_rank(item.peer, size, "a peer of the batch");
     check_elements(item.buffer, item.count, item.dtype, "a buffer of the batch");
@@ -407,7 +405,7 @@ inline void check_batch_p2p(const concord_p2p_item* items, int64_t count, int32_
   }
   if (to_self != 0) {
     invalid(
-        text("rank %d sends to itself %lld times more than it receives from itself in this batch; the numbers have to "
+        text("rank %d sends to itself %lld times more than it receives from itself in this batch; the numbers must "
              "be equal",
              rank, static_cast<long long>(to_self)));
   }

@@ -97,7 +97,7 @@ TEST(Checks, RefuseCountsWhoseBytesOverflow) {
         check_buffer(buffer_a, INT64_MAX, "x");
         check_buffer(reinterpret_cast<void*>(UINTPTR_MAX), 2, "x");
       },
-      "pass the end of memory");
+      "exceed the address space");
 }
 
 TEST(Checks, RefuseBadCopies) {
@@ -185,7 +185,7 @@ TEST(Checks, SplitsNameDistinctRanksWithTheCallerAmongThem) {
   check_split(good, 2, 1, 4);
   check_split(nullptr, 0, 1, 4);
   expect_failure([&] { check_split(good, 2, 0, 4); }, "not the caller's own, 0");
-  expect_failure([&] { check_split(twice, 2, 1, 4); }, "rank 1 is twice");
+  expect_failure([&] { check_split(twice, 2, 1, 4); }, "rank 1 appears twice");
   expect_failure([&] { check_split(outside, 2, 1, 4); }, "is 4");
   expect_failure([&] { check_split(good, -1, 1, 4); }, "-1");
   expect_failure([&] { check_split(nullptr, 2, 1, 4); }, "ranks is null");
@@ -255,9 +255,9 @@ TEST(Checks, RngRequestsNeedAFittingRangeAndDestination) {
   integers.integer_high = int64_t{1} << 31;
   read_rng_request(&integers);
   integers.integer_high = (int64_t{1} << 31) + 1;
-  expect_refused(integers, "x has to fit");
+  expect_refused(integers, "x must fit");
   integers.integer_high = integers.integer_low;
-  expect_refused(integers, "integer_low has to be below");
+  expect_refused(integers, "integer_low must be below");
   auto good = request_of(CONCORD_RNG_UNIFORM, kF32, 0, 1);
   good.count = -1;
   expect_refused(good, "-1");

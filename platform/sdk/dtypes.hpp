@@ -18,7 +18,7 @@ namespace concord::sdk {
 inline constexpr const char* kDtypeNames = "f32, f64, bf16, f16, i8, i16, i32, i64, u8, bool (1 to 10)";
 inline constexpr const char* kReduceNames = "sum, prod, min, max, avg (1 to 5)";
 
-// The name of |dtype| for messages; "unknown" where it is none.
+// The name of |dtype| for messages; "unknown" if it is invalid.
 inline const char* dtype_name(concord_dtype dtype) {
   switch (dtype) {
     case CONCORD_DTYPE_F32: return "f32";
@@ -35,7 +35,7 @@ inline const char* dtype_name(concord_dtype dtype) {
   }
 }
 
-// Bytes of one element. Throws INVALID_ARGUMENT where |dtype| is none.
+// Bytes of one element. Throws INVALID_ARGUMENT if |dtype| is invalid.
 inline int64_t dtype_size(concord_dtype dtype) {
   switch (dtype) {
     case CONCORD_DTYPE_I8:
@@ -48,11 +48,11 @@ inline int64_t dtype_size(concord_dtype dtype) {
     case CONCORD_DTYPE_I32: return 4;
     case CONCORD_DTYPE_F64:
     case CONCORD_DTYPE_I64: return 8;
-    default: invalid(text("dtype %d is unknown; it is one of %s", dtype, kDtypeNames));
+    default: invalid(text("dtype %d is unknown; it must be one of %s", dtype, kDtypeNames));
   }
 }
 
-// The name of |reduce| for messages; "unknown" where it is none.
+// The name of |reduce| for messages; "unknown" if it is invalid.
 inline const char* reduce_name(concord_reduce_op reduce) {
   switch (reduce) {
     case CONCORD_REDUCE_SUM: return "sum";

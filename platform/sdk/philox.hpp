@@ -1,9 +1,9 @@
-// The definition of Concord's random numbers: what stands at a position of a stream of them, bit for bit, on every
+// The definition of Concord's random numbers: the value at a position of a stream of them, bit for bit, on every
 // vendor. Header-only, for hosts and for device code (nvcc). The contract is platform/abi/rng.h.
 //
 // Words. Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns a counter of four
 // words and a key of two into a block of four random words. counter = {lo(block), hi(block), lo(subsequence),
-// hi(subsequence)}, key = {lo(key), hi(key)}. A kind that takes one word a position finds position p in word p % 4 of
+// hi(subsequence)}, key = {lo(key), hi(key)}. A kind that takes one word per position finds position p in word p % 4 of
 // block p / 4; one that takes two finds them, the low one first, in words 2 * (p % 2) and the next of block p / 2.
 //
 // Values. A generator below turns the word or words of a position into a value; visit_rng picks the one for a request.

@@ -169,7 +169,7 @@ TEST(Philox, IntegersAreEvenlySpreadOverARangeThatIsNoPowerOfTwo) {
   double chi_square = 0;
   for (double count : counts) chi_square += (count - expected) * (count - expected) / expected;
   EXPECT_LT(chi_square, 22.5);  // 6 degrees of freedom: one right generator of a thousand is above
-  EXPECT_GT(chi_square, 0.3);   // and one of a thousand below: too even is no accident either
+  EXPECT_GT(chi_square, 0.3);   // and one of a thousand below: too even is not an accident either
 }
 
 TEST(Philox, IntegersCoverTheWholeOf64Bits) {

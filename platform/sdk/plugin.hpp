@@ -35,7 +35,7 @@
 
 namespace concord::sdk {
 
-// A failure on its way to the ABI: the status the caller will see and the sentence that explains it.
+// A failure that will be returned through the ABI: the status the caller will see and the message that explains it.
 class Failure : public std::exception {
  public:
   Failure(concord_status status, std::string detail) : status_(status), detail_(std::move(detail)) {}
@@ -81,7 +81,7 @@ inline void log(concord_log_level level, const std::string& line) noexcept {
   if (host != nullptr && host->log != nullptr) host->log(host->self, level, line.c_str());
 }
 
-// A setting by its dotted name ("cpu.devices"); null where it is not set.
+// A setting by its dotted name ("cpu.devices"); null if it is not set.
 inline const char* config(const char* name) noexcept {
   const concord_host* host = host_slot();
   return host != nullptr && host->config != nullptr ? host->config(host->self, name) : nullptr;
@@ -139,7 +139,7 @@ Table new_table(void* self) {
   return table;
 }
 
-// Fills |slot| from the method of the same name, where the class has one.
+// Fills |slot| from the method of the same name, if the class has one.
 #define CONCORD_SDK_SLOT(slot) \
   if constexpr (requires { &Impl::slot; }) table.slot = &::concord::sdk::Slot<&Impl::slot>::call
 
@@ -243,13 +243,13 @@ void write_sized(Info value, Info* out_info) {
   std::memcpy(static_cast<void*>(out_info), &value, size < sizeof(Info) ? size : sizeof(Info));
 }
 
-// Copies a string into a fixed field, cut where it does not fit, always ended.
+// Copies a string into a fixed field, truncated if it does not fit, always null-terminated.
 template <size_t N>
 void write_string(char (&field)[N], const std::string& value) {
   std::snprintf(field, N, "%s", value.c_str());
 }
 
-// The root object of a plugin. A backend derives from it and adds its tables in the constructor. It lives for ever.
+// The root object of a plugin. A backend derives from it and adds its tables in the constructor. It lives forever.
 class Plugin {
  public:
   Plugin() : root_(new_table<concord_plugin>(this)) { root_.find_table = &find_table; }
@@ -285,7 +285,7 @@ class Plugin {
   std::vector<std::pair<std::string, std::shared_ptr<const void>>> tables_;
 };
 
-// Body of concord_plugin_open: constructs |Type| once, for ever.
+// Body of concord_plugin_open: constructs |Type| once, forever.
 template <class Type>
 concord_status open_plugin(const concord_host* host, const concord_plugin** out_plugin) noexcept {
   host_slot() = host;

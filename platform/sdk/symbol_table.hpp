@@ -5,7 +5,7 @@
 //
 //   // symbols.inc
 //   CONCORD_REQUIRED(vendorOpen)                             // declared by the vendor's header
-//   CONCORD_OPTIONAL(vendorTrim, int (*)(vendorHandle))      // newer than the oldest header: null where it is missing
+//   CONCORD_OPTIONAL(vendorTrim, int (*)(vendorHandle))      // newer than the oldest header: null if it is missing
 //
 // A table is the list read twice: once as members, once as names.
 //
@@ -46,7 +46,7 @@ struct VendorLibrary {
   std::string path;  // the file it came from
 };
 
-// The file that |handle| was loaded from; |fallback| where the linker does not tell.
+// The file that |handle| was loaded from; |fallback| if the linker does not tell.
 inline std::string library_path(void* handle, const char* symbol, const char* fallback) {
   Dl_info info{};
   void* address = dlsym(handle, symbol);
@@ -54,8 +54,8 @@ inline std::string library_path(void* handle, const char* symbol, const char* fa
   return fallback;
 }
 
-// Opens the first of |candidates| that can be, by path or by name. UNAVAILABLE where none can: the sentence names
-// |what|, every place tried with the linker's words, and |advice|.
+// Opens the first of |candidates| that can be, by path or by name. UNAVAILABLE if none can: the sentence names
+// |what|, every place tried with the linker's message, and |advice|.
 inline VendorLibrary open_vendor_library(const char* what, const std::vector<std::string>& candidates,
                                          const char* symbol, const char* advice) {
   std::string tried;

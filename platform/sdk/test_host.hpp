@@ -18,7 +18,7 @@ namespace concord::sdk {
 
 class TestHost {
  public:
-  // Throws std::runtime_error where the library or its entry is missing. A failing open is told by status().
+  // Throws std::runtime_error if the library or its entry is missing. status() reports a failing open.
   explicit TestHost(const char* path) {
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());

@@ -34,7 +34,7 @@ TEST(BadFiles, MissingFileIsSaidToBeMissing) {
   EXPECT_THAT(why_not("/nowhere/libconcord_x.so"), HasSubstr("no such file"));
 }
 
-TEST(BadFiles, FolderIsNoPlugin) { EXPECT_THAT(why_not(TEST_PLUGINS "/"), HasSubstr("it is a folder and not a file")); }
+TEST(BadFiles, FolderIsNoPlugin) { EXPECT_THAT(why_not(TEST_PLUGINS "/"), HasSubstr("it is a folder, not a file")); }
 
 TEST(BadFiles, PipeIsNoPluginAndIsNotWaitedFor) {
   ScratchFolder folder;
@@ -56,8 +56,8 @@ TEST(BadFiles, TextFileIsNoElfFile) {
 TEST(BadFiles, ElfHeaderCutShortIsSaidSo) {
   ScratchFolder folder;
   const std::string whole = test::read_file(plugin_path("sample"));
-  EXPECT_THAT(why_not(folder.write("libconcord_a.so", whole.substr(0, 10))), HasSubstr("the ELF header is cut short"));
-  EXPECT_THAT(why_not(folder.write("libconcord_b.so", whole.substr(0, 40))), HasSubstr("the ELF header is cut short"));
+  EXPECT_THAT(why_not(folder.write("libconcord_a.so", whole.substr(0, 10))), HasSubstr("the ELF header is truncated"));
+  EXPECT_THAT(why_not(folder.write("libconcord_b.so", whole.substr(0, 40))), HasSubstr("the ELF header is truncated"));
 }
 
 TEST(BadFiles, ElfFileCutShortAnywhereNeverReachesTheDynamicLinker) {
@@ -65,7 +65,7 @@ TEST(BadFiles, ElfFileCutShortAnywhereNeverReachesTheDynamicLinker) {
   const std::string whole = test::read_file(plugin_path("sample"));
   for (const size_t size : {size_t{70}, size_t{600}, whole.size() / 4, whole.size() / 2, whole.size() - 1}) {
     const std::string path = folder.write("libconcord_" + std::to_string(size) + ".so", whole.substr(0, size));
-    EXPECT_THAT(why_not(path), HasSubstr("cut short: it has " + std::to_string(size) + " bytes"));
+    EXPECT_THAT(why_not(path), HasSubstr("truncated: it has " + std::to_string(size) + " bytes"));
   }
 }
 
@@ -99,8 +99,7 @@ TEST(BadFiles, ElfFileOfAnotherWidthOrByteOrderNamesBoth) {
 TEST(BadFiles, ProgramOrObjectFileIsNoSharedLibrary) {
   ScratchFolder folder;
   const size_t type = offsetof(Elf64_Ehdr, e_type);
-  EXPECT_THAT(why_not(folder.write("libconcord_a.so", patched(type, ET_EXEC, 2))),
-              HasSubstr("it is a program and not"));
+  EXPECT_THAT(why_not(folder.write("libconcord_a.so", patched(type, ET_EXEC, 2))), HasSubstr("it is a program, not"));
   EXPECT_THAT(why_not(folder.write("libconcord_b.so", patched(type, ET_REL, 2))), HasSubstr("it is an object file"));
 }
 
@@ -132,27 +131,28 @@ constexpr concord_status kMismatch = CONCORD_STATUS_ABI_MISMATCH;
 constexpr Defect kDefects[] = {
     {"no_entry", kMismatch, "it does not export concord_plugin_open"},
     {"open_throws", CONCORD_STATUS_INTERNAL,
-     "concord_plugin_open threw an exception, which no plugin may: the vendor's library is in a bad mood"},
-    {"open_throws_a_number", CONCORD_STATUS_INTERNAL, "concord_plugin_open threw an exception, which no plugin may"},
+     "concord_plugin_open threw an exception, which is not allowed for plugins: the vendor's library is in a bad mood"},
+    {"open_throws_a_number", CONCORD_STATUS_INTERNAL,
+     "concord_plugin_open threw an exception, which is not allowed for plugins"},
     {"open_fails", CONCORD_STATUS_UNAVAILABLE, "UNAVAILABLE: the driver is 3.1, at least 4.0 is needed"},
     {"open_fails_in_silence", CONCORD_STATUS_VENDOR_ERROR, "VENDOR_ERROR: the plugin gave no reason"},
     {"open_returns_an_unknown_code", 4711, "concord_plugin_open failed with unknown status 4711"},
     {"open_gives_null", CONCORD_STATUS_INTERNAL, "returned OK, but no plugin (null)"},
     {"open_gives_a_wild_pointer", kMismatch, "concord_plugin: the plugin's pointer to it cannot be read"},
-    {"root_of_a_newer_major", kMismatch, "the plugin speaks ABI version 2." MINOR ", this program version 1." MINOR},
+    {"root_of_a_newer_major", kMismatch, "the plugin has ABI version 2." MINOR ", this program version 1." MINOR},
     {"root_too_small", kMismatch,
      "concord_plugin: struct_size is 16 bytes, but what version 1." MINOR " requires takes 24"},
     {"find_table_is_null", kMismatch, "find_table is null"},
     {"find_table_throws", CONCORD_STATUS_INTERNAL,
-     "find_table threw an exception, which no plugin may: no tables today"},
+     "find_table threw an exception, which is not allowed for plugins: no tables today"},
     {"find_table_gives_a_wild_pointer", kMismatch, "table 'core': the plugin's pointer to it cannot be read"},
     {"table_of_a_newer_major", kMismatch,
-     "table 'stream': the plugin speaks ABI version 2." MINOR ", this program version 1." MINOR},
+     "table 'stream': the plugin has ABI version 2." MINOR ", this program version 1." MINOR},
     {"table_of_an_older_major", kMismatch,
-     "table 'stream': the plugin speaks ABI version 0." MINOR ", this program version 1." MINOR},
+     "table 'stream': the plugin has ABI version 0." MINOR ", this program version 1." MINOR},
     {"table_missing", kMismatch, "table 'comm' is missing"},
-    {"size_below_the_head", kMismatch, "table 'stream': struct_size is 4 bytes, less than the head of every table (8)"},
-    {"size_absurd", kMismatch, "table 'stream': struct_size is 1073741824 bytes, which is absurd"},
+    {"size_below_the_head", kMismatch, "table 'stream': struct_size is 4 bytes, less than the header of a table (8)"},
+    {"size_absurd", kMismatch, "table 'stream': struct_size is 1073741824 bytes, which is implausible"},
     {"size_without_required_slots", kMismatch,
      "table 'stream': struct_size is 24 bytes, but what version 1." MINOR " requires takes 64"},
     {"size_beyond_its_version", kMismatch,
@@ -162,11 +162,11 @@ constexpr Defect kDefects[] = {
     {"size_that_covers_no_memory", kMismatch,
      "table 'event': struct_size is 64 bytes, but not all of them can be read"},
     {"name_null", kMismatch, "table 'core': name is null, but required"},
-    {"name_with_spaces", kMismatch, "table 'core': name is 'My Device'; it takes lower-case letters"},
+    {"name_with_spaces", kMismatch, "table 'core': name is 'My Device'; it must consist of lower-case letters"},
     {"label_null", kMismatch, "table 'core': label is null, but required"},
     {"version_wild", kMismatch, "table 'core': version does not point to a string"},
     {"capabilities_null", kMismatch, "capability_count is 4, but capabilities is null"},
-    {"capabilities_negative", kMismatch, "capability_count is -1; it takes 0 to"},
+    {"capabilities_negative", kMismatch, "capability_count is -1; it must be 0 to"},
     {"capability_without_a_name", kMismatch, "the name of a capability is null"},
 };
 

@@ -73,7 +73,8 @@ TEST_F(Choice, PluginWhoseDeviceCountThrowsIsPassedOver) {
     return candidate.path.find("fine_but_count_throws") != std::string::npos;
   });
   ASSERT_NE(found, survey.candidates.end());
-  EXPECT_THAT(found->reason, HasSubstr("device.count threw an exception, which no plugin may: the bus is on fire"));
+  EXPECT_THAT(found->reason,
+              HasSubstr("device.count threw an exception, which is not allowed for plugins: the bus is on fire"));
 }
 
 TEST_F(Choice, NamedPlatformThatFailsIsFatalAndListsEveryPlaceWithItsReason) {
@@ -86,7 +87,7 @@ TEST_F(Choice, NamedPlatformThatFailsIsFatalAndListsEveryPlaceWithItsReason) {
                           HasSubstr(folder_.file("libconcord_open_fails.so") +
                                     " (CONCORD_PLUGIN_PATH): concord_plugin_open "
                                     "failed with UNAVAILABLE: the driver is 3.1, at least 4.0 is needed"),
-                          HasSubstr("(beside the program): no such file"), HasSubstr("(installed)")));
+                          HasSubstr("(next to the program): no such file"), HasSubstr("(installed)")));
 }
 
 TEST_F(Choice, NamedPlatformThatDoesNotExistListsTheNamesThatDo) {
@@ -115,7 +116,7 @@ TEST_F(Choice, FirstFolderWinsAndTheShadowedFileIsReported) {
   ASSERT_GE(survey.candidates.size(), 2u);
   EXPECT_EQ(survey.candidates[0].path, folder_.file("libconcord_low.so"));
   EXPECT_EQ(survey.candidates[1].path, second.file("libconcord_low.so"));
-  EXPECT_THAT(survey.candidates[1].reason, HasSubstr(folder_.file("libconcord_low.so") + " comes first"));
+  EXPECT_THAT(survey.candidates[1].reason, HasSubstr(folder_.file("libconcord_low.so") + " takes precedence"));
 }
 
 TEST_F(Choice, BrokenFileInAnEarlierFolderDoesNotHideAGoodOne) {

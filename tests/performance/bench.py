@@ -70,15 +70,15 @@ def table(rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="./run bench", description="Runs the benchmarks, each beside its peer.")
-    parser.add_argument("filter", nargs="?", default="", help="a regular expression: programs or rows whose name fits")
+    parser = argparse.ArgumentParser(prog="./run bench", description="Runs the benchmarks, each compared with its peer.")
+    parser.add_argument("filter", nargs="?", default="", help="a regular expression: programs or rows whose name matches")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output, nothing else")
     parser.add_argument("--programs", required=True, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     try:
         wanted = re.compile(arguments.filter)
     except re.error as error:
-        parser.error(f"'{arguments.filter}' is no regular expression: {error}")
+        parser.error(f"'{arguments.filter}' is not a regular expression: {error}")
 
     rows, failures = [], []
     programs = programs_in(arguments.programs)

@@ -225,7 +225,7 @@ TEST_F(Train, TheExampleWithACallbackStopsAtItsGoalOnAllRanks) {
   std::vector<std::string> command = {LAUNCH_PROGRAM, "launch", "--nproc", "2", "--", CALLBACK, "100"};
   const std::vector<std::string> more = words({"--max_steps", "50"});
   command.insert(command.end(), more.begin(), more.end());
-  EXPECT_THAT(run_example(command), HasSubstr("the goal is reached at step 1"));
+  EXPECT_THAT(run_example(command), HasSubstr("goal reached at step 1"));
   EXPECT_EQ(read_steps(path("out")).size(), 1u);
 }
 

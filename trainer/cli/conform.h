@@ -7,7 +7,7 @@ class App;
 
 namespace concord {
 
-// Its arguments go to the kit as they are, and its exit code is the kit's.
+// Its arguments are passed to the kit unchanged, and its exit code is the kit's.
 void add_conform_command(CLI::App* app);
 
 }  // namespace concord

@@ -17,14 +17,14 @@ struct DiffReport {
   std::string b;
   safetensors::Tolerance tolerance;
   std::vector<safetensors::TensorComparison> tensors;  // in natural order
-  // The first tensor that does not agree; null where all do. Activations, which `probe` numbers in the order in which
+  // The first tensor that does not agree; null if all do. Activations, which `probe` numbers in the order in which
   // the model computes them ("activation.<number>.<part>"), come before all others.
   const safetensors::TensorComparison* first_difference = nullptr;
 
   bool agrees() const { return first_difference == nullptr; }
 };
 
-// The files behind the comparisons have to outlive the report.
+// The files of the comparisons have to outlive the report.
 DiffReport make_diff_report(const safetensors::Weights& a, const safetensors::Weights& b,
                             const safetensors::Tolerance& tolerance, bool any_dtype);
 
@@ -36,7 +36,7 @@ std::string diff_text(const DiffReport& report, bool all);
 // tensor does not have is null; numbers that JSON does not have are "inf", "-inf" and "nan".
 std::string diff_json(const DiffReport& report);
 
-// Adds the subcommand to |program|. Exit code 1 where something differs; ConfigError comes out of it for files that
+// Adds the subcommand to |program|. Exit code 1 if something differs; throws ConfigError for files that
 // cannot be read.
 void add_diff_command(CLI::App* program, int* exit_code);
 

@@ -1,4 +1,4 @@
-// `concord doctor`: looks at this machine and says what to do about each finding.
+// `concord doctor`: checks this machine and says what to do about each finding.
 #pragma once
 
 #include <string>
@@ -15,10 +15,10 @@ struct Finding {
   Kind kind = Kind::fine;
   std::string topic;   // "shared memory"
   std::string found;   // "64 MiB at /dev/shm"
-  std::string advice;  // what to do; empty where nothing has to be done
+  std::string advice;  // what to do; empty if nothing has to be done
 };
 
-// Exit code 1 where there is a problem.
+// Exit code 1 if there is a problem.
 void add_doctor_command(CLI::App* program, int* exit_code);
 
 std::vector<Finding> examine_machine();

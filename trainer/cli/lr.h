@@ -12,7 +12,7 @@ class App;
 
 namespace concord {
 
-// Adds the subcommand to |program|. Parsing runs it; ConfigError comes out of it for a schedule that cannot be.
+// Adds the subcommand to |program|. Parsing runs it; throws ConfigError for an invalid schedule.
 void add_lr_command(CLI::App* program);
 
 struct LrPoint {

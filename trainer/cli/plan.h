@@ -13,7 +13,7 @@ class App;
 
 namespace concord {
 
-// Adds the subcommand to |program|. Parsing runs it; ConfigError comes out of it for a layout that cannot be.
+// Adds the subcommand to |program|. Parsing runs it; throws ConfigError for an invalid layout.
 void add_plan_command(CLI::App* program);
 
 // Largest world whose groups are all listed, and largest group of one rank that is listed member by member.
@@ -25,7 +25,7 @@ inline constexpr int64_t kListedGroup = int64_t{1} << 16;
 // of every kind; throws ConfigError for a world above kListedWorld.
 std::string plan_json(const RankLayout& layout, std::optional<int64_t> rank);
 
-// A summary, a picture of the grid where it fits, and a table of the groups.
+// A summary, a picture of the grid if it fits, and a table of the groups.
 std::string plan_text(const RankLayout& layout, std::optional<int64_t> rank);
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// `concord plan --buckets`: where a rank's parameters and gradients lie, what is reduced together, and the memory it
-// takes. Pure: no device, no processes.
+// `concord plan --buckets`: the positions of a rank's parameters and gradients, what is reduced together, and the
+// memory it takes. Pure: no device, no processes.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ struct BucketArguments {
 };
 
 // A table, or one JSON document: a list with the plan of each chunk of |rank|. Throws ConfigError, with the file and
-// what is allowed, for files that are not right, and where not exactly one of them is given.
+// what is allowed, for invalid files, and unless exactly one of them is given.
 std::string buckets_text(const BucketArguments& arguments, const RankLayout& layout, int64_t rank, bool json);
 
 // The parameters that |text|, the content of |file|, lists.

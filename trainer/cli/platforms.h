@@ -19,13 +19,13 @@ struct PlatformsReport {
   std::string no_choice;  // why there is none
 };
 
-// Opens every plugin on the path. Throws Error only where a setting makes no sense.
+// Opens every plugin on the path. Throws Error only if a setting is invalid.
 PlatformsReport survey_platforms();
 
 std::string platforms_text(const PlatformsReport& report);
 std::string platforms_json(const PlatformsReport& report);  // one document
 
-// Adds the subcommand to |program|. Exit code 1 where no platform can be used.
+// Adds the subcommand to |program|. Exit code 1 if no platform can be used.
 void add_platforms_command(CLI::App* program, int* exit_code);
 
 }  // namespace concord

@@ -7,8 +7,8 @@ class App;
 
 namespace concord {
 
-// Adds the subcommand to |program|. Parsing runs it and leaves its exit code in |exit_code|; ConfigError comes out of
-// it for wrong usage and invalid files.
+// Adds the subcommand to |program|. Parsing runs it and leaves its exit code in |exit_code|; throws ConfigError for
+// wrong usage and invalid files.
 void add_probe_command(CLI::App* program, int* exit_code);
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// The program: one file per subcommand, put together here. What they throw ends here, once, as a sentence and an exit
-// code: 0 fine, 1 failed, 2 wrong usage.
+// The program: one file per subcommand, put together here. Exceptions are caught here, once, and become a message and
+// an exit code: 0 fine, 1 failed, 2 wrong usage.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// `concord report`: runs that were made, beside each other: a table, a picture of their curves, the page of one.
+// `concord report`: compares finished runs: a table, a picture of their curves, the page of one.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ class App;
 
 namespace concord {
 
-// Adds the subcommand to |program|. Parsing runs it; ConfigError comes out of it for invalid settings.
+// Adds the subcommand to |program|. Parsing runs it; throws ConfigError for invalid settings.
 void add_report_command(CLI::App* program);
 
 struct ComparedRun {

@@ -1,4 +1,4 @@
-// `concord schedule`: a pipeline schedule printed, priced, drawn, compared. Pure: no device, no processes.
+// `concord schedule`: a pipeline schedule printed, simulated, drawn, compared. Pure: no device, no processes.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ class App;
 
 namespace concord {
 
-// Adds the subcommand to |program|. Parsing runs it; ConfigError comes out of it for a schedule that cannot be.
+// Adds the subcommand to |program|. Parsing runs it; throws ConfigError for an invalid schedule.
 void add_schedule_command(CLI::App* program);
 
-// A schedule with its transfers, checked and priced.
+// A schedule with its transfers, checked and simulated.
 struct PricedSchedule {
   Schedule computations;  // as the generator or the file has it
   Schedule complete;      // with transfers and reductions
@@ -28,11 +28,11 @@ PricedSchedule price_schedule(const Schedule& schedule, const ScheduleCosts& cos
 // compared.
 std::string schedule_json(const PricedSchedule& priced);
 
-// The numbers and a grid of at most |width| characters a line.
+// The numbers and a grid of at most |width| characters per line.
 std::string schedule_text(const PricedSchedule& priced, size_t width);
 
 // All kinds for the ranks, micro-batches and chunks of |request|. Costs are those of a rank's whole share of the
-// model here: a chunk of v takes 1/v of them, so the lengths of the steps compare. A kind that cannot have these
+// model here: a chunk of v takes 1/v of them, so the lengths of the steps are comparable. A kind that cannot have these
 // sizes has its reason instead.
 struct ComparedKind {
   std::string kind;

@@ -13,12 +13,12 @@ struct DataArguments {
   std::string path = {};
 
   // What makes tokens of text: "byte", which is built in, or a HF tokenizer.json or its folder, which need Python
-  // (trainer/data/tokenizer.h). Empty: there is none, and text is refused. Files of ids need none.
+  // (trainer/data/tokenizer.h). Empty: no tokenizer, and text is refused. Files of ids need none.
   std::string tokenizer = "byte";
   std::string chat_template = "qwen";  // for lines with "messages"; see trainer/data/chat_template.h
 
-  // Megatron data and text are cut into samples of this many tokens. For the others it is the longest a sample may be,
-  // 0 for any length.
+  // Megatron data and text are split into samples of this many tokens. For the others it is the longest a sample may
+  // be, 0 for any length.
   int64_t seq_length = 0;
   int64_t vocab_size = 0;  // an id at or above it is an error; 0: ids are not checked
 
@@ -32,7 +32,7 @@ struct DataArguments {
   int64_t seed = 42;
   bool shuffle = true;
   bool drop_last = true;  // false: the last batch of an epoch is filled up with rows that count no token
-  int64_t epochs = 0;     // how often the data is gone through before next() ends; 0: without end
+  int64_t epochs = 0;     // passes over the data before next() ends; 0: unlimited
 
   // Megatron data and text, shuffled: samples that the run will need (steps * global batch). Documents are then
   // repeated and shuffled over as many epochs as that takes, as Megatron does it, and this is one epoch of the loader.

@@ -19,13 +19,13 @@ namespace concord {
 struct Epoch {
   int64_t number = 0;
   SampleOrder order;
-  PackedRows packed_rows = {};  // places in |order|; empty where not packed
+  PackedRows packed_rows = {};  // places in |order|; empty if not packed
 };
 
 // Threads: any.
 class Batcher {
  public:
-  // Throws ConfigError for arguments that cannot be, and where an epoch holds no global batch.
+  // Throws ConfigError for arguments that are invalid, and if an epoch holds no global batch.
   Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source);
 
   // The micro-batches of this dp rank for the global batch that begins at |first_row| of |epoch|. Rows beyond the end

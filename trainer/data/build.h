@@ -1,9 +1,9 @@
 // `concord data build`: text or JSONL to a Megatron .bin/.idx pair, or conversations to samples.
 //
-// The input is cut into shards at document boundaries, by its bytes alone. Workers make tokens of shards, each into
+// The input is split into shards at document boundaries, by its bytes alone. Workers tokenize shards, each into
 // files of its own in OUTPUT.build/, which get their names when they are complete; at the end they are put after each
 // other. So a build that was killed continues with the shards that are missing, and the bytes that come out depend
-// neither on the workers nor on how often it was stopped. Nothing stands under the final name before everything has
+// neither on the workers nor on how often it was stopped. Nothing exists under the final name before everything has
 // been written. The tokenizer goes with the data, in OUTPUT.tokenizer/ (trainer/data/tokenizer_files.h).
 #pragma once
 
@@ -21,9 +21,9 @@ struct BuildArguments {
   bool append_eod = true;                // a document ends with the tokenizer's end of document
   bool sft = false;  // lines with "messages" to lines with "input_ids" and "labels", learnt is what the assistant says
   std::string chat_template = "qwen";
-  int64_t workers = 0;                      // 0: one a core
+  int64_t workers = 0;                      // 0: one per core
   int64_t shard_bytes = int64_t{16} << 20;  // of input, about
-  bool overwrite = false;                   // an output, or a build of other settings, that is there already
+  bool overwrite = false;                   // an existing output, or a build with other settings
 };
 
 struct BuildProgress {
@@ -37,7 +37,7 @@ struct BuildProgress {
 };
 
 // Calls |report| from the calling thread: while shards are made, and once when all are. Throws ConfigError for
-// what is wrong with arguments or input, std::runtime_error where the disk is full; the shards done until then are
+// what is wrong with arguments or input, std::runtime_error if the disk is full; the shards done until then are
 // kept.
 BuildProgress build_data(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report);
 

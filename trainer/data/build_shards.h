@@ -1,4 +1,4 @@
-// The parts of `concord data build` below its workers: how inputs are cut, and what becomes of one shard.
+// The parts of `concord data build` below its workers: how inputs are split, and what is done with one shard.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct ShardCounts {
 ShardCounts build_shard(const BuildArguments& arguments, const MappedFile& input, const BuildShard& shard,
                         Tokenizer& tokenizer, const std::string& name);
 
-// What a complete shard holds; throws ConfigError where it is not.
+// What a complete shard holds; throws ConfigError if it is not.
 ShardCounts count_shard(const BuildArguments& arguments, const std::string& name);
 
 // Puts |names| after each other under arguments.output.

@@ -31,15 +31,15 @@ struct ChatPiece {
 
 // Throws ConfigError for a template that does not exist (and lists those that do).
 void check_chat_template(const std::string& chat_template);
-// Throws ConfigError for an unknown role, or where the assistant says nothing: there would be nothing to learn.
+// Throws ConfigError for an unknown role, or if the assistant says nothing: there would be nothing to learn.
 std::vector<ChatPiece> render_chat(const std::string& chat_template, const std::vector<ChatMessage>& messages);
 
-// Ids and labels beside them (HF's convention: the id itself where it is to be learnt, else kIgnoredToken).
+// Ids and aligned labels (HF's convention: the id itself where it is trained on, otherwise kIgnoredToken).
 struct AlignedTokens {
   std::vector<int64_t> ids;
   std::vector<int64_t> labels;
 };
-// Each piece is encoded by itself, as a prompt is when the model is used. Throws ConfigError for a special that the
+// Each piece is encoded separately, as a prompt is when the model is used. Throws ConfigError for a special that the
 // tokenizer does not have.
 AlignedTokens encode_chat(const std::vector<ChatPiece>& pieces, Tokenizer& tokenizer);
 

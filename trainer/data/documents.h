@@ -1,4 +1,4 @@
-// Tokens as sequences after each other: what a corpus is before it is cut into samples.
+// Tokens as consecutive sequences: a corpus before it is split into samples.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class Documents {
   virtual int32_t length(int64_t sequence) const = 0;
   // Tokens [first, first + count) of |sequence|, which must lie within it.
   virtual void read(int64_t sequence, int64_t first, int64_t count, int64_t* out) const = 0;
-  // "corpus.bin, document 3": where a sequence stands, for messages.
+  // "corpus.bin, document 3": the place of a sequence, for messages.
   virtual std::string place(int64_t sequence) const = 0;
   virtual const std::string& name() const = 0;
 

@@ -1,6 +1,6 @@
-// How a corpus is cut into samples, as Megatron's GPTDataset does it, number for number: the documents of all epochs in
-// a shuffled row, samples of seq_length + 1 tokens cut from it one after another (the last token of one is the first of
-// the next), and an order in which the samples are read.
+// How a corpus is split into samples, as Megatron's GPTDataset does it, number for number: the documents of all epochs
+// in a shuffled row, samples of seq_length + 1 tokens cut from it one after another (the last token of one is the first
+// of the next), and an order in which the samples are read.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ struct GptIndices {
       {};                                    // one more than there are samples: the last is where the last sample ends
   std::vector<uint32_t> shuffle_index = {};  // reading order -> sample
   int64_t epochs = 1;
-  bool separate_final_epoch = false;  // the last epoch is used for less than 80 % and shuffled by itself
+  bool separate_final_epoch = false;  // the last epoch is used for less than 80 % and shuffled separately
 };
 
-// |lengths| are the tokens of each sequence. Pure. Throws ConfigError where there are not enough tokens for one sample,
+// |lengths| are the tokens of each sequence. Pure. Throws ConfigError if there are not enough tokens for one sample,
 // or more than 2^31 - 1 sequences or 2^32 - 1 samples.
 GptIndices build_gpt_indices(std::span<const int32_t> lengths, const GptIndexOptions& options);
 

@@ -12,10 +12,10 @@
 
 namespace concord {
 
-// Text as documents in memory, 4 bytes a token.
+// Text as documents in memory, 4 bytes per token.
 class TextDocuments : public Documents {
  public:
-  // |tokenizer| is used until finish(). Throws ConfigError where it has no token that ends a document.
+  // |tokenizer| is used until finish(). Throws ConfigError if it has no token that ends a document.
   TextDocuments(std::string file, Tokenizer& tokenizer);
   TextDocuments(const TextDocuments&) = delete;
   TextDocuments& operator=(const TextDocuments&) = delete;
@@ -39,7 +39,7 @@ class TextDocuments : public Documents {
 
 class GptSource : public SampleSource {
  public:
-  // Ids of a corpus of up to this many tokens are checked at once; of a larger one when they are read.
+  // Ids of a corpus of up to this many tokens are checked immediately; of a larger one when they are read.
   static constexpr int64_t kCheckedAtOnce = int64_t{1} << 26;
 
   GptSource(std::unique_ptr<Documents> documents, const DataArguments& arguments);

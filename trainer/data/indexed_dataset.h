@@ -36,7 +36,7 @@ TokenType token_type_for(int64_t vocab_size);
 // numbers is fine as long as they are whole.
 class IndexedDataset : public Documents {
  public:
-  // Throws ConfigError for a file that is missing, cut short or contradicts itself.
+  // Throws ConfigError for a file that is missing, truncated or contradicts itself.
   explicit IndexedDataset(const std::string& prefix);
 
   TokenType type() const { return type_; }
@@ -68,11 +68,11 @@ class IndexedDataset : public Documents {
   std::vector<int64_t> document_starts_;
 };
 
-// Writes such a pair. Nothing stands under the final names before finish() has written everything; .idx gets its name
+// Writes such a pair. Nothing exists under the final names before finish() has written everything; .idx gets its name
 // last. Threads: one at a time.
 class IndexedWriter {
  public:
-  // Throws ConfigError where the folder cannot be written to.
+  // Throws ConfigError if the folder cannot be written to.
   IndexedWriter(const std::string& prefix, TokenType type);
 
   // Throws ConfigError for an id that |type| cannot hold.

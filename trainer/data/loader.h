@@ -46,7 +46,7 @@ class DataLoader {
   const BatchContents& contents() const { return contents_; }
   // After the batch that next() gave last, whatever has been made ahead.
   DataPosition position() const;
-  // Continues there. Throws ConfigError where |position| belongs to other data or another order.
+  // Continues there. Throws ConfigError if |position| belongs to other data or another order.
   void restore(const DataPosition& position);
 
   int64_t global_batch_size() const;     // samples (rows where packed) of all dp ranks in a step

@@ -1,5 +1,5 @@
-// A file mapped for reading. It must not become shorter while it is open: touching what is gone ends the process, with
-// the file's name (core/mapping_watch.h). Concord's own writers never change a file in place.
+// A file mapped for reading. It must not become shorter while it is open: accessing the missing part ends the process,
+// with the file's name (core/mapping_watch.h). Concord's own writers never change a file in place.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace concord {
 // Threads: any, at the same time.
 class MappedFile {
  public:
-  // Throws ConfigError where |path| is no regular file that can be read.
+  // Throws ConfigError if |path| is not a regular file that can be read.
   explicit MappedFile(std::string path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -22,7 +22,7 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
-  const char* data() const { return data_; }  // null where the file is empty
+  const char* data() const { return data_; }  // null if the file is empty
   std::string_view text() const { return {data_, static_cast<size_t>(size_)}; }
 
  private:

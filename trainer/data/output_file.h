@@ -1,4 +1,4 @@
-// A file that appears complete or not at all: written under a temporary name beside the final one, renamed at the end.
+// A file that appears complete or not at all: written under a temporary name next to the final one, renamed at the end.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace concord {
 
-// Threads: one at a time. I/O errors (a full disk) throw std::runtime_error with the file and the system's words; the
+// Threads: one at a time. I/O errors (a full disk) throw std::runtime_error with the file and the system's message; the
 // temporary file goes away with the object.
 class OutputFile {
  public:
-  // Throws ConfigError where the folder cannot be written to, or |path| is no regular file.
+  // Throws ConfigError if the folder cannot be written to, or |path| is not a regular file.
   explicit OutputFile(std::string path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

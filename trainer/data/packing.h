@@ -23,7 +23,7 @@ using PackedRows = std::vector<std::vector<int64_t>>;
 PackedRows pack_first_fit(std::span<const int64_t> lengths, int64_t capacity, int64_t multiple);
 
 // One row of all |samples|, each filled up with |pad_id| to a multiple (labels kIgnoredToken). Positions begin at 0
-// with each and go on through its padding, which belongs to it: cu_seqlens are the padded boundaries.
+// with each and continue through its padding, which belongs to it: cu_seqlens are the padded boundaries.
 TokenBatch pack_samples(std::span<const Sample> samples, int64_t multiple, int64_t pad_id);
 
 }  // namespace concord

@@ -10,14 +10,14 @@
 
 namespace concord {
 
-// All samples in memory, 8 bytes a token.
+// All samples in memory, 8 bytes per token.
 class RowSource : public SampleSource {
  public:
   RowSource(std::string file, const DataArguments& arguments);
   // |place| ("line 7") is for messages. Throws ConfigError for ids outside of the vocabulary and rows that are too
   // long.
   void add(const AlignedTokens& tokens, const std::string& place);
-  // Throws ConfigError where there is no sample.
+  // Throws ConfigError if there is no sample.
   void finish();
 
   int64_t size() const override { return static_cast<int64_t>(begins_.size()) - 1; }

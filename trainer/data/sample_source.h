@@ -11,7 +11,7 @@
 namespace concord {
 
 // One sequence to learn. labels[t] is the token that is to follow ids[t] (shifted already, as MicroBatch has it), or
-// kIgnoredLabel. Both have the same length, at least 1. Files have HF's convention, labels beside the ids: their
+// kIgnoredLabel. Both have the same length, at least 1. Files have HF's convention, labels aligned with the ids: their
 // sources shift.
 struct Sample {
   std::vector<int64_t> ids;
@@ -28,7 +28,7 @@ class SampleSource {
   virtual Sample at(int64_t index) const = 0;
   // Tokens of at(index), without reading them.
   virtual int64_t length(int64_t index) const = 0;
-  // Whether samples come shuffled from the source itself; the sampler then leaves the first epoch as it is.
+  // Whether samples come shuffled from the source itself; the sampler then leaves the first epoch unchanged.
   virtual bool is_shuffled() const { return false; }
   // The file, for messages.
   virtual const std::string& name() const = 0;

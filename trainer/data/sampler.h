@@ -1,4 +1,4 @@
-// Which sample comes when, and to which rank. Pure functions of a few numbers; the layout has no part in the order.
+// Which sample comes when, and to which rank. Pure functions of a few numbers; the order does not depend on the layout.
 //
 // Global batch k of an epoch is entries k*B to (k+1)*B-1 of its order, B = micro_batch_size * accumulation * dp_size.
 // Within it, micro-batch m of dp rank r is the rows (m*dp_size + r) * micro_batch_size and following. So micro-batches

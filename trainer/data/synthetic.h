@@ -1,4 +1,4 @@
-// A corpus whose entropy is known, so that a person can watch a loss approach its floor.
+// A corpus whose entropy is known, so that a loss can be watched approaching its floor.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 
 namespace concord {
 
-// All in nats a token.
+// All in nats per token.
 struct SyntheticCorpus {
   double entropy_rate = 0;     // of the next token given the one before it: no model's expected loss is below it
-  double unigram_entropy = 0;  // what a model reaches that looks at no context
+  double unigram_entropy = 0;  // what a model without context reaches
   int64_t vocab_size = 0;      // ids are below it (the byte tokenizer's)
 };
 

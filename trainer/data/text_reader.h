@@ -18,8 +18,8 @@ namespace concord {
 std::optional<size_t> invalid_utf8(std::string_view text);
 
 // A line of a .jsonl: {"text": ...}, {"input_ids": [...], "labels": [...]} or {"messages": [{"role", "content"}, ...]}.
-// Other keys are left alone. labels are beside the ids, kIgnoredToken for those that are not learnt; without them all
-// are.
+// Other keys are ignored. labels are aligned with the ids, kIgnoredToken for those that are not trained on; without
+// them all are.
 struct JsonRecord {
   enum class Kind { kText, kTokens, kChat };
   Kind kind = Kind::kText;
@@ -28,20 +28,20 @@ struct JsonRecord {
   std::vector<ChatMessage> messages = {};
 };
 const char* to_string(JsonRecord::Kind kind);
-// |place| ("data.jsonl, line 7") begins the ConfigError's sentence.
+// |place| ("data.jsonl, line 7") begins the message of the ConfigError.
 JsonRecord parse_json_record(std::string_view line, const std::string& place);
 
 // Calls |each| with every line that is not blank and its number, counted from 1.
 void for_each_line(std::string_view text, const std::function<void(std::string_view line, int64_t number)>& each);
 
-// Documents of a plain text: what stands between empty lines, without the line break that ends it. |each| also gets the
+// Documents of a plain text: the parts between empty lines, without the line break that ends it. |each| also gets the
 // number of the first line.
 void for_each_paragraph(std::string_view text,
                         const std::function<void(std::string_view document, int64_t line)>& each);
 
 // UTF-8 without zero bytes, which are what a file system leaves of a file that was being written.
 bool is_valid_text(std::string_view text);
-// Throws ConfigError with the line where |text|, which begins in |first_line| of |file|, is none.
+// Throws ConfigError with the line if |text|, which begins in |first_line| of |file|, is invalid.
 void check_text(std::string_view text, const std::string& file, int64_t first_line);
 
 }  // namespace concord

@@ -8,7 +8,7 @@ namespace concord {
 
 inline constexpr int64_t kIgnoredToken = -100;  // the same as kIgnoredLabel of core/models/micro_batch.h
 
-// |rows| sequences of |columns| tokens, row by row; packed: one row of all the sequences after each other.
+// |rows| sequences of |columns| tokens, row by row; packed: one row with all the sequences concatenated.
 struct TokenBatch {
   int64_t rows = 0;
   int64_t columns = 0;

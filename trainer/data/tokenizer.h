@@ -17,16 +17,16 @@ inline constexpr std::array<std::string_view, 8> kSpecialTokens = {
     "<|endoftext|>",       "<|pad|>",           "<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
     "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
 
-// Threads: one at a time; make one a thread.
+// Threads: one at a time; make one per thread.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
   virtual int64_t vocab_size() const = 0;  // ids are below it
   virtual std::string name() const = 0;
-  // Specials in the text are not looked for where |literal|: what a user wrote stays text.
+  // Special tokens in the text are not recognized if |literal|: what a user wrote stays text.
   virtual std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal) = 0;
-  // The id of a special; none where the tokenizer does not have it.
+  // The id of a special; none if the tokenizer does not have it.
   virtual std::optional<int64_t> special(std::string_view token) const = 0;
   // What ends a document.
   virtual std::optional<int64_t> end_of_document() const = 0;
@@ -46,7 +46,7 @@ class ByteTokenizer : public Tokenizer {
   std::optional<int64_t> end_of_document() const override { return kEndOfDocument; }
 };
 
-// Collects texts and encodes many at a time, which is what a tokenizer in another process is quick at. Threads: one at
+// Collects texts and encodes many at a time, which is fast for a tokenizer in another process. Threads: one at
 // a time.
 class BatchedEncoder {
  public:
@@ -55,7 +55,7 @@ class BatchedEncoder {
       : tokenizer_(tokenizer), each_(std::move(each)) {}
 
   void add(std::string text);
-  void finish();  // encodes what waits
+  void finish();  // encodes what is pending
 
  private:
   Tokenizer& tokenizer_;
@@ -65,7 +65,7 @@ class BatchedEncoder {
 };
 
 // "byte", or a path to a HF tokenizer.json or to the folder that holds it (trainer/data/tokenizer_process.h). Throws
-// ConfigError where there is none.
+// ConfigError if there is none.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// The files by which transformers knows a tokenizer. They go with the data that was made with it, in a folder beside
-// it, and from there into every model that is trained on it: tokens without the tokenizer that made them mean nothing.
+// The files by which transformers knows a tokenizer. They go with the data that was made with it, in a folder next to
+// it, and from there into every model that is trained on it: tokens are useless without the tokenizer that made them.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ namespace concord {
 
 using TokenizerFiles = std::vector<std::pair<std::string, std::string>>;  // name, text
 
-// Of a tokenizer as make_tokenizer takes it. Of "byte" they are made: HF's byte-level BPE without merges has the same
-// ids. Else the tokenizer.json and what belongs to it in its folder. Throws ConfigError where they cannot be read.
+// Of a tokenizer as make_tokenizer takes it. For "byte" they are generated: HF's byte-level BPE without merges has the
+// same ids. Else the tokenizer.json and what belongs to it in its folder. Throws ConfigError if they cannot be read.
 TokenizerFiles tokenizer_files(const std::string& tokenizer);
 
 // Where the files of |data|, a path as --train_data takes it, are: "corpus.tokenizer" of corpus.bin and corpus.idx.
@@ -21,8 +21,8 @@ std::string tokenizer_folder(const std::string& data);
 // OutputFile does.
 void write_tokenizer_files(const std::string& data, const TokenizerFiles& files);
 
-// Of the tokenizer that made the tokens of |data|: those in that folder, and those of |tokenizer| where training makes
-// the tokens of text itself. Empty where nobody knows. Throws ConfigError where they are there and cannot be read.
+// Of the tokenizer that made the tokens of |data|: those in that folder, and those of |tokenizer| if training tokenizes
+// the text itself. Empty if unknown. Throws ConfigError if they exist but cannot be read.
 TokenizerFiles read_tokenizer_files(const std::string& data, const std::string& tokenizer);
 
 }  // namespace concord

@@ -1,5 +1,6 @@
-// What is said between us and a tokenizer process (trainer/data/tokenizer_process.py), over two descriptors. The other
-// side is not trusted: what it says is checked, memory grows only with what has come, and its silence has an end.
+// The protocol between this process and a tokenizer process (trainer/data/tokenizer_process.py), over two descriptors.
+// The other side is not trusted: its output is checked, memory grows only with what has arrived, and its silence is
+// bounded by a timeout.
 #pragma once
 
 #include <chrono>
@@ -21,14 +22,14 @@ struct TokenizerGreeting {
   std::map<std::string, int64_t, std::less<>> specials;
 };
 
-// Owns both descriptors; |to| is a socket, so that writing where nobody reads is an error and no signal. Threads: one
+// Owns both descriptors; |to| is a socket, so that writing without a reader is an error and not a signal. Threads: one
 // at a time. Waits for the other side, at most |patience| and the time for a large request (100 kB/s) without a byte of
-// it. Throws std::runtime_error, which |name| begins, for an end, a silence and an answer that is none.
+// it. Throws std::runtime_error, which |name| begins, for an end of file, a timeout and an invalid answer.
 class TokenizerPipe {
  public:
   TokenizerPipe(UniqueFd to, UniqueFd from, std::string name, std::chrono::milliseconds patience);
 
-  // The first thing that comes. Throws ConfigError where it is a refusal.
+  // The first message. Throws ConfigError if it is a refusal.
   TokenizerGreeting read_greeting();
   // The ids of each text, all below the greeting's vocab_size.
   std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal);

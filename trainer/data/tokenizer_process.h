@@ -1,4 +1,4 @@
-// HF's own tokenizers in a process beside ours: for `concord data build`, and for training on text that is no tokens
+// HF's own tokenizers in a separate process: for `concord data build`, and for training on text that is not tokenized
 // yet.
 #pragma once
 
@@ -25,7 +25,7 @@ namespace concord {
 // in its own thread, work at the same time.
 class TokenizerProcess : public Tokenizer {
  public:
-  // Throws ConfigError where the file, Python or its module tokenizers is missing, with what to do about it.
+  // Throws ConfigError if the file, Python or its module tokenizers is missing, with what to do about it.
   explicit TokenizerProcess(const std::string& path);
   ~TokenizerProcess() override;
   TokenizerProcess(const TokenizerProcess&) = delete;

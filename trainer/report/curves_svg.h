@@ -22,7 +22,7 @@ struct CurvesPicture {
   bool from_zero = false;                                   // the lowest value shown is 0
 };
 
-// Earlier curves are drawn wider, so that those which lie on each other are all seen. Throws ConfigError where there is
+// Earlier curves are drawn wider, so that coinciding curves are all visible. Throws ConfigError if there is
 // nothing to draw.
 std::string draw_curves(const CurvesPicture& picture);
 

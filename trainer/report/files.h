@@ -1,6 +1,6 @@
-// Writing files so that what is read later is whole: a line appended whole or not at all, a document replaced at once.
-// Nothing is written through a link. Errors are std::runtime_error with the path and the system's words, and
-// ConfigError for a path that is no regular file.
+// Writing files so that what is read later is whole: a line appended whole or not at all, a document replaced
+// atomically. Nothing is written through a link. Errors are std::runtime_error with the path and the system's message,
+// and ConfigError for a path that is not a regular file.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@ namespace concord {
 // A file that lines are added to. Threads: one at a time.
 class AppendFile {
  public:
-  // Opens |path|, making it if it is not there; |truncate| empties it.
+  // Opens |path|, creating it if it does not exist; |truncate| empties it.
   AppendFile(std::string path, bool truncate);
 
-  // All of |bytes| are in the file after it; where that fails (disk full) none are, and it throws. So it does where the
-  // file has no name any more: somebody has removed it.
+  // All of |bytes| are in the file after it; if that fails (disk full) none are, and it throws. It also throws if the
+  // file has been removed.
   void append(std::string_view bytes);
-  // Throws where somebody has removed the file.
+  // Throws if the file has been removed.
   void check_there() const;
   const std::string& path() const { return path_; }
 
@@ -28,10 +28,11 @@ class AppendFile {
   UniqueFd file_;
 };
 
-// Writes beside |path| and renames: a reader sees the old text or the new one. The text is on the disk before the name.
+// Writes to a temporary file and renames it to |path|: a reader sees the old text or the new one. The text is on the
+// disk before the name.
 void replace_file(const std::string& path, std::string_view text);
 
-// The whole text of |path|; empty where there is no such file.
+// The whole text of |path|; empty if there is no such file.
 std::string read_if_there(const std::string& path);
 
 void make_folder(const std::string& path);  // and those above it

@@ -1,4 +1,4 @@
-// How much arithmetic a training step is: Megatron's formula (num_floating_point_operations), as a pure function of the
+// The FLOPs of a training step: Megatron's formula (num_floating_point_operations), as a pure function of the
 // model's numbers. Counts the matrix products only, a multiply and add as two; backward is twice forward; causal
 // attention is half of the square; recomputation is not counted, so that MFU does not reward it.
 #pragma once

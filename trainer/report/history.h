@@ -1,6 +1,6 @@
-// What was logged of a run, and its form on disk: a JSON object a line, metrics.jsonl for steps and eval_metrics.jsonl
-// for evaluations. A number that is not known is null; so is one that is not finite, as JSON has no other word for it,
-// with its kind in "non_finite": {"loss": "nan"}.
+// What was logged of a run, and its form on disk: one JSON object per line, metrics.jsonl for steps and
+// eval_metrics.jsonl for evaluations. An unknown number is null; so is NaN or Inf, which JSON cannot represent, with
+// its kind in "non_finite": {"loss": "nan"}.
 #pragma once
 
 #include <cstdint>
@@ -51,11 +51,11 @@ std::string metrics_line(const LoggedEval& eval);
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kEvalMetricsFile = "eval_metrics.jsonl";
 
-// From the files in |folder|; those that are not there are empty. A last line that is not whole (the power went) is
-// left out; any other that is no such object throws std::runtime_error with its number.
+// From the files in |folder|; missing files are empty. A last line that is incomplete (a power failure) is skipped; any
+// other invalid line throws std::runtime_error with its number.
 RunHistory read_history(const std::string& folder);
 
-// Drops what lies after |last_step|, from the value and from the files, for a run that resumes there.
+// Drops everything after |last_step|, from the value and from the files, for a run that resumes there.
 void forget_after(int64_t last_step, const std::string& folder, RunHistory* history);
 
 }  // namespace concord

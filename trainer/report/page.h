@@ -1,4 +1,4 @@
-// report.html: one file with everything in it, that a browser shows without a network. Pure.
+// report.html: one self-contained file, which a browser shows without a network. Pure.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace concord {
 
-// Curves keep at most this many points; of those left out, the highest loss of each stretch stays, so spikes are seen.
+// Curves keep at most this many points; of those dropped, the highest loss of each interval is kept, so spikes are
+// visible.
 inline constexpr size_t kMostPoints = 4000;
 
 std::string report_page(const RunDescription& run, const RunHistory& history, const FinishReport& end);

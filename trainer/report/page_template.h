@@ -1,4 +1,4 @@
-// The page that page.h fills in: trainer/report/page.html, with names in double braces where something goes.
+// The page that page.h fills in: trainer/report/page.html, with placeholders in double braces.
 #pragma once
 
 namespace concord {

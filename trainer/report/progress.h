@@ -1,4 +1,4 @@
-// How far a run is, for a person: one line that is redrawn on a terminal, plain lines elsewhere.
+// The progress of a run, for a person: one line that is redrawn on a terminal, plain lines elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ enum class ProgressMode {
   none
 };  // automatic: a line that is redrawn on a terminal, else plain
 
-// What is shown; what is not known yet is left out.
+// What is shown; unknown values are omitted.
 struct Progress {
   int64_t step = 0;
   int64_t max_steps = 0;  // 0: not known
@@ -28,8 +28,8 @@ struct Progress {
   std::optional<double> seconds_left = std::nullopt;
 };
 
-// Pure. One line of at most |columns| characters, with a bar in the room that is left. Where there is too little room,
-// the least important goes first: memory, MFU, gradient norm, learning rate, tokens, time left; step and loss stay.
+// Pure. One line of at most |columns| characters, with a bar in the room that is left. If there is too little room, the
+// least important is dropped first: memory, MFU, gradient norm, learning rate, tokens, time left; step and loss stay.
 std::string progress_line(const Progress& progress, int64_t columns);
 
 // Pure. The same as one line of a log, with all that is known, or without a bar in at most |columns| characters.
@@ -41,9 +41,9 @@ std::string duration_text(double seconds);
 std::string count_text(double count);
 std::string bytes_text(int64_t bytes);
 
-// Draws on a file descriptor. One write a drawing and no clearing before it, so nothing flickers; the terminal is asked
-// for its width each time, so it may be resized. What cannot be written is not: a closed terminal ends no training.
-// Threads: one at a time.
+// Draws on a file descriptor. One write per redraw and no clearing before it, so nothing flickers; the width of the
+// terminal is queried each time, so it may be resized. Write errors are ignored: a closed terminal does not end the
+// training. Threads: one at a time.
 class ProgressDisplay {
  public:
   ProgressDisplay(int file, ProgressMode mode);

@@ -1,9 +1,10 @@
-// All that a person or a script sees of a training run: the progress on the terminal, output_dir/metrics.jsonl,
+// Everything that a person or a script sees of a training run: the progress on the terminal, output_dir/metrics.jsonl,
 // trainer_state.json, TensorBoard events in output_dir/runs, the summary at the end and report.html. No libtorch.
 //
-// One TrainingReport a job, on the rank that reports (0); the other ranks make none. Its calls are cheap beside a step:
-// a line is written to each file, the page and the state only when asked. Errors: std::runtime_error with the file and
-// the system's words (disk full, no right to write); a line is in a file whole or not at all. Threads: one at a time.
+// One TrainingReport per job, on the rank that reports (0); the other ranks have none. Its calls are cheap compared
+// with a step: a line is written to each file, the page and the state only when asked. Errors: std::runtime_error with
+// the file and the system's message (disk full, no permission); a line is written whole or not at all. Threads:
+// one at a time.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ struct StepReport {
   int64_t tokens = 0;          // of the steps covered, over all ranks
   int64_t samples = 0;         // the same; 0: not counted
   double seconds = 0;          // the same
-  // Sum of the squared lengths of the sequences covered, for the arithmetic of attention; 0: tokens * seq_length.
+  // Sum of the squared lengths of the sequences covered, for the FLOPs of attention; 0: tokens * seq_length.
   double squared_lengths = 0;
   int64_t memory_bytes = 0;  // the most this device held so far; 0: not known
   NamedValues extra = {};    // more to log: loss_scale, num_zeros_in_grad, skipped_iter, ...
@@ -63,8 +64,8 @@ struct RunDescription {
   NamedTexts configuration = {};  // arguments as they were printed back, for the page
   NamedTexts opening = {};        // what the run is about to do, for its first lines: {"steps", "400, 819k tokens"}
   NamedTexts layout = {};         // "tensor parallel": "2", device, plugin, ...: for the page and the summary
-  std::optional<double> loss_floor = std::nullopt;  // where the best possible loss is known, it is drawn
-  // For MFU; left out where the model or the device's peak is not known.
+  std::optional<double> loss_floor = std::nullopt;  // the lowest possible loss, drawn if known
+  // For MFU; omitted if the model or the device's peak is not known.
   std::optional<TransformerShape> shape = std::nullopt;
   double peak_flops = 0;  // of one device, in the type trained in
   // Where a resumed run starts. Lines of later steps, left by the run that ended, are dropped from the files.
@@ -85,7 +86,7 @@ struct FinishReport {
 
 class TrainingReport {
  public:
-  // Makes output_dir if it is not there and opens the files.
+  // Creates output_dir if it does not exist and opens the files.
   explicit TrainingReport(const RunDescription& run);
   ~TrainingReport();  // ends the line on the terminal; writes nothing else
   TrainingReport(const TrainingReport&) = delete;
@@ -93,16 +94,16 @@ class TrainingReport {
 
   // What is about to happen, from |opening| of the description. Before the first step.
   void begin();
-  // After every step, logged or not: moves the line on the terminal, ten times a second at most, and is what the state
-  // says global_step is. Plain output says nothing.
+  // After every step, logged or not: moves the line on the terminal, ten times a second at most, and sets global_step
+  // of the state. Plain output prints nothing.
   void on_progress(int64_t step);
   void on_step(const StepReport& report);
   void on_eval(const EvalReport& report);
   // A line of text above the progress, which stays whole.
   void note(const std::string& text);
 
-  // trainer_state.json of what was logged so far, into |folder| (output_dir, or a checkpoint's). Written beside and
-  // renamed: a reader sees the old or the new one.
+  // trainer_state.json of what was logged so far, into |folder| (output_dir, or a checkpoint's). Written to a temporary
+  // file and renamed: a reader sees the old or the new one.
   void write_state(const std::string& folder) const;
 
   // The state, the page and the summary. Nothing is reported after it.

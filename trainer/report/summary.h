@@ -13,7 +13,7 @@ NamedTexts headline_figures(const RunDescription& run, const RunHistory& history
 // What is printed first: what the run is about to do, from |opening|.
 std::string opening_text(const RunDescription& run);
 
-// What is printed at the end: how it went, where the files are, what to try next.
+// What is printed at the end: the result, where the files are, what to try next.
 std::string summary_text(const RunDescription& run, const RunHistory& history, const FinishReport& end);
 
 // One line about an evaluation.

@@ -16,7 +16,7 @@ std::string tf_record(std::string_view data);
 // Pure: serialised tensorflow.Event messages.
 std::string version_event(double time);
 std::string scalars_event(double time, int64_t step, const NamedValues& scalars);
-// Tells TensorBoard that a run starts anew at |step|: it forgets what other files say of this step and later ones.
+// Tells TensorBoard that a run starts again at |step|: it ignores what other files say about this step and later ones.
 std::string restart_event(double time, int64_t step);
 
 // Writes events.out.tfevents.* in |folder|, which it makes. A run that starts at step 0 removes those of others, which

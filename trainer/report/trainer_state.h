@@ -1,4 +1,4 @@
-// trainer_state.json, with the keys of Hugging Face's TrainerState and no others, so that its load_from_json takes it.
+// trainer_state.json, with the keys of Hugging Face's TrainerState and no others, so that its load_from_json reads it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Tells builds apart that must not be mixed: a hash of this tree's headers, the compiler and its flags, made by
+// Distinguishes builds that must not be mixed: a hash of this tree's headers, the compiler and its flags, made by
 // toolchains/build_identity.cmake. The text is also found in the file of whatever links it.
 #pragma once
 

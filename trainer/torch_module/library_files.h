@@ -6,8 +6,8 @@
 
 namespace concord {
 
-// Marks close-on-exec every descriptor that is opened while it lives: around a dlopen. What was open before stays as it
-// is. Threads: while no other one opens files.
+// Marks close-on-exec every descriptor that is opened while it lives: around a dlopen. What was open before stays
+// unchanged. Threads: while no other one opens files.
 class LibraryFiles {
  public:
   LibraryFiles();

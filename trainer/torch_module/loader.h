@@ -1,5 +1,5 @@
-// Finds libconcordtorch.so (table.h) where plugins are found: in the folders of CONCORD_PLUGIN_PATH, then beside the
-// program, then in the installation. One of another build is passed over, so that CONCORD_PLUGIN_PATH can name the
+// Finds libconcordtorch.so (table.h) where plugins are found: in the folders of CONCORD_PLUGIN_PATH, then next to the
+// program, then in the installation. One of another build is skipped, so that CONCORD_PLUGIN_PATH can name the
 // plugins of another build. Which libtorch it uses: libtorch.h. Threads: the main thread, while there is no other.
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace concord {
 
-// Loads the module and with it libtorch, once; it stays. Throws Error (UNAVAILABLE) with every file tried, why it would
-// not do, and what to do about it.
+// Loads the module and with it libtorch, once; it stays. Throws Error (UNAVAILABLE) with every file tried, why it
+// cannot be used, and what to do about it.
 const TorchModule& torch_module();
 
-// Throws the same where no file would do, but loads nothing: for a process that only starts those that will.
+// Throws the same if no file can be used, but loads nothing: for a process that only starts those that will.
 void check_torch_module();
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// A CANN of a few lines, for unit tests of what the simulator would not do by itself: codes that a test chooses, and a
-// log of the calls. Device memory is host memory; streams run at once.
+// A CANN of a few lines, for unit tests of what the simulator does not do: codes that a test chooses, and a
+// log of the calls. Device memory is host memory; streams run immediately.
 // Threads: the current device is a thread's, all else is for one thread.
 #pragma once
 

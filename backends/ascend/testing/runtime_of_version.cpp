@@ -1,4 +1,4 @@
-// A runtime that tells its version and has nothing else.
+// A runtime that reports its version and has nothing else.
 #include <cstring>
 
 #include "backends/ascend/acl_abi.h"

@@ -24,10 +24,11 @@ constexpr const char* kOperators = "libconcordtorch_ascend_ops.so";
 // c10::Stream::native_handle, by which streams are passed on, works on torch_npu from here on.
 constexpr int kLeastMajor = 2, kLeastMinor = 13;
 constexpr const char* kVersions =
-    "supported is torch_npu 2.13 or later with a torch of the same version (torch_npu 2.13.0 for torch 2.13.0), on the "
-    "CANN that it was made for (CANN 9)";
+    "Concord needs torch_npu 2.13 or later with a torch of the same version (torch_npu 2.13.0 for torch 2.13.0), on "
+    "the "
+    "CANN that it was built for (CANN 9)";
 
-// A function of CANN's runtime, which the plugin has loaded; null where it is not there.
+// A function of CANN's runtime, which the plugin has loaded; null if it is not there.
 void* find_in_runtime(const char* name) {
   for (const char* library : {"libascendcl.so", "libacl_rt.so"}) {
     void* const handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
@@ -37,8 +38,8 @@ void* find_in_runtime(const char* name) {
   return nullptr;
 }
 
-// What |package| says its version is: "2.13.0"; "" where there is no such package. Wheels have a version.py, libtorch
-// by itself a build-version.
+// What |package| says its version is: "2.13.0"; "" if there is no such package. Wheels have a version.py, a separate
+// libtorch has a build-version.
 std::string version_of(const fs::path& package) {
   std::string plain;
   if (std::ifstream(package / "build-version") >> plain) return plain.substr(0, plain.find('+'));
@@ -67,7 +68,7 @@ void check_versions(const fs::path& torch) {
   }
   const auto minor = [](const std::string& version) { return version.substr(0, version.rfind('.')); };
   if (torch_version.empty() || npu_version.empty() || minor(torch_version) == minor(npu_version)) return;
-  throw std::runtime_error("torch_npu " + npu_version + " does not fit torch " + torch_version + ": " + kVersions);
+  throw std::runtime_error("torch_npu " + npu_version + " does not match torch " + torch_version + ": " + kVersions);
 }
 
 void load(const concord_torch_host& host, const std::string& name) {
@@ -86,7 +87,7 @@ void initialise_cpp_build() {
   init_npu(static_cast<int8_t>(device));
 }
 
-// Where this library lies.
+// The folder of this library.
 fs::path own_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&initialise_cpp_build), &info) == 0) return {};

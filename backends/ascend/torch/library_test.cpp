@@ -59,7 +59,7 @@ class TorchLibrary : public ::testing::Test {
     return packages / "torch/lib";
   }
 
-  // Opens the library for |folder|; returns its words, "" where it has none.
+  // Opens the library for |folder|; returns its words, "" if it has none.
   std::string open(const fs::path& folder) {
     const std::string text = folder.string();
     const concord_torch_host host = {sizeof host, 0, text.c_str(), this, &TorchLibrary::load};
@@ -96,12 +96,12 @@ TEST_F(TorchLibrary, SaysWhichVersionsFitWhereItCannotBeLoaded) {
 
 TEST_F(TorchLibrary, RefusesAWheelOfAnotherVersionBeforeLoadingIt) {
   EXPECT_THAT(open(wheel("python3.11", "2.13.0+cpu", "2.14.0")),
-              HasSubstr("torch_npu 2.14.0 does not fit torch 2.13.0: "));
+              HasSubstr("torch_npu 2.14.0 does not match torch 2.13.0: "));
   EXPECT_THAT(loaded_, IsEmpty());
 }
 
 TEST_F(TorchLibrary, RefusesVersionsWhoseStreamsHaveNoHandleByName) {
-  const auto supported = HasSubstr("supported is torch_npu 2.13 or later");
+  const auto supported = HasSubstr("Concord needs torch_npu 2.13 or later");
   EXPECT_THAT(open(wheel("python3.11", "2.13.0+cpu", "2.12.0")),
               AllOf(HasSubstr("torch_npu 2.12.0 is too old for Ascend devices: "), supported));
   EXPECT_THAT(open(wheel("python3.11", "2.9.1", "2.9.0")),
@@ -120,13 +120,13 @@ TEST_F(TorchLibrary, SaysWhichPythonIsMissingAndWhereItLooked) {
 }
 
 TEST_F(TorchLibrary, SaysThatAWheelOutsideOfAPythonCannotBeUsed) {
-  EXPECT_THAT(open(wheel("elsewhere", "2.13.0", "2.13.0")), HasSubstr("cannot tell which Python the torch in"));
+  EXPECT_THAT(open(wheel("elsewhere", "2.13.0", "2.13.0")), HasSubstr("cannot determine which Python the torch in"));
 }
 
 TEST_F(TorchLibrary, RefusesAnUnknownWayToMeetPython) {
   ::setenv("CONCORD_ASCEND_PYTHON", "maybe", 1);
   EXPECT_THAT(open(wheel("python3.99", "2.13.0", "2.13.0")),
-              HasSubstr("CONCORD_ASCEND_PYTHON is 'maybe'; it can be import or stub"));
+              HasSubstr("CONCORD_ASCEND_PYTHON is 'maybe'; it must be import or stub"));
   ::unsetenv("CONCORD_ASCEND_PYTHON");
 }
 

@@ -58,13 +58,13 @@ Python functions_of(void* library) {
 std::string python_version(const std::string& torch_folder) {
   std::smatch found;
   if (!std::regex_search(torch_folder, found, std::regex("/python(3\\.[0-9]+)/"))) {
-    throw std::runtime_error("cannot tell which Python the torch in " + torch_folder +
-                             " is for; it has to lie in .../lib/python3.x/site-packages");
+    throw std::runtime_error("cannot determine which Python the torch in " + torch_folder +
+                             " is for; it must be in .../lib/python3.x/site-packages");
   }
   return found[1];
 }
 
-// The folder of the interpreter that a virtual environment was made of: "home = /usr/bin" in its pyvenv.cfg.
+// The folder of the interpreter that a virtual environment was created from: "home = /usr/bin" in its pyvenv.cfg.
 fs::path venv_home(const fs::path& packages) {
   std::ifstream file(packages.parent_path().parent_path().parent_path() / "pyvenv.cfg");
   for (std::string line; std::getline(file, line);) {
@@ -103,7 +103,7 @@ Packages choose_packages(bool simulator) {
   const std::string value = given != nullptr ? given : simulator ? "stub" : "import";
   if (value == "import") return Packages::kImport;
   if (value == "stub") return Packages::kStub;
-  throw std::runtime_error("CONCORD_ASCEND_PYTHON is '" + value + "'; it can be import or stub");
+  throw std::runtime_error("CONCORD_ASCEND_PYTHON is '" + value + "'; it must be import or stub");
 }
 
 void start_python(const std::string& torch_folder, Packages packages) {
@@ -116,7 +116,7 @@ void start_python(const std::string& torch_folder, Packages packages) {
                                                        : replaced(kImports, "PACKAGES", quoted(torch.parent_path()));
   const int code = python.run(text.c_str(), nullptr);
   python.save_thread();  // or libtorch's autograd refuses to wait while this thread holds Python's lock
-  if (code != 0) throw std::runtime_error("Python could not import torch and torch_npu; its own words are above");
+  if (code != 0) throw std::runtime_error("Python could not import torch and torch_npu; its messages are above");
 }
 
 }  // namespace concord::ascend::torch_side

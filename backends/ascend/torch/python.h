@@ -1,5 +1,5 @@
 // The Python interpreter inside a C++ program. torch_npu's wheel links libtorch_python.so, whose functions want a
-// living interpreter, and initialises itself by calling its own Python package. A program that is Python already is
+// live interpreter, and initialises itself by calling its own Python package. A program that is Python already is
 // left alone.
 #pragma once
 
@@ -17,8 +17,8 @@ enum class Packages {
 Packages choose_packages(bool simulator);
 
 // Loads libpython for the torch in |torch_folder| (.../lib/python3.11/site-packages/torch/lib), starts it and releases
-// its lock, so that any thread can take it. Does nothing where Python runs already.
-// Threads: once a process. Throws std::runtime_error with every place tried and what to install.
+// its lock, so that any thread can take it. Does nothing if Python runs already.
+// Threads: once per process. Throws std::runtime_error with every place tried and what to install.
 void start_python(const std::string& torch_folder, Packages packages);
 
 }  // namespace concord::ascend::torch_side

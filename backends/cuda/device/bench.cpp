@@ -1,6 +1,6 @@
-// The plugin beside raw calls of CUDA and NCCL, in the same run, in turns: what a call through the tables costs more,
-// and whether a large copy is as fast. Needs a device, the toolkit and NCCL. Rows as ./run bench prints them:
-// {name, ours, peer, unit, ratio, goal, met}.
+// The plugin compared with raw calls of CUDA and NCCL, in the same run, alternating: the extra cost of a call through
+// the tables, and whether a large copy is as fast. Needs a device, the toolkit and NCCL. Rows as ./run bench prints
+// them: {name, ours, peer, unit, ratio, goal, met}.
 #include <cuda_runtime_api.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Microseconds a call of |call|, made |calls| times. What it queues is waited for outside the clock.
+// Microseconds per call of |call|, made |calls| times. Waiting for what it queues is not measured.
 double time_calls(int calls, const std::function<void()>& call) {
   const auto start = Clock::now();
   for (int i = 0; i < calls; ++i) call();
@@ -248,7 +248,7 @@ void print_table() {
   }
 }
 
-// Rows on their way from a rank's process to its parent's.
+// Rows in flight from a rank's process to its parent's.
 void save_rows(const std::string& file) {
   std::ofstream out(file);
   for (const Row& row : rows) {

@@ -173,7 +173,7 @@ void a_silent_peer_is_a_timeout(Case& run) {
   run.release_the_others();
 }
 
-// The queue of launches is finite: behind a stuck operation the host itself comes to a stop inside CUDA.
+// The queue of launches is finite: after a stuck operation the host itself blocks inside CUDA.
 void a_full_queue_behind_a_silent_peer_is_a_timeout(Case& run) {
   const concord_comm comm = run.connect("full", kShort);
   const concord_stream stream = run.new_stream();

@@ -78,11 +78,11 @@ int run_worker(const HarnessOptions& options, const std::vector<NamedCase>& case
       _exit(1);
     }
   }
-  std::printf("there is no case %s\n", options.worker.c_str());
+  std::printf("unknown case %s\n", options.worker.c_str());
   return 2;
 }
 
-// NCCL takes processes of one device for ranks of different hosts, and talks over loopback.
+// NCCL treats processes of one device as ranks of different hosts, and communicates over loopback.
 void set_rank_environment(int rank, int world) {
   if (world == 1) return;
   setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);
@@ -100,7 +100,7 @@ pid_t start_worker(const char* program, const HarnessOptions& options, const Nam
   _exit(127);
 }
 
-// Waits for the ranks; kills what is left at the limit. True where all of them ended with 0.
+// Waits for the ranks; kills what is left at the limit. True if all of them ended with 0.
 bool all_end_well(std::vector<pid_t> ranks) {
   bool good = true;
   const auto limit = Clock::now() + kCaseLimit;
@@ -181,7 +181,7 @@ void Case::require(bool holds, const std::string& what) const {
   if (!holds) throw Failed(what);
 }
 
-// Rank 0 makes the id and leaves it in a file that appears at once.
+// Rank 0 creates the id and leaves it in a file that appears atomically.
 concord_comm Case::connect(const std::string& name, int64_t timeout_ms) const {
   const concord_comm_table& comm = host.comm();
   const std::string file = files_ + "." + name;

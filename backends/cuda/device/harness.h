@@ -1,5 +1,5 @@
 // The frame of the device test: cases run in fresh processes, so that one that crashes, hangs or breaks CUDA's context
-// takes nobody with it. Needs nothing but the plugin's shared library.
+// affects no other. Needs nothing but the plugin's shared library.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kDeviceBytes = size_t{2} << 30;
 
-// What one record of an event stands for.
+// What one record of an event represents.
 struct Ticket {
   std::mutex mutex;
   std::condition_variable changed;

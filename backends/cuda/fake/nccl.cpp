@@ -128,7 +128,7 @@ class Stay {
   Shared comm_;
 };
 
-// A kernel: does |work| with the peers. One that cannot be finished stays on the device until it is told to leave.
+// A kernel: does |work| with the peers. One that cannot finish stays on the device until it is told to stop.
 template <class Work>
 ncclResult_t launch(ncclComm* handle, cudaStream_t stream, Work work) {
   const Shared comm = shared(handle);

@@ -1,4 +1,4 @@
-// A library that only tells a version of NCCL: for tests of what the plugin says of one that it does not know.
+// A library that only reports a version of NCCL: for tests of what the plugin says about an unknown one.
 #include <nccl.h>
 
 extern "C" __attribute__((visibility("default"))) ncclResult_t ncclGetVersion(int* version) {

@@ -28,9 +28,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void close();
 
   void begin_capture();
-  // Something was done that cannot be captured: the end will fail. True where a capture is on.
+  // Something was done that cannot be captured: the end will fail. True if a capture is on.
   bool spoil_capture();
-  // False where it was spoilt.
+  // False if it was invalidated.
   bool end_capture(std::vector<Work>* out_work);
   bool capturing();
 

@@ -37,7 +37,7 @@ inline std::unique_ptr<Communicator> connect(int world, int rank, const Id& id,
   return Communicator::connect(world, rank, id.data(), static_cast<int64_t>(id.size()), options);
 }
 
-// Runs |body| once a rank, each in a thread of its own, without a communicator. What it throws fails the test.
+// Runs |body| once per rank, each in its own thread, without a communicator. What it throws fails the test.
 inline void in_threads(int world, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
@@ -67,7 +67,7 @@ struct Caught {
   std::string text;
 };
 
-// The failure that |action| throws; OK where it throws none.
+// The failure that |action| throws; OK if it throws none.
 template <class Action>
 Caught failure_of(Action&& action) {
   try {

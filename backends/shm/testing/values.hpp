@@ -219,7 +219,8 @@ inline std::string find_wrong_integer(const std::vector<int64_t>& values, int64_
   return sdk::text("%lld, not %lld", static_cast<long long>(got), static_cast<long long>(wanted));
 }
 
-// The first element of |result| that is not the reduction of |inputs| (one a rank), as a sentence; empty where all are.
+// The first element of |result| that is not the reduction of |inputs| (one per rank), as a sentence; empty if all
+// are.
 inline std::string find_wrong(const std::vector<Buffer>& inputs, const std::byte* result, int64_t count,
                               concord_dtype dtype, concord_reduce_op op) {
   const int64_t size = sdk::dtype_size(dtype);

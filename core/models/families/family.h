@@ -1,4 +1,4 @@
-// A family of models: what its config.json means beyond what all have in common. A new family is one file beside this
+// A family of models: what its config.json means beyond what all have in common. A new family is one file next to this
 // one, and its line in families.cpp (docs/models.md).
 #pragma once
 
@@ -14,10 +14,11 @@ namespace concord {
 struct Family {
   const char* model_type;
   const char* architecture;
-  // The values that transformers takes where the file has none. 0: key heads as heads, heads of hidden_size / heads.
+  // The values that transformers uses if the file has none. 0: key heads as heads, heads of hidden_size / heads.
   int64_t default_key_value_heads;
   int64_t default_head_dim;
-  // Sets what sets the family apart: biases, norms of q and k, windows. The rest of |model| has been read already.
+  // Sets what is special about the family: biases, norms of q and k, windows. The rest of |model| has been read
+  // already.
   void (*describe)(const ConfigReader& read, ModelConfig& model);
 };
 

@@ -1,4 +1,4 @@
-// The loops behind cross_entropy, over rows of logits in memory of the host. T is float, double or BFloat16.
+// The loops of cross_entropy, over rows of logits in memory of the host. T is float, double or BFloat16.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct VocabRows {
 template <class T>
 void cross_entropy_parts(const VocabRows& shape, const T* logits, const int64_t* labels, bool with_sum, Sum<T>* parts);
 
-// What a row's gradient is made of: softmax * soft - (the label's column: hard) - (all columns: level).
+// The parts of a row's gradient: softmax * soft - (the label's column: hard) - (all columns: level).
 template <class T>
 struct VocabGrad {
   const Sum<T>* log_sum;  // of exp, over the whole vocabulary

@@ -1,4 +1,4 @@
-// The loop behind dropout. T is float, double or BFloat16.
+// The loop of dropout. T is float, double or BFloat16.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace concord::ops {
 
-// Writes |count| uniform numbers from |position| on to |numbers|. Called by several threads at once.
+// Writes |count| uniform numbers from |position| on to |numbers|. Called by several threads at the same time.
 using DrawUniform = std::function<void(float* numbers, int64_t count, int64_t position)>;
 
 template <class T>

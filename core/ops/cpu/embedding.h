@@ -1,4 +1,4 @@
-// The loops behind embedding. T is float, double or BFloat16.
+// The loops of embedding. T is float, double or BFloat16.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Arithmetic for the loops over elements: written so that g++ makes vector code of it on any CPU, with no intrinsics.
+// Arithmetic for the loops over elements: written so that g++ vectorises it on any CPU, without intrinsics.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -10,13 +10,13 @@
 
 namespace concord::ops {
 
-// What sums are taken in: float for float and BFloat16, double for double.
+// The type for sums: float for float and BFloat16, double for double.
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 // e^x for x up to 88.3, to about a unit in the last place: x = n ln 2 + r, a polynomial for e^r (Cephes, Moshier), n
 // added to the exponent. Below -87.3 the result is 0 instead of a subnormal. NaN stays NaN. For the terms of a softmax,
-// which are 0 at most but for rounding.
+// which are at most 0 except for rounding.
 inline float softmax_exponential(float x) {
   constexpr float kLow = -87.3365447f;
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: a sum with it has no bits below 1

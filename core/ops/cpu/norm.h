@@ -1,4 +1,4 @@
-// Root-mean-square and layer normalisation of rows in memory of the host; the loops behind rms_norm and layer_norm.
+// Root-mean-square and layer normalisation of rows in memory of the host; the loops of rms_norm and layer_norm.
 // T is float, double or BFloat16; statistics are kept and sums taken in Sum<T>. All arrays are dense.
 #pragma once
 

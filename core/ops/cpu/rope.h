@@ -1,4 +1,4 @@
-// The loop behind rope. T is float, double or BFloat16.
+// The loop of rope. T is float, double or BFloat16.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The loops behind swiglu, over rows of 2 * |width| elements, the gate first. T is float, double or BFloat16.
+// The loops of swiglu, over rows of 2 * |width| elements, the gate first. T is float, double or BFloat16.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 //   const RegisterSamples swiglu("concord::swiglu", [](Draw& draw, c10::ScalarType type) {
 //     return Sample{{draw.normal({draw.size(), 2 * draw.size()}, type)}}; });
 //
-// The harness then runs every kernel that anybody has registered for the operator. An operator without samples fails.
+// The harness then runs every kernel that is registered for the operator. An operator without samples fails.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -58,29 +58,29 @@ struct RegisterSamples {
   RegisterSamples(const char* op, SampleMaker maker) { samples().emplace(op, std::move(maker)); }
 };
 
-// Samples of real sizes. A device has kernels that it takes for long sequences, wide rows or many tensors only, and
-// that no sample of some sixty elements meets. All of them run where CONCORD_TEST_REAL_SIZES is 1. Else the host runs
-// the first of each operator, which therefore is small, and a device none: it may be simulated.
+// Samples of real sizes. A device has kernels that it uses only for long sequences, wide rows or many tensors, and that
+// no sample of some sixty elements reaches. All of them run if CONCORD_TEST_REAL_SIZES is 1. Else the host runs the
+// first of each operator, which therefore is small, and a device none: it may be simulated.
 std::map<std::string, std::vector<SampleMaker>>& real_sizes();
 
 struct RegisterRealSizes {
   RegisterRealSizes(const char* op, std::vector<SampleMaker> makers) { real_sizes().emplace(op, std::move(makers)); }
 };
 
-// The largest absolute value of |tensor|; 0 where it is empty.
+// The largest absolute value of |tensor|; 0 if it is empty.
 double largest(const at::Tensor& tensor);
 
 // ------------------------------------------------------------------------------------------------------------- bounds
 
 // Half a unit in the last place of 1: u.
 double half_unit(c10::ScalarType type);
-// The same of the type that sums are taken in beside elements of |type|: v.
+// The same for the type in which sums of elements of |type| are accumulated: v.
 double sum_unit(c10::ScalarType type);
 bool is_short(c10::ScalarType type);  // 16 bits
 
 // By how many roundings of the sum of absolute values a sum of |terms| can be off, in whatever order it is taken: one
-// for each term in the worst case, and 8 sqrt(terms) if roundings are independent and as often up as down, but for one
-// sum in 1e13 / terms (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019: lambda = 8).
+// for each term in the worst case, and 8 sqrt(terms) if roundings are independent and as often up as down, except for
+// one sum in 1e13 / terms (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019: lambda = 8).
 double roundings_of_sum(int64_t terms);
 
 // The same values at an odd place in memory, where kernels cannot read several elements at once.

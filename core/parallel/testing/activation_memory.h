@@ -2,13 +2,13 @@
 // large transformer models" (2022), for the layers of core/models: norms, grouped attention without a matrix of queries
 // by keys, SwiGLU, no dropout. Pure arithmetic; threads: any.
 //
-//   a GEMM keeps its input, a norm its input and a number a token, attention q, k, v, its result and a number a token
-//   and head, SwiGLU both its halves. So a layer keeps, for each token,
-//     4 H e + 8                        inputs of two norms and of the two GEMMs behind them     whole; / tp under SP
+//   a GEMM keeps its input, a norm its input and one number per token, attention q, k, v, its result and one number
+//   per token and head, SwiGLU both its halves. So a layer keeps, for each token,
+//     4 H e + 8                        inputs of two norms and of the two GEMMs after them      whole; / tp under SP
 //     (2 heads + 2 kv_heads) n e       q, k, v, and the result that the next GEMM takes         / tp
 //     4 heads                          log-sum-exp                                              / tp
 //     3 inner e                        gate, up and their product                               / tp
-// where e are the bytes of an element. What is cut by context parallelism is in |tokens|.
+// where e are the bytes of an element. What is split by context parallelism is in |tokens|.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct ActivationBytes {
   int64_t peak = 0;  // the most in backward, with what is recomputed at the time; without gradients
 };
 
-// Of |layers| layers. Selective recomputation computes a module's inside again:
+// Of |layers| layers. Selective recomputation recomputes the inside of a module:
 //   core_attn   no log-sum-exp is kept        layernorm   nor the norms' results        mlp   only the MLP's input
 // Throws ConfigError as recompute_plan does.
 ActivationBytes activation_bytes(const LayerSizes& sizes, const RecomputeArgs& args, int64_t layers);

@@ -1,4 +1,4 @@
-// Files for tests: a folder that goes away, and safetensors files from their parts, right or wrong.
+// Files for tests: a temporary folder, and safetensors files from their parts, valid or invalid.
 #pragma once
 
 #include <unistd.h>

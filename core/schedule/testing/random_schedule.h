@@ -1,4 +1,4 @@
-// For tests: legal schedules that no generator makes, and a second, naive opinion on whether a schedule can run.
+// For tests: legal schedules that no generator makes, and a second, naive check of whether a schedule can run.
 #pragma once
 
 #include <algorithm>
@@ -57,8 +57,8 @@ inline Schedule random_schedule(std::mt19937& random, int pp, int vpp, int micro
   return schedule;
 }
 
-// Walks a complete schedule with transfers where sends block and nothing runs beside them. Works on sets of texts,
-// tries every rank again and again, and shares no code with the checker.
+// Walks a complete schedule with transfers where sends block and nothing runs in parallel with them. Works on sets of
+// texts, tries every rank again and again, and shares no code with the checker.
 class NaiveWalk {
  public:
   explicit NaiveWalk(const Schedule& schedule)

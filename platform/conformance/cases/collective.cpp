@@ -118,7 +118,7 @@ void unsupported_is_refused(Context& t) {
         const concord_status status = bench.enqueue(what);
         take_detail();
         CHECK(status == CONCORD_STATUS_UNIMPLEMENTED || status == CONCORD_STATUS_INVALID_ARGUMENT,
-              "%s is declared unsupported, and the call returned %s", what.describe().c_str(),
+              "%s is declared unsupported, but the call returned %s", what.describe().c_str(),
               status_text(status).c_str());
       }
     }
@@ -142,7 +142,7 @@ void the_least_is_supported(Context& t) {
   int32_t averaged = -1;
   CHECK_OK(
       t.comms().supports(t.comms().self, CONCORD_COMM_ALL_REDUCE, CONCORD_DTYPE_BOOL, CONCORD_REDUCE_AVG, &averaged));
-  CHECK(averaged == 0, "the average of bool is declared supported, which has no meaning");
+  CHECK(averaged == 0, "the average of bool is declared supported, but is undefined");
 }
 
 void add_reductions(Registry& registry, concord_comm_op operation) {

@@ -1,4 +1,4 @@
-// The comm table besides the values: making, splitting and destroying communicators, and wrong arguments.
+// The comm table apart from values: creating, splitting and destroying communicators, and invalid arguments.
 #include <algorithm>
 
 #include "platform/conformance/collectives.h"
@@ -17,8 +17,8 @@ void ids_are_unique(Context& t) {
   for (int i = 0; i < 8; ++i) {
     Bytes id(static_cast<size_t>(bytes) + 16, 0xa5);
     CHECK_OK(c.unique_id_create(c.self, id.data(), bytes));
-    CHECK(std::count(id.begin() + bytes, id.end(), 0xa5) == 16, "unique_id_create wrote beyond the id");
-    CHECK(std::find(ids.begin(), ids.end(), id) == ids.end(), "unique_id_create gave the same id twice");
+    CHECK(std::count(id.begin() + bytes, id.end(), 0xa5) == 16, "unique_id_create wrote past the end of the id");
+    CHECK(std::find(ids.begin(), ids.end(), id) == ids.end(), "unique_id_create returned the same id twice");
     ids.push_back(id);
   }
 }
@@ -38,14 +38,14 @@ int32_t size_of_comm(Context& t, concord_comm comm) {
 void require_no_error(Context& t, concord_comm comm) {
   concord_status error = -1;
   CHECK_OK(t.comms().async_error(t.comms().self, comm, &error));
-  CHECK(error == CONCORD_STATUS_OK, "comm.async_error says %s of a communicator that is well",
+  CHECK(error == CONCORD_STATUS_OK, "comm.async_error returned %s for a healthy communicator",
         status_text(error).c_str());
 }
 
 void ranks_and_sizes(Context& t) {
   Comm comm = Comm::connect(t);
-  CHECK(rank_of(t, comm.get()) == t.rank(), "rank %d is told that it is %d", t.rank(), rank_of(t, comm.get()));
-  CHECK(size_of_comm(t, comm.get()) == t.world(), "%d ranks are told that they are %d", t.world(),
+  CHECK(rank_of(t, comm.get()) == t.rank(), "on rank %d comm.rank returned %d", t.rank(), rank_of(t, comm.get()));
+  CHECK(size_of_comm(t, comm.get()) == t.world(), "a communicator of %d ranks reports %d", t.world(),
         size_of_comm(t, comm.get()));
   require_no_error(t, comm.get());
   Bench(t, comm.get(), t.stream(), t.world(), t.rank())
@@ -74,9 +74,8 @@ void config_is_optional(Context& t) {
 
 // Runs collectives on |comm|, whose member number |place| of |size| this rank is.
 void use_group(Context& t, concord_comm comm, int size, int place) {
-  CHECK(rank_of(t, comm) == place, "member %d of a split communicator is told that it is %d", place, rank_of(t, comm));
-  CHECK(size_of_comm(t, comm) == size, "a split communicator of %d says that it has %d ranks", size,
-        size_of_comm(t, comm));
+  CHECK(rank_of(t, comm) == place, "member %d of a split communicator has rank %d", place, rank_of(t, comm));
+  CHECK(size_of_comm(t, comm) == size, "a split communicator of %d ranks reports %d", size, size_of_comm(t, comm));
   Bench bench(t, comm, t.stream(), size, place);
   for (uint32_t seed = 1; seed < 4; ++seed) {
     Case what{CONCORD_COMM_ALL_REDUCE, CONCORD_DTYPE_F32, CONCORD_REDUCE_SUM, 1000};
@@ -122,7 +121,7 @@ void split_leaves_others_out(Context& t) {
 }
 
 void split_of_a_split(Context& t) {
-  if (t.capability(CONCORD_CAP_COMM_SPLIT) < 2) t.skip_unsupported("comm.split works from the first communicator only");
+  if (t.capability(CONCORD_CAP_COMM_SPLIT) < 2) t.skip_unsupported("comm.split works only on the first communicator");
   std::vector<int32_t> all;
   for (int32_t rank = 0; rank < t.world(); ++rank) all.push_back((rank + 1) % t.world());
   Comm rotated = Comm::split(t, t.world_comm(), all);

@@ -1,4 +1,4 @@
-// Faults: ranks that are killed, never come, or disagree; abort. Each test has processes of its own.
+// Faults: ranks that are killed, never join, or disagree; abort. Each test has its own processes.
 #include <chrono>
 #include <thread>
 
@@ -31,10 +31,10 @@ class Caller {
     return c.broadcast(c.self, comm_, send_.get(), recv_.get(), kCount, CONCORD_DTYPE_F32, root, stream_.get());
   }
   concord_status wait() {
-    t_.step("stream.synchronize behind a collective");
+    t_.step("stream.synchronize after a collective");
     return t_.streams().synchronize(t_.streams().self, stream_.get());
   }
-  // What became of a call: refused at once, or failed on the stream.
+  // What became of a call: refused immediately, or failed on the stream.
   concord_status outcome(concord_status called) { return called != CONCORD_STATUS_OK ? called : wait(); }
 
   concord_stream stream() const { return stream_.get(); }
@@ -57,12 +57,12 @@ void require_outcome(Context& t, concord_status got, concord_status wanted, cons
   const std::string detail = take_detail();
   CHECK(got == wanted, "%s: %s \"%s\", expected %s", what, status_text(got).c_str(), detail.c_str(),
         status_text(wanted).c_str());
-  CHECK(!detail.empty(), "%s: %s without a sentence", what, status_text(got).c_str());
+  CHECK(!detail.empty(), "%s: %s without an error message", what, status_text(got).c_str());
 }
 
-// After a failure: async_error tells it, later calls fail with the same code, destroy works.
+// After a failure: async_error reports it, later calls fail with the same code, destroy works.
 void require_failed_for_good(Context& t, Comm& comm, Caller& caller, concord_status wanted) {
-  CHECK(error_of(t, comm.get()) == wanted, "comm.async_error says %s, expected %s",
+  CHECK(error_of(t, comm.get()) == wanted, "comm.async_error returned %s, expected %s",
         status_text(error_of(t, comm.get())).c_str(), status_text(wanted).c_str());
   require_outcome(t, caller.call(), wanted, "a later call on the failed communicator");
   CHECK_OK(comm.destroy());
@@ -80,7 +80,7 @@ void killed_rank_is_lost(Context& t) {
   const std::string detail = take_detail();
   CHECK(status == CONCORD_STATUS_PEER_LOST, "after a rank was killed: %s \"%s\", expected PEER_LOST",
         status_text(status).c_str(), detail.c_str());
-  CHECK(detail.find(text("%d", last_rank(t))) != std::string::npos, "the sentence does not name rank %d: '%s'",
+  CHECK(detail.find(text("%d", last_rank(t))) != std::string::npos, "the error message does not name rank %d: '%s'",
         last_rank(t), detail.c_str());
   require_failed_for_good(t, comm, caller, CONCORD_STATUS_PEER_LOST);
 }
@@ -127,8 +127,8 @@ void silent_rank_is_a_timeout(Context& t) {
   warm_up(t, caller);
   t.meet();
   if (!is_last(t)) {
-    require_outcome(t, caller.outcome(caller.call()), CONCORD_STATUS_TIMEOUT, "a rank never came to a collective");
-    CHECK(caller.wait() == CONCORD_STATUS_OK, "stream.synchronize gives the same error twice");
+    require_outcome(t, caller.outcome(caller.call()), CONCORD_STATUS_TIMEOUT, "a rank never joined a collective");
+    CHECK(caller.wait() == CONCORD_STATUS_OK, "stream.synchronize reports the same error twice");
     require_failed_for_good(t, comm, caller, CONCORD_STATUS_TIMEOUT);
   }
   t.meet();
@@ -143,19 +143,19 @@ void absent_rank_is_a_timeout_of_init(Context& t) {
     t.step("comm.init without the last rank");
     const concord_status status =
         c.init(c.self, t.device(), t.world(), t.rank(), id.data(), static_cast<int64_t>(id.size()), &config, &comm);
-    require_outcome(t, status, CONCORD_STATUS_TIMEOUT, "a rank never came to comm.init");
+    require_outcome(t, status, CONCORD_STATUS_TIMEOUT, "a rank never joined comm.init");
   }
   t.meet();
 }
 
-// The last rank makes another call than the others; all of them have to hear of it.
+// The last rank makes a different call from the others; all of them have to be told.
 void disagreement_is_refused(Context& t, const std::function<concord_status(Caller&)>& usual,
                              const std::function<concord_status(Caller&)>& different) {
   Comm comm = Comm::connect(t, kPatience);
   Caller caller(t, comm.get());
   warm_up(t, caller);
   const concord_status status = caller.outcome(is_last(t) ? different(caller) : usual(caller));
-  require_outcome(t, status, CONCORD_STATUS_INVALID_ARGUMENT, "ranks made calls that disagree");
+  require_outcome(t, status, CONCORD_STATUS_INVALID_ARGUMENT, "ranks made different calls");
   require_failed_for_good(t, comm, caller, CONCORD_STATUS_INVALID_ARGUMENT);
 }
 
@@ -164,9 +164,9 @@ void failed_communicator_harms_no_other(Context& t) {
   Comm good = Comm::connect(t, kPatience);
   Caller caller(t, bad.get());
   warm_up(t, caller);
-  if (!is_last(t)) require_outcome(t, caller.outcome(caller.call()), CONCORD_STATUS_TIMEOUT, "a rank never came");
+  if (!is_last(t)) require_outcome(t, caller.outcome(caller.call()), CONCORD_STATUS_TIMEOUT, "a rank never joined");
   t.meet();
-  CHECK(error_of(t, good.get()) == CONCORD_STATUS_OK, "the failure of one communicator is told of another");
+  CHECK(error_of(t, good.get()) == CONCORD_STATUS_OK, "the failure of one communicator is reported for another");
   Bench(t, good.get(), t.stream(), t.world(), t.rank())
       .run({CONCORD_COMM_ALL_REDUCE, CONCORD_DTYPE_F32, CONCORD_REDUCE_SUM, kCount});
 }
@@ -193,7 +193,7 @@ void abort_ends_waiting(Context& t) {
 
 void abort_frees_the_others(Context& t) {
   if (t.capability(CONCORD_CAP_COMM_ABORT) < 2)
-    t.skip_unsupported("comm.abort ends the operations of the calling rank only");
+    t.skip_unsupported("comm.abort ends only the operations of the calling rank");
   Comm comm = Comm::connect(t, kPatience);
   Caller caller(t, comm.get());
   warm_up(t, caller);

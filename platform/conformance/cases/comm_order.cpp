@@ -1,4 +1,4 @@
-// Order: collectives behind and in front of other work, on several streams, communicators and threads.
+// Order: collectives after and before other work, on several streams, communicators and threads.
 #include <atomic>
 #include <thread>
 
@@ -21,8 +21,8 @@ void enqueue(Context& t, Bench& bench, const Case& what) {
   t.require_ok(bench.enqueue(what), call.c_str());
 }
 
-// The true input comes into the send buffer behind a gate, in front of the collective; a copy of the result is queued
-// behind it. A collective that ignores its stream reads rubbish, or writes too late.
+// The real input is copied into the send buffer after a gate and before the collective; a copy of the result is queued
+// after it. A collective that ignores its stream reads rubbish, or writes too late.
 void runs_in_stream_order(Context& t, const Case& what) {
   Stream stream(t);
   Bench bench(t, t.world_comm(), stream.get(), t.world(), t.rank());
@@ -48,7 +48,7 @@ void runs_in_stream_order(Context& t, const Case& what) {
   }
   bench.check(with_seed(what, 2));
   if (consumed.read() != bench.recv().read("receive"))
-    t.fail(what.describe() + ": work queued behind it ran before it was done");
+    t.fail(what.describe() + ": work queued after it ran before it was done");
 }
 
 void consumer_on_another_stream(Context& t) {
@@ -68,17 +68,16 @@ void consumer_on_another_stream(Context& t) {
   copy_async(t, consumed.get(), bench.recv().get(), bytes, CONCORD_COPY_DEVICE_TO_DEVICE, consumer.get());
   if (gate.holds()) {
     linger();
-    CHECK(!is_done(t, consumer.get()), "a consumer behind an event ran before the collective in front of the event");
+    CHECK(!is_done(t, consumer.get()), "a consumer after an event ran before the collective that precedes the event");
   }
   gate.open();
   synchronize(t, consumer.get());
   synchronize(t, producer.get());
   bench.check(with_seed(kSum, 2));
-  CHECK(consumed.read() == bench.recv().read("receive"),
-        "a consumer behind an event did not see a collective's result");
+  CHECK(consumed.read() == bench.recv().read("receive"), "a consumer after an event did not see a collective's result");
 }
 
-// Rank 0 calls first and comes back although nobody else has called yet.
+// Rank 0 calls first and returns although no other rank has called yet.
 void calls_return_at_once(Context& t) {
   Bench bench(t);
   bench.run(kSum);
@@ -106,13 +105,13 @@ void barrier_holds_everybody(Context& t) {
     CHECK(!is_done(t, stream.get()), "a stream was done before the last rank had reached its barrier");
     // What orders this look before the fill is the late rank's process, which the thread sanitizer does not see.
     if (!under_thread_sanitizer()) {
-      CHECK(memory.read(1)[0] == 1, "work behind a barrier ran before the last rank had reached it");
+      CHECK(memory.read(1)[0] == 1, "work after a barrier ran before the last rank had reached it");
     }
   }
   t.meet();
   if (late) CHECK_OK(c.barrier(c.self, t.world_comm(), stream.get()));
   synchronize(t, stream.get());
-  if (!late) CHECK(memory.read(1)[0] == 2, "work behind a barrier did not run");
+  if (!late) CHECK(memory.read(1)[0] == 2, "work after a barrier did not run");
 }
 
 void one_communicator_on_two_streams(Context& t) {
@@ -159,7 +158,7 @@ void overlapping_communicators(Context& t) {
   }
 }
 
-// One communicator's operation is held back on rank 0; another's must come to its end meanwhile.
+// One communicator's operation is held back on rank 0; another's must finish meanwhile.
 void communicators_do_not_hold_each_other(Context& t) {
   Comm other = Comm::connect(t);
   Stream held_stream(t);

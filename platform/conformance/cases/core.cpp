@@ -16,15 +16,15 @@ constexpr const char* kRequiredTables[] = {CONCORD_CORE_TABLE,   CONCORD_DEVICE_
 
 void tables_say_their_version(Context& t) {
   const concord_plugin* root = t.plugin().root;
-  CHECK(root->header.major == CONCORD_ABI_MAJOR, "the plugin's major is %d", root->header.major);
+  CHECK(root->header.major == CONCORD_ABI_MAJOR, "the plugin's major version is %d", root->header.major);
   for (const char* name : kRequiredTables) {
     const concord_table_header* table = root->find_table(root->self, name);
     CHECK(table != nullptr, "there is no table called %s", name);
-    CHECK(table->major == CONCORD_ABI_MAJOR, "the table %s has major %d", name, table->major);
-    CHECK(table->minor <= root->header.minor || table->minor <= CONCORD_ABI_MINOR, "the table %s has minor %d", name,
-          table->minor);
+    CHECK(table->major == CONCORD_ABI_MAJOR, "the table %s has major version %d", name, table->major);
+    CHECK(table->minor <= root->header.minor || table->minor <= CONCORD_ABI_MINOR, "the table %s has minor version %d",
+          name, table->minor);
     CHECK(table->struct_size >= sizeof(concord_table_header) + sizeof(void*) && table->struct_size < (1u << 16),
-          "the table %s says that it has %u bytes", name, table->struct_size);
+          "the struct_size of table %s is %u", name, table->struct_size);
   }
 }
 
@@ -64,7 +64,7 @@ void capabilities_are_listed_once(Context& t) {
     CHECK(known.name != nullptr && known.name[0] != '\0', "capability %d has no name", static_cast<int>(i));
     CHECK(seen.insert(known.name).second, "the capability %s is listed twice", known.name);
     CHECK(known.value != 0 || (known.note != nullptr && known.note[0] != '\0'),
-          "the capability %s is 0 and does not say why", known.name);
+          "the capability %s is 0 and has no note", known.name);
   }
 }
 
@@ -85,7 +85,7 @@ void refusals_have_a_sentence(Context& t) {
     const std::string detail = take_detail();
     if (status == CONCORD_STATUS_OK) continue;  // the test of that table fails for it
     CHECK(detail.size() >= 10 && detail.find(' ') != std::string::npos,
-          "%s was refused with '%s', which is no sentence", refusal.what.c_str(), detail.c_str());
+          "%s was refused with '%s', which is not a sentence", refusal.what.c_str(), detail.c_str());
   }
 }
 
@@ -99,7 +99,7 @@ void sentences_belong_to_their_thread(Context& t) {
       CHECK_STATUS(CONCORD_STATUS_INVALID_ARGUMENT, d.info(d.self, device, &info));
       const std::string detail = take_detail();
       CHECK(detail.find(std::to_string(device)) != std::string::npos,
-            "device %d was refused on thread %d with a sentence that does not name it: '%s'", device, thread,
+            "device %d was refused on thread %d with an error message that does not name it: '%s'", device, thread,
             detail.c_str());
     }
   });
@@ -109,7 +109,7 @@ void statuses_are_known(Context& t) {
   for (const Refusal& refusal : refusals_of_one_process(t)) {
     t.step(refusal.what.c_str());
     const concord_status status = refusal.call();
-    CHECK(status >= CONCORD_STATUS_OK && status <= CONCORD_STATUS_INTERNAL, "%s returned %d, which is no status",
+    CHECK(status >= CONCORD_STATUS_OK && status <= CONCORD_STATUS_INTERNAL, "%s returned %d, which is not a status",
           refusal.what.c_str(), status);
     take_detail();
   }

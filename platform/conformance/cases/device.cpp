@@ -30,8 +30,9 @@ void info_describes_devices(Context& t) {
     CHECK_OK(t.device_table().info(t.device_table().self, device, &info));
     CHECK(std::memchr(info.name, 0, sizeof info.name) != nullptr && info.name[0] != '\0', "device %d has no name",
           device);
-    CHECK(std::memchr(info.architecture, 0, sizeof info.architecture) != nullptr, "the architecture does not end");
-    CHECK(std::memchr(info.pci_bus_id, 0, sizeof info.pci_bus_id) != nullptr, "the PCI id does not end");
+    CHECK(std::memchr(info.architecture, 0, sizeof info.architecture) != nullptr,
+          "the architecture is not null-terminated");
+    CHECK(std::memchr(info.pci_bus_id, 0, sizeof info.pci_bus_id) != nullptr, "the PCI id is not null-terminated");
     CHECK(info.total_memory > 0 && info.multiprocessors >= 0, "device %d has %lld bytes and %d cores", device,
           static_cast<long long>(info.total_memory), info.multiprocessors);
   }
@@ -53,14 +54,14 @@ void info_writes_what_fits(Context& t) {
         "device.info did not write a field that fits");
 }
 
-// A number in TFLOP/s, or with the sparse or sped-up figure for f32, would make every MFU wrong without a sign of it.
+// A number in TFLOP/s, or with the sparse or sped-up figure for f32, would make every MFU silently wrong.
 void peaks_are_in_flops(Context& t) {
   for (int32_t device = 0; device < t.device_count(); ++device) {
     concord_device_info info{};
     info.struct_size = sizeof info;
     CHECK_OK(t.device_table().info(t.device_table().self, device, &info));
     for (const double peak : {info.peak_flops_f32, info.peak_flops_bf16, info.peak_flops_f16}) {
-      CHECK(peak == 0 || (peak >= 1e9 && peak <= 1e18), "device %d states a peak of %g FLOP/s; 0 is for not known",
+      CHECK(peak == 0 || (peak >= 1e9 && peak <= 1e18), "device %d reports a peak of %g FLOP/s; 0 means not known",
             device, peak);
     }
     CHECK(info.peak_flops_f16 == 0 || info.peak_flops_f32 <= info.peak_flops_f16,
@@ -72,13 +73,13 @@ void current_device_is_remembered(Context& t) {
   const int32_t before = current_device(t);
   for (int32_t device = 0; device < t.device_count(); ++device) {
     set_device(t, device);
-    CHECK(current_device(t) == device, "device %d was set and %d is current", device, current_device(t));
+    CHECK(current_device(t) == device, "device %d was set, but %d is current", device, current_device(t));
   }
   set_device(t, before);
 }
 
 void current_device_belongs_to_thread(Context& t) {
-  if (t.device_count() < 2) t.skip_here(text("needs two devices, here is %d", t.device_count()));
+  if (t.device_count() < 2) t.skip_here(text("needs two devices, found %d", t.device_count()));
   const int32_t before = current_device(t);
   set_device(t, 1);
   std::exception_ptr thrown;
@@ -112,7 +113,7 @@ void synchronize_waits_for_all_streams(Context& t) {
   CHECK_OK(t.device_table().synchronize(t.device_table().self, t.device()));
   CHECK(host.get()[0] == 42 && host.get()[kBytes - 1] == 42,
         "device.synchronize returned before the work of a stream was done: byte 0 is %d", host.get()[0]);
-  CHECK(is_done(t, second.get()), "device.synchronize returned and a stream says that it is not done");
+  CHECK(is_done(t, second.get()), "device.synchronize returned, but a stream reports unfinished work");
 }
 
 void peer_access_answers(Context& t) {
@@ -120,9 +121,9 @@ void peer_access_answers(Context& t) {
   int32_t can = -1;
   const concord_status status = d.can_access_peer(d.self, 0, t.device_count() - 1, &can);
   if (status == CONCORD_STATUS_UNIMPLEMENTED) t.skip_unsupported("the plugin has no device.can_access_peer");
-  if (t.device_count() < 2) t.skip_here(text("needs two devices, here is %d", t.device_count()));
+  if (t.device_count() < 2) t.skip_here(text("needs two devices, found %d", t.device_count()));
   t.require_ok(status, "device.can_access_peer");
-  CHECK(can == 0 || can == 1, "device.can_access_peer answered %d", can);
+  CHECK(can == 0 || can == 1, "device.can_access_peer returned %d", can);
   if (can == 0) return;
   CHECK_OK(d.enable_peer_access(d.self, 0, t.device_count() - 1));
   CHECK_OK(d.enable_peer_access(d.self, 0, t.device_count() - 1));

@@ -14,14 +14,14 @@ constexpr int64_t kEventBytes = 1 << 16;
 bool event_done(Context& t, concord_event event) {
   int32_t done = -1;
   CHECK_OK(t.events().query(t.events().self, event, &done));
-  CHECK(done == 0 || done == 1, "event.query answered %d", done);
+  CHECK(done == 0 || done == 1, "event.query returned %d", done);
   return done == 1;
 }
 void wait_for(Context& t, concord_event event) { CHECK_OK(t.events().synchronize(t.events().self, event)); }
 
 void unrecorded_events_are_done(Context& t) {
   Event event(t);
-  CHECK(event_done(t, event.get()), "an event that was never recorded says that it is not done");
+  CHECK(event_done(t, event.get()), "an event that was never recorded reports that it is not done");
   wait_for(t, event.get());
 }
 
@@ -32,18 +32,18 @@ void query_tells_when_done(Context& t) {
   fill(t, memory.get(), 1, kEventBytes, stream.get());
   record(t, event.get(), stream.get());
   synchronize(t, stream.get());
-  CHECK(event_done(t, event.get()), "event.query says 0 after its stream was synchronized");
+  CHECK(event_done(t, event.get()), "event.query returned 0 after its stream was synchronized");
   Gate gate(t, stream.get());
   fill(t, memory.get(), 2, kEventBytes, stream.get());
   record(t, event.get(), stream.get());
   if (gate.holds()) {
     linger();
-    CHECK(!event_done(t, event.get()), "event.query says 1 while the work before the event is held back");
+    CHECK(!event_done(t, event.get()), "event.query returned 1 while the work before the event is held back");
     gate.require_closed("event.record or event.query");
   }
   gate.open();
-  CHECK(eventually([&] { return event_done(t, event.get()); }), "event.query never says 1");
-  CHECK(all_are(memory.read(), 2), "event.query said 1 before the work in front of the event was done");
+  CHECK(eventually([&] { return event_done(t, event.get()); }), "event.query never returned 1");
+  CHECK(all_are(memory.read(), 2), "event.query returned 1 before the work preceding the event was done");
 }
 
 void synchronize_waits(Context& t) {
@@ -78,7 +78,7 @@ void record_captures_only_earlier_work(Context& t) {
   CHECK(eventually([&] { return event_done(t, event.get()); }),
         "an event waits for work that was queued after its record");
   wait_for(t, event.get());
-  gate.open();  // Failed where event.synchronize waited so long that the gate opened itself
+  gate.open();  // Failed if event.synchronize waited so long that the gate opened itself
 }
 
 void newest_record_counts(Context& t) {
@@ -91,11 +91,11 @@ void newest_record_counts(Context& t) {
   record(t, event.get(), held.get());
   if (gate.holds()) {
     linger();
-    CHECK(!event_done(t, event.get()), "event.query answers for an older record");
+    CHECK(!event_done(t, event.get()), "event.query reports an older record");
   }
   gate.open();
   wait_for(t, event.get());
-  CHECK(event_done(t, event.get()), "event.query says 0 after event.synchronize");
+  CHECK(event_done(t, event.get()), "event.query returned 0 after event.synchronize");
 }
 
 void destroy_is_fine_at_any_time(Context& t) {
@@ -118,11 +118,11 @@ void destroy_is_fine_at_any_time(Context& t) {
   gate.require_closed("event.destroy");
   if (gate.holds()) {
     linger();
-    CHECK(!is_done(t, consumer.get()), "destroying an event freed a stream that waits for it");
+    CHECK(!is_done(t, consumer.get()), "destroying an event released a stream that waits for it");
   }
   gate.open();
   synchronize(t, consumer.get());
-  CHECK(out.get()[0] == 8 && out.get()[kEventBytes - 1] == 8, "destroying an event lost the order that it stood for");
+  CHECK(out.get()[0] == 8 && out.get()[kEventBytes - 1] == 8, "destroying an event lost the order that it established");
 }
 
 // The lower bound is a sleep inside the stream, the upper one the host's own clock around everything: both must hold
@@ -145,7 +145,7 @@ void elapsed_is_in_milliseconds(Context& t) {
         elapsed);
   double backwards = 1;
   CHECK_OK(t.events().elapsed(t.events().self, start.get(), start.get(), &backwards));
-  CHECK(backwards == 0, "from an event to itself it is %.3f ms", backwards);
+  CHECK(backwards == 0, "event.elapsed from an event to itself is %.3f ms", backwards);
 }
 
 void elapsed_needs_finished_records(Context& t) {
@@ -182,8 +182,8 @@ void threads_wait_for_one_event(Context& t) {
     gate.open_later(5);
     run_threads(4, [&](int) {
       wait_for(t, event.get());
-      CHECK(event_done(t, event.get()), "one of four threads came out of event.synchronize too early");
-      CHECK(host.get()[kEventBytes - 1] == 4, "one of four threads came out of event.synchronize too early");
+      CHECK(event_done(t, event.get()), "event.synchronize returned too early on one of four threads");
+      CHECK(host.get()[kEventBytes - 1] == 4, "event.synchronize returned too early on one of four threads");
     });
   }
 }

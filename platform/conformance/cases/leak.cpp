@@ -1,4 +1,4 @@
-// Thousands of create and destroy cycles: memory, file descriptors and threads must come back.
+// Thousands of create and destroy cycles: memory, file descriptors and threads must be released.
 #include <dirent.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "platform/conformance/refusals.h"
 #include "platform/conformance/registry.h"
 
-// There under the sanitizers, whose allocator mallinfo2 knows nothing of.
+// Defined under the sanitizers, whose allocator is unknown to mallinfo2.
 extern "C" size_t __sanitizer_get_current_allocated_bytes() __attribute__((weak));
 
 namespace concord::conformance {
@@ -60,7 +60,7 @@ Usage usage(Context& t) {
 struct Limits {
   int64_t heap_per_cycle = 16;           // less than the smallest object
   int64_t resident = int64_t{64} << 20;  // caches of allocators come and go
-  int64_t device = int64_t{1} << 40;     // only where a cycle's device memory is far above what others may take
+  int64_t device = int64_t{1} << 40;     // only if a cycle's device memory is far above what others may take
 };
 
 // A leak shows in every cycle, a cache or a lazily made table only in the first ones.
@@ -70,21 +70,21 @@ void require_no_leak(Context& t, int cycles, const Limits& limits, const std::fu
   for (int i = 0; i < cycles; ++i) cycle();
   const int64_t most_heap = before.heap + limits.heap_per_cycle * cycles + 16384;
   Usage after = usage(t);
-  eventually([&] {  // threads may take a moment to be gone, and what they hold goes after them
+  eventually([&] {  // threads may take a moment to end, and what they hold is freed after them
     after = usage(t);
     return after.threads <= before.threads && after.files <= before.files && after.heap <= most_heap;
   });
-  CHECK(after.threads <= before.threads, "%d cycles left %lld threads behind", cycles,
+  CHECK(after.threads <= before.threads, "%d cycles leaked %lld threads", cycles,
         static_cast<long long>(after.threads - before.threads));
-  CHECK(after.files <= before.files, "%d cycles left %lld file descriptors open", cycles,
+  CHECK(after.files <= before.files, "%d cycles leaked %lld file descriptors", cycles,
         static_cast<long long>(after.files - before.files));
-  CHECK(after.heap <= most_heap, "%d cycles left %lld bytes of the heap behind", cycles,
+  CHECK(after.heap <= most_heap, "%d cycles leaked %lld bytes of the heap", cycles,
         static_cast<long long>(after.heap - before.heap));
   // A sanitizer keeps freed memory for a while on purpose.
   const bool sanitized = __sanitizer_get_current_allocated_bytes != nullptr;
-  CHECK(sanitized || after.resident - before.resident <= limits.resident, "%d cycles left %lld bytes of memory behind",
+  CHECK(sanitized || after.resident - before.resident <= limits.resident, "%d cycles leaked %lld bytes of memory",
         cycles, static_cast<long long>(after.resident - before.resident));
-  CHECK(sanitized || after.device - before.device <= limits.device, "%d cycles left %lld bytes of device memory behind",
+  CHECK(sanitized || after.device - before.device <= limits.device, "%d cycles leaked %lld bytes of device memory",
         cycles, static_cast<long long>(after.device - before.device));
 }
 
@@ -166,7 +166,7 @@ int affordable_cycles(Context& t, int wanted, const std::function<void()>& cycle
   return agreed;
 }
 
-// The count of the heap includes what the parent's messages take for a moment, so the bound a cycle is wider.
+// The count of the heap includes what the parent's messages take for a moment, so the bound per cycle is wider.
 void communicators(Context& t) {
   Limits limits;
   limits.heap_per_cycle = 200;

@@ -36,7 +36,8 @@ void allocations_are_apart(Context& t) {
     for (int i = 0; i < 4; ++i) {
       blocks.emplace_back(t, bytes);
       CHECK(reinterpret_cast<uintptr_t>(blocks.back().get()) % 64 == 0,
-            "%lld bytes were put at %p, not at a multiple of 64", static_cast<long long>(bytes), blocks.back().get());
+            "%lld bytes were allocated at %p, which is not a multiple of 64", static_cast<long long>(bytes),
+            blocks.back().get());
     }
   }
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i].write(pattern(blocks[i].bytes(), static_cast<uint32_t>(i)));
@@ -51,10 +52,10 @@ void zero_bytes_are_fine(Context& t) {
   int something = 0;
   void* pointer = &something;
   CHECK_OK(m.allocate(m.self, t.device(), 0, &pointer));
-  CHECK(pointer == nullptr, "an allocation of 0 bytes gave %p", pointer);
+  CHECK(pointer == nullptr, "an allocation of 0 bytes returned %p", pointer);
   pointer = &something;
   CHECK_OK(m.allocate_host(m.self, 0, &pointer));
-  CHECK(pointer == nullptr, "a host allocation of 0 bytes gave %p", pointer);
+  CHECK(pointer == nullptr, "a host allocation of 0 bytes returned %p", pointer);
   CHECK_OK(m.release(m.self, t.device(), nullptr));
   CHECK_OK(m.release_host(m.self, nullptr));
   CHECK_OK(m.copy(m.self, nullptr, nullptr, 0, CONCORD_COPY_HOST_TO_DEVICE));
@@ -73,11 +74,12 @@ void out_of_memory_is_said(Context& t) {
     CHECK_STATUS(CONCORD_STATUS_OUT_OF_MEMORY, m.allocate(m.self, t.device(), bytes, &pointer));
     const std::string detail = take_detail();
     CHECK(detail.find(std::to_string(bytes)) != std::string::npos,
-          "the refusal of %lld bytes does not say what was asked: '%s'", static_cast<long long>(bytes), detail.c_str());
+          "the error message does not name the %lld bytes requested: '%s'", static_cast<long long>(bytes),
+          detail.c_str());
   }
   DeviceMemory after(t, 4096);
   after.write(pattern(4096, 1));
-  require_equal(t, after.read(), pattern(4096, 1), "an allocation after an exhausted one");
+  require_equal(t, after.read(), pattern(4096, 1), "an allocation after one that ran out of memory");
 }
 
 void info_counts_bytes(Context& t) {
@@ -129,7 +131,7 @@ void queued_copies_move_every_byte(Context& t) {
     require_equal(t, Bytes(target.get(), target.get() + bytes), wanted, "memory.copy_on_stream");
     first.read("first");
     second.read("second");
-    CHECK(target.get()[bytes] == 0, "memory.copy_on_stream wrote beyond %lld bytes", static_cast<long long>(bytes));
+    CHECK(target.get()[bytes] == 0, "memory.copy_on_stream wrote more than %lld bytes", static_cast<long long>(bytes));
   }
 }
 
@@ -156,7 +158,7 @@ void copies_beyond_two_gigabytes(Context& t) {
   int64_t total = 0;
   CHECK_OK(m.info(m.self, t.device(), &free, &total));
   if (free < 3 * kTwoGiB)
-    t.skip_here(text("needs 6 GiB of free device memory, here are %lld bytes", static_cast<long long>(free)));
+    t.skip_here(text("needs 6 GiB of free device memory, found %lld bytes", static_cast<long long>(free)));
   DeviceMemory source(t, kBytes);
   DeviceMemory target(t, kBytes);
   const Bytes mark = pattern(8192, 3);
@@ -193,12 +195,12 @@ void queued_work_waits_its_turn(Context& t) {
   gate.require_closed("fill_on_stream or copy_on_stream");
   if (gate.holds()) {
     linger();
-    CHECK(early.get()[0] == 1, "a queued copy ran before the work that was queued in front of it");
-    CHECK(memory.read(1)[0] == 1, "a queued fill ran before the work that was queued in front of it");
+    CHECK(early.get()[0] == 1, "a queued copy ran before the work queued before it");
+    CHECK(memory.read(1)[0] == 1, "a queued fill ran before the work queued before it");
   }
   gate.open();
   synchronize(t, stream.get());
-  CHECK(early.get()[0] == 2 && early.get()[kBytes - 1] == 2, "a queued copy did not see the work in front of it");
+  CHECK(early.get()[0] == 2 && early.get()[kBytes - 1] == 2, "a queued copy did not see the work queued before it");
 }
 
 void queued_copies_read_late(Context& t) {
@@ -214,7 +216,7 @@ void queued_copies_read_late(Context& t) {
   std::memset(source.get(), 9, kBytes);  // the buffer belongs to the stream's turn, not to the call
   gate.open();
   synchronize(t, stream.get());
-  CHECK(all_are(memory.read(), 9), "a queued copy from pinned memory read it before its turn");
+  CHECK(all_are(memory.read(), 9), "a queued copy from pinned memory read it too early");
 }
 
 concord_pointer_info describe(Context& t, const void* pointer) {
@@ -261,7 +263,8 @@ void stream_ordered_memory_works(Context& t) {
   for (int i = 0; i < 20; ++i) {
     void* pointer = nullptr;
     CHECK_OK(m.allocate_on_stream(m.self, t.device(), kBytes, stream.get(), &pointer));
-    CHECK(pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % 64 == 0, "allocate_on_stream gave %p", pointer);
+    CHECK(pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % 64 == 0, "allocate_on_stream returned %p",
+          pointer);
     fill(t, pointer, i, kBytes, stream.get());
     copy_async(t, out.get(), pointer, kBytes, CONCORD_COPY_DEVICE_TO_HOST, stream.get());
     CHECK_OK(m.release_on_stream(m.self, t.device(), pointer, stream.get()));
@@ -271,7 +274,7 @@ void stream_ordered_memory_works(Context& t) {
   }
 }
 
-// The memory is released by a stream that is held back, so it is still in use; whoever allocates now must get other
+// The memory is released by a stream that is held back, so it is still in use; an allocation made now must get other
 // bytes.
 void stream_ordered_release_waits(Context& t) {
   const concord_memory_table& m = t.memory();
@@ -301,11 +304,11 @@ void stream_ordered_release_waits(Context& t) {
   synchronize(t, stream.get());
   for (void* block : others) CHECK_OK(m.release_on_stream(m.self, t.device(), block, other.get()));
   synchronize(t, other.get());
-  CHECK(all_are(Bytes(out.get(), out.get() + kBytes), 5), "memory was given away before its stream had released it");
+  CHECK(all_are(Bytes(out.get(), out.get() + kBytes), 5), "memory was reused before its stream had released it");
 }
 
 void peer_copies_work(Context& t) {
-  if (t.device_count() < 2) t.skip_here(text("needs two devices, here is %d", t.device_count()));
+  if (t.device_count() < 2) t.skip_here(text("needs two devices, found %d", t.device_count()));
   constexpr int64_t kBytes = 12345;
   DeviceMemory from(t, kBytes, 0);
   DeviceMemory to(t, kBytes, 1);

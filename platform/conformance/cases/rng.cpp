@@ -212,7 +212,8 @@ void normal_matches(Context& t) {
   }
 }
 
-// Our own definition, frozen: what any vendor must give for 100003 values. The words underneath have outside vectors.
+// Our own definition, frozen: what any vendor must return for 100003 values. The underlying words have published
+// vectors.
 void frozen_values(Context& t) {
   struct Frozen {
     Form form;
@@ -268,7 +269,7 @@ void splits_do_not_matter(Context& t, const Form& form) {
 
 // A block of rows inside a larger sequence, as a shard of a matrix is: the same as one fill for each row.
 void runs_are_rows(Context& t) {
-  if (t.plugin().root->header.minor < 1) t.skip_unsupported("the plugin speaks ABI 1.0, which has no runs");
+  if (t.plugin().root->header.minor < 1) t.skip_unsupported("the plugin has ABI 1.0, which has no runs");
   constexpr int64_t kRows = 29;
   for (const Form& form : kForms) {
     for (const int64_t width : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{501}}) {
@@ -317,7 +318,7 @@ void every_bit_counts(Context& t, uint64_t State::* field, const char* name) {
   }
 }
 
-// A generator is three integers: whoever has them goes on where it stopped.
+// A generator is three integers: with them a draw continues where it stopped.
 void state_can_be_restored(Context& t) {
   for (const Form& form : kForms) {
     const Bytes first = draw(t, request_of(form, kStates[1], 500));
@@ -353,7 +354,7 @@ void threads_draw_at_once(Context& t) {
   (void)t.stream();
   run_threads(4, [&](int) {
     for (int i = 0; i < 20; ++i) {
-      CHECK(draw(t, request_of(kForms[6], kStates[1], 5000)) == wanted, "one of four threads drew other values");
+      CHECK(draw(t, request_of(kForms[6], kStates[1], 5000)) == wanted, "one of four threads drew different values");
     }
   });
 }

@@ -1,5 +1,5 @@
 // Reductions of NaN, infinities, denormals and extreme values: the rules of IEEE 754 and of types.h, at the head of
-// numerics.h. Left out are combinations whose result depends on the order of the operations: where a partial result may
+// numerics.h. Combinations whose result depends on the order of the operations are omitted: where a partial result may
 // overflow and the whole may not.
 #include <cmath>
 #include <limits>
@@ -89,7 +89,7 @@ void check_row(Context& t, concord_dtype dtype, concord_reduce_op reduce, const 
   if (share <= 1) return t.note_share(share);
   std::string inputs;
   for (const double element : row) inputs += text(" %g", element);
-  t.fail(text("%s of%s is %g, it should be %g +- %g", name_of_reduction(reduce), inputs.c_str(), got, wanted.exact,
+  t.fail(text("%s of%s is %g, expected %g +- %g", name_of_reduction(reduce), inputs.c_str(), got, wanted.exact,
               wanted.bound));
 }
 
@@ -136,7 +136,7 @@ void extreme_integers_wrap(Context& t, concord_dtype dtype, concord_reduce_op re
     std::vector<int64_t> elements;
     for (int rank = 0; rank < t.world(); ++rank) elements.push_back(element(row, rank));
     const int64_t wanted = reduce_integers(dtype, reduce, elements.data(), t.world());
-    CHECK(got[row] == wanted, "row %zu is %lld, it should be %lld", row, static_cast<long long>(got[row]),
+    CHECK(got[row] == wanted, "row %zu is %lld, expected %lld", row, static_cast<long long>(got[row]),
           static_cast<long long>(wanted));
   }
 }

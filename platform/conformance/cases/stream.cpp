@@ -58,21 +58,21 @@ void stream_synchronize_waits(Context& t) {
 
 void query_tells_whether_work_is_pending(Context& t) {
   Stream stream(t);
-  CHECK(is_done(t, stream.get()), "a fresh stream says that it has work");
+  CHECK(is_done(t, stream.get()), "a new stream reports unfinished work");
   DeviceMemory memory(t, kStreamBytes);
   fill(t, memory.get(), 1, kStreamBytes, stream.get());
   synchronize(t, stream.get());
-  CHECK(is_done(t, stream.get()), "stream.query says 0 after stream.synchronize");
+  CHECK(is_done(t, stream.get()), "stream.query returned 0 after stream.synchronize");
   Gate gate(t, stream.get());
   fill(t, memory.get(), 2, kStreamBytes, stream.get());
   if (gate.holds()) {
     linger();
-    CHECK(!is_done(t, stream.get()), "stream.query says 1 while work is held back");
+    CHECK(!is_done(t, stream.get()), "stream.query returned 1 while work is held back");
     gate.require_closed("stream.query");
   }
   gate.open();
-  CHECK(eventually([&] { return is_done(t, stream.get()); }), "stream.query never says 1");
-  CHECK(memory.read(1)[0] == 2, "stream.query said 1 before the work was done");
+  CHECK(eventually([&] { return is_done(t, stream.get()); }), "stream.query never returned 1");
+  CHECK(memory.read(1)[0] == 2, "stream.query returned 1 before the work was done");
 }
 
 void streams_are_independent(Context& t) {
@@ -89,7 +89,7 @@ void streams_are_independent(Context& t) {
   fill(t, other.get(), 3, kStreamBytes, held.get());
   fill(t, memory.get(), 3, kStreamBytes, free_one.get());
   CHECK(eventually([&] { return is_done(t, free_one.get()); }), "a stream waits for the work of another");
-  CHECK(memory.read(1)[0] == 3, "a stream said that it was done and was not");
+  CHECK(memory.read(1)[0] == 3, "a stream reported that it was done when it was not");
   gate.open();
   synchronize(t, held.get());
 }
@@ -121,7 +121,7 @@ void wait_event_orders(Context& t) {
   wait_event(t, consumer.get(), ready.get());
   copy_async(t, out.get(), data.get(), kStreamBytes, CONCORD_COPY_DEVICE_TO_HOST, consumer.get());
   synchronize(t, consumer.get());
-  CHECK(out.get()[0] == 1, "a consumer behind an event did not see what was produced");
+  CHECK(out.get()[0] == 1, "a consumer after an event did not see what was produced");
   Gate gate(t, producer.get());
   fill(t, data.get(), 2, kStreamBytes, producer.get());
   record(t, ready.get(), producer.get());
@@ -134,7 +134,7 @@ void wait_event_orders(Context& t) {
   }
   gate.open();
   synchronize(t, consumer.get());
-  CHECK(all_are(Bytes(out.get(), out.get() + kStreamBytes), 2), "a consumer behind an event saw data from before it");
+  CHECK(all_are(Bytes(out.get(), out.get() + kStreamBytes), 2), "a consumer after an event saw data from before it");
 }
 
 // The producer is held back; its event is then recorded again on an idle stream. Who waited before still waits.
@@ -158,12 +158,12 @@ void recording_again_keeps_older_waits(Context& t) {
   synchronize(t, idle.get());
   if (gate.holds()) {
     linger();
-    CHECK(!is_done(t, consumer.get()), "recording an event again freed a stream that waits for the older record");
+    CHECK(!is_done(t, consumer.get()), "recording an event again released a stream that waits for the older record");
   }
   gate.open();
   synchronize(t, consumer.get());
   CHECK(all_are(Bytes(out.get(), out.get() + kStreamBytes), 2),
-        "recording an event again freed a stream that waits for the older record");
+        "recording an event again released a stream that waits for the older record");
 }
 
 // The consumer waits for a record that is long done; the event is then recorded again on a stream that is held back
@@ -184,7 +184,7 @@ void waits_do_not_move_to_newer_records(Context& t) {
   Gate gate(t, held.get());
   if (!gate.holds()) t.skip_unsupported("needs stream.host_functions");
   record(t, event.get(), held.get());
-  CHECK(eventually([&] { return is_done(t, consumer.get()); }), "a wait moved to a record that was made after it");
+  CHECK(eventually([&] { return is_done(t, consumer.get()); }), "a wait applied to a record made after it");
   gate.open();
   synchronize(t, held.get());
 }
@@ -197,7 +197,7 @@ void waits_on_unrecorded_events_hold_nothing(Context& t) {
   fill(t, memory.get(), 5, kStreamBytes, stream.get());
   CHECK(eventually([&] { return is_done(t, stream.get()); }),
         "a wait on an event that was never recorded holds work back");
-  CHECK(memory.read(1)[0] == 5, "work behind a wait on an event that was never recorded did not run");
+  CHECK(memory.read(1)[0] == 5, "work after a wait on an event that was never recorded did not run");
 }
 
 void host_functions_run_in_order(Context& t) {
@@ -293,7 +293,7 @@ void threads_queue_on_one_stream(Context& t) {
   });
   for (int thread = 0; thread < kThreads; ++thread) {
     CHECK(all_are(target.read(kPiece, thread * kPiece), static_cast<uint8_t>(thread * 50 + (rounds - 1) % 50)),
-          "work that thread %d queued on a shared stream went wrong", thread);
+          "work that thread %d queued on a shared stream gave wrong results", thread);
   }
 }
 

@@ -69,7 +69,7 @@ void all_to_all_v_moves(Context& t, concord_dtype dtype, int64_t base) {
   std::fill(in.offsets.begin(), in.offsets.end(), int64_t{1} << 40);
   synchronize(t, t.stream());
   require_same(t, recv.read("receive"), wanted,
-               text("AllToAllV of %s, %lld and more elements a pair", name_of(dtype), static_cast<long long>(base)));
+               text("AllToAllV of %s, %lld or more elements per pair", name_of(dtype), static_cast<long long>(base)));
   require_same(t, send.read("send"), image, "the send buffer of AllToAllV");
 }
 

@@ -1,4 +1,4 @@
-// A folder of a test's own that goes away with it, and what tests need to fill it.
+// A temporary folder of a test, removed with it, and what tests need to fill it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace concord::testing {
 class Folder {
  public:
   Folder() {
-    // In memory where that is possible: some tests write thousands of small files.
+    // In memory if possible: some tests write thousands of small files.
     const std::filesystem::path base =
         ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
     std::string name = (base / "concord_data_XXXXXX").string();
@@ -54,7 +54,7 @@ inline std::string write_file(const std::string& path, std::string_view bytes) {
   return path;
 }
 
-// What |body| says in the ConfigError it throws; empty where it throws none.
+// What |body| says in the ConfigError it throws; empty if it throws none.
 template <typename Body>
 std::string config_error(const Body& body) {
   try {

@@ -1,5 +1,4 @@
-// The edge of every exported function of HCCL: what was thrown becomes HCCL's code, and a sentence for
-// aclGetRecentErrMsg.
+// The edge of every exported function of HCCL: exceptions become HCCL's code, and a message for aclGetRecentErrMsg.
 #pragma once
 
 #include <exception>
@@ -35,7 +34,7 @@ inline void require(const void* pointer, const char* name) {
 // A communicator in use by one call; destroying it meanwhile is refused.
 class InUse {
  public:
-  // Throws PTR where |comm| is null, PARA where it is none.
+  // Throws PTR if |comm| is null, PARA if it is invalid.
   explicit InUse(abi::HcclComm comm);
   ~InUse();
   InUse(const InUse&) = delete;

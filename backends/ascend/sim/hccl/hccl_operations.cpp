@@ -15,7 +15,7 @@ namespace {
 
 // ----------------------------------------------------------------------------------------------------- what is allowed
 
-// Bytes of an element. Copies do not look at values, so the engine is given bytes.
+// Bytes of an element. Copies do not depend on values, so the engine is given bytes.
 uint64_t element_bytes(HcclDataType type) {
   switch (type) {
     case kHcclInt8:
@@ -45,7 +45,7 @@ uint64_t bytes_of(uint64_t count, HcclDataType type) {
 
 bool is_950() { return std::string(aclrtGetSocName()).rfind("Ascend950", 0) == 0; }
 
-// The types that the hardware can reduce; 0 where it cannot.
+// The types that the hardware can reduce; 0 if it cannot.
 concord_dtype reducible(HcclDataType type) {
   switch (type) {
     case kHcclInt8: return CONCORD_DTYPE_I8;

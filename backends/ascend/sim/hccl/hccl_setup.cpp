@@ -1,4 +1,4 @@
-// Communicators: how they are made, asked about and ended.
+// Communicators: creation, queries and destruction.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -42,7 +42,7 @@ Entry& entry_of(HcclComm comm) {  // needs the registry's mutex
   require(comm, "comm");
   const auto found = registry().entries.find(comm);
   if (found == registry().entries.end()) {
-    refuse(kHcclPara, sdk::text("%p is no communicator: it was destroyed, or not made by this library", comm));
+    refuse(kHcclPara, sdk::text("%p is not a communicator: it was destroyed, or not created by this library", comm));
   }
   return found->second;
 }
@@ -54,14 +54,15 @@ HcclComm enlist(std::shared_ptr<Rank> rank) {
   return handle;
 }
 
-// One card must not set up two communicators at once. The vendor leaves open what happens then; here it is refused.
+// One card must not set up two communicators at the same time. The vendor does not say what happens then; here it is
+// refused.
 class SetUp {
  public:
   explicit SetUp(int32_t device) : device_(device) {
     const std::lock_guard lock(registry().mutex);
     if (!registry().setting_up.insert(device).second) {
       refuse(kHcclUnavail,
-             sdk::text("another thread is setting up a communicator on device %d; one at a time", device));
+             sdk::text("another thread is setting up a communicator on device %d; only one may at a time", device));
     }
   }
   ~SetUp() {
@@ -89,7 +90,7 @@ int32_t current_device() {
 
 Rank::Id id_of(const HcclRootInfo& root) {
   if (std::memcmp(root.internal, kRootMagic, sizeof kRootMagic) != 0) {
-    refuse(kHcclPara, "the root info is not one of HcclGetRootInfo, or was not copied whole");
+    refuse(kHcclPara, "the root info is not from HcclGetRootInfo, or was not copied completely");
   }
   Rank::Id id;
   std::memcpy(id.data(), root.internal + sizeof kRootMagic, id.size());
@@ -126,10 +127,11 @@ Rank::Id derived_id(const Rank::Id& world, uint64_t number) {
 }
 
 void check_members(const Rank& world, const std::vector<uint32_t>& members, uint32_t sub_rank) {
-  if (!world.is_world()) refuse(kHcclNotSupport, "a sub-communicator is cut from the world's communicator only");
+  if (!world.is_world())
+    refuse(kHcclNotSupport, "a sub-communicator can only be created from the world's communicator");
   if (!std::is_sorted(members.begin(), members.end()) ||
       std::adjacent_find(members.begin(), members.end()) != members.end()) {
-    refuse(kHcclPara, "the ranks of a sub-communicator have to be in ascending order, each once");
+    refuse(kHcclPara, "the ranks of a sub-communicator must be distinct and in ascending order");
   }
   if (members.back() >= world.size()) refuse(kHcclPara, sdk::text("rank %u of %u", members.back(), world.size()));
   if (sub_rank >= members.size() || members[sub_rank] != world.rank()) {

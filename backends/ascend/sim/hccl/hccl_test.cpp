@@ -215,7 +215,7 @@ TEST_F(HcclTest, ArgumentsAreChecked) {
     EXPECT_EQ(HcclBarrier(self.comm, nullptr), kHcclPtr);
     EXPECT_EQ(reduce(nullptr, data, 1, self.stream), kHcclPtr);
     EXPECT_EQ(reduce(host, data, 1, self.stream), kHcclPara);
-    EXPECT_THAT(std::string(aclGetRecentErrMsg()), ::testing::HasSubstr("no address of a device"));
+    EXPECT_THAT(std::string(aclGetRecentErrMsg()), ::testing::HasSubstr("not a device address"));
     EXPECT_EQ(reduce(data, data, 5, self.stream), kHcclPara);
     EXPECT_EQ(reduce(static_cast<char*>(data) + 1, data, 1, self.stream), kHcclPara);
     EXPECT_EQ(reduce(data, data, 1, &host), kHcclPara) << "no stream";
@@ -269,7 +269,7 @@ TEST_F(HcclTest, ABatchExchangesInAnyOrder) {
   });
 }
 
-// Both send first: each send waits for a receive that comes behind the other's send.
+// Both send first: each send waits for a receive that comes after the other's send.
 TEST_F(HcclTest, SendsInOppositeOrderWaitForEachOtherUntilTheTimeout) {
   ::setenv("HCCL_EXEC_TIMEOUT", "1", 1);
   in_ranks([](const Self& self) {

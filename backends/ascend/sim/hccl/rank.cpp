@@ -26,13 +26,13 @@ int64_t read_number(const char* name, int64_t fallback, int64_t least, int64_t m
   char* end = nullptr;
   const long long value = std::strtoll(given, &end, 10);
   if (*end != '\0' || value < least || value > most) {
-    refuse(abi::kHcclPara, sdk::text("%s is '%s'; it takes a number from %lld to %lld", name, given,
+    refuse(abi::kHcclPara, sdk::text("%s is '%s'; it must be a number from %lld to %lld", name, given,
                                      static_cast<long long>(least), static_cast<long long>(most)));
   }
   return value;
 }
 
-// How HCCL's codes name what the engine says.
+// The engine's status as HCCL's code.
 abi::HcclResult result_of(concord_status status) {
   switch (status) {
     case CONCORD_STATUS_OK: return abi::kHcclSuccess;
@@ -46,7 +46,7 @@ abi::HcclResult result_of(concord_status status) {
   }
 }
 
-// And the runtime's, for what comes out of the stream.
+// And the runtime's, for what the stream reports.
 abi::aclError stream_code_of(abi::HcclResult code) {
   switch (code) {
     case abi::kHcclTimeout: return kRtFftsPlusTimeout;
@@ -72,7 +72,7 @@ RankOptions read_options(const abi::HcclCommConfig* config) {
       refuse(abi::kHcclPara, "the configuration was not initialised: its magic word or its size is wrong");
     }
     if (config->hcclBufferSize != abi::kHcclConfigNotSet) {
-      if (config->hcclBufferSize == 0) refuse(abi::kHcclPara, "hcclBufferSize is 0; it takes 1 MB or more");
+      if (config->hcclBufferSize == 0) refuse(abi::kHcclPara, "hcclBufferSize is 0; it must be 1 MB or more");
       megabytes = config->hcclBufferSize;
     }
     options.name.assign(config->hcclCommName, strnlen(config->hcclCommName, sizeof config->hcclCommName));
@@ -130,10 +130,9 @@ void Rank::compare_ranks(const std::vector<uint32_t>& members) {
   }
   for (size_t other = 0; other < cards.size(); ++other) {
     if (other != rank() && cards[other].physical_device == own.physical_device) {
-      refuse(abi::kHcclPara,
-             sdk::text("ranks %u and %zu of communicator '%s' are both on device %d; each needs one of its "
-                       "own",
-                       rank(), other, name().c_str(), own.physical_device));
+      refuse(abi::kHcclPara, sdk::text("ranks %u and %zu of communicator '%s' are both on device %d; each needs its "
+                                       "own",
+                                       rank(), other, name().c_str(), own.physical_device));
     }
     if (!std::equal(members.begin(), members.end(),
                     lists.begin() + static_cast<std::ptrdiff_t>(other * members.size()))) {
@@ -150,10 +149,10 @@ Rank::~Rank() {
 // ---------------------------------------------------------------------------------------------------------- operations
 
 void Rank::submit(const char* operation, void* stream, std::function<void(shm::Communicator&)> work) {
-  if (stream == nullptr) refuse(abi::kHcclPtr, "the stream is null; HCCL takes no default stream");
+  if (stream == nullptr) refuse(abi::kHcclPtr, "the stream is null; HCCL does not accept the default stream");
   if (suspended_.load()) refuse(abi::kHcclSuspending, "the communicator is suspended");
   const int32_t stream_device = concord_sim_device_of(stream);
-  if (stream_device < 0) refuse(abi::kHcclPara, "the stream is none, or this thread has no context");
+  if (stream_device < 0) refuse(abi::kHcclPara, "the stream is invalid, or this thread has no context");
   if (stream_device != device_) {
     refuse(abi::kHcclPara, sdk::text("a stream of device %d; the communicator '%s' is on device %d", stream_device,
                                      name().c_str(), device_));
@@ -180,7 +179,7 @@ int32_t Rank::run(const std::function<void(shm::Communicator&)>& work) {
     return note_failure(error.code(), error.what());
   } catch (const sdk::Failure& failure) {
     std::string detail;
-    const concord_status first = engine_->error(&detail);  // what ended the receipts is told by the transfers
+    const concord_status first = engine_->error(&detail);  // the transfers report what ended the receipts
     if (first != CONCORD_STATUS_OK) return note_failure(result_of(first), detail);
     return note_failure(result_of(failure.status()), failure.what());
   } catch (const std::exception& error) {
@@ -188,7 +187,7 @@ int32_t Rank::run(const std::function<void(shm::Communicator&)>& work) {
   }
 }
 
-// One engine that has failed takes the other with it, so that no rank waits there in vain.
+// When one engine fails the other is aborted too, so that no rank waits there in vain.
 int32_t Rank::note_failure(abi::HcclResult code, const std::string& text) {
   abi::HcclResult none = abi::kHcclSuccess;
   failure_.compare_exchange_strong(none, code);

@@ -48,7 +48,7 @@ struct RankOptions {
   std::chrono::milliseconds execute_timeout{};
 };
 
-// Throws PARA where |config| (may be null) or the environment cannot be read.
+// Throws PARA if |config| (may be null) or the environment cannot be read.
 RankOptions read_options(const abi::HcclCommConfig* config);
 
 class Rank : public std::enable_shared_from_this<Rank> {
@@ -59,7 +59,7 @@ class Rank : public std::enable_shared_from_this<Rank> {
   // empty for the world. Waits: for all ranks, at most the connect timeout.
   static std::shared_ptr<Rank> join(int32_t device, uint32_t world, uint32_t rank, const Id& id,
                                     const std::vector<uint32_t>& members, const RankOptions& options);
-  // Gives the device's memory back.
+  // Releases the device's memory.
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
@@ -72,10 +72,10 @@ class Rank : public std::enable_shared_from_this<Rank> {
   const Id& id() const { return id_; }
   const RankOptions& options() const { return options_; }
 
-  // Queues |work| on |stream|, a stream of this device, under |name|. Throws what was wrong.
+  // Queues |work| on |stream|, a stream of this device, under |name|. Throws on invalid arguments.
   void submit(const char* name, void* stream, std::function<void(shm::Communicator& engine)> work);
 
-  // Runs transfers to their end, receipts too. On the stream's thread.
+  // Runs transfers to completion, including receipts. On the stream's thread.
   void transfer(std::span<const concord_p2p_item> items);
 
   // SUCCESS, or the first failure of an operation on any rank.

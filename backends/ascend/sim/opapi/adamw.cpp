@@ -58,7 +58,7 @@ std::shared_ptr<TensorView> view_of(const NamedTensor& tensor) {
   return view;
 }
 
-// A number of the call: on the device, or on the host, where its memory is gone after the call.
+// A number of the call: on the device, or on the host, where its memory is invalid after the call.
 class Constant {
  public:
   explicit Constant(const NamedTensor& tensor) {
@@ -70,7 +70,7 @@ class Constant {
       view_ = view_of(tensor);
       return;
     }
-    aclGetRecentErrMsg();  // that it is the host's is no error
+    aclGetRecentErrMsg();  // that it is the host's is not an error
     aclScalar scalar{tensor.dtype, {}};
     std::memcpy(scalar.value, tensor.data, size);
     value_ = to_scalar(scalar).toDouble();

@@ -13,7 +13,7 @@ extern "C" const char* aclGetRecentErrMsg();
 namespace concord::ascend::sim {
 namespace {
 
-// The formats in which a tensor lies as its sizes and strides say. All others (FRACTAL_NZ and its like) are tiled.
+// The formats in which a tensor is stored as its sizes and strides say. All others (FRACTAL_NZ and its like) are tiled.
 constexpr int32_t kPlainFormats[] = {abi::kAclFormatNd, 0 /*NCHW*/, 1 /*NHWC*/, 30 /*NCDHW*/, 47 /*NCL*/};
 
 void check_format(const TensorView& view) {
@@ -87,7 +87,7 @@ at::ScalarType scalar_type(abi::aclDataType dtype) {
     case abi::kAclComplex128: return at::kComplexDouble;
     default: break;
   }
-  throw OperatorError(kAclnnParamInvalid, "data " + dtype_name(dtype) + " is not one that this simulator knows");
+  throw OperatorError(kAclnnParamInvalid, "data " + dtype_name(dtype) + " is not known to this simulator");
 }
 
 at::Scalar to_scalar(const aclScalar& scalar) {
@@ -105,7 +105,7 @@ at::Scalar to_scalar(const aclScalar& scalar) {
     default: break;
   }
   throw OperatorError(kAclnnParamInvalid,
-                      "a scalar of " + dtype_name(scalar.dtype) + " is not one that this simulator knows");
+                      "a scalar of " + dtype_name(scalar.dtype) + " is not known to this simulator");
 }
 
 void check_object(const void* object, Kind kind, bool optional) {
@@ -114,7 +114,7 @@ void check_object(const void* object, Kind kind, bool optional) {
   Kind found;
   if (!find_object(object, &found) || found != kind) {
     throw OperatorError(kAclnnParamInvalid,
-                        "given " + describe_object(object) + " where a living " + name_of(kind) + " belongs");
+                        "given " + describe_object(object) + " where a live " + name_of(kind) + " is expected");
   }
 }
 

@@ -55,12 +55,12 @@ class Out {
 };
 using Outs = std::vector<Out>;
 
-// The tensor behind |view|, on the memory itself. On the stream's thread. Throws OperatorError.
+// The tensor of |view|, on the memory itself. On the stream's thread. Throws OperatorError.
 at::Tensor open_tensor(const TensorView& view);
 at::ScalarType scalar_type(abi::aclDataType dtype);
 at::Scalar to_scalar(const aclScalar& scalar);
 
-// Checks that |object| is a living one of |kind|; null is allowed where |optional|. Throws OperatorError.
+// Checks that |object| is a live one of |kind|; null is allowed where |optional|. Throws OperatorError.
 void check_object(const void* object, Kind kind, bool optional);
 // Checks what can be known of a tensor without its memory: type and format. Throws OperatorError.
 std::shared_ptr<TensorView> keep_tensor(const aclTensor* tensor, bool optional);

@@ -30,7 +30,7 @@ struct Rule {
 
 constexpr int64_t kCompressed = 2048;
 
-// What a row may not see, as [rows, columns] or broader; undefined where nothing is hidden.
+// What a row may not see, as [rows, columns] or broader; undefined if nothing is hidden.
 Tensor hidden(const Rule& rule, int64_t rows, int64_t columns) {
   const Tensor row = at::arange(rows, at::kLong).unsqueeze(1);
   const Tensor column = at::arange(columns, at::kLong);
@@ -63,7 +63,7 @@ Tensor scores(const Tensor& q, const Tensor& k, const Rule& rule) {
   return mask.defined() ? all.masked_fill(mask, -std::numeric_limits<float>::infinity()) : all;
 }
 
-// Keys and values have fewer heads than queries; each serves as many queries' heads as this.
+// Keys and values have fewer heads than queries; each serves this many query heads.
 Tensor shared(const Tensor& tensor, int64_t times) { return tensor.repeat_interleave(times, 1); }
 Tensor summed(const Tensor& tensor, int64_t times) {
   return tensor.view({tensor.size(0), tensor.size(1) / times, times, tensor.size(2), tensor.size(3)}).sum(2);
@@ -90,7 +90,7 @@ struct Backward {
   Tensor q, k, v;
 };
 
-// |result| and the statistics are those of all keys, also where |k| and |v| are only some of them, as in ring
+// |result| and the statistics are those of all keys, even if |k| and |v| are only some of them, as in ring
 // attention.
 struct Whole {
   Tensor result, largest, sum;
@@ -113,7 +113,7 @@ Backward backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   throw OperatorError(kAclnnParamInvalid, "layout '" + layout + "' is not simulated: BSH, SBH, BSND, BNSD, TND are");
 }
 
-// To float32 [batch, heads, rows, width]; |width| is asked for where the layout does not show it.
+// To float32 [batch, heads, rows, width]; |width| is needed if the layout does not show it.
 Tensor to_heads(const Tensor& tensor, const std::string& layout, int64_t width) {
   const Tensor t = tensor.to(at::kFloat);
   if (layout == "BNSD") return t;
@@ -139,7 +139,7 @@ void refuse_extras(const OptionalTensor& shift, const OptionalTensor& padding, d
   }
 }
 
-// Sequences one after the other in [tokens, heads, width]; |ends| are the sums of their lengths.
+// Sequences one after another in [tokens, heads, width]; |ends| are the sums of their lengths.
 struct Packed {
   const Ints& q_ends;
   const Ints& kv_ends;
@@ -147,7 +147,7 @@ struct Packed {
   template <class Body>
   void for_each(Body body) const {
     if (q_ends.size() != kv_ends.size())
-      throw OperatorError(kAclnnParamInvalid, "as many query as key lengths are needed");
+      throw OperatorError(kAclnnParamInvalid, "the numbers of query and key lengths must be equal");
     for (size_t i = 0; i < q_ends.size(); ++i) {
       const int64_t q_begin = i == 0 ? 0 : q_ends[i - 1];
       const int64_t kv_begin = i == 0 ? 0 : kv_ends[i - 1];

@@ -217,7 +217,7 @@ static std::optional<std::string_view> rounding(int32_t mode) {
     case 0: return std::nullopt;
     case 1: return "trunc";
     case 2: return "floor";
-    default: throw OperatorError(kAclnnParamInvalid, "rounding mode " + std::to_string(mode) + " is none of 0, 1, 2");
+    default: throw OperatorError(kAclnnParamInvalid, "rounding mode " + std::to_string(mode) + " is not 0, 1 or 2");
   }
 }
 

@@ -39,7 +39,7 @@ int refuse(const char* name, int code, const std::string& text) {
 
 int hand_out(std::unique_ptr<aclOpExecutor> executor, uint64_t* out_workspace_size, aclOpExecutor** out_executor) {
   if (out_workspace_size == nullptr || out_executor == nullptr) {
-    throw OperatorError(kAclnnParamNull, "nowhere to put the workspace's size or the executor");
+    throw OperatorError(kAclnnParamNull, "the pointer for the workspace size or the executor is null");
   }
   remember_object(executor.get(), Kind::kExecutor);
   *out_workspace_size = 0;
@@ -50,7 +50,7 @@ int hand_out(std::unique_ptr<aclOpExecutor> executor, uint64_t* out_workspace_si
 int launch_executor(const char* name, aclOpExecutor* executor, abi::aclrtStream stream) {
   if (!forget_object(executor, Kind::kExecutor)) {
     return refuse(name, executor == nullptr ? kAclnnParamNull : kAclnnParamInvalid,
-                  "given " + describe_object(executor) + " where an executor belongs that was not used yet");
+                  "given " + describe_object(executor) + ", which is not an unused executor");
   }
   std::unique_ptr<aclOpExecutor> owned(executor);
   if (std::string(name) != executor->name) {
@@ -68,7 +68,7 @@ int queue_call(std::unique_ptr<aclOpExecutor> call, abi::aclrtStream stream) {
 
 extern "C" {
 
-// The operators that are really there, one a line; the others of names.txt only fail. For tests.
+// The operators that are implemented, one per line; the others of names.txt only fail. For tests.
 CONCORD_SIM_EXPORT const char* concord_sim_operators(void) { return operator_names().c_str(); }
 
 // Destroys an executor that was not used.

@@ -17,7 +17,7 @@ inline constexpr int kAclnnParamInvalid = 161002;
 inline constexpr int kAclnnInner = 561000;
 inline constexpr int kAclnnNoKernel = 561112;
 
-// One call of an operator, with everything it needs: its arguments' objects may be destroyed at once.
+// One call of an operator, with everything it needs: its arguments' objects may be destroyed immediately.
 struct aclOpExecutor {
   explicit aclOpExecutor(const char* its_name) : name(its_name) {}
   virtual ~aclOpExecutor() = default;
@@ -41,8 +41,8 @@ struct Registered {
   explicit Registered(const char* name);
 };
 
-// Phase two of every operator. Takes the executor, also where it fails. Errors of the call come back at once; those of
-// the operator itself from a later synchronisation of the stream, as on hardware.
+// Phase two of every operator. Takes the executor, even if it fails. Errors of the call are returned immediately; those
+// of the operator itself from a later synchronisation of the stream, as on hardware.
 int launch_executor(const char* name, aclOpExecutor* executor, abi::aclrtStream stream);
 
 // Puts a call on a stream, as launch_executor does.

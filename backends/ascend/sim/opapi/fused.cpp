@@ -96,7 +96,7 @@ OPERATOR(RotaryPositionEmbeddingV2, (Tensor self, Tensor cos, Tensor sin, int64_
   if (matrix.has_value()) throw OperatorError(kAclnnParamInvalid, "a rotation matrix is not simulated");
   rotate(self, cos, sin, mode, out);
 })
-// The rotation's transpose is its negative. |self| is given where the gradients of cos and sin are wanted.
+// The rotation's transpose is its negative. |self| is given if the gradients of cos and sin are needed.
 OPERATOR(RotaryPositionEmbeddingGrad, (Tensor gradient, Tensor cos, Tensor sin, OptionalTensor self, int64_t mode,
                                        Out dx, OptionalOut dcos, OptionalOut dsin) {
   const Tensor dy = gradient.to(at::kFloat);

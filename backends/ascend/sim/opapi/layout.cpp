@@ -1,4 +1,4 @@
-// Operators that move elements: joining, repeating, indexing, scattering; and those that make tensors of nothing.
+// Operators that move elements: joining, repeating, indexing, scattering; and those that create tensors.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_unique2.h>
 #include <ATen/ops/arange.h>
@@ -121,7 +121,7 @@ static Tensor scattered(const Tensor& self, int64_t dim, const Tensor& index, co
     case 0: return at::scatter(self, dim, index, source);
     case 1: return at::scatter(self, dim, index, source, "add");
     case 2: return at::scatter(self, dim, index, source, "multiply");
-    default: throw OperatorError(kAclnnParamInvalid, "reduction " + std::to_string(reduction) + " is none of 0, 1, 2");
+    default: throw OperatorError(kAclnnParamInvalid, "reduction " + std::to_string(reduction) + " is not 0, 1 or 2");
   }
 }
 
@@ -150,7 +150,7 @@ OPERATOR(Bincount, (Tensor self, std::optional<Tensor> weights, int64_t minimum,
 
 OPERATOR(MaskedSelect, (Tensor self, Tensor mask, Out out) { out.resized(at::masked_select(self, mask)); })
 OPERATOR(Nonzero, (Tensor self, Out out) { out.resized(at::nonzero(self)); })
-OPERATOR(NonzeroV2, (Tensor self, Out out) { out.resized(at::nonzero(self).t()); })  // a row a dimension
+OPERATOR(NonzeroV2, (Tensor self, Out out) { out.resized(at::nonzero(self).t()); })  // one row per dimension
 OPERATOR(Unique2, (Tensor self, bool sorted, bool with_inverse, bool with_counts, Out out, Out inverse, Out counts) {
   const auto [values, positions, numbers] = at::_unique2(self, sorted, with_inverse, with_counts);
   out.resized(values);

@@ -33,7 +33,7 @@ OPERATOR(InplaceAddmm, (Out self, Tensor a, Tensor b, Scalar beta, Scalar alpha,
 OPERATOR(Baddbmm, (Tensor self, Tensor a, Tensor b, Scalar beta, Scalar alpha, Out out, int8_t) {
   out = at::baddbmm(self, a, b, beta, alpha);
 })
-// Mind the order: alpha comes first here.
+// Note the order: alpha comes first here.
 OPERATOR(Addmv, (Tensor self, Tensor matrix, Tensor vector, Scalar alpha, Scalar beta, Out out, int8_t) {
   out = at::addmv(self, matrix, vector, beta, alpha);
 })

@@ -31,7 +31,7 @@ template <class Object>
 int destroy(const Object* object, Kind kind) {
   if (!forget_object(object, kind)) {
     concord_sim_set_message(
-        (std::string("aclDestroy was given ") + describe_object(object) + ", which is no living " + name_of(kind))
+        (std::string("aclDestroy was given ") + describe_object(object) + ", which is not a live " + name_of(kind))
             .c_str());
     return kAclnnParamInvalid;
   }

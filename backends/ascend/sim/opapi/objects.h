@@ -15,7 +15,7 @@
 
 namespace concord::ascend::sim {
 
-// What is behind a tensor. Kept alive by the object and by every operator that was given it. Constant, except that an
+// The contents of a tensor. Kept alive by the object and by every operator that uses it. Constant, except that an
 // operator whose result's size depends on values (nonzero) writes the size it found.
 struct TensorView {
   std::vector<int64_t> sizes;
@@ -52,13 +52,13 @@ struct aclScalarList {  // owns its elements
 enum class Kind { kTensor, kScalar, kIntArray, kFloatArray, kBoolArray, kTensorList, kScalarList, kExecutor };
 const char* name_of(Kind kind);
 
-// Whether |object| is a living one, and if so of which kind.
+// Whether |object| is a live one, and if so of which kind.
 bool find_object(const void* object, Kind* out_kind);
 void remember_object(const void* object, Kind kind);
 // Whether it was there.
 bool forget_object(const void* object, Kind kind);
 
-// For messages: "tensor float32[2,3]", "scalar 0.5", "ints{1,2}"; a pointer that is no object of ours as a number.
+// For messages: "tensor float32[2,3]", "scalar 0.5", "ints{1,2}"; a pointer that is not an object of ours as a number.
 std::string describe_object(const void* object);
 std::string describe(const TensorView& view);
 

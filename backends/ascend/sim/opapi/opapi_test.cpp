@@ -1,5 +1,6 @@
-// The rules of the simulated operator library, by its C functions: which calls are refused, with which code and words,
-// and that an operator keeps what it was given. What operators compute is tested through torch_npu (sim/tests).
+// The rules of the simulated operator library, by its C functions: which calls are refused, with which code and
+// message, and that an operator keeps what it was given. What operators compute is tested through torch_npu
+// (sim/tests).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -119,7 +120,7 @@ TEST_F(Opapi, RefusesADestroyedObjectAndOneOfAnotherKind) {
   EXPECT_EQ(aclnnNegGetWorkspaceSize(in, gone, &workspace_, &executor_), kInvalid);
   EXPECT_EQ(aclnnNegGetWorkspaceSize(in, reinterpret_cast<aclTensor*>(one), &workspace_, &executor_), kInvalid);
   EXPECT_THAT(aclGetRecentErrMsg(),
-              AllOf(HasSubstr("scalar float32 1"), HasSubstr("where a living aclTensor belongs")));
+              AllOf(HasSubstr("scalar float32 1"), HasSubstr("where a live aclTensor is expected")));
   EXPECT_EQ(aclDestroyScalar(reinterpret_cast<aclScalar*>(in)), kInvalid);
   aclDestroyTensor(in);
   aclDestroyScalar(one);

@@ -45,7 +45,7 @@ struct Operator<body, operator_name> {
 
 }  // namespace concord::ascend::sim
 
-// The exported name stands for an instance of a template, whose parameters only the compiler knows: ifunc lets dlsym
+// The exported name refers to an instance of a template, whose parameters only the compiler knows: ifunc lets dlsym
 // hand that out under the name, without a wrapper that would have to spell the parameters again.
 #define OPERATOR(Name, ...)                                                                                        \
   static void body_##Name __VA_ARGS__ static constexpr char name_##Name[] = "aclnn" #Name;                         \

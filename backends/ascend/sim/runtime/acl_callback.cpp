@@ -19,7 +19,7 @@ namespace {
 // What streams have for one subscribed thread.
 class Mailbox {
  public:
-  // Waits until the thread has run |work|, where |block|; or until |given_up|, which stop() is told of.
+  // Waits until the thread has run |work|, if |block|; or until |given_up|, of which stop() is informed.
   void post(std::function<void()> work, bool block, const std::shared_ptr<std::atomic<bool>>& given_up) {
     std::unique_lock lock(mutex_);
     waiting_.push_back(std::move(work));
@@ -33,7 +33,7 @@ class Mailbox {
     }
     changed_.notify_all();
   }
-  // False where nothing came within |timeout_ms| (-1: no limit).
+  // False if nothing came within |timeout_ms| (-1: no limit).
   bool run_one(int32_t timeout_ms) {
     std::function<void()> work;
     {
@@ -83,7 +83,7 @@ aclError aclrtSubscribeReport(uint64_t thread, aclrtStream stream) {
   return guarded(__func__, [&] {
     const std::shared_ptr<Stream> on = Machine::instance().stream(stream);
     const std::lock_guard lock(subscriptions().mutex);
-    if (subscriptions().of_stream.count(on.get()) != 0) fail(kRtStreamSubscribe, "the stream is subscribed to already");
+    if (subscriptions().of_stream.count(on.get()) != 0) fail(kRtStreamSubscribe, "the stream already has a subscriber");
     auto& mailbox = subscriptions().of_thread[thread];
     if (mailbox == nullptr) mailbox = std::make_shared<Mailbox>();
     subscriptions().of_stream.emplace(on.get(), std::pair(thread, mailbox));
@@ -130,7 +130,7 @@ aclError aclrtLaunchCallback(aclrtCallback function, void* arguments, aclrtCallb
 
 aclError aclrtProcessReport(int32_t milliseconds) {
   return guarded(__func__, [&] {
-    if (milliseconds < -1) fail(kRtParamInvalid, text("a timeout of %d ms; it has to be -1 or more", milliseconds));
+    if (milliseconds < -1) fail(kRtParamInvalid, text("a timeout of %d ms; it must be >= -1", milliseconds));
     std::shared_ptr<Mailbox> mailbox;
     {
       const std::lock_guard lock(subscriptions().mutex);

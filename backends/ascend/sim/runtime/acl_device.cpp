@@ -18,7 +18,7 @@ namespace {
 
 void check_timeout(int32_t milliseconds) {
   if (milliseconds > 0 || milliseconds == -1) return;
-  fail(kRtParamInvalid, text("a timeout of %d ms; it has to be more than 0, or -1 for none", milliseconds));
+  fail(kRtParamInvalid, text("a timeout of %d ms; it must be > 0, or -1 for none", milliseconds));
 }
 
 // Switches of the process that nothing here depends on; read back as they were set.
@@ -26,7 +26,7 @@ std::atomic<int32_t> saturation_mode{1};  // 1: infinities and NaN as IEEE has t
 std::atomic<int64_t> system_options[3] = {};
 
 std::atomic<int64_t>& system_option(int32_t option) {
-  if (option < 0 || option > 2) fail(kRtParamInvalid, text("there is no system option %d; there are 0 to 2", option));
+  if (option < 0 || option > 2) fail(kRtParamInvalid, text("system option %d is unknown; there are 0 to 2", option));
   return system_options[option];
 }
 
@@ -136,7 +136,7 @@ aclError aclrtSetOpWaitTimeout(uint32_t seconds) {
   return guarded(__func__, [&] { set_event_wait_timeout(std::chrono::seconds(seconds)); });
 }
 
-// Operators run as long as they do: there is nothing to stop them with.
+// Running operators cannot be stopped.
 aclError aclrtSetOpExecuteTimeOut(uint32_t /*seconds*/) {
   return guarded(__func__, [] {});
 }
@@ -237,7 +237,7 @@ aclError aclrtDeviceCanAccessPeer(int32_t* can, int32_t device, int32_t peer) {
 
 aclError aclrtDeviceEnablePeerAccess(int32_t peer, uint32_t flags) {
   return guarded(__func__, [&] {
-    if (flags != 0) fail(kRtFeatureNotSupport, text("flags 0x%x; they have to be 0", flags));
+    if (flags != 0) fail(kRtFeatureNotSupport, text("flags 0x%x; they must be 0", flags));
     machine().enable_peer(machine().current()->device, peer, true);
   });
 }

@@ -26,13 +26,13 @@ void check_count(const void* address, size_t maximum, size_t count, const char* 
   if (count > maximum) fail(kRtParamInvalid, text("%zu bytes do not fit into the %zu of %s", count, maximum, what));
 }
 
-// Throws where the |bytes| at |address| are not all of one live allocation.
+// Throws if the |bytes| at |address| are not all of one live allocation.
 void check_device_bytes(const void* address, size_t bytes, const char* what) {
   const std::string wrong = memory().complaint(address, bytes);
   if (!wrong.empty()) fail(kRtParamInvalid, text("%s: %s", what, wrong.c_str()));
 }
 
-// One copy: what is where, and whether it may be done.
+// One copy: which memory is where, and whether it is allowed.
 class Copy {
  public:
   Copy(void* destination, size_t maximum, const void* source, size_t count, aclrtMemcpyKind kind)
@@ -51,7 +51,7 @@ class Copy {
   bool between_hosts() const { return to_.place != Place::kDevice && from_.place != Place::kDevice; }
   bool pageable() const { return to_.place == Place::kPageableHost || from_.place == Place::kPageableHost; }
 
-  // Throws where memory is not allocated, or the two devices are no peers. Again on the stream: what was fine when the
+  // Throws if memory is not allocated, or the two devices are not peers. Again on the stream: what was fine when the
   // copy was queued may have been freed.
   void check() const {
     if (to_.place == Place::kDevice) check_device_bytes(destination_, count_, "dst");
@@ -69,7 +69,7 @@ class Copy {
                          aclrtMemcpyKind kind) {
     if ((at.place == Place::kDevice) == should_be_device) return;
     fail(kRtParamInvalid,
-         text("copy kind %u wants a %s address as %s, but %p is a %s's", kind, should_be_device ? "device" : "host",
+         text("copy kind %u needs a %s address as %s, but %p is a %s's", kind, should_be_device ? "device" : "host",
               name, address, should_be_device ? "host" : "device"));
   }
 
@@ -80,13 +80,13 @@ class Copy {
   Location from_;
 };
 
-// On the stream there is nobody to tell a wrong argument: what is wrong there is a memory error of the device.
+// On the stream no caller can be told about an invalid argument: it is a memory error of the device.
 template <class Check>
 void check_on_stream(Check&& check) {
   try {
     check();
   } catch (const Error& error) {
-    fail(kRtDeviceMemError, text("when the stream got there, %s", error.what()));
+    fail(kRtDeviceMemError, text("when the stream reached it, %s", error.what()));
   }
 }
 

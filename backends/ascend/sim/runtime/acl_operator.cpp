@@ -80,7 +80,7 @@ const char* attribute_of(const NamedCall* call, const char* name) {
   return found != values.end() ? found->second.c_str() : nullptr;
 }
 
-// What libopapi.so says to the call; kNotNamed where the process does not have it.
+// What libopapi.so returns for the call; kNotNamed if the process does not have it.
 int32_t ask_operator_library(const NamedCall& call) {
   void* const library = dlopen("libopapi.so", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return kNotNamed;
@@ -207,7 +207,7 @@ CONCORD_SIM_EXPORT int32_t aclopCompileAndExecuteV2(const char* type, int inputs
                                 compile, path, stream);
 }
 
-// Options of the operators' compiler: there is none, so they are taken and read back as "disable".
+// Options of the operators' compiler: there is none, so they are accepted and read back as "disable".
 CONCORD_SIM_EXPORT int32_t aclSetCompileopt(int32_t /*option*/, const char* value) {
   return guarded(__func__, [&] { require_not_null(value, "value"); });
 }

@@ -19,7 +19,7 @@ HandleTable<Capture>& models() {
 void synchronize(aclrtStream stream, int32_t milliseconds) {
   const std::shared_ptr<Stream> on = machine().stream(stream);
   if (milliseconds < -1 || milliseconds == 0) {
-    fail(kRtParamInvalid, text("a timeout of %d ms; it has to be more than 0, or -1 for none", milliseconds));
+    fail(kRtParamInvalid, text("a timeout of %d ms; it must be > 0, or -1 for none", milliseconds));
   }
   on->require_not_captured("waiting for a stream");
   Capture::require_allowed("waiting for a stream");
@@ -66,7 +66,7 @@ aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status) {
   return guarded(__func__, [&] {
     require_not_null(status, "status");
     const std::shared_ptr<Stream> on = machine().stream(stream);
-    on->require_not_captured("asking how far a stream is");
+    on->require_not_captured("querying a stream");
     *status = on->queue()->reached(on->queue()->pushed()) ? kStreamComplete : kStreamNotReady;
   });
 }
@@ -167,8 +167,7 @@ aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
 aclError aclrtStreamWaitEventWithTimeout(aclrtStream stream, aclrtEvent event, int32_t milliseconds) {
   return guarded(__func__, [&] {
     require_not_null(event, "event");
-    if (milliseconds < 0)
-      fail(kRtParamInvalid, text("a timeout of %d ms; it has to be 0 (none) or more", milliseconds));
+    if (milliseconds < 0) fail(kRtParamInvalid, text("a timeout of %d ms; it must be >= 0 (0: none)", milliseconds));
     machine().event(event)->wait(machine().stream(stream), std::chrono::milliseconds(milliseconds));
   });
 }
@@ -201,7 +200,7 @@ aclError aclrtSynchronizeEventWithTimeout(aclrtEvent event, int32_t milliseconds
   return guarded(__func__, [&] {
     require_not_null(event, "event");
     if (milliseconds < -1 || milliseconds == 0) {
-      fail(kRtParamInvalid, text("a timeout of %d ms; it has to be more than 0, or -1 for none", milliseconds));
+      fail(kRtParamInvalid, text("a timeout of %d ms; it must be > 0, or -1 for none", milliseconds));
     }
     Capture::require_allowed("waiting for an event");
     machine().event(event)->synchronize(milliseconds);

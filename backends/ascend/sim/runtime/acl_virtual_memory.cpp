@@ -1,7 +1,7 @@
 // Reserved addresses with memory mapped into them, and memory shared between processes.
 //
-// The key of shared memory says which process has it and where: whoever opens it maps the exporter's memory file, which
-// the kernel allows to processes of the same user.
+// The key of shared memory says which process has it and where: a process that opens it maps the exporter's memory
+// file, which the kernel allows to processes of the same user.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -48,7 +48,7 @@ Shared parse_key(const char* key) {
   Shared shared;
   if (std::sscanf(key, "sim-npu:%ld:%d:%d:%zx:%zx", &shared.pid, &shared.file, &shared.device, &shared.offset,
                   &shared.bytes) != 5) {
-    fail(kRtParamInvalid, "the key is none of aclrtIpcMemGetExportKey");
+    fail(kRtParamInvalid, "the key is not from aclrtIpcMemGetExportKey");
   }
   return shared;
 }
@@ -83,8 +83,8 @@ int32_t aclrtReserveMemAddress(void** address, size_t bytes, size_t alignment, v
   return guarded(__func__, [&] {
     require_not_null(address, "virPtr");
     if (bytes == 0) invalid("a range of 0 bytes");
-    if (alignment != 0) fail(kRtParamInvalid, text("alignment %zu; it has to be 0", alignment));
-    if (expected != nullptr) fail(kRtParamInvalid, "an expected address; it has to be null");
+    if (alignment != 0) fail(kRtParamInvalid, text("alignment %zu; it must be 0", alignment));
+    if (expected != nullptr) fail(kRtParamInvalid, "an expected address; it must be null");
     *address = memory().reserve(bytes);
   });
 }
@@ -98,7 +98,7 @@ int32_t aclrtMallocPhysical(void** handle, size_t bytes, const aclrtPhysicalMemP
     require_not_null(handle, "handle");
     require_not_null(properties, "prop");
     if (bytes == 0) invalid("an allocation of 0 bytes");
-    if (flags != 0) fail(kRtParamInvalid, "flags have to be 0");
+    if (flags != 0) fail(kRtParamInvalid, "flags must be 0");
     if (properties->location.type != kLocationDevice) {
       fail(kRtFeatureNotSupport, "physical memory of a host is not simulated");
     }
@@ -114,7 +114,7 @@ int32_t aclrtFreePhysical(void* handle) {
 int32_t aclrtMapMem(void* address, size_t bytes, size_t offset, void* handle, uint64_t flags) {
   return guarded(__func__, [&] {
     require_not_null(address, "virPtr");
-    if (offset != 0 || flags != 0) fail(kRtParamInvalid, "offset and flags have to be 0");
+    if (offset != 0 || flags != 0) fail(kRtParamInvalid, "offset and flags must be 0");
     memory().map(address, bytes, offset, physicals().find(handle));
   });
 }
@@ -181,7 +181,7 @@ aclError aclrtIpcMemImportByKey(void** address, const char* key, uint64_t /*flag
     Machine::instance().require_device(shared.device);
     if (shared.pid == ::getpid()) fail(kRtParamInvalid, "a process cannot import what it exported itself");
     const std::lock_guard lock(keys().mutex);
-    if (keys().imported.count(key) != 0) fail(kRtParamInvalid, "the key has been imported already");
+    if (keys().imported.count(key) != 0) fail(kRtParamInvalid, "the key has already been imported");
     *address = open_shared(shared);
     keys().imported.emplace(key, *address);
   });

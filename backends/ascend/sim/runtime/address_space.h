@@ -1,4 +1,5 @@
-// The two faces of device memory: addresses that are handed out and cannot be touched, and the hidden ones behind them.
+// The two mappings of device memory: addresses that are returned and cannot be accessed, and the hidden ones that back
+// them.
 //
 // The memory of a device is one anonymous file (memfd), mapped once, at a hidden address. Callers get addresses of a
 // range of the same size that is reserved without any access (PROT_NONE), so the host cannot read or write device
@@ -32,14 +33,14 @@ struct Twin {
   std::byte* translate(const void* address) const { return hidden + (static_cast<const std::byte*>(address) - shown); }
 };
 
-// Reserves both halves of a twin; nothing of it is usable yet. Throws 207001 where the address space is used up.
+// Reserves both halves of a twin; nothing of it is usable yet. Throws 207001 if the address space is used up.
 Twin reserve_twin(size_t bytes);
 void release_twin(const Twin& twin);
 
 // An anonymous file of |bytes| zeros, none of them in memory yet. Throws 207001.
 UniqueFd create_memory_file(const char* name, size_t bytes);
 
-// Makes |bytes| of |file| from |offset| on the memory behind |hidden|, a part of a twin.
+// Maps |bytes| of |file| from |offset| on at |hidden|, a part of a twin.
 void map_hidden(std::byte* hidden, size_t bytes, int file, size_t offset);
 void unmap_hidden(std::byte* hidden, size_t bytes);
 

@@ -27,7 +27,7 @@ std::shared_ptr<Capture> Capture::begin(const std::shared_ptr<Stream>& origin, a
          text("capture mode %u is unknown; there are 0 (global), 1 (thread) and 2 (relaxed)", mode));
   }
   if (origin->is_default()) fail(kRtCaptureImplicit, "a default stream cannot be captured");
-  origin->require_not_captured("beginning a capture");
+  origin->require_not_captured("starting a capture");
   const std::shared_ptr<Capture> capture(new Capture(origin, mode));
   origin->set_capture(capture);
   const std::lock_guard lock(active().mutex);
@@ -39,9 +39,9 @@ std::shared_ptr<Capture> Capture::begin(const std::shared_ptr<Stream>& origin, a
 std::shared_ptr<Capture> Capture::end(const std::shared_ptr<Stream>& origin) {
   const std::shared_ptr<Capture> capture = origin->capture();
   if (capture == nullptr) fail(kRtStreamNotCaptured, "the stream is not being captured");
-  if (capture->origin_ != origin) fail(kRtCaptureUnmatched, "the capture was begun on another stream");
+  if (capture->origin_ != origin) fail(kRtCaptureUnmatched, "the capture was started on another stream");
   if (capture->mode_ != abi::kCaptureRelaxed && capture->thread_ != std::this_thread::get_id()) {
-    fail(kRtCaptureWrongThread, "the capture was begun by another thread, and its mode is not relaxed");
+    fail(kRtCaptureWrongThread, "the capture was started by another thread, and its mode is not relaxed");
   }
   {
     const std::lock_guard lock(active().mutex);
@@ -64,7 +64,7 @@ void Capture::close(abi::aclError* out_code, std::string* out_why) {
   for (const auto& stream : joined_) stream->set_capture(nullptr);
   if (spoilt_) {
     *out_code = kRtCaptureInvalidated;
-    *out_why = "something was done during the capture that cannot be captured";
+    *out_why = "an operation that cannot be captured was called during the capture";
     return;
   }
   const ClockOfStreams& seen = clocks_[origin.get()];
@@ -73,7 +73,7 @@ void Capture::close(abi::aclError* out_code, std::string* out_why) {
     const uint64_t last = clocks_[stream.get()][stream.get()];
     if (known != seen.end() && known->second >= last) continue;
     *out_code = kRtStreamUnjoined;
-    *out_why = text("stream %d joined the capture, and its last work is not waited for by the stream that began it",
+    *out_why = text("stream %d joined the capture, and the stream that started it does not wait for its last work",
                     stream->id());
   }
   joined_.clear();
@@ -88,7 +88,7 @@ void Capture::require_allowed(const char* doing) {
     if (capture->mode_ == abi::kCaptureGlobal || (capture->mode_ == abi::kCaptureThreadLocal && mine)) {
       capture->spoil();
       fail(kRtCaptureModeNotSupport, text("%s is not possible while a stream is captured, unless the mode is relaxed; "
-                                          "the capture is spoilt",
+                                          "the capture is invalidated",
                                           doing));
     }
   }
@@ -96,7 +96,7 @@ void Capture::require_allowed(const char* doing) {
 
 void Capture::add(const Stream& stream, Task task) {
   const std::lock_guard lock(mutex_);
-  if (spoilt_ || ended_) fail(kRtCaptureInvalidated, "the capture is spoilt");
+  if (spoilt_ || ended_) fail(kRtCaptureInvalidated, "the capture is invalidated");
   ++clocks_[&stream][&stream];
   tasks_.push_back(std::move(task));
 }

@@ -25,17 +25,17 @@ class Capture : public std::enable_shared_from_this<Capture> {
  public:
   using ClockOfStreams = std::map<const Stream*, uint64_t>;
 
-  // Begins one on |origin|. Throws where it is a default stream or captured already.
+  // Begins one on |origin|. Throws if it is a default stream or captured already.
   static std::shared_ptr<Capture> begin(const std::shared_ptr<Stream>& origin, abi::aclmdlRICaptureMode mode);
   // Ends the capture that |origin| began; the result can be run. Throws 107029, 107036, 107038, 107025 or 507903.
   static std::shared_ptr<Capture> end(const std::shared_ptr<Stream>& origin);
-  // Throws 107030 where a capture forbids the calling thread what it is |doing|, and spoils that capture.
+  // Throws 107030 if a capture forbids the calling thread what it is |doing|, and invalidates that capture.
   static void require_allowed(const char* doing);
 
   void add(const Stream& stream, Task task);
   // What an event takes down when it is recorded on |stream|.
   ClockOfStreams clock_of(const Stream& stream);
-  // |stream| waits for an event with |clock|: it joins where it is not in the capture yet.
+  // |stream| waits for an event with |clock|: it joins if it is not in the capture yet.
   void join(const std::shared_ptr<Stream>& stream, const ClockOfStreams& clock);
 
   void spoil();

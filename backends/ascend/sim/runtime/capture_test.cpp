@@ -61,7 +61,7 @@ TEST_F(CaptureTest, AnotherStreamJoinsByAnEventAndHasToBeJoined) {
     }
     void* model = nullptr;
     if (!joined) {
-      EXPECT_FAILS(aclmdlRICaptureEnd(stream, &model), kRtStreamUnjoined, "is not waited for");
+      EXPECT_FAILS(aclmdlRICaptureEnd(stream, &model), kRtStreamUnjoined, "does not wait for its last work");
       continue;
     }
     ASSERT_OK(aclmdlRICaptureEnd(stream, &model));
@@ -82,7 +82,7 @@ TEST_F(CaptureTest, WhatCannotBeCapturedSpoilsTheCapture) {
   void* memory = device_memory(64);
   int32_t word = 0;
   ASSERT_OK(aclmdlRICaptureBegin(stream, kCaptureGlobal));
-  EXPECT_FAILS(aclrtSynchronizeStream(stream), kRtStreamCaptured, "spoilt");
+  EXPECT_FAILS(aclrtSynchronizeStream(stream), kRtStreamCaptured, "invalidated");
   EXPECT_FAILS(aclmdlRICaptureEnd(stream, &model), kRtCaptureInvalidated, "cannot be captured");
   EXPECT_EQ(model, nullptr);
 

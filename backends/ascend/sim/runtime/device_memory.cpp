@@ -44,7 +44,7 @@ void* DeviceMemory::allocate(size_t bytes) {
   return twin_.shown + offset;
 }
 
-// First fit. Where nothing fits, freed ranges come out of quarantine.
+// First fit. If nothing fits, freed ranges leave the quarantine.
 size_t DeviceMemory::take_span(size_t span) {
   for (const bool last_try : {false, true}) {
     const auto found =
@@ -116,14 +116,13 @@ void DeviceMemory::release(void* address) {
   const auto offset = static_cast<size_t>(static_cast<std::byte*>(address) - twin_.shown);
   const auto found = live_.find(offset);
   if (found == live_.end()) {
-    fail(abi::kRtParamInvalid,
-         text("%p lies within an allocation of device %d but does not begin it", address, device_));
+    fail(abi::kRtParamInvalid, text("%p is inside an allocation of device %d but not its beginning", address, device_));
   }
   const Block block = found->second;
   const bool whole = guard_is_whole(offset, block);
   retire(found);
   if (!whole) {
-    fail(abi::kRtDeviceMemError, text("something wrote behind the end of the %zu bytes at %p on device %d; the memory "
+    fail(abi::kRtDeviceMemError, text("something wrote past the end of the %zu bytes at %p on device %d; the memory "
                                       "is freed",
                                       block.bytes, address, device_));
   }

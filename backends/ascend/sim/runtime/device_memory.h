@@ -1,9 +1,9 @@
 // The memory of one device: what is allocated, what it is made of, and how misuse is found.
 //
-// An allocation is filled with 0xff (NaN in every float type, -1 in integers) before it is handed out and again when it
+// An allocation is filled with 0xff (NaN in every float type, -1 in integers) before it is returned and again when it
 // is freed, so that memory read before it is written, or after it is freed, cannot be taken for a result. Behind every
 // allocation lie guard bytes, checked when it is freed. A freed range is kept in quarantine for a while: its address is
-// not given out again at once, and using it is an error that says so.
+// not given out again immediately, and using it is an error that says so.
 //
 // Threads: any.
 #pragma once
@@ -22,7 +22,8 @@ namespace concord::ascend::sim {
 inline constexpr size_t kAllocationAlignment = 512;
 inline constexpr size_t kGuardBytes = 512;
 
-// Makes the |bytes| at |hidden| what nobody takes for a result; CONCORD_SIM_NPU_POISON bounds how many.
+// Fills the |bytes| at |hidden| with values that cannot be mistaken for a result; CONCORD_SIM_NPU_POISON bounds how
+// many.
 void poison(std::byte* hidden, size_t bytes);
 
 class DeviceMemory {
@@ -30,9 +31,9 @@ class DeviceMemory {
   // |twin| has room for more than |total_bytes|, the memory of the device: guards and quarantine take addresses only.
   DeviceMemory(int32_t device, const Twin& twin, size_t total_bytes);
 
-  // Throws 207001 where the device has not so much left.
+  // Throws 207001 if the device has not that much left.
   void* allocate(size_t bytes);
-  // Throws 107000 where |address| does not begin a live allocation, 507053 where its guard was overwritten (it is freed
+  // Throws 107000 if |address| does not begin a live allocation, 507053 where its guard was overwritten (it is freed
   // then too).
   void release(void* address);
   // All of it, as a reset of the device does.
@@ -41,10 +42,10 @@ class DeviceMemory {
   // Takes from the total (or gives back, where negative) without an address. Throws 207001.
   void charge(int64_t bytes);
 
-  // Empty where the |bytes| at |address| lie in one live allocation; else what is wrong with them.
+  // Empty if the |bytes| at |address| lie in one live allocation; else what is wrong with them.
   std::string complaint(const void* address, size_t bytes) const;
 
-  // The live allocation that holds |address|: where in the memory file it begins, and its size. False where none does.
+  // The live allocation that holds |address|: where in the memory file it begins, and its size. False if none does.
   bool find(const void* address, size_t* out_file_offset, size_t* out_bytes) const;
 
   const Twin& twin() const { return twin_; }

@@ -10,8 +10,8 @@ TEST_F(DeviceTest, TheEnvironmentSaysHowManyThereAre) {
   uint32_t count = 0;
   EXPECT_OK(aclrtGetDeviceCount(&count));
   EXPECT_EQ(count, static_cast<uint32_t>(kDevices));
-  EXPECT_FAILS(aclrtSetDevice(kDevices), kRtInvalidDeviceId, "no device 3; there are 3");
-  EXPECT_FAILS(aclrtSetDevice(-1), kRtInvalidDeviceId, "no device -1");
+  EXPECT_FAILS(aclrtSetDevice(kDevices), kRtInvalidDeviceId, "device 3 does not exist; there are 3");
+  EXPECT_FAILS(aclrtSetDevice(-1), kRtInvalidDeviceId, "device -1 does not exist");
 }
 
 TEST_F(DeviceTest, AThreadHasNoneUntilItSetsOne) {
@@ -101,7 +101,7 @@ TEST_F(DeviceTest, AStreamOfAnotherDeviceIsRefused) {
   TestStream other;
   aclrtStreamStatus status{};
   EXPECT_FAILS(aclrtSynchronizeStream(stream), kRtStreamContext,
-               "of device 0; current is the default context of device 1");
+               "of device 0; the current one is the default context of device 1");
   EXPECT_EQ(aclrtStreamQuery(stream, &status), kRtStreamContext);
   EXPECT_EQ(aclrtMemsetAsync(memory, 64, 0, 64, stream), kRtStreamContext);
   EXPECT_EQ(aclrtLaunchHostFunc(stream, [](void*) {}, nullptr), kRtStreamContext);

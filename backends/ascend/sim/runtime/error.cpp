@@ -13,7 +13,7 @@ namespace {
 struct LastError {
   abi::aclError code = abi::kAclSuccess;
   std::string message;
-  std::string given;  // what take_message handed out
+  std::string given;  // what take_message returned
 };
 
 LastError& last() {
@@ -66,7 +66,7 @@ Error current_error() {
   } catch (const std::exception& error) {
     return {abi::kRtInternalError, error.what()};
   } catch (...) {
-    return {abi::kRtInternalError, "something was thrown that is no exception"};
+    return {abi::kRtInternalError, "something that is not an exception was thrown"};
   }
 }
 

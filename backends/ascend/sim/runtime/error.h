@@ -62,8 +62,8 @@ Error current_error();
 // What injected faults do to the work that a call queues; see faults.h.
 struct WorkFault;
 
-// Begins a call: throws 100001 where |needs_init| and there was no aclInit, and what a fault says this call fails with.
-// Waits where a fault delays it; enter_queueing leaves that to the work.
+// Begins a call: throws 100001 if |needs_init| and there was no aclInit, and what a fault says this call fails with.
+// Waits if a fault delays it; enter_queueing leaves that to the work.
 void enter(const char* function, bool needs_init);
 WorkFault enter_queueing(const char* function);
 

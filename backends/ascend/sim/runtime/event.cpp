@@ -33,9 +33,10 @@ Event::Event(Kind kind, uint32_t flags, int32_t device, std::atomic<int32_t>* id
       id_counter_(id_counter),
       flag_(kind == Kind::kFlag ? std::make_shared<Flag>() : nullptr) {
   if (flags == 0 || (flags & ~kKnownFlags) != 0) {
-    fail(abi::kRtParamInvalid, text("event flags 0x%x are none; there are SYNC (0x1), CAPTURE_STREAM_PROGRESS (0x2), "
-                                    "TIME_LINE (0x8), EXTERNAL (0x20) and IPC (0x40)",
-                                    flags));
+    fail(abi::kRtParamInvalid,
+         text("event flags 0x%x are unknown; there are SYNC (0x1), CAPTURE_STREAM_PROGRESS (0x2), "
+              "TIME_LINE (0x8), EXTERNAL (0x20) and IPC (0x40)",
+              flags));
   }
   if (kind == Kind::kFlag && has(abi::kEventSync)) take_id();
 }
@@ -96,7 +97,7 @@ void Event::record_in_capture(Capture& capture, const Stream& stream) {
 
 void Event::wait(const std::shared_ptr<Stream>& stream, std::chrono::milliseconds timeout) {
   if (!has(abi::kEventSync)) {
-    fail(abi::kRtFeatureNotSupport, text("the event was made with the flags 0x%x, without ACL_EVENT_SYNC (0x1): no "
+    fail(abi::kRtFeatureNotSupport, text("the event was created with the flags 0x%x, without ACL_EVENT_SYNC (0x1): no "
                                          "stream can wait for it",
                                          flags_));
   }
@@ -171,13 +172,14 @@ bool Event::query() const {
   const std::lock_guard lock(mutex_);
   require_not_captured();
   if (!recorded_) return kind_ == Kind::kReusable;
-  // By the stamp too: who waited for a flag must not find its record unfinished because the task has yet to return.
+  // By the stamp too: a thread that waited for a flag must not find its record unfinished because the task has yet to
+  // return.
   return mark_.reached() || (stamp_ != nullptr && stamp_->load() != 0);
 }
 
 bool Event::all_waits_done() const {
   if (kind_ == Kind::kReusable) {
-    fail(abi::kRtFeatureNotSupport, "the waits for an event of aclrtCreateEventExWithFlag cannot be asked for");
+    fail(abi::kRtFeatureNotSupport, "the waits for an event of aclrtCreateEventExWithFlag cannot be queried");
   }
   return flag_ == nullptr || flag_->waiting.load() == 0;
 }
@@ -197,7 +199,7 @@ int64_t Event::reached_at(const char* which) const {
   const std::lock_guard lock(mutex_);
   if (!recorded_) fail(abi::kRtParamInvalid, text("the %s event was never recorded", which));
   if (!has(abi::kEventTimeLine)) {
-    fail(abi::kRtEventTimestampInvalid, text("the %s event was made without ACL_EVENT_TIME_LINE (0x8)", which));
+    fail(abi::kRtEventTimestampInvalid, text("the %s event was created without ACL_EVENT_TIME_LINE (0x8)", which));
   }
   const int64_t reached = stamp_ == nullptr ? 0 : stamp_->load();
   if (reached == 0) fail(abi::kRtEventTimestampInvalid, text("the %s event has not been reached yet", which));

@@ -4,7 +4,7 @@
 //              the record that was current when it was made; without a record there is nothing to wait for.
 //   kPlain     aclrtCreateEvent: the same, but waiting without a record is an error, and a query says "not ready".
 //   kFlag      aclrtCreateEventWithFlag: one flag of the device. A record sets it when the stream gets there; a wait
-//              waits until it is set, whoever set it; only aclrtResetEvent clears it. A second record without a reset
+//              waits until it is set by any record; only aclrtResetEvent clears it. A second record without a reset
 //              in between is therefore not waited for: the flag is still set from the first.
 //
 // Threads: any.

@@ -11,8 +11,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& rule) {
   invalid(
-      text("the fault '%s' cannot be read; a rule is name@n=code, name@n=async:code or name@n=delay:10ms, where n "
-           "is the call's number from 1 or *, and ';' stands between rules",
+      text("the fault '%s' is invalid; a rule is name@n=code, name@n=async:code or name@n=delay:10ms, where n "
+           "is the call's number from 1 or *, and rules are separated by ';'",
            rule.c_str()));
 }
 

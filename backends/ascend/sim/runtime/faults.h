@@ -29,7 +29,7 @@ struct FaultRule {
   std::chrono::microseconds delay{};
 };
 
-// Throws Error 100000 with the grammar where |text| does not follow it.
+// Throws Error 100000 with the grammar if |text| does not follow it.
 std::vector<FaultRule> parse_faults(const std::string& text);
 
 // What the rules do to the work of one call.
@@ -46,9 +46,9 @@ class Faults {
   static bool active() { return instance().active_.load(std::memory_order_relaxed); }
 
   void set(const std::string& text);
-  // Counts a call. Throws where a rule says that it fails; waits where one delays it.
+  // Counts a call. Throws if a rule says that it fails; waits if one delays it.
   void meet_call(const char* name) { sleep(count(name).delay); }
-  // Counts a call that queues work: throws where the call itself fails, and returns what happens to the work.
+  // Counts a call that queues work: throws if the call itself fails, and returns what happens to the work.
   WorkFault count(const char* name);
   int64_t calls_of(const std::string& name);
 

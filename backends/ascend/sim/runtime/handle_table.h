@@ -27,7 +27,7 @@ class HandleTable {
     return reinterpret_cast<void*>(value);
   }
 
-  // Throws 107017 where |handle| is not live.
+  // Throws 107017 if |handle| is not live.
   std::shared_ptr<Object> find(const void* handle) const {
     const std::shared_lock lock(mutex_);
     const auto found = objects_.find(reinterpret_cast<uint64_t>(handle));
@@ -70,8 +70,8 @@ class HandleTable {
   [[noreturn]] void refuse(const void* handle) const {
     const auto value = reinterpret_cast<uint64_t>(handle);
     const bool was_one = value >> 56 == tag_ && (value >> 4 & ((uint64_t{1} << 52) - 1)) <= last_;
-    fail(abi::kRtInvalidHandle,
-         text("%p is no %s: it %s", handle, kind_, was_one ? "was destroyed" : "was not made by this runtime"));
+    fail(abi::kRtInvalidHandle, text("%p is not a valid %s: it %s", handle, kind_,
+                                     was_one ? "was destroyed" : "was not created by this runtime"));
   }
 
   const uint8_t tag_;

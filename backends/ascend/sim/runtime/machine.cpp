@@ -42,7 +42,8 @@ void Machine::stop_all() {
 
 void Machine::require_device(int32_t device) const {
   if (device >= 0 && device < device_count()) return;
-  fail(abi::kRtInvalidDeviceId, text("there is no device %d; there are %d, from 0 on", device, device_count()));
+  fail(abi::kRtInvalidDeviceId,
+       text("device %d does not exist; there are %d, numbered from 0", device, device_count()));
 }
 
 // ------------------------------------------------------------------------------------------------------------ contexts
@@ -63,7 +64,8 @@ void Machine::reset_device(int32_t number, bool at_once) {
     const std::lock_guard lock(mutex_);
     Device& chosen = device(number);
     if (chosen.retained == 0) {
-      fail(abi::kRtContextNull, text("device %d is not set: aclrtSetDevice comes first, once for each reset", number));
+      fail(abi::kRtContextNull,
+           text("device %d is not set: aclrtSetDevice must be called first, once for each reset", number));
     }
     chosen.retained = at_once ? 0 : chosen.retained - 1;
     if (chosen.retained > 0) return;
@@ -133,7 +135,7 @@ void Machine::end_context(const std::shared_ptr<Context>& context) {
 
 // ------------------------------------------------------------------------------------------------------------- streams
 
-// The count goes down with the stream, whoever holds it last.
+// The count goes down when the last holder releases the stream.
 std::shared_ptr<Stream> Machine::make_stream(const Context* context, int32_t number, bool is_default) {
   std::atomic<int32_t>& count = device(number).streams;
   if (count.fetch_add(1) >= kMostStreams) {
@@ -174,7 +176,7 @@ std::shared_ptr<Stream> Machine::stream(void* handle) const {
   std::shared_ptr<Stream> found = streams_.find(handle);
   if (found->context() != context.get()) {
     fail(abi::kRtStreamContext,
-         text("stream %d belongs to %s of device %d; current is %s of device %d", found->id(),
+         text("stream %d belongs to %s of device %d; the current one is %s of device %d", found->id(),
               found->device() == context->device ? "another context" : "a context", found->device(),
               context->is_default ? "the default context" : "a context", context->device));
   }
@@ -192,7 +194,7 @@ std::vector<std::shared_ptr<Stream>> Machine::streams_of(int32_t number) const {
   return found;
 }
 
-// Waits for all, together as long as it may, and then tells the first failure.
+// Waits for all of them within one time limit, and then reports the first failure.
 void Machine::synchronize_device(int32_t number, int32_t timeout_ms) {
   const auto begun = Clock::now();
   std::unique_ptr<Error> first;

@@ -1,8 +1,8 @@
 // The simulated machine: its devices, their contexts, and which context is current on a thread.
 //
 // aclrtSetDevice retains the device's default context, which all threads share, and makes it current; aclrtResetDevice
-// releases it, and the last release ends it: its work is waited for, its streams and the device's memory are gone. A
-// context made by hand lives until it is destroyed. A thread whose current context has ended has none (107002).
+// releases it, and the last release ends it: its work is waited for, and its streams and the device's memory are freed.
+// A context made by hand lives until it is destroyed. A thread whose current context has ended has none (107002).
 //
 // Threads: any.
 #pragma once
@@ -39,11 +39,11 @@ class Machine {
   void require_device(int32_t device) const;
 
   void set_device(int32_t device);
-  // Throws 107002 where nobody has set it.
+  // Throws 107002 if no one has set it.
   void reset_device(int32_t device, bool at_once);
   bool is_set(int32_t device);
 
-  // The calling thread's context; throws 107002 where it has none.
+  // The calling thread's context; throws 107002 if it has none.
   std::shared_ptr<Context> current() const;
   void make_current(void* context);
   void* create_context(int32_t device);
@@ -52,7 +52,7 @@ class Machine {
   void* create_stream();
   // Waits for the stream's work; by force it drops it instead.
   void destroy_stream(void* stream, bool by_force);
-  // The stream to submit to: null is the current context's default stream. Throws 107017 where there is none, 107003
+  // The stream to submit to: null is the current context's default stream. Throws 107017 if there is none, 107003
   // where it belongs to another context than the current one.
   std::shared_ptr<Stream> stream(void* handle) const;
   // The same without a look at the current context, for what works from anywhere.

@@ -61,7 +61,8 @@ Memory::Memory() {
 
 DeviceMemory& Memory::of_device(int32_t device) {
   if (device < 0 || static_cast<size_t>(device) >= devices_.size()) {
-    fail(abi::kRtInvalidDeviceId, text("there is no device %d; there are %zu, from 0 on", device, devices_.size()));
+    fail(abi::kRtInvalidDeviceId,
+         text("device %d does not exist; there are %zu, numbered from 0", device, devices_.size()));
   }
   return *devices_[static_cast<size_t>(device)];
 }
@@ -101,7 +102,7 @@ std::string Memory::complaint(const void* address, size_t bytes) const {
   }
   const std::shared_lock lock(mutex_);
   const Range* range = range_holding(address);
-  return range == nullptr ? text("%p is no address of a device", address) : complaint_in(*range, address, bytes);
+  return range == nullptr ? text("%p is not a device address", address) : complaint_in(*range, address, bytes);
 }
 
 // The bytes may lie in several mappings, as long as these are side by side.
@@ -124,8 +125,8 @@ void Memory::release(void* address) {
     const Place place = locate(address).place;
     fail(abi::kRtParamInvalid, text("%p was not allocated by aclrtMalloc%s", address,
                                     place == Place::kPinnedHost ? "; it is pinned host memory, for aclrtFreeHost"
-                                    : place == Place::kDevice   ? "; it lies in a reserved range"
-                                                                : "; it is no address of a device"));
+                                    : place == Place::kDevice   ? "; it is in a reserved range"
+                                                                : "; it is not a device address"));
   }
   devices_[static_cast<size_t>(device_holding(address))]->release(address);
 }
@@ -142,7 +143,7 @@ void* Memory::reserve(size_t bytes) {
 void Memory::unreserve(void* address) {
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(bytes_of(address));
-  if (found == ranges_.end()) fail(abi::kRtParamInvalid, text("%p does not begin a reserved range", address));
+  if (found == ranges_.end()) fail(abi::kRtParamInvalid, text("%p is not the beginning of a reserved range", address));
   if (!found->second.mapped.empty()) {
     fail(abi::kRtParamInvalid, text("the range at %p still has memory mapped in it; unmap that first", address));
   }
@@ -153,7 +154,7 @@ void Memory::unreserve(void* address) {
 void Memory::map(void* address, size_t bytes, size_t offset, std::shared_ptr<Physical> physical) {
   const std::lock_guard lock(mutex_);
   const auto range = holding(ranges_, bytes_of(address), [](const Range& r) { return r.twin.bytes; });
-  if (range == ranges_.end()) fail(abi::kRtParamInvalid, text("%p lies in no reserved range", address));
+  if (range == ranges_.end()) fail(abi::kRtParamInvalid, text("%p is not in a reserved range", address));
   const Twin& twin = range->second.twin;
   const size_t at = static_cast<size_t>(bytes_of(address) - twin.shown);
   if (bytes == 0 || bytes % page_bytes() != 0 || at % page_bytes() != 0 || bytes > twin.bytes - at) {
@@ -162,12 +163,12 @@ void Memory::map(void* address, size_t bytes, size_t offset, std::shared_ptr<Phy
   }
   if (offset + bytes > physical->bytes) {
     fail(abi::kRtParamInvalid,
-         text("%zu bytes from %zu on are more than the %zu of the physical memory", bytes, offset, physical->bytes));
+         text("%zu bytes from offset %zu exceed the %zu bytes of physical memory", bytes, offset, physical->bytes));
   }
   const auto next = range->second.mapped.lower_bound(bytes_of(address));
   const bool taken = (next != range->second.mapped.end() && next->first < bytes_of(address) + bytes) ||
                      complaint_in(range->second, address, 1).empty();
-  if (taken) fail(abi::kRtParamInvalid, text("there is memory mapped at %p already", address));
+  if (taken) fail(abi::kRtParamInvalid, text("memory is already mapped at %p", address));
   map_hidden(twin.hidden + at, bytes, physical->file.get(), offset);
   if (!std::exchange(physical->filled, true)) poison(twin.hidden + at, bytes);
   const int32_t device = physical->device;
@@ -177,7 +178,7 @@ void Memory::map(void* address, size_t bytes, size_t offset, std::shared_ptr<Phy
 void Memory::unmap(void* address) {
   const std::lock_guard lock(mutex_);
   const auto range = holding(ranges_, bytes_of(address), [](const Range& r) { return r.twin.bytes; });
-  if (range == ranges_.end()) fail(abi::kRtParamInvalid, text("%p lies in no reserved range", address));
+  if (range == ranges_.end()) fail(abi::kRtParamInvalid, text("%p is not in a reserved range", address));
   const auto found = range->second.mapped.find(bytes_of(address));
   if (found == range->second.mapped.end()) fail(abi::kRtParamInvalid, text("nothing is mapped at %p", address));
   unmap_hidden(range->second.twin.translate(address), found->second.bytes);
@@ -220,7 +221,7 @@ void Memory::release_pinned(void* address) {
 
 void Memory::register_pinned(void* address, size_t bytes) {
   if (locate(address).place != Place::kPageableHost) {
-    fail(abi::kRtParamInvalid, text("%p is pinned already, or is a device's", address));
+    fail(abi::kRtParamInvalid, text("%p is already pinned, or a device address", address));
   }
   const std::lock_guard lock(mutex_);
   pinned_.emplace(bytes_of(address), Pinned{bytes, false});

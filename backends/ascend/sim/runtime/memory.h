@@ -39,12 +39,12 @@ class Memory {
  public:
   static Memory& instance();
 
-  // Throws 107001 where there is no such device.
+  // Throws 107001 if there is no such device.
   DeviceMemory& of_device(int32_t device);
 
   std::byte* translate(const void* address) const;
   Location locate(const void* address) const;
-  // Empty where the |bytes| at |address|, of which locate() says kDevice, may be used; else what is wrong.
+  // Empty if the |bytes| at |address|, of which locate() says kDevice, may be used; else what is wrong.
   std::string complaint(const void* address, size_t bytes) const;
   void release(void* address);
 

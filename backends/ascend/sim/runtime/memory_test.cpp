@@ -81,12 +81,12 @@ TEST_F(MemoryTest, FreedMemoryIsPoisoned) {
 
 TEST_F(MemoryTest, FreeingTwiceOrWhatIsNotThereIsRefused) {
   void* address = device_memory(1024);
-  EXPECT_FAILS(aclrtFree(static_cast<char*>(address) + 64), kRtParamInvalid, "does not begin it");
+  EXPECT_FAILS(aclrtFree(static_cast<char*>(address) + 64), kRtParamInvalid, "not its beginning");
   EXPECT_OK(aclrtFree(address));
   EXPECT_FAILS(aclrtFree(address), kRtParamInvalid, "was freed");
   EXPECT_FAILS(aclrtFree(nullptr), kAclInvalidParam, "is null");
   int32_t word = 0;
-  EXPECT_FAILS(aclrtFree(&word), kRtParamInvalid, "no address of a device");
+  EXPECT_FAILS(aclrtFree(&word), kRtParamInvalid, "not a device address");
   void* pinned = nullptr;
   ASSERT_OK(aclrtMallocHost(&pinned, 64));
   EXPECT_FAILS(aclrtFree(pinned), kRtParamInvalid, "aclrtFreeHost");
@@ -98,7 +98,7 @@ TEST_F(MemoryTest, FreeingTwiceOrWhatIsNotThereIsRefused) {
 TEST_F(MemoryTest, WritingBehindTheEndIsFoundWhenItIsFreed) {
   void* address = device_memory(100);
   static_cast<char*>(concord_sim_translate(address))[100] = 1;
-  EXPECT_FAILS(aclrtFree(address), kRtDeviceMemError, "wrote behind the end of the 100 bytes");
+  EXPECT_FAILS(aclrtFree(address), kRtDeviceMemError, "wrote past the end of the 100 bytes");
   EXPECT_FAILS(aclrtFree(address), kRtParamInvalid, "was freed");
 }
 
@@ -120,10 +120,10 @@ TEST_F(MemoryDeathTest, TheHostCannotTouchDeviceMemory) {
 TEST_F(MemoryTest, ACopyWantsItsAddressesWhereItsKindSays) {
   void* device = device_memory(64);
   int32_t host = 5;
-  EXPECT_FAILS(aclrtMemcpy(&host, 4, &host, 4, kMemcpyHostToDevice), kRtParamInvalid, "wants a device address as dst");
-  EXPECT_FAILS(aclrtMemcpy(device, 4, device, 4, kMemcpyDeviceToHost), kRtParamInvalid, "wants a host address as dst");
+  EXPECT_FAILS(aclrtMemcpy(&host, 4, &host, 4, kMemcpyHostToDevice), kRtParamInvalid, "needs a device address as dst");
+  EXPECT_FAILS(aclrtMemcpy(device, 4, device, 4, kMemcpyDeviceToHost), kRtParamInvalid, "needs a host address as dst");
   EXPECT_FAILS(aclrtMemcpy(&host, 4, &host, 4, kMemcpyDeviceToDevice), kRtParamInvalid,
-               "wants a device address as src");
+               "needs a device address as src");
   EXPECT_FAILS(aclrtMemcpy(device, 4, &host, 4, static_cast<aclrtMemcpyKind>(9)), kRtParamInvalid, "kind 9");
   EXPECT_OK(aclrtMemcpy(device, 4, &host, 4, kMemcpyDefault));
   host = 0;
@@ -293,7 +293,7 @@ TEST_F(RangeTest, PiecesMappedSideBySideAreOneRange) {
   EXPECT_FAILS(aclrtFreePhysical(second), kRtInvalidHandle, "was destroyed");
   EXPECT_EQ(free_bytes(), before);
   EXPECT_OK(aclrtReleaseMemAddress(range));
-  EXPECT_FAILS(aclrtReleaseMemAddress(range), kRtParamInvalid, "does not begin");
+  EXPECT_FAILS(aclrtReleaseMemAddress(range), kRtParamInvalid, "is not the beginning of a reserved range");
 }
 
 }  // namespace

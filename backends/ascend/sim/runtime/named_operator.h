@@ -29,7 +29,7 @@ struct NamedCall {
   void* stream;
 };
 
-// Exported by libopapi.so. A result code; kNotNamed where it has no such operator.
+// Exported by libopapi.so. A result code; kNotNamed if it has no such operator.
 inline constexpr const char* kNamedOperatorEntry = "concord_sim_named_operator";
 inline constexpr int32_t kNotNamed = -1;
 using NamedOperator = int32_t(const NamedCall* call);

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 // sleeper's last look, or the sleeper is counted before notify_all looks for it: no wake-up is lost.
 class Parking {
  public:
-  // False where |deadline| passed first.
+  // False if |deadline| passed first.
   template <class Ready>
   bool wait_until(Clock::time_point deadline, Ready&& ready) {
     for (int i = 0; i < kLooks; ++i) {
@@ -38,7 +38,7 @@ class Parking {
     if (sleepers_.load() == 0) return;
     {
       const std::lock_guard lock(mutex_);
-    }  // orders us behind a sleeper that has looked but does not sleep yet
+    }  // orders us after a sleeper that has checked but does not sleep yet
     wake_.notify_all();
   }
 
@@ -48,7 +48,7 @@ class Parking {
   static constexpr int kLooks = 200;
   static void relax() {
 #if defined(__aarch64__)
-    __asm__ __volatile__("isb");  // "yield" is over at once on most ARM cores
+    __asm__ __volatile__("isb");  // "yield" is over immediately on most ARM cores
 #elif defined(__x86_64__)
     __builtin_ia32_pause();
 #endif

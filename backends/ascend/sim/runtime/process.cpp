@@ -20,7 +20,7 @@ void announce() {
 }
 
 [[noreturn]] void repeated_finalize() {
-  fail(abi::kAclRepeatFinalize, "aclFinalize without an aclInit before it, or for the second time");
+  fail(abi::kAclRepeatFinalize, "aclFinalize was called without aclInit, or twice");
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ bool Process::initialized() { return inits.load(std::memory_order_acquire) > 0; 
 
 void Process::init() {
   announce();
-  if (inits.fetch_add(1) > 0) fail(abi::kAclRepeatInitialize, "aclInit was called before; this call only counts");
+  if (inits.fetch_add(1) > 0) fail(abi::kAclRepeatInitialize, "aclInit was already called; this call is only counted");
 }
 
 void Process::finalize() {

@@ -8,11 +8,11 @@ namespace {
 class ProcessTest : public SimTest {};
 
 TEST_F(ProcessTest, RepeatedInitSaysSoAndOneFinalizeEndsAll) {
-  EXPECT_FAILS(aclInit(nullptr), kAclRepeatInitialize, "called before");
-  EXPECT_FAILS(aclInit(nullptr), kAclRepeatInitialize, "called before");
+  EXPECT_FAILS(aclInit(nullptr), kAclRepeatInitialize, "already called");
+  EXPECT_FAILS(aclInit(nullptr), kAclRepeatInitialize, "already called");
   EXPECT_OK(aclFinalize());
   EXPECT_FAILS(aclrtSetDevice(0), kAclUninitialize, "aclInit");
-  EXPECT_FAILS(aclFinalize(), kAclRepeatFinalize, "without an aclInit");
+  EXPECT_FAILS(aclFinalize(), kAclRepeatFinalize, "without aclInit");
   EXPECT_OK(aclInit(nullptr));
   EXPECT_OK(aclrtSetDevice(0));
 }
@@ -126,7 +126,7 @@ TEST(ProcessDeathTest, AWrongSettingEndsTheProcess) {
         ::setenv("CONCORD_SIM_NPU_MEMORY", "plenty", 1);
         aclInit(nullptr);
       },
-      ::testing::ExitedWithCode(2), "CONCORD_SIM_NPU_MEMORY is 'plenty'; it takes a size such as 512M or 8G");
+      ::testing::ExitedWithCode(2), "CONCORD_SIM_NPU_MEMORY is 'plenty'; it must be a size such as 512M or 8G");
 }
 
 }  // namespace

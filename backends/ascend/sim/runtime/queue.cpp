@@ -12,7 +12,7 @@
 namespace concord::ascend::sim {
 namespace {
 
-// Signals of the process are for its own threads: a handler must not run on ours.
+// Signals of the process are for its own threads: a handler must not run on this one.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -54,7 +54,7 @@ void Queue::start() {
   try {
     thread_ = std::thread([self = shared_from_this()] { self->run(); });
   } catch (const std::system_error& error) {
-    fail(abi::kRtNoStreamResource, text("the host gives no thread for a stream: %s", error.what()));
+    fail(abi::kRtNoStreamResource, text("the host cannot create a thread for a stream: %s", error.what()));
   }
   pthread_setname_np(thread_.native_handle(), text("sim-npu:%d", device_).c_str());
 }
@@ -94,11 +94,11 @@ void Queue::run_one(Task& task) {
     const std::lock_guard lock(mutex_);
     stop_running_ = nullptr;
   }
-  task = Task{};  // what it holds is gone before it counts as done
+  task = Task{};  // what it holds is released before it counts as done
   count_done(1);
 }
 
-// What ends because of an abort is no failure of the stream.
+// What ends because of an abort is not a failure of the stream.
 void Queue::note_failure(uint64_t aborts, const Error& error) {
   const std::lock_guard lock(mutex_);
   if (dropped(aborts) || failure_) return;

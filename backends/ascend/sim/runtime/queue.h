@@ -3,7 +3,7 @@
 // The thread starts with the first task. Progress is counted: a ticket is the number of tasks pushed so far, and is
 // reached when that many have run or were dropped. A task that throws Error leaves it here. Where the stream stops on
 // failure, later tasks are dropped and every push and synchronization fails with the same error; else they run, and the
-// first error is told once, by the next synchronization.
+// first error is reported once, by the next synchronization.
 //
 // Threads: any. Shared by its stream, by its thread and by the events that were recorded on it.
 #pragma once
@@ -36,13 +36,13 @@ class Queue : public std::enable_shared_from_this<Queue> {
 
   int32_t device() const { return device_; }
 
-  // Returns the ticket of |task|. Throws the stream's failure where it has stopped on one.
+  // Returns the ticket of |task|. Throws the stream's failure if it has stopped on one.
   uint64_t push(Task task);
 
   uint64_t pushed() const { return pushed_.load(); }
   bool reached(uint64_t ticket) const { return done_.load() >= ticket; }
 
-  // Waits until |ticket| is reached. Throws the abort's code where the stream is aborted meanwhile, |timeout_code|
+  // Waits until |ticket| is reached. Throws the abort's code if the stream is aborted meanwhile, |timeout_code|
   // after |timeout_ms| (-1: no limit), and then the failure of a task.
   void synchronize(uint64_t ticket, int32_t timeout_ms, abi::aclError timeout_code);
 
@@ -58,7 +58,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // Drops what waits, tells the running task to stop, ends all synchronizations with |code|. New tasks run again.
   void abort(abi::aclError code);
 
-  // No task may be pushed after it. What is queued runs to its end, for which this does not wait.
+  // No task may be pushed after it. What is queued runs to completion, for which this does not wait.
   void close();
 
  private:

@@ -8,11 +8,11 @@ namespace concord::ascend::sim {
 namespace {
 
 [[noreturn]] void refuse(const char* name, const char* value, const char* allowed) {
-  std::fprintf(stderr, "[sim-npu] %s is '%s'; it takes %s\n", name, value, allowed);
+  std::fprintf(stderr, "[sim-npu] %s is '%s'; it must be %s\n", name, value, allowed);
   std::exit(2);
 }
 
-// A whole number and the rest behind it.
+// An integer and the rest after it.
 bool split_number(const std::string& text, uint64_t* out_number, std::string* out_rest) {
   size_t digits = 0;
   while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') ++digits;
@@ -84,7 +84,7 @@ const Settings& settings() {
   return instance;
 }
 
-// As the vendor reads it: numbers with commas between them, up to the first that is no device.
+// As the vendor reads it: numbers with commas between them, up to the first that is not a device.
 std::vector<int32_t> visible_devices() {
   std::vector<int32_t> visible;
   const char* given = std::getenv("ASCEND_RT_VISIBLE_DEVICES");

@@ -22,9 +22,9 @@ struct Settings {
 // another machine than it asked for shows nothing.
 const Settings& settings();
 
-// "8G", "512M", "64K" or plain bytes; false where |text| is none of them.
+// "8G", "512M", "64K" or plain bytes; false if |text| is none of them.
 bool parse_bytes(const std::string& text, uint64_t* out_bytes);
-// "10ms", "250us" or "2s"; false where |text| is none of them.
+// "10ms", "250us" or "2s"; false if |text| is none of them.
 bool parse_duration(const std::string& text, std::chrono::microseconds* out_duration);
 
 // The devices that ASCEND_RT_VISIBLE_DEVICES leaves, by their numbers on the machine; all without it.

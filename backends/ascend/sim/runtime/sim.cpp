@@ -11,7 +11,7 @@ using namespace concord::ascend::sim;
 
 namespace {
 
-// What was handed to concord_sim_launch; freed with the last task that refers to it.
+// What was passed to concord_sim_launch; freed with the last task that refers to it.
 class Work {
  public:
   Work(int32_t (*to_run)(void*), void (*to_stop)(void*), void (*to_drop)(void*), void* state)

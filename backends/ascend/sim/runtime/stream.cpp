@@ -23,7 +23,8 @@ void Stream::require_not_captured(const char* doing) const {
   const auto capturing = capture();
   if (capturing == nullptr) return;
   capturing->spoil();
-  fail(kRtStreamCaptured, text("%s is not possible while stream %d is captured; the capture is spoilt", doing, id_));
+  fail(kRtStreamCaptured,
+       text("%s is not possible while stream %d is captured; the capture is invalidated", doing, id_));
 }
 
 }  // namespace concord::ascend::sim

@@ -23,7 +23,7 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Only to compare with; the context may be gone.
+  // For comparison only; the context may have been destroyed.
   const Context* context() const { return context_; }
   int32_t device() const { return device_; }
   int32_t id() const { return id_; }
@@ -32,10 +32,10 @@ class Stream {
 
   void submit(Task task);
 
-  // The capture that this stream takes part in; null where there is none.
+  // The capture that this stream takes part in; null if there is none.
   std::shared_ptr<Capture> capture() const;
   void set_capture(std::shared_ptr<Capture> capture);
-  // Throws 107027 where the stream is being captured, and spoils the capture: |doing| cannot be captured.
+  // Throws 107027 if the stream is being captured, and invalidates the capture: |doing| cannot be captured.
   void require_not_captured(const char* doing) const;
 
  private:

@@ -66,7 +66,7 @@ TEST_F(StreamTest, ASynchronizationEndsAtItsTimeout) {
   Gate gate;
   gate.hold(stream);
   EXPECT_FAILS(aclrtSynchronizeStreamWithTimeout(stream, 10), kRtStreamSyncTimeout, "within 10 ms");
-  EXPECT_FAILS(aclrtSynchronizeStreamWithTimeout(stream, 0), kRtParamInvalid, "more than 0");
+  EXPECT_FAILS(aclrtSynchronizeStreamWithTimeout(stream, 0), kRtParamInvalid, "must be > 0");
   EXPECT_EQ(aclrtSynchronizeStreamWithTimeout(stream, -2), kRtParamInvalid);
   gate.open();
   EXPECT_OK(aclrtSynchronizeStreamWithTimeout(stream, -1));
@@ -100,8 +100,8 @@ TEST_F(StreamTest, WhatIsNoStreamIsRefused) {
   void* event = nullptr;
   ASSERT_OK(aclrtCreateEventExWithFlag(&event, kEventSync));
   int local = 0;
-  EXPECT_FAILS(aclrtSynchronizeStream(&local), kRtInvalidHandle, "was not made by this runtime");
-  EXPECT_FAILS(aclrtSynchronizeStream(event), kRtInvalidHandle, "is no stream");
+  EXPECT_FAILS(aclrtSynchronizeStream(&local), kRtInvalidHandle, "was not created by this runtime");
+  EXPECT_FAILS(aclrtSynchronizeStream(event), kRtInvalidHandle, "is not a valid stream");
   EXPECT_OK(aclrtDestroyEvent(event));
 }
 

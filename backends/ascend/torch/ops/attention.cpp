@@ -1,6 +1,6 @@
 // concord::attention and its derivative on Ascend: torch_npu's fused attention (CANN's FlashAttentionScore), which
-// never has a matrix of queries by keys. It is found by its name and called by the names of its arguments, so that
-// neither torch_npu's headers nor one version of its schema are needed. What is beyond its limits goes to the
+// never materialises a matrix of queries by keys. It is found by its name and called by the names of its arguments, so
+// that neither torch_npu's headers nor one version of its schema are needed. What is beyond its limits goes to the
 // reference.
 //
 // B batch, S queries, T tokens of packed sequences, N query heads.
@@ -30,7 +30,7 @@ using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
 // -------------------------------------------------------------------------------------------------------- dispatcher
 
-// An operator of torch_npu; nothing where this torch_npu has none of that name.
+// An operator of torch_npu; nothing if this torch_npu has none of that name.
 std::optional<c10::OperatorHandle> find(const char* name) {
   return c10::Dispatcher::singleton().findSchema({name, ""});
 }
@@ -42,7 +42,7 @@ Stack call(const c10::OperatorHandle& op, Arguments arguments) {
     auto given = arguments.extract(each.name());
     if (given.empty() && !each.default_value()) {
       throw std::runtime_error("this torch_npu's " + op.schema().name() +
-                               " needs an argument that is not known here: " + each.name());
+                               " needs an argument that Concord does not know: " + each.name());
     }
     stack.push_back(given.empty() ? *each.default_value() : std::move(given.mapped()));
   }
@@ -76,8 +76,9 @@ bool fits(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens) {
 
 // ------------------------------------------------------------------------------------------------------- vendor's call
 
-// What hides later keys: true above the diagonal. One for every size, in the modes that only name a shape. Kept for
-// ever, for nothing may be freed when the vendor's library is gone; made on the host, so that every stream may read it.
+// What hides later keys: true above the diagonal. One for every size, in the modes that only name a shape. Kept
+// forever, because nothing may be freed once the vendor's library is gone; created on the host, so that every stream
+// may read it.
 Tensor triangle(c10::Device device) {
   constexpr int64_t kSize = 2048;
   static auto* const made = new std::map<c10::DeviceIndex, Tensor>;
@@ -90,11 +91,11 @@ Tensor triangle(c10::Device device) {
 
 constexpr int64_t kCausal = 3, kBand = 4;  // sparse_mode: both count from the last query and key
 
-// [B, S, N, n], or [T, N, n] where sequences are packed.
+// [B, S, N, n], or [T, N, n] if sequences are packed.
 Tensor laid(const Tensor& x, IntArrayRef cu_seqlens) { return (cu_seqlens.empty() ? x : x.squeeze(0)).contiguous(); }
 Tensor as_batch(const Tensor& x, IntArrayRef cu_seqlens) { return cu_seqlens.empty() ? x : x.unsqueeze(0); }
 
-// What both directions are told. Empty sequences are left out.
+// The arguments of both directions. Empty sequences are skipped.
 Arguments shape_of(const Tensor& q, IntArrayRef cu_seqlens, bool causal, int64_t window) {
   Arguments arguments = {{"head_num", q.size(2)}, {"input_layout", cu_seqlens.empty() ? "BSND" : "TND"}};
   if (!cu_seqlens.empty()) {
@@ -111,7 +112,7 @@ Arguments shape_of(const Tensor& q, IntArrayRef cu_seqlens, bool causal, int64_t
   return arguments;
 }
 
-// Statistics of rows are [B, N, S, 8]; of packed sequences [T, N, 8], but what lies there is [N, length, 8] of one
+// Statistics of rows are [B, N, S, 8]; of packed sequences [T, N, 8], but they contain [N, length, 8] of one
 // sequence after the other.
 constexpr int64_t kCopies = 8;
 

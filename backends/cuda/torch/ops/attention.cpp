@@ -28,7 +28,7 @@ using at::Tensor;
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
-// How the keys that a query sees are told to flash attention.
+// How flash attention is told which keys a query attends to.
 struct Sight {
   bool causal;
   std::optional<int64_t> left, right;  // keys before and after the query's own; none: all
@@ -49,7 +49,7 @@ bool cudnn_is_wanted() {
     const char* const said = std::getenv("CONCORD_CUDA_ATTENTION");
     const std::string how = said == nullptr ? "cudnn" : said;
     if (how != "cudnn" && how != "flash") {
-      throw std::runtime_error("CONCORD_CUDA_ATTENTION is '" + how + "'; it can be cudnn (the default) or flash");
+      throw std::runtime_error("CONCORD_CUDA_ATTENTION is '" + how + "'; it must be cudnn (the default) or flash");
     }
     return how == "cudnn";
   }();
@@ -107,7 +107,7 @@ Triple with_cudnn_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
 }
 
 // --------------------------------------------------------------------------------------------------------------- flash
-// It takes [B, tokens, heads, n], or [tokens, heads, n] where sequences are packed, dense in the last dim.
+// It takes [B, tokens, heads, n], or [tokens, heads, n] if sequences are packed, dense in the last dim.
 
 Tensor laid(const Tensor& x, IntArrayRef cu_seqlens) {
   const Tensor dense = x.stride(-1) == 1 ? x : x.contiguous();

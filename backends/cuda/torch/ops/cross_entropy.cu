@@ -38,7 +38,7 @@ __device__ Softmax<S> over_block(Softmax<S> mine) {
   return mine;
 }
 
-// A block takes a row. Vectors that reach beyond the columns that count are looked at element by element.
+// One block per row. Vectors that reach beyond the counted columns are processed element by element.
 template <class T, int N, bool kWithSum>
 __global__ void parts_of_row(VocabRows shape, const T* logits, const int64_t* labels, SumOf<T>* parts) {
   using S = SumOf<T>;

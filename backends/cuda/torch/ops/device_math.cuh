@@ -16,7 +16,7 @@ namespace concord::cuda::torch_side {
 template <class T>
 using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// |N| elements that are read or written at once; N is 1 where a row does not begin at a multiple of that.
+// |N| elements that are read or written together; N is 1 if a row does not begin at a multiple of that.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {
   T at[N];
@@ -61,7 +61,7 @@ inline void check_launch(const char* kernel) {
   }
 }
 
-// Over the |kThreads| threads that share a row; all of them get it. |shared| has room for one value a warp of the
+// Over the |kThreads| threads that share a row; all of them get it. |shared| has room for one value per warp of the
 // block. Threads of one row are 32 that make a warp, or the whole block.
 template <int kThreads, class S, class Combine>
 __device__ S over_row(S value, S* shared, const Combine& combine) {

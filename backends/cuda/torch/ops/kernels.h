@@ -1,5 +1,5 @@
-// CUDA kernels of Concord's operators, free of libtorch: dense arrays on the device of |stream|, which nobody waits
-// for. Sums and statistics are kept in fp32, in fp64 where the elements are fp64 ("Sum" below). No atomic additions:
+// CUDA kernels of Concord's operators, free of libtorch: dense arrays on the device of |stream|; nothing waits for the
+// stream. Sums and statistics are kept in fp32, in fp64 where the elements are fp64 ("Sum" below). No atomic additions:
 // the same arguments give the same bits. A launch that fails throws std::runtime_error.
 #pragma once
 
@@ -30,7 +30,7 @@ bool rms_norm_fits(Rows shape, Type type);  // whether a row of sums fits into a
 void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
                        void* dx, void* scratch, void* dweight);
 
-// The first 2 * |half| elements of each head are turned, the others copied. |x| is [outer, inner, heads, dim] with
+// The first 2 * |half| elements of each head are rotated, the others copied. |x| is [outer, inner, heads, dim] with
 // strides, dense in its last dim; cos and sin are [outer, inner, half] of Sum with strides; y is dense.
 struct RopeShape {
   int64_t outer, inner, heads, dim, half;
@@ -76,7 +76,7 @@ struct AdamWArrays {
   Type values_type;
   int64_t count;  // elements
 };
-// All of |arrays|, in as few launches as can be: between two of them the memory would idle.
+// All of |arrays|, in as few launches as possible: between two of them the memory would idle.
 void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> arrays);
 
 }  // namespace concord::cuda::torch_side

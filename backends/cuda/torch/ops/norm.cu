@@ -25,7 +25,7 @@ __global__ void forward(Rows shape, const T* x, const T* weight, double eps, T* 
   __shared__ S shared[kBlock / 32];
   constexpr int kRows = kBlock / kThreads;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kThreads;
-  if (row >= shape.rows) return;  // a whole warp, or nobody
+  if (row >= shape.rows) return;  // for a whole warp, or none of it
   const int64_t vectors = shape.width / N;
   const auto* const in = reinterpret_cast<const Vector<T, N>*>(x + row * shape.width);
   const auto* const scale = reinterpret_cast<const Vector<T, N>*>(weight);
@@ -125,7 +125,7 @@ void launch_backward(Where where, Rows shape, const void* grad, const void* x, c
                      void* dx, void* scratch) {
   using S = SumOf<T>;
   const size_t bytes = sums_bytes(shape, sizeof(S));
-  constexpr size_t kUnasked = (48 << 10) - kBlock / 32 * sizeof(S);  // the kernel has an array of its own beside it
+  constexpr size_t kUnasked = (48 << 10) - kBlock / 32 * sizeof(S);  // the kernel also has its own array
   kBack[kThreads == 32][N > 1].take(where.type);
   if (rms_norm_blocks(shape) * groups(shape) < shape.rows) kMoreRows.take(where.type);
   if (bytes > kUnasked) {

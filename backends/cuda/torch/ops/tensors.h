@@ -1,4 +1,4 @@
-// From libtorch's tensors to what the kernels take. Only for the .cpp files beside it.
+// From libtorch's tensors to what the kernels take. Only for the .cpp files in this folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ inline Type type_of(const at::Tensor& tensor) {
   }
 }
 
-// What sums and statistics are kept in beside a tensor like |tensor|.
+// The type for sums and statistics of a tensor like |tensor|.
 inline at::TensorOptions sums_of(const at::Tensor& tensor) {
   return tensor.options().dtype(tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
 }
