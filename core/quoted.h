@@ -1,6 +1,9 @@
 // Text from outside (contents of files, arguments, the environment, what peers and child processes send) as it may
 // appear in a message: it cannot move the cursor, change colours, forge a line of the log, or fill a screen.
 //
+// Example, given std::string place, std::string role:
+//   #include <fmt/core.h>
+//   #include "core/config_error.h"
 //   throw ConfigError(fmt::format("{}: the role {} is not known", place, quoted(role)));
 //
 // Threads: pure functions.

@@ -1,5 +1,7 @@
 // What a user's own code can observe while a model trains, and what it can request: HF's TrainerCallback in C++.
 //
+// Example, given Trainer& trainer:
+//   #include "trainer/trainer.h"
 //   class StopAtGoal : public TrainerCallback {
 //     void on_log(const TrainerState&, const StepReport& report, TrainerControl& control) override {
 //       if (report.loss < 0.1) control.should_training_stop = true;

@@ -1,6 +1,7 @@
 // A whole training run in one call, as in Megatron; `concord train` is this without user code.
 //
-//   TrainOutput output = pretrain(arguments, dataset_provider, model_provider, forward_step);
+// Example, given const TrainingArguments& arguments, ForwardStep forward_step:
+//   const TrainOutput output = pretrain(arguments, {}, {}, forward_step);
 //
 // Each of the three may be omitted ({}): the data, the model and the loss are then those of the arguments. Every
 // process of the job calls it. It checks all it can, joins the job, builds the model, and only then clears output_dir

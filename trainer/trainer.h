@@ -1,5 +1,7 @@
 // Trains a model: the loop, evaluation, saving, callbacks. It contains no maths, only the order of things.
 //
+// Example, given const TrainingArguments& arguments, int64_t rank, int64_t world:
+//   #include "core/mesh/initialize.h"
 //   TrainingPlan plan = plan_training(arguments, rank, world);
 //   ParallelContext& job = initialize(initialize_args(plan));
 //   Trainer trainer(std::move(plan), job);

@@ -16,6 +16,7 @@
 
 #include "backends/ascend/average.h"
 #include "backends/ascend/communicator.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend {
 
@@ -94,7 +95,7 @@ class Communicators {
   const Averages& averages_;
   const bool has_f64_;
   std::mutex mutex_;  // guards live_
-  std::vector<Communicator*> live_;
+  std::vector<Communicator*> live_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord::ascend

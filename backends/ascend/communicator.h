@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "backends/ascend/memory.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/sdk/checks.hpp"
 
 namespace concord::ascend {
@@ -109,8 +110,8 @@ class Communicator {
   abi::HcclRootInfo exchange_root(const int32_t* ranks, int32_t count);
   void finish(const char* call, abi::HcclResult result);
   [[noreturn]] void throw_failure();
-  void look_at_hccl();                                   // needs mutex_
-  void fail(concord_status status, std::string detail);  // needs mutex_
+  void look_at_hccl() CONCORD_REQUIRES(mutex_);
+  void fail(concord_status status, std::string detail) CONCORD_REQUIRES(mutex_);
 
   Memory& memory_;
   Devices& devices_;
@@ -134,9 +135,9 @@ class Communicator {
   std::atomic<bool> failed_{false};
   std::atomic<concord_stream> last_stream_{nullptr};
   std::mutex mutex_;  // guards what follows
-  concord_status failure_ = CONCORD_STATUS_OK;
-  std::string failure_detail_;
-  std::vector<concord_stream> streams_;  // those that it was used on
+  concord_status failure_ CONCORD_GUARDED_BY(mutex_) = CONCORD_STATUS_OK;
+  std::string failure_detail_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<concord_stream> streams_ CONCORD_GUARDED_BY(mutex_);  // those that it was used on
 };
 
 }  // namespace concord::ascend

@@ -13,6 +13,7 @@
 
 #include "backends/ascend/cann.h"
 #include "backends/ascend/handles.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend {
 
@@ -53,8 +54,8 @@ class Devices {
   const Acl& acl_;
   int32_t count_ = 0;
   std::atomic<int32_t> first_used_{-1};
-  std::mutex peers_mutex_;                       // guards peers_
-  std::set<std::pair<int32_t, int32_t>> peers_;  // that have access
+  std::mutex peers_mutex_;                                                        // guards peers_
+  std::set<std::pair<int32_t, int32_t>> peers_ CONCORD_GUARDED_BY(peers_mutex_);  // that have access
 };
 
 // Makes |device| the calling thread's device while it lives.

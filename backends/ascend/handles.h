@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::ascend {
@@ -44,7 +45,7 @@ class Handles {
  private:
   const char* what_;
   mutable std::shared_mutex mutex_;
-  std::unordered_map<Handle, Known> live_;
+  std::unordered_map<Handle, Known> live_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord::ascend

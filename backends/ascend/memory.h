@@ -10,6 +10,7 @@
 #include <shared_mutex>
 
 #include "backends/ascend/device.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend {
 
@@ -49,8 +50,8 @@ class Memory {
   [[noreturn]] void fail_allocation(abi::aclError error, int32_t device, int64_t bytes);
 
   Devices& devices_;
-  mutable std::shared_mutex mutex_;      // guards blocks_
-  std::map<const void*, Block> blocks_;  // by their first byte
+  mutable std::shared_mutex mutex_;                                 // guards blocks_
+  std::map<const void*, Block> blocks_ CONCORD_GUARDED_BY(mutex_);  // by their first byte
 };
 
 }  // namespace concord::ascend

@@ -10,6 +10,7 @@
 
 #include "backends/ascend/event.h"
 #include "backends/ascend/memory.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend {
 
@@ -35,8 +36,8 @@ class Rng {
   Devices& devices_;
   Memory& memory_;
   Events& events_;
-  std::mutex mutex_;                             // guards pieces_
-  std::map<int32_t, std::deque<Piece>> pieces_;  // by device, in the order of their use
+  std::mutex mutex_;                                                        // guards pieces_
+  std::map<int32_t, std::deque<Piece>> pieces_ CONCORD_GUARDED_BY(mutex_);  // by device, in the order of their use
 };
 
 }  // namespace concord::ascend

@@ -19,6 +19,7 @@
 #include "backends/cpu/parking.h"
 #include "backends/shm/communicator.h"
 #include "platform/abi/comm.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::cpu {
 
@@ -70,7 +71,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   Parking turns_;
 
   mutable std::mutex mutex_;  // guards all below
-  std::optional<sdk::Failure> failure_;
+  std::optional<sdk::Failure> failure_ CONCORD_GUARDED_BY(mutex_);
 };
 
 class Communicators {

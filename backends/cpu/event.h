@@ -10,6 +10,7 @@
 #include "backends/cpu/handle_table.h"
 #include "backends/cpu/queue.h"
 #include "platform/abi/event.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::cpu {
 
@@ -42,9 +43,9 @@ class Event {
 
   const bool timing_;
   mutable std::mutex mutex_;  // guards all below
-  bool recorded_ = false;
-  Mark mark_;
-  std::shared_ptr<Stamp> stamp_;  // shared with the task that sets it
+  bool recorded_ CONCORD_GUARDED_BY(mutex_) = false;
+  Mark mark_ CONCORD_GUARDED_BY(mutex_);
+  std::shared_ptr<Stamp> stamp_ CONCORD_GUARDED_BY(mutex_);  // shared with the task that sets it
 };
 
 class Events {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::cpu {
@@ -89,7 +90,7 @@ class HandleTable {
     sdk::invalid(sdk::text("invalid %s 0x%llx: it %s", kind_, static_cast<unsigned long long>(value), why));
   }
 
-  Slot& grow_to(uint64_t index) {
+  Slot& grow_to(uint64_t index) CONCORD_REQUIRES(mutex_) {
     std::atomic<Chunk*>& chunk = chunks_[index / kChunkSlots];
     if (chunk.load() == nullptr) {
       owned_.push_back(std::make_unique<Chunk>());
@@ -102,10 +103,10 @@ class HandleTable {
   const char* const kind_;
   mutable std::mutex mutex_;  // guards all below; finding reads the atomics without it
   std::array<std::atomic<Chunk*>, kChunks> chunks_{};
-  std::vector<std::unique_ptr<Chunk>> owned_;
-  std::vector<uint64_t> free_;
-  uint64_t used_ = 0;
-  uint64_t generation_ = 0;
+  std::vector<std::unique_ptr<Chunk>> owned_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<uint64_t> free_ CONCORD_GUARDED_BY(mutex_);
+  uint64_t used_ CONCORD_GUARDED_BY(mutex_) = 0;
+  uint64_t generation_ CONCORD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace concord::cpu

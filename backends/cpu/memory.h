@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "platform/abi/memory.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::cpu {
 
@@ -52,16 +53,16 @@ class Memory {
   Released drop(int32_t device, void* pointer);
   void reserve(int32_t device, int64_t bytes);
   void unreserve(int32_t device, int64_t bytes);
-  int64_t& used(int32_t device) { return used_[static_cast<size_t>(device + 1)]; }
+  int64_t& used(int32_t device) CONCORD_REQUIRES(mutex_) { return used_[static_cast<size_t>(device + 1)]; }
   void check_on_device(const void* pointer, int32_t device, const char* what);
 
   const int64_t total_;
   const Devices& devices_;
   Streams& streams_;
 
-  std::mutex mutex_;                   // guards all below
-  std::map<uintptr_t, Block> blocks_;  // by address
-  std::vector<int64_t> used_;          // bytes allocated: pinned, device 0, device 1, ...
+  std::mutex mutex_;                                              // guards all below
+  std::map<uintptr_t, Block> blocks_ CONCORD_GUARDED_BY(mutex_);  // by address
+  std::vector<int64_t> used_ CONCORD_GUARDED_BY(mutex_);          // bytes allocated: pinned, device 0, device 1, ...
 };
 
 }  // namespace concord::cpu

@@ -11,6 +11,7 @@
 
 #include "backends/cpu/parking.h"
 #include "backends/cpu/task.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::cpu {
@@ -57,8 +58,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   Parking progress_;  // others wait here for tickets
 
   mutable std::mutex mutex_;  // guards all below
-  std::vector<Task> waiting_;
-  std::optional<sdk::Failure> failure_;
+  std::vector<Task> waiting_ CONCORD_GUARDED_BY(mutex_);
+  std::optional<sdk::Failure> failure_ CONCORD_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -12,6 +12,7 @@
 #include "backends/cpu/handle_table.h"
 #include "backends/cpu/queue.h"
 #include "platform/abi/stream.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::cpu {
 
@@ -50,14 +51,14 @@ class Streams {
   void synchronize_device(int32_t device);
 
  private:
-  void forget_done();  // with mutex_ held
+  void forget_done() CONCORD_REQUIRES(mutex_);
 
   const Devices& devices_;
   Events& events_;
   HandleTable<concord_stream, Queue> queues_{0xd5, "stream"};
 
-  std::mutex mutex_;                            // guards all below
-  std::vector<std::shared_ptr<Queue>> closed_;  // destroyed while they had work
+  std::mutex mutex_;                                                       // guards all below
+  std::vector<std::shared_ptr<Queue>> closed_ CONCORD_GUARDED_BY(mutex_);  // destroyed while they had work
 };
 
 }  // namespace concord::cpu

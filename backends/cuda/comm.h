@@ -17,6 +17,7 @@
 #include "backends/cuda/handles.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/nccl.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::cuda {
 
@@ -84,7 +85,7 @@ class Communicators {
   Guard guard_;
   Handles<concord_comm> live_{"communicator"};
   std::mutex mutex_;  // guards barrier_words_
-  std::vector<void*> barrier_words_;
+  std::vector<void*> barrier_words_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord::cuda

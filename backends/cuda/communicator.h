@@ -35,6 +35,7 @@
 
 #include "backends/cuda/device.h"
 #include "backends/cuda/nccl.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/sdk/checks.hpp"
 
 namespace concord::cuda {
@@ -102,7 +103,7 @@ class Communicator {
     std::atomic<uint64_t> calls{0};  // odd while a thread is inside an operation
     std::mutex mutex;
     std::condition_variable changed;
-    bool ended = false;  // guarded by mutex
+    bool ended CONCORD_GUARDED_BY(mutex) = false;
   };
 
   // A thread's stay inside an operation.
@@ -164,16 +165,16 @@ class Communicator {
   std::atomic<Clock::time_point> progress_{kNever};       // when a mark was last seen reached
 
   std::mutex mutex_;  // guards what follows; never held during a call of CUDA's
-  concord_status failure_ = CONCORD_STATUS_OK;
-  std::string failure_detail_;
-  std::vector<concord_stream> streams_;  // those that have not reported a failure yet
-  uint64_t seen_call_ = 0;               // the odd value of calls when it was first seen
-  Clock::time_point seen_call_at_;
+  concord_status failure_ CONCORD_GUARDED_BY(mutex_) = CONCORD_STATUS_OK;
+  std::string failure_detail_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<concord_stream> streams_ CONCORD_GUARDED_BY(mutex_);  // those that have not been told of a failure
+  uint64_t seen_call_ CONCORD_GUARDED_BY(mutex_) = 0;               // the odd value of calls when it was first seen
+  Clock::time_point seen_call_at_ CONCORD_GUARDED_BY(mutex_);
 
   std::mutex marks_mutex_;  // guards what follows; held during calls of CUDA's, and never together with mutex_
-  std::deque<Mark> marks_;
-  std::vector<cudaEvent_t> spare_events_;
-  uint64_t marked_ = 0;  // of queued_
+  std::deque<Mark> marks_ CONCORD_GUARDED_BY(marks_mutex_);
+  std::vector<cudaEvent_t> spare_events_ CONCORD_GUARDED_BY(marks_mutex_);
+  uint64_t marked_ CONCORD_GUARDED_BY(marks_mutex_) = 0;  // of queued_
 };
 
 }  // namespace concord::cuda

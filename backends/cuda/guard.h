@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/cuda/communicator.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::cuda {
 
@@ -37,8 +38,8 @@ class Rounds {
   const Visit visit_;
   std::mutex mutex_;  // guards what follows, and held during visits; taken before a communicator's own
   std::condition_variable_any changed_;
-  std::vector<Communicator*> members_;
-  bool woken_ = false;  // a member came: its period may be shorter
+  std::vector<Communicator*> members_ CONCORD_GUARDED_BY(mutex_);
+  bool woken_ CONCORD_GUARDED_BY(mutex_) = false;  // a member came: its period may be shorter
   std::jthread thread_;
 };
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::cuda {
@@ -31,7 +32,7 @@ class Handles {
  private:
   const char* what_;
   std::mutex mutex_;
-  std::unordered_set<Handle> live_;
+  std::unordered_set<Handle> live_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord::cuda

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/cuda/device.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::cuda {
 
@@ -44,7 +45,7 @@ class Memory {
 
   Devices& devices_;
   std::mutex mutex_;  // guards per_device_
-  std::vector<PerDevice> per_device_;
+  std::vector<PerDevice> per_device_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord::cuda

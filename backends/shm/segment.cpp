@@ -13,6 +13,7 @@
 #include <mutex>
 #include <utility>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::shm {
@@ -60,7 +61,7 @@ void reserve(int file, int64_t bytes) {
 using FileKey = std::pair<dev_t, ino_t>;
 struct Registry {
   std::mutex mutex;
-  std::map<FileKey, std::weak_ptr<Segment>> segments;
+  std::map<FileKey, std::weak_ptr<Segment>> segments CONCORD_GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -115,7 +116,7 @@ std::shared_ptr<Segment> Segment::map(const UniqueFd& file, int32_t world) {
   struct stat status{};
   if (::fstat(file.get(), &status) != 0) fail_with_errno(CONCORD_STATUS_INTERNAL, "fstat of the shared memory file");
   const FileKey key{status.st_dev, status.st_ino};
-  const std::scoped_lock lock(registry().mutex);
+  const std::lock_guard lock(registry().mutex);
   auto& segments = registry().segments;
   std::erase_if(segments, [](const auto& entry) { return entry.second.expired(); });
   if (const auto found = segments.find(key); found != segments.end()) {

@@ -1,11 +1,15 @@
 // Gradients reduced over the ranks that train the same parameters, while backward still computes others (Megatron's
 // DistributedDataParallel).
 //
-//   DistributedDataParallel ddp({chunk_parameters}, job, {.overlap_grad_reduce = true});
-//   ddp.begin_step(micro_batches);
-//   ... forward and backward of every micro-batch, through any schedule ...
-//   finalize_grads(ddp, job, {.tokens = counted});   // core/data_parallel/finalize_grads.h
-//   optimizer.step({.lr = lr, .weight_decay = wd});   // core/optim/optimizer.h
+// Example, given std::vector<Parameter*> parameters, ParallelContext& job, int64_t counted:
+//   #include "core/data_parallel/finalize_grads.h"
+//   #include "core/optim/optimizer.h"
+//   DistributedDataParallel ddp({parameters}, job, {.overlap_grad_reduce = true});
+//   Optimizer optimizer(ddp, {});
+//   ddp.begin_step(8);
+//   // forward and backward of the 8 micro-batches, through any schedule
+//   finalize_grads(ddp, {.tokens = counted});
+//   optimizer.step({.lr = 1e-4, .weight_decay = 0.1});
 //
 // A parameter's gradient arrives through its sink (GradSink::added), in backward or later, or as autograd's .grad,
 // which is then added to the buffer and freed. After begin_step(n) a parameter is ready when it has received n times

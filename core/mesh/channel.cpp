@@ -71,12 +71,15 @@ void Channel::close() {
   closed_ = true;
   services_.watchdog.remove(this);
   if (creator_.joinable()) creator_.join();
-  if (failure_ && communicator_ && services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
+  Lock lock(mutex_);
+  const bool has_failed = failure_.has_value();
+  lock.unlock();
+  if (has_failed && communicator_ && services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
     services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());
   }
   communicator_.reset();  // waits for work in flight
   stream_.reset();
-  const std::lock_guard lock(mutex_);
+  lock.lock();
   spare_events_.clear();
   for (const std::shared_ptr<PendingCall>& call : pending_) {
     if (call->stage == PendingCall::Stage::issued) call->stage = PendingCall::Stage::done;
@@ -161,7 +164,7 @@ void Channel::begin_create() {
 void Channel::create() {
   begin_create();
   Lock lock(mutex_);
-  changed_.wait(lock, [&] { return state_ == State::ready || state_ == State::failed; });
+  changed_.wait(lock, [&]() CONCORD_REQUIRES(mutex_) { return state_ == State::ready || state_ == State::failed; });
   throw_if_failed(lock);
 }
 
@@ -224,7 +227,8 @@ std::shared_ptr<PendingCall> Channel::note(const ChannelCall& call) {
 }
 
 // Throws if the ranks' calls differ, which leaves the channel usable, and if one does not arrive, which does not.
-void Channel::compare(Lock& lock, const ChannelCall& call, PendingCall& pending) {
+void Channel::compare(Lock& lock, const ChannelCall& call, PendingCall& pending)
+    CONCORD_NO_THREAD_SAFETY_ANALYSIS {  // releases the caller's lock in between
   lock.unlock();
   std::optional<Error> trouble;
   try {
@@ -323,7 +327,7 @@ bool Channel::done(PendingCall& call) {
 // --------------------------------------------------------------------------------------------- what becomes of them
 
 void Channel::throw_if_failed(Lock& lock) {
-  changed_.wait(lock, [&] { return state_ != State::failing; });
+  changed_.wait(lock, [&]() CONCORD_REQUIRES(mutex_) { return state_ != State::failing; });
   if (failure_) throw *failure_;
 }
 
@@ -370,7 +374,7 @@ bool Channel::settle_front(Lock& lock) {
 }
 
 void Channel::settle(Lock& lock) {
-  changed_.wait(lock, [&] { return state_ != State::failing; });
+  changed_.wait(lock, [&]() CONCORD_REQUIRES(mutex_) { return state_ != State::failing; });
   if (state_ != State::ready) return;
   try {
     while (!pending_.empty() && settle_front(lock)) {
@@ -381,9 +385,10 @@ void Channel::settle(Lock& lock) {
 }
 
 // The first failure counts; a later one waits until that one has been reported.
-void Channel::fail(Lock& lock, const PendingCall* call, concord_status status, const std::string& detail) {
+void Channel::fail(Lock& lock, const PendingCall* call, concord_status status, const std::string& detail)
+    CONCORD_NO_THREAD_SAFETY_ANALYSIS {  // releases the caller's lock in between
   if (state_ == State::failing || state_ == State::failed) {
-    changed_.wait(lock, [&] { return state_ == State::failed; });
+    changed_.wait(lock, [&]() CONCORD_REQUIRES(mutex_) { return state_ == State::failed; });
     return;
   }
   const bool was_ready = state_ == State::ready;
@@ -425,7 +430,7 @@ void Channel::tick() noexcept {
 }
 
 // A plugin that creates a communicator may wait until the timeout for a rank that has exited after joining.
-void Channel::look_at_creation(Lock& lock) {
+void Channel::look_at_creation(Lock& lock) CONCORD_NO_THREAD_SAFETY_ANALYSIS {  // releases the caller's lock in between
   if (Clock::now() < next_look_at_creation_) return;
   next_look_at_creation_ = Clock::now() + kCreationLook;
   lock.unlock();

@@ -35,6 +35,7 @@
 #include "core/mesh/rank_layout.h"
 #include "core/mesh/store.h"
 #include "core/mesh/watchdog.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/cpp/comm.hpp"
 #include "platform/cpp/event.hpp"
 
@@ -111,24 +112,25 @@ class Channel {
   std::string store_prefix() const;
   Communicator join();
   void run_creation();
-  void open(Lock& lock, Communicator communicator);
-  std::shared_ptr<PendingCall> note(const ChannelCall& call);
-  void compare(Lock& lock, const ChannelCall& call, PendingCall& pending);
-  void issue_last(Lock& lock);
-  void issue(PendingCall& call);
-  void throw_if_failed(Lock& lock);
-  void throw_if_failed(PendingCall& call);
-  void wait_until_issued(Lock& lock, PendingCall& call);
+  void open(Lock& lock, Communicator communicator) CONCORD_REQUIRES(mutex_);
+  std::shared_ptr<PendingCall> note(const ChannelCall& call) CONCORD_REQUIRES(mutex_);
+  void compare(Lock& lock, const ChannelCall& call, PendingCall& pending) CONCORD_REQUIRES(submitting_, mutex_);
+  void issue_last(Lock& lock) CONCORD_REQUIRES(mutex_);
+  void issue(PendingCall& call) CONCORD_REQUIRES(mutex_);
+  void throw_if_failed(Lock& lock) CONCORD_REQUIRES(mutex_);
+  void throw_if_failed(PendingCall& call) CONCORD_REQUIRES(mutex_);
+  void wait_until_issued(Lock& lock, PendingCall& call) CONCORD_REQUIRES(mutex_);
   void wait_for_event(const Event& event);
-  void settle(Lock& lock);
-  bool settle_front(Lock& lock);
+  void settle(Lock& lock) CONCORD_REQUIRES(mutex_);
+  bool settle_front(Lock& lock) CONCORD_REQUIRES(mutex_);
   void note_start(PendingCall& call);
-  void fail(Lock& lock, const PendingCall* call, concord_status status, const std::string& detail);
+  void fail(Lock& lock, const PendingCall* call, concord_status status, const std::string& detail)
+      CONCORD_REQUIRES(mutex_);
   void tick() noexcept;
-  void look_at_creation(Lock& lock);
+  void look_at_creation(Lock& lock) CONCORD_REQUIRES(mutex_);
   void look_from_outside();
-  std::shared_ptr<Event> take_event();
-  void give_back(std::shared_ptr<Event>& event);
+  std::shared_ptr<Event> take_event() CONCORD_REQUIRES(mutex_);
+  void give_back(std::shared_ptr<Event>& event) CONCORD_REQUIRES(mutex_);
 
   const std::string name_;
   const RankGroup ranks_;
@@ -143,16 +145,16 @@ class Channel {
   Clock::time_point next_look_at_creation_;             // the watchdog's own, too
 
   std::mutex submitting_;  // taken before mutex_: holds the order of calls while they are compared
-  std::unique_ptr<CallChecker> checker_;
+  std::unique_ptr<CallChecker> checker_ CONCORD_GUARDED_BY(submitting_);
 
   mutable std::mutex mutex_;  // all below
   std::condition_variable changed_;
-  State state_ = State::absent;
-  std::optional<Error> failure_;
-  int64_t made_ = 0;
-  int64_t p2p_made_ = 0;
-  std::deque<std::shared_ptr<PendingCall>> pending_;
-  std::vector<std::shared_ptr<Event>> spare_events_;
+  State state_ CONCORD_GUARDED_BY(mutex_) = State::absent;
+  std::optional<Error> failure_ CONCORD_GUARDED_BY(mutex_);
+  int64_t made_ CONCORD_GUARDED_BY(mutex_) = 0;
+  int64_t p2p_made_ CONCORD_GUARDED_BY(mutex_) = 0;
+  std::deque<std::shared_ptr<PendingCall>> pending_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Event>> spare_events_ CONCORD_GUARDED_BY(mutex_);
   std::optional<Stream> stream_;
   std::optional<Communicator> communicator_;  // destroyed before what its work uses
   std::thread creator_;

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/cpp/types.hpp"
 
 namespace concord {
@@ -78,12 +79,12 @@ class FlightRecorder {
     int64_t finished = 0;
   };
 
-  size_t group_index(const std::string& name);  // under the lock
+  size_t group_index(const std::string& name) CONCORD_REQUIRES(mutex_);
 
   mutable std::mutex mutex_;
-  std::vector<Progress> groups_;
-  std::array<Entry, kEntries> ring_;
-  uint64_t next_ticket_ = 1;
+  std::vector<Progress> groups_ CONCORD_GUARDED_BY(mutex_);
+  std::array<Entry, kEntries> ring_ CONCORD_GUARDED_BY(mutex_);
+  uint64_t next_ticket_ CONCORD_GUARDED_BY(mutex_) = 1;
 };
 
 // Positions as text for the store, at most |limit| bytes (groups beyond it are left out), and back. Text that is not

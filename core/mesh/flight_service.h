@@ -19,6 +19,7 @@
 #include "core/mesh/peers.h"
 #include "core/mesh/rank_layout.h"
 #include "core/mesh/store.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord {
 
@@ -64,8 +65,9 @@ class FlightService {
   Peers peers_;
   std::chrono::milliseconds period_;
   std::atomic<bool> answered_ = false;
-  std::mutex file_;        // one writes it at a time
-  bool reported_ = false;  // the file tells of a failure of this rank; an answer does not replace it
+  std::mutex file_;  // one writes it at a time
+  bool reported_ CONCORD_GUARDED_BY(file_) =
+      false;  // the file tells of a failure of this rank; an answer does not replace it
   FlightRecorder recorder_;
 };
 

@@ -12,6 +12,7 @@
 #include "core/config_error.h"
 #include "core/mesh/job_environment.h"
 #include "core/mesh/rendezvous.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/cpp/platform.hpp"
 #include "platform/loader/host.h"
 #include "platform/loader/text.h"
@@ -28,12 +29,13 @@ constexpr Milliseconds kAfterFailure{2000};
 struct Instance {
   std::mutex mutex;
   std::atomic<ParallelContext*> published = nullptr;
-  std::unique_ptr<ParallelContext> context;
-  std::vector<Term> arguments;  // what it was created with
-  Milliseconds timeout{0};
-  JobEnvironment job;            // the job of the store:
-  std::shared_ptr<Store> store;  // outlives the context: the next one starts where the peers still are
-  int64_t generation = 0;        // number of contexts so far
+  std::unique_ptr<ParallelContext> context CONCORD_GUARDED_BY(mutex);
+  std::vector<Term> arguments CONCORD_GUARDED_BY(mutex);  // what it was created with
+  Milliseconds timeout CONCORD_GUARDED_BY(mutex){0};
+  JobEnvironment job CONCORD_GUARDED_BY(mutex);  // the job of the store:
+  // Outlives the context: the next one starts where the peers still are.
+  std::shared_ptr<Store> store CONCORD_GUARDED_BY(mutex);
+  int64_t generation CONCORD_GUARDED_BY(mutex) = 0;  // number of contexts so far
 };
 
 Instance& instance() {
@@ -136,7 +138,7 @@ void check_timeout(int64_t seconds) {
 }
 
 // The store of |job|: the previous one, unless the process has since become part of another job.
-void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) {
+void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) CONCORD_REQUIRES(one.mutex) {
   if (one.store != nullptr && one.job == job) return;
   one.store.reset();  // before the next one, which may use the same port
   one.store = connect_store(job, timeout);
@@ -151,7 +153,7 @@ void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) 
 }
 
 void make_context(Instance& one, const InitializeArgs& args, const JobEnvironment& job, const RankLayout& layout,
-                  std::vector<Term> arguments) {
+                  std::vector<Term> arguments) CONCORD_REQUIRES(one.mutex) {
   const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
   const Milliseconds timeout = std::chrono::seconds(args.ddp_timeout);
   loader::override_config("comm.timeout", cat(args.ddp_timeout));  // before the plugin is opened: see host.h

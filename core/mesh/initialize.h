@@ -1,6 +1,7 @@
 // One call makes a process part of a job: device, rendezvous, groups, seeds. What ROLL's initialize_megatron and
 // Megatron's initialize_model_parallel do, on any platform.
 //
+// Example, given at::Tensor tensor:
 //   const concord::InitializeArgs args{.tensor_model_parallel_size = 2, .seed = 42};
 //   concord::ParallelContext& job = concord::initialize(args);
 //   job.group(concord::GroupKind::tp).all_reduce(tensor).wait();

@@ -25,6 +25,7 @@
 #include "core/mesh/rng_tracker.h"
 #include "core/mesh/store.h"
 #include "core/mesh/watchdog.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/cpp/device.hpp"
 
 namespace concord {
@@ -78,7 +79,7 @@ class ParallelContext {
   void abandon() noexcept;
 
  private:
-  std::shared_ptr<Channel> channel_for(const RankGroup& ranks, const std::string& name);  // under the lock
+  std::shared_ptr<Channel> channel_for(const RankGroup& ranks, const std::string& name) CONCORD_REQUIRES(mutex_);
   ProcessGroup& make_group(const std::string& name, const RankGroup& ranks);
   std::string channel_name(const RankGroup& ranks) const;
   std::vector<GroupKind> kinds_to_create(std::span<const GroupKind> kinds) const;
@@ -92,8 +93,8 @@ class ParallelContext {
   Watchdog watchdog_;
 
   std::mutex mutex_;  // the lists below; what is in them stays
-  std::vector<std::shared_ptr<Channel>> channels_;
-  std::map<std::string, std::unique_ptr<ProcessGroup>> groups_;
+  std::vector<std::shared_ptr<Channel>> channels_ CONCORD_GUARDED_BY(mutex_);
+  std::map<std::string, std::unique_ptr<ProcessGroup>> groups_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord

@@ -18,6 +18,7 @@
 
 #include "core/mesh/rank_layout.h"
 #include "core/mesh/store.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/loader/error.h"
 
 namespace concord {
@@ -89,7 +90,7 @@ class Peers {
   const Process own_;
   std::atomic<int64_t> to_blame_ = -1;
   std::mutex mutex_;
-  std::map<int64_t, Process> known_;  // under the lock
+  std::map<int64_t, Process> known_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord

@@ -8,10 +8,21 @@
 // they are the stream's key. The subsequence is stable_hash of its name, so that no two streams ever overlap, even with
 // equal keys.
 //
-// Code draws from current(), which is "default" unless a fork says otherwise:
-//   { const auto scope = rng.fork(kModelParallelRng); mask(rng.current(), ...); }   // then "default" again
-// Recomputation draws the same numbers again:
-//   const auto before = rng.save();  forward();  ...  { const auto scope = rng.replay(before); forward(); }
+// Code draws from current(), which is "default" unless a fork says otherwise. Recomputation draws the same numbers
+// again.
+//
+// Example, given RngTracker& rng, void draw(Generator&):
+//   {
+//     const auto scope = rng.fork(kModelParallelRng);
+//     draw(rng.current());
+//   }  // then "default" again
+//   const auto before = rng.save();
+//   draw(rng.current());
+//   {
+//     const auto scope = rng.replay(before);
+//     draw(rng.current());  // the same numbers
+//   }
+//
 // libtorch's own generators are seeded by initialize(), and are neither saved nor replayed here.
 // Threads: one at a time.
 #pragma once

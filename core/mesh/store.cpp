@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
 
@@ -54,19 +55,21 @@ class LocalStore : public Store {
   }
 
  private:
-  bool has_all(std::span<const std::string> keys) const {
-    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return values_.contains(key); });
+  bool has_all(std::span<const std::string> keys) const CONCORD_REQUIRES(mutex_) {
+    return std::all_of(keys.begin(), keys.end(),
+                       [&](const std::string& key) CONCORD_REQUIRES(mutex_) { return values_.contains(key); });
   }
 
-  void wait_locked(std::unique_lock<std::mutex>& lock, std::span<const std::string> keys, Milliseconds timeout) {
-    if (changed_.wait_for(lock, timeout, [&] { return has_all(keys); })) return;
+  void wait_locked(std::unique_lock<std::mutex>& lock, std::span<const std::string> keys, Milliseconds timeout)
+      CONCORD_REQUIRES(mutex_) {
+    if (changed_.wait_for(lock, timeout, [&]() CONCORD_REQUIRES(mutex_) { return has_all(keys); })) return;
     throw Error(CONCORD_STATUS_TIMEOUT,
                 cat("the store has no ", loader::join(keys, ", "), " after ", timeout.count(), " ms"));
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
+  std::map<std::string, std::string> values_ CONCORD_GUARDED_BY(mutex_);
 };
 
 class PrefixStore : public Store {

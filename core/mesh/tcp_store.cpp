@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "core/mesh/rendezvous.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/base/unique_fd.hpp"
 #include "platform/loader/error.h"
 #include "platform/loader/text.h"
@@ -215,8 +216,8 @@ class StoreThread {
   struct Queue {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<std::function<void(c10d::Store&)>> calls;
-    bool closed = false;
+    std::deque<std::function<void(c10d::Store&)>> calls CONCORD_GUARDED_BY(mutex);
+    bool closed CONCORD_GUARDED_BY(mutex) = false;
     std::atomic<bool> stuck = false;  // a call was abandoned and has not returned
     c10::intrusive_ptr<c10d::Store> store;
   };
@@ -224,7 +225,7 @@ class StoreThread {
   static void serve(Queue& queue) {
     std::unique_lock lock(queue.mutex);
     for (;;) {
-      queue.changed.wait(lock, [&] { return queue.closed || !queue.calls.empty(); });
+      queue.changed.wait(lock, [&]() CONCORD_REQUIRES(queue.mutex) { return queue.closed || !queue.calls.empty(); });
       if (queue.calls.empty()) break;
       const auto call = std::move(queue.calls.front());
       queue.calls.pop_front();

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "platform/base/thread_safety.hpp"
+
 namespace concord {
 
 // Runs its tasks one after another, each about every |period|, until it is destroyed. Tasks must not throw.
@@ -41,8 +43,8 @@ class Watchdog {
   std::mutex mutex_;    // the list
   std::mutex running_;  // held while a task runs, and by remove
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<Task>> tasks_;
-  bool stopping_ = false;
+  std::vector<std::shared_ptr<Task>> tasks_ CONCORD_GUARDED_BY(mutex_);
+  bool stopping_ CONCORD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -1,7 +1,8 @@
 // A model from a Hugging Face folder or config, as this rank has it.
 //
+// Example, given const ModelArgs& args, ParallelContext& context, const at::Tensor& hidden, const MicroBatch& batch:
 //   VirtualModels model = AutoModel::from_pretrained("Qwen2.5-0.5B", args, context);
-//   for (size_t i = 0; i < model.size(); ++i) model[i].forward(...);
+//   for (size_t i = 0; i < model.size(); ++i) model[i].forward(hidden, batch);
 //   model.save_pretrained("my-model", {.source = "Qwen2.5-0.5B"});  // with the tokenizer of that folder
 #pragma once
 

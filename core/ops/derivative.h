@@ -1,11 +1,11 @@
 // How an operator gets its derivative: it runs below autograd, says what to save, and provides a backward function.
 // Operators include this and not libtorch's autograd headers, which cost more to compile than all of them together.
 //
-//   at::Tensor rms_norm(x, weight) {
-//     return differentiable("rms_norm", {x, weight},
-//         [&] { auto [y, rstd] = forward(x, weight); return Forward{y, {x, weight, rstd}}; },
-//         [](const Backward& b) { auto [dx, dw] = backward(b.grad, b.saved...); return Tensors{dx, dw}; });
-//   }
+// Example, given const at::Tensor& x, const at::Tensor& y:
+//   #include <ATen/ops/mul.h>
+//   const at::Tensor product = differentiable(
+//       "product", {x, y}, [&] { return Forward{at::mul(x, y), {x, y}}; },
+//       [](const Backward& b) { return Tensors{at::mul(b.grad, b.saved[1]), at::mul(b.grad, b.saved[0])}; });
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,9 @@
 // Recomputation: what a part of the model computes is not kept for the backward pass but recomputed there.
 //
-//   const at::Tensor y = recompute([&](const std::vector<at::Tensor>& x) { return std::vector{layer(x[0])}; }, {x},
-//   rng)[0];
+// Example, given at::Tensor layer(const at::Tensor&), const at::Tensor& x, RngTracker& rng:
+//   #include <ATen/core/Tensor.h>
+//   const auto forward = [&](const std::vector<at::Tensor>& inputs) { return std::vector{layer(inputs[0])}; };
+//   const at::Tensor y = recompute(forward, {x}, rng)[0];
 //
 // Only the inputs stay in memory. The second run draws the same random numbers (RngTracker::replay), so its gradients
 // are bit for bit those of a run without recomputation. libtorch's own generators are not replayed: code that is

@@ -1,5 +1,8 @@
 // Runs one rank's list of a schedule: every step of training uses it, with one stage or many.
 //
+// Example, given ParallelContext& job, Stage& first_chunk, Stage& second_chunk:
+//   #include "core/schedule/passes.h"
+//   #include "core/schedule/schedules.h"
 //   Schedule schedule = complete_schedule(make_schedule({.kind = "zb-v", .pp = 4, .microbatches = 16}));
 //   Executor executor(schedule, {&first_chunk, &second_chunk}, job);
 //   executor.run();   // all micro-batches, forward and backward; once per step

@@ -1,6 +1,8 @@
 // A rank's chunks of a model run through a schedule: stages and executor in one, for callers that need only the losses
 // and the gradients.
 //
+// Example, given VirtualModels& models, std::vector<MicroBatch> batches, ParallelContext& job:
+//   #include "core/schedule/step_schedule.h"
 //   ModelPipeline pipeline(step_schedule({.kind = "zb-v", .pp = 4, .microbatches = 16}), models, job);
 //   const auto [loss_sum, tokens] = pipeline.run(batches);
 //

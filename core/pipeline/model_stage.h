@@ -1,10 +1,16 @@
 // A chunk of a model as a stage of the pipeline: takes the micro-batches of a run, and makes the losses of tokens into
 // the scalar that is differentiated, together with what is to be logged.
 //
-//   std::vector<ModelStage> stages = ...;            // one for each chunk of VirtualModels
+// Example, given VirtualModels& models, Schedule schedule, std::vector<MicroBatch> batches, ParallelContext& job:
+//   #include "core/models/auto_model.h"
+//   #include "core/pipeline/executor.h"
+//   std::deque<ModelStage> stages;  // one for each chunk
+//   std::vector<Stage*> pointers;
+//   for (size_t i = 0; i < models.size(); ++i) pointers.push_back(&stages.emplace_back(models[i]));
+//   Executor executor(schedule, pointers, job);
 //   for (ModelStage& stage : stages) stage.begin(batches);
 //   executor.run();
-//   loss = stages.back().loss_sum();                 // defined on the last stage
+//   const double loss = stages.back().loss_sum();  // 0 but on the last stage
 //
 // Every rank of the pipeline has all micro-batches (the labels are used on the last stage), so shapes need no exchange,
 // even if they differ from one micro-batch to the next, as packed sequences do. Threads: those of the executor.

@@ -138,7 +138,7 @@ void TraceFile::finish() noexcept {
   }
 }
 
-void TraceFile::restart_in_child() noexcept {
+void TraceFile::restart_in_child() noexcept CONCORD_NO_THREAD_SAFETY_ANALYSIS {
   try {
     buffer_.clear();  // the parent writes what it had
     callbacks_.clear();

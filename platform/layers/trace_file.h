@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/base/unique_fd.hpp"
 
 namespace concord::layers {
@@ -40,27 +41,27 @@ class TraceFile {
   void finish() noexcept;
 
   // For fork: no lock may be held by another thread in the child, whose trace is a file of its own.
-  void lock_for_fork() { mutex_.lock(); }
-  void unlock_after_fork() { mutex_.unlock(); }
-  void restart_in_child() noexcept;
+  void lock_for_fork() CONCORD_NO_THREAD_SAFETY_ANALYSIS { mutex_.lock(); }
+  void unlock_after_fork() CONCORD_NO_THREAD_SAFETY_ANALYSIS { mutex_.unlock(); }
+  void restart_in_child() noexcept;  // unlocks too
 
   const std::string& path() const { return path_; }
   // Microseconds of a clock that all processes of this host share.
   static double now();
 
  private:
-  void open();
-  void write_buffer();  // with mutex_ held
+  void open() CONCORD_REQUIRES(mutex_);
+  void write_buffer() CONCORD_REQUIRES(mutex_);
 
   std::mutex mutex_;
   std::string wanted_;
   std::string path_;
-  std::string buffer_;
-  std::vector<std::function<void()>> callbacks_;
-  std::chrono::steady_clock::time_point last_write_;
-  UniqueFd descriptor_;
-  long offset_ = 0;    // where the next event goes: before the closing bracket
-  bool first_ = true;  // no event in the file yet
+  std::string buffer_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> callbacks_ CONCORD_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point last_write_ CONCORD_GUARDED_BY(mutex_);
+  UniqueFd descriptor_ CONCORD_GUARDED_BY(mutex_);
+  long offset_ CONCORD_GUARDED_BY(mutex_) = 0;    // where the next event goes: before the closing bracket
+  bool first_ CONCORD_GUARDED_BY(mutex_) = true;  // no event in the file yet
 };
 
 // The process's file, opened at the first call. Throws as the constructor does.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/layers/trace_file.h"
 #include "platform/loader/slots.h"
 
@@ -53,25 +54,24 @@ class Timeline {
     std::string arguments;
   };
 
-  // All with mutex_ held.
-  int32_t device_of(concord_stream stream);
-  DeviceClock& clock_of(int32_t device);
-  concord_event base_event(int32_t device, double* out_us);
-  concord_event take_event(int32_t device);
-  int32_t track_of(concord_stream stream, int32_t device);
-  bool write_if_done(const Pending& pending);
-  void resolve_locked();
+  int32_t device_of(concord_stream stream) CONCORD_REQUIRES(mutex_);
+  DeviceClock& clock_of(int32_t device) CONCORD_REQUIRES(mutex_);
+  concord_event base_event(int32_t device, double* out_us) CONCORD_REQUIRES(mutex_);
+  concord_event take_event(int32_t device) CONCORD_REQUIRES(mutex_);
+  int32_t track_of(concord_stream stream, int32_t device) CONCORD_REQUIRES(mutex_);
+  bool write_if_done(const Pending& pending) CONCORD_REQUIRES(mutex_);
+  void resolve_locked() CONCORD_REQUIRES(mutex_);
 
   const loader::Tables& tables_;
   TraceFile& file_;
   bool timing_;
   mutable std::mutex mutex_;
-  std::map<concord_stream, int32_t> devices_;
-  std::map<std::pair<concord_stream, int32_t>, int32_t> tracks_;
-  std::map<int32_t, DeviceClock> clocks_;
-  std::deque<Pending> pending_;
-  size_t left_out_ = 0;
-  size_t ended_ = 0;
+  std::map<concord_stream, int32_t> devices_ CONCORD_GUARDED_BY(mutex_);
+  std::map<std::pair<concord_stream, int32_t>, int32_t> tracks_ CONCORD_GUARDED_BY(mutex_);
+  std::map<int32_t, DeviceClock> clocks_ CONCORD_GUARDED_BY(mutex_);
+  std::deque<Pending> pending_ CONCORD_GUARDED_BY(mutex_);
+  size_t left_out_ CONCORD_GUARDED_BY(mutex_) = 0;
+  size_t ended_ CONCORD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace concord::layers

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <vector>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/layers/allocations.h"
 #include "platform/layers/interpose.h"
 #include "platform/layers/lifetimes.h"
@@ -163,16 +164,20 @@ class Validate {
   concord_status perform(AnySlot, const Next& call_next, Arguments...) {
     return call_next();
   }
+  // The next three name a table, which end_around locks.
   template <class Next>
-  concord_status perform(Slot<&concord_stream_table::destroy>, const Next& call_next, concord_stream stream) {
+  concord_status perform(Slot<&concord_stream_table::destroy>, const Next& call_next,
+                         concord_stream stream) CONCORD_NO_THREAD_SAFETY_ANALYSIS {
     return end_around(streams_, stream, call_next);
   }
   template <class Next>
-  concord_status perform(Slot<&concord_event_table::destroy>, const Next& call_next, concord_event event) {
+  concord_status perform(Slot<&concord_event_table::destroy>, const Next& call_next,
+                         concord_event event) CONCORD_NO_THREAD_SAFETY_ANALYSIS {
     return end_around(events_, event, call_next);
   }
   template <class Next>
-  concord_status perform(Slot<&concord_comm_table::destroy>, const Next& call_next, concord_comm comm) {
+  concord_status perform(Slot<&concord_comm_table::destroy>, const Next& call_next,
+                         concord_comm comm) CONCORD_NO_THREAD_SAFETY_ANALYSIS {
     return end_around(comms_, comm, call_next);
   }
   template <class Next>
@@ -234,15 +239,15 @@ class Validate {
   void give_back(const std::vector<Allocation>& blocks);
   concord_status launch_host(concord_stream stream, concord_host_function function, void* user);
 
-  // ---- shared pieces; those called *_locked need mutex_ held
+  // ---- shared pieces
   Turn begin_work(const Work& work);
   void note_uses(const Work& work, const char* call);
-  void note_use_locked(Allocation& block, concord_stream stream, const char* call);
-  void check_unused_locked(Allocation& block);
-  void drop_uses_locked(Allocation& block);
+  void note_use_locked(Allocation& block, concord_stream stream, const char* call) CONCORD_REQUIRES(mutex_);
+  void check_unused_locked(Allocation& block) CONCORD_REQUIRES(mutex_);
+  void drop_uses_locked(Allocation& block) CONCORD_REQUIRES(mutex_);
   void add_allocation(Allocation::Kind kind, int32_t device, void* pointer, int64_t bytes);
   CommInfo comm_info(concord_comm comm);
-  int32_t device_of_locked(concord_stream stream);  // -1: unknown
+  int32_t device_of_locked(concord_stream stream) CONCORD_REQUIRES(mutex_);  // -1: unknown
   int32_t device_of(concord_stream stream);
   void check_same_device(concord_stream stream, int32_t device, const char* whose);
   Work comm_work(const CommInfo& info, concord_stream stream, std::vector<Range> ranges);
@@ -253,10 +258,10 @@ class Validate {
   const bool foreign_handles_;  // others make streams and events of this device too
   const bool null_stream_;
   std::mutex mutex_;
-  Lifetimes<StreamInfo> streams_{"stream"};
-  Lifetimes<EventInfo> events_{"event"};
-  Lifetimes<CommInfo> comms_{"communicator"};
-  Allocations allocations_;
+  Lifetimes<StreamInfo> streams_ CONCORD_GUARDED_BY(mutex_){"stream"};
+  Lifetimes<EventInfo> events_ CONCORD_GUARDED_BY(mutex_){"event"};
+  Lifetimes<CommInfo> comms_ CONCORD_GUARDED_BY(mutex_){"communicator"};
+  Allocations allocations_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord::layers

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "platform/abi/concord.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/loader/text.h"
 
 namespace concord::loader {
@@ -27,8 +28,9 @@ std::string& thread_detail() {
 
 struct Settings {
   std::mutex mutex;
-  std::map<std::string, std::string> overrides;
-  std::unordered_set<std::string> given_out;  // config() promises that its answers live forever
+  std::map<std::string, std::string> overrides CONCORD_GUARDED_BY(mutex);
+  std::unordered_set<std::string> given_out
+      CONCORD_GUARDED_BY(mutex);  // config() promises that its answers live for ever
 };
 
 Settings& settings() {

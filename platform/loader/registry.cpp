@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/layers/layers.h"
 #include "platform/loader/dynamic_library.h"
 #include "platform/loader/elf_file.h"
@@ -80,8 +81,9 @@ struct Outcome {
 
 struct Registry {
   std::mutex mutex;  // held while opening, so that the second who asks waits for the first
-  std::map<std::string, Outcome*> by_path;
-  std::map<void*, std::unique_ptr<Outcome>> by_handle;  // a hard link has another path and the same library
+  std::map<std::string, Outcome*> by_path CONCORD_GUARDED_BY(mutex);
+  std::map<void*, std::unique_ptr<Outcome>> by_handle
+      CONCORD_GUARDED_BY(mutex);  // a hard link has another path and the same library
 };
 
 Registry& registry() {

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "platform/base/thread_safety.hpp"
 #include "platform/loader/host.h"
 #include "platform/loader/text.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 struct Owners {
   std::mutex mutex;
-  std::vector<std::string> descriptions;
+  std::vector<std::string> descriptions CONCORD_GUARDED_BY(mutex);
 };
 
 Owners& owners() {

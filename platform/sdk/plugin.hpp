@@ -5,15 +5,22 @@
 // a single out_* pointer may be written as a method that returns the value. A method that is not there leaves its slot
 // null, and the host fills it with UNIMPLEMENTED.
 //
+// Example at file scope:
 //   class Streams {
 //    public:
 //     concord_stream create(int32_t device, int32_t priority);      // returns what the slot gives by out_stream
 //     void destroy(concord_stream stream);
-//     ...
+//     // ...
 //   };
-//   class MyPlugin : public sdk::Plugin {
+//   class MyPlugin : public concord::sdk::Plugin {
 //    public:
-//     MyPlugin() { add(core_); add(sdk::stream_table(&streams_)); ... }
+//     MyPlugin() {
+//       add(concord::sdk::new_table<concord_core_table>(nullptr));  // with the plugin's name and capabilities
+//       add(concord::sdk::stream_table(&streams_));
+//       // ...
+//     }
+//    private:
+//     Streams streams_;
 //   };
 //   CONCORD_PLUGIN(MyPlugin)
 //

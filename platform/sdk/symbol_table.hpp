@@ -1,14 +1,16 @@
 // Vendor functions by name, for backends that look their library up at run time instead of linking it: one machine has
 // it, another does not, and the plugin has to load on both. Header-only; needs dlopen.
 //
-// The functions are a list in a file of their own, one line each, so that adding one is one line:
+// The functions are a list in a file of their own, one line each, so that adding one is one line. A table is the list
+// read twice: once as members, once as names.
 //
-//   // symbols.inc
+// Example file symbols.inc:
 //   CONCORD_REQUIRED(vendorOpen)                             // declared by the vendor's header
 //   CONCORD_OPTIONAL(vendorTrim, int (*)(vendorHandle))      // newer than the oldest header: null if it is missing
 //
-// A table is the list read twice: once as members, once as names.
-//
+// Example at file scope:
+//   typedef struct vendorState* vendorHandle;                // these two are in the vendor's header
+//   extern "C" int vendorOpen(vendorHandle* out_handle);
 //   struct Vendor {
 //   #define CONCORD_REQUIRED(name) decltype(&::name) name = nullptr;
 //   #define CONCORD_OPTIONAL(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
@@ -16,14 +18,16 @@
 //   #undef CONCORD_REQUIRED
 //   #undef CONCORD_OPTIONAL
 //   };
-//   Vendor vendor;
-//   const sdk::VendorSymbol symbols[] = {
-//   #define CONCORD_REQUIRED(name) sdk::required_symbol(#name, &vendor.name),
-//   #define CONCORD_OPTIONAL(name, ...) sdk::optional_symbol(#name, &vendor.name),
+//   void fill(Vendor& vendor, const concord::sdk::VendorLibrary& library) {
+//     const concord::sdk::VendorSymbol symbols[] = {
+//   #define CONCORD_REQUIRED(name) concord::sdk::required_symbol(#name, &vendor.name),
+//   #define CONCORD_OPTIONAL(name, ...) concord::sdk::optional_symbol(#name, &vendor.name),
 //   #include "symbols.inc"
-//   ...
-//   };
-//   sdk::resolve_symbols(library, symbols);
+//   #undef CONCORD_REQUIRED
+//   #undef CONCORD_OPTIONAL
+//     };
+//     concord::sdk::resolve_symbols(library, symbols);
+//   }
 //
 // Ask for the version first, with find_symbol: a version outside what the plugin knows makes a better sentence than the
 // names that are missing in it.

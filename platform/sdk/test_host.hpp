@@ -1,9 +1,11 @@
 // A tiny host for unit tests of a plugin: opens the shared library and hands out its tables as they are: no loader, no
 // stubs, no layers in between. Header-only; for tests alone. A program opens one plugin once.
 //
+// Example:
 //   sdk::TestHost::set_config("cpu.devices", "2");
 //   const sdk::TestHost host("/path/to/libconcord_cpu.so");
-//   host.stream().create(...)
+//   concord_stream stream = nullptr;
+//   host.stream().create(host.stream().self, 0, 0, &stream);
 #pragma once
 
 #include <dlfcn.h>

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::check(::write(said[1], data, static_cast<size_t>(count)) == count, "all of it is said");
   ::close(said[1]);
   try {
-    TokenizerPipe pipe(UniqueFd(asked[0]), UniqueFd(said[0]), kName, std::chrono::seconds(10));
+    TokenizerPipe pipe(UniqueFd{asked[0]}, UniqueFd{said[0]}, kName, std::chrono::seconds(10));
     const TokenizerGreeting greeting = pipe.read_greeting();
     fuzz::check(greeting.end_of_document.value_or(0) >= 0, "ids are not negative");
     for (const auto& [name, id] : greeting.specials) fuzz::check(id < greeting.vocab_size, "specials are of it");

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "platform/base/thread_safety.hpp"
 #include "trainer/data/arguments.h"
 #include "trainer/data/packing.h"
 #include "trainer/data/sample_source.h"
@@ -52,7 +53,7 @@ class Batcher {
   BatchShape shape_;
   std::unique_ptr<SampleSource> source_;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<const Epoch> last_epoch_;
+  mutable std::shared_ptr<const Epoch> last_epoch_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord

@@ -21,6 +21,7 @@
 
 #include "core/config_error.h"
 #include "core/stable_hash.h"
+#include "platform/base/thread_safety.hpp"
 #include "platform/base/unique_fd.hpp"
 #include "trainer/data/build_shards.h"
 #include "trainer/data/chat_template.h"
@@ -141,9 +142,9 @@ class Build {
     const size_t count =
         std::min(static_cast<size_t>(arguments_.workers > 0 ? arguments_.workers : cores), missing_.size());
     std::vector<std::jthread> workers;
+    std::unique_lock lock(mutex_);
     running_ = count;
     for (size_t i = 0; i < count; ++i) workers.emplace_back([this, i] { work(i); });
-    std::unique_lock lock(mutex_);
     while (running_ > 0) {
       changed_.wait_for(lock, kReportEvery);
       const BuildProgress progress = progress_;
@@ -203,9 +204,9 @@ class Build {
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
-  BuildProgress progress_;                       // guarded by mutex_ while workers run, like the two below
-  std::map<size_t, std::exception_ptr> errors_;  // by shard
-  size_t running_ = 0;
+  BuildProgress progress_;                                                  // guarded by mutex_ while workers run
+  std::map<size_t, std::exception_ptr> errors_ CONCORD_GUARDED_BY(mutex_);  // by shard
+  size_t running_ CONCORD_GUARDED_BY(mutex_) = 0;
 };
 
 void check(const BuildArguments& arguments) {

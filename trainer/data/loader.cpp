@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "platform/base/thread_safety.hpp"
 #include "trainer/data/batcher.h"
 
 namespace concord {
@@ -75,7 +76,7 @@ class DataLoader::Thread {
   // The last item stays, so that another call gets it again.
   Item take() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !items_.empty(); });
+    changed_.wait(lock, [this]() CONCORD_REQUIRES(mutex_) { return !items_.empty(); });
     if (items_.front().is_last()) return items_.front();
     Item item = std::move(items_.front());
     items_.pop_front();
@@ -95,7 +96,7 @@ class DataLoader::Thread {
       }
       more = !item.is_last();
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stop_ || items_.size() < state_.prefetch; });
+      changed_.wait(lock, [this]() CONCORD_REQUIRES(mutex_) { return stop_ || items_.size() < state_.prefetch; });
       if (stop_) return;
       items_.push_back(std::move(item));
       lock.unlock();
@@ -106,8 +107,8 @@ class DataLoader::Thread {
   const State& state_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Item> items_;  // guarded by mutex_, as is stop_
-  bool stop_ = false;
+  std::deque<Item> items_ CONCORD_GUARDED_BY(mutex_);
+  bool stop_ CONCORD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

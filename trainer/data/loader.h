@@ -1,7 +1,11 @@
 // What the training loop reads: global batches of this rank's micro-batches, made ahead on a thread of their own.
 //
+// Example, given const DataArguments& arguments, void train(const MicroBatch&):
+//   #include "trainer/data/to_micro_batch.h"
 //   DataLoader loader(arguments);
-//   while (auto batch = loader.next()) { for (TokenBatch& tokens : *batch) train(to_micro_batch(std::move(tokens))); }
+//   while (auto batch = loader.next()) {
+//     for (TokenBatch& tokens : *batch) train(to_micro_batch(std::move(tokens)));
+//   }
 //
 // to_micro_batch (trainer/data/to_micro_batch.h) is the only part of trainer/data that needs libtorch.
 #pragma once

@@ -149,7 +149,7 @@ class SaidOnce {
   SaidOnce& operator=(const SaidOnce&) = delete;
 
   std::string error_of_encode() {
-    TokenizerPipe pipe(UniqueFd(asked_[0]), UniqueFd(said_[0]), "it", std::chrono::milliseconds(20));
+    TokenizerPipe pipe(UniqueFd{asked_[0]}, UniqueFd{said_[0]}, "it", std::chrono::milliseconds(20));
     EXPECT_EQ(pipe.read_greeting().vocab_size, 300);
     try {
       pipe.encode({"a"}, false);

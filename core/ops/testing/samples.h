@@ -1,7 +1,9 @@
-// Random arguments for the operators, for the harness (ops_test.cpp). An operator's test registers a maker of them:
+// Random arguments for the operators, for the harness (ops_test.cpp). An operator's test registers a maker of them.
 //
+// Example:
 //   const RegisterSamples swiglu("concord::swiglu", [](Draw& draw, c10::ScalarType type) {
-//     return Sample{{draw.normal({draw.size(), 2 * draw.size()}, type)}}; });
+//     return Sample{{draw.normal({draw.size(), 2 * draw.size()}, type)}};
+//   });
 //
 // The harness then runs every kernel that is registered for the operator. An operator without samples fails.
 #pragma once

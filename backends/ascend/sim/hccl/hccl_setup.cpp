@@ -11,6 +11,7 @@
 #include "backends/ascend/sim/hccl/hccl.h"
 #include "backends/ascend/sim/hccl/rank.h"
 #include "backends/shm/communicator.h"
+#include "platform/base/thread_safety.hpp"
 
 using namespace concord::ascend::abi;
 using namespace concord::ascend::sim;
@@ -28,9 +29,9 @@ struct Entry {
 };
 struct Registry {
   std::mutex mutex;
-  std::map<HcclComm, Entry> entries;
-  std::set<int32_t> setting_up;  // devices
-  uint64_t last = 0;
+  std::map<HcclComm, Entry> entries CONCORD_GUARDED_BY(mutex);
+  std::set<int32_t> setting_up CONCORD_GUARDED_BY(mutex);  // devices
+  uint64_t last CONCORD_GUARDED_BY(mutex) = 0;
 };
 
 Registry& registry() {
@@ -38,7 +39,7 @@ Registry& registry() {
   return instance;
 }
 
-Entry& entry_of(HcclComm comm) {  // needs the registry's mutex
+Entry& entry_of(HcclComm comm) CONCORD_REQUIRES(registry().mutex) {
   require(comm, "comm");
   const auto found = registry().entries.find(comm);
   if (found == registry().entries.end()) {

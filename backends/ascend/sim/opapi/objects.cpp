@@ -6,13 +6,14 @@
 
 #include "backends/ascend/sim/opapi/executor.h"
 #include "backends/ascend/sim/runtime/sim.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 namespace {
 
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<const void*, Kind> living;  // guarded by mutex
+  std::unordered_map<const void*, Kind> living CONCORD_GUARDED_BY(mutex);
 };
 
 Registry& registry() {

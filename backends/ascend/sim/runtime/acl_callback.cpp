@@ -9,7 +9,9 @@
 
 #include "backends/ascend/sim/runtime/acl.h"
 #include "backends/ascend/sim/runtime/error.h"
+#include "backends/ascend/sim/runtime/faults.h"
 #include "backends/ascend/sim/runtime/machine.h"
+#include "platform/base/thread_safety.hpp"
 
 using namespace concord::ascend::abi;
 using namespace concord::ascend::sim;
@@ -25,7 +27,7 @@ class Mailbox {
     waiting_.push_back(std::move(work));
     const uint64_t number = ++posted_;
     changed_.notify_all();
-    if (block) changed_.wait(lock, [&] { return done_ >= number || given_up->load(); });
+    if (block) changed_.wait(lock, [&]() CONCORD_REQUIRES(mutex_) { return done_ >= number || given_up->load(); });
   }
   void stop() {
     {
@@ -38,7 +40,7 @@ class Mailbox {
     std::function<void()> work;
     {
       std::unique_lock lock(mutex_);
-      const auto come = [&] { return !waiting_.empty(); };
+      const auto come = [&]() CONCORD_REQUIRES(mutex_) { return !waiting_.empty(); };
       if (timeout_ms < 0) {
         changed_.wait(lock, come);
       } else if (!changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), come)) {
@@ -59,15 +61,15 @@ class Mailbox {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> waiting_;
-  uint64_t posted_ = 0;
-  uint64_t done_ = 0;
+  std::deque<std::function<void()>> waiting_ CONCORD_GUARDED_BY(mutex_);
+  uint64_t posted_ CONCORD_GUARDED_BY(mutex_) = 0;
+  uint64_t done_ CONCORD_GUARDED_BY(mutex_) = 0;
 };
 
 struct Subscriptions {
   std::mutex mutex;
-  std::map<uint64_t, std::shared_ptr<Mailbox>> of_thread;
-  std::map<const Stream*, std::pair<uint64_t, std::shared_ptr<Mailbox>>> of_stream;
+  std::map<uint64_t, std::shared_ptr<Mailbox>> of_thread CONCORD_GUARDED_BY(mutex);
+  std::map<const Stream*, std::pair<uint64_t, std::shared_ptr<Mailbox>>> of_stream CONCORD_GUARDED_BY(mutex);
 };
 
 Subscriptions& subscriptions() {

@@ -4,6 +4,7 @@
 #include "backends/ascend/sim/runtime/acl.h"
 #include "backends/ascend/sim/runtime/capture.h"
 #include "backends/ascend/sim/runtime/error.h"
+#include "backends/ascend/sim/runtime/faults.h"
 #include "backends/ascend/sim/runtime/machine.h"
 #include "backends/ascend/sim/runtime/memory.h"
 

@@ -18,6 +18,7 @@
 #include "backends/ascend/sim/runtime/handle_table.h"
 #include "backends/ascend/sim/runtime/machine.h"
 #include "backends/ascend/sim/runtime/memory.h"
+#include "platform/base/thread_safety.hpp"
 
 using namespace concord::ascend::abi;
 using namespace concord::ascend::sim;
@@ -56,8 +57,8 @@ Shared parse_key(const char* key) {
 // Keys that this process has given out or opened.
 struct Keys {
   std::mutex mutex;
-  std::set<std::string> exported;
-  std::map<std::string, void*> imported;
+  std::set<std::string> exported CONCORD_GUARDED_BY(mutex);
+  std::map<std::string, void*> imported CONCORD_GUARDED_BY(mutex);
 };
 
 Keys& keys() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/ascend/sim/runtime/stream.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 // The captures that are on, for what they forbid other calls.
 struct Active {
   std::mutex mutex;
-  std::vector<std::shared_ptr<Capture>> captures;
+  std::vector<std::shared_ptr<Capture>> captures CONCORD_GUARDED_BY(mutex);
   std::atomic<int> count{0};
 };
 
@@ -130,7 +131,7 @@ abi::aclmdlRICaptureStatus Capture::status() const {
 
 void Capture::run_on(Stream& stream) {
   stream.submit({"aclmdlRIExecuteAsync",
-                 [self = shared_from_this()] {
+                 [self = shared_from_this()]() CONCORD_NO_THREAD_SAFETY_ANALYSIS {
                    for (const Task& task : self->tasks_) {  // constant once the capture has ended
                      Faults::sleep(task.fault.delay);
                      if (task.fault.code != 0) fail(task.fault.code, text("injected failure of %s", task.name));

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backends/ascend/sim/runtime/queue.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 
@@ -54,11 +55,11 @@ class Capture : public std::enable_shared_from_this<Capture> {
   const std::thread::id thread_;
 
   mutable std::mutex mutex_;  // guards all below
-  bool ended_ = false;
-  bool spoilt_ = false;
-  std::vector<Task> tasks_;
-  std::vector<std::shared_ptr<Stream>> joined_;
-  std::map<const Stream*, ClockOfStreams> clocks_;
+  bool ended_ CONCORD_GUARDED_BY(mutex_) = false;
+  bool spoilt_ CONCORD_GUARDED_BY(mutex_) = false;
+  std::vector<Task> tasks_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Stream>> joined_ CONCORD_GUARDED_BY(mutex_);
+  std::map<const Stream*, ClockOfStreams> clocks_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord::ascend::sim

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "backends/ascend/sim/runtime/address_space.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 
@@ -60,14 +61,14 @@ class DeviceMemory {
   };
   using Blocks = std::map<size_t, Block>;  // by offset
 
-  size_t take_span(size_t span);
-  void give_back_span(size_t offset, size_t span);
-  void shrink_quarantine(size_t at_most);
+  size_t take_span(size_t span) CONCORD_REQUIRES(mutex_);
+  void give_back_span(size_t offset, size_t span) CONCORD_REQUIRES(mutex_);
+  void shrink_quarantine(size_t at_most) CONCORD_REQUIRES(mutex_);
   void return_pages(size_t offset, size_t span);
-  void retire(Blocks::iterator block);
+  void retire(Blocks::iterator block) CONCORD_REQUIRES(mutex_);
   void fill(size_t offset, size_t bytes);
   bool guard_is_whole(size_t offset, const Block& block) const;
-  Blocks::const_iterator holding(size_t offset) const;
+  Blocks::const_iterator holding(size_t offset) const CONCORD_REQUIRES(mutex_);
 
   const int32_t device_;
   const Twin twin_;
@@ -75,11 +76,11 @@ class DeviceMemory {
   const UniqueFd file_;
 
   mutable std::mutex mutex_;  // guards all below
-  size_t used_ = 0;
-  Blocks live_;
-  std::map<size_t, size_t> free_;  // offset -> span, no two adjacent
-  std::deque<std::pair<size_t, Block>> quarantine_;
-  size_t quarantined_ = 0;
+  size_t used_ CONCORD_GUARDED_BY(mutex_) = 0;
+  Blocks live_ CONCORD_GUARDED_BY(mutex_);
+  std::map<size_t, size_t> free_ CONCORD_GUARDED_BY(mutex_);  // offset -> span, no two adjacent
+  std::deque<std::pair<size_t, Block>> quarantine_ CONCORD_GUARDED_BY(mutex_);
+  size_t quarantined_ CONCORD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace concord::ascend::sim

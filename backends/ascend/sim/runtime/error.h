@@ -59,13 +59,9 @@ abi::aclError report(const char* function, const Error& error);
 // The exception that is being handled, as an Error.
 Error current_error();
 
-// What injected faults do to the work that a call queues; see faults.h.
-struct WorkFault;
-
 // Begins a call: throws 100001 if |needs_init| and there was no aclInit, and what a fault says this call fails with.
-// Waits if a fault delays it; enter_queueing leaves that to the work.
+// Waits if a fault delays it; enter_queueing (faults.h) leaves that to the work.
 void enter(const char* function, bool needs_init);
-WorkFault enter_queueing(const char* function);
 
 enum class Init { kNeeded, kNotNeeded };
 
@@ -75,17 +71,6 @@ abi::aclError guarded(const char* function, Body&& body, Init init = Init::kNeed
   try {
     enter(function, init == Init::kNeeded);
     body();
-    return abi::kAclSuccess;
-  } catch (...) {
-    return report(function, current_error());
-  }
-}
-
-// The same for functions that queue work on a stream: |body| gets the WorkFault to pass on.
-template <class Body>
-abi::aclError guarded_queueing(const char* function, Body&& body) noexcept {
-  try {
-    body(enter_queueing(function));
     return abi::kAclSuccess;
   } catch (...) {
     return report(function, current_error());

@@ -17,6 +17,7 @@
 
 #include "backends/ascend/sim/runtime/capture.h"
 #include "backends/ascend/sim/runtime/queue.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 
@@ -60,9 +61,9 @@ class Event {
   };
 
   bool has(uint32_t flag) const { return (flags_ & flag) != 0; }
-  void take_id();
-  void record_in_capture(Capture& capture, const Stream& stream);
-  void require_not_captured() const;  // needs mutex_
+  void take_id() CONCORD_REQUIRES(mutex_);
+  void record_in_capture(Capture& capture, const Stream& stream) CONCORD_REQUIRES(mutex_);
+  void require_not_captured() const CONCORD_REQUIRES(mutex_);
   void wait_for_record(const std::shared_ptr<Stream>& stream, std::chrono::milliseconds timeout);
   void wait_for_flag(const std::shared_ptr<Stream>& stream, std::chrono::milliseconds timeout);
 
@@ -73,12 +74,12 @@ class Event {
   const std::shared_ptr<Flag> flag_;
 
   mutable std::mutex mutex_;  // guards all below
-  bool has_id_ = false;
-  bool recorded_ = false;
-  Mark mark_;
-  std::shared_ptr<Stamp> stamp_;      // 0 until it is reached
-  std::shared_ptr<Capture> capture_;  // that the newest record is part of
-  Capture::ClockOfStreams capture_clock_;
+  bool has_id_ CONCORD_GUARDED_BY(mutex_) = false;
+  bool recorded_ CONCORD_GUARDED_BY(mutex_) = false;
+  Mark mark_ CONCORD_GUARDED_BY(mutex_);
+  std::shared_ptr<Stamp> stamp_ CONCORD_GUARDED_BY(mutex_);      // 0 until it is reached
+  std::shared_ptr<Capture> capture_ CONCORD_GUARDED_BY(mutex_);  // that the newest record is part of
+  Capture::ClockOfStreams capture_clock_ CONCORD_GUARDED_BY(mutex_);
 };
 
 inline constexpr int32_t kMostEvents = 65536;  // of a device

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "backends/ascend/sim/runtime/error.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 
@@ -59,8 +60,22 @@ class Faults {
 
   std::atomic<bool> active_{false};
   std::mutex mutex_;  // guards all below
-  std::vector<FaultRule> rules_;
-  std::map<std::string, int64_t> calls_;
+  std::vector<FaultRule> rules_ CONCORD_GUARDED_BY(mutex_);
+  std::map<std::string, int64_t> calls_ CONCORD_GUARDED_BY(mutex_);
 };
+
+// See enter (error.h).
+WorkFault enter_queueing(const char* function);
+
+// guarded (error.h) for functions that queue work on a stream: |body| gets the WorkFault to pass on.
+template <class Body>
+abi::aclError guarded_queueing(const char* function, Body&& body) noexcept {
+  try {
+    body(enter_queueing(function));
+    return abi::kAclSuccess;
+  } catch (...) {
+    return report(function, current_error());
+  }
+}
 
 }  // namespace concord::ascend::sim

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/ascend/sim/runtime/error.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 
@@ -67,7 +68,7 @@ class HandleTable {
   }
 
  private:
-  [[noreturn]] void refuse(const void* handle) const {
+  [[noreturn]] void refuse(const void* handle) const CONCORD_REQUIRES_SHARED(mutex_) {
     const auto value = reinterpret_cast<uint64_t>(handle);
     const bool was_one = value >> 56 == tag_ && (value >> 4 & ((uint64_t{1} << 52) - 1)) <= last_;
     fail(abi::kRtInvalidHandle, text("%p is not a valid %s: it %s", handle, kind_,
@@ -77,8 +78,8 @@ class HandleTable {
   const uint8_t tag_;
   const char* const kind_;
   mutable std::shared_mutex mutex_;  // guards all below
-  std::unordered_map<uint64_t, std::shared_ptr<Object>> objects_;
-  uint64_t last_ = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<Object>> objects_ CONCORD_GUARDED_BY(mutex_);
+  uint64_t last_ CONCORD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace concord::ascend::sim

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/ascend/sim/runtime/device_memory.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 
@@ -79,7 +80,7 @@ class Memory {
 
   Memory();
   int32_t device_holding(const void* address) const;
-  const Range* range_holding(const void* address) const;
+  const Range* range_holding(const void* address) const CONCORD_REQUIRES_SHARED(mutex_);
   static std::string complaint_in(const Range& range, const void* address, size_t bytes);
 
   size_t device_span_ = 0;
@@ -87,8 +88,8 @@ class Memory {
   std::vector<std::unique_ptr<DeviceMemory>> devices_;
 
   mutable std::shared_mutex mutex_;  // guards all below
-  std::map<const std::byte*, Range> ranges_;
-  std::map<const std::byte*, Pinned> pinned_;
+  std::map<const std::byte*, Range> ranges_ CONCORD_GUARDED_BY(mutex_);
+  std::map<const std::byte*, Pinned> pinned_ CONCORD_GUARDED_BY(mutex_);
 };
 
 inline Memory& memory() { return Memory::instance(); }

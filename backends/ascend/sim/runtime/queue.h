@@ -20,6 +20,7 @@
 #include "backends/ascend/sim/runtime/error.h"
 #include "backends/ascend/sim/runtime/faults.h"
 #include "backends/ascend/sim/runtime/parking.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 
@@ -83,10 +84,10 @@ class Queue : public std::enable_shared_from_this<Queue> {
   Parking progress_;                 // others wait here for tickets
 
   std::mutex mutex_;  // guards all below
-  std::vector<Task> waiting_;
-  uint64_t batch_aborts_ = 0;  // aborts_ when the running batch was taken
-  std::function<void()> stop_running_;
-  std::optional<Error> failure_;
+  std::vector<Task> waiting_ CONCORD_GUARDED_BY(mutex_);
+  uint64_t batch_aborts_ = 0;  // aborts_ when the running batch was taken; the thread's own
+  std::function<void()> stop_running_ CONCORD_GUARDED_BY(mutex_);
+  std::optional<Error> failure_ CONCORD_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backends/ascend/sim/runtime/queue.h"
+#include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 
@@ -46,7 +47,7 @@ class Stream {
   const std::shared_ptr<Queue> queue_;
 
   mutable std::mutex mutex_;  // guards all below
-  std::shared_ptr<Capture> capture_;
+  std::shared_ptr<Capture> capture_ CONCORD_GUARDED_BY(mutex_);
 };
 
 }  // namespace concord::ascend::sim
