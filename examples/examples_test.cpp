@@ -12,7 +12,7 @@
 
 #include "core/mesh/rank_layout.h"
 #include "core/optim/lr_schedule.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord {
 namespace {

@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "core/config_error.h"
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
 
 namespace concord {

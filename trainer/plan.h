@@ -14,7 +14,7 @@
 #include "core/optim/lr_schedule.h"
 #include "core/schedule/layer_layout.h"
 #include "core/schedule/schedule.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/tokenizer_files.h"
 

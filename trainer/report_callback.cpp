@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/mesh/job_environment.h"
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
 
 namespace concord {

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "tests/processes/train_program.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord::testing_processes {
 namespace {

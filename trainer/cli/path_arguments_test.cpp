@@ -11,7 +11,7 @@
 
 #include "tests/processes/ended_process.h"
 #include "tests/temporary_folder.h"
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 #include "trainer/cli/program.h"
 
 namespace concord::testing_processes {

@@ -1,4 +1,4 @@
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/config_error.h"
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 
 namespace concord {
 namespace {

@@ -6,10 +6,10 @@
 //   std::cout << to_yaml(line.arguments);                        // --print_config
 //
 // Names are those of HF's and ROLL's TrainingArguments, and where these have none Megatron's; so are the defaults, but
-// for those whose comment here says otherwise. Every name is described once, in argument_table.cpp, from which reading,
+// for those whose comment here says otherwise. Every name is described once, in table.cpp, from which reading,
 // checking, printing and the help follow. Names that other programs have for the same are taken; names of features that
 // Concord does not have are refused with what is there instead; names that change nothing here are told to the user
-// (argument_foreign.cpp). Nothing here needs libtorch or waits. Threads: plain values and pure functions, but for
+// (foreign.cpp). Nothing here needs libtorch or waits. Threads: plain values and pure functions, but for
 // parse_command_line, which reads a file.
 #pragma once
 

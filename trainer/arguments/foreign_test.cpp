@@ -8,9 +8,9 @@
 
 #include "core/config_error.h"
 #include "tests/temporary_folder.h"
-#include "trainer/argument_table.h"
-#include "trainer/argument_toml.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
+#include "trainer/arguments/table.h"
+#include "trainer/arguments/toml.h"
 
 namespace concord {
 namespace {

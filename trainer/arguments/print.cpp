@@ -3,8 +3,8 @@
 
 #include <charconv>
 
-#include "trainer/argument_table.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
+#include "trainer/arguments/table.h"
 
 namespace concord {
 namespace {

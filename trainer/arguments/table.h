@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord {
 

@@ -1,4 +1,4 @@
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,9 +11,9 @@
 #include "core/config_error.h"
 #include "core/input_file.h"
 #include "core/quoted.h"
-#include "trainer/argument_table.h"
-#include "trainer/argument_toml.h"
-#include "trainer/argument_yaml.h"
+#include "trainer/arguments/table.h"
+#include "trainer/arguments/toml.h"
+#include "trainer/arguments/yaml.h"
 
 namespace concord {
 namespace {

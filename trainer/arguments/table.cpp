@@ -1,6 +1,6 @@
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 
-#include "trainer/nearest_name.h"
+#include "trainer/arguments/nearest_name.h"
 
 namespace concord {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/optim/lr_schedule.h"
 #include "core/quoted.h"
 #include "core/schedule/step_schedule.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord {
 namespace {
