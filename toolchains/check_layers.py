@@ -40,7 +40,9 @@ ARROWS = {
     "core/pipeline": ["core", "core/mesh", "core/models", "core/ops", "core/schedule", *PLATFORM],
     "trainer/report": ["core", BASE],
     "trainer/data": ["core", "core/models", "core/safetensors", BASE],
-    "trainer/arguments": ["core", "core/mesh", "core/optim", "core/schedule", BASE],
+    # Their options, which are values; what is built from them needs libtorch and is for trainer.
+    "trainer/arguments": ["trainer/data", "core", "core/data_parallel", "core/mesh", "core/models", "core/optim",
+                          "core/pipeline", "core/schedule", BASE],
     "trainer": ["trainer/arguments", "trainer/data", "trainer/report", "core", "core/data_parallel", "core/mesh",
                 "core/models", "core/optim", "core/parallel", "core/pipeline", "core/schedule", "core/torch", *PLATFORM],
     "trainer/torch_module": ["trainer", "trainer/arguments", "trainer/data", "core", "core/mesh", "core/models",

@@ -114,7 +114,7 @@ void leave_run_mark(const fs::path& folder, const std::string& job) {
 }
 
 OutputRequest output_request(const TrainingArguments& arguments, const std::vector<std::string>& more) {
-  OutputRequest request{.folder = arguments.output_dir, .overwrite = arguments.overwrite_output_dir};
+  OutputRequest request{.folder = arguments.output.dir, .overwrite = arguments.output.overwrite};
   request.inputs.assign(more.begin(), more.end());
   for (const std::string& path : input_paths(arguments)) request.inputs.emplace_back(path);
   const auto variable = [](const char* name) {

@@ -45,6 +45,9 @@ struct TrainingPlan {
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
                            const DatasetProvider& datasets = {});
 
+// The job that the plan is for. The schedule has the last word on the number of chunks per rank.
+InitializeArgs initialize_args(const TrainingPlan& plan);
+
 std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // none but for fp16
 
 }  // namespace concord

@@ -53,17 +53,19 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
     : plan_(std::move(plan)),
       job_(job),
       parts_(plan_, job, providers),
-      losses_(job, plan_.arguments.logging_nan_inf_filter) {
+      losses_(job, plan_.arguments.logging.nan_inf_filter) {
   const TrainingArguments& a = plan_.arguments;
   // With fp16 a NaN or Inf loss means a skipped step, which its gradients show.
-  checks_loss_ = a.check_for_nan_in_loss_and_grad && !a.fp16;
-  logging_steps_ = interval(a.logging_strategy, a.logging_steps, plan_.max_steps);
-  eval_steps_ = interval(a.eval_strategy, a.eval_steps > 0 ? a.eval_steps : a.logging_steps, plan_.max_steps);
-  save_steps_ = interval(a.save_strategy, a.save_steps, plan_.max_steps);
+  checks_loss_ = a.precision.check_for_nan_in_loss_and_grad && !a.precision.fp16;
+  logging_steps_ = interval(a.logging.strategy, a.logging.steps, plan_.max_steps);
+  eval_steps_ =
+      interval(a.evaluation.strategy, a.evaluation.steps > 0 ? a.evaluation.steps : a.logging.steps, plan_.max_steps);
+  save_steps_ = interval(a.saving.strategy, a.saving.steps, plan_.max_steps);
   state_.max_steps = plan_.max_steps;
   state_.num_train_epochs =
-      a.max_steps > 0 ? std::ceil(static_cast<double>(a.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
-                      : a.num_train_epochs;
+      a.steps.max_steps > 0
+          ? std::ceil(static_cast<double>(a.steps.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
+          : a.steps.num_train_epochs;
   state_.is_world_process_zero = job.rank() == 0;
   last_.updated = true;  // no step has been skipped yet
 }
@@ -76,14 +78,14 @@ void Trainer::notify(Call call) {
 }
 
 TrainOutput Trainer::train() {
-  const StopRequest stop(StopRequest::Phase::running, plan_.arguments.exit_signal_grace);
+  const StopRequest stop(StopRequest::Phase::running, plan_.arguments.saving.exit_signal_grace);
   stop_ = &stop;
   const Clock::time_point begin = last_log_ = Clock::now();
   notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, state_, control_); });
   agree();
   while (state_.global_step < plan_.max_steps && !control_.should_training_stop && next_step()) {
   }
-  if (plan_.arguments.save_strategy != "no" && last_saved_ != state_.global_step) save_checkpoint();
+  if (plan_.arguments.saving.strategy != "no" && last_saved_ != state_.global_step) save_checkpoint();
   stop_ = nullptr;
   return output(seconds_since(begin));
 }
@@ -208,7 +210,7 @@ void Trainer::note_step() {
 void Trainer::check_step(int64_t step) const {
   if (loss_check_) loss_check_->require_finite(step);
   if (last_.updated || parts_.scaler || last_.counted == 0) return;
-  if (!plan_.arguments.check_for_nan_in_loss_and_grad) return;
+  if (!plan_.arguments.precision.check_for_nan_in_loss_and_grad) return;
   throw Error(CONCORD_STATUS_INTERNAL,
               fmt::format("the gradient of step {} is not finite (norm {}); try a lower learning_rate or "
                           "max_grad_norm, and use `concord probe` to find the first affected layer",
@@ -235,9 +237,9 @@ void Trainer::begin_step() {
 bool Trainer::end_of_epoch() {
   const TrainingArguments& a = plan_.arguments;
   if (steps_in_epoch_ < plan_.train_data->batches(epoch_)) return false;
-  control_.should_log |= a.logging_strategy == "epoch";
-  control_.should_evaluate |= a.eval_strategy == "epoch";
-  control_.should_save |= a.save_strategy == "epoch";
+  control_.should_log |= a.logging.strategy == "epoch";
+  control_.should_evaluate |= a.evaluation.strategy == "epoch";
+  control_.should_save |= a.saving.strategy == "epoch";
   steps_in_epoch_ = 0;
   ++epoch_;
   notify([&](TrainerCallback& c) { c.on_epoch_end(state_, control_); });
@@ -247,7 +249,7 @@ bool Trainer::end_of_epoch() {
 // As far as this rank knows; the ranks agree in settle.
 void Trainer::decide_what_follows() {
   const int64_t step = state_.global_step;
-  control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging_first_step);
+  control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging.first_step);
   control_.should_evaluate = is_due(step, eval_steps_);
   control_.should_save = is_due(step, save_steps_);
   const bool is_any_due = control_.should_log || control_.should_evaluate || control_.should_save;
@@ -293,9 +295,9 @@ bool Trainer::settle() {
   settled_ = true;
   finish_agreement();
   const bool is_last = state_.global_step == plan_.max_steps || control_.should_training_stop;
-  if (is_last && plan_.arguments.logging_strategy != "no") control_.should_log = true;
+  if (is_last && plan_.arguments.logging.strategy != "no") control_.should_log = true;
   // As in HF: the last epoch ends with the run, wherever that is.
-  if (state_.global_step == plan_.max_steps && plan_.arguments.eval_strategy == "epoch")
+  if (state_.global_step == plan_.max_steps && plan_.arguments.evaluation.strategy == "epoch")
     control_.should_evaluate = true;
   return taken_back;
 }
@@ -335,7 +337,7 @@ void Trainer::log() {
   if (parts_.scaler || window_.skipped > 0) {
     report.extra.emplace_back("skipped_iter", static_cast<double>(window_.skipped));
   }
-  if (plan_.arguments.log_num_zeros_in_grad) {
+  if (plan_.arguments.optimizer.log_num_zeros_in_grad) {
     report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }
   window_ = {};
@@ -390,7 +392,8 @@ bool Trainer::evaluate_batches(LossTotals* totals) {
 void Trainer::save_model(const std::filesystem::path& folder) {
   settle_update();
   check_step(state_.global_step);
-  parts_.model.save_pretrained(folder, {.source = plan_.arguments.model, .tokenizer_files = plan_.tokenizer_files});
+  parts_.model.save_pretrained(folder,
+                               {.source = plan_.arguments.model.path, .tokenizer_files = plan_.tokenizer_files});
 }
 
 bool Trainer::is_saved_already(const std::filesystem::path& folder) {
@@ -403,13 +406,13 @@ bool Trainer::is_saved_already(const std::filesystem::path& folder) {
 
 void Trainer::save_checkpoint() {
   const Clock::time_point begin = Clock::now();
-  const std::filesystem::path output_dir = plan_.arguments.output_dir;
+  const std::filesystem::path output_dir = plan_.arguments.output.dir;
   const std::filesystem::path folder = checkpoint_folder(output_dir, state_.global_step);
   last_saved_ = state_.global_step;
   if (is_saved_already(folder)) return;
   save_model(folder);
   notify([&](TrainerCallback& c) { c.on_save(state_, folder.string(), control_); });
-  if (job_.rank() == 0) keep_newest(output_dir, plan_.arguments.save_total_limit);
+  if (job_.rank() == 0) keep_newest(output_dir, plan_.arguments.saving.total_limit);
   last_log_ += Clock::now() - begin;  // tokens per second count training time only
 }
 

@@ -42,20 +42,20 @@ struct HowToTrain {
 
 TrainingArguments arguments_of(const HowToTrain& run, const std::string& folder) {
   TrainingArguments a;
-  a.model_config = std::string(CONCORD_GOLDEN) + "/hf/qwen2-tiny";
-  a.train_data = folder + "/data.jsonl";
-  a.output_dir = folder + (run.ahead ? "/ahead" : "/waiting");
-  a.max_steps = run.max_steps;
-  a.per_device_train_batch_size = 1;
-  a.gradient_accumulation_steps = 2 * run.pp;
-  a.pipeline_model_parallel_size = run.pp;
-  a.pipeline_schedule = run.kind;
-  a.learning_rate = 1e-2;
-  a.max_grad_norm = run.max_grad_norm;
-  a.logging_steps = static_cast<double>(run.logging_steps);
-  a.save_strategy = "no";
-  a.check_for_nan_in_loss_and_grad = false;  // one rank would find it by itself
-  a.enable_optimizer_post_validation = run.ahead;
+  a.model.config = std::string(CONCORD_GOLDEN) + "/hf/qwen2-tiny";
+  a.data.path = folder + "/data.jsonl";
+  a.output.dir = folder + (run.ahead ? "/ahead" : "/waiting");
+  a.steps.max_steps = run.max_steps;
+  a.data.micro_batch_size = 1;
+  a.data.accumulation = 2 * run.pp;
+  a.job.pipeline_model_parallel_size = run.pp;
+  a.pipeline.schedule = run.kind;
+  a.lr.learning_rate = 1e-2;
+  a.optimizer.max_grad_norm = run.max_grad_norm;
+  a.logging.steps = static_cast<double>(run.logging_steps);
+  a.saving.strategy = "no";
+  a.precision.check_for_nan_in_loss_and_grad = false;  // one rank would find it by itself
+  a.pipeline.enable_optimizer_post_validation = run.ahead;
   return a;
 }
 

@@ -93,7 +93,7 @@ TEST_P(TrainExamples, TrainsTwoStepsAsItIsSplit) {
   const auto vocab_size = nlohmann::json::parse(synth.out()).at("vocab_size").get<int64_t>();
   std::ofstream(path("config.json")) << narrow_model(GetParam().file, vocab_size);
   const int64_t parts =
-      given.tensor_model_parallel_size * given.context_parallel_size * given.pipeline_model_parallel_size;
+      given.job.tensor_model_parallel_size * given.job.context_parallel_size * given.job.pipeline_model_parallel_size;
   const int64_t world = std::min(GetParam().devices, parts > 2 ? parts : 2 * parts);  // fewer copies of the whole
   TrainProgram program({"--config",
                         file(),

@@ -185,7 +185,7 @@ std::set<std::string> text_arguments() {
   collect_texts(*make_program(&exit_code), "", &names);
   for (const ArgumentGroup& group : argument_groups()) {
     for (const Argument& argument : group.arguments) {
-      if (std::holds_alternative<std::string TrainingArguments::*>(argument.member))
+      if (std::holds_alternative<ArgumentField<std::string>>(argument.member))
         names.insert("train --" + std::string(argument.name));
     }
   }
