@@ -79,9 +79,9 @@ TEST_P(TrainExamples, IsTakenForItsNumberOfDevicesAndPrintedBack) {
   ASSERT_EQ(taken.exit_code(), 0) << taken.err();
   TrainingArguments printed;
   read_yaml(taken.out(), "printed", &printed);
-  EXPECT_EQ(printed.model, arguments().model);
+  EXPECT_EQ(printed.model.path, arguments().model.path);
   TrainProgram odd({"--config", file(), "--nproc", "3", "--print_config"});
-  const bool is_cut = arguments().tensor_model_parallel_size > 1;
+  const bool is_cut = arguments().job.tensor_model_parallel_size > 1;
   EXPECT_EQ(odd.exit_code(), is_cut ? 2 : 0) << "3 devices cannot be pairs";
 }
 

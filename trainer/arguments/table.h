@@ -1,4 +1,6 @@
-// The one description of every argument; arguments.h says what is made of it. Threads: constants.
+// The one description of every argument; arguments.h says what is made of it. A new setting is a field of a struct in
+// training_arguments.h, or of an options struct of core that is a member there, and a line in table.cpp. Threads:
+// constants.
 #pragma once
 
 #include <cstdint>
