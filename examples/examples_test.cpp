@@ -10,9 +10,8 @@
 #include <set>
 #include <sstream>
 
-#include "core/mesh/rank_layout.h"
 #include "core/optim/lr_schedule.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord {
 namespace {
@@ -47,11 +46,7 @@ TrainingArguments arguments_in(const fs::path& path, int64_t world) {
 }
 
 int64_t samples_of_a_step(const TrainingArguments& arguments, int64_t world) {
-  const RankLayout layout({.world = world,
-                           .tensor = arguments.tensor_model_parallel_size,
-                           .context = arguments.context_parallel_size,
-                           .pipeline = arguments.pipeline_model_parallel_size});
-  return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * layout.dp();
+  return arguments.data.micro_batch_size * arguments.data.accumulation * layout_of(arguments.job, world).dp();
 }
 
 TEST(Examples, EveryConfigurationFitsItsNumberOfDevicesAndPrintsBackTheSame) {
@@ -79,7 +74,7 @@ TEST(Examples, AModelTrainsOnTheSameTokensAStepHoweverItIsSplit) {
   for (const auto& [path, world] : configurations()) {
     const TrainingArguments arguments = arguments_in(path, world);
     const int64_t samples = samples_of_a_step(arguments, world);
-    tokens[path.parent_path().filename()].insert(samples * arguments.seq_length);
+    tokens[path.parent_path().filename()].insert(samples * arguments.data.seq_length);
     EXPECT_THAT(text_of(path), HasSubstr(std::to_string(samples) + " samples")) << path << " says another number";
   }
   for (const auto& [model, counts] : tokens) EXPECT_EQ(counts, std::set<int64_t>{524'288}) << model;
@@ -88,14 +83,11 @@ TEST(Examples, AModelTrainsOnTheSameTokensAStepHoweverItIsSplit) {
 TEST(Examples, TheirLearningRatesAreACurve) {
   for (const auto& [path, world] : configurations()) {
     const TrainingArguments given = arguments_in(path, world);
-    const LrSchedule schedule(LrArguments{.lr_scheduler_type = given.lr_scheduler_type,
-                                          .lr_scheduler_kwargs = given.lr_scheduler_kwargs,
-                                          .learning_rate = given.learning_rate,
-                                          .min_lr = given.min_lr,
-                                          .warmup_ratio = given.warmup_ratio,
-                                          .max_steps = given.max_steps});
+    LrArguments lr = given.lr;
+    lr.max_steps = given.steps.max_steps;
+    const LrSchedule schedule(lr);
     EXPECT_EQ(schedule.settings().warmup, 40) << path;
-    EXPECT_NEAR(lr_at(schedule.settings(), given.max_steps), given.learning_rate / 10, 1e-18) << path;
+    EXPECT_NEAR(lr_at(schedule.settings(), lr.max_steps), lr.learning_rate / 10, 1e-18) << path;
   }
 }
 

@@ -41,19 +41,24 @@ ARROWS = {
     "core/pipeline": ["core", "core/mesh", "core/models", "core/ops", "core/schedule", *PLATFORM],
     "trainer/report": ["core", BASE],
     "trainer/data": ["core", "core/models", "core/safetensors", BASE],
-    "trainer": ["trainer/data", "trainer/report", "core", "core/checkpoint", "core/data_parallel", "core/mesh", "core/models", "core/optim",
-                "core/parallel", "core/pipeline", "core/schedule", "core/torch", *PLATFORM],
-    "trainer/torch_module": ["trainer", "trainer/data", "core", "core/mesh", "core/models", *PLATFORM],
-    "trainer/cli": ["trainer", "trainer/data", "trainer/report", "trainer/torch_module", "core", "core/data_parallel",
-                    "core/launch", "core/mesh", "core/models", "core/optim", "core/safetensors", "core/schedule",
-                    *PLATFORM],
+    # Their options, which are values; what is built from them needs libtorch and is for trainer.
+    "trainer/arguments": ["trainer/data", "core", "core/data_parallel", "core/mesh", "core/models", "core/optim",
+                          "core/pipeline", "core/schedule", BASE],
+    "trainer": ["trainer/arguments", "trainer/data", "trainer/report", "core", "core/checkpoint", "core/data_parallel",
+                "core/mesh", "core/models", "core/optim", "core/parallel", "core/pipeline", "core/schedule", "core/torch", *PLATFORM],
+    "trainer/torch_module": ["trainer", "trainer/arguments", "trainer/data", "core", "core/mesh", "core/models",
+                             *PLATFORM],
+    "trainer/cli": ["trainer", "trainer/arguments", "trainer/data", "trainer/report", "trainer/torch_module", "core",
+                    "core/data_parallel", "core/launch", "core/mesh", "core/models", "core/optim", "core/safetensors",
+                    "core/schedule", *PLATFORM],
 }
 # backends/<name>, each for itself: the contract, the author kit and the collective engine.
 BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm", BASE]
 
 LIBTORCH = r"(torch|ATen|c10|caffe2)/"
 # What is built without it: values, files and processes; and the program, which loads trainer/torch_module where a rank runs.
-WITHOUT_LIBTORCH = ["core", "core/launch", "core/safetensors", "core/schedule", "trainer/cli", "trainer/report"]
+WITHOUT_LIBTORCH = ["core", "core/launch", "core/safetensors", "core/schedule", "trainer/arguments", "trainer/cli",
+                    "trainer/report"]
 # Headers from outside -> where they may be included, and what to say about it elsewhere.
 OUTSIDE = [
     (r"(cuda|cublas|cudnn|curand|nccl|nvml|nvrtc|nvtx|nvToolsExt|cub/|thrust/|cooperative_groups)", ["backends/cuda"],

@@ -27,8 +27,6 @@ struct Providers {
   ForwardStep forward_step;
 };
 
-InitializeArgs initialize_args(const TrainingPlan& plan);
-
 // What lives as long as the training. |job| and the plan's data outlive it.
 class TrainingParts {
  public:

@@ -50,8 +50,8 @@ bool is_given(const CommandLine& line, const std::string& name) {
 // The same global batch, and therefore the same losses, for every layout.
 int64_t rows_of_micro_batch(const TrainingArguments& a, int64_t nproc) {
   const int64_t data_parallel =
-      nproc / (a.tensor_model_parallel_size * a.pipeline_model_parallel_size * a.context_parallel_size);
-  return std::max<int64_t>(1, kGlobalBatch / std::max<int64_t>(1, data_parallel) / a.gradient_accumulation_steps);
+      nproc / (a.job.tensor_model_parallel_size * a.job.pipeline_model_parallel_size * a.job.context_parallel_size);
+  return std::max<int64_t>(1, kGlobalBatch / std::max<int64_t>(1, data_parallel) / a.data.accumulation);
 }
 
 }  // namespace
@@ -68,43 +68,44 @@ void complete_first_run(CommandLine* line) {
   };
   // The default folder belongs to this run; a folder that the user names is treated like any other run's.
   if (!is_given(*line, "output_dir")) {
-    a.output_dir = kDefaultFolder;
-    complete("overwrite_output_dir", a.overwrite_output_dir, true);
+    a.output.dir = kDefaultFolder;
+    complete("overwrite_output_dir", a.output.overwrite, true);
   }
-  complete("seq_length", a.seq_length, 64);
+  complete("seq_length", a.data.seq_length, 64);
   if (line->nproc == 0) line->nproc = kProcesses;
-  complete("per_device_train_batch_size", a.per_device_train_batch_size, rows_of_micro_batch(a, line->nproc));
-  complete("max_steps", a.max_steps, 400);
-  complete("learning_rate", a.learning_rate, 4e-3);
-  complete("lr_scheduler_type", a.lr_scheduler_type, "cosine");
-  complete("warmup_steps", a.warmup_steps, is_given(*line, "warmup_ratio") ? 0 : 20);
-  complete("adam_beta2", a.adam_beta2, 0.98);
-  complete("weight_decay", a.weight_decay, 0.01);
-  complete("logging_steps", a.logging_steps, 20);
-  complete("save_strategy", a.save_strategy, "steps");
-  complete("save_steps", a.save_steps, 200);
-  const fs::path input = fs::path(a.output_dir) / kFolderOfInput;
-  a.model_config = (input / "config.json").string();
-  a.train_data = (input / "corpus").string();
+  complete("per_device_train_batch_size", a.data.micro_batch_size, rows_of_micro_batch(a, line->nproc));
+  complete("max_steps", a.steps.max_steps, 400);
+  complete("learning_rate", a.lr.learning_rate, 4e-3);
+  complete("lr_scheduler_type", a.lr.lr_scheduler_type, "cosine");
+  complete("warmup_steps", a.lr.warmup_steps, is_given(*line, "warmup_ratio") ? 0 : 20);
+  complete("adam_beta2", a.optimizer.adam_beta2, 0.98);
+  complete("weight_decay", a.lr.weight_decay, 0.01);
+  complete("logging_steps", a.logging.steps, 20);
+  complete("save_strategy", a.saving.strategy, "steps");
+  complete("save_steps", a.saving.steps, 200);
+  const fs::path input = fs::path(a.output.dir) / kFolderOfInput;
+  a.model.config = (input / "config.json").string();
+  a.data.path = (input / "corpus").string();
 }
 
 FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc) {
-  const fs::path input = fs::path(arguments->output_dir) / kFolderOfInput;
+  const fs::path input = fs::path(arguments->output.dir) / kFolderOfInput;
   std::error_code error;
-  if (fs::exists(input, error) && !has_run_mark(arguments->output_dir)) {
+  if (fs::exists(input, error) && !has_run_mark(arguments->output.dir)) {
     throw ConfigError(
         fmt::format("'{}' already exists and was not written by Concord; choose another output_dir", input.string()));
   }
   fs::create_directories(input, error);
   if (error) throw ConfigError(fmt::format("cannot create output_dir '{}': {}", input.string(), error.message()));
-  leave_run_mark(arguments->output_dir);
-  const SyntheticCorpus corpus = write_synthetic_corpus(arguments->train_data, kCorpusSeed, kTokens);
-  replace_file(arguments->model_config, fmt::format(kModel, corpus.vocab_size));
-  arguments->loss_floor = corpus.entropy_rate;
+  leave_run_mark(arguments->output.dir);
+  const SyntheticCorpus corpus = write_synthetic_corpus(arguments->data.path, kCorpusSeed, kTokens);
+  replace_file(arguments->model.config, fmt::format(kModel, corpus.vocab_size));
+  arguments->report.loss_floor = corpus.entropy_rate;
   const fs::path config = input / "config.yaml";
   replace_file(config.string(), to_yaml(*arguments));
-  const int64_t tensor = arguments->tensor_model_parallel_size, pipeline = arguments->pipeline_model_parallel_size;
-  const int64_t context = arguments->context_parallel_size;
+  const int64_t tensor = arguments->job.tensor_model_parallel_size,
+                pipeline = arguments->job.pipeline_model_parallel_size;
+  const int64_t context = arguments->job.context_parallel_size;
   return {config.string(),
           fmt::format("Training a small model on generated text in which each token depends on the previous one.\n"
                       "  {} processes: data parallel {} x tensor {} x pipeline {} x context {}\n"

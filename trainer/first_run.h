@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord {
 

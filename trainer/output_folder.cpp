@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "core/config_error.h"
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
 
 namespace concord {
@@ -115,7 +115,7 @@ void leave_run_mark(const fs::path& folder, const std::string& job) {
 }
 
 OutputRequest output_request(const TrainingArguments& arguments, const std::vector<std::string>& more) {
-  OutputRequest request{.folder = arguments.output_dir, .overwrite = arguments.overwrite_output_dir};
+  OutputRequest request{.folder = arguments.output.dir, .overwrite = arguments.output.overwrite};
   request.inputs.assign(more.begin(), more.end());
   for (const std::string& path : input_paths(arguments)) request.inputs.emplace_back(path);
   const auto variable = [](const char* name) {
@@ -124,8 +124,8 @@ OutputRequest output_request(const TrainingArguments& arguments, const std::vect
   };
   const std::string restarts = variable("TORCHELASTIC_RESTART_COUNT");
   request.is_restarted = !restarts.empty() && restarts != "0";
-  const std::string& resume = arguments.resume_from_checkpoint;
-  request.resumes = resumes_from_newest(arguments) || (!resume.empty() && lies_in(resume, arguments.output_dir));
+  const std::string& resume = arguments.saving.resume_from;
+  request.resumes = resumes_from_newest(arguments) || (!resume.empty() && lies_in(resume, arguments.output.dir));
   request.job = variable("CONCORD_LAUNCH_ID");
   if (request.job.empty()) request.job = variable("TORCHELASTIC_RUN_ID");
   if (request.job == "none") request.job.clear();  // what torchrun calls every job without --rdzv_id or --standalone

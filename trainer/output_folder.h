@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord {
 

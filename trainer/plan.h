@@ -14,7 +14,7 @@
 #include "core/optim/lr_schedule.h"
 #include "core/schedule/layer_layout.h"
 #include "core/schedule/schedule.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/tokenizer_files.h"
 
@@ -46,6 +46,9 @@ struct TrainingPlan {
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
                            const DatasetProvider& datasets = {});
 
-std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // only for fp16
+// The job that the plan is for. The schedule has the last word on the number of chunks per rank.
+InitializeArgs initialize_args(const TrainingPlan& plan);
+
+std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // none but for fp16
 
 }  // namespace concord

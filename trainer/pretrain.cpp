@@ -22,8 +22,8 @@ void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
 
 TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,
                      const OutputRequest& request, StopRequest* stop) {
-  const std::filesystem::path output_dir = plan.arguments.output_dir;
-  const bool saves = plan.arguments.save_strategy != "no";
+  const std::filesystem::path output_dir = plan.arguments.output.dir;
+  const bool saves = plan.arguments.saving.strategy != "no";
   plan.resume_from = find_resume_folder(plan, job);
   Trainer trainer(std::move(plan), job, providers);
   stop->enter(StopRequest::Phase::running);
@@ -51,7 +51,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
 }  // namespace
 
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers, const RunOptions& options) {
-  StopRequest stop(StopRequest::Phase::start_up, arguments.exit_signal_grace);
+  StopRequest stop(StopRequest::Phase::start_up, arguments.saving.exit_signal_grace);
   const JobEnvironment environment = read_job_environment();
   check_arguments(&arguments, environment.world);
   TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);

@@ -144,7 +144,7 @@ class Probe {
     ProcessGroup& tp = context_.group(GroupKind::tp);
     if (part == "logits") {
       x = gather(x, tp, 2).take().narrow(2, 0, models_.config().vocab_size).to(sum_type(x));
-    } else if (models_.args().sequence_parallel) {
+    } else if (models_.args().options.sequence_parallel) {
       x = gather(x, tp, 0).take();
     }
     return gather(all_tokens(x).transpose(0, 1).contiguous(), context_.group(GroupKind::dp), 0).take();

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/mesh/initialize_args.h"
-#include "core/parallel/recompute.h"
+#include "core/models/model_options.h"
 
 namespace concord {
 
@@ -22,10 +22,7 @@ struct ProbeArguments {
   std::string dtype;   // empty: as the config says
   std::string layout;  // pipeline_model_parallel_layout
   InitializeArgs sizes;
-  // As in ModelArgs (core/models/model_chunk.h).
-  bool sequence_parallel = false;
-  std::string cp_comm_type = "p2p";
-  RecomputeArgs recompute;
+  ModelOptions model_options;
   ProbeOptions options;
   bool json = false;
 };

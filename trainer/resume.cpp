@@ -28,33 +28,33 @@ int64_t newest_step(const std::string& output_dir) {
 
 std::string find_resume_folder(const TrainingPlan& plan, ParallelContext& job) {
   const TrainingArguments& a = plan.arguments;
-  const bool newest = resumes_from_newest(a) || (a.resume_from_checkpoint.empty() && plan.is_restarted);
-  if (!newest) return a.resume_from_checkpoint;
-  const int64_t seen = job.rank() == 0 ? newest_step(a.output_dir) : -1;
+  const bool newest = resumes_from_newest(a) || (a.saving.resume_from.empty() && plan.is_restarted);
+  if (!newest) return a.saving.resume_from;
+  const int64_t seen = job.rank() == 0 ? newest_step(a.output.dir) : -1;
   const at::Tensor step = at::full({1}, seen, at::TensorOptions(job.torch_device()).dtype(at::kLong));
   job.world_group().all_reduce(step, ReduceOp::kMax).wait();
   const auto agreed = step.item<int64_t>();
-  if (agreed >= 0) return checkpoint_folder(a.output_dir, agreed).string();
+  if (agreed >= 0) return checkpoint_folder(a.output.dir, agreed).string();
   if (job.rank() == 0) {
     loader::log(CONCORD_LOG_WARN, "train",
-                fmt::format("{} has no checkpoint to resume from; the run starts at the first step", a.output_dir));
+                fmt::format("{} has no checkpoint to resume from; the run starts at the first step", a.output.dir));
   }
   return {};
 }
 
 void check_can_continue(const TrainingState& state, const TrainingPlan& plan) {
-  if (state.optimizer != plan.arguments.optimizer) {
+  if (state.optimizer != plan.arguments.optimizer.optimizer) {
     throw ConfigError(
         fmt::format("{} was saved with optimizer {}, but this run has optimizer {}; use the same, or start "
                     "a new run from its weights with --model {}",
-                    plan.resume_from, state.optimizer, plan.arguments.optimizer, plan.resume_from));
+                    plan.resume_from, state.optimizer, plan.arguments.optimizer.optimizer, plan.resume_from));
   }
   for (const auto& [name, value] : state.arguments) {
-    if (name != "seed" || value == std::to_string(plan.arguments.seed)) continue;
+    if (name != "seed" || value == std::to_string(plan.arguments.job.seed)) continue;
     throw ConfigError(
         fmt::format("{} was saved with seed {}, but this run has seed {}; use the same, or start a new run "
                     "from its weights with --model {}",
-                    plan.resume_from, value, plan.arguments.seed, plan.resume_from));
+                    plan.resume_from, value, plan.arguments.job.seed, plan.resume_from));
   }
 }
 
@@ -92,7 +92,7 @@ void restore_generators(const TrainingState& state, const TrainingPlan& plan, Pa
                         .vpp = plan.schedule.vpp,
                         .cp = layout.cp(),
                         .dp = layout.dp(),
-                        .order = plan.arguments.order,
+                        .order = plan.arguments.job.order,
                         .platform = {}};
   if (state.layout.has_same_ranks(own) && state.rng.size() == static_cast<size_t>(layout.world())) {
     job.rng().restore(state.rng[static_cast<size_t>(job.rank())]);

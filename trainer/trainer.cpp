@@ -9,7 +9,7 @@
 
 #include "core/checkpoint/optimizer_files.h"
 #include "core/config_error.h"
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
 #include "trainer/output_folder.h"
@@ -37,17 +37,20 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
     : plan_(std::move(plan)),
       job_(job),
       parts_(plan_, job, providers),
-      losses_(job, plan_.arguments.logging_nan_inf_filter) {
+      losses_(job, plan_.arguments.logging.nan_inf_filter) {
   const TrainingArguments& a = plan_.arguments;
   // With fp16 a loss of NaN or Inf is a step to be skipped, as its gradients say.
-  on_not_finite_ = a.check_for_nan_in_loss_and_grad && !a.fp16 ? OnNotFinite::stop : OnNotFinite::skip;
-  logging_steps_ = interval(a.logging_strategy, a.logging_steps, plan_.max_steps);
-  eval_steps_ = interval(a.eval_strategy, a.eval_steps > 0 ? a.eval_steps : a.logging_steps, plan_.max_steps);
-  save_steps_ = interval(a.save_strategy, a.save_steps, plan_.max_steps);
+  on_not_finite_ =
+      a.precision.check_for_nan_in_loss_and_grad && !a.precision.fp16 ? OnNotFinite::stop : OnNotFinite::skip;
+  logging_steps_ = interval(a.logging.strategy, a.logging.steps, plan_.max_steps);
+  eval_steps_ =
+      interval(a.evaluation.strategy, a.evaluation.steps > 0 ? a.evaluation.steps : a.logging.steps, plan_.max_steps);
+  save_steps_ = interval(a.saving.strategy, a.saving.steps, plan_.max_steps);
   state_.max_steps = plan_.max_steps;
   state_.num_train_epochs =
-      a.max_steps > 0 ? std::ceil(static_cast<double>(a.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
-                      : a.num_train_epochs;
+      a.steps.max_steps > 0
+          ? std::ceil(static_cast<double>(a.steps.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
+          : a.steps.num_train_epochs;
   state_.is_world_process_zero = job.rank() == 0;
   if (!plan_.resume_from.empty()) restore(read_training_state(plan_.resume_from));
 }
@@ -60,7 +63,7 @@ void Trainer::notify(Call call) {
 }
 
 TrainOutput Trainer::train() {
-  const StopRequest stop(StopRequest::Phase::running, plan_.arguments.exit_signal_grace);
+  const StopRequest stop(StopRequest::Phase::running, plan_.arguments.saving.exit_signal_grace);
   stop_ = &stop;
   const Clock::time_point begin = last_log_ = Clock::now();
   notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, state_, control_); });
@@ -74,7 +77,7 @@ TrainOutput Trainer::train() {
     agree();
     do_what_follows();
   }
-  if (plan_.arguments.save_strategy != "no" && last_saved_ != state_.global_step) save_checkpoint();
+  if (plan_.arguments.saving.strategy != "no" && last_saved_ != state_.global_step) save_checkpoint();
   stop_ = nullptr;
   return output(seconds_since(begin));
 }
@@ -100,7 +103,7 @@ void Trainer::record(const StepOutput& step) {
 // By the arguments and this rank's callbacks; the ranks agree afterwards.
 void Trainer::decide_what_follows() {
   const int64_t step = state_.global_step;
-  control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging_first_step);
+  control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging.first_step);
   control_.should_evaluate = is_due(step, eval_steps_);
   control_.should_save = is_due(step, save_steps_);
   if (steps_in_epoch_ == plan_.train_data->batches(epoch_)) end_epoch();
@@ -109,9 +112,9 @@ void Trainer::decide_what_follows() {
 
 void Trainer::end_epoch() {
   const TrainingArguments& a = plan_.arguments;
-  control_.should_log |= a.logging_strategy == "epoch";
-  control_.should_evaluate |= a.eval_strategy == "epoch";
-  control_.should_save |= a.save_strategy == "epoch";
+  control_.should_log |= a.logging.strategy == "epoch";
+  control_.should_evaluate |= a.evaluation.strategy == "epoch";
+  control_.should_save |= a.saving.strategy == "epoch";
   steps_in_epoch_ = 0;
   ++epoch_;
   notify([&](TrainerCallback& c) { c.on_epoch_end(state_, control_); });
@@ -138,9 +141,9 @@ void Trainer::agree() {
 void Trainer::do_what_follows() {
   const bool is_finished = state_.global_step == plan_.max_steps;
   const bool is_last = is_finished || control_.should_training_stop;
-  control_.should_log |= is_last && plan_.arguments.logging_strategy != "no";
+  control_.should_log |= is_last && plan_.arguments.logging.strategy != "no";
   // As HF does: the last epoch ends with the run, wherever that is.
-  control_.should_evaluate |= is_finished && plan_.arguments.eval_strategy == "epoch";
+  control_.should_evaluate |= is_finished && plan_.arguments.evaluation.strategy == "epoch";
   if (std::exchange(control_.should_log, false)) {
     log();
     agree();
@@ -174,7 +177,7 @@ void Trainer::log() {
   if (parts_.scaler || window_.skipped > 0) {
     report.extra.emplace_back("skipped_iter", static_cast<double>(window_.skipped));
   }
-  if (plan_.arguments.log_num_zeros_in_grad) {
+  if (plan_.arguments.optimizer.log_num_zeros_in_grad) {
     report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }
   window_ = {};
@@ -227,24 +230,24 @@ bool Trainer::evaluate_batches(LossTotals* totals) {
 void Trainer::save_model(const std::filesystem::path& folder) { parts_.model.save_pretrained(folder, save_options()); }
 
 HfSaveOptions Trainer::save_options() const {
-  return {.source = plan_.arguments.model,
+  return {.source = plan_.arguments.model.path,
           .tokenizer_files = plan_.tokenizer_files,
           .overwrite = plan_.is_restarted || !plan_.resume_from.empty()};
 }
 
 void Trainer::save_checkpoint() {
   const Clock::time_point begin = Clock::now();
-  const std::filesystem::path output_dir = plan_.arguments.output_dir;
+  const std::filesystem::path output_dir = plan_.arguments.output.dir;
   const std::filesystem::path folder = checkpoint_folder(output_dir, state_.global_step);
   last_saved_ = state_.global_step;
   HfSaveOptions options = save_options();
-  if (!plan_.arguments.save_only_model) {
+  if (!plan_.arguments.saving.only_model) {
     options.more.push_back(saved_tensors(parts_.optimizer));
     options.more_files = {{kMetadataFile, to_json(training_state())}};
   }
   parts_.model.save_pretrained(folder, std::move(options));
   notify([&](TrainerCallback& c) { c.on_save(state_, folder.string(), control_); });
-  if (job_.rank() == 0) keep_newest(output_dir, plan_.arguments.save_total_limit);
+  if (job_.rank() == 0) keep_newest(output_dir, plan_.arguments.saving.total_limit);
   last_log_ += Clock::now() - begin;  // tokens per second count training time only
 }
 
@@ -257,7 +260,7 @@ TrainingState Trainer::training_state() {
   state.epoch = epoch_;
   state.steps_in_epoch = steps_in_epoch_;
   state.data = plan_.train_data->position();
-  state.optimizer = plan_.arguments.optimizer;
+  state.optimizer = plan_.arguments.optimizer.optimizer;
   state.optimizer_steps = parts_.optimizer.steps();
   state.lr_counter = parts_.lr.counter();
   if (parts_.scaler) state.loss_scaler = parts_.scaler->state();
@@ -269,7 +272,7 @@ TrainingState Trainer::training_state() {
                   .vpp = plan_.schedule.vpp,
                   .cp = layout.cp(),
                   .dp = layout.dp(),
-                  .order = plan_.arguments.order,
+                  .order = plan_.arguments.job.order,
                   .platform = std::string(job_.platform().name())};
   state.rng = all_generators(job_);
   state.arguments = printed_arguments(plan_.arguments);
@@ -288,7 +291,7 @@ void Trainer::restore(const TrainingState& state) {
   epoch_ = state.epoch;
   steps_in_epoch_ = state.steps_in_epoch;
   state_.global_step = state.step;
-  const std::filesystem::path own = checkpoint_folder(plan_.arguments.output_dir, state.step);
+  const std::filesystem::path own = checkpoint_folder(plan_.arguments.output.dir, state.step);
   std::error_code ignored;
   if (std::filesystem::equivalent(own, plan_.resume_from, ignored)) last_saved_ = state.step;
   state_.tokens = state.tokens;

@@ -24,24 +24,12 @@
 #include <memory>
 #include <vector>
 
+#include "core/data_parallel/data_parallel_options.h"
 #include "core/data_parallel/grad_buffer.h"
 #include "core/mesh/parallel_context.h"
 #include "core/models/parameter.h"
 
 namespace concord {
-
-// Named as in Megatron and ROLL.
-struct DataParallelOptions {
-  bool use_distributed_optimizer = false;  // reduce-scatter; each rank updates its shard (ZeRO-1)
-  bool overlap_grad_reduce = true;         // reduce buckets during backward, else all of them at the end
-  bool delay_grad_reduce = false;          // only the first pipeline stage overlaps; the others reduce at the end
-  bool overlap_param_gather = false;       // parameters are gathered in parallel with the next forward
-  bool accumulate_allreduce_grads_in_fp32 = true;
-  bool ddp_average_in_collective = false;  // else gradients are scaled before they are summed
-  bool calculate_per_token_loss = false;   // sums; finalize_grads divides by the number of tokens
-  bool check_for_nan_in_grad = false;      // before each reduction; throws with the parameter and the rank
-  int64_t ddp_bucket_size = 0;             // elements; 0: Megatron's rule
-};
 
 class DistributedDataParallel {
  public:

@@ -70,17 +70,6 @@ std::vector<Term> terms_of(const InitializeArgs& args, const RankLayout& layout)
           {"create_groups", text_of(args.create_groups)}};
 }
 
-RankLayout layout_of(const InitializeArgs& args, int64_t world) {
-  return RankLayout({.world = world,
-                     .tensor = args.tensor_model_parallel_size,
-                     .context = args.context_parallel_size,
-                     .pipeline = args.pipeline_model_parallel_size,
-                     .virtual_pipeline = args.virtual_pipeline_model_parallel_size,
-                     .expert = args.expert_model_parallel_size,
-                     .expert_tensor = args.expert_tensor_parallel_size,
-                     .order = args.order});
-}
-
 void refuse_other_arguments(const std::vector<Term>& before, const std::vector<Term>& now) {
   for (size_t i = 0; i < before.size(); ++i) {
     if (before[i] == now[i]) continue;

@@ -23,6 +23,10 @@ struct InitializeArgs {
   int64_t ddp_timeout = 1800;                 // seconds: for the rendezvous, for communicators, for every operation
   std::vector<GroupKind> create_groups = {};  // created immediately, all ranks together; the others on first use
   std::string flight_folder = {};             // for concord-flight-<rank>.json; empty: CONCORD_FLIGHT_FOLDER, else here
+  bool operator==(const InitializeArgs&) const = default;
 };
+
+// Throws ConfigError as RankLayout does.
+RankLayout layout_of(const InitializeArgs& args, int64_t world);
 
 }  // namespace concord

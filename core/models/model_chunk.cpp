@@ -33,15 +33,15 @@ c10::ScalarType type_of(const ModelConfig& config, const ModelArgs& args) {
 }
 
 void check_args(const ModelArgs& args) {
-  if (args.cp_comm_type != "p2p" && args.cp_comm_type != "all_gather") {
-    throw ConfigError(cat("cp_comm_type is '", args.cp_comm_type, "'; must be p2p or all_gather"));
+  if (args.options.cp_comm_type != "p2p" && args.options.cp_comm_type != "all_gather") {
+    throw ConfigError(cat("cp_comm_type is '", args.options.cp_comm_type, "'; must be p2p or all_gather"));
   }
 }
 
 ParameterPlanOptions plan_options(const ModelArgs& args, const RankLayout& layout, bool borrows_output) {
   return {.tp = layout.tp(),
-          .sequence_parallel = args.sequence_parallel,
-          .make_vocab_size_divisible_by = args.make_vocab_size_divisible_by,
+          .sequence_parallel = args.options.sequence_parallel,
+          .make_vocab_size_divisible_by = args.options.make_vocab_size_divisible_by,
           .borrows_output = borrows_output};
 }
 
@@ -86,14 +86,14 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   };
   Parts& parts = *parts_;
   parts.layers = {.config = config,
-                  .recompute = args.recompute,
-                  .sequence_parallel = args.sequence_parallel,
-                  .gathers_keys = args.cp_comm_type == "all_gather",
+                  .recompute = args.options.recompute,
+                  .sequence_parallel = args.options.sequence_parallel,
+                  .gathers_keys = args.options.cp_comm_type == "all_gather",
                   .tp = &context.group(GroupKind::tp),
                   .cp = &context.group(GroupKind::cp),
                   .rng = &context.rng(),
                   .find = find};
-  parts.runs = recompute_plan(args.recompute, layers.layers);
+  parts.runs = recompute_plan(args.options.recompute, layers.layers);
   for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
   if (layers.embedding) parts.embedding = find("model.embed_tokens.weight");
   if (!layers.loss) return;

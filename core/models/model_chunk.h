@@ -25,6 +25,7 @@
 #include "core/mesh/parallel_context.h"
 #include "core/models/config.h"
 #include "core/models/micro_batch.h"
+#include "core/models/model_options.h"
 #include "core/models/parameter.h"
 #include "core/parallel/recompute.h"
 #include "core/schedule/layer_layout.h"
@@ -37,12 +38,7 @@ struct LayerInputs;
 struct ModelArgs {
   // Of parameters and of what is between layers: Float, BFloat16, Half or Double. None: as the config says.
   std::optional<c10::ScalarType> dtype = {};
-  bool sequence_parallel = false;  // means nothing if tensor_model_parallel_size is 1
-  // How keys are exchanged under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window
-  // gather.
-  std::string cp_comm_type = "p2p";
-  RecomputeArgs recompute = {};
-  int64_t make_vocab_size_divisible_by = 128;
+  ModelOptions options = {};
   int64_t seed = 42;  // of the initialisation, positive
   // The stages of the whole pipeline in the order of the model, pp * vpp of them; empty: distributed evenly.
   std::vector<StageLayers> stages = {};

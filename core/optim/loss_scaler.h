@@ -20,6 +20,7 @@ struct LossScalerSettings {
   double backoff_factor = 0.5;
   int64_t growth_interval = 1000;
   int64_t hysteresis = 2;
+  bool operator==(const LossScalerSettings&) const = default;
 };
 
 // What a checkpoint keeps.

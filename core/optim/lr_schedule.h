@@ -54,6 +54,7 @@ struct LrArguments {
   // 0: the first update has the curve's value at 0, so no effect under a warm-up from 0 (HF and Megatron); 1: the value
   // after one step, so the first update is on the slope already and the last one has the curve's last value.
   int64_t lr_step_offset = 0;
+  bool operator==(const LrArguments&) const = default;
 };
 
 // Which curve follows the warm-up.

@@ -52,7 +52,7 @@ at::Tensor zeros_on_device(const std::vector<at::Tensor>& grads, const at::Tenso
 
 class Optimizer::Impl {
  public:
-  Impl(DistributedDataParallel& ddp, OptimizerOptions options)
+  Impl(DistributedDataParallel& ddp, OptimizerOptions options, const Multipliers& multipliers)
       : ddp_(ddp), options_(std::move(options)), rule_(make_rule(options_)) {
     if (!(options_.max_grad_norm >= 0)) {
       throw ConfigError(cat("max_grad_norm is ", options_.max_grad_norm, "; must be > 0, or 0 for no clipping"));
@@ -61,7 +61,7 @@ class Optimizer::Impl {
     const Platform& platform = ddp_.job().platform();
     const bool fp64 = Communicator::supports(platform, CommOp::kAllReduce, DType::kF64, ReduceOp::kSum);
     sum_type_ = fp64 ? at::kDouble : at::kFloat;
-    segments_ = cut_segments(ddp_, options_, host_fraction(options_));
+    segments_ = cut_segments(ddp_, multipliers, host_fraction(options_));
     std::vector<Segment*> on_host;
     for (Segment& segment : segments_) (segment.on_host ? on_host : on_device_).push_back(&segment);
     for (Segment* segment : on_device_) allocate(*segment);
@@ -248,8 +248,8 @@ class Optimizer::Impl {
   int64_t steps_ = 0;
 };
 
-Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options)
-    : impl_(std::make_unique<Impl>(ddp, std::move(options))) {}
+Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options, const Multipliers& multipliers)
+    : impl_(std::make_unique<Impl>(ddp, std::move(options), multipliers)) {}
 Optimizer::~Optimizer() = default;
 StepResult Optimizer::step(const StepSettings& settings) { return impl_->step(settings); }
 int64_t Optimizer::steps() const { return impl_->steps(); }

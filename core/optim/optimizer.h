@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/data_parallel/ddp.h"
+#include "core/optim/optimizer_options.h"
 #include "core/optim/optimizer_state.h"
 
 namespace concord {
@@ -27,22 +28,9 @@ struct GroupMultipliers {
   double lr = 1;
   double weight_decay = 1;
 };
+using Multipliers = std::function<GroupMultipliers(const Parameter&)>;
 // No decay for parameters with one dimension and for biases.
 GroupMultipliers default_multipliers(const Parameter& parameter);
-
-// Named as in HF's, Megatron's and ROLL's arguments.
-struct OptimizerOptions {
-  std::string optimizer = "adam";  // "adam" (AdamW) or "sgd"
-  double adam_beta1 = 0.9;
-  double adam_beta2 = 0.999;
-  double adam_epsilon = 1e-8;
-  double sgd_momentum = 0.9;
-  double max_grad_norm = 1.0;  // 0: no clipping
-  bool log_num_zeros_in_grad = false;
-  bool optimizer_cpu_offload = false;     // state in the host's memory, where its part of the step is computed
-  double optimizer_offload_fraction = 1;  // of the elements
-  std::function<GroupMultipliers(const Parameter&)> multipliers = default_multipliers;
-};
 
 struct StepSettings {
   double lr = 0;
@@ -59,7 +47,8 @@ struct StepResult {
 class Optimizer {
  public:
   // Throws ConfigError for an invalid name or number. |ddp| outlives it.
-  Optimizer(DistributedDataParallel& ddp, OptimizerOptions options);
+  Optimizer(DistributedDataParallel& ddp, OptimizerOptions options,
+            const Multipliers& multipliers = default_multipliers);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;

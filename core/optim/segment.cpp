@@ -65,7 +65,7 @@ std::vector<Segment>::iterator next(std::vector<Segment>& segments, size_t index
 
 }  // namespace
 
-std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const OptimizerOptions& options,
+std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Multipliers& multipliers,
                                   double host_fraction) {
   std::vector<Segment> segments;
   int64_t elements = 0;
@@ -76,7 +76,7 @@ std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Opti
       for (const BufferRange& part : owned) {
         const BufferRange range = intersection(part, {slot.begin, slot.end});
         if (range.size() == 0) continue;
-        segments.push_back({buffer, &parameter, range, range.begin - slot.begin, options.multipliers(parameter)});
+        segments.push_back({buffer, &parameter, range, range.begin - slot.begin, multipliers(parameter)});
         elements += range.size();
       }
     });

@@ -31,7 +31,7 @@ struct Segment {
 };
 
 // All segments of this rank, the first |host_fraction| of their elements on the host; tensors are not set.
-std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const OptimizerOptions& options,
+std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Multipliers& multipliers,
                                   double host_fraction);
 
 // The parts of |segment| that the rank at |place| counts: over all ranks each element of the model once.

@@ -52,7 +52,7 @@ LayerSizes sizes_of(const ModelConfig& model, int64_t batch, int64_t element_byt
 
 // The layers of a model without its ends. Weights' gradients go to buffers that are there before.
 ActivationBytes measured(const RecomputeArgs& recompute, int64_t layers, int64_t batch, at::ScalarType type) {
-  const ModelArgs args{.dtype = type, .recompute = recompute};
+  const ModelArgs args{.dtype = type, .options = {.recompute = recompute}};
   ModelChunk chunk(config(), args, {.layers = layers}, initialize({}));
   chunk.initialise();
   for (Parameter& each : chunk.parameters()) {

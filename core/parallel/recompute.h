@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/mesh/rng_tracker.h"
+#include "core/parallel/recompute_args.h"
 
 namespace at {
 class Tensor;
@@ -29,14 +30,6 @@ using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<a
 // |function| uses no tensor that needs a gradient except its arguments and parameters (leaves); it must live, with what
 // it refers to, until backward. |rng| as well. Inputs that need no gradient may be among them.
 std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng);
-
-// Which layers of a model chunk are recomputed together. Names and meaning are Megatron's and ROLL's.
-struct RecomputeArgs {
-  std::string granularity = "";           // recompute_granularity: empty, "full" or "selective"
-  std::string method = "uniform";         // recompute_method, of "full": "uniform" or "block"
-  int64_t num_layers = 1;                 // recompute_num_layers: of a unit (uniform), or how many at all (block)
-  std::vector<std::string> modules = {};  // recompute_modules, of "selective"; none: core_attn
-};
 
 // A run of layers [begin, end) of a chunk. Recomputed as one unit, or not at all.
 struct LayerRun {

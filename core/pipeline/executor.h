@@ -24,16 +24,12 @@
 #include <vector>
 
 #include "core/mesh/parallel_context.h"
+#include "core/pipeline/executor_options.h"
 #include "core/pipeline/stage.h"
 #include "core/schedule/schedule.h"
 
 namespace concord {
 
-struct ExecutorOptions {
-  // Micro-batches differ in shape, and a stage does not know those of its inputs: each activation is preceded by its
-  // shape. It costs a small transfer and a wait of the host for each; gradients have the shape of their output anyway.
-  bool variable_seq_lengths = false;
-};
 
 // Threads: one at a time, always the same.
 class Executor {

@@ -33,6 +33,7 @@ struct LayerDeal {
       std::nullopt;  // on the first rank; the others share the rest evenly
   std::optional<int64_t> num_layers_in_last_pipeline_stage = std::nullopt;  // on the last
   Placement placement = Placement::loop;
+  bool operator==(const LayerDeal&) const = default;
 };
 
 inline constexpr int64_t kMostLayers = int64_t{1} << 20;

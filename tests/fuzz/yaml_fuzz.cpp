@@ -6,7 +6,7 @@
 #include "core/config_error.h"
 #include "core/quoted.h"
 #include "tests/fuzz/check.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace concord;

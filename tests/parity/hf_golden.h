@@ -32,7 +32,7 @@ inline Layout layout(const char* name, int64_t tp, int64_t cp, bool sequence_par
   result.sizes.context_parallel_size = cp;
   result.sizes.pipeline_model_parallel_size = pp;
   result.sizes.virtual_pipeline_model_parallel_size = vpp;
-  result.args.sequence_parallel = sequence_parallel;
+  result.args.options.sequence_parallel = sequence_parallel;
   return result;
 }
 

@@ -29,12 +29,12 @@ Layout with_config(Layout base, const char* config) {
 }
 
 Layout with_recompute(Layout base, RecomputeArgs recompute) {
-  base.args.recompute = std::move(recompute);
+  base.args.options.recompute = std::move(recompute);
   return base;
 }
 
 Layout gathering(Layout base) {
-  base.args.cp_comm_type = "all_gather";
+  base.args.options.cp_comm_type = "all_gather";
   return base;
 }
 
@@ -150,7 +150,7 @@ TEST(HfParity, AReductionThatIsForgottenIsSeen) {
   for (const std::string& model : models()) expect_seen(model, forgotten);
   Layout heads = forgotten;
   heads.name = "partial_over_tp of q and k norms forgotten";
-  heads.args.sequence_parallel = false;
+  heads.args.options.sequence_parallel = false;
   expect_seen("qwen3-tiny", heads);
 }
 

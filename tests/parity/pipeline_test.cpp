@@ -116,7 +116,7 @@ struct Layout {
 
 void expect_golden(const Golden& golden, const Layout& layout, ParallelContext& job) {
   const ModelConfig config = read_model_config(golden.folder);
-  ModelArgs args{.dtype = at::kFloat, .sequence_parallel = layout.sequence_parallel};
+  ModelArgs args{.dtype = at::kFloat, .options = {.sequence_parallel = layout.sequence_parallel}};
   args.placement = std::string(layout.schedule) == "zb-v" ? Placement::v : Placement::loop;
   if (*layout.stages != '\0') args.stages = parse_layer_layout(layout.stages, config.num_hidden_layers, layout.pp);
   VirtualModels models(config, args, job);

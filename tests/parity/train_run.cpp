@@ -126,7 +126,7 @@ Counted run_batch(ModelChunk& chunk, const MicroBatch& batch, double loss_scale)
 
 ModelArgs model_args(const TrainOptions& options) {
   return {.dtype = options.dtype,
-          .sequence_parallel = options.sequence_parallel,
+          .options = {.sequence_parallel = options.sequence_parallel},
           .placement = options.schedule == "zb-v" ? Placement::v : Placement::loop};
 }
 

@@ -48,8 +48,8 @@ std::string write_small_model(const std::string& folder, const std::string& of_f
 // Seconds of a step: the median of some runs.
 double step_seconds(TrainingArguments arguments, int64_t steps, const Providers& providers) {
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-  arguments.max_steps = steps;
-  arguments.save_strategy = "no";
+  arguments.steps.max_steps = steps;
+  arguments.saving.strategy = "no";
   std::vector<double> runs;
   for (int i = 0; i < kRepeats; ++i) {
     TrainingPlan plan = plan_training(arguments, 0, 1, providers.datasets);
@@ -72,12 +72,12 @@ int run(const bench::Options& options) {
     const tests::TemporaryFolder folder;
     CommandLine line;
     line.nproc = 1;
-    line.arguments.output_dir = folder.path() + "/run";
+    line.arguments.output.dir = folder.path() + "/run";
     line.given = {"output_dir"};
     complete_first_run(&line);
     write_first_run(&line.arguments, 1);
     TrainingArguments nothing = line.arguments;
-    nothing.model_config = write_small_model(folder.path(), nothing.model_config);
+    nothing.model.config = write_small_model(folder.path(), nothing.model.config);
     const double step = step_seconds(line.arguments, 20, {});
     const double loop = step_seconds(nothing, 400, {.datasets = {}, .model = {}, .forward_step = forward_nothing});
     rows.push_back({{"name", kName},

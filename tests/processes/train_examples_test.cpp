@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "tests/processes/train_program.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord::testing_processes {
 namespace {
@@ -79,9 +79,9 @@ TEST_P(TrainExamples, IsTakenForItsNumberOfDevicesAndPrintedBack) {
   ASSERT_EQ(taken.exit_code(), 0) << taken.err();
   TrainingArguments printed;
   read_yaml(taken.out(), "printed", &printed);
-  EXPECT_EQ(printed.model, arguments().model);
+  EXPECT_EQ(printed.model.path, arguments().model.path);
   TrainProgram odd({"--config", file(), "--nproc", "3", "--print_config"});
-  const bool is_cut = arguments().tensor_model_parallel_size > 1;
+  const bool is_cut = arguments().job.tensor_model_parallel_size > 1;
   EXPECT_EQ(odd.exit_code(), is_cut ? 2 : 0) << "3 devices cannot be pairs";
 }
 
@@ -93,7 +93,7 @@ TEST_P(TrainExamples, TrainsTwoStepsAsItIsSplit) {
   const auto vocab_size = nlohmann::json::parse(synth.out()).at("vocab_size").get<int64_t>();
   std::ofstream(path("config.json")) << narrow_model(GetParam().file, vocab_size);
   const int64_t parts =
-      given.tensor_model_parallel_size * given.context_parallel_size * given.pipeline_model_parallel_size;
+      given.job.tensor_model_parallel_size * given.job.context_parallel_size * given.job.pipeline_model_parallel_size;
   const int64_t world = std::min(GetParam().devices, parts > 2 ? parts : 2 * parts);  // fewer copies of the whole
   TrainProgram program({"--config",
                         file(),

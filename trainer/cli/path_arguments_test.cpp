@@ -11,7 +11,7 @@
 
 #include "tests/processes/ended_process.h"
 #include "tests/temporary_folder.h"
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 #include "trainer/cli/program.h"
 
 namespace concord::testing_processes {
@@ -185,7 +185,7 @@ std::set<std::string> text_arguments() {
   collect_texts(*make_program(&exit_code), "", &names);
   for (const ArgumentGroup& group : argument_groups()) {
     for (const Argument& argument : group.arguments) {
-      if (std::holds_alternative<std::string TrainingArguments::*>(argument.member))
+      if (std::holds_alternative<ArgumentField<std::string>>(argument.member))
         names.insert("train --" + std::string(argument.name));
     }
   }

@@ -89,14 +89,16 @@ void add_probe_layout(CLI::App* app, ProbeArguments* given) {
   app->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline_model_parallel_size)
       ->capture_default_str();
   app->add_option("--pipeline_model_parallel_layout", given->layout, "layers of each stage, e.g. \"E,t*3|t*4,L\"");
-  app->add_flag("--sequence_parallel,!--no_sequence_parallel", given->sequence_parallel,
+  app->add_flag("--sequence_parallel,!--no_sequence_parallel", given->model_options.sequence_parallel,
                 "split tokens over the tensor-parallel ranks between layers");
-  app->add_option("--cp_comm_type", given->cp_comm_type, "context parallelism: p2p (ring) or all_gather")
+  app->add_option("--cp_comm_type", given->model_options.cp_comm_type, "context parallelism: p2p (ring) or all_gather")
       ->capture_default_str();
-  app->add_option("--recompute_granularity", given->recompute.granularity, "full or selective");
-  app->add_option("--recompute_method", given->recompute.method, "uniform or block")->capture_default_str();
-  app->add_option("--recompute_num_layers", given->recompute.num_layers)->capture_default_str();
-  app->add_option("--recompute_modules", given->recompute.modules, "for selective: core_attn, mlp, layernorm");
+  app->add_option("--recompute_granularity", given->model_options.recompute.granularity, "full or selective");
+  app->add_option("--recompute_method", given->model_options.recompute.method, "uniform or block")
+      ->capture_default_str();
+  app->add_option("--recompute_num_layers", given->model_options.recompute.num_layers)->capture_default_str();
+  app->add_option("--recompute_modules", given->model_options.recompute.modules,
+                  "for selective: core_attn, mlp, layernorm");
   app->add_option("--ddp_timeout", sizes.ddp_timeout, "timeout in seconds for a rank waiting on others")
       ->capture_default_str();
 }

@@ -18,6 +18,7 @@
 #include "core/quoted.h"
 #include "core/resources.h"
 #include "platform/loader/error.h"
+#include "trainer/arguments/nearest_name.h"
 #include "trainer/cli/conform.h"    // concord conform: checks a plugin against the contract
 #include "trainer/cli/data.h"       // concord data: builds training data files
 #include "trainer/cli/diff.h"       // concord diff: compares two dumps or folders, tensor by tensor
@@ -29,7 +30,6 @@
 #include "trainer/cli/print_error.h"
 #include "trainer/cli/report.h"    // concord report: compares runs
 #include "trainer/cli/schedule.h"  // concord schedule: prints, costs and draws a pipeline schedule
-#include "trainer/nearest_name.h"
 #ifdef CONCORD_WITH_TORCH
 #include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not available without libtorch
 #include "trainer/cli/train.h"  // concord train: trains a model; not available without libtorch

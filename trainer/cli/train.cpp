@@ -9,7 +9,7 @@
 #include "core/config_error.h"
 #include "core/launch/launcher.h"
 #include "core/mesh/job_environment.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 #include "trainer/cli/rank_command.h"
 #include "trainer/first_run.h"
 #include "trainer/output_folder.h"

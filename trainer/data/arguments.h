@@ -44,6 +44,7 @@ struct DataArguments {
   int64_t pad_id = 0;  // the token that fills up; never counted
 
   int64_t prefetch = 4;  // global batches made ahead
+  bool operator==(const DataArguments&) const = default;
 };
 
 }  // namespace concord

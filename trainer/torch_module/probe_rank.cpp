@@ -70,10 +70,7 @@ ModelConfig config_of(const ProbeArguments& given) {
 }
 
 ModelArgs model_args_of(const ProbeArguments& given, const ModelConfig& config, const ParallelContext& context) {
-  ModelArgs args{.sequence_parallel = given.sequence_parallel,
-                 .cp_comm_type = given.cp_comm_type,
-                 .recompute = given.recompute,
-                 .seed = given.sizes.seed};
+  ModelArgs args{.options = given.model_options, .seed = given.sizes.seed};
   if (!given.dtype.empty()) args.dtype = dtype_named(given.dtype);
   if (!given.layout.empty()) {
     args.stages = parse_layer_layout(given.layout, config.num_hidden_layers, context.layout().pp());
@@ -99,14 +96,10 @@ void print_result(const ProbeArguments& given, const ProbeResult& result) {
 void check_probe(const ProbeArguments& given, int64_t world) {
   if (!given.dtype.empty()) dtype_named(given.dtype);
   const ModelConfig config = config_of(given);
-  const RankLayout layout({.world = world,
-                           .tensor = given.sizes.tensor_model_parallel_size,
-                           .context = given.sizes.context_parallel_size,
-                           .pipeline = given.sizes.pipeline_model_parallel_size,
-                           .virtual_pipeline = given.sizes.virtual_pipeline_model_parallel_size});
+  const RankLayout layout = layout_of(given.sizes, world);
   const StageLayers whole{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
   plan_parameters(config, whole, {.tp = layout.tp()});
-  recompute_plan(given.recompute, config.num_hidden_layers);
+  recompute_plan(given.model_options.recompute, config.num_hidden_layers);
   read_batch(given.batch);
 }
 

@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 #include "trainer/probe_arguments.h"
 
 namespace concord {

@@ -30,15 +30,15 @@ void print_json(const TrainOutput& output, const TrainingArguments& arguments) {
   nlohmann::ordered_json json = {{"global_step", output.global_step},
                                  {"training_loss", output.training_loss},
                                  {"reason", output.reason},
-                                 {"output_dir", arguments.output_dir}};
+                                 {"output_dir", arguments.output.dir}};
   for (const auto& [name, value] : output.metrics) json["metrics"][name] = value;
   fmt::print("{}\n", json.dump(2));
 }
 
 std::vector<std::string> suggestions(const CommandLine& line) {
   const TrainingArguments& a = line.arguments;
-  if (a.loss_floor <= 0) return {};
-  const bool is_cut = a.tensor_model_parallel_size > 1;
+  if (a.report.loss_floor <= 0) return {};
+  const bool is_cut = a.job.tensor_model_parallel_size > 1;
   const std::string program = program_as_typed();
   const auto suggestion = [&](const char* words, const char* what) {
     return fmt::format("{} {:<38}  {}", program, words, what);

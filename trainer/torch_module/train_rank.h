@@ -1,7 +1,7 @@
 // A rank of `concord train`: TorchModule::train.
 #pragma once
 
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord {
 

@@ -3,8 +3,8 @@
 
 #include <charconv>
 
-#include "trainer/argument_table.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
+#include "trainer/arguments/table.h"
 
 namespace concord {
 namespace {
@@ -41,17 +41,17 @@ std::string joined(const Items& items, Print print) {
 
 struct Print {
   const TrainingArguments& arguments;
-  std::string operator()(bool TrainingArguments::* member) const { return arguments.*member ? "true" : "false"; }
-  std::string operator()(int64_t TrainingArguments::* member) const { return std::to_string(arguments.*member); }
-  std::string operator()(double TrainingArguments::* member) const { return number_text(arguments.*member); }
-  std::string operator()(StepsMember steps) const { return number_text(arguments.*steps.member); }
-  std::string operator()(std::string TrainingArguments::* member) const { return yaml_text(arguments.*member); }
-  std::string operator()(std::vector<std::string> TrainingArguments::* member) const {
-    return fmt::format("[{}]", joined(arguments.*member, yaml_text));
+  std::string operator()(ArgumentField<bool> field) const { return field(arguments) ? "true" : "false"; }
+  std::string operator()(ArgumentField<int64_t> field) const { return std::to_string(field(arguments)); }
+  std::string operator()(ArgumentField<double> field) const { return number_text(field(arguments)); }
+  std::string operator()(StepsField steps) const { return number_text(steps.field(arguments)); }
+  std::string operator()(ArgumentField<std::string> field) const { return yaml_text(field(arguments)); }
+  std::string operator()(ArgumentField<std::vector<std::string>> field) const {
+    return fmt::format("[{}]", joined(field(arguments), yaml_text));
   }
-  std::string operator()(std::map<std::string, std::string> TrainingArguments::* member) const {
+  std::string operator()(ArgumentField<std::map<std::string, std::string>> field) const {
     const auto print = [](const auto& pair) { return yaml_text(pair.first) + ": " + yaml_text(pair.second); };
-    return fmt::format("{{{}}}", joined(arguments.*member, print));
+    return fmt::format("{{{}}}", joined(field(arguments), print));
   }
 };
 

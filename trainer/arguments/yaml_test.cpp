@@ -1,4 +1,4 @@
-#include "trainer/argument_yaml.h"
+#include "trainer/arguments/yaml.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <random>
 
 #include "core/config_error.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord {
 namespace {

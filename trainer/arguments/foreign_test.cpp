@@ -8,9 +8,9 @@
 
 #include "core/config_error.h"
 #include "tests/temporary_folder.h"
-#include "trainer/argument_table.h"
-#include "trainer/argument_toml.h"
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
+#include "trainer/arguments/table.h"
+#include "trainer/arguments/toml.h"
 
 namespace concord {
 namespace {
@@ -359,12 +359,12 @@ std::set<std::string> refused_names(const std::vector<std::string>& errors) {
 TEST_F(ForeignConfig, TheTrainingArgumentsOfHuggingFaceAreTaken) {
   const CommandLine line = read(kHuggingFace);
   const TrainingArguments& a = line.arguments;
-  EXPECT_EQ(a.model, "models/qwen2");
-  EXPECT_EQ(a.optimizer, "adam");
-  EXPECT_EQ(a.per_device_train_batch_size, 4);
-  EXPECT_EQ(a.lr_scheduler_type, "cosine");
-  EXPECT_EQ(a.eval_strategy, "no");
-  EXPECT_TRUE(a.bf16);
+  EXPECT_EQ(a.model.path, "models/qwen2");
+  EXPECT_EQ(a.optimizer.optimizer, "adam");
+  EXPECT_EQ(a.data.micro_batch_size, 4);
+  EXPECT_EQ(a.lr.lr_scheduler_type, "cosine");
+  EXPECT_EQ(a.evaluation.strategy, "no");
+  EXPECT_TRUE(a.precision.bf16);
   EXPECT_LT(line.notes.size(), 12u) << "a line for each reason, not for each name";
   EXPECT_THAT(line.notes, ::testing::Contains(AllOf(HasSubstr("dataloader_pin_memory"), HasSubstr("have no effect"))));
   EXPECT_THAT(line.notes, ::testing::Contains(HasSubstr("do_train")));
@@ -374,10 +374,10 @@ TEST_F(ForeignConfig, OneOfLlamaFactoryIsTakenButForWhatIsNamed) {
   const std::set<std::string> refused = refused_names(errors(kLlamaFactory));
   EXPECT_EQ(refused, (std::set<std::string>{"deepspeed", "dataset", "max_samples", "val_size"}));
   const TrainingArguments a = read(without(kLlamaFactory, refused)).arguments;
-  EXPECT_EQ(a.model, "models/llama3-8b");
-  EXPECT_EQ(a.seq_length, 2048);
-  EXPECT_EQ(a.template_name, "llama3");
-  EXPECT_EQ(a.ddp_timeout, 180000000);
+  EXPECT_EQ(a.model.path, "models/llama3-8b");
+  EXPECT_EQ(a.data.seq_length, 2048);
+  EXPECT_EQ(a.data.chat_template, "llama3");
+  EXPECT_EQ(a.job.ddp_timeout, 180000000);
 }
 
 TEST_F(ForeignConfig, OneOfMegatronIsTakenButForWhatIsNamed) {
@@ -385,17 +385,17 @@ TEST_F(ForeignConfig, OneOfMegatronIsTakenButForWhatIsNamed) {
   EXPECT_EQ(refused, (std::set<std::string>{"num_layers", "hidden_size", "num_attention_heads", "normalization",
                                             "eval_iters", "split", "distributed_timeout_minutes"}));
   TrainingArguments a = read(without(kMegatron, refused) + "model_config: config.json\n").arguments;
-  EXPECT_EQ(a.learning_rate, 2.5e-4);
-  EXPECT_EQ(a.max_steps, 500000);
-  EXPECT_EQ(a.train_data, "data/corpus_text_document");
-  EXPECT_EQ(a.warmup_steps, 100);
-  EXPECT_EQ(a.max_grad_norm, 1);
-  EXPECT_EQ(a.output_dir, "checkpoints");
-  EXPECT_EQ(a.logging_steps, 100);
-  EXPECT_EQ(a.tensor_model_parallel_size, 2);
-  EXPECT_TRUE(a.bf16 && a.sequence_parallel);
+  EXPECT_EQ(a.lr.learning_rate, 2.5e-4);
+  EXPECT_EQ(a.steps.max_steps, 500000);
+  EXPECT_EQ(a.data.path, "data/corpus_text_document");
+  EXPECT_EQ(a.lr.warmup_steps, 100);
+  EXPECT_EQ(a.optimizer.max_grad_norm, 1);
+  EXPECT_EQ(a.output.dir, "checkpoints");
+  EXPECT_EQ(a.logging.steps, 100);
+  EXPECT_EQ(a.job.tensor_model_parallel_size, 2);
+  EXPECT_TRUE(a.precision.bf16 && a.model_options.sequence_parallel);
   check_arguments(&a, 16);  // 8 of them data parallel
-  EXPECT_EQ(a.gradient_accumulation_steps, 8);
+  EXPECT_EQ(a.data.accumulation, 8);
 }
 
 TEST_F(ForeignConfig, OneOfTorchtitanIsTakenButForWhatIsNamed) {
@@ -406,23 +406,23 @@ TEST_F(ForeignConfig, OneOfTorchtitanIsTakenButForWhatIsNamed) {
   rest.replace(rest.find("name = \"llama3\"\n"), 16, "");
   rest.replace(rest.find("[checkpoint]\nenable = false\n"), 28, "[checkpoint]\n");
   const CommandLine line = read(rest, ".toml");
-  EXPECT_EQ(line.arguments.learning_rate, 3e-4);
-  EXPECT_EQ(line.arguments.optimizer, "adam");
-  EXPECT_EQ(line.arguments.max_steps, 1000);
-  EXPECT_EQ(line.arguments.seq_length, 8192);
-  EXPECT_EQ(line.arguments.warmup_steps, 200);
-  EXPECT_EQ(line.arguments.tensor_model_parallel_size, 2);
-  EXPECT_EQ(line.arguments.save_steps, 500);
-  EXPECT_EQ(line.arguments.output_dir, "./outputs");
+  EXPECT_EQ(line.arguments.lr.learning_rate, 3e-4);
+  EXPECT_EQ(line.arguments.optimizer.optimizer, "adam");
+  EXPECT_EQ(line.arguments.steps.max_steps, 1000);
+  EXPECT_EQ(line.arguments.data.seq_length, 8192);
+  EXPECT_EQ(line.arguments.lr.warmup_steps, 200);
+  EXPECT_EQ(line.arguments.job.tensor_model_parallel_size, 2);
+  EXPECT_EQ(line.arguments.saving.steps, 500);
+  EXPECT_EQ(line.arguments.output.dir, "./outputs");
 }
 
 TEST_F(ForeignConfig, TheSameSectionsAreTakenFromYamlAndTheirNamesFromTheCommandLine) {
-  EXPECT_EQ(read("training:\n  steps: 7\noptimizer:\n  lr: 1e-3\n").arguments.learning_rate, 1e-3);
+  EXPECT_EQ(read("training:\n  steps: 7\noptimizer:\n  lr: 1e-3\n").arguments.lr.learning_rate, 1e-3);
   const std::vector<std::string> words = {"--training.steps", "7", "--lr=2e-4", "--micro_batch_size", "3", "--packing"};
   const CommandLine line = parse_command_line(words);
-  EXPECT_EQ(line.arguments.max_steps, 7);
-  EXPECT_EQ(line.arguments.learning_rate, 2e-4);
-  EXPECT_TRUE(line.arguments.sequence_packing);
+  EXPECT_EQ(line.arguments.steps.max_steps, 7);
+  EXPECT_EQ(line.arguments.lr.learning_rate, 2e-4);
+  EXPECT_TRUE(line.arguments.data.packing);
   EXPECT_THAT(line.given, ElementsAre("max_steps", "learning_rate", "per_device_train_batch_size", "sequence_packing"));
 }
 
@@ -436,13 +436,13 @@ TEST_F(ForeignConfig, AMistakeUnderAnotherNameIsToldUnderBoth) {
 TEST_F(ForeignConfig, GlobalBatchSizeSaysHowManyMicroBatchesAStepHas) {
   const auto accumulation = [](int64_t global, int64_t given, int64_t world) {
     TrainingArguments a;
-    a.model = a.train_data = "x";
-    a.per_device_train_batch_size = 2;
-    a.tensor_model_parallel_size = 2;
-    a.global_batch_size = global;
-    a.gradient_accumulation_steps = given;
+    a.model.path = a.data.path = "x";
+    a.data.micro_batch_size = 2;
+    a.job.tensor_model_parallel_size = 2;
+    a.steps.global_batch_size = global;
+    a.data.accumulation = given;
     check_arguments(&a, world);
-    return a.gradient_accumulation_steps;
+    return a.data.accumulation;
   };
   EXPECT_EQ(accumulation(32, 1, 8), 4);
   EXPECT_EQ(accumulation(32, 4, 8), 4);

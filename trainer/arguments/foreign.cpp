@@ -1,7 +1,7 @@
 // What users of HF, LLaMA-Factory, ROLL, Megatron and torchtitan have in their files: the same settings under other
 // names, settings without effect here, and features that are not supported. torchtitan's names are prefixed with their
 // section.
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 
 namespace concord {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/argument_yaml.h"
+#include "trainer/arguments/yaml.h"
 
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>

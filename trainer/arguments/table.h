@@ -1,7 +1,11 @@
-// The one description of every argument; arguments.h says how it is used. Threads: constants.
+// The one description of every argument; arguments.h says what is made of it. A new setting is a field of a struct in
+// training_arguments.h, or of an options struct of core that is a member there, and a line in table.cpp. Threads:
+// constants.
 #pragma once
 
+#include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,19 +13,28 @@
 #include <variant>
 #include <vector>
 
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 namespace concord {
 
-// A number of steps: an integer >= 1, or a fraction of all steps between 0 and 1.
-struct StepsMember {
-  double TrainingArguments::* member;
+// A value somewhere in TrainingArguments; field in table.cpp makes it from the members on the way there.
+template <class Value>
+struct ArgumentField {
+  Value& (*of)(TrainingArguments&);
+  const Value& (*of_const)(const TrainingArguments&);
+
+  Value& operator()(TrainingArguments& arguments) const { return of(arguments); }
+  const Value& operator()(const TrainingArguments& arguments) const { return of_const(arguments); }
 };
 
-using ArgumentMember =
-    std::variant<bool TrainingArguments::*, int64_t TrainingArguments::*, double TrainingArguments::*, StepsMember,
-                 std::string TrainingArguments::*, std::vector<std::string> TrainingArguments::*,
-                 std::map<std::string, std::string> TrainingArguments::*>;
+// A number that counts steps: a whole one from 1, or a share of all steps between 0 and 1.
+struct StepsField {
+  ArgumentField<double> field;
+};
+
+using ArgumentMember = std::variant<ArgumentField<bool>, ArgumentField<int64_t>, ArgumentField<double>, StepsField,
+                                    ArgumentField<std::string>, ArgumentField<std::vector<std::string>>,
+                                    ArgumentField<std::map<std::string, std::string>>>;
 
 // Of a number; |open| ends do not belong to it.
 struct ArgumentRange {

@@ -1,4 +1,4 @@
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/config_error.h"
-#include "trainer/argument_table.h"
+#include "trainer/arguments/table.h"
 
 namespace concord {
 namespace {
@@ -44,8 +44,8 @@ std::string yaml_error(const std::string& yaml) {
 // Enough for the relations to hold.
 TrainingArguments complete() {
   TrainingArguments arguments;
-  arguments.model = "model";
-  arguments.train_data = "data";
+  arguments.model.path = "model";
+  arguments.data.path = "data";
   return arguments;
 }
 std::string relation_error(TrainingArguments arguments, int64_t world = 0) {
@@ -85,24 +85,24 @@ TEST(ArgumentTable, EveryMemberHasItsNameSoThatNoneIsPrintedUnderAnother) {
   for (const ArgumentGroup& group : argument_groups()) {
     for (const Argument& argument : group.arguments) {
       std::visit(
-          [&](auto member) {
-            using Member = decltype(member);
-            if constexpr (std::is_same_v<Member, bool TrainingArguments::*>) {
-              arguments.*member = !(arguments.*member);
-            } else if constexpr (std::is_same_v<Member, int64_t TrainingArguments::*>) {
-              arguments.*member =
+          [&](auto field) {
+            using Field = decltype(field);
+            if constexpr (std::is_same_v<Field, ArgumentField<bool>>) {
+              field(arguments) = !field(arguments);
+            } else if constexpr (std::is_same_v<Field, ArgumentField<int64_t>>) {
+              field(arguments) =
                   argument.range.most < next ? static_cast<int64_t>(argument.range.most) : static_cast<int64_t>(++next);
-            } else if constexpr (std::is_same_v<Member, double TrainingArguments::*>) {
-              arguments.*member = argument.range.most <= 1 ? 0.1 + 0.001 * ++next : 1.0 / 3 + ++next;
-            } else if constexpr (std::is_same_v<Member, StepsMember>) {
-              arguments.*member.member = ++next;
-            } else if constexpr (std::is_same_v<Member, std::string TrainingArguments::*>) {
-              arguments.*member =
+            } else if constexpr (std::is_same_v<Field, ArgumentField<double>>) {
+              field(arguments) = argument.range.most <= 1 ? 0.1 + 0.001 * ++next : 1.0 / 3 + ++next;
+            } else if constexpr (std::is_same_v<Field, StepsField>) {
+              field.field(arguments) = ++next;
+            } else if constexpr (std::is_same_v<Field, ArgumentField<std::string>>) {
+              field(arguments) =
                   argument.choices.empty() ? "x" + std::to_string(++next) : std::string(argument.choices.back());
-            } else if constexpr (std::is_same_v<Member, std::vector<std::string> TrainingArguments::*>) {
-              arguments.*member = {argument.choices.empty() ? "mlp" : std::string(argument.choices.back())};
+            } else if constexpr (std::is_same_v<Field, ArgumentField<std::vector<std::string>>>) {
+              field(arguments) = {argument.choices.empty() ? "mlp" : std::string(argument.choices.back())};
             } else {
-              arguments.*member = {{"min_lr", "1e-5"}, {"decay_type", "1-sqrt"}};
+              field(arguments) = {{"min_lr", "1e-5"}, {"decay_type", "1-sqrt"}};
             }
           },
           argument.member);
@@ -121,9 +121,9 @@ TEST(Arguments, AwkwardTextsSurviveThePrintingBack) {
   TrainingArguments arguments;
   for (const std::string text : {"true", "null", "1e5", "a: b # c", "\"quoted\" \\ back", "- x", "{", "  spaces  ",
                                  "*alias", "K\xc3\xb6ln", "%", "a\nb\tc"}) {
-    arguments.output_dir = text;
-    arguments.lr_scheduler_kwargs = {{"a", text}};
-    arguments.recompute_modules = {"mlp", "layernorm"};
+    arguments.output.dir = text;
+    arguments.lr.lr_scheduler_kwargs = {{"a", text}};
+    arguments.model_options.recompute.modules = {"mlp", "layernorm"};
     EXPECT_EQ(from_yaml(to_yaml(arguments)), arguments) << text;
   }
 }
@@ -133,7 +133,7 @@ TEST(Arguments, NumbersSurviveThePrintingBackToTheLastBit) {
   std::uniform_real_distribution<double> uniform(0, 1);
   TrainingArguments arguments;
   for (int i = 0; i < 200; ++i) {
-    arguments.learning_rate = uniform(random) * std::pow(10, -10 * uniform(random));
+    arguments.lr.learning_rate = uniform(random) * std::pow(10, -10 * uniform(random));
     EXPECT_EQ(from_yaml(to_yaml(arguments)), arguments);
   }
 }
@@ -143,18 +143,18 @@ TEST(Arguments, TheCommandLineTakesBothSpellingsAndBothForms) {
       parse({"--learning-rate", "1e-3", "--max_steps=7", "--bf16", "--shuffle", "false", "--no_logging_nan_inf_filter",
              "--recompute_modules", "mlp,core_attn", "--lr_scheduler_kwargs", "{min_lr: 1e-5}", "--model", "m=x"})
           .arguments;
-  EXPECT_EQ(a.learning_rate, 1e-3);
-  EXPECT_EQ(a.max_steps, 7);
-  EXPECT_TRUE(a.bf16);
-  EXPECT_FALSE(a.shuffle);
-  EXPECT_FALSE(a.logging_nan_inf_filter);
-  EXPECT_EQ(a.recompute_modules, (std::vector<std::string>{"mlp", "core_attn"}));
-  EXPECT_EQ(a.lr_scheduler_kwargs, (std::map<std::string, std::string>{{"min_lr", "1e-5"}}));
-  EXPECT_EQ(a.model, "m=x");
+  EXPECT_EQ(a.lr.learning_rate, 1e-3);
+  EXPECT_EQ(a.steps.max_steps, 7);
+  EXPECT_TRUE(a.precision.bf16);
+  EXPECT_FALSE(a.data.shuffle);
+  EXPECT_FALSE(a.logging.nan_inf_filter);
+  EXPECT_EQ(a.model_options.recompute.modules, (std::vector<std::string>{"mlp", "core_attn"}));
+  EXPECT_EQ(a.lr.lr_scheduler_kwargs, (std::map<std::string, std::string>{{"min_lr", "1e-5"}}));
+  EXPECT_EQ(a.model.path, "m=x");
 }
 
 TEST(Arguments, NegativeNumbersAreValuesAndOptionsAreNot) {
-  EXPECT_EQ(parse({"--max_steps", "-1"}).arguments.max_steps, -1);
+  EXPECT_EQ(parse({"--max_steps", "-1"}).arguments.steps.max_steps, -1);
   EXPECT_THAT(parse_error({"--max_steps", "--bf16"}), HasSubstr("--max_steps: needs a value"));
   EXPECT_THAT(parse_error({"--learning_rate"}), HasSubstr("needs a value"));
 }
@@ -173,8 +173,8 @@ TEST(Arguments, TheCommandLineWinsOverTheFileWhateverTheOrder) {
   for (const auto& words : {std::vector<std::string>{"--config", file.path(), "--max_steps", "9"},
                             std::vector<std::string>{"--max_steps", "9", "--config=" + file.path()}}) {
     const CommandLine line = parse(words);
-    EXPECT_EQ(line.arguments.learning_rate, 1e-3);
-    EXPECT_EQ(line.arguments.max_steps, 9);
+    EXPECT_EQ(line.arguments.lr.learning_rate, 1e-3);
+    EXPECT_EQ(line.arguments.steps.max_steps, 9);
     EXPECT_EQ(line.config, file.path());
   }
   EXPECT_THAT(parse_error({"--config", "/nowhere/x.yaml"}), HasSubstr("cannot be opened"));
@@ -182,7 +182,7 @@ TEST(Arguments, TheCommandLineWinsOverTheFileWhateverTheOrder) {
 }
 
 TEST(Arguments, OfTwoValuesOnTheCommandLineTheLaterWins) {
-  EXPECT_EQ(parse({"--seed", "1", "--seed", "2"}).arguments.seed, 2);
+  EXPECT_EQ(parse({"--seed", "1", "--seed", "2"}).arguments.job.seed, 2);
 }
 
 TEST(Arguments, AllMistakesComeAtOnceWithFileAndLine) {
@@ -238,18 +238,18 @@ TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {
 TEST(Arguments, NumbersMayBeWrittenAsPeopleWriteThem) {
   const TrainingArguments a =
       from_yaml("max_steps: 1e3\nlearning_rate: +3e-4\nnum_train_epochs: 2\nbf16: Yes\nwarmup_steps: ~\n");
-  EXPECT_EQ(a.max_steps, 1000);
-  EXPECT_EQ(a.learning_rate, 3e-4);
-  EXPECT_EQ(a.num_train_epochs, 2);
-  EXPECT_TRUE(a.bf16);
-  EXPECT_EQ(a.warmup_steps, 0);
+  EXPECT_EQ(a.steps.max_steps, 1000);
+  EXPECT_EQ(a.lr.learning_rate, 3e-4);
+  EXPECT_EQ(a.steps.num_train_epochs, 2);
+  EXPECT_TRUE(a.precision.bf16);
+  EXPECT_EQ(a.lr.warmup_steps, 0);
 }
 
 TEST(Arguments, NothingIsTheDefaultAlsoOverAFile) {
   TrainingArguments a;
-  a.seed = 7;
+  a.job.seed = 7;
   read_yaml("seed: null", "x", &a);
-  EXPECT_EQ(a.seed, 42);
+  EXPECT_EQ(a.job.seed, 42);
 }
 
 TEST(Arguments, AFileWithAMistakeChangesNothing) {
@@ -259,7 +259,7 @@ TEST(Arguments, AFileWithAMistakeChangesNothing) {
 }
 
 TEST(Arguments, StepsAreAWholeNumberOrAShare) {
-  EXPECT_EQ(from_yaml("logging_steps: 0.1").logging_steps, 0.1);
+  EXPECT_EQ(from_yaml("logging_steps: 0.1").logging.steps, 0.1);
   EXPECT_THAT(yaml_error("logging_steps: 1.5"), HasSubstr("fraction"));
   EXPECT_THAT(yaml_error("logging_steps: 0"), HasSubstr("a number > 0"));
   EXPECT_EQ(steps_of(0.1, 1000), 100);
@@ -272,22 +272,22 @@ TEST(Arguments, StepsAreAWholeNumberOrAShare) {
 TEST(ArgumentRelations, ACompleteSetHoldsForOneProcessAndForMany) {
   EXPECT_EQ(relation_error(complete()), "no error");
   TrainingArguments a = complete();
-  a.tensor_model_parallel_size = 2;
-  a.pipeline_model_parallel_size = 2;
+  a.job.tensor_model_parallel_size = 2;
+  a.job.pipeline_model_parallel_size = 2;
   EXPECT_EQ(relation_error(a, 8), "no error");
 }
 
 TEST(ArgumentRelations, EveryBrokenOneIsNamedAtOnce) {
   TrainingArguments a;
-  a.fp16 = a.bf16 = true;
-  a.warmup_steps = 3;
-  a.warmup_ratio = 0.1;
-  a.eval_strategy = "steps";
-  a.max_steps = 0;
-  a.min_lr = 1;
-  a.overlap_param_gather = true;
-  a.output_dir = "";
-  a.tensor_model_parallel_size = 3;
+  a.precision.fp16 = a.precision.bf16 = true;
+  a.lr.warmup_steps = 3;
+  a.lr.warmup_ratio = 0.1;
+  a.evaluation.strategy = "steps";
+  a.steps.max_steps = 0;
+  a.lr.min_lr = 1;
+  a.data_parallel.overlap_param_gather = true;
+  a.output.dir = "";
+  a.job.tensor_model_parallel_size = 3;
   const std::string error = relation_error(a, 4);
   for (const char* part :
        {"no model", "no training data", "fp16 and bf16", "warmup_steps 3", "eval_strategy", "max_steps is 0",
@@ -299,11 +299,11 @@ TEST(ArgumentRelations, EveryBrokenOneIsNamedAtOnce) {
 TEST(ArgumentRelations, DataToEvaluateOnIsEvaluatedOn) {
   const auto strategy = [](const std::string& given, const std::string& data, double steps) {
     TrainingArguments a = complete();
-    if (!given.empty()) a.eval_strategy = given;
-    a.eval_data = data;
-    a.eval_steps = steps;
+    if (!given.empty()) a.evaluation.strategy = given;
+    a.evaluation.data = data;
+    a.evaluation.steps = steps;
     check_arguments(&a, 1);
-    return a.eval_strategy;
+    return a.evaluation.strategy;
   };
   EXPECT_EQ(strategy("", "", 0), "no");
   EXPECT_EQ(strategy("", "data", 0), "epoch");
@@ -313,56 +313,56 @@ TEST(ArgumentRelations, DataToEvaluateOnIsEvaluatedOn) {
 
 TEST(ArgumentRelations, ALossScaleIsForFp16) {
   TrainingArguments a = complete();
-  a.loss_scale = 128;
+  a.loss_scaler.constant = 128;
   EXPECT_THAT(relation_error(a), HasSubstr("fp16 only"));
-  a.fp16 = true;
+  a.precision.fp16 = true;
   EXPECT_EQ(relation_error(a), "no error");
-  a.min_loss_scale = 1e30;
+  a.loss_scaler.min_scale = 1e30;
   EXPECT_THAT(relation_error(a), HasSubstr("less than min_loss_scale"));
 }
 
 TEST(ArgumentRelations, SizesHaveToDivideTheWorld) {
   TrainingArguments a = complete();
-  a.tensor_model_parallel_size = 2;
-  a.context_parallel_size = 2;
+  a.job.tensor_model_parallel_size = 2;
+  a.job.context_parallel_size = 2;
   EXPECT_EQ(relation_error(a, 4), "no error");
   EXPECT_THAT(relation_error(a, 6), HasSubstr("6"));
-  a.order = "tp-dp";
+  a.job.order = "tp-dp";
   EXPECT_THAT(relation_error(a, 4), HasSubstr("order"));
 }
 
 TEST(ArgumentRelations, ASequenceIsCutIntoEqualParts) {
   TrainingArguments a = complete();
-  a.seq_length = 100;
-  a.context_parallel_size = 2;
+  a.data.seq_length = 100;
+  a.job.context_parallel_size = 2;
   EXPECT_EQ(relation_error(a), "no error");
-  a.tensor_model_parallel_size = 2;
-  a.sequence_parallel = true;
+  a.job.tensor_model_parallel_size = 2;
+  a.model_options.sequence_parallel = true;
   EXPECT_THAT(relation_error(a), HasSubstr("seq_length 100 is not divisible by 8"));
 }
 
 TEST(ArgumentRelations, SequenceParallelismOfOneRankIsNone) {
   TrainingArguments a = complete();
-  a.sequence_parallel = true;
+  a.model_options.sequence_parallel = true;
   check_arguments(&a, 1);
-  EXPECT_FALSE(a.sequence_parallel);
+  EXPECT_FALSE(a.model_options.sequence_parallel);
 }
 
 TEST(ArgumentRelations, SixteenBitsAccumulateInThirtyTwo) {
   TrainingArguments a = complete();
-  a.bf16 = true;
+  a.precision.bf16 = true;
   check_arguments(&a, 1);
-  EXPECT_TRUE(a.accumulate_allreduce_grads_in_fp32);
+  EXPECT_TRUE(a.data_parallel.accumulate_allreduce_grads_in_fp32);
 }
 
 TEST(ArgumentRelations, AScheduleThatCannotBeIsRefused) {
   TrainingArguments a = complete();
-  a.virtual_pipeline_model_parallel_size = 2;
+  a.job.virtual_pipeline_model_parallel_size = 2;
   EXPECT_THAT(relation_error(a), HasSubstr("virtual_pipeline_model_parallel_size 2 requires"));
-  a.pipeline_model_parallel_size = 4;
-  a.gradient_accumulation_steps = 2;
+  a.job.pipeline_model_parallel_size = 4;
+  a.data.accumulation = 2;
   EXPECT_THAT(relation_error(a), HasSubstr("micro-batches"));
-  a.gradient_accumulation_steps = 4;
+  a.data.accumulation = 4;
   EXPECT_EQ(relation_error(a), "no error");
   EXPECT_EQ(schedule_request(a).kind, "interleaved");
 }

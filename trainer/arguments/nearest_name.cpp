@@ -1,4 +1,4 @@
-#include "trainer/nearest_name.h"
+#include "trainer/arguments/nearest_name.h"
 
 #include <algorithm>
 #include <numeric>

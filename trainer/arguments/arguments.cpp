@@ -1,4 +1,4 @@
-#include "trainer/arguments.h"
+#include "trainer/arguments/arguments.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,9 +11,9 @@
 #include "core/config_error.h"
 #include "core/input_file.h"
 #include "core/quoted.h"
-#include "trainer/argument_table.h"
-#include "trainer/argument_toml.h"
-#include "trainer/argument_yaml.h"
+#include "trainer/arguments/table.h"
+#include "trainer/arguments/toml.h"
+#include "trainer/arguments/yaml.h"
 
 namespace concord {
 namespace {
@@ -194,25 +194,24 @@ bool is_null(const ArgumentValue& value) {
 
 // Throws Refusal. Null means the default.
 void assign(const Argument& argument, const ArgumentValue& value, TrainingArguments* out) {
-  const auto set = [&](auto member, auto read) {
+  const auto set = [&](auto field, auto read) {
     static const TrainingArguments defaults;
-    out->*member = is_null(value) ? defaults.*member : read();
+    field(*out) = is_null(value) ? field(defaults) : read();
   };
-  std::visit(
-      Overloaded{
-          [&](bool TrainingArguments::* member) { set(member, [&] { return read_bool(value); }); },
-          [&](int64_t TrainingArguments::* member) { set(member, [&] { return read_integer(argument, value); }); },
-          [&](double TrainingArguments::* member) { set(member, [&] { return read_number(argument, value); }); },
-          [&](StepsMember steps) { set(steps.member, [&] { return read_steps(argument, value); }); },
-          [&](std::string TrainingArguments::* member) { set(member, [&] { return read_text(argument, value); }); },
-          [&](std::vector<std::string> TrainingArguments::* member) {
-            set(member, [&] { return read_list(argument, value); });
-          },
-          [&](std::map<std::string, std::string> TrainingArguments::* member) {
-            set(member, [&] { return read_mapping(value); });
-          },
-      },
-      argument.member);
+  std::visit(Overloaded{
+                 [&](ArgumentField<bool> field) { set(field, [&] { return read_bool(value); }); },
+                 [&](ArgumentField<int64_t> field) { set(field, [&] { return read_integer(argument, value); }); },
+                 [&](ArgumentField<double> field) { set(field, [&] { return read_number(argument, value); }); },
+                 [&](StepsField steps) { set(steps.field, [&] { return read_steps(argument, value); }); },
+                 [&](ArgumentField<std::string> field) { set(field, [&] { return read_text(argument, value); }); },
+                 [&](ArgumentField<std::vector<std::string>> field) {
+                   set(field, [&] { return read_list(argument, value); });
+                 },
+                 [&](ArgumentField<std::map<std::string, std::string>> field) {
+                   set(field, [&] { return read_mapping(value); });
+                 },
+             },
+             argument.member);
 }
 
 bool is_neutral(const RefusedArgument& refused, const ArgumentValue& value) {
@@ -297,7 +296,7 @@ struct Option {
 
 bool is_flag(const std::string& name) {
   const Argument* argument = find_argument(name);
-  return argument != nullptr && std::holds_alternative<bool TrainingArguments::*>(argument->member);
+  return argument != nullptr && std::holds_alternative<ArgumentField<bool>>(argument->member);
 }
 
 // Whether the word after an option is its value: anything but another option; negative numbers are values.
@@ -341,8 +340,7 @@ ArgumentValue command_line_value(const Option& option) {
   if (!option.value) return {.text = "true"};
   const bool is_yaml = option.value->starts_with('[') || option.value->starts_with('{');
   const Argument* argument = find_argument(option.name);
-  const bool is_text =
-      argument != nullptr && std::holds_alternative<std::string TrainingArguments::*>(argument->member);
+  const bool is_text = argument != nullptr && std::holds_alternative<ArgumentField<std::string>>(argument->member);
   if (is_yaml && !is_text) return parse_yaml_value(*option.value, option.name);
   return {.text = *option.value};
 }
@@ -420,7 +418,7 @@ CommandLine parse_command_line(std::span<const std::string> words) {
 }
 
 bool resumes_from_newest(const TrainingArguments& arguments) {
-  return arguments.resume_from_checkpoint == "true" || arguments.resume_from_checkpoint == "latest";
+  return arguments.saving.resume_from == "true" || arguments.saving.resume_from == "latest";
 }
 
 int64_t steps_of(double steps_or_ratio, int64_t total) {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/argument_yaml.h"
+#include "trainer/arguments/yaml.h"
 
 namespace concord {
 

@@ -1,4 +1,4 @@
-#include "trainer/argument_toml.h"
+#include "trainer/arguments/toml.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,21 @@
+// What a user chooses about how a model is run: a part of ModelArgs (core/models/model_chunk.h) that needs no libtorch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/parallel/recompute_args.h"
+
+namespace concord {
+
+// Named as in Megatron and ROLL.
+struct ModelOptions {
+  bool sequence_parallel = false;  // means nothing where tensor_model_parallel_size is 1
+  // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window gather.
+  std::string cp_comm_type = "p2p";
+  RecomputeArgs recompute = {};
+  int64_t make_vocab_size_divisible_by = 128;
+  bool operator==(const ModelOptions&) const = default;
+};
+
+}  // namespace concord

@@ -1,0 +1,164 @@
+// Checks of how arguments fit together. Each check is one function that reports what it found; all of them run, so that
+// a user sees all errors at once.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/config_error.h"
+#include "core/optim/lr_schedule.h"
+#include "core/quoted.h"
+#include "core/schedule/step_schedule.h"
+#include "trainer/arguments/arguments.h"
+
+namespace concord {
+namespace {
+
+using Found = std::vector<std::string>;
+
+template <class Check>
+void collect(Found* found, Check check) {
+  try {
+    check();
+  } catch (const ConfigError& error) {
+    found->push_back(error.what());
+  }
+}
+
+void check_model_and_data(const TrainingArguments& a, Found* found) {
+  if (a.model.path.empty() == a.model.config.empty()) {
+    found->push_back(a.model.path.empty()
+                         ? "no model: give --model FOLDER to start from its weights, or --model_config FILE "
+                           "to initialize a new model"
+                         : fmt::format("model is {} and model_config is {}; give only one of them",
+                                       quoted(a.model.path), quoted(a.model.config)));
+  }
+  if (a.data.path.empty())
+    found->push_back("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
+  if (a.output.dir.empty()) found->push_back("output_dir is empty; give a folder");
+  if (a.evaluation.strategy != "no" && a.evaluation.data.empty()) {
+    found->push_back(
+        fmt::format("eval_strategy is {}, but eval_data is not set; set eval_data, or use eval_strategy: no",
+                    a.evaluation.strategy));
+  }
+  if (a.steps.max_steps == 0) found->push_back("max_steps is 0; set a number of steps, or -1 to use num_train_epochs");
+}
+
+void check_numbers(const TrainingArguments& a, Found* found) {
+  if (a.precision.fp16 && a.precision.bf16) found->push_back("fp16 and bf16 are both true; choose one");
+  if (a.loss_scaler.constant > 0 && !a.precision.fp16) {
+    found->push_back(fmt::format("loss_scale is {:g}, but is used with fp16 only; remove it or set fp16: true",
+                                 a.loss_scaler.constant));
+  }
+  if (a.precision.fp16 && a.loss_scaler.initial_scale < a.loss_scaler.min_scale) {
+    found->push_back(fmt::format("initial_loss_scale {:g} is less than min_loss_scale {:g}",
+                                 a.loss_scaler.initial_scale, a.loss_scaler.min_scale));
+  }
+  const int warmups = (a.lr.warmup_steps > 0) + (a.lr.warmup_samples > 0) + (a.lr.warmup_ratio > 0);
+  if (warmups > 1) {
+    found->push_back(
+        fmt::format("warmup_steps {}, warmup_samples {} and warmup_ratio {:g} are mutually exclusive; set only one",
+                    a.lr.warmup_steps, a.lr.warmup_samples, a.lr.warmup_ratio));
+  }
+  collect(found, [&] { check_lr_scheduler_type(a.lr.lr_scheduler_type); });
+  if (a.lr.min_lr > a.lr.learning_rate) {
+    found->push_back(fmt::format("min_lr {:g} is greater than learning_rate {:g}", a.lr.min_lr, a.lr.learning_rate));
+  }
+}
+
+void check_data_parallelism(const TrainingArguments& a, Found* found) {
+  if (a.data_parallel.overlap_param_gather && !a.data_parallel.use_distributed_optimizer) {
+    found->push_back(
+        "overlap_param_gather requires use_distributed_optimizer: true; without it every rank already has all weights");
+  }
+  if (a.data_parallel.overlap_param_gather && !a.data_parallel.overlap_grad_reduce) {
+    found->push_back("overlap_param_gather requires overlap_grad_reduce: true");
+  }
+}
+
+// Sequences must split into equal parts.
+void check_sequence(const TrainingArguments& a, Found* found) {
+  if (a.data.seq_length == 0) return;
+  const int64_t context = a.job.context_parallel_size > 1 ? 2 * a.job.context_parallel_size : 1;
+  const int64_t tensor = a.model_options.sequence_parallel ? a.job.tensor_model_parallel_size : 1;
+  if (a.data.seq_length % (context * tensor) == 0) return;
+  found->push_back(
+      fmt::format("seq_length {} is not divisible by {}, as context_parallel_size {}{} requires; use a multiple of {}",
+                  a.data.seq_length, context * tensor, a.job.context_parallel_size,
+                  tensor > 1 ? fmt::format(" with sequence_parallel over {} ranks", tensor) : "", context * tensor));
+}
+
+// Micro-batches per step from global_batch_size, once the number of data-parallel ranks is known. Sizes that do not
+// divide the world size are rejected by the layout.
+void find_accumulation(TrainingArguments* a, int64_t world, Found* found) {
+  int64_t data_parallel = world;
+  for (const int64_t size :
+       {a->job.tensor_model_parallel_size, a->job.pipeline_model_parallel_size, a->job.context_parallel_size}) {
+    if (size < 1 || data_parallel % size != 0) return;
+    data_parallel /= size;
+  }
+  const int64_t micro = std::max<int64_t>(1, a->data.micro_batch_size);
+  const int64_t rank_samples = a->steps.global_batch_size / data_parallel;
+  const int64_t accumulation = rank_samples / micro;
+  if (rank_samples * data_parallel != a->steps.global_batch_size || accumulation * micro != rank_samples) {
+    found->push_back(
+        fmt::format("global_batch_size {} is not divisible by per_device_train_batch_size {} x {} data-parallel ranks",
+                    a->steps.global_batch_size, micro, data_parallel));
+  } else if (a->data.accumulation != 1 && a->data.accumulation != accumulation) {
+    found->push_back(
+        fmt::format("global_batch_size {} is not per_device_train_batch_size {} x gradient_accumulation_steps {} x {} "
+                    "data-parallel ranks; remove gradient_accumulation_steps (it would be {})",
+                    a->steps.global_batch_size, micro, a->data.accumulation, data_parallel, accumulation));
+  } else {
+    a->data.accumulation = accumulation;
+  }
+}
+
+void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
+  if (a.job.virtual_pipeline_model_parallel_size > 1 && a.job.pipeline_model_parallel_size == 1) {
+    found->push_back(fmt::format("virtual_pipeline_model_parallel_size {} requires pipeline_model_parallel_size >= 2",
+                                 a.job.virtual_pipeline_model_parallel_size));
+    return;
+  }
+  // If the number of processes is not known yet, the smallest possible one.
+  const int64_t smallest =
+      a.job.tensor_model_parallel_size * a.job.context_parallel_size * a.job.pipeline_model_parallel_size;
+  collect(found, [&] { layout_of(a.job, world > 0 ? world : smallest); });
+  const bool has_microbatches = world > 0 || a.steps.global_batch_size <= 0;
+  if (has_microbatches) collect(found, [&] { step_schedule(schedule_request(a)); });
+}
+
+}  // namespace
+
+ScheduleRequest schedule_request(const TrainingArguments& a) {
+  const int64_t vpp = a.job.virtual_pipeline_model_parallel_size;
+  const std::string automatic = vpp > 1 ? "interleaved" : "1f1b";
+  return {.kind = a.pipeline.schedule == "auto" ? automatic : a.pipeline.schedule,
+          .pp = a.job.pipeline_model_parallel_size,
+          .microbatches = a.data.accumulation,
+          .vpp = vpp > 1 ? vpp : 0};
+}
+
+void check_arguments(TrainingArguments* arguments, int64_t world) {
+  if (arguments->job.tensor_model_parallel_size == 1) arguments->model_options.sequence_parallel = false;
+  if (arguments->precision.bf16 || arguments->precision.fp16)
+    arguments->data_parallel.accumulate_allreduce_grads_in_fp32 = true;
+  if (arguments->evaluation.strategy == "auto") {
+    const std::string when = arguments->evaluation.steps > 0 ? "steps" : "epoch";
+    arguments->evaluation.strategy = arguments->evaluation.data.empty() ? "no" : when;
+  }
+  if (arguments->saving.resume_from == "false") arguments->saving.resume_from.clear();
+  Found found;
+  if (arguments->steps.global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
+  check_model_and_data(*arguments, &found);
+  check_numbers(*arguments, &found);
+  check_data_parallelism(*arguments, &found);
+  check_sequence(*arguments, &found);
+  check_layout(*arguments, world, &found);
+  if (found.empty()) return;
+  if (found.size() == 1) throw ConfigError(found.front());
+  std::string text = fmt::format("{} configuration errors:", found.size());
+  for (const std::string& one : found) text += "\n  " + one;
+  throw ConfigError(text);
+}
+
+}  // namespace concord

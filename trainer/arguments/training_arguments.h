@@ -1,0 +1,126 @@
+// The values of all arguments of a training run; trainer/arguments/arguments.h reads, checks and prints them. Needs no
+// libtorch. Threads: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/data_parallel/data_parallel_options.h"
+#include "core/mesh/initialize_args.h"
+#include "core/models/model_options.h"
+#include "core/optim/loss_scaler.h"
+#include "core/optim/lr_schedule.h"
+#include "core/optim/optimizer_options.h"
+#include "core/pipeline/executor_options.h"
+#include "core/schedule/layer_layout.h"
+#include "trainer/data/arguments.h"
+
+namespace concord {
+
+// Where the model comes from: exactly one of the two.
+struct ModelSource {
+  std::string path;    // an HF folder to start from
+  std::string config;  // an HF config.json; weights are drawn from the seed
+  bool operator==(const ModelSource&) const = default;
+};
+
+// How large the steps are and how many of them there are.
+struct StepArguments {
+  int64_t global_batch_size = 0;  // above 0: check_arguments finds gradient_accumulation_steps by it
+  double num_train_epochs = 3;
+  int64_t max_steps = -1;  // above 0 it wins over num_train_epochs
+  bool operator==(const StepArguments&) const = default;
+};
+
+struct PrecisionArguments {
+  bool bf16 = false;
+  bool fp16 = false;  // neither: 32 bits
+  bool check_for_nan_in_loss_and_grad = true;
+  bool operator==(const PrecisionArguments&) const = default;
+};
+
+struct PipelineArguments {
+  std::string schedule = "auto";  // auto: 1f1b, or interleaved with virtual stages
+  std::string layout;             // pipeline_model_parallel_layout; empty: as |deal| says
+  LayerDeal deal;                 // sizes and placement are the schedule's
+  ExecutorOptions executor;
+  bool operator==(const PipelineArguments&) const = default;
+};
+
+struct OutputArguments {
+  std::string dir = "trainer_output";
+  bool overwrite = false;
+  bool operator==(const OutputArguments&) const = default;
+};
+
+// Here and below, steps below 1 are a share of all steps.
+struct LoggingArguments {
+  std::string strategy = "steps";
+  double steps = 500;
+  bool first_step = false;
+  bool nan_inf_filter = true;
+  bool operator==(const LoggingArguments&) const = default;
+};
+
+struct EvaluationArguments {
+  std::string data;
+  int64_t batch_size = 8;  // per_device_eval_batch_size
+  // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
+  // HF's default is no, with which nobody hears that the data was not used.
+  std::string strategy = "auto";
+  double steps = 0;  // 0: as logging_steps
+  bool operator==(const EvaluationArguments&) const = default;
+};
+
+struct SavingArguments {
+  std::string strategy = "steps";
+  double steps = 500;
+  int64_t total_limit = 0;  // 0: all are kept
+  bool only_model = false;
+  std::string resume_from;  // resume_from_checkpoint. Empty: no; true, latest: the newest of output_dir; or a folder
+  int64_t exit_signal_grace = 120;
+  bool operator==(const SavingArguments&) const = default;
+};
+
+struct ReportArguments {
+  std::vector<std::string> to = {"all"};
+  bool disable_tqdm = false;
+  double peak_flops = 0;  // of one device, in the type trained in, for MFU; 0: as the plugin knows
+  double loss_floor = 0;  // the best loss there can be, where that is known; drawn in the report
+  bool operator==(const ReportArguments&) const = default;
+};
+
+// By concern. Where core has a struct for one, it is that struct, which is passed on as it is; what of it no argument
+// sets is filled in by the plan (trainer/plan.h) or when the parts are built (trainer/build.h).
+struct TrainingArguments {
+  ModelSource model;
+  // tokenizer: empty is the model's own, "byte" where a model starts afresh. seq_length: 0 is as the data has it, else
+  // the model's max_position_embeddings. seed: 0 is the job's.
+  DataArguments data = {.tokenizer = "", .micro_batch_size = 8, .seed = 0, .prefetch = 2};
+  StepArguments steps;
+  OptimizerOptions optimizer;
+  LrArguments lr;
+  PrecisionArguments precision;
+  LossScalerSettings loss_scaler;  // of fp16
+  InitializeArgs job;
+  // sequence_parallel: with tensor_model_parallel_size 1 it is the same as false, and becomes it.
+  ModelOptions model_options;
+  PipelineArguments pipeline;
+  // accumulate_allreduce_grads_in_fp32: always so with bf16 and fp16. calculate_per_token_loss: the loss, and with it
+  // the gradient, is the sum over all counted tokens of the step divided by their number. ROLL's default is false: the
+  // mean over the micro-batches of each one's mean, in which a token weighs more where there are few.
+  DataParallelOptions data_parallel = {.overlap_grad_reduce = false,
+                                       .delay_grad_reduce = true,
+                                       .accumulate_allreduce_grads_in_fp32 = false,
+                                       .calculate_per_token_loss = true};
+  OutputArguments output;
+  LoggingArguments logging;
+  EvaluationArguments evaluation;
+  SavingArguments saving;
+  ReportArguments report;
+
+  bool operator==(const TrainingArguments&) const = default;
+};
+
+}  // namespace concord
