@@ -41,7 +41,7 @@ ARROWS = {
     "core/pipeline": ["core", "core/mesh", "core/models", "core/ops", "core/schedule", *PLATFORM],
     "trainer/report": ["core", BASE],
     "trainer/data": ["core", "core/models", "core/safetensors", BASE],
-    # Their options, which are values; what is built from them needs libtorch and is for trainer.
+    # Of core's tensor folders only the options, which are plain values.
     "trainer/arguments": ["trainer/data", "core", "core/data_parallel", "core/mesh", "core/models", "core/optim",
                           "core/pipeline", "core/schedule", BASE],
     "trainer": ["trainer/arguments", "trainer/data", "trainer/report", "core", "core/checkpoint", "core/data_parallel",

@@ -129,6 +129,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_folders_of_trainer_keep_to_their_arrows(self):
         self.expect_refused("trainer/data/x.cpp", '"trainer/trainer.h"', "trainer/data may include")
+        self.expect_refused("trainer/arguments/x.cpp", '"trainer/trainer.h"', "trainer/arguments may include")
         self.expect_refused("trainer/report/x.cpp", '"core/ops/cpu/rope.h"', "trainer/report may include core")
         self.expect_refused("trainer/cli/x.cpp", '"core/pipeline/executor.h"', "trainer/cli may include")
 
