@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -19,13 +20,11 @@
 #include "core/parallel/moves.h"
 #include "core/pipeline/model_pipeline.h"
 #include "core/schedule/step_schedule.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
 using at::Tensor;
-using loader::cat;
 
 // At least 1, to avoid a division by 0: without labels all losses are 0.
 int64_t counted(const Tensor& labels) {
@@ -36,8 +35,10 @@ MicroBatch own_rows(const MicroBatch& batch, const ProcessGroup& dp) {
   if (!batch.input_ids.defined()) return batch;
   const int64_t rows = batch.input_ids.size(0);
   if (rows % dp.size() != 0) {
-    throw ConfigError(cat("a batch of ", rows, " rows cannot be split evenly over ", dp.size(),
-                          " data-parallel ranks; use a multiple of that number of rows, or another layout"));
+    throw ConfigError(
+        fmt::format("a batch of {} rows cannot be split evenly over {} data-parallel ranks; use a multiple of that "
+                    "number of rows, or another layout",
+                    rows, dp.size()));
   }
   const auto part = [&](const Tensor& x) { return x.defined() ? own_part(x, dp, 0) : x; };
   return {part(batch.input_ids), part(batch.labels), part(batch.position_ids), batch.cu_seqlens};
@@ -170,12 +171,12 @@ class Probe {
     const auto collect = [&](const std::string& part, size_t stage) {
       char place[16];
       std::snprintf(place, sizeof place, "%06d", number++);
-      collect_output(part, cat("activation.", place, ".", part), stage, config.hidden_size);
+      collect_output(part, fmt::format("activation.{}.{}", place, part), stage, config.hidden_size);
     };
     for (size_t stage = 0; stage <= last; ++stage) {
       const StageLayers& layers = models_.args().stages[stage];
       if (layers.embedding) collect("embedding", stage);
-      for (int64_t i = 0; i < layers.layers; ++i) collect(cat("layers.", layers.first_layer + i), stage);
+      for (int64_t i = 0; i < layers.layers; ++i) collect(fmt::format("layers.{}", layers.first_layer + i), stage);
       if (layers.loss) collect("norm", stage);
     }
   }

@@ -1,8 +1,9 @@
 #include "core/data_parallel/ddp.h"
 
+#include <fmt/core.h>
+
 #include "core/config_error.h"
 #include "core/data_parallel/reducer.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 
@@ -31,7 +32,7 @@ const BucketPlan& DistributedDataParallel::plan(size_t chunk) const { return chu
 
 void DistributedDataParallel::begin_step(int64_t micro_batches) {
   if (micro_batches < 1) {
-    throw ConfigError(loader::cat("a step of ", micro_batches, " micro-batches; must be >= 1"));
+    throw ConfigError(fmt::format("a step of {} micro-batches; must be >= 1", micro_batches));
   }
   for (const auto& chunk : chunks_) chunk->begin_step(micro_batches);
 }

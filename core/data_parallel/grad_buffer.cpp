@@ -2,11 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -16,7 +16,7 @@ c10::ScalarType torch_type(DType dtype) {
     case DType::kF32: return c10::kFloat;
     case DType::kBF16: return c10::kBFloat16;
     case DType::kF16: return c10::kHalf;
-    default: throw ConfigError(loader::cat("unsupported parameter dtype ", to_string(dtype)));
+    default: throw ConfigError(fmt::format("unsupported parameter dtype {}", to_string(dtype)));
   }
 }
 

@@ -1,18 +1,16 @@
 #include "core/data_parallel/reducer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/core.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <limits>
 
 #include "core/torch/dtype.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 // Runs when autograd has stored a gradient in .grad.
 class AfterGrad : public torch::autograd::PostAccumulateGradHook {
@@ -123,8 +121,9 @@ void DistributedDataParallel::Reducer::added(size_t index) {
   Bucket& bucket = buckets_[arrival.bucket];
   if (bucket.issued) {
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
-                cat("a gradient of ", parameters_[index]->spec.name, " arrived after its bucket was reduced: ",
-                    "call begin_step with the number of micro-batches, and set uses to the gradients that each adds"));
+                fmt::format("a gradient of {} arrived after its bucket was reduced: call begin_step with the number of "
+                            "micro-batches, and set uses to the gradients that each adds",
+                            parameters_[index]->spec.name));
   }
   if (--arrival.missing > 0) return;
   if (arrival.missing == 0 && --bucket.missing == 0 && overlaps_) issue_ready();
@@ -157,11 +156,10 @@ void DistributedDataParallel::Reducer::check_finite(const Bucket& bucket) const 
     const at::Tensor grad = bucket.buffer->grad_of(slot);
     if (all_finite(grad)) continue;
     const bool nan = grad.isnan().any().item<bool>();
-    throw Error(
-        CONCORD_STATUS_FAILED_PRECONDITION,
-        cat("rank ", ddp_.job_->rank(), ": the gradient of ", parameters_[slot.parameter]->spec.name, " contains ",
-            nan ? "NaN" : "Inf", " before reduction; check this rank's batch and the learning rate, or ",
-            "set check_for_nan_in_loss_and_grad to false to skip such steps"));
+    throw Error(CONCORD_STATUS_FAILED_PRECONDITION,
+                fmt::format("rank {}: the gradient of {} contains {} before reduction; check this rank's batch and the "
+                            "learning rate, or set check_for_nan_in_loss_and_grad to false to skip such steps",
+                            ddp_.job_->rank(), parameters_[slot.parameter]->spec.name, nan ? "NaN" : "Inf"));
   }
 }
 

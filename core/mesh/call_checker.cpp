@@ -1,15 +1,15 @@
 #include "core/mesh/call_checker.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/quoted.h"
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 constexpr size_t kLongestCall = 500;  // bytes of another rank's call in a message
 constexpr std::string_view kSending = " sending ";
@@ -25,7 +25,7 @@ std::vector<int64_t> numbers_in(const std::string& text) {
 }
 
 std::string item_text(const concord_p2p_item& item) {
-  return cat(to_string(static_cast<DType>(item.dtype)), " x ", item.count);
+  return fmt::format("{} x {}", to_string(static_cast<DType>(item.dtype)), item.count);
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ CallChecker::CallChecker(std::shared_ptr<Store> store, Peers& peers, Options opt
     : store_(std::move(store)), peers_(peers), options_(std::move(options)) {}
 
 std::string CallChecker::key(int64_t sequence, int64_t index) const {
-  return cat("check/", options_.name, "/", options_.ranks.first(), "/", sequence, "/", index);
+  return fmt::format("check/{}/{}/{}/{}", options_.name, options_.ranks.first(), sequence, index);
 }
 
 const std::string& CallChecker::shown(const CallSignature& signature) const {
@@ -50,9 +50,10 @@ std::vector<std::string> CallChecker::exchange(int64_t sequence, const CallSigna
       all.push_back(peers_.await(key(sequence, i), options_.ranks[i], options_.timeout));
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
-      throw Error(CONCORD_STATUS_TIMEOUT, cat("rank ", options_.ranks[i], " has not made call ", sequence, " of group ",
-                                              shown(signature), " within ", options_.timeout.count(), " ms; rank ",
-                                              options_.ranks[options_.index], " makes ", mine));
+      throw Error(
+          CONCORD_STATUS_TIMEOUT,
+          fmt::format("rank {} has not made call {} of group {} within {} ms; rank {} makes {}", options_.ranks[i],
+                      sequence, shown(signature), options_.timeout.count(), options_.ranks[options_.index], mine));
     }
   }
   // All ranks are at |sequence|, so none still reads the previous call.
@@ -63,9 +64,10 @@ std::vector<std::string> CallChecker::exchange(int64_t sequence, const CallSigna
 void CallChecker::differ(int64_t sequence, const CallSignature& signature, int64_t index, const std::string& theirs,
                          const std::string& mine) const {
   throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-              cat("call ", sequence, " of group ", shown(signature), " differs: rank ", options_.ranks[options_.index],
-                  " makes ", mine, ", rank ", options_.ranks[index], " ", one_line(theirs, kLongestCall),
-                  "; all ranks of a group must make the same calls in the same order"));
+              fmt::format("call {} of group {} differs: rank {} makes {}, rank {} {}; all ranks of a group must make "
+                          "the same calls in the same order",
+                          sequence, shown(signature), options_.ranks[options_.index], mine, options_.ranks[index],
+                          one_line(theirs, kLongestCall)));
 }
 
 void CallChecker::check(int64_t sequence, const CallSignature& signature) {
@@ -78,10 +80,10 @@ void CallChecker::check(int64_t sequence, const CallSignature& signature) {
 
 void CallChecker::check(int64_t sequence, const CallSignature& signature, std::span<const int64_t> send_counts,
                         std::span<const int64_t> recv_counts) {
-  const std::string call = cat(to_string(signature.op), " ", to_string(signature.dtype));
-  const std::vector<std::string> all =
-      exchange(sequence, signature,
-               cat(call, kSending, loader::join(send_counts, ","), kReceiving, loader::join(recv_counts, ",")));
+  const std::string call = fmt::format("{} {}", to_string(signature.op), to_string(signature.dtype));
+  const std::vector<std::string> all = exchange(
+      sequence, signature,
+      fmt::format("{}{}{}{}{}", call, kSending, fmt::join(send_counts, ","), kReceiving, fmt::join(recv_counts, ",")));
   std::vector<std::vector<int64_t>> sent;
   std::vector<std::vector<int64_t>> expected;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -96,18 +98,19 @@ void CallChecker::check(int64_t sequence, const CallSignature& signature, std::s
   for (size_t from = 0; from < all.size(); ++from) {
     for (size_t to = 0; to < all.size(); ++to) {
       if (sent[from].at(to) == expected[to].at(from)) continue;
-      throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                  cat("call ", sequence, " of group ", shown(signature), ", ", call, ", does not match: rank ",
-                      options_.ranks[static_cast<int64_t>(from)], " sends ", sent[from][to], " elements to rank ",
-                      options_.ranks[static_cast<int64_t>(to)], ", which expects ", expected[to][from]));
+      throw Error(
+          CONCORD_STATUS_INVALID_ARGUMENT,
+          fmt::format("call {} of group {}, {}, does not match: rank {} sends {} elements to rank {}, which expects {}",
+                      sequence, shown(signature), call, options_.ranks[static_cast<int64_t>(from)], sent[from][to],
+                      options_.ranks[static_cast<int64_t>(to)], expected[to][from]));
     }
   }
 }
 
 void CallChecker::check(const CallSignature& signature, std::span<const concord_p2p_item> items) {
   const auto next_key = [&](int64_t from, int64_t to) {
-    return cat("transfer/", options_.name, "/", options_.ranks.first(), "/", from, "-", to, "/",
-               ++transfers_[{from, to}]);
+    return fmt::format("transfer/{}/{}/{}-{}/{}", options_.name, options_.ranks.first(), from, to,
+                       ++transfers_[{from, to}]);
   };
   for (const concord_p2p_item& item : items) {
     if (item.kind == CONCORD_P2P_SEND) store_->set(next_key(options_.index, item.peer), item_text(item));
@@ -122,14 +125,16 @@ void CallChecker::check(const CallSignature& signature, std::span<const concord_
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
       throw Error(CONCORD_STATUS_TIMEOUT,
-                  cat("rank ", options_.ranks[item.peer], " sends nothing to rank ", options_.ranks[options_.index],
-                      " in group ", shown(signature), " within ", options_.timeout.count(), " ms; expected ", mine));
+                  fmt::format("rank {} sends nothing to rank {} in group {} within {} ms; expected {}",
+                              options_.ranks[item.peer], options_.ranks[options_.index], shown(signature),
+                              options_.timeout.count(), mine));
     }
     store_->remove(transfer);
     if (theirs == mine) continue;
-    throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                cat("a transfer in group ", shown(signature), " differs: rank ", options_.ranks[item.peer], " sends ",
-                    one_line(theirs, kLongestCall), ", rank ", options_.ranks[options_.index], " expects ", mine));
+    throw Error(
+        CONCORD_STATUS_INVALID_ARGUMENT,
+        fmt::format("a transfer in group {} differs: rank {} sends {}, rank {} expects {}", shown(signature),
+                    options_.ranks[item.peer], one_line(theirs, kLongestCall), options_.ranks[options_.index], mine));
   }
 }
 

@@ -1,14 +1,13 @@
 #include "core/mesh/channel.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "platform/loader/host.h"
-#include "platform/loader/text.h"
 
 namespace concord {
-
-using loader::cat;
 
 // Guarded by its channel's mutex, except |done| and |keep|, whose targets are used outside.
 class PendingCall {
@@ -55,7 +54,7 @@ Channel::Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelS
       keeps_time_(services.device.platform().capability(CONCORD_CAP_COMM_TIMEOUT) != 0) {
   if (ranks_.size() > std::numeric_limits<int32_t>::max()) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                cat("group ", name_, " has ", ranks_.size(), " ranks; the limit for a communicator is 2^31 - 1"));
+                fmt::format("group {} has {} ranks; the limit for a communicator is 2^31 - 1", name_, ranks_.size()));
   }
   if (services_.check_calls) {
     checker_ = std::make_unique<CallChecker>(services_.store, services_.flight.peers(),
@@ -89,13 +88,13 @@ void Channel::close() {
   state_ = State::failed;
   if (!failure_) {
     failure_.emplace(CONCORD_STATUS_FAILED_PRECONDITION,
-                     cat("group ", name_, " (ranks ", ranks_.to_string(), ") is gone: finalize was called"));
+                     fmt::format("group {} (ranks {}) is gone: finalize was called", name_, ranks_.to_string()));
   }
 }
 
 // --------------------------------------------------------------------------------------------------------- creation
 
-std::string Channel::store_prefix() const { return cat("group/", name_, "/", ranks_.first(), "/"); }
+std::string Channel::store_prefix() const { return fmt::format("group/{}/{}/", name_, ranks_.first()); }
 
 // The plugin is called when all members have joined, because it would wait until the timeout for a missing one.
 Communicator Channel::join() {
@@ -130,7 +129,7 @@ void Channel::run_creation() {
     detail = error.what();
   }
   Lock lock(mutex_);
-  fail(lock, nullptr, status, cat("the communicator could not be created: ", detail));
+  fail(lock, nullptr, status, fmt::format("the communicator could not be created: {}", detail));
 }
 
 void Channel::open(Lock& lock, Communicator communicator) {
@@ -361,7 +360,8 @@ bool Channel::settle_front(Lock& lock) {
     note_start(*call);
     if (Clock::now() - call->since > limit_) {
       fail(lock, call.get(), CONCORD_STATUS_TIMEOUT,
-           cat("not finished after ", std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count(), " ms"));
+           fmt::format("not finished after {} ms",
+                       std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count()));
     }
     return false;
   }
@@ -396,9 +396,9 @@ void Channel::fail(Lock& lock, const PendingCall* call, concord_status status, c
   const PendingCall* first = call == nullptr && !pending_.empty() ? pending_.front().get() : call;
   const std::string shown = first != nullptr && !first->signature.group.empty() ? first->signature.group : name_;
   const FlightService::Group group{name_, shown, ranks_, call != nullptr && is_p2p(call->signature)};
-  std::string what = cat("group ", shown, " (ranks ", ranks_.to_string(), "): ");
+  std::string what = fmt::format("group {} (ranks {}): ", shown, ranks_.to_string());
   if (call != nullptr) {
-    what += cat(call->signature.to_string(), " (call ", call->sequence, ") failed: ");
+    what += fmt::format("{} (call {}) failed: ", call->signature.to_string(), call->sequence);
     services_.flight.recorder().mark(call->ticket, CallState::failed);
   }
   what += detail;
@@ -439,14 +439,14 @@ void Channel::look_at_creation(Lock& lock) CONCORD_NO_THREAD_SAFETY_ANALYSIS {  
     Peers& peers = services_.flight.peers();
     if (const std::optional<int64_t> lost = peers.lost_since(store_prefix(), ranks_, index_)) {
       peers.blame(*lost);
-      trouble.emplace(CONCORD_STATUS_PEER_LOST, cat("it needs ", peers.describe(*lost)));
+      trouble.emplace(CONCORD_STATUS_PEER_LOST, fmt::format("it needs {}", peers.describe(*lost)));
     }
   } catch (const Error& error) {
     trouble = error;
   }
   lock.lock();
   if (trouble && state_ == State::creating)
-    fail(lock, nullptr, trouble->status(), cat("the communicator could not be created: ", trouble->what()));
+    fail(lock, nullptr, trouble->status(), fmt::format("the communicator could not be created: {}", trouble->what()));
 }
 
 // A thread is working inside. If that takes longer than any call may, it is stuck in the vendor's library behind a call

@@ -8,8 +8,6 @@
 #include <future>
 #include <latch>
 
-#include "platform/loader/text.h"
-
 namespace concord {
 namespace {
 

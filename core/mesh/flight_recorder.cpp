@@ -1,16 +1,17 @@
 #include "core/mesh/flight_recorder.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/quoted.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using nlohmann::json;
 
 constexpr size_t kNamedRanks = 8;  // more ranks than this are counted, not named
@@ -31,10 +32,10 @@ std::optional<CallState> state_from(const std::string& name) {
 std::string CallSignature::to_string() const {
   if (!action.empty()) return action;
   if (op == CommOp::kBarrier) return "barrier";
-  if (!detail.empty()) return cat(concord::to_string(op), " ", concord::to_string(dtype), " (", detail, ")");
-  return cat(concord::to_string(op), reduce ? cat(" ", concord::to_string(*reduce)) : "", " ",
-             concord::to_string(dtype), " x ", count,
-             root ? cat(op == CommOp::kReduce ? " to " : " from ", *root) : "");
+  if (!detail.empty()) return fmt::format("{} {} ({})", concord::to_string(op), concord::to_string(dtype), detail);
+  return fmt::format("{}{} {} x {}{}", concord::to_string(op),
+                     reduce ? fmt::format(" {}", concord::to_string(*reduce)) : "", concord::to_string(dtype), count,
+                     root ? fmt::format("{}{}", op == CommOp::kReduce ? " to " : " from ", *root) : "");
 }
 
 const char* to_string(CallState state) {
@@ -159,20 +160,21 @@ namespace {
 std::string name_ranks(const std::vector<int64_t>& ranks) {
   const std::vector<int64_t> named(ranks.begin(),
                                    ranks.begin() + static_cast<int64_t>(std::min(ranks.size(), kNamedRanks)));
-  const std::string rest = ranks.size() > kNamedRanks ? cat(" and ", ranks.size() - kNamedRanks, " more") : "";
-  return cat(ranks.size() == 1 ? "rank " : "ranks ", loader::join(named, ", "), rest);
+  const std::string rest = ranks.size() > kNamedRanks ? fmt::format(" and {} more", ranks.size() - kNamedRanks) : "";
+  return fmt::format("{}{}{}", ranks.size() == 1 ? "rank " : "ranks ", fmt::join(named, ", "), rest);
 }
 
 const char* are(const std::vector<int64_t>& ranks) { return ranks.size() == 1 ? "is" : "are"; }
 
 std::string with_call(int64_t sequence, const std::string& call) {
-  return call.empty() ? cat("call ", sequence) : cat("call ", sequence, " (", call, ")");
+  return call.empty() ? fmt::format("call {}", sequence) : fmt::format("call {} ({})", sequence, call);
 }
 
 // Where waiting ranks are: at their first unfinished call.
 std::string place_of(const GroupPosition& position) {
-  if (position.made > position.finished) return cat("at ", with_call(position.finished + 1, position.next_call));
-  return cat("past ", with_call(position.finished, position.finished_call));
+  if (position.made > position.finished)
+    return fmt::format("at {}", with_call(position.finished + 1, position.next_call));
+  return fmt::format("past {}", with_call(position.finished, position.finished_call));
 }
 
 // The call a rank is at: its first unfinished one, or the latest if all are done.
@@ -235,33 +237,33 @@ std::string say_silent(const std::string& group, const std::vector<int64_t>& sil
     if (!member.position && !member.trouble.empty() && troubles.size() < kNamedRanks)
       troubles.push_back(member.trouble);
   }
-  return cat(name_ranks(silent), " ", are(silent), " behind in group ", group, ": no answer",
-             troubles.empty() ? "" : cat(" (", loader::join(troubles, ", "), ")"));
+  return fmt::format("{} {} behind in group {}: no answer{}", name_ranks(silent), are(silent), group,
+                     troubles.empty() ? "" : fmt::format(" ({})", fmt::join(troubles, ", ")));
 }
 
 std::string others_are(const Sorted& sorted) {
-  return sorted.reference != nullptr ? cat("; the others are ", place_of(*sorted.reference)) : "";
+  return sorted.reference != nullptr ? fmt::format("; the others are {}", place_of(*sorted.reference)) : "";
 }
 
 std::string say_late(const std::string& group, const Sorted& sorted) {
   const GroupPosition& last = *sorted.last;
   std::string where = "made no call";
   if (last.made > last.finished)
-    where = cat("reached ", with_call(last.finished + 1, last.next_call));
+    where = fmt::format("reached {}", with_call(last.finished + 1, last.next_call));
   else if (last.finished > 0)
-    where = cat("finished ", with_call(last.finished, last.finished_call));
+    where = fmt::format("finished {}", with_call(last.finished, last.finished_call));
   const char* pronoun = sorted.late.size() == 1 ? "it " : "they ";
-  return cat(name_ranks(sorted.late), " ", are(sorted.late), " behind in group ", group, ": ", pronoun, where,
-             " and not call ", last.made + 1, others_are(sorted));
+  return fmt::format("{} {} behind in group {}: {}{} and not call {}{}", name_ranks(sorted.late), are(sorted.late),
+                     group, pronoun, where, last.made + 1, others_are(sorted));
 }
 
 std::string say_different(const std::string& group, const Sorted& sorted) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> calls(sorted.calls.begin(), sorted.calls.end());
   std::stable_sort(calls.begin(), calls.end(),
                    [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  std::string text = cat("the calls of group ", group, " differ at call ", sorted.furthest, ": ");
+  std::string text = fmt::format("the calls of group {} differ at call {}: ", group, sorted.furthest);
   for (size_t i = 0; i < calls.size() && i < kNamedRanks; ++i) {
-    text += cat(i == 0 ? "" : ", ", name_ranks(calls[i].second), " made ", calls[i].first);
+    text += fmt::format("{}{} made {}", i == 0 ? "" : ", ", name_ranks(calls[i].second), calls[i].first);
   }
   return text;
 }
@@ -270,15 +272,15 @@ std::string say_different(const std::string& group, const Sorted& sorted) {
 
 std::string who_is_behind(const std::string& group, std::span<const MemberPosition> members) {
   const Sorted sorted = sort_members(members);
-  if (!sorted.silent.empty()) return cat(say_silent(group, sorted.silent, members), others_are(sorted));
+  if (!sorted.silent.empty()) return fmt::format("{}{}", say_silent(group, sorted.silent, members), others_are(sorted));
   if (!sorted.late.empty()) return say_late(group, sorted);
   if (sorted.calls.size() > 1) return say_different(group, sorted);
   const std::string call = with_call(sorted.furthest, sorted.calls.empty() ? "" : sorted.calls.begin()->first);
   if (!sorted.queued.empty() && sorted.queued.size() < members.size()) {
-    return cat(name_ranks(sorted.queued), " ", are(sorted.queued), " behind in group ", group, ": ", call,
-               " is queued there after other work; the others have started it");
+    return fmt::format("{} {} behind in group {}: {} is queued there after other work; the others have started it",
+                       name_ranks(sorted.queued), are(sorted.queued), group, call);
   }
-  return cat("all ranks of group ", group, " are at ", call);
+  return fmt::format("all ranks of group {} are at {}", group, call);
 }
 
 bool is_any_behind(std::span<const MemberPosition> members) {
@@ -290,10 +292,10 @@ bool is_any_behind(std::span<const MemberPosition> members) {
 std::string where_they_are(const std::string& group, std::span<const MemberPosition> members) {
   const std::vector<int64_t> silent = sort_members(members).silent;
   std::string text = silent.empty() ? "" : say_silent(group, silent, members) + "; ";
-  text += cat("transfers of group ", group, ": ");
+  text += fmt::format("transfers of group {}: ", group);
   for (size_t i = 0; i < members.size() && i < kNamedRanks; ++i) {
     const std::string place = members[i].position ? place_of(*members[i].position) : "does not answer";
-    text += cat(i == 0 ? "" : ", ", "rank ", members[i].rank, " ", members[i].position ? "is " : "", place);
+    text += fmt::format("{}rank {} {}{}", i == 0 ? "" : ", ", members[i].rank, members[i].position ? "is " : "", place);
   }
   return text;
 }

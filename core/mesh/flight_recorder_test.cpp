@@ -1,12 +1,11 @@
 #include "core/mesh/flight_recorder.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <thread>
-
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -78,7 +77,7 @@ TEST(FlightRecorder, TakesCallsFromSeveralThreads) {
   FlightRecorder recorder;
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 4; ++thread) {
-    threads.emplace_back([&recorder, name = loader::cat("g", thread)] {
+    threads.emplace_back([&recorder, name = fmt::format("g{}", thread)] {
       for (int64_t call = 1; call <= 500; ++call)
         recorder.mark(recorder.record(name, call, all_reduce(1)), CallState::done);
     });

@@ -1,5 +1,6 @@
 #include "core/mesh/flight_service.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,12 +11,10 @@
 #include "core/new_file.h"
 #include "core/quoted.h"
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
@@ -25,7 +24,7 @@ constexpr int64_t kAsked = 1024;              // members of a group that are ask
 constexpr size_t kLongestRequest = 2000;      // bytes
 constexpr const char* kRequest = "flight/request";
 
-std::string rank_key(int64_t rank) { return cat("flight/rank/", rank); }
+std::string rank_key(int64_t rank) { return fmt::format("flight/rank/{}", rank); }
 
 }  // namespace
 
@@ -47,7 +46,7 @@ void FlightService::answer() noexcept {
     if (answered_ || !store_->has(kRequest) || answered_.exchange(true)) return;
     publish();
     const std::string why =
-        cat("asked by another rank: ", one_line(store_->get(kRequest, Milliseconds(1000)), kLongestRequest));
+        fmt::format("asked by another rank: {}", one_line(store_->get(kRequest, Milliseconds(1000)), kLongestRequest));
     const std::lock_guard lock(file_);
     if (!reported_) write_file(why);
   } catch (const std::exception&) {  // the store is gone; other users will report it
@@ -56,19 +55,20 @@ void FlightService::answer() noexcept {
 
 std::string FlightService::write_file(const std::string& why) const {
   const std::string path =
-      (std::filesystem::path(options_.folder) / cat("concord-flight-", options_.rank, ".json")).string();
+      (std::filesystem::path(options_.folder) / fmt::format("concord-flight-{}.json", options_.rank)).string();
   // The folder may be shared: follows no link, opens no pipe.
-  if (!create_fresh_file(path)) return cat("the calls of this rank could not be written to ", path);
+  if (!create_fresh_file(path)) return fmt::format("the calls of this rank could not be written to {}", path);
   std::ofstream file(path, std::ios::trunc);
   file << recorder_.to_json(options_.rank, options_.world, why) << '\n';
   file.close();
-  return file ? cat("calls of this rank: ", path) : cat("the calls of this rank could not be written to ", path);
+  return file ? fmt::format("calls of this rank: {}", path)
+              : fmt::format("the calls of this rank could not be written to {}", path);
 }
 
 std::vector<MemberPosition> FlightService::positions_of(const Group& group, const std::string& why) {
   answered_ = true;
   publish();
-  store_->set(kRequest, cat("rank ", options_.rank, ", ", why));
+  store_->set(kRequest, fmt::format("rank {}, {}", options_.rank, why));
   const std::string recorded = group.p2p ? p2p_name(group.communicator) : group.communicator;
   const int64_t asked = std::min(group.ranks.size(), kAsked);
   std::vector<MemberPosition> members;
@@ -100,7 +100,7 @@ std::string FlightService::ask(const Group& group, const std::string& why) {
   linger(group, answered);
   const std::string line = group.p2p ? where_they_are(group.name, members) : who_is_behind(group.name, members);
   const bool is_cause = group.p2p ? answered < static_cast<int64_t>(members.size()) : is_any_behind(members);
-  return is_cause ? cat(line, "; ", why) : cat(why, "; ", line);
+  return is_cause ? fmt::format("{}; {}", line, why) : fmt::format("{}; {}", why, line);
 }
 
 // The store does not answer. If rank 0, which serves it, has failed, that is the cause; a killed process loses its
@@ -109,14 +109,14 @@ std::string FlightService::cannot_ask(const std::string& why, const std::string&
   const Clock::time_point deadline = Clock::now() + period_;
   while (peers_.state(0) == Peers::State::running && Clock::now() < deadline) std::this_thread::sleep_for(kPause);
   const std::string trouble = peers_.trouble(0);
-  return cat(trouble.empty() ? "" : cat("rank 0 does not answer (", trouble, "); "), why,
-             "; the positions of the other ranks are not available: ", error);
+  return fmt::format("{}{}; the positions of the other ranks are not available: {}",
+                     trouble.empty() ? "" : fmt::format("rank 0 does not answer ({}); ", trouble), why, error);
 }
 
 // After its report a process usually exits. Rank 0 serves the store, so it stays until the members that answered have
 // received their answers too.
 void FlightService::linger(const Group& group, int64_t answered) {
-  const std::string key = cat("flight/reported/", group.communicator, "/", group.ranks.first());
+  const std::string key = fmt::format("flight/reported/{}/{}", group.communicator, group.ranks.first());
   int64_t reported = store_->add(key, 1);
   const Clock::time_point deadline = Clock::now() + 2 * period_;
   while (options_.rank == 0 && reported < answered && Clock::now() < deadline) {
@@ -135,7 +135,7 @@ std::string FlightService::report(const Group& group, const std::string& why) no
   try {
     const std::lock_guard lock(file_);
     reported_ = true;
-    return cat(sentence, "; ", write_file(sentence));
+    return fmt::format("{}; {}", sentence, write_file(sentence));
   } catch (const std::exception&) {
     return sentence;
   }

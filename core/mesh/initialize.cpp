@@ -2,6 +2,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,12 +17,10 @@
 #include "platform/base/thread_safety.hpp"
 #include "platform/cpp/platform.hpp"
 #include "platform/loader/host.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kAfterFailure{2000};
@@ -52,29 +52,31 @@ Instance& instance() {
 std::string text_of(const std::vector<GroupKind>& kinds) {
   std::vector<std::string> names;
   for (const GroupKind kind : kinds) names.emplace_back(to_string(kind));
-  return loader::join(names, ",");
+  return fmt::format("{}", fmt::join(names, ","));
 }
 
 // What all ranks, and all calls in one process, must agree on.
 std::vector<Term> terms_of(const InitializeArgs& args, const RankLayout& layout) {
-  return {{"tensor_model_parallel_size", cat(layout.tp())},
-          {"pipeline_model_parallel_size", cat(layout.pp())},
-          {"virtual_pipeline_model_parallel_size", cat(layout.vpp())},
-          {"context_parallel_size", cat(layout.cp())},
-          {"expert_model_parallel_size", cat(layout.ep())},
-          {"expert_tensor_parallel_size", cat(layout.etp())},
+  return {{"tensor_model_parallel_size", fmt::format("{}", layout.tp())},
+          {"pipeline_model_parallel_size", fmt::format("{}", layout.pp())},
+          {"virtual_pipeline_model_parallel_size", fmt::format("{}", layout.vpp())},
+          {"context_parallel_size", fmt::format("{}", layout.cp())},
+          {"expert_model_parallel_size", fmt::format("{}", layout.ep())},
+          {"expert_tensor_parallel_size", fmt::format("{}", layout.etp())},
           {"order", args.order},
-          {"seed", cat(args.seed)},
+          {"seed", fmt::format("{}", args.seed)},
           {"data_parallel_random_init", args.data_parallel_random_init ? "true" : "false"},
-          {"ddp_timeout", cat(args.ddp_timeout)},
+          {"ddp_timeout", fmt::format("{}", args.ddp_timeout)},
           {"create_groups", text_of(args.create_groups)}};
 }
 
 void refuse_other_arguments(const std::vector<Term>& before, const std::vector<Term>& now) {
   for (size_t i = 0; i < before.size(); ++i) {
     if (before[i] == now[i]) continue;
-    throw ConfigError(cat("initialize was already called with ", before[i].name, " ", before[i].value, " and now with ",
-                          now[i].value, "; call finalize first, on all ranks, or use the same arguments"));
+    throw ConfigError(
+        fmt::format("initialize was already called with {} {} and now with {}; call finalize first, on all ranks, or "
+                    "use the same arguments",
+                    before[i].name, before[i].value, now[i].value));
   }
 }
 
@@ -82,20 +84,21 @@ void refuse_other_arguments(const std::vector<Term>& before, const std::vector<T
 Device device_of(const Platform& platform, const JobEnvironment& job) {
   const int32_t count = platform.device_count();
   if (count == 0) {
-    throw Error(CONCORD_STATUS_UNAVAILABLE, cat("platform '", platform.name(), "' has no device"));
+    throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("platform '{}' has no device", platform.name()));
   }
   if (job.local_rank >= count && platform.capability(CONCORD_CAP_COMM_SHARED_DEVICE) == 0) {
     const char* variable = platform.core().visible_devices_variable;
-    throw ConfigError(cat("local rank ", job.local_rank, " needs its own device, but platform '", platform.name(),
-                          "' has ", count, "; start at most ", count, " processes on this machine",
-                          variable != nullptr ? cat(", or make more devices visible (", variable, ")") : ""));
+    throw ConfigError(fmt::format(
+        "local rank {} needs its own device, but platform '{}' has {}; start at most {} processes on this machine{}",
+        job.local_rank, platform.name(), count, count,
+        variable != nullptr ? fmt::format(", or make more devices visible ({})", variable) : ""));
   }
   return {platform, static_cast<int32_t>(job.local_rank % count)};
 }
 
 bool check_calls_is_on() {
   const std::string layers = loader::setting("layers").value_or("");
-  return cat(",", layers, ",").find(",validate,") != std::string::npos;
+  return fmt::format(",{},", layers).find(",validate,") != std::string::npos;
 }
 
 std::string flight_folder(const InitializeArgs& args) {
@@ -116,13 +119,13 @@ void seed_torch(const ParallelContext& context, const RngSeeds& seeds) {
 // Under torchrun the store outlives a failed attempt; each attempt has its own keys in it.
 std::string key_prefix(int64_t generation) {
   const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  return cat("concord/", attempt != nullptr ? attempt : "0", "/", generation, "/");
+  return fmt::format("concord/{}/{}/", attempt != nullptr ? attempt : "0", generation);
 }
 
 void check_timeout(int64_t seconds) {
   constexpr int64_t kLongest = int64_t{1000} * 365 * 24 * 3600;
   if (seconds < 1 || seconds > kLongest) {
-    throw ConfigError(cat("ddp_timeout is ", seconds, "; must be a number of seconds >= 1"));
+    throw ConfigError(fmt::format("ddp_timeout is {}; must be a number of seconds >= 1", seconds));
   }
 }
 
@@ -132,10 +135,10 @@ void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) 
   one.store.reset();  // before the next one, which may use the same port
   one.store = connect_store(job, timeout);
   if (job.rank == 0 && job.world > 1 && job.token.empty()) {
-    loader::log(
-        CONCORD_LOG_WARN, "core",
-        cat("anyone who can reach ", job.master_addr, ":", job.master_port, " can disturb this job: ", kJobToken,
-            " is not set; start the job with `concord launch`, or set it to the same random text on all ranks"));
+    loader::log(CONCORD_LOG_WARN, "core",
+                fmt::format("anyone who can reach {}:{} can disturb this job: {} is not set; start the job with "
+                            "`concord launch`, or set it to the same random text on all ranks",
+                            job.master_addr, job.master_port, kJobToken));
   }
   one.job = job;
   one.generation = 0;
@@ -145,7 +148,8 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
                   std::vector<Term> arguments) CONCORD_REQUIRES(one.mutex) {
   const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
   const Milliseconds timeout = std::chrono::seconds(args.ddp_timeout);
-  loader::override_config("comm.timeout", cat(args.ddp_timeout));  // before the plugin is opened: see host.h
+  loader::override_config("comm.timeout",
+                          fmt::format("{}", args.ddp_timeout));  // before the plugin is opened: see host.h
   const Platform platform = current_platform();
   const Device device = device_of(platform, job);
   device.make_current();
@@ -211,7 +215,7 @@ void finalize() {
       loader::log(CONCORD_LOG_WARN, "core", "finalize: not all ranks have called it");
     }
   } catch (const Error& error) {
-    loader::log(CONCORD_LOG_WARN, "core", cat("finalize: ", error.what()));
+    loader::log(CONCORD_LOG_WARN, "core", fmt::format("finalize: {}", error.what()));
   }
   one.context.reset();
 }

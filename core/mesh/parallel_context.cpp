@@ -1,14 +1,13 @@
 #include "core/mesh/parallel_context.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/torch/device.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 constexpr const char* kWorld = "world";
 
@@ -42,7 +41,7 @@ std::string ParallelContext::channel_name(const RankGroup& ranks) const {
   for (const GroupKind kind : all_group_kinds()) {
     if (layout().group_of(kind, rank()) == ranks) return std::string(to_string(kind));
   }
-  throw Error(CONCORD_STATUS_INTERNAL, cat("no group kind has the ranks ", ranks.to_string()));
+  throw Error(CONCORD_STATUS_INTERNAL, fmt::format("no group kind has the ranks {}", ranks.to_string()));
 }
 
 std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks, const std::string& name) {
@@ -73,10 +72,10 @@ ProcessGroup& ParallelContext::make_group(const std::string& name, const RankGro
 ProcessGroup& ParallelContext::group(GroupKind kind) {
   const std::optional<RankGroup> ranks = layout().group_of(kind, rank());
   if (!ranks) {
-    throw Error(
-        CONCORD_STATUS_INVALID_ARGUMENT,
-        cat("rank ", rank(), " is not in any ", to_string(kind), " group: its pipeline stage is ", coordinates_.pp,
-            " of ", layout().pp(), ", and only the first and the last hold embeddings; check has_group first"));
+    throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
+                fmt::format("rank {} is not in any {} group: its pipeline stage is {} of {}, and only the first and "
+                            "the last hold embeddings; check has_group first",
+                            rank(), to_string(kind), coordinates_.pp, layout().pp()));
   }
   return make_group(std::string(to_string(kind)), *ranks);
 }

@@ -1,5 +1,7 @@
 #include "core/mesh/peers.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,12 +13,10 @@
 
 #include "core/process_list.h"
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using Clock = std::chrono::steady_clock;
 
 constexpr Peers::Milliseconds kLookEvery{250};  // how often a waiting rank checks whether the others are still running
@@ -25,9 +25,9 @@ constexpr const char* kDone = "done";
 constexpr int64_t kLookedAt = 1024;  // ranks that one rank asks about
 constexpr size_t kMissingNamed = 8;  // more missing ranks than this are not named
 
-std::string process_key(int64_t rank) { return cat("peers/", rank); }
-std::string left_key(int64_t rank) { return cat("peers/left/", rank); }
-std::string came_key(const std::string& key, int64_t index) { return cat(key, "joined/", index); }
+std::string process_key(int64_t rank) { return fmt::format("peers/{}", rank); }
+std::string left_key(int64_t rank) { return fmt::format("peers/left/{}", rank); }
+std::string came_key(const std::string& key, int64_t index) { return fmt::format("{}joined/{}", key, index); }
 std::string count_key(const std::string& key) { return key + "count"; }
 std::string complete_key(const std::string& key) { return key + "complete"; }
 std::string lost_key(const std::string& key) { return key + "lost"; }
@@ -52,13 +52,13 @@ std::string this_place() {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   struct stat status{};
   const bool known = !boot.empty() && ::stat("/proc/self/ns/pid", &status) == 0;
-  return known ? cat(boot, "/", status.st_ino) : "";
+  return known ? fmt::format("{}/{}", boot, status.st_ino) : "";
 }
 
 }  // namespace
 
 Peers::Peers(std::shared_ptr<Store> store, int64_t rank) : store_(std::move(store)), rank_(rank), own_(this_process()) {
-  store_->set(process_key(rank_), cat(own_.place, " ", own_.pid, " ", own_.start_time));
+  store_->set(process_key(rank_), fmt::format("{} {} {}", own_.place, own_.pid, own_.start_time));
 }
 
 Peers::Process Peers::this_process() {
@@ -157,8 +157,8 @@ std::string Peers::trouble(int64_t rank) noexcept {
   try {
     const std::optional<Process> process = find(rank);
     const State state = process ? look(*process) : State::unknown;
-    if (state == State::stopped) return cat("pid ", process->pid, " is stopped");
-    if (state == State::ended) return cat("pid ", process->pid, " has ended");
+    if (state == State::stopped) return fmt::format("pid {} is stopped", process->pid);
+    if (state == State::ended) return fmt::format("pid {} has ended", process->pid);
     return store_->has(left_key(rank)) ? "it has left the job" : "";
   } catch (const std::exception&) {
     return "";
@@ -167,7 +167,7 @@ std::string Peers::trouble(int64_t rank) noexcept {
 
 std::string Peers::describe(int64_t rank) noexcept {
   const std::string words = trouble(rank);
-  return words.empty() ? cat("rank ", rank) : cat("rank ", rank, " (", words, ")");
+  return words.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, words);
 }
 
 std::string Peers::await(const std::string& key, int64_t rank, Milliseconds timeout) {
@@ -177,10 +177,11 @@ std::string Peers::await(const std::string& key, int64_t rank, Milliseconds time
     if (comes(*store_, key, std::min(left, kLookEvery))) return store_->get(key, kLookEvery);
     // It may have set the key just before it exited.
     if (is_gone(rank) && !store_->has(key)) {
-      throw lost(rank, cat(describe(rank), " does not answer any more"));
+      throw lost(rank, fmt::format("{} does not answer any more", describe(rank)));
     }
     if (left <= kLookEvery) {
-      throw Error(CONCORD_STATUS_TIMEOUT, cat(describe(rank), " has not answered within ", timeout.count(), " ms"));
+      throw Error(CONCORD_STATUS_TIMEOUT,
+                  fmt::format("{} has not answered within {} ms", describe(rank), timeout.count()));
     }
   }
 }
@@ -201,11 +202,11 @@ void Peers::meet(const std::string& key, const RankGroup& ranks, int64_t index, 
       return;
     }
     if (const std::optional<int64_t> missing = find_missing(key, ranks, index)) {
-      throw lost(*missing, cat("not joined by ", describe(*missing)));
+      throw lost(*missing, fmt::format("not joined by {}", describe(*missing)));
     }
     if (left <= glance) {
       throw Error(CONCORD_STATUS_TIMEOUT,
-                  cat("not joined by ", not_joined(key, ranks), " within ", timeout.count(), " ms"));
+                  fmt::format("not joined by {} within {} ms", not_joined(key, ranks), timeout.count()));
     }
   }
 }
@@ -228,7 +229,7 @@ std::optional<int64_t> Peers::find_missing(const std::string& key, const RankGro
     if (store_->has(came_key(key, other))) return std::nullopt;
     if (!is_gone(ranks[other]) || store_->has(came_key(key, other)))
       continue;  // it may have joined just before it exited
-    store_->set(lost_key(key), cat(ranks[other]));
+    store_->set(lost_key(key), fmt::format("{}", ranks[other]));
     return ranks[other];
   }
   return std::nullopt;
@@ -240,7 +241,7 @@ std::optional<int64_t> Peers::lost_since(const std::string& key, const RankGroup
   if (const std::optional<int64_t> known = known_lost(key, ranks)) return known;
   const int64_t next = ranks[(index + 1) % ranks.size()];
   if (!is_lost(next)) return std::nullopt;
-  store_->set(lost_key(key), cat(next));
+  store_->set(lost_key(key), fmt::format("{}", next));
   return next;
 }
 
@@ -249,7 +250,7 @@ std::string Peers::not_joined(const std::string& key, const RankGroup& ranks) {
   for (int64_t i = 0; i < std::min(ranks.size(), kLookedAt) && missing.size() < kMissingNamed; ++i) {
     if (!store_->has(came_key(key, i))) missing.push_back(describe(ranks[i]));
   }
-  return missing.empty() ? "some rank" : loader::join(missing, ", ");
+  return missing.empty() ? "some rank" : fmt::format("{}", fmt::join(missing, ", "));
 }
 
 }  // namespace concord

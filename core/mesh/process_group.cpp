@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -11,18 +13,15 @@
 #include "core/torch/device.h"
 #include "core/torch/dtype.h"
 #include "platform/cpp/memory.hpp"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 // Tensors up to this size are worth copying into a common buffer: the copy costs less than a separate call.
 constexpr int64_t kFlattenBytes = 256 * 1024;
 
 std::string shape_text(const at::Tensor& tensor) {
-  return cat(c10::toString(tensor.scalar_type()), " [", loader::join(tensor.sizes(), ", "), "]");
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
 
 void enqueue_copy(const Stream& stream, char* to, const char* from, int64_t bytes) {
@@ -87,44 +86,46 @@ ProcessGroup::ProcessGroup(std::string name, RankGroup ranks, int64_t rank, Devi
 ProcessGroup::~ProcessGroup() = default;
 
 void ProcessGroup::refuse(const char* op, const std::string& why) const {
-  throw Error(CONCORD_STATUS_INVALID_ARGUMENT, cat(op, " in group ", name_, " (", size(), " ranks): ", why));
+  throw Error(CONCORD_STATUS_INVALID_ARGUMENT, fmt::format("{} in group {} ({} ranks): {}", op, name_, size(), why));
 }
 
 ProcessGroup::Operand ProcessGroup::operand(const char* op, const at::Tensor& tensor, bool moves_only) const {
   if (!tensor.defined()) refuse(op, "a tensor is undefined");
   if (!tensor.is_contiguous()) {
-    refuse(op, cat("a tensor of ", shape_text(tensor), " with strides [", loader::join(tensor.strides(), ", "),
-                   "] is not contiguous; pass tensor.contiguous()"));
+    refuse(op, fmt::format("a tensor of {} with strides [{}] is not contiguous; pass tensor.contiguous()",
+                           shape_text(tensor), fmt::join(tensor.strides(), ", ")));
   }
   const c10::Device expected = torch_device(device_.platform(), device_.index());
   const c10::Device given = tensor.device();
   if (given.type() != expected.type() ||
       (given.has_index() && expected.has_index() && given.index() != expected.index())) {
-    refuse(op, cat("a tensor of ", shape_text(tensor), " is on ", given.str(), "; must be on this rank's device ",
-                   expected.str()));
+    refuse(op, fmt::format("a tensor of {} is on {}; must be on this rank's device {}", shape_text(tensor), given.str(),
+                           expected.str()));
   }
   auto* data = static_cast<char*>(tensor.data_ptr());
   if (const auto dtype = platform_dtype(tensor.scalar_type())) return {data, tensor.numel(), *dtype};
   if (!moves_only)
-    refuse(op, cat("a tensor of ", shape_text(tensor), ": this dtype cannot be reduced; convert it first"));
+    refuse(op, fmt::format("a tensor of {}: this dtype cannot be reduced; convert it first", shape_text(tensor)));
   return {data, tensor.numel() * static_cast<int64_t>(tensor.element_size()), DType::kU8};
 }
 
 void ProcessGroup::check_root(const char* op, int64_t root) const {
-  if (root < 0 || root >= size()) refuse(op, cat("root is ", root, "; must be from 0 to ", size() - 1));
+  if (root < 0 || root >= size()) refuse(op, fmt::format("root is {}; must be from 0 to {}", root, size() - 1));
 }
 
 // In each pair, |large| has size() times the elements of |small|, and the same dtype.
 void ProcessGroup::check_pairs(const char* op, std::span<const at::Tensor> large,
                                std::span<const at::Tensor> small) const {
   if (large.size() != small.size())
-    refuse(op, cat(large.size(), " and ", small.size(), " tensors; the numbers must be equal"));
+    refuse(op, fmt::format("{} and {} tensors; the numbers must be equal", large.size(), small.size()));
   for (size_t i = 0; i < large.size(); ++i) {
     if (!large[i].defined() || !small[i].defined()) refuse(op, "a tensor is undefined");
     if (large[i].scalar_type() == small[i].scalar_type() && large[i].numel() == size() * small[i].numel()) continue;
-    refuse(op, cat("tensors of ", shape_text(large[i]), " and ", shape_text(small[i]),
-                   "; the dtypes must be equal and the first ", "must have ", size(), " x ", small[i].numel(), " = ",
-                   size() * small[i].numel(), " elements, not ", large[i].numel()));
+    refuse(op,
+           fmt::format(
+               "tensors of {} and {}; the dtypes must be equal and the first must have {} x {} = {} elements, not {}",
+               shape_text(large[i]), shape_text(small[i]), size(), small[i].numel(), size() * small[i].numel(),
+               large[i].numel()));
   }
 }
 
@@ -196,8 +197,9 @@ Work ProcessGroup::all_to_all(const at::Tensor& output, const at::Tensor& input)
   const Operand out = operand("all_to_all", output, true);
   const Operand in = operand("all_to_all", input, true);
   if (out.dtype != in.dtype || out.count != in.count || in.count % size() != 0) {
-    refuse("all_to_all", cat("tensors of ", shape_text(output), " and ", shape_text(input),
-                             "; both need the same dtype and number of elements, divisible by ", size()));
+    refuse("all_to_all",
+           fmt::format("tensors of {} and {}; both need the same dtype and number of elements, divisible by {}",
+                       shape_text(output), shape_text(input), size()));
   }
   if (size() == 1) return copy_now(output, input);
   const int64_t count = in.count / size();
@@ -245,14 +247,14 @@ Work ProcessGroup::all_to_all_v(const at::Tensor& output, const at::Tensor& inpu
   const Operand in = operand(kOp, input, true);
   if (output.dim() == 0 || input.dim() == 0 || output.sizes().slice(1) != input.sizes().slice(1) ||
       out.dtype != in.dtype) {
-    refuse(kOp,
-           cat("tensors of ", shape_text(output), " and ", shape_text(input), "; they may differ only in dimension 0"));
+    refuse(kOp, fmt::format("tensors of {} and {}; they may differ only in dimension 0", shape_text(output),
+                            shape_text(input)));
   }
   for (const auto& [tensor, rows, what] :
        {std::tuple(&output, recv_rows, "recv_rows"), std::tuple(&input, send_rows, "send_rows")}) {
     if (is_split_of(rows, size(), tensor->size(0))) continue;
-    refuse(kOp, cat(what, " is ", loader::join(rows, ", "), "; must be ", size(), " numbers >= 0 that add up to the ",
-                    tensor->size(0), " rows of the tensor"));
+    refuse(kOp, fmt::format("{} is {}; must be {} numbers >= 0 that add up to the {} rows of the tensor", what,
+                            fmt::join(rows, ", "), size(), tensor->size(0)));
   }
   if (size() == 1) return copy_now(output, input);
   const int64_t unit =
@@ -288,8 +290,8 @@ Work ProcessGroup::batch_p2p(std::span<const Transfer> transfers) {
   for (const Transfer& transfer : transfers) {
     const Operand x = operand(kOp, *transfer.tensor_, true);
     if (transfer.peer_ < 0 || transfer.peer_ >= size() || transfer.peer_ == index_) {
-      refuse(kOp, cat("a transfer between rank ", index_, " and rank ", transfer.peer_,
-                      "; the peer must be another rank, 0 to ", size() - 1));
+      refuse(kOp, fmt::format("a transfer between rank {} and rank {}; the peer must be another rank, 0 to {}", index_,
+                              transfer.peer_, size() - 1));
     }
     const auto peer = static_cast<int32_t>(transfer.peer_);
     items->push_back(transfer.sends_ ? send_to(peer, x.data, x.count, x.dtype)
@@ -297,11 +299,11 @@ Work ProcessGroup::batch_p2p(std::span<const Transfer> transfers) {
     keep.push_back(*transfer.tensor_);
     total += x.count;
     if (items->size() <= 4) {
-      detail += cat(detail.empty() ? "" : ", ", transfer.sends_ ? "send " : "recv ", x.count,
-                    transfer.sends_ ? " to " : " from ", peer);
+      detail += fmt::format("{}{}{}{}{}", detail.empty() ? "" : ", ", transfer.sends_ ? "send " : "recv ", x.count,
+                            transfer.sends_ ? " to " : " from ", peer);
     }
   }
-  if (items->size() > 4) detail += cat(", ", items->size() - 4, " more");
+  if (items->size() > 4) detail += fmt::format(", {} more", items->size() - 4);
   ChannelCall call;
   call.signature = {CommOp::kP2p, static_cast<DType>(items->front().dtype), total, {}, {}, detail};
   call.keep = std::make_shared<std::vector<at::Tensor>>(std::move(keep));

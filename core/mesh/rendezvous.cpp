@@ -1,5 +1,7 @@
 #include "core/mesh/rendezvous.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,12 +9,10 @@
 
 #include "core/quoted.h"
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
@@ -27,8 +27,8 @@ constexpr size_t kLongestFault = 1000;  // bytes of a message, and of its part a
 constexpr size_t kLongestWords = 200;
 constexpr size_t kNamed = 8;  // more missing ranks than this are counted, not named
 
-std::string claim_key(int64_t rank) { return cat("rendezvous/rank/", rank); }
-std::string who_key(int64_t rank) { return cat("rendezvous/who/", rank); }
+std::string claim_key(int64_t rank) { return fmt::format("rendezvous/rank/{}", rank); }
+std::string who_key(int64_t rank) { return fmt::format("rendezvous/who/{}", rank); }
 
 Milliseconds left_until(Clock::time_point deadline) {
   return std::max(Milliseconds(0), std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
@@ -54,7 +54,7 @@ Milliseconds left_until(Clock::time_point deadline) {
 
 std::string pack(const std::vector<Term>& terms) {
   std::string text;
-  for (const Term& term : terms) text += cat(term.name, "=", term.value, "\n");
+  for (const Term& term : terms) text += fmt::format("{}={}\n", term.name, term.value);
   return text;
 }
 
@@ -83,8 +83,9 @@ void claim_rank(Store& store, const Member& member) {
   } catch (const Error&) {
   }
   raise(store, member,
-        cat("two processes have rank ", member.rank, " of ", member.world, ": ", other, ", and ", member.who,
-            "; give every process its own RANK (or OMPI_COMM_WORLD_RANK, SLURM_PROCID), or let a launcher do it"));
+        fmt::format("two processes have rank {} of {}: {}, and {}; give every process its own RANK (or "
+                    "OMPI_COMM_WORLD_RANK, SLURM_PROCID), or let a launcher do it",
+                    member.rank, member.world, other, member.who));
 }
 
 // Waits until |key| is set or |deadline| has passed (false), and meanwhile checks whether another rank has found an
@@ -109,13 +110,13 @@ void compare_terms(Store& store, const Member& member, const std::vector<Term>& 
   for (size_t i = 0; i < common; ++i) {
     if (first[i] == member.terms[i]) continue;
     raise(store, member,
-          cat("rank ", member.rank, " was started with ", member.terms[i].name, " ", member.terms[i].value,
-              ", rank 0 with ", one_line(cat(first[i].name, " ", first[i].value), kLongestWords),
-              "; start all ranks with the same settings"));
+          fmt::format("rank {} was started with {} {}, rank 0 with {}; start all ranks with the same settings",
+                      member.rank, member.terms[i].name, member.terms[i].value,
+                      one_line(fmt::format("{} {}", first[i].name, first[i].value), kLongestWords)));
   }
   raise(store, member,
-        cat("rank ", member.rank, " and rank 0 are different builds of this program: they compare ",
-            member.terms.size(), " and ", first.size(), " settings"));
+        fmt::format("rank {} and rank 0 are different builds of this program: they compare {} and {} settings",
+                    member.rank, member.terms.size(), first.size()));
 }
 
 // The ranks that have not joined: at most a few names.
@@ -127,17 +128,18 @@ std::string missing_ranks(Store& store, int64_t world) {
     if (missing.size() < kNamed) missing.push_back(rank);
     ++count;
   }
-  const std::string names = loader::join(missing, ", ");
-  return cat(count == 1 ? "rank " : "ranks ", names, count > static_cast<int64_t>(kNamed) ? ", ..." : "");
+  const std::string names = fmt::format("{}", fmt::join(missing, ", "));
+  return fmt::format("{}{}{}", count == 1 ? "rank " : "ranks ", names,
+                     count > static_cast<int64_t>(kNamed) ? ", ..." : "");
 }
 
 [[noreturn]] void give_up(Store& store, const Member& member, Milliseconds timeout) {
   const int64_t arrived = store.add(kArrived, 0);
   const std::string who = member.rank == 0 ? missing_ranks(store, member.world) : "the others";
   throw Error(CONCORD_STATUS_TIMEOUT,
-              cat("only ", arrived, " of ", member.world, " ranks joined within ", timeout.count(), " ms; rank ",
-                  member.rank, " waited for ", who,
-                  "; check their errors, or increase ddp_timeout; all ranks need the same ", kJobToken, ", or none"));
+              fmt::format("only {} of {} ranks joined within {} ms; rank {} waited for {}; check their errors, or "
+                          "increase ddp_timeout; all ranks need the same {}, or none",
+                          arrived, member.world, timeout.count(), member.rank, who, kJobToken));
 }
 
 }  // namespace
@@ -145,7 +147,7 @@ std::string missing_ranks(Store& store, int64_t world) {
 std::string describe_this_process() {
   char host[256] = "this machine";
   gethostname(host, sizeof host - 1);
-  return cat("process ", getpid(), " on ", static_cast<const char*>(host));
+  return fmt::format("process {} on {}", getpid(), static_cast<const char*>(host));
 }
 
 void rendezvous(Store& store, const Member& member, Milliseconds timeout) {

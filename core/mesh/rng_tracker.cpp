@@ -1,15 +1,15 @@
 #include "core/mesh/rng_tracker.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/config_error.h"
 #include "core/stable_hash.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 // Megatron's constants.
 constexpr uint64_t kModelParallelOffset = 2718;
@@ -21,7 +21,7 @@ constexpr uint64_t kPerExpertRank = 100;
 }  // namespace
 
 RngSeeds rng_seeds(int64_t seed, const RankCoordinates& place, bool data_parallel_random_init) {
-  if (seed <= 0) throw ConfigError(cat("seed is ", seed, "; must be positive"));
+  if (seed <= 0) throw ConfigError(fmt::format("seed is {}; must be positive", seed));
   const auto number = [](int64_t coordinate) { return static_cast<uint64_t>(coordinate); };
   uint64_t base = number(seed) + kPerPipelineStage * number(place.pp);
   if (data_parallel_random_init) base += kPerDataParallelRank * number(place.dp);
@@ -40,7 +40,7 @@ void RngTracker::reseed(const RngSeeds& seeds) {
 
 void RngTracker::add(std::string_view name, uint64_t seed) {
   for (const Stream& stream : streams_) {
-    if (stream.name == name) throw ConfigError(cat("random stream '", name, "' already exists"));
+    if (stream.name == name) throw ConfigError(fmt::format("random stream '{}' already exists", name));
   }
   streams_.push_back({std::string(name), Generator(seed, stable_hash(name))});
 }
@@ -51,7 +51,7 @@ size_t RngTracker::index_of(std::string_view name) const {
     if (streams_[i].name == name) return i;
     names.push_back(streams_[i].name);
   }
-  throw ConfigError(cat("unknown random stream '", name, "'; must be one of ", loader::join(names, ", ")));
+  throw ConfigError(fmt::format("unknown random stream '{}'; must be one of {}", name, fmt::join(names, ", ")));
 }
 
 RngTracker::Fork RngTracker::fork(std::string_view name) { return {*this, index_of(name)}; }

@@ -1,5 +1,7 @@
 // make_sealed_store of store.h. A key is followed by its own keyed hash, a value begins with the hash of key and value:
 // SipHash-2-4 (Aumasson and Bernstein, 2012), made for short messages under a secret key of 128 bits.
+#include <fmt/core.h>
+
 #include <array>
 #include <bit>
 #include <cstdio>
@@ -7,7 +9,6 @@
 
 #include "core/mesh/store.h"
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -98,7 +99,7 @@ class SealedStore : public Store {
 
   // The length separates the key from the value.
   std::string seal(const std::string& key, std::string_view value) const {
-    const uint64_t hash = sip_hash(key_, loader::cat("value ", key.size(), " ", key, value));
+    const uint64_t hash = sip_hash(key_, fmt::format("value {} {}{}", key.size(), key, value));
     return {reinterpret_cast<const char*>(&hash), sizeof hash};
   }
   void unseal(const std::string& key, std::string* value) const {
@@ -108,9 +109,9 @@ class SealedStore : public Store {
       return;
     }
     throw Error(CONCORD_STATUS_UNAVAILABLE,
-                loader::cat("the job's store contains a value for ", key,
-                            " that no rank of this job has written; another process can reach the store: block "
-                            "MASTER_PORT for processes that are not part of the job"));
+                fmt::format("the job's store contains a value for {} that no rank of this job has written; another "
+                            "process can reach the store: block MASTER_PORT for processes that are not part of the job",
+                            key));
   }
 
   std::shared_ptr<Store> store_;

@@ -1,5 +1,8 @@
 #include "core/mesh/store.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <map>
@@ -7,12 +10,9 @@
 
 #include "platform/base/thread_safety.hpp"
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 class LocalStore : public Store {
  public:
@@ -64,7 +64,7 @@ class LocalStore : public Store {
       CONCORD_REQUIRES(mutex_) {
     if (changed_.wait_for(lock, timeout, [&]() CONCORD_REQUIRES(mutex_) { return has_all(keys); })) return;
     throw Error(CONCORD_STATUS_TIMEOUT,
-                cat("the store has no ", loader::join(keys, ", "), " after ", timeout.count(), " ms"));
+                fmt::format("the store has no {} after {} ms", fmt::join(keys, ", "), timeout.count()));
   }
 
   std::mutex mutex_;

@@ -3,6 +3,8 @@
 // not tell a port in use from other failures.
 #include <arpa/inet.h>
 #include <c10/util/Logging.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -26,12 +28,10 @@
 #include "platform/base/thread_safety.hpp"
 #include "platform/base/unique_fd.hpp"
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
@@ -100,8 +100,8 @@ Listener listen_for(const JobEnvironment& job) {
                                  ? "another process is listening there: a second process with rank 0, or an earlier "
                                    "job that is still running; stop it, or choose another MASTER_PORT"
                                  : "choose another MASTER_PORT";
-  throw Error(CONCORD_STATUS_UNAVAILABLE,
-              cat("rank 0 cannot serve the job's store at port ", job.master_port, ": ", words_of(-fd), "; ", advice));
+  throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("rank 0 cannot serve the job's store at port {}: {}; {}",
+                                                      job.master_port, words_of(-fd), advice));
 }
 
 // One attempt to connect. Empty on success, otherwise the reason.
@@ -123,7 +123,7 @@ std::string try_server(const std::string& host, int port, Milliseconds limit) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const int failure = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (failure != 0) return cat("'", host, "' is not a known host: ", gai_strerror(failure));
+  if (failure != 0) return fmt::format("'{}' is not a known host: {}", host, gai_strerror(failure));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
   std::string reason = "no address";
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
@@ -146,9 +146,9 @@ void wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
       continue;
     }
     throw Error(CONCORD_STATUS_TIMEOUT,
-                cat("rank ", job.rank, " found no store at ", job.master_addr, ":", job.master_port, " within ",
-                    timeout.count(), " ms (", reason,
-                    "); is rank 0 running there, and do all ranks have the same MASTER_ADDR and MASTER_PORT?"));
+                fmt::format("rank {} found no store at {}:{} within {} ms ({}); is rank 0 running there, and do all "
+                            "ranks have the same MASTER_ADDR and MASTER_PORT?",
+                            job.rank, job.master_addr, job.master_port, timeout.count(), reason));
   }
 }
 
@@ -266,8 +266,8 @@ class TcpStore : public Store {
       if (waited >= timeout) {
         std::vector<std::string> names;
         for (const std::string& key : keys) names.push_back(name_of(key));
-        throw Error(CONCORD_STATUS_TIMEOUT, cat("the store at ", where_, " has no ", loader::join(names, ", "),
-                                                " after ", timeout.count(), " ms"));
+        throw Error(CONCORD_STATUS_TIMEOUT, fmt::format("the store at {} has no {} after {} ms", where_,
+                                                        fmt::join(names, ", "), timeout.count()));
       }
       std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause));
     }
@@ -300,7 +300,7 @@ class TcpStore : public Store {
 
   Error lost(const std::string& key, const std::string& how) const {
     return {CONCORD_STATUS_PEER_LOST,
-            cat("the store at ", where_, ", which rank 0 or the launcher serves, ", how, " (", name_of(key), ")")};
+            fmt::format("the store at {}, which rank 0 or the launcher serves, {} ({})", where_, how, name_of(key))};
   }
 
   // |body| owns everything it uses, and returns a value.
@@ -309,9 +309,9 @@ class TcpStore : public Store {
     try {
       if (auto result = thread_.run(std::move(body))) return std::move(*result);
     } catch (const c10::Error& error) {
-      throw lost(key, cat("does not answer any more: ", error.what_without_backtrace()));
+      throw lost(key, fmt::format("does not answer any more: {}", error.what_without_backtrace()));
     }
-    throw lost(key, cat("has not answered for ", thread_.limit().count(), " ms"));
+    throw lost(key, fmt::format("has not answered for {} ms", thread_.limit().count()));
   }
 
   StoreThread thread_;
@@ -330,7 +330,7 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, const c10
   std::thread(std::move(task)).detach();
   if (result.wait_for(options.timeout) == std::future_status::ready) return result.get();
   throw Error(CONCORD_STATUS_TIMEOUT,
-              cat("the process that listens there has not answered within ", options.timeout.count(), " ms"));
+              fmt::format("the process that listens there has not answered within {} ms", options.timeout.count()));
 }
 
 }  // namespace
@@ -351,10 +351,13 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
   } else {
     wait_for_server(job, timeout);
   }
-  const std::string where = cat(job.master_addr, ":", job.master_port);
+  const std::string where = fmt::format("{}:{}", job.master_addr, job.master_port);
   const auto refuse = [&](concord_status status, const char* words) {
-    return Error(status, cat("rank ", job.rank, " cannot use the store at ", where, ": ", words,
-                             "; if another program is listening there, choose another MASTER_PORT"));
+    return Error(
+        status,
+        fmt::format(
+            "rank {} cannot use the store at {}: {}; if another program is listening there, choose another MASTER_PORT",
+            job.rank, where, words));
   };
   try {
     const auto store = std::make_shared<TcpStore>(open_store(host, options), where, timeout);

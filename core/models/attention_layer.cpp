@@ -1,11 +1,12 @@
 #include "core/models/attention_layer.h"
 
+#include <fmt/core.h>
+
 #include "core/ops/attention.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/rope.h"
 #include "core/parallel/context_attention.h"
 #include "core/parallel/parallel_linear.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 
@@ -13,15 +14,14 @@ namespace concord {
 // columns of several heads side by side.
 
 using at::Tensor;
-using loader::cat;
 
 AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
     : context_(context),
-      name_(cat("model.layers.", number, ".self_attn.")),
+      name_(fmt::format("model.layers.{}.self_attn.", number)),
       heads_(context.config.num_attention_heads / context.tp->size()),
       kv_heads_(context.config.num_key_value_heads / context.tp->size()),
       window_(context.config.windows[static_cast<size_t>(number)]),
-      norm_(context.find(cat("model.layers.", number, ".input_layernorm.weight"))),
+      norm_(context.find(fmt::format("model.layers.{}.input_layernorm.weight", number))),
       qkv_(context.find(name_ + "qkv_proj.weight")),
       qkv_bias_(context.find(name_ + "qkv_proj.bias")),
       q_norm_(context.find(name_ + "q_norm.weight")),

@@ -1,36 +1,36 @@
 #include "core/models/auto_model.h"
 
+#include <fmt/core.h>
+
 #include "core/config_error.h"
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
 #include "core/models/parameter_plan.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
-
 // Every part of the model once, in order.
 void check_stages(const std::vector<StageLayers>& stages, const ModelConfig& config, const RankLayout& layout) {
   const auto refuse = [&](const std::string& why) {
-    throw ConfigError(cat("pipeline stages ", to_string(stages), ": ", why));
+    throw ConfigError(fmt::format("pipeline stages {}: {}", to_string(stages), why));
   };
   const auto wanted = static_cast<size_t>(layout.pp() * layout.vpp());
   if (stages.size() != wanted) {
-    refuse(cat("there are ", stages.size(), ", but pipeline_model_parallel_size ", layout.pp(), " times ",
-               "virtual_pipeline_model_parallel_size ", layout.vpp(), " is ", wanted));
+    refuse(fmt::format(
+        "there are {}, but pipeline_model_parallel_size {} times virtual_pipeline_model_parallel_size {} is {}",
+        stages.size(), layout.pp(), layout.vpp(), wanted));
   }
   int64_t next = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
     if (stages[i].embedding != (i == 0)) refuse("the embedding (E) must be on the first stage only");
     if (stages[i].loss != (i + 1 == stages.size())) refuse("the loss (L) must be on the last stage only");
     if (stages[i].first_layer != next)
-      refuse(cat("stage ", i, " begins with layer ", stages[i].first_layer, " instead of ", next));
+      refuse(fmt::format("stage {} begins with layer {} instead of {}", i, stages[i].first_layer, next));
     next += stages[i].layers;
   }
   if (next != config.num_hidden_layers) {
-    refuse(cat("they have ", next, " layers (t), but num_hidden_layers is ", config.num_hidden_layers));
+    refuse(fmt::format("they have {} layers (t), but num_hidden_layers is {}", next, config.num_hidden_layers));
   }
 }
 

@@ -1,5 +1,8 @@
 #include "core/models/config.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
@@ -8,12 +11,10 @@
 #include "core/models/config_reader.h"
 #include "core/models/families/family.h"
 #include "core/parse_json.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using nlohmann::json;
 
 constexpr int kDeepest = 32;
@@ -26,7 +27,7 @@ constexpr IntegerRange kPositions{1, int64_t{1} << 40};
 
 json parse(std::string_view text, const std::string& file) {
   const auto limit = [&](int depth, json::parse_event_t, json&) {
-    if (depth > kDeepest) throw ConfigError(cat(file, ": is nested deeper than ", kDeepest, " levels"));
+    if (depth > kDeepest) throw ConfigError(fmt::format("{}: is nested deeper than {} levels", file, kDeepest));
     return true;
   };
   return parse_json(text, file, limit);
@@ -41,24 +42,24 @@ bool has_experts(const std::string& model_type) {
 std::string known_architectures() {
   std::vector<std::string> names;
   for (const Family* family : all_families()) names.emplace_back(family->architecture);
-  return loader::join(names, ", ");
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 const Family& family_of(const ConfigReader& read) {
   const std::string model_type = read.text("model_type");
   if (has_experts(model_type)) {
-    read.refuse("model_type",
-                cat("is a mixture-of-experts model, which is not supported yet; supported are ", known_model_types()));
+    read.refuse("model_type", fmt::format("is a mixture-of-experts model, which is not supported yet; supported are {}",
+                                          known_model_types()));
   }
   const auto families = all_families();
   const auto found = std::find_if(families.begin(), families.end(),
                                   [&](const Family* family) { return family->model_type == model_type; });
-  if (found == families.end()) read.refuse("model_type", cat("must be one of ", known_model_types()));
+  if (found == families.end()) read.refuse("model_type", fmt::format("must be one of {}", known_model_types()));
   const std::vector<std::string> architectures = read.texts("architectures");
   const std::string wanted = (*found)->architecture;
   if (!architectures.empty() && std::find(architectures.begin(), architectures.end(), wanted) == architectures.end()) {
-    read.refuse("architectures",
-                cat("must name ", wanted, " for model_type ", model_type, "; supported are ", known_architectures()));
+    read.refuse("architectures", fmt::format("must name {} for model_type {}; supported are {}", wanted, model_type,
+                                             known_architectures()));
   }
   return **found;
 }
@@ -83,7 +84,7 @@ std::string rope_type_of(const ConfigReader& rope) {
   if (!rope_needs().contains(type)) {
     std::vector<std::string> known;
     for (const auto& [name, needs] : rope_needs()) known.push_back(name);
-    rope.refuse(key, cat("must be one of ", loader::join(known, ", ")));
+    rope.refuse(key, fmt::format("must be one of {}", fmt::join(known, ", ")));
   }
   for (const std::string& need : rope_needs().at(type)) rope.positive(need);
   return type;
@@ -108,7 +109,7 @@ void read_rope_values(const ConfigReader& rope, RopeSettings& out) {
       rope.integer("original_max_position_embeddings", kPositions, out.original_max_position_embeddings);
   if (rope.positive("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "must be 1");
   if (out.rope_type == "llama3" && !(*out.high_freq_factor > *out.low_freq_factor)) {
-    rope.refuse("high_freq_factor", cat("must be greater than low_freq_factor, ", *out.low_freq_factor));
+    rope.refuse("high_freq_factor", fmt::format("must be greater than low_freq_factor, {:g}", *out.low_freq_factor));
   }
 }
 
@@ -121,8 +122,10 @@ RopeSettings read_rope(const ConfigReader& read, const ModelConfig& model) {
   rope.rope_theta = read.positive("rope_theta", 10000);
   if (read.positive("partial_rotary_factor", 1) != 1) read.refuse("partial_rotary_factor", "must be 1");
   if (model.head_dim % 2 != 0) {
-    read.refuse(cat("heads have ", model.head_dim, " elements (head_dim, or hidden_size / num_attention_heads); rope ",
-                    "rotates pairs, so it must be even"));
+    read.refuse(
+        fmt::format("heads have {} elements (head_dim, or hidden_size / num_attention_heads); rope rotates pairs, so "
+                    "it must be even",
+                    model.head_dim));
   }
   for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name takes precedence in transformers too
     if (!read.has(key)) continue;
@@ -148,21 +151,21 @@ void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& mod
   model.num_key_value_heads = read.integer("num_key_value_heads", kHeads,
                                            as_heads ? model.num_attention_heads : family.default_key_value_heads);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
-    read.refuse(cat("num_attention_heads ", model.num_attention_heads, " must be a multiple of num_key_value_heads ",
-                    model.num_key_value_heads));
+    read.refuse(fmt::format("num_attention_heads {} must be a multiple of num_key_value_heads {}",
+                            model.num_attention_heads, model.num_key_value_heads));
   }
   const bool has_own_size = read.has("head_dim") || family.default_head_dim != 0;
   if (!has_own_size && model.hidden_size % model.num_attention_heads != 0) {
-    read.refuse(cat("hidden_size ", model.hidden_size, " must be a multiple of num_attention_heads ",
-                    model.num_attention_heads, " if head_dim is not given"));
+    read.refuse(fmt::format("hidden_size {} must be a multiple of num_attention_heads {} if head_dim is not given",
+                            model.hidden_size, model.num_attention_heads));
   }
   model.head_dim = read.integer(
       "head_dim", kSize,
       family.default_head_dim != 0 ? family.default_head_dim : model.hidden_size / model.num_attention_heads);
   model.max_position_embeddings = read.integer("max_position_embeddings", kPositions, 2048);
   if (static_cast<double>(model.num_attention_heads) * static_cast<double>(model.head_dim) > kSize.most) {
-    read.refuse(cat("num_attention_heads ", model.num_attention_heads, " times head_dim ", model.head_dim,
-                    " must be <= ", kSize.most));
+    read.refuse(fmt::format("num_attention_heads {} times head_dim {} must be <= {}", model.num_attention_heads,
+                            model.head_dim, kSize.most));
   }
 }
 
@@ -174,7 +177,7 @@ void read_numbers(const ConfigReader& read, ModelConfig& model) {
   model.dtype = read.text(read.has("dtype") ? "dtype" : "torch_dtype", "float32");
   const std::vector<std::string> types{"float32", "bfloat16", "float16", "float64"};
   if (std::find(types.begin(), types.end(), model.dtype) == types.end()) {
-    read.refuse(read.has("dtype") ? "dtype" : "torch_dtype", cat("must be one of ", loader::join(types, ", ")));
+    read.refuse(read.has("dtype") ? "dtype" : "torch_dtype", fmt::format("must be one of {}", fmt::join(types, ", ")));
   }
 }
 
@@ -214,7 +217,7 @@ std::string with_dtype(const std::string& text, const std::string& dtype) {
 std::string known_model_types() {
   std::vector<std::string> names;
   for (const Family* family : all_families()) names.emplace_back(family->model_type);
-  return loader::join(names, ", ");
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 // Exact in a double: at most 2^50.
@@ -233,7 +236,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   model.rope = read_rope(read, model);
   family.describe(read, model);
   if (const double count = parameters_of(model); count > static_cast<double>(kMostParameters)) {
-    read.refuse(cat("describes a model of ", count, " parameters; the limit is ", kMostParameters));
+    read.refuse(fmt::format("describes a model of {:g} parameters; the limit is {}", count, kMostParameters));
   }
   model.text = text;
   return model;

@@ -1,16 +1,16 @@
 #include "core/models/config_reader.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using nlohmann::json;
 
 constexpr size_t kLongestValue = 80;  // in an error
@@ -26,8 +26,9 @@ std::string short_text(const json& value) {
 ConfigReader::ConfigReader(const json& object, std::string file, std::string path)
     : object_(object), file_(std::move(file)), path_(std::move(path)) {
   if (!object_.is_object()) {
-    throw ConfigError(cat(file_, ": ", path_.empty() ? "the document" : path_.substr(0, path_.size() - 1), " is ",
-                          short_text(object_), "; must be a JSON object {...}"));
+    throw ConfigError(fmt::format("{}: {} is {}; must be a JSON object {{...}}", file_,
+                                  path_.empty() ? "the document" : path_.substr(0, path_.size() - 1),
+                                  short_text(object_)));
   }
 }
 
@@ -38,12 +39,12 @@ bool ConfigReader::has(const std::string& key) const {
 
 bool ConfigReader::names(const std::string& key) const { return object_.contains(key); }
 
-void ConfigReader::refuse(const std::string& why) const { throw ConfigError(cat(file_, ": ", why)); }
+void ConfigReader::refuse(const std::string& why) const { throw ConfigError(fmt::format("{}: {}", file_, why)); }
 
 void ConfigReader::refuse(const std::string& key, const std::string& what) const {
   const auto found = object_.find(key);
-  const std::string given = found == object_.end() ? " is not given" : cat(" is ", short_text(*found));
-  refuse(cat(path_, key, given, "; it ", what));
+  const std::string given = found == object_.end() ? " is not given" : fmt::format(" is {}", short_text(*found));
+  refuse(fmt::format("{}{}{}; it {}", path_, key, given, what));
 }
 
 const json& ConfigReader::value(const std::string& key, const std::string& wanted) const {
@@ -53,7 +54,7 @@ const json& ConfigReader::value(const std::string& key, const std::string& wante
 
 int64_t ConfigReader::integer(const std::string& key, IntegerRange range, std::optional<int64_t> fallback) const {
   if (!has(key) && fallback) return *fallback;
-  const std::string wanted = cat("must be an integer from ", range.least, " to ", range.most);
+  const std::string wanted = fmt::format("must be an integer from {} to {}", range.least, range.most);
   const json& given = value(key, wanted);
   if (!given.is_number_integer()) refuse(key, wanted);
   if (given.is_number_unsigned() && given.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) refuse(key, wanted);
@@ -115,7 +116,7 @@ std::vector<std::string> ConfigReader::texts(const std::string& key) const {
 
 ConfigReader ConfigReader::object(const std::string& key) const {
   if (!has(key)) refuse(key, "must be a JSON object {...}");
-  return {object_.at(key), file_, cat(path_, key, ".")};
+  return {object_.at(key), file_, fmt::format("{}{}.", path_, key)};
 }
 
 }  // namespace concord

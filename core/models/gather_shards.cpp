@@ -2,26 +2,25 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
 #include "core/config_error.h"
 #include "core/models/hf_plan.h"
 #include "core/parallel/moves.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
 using at::Tensor;
-using loader::cat;
 
 bool is_cut(const ShardSpec& spec) {
   bool cut = false;
   for (const ShardSpec::Dim& dim : spec.dims) {
     if (dim.cut && *dim.cut != ShardAxis::tp) {
       throw ConfigError(
-          cat("parameter ", spec.name, " is split over ", to_string(*dim.cut), "; only tp can be gathered"));
+          fmt::format("parameter {} is split over {}; only tp can be gathered", spec.name, to_string(*dim.cut)));
     }
     cut |= dim.cut.has_value();
   }

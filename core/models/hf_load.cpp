@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
@@ -16,12 +17,10 @@
 #include "core/models/hf_weights.h"
 #include "core/quoted.h"
 #include "core/safetensors/index.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using safetensors::Reader;
 using safetensors::TensorInfo;
 using safetensors::Weights;
@@ -56,28 +55,29 @@ void check_extra(const Weights& weights, const HfLoadOptions& options) {
   const std::unordered_set<std::string> known(options.model_tensors.begin(), options.model_tensors.end());
   for (const auto& [name, tensor] : weights.tensors()) {
     if (known.count(tensor.info->name) != 0 || is_expendable(tensor.info->name, options)) continue;
-    throw ConfigError(cat(tensor.file->path(), ": tensor ", quoted(name), " of ",
-                          safetensors::shape_text(tensor.info->shape),
-                          " does not belong to any parameter of the model, which has ", known.size(),
-                          " tensors; is this the folder of another model?"));
+    throw ConfigError(
+        fmt::format("{}: tensor {} of {} does not belong to any parameter of the model, which has {} tensors; is this "
+                    "the folder of another model?",
+                    tensor.file->path(), quoted(name), safetensors::shape_text(tensor.info->shape), known.size()));
   }
 }
 
 const Weights::Tensor& find_checked(const Weights& weights, const GlobalTensor& wanted, const Parameter& parameter) {
   const Weights::Tensor* found = weights.find(wanted.name);
   if (found == nullptr) {
-    throw ConfigError(cat(weights.path(), ": has no tensor ", quoted(wanted.name), ", which parameter ",
-                          parameter.spec.name, " needs in shape ", safetensors::shape_text(wanted.shape)));
+    throw ConfigError(fmt::format("{}: has no tensor {}, which parameter {} needs in shape {}", weights.path(),
+                                  quoted(wanted.name), parameter.spec.name, safetensors::shape_text(wanted.shape)));
   }
-  const std::string where = cat(found->file->path(), ": tensor ", quoted(wanted.name));
+  const std::string where = fmt::format("{}: tensor {}", found->file->path(), quoted(wanted.name));
   if (found->info->shape != wanted.shape) {
-    throw ConfigError(cat(where, " has shape ", safetensors::shape_text(found->info->shape), ", but parameter ",
-                          parameter.spec.name, " needs ", safetensors::shape_text(wanted.shape)));
+    throw ConfigError(fmt::format("{} has shape {}, but parameter {} needs {}", where,
+                                  safetensors::shape_text(found->info->shape), parameter.spec.name,
+                                  safetensors::shape_text(wanted.shape)));
   }
   if (!float_type(found->info->dtype)) {
-    throw ConfigError(cat(where, " has type ", to_string(found->info->dtype), "; parameter ", parameter.spec.name, ", ",
-                          c10::toString(parameter.value.scalar_type()),
-                          " on this rank, can be read from F64, F32, F16 or BF16"));
+    throw ConfigError(
+        fmt::format("{} has type {}; parameter {}, {} on this rank, can be read from F64, F32, F16 or BF16", where,
+                    to_string(found->info->dtype), parameter.spec.name, c10::toString(parameter.value.scalar_type())));
   }
   return *found;
 }
@@ -86,11 +86,11 @@ void check_value(const Parameter& parameter, const std::vector<int64_t>& shape) 
   const at::Tensor& value = parameter.value;
   if (!value.defined() || value.sizes() != c10::IntArrayRef(shape) || !value.is_contiguous() ||
       !c10::isFloatingType(value.scalar_type())) {
-    throw ConfigError(cat(
-        "parameter ", parameter.spec.name, ": the value must be a contiguous float tensor of ",
-        safetensors::shape_text(shape), ", but it is ",
-        value.defined() ? cat(c10::toString(value.scalar_type()), " of ", safetensors::shape_text(value.sizes().vec()))
-                        : "undefined"));
+    throw ConfigError(fmt::format("parameter {}: the value must be a contiguous float tensor of {}, but it is {}",
+                                  parameter.spec.name, safetensors::shape_text(shape),
+                                  value.defined() ? fmt::format("{} of {}", c10::toString(value.scalar_type()),
+                                                                safetensors::shape_text(value.sizes().vec()))
+                                                  : "undefined"));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "core/models/hf_plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
@@ -7,21 +9,19 @@
 #include "core/config_error.h"
 #include "core/safetensors/index.h"
 #include "core/safetensors/natural_order.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using safetensors::TensorShape;
 
 void remove_repeated(std::vector<TensorShape>& tensors) {
   const auto same = [](const TensorShape& a, const TensorShape& b) {
     if (a.name != b.name) return false;
     if (a.dtype != b.dtype || a.shape != b.shape) {
-      throw ConfigError(cat("tensor ", a.name, " is ", safetensors::shape_text(a.shape), " in ", to_string(a.dtype),
-                            " on one rank, but ", safetensors::shape_text(b.shape), " in ", to_string(b.dtype),
-                            " on another"));
+      throw ConfigError(fmt::format("tensor {} is {} in {} on one rank, but {} in {} on another", a.name,
+                                    safetensors::shape_text(a.shape), to_string(a.dtype),
+                                    safetensors::shape_text(b.shape), to_string(b.dtype)));
     }
     return true;
   };
@@ -64,9 +64,11 @@ std::vector<GlobalTensor> global_tensors(const ShardSpec& spec) {
       return;
     }
     const size_t place = name.find("{}");
-    if (place == std::string::npos) throw ConfigError(cat("the name ", name, " of a stack has no {} for the index"));
+    if (place == std::string::npos)
+      throw ConfigError(fmt::format("the name {} of a stack has no {{}} for the index", name));
     for (int64_t i = 0; i < spec.dims.front().size; ++i)
-      tensors.push_back({cat(name.substr(0, place), i, name.substr(place + 2)), {shape.begin() + 1, shape.end()}});
+      tensors.push_back(
+          {fmt::format("{}{}{}", name.substr(0, place), i, name.substr(place + 2)), {shape.begin() + 1, shape.end()}});
   };
   if (spec.pieces.empty()) add(spec.name);
   for (const ShardSpec::Piece& piece : spec.pieces) {
@@ -90,7 +92,8 @@ HfFolderPlan::Place HfFolderPlan::find(const std::string& tensor) const {
 }
 
 HfFolderPlan plan_hf_folder(std::vector<TensorShape> tensors, int64_t max_file_bytes, const std::string& stem) {
-  if (max_file_bytes < 1) throw ConfigError(cat("the file size limit is ", max_file_bytes, " bytes; must be >= 1"));
+  if (max_file_bytes < 1)
+    throw ConfigError(fmt::format("the file size limit is {} bytes; must be >= 1", max_file_bytes));
   std::sort(tensors.begin(), tensors.end(),
             [](const TensorShape& a, const TensorShape& b) { return safetensors::natural_less(a.name, b.name); });
   remove_repeated(tensors);

@@ -1,6 +1,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -18,13 +19,11 @@
 #include "core/models/save_folder.h"
 #include "core/quoted.h"
 #include "core/safetensors/index.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
 namespace fs = std::filesystem;
-using loader::cat;
 using safetensors::FilePart;
 using safetensors::TensorShape;
 
@@ -41,8 +40,8 @@ std::vector<TensorShape> tensors_of(std::span<Parameter* const> parameters) {
   for (const Parameter* parameter : parameters) {
     const std::optional<safetensors::DType> dtype = file_type(parameter->value.scalar_type());
     if (!dtype || !parameter->value.is_contiguous()) {
-      throw ConfigError(cat("parameter ", parameter->spec.name, " is ", c10::toString(parameter->value.scalar_type()),
-                            "; only contiguous Float, Double, BFloat16 or Half can be saved"));
+      throw ConfigError(fmt::format("parameter {} is {}; only contiguous Float, Double, BFloat16 or Half can be saved",
+                                    parameter->spec.name, c10::toString(parameter->value.scalar_type())));
     }
     for (GlobalTensor& tensor : global_tensors(parameter->spec))
       tensors.push_back({std::move(tensor.name), *dtype, std::move(tensor.shape)});
@@ -53,7 +52,7 @@ std::vector<TensorShape> tensors_of(std::span<Parameter* const> parameters) {
 // A list of tensors as text and back: the header of a file that contains them.
 std::string list_text(std::vector<TensorShape> tensors) {
   const safetensors::FilePlan plan = safetensors::plan_file(std::move(tensors), {}, "the list of a stage's tensors");
-  return cat(plan.file_bytes - plan.head.size(), "\n", plan.head.substr(safetensors::kLengthBytes));
+  return fmt::format("{}\n{}", plan.file_bytes - plan.head.size(), plan.head.substr(safetensors::kLengthBytes));
 }
 std::vector<TensorShape> parse_list(const std::string& text) {
   const size_t line = text.find('\n');
@@ -82,7 +81,7 @@ void carry_file(const fs::path& from, const fs::path& to) {
   for (uint64_t place = 0; place < source.size();) {
     const ssize_t got = ::pread(source.fd(), piece.data(), piece.size(), static_cast<off_t>(place));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) throw std::runtime_error(cat(from.string(), ": cannot be read completely"));
+    if (got <= 0) throw std::runtime_error(fmt::format("{}: cannot be read completely", from.string()));
     target.write(place, std::as_bytes(std::span(piece.data(), static_cast<size_t>(got))));
     place += static_cast<uint64_t>(got);
   }
@@ -143,7 +142,7 @@ class Save {
         if (is_first()) finish(written);
       });
     } catch (const Error& error) {
-      throw Error(error.status(), cat(error.what(), "; while saving ", folder_));
+      throw Error(error.status(), fmt::format("{}; while saving {}", error.what(), folder_));
     }
   }
 
@@ -164,9 +163,9 @@ class Save {
     try {
       body();
     } catch (const ConfigError& error) {
-      problem = cat("C", error.what());
+      problem = fmt::format("C{}", error.what());
     } catch (const std::exception& error) {
-      problem = cat("R", error.what());
+      problem = fmt::format("R{}", error.what());
     }
     // The lowest rank with an error, counted from the end: 0 if there is none.
     const int64_t found = reduced(context_, problem.empty() ? 0 : context_.world() - context_.rank(), ReduceOp::kMax);
@@ -175,7 +174,7 @@ class Save {
     problem = broadcast_text(context_, problem, rank);
     context_.flight().peers().blame(rank);
     const std::string words =
-        cat(printable(std::string_view(problem).substr(1), kLongestProblem), " (rank ", rank, ")");
+        fmt::format("{} (rank {})", printable(std::string_view(problem).substr(1), kLongestProblem), rank);
     if (problem.front() == 'C') throw ConfigError(words);
     throw std::runtime_error(words);
   }
@@ -203,7 +202,7 @@ class Save {
   // Returns the nonce of the created folder.
   std::string begin() {
     if (fs::exists(folder_) && !(fs::is_directory(folder_) && (options_.overwrite || fs::is_empty(folder_)))) {
-      throw ConfigError(cat(folder_, ": already exists; choose another folder, or overwrite it"));
+      throw ConfigError(fmt::format("{}: already exists; choose another folder, or overwrite it", folder_));
     }
     remove_abandoned_saves(fs::path(folder_).parent_path().string());
     const std::string nonce = make_nonce();
@@ -222,9 +221,10 @@ class Save {
   void see_the_folder(const std::string& nonce) {
     temporary_ = temporary_folder(folder_, nonce);
     if (sees_temporary_folder(folder_, nonce)) return;
-    throw ConfigError(cat(temporary_,
-                          ": was created by rank 0 but is not visible here; all ranks write into one folder, so ",
-                          folder_, " must be on a shared file system"));
+    throw ConfigError(
+        fmt::format("{}: was created by rank 0 but is not visible here; all ranks write into one folder, so {} must be "
+                    "on a shared file system",
+                    temporary_, folder_));
   }
 
   void write() {
@@ -284,7 +284,7 @@ class Save {
     for (const Set& set : sets_) needed += set.plan.total_bytes;
     if (written != static_cast<int64_t>(needed)) {
       throw std::runtime_error(
-          cat(folder_, ": the ranks have written ", written, " bytes of tensors, but it needs ", needed));
+          fmt::format("{}: the ranks have written {} bytes of tensors, but it needs {}", folder_, written, needed));
     }
     for (const Set& set : sets_) {
       if (!set.plan.has_index()) continue;

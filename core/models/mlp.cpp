@@ -1,21 +1,21 @@
 #include "core/models/mlp.h"
 
+#include <fmt/core.h>
+
 #include "core/ops/rms_norm.h"
 #include "core/ops/swiglu.h"
 #include "core/parallel/parallel_linear.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 
 // Shapes in names: p, s, b, h as in layer_context.h; c this rank's columns of gate and up side by side.
 
 using at::Tensor;
-using loader::cat;
 
 Mlp::Mlp(const LayerContext& context, int64_t number)
     : context_(context),
-      name_(cat("model.layers.", number, ".mlp.")),
-      norm_(context.find(cat("model.layers.", number, ".post_attention_layernorm.weight"))),
+      name_(fmt::format("model.layers.{}.mlp.", number)),
+      norm_(context.find(fmt::format("model.layers.{}.post_attention_layernorm.weight", number))),
       gate_up_(context.find(name_ + "gate_up_proj.weight")),
       gate_up_bias_(context.find(name_ + "gate_up_proj.bias")),
       down_(context.find(name_ + "down_proj.weight")),

@@ -2,6 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -17,13 +19,11 @@
 #include "core/ops/vocab_share.h"
 #include "core/parallel/parallel_linear.h"
 #include "core/parallel/vocabulary.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
 using at::Tensor;
-using loader::cat;
 
 c10::ScalarType type_of(const ModelConfig& config, const ModelArgs& args) {
   if (args.dtype) return *args.dtype;
@@ -34,7 +34,7 @@ c10::ScalarType type_of(const ModelConfig& config, const ModelArgs& args) {
 
 void check_args(const ModelArgs& args) {
   if (args.options.cp_comm_type != "p2p" && args.options.cp_comm_type != "all_gather") {
-    throw ConfigError(cat("cp_comm_type is '", args.options.cp_comm_type, "'; must be p2p or all_gather"));
+    throw ConfigError(fmt::format("cp_comm_type is '{}'; must be p2p or all_gather", args.options.cp_comm_type));
   }
 }
 
@@ -122,9 +122,10 @@ std::vector<int64_t> ModelChunk::hidden_shape(const MicroBatch& batch) const {
   const int64_t tokens = batch.input_ids.size(1);
   const int64_t shares = parts.layers.cp->size() * (parts.layers.sequence_parallel ? parts.layers.tp->size() : 1);
   if (tokens % shares != 0) {
-    throw ConfigError(cat("cannot split a batch of ", tokens, " tokens per row over context_parallel_size ",
-                          parts.layers.cp->size(), " and, for sequence parallelism, tensor_model_parallel_size ",
-                          parts.layers.tp->size(), "; pad it to a multiple of ", shares));
+    throw ConfigError(
+        fmt::format("cannot split a batch of {} tokens per row over context_parallel_size {} and, for sequence "
+                    "parallelism, tensor_model_parallel_size {}; pad it to a multiple of {}",
+                    tokens, parts.layers.cp->size(), parts.layers.tp->size(), shares));
   }
   return {tokens / shares, batch.input_ids.size(0), config_.hidden_size};
 }
@@ -163,7 +164,7 @@ Tensor ModelChunk::embed(const MicroBatch& batch) const {
 Tensor ModelChunk::run_layers(const LayerRun& run, Tensor x_pbh, const SharedInputs& inputs) const {
   for (int64_t i = run.begin; i < run.end; ++i) {
     x_pbh = parts_->blocks[static_cast<size_t>(i)].forward(x_pbh, inputs);
-    if (observer_) observer_(cat("layers.", layers_.first_layer + i), x_pbh);
+    if (observer_) observer_(fmt::format("layers.{}", layers_.first_layer + i), x_pbh);
   }
   return x_pbh;
 }
@@ -187,9 +188,10 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
   check_batch(batch, layers_.loss);
   const std::vector<int64_t> shape = hidden_shape(batch);
   if (hidden.defined() == layers_.embedding || (hidden.defined() && hidden.sizes() != c10::IntArrayRef(shape))) {
-    throw ConfigError(cat("a stage ", layers_.embedding ? "with" : "without", " the embedding got hidden of [",
-                          hidden.defined() ? loader::join(hidden.sizes(), ", ") : "", "]; expected ",
-                          layers_.embedding ? "none" : cat("[", loader::join(shape, ", "), "]")));
+    throw ConfigError(fmt::format("a stage {} the embedding got hidden of [{}]; expected {}",
+                                  layers_.embedding ? "with" : "without",
+                                  hidden.defined() ? fmt::format("{}", fmt::join(hidden.sizes(), ", ")) : "",
+                                  layers_.embedding ? "none" : fmt::format("[{}]", fmt::join(shape, ", "))));
   }
   const SharedInputs inputs = layer_inputs(batch);
   Tensor x_pbh = layers_.embedding ? embed(batch) : hidden;

@@ -1,15 +1,15 @@
 #include "core/models/parameter_plan.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "core/config_error.h"
 #include "core/parallel/padded_vocabulary.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using Dim = ShardSpec::Dim;
 using Piece = ShardSpec::Piece;
 
@@ -17,8 +17,9 @@ constexpr auto kCut = ShardAxis::tp;
 
 void check_divides(const char* what, int64_t size, int64_t tp) {
   if (size % tp == 0) return;
-  throw ConfigError(cat(what, " ", size, " is not divisible by tensor_model_parallel_size ", tp,
-                        "; choose a tensor_model_parallel_size that divides it"));
+  throw ConfigError(fmt::format(
+      "{} {} is not divisible by tensor_model_parallel_size {}; choose a tensor_model_parallel_size that divides it",
+      what, size, tp));
 }
 
 class Planner {
@@ -37,7 +38,7 @@ class Planner {
   }
 
   void layer(int64_t number) {
-    const std::string layer = cat("model.layers.", number, ".");
+    const std::string layer = fmt::format("model.layers.{}.", number);
     norm(layer + "input_layernorm.weight");
     attention(layer + "self_attn.");
     norm(layer + "post_attention_layernorm.weight");
@@ -88,11 +89,11 @@ class Planner {
     for (const Piece& layer : layers) rows += layer.size;
     const auto pieces = [&](const char* kind) {
       std::vector<Piece> named;
-      for (const Piece& layer : layers) named.push_back({cat(prefix, layer.name, ".", kind), layer.size});
+      for (const Piece& layer : layers) named.push_back({fmt::format("{}{}.{}", prefix, layer.name, kind), layer.size});
       return named;
     };
-    add(cat(prefix, name, ".weight"), {{rows, kCut}, {config_.hidden_size}}, normal(), pieces("weight"));
-    if (bias) add(cat(prefix, name, ".bias"), {{rows, kCut}}, constant_init(0), pieces("bias"));
+    add(fmt::format("{}{}.weight", prefix, name), {{rows, kCut}, {config_.hidden_size}}, normal(), pieces("weight"));
+    if (bias) add(fmt::format("{}{}.bias", prefix, name), {{rows, kCut}}, constant_init(0), pieces("bias"));
   }
 
   // The projection back to the hidden size; its bias is added to the sum.
@@ -129,12 +130,13 @@ class Planner {
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
                                            const ParameterPlanOptions& options) {
   if (stage.mtp_layers > 0) {
-    throw ConfigError(cat("the layout has ", stage.mtp_layers, " multi-token prediction layers, which a model of ",
-                          "type ", config.model_type, " does not have; remove the m"));
+    throw ConfigError(fmt::format(
+        "the layout has {} multi-token prediction layers, which a model of type {} does not have; remove the m",
+        stage.mtp_layers, config.model_type));
   }
   if (stage.first_layer < 0 || stage.layers < 0 || stage.first_layer + stage.layers > config.num_hidden_layers) {
-    throw ConfigError(cat("a stage has layers ", stage.first_layer, " to ", stage.first_layer + stage.layers,
-                          " (exclusive), but the model's num_hidden_layers is ", config.num_hidden_layers));
+    throw ConfigError(fmt::format("a stage has layers {} to {} (exclusive), but the model's num_hidden_layers is {}",
+                                  stage.first_layer, stage.first_layer + stage.layers, config.num_hidden_layers));
   }
   Planner planner(config, options);
   if (stage.embedding) planner.embedding(stage);

@@ -1,6 +1,7 @@
 #include "core/models/save_folder.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <linux/fs.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
@@ -16,13 +17,11 @@
 #include <stdexcept>
 
 #include "core/safetensors/writer.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
 namespace fs = std::filesystem;
-using loader::cat;
 
 constexpr const char* kNonceFile = ".concord-nonce";
 constexpr size_t kNonceDigits = 16;
@@ -54,8 +53,9 @@ void put_in_place(const std::string& temporary, const std::string& folder) {
     return;
   }
   if (errno != EINVAL && errno != ENOSYS)
-    throw std::runtime_error(cat(temporary, ": cannot be exchanged with ", folder, ": ", std::strerror(errno)));
-  const std::string old = cat(temporary, kReplaced);
+    throw std::runtime_error(
+        fmt::format("{}: cannot be exchanged with {}: {}", temporary, folder, std::strerror(errno)));
+  const std::string old = fmt::format("{}{}", temporary, kReplaced);
   safetensors::rename_durably(folder, old);
   safetensors::rename_durably(temporary, folder);
   fs::remove_all(old);
@@ -89,7 +89,7 @@ std::string make_nonce() {
 }
 
 std::string temporary_folder(const std::string& folder, const std::string& nonce) {
-  return cat(folder, kTemporary, nonce);
+  return fmt::format("{}{}{}", folder, kTemporary, nonce);
 }
 
 bool sees_temporary_folder(const std::string& folder, const std::string& nonce) {
@@ -112,7 +112,7 @@ SaveFolder::SaveFolder(std::string folder, const std::string& nonce)
   const int error = errno;
   std::error_code ignored;
   fs::remove_all(path_, ignored);
-  throw std::runtime_error(cat(file, ": cannot be written: ", std::strerror(error)));
+  throw std::runtime_error(fmt::format("{}: cannot be written: {}", file, std::strerror(error)));
 }
 
 // NFS keeps an open file that is deleted under another name in the same folder, so it is closed first.

@@ -1,6 +1,7 @@
 #include "core/models/tensor_files.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <optional>
@@ -10,7 +11,6 @@
 #include "core/config_error.h"
 #include "core/quoted.h"
 #include "core/safetensors/writer.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -32,15 +32,15 @@ c10::ScalarType torch_type(const safetensors::TensorInfo& info, const std::strin
   for (const auto& [theirs, ours] : kTypes) {
     if (theirs == info.dtype) return ours;
   }
-  throw ConfigError(loader::cat(file, ": tensor ", quoted(info.name), " has type ", to_string(info.dtype),
-                                ", which is not supported"));
+  throw ConfigError(
+      fmt::format("{}: tensor {} has type {}, which is not supported", file, quoted(info.name), to_string(info.dtype)));
 }
 
 FileType file_type(const std::string& name, c10::ScalarType type) {
   for (const auto& [theirs, ours] : kTypes) {
     if (ours == type) return theirs;
   }
-  throw ConfigError(loader::cat("tensor ", name, " of type ", c10::toString(type), " cannot be written"));
+  throw ConfigError(fmt::format("tensor {} of type {} cannot be written", name, c10::toString(type)));
 }
 
 }  // namespace

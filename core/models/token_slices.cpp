@@ -2,6 +2,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -9,18 +10,16 @@
 #include "core/ops/attention.h"
 #include "core/ops/check.h"
 #include "core/parallel/context_attention.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
 using at::Tensor;
-using loader::cat;
 
 void check_like_ids(const char* what, const Tensor& tensor, const Tensor& ids) {
   if (tensor.scalar_type() == at::kLong && tensor.sizes() == ids.sizes()) return;
-  throw ConfigError(cat("batch: ", what, " is ", ops::text_of(tensor), "; must be Long [", ids.size(0), ", ",
-                        ids.size(1), "] like input_ids"));
+  throw ConfigError(fmt::format("batch: {} is {}; must be Long [{}, {}] like input_ids", what, ops::text_of(tensor),
+                                ids.size(0), ids.size(1)));
 }
 
 }  // namespace
@@ -28,7 +27,7 @@ void check_like_ids(const char* what, const Tensor& tensor, const Tensor& ids) {
 void check_batch(const MicroBatch& batch, bool with_labels) {
   const Tensor& ids = batch.input_ids;
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0) {
-    throw ConfigError(cat("batch: input_ids is ", ops::text_of(ids), "; must be Long [B, S] and not empty"));
+    throw ConfigError(fmt::format("batch: input_ids is {}; must be Long [B, S] and not empty", ops::text_of(ids)));
   }
   if (with_labels && !batch.labels.defined()) {
     throw ConfigError("batch: labels are missing; the last stage needs them for the loss");
@@ -38,7 +37,7 @@ void check_batch(const MicroBatch& batch, bool with_labels) {
   if (batch.cu_seqlens.empty()) return;
   if (ids.size(0) != 1) {
     throw ConfigError(
-        cat("batch: input_ids has ", ids.size(0), " rows with cu_seqlens; packed sequences must be one row"));
+        fmt::format("batch: input_ids has {} rows with cu_seqlens; packed sequences must be one row", ids.size(0)));
   }
   check_cu_seqlens("packed batch", batch.cu_seqlens, ids.size(1));
 }

@@ -12,6 +12,8 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <limits>
@@ -23,7 +25,6 @@
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace ops::attention_op {
@@ -31,7 +32,6 @@ namespace {
 
 using at::IntArrayRef;
 using at::Tensor;
-using loader::cat;
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
@@ -284,22 +284,23 @@ TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("attention", autograd); }
 // ----------------------------------------------------------------------------------------------------------- checks
 
 void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
-  const auto all = [&] { return cat("q is ", text_of(q), ", k ", text_of(k), ", v ", text_of(v)); };
+  const auto all = [&] { return fmt::format("q is {}, k {}, v {}", text_of(q), text_of(k), text_of(v)); };
   check_floating(kName, "q", q);
   check_like(kName, "k", k, q);
   check_like(kName, "v", v, q);
   if (q.dim() != 4 || k.dim() != 4 || k.sizes() != v.sizes() || q.size(0) != k.size(0) || q.size(3) != k.size(3)) {
-    refuse(kName, cat(all(), "; q must be [batch, queries, heads, n], k and v must be [batch, keys, kv_heads, n]"));
+    refuse(kName,
+           fmt::format("{}; q must be [batch, queries, heads, n], k and v must be [batch, keys, kv_heads, n]", all()));
   }
   if (k.size(2) == 0 || q.size(2) % k.size(2) != 0) {
-    refuse(kName,
-           cat(q.size(2), " query heads cannot share ", k.size(2), " key heads; must be a multiple (", all(), ")"));
+    refuse(kName, fmt::format("{} query heads cannot share {} key heads; must be a multiple ({})", q.size(2), k.size(2),
+                              all()));
   }
   if (options.causal && q.size(1) > k.size(1)) {
-    refuse(kName, cat(all(), "; causal attention needs at least as many keys as queries"));
+    refuse(kName, fmt::format("{}; causal attention needs at least as many keys as queries", all()));
   }
   if (options.window < 0 || (options.window > 0 && !options.causal)) {
-    refuse(kName, cat("the window is ", options.window, "; must be 0 for none, or > 0 and causal"));
+    refuse(kName, fmt::format("the window is {}; must be 0 for none, or > 0 and causal", options.window));
   }
 }
 
@@ -313,8 +314,8 @@ void check_packed(const Tensor& q, const Tensor& k, std::span<const int64_t> cu_
   if (cu_seqlens.empty()) return;
   check_cu_seqlens(kName, cu_seqlens, q.size(1));
   if (q.size(0) != 1 || k.size(1) != q.size(1)) {
-    refuse(kName,
-           cat("packed sequences must be one row with as many keys as queries; q is ", text_of(q), ", k ", text_of(k)));
+    refuse(kName, fmt::format("packed sequences must be one row with as many keys as queries; q is {}, k {}",
+                              text_of(q), text_of(k)));
   }
 }
 
@@ -322,17 +323,17 @@ void check_packed(const Tensor& q, const Tensor& k, std::span<const int64_t> cu_
 }  // namespace ops::attention_op
 
 void check_cu_seqlens(const char* op, std::span<const int64_t> cu_seqlens, int64_t tokens) {
-  using loader::cat;
   if (cu_seqlens.size() < 2 || cu_seqlens[0] != 0) {
-    ops::refuse(op, cat("cu_seqlens is [", loader::join(cu_seqlens, ", "),
-                        "]; must start at 0 and have one more number per sequence"));
+    ops::refuse(op, fmt::format("cu_seqlens is [{}]; must start at 0 and have one more number per sequence",
+                                fmt::join(cu_seqlens, ", ")));
   }
   for (size_t i = 1; i < cu_seqlens.size(); ++i) {
     if (cu_seqlens[i] >= cu_seqlens[i - 1]) continue;
-    ops::refuse(op, cat("cu_seqlens[", i, "] is ", cu_seqlens[i], " after ", cu_seqlens[i - 1], "; must not decrease"));
+    ops::refuse(op,
+                fmt::format("cu_seqlens[{}] is {} after {}; must not decrease", i, cu_seqlens[i], cu_seqlens[i - 1]));
   }
   if (cu_seqlens.back() != tokens) {
-    ops::refuse(op, cat("cu_seqlens ends at ", cu_seqlens.back(), ", but there are ", tokens, " tokens"));
+    ops::refuse(op, fmt::format("cu_seqlens ends at {}, but there are {} tokens", cu_seqlens.back(), tokens));
   }
 }
 

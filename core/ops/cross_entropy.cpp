@@ -6,6 +6,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>
@@ -15,14 +16,12 @@
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace ops::cross_entropy_op {
 namespace {
 
 using at::Tensor;
-using loader::cat;
 
 constexpr const char* kName = "cross_entropy";
 
@@ -134,11 +133,11 @@ Columns columns_of(const Tensor& logits, const CrossEntropyOptions& options, con
   const int64_t vocabulary = options.vocabulary > 0 ? options.vocabulary : ranks * width;
   if (share.index < 0 || share.index >= ranks || (ranks > 1 && !share.all_gather)) {
     refuse(kName,
-           cat("share ", share.index, " of ", ranks, " is not a valid part of a vocabulary, or has no all_gather"));
+           fmt::format("share {} of {} is not a valid part of a vocabulary, or has no all_gather", share.index, ranks));
   }
   if (options.vocabulary < 0 || vocabulary > ranks * width || vocabulary == 0) {
-    refuse(kName, cat("a vocabulary of ", options.vocabulary, " does not fit into ", ranks, " x ", width,
-                      " columns of logits"));
+    refuse(kName, fmt::format("a vocabulary of {} does not fit into {} x {} columns of logits", options.vocabulary,
+                              ranks, width));
   }
   return {vocabulary, first, std::clamp<int64_t>(vocabulary - first, 0, width)};
 }
@@ -148,11 +147,12 @@ void check(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions
   const bool fits = labels.defined() && labels.scalar_type() == at::kLong && labels.device() == logits.device() &&
                     logits.dim() >= 1 && labels.sizes() == logits.sizes().slice(0, logits.sizes().size() - 1);
   if (!fits) {
-    refuse(kName, cat("logits are ", text_of(logits), " and labels ", text_of(labels),
-                      "; labels must be Long, on the same device, one per row of logits"));
+    refuse(kName,
+           fmt::format("logits are {} and labels {}; labels must be Long, on the same device, one per row of logits",
+                       text_of(logits), text_of(labels)));
   }
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
-    refuse(kName, cat("label_smoothing is ", options.label_smoothing, "; must be from 0 to 1"));
+    refuse(kName, fmt::format("label_smoothing is {:g}; must be from 0 to 1", options.label_smoothing));
   }
 }
 
@@ -163,8 +163,8 @@ void check_values(const Tensor& labels, const CrossEntropyOptions& options, int6
   const int64_t* label = dense.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < dense.numel(); ++i) {
     if (label[i] == options.ignore_index || (label[i] >= 0 && label[i] < vocabulary)) continue;
-    refuse(kName, cat("label ", i, " is ", label[i], "; must be from 0 to ", vocabulary - 1, ", or ",
-                      options.ignore_index, " to be ignored"));
+    refuse(kName, fmt::format("label {} is {}; must be from 0 to {}, or {} to be ignored", i, label[i], vocabulary - 1,
+                              options.ignore_index));
   }
 }
 
@@ -224,7 +224,7 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels, con
   const Columns columns = columns_of(logits, options, share);
   check_values(labels, options, columns.vocabulary);
   if (options.overwrite_logits && !logits.is_contiguous()) {
-    refuse(kName, cat("overwrite_logits needs contiguous logits, but these are ", text_of(logits), " with gaps"));
+    refuse(kName, fmt::format("overwrite_logits needs contiguous logits, but these are {} with gaps", text_of(logits)));
   }
   const auto run = [&] {
     const at::Tensor flat_labels = labels.reshape({-1});

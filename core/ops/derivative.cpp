@@ -1,13 +1,13 @@
 #include "core/ops/derivative.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <fmt/core.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord::ops {
 namespace {
@@ -40,8 +40,9 @@ struct Derivative : torch::autograd::Function<Derivative> {
     const auto capsule = context->saved_data[kHolder].toCapsule();
     const auto& holder = static_cast<const Holder&>(*capsule);
     if (c10::GradMode::is_enabled()) {
-      throw ConfigError(loader::cat("operator ", holder.name, " has only a first derivative, but a second one was ",
-                                    "requested; call backward without create_graph"));
+      throw ConfigError(fmt::format(
+          "operator {} has only a first derivative, but a second one was requested; call backward without create_graph",
+          holder.name));
     }
     Backward call{context->get_saved_variables(), std::move(grads[0]), std::vector<bool>(holder.inputs)};
     for (size_t i = 0; i < holder.given.size(); ++i) call.needed[holder.given[i]] = context->needs_input_grad(i);

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include "core/ops/check.h"
 #include "core/ops/cpu/dropout.h"
@@ -12,7 +13,6 @@
 #include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
 #include "core/torch/device.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace ops::dropout_op {
@@ -80,7 +80,7 @@ TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("dropout", autograd); }
 at::Tensor dropout(const at::Tensor& x, double p, Generator& generator) {
   ops::check_floating("dropout", "x", x);
   if (!(p >= 0 && p < 1)) {
-    ops::refuse("dropout", loader::cat("the dropout probability is ", p, "; must be >= 0 and < 1"));
+    ops::refuse("dropout", fmt::format("the dropout probability is {:g}; must be >= 0 and < 1", p));
   }
   if (p == 0) return x;
   Generator::State state = generator.state();

@@ -4,20 +4,19 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include "core/ops/check.h"
 #include "core/ops/cpu/embedding.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace ops::embedding_op {
 namespace {
 
 using at::Tensor;
-using loader::cat;
 
 constexpr const char* kName = "embedding";
 
@@ -141,7 +140,7 @@ void check_values(const Tensor& ids, int64_t vocabulary) {
   const int64_t* id = dense.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < dense.numel(); ++i) {
     if (id[i] >= 0 && id[i] < vocabulary) continue;
-    refuse(kName, cat("id ", i, " is ", id[i], "; must be from 0 to ", vocabulary - 1));
+    refuse(kName, fmt::format("id {} is {}; must be from 0 to {}", i, id[i], vocabulary - 1));
   }
 }
 
@@ -154,14 +153,14 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids, const Embe
   using namespace ops::embedding_op;
   check_floating(kName, "weight", weight);
   if (weight.dim() != 2 || !ids.defined() || ids.scalar_type() != at::kLong || ids.device() != weight.device()) {
-    refuse(kName, cat("weight is ", text_of(weight), " and ids are ", text_of(ids),
-                      "; they must be [rows, n] and Long, on the same device"));
+    refuse(kName, fmt::format("weight is {} and ids are {}; they must be [rows, n] and Long, on the same device",
+                              text_of(weight), text_of(ids)));
   }
   const int64_t end = options.first + weight.size(0);
   check_values(ids, options.vocabulary > 0 ? options.vocabulary : end);
   if (sink == nullptr) return forward(weight, ids, options.first);
   if (!sink->main.defined() || sink->main.sizes() != weight.sizes() || sink->main.device() != weight.device()) {
-    refuse(kName, cat("the main gradient is ", text_of(sink->main), " for a weight of ", text_of(weight)));
+    refuse(kName, fmt::format("the main gradient is {} for a weight of {}", text_of(sink->main), text_of(weight)));
   }
   return into_sink(weight, ids, options.first, *sink);
 }

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <fmt/core.h>
 
 #include <optional>
 #include <tuple>
@@ -12,7 +13,6 @@
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace ops::layer_norm_op {
@@ -139,9 +139,10 @@ at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
   if (bias.defined()) ops::check_like("layer_norm", "bias", bias, x);
   const bool fits = x.dim() >= 1 && weight.dim() == 1 && x.size(-1) == weight.size(0) && x.size(-1) > 0;
   if (!fits || (bias.defined() && bias.sizes() != weight.sizes())) {
-    ops::refuse("layer_norm",
-                loader::cat("x is ", ops::text_of(x), ", weight ", ops::text_of(weight), " and bias ",
-                            ops::text_of(bias), "; weight and bias must have the size of the last dimension of x"));
+    ops::refuse(
+        "layer_norm",
+        fmt::format("x is {}, weight {} and bias {}; weight and bias must have the size of the last dimension of x",
+                    ops::text_of(x), ops::text_of(weight), ops::text_of(bias)));
   }
   return std::get<0>(ops::layer_norm_op::forward(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, eps));
 }

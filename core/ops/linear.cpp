@@ -6,20 +6,19 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
+#include <fmt/core.h>
 
 #include <optional>
 
 #include "core/ops/check.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace ops::linear_op {
 namespace {
 
 using at::Tensor;
-using loader::cat;
 using MaybeTensor = std::optional<Tensor>;
 
 Tensor rows(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
@@ -114,8 +113,8 @@ void check_main(const Tensor& main, int64_t out, int64_t in, at::Device device) 
   const bool fits = main.defined() && main.dim() == 2 && main.size(0) == out && main.size(1) == in &&
                     (main.scalar_type() == at::kFloat || main.scalar_type() == at::kDouble) && main.device() == device;
   if (fits) return;
-  refuse("linear", cat("the main gradient is ", text_of(main), "; for this weight it must be Float or Double [", out,
-                       ", ", in, "] on ", device.str()));
+  refuse("linear", fmt::format("the main gradient is {}; for this weight it must be Float or Double [{}, {}] on {}",
+                               text_of(main), out, in, device.str()));
 }
 
 }  // namespace
@@ -130,8 +129,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   const bool fits = x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
                     (!bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.size(0)));
   if (!fits) {
-    refuse("linear", cat("x is ", text_of(x), ", weight ", text_of(weight), ", bias ", text_of(bias),
-                         "; they must be [..., in], [out, in] and [out]"));
+    refuse("linear", fmt::format("x is {}, weight {}, bias {}; they must be [..., in], [out, in] and [out]", text_of(x),
+                                 text_of(weight), text_of(bias)));
   }
   const std::optional<at::Tensor> shift = bias.defined() ? std::optional(bias) : std::nullopt;
   if (sink == nullptr) return forward(x, weight, shift);

@@ -7,6 +7,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -17,13 +19,11 @@
 
 #include "core/ops/testing/samples.h"
 #include "core/torch/device.h"
-#include "platform/loader/text.h"
 
 namespace concord::ops::testing {
 namespace {
 
 using c10::DispatchKey;
-using loader::cat;
 using Stack = std::vector<c10::IValue>;
 
 constexpr int kDraws = 24;
@@ -125,15 +125,15 @@ std::string text_of(const Stack& arguments) {
   for (const c10::IValue& each : arguments) {
     if (each.isTensor() && each.toTensor().defined()) {
       text +=
-          cat(" ", c10::toString(each.toTensor().scalar_type()), "[", loader::join(each.toTensor().sizes(), ","), "]");
+          fmt::format(" {}[{}]", c10::toString(each.toTensor().scalar_type()), fmt::join(each.toTensor().sizes(), ","));
     } else if (each.isTensorList()) {
-      text += cat(" ", each.toTensorVector().size(), " tensors");
+      text += fmt::format(" {} tensors", each.toTensorVector().size());
     } else if (each.isIntList() && !each.toIntList().empty()) {
-      text += cat(" (", loader::join(each.toIntVector(), ","), ")");
+      text += fmt::format(" ({})", fmt::join(each.toIntVector(), ","));
     } else if (each.isInt()) {
-      text += cat(" ", each.toInt());
+      text += fmt::format(" {}", each.toInt());
     } else if (each.isDouble()) {
-      text += cat(" ", each.toDouble());
+      text += fmt::format(" {:g}", each.toDouble());
     } else if (each.isBool()) {
       text += each.toBool() ? " true" : " false";
     }
@@ -172,8 +172,8 @@ void check_kernels(const c10::OperatorHandle& op, c10::ScalarType type) {
     for (int seed = 1; seed <= kDraws; ++seed) {
       Draw draw(static_cast<uint64_t>(seed));
       const Sample sample = maker(draw, type);
-      SCOPED_TRACE(cat(op.operator_name().name, " ", toString(kernel.key), " on ", kernel.device.str(), ", draw ", seed,
-                       ":", text_of(sample.arguments)));
+      SCOPED_TRACE(fmt::format("{} {} on {}, draw {}:{}", op.operator_name().name, toString(kernel.key),
+                               kernel.device.str(), seed, text_of(sample.arguments)));
       const auto exact = run(op, DispatchKey::CompositeExplicitAutograd, wide(sample.arguments));
       const auto got =
           run(op, kernel.key,
@@ -242,7 +242,7 @@ Choices choices(c10::ScalarType type) {
 std::string taken_since(const Choices& before, c10::ScalarType type) {
   std::string names;
   for (const auto& [name, times] : choices(type)) {
-    if (times > before.at(name)) names += cat("; ", name);
+    if (times > before.at(name)) names += fmt::format("; {}", name);
   }
   return names;
 }
@@ -260,13 +260,13 @@ void check_real_size(const c10::OperatorHandle& op, const SampleMaker& maker, c1
     if (kernel.device.type() != device.type()) continue;
     const bool is_reference = kernel.key == DispatchKey::CompositeExplicitAutograd;
     const std::string what =
-        cat(op.operator_name().name, is_reference ? " (reference)" : "", text_of(sample.arguments));
+        fmt::format("{}{}{}", op.operator_name().name, is_reference ? " (reference)" : "", text_of(sample.arguments));
     SCOPED_TRACE(what);
     const Choices before = choices(type);
     const auto got = run(op, kernel.key,
                          with_tensors(sample.arguments, [&](const at::Tensor& t) { return placed(t, kernel.device); }));
     const std::vector<double> shares = expect_near(got, exact, slack);
-    ::testing::Test::RecordProperty(what, loader::join(shares, " ") + taken_since(before, type));
+    ::testing::Test::RecordProperty(what, fmt::format("{:g}", fmt::join(shares, " ")) + taken_since(before, type));
   }
 }
 
@@ -357,7 +357,7 @@ double slope(const c10::OperatorHandle& op, const Stack& arguments, size_t index
 void check_derivative(const c10::OperatorHandle& op, uint64_t seed) {
   Draw draw(seed);
   const Sample sample = samples().at(op.operator_name().name)(draw, at::kDouble);
-  SCOPED_TRACE(cat(op.operator_name().name, ", draw ", seed, ":", text_of(sample.arguments)));
+  SCOPED_TRACE(fmt::format("{}, draw {}:{}", op.operator_name().name, seed, text_of(sample.arguments)));
   Stack once = sample.arguments;
   op.callBoxed(once);
   const at::Tensor weights = draw.normal(once.at(0).toTensor().sizes().vec(), at::kDouble);

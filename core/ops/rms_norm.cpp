@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <fmt/core.h>
 
 #include <tuple>
 
@@ -11,7 +12,6 @@
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace ops::rms_norm_op {
@@ -121,8 +121,9 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   ops::check_floating("rms_norm", "x", x);
   ops::check_like("rms_norm", "weight", weight, x);
   if (x.dim() < 1 || weight.dim() != 1 || x.size(-1) != weight.size(0) || x.size(-1) == 0) {
-    ops::refuse("rms_norm", loader::cat("x is ", ops::text_of(x), " and weight ", ops::text_of(weight),
-                                        "; the weight must have the size of the last dimension of x"));
+    ops::refuse("rms_norm",
+                fmt::format("x is {} and weight {}; the weight must have the size of the last dimension of x",
+                            ops::text_of(x), ops::text_of(weight)));
   }
   return std::get<0>(ops::rms_norm_op::forward(x, weight, eps));
 }

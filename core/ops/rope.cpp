@@ -4,13 +4,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <fmt/core.h>
 
 #include "core/ops/check.h"
 #include "core/ops/cpu/rope.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace ops::rope_op {
@@ -90,14 +90,14 @@ void check_angles(const Tensor& x, const Tensor& angles, const char* what) {
   const auto type = sum_type(x.scalar_type());
   if (!angles.defined() || angles.scalar_type() != type || angles.device() != x.device() || angles.dim() < 1) {
     refuse("rope",
-           loader::cat(what, " is ", text_of(angles), "; must be ", c10::toString(type), " on ", x.device().str()));
+           fmt::format("{} is {}; must be {} on {}", what, text_of(angles), c10::toString(type), x.device().str()));
   }
   auto leading = x.sizes().slice(0, static_cast<size_t>(x.dim() - 2)).vec();
   leading.push_back(angles.size(-1));
   if (2 * angles.size(-1) > x.size(-1) || !at::is_expandable_to(angles.sizes(), leading)) {
-    refuse("rope", loader::cat(what, " is ", text_of(angles), " for x of ", text_of(x),
-                               "; the last dimension must be at most half the head size, and the others must match "
-                               "those of x before its heads"));
+    refuse("rope", fmt::format("{} is {} for x of {}; the last dimension must be at most half the head size, and the "
+                               "others must match those of x before its heads",
+                               what, text_of(angles), text_of(x)));
   }
 }
 
@@ -107,11 +107,11 @@ void check_angles(const Tensor& x, const Tensor& angles, const char* what) {
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   ops::check_floating("rope", "x", x);
   if (x.dim() < 2)
-    ops::refuse("rope", loader::cat("x is ", ops::text_of(x), "; the last two dimensions must be heads and head size"));
+    ops::refuse("rope", fmt::format("x is {}; the last two dimensions must be heads and head size", ops::text_of(x)));
   ops::rope_op::check_angles(x, cos, "cos");
   ops::rope_op::check_angles(x, sin, "sin");
   if (cos.sizes() != sin.sizes()) {
-    ops::refuse("rope", loader::cat("cos is ", ops::text_of(cos), " and sin ", ops::text_of(sin)));
+    ops::refuse("rope", fmt::format("cos is {} and sin {}", ops::text_of(cos), ops::text_of(sin)));
   }
   return ops::rope_op::turn(x, cos, sin, /*back=*/false);
 }

@@ -7,24 +7,23 @@
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
 using at::Tensor;
-using loader::cat;
 
 double required(const RopeSettings& settings, const char* name, std::optional<double> value) {
-  if (!value) throw ConfigError(cat("rope_type ", settings.rope_type, " needs ", name, ", which is missing"));
+  if (!value) throw ConfigError(fmt::format("rope_type {} needs {}, which is missing", settings.rope_type, name));
   if (!(*value > 0))
-    throw ConfigError(cat("rope_type ", settings.rope_type, ": ", name, " is ", *value, "; must be positive"));
+    throw ConfigError(fmt::format("rope_type {}: {} is {:g}; must be positive", settings.rope_type, name, *value));
   return *value;
 }
 
@@ -35,10 +34,12 @@ double required(const RopeSettings& settings, const char* name, int64_t value) {
 int64_t rotary_dim(const RopeSettings& settings) {
   const auto dim = static_cast<int64_t>(static_cast<double>(settings.head_dim) * settings.partial_rotary_factor);
   if (dim < 2 || dim % 2 != 0 || dim > settings.head_dim) {
-    throw ConfigError(cat("rope rotates pairs of a head: head_dim ", settings.head_dim, " with partial_rotary_factor ",
-                          settings.partial_rotary_factor, " gives ", dim, "; must be even and >= 2"));
+    throw ConfigError(fmt::format(
+        "rope rotates pairs of a head: head_dim {} with partial_rotary_factor {:g} gives {}; must be even and >= 2",
+        settings.head_dim, settings.partial_rotary_factor, dim));
   }
-  if (!(settings.rope_theta > 0)) throw ConfigError(cat("rope_theta is ", settings.rope_theta, "; must be positive"));
+  if (!(settings.rope_theta > 0))
+    throw ConfigError(fmt::format("rope_theta is {:g}; must be positive", settings.rope_theta));
   return dim;
 }
 
@@ -78,7 +79,8 @@ RopeFrequencies llama3(const RopeSettings& settings) {
   const double original =
       required(settings, "original_max_position_embeddings", settings.original_max_position_embeddings);
   if (!(high > low)) {
-    throw ConfigError(cat("rope_type llama3: high_freq_factor ", high, " must be greater than low_freq_factor ", low));
+    throw ConfigError(
+        fmt::format("rope_type llama3: high_freq_factor {:g} must be greater than low_freq_factor {:g}", high, low));
   }
   const Tensor wave = 2 * std::numbers::pi / inverse;
   const Tensor scaled = at::where(wave > original / low, inverse / factor, inverse);
@@ -137,7 +139,8 @@ RopeFrequencies rope_frequencies(const RopeSettings& settings, int64_t length) {
   if (settings.rope_type == "dynamic") return dynamic(settings, length);
   if (settings.rope_type == "llama3") return llama3(settings);
   if (settings.rope_type == "yarn") return yarn(settings);
-  throw ConfigError(cat("rope_type is '", settings.rope_type, "'; must be default, linear, dynamic, llama3 or yarn"));
+  throw ConfigError(
+      fmt::format("rope_type is '{}'; must be default, linear, dynamic, llama3 or yarn", settings.rope_type));
 }
 
 RopeAngles rope_angles(const RopeFrequencies& frequencies, const at::Tensor& positions) {

@@ -4,13 +4,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <fmt/core.h>
 
 #include "core/ops/check.h"
 #include "core/ops/cpu/swiglu.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace ops::swiglu_op {
@@ -110,8 +110,8 @@ TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("swiglu", autograd); }
 at::Tensor swiglu(const at::Tensor& gate_up) {
   ops::check_floating("swiglu", "gate_up", gate_up);
   if (gate_up.dim() < 1 || gate_up.size(-1) % 2 != 0) {
-    ops::refuse("swiglu", loader::cat("gate_up is ", ops::text_of(gate_up),
-                                      "; its last dimension holds gate and up, so it must be even"));
+    ops::refuse("swiglu", fmt::format("gate_up is {}; its last dimension holds gate and up, so it must be even",
+                                      ops::text_of(gate_up)));
   }
   return ops::swiglu_op::forward(gate_up);
 }

@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <optional>
@@ -15,12 +16,9 @@
 #include "core/optim/grad_norm.h"
 #include "core/optim/offload.h"
 #include "core/optim/update_rule.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 constexpr const char* kMain = "main";  // key of the fp32 weights
 
@@ -28,7 +26,7 @@ double host_fraction(const OptimizerOptions& options) {
   if (!options.optimizer_cpu_offload) return 0;
   const double fraction = options.optimizer_offload_fraction;
   if (fraction >= 0 && fraction <= 1) return fraction;
-  throw ConfigError(cat("optimizer_offload_fraction is ", fraction, "; must be from 0 to 1"));
+  throw ConfigError(fmt::format("optimizer_offload_fraction is {:g}; must be from 0 to 1", fraction));
 }
 
 GradSums sums_on_host(const std::vector<at::Tensor>& grads, bool count_zeros) {
@@ -55,7 +53,8 @@ class Optimizer::Impl {
   Impl(DistributedDataParallel& ddp, OptimizerOptions options, const Multipliers& multipliers)
       : ddp_(ddp), options_(std::move(options)), rule_(make_rule(options_)) {
     if (!(options_.max_grad_norm >= 0)) {
-      throw ConfigError(cat("max_grad_norm is ", options_.max_grad_norm, "; must be > 0, or 0 for no clipping"));
+      throw ConfigError(
+          fmt::format("max_grad_norm is {:g}; must be > 0, or 0 for no clipping", options_.max_grad_norm));
     }
     on_cpu_ = ddp_.job().torch_device().is_cpu();
     const Platform& platform = ddp_.job().platform();

@@ -1,10 +1,11 @@
 #include "core/optim/segment.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -125,7 +126,7 @@ FlatType flat_type(const at::Tensor& tensor) {
     case c10::kHalf: return FlatType::f16;
     default:
       throw ConfigError(
-          loader::cat("the optimizer does not support tensors of dtype ", c10::toString(tensor.scalar_type())));
+          fmt::format("the optimizer does not support tensors of dtype {}", c10::toString(tensor.scalar_type())));
   }
 }
 

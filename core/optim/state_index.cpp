@@ -1,14 +1,13 @@
 #include "core/optim/state_index.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 // Calls visitor(global begin, local begin, count) for the contiguous rows of a run.
 template <class Visitor>
@@ -26,13 +25,14 @@ StateIndex::StateIndex(const std::vector<OptimizerState>& states) {
   steps_ = states.front().steps;
   for (const OptimizerState& state : states) {
     if (state.steps != steps_) {
-      throw ConfigError(cat("optimizer states of different steps, ", steps_, " and ", state.steps,
-                            ": they are not from the same checkpoint"));
+      throw ConfigError(
+          fmt::format("optimizer states of different steps, {} and {}: they are not from the same checkpoint", steps_,
+                      state.steps));
     }
     for (const OptimizerState::Entry& entry : state.entries) {
       if (entry.values.scalar_type() != at::kFloat || !entry.values.is_cpu() || !entry.values.is_contiguous()) {
         throw ConfigError(
-            cat("the optimizer state ", entry.key, " has values that are not flat fp32 tensors on the host"));
+            fmt::format("the optimizer state {} has values that are not flat fp32 tensors on the host", entry.key));
       }
       const float* data = entry.values.const_data_ptr<float>();
       for (const ShardRun& run : entry.runs) {
@@ -68,8 +68,10 @@ void StateIndex::read(const std::string& key, const std::vector<ShardRun>& runs,
       missing += begin + count - at;
     });
     if (missing > 0) {
-      throw ConfigError(cat("the optimizer state has no ", key, " for ", missing, " of ", run.count, " elements of ",
-                            run.tensor, " from index ", run.offset, "; pass the states of all ranks that saved it"));
+      throw ConfigError(
+          fmt::format("the optimizer state has no {} for {} of {} elements of {} from index {}; pass the states of all "
+                      "ranks that saved it",
+                      key, missing, run.count, run.tensor, run.offset));
     }
   }
 }

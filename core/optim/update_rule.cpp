@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <fmt/core.h>
 
 #include <map>
 #include <utility>
@@ -11,12 +12,10 @@
 #include "core/ops/cpu/parallel.h"
 #include "core/optim/adamw.h"
 #include "core/optim/sgd.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kBlock = 32768;  // elements per thread at a time
@@ -149,7 +148,7 @@ class SgdRule : public UpdateRule {
 
 void check_between(const char* name, double value, double low, double high) {
   if (value >= low && value < high) return;
-  throw ConfigError(cat(name, " is ", value, "; must be >= ", low, " and < ", high));
+  throw ConfigError(fmt::format("{} is {:g}; must be >= {:g} and < {:g}", name, value, low, high));
 }
 
 }  // namespace
@@ -163,7 +162,7 @@ std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options) {
     return std::make_unique<AdamWRule>(AdamWSettings{options.adam_beta1, options.adam_beta2, options.adam_epsilon});
   }
   if (options.optimizer == "sgd") return std::make_unique<SgdRule>(options.sgd_momentum);
-  throw ConfigError(cat("unknown optimizer \"", options.optimizer, "\"; must be \"adam\" or \"sgd\""));
+  throw ConfigError(fmt::format("unknown optimizer \"{}\"; must be \"adam\" or \"sgd\"", options.optimizer));
 }
 
 }  // namespace concord

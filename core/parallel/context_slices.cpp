@@ -1,16 +1,18 @@
 #include "core/parallel/context_slices.h"
 
+#include <fmt/core.h>
+
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
 int64_t chunk_of(int64_t length, int64_t cp) {
   if (length % (2 * cp) != 0) {
-    throw ConfigError(loader::cat("a sequence of ", length, " tokens under context parallelism over ", cp,
-                                  " ranks; its length must be a multiple of ", 2 * cp, " (pad it, or change ",
-                                  "context_parallel_size)"));
+    throw ConfigError(
+        fmt::format("a sequence of {} tokens under context parallelism over {} ranks; its length must be a multiple of "
+                    "{} (pad it, or change context_parallel_size)",
+                    length, cp, 2 * cp));
   }
   return length / (2 * cp);
 }

@@ -8,7 +8,6 @@
 #include "core/parallel/context_attention.h"
 #include "core/parallel/context_slices.h"
 #include "core/parallel/mappings.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {

@@ -2,28 +2,27 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "core/config_error.h"
 #include "core/stable_hash.h"
 #include "core/torch/device.h"
 #include "core/torch/dtype.h"
 #include "platform/cpp/rng.hpp"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
-
 void check_shard(const at::Tensor& shard, const ShardSpec& spec, const std::vector<int64_t>& shape) {
   if (!shard.defined() || shard.sizes() != c10::IntArrayRef(shape) || !shard.is_contiguous()) {
-    throw ConfigError(cat("parameter ", spec.name, ": the shard must be a contiguous tensor of [",
-                          loader::join(shape, ", "), "], but it is ",
-                          shard.defined() ? cat("[", loader::join(shard.sizes(), ", "), "]") : "undefined"));
+    throw ConfigError(fmt::format("parameter {}: the shard must be a contiguous tensor of [{}], but it is {}",
+                                  spec.name, fmt::join(shape, ", "),
+                                  shard.defined() ? fmt::format("[{}]", fmt::join(shard.sizes(), ", ")) : "undefined"));
   }
   if (!c10::isFloatingType(shard.scalar_type()) || !platform_dtype(shard.scalar_type())) {
-    throw ConfigError(cat("parameter ", spec.name, " has type ", c10::toString(shard.scalar_type()),
-                          "; must be Float, Double, BFloat16 or Half"));
+    throw ConfigError(fmt::format("parameter {} has type {}; must be Float, Double, BFloat16 or Half", spec.name,
+                                  c10::toString(shard.scalar_type())));
   }
 }
 
@@ -42,7 +41,7 @@ void clear_padding(const at::Tensor& shard, const ShardSpec& spec, const ShardPl
 
 void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const ShardPlace& place, const WeightInit& init,
                         int64_t seed, const Device& device) {
-  if (seed <= 0) throw ConfigError(cat("seed is ", seed, "; must be positive"));
+  if (seed <= 0) throw ConfigError(fmt::format("seed is {}; must be positive", seed));
   check_shard(shard, spec, local_shape(spec, place));
   const at::NoGradGuard no_grad;
   if (init.kind == WeightInit::Kind::constant) {

@@ -4,14 +4,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/WrapDimMinimal.h>
+#include <fmt/core.h>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 at::Tensor as_it_is(const at::Tensor& received) { return received; }
 
@@ -84,8 +82,10 @@ at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim)
 
 int64_t divide(int64_t size, const ProcessGroup& group, const char* what) {
   if (size % group.size() != 0) {
-    throw ConfigError(cat(what, " has ", size, " elements, which the ", group.size(), " ranks of group ", group.name(),
-                          " cannot split evenly; change the size to a multiple of ", group.size(), ", or the layout"));
+    throw ConfigError(
+        fmt::format("{} has {} elements, which the {} ranks of group {} cannot split evenly; change the size to a "
+                    "multiple of {}, or the layout",
+                    what, size, group.size(), group.name(), group.size()));
   }
   return size / group.size();
 }

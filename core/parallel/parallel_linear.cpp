@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
+#include <fmt/core.h>
 
 #include <optional>
 #include <utility>
@@ -11,7 +12,6 @@
 #include "core/ops/derivative.h"
 #include "core/ops/linear.h"
 #include "core/parallel/moves.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -21,7 +21,6 @@ namespace {
 // more dims, the batch.
 
 using at::Tensor;
-using loader::cat;
 using ops::Backward;
 using ops::Forward;
 using ops::Tensors;
@@ -29,17 +28,17 @@ using ops::Tensors;
 void check(const Tensor& x, const Tensor& weight, const ProcessGroup& group, const ParallelLinearOptions& options) {
   const auto refuse = [&](const std::string& why) {
     throw ConfigError(
-        cat("layer ", options.name, " over the ", group.size(), " ranks of group ", group.name(), ": ", why));
+        fmt::format("layer {} over the {} ranks of group {}: {}", options.name, group.size(), group.name(), why));
   };
   if (x.dim() < 2 || weight.dim() != 2) {
-    refuse(cat("x has ", x.dim(), " dims and the weight has ", weight.dim(),
-               "; they must be [tokens, ..., in] and [out, in]"));
+    refuse(fmt::format("x has {} dims and the weight has {}; they must be [tokens, ..., in] and [out, in]", x.dim(),
+                       weight.dim()));
   }
   if (x.size(-1) != weight.size(1)) {
-    refuse(cat("x has ", x.size(-1), " features on this rank, but its weight is [", weight.size(0), ", ",
-               weight.size(1), "]; the last dimensions must be equal"));
+    refuse(fmt::format("x has {} features on this rank, but its weight is [{}, {}]; the last dimensions must be equal",
+                       x.size(-1), weight.size(0), weight.size(1)));
   }
-  if (options.pieces < 1) refuse(cat("pieces is ", options.pieces, "; must be >= 1"));
+  if (options.pieces < 1) refuse(fmt::format("pieces is {}; must be >= 1", options.pieces));
 }
 
 std::optional<GradSink> copy_of(const GradSink* sink) { return sink == nullptr ? std::nullopt : std::optional(*sink); }
@@ -110,7 +109,8 @@ std::vector<Tensor> pieces_of(const Tensor& x_si, int64_t pieces, int64_t shares
 Tensor row_forward(const Tensor& x_si, const Tensor& weight_oi, ProcessGroup& group,
                    const ParallelLinearOptions& options) {
   const int64_t shares = options.sequence_parallel ? group.size() : 1;
-  if (options.sequence_parallel) divide(x_si.size(0), group, cat("the tokens of layer ", options.name).c_str());
+  if (options.sequence_parallel)
+    divide(x_si.size(0), group, fmt::format("the tokens of layer {}", options.name).c_str());
   const bool whole = options.pieces == 1 || group.size() == 1 || x_si.size(0) % (shares * options.pieces) != 0;
   if (whole) return combined(concord::linear(x_si, weight_oi), group, options.sequence_parallel).take();
   std::vector<Moving> sums;

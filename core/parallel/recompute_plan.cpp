@@ -1,29 +1,30 @@
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/config_error.h"
 #include "core/parallel/recompute.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
-
 void check(const RecomputeArgs& args, int64_t layers) {
   const auto& known = known_recompute_modules();
   if (args.granularity != "" && args.granularity != "full" && args.granularity != "selective") {
-    throw ConfigError(cat("recompute_granularity is '", args.granularity, "'; must be full, selective or empty"));
+    throw ConfigError(fmt::format("recompute_granularity is '{}'; must be full, selective or empty", args.granularity));
   }
   if (args.granularity == "full" && args.method != "uniform" && args.method != "block") {
-    throw ConfigError(cat("recompute_method is '", args.method, "'; must be uniform or block"));
+    throw ConfigError(fmt::format("recompute_method is '{}'; must be uniform or block", args.method));
   }
   if (args.granularity == "full" && args.num_layers < 1) {
     throw ConfigError(
-        cat("recompute_num_layers is ", args.num_layers, "; must be >= 1 (a chunk has ", layers, " layers)"));
+        fmt::format("recompute_num_layers is {}; must be >= 1 (a chunk has {} layers)", args.num_layers, layers));
   }
   for (const std::string& module : args.modules) {
     if (std::find(known.begin(), known.end(), module) == known.end()) {
-      throw ConfigError(cat("recompute_modules contains '", module, "'; must be one of ", loader::join(known, ", ")));
+      throw ConfigError(
+          fmt::format("recompute_modules contains '{}'; must be one of {}", module, fmt::join(known, ", ")));
     }
   }
 }

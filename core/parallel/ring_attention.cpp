@@ -4,6 +4,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <utility>
@@ -14,7 +15,6 @@
 #include "core/ops/derivative.h"
 #include "core/parallel/context_attention.h"
 #include "core/parallel/context_slices.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -129,9 +129,9 @@ at::Tensor ring_attention(const Tensor& q, const Tensor& k, const Tensor& v, Pro
   if (group.size() == 1) return attention(q, k, v, options, cu_seqlens);
   if (!options.causal || options.window != 0) {
     throw ConfigError(
-        loader::cat("ring attention supports only causal = true without a sliding window, but got causal = ",
-                    options.causal ? "true" : "false", ", window = ", options.window,
-                    "; use gathered attention, or context_parallel_size 1"));
+        fmt::format("ring attention supports only causal = true without a sliding window, but got causal = {}, window "
+                    "= {}; use gathered attention, or context_parallel_size 1",
+                    options.causal ? "true" : "false", options.window));
   }
   const Ring ring{&group, whole_lengths(q, group, cu_seqlens), options};
   const bool packed = !cu_seqlens.empty();

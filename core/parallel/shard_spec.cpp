@@ -1,14 +1,13 @@
 #include "core/parallel/shard_spec.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 // One dimension of a block: what it covers of the global tensor, and its position in the rank's tensor.
 struct Extent {
@@ -30,14 +29,15 @@ Part part_of(const ShardSpec& spec, const std::optional<ShardAxis>& cut, int64_t
   if (!cut) return {0, size};
   const ShardPlace::Axis& axis = place[*cut];
   if (size % axis.count != 0) {
-    throw ConfigError(cat("parameter ", spec.name, ": ", what, " of ", size, " cannot be split into ", axis.count,
-                          " equal parts; choose a ", to_string(*cut), " size that divides it"));
+    throw ConfigError(
+        fmt::format("parameter {}: {} of {} cannot be split into {} equal parts; choose a {} size that divides it",
+                    spec.name, what, size, axis.count, to_string(*cut)));
   }
   const int64_t length = size / axis.count;
   return {axis.index * length, length};
 }
 
-std::string dim_text(size_t dim) { return cat("dimension ", dim); }
+std::string dim_text(size_t dim) { return fmt::format("dimension {}", dim); }
 
 void check_pieces(const ShardSpec& spec) {
   if (spec.pieces.empty()) return;
@@ -45,36 +45,36 @@ void check_pieces(const ShardSpec& spec) {
   int64_t sum = 0;
   for (const ShardSpec::Piece& piece : spec.pieces) {
     if (piece.size < 1)
-      throw ConfigError(cat("parameter ", spec.name, ": piece ", piece.name, " has size ", piece.size));
+      throw ConfigError(fmt::format("parameter {}: piece {} has size {}", spec.name, piece.name, piece.size));
     sum += piece.size;
   }
   if (sum != dim.size) {
-    throw ConfigError(cat("parameter ", spec.name, ": the pieces add up to ", sum, ", but ", dim_text(spec.fused_dim),
-                          " has ", dim.size));
+    throw ConfigError(fmt::format("parameter {}: the pieces add up to {}, but {} has {}", spec.name, sum,
+                                  dim_text(spec.fused_dim), dim.size));
   }
 }
 
 void check(const ShardSpec& spec) {
-  if (spec.dims.empty()) throw ConfigError(cat("parameter ", spec.name, " has no dimension"));
+  if (spec.dims.empty()) throw ConfigError(fmt::format("parameter {} has no dimension", spec.name));
   for (size_t d = 0; d < spec.dims.size(); ++d) {
     const ShardSpec::Dim& dim = spec.dims[d];
-    if (dim.size < 1) throw ConfigError(cat("parameter ", spec.name, ": ", dim_text(d), " has size ", dim.size));
+    if (dim.size < 1) throw ConfigError(fmt::format("parameter {}: {} has size {}", spec.name, dim_text(d), dim.size));
     if (dim.padded != 0 && dim.padded < dim.size) {
       throw ConfigError(
-          cat("parameter ", spec.name, ": ", dim_text(d), " of ", dim.size, " is padded to ", dim.padded));
+          fmt::format("parameter {}: {} of {} is padded to {}", spec.name, dim_text(d), dim.size, dim.padded));
     }
     const bool divided = spec.stacked ? d == 0 : false;
     const bool fused = !spec.pieces.empty() && d == spec.fused_dim;
     if (dim.padded > dim.size && (divided || fused)) {
       throw ConfigError(
-          cat("parameter ", spec.name, ": ", dim_text(d), " is fused or stacked and cannot be padded too"));
+          fmt::format("parameter {}: {} is fused or stacked and cannot be padded too", spec.name, dim_text(d)));
     }
   }
   if (spec.fused_dim >= spec.dims.size()) {
-    throw ConfigError(cat("parameter ", spec.name, ": fused_dim is ", spec.fused_dim, " of ", spec.dims.size()));
+    throw ConfigError(fmt::format("parameter {}: fused_dim is {} of {}", spec.name, spec.fused_dim, spec.dims.size()));
   }
   if (spec.stacked && (spec.dims.size() < 2 || (!spec.pieces.empty() && spec.fused_dim == 0))) {
-    throw ConfigError(cat("parameter ", spec.name, ": a stack needs its own first dimension"));
+    throw ConfigError(fmt::format("parameter {}: a stack needs its own first dimension", spec.name));
   }
   check_pieces(spec);
 }
@@ -82,8 +82,9 @@ void check(const ShardSpec& spec) {
 // "experts.{}.weight", 7 -> "experts.7.weight".
 std::string numbered(const std::string& name, int64_t number) {
   const size_t place = name.find("{}");
-  if (place == std::string::npos) throw ConfigError(cat("the name ", name, " of a stack has no {} for the index"));
-  return cat(name.substr(0, place), number, name.substr(place + 2));
+  if (place == std::string::npos)
+    throw ConfigError(fmt::format("the name {} of a stack has no {{}} for the index", name));
+  return fmt::format("{}{}{}", name.substr(0, place), number, name.substr(place + 2));
 }
 
 std::vector<ShardSpec::Piece> pieces_of(const ShardSpec& spec) {
@@ -99,7 +100,7 @@ int64_t local_size(const ShardSpec& spec, const ShardPlace& place, size_t d) {
   }
   int64_t size = 0;
   for (const auto& piece : spec.pieces)
-    size += part_of(spec, dim.cut, piece.size, place, cat("piece ", piece.name)).length;
+    size += part_of(spec, dim.cut, piece.size, place, fmt::format("piece {}", piece.name)).length;
   return size;
 }
 
@@ -214,7 +215,8 @@ std::vector<ShardRun> shard_runs(const ShardSpec& spec, const ShardPlace& place)
     std::vector<Extent> dims;
     for (size_t d = 0; d < spec.dims.size(); ++d) dims.push_back(extent_of(spec, place, d, shape[d]));
     if (!spec.pieces.empty()) {
-      const Part part = part_of(spec, spec.dims[spec.fused_dim].cut, piece.size, place, cat("piece ", piece.name));
+      const Part part =
+          part_of(spec, spec.dims[spec.fused_dim].cut, piece.size, place, fmt::format("piece {}", piece.name));
       dims[spec.fused_dim] = {piece.size, part.begin, part.length, shape[spec.fused_dim], local_begin};
       local_begin += part.length;
     }

@@ -7,12 +7,10 @@
 #include <random>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
 
-using loader::cat;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <deque>
@@ -17,28 +18,27 @@
 #include "core/schedule/progress.h"
 #include "core/schedule/schedule_csv.h"
 #include "core/stable_hash.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 constexpr const char* kRecorded = "pipeline";  // name of the actions in the flight recorder
 
 void check_sizes(const Schedule& schedule, size_t stages, const ProcessGroup& pp) {
   if (schedule.pp != pp.size()) {
-    throw ConfigError(cat("schedule ", schedule.kind, " is for ", schedule.pp,
-                          " ranks, but the job's pipeline_model_parallel_size is ", pp.size(), "; they must be equal"));
+    throw ConfigError(
+        fmt::format("schedule {} is for {} ranks, but the job's pipeline_model_parallel_size is {}; they must be equal",
+                    schedule.kind, schedule.pp, pp.size()));
   }
   if (static_cast<int64_t>(stages) != schedule.vpp) {
-    throw ConfigError(cat("schedule ", schedule.kind, " has ", schedule.vpp, " chunks per rank, but the model has ",
-                          stages, " on this rank; they must be equal"));
+    throw ConfigError(
+        fmt::format("schedule {} has {} chunks per rank, but the model has {} on this rank; they must be equal",
+                    schedule.kind, schedule.vpp, stages));
   }
   const bool reduces = has_reductions(schedule) || is_forward_only(schedule);
   if ((schedule.pp > 1 && !has_transfers(schedule)) || !reduces) {
     throw ConfigError(
-        cat("schedule ", schedule.kind, " has only computations; complete it (passes.h) before running it"));
+        fmt::format("schedule {} has only computations; complete it (passes.h) before running it", schedule.kind));
   }
 }
 
@@ -52,9 +52,10 @@ void check_same(const Schedule& schedule, const ExecutorOptions& options, Parall
   const at::Tensor host = all.to(at::kCPU);
   for (int64_t rank = 0; rank < pp.size(); ++rank) {
     if (host.const_data_ptr<int64_t>()[rank] == static_cast<int64_t>(hash)) continue;
-    throw ConfigError(cat("rank ", pp.ranks()[rank], " of the pipeline has a different schedule than rank ",
-                          pp.ranks()[pp.rank()], " (", schedule.kind, ", ", schedule.microbatches,
-                          " micro-batches); all ranks need the same arguments and the same schedule file"));
+    throw ConfigError(
+        fmt::format("rank {} of the pipeline has a different schedule than rank {} ({}, {} micro-batches); all ranks "
+                    "need the same arguments and the same schedule file",
+                    pp.ranks()[rank], pp.ranks()[pp.rank()], schedule.kind, schedule.microbatches));
   }
 }
 
@@ -196,7 +197,7 @@ void Executor::Implementation::compute(const Action& action) {
     case ActionKind::input_grad: return backward(action);
     case ActionKind::weight_grad: return run_of(action).weight_grad(action.microbatch);
     case ActionKind::reduce_gradients: return run_of(action).stage().reduce_gradients();
-    default: throw Error(CONCORD_STATUS_INTERNAL, cat("action ", to_string(action), " is not a computation"));
+    default: throw Error(CONCORD_STATUS_INTERNAL, fmt::format("action {} is not a computation", to_string(action)));
   }
 }
 
@@ -279,11 +280,11 @@ void Executor::Implementation::begin_entry(size_t index) {
 }
 
 std::string Executor::Implementation::explain(size_t index, const std::string& what, bool what_first) {
-  const std::string at = index < actions().size() ? cat("action ", index + 1, " of ", actions().size(), " (",
-                                                        to_string(actions()[index]), ")")
-                                                  : cat("the end of its ", actions().size(), " actions");
-  const std::string place = cat("pipeline ", schedule.kind, ", rank ", rank(), ", ", at);
-  const std::string words = what_first ? cat(what, "; ", place) : cat(place, ": ", what);
+  const std::string at = index < actions().size() ? fmt::format("action {} of {} ({})", index + 1, actions().size(),
+                                                                to_string(actions()[index]))
+                                                  : fmt::format("the end of its {} actions", actions().size());
+  const std::string place = fmt::format("pipeline {}, rank {}, {}", schedule.kind, rank(), at);
+  const std::string words = what_first ? fmt::format("{}; {}", what, place) : fmt::format("{}: {}", place, what);
   return words + where_all_stand(words);
 }
 
@@ -308,7 +309,7 @@ std::string Executor::Implementation::where_all_stand(const std::string& what) {
     }
     return "\npositions of the pipeline ranks:" + describe_positions(schedule, positions, world_ranks);
   } catch (const std::exception& error) {
-    return cat("\nthe positions of the other ranks are not available: ", error.what());
+    return fmt::format("\nthe positions of the other ranks are not available: {}", error.what());
   }
 }
 

@@ -1,11 +1,11 @@
 #include "core/pipeline/model_pipeline.h"
 
 #include <ATen/ops/full.h>
+#include <fmt/core.h>
 
 #include <utility>
 
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 
@@ -19,8 +19,8 @@ ModelPipeline::ModelPipeline(Schedule schedule, VirtualModels& models, ParallelC
 
 void ModelPipeline::walk(std::span<const MicroBatch> batches, std::span<const double> weights) {
   if (batches.size() != static_cast<size_t>(schedule().microbatches)) {
-    throw ConfigError(loader::cat(batches.size(), " micro-batches, but the schedule is for ", schedule().microbatches,
-                                  "; they must be equal"));
+    throw ConfigError(fmt::format("{} micro-batches, but the schedule is for {}; they must be equal", batches.size(),
+                                  schedule().microbatches));
   }
   for (ModelStage& stage : stages_) stage.begin(batches, weights);
   executor_->run();

@@ -1,14 +1,15 @@
 #include "core/pipeline/model_stage.h"
 
+#include <fmt/core.h>
+
 #include "core/config_error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 
 void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const double> weights) {
   if (!weights.empty() && weights.size() != batches.size()) {
     throw ConfigError(
-        loader::cat(weights.size(), " weights for ", batches.size(), " micro-batches; give one for each"));
+        fmt::format("{} weights for {} micro-batches; give one for each", weights.size(), batches.size()));
   }
   batches_ = batches;
   weights_.assign(weights.begin(), weights.end());

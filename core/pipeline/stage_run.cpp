@@ -2,18 +2,16 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones_like.h>
+#include <fmt/core.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
-
-using loader::cat;
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(CONCORD_STATUS_FAILED_PRECONDITION, why); }
 
@@ -46,7 +44,7 @@ void StageRun::end() {
 void StageRun::keep(Saved& saved, const at::Tensor& output) const {
   if (options_.last) {
     if (output.numel() != 1) {
-      refuse(cat("the last stage returned ", output.numel(), " values; it must return one, the loss"));
+      refuse(fmt::format("the last stage returned {} values; it must return one, the loss", output.numel()));
     }
     saved.one = at::ones_like(output);
   }

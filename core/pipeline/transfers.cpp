@@ -1,11 +1,11 @@
 #include "core/pipeline/transfers.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/core.h>
 
 #include <utility>
 
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -17,8 +17,8 @@ constexpr int64_t kShapeWords = 2 + kMostDims;
 at::Tensor shape_of(const at::Tensor& value) {
   if (value.dim() > kMostDims) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                loader::cat("a stage returned a tensor of ", value.dim(),
-                            " dims; with variable_seq_lengths the limit is ", kMostDims));
+                fmt::format("a stage returned a tensor of {} dims; with variable_seq_lengths the limit is {}",
+                            value.dim(), kMostDims));
   }
   const at::Tensor words = at::empty({kShapeWords}, at::kLong).zero_();
   auto* at = words.mutable_data_ptr<int64_t>();

@@ -1,5 +1,7 @@
 #include "core/safetensors/compare.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,12 +11,9 @@
 
 #include "core/safetensors/decode.h"
 #include "core/safetensors/natural_order.h"
-#include "platform/loader/text.h"
 
 namespace concord::safetensors {
 namespace {
-
-using loader::cat;
 
 constexpr int64_t kPieceBytes = 1 << 20;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -147,8 +146,8 @@ TensorComparison compare_pair(const Weights::Tensor& a, const Weights::Tensor& b
 Difference compare_tensors(const Weights::Tensor& a, const Weights::Tensor& b, const Tolerance& tolerance) {
   const DType type_a = a.info->dtype, type_b = b.info->dtype;
   if (a.info->elements() != b.info->elements() || parts_of(type_a) != parts_of(type_b)) {
-    throw std::logic_error(cat("tensors of ", a.info->elements(), " ", to_string(type_a), " and ", b.info->elements(),
-                               " ", to_string(type_b), " cannot be compared"));
+    throw std::logic_error(fmt::format("tensors of {} {} and {} {} cannot be compared", a.info->elements(),
+                                       to_string(type_a), b.info->elements(), to_string(type_b)));
   }
   const int64_t at_once = kPieceBytes / std::max(size_of(type_a), size_of(type_b));
   PieceReader left(a), right(b);

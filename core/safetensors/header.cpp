@@ -1,5 +1,8 @@
 #include "core/safetensors/header.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 #include <unordered_set>
@@ -7,15 +10,12 @@
 #include "core/config_error.h"
 #include "core/parse_json.h"
 #include "core/quoted.h"
-#include "platform/loader/text.h"
 
 namespace concord::safetensors {
 namespace {
 
-using loader::cat;
-
 [[noreturn]] void refuse(const std::string& file, const std::string& why) {
-  throw ConfigError(cat(file, ": ", why, "; the file is damaged or not a safetensors file"));
+  throw ConfigError(fmt::format("{}: {}; the file is damaged or not a safetensors file", file, why));
 }
 
 // Handles the JSON while it is parsed. Anything unexpected stops it there, so nesting is bounded.
@@ -50,14 +50,14 @@ class HeaderSax {
 
   bool key(const string_t& text) {
     if (place_ == Place::top) {
-      if (!names_.insert(text).second) refuse(file_, cat("duplicate name ", quoted(text), " in the header"));
+      if (!names_.insert(text).second) refuse(file_, fmt::format("duplicate name {} in the header", quoted(text)));
       name_ = text;
       tensor_ = {};
       seen_ = {};
       place_ = text == "__metadata__" ? Place::metadata_entry : Place::entry;
     } else if (place_ == Place::metadata) {
       key_ = text;
-      if (header_.metadata.count(text) != 0) refuse(file_, cat("__metadata__ has ", quoted(text), " twice"));
+      if (header_.metadata.count(text) != 0) refuse(file_, fmt::format("__metadata__ has {} twice", quoted(text)));
     } else {
       tensor_key(text);
     }
@@ -70,10 +70,11 @@ class HeaderSax {
     } else if (place_ == Place::tensor && key_ == "dtype") {
       const std::optional<DType> dtype = parse_dtype(text);
       if (!dtype)
-        refuse(file_, cat("tensor ", quoted(name_), " has dtype ", quoted(text), "; must be one of ", dtype_list()));
+        refuse(file_,
+               fmt::format("tensor {} has dtype {}; must be one of {}", quoted(name_), quoted(text), dtype_list()));
       tensor_.dtype = *dtype;
     } else {
-      unexpected(cat("the string ", quoted(text)));
+      unexpected(fmt::format("the string {}", quoted(text)));
     }
     return true;
   }
@@ -87,33 +88,35 @@ class HeaderSax {
   bool end_array() {
     place_ = Place::tensor;
     if (key_ == "data_offsets" && offsets_.size() != 2) {
-      refuse(file_, cat("tensor ", quoted(name_), " has ", offsets_.size(), " data_offsets; expected 2"));
+      refuse(file_, fmt::format("tensor {} has {} data_offsets; expected 2", quoted(name_), offsets_.size()));
     }
     return true;
   }
 
   bool number_unsigned(number_unsigned_t value) {
-    if (place_ != Place::list) unexpected(cat("the number ", value));
+    if (place_ != Place::list) unexpected(fmt::format("the number {}", value));
     if (key_ == "data_offsets") {
-      if (offsets_.size() == 2) refuse(file_, cat("tensor ", quoted(name_), " has more than 2 data_offsets"));
+      if (offsets_.size() == 2) refuse(file_, fmt::format("tensor {} has more than 2 data_offsets", quoted(name_)));
       offsets_.push_back(value);
     } else {
-      if (value > INT64_MAX) unexpected(cat("the number ", value));
+      if (value > INT64_MAX) unexpected(fmt::format("the number {}", value));
       if (tensor_.shape.size() == kMaxDims)
-        refuse(file_, cat("tensor ", quoted(name_), " has more than ", kMaxDims, " dimensions"));
+        refuse(file_, fmt::format("tensor {} has more than {} dimensions", quoted(name_), kMaxDims));
       tensor_.shape.push_back(static_cast<int64_t>(value));
     }
     return true;
   }
 
-  bool number_integer(number_integer_t value) { return unexpected(cat("the number ", value)); }
-  bool number_float(number_float_t, const string_t& text) { return unexpected(cat("the number ", quoted(text))); }
+  bool number_integer(number_integer_t value) { return unexpected(fmt::format("the number {}", value)); }
+  bool number_float(number_float_t, const string_t& text) {
+    return unexpected(fmt::format("the number {}", quoted(text)));
+  }
   bool null() { return unexpected("null"); }
   bool boolean(bool value) { return unexpected(value ? "true" : "false"); }
   bool binary(binary_t&) { return unexpected("binary data"); }
 
   bool parse_error(size_t position, const std::string& token, const nlohmann::json::exception&) {
-    refuse(file_, cat("its header is not JSON: at byte ", position, " after ", quoted(token)));
+    refuse(file_, fmt::format("its header is not JSON: at byte {} after {}", position, quoted(token)));
   }
 
  private:
@@ -129,15 +132,15 @@ class HeaderSax {
                                           : nullptr;
     if (seen == nullptr)
       refuse(file_,
-             cat("tensor ", quoted(name_), " has ", quoted(text), "; allowed are dtype, shape and data_offsets"));
-    if (std::exchange(*seen, true)) refuse(file_, cat("tensor ", quoted(name_), " has ", text, " twice"));
+             fmt::format("tensor {} has {}; allowed are dtype, shape and data_offsets", quoted(name_), quoted(text)));
+    if (std::exchange(*seen, true)) refuse(file_, fmt::format("tensor {} has {} twice", quoted(name_), text));
     key_ = text;
     if (text == "data_offsets") offsets_.clear();
   }
 
   void finish_tensor() {
     const char* missing = !seen_.dtype ? "dtype" : !seen_.shape ? "shape" : !seen_.offsets ? "data_offsets" : nullptr;
-    if (missing != nullptr) refuse(file_, cat("tensor ", quoted(name_), " has no ", missing));
+    if (missing != nullptr) refuse(file_, fmt::format("tensor {} has no {}", quoted(name_), missing));
     tensor_.name = name_;
     tensor_.begin = offsets_[0];
     tensor_.end = offsets_[1];
@@ -146,11 +149,12 @@ class HeaderSax {
 
   bool unexpected(const std::string& what) const {
     std::string where = "at the top level";
-    if (place_ == Place::entry) where = cat("instead of tensor ", quoted(name_));
+    if (place_ == Place::entry) where = fmt::format("instead of tensor {}", quoted(name_));
     if (place_ == Place::metadata || place_ == Place::metadata_entry)
       where = "in __metadata__, which maps strings to strings";
-    if (place_ == Place::tensor || place_ == Place::list) where = cat("as ", key_, " of tensor ", quoted(name_));
-    refuse(file_, cat("its header has ", what, " ", where));
+    if (place_ == Place::tensor || place_ == Place::list)
+      where = fmt::format("as {} of tensor {}", key_, quoted(name_));
+    refuse(file_, fmt::format("its header has {} {}", what, where));
   }
 
   const std::string& file_;
@@ -165,15 +169,15 @@ class HeaderSax {
 };
 
 void check_tensor(const TensorInfo& tensor, uint64_t data_bytes, const std::string& file) {
-  const auto offsets = [&] { return cat("data_offsets [", tensor.begin, ", ", tensor.end, "]"); };
+  const auto offsets = [&] { return fmt::format("data_offsets [{}, {}]", tensor.begin, tensor.end); };
   if (tensor.begin > tensor.end || tensor.end > data_bytes) {
-    refuse(file, cat("tensor ", quoted(tensor.name), " has ", offsets(), ", but the file has ", data_bytes,
-                     " bytes of data"));
+    refuse(file, fmt::format("tensor {} has {}, but the file has {} bytes of data", quoted(tensor.name), offsets(),
+                             data_bytes));
   }
   const uint64_t bytes = tensor_bytes(tensor, file);
   if (tensor.bytes() != bytes) {
-    refuse(file, cat("tensor ", quoted(tensor.name), " of ", shape_text(tensor.shape), " in ", to_string(tensor.dtype),
-                     " takes ", bytes, " bytes, but its ", offsets(), " are ", tensor.bytes()));
+    refuse(file, fmt::format("tensor {} of {} in {} takes {} bytes, but its {} are {}", quoted(tensor.name),
+                             shape_text(tensor.shape), to_string(tensor.dtype), bytes, offsets(), tensor.bytes()));
   }
 }
 
@@ -183,29 +187,30 @@ void check_cover(const std::vector<TensorInfo>& tensors, uint64_t data_bytes, co
   const TensorInfo* before = nullptr;
   for (const TensorInfo& tensor : tensors) {
     if (tensor.begin != end) {
-      const std::string other = before != nullptr ? cat("tensor ", quoted(before->name)) : std::string("the header");
-      refuse(file, cat("tensor ", quoted(tensor.name), " begins at byte ", tensor.begin, " of the data, but ", other,
-                       " ends at ", end, tensor.begin < end ? ": they overlap" : ": there is a gap"));
+      const std::string other =
+          before != nullptr ? fmt::format("tensor {}", quoted(before->name)) : std::string("the header");
+      refuse(file, fmt::format("tensor {} begins at byte {} of the data, but {} ends at {}{}", quoted(tensor.name),
+                               tensor.begin, other, end, tensor.begin < end ? ": they overlap" : ": there is a gap"));
     }
     end = tensor.end;
     before = &tensor;
   }
   if (end != data_bytes) {
-    refuse(file, cat("the file has ", data_bytes, " bytes of data, but its last tensor ",
-                     before != nullptr ? cat(quoted(before->name), " ") : std::string(), "ends at ", end));
+    refuse(file, fmt::format("the file has {} bytes of data, but its last tensor {}ends at {}", data_bytes,
+                             before != nullptr ? fmt::format("{} ", quoted(before->name)) : std::string(), end));
   }
 }
 
 }  // namespace
 
-std::string shape_text(const std::vector<int64_t>& shape) { return cat("[", loader::join(shape, ", "), "]"); }
+std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 uint64_t tensor_bytes(const TensorShape& tensor, const std::string& file) {
   int64_t bytes = size_of(tensor.dtype);
   for (const int64_t size : tensor.shape) {
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) {
-      refuse(file, cat("tensor ", quoted(tensor.name), " of ", shape_text(tensor.shape), " in ",
-                       to_string(tensor.dtype), " has a byte size that overflows 63 bits"));
+      refuse(file, fmt::format("tensor {} of {} in {} has a byte size that overflows 63 bits", quoted(tensor.name),
+                               shape_text(tensor.shape), to_string(tensor.dtype)));
     }
   }
   return static_cast<uint64_t>(bytes);
@@ -213,20 +218,20 @@ uint64_t tensor_bytes(const TensorShape& tensor, const std::string& file) {
 
 uint64_t header_length(std::string_view begin_of_file, uint64_t file_bytes, const std::string& file) {
   if (begin_of_file.size() < kLengthBytes) {
-    refuse(file, cat("it has ", file_bytes, " bytes, but the header length alone takes ", kLengthBytes));
+    refuse(file, fmt::format("it has {} bytes, but the header length alone takes {}", file_bytes, kLengthBytes));
   }
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) length |= uint64_t{static_cast<unsigned char>(begin_of_file[i])} << (8 * i);
   if (length > kMaxHeaderBytes)
-    refuse(file, cat("its header length is ", length, " bytes; must be <= ", kMaxHeaderBytes));
+    refuse(file, fmt::format("its header length is {} bytes; must be <= {}", length, kMaxHeaderBytes));
   if (length > file_bytes - kLengthBytes) {
-    refuse(file, cat("its header length is ", length, " bytes, but the file has only ", file_bytes));
+    refuse(file, fmt::format("its header length is {} bytes, but the file has only {}", length, file_bytes));
   }
   return length;
 }
 
 Header parse_header(std::string_view json, uint64_t data_bytes, const std::string& file) {
-  refuse_zero_byte(json, cat(file, ": its header"));
+  refuse_zero_byte(json, fmt::format("{}: its header", file));
   Header header;
   HeaderSax sax(file, header);
   nlohmann::json::sax_parse(json.begin(), json.end(), &sax);

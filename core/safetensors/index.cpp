@@ -1,5 +1,8 @@
 #include "core/safetensors/index.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -8,18 +11,16 @@
 #include "core/input_file.h"
 #include "core/parse_json.h"
 #include "core/quoted.h"
-#include "platform/loader/text.h"
 
 namespace concord::safetensors {
 namespace {
 
 namespace fs = std::filesystem;
-using loader::cat;
 
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
 
 [[noreturn]] void refuse_index(const std::string& file, const std::string& why) {
-  throw ConfigError(cat(file, ": ", why));
+  throw ConfigError(fmt::format("{}: {}", file, why));
 }
 
 // Handles {"metadata": {...}, "weight_map": {"name": "file", ...}}; the metadata is ignored.
@@ -47,7 +48,7 @@ class IndexSax {
 
   bool key(const string_t& text) {
     if (depth_ == 1) {
-      if (!keys_.insert(text).second) refuse_index(file_, cat("duplicate key ", quoted(text)));
+      if (!keys_.insert(text).second) refuse_index(file_, fmt::format("duplicate key {}", quoted(text)));
       in_map_ = text == "weight_map";
     } else if (depth_ == 2 && in_map_) {
       tensor_ = text;
@@ -56,22 +57,22 @@ class IndexSax {
   }
 
   bool string(const string_t& text) {
-    if (depth_ == 0 || (depth_ == 1 && in_map_)) other(cat("the string ", quoted(text)));
+    if (depth_ == 0 || (depth_ == 1 && in_map_)) other(fmt::format("the string {}", quoted(text)));
     if (!in_map_) return true;
     check_plain(text);
-    if (!files_.emplace(tensor_, text).second) refuse_index(file_, cat("duplicate tensor ", quoted(tensor_)));
+    if (!files_.emplace(tensor_, text).second) refuse_index(file_, fmt::format("duplicate tensor {}", quoted(tensor_)));
     return true;
   }
 
-  bool number_unsigned(number_unsigned_t value) { return simple(cat("the number ", value)); }
-  bool number_integer(number_integer_t value) { return simple(cat("the number ", value)); }
-  bool number_float(number_float_t, const string_t& text) { return simple(cat("the number ", quoted(text))); }
+  bool number_unsigned(number_unsigned_t value) { return simple(fmt::format("the number {}", value)); }
+  bool number_integer(number_integer_t value) { return simple(fmt::format("the number {}", value)); }
+  bool number_float(number_float_t, const string_t& text) { return simple(fmt::format("the number {}", quoted(text))); }
   bool null() { return simple("null"); }
   bool boolean(bool value) { return simple(value ? "true" : "false"); }
   bool binary(binary_t&) { return simple("binary data"); }
 
   bool parse_error(size_t position, const std::string& token, const nlohmann::json::exception&) {
-    refuse_index(file_, cat("is not JSON: at byte ", position, " after ", quoted(token)));
+    refuse_index(file_, fmt::format("is not JSON: at byte {} after {}", position, quoted(token)));
   }
 
   bool has_map() const { return has_map_; }
@@ -80,7 +81,7 @@ class IndexSax {
   static constexpr int kMaxDepth = 16;
 
   bool deeper() {
-    if (++depth_ > kMaxDepth) refuse_index(file_, cat("is nested deeper than ", kMaxDepth));
+    if (++depth_ > kMaxDepth) refuse_index(file_, fmt::format("is nested deeper than {}", kMaxDepth));
     return true;
   }
   bool simple(const std::string& what) {
@@ -88,14 +89,15 @@ class IndexSax {
     return true;
   }
   [[noreturn]] void other(const std::string& what) const {
-    if (depth_ < 2) refuse_index(file_, cat("expected {\"weight_map\": {tensor: file}}, got ", what));
-    refuse_index(file_, cat("has ", what, " as the file of tensor ", quoted(tensor_)));
+    if (depth_ < 2) refuse_index(file_, fmt::format("expected {{\"weight_map\": {{tensor: file}}}}, got {}", what));
+    refuse_index(file_, fmt::format("has {} as the file of tensor {}", what, quoted(tensor_)));
   }
   void check_plain(const string_t& name) const {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-      refuse_index(file_, cat("tensor ", quoted(tensor_), " has the file name ", quoted(name),
-                              "; must be a file in the same folder, without a '/'"));
+      refuse_index(file_,
+                   fmt::format("tensor {} has the file name {}; must be a file in the same folder, without a '/'",
+                               quoted(tensor_), quoted(name)));
     }
   }
 
@@ -119,16 +121,17 @@ class IndexSax {
   std::sort(pickles.begin(), pickles.end());
   std::sort(others.begin(), others.end());
   if (!others.empty()) {
-    refuse_index(folder, cat("has ", loader::join(others, ", "), ", but neither ", single_file(stem), " nor ",
-                             index_file(stem)));
+    refuse_index(folder, fmt::format("has {}, but neither {} nor {}", fmt::join(others, ", "), single_file(stem),
+                                     index_file(stem)));
   }
   if (!pickles.empty()) {
-    refuse_index(folder, cat("has its weights as pickle (", loader::join(pickles, ", "),
-                             "), which can run code when loaded and is therefore not supported; if you trust it, "
-                             "convert it: python -c \"from transformers import AutoModelForCausalLM as M; "
-                             "M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\""));
+    refuse_index(folder,
+                 fmt::format("has its weights as pickle ({}), which can run code when loaded and is therefore not "
+                             "supported; if you trust it, convert it: python -c \"from transformers import "
+                             "AutoModelForCausalLM as M; M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\"",
+                             fmt::join(pickles, ", ")));
   }
-  refuse_index(folder, cat("has no weights: neither ", single_file(stem), " nor ", index_file(stem)));
+  refuse_index(folder, fmt::format("has no weights: neither {} nor {}", single_file(stem), index_file(stem)));
 }
 
 }  // namespace
@@ -176,22 +179,22 @@ void Weights::open_indexed(const std::string& index) {
   std::map<std::string, const Reader*> readers;
   for (const std::string& name : names) {
     const std::string file = path_ + "/" + name;
-    if (!fs::exists(file)) refuse_index(index, cat("refers to the file ", quoted(name), ", which is not in ", path_));
+    if (!fs::exists(file))
+      refuse_index(index, fmt::format("refers to the file {}, which is not in {}", quoted(name), path_));
     files_.push_back(std::make_unique<Reader>(file));
     readers[name] = files_.back().get();
     for (const TensorInfo& tensor : files_.back()->tensors()) {
       const auto place = places.find(tensor.name);
       if (place == places.end() || place->second != name) {
-        refuse_index(index,
-                     cat("says that tensor ", quoted(tensor.name), " is in ",
-                         place == places.end() ? "no file" : quoted(place->second), ", but it is in ", quoted(name)));
+        refuse_index(index, fmt::format("says that tensor {} is in {}, but it is in {}", quoted(tensor.name),
+                                        place == places.end() ? "no file" : quoted(place->second), quoted(name)));
       }
     }
     add(*files_.back());
   }
   for (const auto& [tensor, name] : places) {
     if (readers.at(name)->find(tensor) == nullptr)
-      refuse_index(index, cat("says that tensor ", quoted(tensor), " is in ", quoted(name), ", but it is not"));
+      refuse_index(index, fmt::format("says that tensor {} is in {}, but it is not", quoted(tensor), quoted(name)));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "core/safetensors/reader.h"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,19 +11,16 @@
 
 #include "core/config_error.h"
 #include "core/quoted.h"
-#include "platform/loader/text.h"
 
 namespace concord::safetensors {
 namespace {
-
-using loader::cat;
 
 std::string names_text(std::span<const TensorInfo> tensors) {
   constexpr size_t kShown = 8;
   std::string text;
   for (size_t i = 0; i < std::min(tensors.size(), kShown); ++i)
-    text += cat(i == 0 ? "" : ", ", quoted(tensors[i].name));
-  if (tensors.size() > kShown) text += cat(", ... (", tensors.size(), " in all)");
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", quoted(tensors[i].name));
+  if (tensors.size() > kShown) text += fmt::format(", ... ({} in all)", tensors.size());
   return text.empty() ? "no tensors" : text;
 }
 
@@ -47,7 +45,7 @@ void Reader::map() {
   if (file_.size() < kLengthBytes) (void)header_length({}, file_.size(), path());  // throws
   void* map = ::mmap(nullptr, file_.size(), PROT_READ, MAP_SHARED, file_.fd(), 0);
   if (map == MAP_FAILED)
-    throw std::runtime_error(cat(path(), ": mmap of ", file_.size(), " bytes: ", std::strerror(errno)));
+    throw std::runtime_error(fmt::format("{}: mmap of {} bytes: {}", path(), file_.size(), std::strerror(errno)));
   map_ = static_cast<const std::byte*>(map);
   watch_ = MappingWatch(map_, file_.size(), path());
 }
@@ -74,7 +72,8 @@ const TensorInfo* Reader::find(std::string_view name) const {
 const TensorInfo& Reader::at(std::string_view name) const {
   const TensorInfo* tensor = find(name);
   if (tensor == nullptr)
-    throw ConfigError(cat(path(), ": has no tensor ", quoted(name), "; available: ", names_text(header_.tensors)));
+    throw ConfigError(
+        fmt::format("{}: has no tensor {}; available: {}", path(), quoted(name), names_text(header_.tensors)));
   return *tensor;
 }
 
@@ -84,18 +83,20 @@ std::span<const std::byte> Reader::data(const TensorInfo& tensor) const {
 
 void Reader::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> to) const {
   if (offset > tensor.bytes() || to.size() > tensor.bytes() - offset) {
-    throw std::out_of_range(cat(path(), ": ", to.size(), " bytes from ", offset, " of tensor ", quoted(tensor.name),
-                                ", which has ", tensor.bytes()));
+    throw std::out_of_range(fmt::format("{}: {} bytes from {} of tensor {}, which has {}", path(), to.size(), offset,
+                                        quoted(tensor.name), tensor.bytes()));
   }
   uint64_t place = data_begin_ + tensor.begin + offset;
   while (!to.empty()) {
     const ssize_t got = ::pread(file_.fd(), to.data(), to.size(), static_cast<off_t>(place));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
-      throw std::runtime_error(cat(path(), ": reading tensor ", quoted(tensor.name), ": ", std::strerror(errno)));
+      throw std::runtime_error(
+          fmt::format("{}: reading tensor {}: {}", path(), quoted(tensor.name), std::strerror(errno)));
     if (got == 0) {
-      throw std::runtime_error(cat(path(), ": is now shorter than the ", file_.size(),
-                                   " bytes it had when it was opened, while reading tensor ", quoted(tensor.name)));
+      throw std::runtime_error(
+          fmt::format("{}: is now shorter than the {} bytes it had when it was opened, while reading tensor {}", path(),
+                      file_.size(), quoted(tensor.name)));
     }
     to = to.subspan(static_cast<size_t>(got));
     place += static_cast<uint64_t>(got);
@@ -105,14 +106,14 @@ void Reader::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte
 std::shared_ptr<std::byte> Reader::map_private(const TensorInfo& tensor, uint64_t offset, uint64_t bytes) const {
   const uint64_t begin = data_begin_ + tensor.begin + offset;
   if (offset > tensor.bytes() || bytes == 0 || bytes > file_.size() - begin) {
-    throw std::out_of_range(cat(path(), ": ", bytes, " bytes from ", offset, " of tensor ", quoted(tensor.name),
-                                "; the file has only ", file_.size() - std::min(begin, file_.size()), " there"));
+    throw std::out_of_range(fmt::format("{}: {} bytes from {} of tensor {}; the file has only {} there", path(), bytes,
+                                        offset, quoted(tensor.name), file_.size() - std::min(begin, file_.size())));
   }
   const uint64_t before = begin % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), length = before + bytes;
   void* map =
       ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, file_.fd(), static_cast<off_t>(begin - before));
   if (map == MAP_FAILED)
-    throw std::runtime_error(cat(path(), ": private mmap of ", length, " bytes: ", std::strerror(errno)));
+    throw std::runtime_error(fmt::format("{}: private mmap of {} bytes: {}", path(), length, std::strerror(errno)));
   auto watch = std::make_shared<MappingWatch>(map, length, path());
   return {static_cast<std::byte*>(map) + before, [map, length, watch](std::byte*) mutable {
             watch.reset();

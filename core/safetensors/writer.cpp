@@ -1,6 +1,7 @@
 #include "core/safetensors/writer.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,17 +17,14 @@
 #include "core/config_error.h"
 #include "core/new_file.h"
 #include "core/quoted.h"
-#include "platform/loader/text.h"
 
 namespace concord::safetensors {
 namespace {
 
-using loader::cat;
-
 constexpr size_t kAlignment = 8;  // the largest element
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, int code) {
-  throw std::runtime_error(cat(path, ": ", what, ": ", std::strerror(code)));
+  throw std::runtime_error(fmt::format("{}: {}: {}", path, what, std::strerror(code)));
 }
 
 std::string head_of(const std::vector<TensorInfo>& tensors, const Metadata& metadata) {
@@ -38,7 +36,7 @@ std::string head_of(const std::vector<TensorInfo>& tensors, const Metadata& meta
   for (const TensorInfo& tensor : tensors) {
     const nlohmann::ordered_json entry = {
         {"dtype", to_string(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {tensor.begin, tensor.end}}};
-    text += cat(first ? "" : ",", nlohmann::json(tensor.name).dump(), ":", entry.dump());
+    text += fmt::format("{}{}:{}", first ? "" : ",", nlohmann::json(tensor.name).dump(), entry.dump());
     first = false;
   }
   text += '}';
@@ -51,18 +49,19 @@ std::string head_of(const std::vector<TensorInfo>& tensors, const Metadata& meta
 void check_names(const std::vector<TensorShape>& tensors, const std::string& file) {
   std::unordered_set<std::string_view> names;
   for (const TensorShape& tensor : tensors) {
-    if (tensor.name == "__metadata__") throw ConfigError(cat(file, ": a tensor cannot be named __metadata__"));
+    if (tensor.name == "__metadata__")
+      throw ConfigError(fmt::format("{}: a tensor cannot be named __metadata__", file));
     if (!names.insert(tensor.name).second)
-      throw ConfigError(cat(file, ": duplicate tensor name ", quoted(tensor.name)));
+      throw ConfigError(fmt::format("{}: duplicate tensor name {}", file, quoted(tensor.name)));
     if (tensor.shape.size() > kMaxDims)
-      throw ConfigError(cat(file, ": tensor ", quoted(tensor.name), " has ", tensor.shape.size(),
-                            " dimensions; must be <= ", kMaxDims));
+      throw ConfigError(fmt::format("{}: tensor {} has {} dimensions; must be <= {}", file, quoted(tensor.name),
+                                    tensor.shape.size(), kMaxDims));
   }
 }
 
 std::string temporary_name(const std::string& path) {
   static std::atomic<int> number{0};
-  return cat(path, ".tmp-", ::getpid(), "-", number++);
+  return fmt::format("{}.tmp-{}-{}", path, ::getpid(), number++);
 }
 
 }  // namespace
@@ -72,7 +71,7 @@ const TensorInfo& FilePlan::at(std::string_view name) const {
     return tensors[place].name < wanted;
   });
   if (found == by_name.end() || tensors[*found].name != name)
-    throw std::out_of_range(cat("the file has no tensor ", quoted(name)));
+    throw std::out_of_range(fmt::format("the file has no tensor {}", quoted(name)));
   return tensors[*found];
 }
 
@@ -86,7 +85,7 @@ FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, c
   uint64_t end = 0;
   for (TensorShape& tensor : tensors) {
     const uint64_t bytes = tensor_bytes(tensor, file);
-    if (bytes > INT64_MAX - end) throw ConfigError(cat(file, ": the file size overflows 63 bits"));
+    if (bytes > INT64_MAX - end) throw ConfigError(fmt::format("{}: the file size overflows 63 bits", file));
     plan.tensors.push_back({std::move(tensor), end, end + bytes});
     end += bytes;
   }
@@ -96,8 +95,8 @@ FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, c
             [&](size_t a, size_t b) { return plan.tensors[a].name < plan.tensors[b].name; });
   plan.head = head_of(plan.tensors, metadata);
   if (plan.head.size() - kLengthBytes > kMaxHeaderBytes) {
-    throw ConfigError(cat(file, ": the header of ", plan.tensors.size(), " tensors takes ", plan.head.size(),
-                          " bytes; must be <= ", kMaxHeaderBytes, "; write several files"));
+    throw ConfigError(fmt::format("{}: the header of {} tensors takes {} bytes; must be <= {}; write several files",
+                                  file, plan.tensors.size(), plan.head.size(), kMaxHeaderBytes));
   }
   plan.file_bytes = plan.head.size() + end;
   return plan;
@@ -114,7 +113,7 @@ FilePart::FilePart(std::string path, Mode mode, uint64_t bytes) : path_(std::mov
     code = ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   if (code != 0) {
     ::unlink(path_.c_str());
-    throw std::runtime_error(cat(write_error_text(path_, code), " (it needs ", bytes, " bytes)"));
+    throw std::runtime_error(fmt::format("{} (it needs {} bytes)", write_error_text(path_, code), bytes));
   }
 }
 
@@ -151,8 +150,8 @@ Writer::~Writer() {
 void Writer::write(std::string_view name, uint64_t offset, std::span<const std::byte> bytes) {
   const TensorInfo& tensor = plan_.at(name);
   if (offset > tensor.bytes() || bytes.size() > tensor.bytes() - offset) {
-    throw std::out_of_range(cat(path_, ": ", bytes.size(), " bytes at ", offset, " of tensor ", quoted(name),
-                                ", which has ", tensor.bytes()));
+    throw std::out_of_range(fmt::format("{}: {} bytes at {} of tensor {}, which has {}", path_, bytes.size(), offset,
+                                        quoted(name), tensor.bytes()));
   }
   file_.write(plan_.place_of(tensor) + offset, bytes);
   written_ += bytes.size();
@@ -161,7 +160,8 @@ void Writer::write(std::string_view name, uint64_t offset, std::span<const std::
 void Writer::finish() {
   const uint64_t wanted = plan_.file_bytes - plan_.head.size();
   if (written_ != wanted)
-    throw std::logic_error(cat(path_, ": ", written_.load(), " bytes were written, but its tensors have ", wanted));
+    throw std::logic_error(
+        fmt::format("{}: {} bytes were written, but its tensors have {}", path_, written_.load(), wanted));
   file_.sync();
   rename_durably(file_.path(), path_);
   finished_ = true;
@@ -175,7 +175,7 @@ void sync_folder(const std::string& folder) {
 }
 
 void rename_durably(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail(from, cat("cannot be renamed to ", to), errno);
+  if (::rename(from.c_str(), to.c_str()) != 0) fail(from, fmt::format("cannot be renamed to {}", to), errno);
   const std::string folder = std::filesystem::path(to).parent_path().string();
   sync_folder(folder.empty() ? "." : folder);
 }

@@ -1,8 +1,10 @@
 // All that a user can say about a training run: one struct (training_arguments.h), read from YAML and from the command
 // line, checked as a whole, printed back as YAML that parses to the same.
 //
-//   const CommandLine line = parse_command_line(words);          // reads the file of --config too
-//   check_arguments(line.arguments, world);                      // relations between them
+// Example, given const std::vector<std::string>& words, int64_t world:
+//   #include <iostream>
+//   CommandLine line = parse_command_line(words);                // reads the file of --config too
+//   check_arguments(&line.arguments, world);                     // relations between them
 //   std::cout << to_yaml(line.arguments);                        // --print_config
 //
 // Names are those of HF's and ROLL's TrainingArguments, and where these have none Megatron's; so are the defaults, but

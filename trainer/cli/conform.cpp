@@ -1,5 +1,6 @@
 #include "trainer/cli/conform.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "platform/loader/error.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -23,9 +23,9 @@ namespace {
   words.push_back(nullptr);
   execv(kit.c_str(), words.data());
   const std::string reason = std::generic_category().message(errno);
-  throw Error(CONCORD_STATUS_UNAVAILABLE,
-              loader::cat("cannot start the conformance kit, ", kit.string(), ": ", reason,
-                          "; in a source tree build the target concord-conform, otherwise reinstall Concord"));
+  throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("cannot start the conformance kit, {}: {}; in a source tree "
+                                                      "build the target concord-conform, otherwise reinstall Concord",
+                                                      kit.string(), reason));
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
 #include "trainer/torch_module/libtorch.h"
 
 #include <dlfcn.h>
+#include <fmt/core.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string_view>
-
-#include "platform/loader/text.h"
 
 namespace concord {
 namespace {
@@ -24,7 +23,7 @@ std::string version_in(const std::filesystem::path& folder) {
     if (word == "TORCH_VERSION_MAJOR" && major.empty()) header >> major;
     if (word == "TORCH_VERSION_MINOR" && minor.empty()) header >> minor;
   }
-  return major.empty() || minor.empty() ? "" : loader::cat(major, ".", minor);
+  return major.empty() || minor.empty() ? "" : fmt::format("{}.{}", major, minor);
 }
 
 }  // namespace
@@ -34,22 +33,23 @@ std::string load_named_libtorch() {
   if (named == nullptr || *named == '\0') return "";
   const std::filesystem::path folder = named;
   if (const std::string version = version_in(folder); !version.empty() && version != without_patch(kBuiltWith)) {
-    return loader::cat("CONCORD_TORCH is '", named, "', which is torch ", version, "; this program was built with ",
+    return fmt::format("CONCORD_TORCH is '{}', which is torch {}; this program was built with {}", named, version,
                        kBuiltWith);
   }
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
     if (dlopen((folder / "lib" / name).c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) continue;
     const char* words = dlerror();
-    return loader::cat("CONCORD_TORCH is '", named,
-                       "', and its libtorch cannot be loaded: ", words != nullptr ? words : "no reason given");
+    return fmt::format("CONCORD_TORCH is '{}', and its libtorch cannot be loaded: {}", named,
+                       words != nullptr ? words : "no reason given");
   }
   return "";
 }
 
 std::string libtorch_advice() {
-  return loader::cat("libtorch ", without_patch(kBuiltWith),
-                     " is needed: set CONCORD_TORCH=/path/to/site-packages/torch (pip install torch==", kBuiltWith,
-                     "; python3 -c 'import torch; print(torch.__path__[0])' prints the folder)");
+  return fmt::format(
+      "libtorch {} is needed: set CONCORD_TORCH=/path/to/site-packages/torch (pip install torch=={}; python3 -c "
+      "'import torch; print(torch.__path__[0])' prints the folder)",
+      without_patch(kBuiltWith), kBuiltWith);
 }
 
 }  // namespace concord

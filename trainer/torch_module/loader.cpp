@@ -1,6 +1,7 @@
 #include "trainer/torch_module/loader.h"
 
 #include <dlfcn.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +12,6 @@
 #include "platform/loader/elf_file.h"
 #include "platform/loader/error.h"
 #include "platform/loader/search_path.h"
-#include "platform/loader/text.h"
 #include "trainer/data/mapped_file.h"
 #include "trainer/torch_module/build_identity.h"
 #include "trainer/torch_module/library_files.h"
@@ -29,7 +29,7 @@ struct Place {
 // Checked in the file: a wrong one must not be loaded, because its libtorch would be loaded with it and stay.
 std::string why_not_this_build(const std::string& path) {
   if (MappedFile(path).text().find(build_identity()) != std::string_view::npos) return "";
-  return loader::cat("it belongs to a different build of Concord than this program (", build_identity(), ")");
+  return fmt::format("it belongs to a different build of Concord than this program ({})", build_identity());
 }
 
 std::vector<Place> find_places() {
@@ -44,8 +44,8 @@ std::vector<Place> find_places() {
 }
 
 [[noreturn]] void throw_not_found(const std::vector<Place>& places) {
-  std::string text = loader::cat("cannot load ", kTorchModuleFile, ", the part of concord that needs libtorch; tried:");
-  for (const Place& place : places) text += loader::cat("\n  ", place.path, " (", place.origin, "): ", place.problem);
+  std::string text = fmt::format("cannot load {}, the part of concord that needs libtorch; tried:", kTorchModuleFile);
+  for (const Place& place : places) text += fmt::format("\n  {} ({}): {}", place.path, place.origin, place.problem);
   throw Error(CONCORD_STATUS_UNAVAILABLE, text +
                                               "\nin a source tree build the target concord, otherwise reinstall "
                                               "Concord; CONCORD_PLUGIN_PATH adds folders to search");
@@ -60,7 +60,7 @@ const TorchModule* open_module(Place* place) {
     const std::string words = said != nullptr ? said : "no reason given";
     const bool no_libtorch = words.starts_with("libtorch") || words.starts_with("libc10");
     place->problem =
-        loader::cat("the dynamic linker rejected it: ", words, no_libtorch ? "; " + libtorch_advice() : "");
+        fmt::format("the dynamic linker rejected it: {}{}", words, no_libtorch ? "; " + libtorch_advice() : "");
     return nullptr;
   }
   const auto open = reinterpret_cast<TorchModuleOpen>(dlsym(library, kTorchModuleEntry));

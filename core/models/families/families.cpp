@@ -1,7 +1,8 @@
+#include <fmt/core.h>
+
 #include <array>
 
 #include "core/models/families/family.h"
-#include "platform/loader/text.h"
 
 namespace concord {
 
@@ -28,8 +29,8 @@ std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& m
   std::vector<bool> windowed(layers, false);
   const std::vector<std::string> types = read.texts("layer_types");
   if (read.has("layer_types") && types.size() != layers) {
-    read.refuse("layer_types", loader::cat("has ", types.size(), " entries, but needs one for each of the ", layers,
-                                           " of num_hidden_layers"));
+    read.refuse("layer_types", fmt::format("has {} entries, but needs one for each of the {} of num_hidden_layers",
+                                           types.size(), layers));
   }
   const int64_t first = read.integer("max_window_layers", {0, int64_t{1} << 40}, 28);
   for (size_t i = 0; i < layers; ++i) {
@@ -39,8 +40,8 @@ std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& m
       if (!used) read.refuse("layer_types", "names sliding_attention, which needs use_sliding_window true");
       windowed[i] = true;
     } else if (types[i] != "full_attention") {
-      read.refuse("layer_types", loader::cat("names '", types[i].substr(0, 40),
-                                             "'; supported are full_attention and sliding_attention"));
+      read.refuse("layer_types", fmt::format("names '{}'; supported are full_attention and sliding_attention",
+                                             types[i].substr(0, 40)));
     }
   }
   return windowed;
