@@ -120,8 +120,8 @@ endfunction()
 set(CONCORD_TEST_OPTIONS -O0 -fpch-preprocess
   $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=undefined;-g0>)
 
-# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n COST s ISOLATED): a GoogleTest
-# program,
+# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n COST s ISOLATED
+# ARGUMENTS ...): a GoogleTest program,
 # run as one test of ctest (toolchains/run_test_program.py): one process, which loads libtorch once. SHARDS divides a
 # long one over that many. COST is about how many seconds it takes: ctest starts the longest first, in a fresh clone too. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
 # back. A program without tests is one that fails. PLUGINS are built first. The variable CONCORD_TEST_ENVIRONMENT of a
@@ -134,7 +134,7 @@ function(concord_test name)
   if(NOT CONCORD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "ISOLATED" "TIMEOUT;SHARDS;COST" "SOURCES;LIBRARIES;LABELS;PLUGINS" ${ARGN})
+  cmake_parse_arguments(ARG "ISOLATED" "TIMEOUT;SHARDS;COST" "SOURCES;LIBRARIES;LABELS;PLUGINS;ARGUMENTS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${name} EXCLUDE_FROM_ALL ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
@@ -156,7 +156,7 @@ function(concord_test name)
   add_dependencies(concord_tests ${name})
   list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ REGEX "^[^/$]" OUTPUT_VARIABLE sources)
   file(APPEND ${CONCORD_TEST_LIST} "${name}|${name}|${sources}\n")
-  concord_run_test_program(${name} $<TARGET_FILE:${name}> LABELS ${ARG_LABELS} TIMEOUT "${ARG_TIMEOUT}"
+  concord_run_test_program(${name} $<TARGET_FILE:${name}> ${ARG_ARGUMENTS} LABELS ${ARG_LABELS} TIMEOUT "${ARG_TIMEOUT}"
     ENVIRONMENT ${CONCORD_TEST_ENVIRONMENT}
     SHARDS "${ARG_SHARDS}" COST "${ARG_COST}" ISOLATED "${ARG_ISOLATED}")
 endfunction()

@@ -1,6 +1,6 @@
-// What a checkpoint has to say besides its tensors, and its form on disk: metadata.json, JSON that people can read. With
-// the weights and the optimizer's state (core/checkpoint) it is all that a run needs to continue as if it had never
-// stopped. Needs no libtorch. Threads: plain values.
+// What a checkpoint says besides its tensors, and its form on disk: metadata.json. With the weights and the optimizer's
+// state (core/checkpoint) it is all that a run needs to continue as if it had never stopped. Needs no libtorch.
+// Threads: plain values.
 #pragma once
 
 #include <cstdint>

@@ -131,7 +131,7 @@ TEST(SetUpTest, DifferentWorldSizesAreAnErrorThatNamesBoth) {
     EXPECT_EQ(caught.status, CONCORD_STATUS_INVALID_ARGUMENT);
     EXPECT_THAT(caught.text, HasSubstr("rank 1"));
     EXPECT_THAT(caught.text, HasSubstr("expects 3 ranks, rank 0"));
-    EXPECT_THAT(caught.text, HasSubstr("says 2"));
+    EXPECT_THAT(caught.text, HasSubstr("expects 2"));
   });
 }
 

@@ -404,10 +404,11 @@ class Guest {
 
   std::shared_ptr<Segment> take_memory(const UniqueFd& file) const {
     if (!file) {
-      sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY,
-                sdk::text("communicator '%s': rank %d could not receive the shared memory file; are there too many open "
-                          "files (ulimit -n)?",
-                          meeting_.name.c_str(), meeting_.rank));
+      sdk::fail(
+          CONCORD_STATUS_OUT_OF_MEMORY,
+          sdk::text("communicator '%s': rank %d could not receive the shared memory file; are there too many open "
+                    "files (ulimit -n)?",
+                    meeting_.name.c_str(), meeting_.rank));
     }
     return Segment::adopt(file, meeting_.world);
   }

@@ -49,8 +49,8 @@ struct HfFolderPlan {
 
 // Tensors in natural order, cut into files of at most |max_file_bytes| of data; a larger tensor has a file for itself.
 // One file is model.safetensors (|stem|), more are model-00001-of-00003.safetensors and so on with an index, as
-// transformers writes them. A tensor that is given twice alike (an embedding on two stages) counts once. Throws ConfigError, with
-// both, where it is given twice and differs, and where max_file_bytes is not positive.
+// transformers writes them. A tensor that is given twice alike (an embedding on two stages) counts once. Throws
+// ConfigError, with both, if it is given twice and differs, and if max_file_bytes is not positive.
 HfFolderPlan plan_hf_folder(std::vector<safetensors::TensorShape> tensors, int64_t max_file_bytes,
                             const std::string& stem = safetensors::kModelStem);
 

@@ -30,7 +30,6 @@
 
 namespace concord {
 
-
 // Threads: one at a time, always the same.
 class Executor {
  public:

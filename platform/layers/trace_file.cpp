@@ -111,7 +111,8 @@ void TraceFile::write_buffer() {
   if (buffer_.empty() || !descriptor_) return;
   buffer_ += kTail;
   if (!write_at(descriptor_.get(), buffer_, offset_)) {
-    loader::log(CONCORD_LOG_WARN, "trace", cat("tracing stopped: ", path_, " cannot be written: ", std::strerror(errno)));
+    loader::log(CONCORD_LOG_WARN, "trace",
+                cat("tracing stopped: ", path_, " cannot be written: ", std::strerror(errno)));
     descriptor_.reset();
   }
   offset_ += static_cast<long>(buffer_.size() - kTail.size());

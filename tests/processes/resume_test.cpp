@@ -149,13 +149,13 @@ TEST_F(TrainResume, ARunContinuesUnderAnotherLayout) {
 
 // kill -9 at any moment, then the same command with --resume_from_checkpoint.
 TEST_F(TrainResume, ARunThatWasKilledOrStoppedIsTheOneThatWasNot) {
-  const Words kind = ranks(2, 2) + Words{"--max_steps", "60", "--save_steps", "1", "--save_total_limit", "2"};
+  const Words kind = ranks(2, 2) + Words{"--max_steps", "30", "--save_steps", "2", "--save_total_limit", "2"};
   run("whole", kind);
   for (const int signal : {SIGKILL, SIGTERM}) {
     const std::string out = signal == SIGKILL ? "killed" : "stopped";
     {
       TrainProgram program(run_words(out, kind));
-      ASSERT_TRUE(poll_until([&] { return fs::exists(path(out) + "/checkpoint-5"); })) << program.err();
+      ASSERT_TRUE(poll_until([&] { return fs::exists(path(out) + "/checkpoint-6"); })) << program.err();
       if (signal == SIGKILL) {
         for (const pid_t pid : processes_with(path(out))) kill(pid, SIGKILL);
       } else {
@@ -168,16 +168,16 @@ TEST_F(TrainResume, ARunThatWasKilledOrStoppedIsTheOneThatWasNot) {
     const auto first = read_steps(path("whole")), second = read_steps(path(out));
     ASSERT_EQ(first.size(), second.size());
     for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i]["loss"], second[i]["loss"]) << i;
-    expect_same_tensors("whole/checkpoint-60", out + "/checkpoint-60");
+    expect_same_tensors("whole/checkpoint-30", out + "/checkpoint-30");
   }
 }
 
 // The attempt after a crash goes on by itself.
 TEST_F(TrainResume, ARestartedJobContinuesFromItsNewestCheckpoint) {
-  const Words kind = {"--max_steps", "60", "--save_steps", "1", "--gradient_accumulation_steps", "2"};
+  const Words kind = {"--max_steps", "30", "--save_steps", "2", "--gradient_accumulation_steps", "2"};
   run("whole", kind + Words{"--nproc", "2"});
   const std::string script = "if [ \"$RANK\" = 1 ] && [ ! -e " + path("died") + " ]; then (while [ ! -e " +
-                             path("out/checkpoint-5") + " ]; do sleep 0.02; done; touch " + path("died") +
+                             path("out/checkpoint-6") + " ]; do sleep 0.02; done; touch " + path("died") +
                              "; kill -9 $$) & fi; exec \"$@\"";
   Launch job({"--nproc", "2", "--max_restarts", "1"},
              Words{"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"} + run_words("out", kind),
@@ -188,7 +188,7 @@ TEST_F(TrainResume, ARestartedJobContinuesFromItsNewestCheckpoint) {
   const auto first = read_steps(path("whole")), second = read_steps(path("out"));
   ASSERT_EQ(first.size(), second.size());
   for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i]["loss"], second[i]["loss"]) << i;
-  expect_same_tensors("whole/checkpoint-60", "out/checkpoint-60");
+  expect_same_tensors("whole/checkpoint-30", "out/checkpoint-30");
 }
 
 TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {

@@ -81,6 +81,7 @@ std::vector<PathCase> path_cases() {
       {"train --eval_data", train_with("eval_data"), ".jsonl", line, false},
       {"train --tokenizer", train_with("tokenizer"), "", "{}", false, true},
       {"train --output_dir", train_with("output_dir")},
+      {"train --resume_from_checkpoint", train_with("resume_from_checkpoint"), "/metadata.json", "{}", false},
       {"train --pipeline_schedule", train_with("pipeline_schedule"), ".csv", csv, false},
       {"data build --input", build, ".txt", text},
       {"data build --input", build, ".jsonl", line},

@@ -108,7 +108,7 @@ TEST_F(TorchModuleTest, WithoutTheModuleEveryPlaceIsListedWithItsReason) {
               AllOf(HasSubstr("concord: cannot load libconcordtorch.so, the part of concord that needs libtorch"),
                     HasSubstr(folder_ / "text/libconcordtorch.so (CONCORD_PLUGIN_PATH): it is not an ELF file"),
                     HasSubstr(folder_ / "nowhere/libconcordtorch.so (CONCORD_PLUGIN_PATH): no such folder"),
-                    HasSubstr(folder_ / "lib/libconcordtorch.so (beside the program): no such folder"),
+                    HasSubstr(folder_ / "lib/libconcordtorch.so (next to the program): no such folder"),
                     HasSubstr("build the target concord")));
   // Said once, by the process that would have started the ranks, which has written nothing.
   const EndedProcess train =
