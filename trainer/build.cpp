@@ -37,10 +37,9 @@ std::vector<DistributedDataParallel::Chunk> chunks_of(VirtualModels& model) {
   return chunks;
 }
 
-// With fp16 a non-finite gradient means that the step is skipped; it is not an error.
 DataParallelOptions data_parallel_options(const TrainingArguments& a) {
   DataParallelOptions options = a.data_parallel;
-  options.check_for_nan_in_grad = a.precision.check_for_nan_in_loss_and_grad && !a.precision.fp16;
+  options.check_for_nan_in_grad = a.precision.stops_on_not_finite();
   return options;
 }
 

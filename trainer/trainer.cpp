@@ -39,9 +39,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       parts_(plan_, job, providers),
       losses_(job, plan_.arguments.logging.nan_inf_filter) {
   const TrainingArguments& a = plan_.arguments;
-  // With fp16 a loss of NaN or Inf is a step to be skipped, as its gradients say.
-  on_not_finite_ =
-      a.precision.check_for_nan_in_loss_and_grad && !a.precision.fp16 ? OnNotFinite::stop : OnNotFinite::skip;
+  on_not_finite_ = a.precision.stops_on_not_finite() ? OnNotFinite::stop : OnNotFinite::skip;
   logging_steps_ = interval(a.logging.strategy, a.logging.steps, plan_.max_steps);
   eval_steps_ =
       interval(a.evaluation.strategy, a.evaluation.steps > 0 ? a.evaluation.steps : a.logging.steps, plan_.max_steps);

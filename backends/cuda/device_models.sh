@@ -6,16 +6,16 @@
 #
 #   backends/cuda/device_models.sh [STEP...]
 #
-# STEP: ops sizes parallel hf train random first probe step speed; without any, all of them. Only what they need is
+# STEP: ops sizes parallel hf train resume random first probe step speed; without any, all of them. Only what they need is
 # built. Reports go to $OUT (default: build-device/report). Ends with one line per step and exit code 0 where all of them
 # passed.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-wanted=${*:-ops sizes parallel hf train random first probe step speed}
+wanted=${*:-ops sizes parallel hf train resume random first probe step speed}
 for name in $wanted; do
   case $name in
-    ops | sizes | parallel | hf | train | random | first | probe | step | speed) ;;
+    ops | sizes | parallel | hf | train | resume | random | first | probe | step | speed) ;;
     *) echo "unknown step $name; see the head of $0" >&2; exit 2 ;;
   esac
 done
@@ -71,6 +71,9 @@ if wants hf; then step hf 300 "$build/tests/hf_parity_test"; fi
 if wants train; then
   step train 150 "$build/tests/train_program_parity_test" \
     --gtest_filter='*FullBatches/One:*FullBatches/Dp2:*Uneven*/Tp2Dp2:*Uneven*/Pp2ZeroBubble'
+fi
+if wants resume; then
+  step resume 150 python3 "$root/tests/parity/resume_across.py" "$build/bin/concord" cuda --json "$out/resume.json"
 fi
 if wants random; then step random 100 python3 "$root/tests/parity/random_models.py" "$build/bin/concord" --count 4; fi
 if wants first; then

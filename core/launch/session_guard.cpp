@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/launch/pipe.h"
 #include "core/launch/process_start.h"
 #include "core/process_list.h"
 

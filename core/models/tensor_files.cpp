@@ -52,13 +52,6 @@ at::Tensor read_tensor(const safetensors::Reader& file, const std::string& name)
   return tensor;
 }
 
-TensorMap read_tensors(const std::string& path) {
-  const safetensors::Reader file(path);
-  TensorMap result;
-  for (const safetensors::TensorInfo& info : file.tensors()) result[info.name] = read_tensor(file, info.name);
-  return result;
-}
-
 void write_tensors(const std::string& path, const TensorMap& tensors) {
   std::vector<safetensors::TensorShape> shapes;
   for (const auto& [name, tensor] : tensors) {

@@ -15,7 +15,6 @@ using TensorMap = std::map<std::string, at::Tensor>;
 
 // On the host. Throws ConfigError, with the file, if the tensor is not there or of a type that libtorch lacks.
 at::Tensor read_tensor(const safetensors::Reader& file, const std::string& name);
-TensorMap read_tensors(const std::string& path);
 
 // Replaces |path| when everything is written. Tensors may be on any device; types are kept.
 void write_tensors(const std::string& path, const TensorMap& tensors);

@@ -11,6 +11,13 @@
 namespace concord::tests {
 std::filesystem::path golden(const std::string& path) { return std::filesystem::path(CONCORD_GOLDEN) / path; }
 
+TensorMap read_tensors(const std::string& path) {
+  const safetensors::Reader file(path);
+  TensorMap result;
+  for (const safetensors::TensorInfo& info : file.tensors()) result[info.name] = read_tensor(file, info.name);
+  return result;
+}
+
 MicroBatch golden_batch(const TensorMap& expected) {
   return {expected.at("input_ids"), labels_that_follow(expected.at("labels"))};
 }

@@ -12,6 +12,7 @@
 namespace concord::tests {
 
 std::filesystem::path golden(const std::string& path);
+TensorMap read_tensors(const std::string& path);  // all of a safetensors file, on the host
 
 // How a job of some processes runs a model.
 struct Layout {

@@ -37,6 +37,9 @@ struct PrecisionArguments {
   bool bf16 = false;
   bool fp16 = false;  // neither: 32 bits
   bool check_for_nan_in_loss_and_grad = true;
+
+  // With fp16 a loss or gradient that is not finite is a step to be skipped, and the scale is halved.
+  bool stops_on_not_finite() const { return check_for_nan_in_loss_and_grad && !fp16; }
   bool operator==(const PrecisionArguments&) const = default;
 };
 
