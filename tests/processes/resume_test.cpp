@@ -212,6 +212,35 @@ TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
   EXPECT_THAT(fresh.err(), HasSubstr("no checkpoint to resume from"));
 }
 
+// Without libtorch or a device.
+TEST_F(TrainResume, CheckpointsAreListedAndDescribed) {
+  const auto answer = [&](const Words& words) {
+    RunningProcess process(Words{LAUNCH_PROGRAM, "checkpoint"} + words + Words{"--json"});
+    EXPECT_EQ(process.wait(), 0) << process.err();
+    return nlohmann::json::parse(process.out());
+  };
+  run("out", ranks(2, 4) + Words{"--tensor_model_parallel_size", "2"});
+  fs::create_directory(path("out/checkpoint-9.tmp-0123456789abcdef"));
+  const nlohmann::json list = answer({"list", path("out")})["checkpoints"];
+  ASSERT_EQ(list.size(), 4u);
+  const std::vector<int> steps = {5, 10, 12, 9};
+  for (size_t i = 0; i < list.size(); ++i) {
+    EXPECT_EQ(list[i]["step"], steps[i]);
+    EXPECT_EQ(list[i]["complete"], steps[i] != 9);
+  }
+  const nlohmann::json one = answer({"describe", path("out/checkpoint-10")});
+  EXPECT_EQ(one["step"], 10);
+  EXPECT_EQ(one["complete"], true);
+  EXPECT_EQ(one["layout"]["tensor_parallel"], 2);
+  EXPECT_EQ(one["arguments"]["max_steps"], "12");
+  uintmax_t bytes = 0;
+  for (const auto& file : one["files"]) bytes += file["bytes"].get<uintmax_t>();
+  EXPECT_EQ(one["bytes"], bytes);
+  // 4 bytes for each parameter, and a header.
+  const auto weights = fs::file_size(path("out/checkpoint-10/model.safetensors"));
+  EXPECT_NEAR(one["parameters"].get<double>(), static_cast<double>(weights) / 4, 2000);
+}
+
 TEST_F(TrainResume, WeightsAloneAreSavedWhereNobodyWantsMore) {
   run("out", ranks(1, 4) + Words{"--save_only_model", "true"});
   EXPECT_FALSE(fs::exists(path("out/checkpoint-5/optimizer.safetensors")));

@@ -89,6 +89,8 @@ std::vector<PathCase> path_cases() {
       {"data build --tokenizer", with({"data", "build", "--input", "F/text.txt", "--output", "F/o"}, "--tokenizer"), "",
        "{}", false, true},
       {"data synth --output", {"data", "synth", "--tokens", "1000", "--output", "@"}, ".idx"},
+      {"checkpoint list output_dir", {"checkpoint", "list", "@"}},
+      {"checkpoint describe checkpoint", {"checkpoint", "describe", "@"}, "/metadata.json", "{}", false},
       {"diff A", {"diff", "@", "F/w.safetensors"}, "", weights},
       {"diff B", {"diff", "F/w.safetensors", "@"}, "/model.safetensors.index.json", "{\"weight_map\": {}}", false},
       {"lr --csv", with(lr, "--csv")},

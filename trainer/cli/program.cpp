@@ -19,14 +19,15 @@
 #include "core/resources.h"
 #include "platform/loader/error.h"
 #include "trainer/arguments/nearest_name.h"
-#include "trainer/cli/conform.h"    // concord conform: checks a plugin against the contract
-#include "trainer/cli/data.h"       // concord data: builds training data files
-#include "trainer/cli/diff.h"       // concord diff: compares two dumps or folders, tensor by tensor
-#include "trainer/cli/doctor.h"     // concord doctor: checks this machine
-#include "trainer/cli/launch.h"     // concord launch: starts the processes of a job
-#include "trainer/cli/lr.h"         // concord lr: prints and plots the learning rates of a run
-#include "trainer/cli/plan.h"       // concord plan: the groups of a layout
-#include "trainer/cli/platforms.h"  // concord platforms: the plugins found and the one chosen
+#include "trainer/cli/checkpoint.h"  // concord checkpoint: lists and describes checkpoints
+#include "trainer/cli/conform.h"     // concord conform: checks a plugin against the contract
+#include "trainer/cli/data.h"        // concord data: builds training data files
+#include "trainer/cli/diff.h"        // concord diff: compares two dumps or folders, tensor by tensor
+#include "trainer/cli/doctor.h"      // concord doctor: checks this machine
+#include "trainer/cli/launch.h"      // concord launch: starts the processes of a job
+#include "trainer/cli/lr.h"          // concord lr: prints and plots the learning rates of a run
+#include "trainer/cli/plan.h"        // concord plan: the groups of a layout
+#include "trainer/cli/platforms.h"   // concord platforms: the plugins found and the one chosen
 #include "trainer/cli/print_error.h"
 #include "trainer/cli/report.h"    // concord report: compares runs
 #include "trainer/cli/schedule.h"  // concord schedule: prints, costs and draws a pipeline schedule
@@ -119,6 +120,7 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
   add_doctor_command(&app, exit_code);
   add_plan_command(&app);
   add_schedule_command(&app);
+  add_checkpoint_command(&app, exit_code);
   add_diff_command(&app, exit_code);
   add_data_command(&app);
   add_lr_command(&app);
