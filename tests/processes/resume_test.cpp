@@ -98,7 +98,7 @@ class TrainResume : public Train {
 
 TEST_F(TrainResume, EveryKindOfRunContinuesWithTheSameBits) {
   const std::vector<Words> kinds = {
-      ranks(2, 2), ranks(1, 4) + Words{"--bf16"},
+      ranks(2, 2),
       // The scale halves before and after the checkpoint.
       ranks(1, 4) + Words{"--fp16", "--initial_loss_scale", "1e12", "--hysteresis", "1", "--loss_scale_window", "2"},
       ranks(2, 2) + Words{"--sequence_packing", "--seq_length", "48"},

@@ -104,14 +104,14 @@ TEST_F(TrainFolder, ARestartedAttemptKeepsWhatItsRunHasWritten) {
                              path("out/checkpoint-2/of-the-first") + "; touch " + path("died") +
                              "; kill -9 $$) & fi; exec \"$@\"";
   std::vector<std::string> command = {"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"};
-  const std::vector<std::string> run = words({"--max_steps", "400", "--save_steps", "2", "--logging_steps", "100"});
+  const std::vector<std::string> run = words({"--max_steps", "60", "--save_steps", "2", "--logging_steps", "20"});
   command.insert(command.end(), run.begin(), run.end());
   Launch job({"--nproc", "2", "--max_restarts", "1"}, command, {.environment = {"OMP_NUM_THREADS=1"}});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("restart 1 of 1"));
   EXPECT_EQ(text_of(path("out/checkpoint-2/of-the-first")), "first\n");
   EXPECT_TRUE(fs::exists(path("out/model/model.safetensors")));
-  EXPECT_EQ(read_steps(path("out")).back()["step"], 400);
+  EXPECT_EQ(read_steps(path("out")).back()["step"], 60);
 }
 
 TEST_F(TrainFolder, EveryOtherScheduleTrains) {
