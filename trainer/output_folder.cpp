@@ -14,6 +14,7 @@
 #include "core/config_error.h"
 #include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
+#include "trainer/training_state.h"
 
 namespace concord {
 namespace {
@@ -48,10 +49,32 @@ std::string marked_job(const fs::path& folder) {
   return mark.is_object() && mark.contains("job") && mark["job"].is_string() ? mark["job"].get<std::string>() : "";
 }
 
-// Whether the contents were left by the run that continues: an earlier attempt of the same job, or what is resumed.
-bool continues(const OutputRequest& request) {
-  if (request.resumes && has_run_mark(request.folder)) return true;
+bool is_own_attempt(const OutputRequest& request) {
   return request.is_restarted && !request.job.empty() && marked_job(request.folder) == request.job;
+}
+
+// Whether |request| resumes the run that is there. One that ended before its first save has no checkpoint to resume
+// from, but nothing to lose either.
+bool resumes_there(const OutputRequest& request) {
+  if (!request.resumes || !has_run_mark(request.folder)) return false;
+  const auto is_there = [&](const char* name) {
+    std::error_code error;
+    return fs::exists(request.folder / name, error);
+  };
+  const bool has_saved = !checkpoints_in(request.folder).empty() || is_there("model") || is_there("trainer_state.json");
+  return !has_saved || newest_resumable_step(request.folder).has_value();
+}
+
+// Later checkpoints belong to a course of the run that is given up: they would be mixed with those to come.
+void check_nothing_later(const OutputRequest& request) {
+  const std::optional<int64_t> resumed =
+      request.resume_from.empty() ? newest_resumable_step(request.folder) : checkpoint_step(request.resume_from);
+  const std::vector<fs::path> found = checkpoints_in(request.folder);
+  if (found.empty() || !resumed || *checkpoint_step(found.back()) <= *resumed) return;
+  throw ConfigError(
+      fmt::format("output_dir '{}' contains {}, which is later than step {} that the run resumes from; choose another "
+                  "output_dir, or move it away",
+                  request.folder.string(), found.back().filename().string(), *resumed));
 }
 
 bool lies_in(const fs::path& path, const fs::path& folder) {
@@ -98,6 +121,13 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   return found;
 }
 
+std::optional<int64_t> newest_resumable_step(const fs::path& folder) {
+  const std::vector<fs::path> found = checkpoints_in(folder);
+  const auto newest =
+      std::find_if(found.rbegin(), found.rend(), [](const fs::path& each) { return can_resume_from(each.string()); });
+  return newest == found.rend() ? std::nullopt : checkpoint_step(*newest);
+}
+
 void keep_newest(const fs::path& folder, int64_t limit) {
   if (limit <= 0) return;
   const std::vector<fs::path> found = checkpoints_in(folder);
@@ -125,6 +155,7 @@ OutputRequest output_request(const TrainingArguments& arguments, const std::vect
   const std::string restarts = variable("TORCHELASTIC_RESTART_COUNT");
   request.is_restarted = !restarts.empty() && restarts != "0";
   const std::string& resume = arguments.saving.resume_from;
+  if (!resumes_from_newest(arguments)) request.resume_from = resume;
   request.resumes = resumes_from_newest(arguments) || (!resume.empty() && lies_in(resume, arguments.output.dir));
   request.job = variable("CONCORD_LAUNCH_ID");
   if (request.job.empty()) request.job = variable("TORCHELASTIC_RUN_ID");
@@ -144,7 +175,8 @@ void check_output_folder(const OutputRequest& request) {
                                   existing.string(), std::generic_category().message(errno)));
   }
   const std::vector<fs::path> left = left_by_a_run(request.folder);
-  if (left.empty() || continues(request)) return;
+  if (left.empty() || is_own_attempt(request)) return;
+  if (resumes_there(request)) return check_nothing_later(request);
   const std::string first = left.front().filename().string();
   if (!has_run_mark(request.folder)) {
     throw ConfigError(
@@ -174,7 +206,8 @@ void prepare_output_folder(const OutputRequest& request) {
   if (error) {
     throw ConfigError(fmt::format("cannot create output_dir '{}': {}", request.folder.string(), error.message()));
   }
-  if (continues(request)) return;
+  if (is_own_attempt(request)) return;
+  if (resumes_there(request)) return leave_run_mark(request.folder, request.job);  // for further attempts of this job
   for (const fs::path& left : left_by_a_run(request.folder)) {
     fs::remove_all(left, error);
     if (error) throw ConfigError(fmt::format("cannot delete '{}': {}", left.string(), error.message()));

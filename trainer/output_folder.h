@@ -23,7 +23,8 @@ struct OutputRequest {
   std::vector<std::filesystem::path> inputs = {};  // what this run reads; must not be among what would be removed
   std::string job = {};                            // the same in every attempt of a job, see output_request
   bool is_restarted = false;                       // not the first attempt
-  bool resumes = false;                            // continues the run that is there
+  bool resumes = false;                            // continues the run that is there, if it can be resumed
+  std::filesystem::path resume_from = {};          // the checkpoint that was named; empty: the newest of |folder|
 };
 
 // What |arguments| ask for. Inputs are those that they name, and |more|; the job and its attempt are what the launcher
@@ -46,6 +47,8 @@ void leave_run_mark(const std::filesystem::path& folder, const std::string& job 
 std::optional<int64_t> checkpoint_step(const std::filesystem::path& path);
 // folder/checkpoint-<step>, oldest first.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
+// The newest of them that a run can be resumed from.
+std::optional<int64_t> newest_resumable_step(const std::filesystem::path& folder);
 // Removes all but the newest |limit| of them; 0: none. For one process of a job. Throws std::runtime_error.
 void keep_newest(const std::filesystem::path& folder, int64_t limit);
 std::filesystem::path checkpoint_folder(const std::filesystem::path& folder, int64_t step);

@@ -5,8 +5,6 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "core/config_error.h"
 #include "platform/loader/host.h"
 #include "trainer/output_folder.h"
@@ -16,25 +14,19 @@ namespace {
 
 constexpr int64_t kNumbers = 3;  // of a generator's state
 
-// -1: there is none.
-int64_t newest_step(const std::string& output_dir) {
-  const std::vector<std::filesystem::path> found = checkpoints_in(output_dir);
-  const auto newest =
-      std::find_if(found.rbegin(), found.rend(), [](const auto& folder) { return can_resume_from(folder.string()); });
-  return newest == found.rend() ? -1 : *checkpoint_step(*newest);
-}
-
 }  // namespace
 
 std::string find_resume_folder(const TrainingPlan& plan, ParallelContext& job) {
   const TrainingArguments& a = plan.arguments;
-  const bool newest = resumes_from_newest(a) || (a.saving.resume_from.empty() && plan.is_restarted);
-  if (!newest) return a.saving.resume_from;
-  const int64_t seen = job.rank() == 0 ? newest_step(a.output.dir) : -1;
+  const bool is_named = !a.saving.resume_from.empty() && !resumes_from_newest(a);
+  // An attempt after the first has checkpoints of its own, later than the one that was named.
+  if (!plan.is_restarted && (is_named || a.saving.resume_from.empty())) return a.saving.resume_from;
+  const int64_t seen = job.rank() == 0 ? newest_resumable_step(a.output.dir).value_or(-1) : -1;
   const at::Tensor step = at::full({1}, seen, at::TensorOptions(job.torch_device()).dtype(at::kLong));
   job.world_group().all_reduce(step, ReduceOp::kMax).wait();
   const auto agreed = step.item<int64_t>();
   if (agreed >= 0) return checkpoint_folder(a.output.dir, agreed).string();
+  if (is_named) return a.saving.resume_from;
   if (job.rank() == 0) {
     loader::log(CONCORD_LOG_WARN, "train",
                 fmt::format("{} has no checkpoint to resume from; the run starts at the first step", a.output.dir));

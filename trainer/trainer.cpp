@@ -63,7 +63,9 @@ void Trainer::notify(Call call) {
 TrainOutput Trainer::train() {
   const StopRequest stop(StopRequest::Phase::running, plan_.arguments.saving.exit_signal_grace);
   stop_ = &stop;
-  const Clock::time_point begin = last_log_ = Clock::now();
+  const Clock::time_point begin = Clock::now();
+  last_log_ = begin - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(window_.seconds));
+  first_step_ = state_.global_step;
   notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, state_, control_); });
   agree();
   while (state_.global_step < plan_.max_steps && !control_.should_training_stop) {
@@ -264,6 +266,7 @@ TrainingState Trainer::training_state() {
   if (parts_.scaler) state.loss_scaler = parts_.scaler->state();
   losses_.save(&state);
   state.window = window_;
+  state.window.seconds = seconds_since(last_log_);
   state.layout = {.world = layout.world(),
                   .tp = layout.tp(),
                   .pp = layout.pp(),
@@ -315,7 +318,7 @@ TrainOutput Trainer::output(double seconds) {
   } else {
     result.reason = fmt::format("stopped after step {}", state_.global_step);
   }
-  const double steps = static_cast<double>(state_.global_step);
+  const double steps = static_cast<double>(state_.global_step - first_step_);
   const double samples = steps * static_cast<double>(plan_.train_data->global_batch_size());
   result.metrics = {{"train_runtime", seconds},
                     {"train_samples_per_second", samples / seconds},

@@ -103,7 +103,8 @@ class Trainer {
   int64_t eval_steps_;
   int64_t save_steps_;
   int64_t last_saved_ = 0;
-  LogWindow window_;  // since the last log line
+  int64_t first_step_ = 0;  // done before train(), by the run that is resumed
+  LogWindow window_;        // since the last log line
   Clock::time_point last_log_;
 };
 

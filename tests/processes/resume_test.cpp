@@ -179,8 +179,12 @@ TEST_F(TrainResume, ARestartedJobContinuesFromItsNewestCheckpoint) {
   const std::string script = "if [ \"$RANK\" = 1 ] && [ ! -e " + path("died") + " ]; then (while [ ! -e " +
                              path("out/checkpoint-6") + " ]; do sleep 0.02; done; touch " + path("died") +
                              "; kill -9 $$) & fi; exec \"$@\"";
+  // Resumed from another folder at first, and from its own checkpoints after the crash.
+  run("before", kind + Words{"--nproc", "2", "--max_steps", "30"});
+  for (const int step : {4, 6, 8}) fs::remove_all(path("before/checkpoint-" + std::to_string(step)));
   Launch job({"--nproc", "2", "--max_restarts", "1"},
-             Words{"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"} + run_words("out", kind),
+             Words{"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"} +
+                 run_words("out", kind + Words{"--resume_from_checkpoint", path("before/checkpoint-2")}),
              {.environment = {"OMP_NUM_THREADS=1"}});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("restart 1 of 1"));
@@ -210,6 +214,24 @@ TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
   TrainProgram fresh(run_words("fresh", ranks(1, 4) + Words{"--resume_from_checkpoint", "true"}));
   EXPECT_EQ(fresh.exit_code(), 0) << fresh.err();
   EXPECT_THAT(fresh.err(), HasSubstr("no checkpoint to resume from"));
+}
+
+// Not what another run has left, and not what a later course of the same run has.
+TEST_F(TrainResume, NothingThatIsThereIsLostByResuming) {
+  const auto refused = [&](const Words& more) {
+    TrainProgram program(run_words("out", ranks(1, 4) + more));
+    EXPECT_EQ(program.exit_code(), 2) << program.err();
+    return program.err();
+  };
+  run("out", ranks(1, 4) + Words{"--save_only_model", "true"});
+  const std::string metrics = bytes_of(path("out/metrics.jsonl"));
+  EXPECT_THAT(refused({"--resume_from_checkpoint", "true"}), HasSubstr("contains another run"));
+  EXPECT_EQ(bytes_of(path("out/metrics.jsonl")), metrics);
+  fs::remove_all(path("out"));
+  run("out", ranks(1, 4));
+  EXPECT_THAT(refused({"--resume_from_checkpoint", path("out/checkpoint-5")}),
+              AllOf(HasSubstr("checkpoint-12"), HasSubstr("later than step 5")));
+  EXPECT_TRUE(fs::exists(path("out/checkpoint-12/optimizer.safetensors")));
 }
 
 // Without libtorch or a device.
