@@ -49,7 +49,7 @@ ARROWS = {
     "trainer/torch_module": ["trainer", "trainer/arguments", "trainer/data", "core", "core/mesh", "core/models",
                              *PLATFORM],
     "trainer/cli": ["trainer", "trainer/arguments", "trainer/data", "trainer/report", "trainer/torch_module", "core",
-                    "core/data_parallel", "core/launch", "core/mesh", "core/models", "core/optim", "core/safetensors",
+                    "core/checkpoint", "core/data_parallel", "core/launch", "core/mesh", "core/models", "core/optim", "core/safetensors",
                     "core/schedule", *PLATFORM],
 }
 # backends/<name>, each for itself: the contract, the author kit and the collective engine.
