@@ -54,8 +54,10 @@ class TrainerCallback {
   virtual void on_step_end(const TrainerState&, TrainerControl&) {}
   virtual void on_log(const TrainerState&, const StepReport&, TrainerControl&) {}
   virtual void on_evaluate(const TrainerState&, const EvalReport&, TrainerControl&) {}
-  // |folder| is complete.
+  // |folder| is complete. With async_save that is some steps after the one that it is named for.
   virtual void on_save(const TrainerState&, const std::string& /*folder*/, TrainerControl&) {}
+  // Files that a checkpoint of this step is to have, name and text. Those of rank 0 are written.
+  virtual NamedTexts checkpoint_files(const TrainerState&) const { return {}; }
 };
 
 }  // namespace concord

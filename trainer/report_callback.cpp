@@ -7,6 +7,7 @@
 #include "core/mesh/job_environment.h"
 #include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
+#include "trainer/report/trainer_state.h"
 
 namespace concord {
 namespace {
@@ -183,8 +184,8 @@ void ReportCallback::on_log(const TrainerState&, const StepReport& report, Train
 void ReportCallback::on_evaluate(const TrainerState&, const EvalReport& report, TrainerControl&) {
   report_.on_eval(report);
 }
-void ReportCallback::on_save(const TrainerState&, const std::string& folder, TrainerControl&) {
-  report_.write_state(folder);
+NamedTexts ReportCallback::checkpoint_files(const TrainerState&) const {
+  return {{kTrainerStateFile, report_.state_json()}};
 }
 
 }  // namespace concord

@@ -7,8 +7,9 @@
 #include <cmath>
 #include <utility>
 
-#include "core/checkpoint/optimizer_files.h"
 #include "core/config_error.h"
+#include "core/optim/optimizer_files.h"
+#include "platform/loader/host.h"
 #include "trainer/arguments/table.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
@@ -28,6 +29,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 int64_t interval(const std::string& strategy, double steps, int64_t max_steps) {
   return strategy == "steps" ? steps_of(steps, max_steps) : 0;
 }
+
+constexpr double kGiB = 1 << 30;
 
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
@@ -75,9 +78,14 @@ TrainOutput Trainer::train() {
     record(train_step(parts_, job_, *batches, state_.global_step + 1, on_not_finite_));
     decide_what_follows();
     agree();
+    advance_save();
     do_what_follows();
   }
-  if (plan_.arguments.saving.strategy != "no" && last_saved_ != state_.global_step) save_checkpoint();
+  complete_save();
+  if (plan_.arguments.saving.strategy != "no" && last_saved_ != state_.global_step) {
+    save_checkpoint(SaveJob::Source::live);
+    complete_save();
+  }
   stop_ = nullptr;
   return output(seconds_since(begin));
 }
@@ -124,26 +132,33 @@ void Trainer::end_epoch() {
 void Trainer::agree() {
   if (stop_->requested()) stop_signal_ = stop_->signal();
   control_.should_training_stop |= stop_signal_ != 0;
+  any_rank_saves_ = save_ && save_->is_busy();
+  any_save_failed_ = save_ && save_->has_failed();
   if (job_.world() == 1) return;
-  const at::Tensor wishes =
-      at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
-                  int64_t{control_.should_evaluate}, int64_t{control_.should_save}, int64_t{stop_signal_}},
-                 at::TensorOptions().dtype(at::kLong))
-          .to(job_.torch_device());
+  const at::Tensor wishes = at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
+                                        int64_t{control_.should_evaluate}, int64_t{control_.should_save},
+                                        int64_t{stop_signal_}, int64_t{any_rank_saves_}, int64_t{any_save_failed_}},
+                                       at::TensorOptions().dtype(at::kLong))
+                                .to(job_.torch_device());
   job_.world_group().all_reduce(wishes, ReduceOp::kMax).wait();
   const at::Tensor agreed = wishes.to(at::kCPU);
   const int64_t* values = agreed.data_ptr<int64_t>();
   control_ = {values[0] != 0, values[1] != 0, values[2] != 0, values[3] != 0};
   stop_signal_ = static_cast<int>(values[4]);
+  any_rank_saves_ = values[5] != 0;
+  any_save_failed_ = values[6] != 0;
 }
 
 // In each of the three, a callback on one rank can request another of them, or the end.
 void Trainer::do_what_follows() {
+  const TrainingArguments& a = plan_.arguments;
   const bool is_finished = state_.global_step == plan_.max_steps;
-  const bool is_last = is_finished || control_.should_training_stop;
-  control_.should_log |= is_last && plan_.arguments.logging.strategy != "no";
+  // A run that can be resumed is going to log the steps that it has not logged yet, as if it had not been stopped.
+  const bool can_resume = a.saving.strategy != "no" && !a.saving.only_model;
+  const bool is_last = is_finished || (control_.should_training_stop && !can_resume);
+  control_.should_log |= is_last && a.logging.strategy != "no";
   // As HF does: the last epoch ends with the run, wherever that is.
-  control_.should_evaluate |= is_finished && plan_.arguments.evaluation.strategy == "epoch";
+  control_.should_evaluate |= is_finished && a.evaluation.strategy == "epoch";
   if (std::exchange(control_.should_log, false)) {
     log();
     agree();
@@ -153,7 +168,7 @@ void Trainer::do_what_follows() {
     agree();
   }
   if (std::exchange(control_.should_save, false)) {
-    save_checkpoint();
+    save_checkpoint(a.saving.async ? SaveJob::Source::copy : SaveJob::Source::live);
     agree();
   }
 }
@@ -235,20 +250,66 @@ HfSaveOptions Trainer::save_options() const {
           .overwrite = plan_.is_restarted || !plan_.resume_from.empty()};
 }
 
-void Trainer::save_checkpoint() {
+// Starts one; a live one is complete afterwards. One at a time: an unfinished one is waited for, or comes first.
+void Trainer::save_checkpoint(SaveJob::Source source) {
   const Clock::time_point begin = Clock::now();
-  const std::filesystem::path output_dir = plan_.arguments.output.dir;
-  const std::filesystem::path folder = checkpoint_folder(output_dir, state_.global_step);
-  last_saved_ = state_.global_step;
-  HfSaveOptions options = save_options();
-  if (!plan_.arguments.saving.only_model) {
-    options.more.push_back(saved_tensors(parts_.optimizer));
-    options.more_files = {{kMetadataFile, to_json(training_state())}};
+  if (save_ && plan_.arguments.saving.when_busy == "skip") {
+    if (job_.rank() == 0) {
+      loader::log(CONCORD_LOG_WARN, "train",
+                  fmt::format("the checkpoint of step {} is skipped: that of step {} is still being written",
+                              state_.global_step, last_saved_));
+    }
+    return;
   }
-  parts_.model.save_pretrained(folder, std::move(options));
-  notify([&](TrainerCallback& c) { c.on_save(state_, folder.string(), control_); });
-  if (job_.rank() == 0) keep_newest(output_dir, plan_.arguments.saving.total_limit);
+  complete_save();
+  const std::filesystem::path folder = checkpoint_folder(plan_.arguments.output.dir, state_.global_step);
+  save_ = parts_.model.start_save(folder, checkpoint_options(), source, save_plan_);
+  save_plan_ = save_->plan();
+  last_saved_ = state_.global_step;
+  last_saved_updates_ = parts_.optimizer.steps();
+  if (source == SaveJob::Source::live) complete_save();
   last_log_ += Clock::now() - begin;  // tokens per second count training time only
+}
+
+HfSaveOptions Trainer::checkpoint_options() {
+  HfSaveOptions options = save_options();
+  options.manifest = true;
+  options.memory_limit = static_cast<int64_t>(plan_.arguments.saving.memory_limit * kGiB);
+  notify([&](TrainerCallback& c) {
+    for (auto& file : c.checkpoint_files(state_)) options.more_files.push_back(std::move(file));
+  });
+  if (plan_.arguments.saving.only_model) return options;
+  options.more.push_back(saved_tensors(parts_.optimizer));
+  options.more_files.emplace_back(kMetadataFile, to_json(training_state()));
+  const bool has_changed = parts_.optimizer.steps() != last_saved_updates_ && last_.learning_rate > 0;
+  if (has_changed) options.stale_digest = digest_;
+  return options;
+}
+
+// Once a step, on all ranks, after they have agreed.
+void Trainer::advance_save() {
+  if (!save_) return;
+  if (any_save_failed_) save_->fail();
+  if (any_rank_saves_) return;
+  save_->next_phase();
+  if (!save_->is_done()) return;
+  finish_save();
+  agree();
+}
+
+// Waits: until the checkpoint that is being written is there.
+void Trainer::complete_save() {
+  if (!save_) return;
+  save_->wait();
+  finish_save();
+}
+
+void Trainer::finish_save() {
+  const std::string folder = save_->folder();
+  digest_ = save_->digest();
+  save_.reset();
+  notify([&](TrainerCallback& c) { c.on_save(state_, folder, control_); });
+  if (job_.rank() == 0) keep_newest(plan_.arguments.output.dir, plan_.arguments.saving.total_limit);
 }
 
 // Everything but tensors that the next step depends on, and what is logged of the steps so far. Waits: for all ranks.

@@ -76,7 +76,11 @@ class Trainer {
   void agree();
   void do_what_follows();
   void log();
-  void save_checkpoint();
+  void save_checkpoint(SaveJob::Source source);
+  HfSaveOptions checkpoint_options();
+  void advance_save();
+  void complete_save();
+  void finish_save();
   TrainingState training_state();
   void restore(const TrainingState& state);
   bool evaluate_batches(LossTotals* totals);
@@ -102,9 +106,15 @@ class Trainer {
   int64_t logging_steps_;
   int64_t eval_steps_;
   int64_t save_steps_;
-  int64_t last_saved_ = 0;
-  int64_t first_step_ = 0;  // done before train(), by the run that is resumed
-  LogWindow window_;        // since the last log line
+  std::unique_ptr<SaveJob> save_;              // the checkpoint that is being written
+  std::shared_ptr<const SavePlan> save_plan_;  // of all checkpoints
+  bool any_rank_saves_ = false;                // as the ranks agree: whether one is not through with its part of save_
+  bool any_save_failed_ = false;
+  int64_t last_saved_ = 0;          // step of the newest checkpoint, also while it is being written
+  int64_t last_saved_updates_ = 0;  // of the optimizer until then
+  std::optional<uint32_t> digest_;  // of the newest complete checkpoint of this run, on rank 0
+  int64_t first_step_ = 0;          // done before train(), by the run that is resumed
+  LogWindow window_;                // since the last log line
   Clock::time_point last_log_;
 };
 

@@ -79,9 +79,15 @@ std::vector<Parameter*> VirtualModels::parameters() {
 }
 
 void VirtualModels::save_pretrained(const std::filesystem::path& folder, HfSaveOptions options) {
+  start_save(folder, std::move(options), SaveJob::Source::live)->wait();
+}
+
+std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& folder, HfSaveOptions options,
+                                                   SaveJob::Source source, std::shared_ptr<const SavePlan> previous) {
   if (options.config_json.empty()) options.config_json = config_.text;
   options.config_json = with_dtype(options.config_json, config_dtype(chunks_.front()->hidden_dtype()));
-  save_hf_weights(folder.string(), parameters(), *context_, options);
+  return std::make_unique<SaveJob>(folder.string(), parameters(), *context_, std::move(options), source,
+                                   std::move(previous));
 }
 
 VirtualModels AutoModel::from_config(const ModelConfig& config, const ModelArgs& args, ParallelContext& context) {

@@ -12,6 +12,7 @@
 
 #include "core/models/hf_weights.h"
 #include "core/models/model_chunk.h"
+#include "core/models/save_job.h"
 
 namespace concord {
 
@@ -35,6 +36,9 @@ class VirtualModels {
   // the config.json that the model was made from unless |options| have another, and the type of the weights in it.
   // Every rank of the job calls it; waits and throws as that does.
   void save_pretrained(const std::filesystem::path& folder, HfSaveOptions options = {});
+  // The same, as a save that goes on while the model trains.
+  std::unique_ptr<SaveJob> start_save(const std::filesystem::path& folder, HfSaveOptions options,
+                                      SaveJob::Source source, std::shared_ptr<const SavePlan> previous = nullptr);
 
  private:
   ParallelContext* context_;

@@ -13,6 +13,8 @@
 namespace concord {
 namespace {
 
+constexpr int64_t kLeastShare = 4096;  // elements: less is not worth a file operation per rank
+
 using safetensors::TensorShape;
 
 void remove_repeated(std::vector<TensorShape>& tensors) {
@@ -78,11 +80,20 @@ std::vector<GlobalTensor> global_tensors(const ShardSpec& spec) {
   return tensors;
 }
 
-bool writes_shard(const ShardSpec& spec, const RankLayout& layout, int64_t rank) {
-  return std::all_of(spec.replicated_over.begin(), spec.replicated_over.end(), [&](GroupKind kind) {
+WrittenPart written_part(const ShardSpec& spec, const RankLayout& layout, int64_t rank) {
+  int64_t holders = 1, index = 0;
+  for (const GroupKind kind : spec.replicated_over) {
     const std::optional<RankGroup> group = layout.group_of(kind, rank);
-    return !group || group->first() == rank;
-  });
+    if (!group) continue;
+    index = index * group->size() + group->index_of(rank).value();
+    holders *= group->size();
+  }
+  const ShardPlace place = shard_place(layout, rank);
+  int64_t elements = 1;
+  for (const int64_t size : local_shape(spec, place)) elements *= size;
+  const int64_t share = std::max((elements + holders - 1) / holders, kLeastShare);
+  const int64_t begin = std::min(index * share, elements), end = std::min(begin + share, elements);
+  return {begin, end, cut_runs(shard_runs(spec, place), begin, end)};
 }
 
 HfFolderPlan::Place HfFolderPlan::find(const std::string& tensor) const {

@@ -25,9 +25,14 @@ struct GlobalTensor {
 // local_shape does.
 std::vector<GlobalTensor> global_tensors(const ShardSpec& spec);
 
-// Whether |rank| is the one of those with the same elements that writes them: the first of each group in
-// replicated_over.
-bool writes_shard(const ShardSpec& spec, const RankLayout& layout, int64_t rank);
+// The elements [begin, end) of the rank's tensor that |rank| writes. Those with the same elements (replicated_over)
+// divide them, each a part of the same size; few elements are the first one's.
+struct WrittenPart {
+  int64_t begin = 0;
+  int64_t end = 0;
+  std::vector<ShardRun> runs;  // |local| counts from |begin|
+};
+WrittenPart written_part(const ShardSpec& spec, const RankLayout& layout, int64_t rank);
 
 struct HfFolderPlan {
   struct File {

@@ -31,6 +31,7 @@ TEST(HfPlan, NamesTheTensorsOfAParameter) {
 TEST(HfPlan, HasOneWriterForEveryElementUnderEveryLayout) {
   const ShardSpec cut{.name = "o", .dims = {{24, {}}, {48, ShardAxis::tp}}, .replicated_over = {GroupKind::dp_cp}};
   const ShardSpec whole{.name = "norm", .dims = {{24, {}}}, .replicated_over = {GroupKind::tp, GroupKind::dp_cp}};
+  const ShardSpec large{.name = "w", .dims = {{240, {}}, {96, ShardAxis::tp}}, .replicated_over = {GroupKind::dp_cp}};
   const ShardSpec expert{.name = "e.{}",
                          .dims = {{4, ShardAxis::ep}, {8, ShardAxis::etp}},
                          .stacked = true,
@@ -41,7 +42,7 @@ TEST(HfPlan, HasOneWriterForEveryElementUnderEveryLayout) {
         ParallelSizes{.world = 16, .tensor = 2, .context = 2, .expert = 4, .expert_tensor = 1},
         ParallelSizes{.world = 8, .tensor = 4, .order = "dp-tp-cp-ep-pp"}}) {
     const RankLayout layout(sizes);
-    for (const ShardSpec& spec : {cut, whole, expert}) {
+    for (const ShardSpec& spec : {cut, whole, large, expert}) {
       std::map<std::string, std::vector<int>> writers;
       for (const GlobalTensor& tensor : global_tensors(spec)) {
         int64_t elements = 1;
@@ -49,8 +50,7 @@ TEST(HfPlan, HasOneWriterForEveryElementUnderEveryLayout) {
         writers[tensor.name].assign(static_cast<size_t>(elements), 0);
       }
       for (int64_t rank = 0; rank < layout.world(); ++rank) {
-        if (!writes_shard(spec, layout, rank)) continue;
-        for (const ShardRun& run : shard_runs(spec, shard_place(layout, rank))) {
+        for (const ShardRun& run : written_part(spec, layout, rank).runs) {
           for (int64_t i = 0; i < run.count; ++i)
             ++writers.at(
                 run.tensor)[static_cast<size_t>(run.offset + i / run.run_length * run.run_stride + i % run.run_length)];
@@ -59,6 +59,19 @@ TEST(HfPlan, HasOneWriterForEveryElementUnderEveryLayout) {
       for (const auto& [name, counts] : writers) EXPECT_THAT(counts, ::testing::Each(1)) << name;
     }
   }
+}
+
+TEST(HfPlan, RanksWithTheSameElementsDivideThem) {
+  const ShardSpec spec{
+      .name = "w", .dims = {{400, {}}, {100, {}}}, .replicated_over = {GroupKind::tp, GroupKind::dp_cp}};
+  const RankLayout layout({.world = 4, .tensor = 2});
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const WrittenPart part = written_part(spec, layout, rank);
+    EXPECT_EQ(part.end - part.begin, 10'000) << rank;
+  }
+  const ShardSpec norm{.name = "n", .dims = {{400, {}}}, .replicated_over = {GroupKind::tp, GroupKind::dp_cp}};
+  EXPECT_EQ(written_part(norm, layout, 0).end, 400);
+  EXPECT_EQ(written_part(norm, layout, 3).runs.size(), 0u);
 }
 
 TEST(HfPlan, PutsAsManyTensorsIntoAFileAsFit) {

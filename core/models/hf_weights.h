@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -63,12 +64,17 @@ struct HfSaveOptions {
   std::vector<SavedTensors> more = {};
   // Files that rank 0 writes last, name and text.
   std::vector<std::pair<std::string, std::string>> more_files = {};
+  bool manifest = false;  // manifest.json with checksums of everything (core/checkpoint/manifest.h), after all others
+  // Bytes of host memory per rank for copies of what is being written, in saves that go on while the job trains
+  // (save_job.h); 0: the larger of 1 GiB and two times the largest shard.
+  int64_t memory_limit = 0;
+  std::optional<uint32_t> stale_digest = std::nullopt;  // SaveJob::digest of a save that this one must differ from
 };
 
 // Writes a folder that transformers loads. All ranks of the job call it with their parameters, the same |folder| (on a
 // file system that all of them see) and the same options. Tensors have the types of the parameters; padding is not
-// written, nor is a tied output layer. The bytes do not depend on the layout. Each rank writes what it alone has, or
-// has first, from its place; from a device through 8 MiB. Everything is written into a folder next to it,
+// written, nor is a tied output layer. The bytes do not depend on the layout. Each rank writes what it alone has, and its
+// share of what several have, from its place, with several threads; from a device through 16 MiB per thread. Everything is written into a folder next to it,
 // "<folder>.tmp-<nonce>", which takes its name at the end when all ranks have succeeded: |folder| is always the old one
 // or the new one (save_folder.h). On an error all ranks throw the same message and the temporary folder is removed;
 // only a rank 0 that dies leaves it behind, and the next save next to it removes it. Throws ConfigError if |folder|

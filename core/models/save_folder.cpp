@@ -106,8 +106,7 @@ SaveFolder::SaveFolder(std::string folder, const std::string& nonce)
   const std::string file = path_ + "/" + kNonceFile;
   nonce_file_ = UniqueFd(::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (nonce_file_) ::flock(nonce_file_.get(), LOCK_EX | LOCK_NB);  // without locks nobody else can take one either
-  if (nonce_file_ && ::write(nonce_file_.get(), nonce.data(), nonce.size()) == static_cast<ssize_t>(nonce.size()) &&
-      ::fsync(nonce_file_.get()) == 0)
+  if (nonce_file_ && ::write(nonce_file_.get(), nonce.data(), nonce.size()) == static_cast<ssize_t>(nonce.size()))
     return;
   const int error = errno;
   std::error_code ignored;

@@ -33,7 +33,4 @@ class StateSource {
   virtual void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const = 0;
 };
 
-// The part of |runs| that lies in [begin, end) of the rank's tensor; |local| then counts from |begin|.
-std::vector<ShardRun> cut_runs(const std::vector<ShardRun>& runs, int64_t begin, int64_t end);
-
 }  // namespace concord

@@ -75,4 +75,7 @@ struct ShardRun {
 // All of the rank's tensor except its padding, in few parts. Throws as local_shape.
 std::vector<ShardRun> shard_runs(const ShardSpec& spec, const ShardPlace& place);
 
+// The part of |runs| that lies in [begin, end) of the rank's tensor; |local| then counts from |begin|.
+std::vector<ShardRun> cut_runs(const std::vector<ShardRun>& runs, int64_t begin, int64_t end);
+
 }  // namespace concord

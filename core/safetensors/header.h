@@ -24,6 +24,7 @@ struct TensorShape {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape = {};  // empty: a scalar
+  bool operator==(const TensorShape&) const = default;
 };
 
 struct TensorInfo : TensorShape {

@@ -103,14 +103,13 @@ FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, c
 }
 
 FilePart::FilePart(std::string path, Mode mode, uint64_t bytes) : path_(std::move(path)) {
-  const int flags = O_WRONLY | O_CLOEXEC | (mode == Mode::create ? O_CREAT | O_EXCL : 0);
+  const int flags = O_WRONLY | O_CLOEXEC | O_CREAT | (mode == Mode::create ? O_EXCL : 0);
   fd_.reset(::open(path_.c_str(), flags, 0666));
   if (!fd_) fail(path_, mode == Mode::create ? "cannot be created" : "cannot be opened for writing", errno);
-  if (mode == Mode::open) return;
   int code = bytes == 0 ? 0 : (::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno);
   // Some file systems cannot preallocate space; there a full disk shows up at write().
   if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL)
-    code = ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+    code = ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;  // others write within |bytes| only
   if (code != 0) {
     ::unlink(path_.c_str());
     throw std::runtime_error(fmt::format("{} (it needs {} bytes)", write_error_text(path_, code), bytes));
@@ -125,6 +124,10 @@ void FilePart::write(uint64_t place, std::span<const std::byte> bytes) {
     place += static_cast<uint64_t>(done);
     bytes = bytes.subspan(static_cast<size_t>(done));
   }
+}
+
+void FilePart::start_sync(uint64_t place, uint64_t bytes) {
+  ::sync_file_range(fd_.get(), static_cast<off_t>(place), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
 }
 
 void FilePart::sync() {

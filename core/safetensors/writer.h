@@ -42,11 +42,14 @@ FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, c
 // A file that is being written at given places. Closes it when it goes away; removes nothing.
 class FilePart {
  public:
-  enum class Mode { create, open };  // create: must not exist, and gets |bytes|; open: exists
+  // create: must not exist, and gets |bytes|; share: may exist already, and gets |bytes| if that is not 0.
+  enum class Mode { create, share };
   FilePart(std::string path, Mode mode, uint64_t bytes = 0);
 
   const std::string& path() const { return path_; }
   void write(uint64_t place, std::span<const std::byte> bytes);
+  // Lets the disk begin with these bytes, so that sync() has less to wait for. Never waits, never fails.
+  void start_sync(uint64_t place, uint64_t bytes);
   void sync();  // Waits: until what was written is durable
 
  private:

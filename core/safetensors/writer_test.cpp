@@ -161,7 +161,7 @@ TEST(SafetensorsWriter, SaysWhereAWriteFailed) {
   part.write(4, bytes_of("abcd"));
   part.sync();
   EXPECT_EQ(testing::read_file(folder / "a").substr(4, 4), "abcd");
-  FilePart full("/dev/full", FilePart::Mode::open);
+  FilePart full("/dev/full", FilePart::Mode::share);
   EXPECT_THAT(words_of<std::runtime_error>([&] { full.write(0, bytes_of("abcd")); }),
               HasSubstr("/dev/full: cannot be written: No space left on device"));
   EXPECT_THAT(words_of<std::runtime_error>([&] { FilePart(folder / "a", FilePart::Mode::create, 1); }),

@@ -81,6 +81,9 @@ struct SavingArguments {
   double steps = 500;
   int64_t total_limit = 0;  // 0: all are kept
   bool only_model = false;
+  bool async = true;               // async_save
+  std::string when_busy = "wait";  // async_save_when_busy
+  double memory_limit = 0;         // save_memory_limit, GiB of host memory per rank; 0: see HfSaveOptions
   std::string resume_from;  // resume_from_checkpoint. Empty: no; true, latest: the newest of output_dir; or a folder
   int64_t exit_signal_grace = 120;
   bool operator==(const SavingArguments&) const = default;

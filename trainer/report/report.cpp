@@ -185,8 +185,8 @@ void TrainingReport::on_eval(const EvalReport& report) {
 
 void TrainingReport::note(const std::string& text) { parts_->display.note(text); }
 
-void TrainingReport::write_state(const std::string& folder) const {
-  replace_file(folder + "/trainer_state.json", trainer_state_json(parts_->run, parts_->history, parts_->reached));
+std::string TrainingReport::state_json() const {
+  return trainer_state_json(parts_->run, parts_->history, parts_->reached);
 }
 
 void TrainingReport::finish(const FinishReport& report) {
@@ -194,7 +194,7 @@ void TrainingReport::finish(const FinishReport& report) {
   parts.display.end();
   parts.metrics.check_there();
   parts.eval_metrics.check_there();
-  write_state(parts.run.output_dir);
+  replace_file(parts.run.output_dir + "/" + kTrainerStateFile, state_json());
   if (parts.run.html)
     replace_file(parts.run.output_dir + "/report.html", report_page(parts.run, parts.history, report));
   parts.display.note(summary_text(parts.run, parts.history, report));

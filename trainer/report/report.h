@@ -102,9 +102,8 @@ class TrainingReport {
   // A line of text above the progress, which stays whole.
   void note(const std::string& text);
 
-  // trainer_state.json of what was logged so far, into |folder| (output_dir, or a checkpoint's). Written to a temporary
-  // file and renamed: a reader sees the old or the new one.
-  void write_state(const std::string& folder) const;
+  // trainer_state.json of what was logged so far.
+  std::string state_json() const;
 
   // The state, the page and the summary. Nothing is reported after it.
   void finish(const FinishReport& report);

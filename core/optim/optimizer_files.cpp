@@ -1,4 +1,4 @@
-#include "core/checkpoint/optimizer_files.h"
+#include "core/optim/optimizer_files.h"
 
 #include <fmt/core.h>
 

@@ -1,0 +1,59 @@
+#include "core/mesh/agreement.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "core/config_error.h"
+#include "core/quoted.h"
+
+namespace concord {
+namespace {
+
+constexpr size_t kLongestProblem = 2000;  // bytes of a message to the other ranks
+
+}  // namespace
+
+int64_t reduced(ParallelContext& job, int64_t value, ReduceOp op) {
+  const at::Tensor tensor = at::full({1}, value, at::kLong).to(job.torch_device());
+  job.world_group().all_reduce(tensor, op).synchronize();
+  return tensor.item<int64_t>();
+}
+
+std::string broadcast_text(ParallelContext& job, const std::string& text, int64_t root) {
+  const bool is_root = job.rank() == root;
+  const int64_t size = reduced(job, is_root ? static_cast<int64_t>(text.size()) : 0, ReduceOp::kMax);
+  at::Tensor bytes = at::zeros({size}, at::kByte);
+  if (is_root) std::copy(text.begin(), text.end(), static_cast<char*>(bytes.data_ptr()));
+  bytes = bytes.to(job.torch_device());
+  if (size > 0) job.world_group().broadcast(bytes, root).synchronize();
+  bytes = bytes.cpu();
+  return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(size)};
+}
+
+void run_together(ParallelContext& job, const std::function<void()>& body) {
+  std::string problem;
+  try {
+    body();
+  } catch (const ConfigError& error) {
+    problem = fmt::format("C{}", error.what());
+  } catch (const std::exception& error) {
+    problem = fmt::format("R{}", error.what());
+  }
+  // The lowest rank with an error, counted from the end: 0 if there is none.
+  const int64_t found = reduced(job, problem.empty() ? 0 : job.world() - job.rank(), ReduceOp::kMax);
+  if (found == 0) return;
+  const int64_t rank = job.world() - found;
+  problem = broadcast_text(job, problem, rank);
+  job.flight().peers().blame(rank);
+  const std::string words =
+      fmt::format("{} (rank {})", printable(std::string_view(problem).substr(1), kLongestProblem), rank);
+  if (problem.front() == 'C') throw ConfigError(words);
+  throw std::runtime_error(words);
+}
+
+}  // namespace concord

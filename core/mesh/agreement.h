@@ -1,0 +1,26 @@
+// What all ranks of a job decide together. Through their communicator: no other process can interfere, a rank that exits
+// or stops is noticed as in any collective, and nothing is left behind.
+//
+// Every rank makes the same calls. Errors: Error, as collectives throw it where a rank is lost. Waits: for all ranks.
+// Threads: the one that computes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/mesh/parallel_context.h"
+
+namespace concord {
+
+// |value| of all ranks, reduced.
+int64_t reduced(ParallelContext& job, int64_t value, ReduceOp op);
+
+// The |text| of rank |root|, on all ranks.
+std::string broadcast_text(ParallelContext& job, const std::string& text, int64_t root);
+
+// Runs |body|, which waits for no other rank. Where it throws on any rank, all ranks throw what it threw on the lowest
+// of these, with the rank: ConfigError, or else std::runtime_error.
+void run_together(ParallelContext& job, const std::function<void()>& body);
+
+}  // namespace concord

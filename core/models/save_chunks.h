@@ -1,0 +1,59 @@
+// What a rank writes of a save, in chunks that threads pass to each other, in bounded memory.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "core/parallel/shard_spec.h"
+#include "platform/base/thread_safety.hpp"
+
+namespace concord {
+
+inline constexpr int64_t kChunkBytes = 16 << 20;  // at most
+
+// Elements that follow each other in memory, and where they go.
+struct SaveChunk {
+  size_t set = 0;              // of the plan
+  std::vector<ShardRun> runs;  // |local| counts from |data|
+  const std::byte* data = nullptr;
+  int64_t element_size = 0;
+  int64_t bytes = 0;
+  bool on_host = true;
+  std::shared_ptr<const void> owner = {};  // keeps |data| alive; none: somebody else does
+  int64_t reserved = 0;                    // bytes of ChunkQueue's limit that it takes
+};
+
+// Chunks on their way from the thread that trains to those that write. Threads: any.
+class ChunkQueue {
+ public:
+  explicit ChunkQueue(int64_t limit) : limit_(limit) {}
+
+  // Before |bytes| are copied for a chunk. Waits: until those that are copied and not yet written leave room for them,
+  // or there are none. False: the save was abandoned.
+  bool reserve(int64_t bytes);
+  void push(std::vector<SaveChunk> chunks);
+  void close();  // nothing more will come
+
+  // Waits: for the next one. None: there are no more, or the save was abandoned.
+  std::optional<SaveChunk> pop();
+  void release(int64_t bytes);  // of a chunk that is written and forgotten
+
+  void abandon();  // everybody stops
+
+ private:
+  const int64_t limit_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<SaveChunk> chunks_ CONCORD_GUARDED_BY(mutex_);
+  int64_t reserved_ CONCORD_GUARDED_BY(mutex_) = 0;
+  bool is_closed_ CONCORD_GUARDED_BY(mutex_) = false;
+  bool is_abandoned_ CONCORD_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace concord

@@ -1,0 +1,321 @@
+#include "core/models/save_job.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "core/checkpoint/crc32.h"
+#include "core/config_error.h"
+#include "core/mesh/agreement.h"
+#include "core/mesh/job_environment.h"
+#include "core/models/hf_dtype.h"
+#include "core/models/saved_texts.h"
+#include "core/torch/device.h"
+#include "platform/cpp/memory.hpp"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kLeastMemory = 1 << 30;  // of copies in host memory
+constexpr int64_t kMostWriters = 4;        // threads per rank
+constexpr int64_t kAlignment = 64;         // of copies on a device, bytes
+constexpr int64_t kDeviceReserve = 20;     // 1 / this part of a device's memory stays free
+
+std::vector<safetensors::TensorShape> tensors_of(std::span<Parameter* const> parameters) {
+  std::vector<safetensors::TensorShape> tensors;
+  for (const Parameter* parameter : parameters) {
+    const std::optional<safetensors::DType> dtype = file_type(parameter->value.scalar_type());
+    if (!dtype || !parameter->value.is_contiguous()) {
+      throw ConfigError(fmt::format("parameter {} is {}; only contiguous Float, Double, BFloat16 or Half can be saved",
+                                    parameter->spec.name, c10::toString(parameter->value.scalar_type())));
+    }
+    for (GlobalTensor& tensor : global_tensors(parameter->spec)) {
+      tensors.push_back({std::move(tensor.name), *dtype, std::move(tensor.shape)});
+    }
+  }
+  return tensors;
+}
+
+// |values| (flat) in chunks: views, without those runs that an earlier stage writes.
+void cut_into_chunks(size_t set, std::vector<ShardRun> runs, const at::Tensor& values,
+                     const std::set<std::string>& of_earlier_stages, std::vector<SaveChunk>* chunks) {
+  std::erase_if(runs, [&](const ShardRun& run) { return of_earlier_stages.count(run.tensor) > 0; });
+  const int64_t size = values.element_size(), at_once = kChunkBytes / size;
+  for (int64_t begin = 0; begin < values.numel() && !runs.empty(); begin += at_once) {
+    const int64_t end = std::min(begin + at_once, values.numel());
+    SaveChunk chunk{.set = set, .runs = values.numel() > at_once ? cut_runs(runs, begin, end) : runs};
+    if (chunk.runs.empty()) continue;
+    chunk.data = static_cast<const std::byte*>(values.const_data_ptr()) + begin * size;
+    chunk.element_size = size;
+    chunk.bytes = (end - begin) * size;
+    chunk.on_host = values.device().is_cpu();
+    chunks->push_back(std::move(chunk));
+  }
+}
+
+// Of copies in host memory, by default: room for two of the largest shard.
+int64_t memory_limit(std::span<Parameter* const> parameters) {
+  size_t largest = 0;
+  for (const Parameter* parameter : parameters) largest = std::max(largest, parameter->value.nbytes());
+  return std::max(kLeastMemory, 2 * static_cast<int64_t>(largest));
+}
+
+int64_t writer_count() {
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  return std::clamp<int64_t>(cores / std::max<int64_t>(1, read_job_environment().local_world), 1, kMostWriters);
+}
+
+// Where a thread receives what is on a device.
+struct Landing {
+  Landing(const Device& device, const Event& copied) : stream(device), buffer(device.platform(), kChunkBytes) {
+    copied.make_wait(stream);
+  }
+  const std::byte* fetch(const SaveChunk& chunk) {
+    copy(stream, buffer.data(), chunk.data, chunk.bytes, CopyKind::kDeviceToHost);
+    stream.synchronize();
+    return static_cast<const std::byte*>(buffer.data());
+  }
+
+  Stream stream;
+  HostBuffer buffer;
+};
+
+}  // namespace
+
+SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context,
+                 HfSaveOptions options, Source source, std::shared_ptr<const SavePlan> previous)
+    : folder_(std::move(folder)), context_(context), options_(std::move(options)) {
+  while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
+  try {
+    std::vector<SetTensors> sets;
+    run_together(context_, [&] {
+      sets.push_back({safetensors::kModelStem, tensors_of(parameters)});
+      for (const SavedTensors& more : options_.more) sets.push_back({more.stem, more.tensors});
+      if (context_.rank() == 0) begin();
+    });
+    plan_ = plan_save(std::move(sets), options_.max_shard_bytes, context_, std::move(previous));
+    nonce_ = broadcast_text(context_, nonce_, 0);
+  } catch (const Error& error) {
+    throw Error(error.status(), fmt::format("{}; while saving {}", error.what(), folder_));
+  }
+  files_.emplace(temporary_folder(folder_, nonce_), plan_);
+  std::vector<SaveChunk> chunks = own_chunks(parameters);
+  queue_.emplace(options_.memory_limit > 0 ? options_.memory_limit : memory_limit(parameters));
+  if (source == Source::copy) copy_on_device(&chunks);
+  if (!context_.torch_device().is_cpu()) {
+    copied_.emplace(context_.device());
+    copied_->record(torch_stream(context_.device()));
+  }
+  start(&SaveJob::write_part);
+  try {
+    if (source == Source::copy) chunks = copy_on_host(std::move(chunks));
+    queue_->push(std::move(chunks));
+    queue_->close();
+  } catch (...) {
+    abandon();
+    throw;
+  }
+}
+
+SaveJob::~SaveJob() { abandon(); }
+
+// Rank 0 makes the folder.
+void SaveJob::begin() {
+  if (fs::exists(folder_) && !(fs::is_directory(folder_) && (options_.overwrite || fs::is_empty(folder_)))) {
+    throw ConfigError(fmt::format("{}: already exists; choose another folder, or overwrite it", folder_));
+  }
+  nonce_ = make_nonce();
+  made_.emplace(folder_, nonce_);
+}
+
+// What this rank writes, as it is in the parameters and the state.
+std::vector<SaveChunk> SaveJob::own_chunks(std::span<Parameter* const> parameters) const {
+  std::vector<SaveChunk> chunks;
+  for (const Parameter* parameter : parameters) {
+    const WrittenPart part = written_part(parameter->spec, context_.layout(), context_.rank());
+    cut_into_chunks(0, part.runs, parameter->used().detach().view({-1}).narrow(0, part.begin, part.end - part.begin),
+                    plan_->sets[0].of_earlier_stages, &chunks);
+  }
+  for (size_t i = 0; i < options_.more.size(); ++i) {
+    for (const SavedTensors::Part& part : options_.more[i].parts) {
+      cut_into_chunks(i + 1, part.runs, part.values, plan_->sets[i + 1].of_earlier_stages, &chunks);
+    }
+  }
+  return chunks;
+}
+
+// Where it has room. Chunks that follow each other in memory are copied at once.
+void SaveJob::copy_on_device(std::vector<SaveChunk>* chunks) {
+  if (context_.torch_device().is_cpu()) return;
+  int64_t bytes = 0;
+  for (const SaveChunk& chunk : *chunks) bytes += chunk.on_host ? 0 : chunk.bytes + kAlignment;
+  const MemoryInfo memory = context_.device().memory();
+  if (bytes == 0 || memory.free_bytes < bytes + memory.total_bytes / kDeviceReserve) return;
+  const at::Tensor copies = at::empty({bytes}, at::TensorOptions(context_.torch_device()).dtype(at::kByte));
+  const auto owner = std::make_shared<const at::Tensor>(copies);
+  const Stream stream = torch_stream(context_.device());
+  auto* const to = static_cast<std::byte*>(copies.data_ptr());
+  int64_t used = 0;
+  const std::byte *from = nullptr, *end = nullptr;
+  std::byte* target = to;
+  const auto flush = [&] {
+    if (from != end) copy(stream, target, from, end - from, CopyKind::kDeviceToDevice);
+  };
+  for (SaveChunk& chunk : *chunks) {
+    if (chunk.on_host) continue;
+    if (chunk.data != end) {
+      flush();
+      used = (used + kAlignment - 1) / kAlignment * kAlignment;
+      from = chunk.data;
+      target = to + used;
+    }
+    end = chunk.data + chunk.bytes;
+    chunk.data = to + used;
+    chunk.owner = owner;
+    used += chunk.bytes;
+  }
+  flush();
+}
+
+// Those that are not copied yet, and passes them on; returns the others.
+std::vector<SaveChunk> SaveJob::copy_on_host(std::vector<SaveChunk> chunks) {
+  std::optional<Landing> landing;
+  std::vector<SaveChunk> copied;
+  for (SaveChunk& chunk : chunks) {
+    if (chunk.owner) {
+      copied.push_back(std::move(chunk));
+      continue;
+    }
+    if (!queue_->reserve(chunk.bytes)) return {};  // the threads have failed
+    const std::shared_ptr<std::byte[]> host(new std::byte[static_cast<size_t>(chunk.bytes)]);
+    if (!chunk.on_host && !landing) landing.emplace(context_.device(), *copied_);
+    std::memcpy(host.get(), chunk.on_host ? chunk.data : landing->fetch(chunk), static_cast<size_t>(chunk.bytes));
+    chunk.reserved = chunk.bytes;
+    chunk.data = host.get();
+    chunk.on_host = true;
+    chunk.owner = host;
+    std::vector<SaveChunk> one(1);
+    one.front() = std::move(chunk);
+    queue_->push(std::move(one));
+  }
+  return copied;
+}
+
+void SaveJob::start(void (SaveJob::*phase)()) {
+  if (thread_.joinable()) thread_.join();
+  running_ = true;
+  thread_ = std::thread([this, phase] {
+    try {
+      (this->*phase)();
+    } catch (...) {
+      error_ = std::current_exception();
+      failed_ = true;
+      queue_->abandon();
+    }
+    running_ = false;
+  });
+}
+
+void SaveJob::write_part() {
+  if (context_.rank() == 0) {
+    remove_abandoned_saves(fs::path(folder_).parent_path().string());
+    files_->create();
+  } else if (!sees_temporary_folder(folder_, nonce_)) {
+    throw ConfigError(
+        fmt::format("{}: was created by rank 0 but is not visible here; all ranks write into one folder, so {} must be "
+                    "on a shared file system",
+                    temporary_folder(folder_, nonce_), folder_));
+  }
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(writer_count()));
+  {
+    std::vector<std::jthread> writers;
+    for (std::exception_ptr& error : errors) {
+      writers.emplace_back([this, &error] {
+        try {
+          write_chunks();
+        } catch (...) {
+          error = std::current_exception();
+          queue_->abandon();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  files_->finish(context_.rank());
+}
+
+void SaveJob::write_chunks() {
+  std::optional<Landing> landing;
+  while (const std::optional<SaveChunk> chunk = queue_->pop()) {
+    if (!chunk->on_host && !landing) landing.emplace(context_.device(), *copied_);
+    files_->write(*chunk, chunk->on_host ? chunk->data : landing->fetch(*chunk));
+    queue_->release(chunk->reserved);
+  }
+}
+
+void SaveJob::finish_folder() {
+  const WrittenTensors written = files_->collect(context_.world());
+  digest_ = crc32(std::as_bytes(std::span(written.checksums)));
+  if (options_.stale_digest == digest_) {
+    throw std::runtime_error(
+        fmt::format("{}: every tensor is the same as in the checkpoint before it, although the model was trained in "
+                    "between; it was not saved. This is an error in Concord or in a plugin",
+                    folder_));
+  }
+  Manifest manifest;
+  files_->describe(written, &manifest);
+  write_texts(temporary_folder(folder_, nonce_), *plan_, options_, options_.manifest ? &manifest : nullptr);
+  made_->publish();
+}
+
+void SaveJob::next_phase() {
+  if (phase_ == Phase::finishing) {
+    if (thread_.joinable()) thread_.join();
+    phase_ = Phase::done;
+    return;
+  }
+  phase_ = Phase::finishing;
+  if (context_.rank() == 0) start(&SaveJob::finish_folder);
+}
+
+void SaveJob::rethrow() const {
+  if (error_) std::rethrow_exception(error_);
+}
+
+void SaveJob::wait() {
+  try {
+    while (!is_done()) {
+      run_together(context_, [&] {
+        if (thread_.joinable()) thread_.join();
+        rethrow();
+      });
+      next_phase();
+    }
+  } catch (const Error& error) {
+    throw Error(error.status(), fmt::format("{}; while saving {}", error.what(), folder_));
+  }
+}
+
+void SaveJob::fail() {
+  queue_->abandon();
+  if (thread_.joinable()) thread_.join();
+  run_together(context_, [&] { rethrow(); });
+  throw std::runtime_error(fmt::format("{}: was not saved", folder_));
+}
+
+void SaveJob::abandon() noexcept {
+  if (queue_) queue_->abandon();
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace concord

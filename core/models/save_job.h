@@ -1,0 +1,105 @@
+// A save that goes on while the job trains.
+//
+// It has phases. In its constructor all ranks agree on what goes where, rank 0 makes the folder, and what is to be
+// written is copied: afterwards parameters and state may change. Then every rank writes its part on threads of its own,
+// and when all of them are through rank 0 completes the folder and gives it its name. Between phases the ranks have to
+// agree, on the thread that computes: in a training loop after each step, by a reduction that it makes anyway
+// (is_busy, has_failed), or by wait(). So threads in the background use no communicator, and no rank waits in them for
+// another one.
+//
+// Example, given std::span<Parameter* const> parameters, ParallelContext& job:
+//   #include "core/mesh/agreement.h"
+//   #include "core/models/save_job.h"
+//   SaveJob save("out/model", parameters, job, {}, SaveJob::Source::copy);
+//   while (!save.is_done()) {
+//     // ... a step ...
+//     if (reduced(job, save.has_failed() ? 1 : 0, ReduceOp::kMax) != 0) save.fail();
+//     if (reduced(job, save.is_busy() ? 1 : 0, ReduceOp::kMax) == 0) save.next_phase();
+//   }
+//
+// Errors: as save_hf_weights (hf_weights.h), on all ranks. Threads: the one that computes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/mesh/parallel_context.h"
+#include "core/models/hf_weights.h"
+#include "core/models/save_chunks.h"
+#include "core/models/save_files.h"
+#include "core/models/save_folder.h"
+#include "core/models/save_plan.h"
+#include "platform/cpp/event.hpp"
+
+namespace concord {
+
+class SaveJob {
+ public:
+  // What the threads read: the parameters themselves, which must not change until it is done; or a copy. On a device the
+  // copy is made there if its memory allows, and the constructor does not wait for it; else, and on the host, it is made
+  // in host memory within options.memory_limit, and the constructor waits until the rest is written.
+  enum class Source { live, copy };
+
+  // All ranks. |previous| is the plan of an earlier save: where nothing has changed it need not be made again.
+  SaveJob(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context, HfSaveOptions options,
+          Source source, std::shared_ptr<const SavePlan> previous = nullptr);
+  // Abandons what is not done and removes its temporary folder. Waits: for what the threads are writing just now.
+  ~SaveJob();
+  SaveJob(const SaveJob&) = delete;
+  SaveJob& operator=(const SaveJob&) = delete;
+
+  // This rank is not through with the phase. Never waits, nor do the next two.
+  bool is_busy() const { return running_.load(); }
+  bool has_failed() const { return failed_.load(); }
+  bool is_done() const { return phase_ == Phase::done; }
+  // All ranks, when none of them is busy and none has failed.
+  void next_phase();
+  // All ranks, when one of them has failed. Throws its error.
+  [[noreturn]] void fail();
+  // All ranks: the rest of it. Throws where one of them fails. Waits: for all ranks.
+  void wait();
+
+  const std::string& folder() const { return folder_; }
+  std::shared_ptr<const SavePlan> plan() const { return plan_; }
+  // A checksum over all tensors, on rank 0 when it is done; the same for the same values.
+  uint32_t digest() const { return digest_; }
+
+ private:
+  enum class Phase { writing, finishing, done };
+
+  void begin();
+  std::vector<SaveChunk> own_chunks(std::span<Parameter* const> parameters) const;
+  void copy_on_device(std::vector<SaveChunk>* chunks);
+  std::vector<SaveChunk> copy_on_host(std::vector<SaveChunk> chunks);
+  void start(void (SaveJob::*phase)());
+  void write_part();
+  void write_chunks();
+  void finish_folder();
+  void abandon() noexcept;
+  void rethrow() const;
+
+  std::string folder_;
+  ParallelContext& context_;
+  HfSaveOptions options_;
+  std::shared_ptr<const SavePlan> plan_;
+  std::string nonce_;
+  std::optional<SaveFolder> made_;  // on rank 0
+  std::optional<SaveFiles> files_;
+  std::optional<ChunkQueue> queue_;
+  std::optional<Event> copied_;  // what device memory the threads read is complete
+  Phase phase_ = Phase::writing;
+  uint32_t digest_ = 0;
+  std::exception_ptr error_;  // written by thread_ before |failed_|, read after |running_|
+  std::atomic<bool> failed_ = false;
+  std::atomic<bool> running_ = false;
+  std::thread thread_;  // of the phase
+};
+
+}  // namespace concord
