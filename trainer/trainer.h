@@ -107,7 +107,7 @@ class Trainer {
   int64_t eval_steps_;
   int64_t save_steps_;
   std::unique_ptr<SaveJob> save_;              // the checkpoint that is being written
-  std::shared_ptr<const SavePlan> save_plan_;  // of all checkpoints
+  std::shared_ptr<const AgreedPlan> save_plan_;  // of all checkpoints
   bool any_rank_saves_ = false;                // as the ranks agree: whether one is not through with its part of save_
   bool any_save_failed_ = false;
   int64_t last_saved_ = 0;          // step of the newest checkpoint, also while it is being written

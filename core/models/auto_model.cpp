@@ -83,7 +83,7 @@ void VirtualModels::save_pretrained(const std::filesystem::path& folder, HfSaveO
 }
 
 std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& folder, HfSaveOptions options,
-                                                   SaveJob::Source source, std::shared_ptr<const SavePlan> previous) {
+                                                   SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous) {
   if (options.config_json.empty()) options.config_json = config_.text;
   options.config_json = with_dtype(options.config_json, config_dtype(chunks_.front()->hidden_dtype()));
   return std::make_unique<SaveJob>(folder.string(), parameters(), *context_, std::move(options), source,

@@ -38,7 +38,7 @@ class VirtualModels {
   void save_pretrained(const std::filesystem::path& folder, HfSaveOptions options = {});
   // The same, as a save that goes on while the model trains.
   std::unique_ptr<SaveJob> start_save(const std::filesystem::path& folder, HfSaveOptions options,
-                                      SaveJob::Source source, std::shared_ptr<const SavePlan> previous = nullptr);
+                                      SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous = nullptr);
 
  private:
   ParallelContext* context_;

@@ -34,14 +34,14 @@ uint64_t take_number(std::string_view* text, int base, const std::string& file) 
 
 }  // namespace
 
-SaveFiles::SaveFiles(std::string folder, std::shared_ptr<const SavePlan> plan)
-    : folder_(std::move(folder)), plan_(std::move(plan)), shares_(plan_->tensor_count) {
-  for (const SavePlan::Set& set : plan_->sets) files_.emplace_back(set.folder.files.size());
+SaveFiles::SaveFiles(std::string folder, const SavePlan& plan)
+    : folder_(std::move(folder)), plan_(plan), shares_(plan_.tensor_count) {
+  for (const SavePlan::Set& set : plan_.sets) files_.emplace_back(set.folder.files.size());
 }
 
 void SaveFiles::create() {
   for (size_t set = 0; set < files_.size(); ++set) {
-    const HfFolderPlan& folder = plan_->sets[set].folder;
+    const HfFolderPlan& folder = plan_.sets[set].folder;
     for (size_t i = 0; i < folder.files.size(); ++i) {
       const safetensors::FilePlan& plan = folder.files[i].plan;
       auto part =
@@ -56,7 +56,7 @@ FilePart& SaveFiles::file(size_t set, size_t index) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<FilePart>& file = files_[set][index];
   if (!file) {
-    const std::string& name = plan_->sets[set].folder.files[index].name;
+    const std::string& name = plan_.sets[set].folder.files[index].name;
     file = std::make_unique<FilePart>(folder_ + "/" + name, FilePart::Mode::share);
   }
   return *file;
@@ -65,7 +65,7 @@ FilePart& SaveFiles::file(size_t set, size_t index) {
 void SaveFiles::write(const SaveChunk& chunk, const std::byte* data) {
   const int64_t size = chunk.element_size;
   for (const ShardRun& run : chunk.runs) {
-    const SavePlan::Place place = plan_->find(chunk.set, run.tensor);
+    const SavePlan::Place place = plan_.find(chunk.set, run.tensor);
     FilePart& to = file(chunk.set, place.file);
     Crc32Pieces checksum(place.tensor->bytes());
     for (int64_t i = 0; i < run.count; i += run.run_length) {  // a row
@@ -99,7 +99,7 @@ void SaveFiles::finish(int64_t rank) {
 
 WrittenTensors SaveFiles::collect(int64_t world) const {
   WrittenTensors written;
-  for (const SavePlan::Set& set : plan_->sets) {
+  for (const SavePlan::Set& set : plan_.sets) {
     for (const HfFolderPlan::File& file : set.folder.files) {
       for (const safetensors::TensorInfo& tensor : file.plan.tensors) {
         written.checksums.push_back(crc32_of_zeros(tensor.bytes()));
@@ -120,16 +120,16 @@ WrittenTensors SaveFiles::collect(int64_t world) const {
     }
     std::filesystem::remove(file);
   }
-  if (written.bytes != plan_->total_bytes) {
+  if (written.bytes != plan_.total_bytes) {
     throw std::runtime_error(fmt::format("{}: the ranks have written {} bytes of tensors, but it needs {}", folder_,
-                                         written.bytes, plan_->total_bytes));
+                                         written.bytes, plan_.total_bytes));
   }
   return written;
 }
 
 void SaveFiles::describe(const WrittenTensors& written, Manifest* manifest) const {
   size_t number = 0;
-  for (const SavePlan::Set& set : plan_->sets) {
+  for (const SavePlan::Set& set : plan_.sets) {
     for (const HfFolderPlan::File& file : set.folder.files) {
       ManifestFile entry{
           .bytes = file.plan.file_bytes, .by_tensor = true, .crc32 = crc32(std::as_bytes(std::span(file.plan.head)))};

@@ -26,7 +26,8 @@ struct WrittenTensors {
 
 class SaveFiles {
  public:
-  SaveFiles(std::string folder, std::shared_ptr<const SavePlan> plan);
+  // |plan| outlives it.
+  SaveFiles(std::string folder, const SavePlan& plan);
 
   // Rank 0: all files in their sizes, with their headers.
   void create();
@@ -44,7 +45,7 @@ class SaveFiles {
   safetensors::FilePart& file(size_t set, size_t index);
 
   std::string folder_;
-  std::shared_ptr<const SavePlan> plan_;
+  const SavePlan& plan_;
   std::mutex mutex_;                                                        // of files_ while they are opened
   std::vector<std::vector<std::unique_ptr<safetensors::FilePart>>> files_;  // by set; opened on first use
   std::vector<std::atomic<uint32_t>> shares_;                               // of each tensor's checksum, by number

@@ -44,6 +44,15 @@ std::vector<safetensors::TensorShape> tensors_of(std::span<Parameter* const> par
   return tensors;
 }
 
+// What each stage has. All ranks of a stage have the same tensors, each a part of them; the first one reports.
+std::vector<std::string> exchange_lists(const std::string& own, ParallelContext& job) {
+  std::vector<std::string> lists;
+  for (int64_t stage = 0; stage < job.layout().pp(); ++stage) {
+    lists.push_back(broadcast_text(job, own, job.layout().rank_at(0, 0, 0, stage)));
+  }
+  return lists;
+}
+
 // |values| (flat) in chunks: views, without those runs that an earlier stage writes.
 void cut_into_chunks(size_t set, std::vector<ShardRun> runs, const at::Tensor& values,
                      const std::set<std::string>& of_earlier_stages, std::vector<SaveChunk>* chunks) {
@@ -91,22 +100,16 @@ struct Landing {
 }  // namespace
 
 SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context,
-                 HfSaveOptions options, Source source, std::shared_ptr<const SavePlan> previous)
+                 HfSaveOptions options, Source source, std::shared_ptr<const AgreedPlan> previous)
     : folder_(std::move(folder)), context_(context), options_(std::move(options)) {
   while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
   try {
-    std::vector<SetTensors> sets;
-    run_together(context_, [&] {
-      sets.push_back({safetensors::kModelStem, tensors_of(parameters)});
-      for (const SavedTensors& more : options_.more) sets.push_back({more.stem, more.tensors});
-      if (context_.rank() == 0) begin();
-    });
-    plan_ = plan_save(std::move(sets), options_.max_shard_bytes, context_, std::move(previous));
+    agree_on_plan(parameters, std::move(previous));
     nonce_ = broadcast_text(context_, nonce_, 0);
   } catch (const Error& error) {
     throw Error(error.status(), fmt::format("{}; while saving {}", error.what(), folder_));
   }
-  files_.emplace(temporary_folder(folder_, nonce_), plan_);
+  files_.emplace(temporary_folder(folder_, nonce_), plan_->plan);
   std::vector<SaveChunk> chunks = own_chunks(parameters);
   queue_.emplace(options_.memory_limit > 0 ? options_.memory_limit : memory_limit(parameters));
   if (source == Source::copy) copy_on_device(&chunks);
@@ -127,6 +130,33 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
 
 SaveJob::~SaveJob() { abandon(); }
 
+// |previous| where nothing has changed on any rank.
+void SaveJob::agree_on_plan(std::span<Parameter* const> parameters, std::shared_ptr<const AgreedPlan> previous) {
+  auto agreed = std::make_shared<AgreedPlan>();
+  agreed->max_shard_bytes = options_.max_shard_bytes;
+  run_together(context_, [&] {
+    agreed->own_sets.emplace_back(safetensors::kModelStem, tensors_of(parameters));
+    for (const SavedTensors& more : options_.more) agreed->own_sets.emplace_back(more.stem, more.tensors);
+    if (context_.rank() == 0) begin();
+  });
+  plan_ = previous;
+  const bool is_same =
+      previous && previous->own_sets == agreed->own_sets && previous->max_shard_bytes == agreed->max_shard_bytes;
+  if (reduced(context_, is_same ? 0 : 1, ReduceOp::kMax) == 0) return;
+  std::vector<std::string> stems, own;
+  run_together(context_, [&] {
+    for (const auto& [stem, tensors] : agreed->own_sets) {
+      stems.push_back(stem);
+      own.push_back(list_text(tensors));
+    }
+  });
+  std::vector<std::vector<std::string>> of_stages;
+  for (const std::string& list : own) of_stages.push_back(exchange_lists(list, context_));
+  run_together(context_,
+               [&] { agreed->plan = plan_save(stems, of_stages, agreed->max_shard_bytes, context_.coordinates().pp); });
+  plan_ = std::move(agreed);
+}
+
 // Rank 0 makes the folder.
 void SaveJob::begin() {
   if (fs::exists(folder_) && !(fs::is_directory(folder_) && (options_.overwrite || fs::is_empty(folder_)))) {
@@ -142,11 +172,11 @@ std::vector<SaveChunk> SaveJob::own_chunks(std::span<Parameter* const> parameter
   for (const Parameter* parameter : parameters) {
     const WrittenPart part = written_part(parameter->spec, context_.layout(), context_.rank());
     cut_into_chunks(0, part.runs, parameter->used().detach().view({-1}).narrow(0, part.begin, part.end - part.begin),
-                    plan_->sets[0].of_earlier_stages, &chunks);
+                    plan_->plan.sets[0].of_earlier_stages, &chunks);
   }
   for (size_t i = 0; i < options_.more.size(); ++i) {
     for (const SavedTensors::Part& part : options_.more[i].parts) {
-      cut_into_chunks(i + 1, part.runs, part.values, plan_->sets[i + 1].of_earlier_stages, &chunks);
+      cut_into_chunks(i + 1, part.runs, part.values, plan_->plan.sets[i + 1].of_earlier_stages, &chunks);
     }
   }
   return chunks;
@@ -274,7 +304,7 @@ void SaveJob::finish_folder() {
   }
   Manifest manifest;
   files_->describe(written, &manifest);
-  write_texts(temporary_folder(folder_, nonce_), *plan_, options_, options_.manifest ? &manifest : nullptr);
+  write_texts(temporary_folder(folder_, nonce_), plan_->plan, options_, options_.manifest ? &manifest : nullptr);
   made_->publish();
 }
 

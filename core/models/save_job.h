@@ -28,6 +28,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/mesh/parallel_context.h"
@@ -40,6 +41,13 @@
 
 namespace concord {
 
+// What a job's saves have in common, as long as their tensors do not change: made by the first one.
+struct AgreedPlan {
+  std::vector<std::pair<std::string, std::vector<safetensors::TensorShape>>> own_sets;  // of this rank: stem, tensors
+  int64_t max_shard_bytes = 0;
+  SavePlan plan;
+};
+
 class SaveJob {
  public:
   // What the threads read: the parameters themselves, which must not change until it is done; or a copy. On a device the
@@ -49,7 +57,7 @@ class SaveJob {
 
   // All ranks. |previous| is the plan of an earlier save: where nothing has changed it need not be made again.
   SaveJob(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context, HfSaveOptions options,
-          Source source, std::shared_ptr<const SavePlan> previous = nullptr);
+          Source source, std::shared_ptr<const AgreedPlan> previous = nullptr);
   // Abandons what is not done and removes its temporary folder. Waits: for what the threads are writing just now.
   ~SaveJob();
   SaveJob(const SaveJob&) = delete;
@@ -67,13 +75,14 @@ class SaveJob {
   void wait();
 
   const std::string& folder() const { return folder_; }
-  std::shared_ptr<const SavePlan> plan() const { return plan_; }
+  std::shared_ptr<const AgreedPlan> plan() const { return plan_; }
   // A checksum over all tensors, on rank 0 when it is done; the same for the same values.
   uint32_t digest() const { return digest_; }
 
  private:
   enum class Phase { writing, finishing, done };
 
+  void agree_on_plan(std::span<Parameter* const> parameters, std::shared_ptr<const AgreedPlan> previous);
   void begin();
   std::vector<SaveChunk> own_chunks(std::span<Parameter* const> parameters) const;
   void copy_on_device(std::vector<SaveChunk>* chunks);
@@ -88,7 +97,7 @@ class SaveJob {
   std::string folder_;
   ParallelContext& context_;
   HfSaveOptions options_;
-  std::shared_ptr<const SavePlan> plan_;
+  std::shared_ptr<const AgreedPlan> plan_;
   std::string nonce_;
   std::optional<SaveFolder> made_;  // on rank 0
   std::optional<SaveFiles> files_;

@@ -2,33 +2,10 @@
 
 #include <fmt/core.h>
 
-#include "core/mesh/agreement.h"
-
 namespace concord {
 namespace {
 
 using safetensors::TensorShape;
-
-// A list of tensors as text and back: the header of a file that contains them.
-std::string list_text(const std::vector<TensorShape>& tensors) {
-  const safetensors::FilePlan plan = safetensors::plan_file(tensors, {}, "the list of a stage's tensors");
-  return fmt::format("{}\n{}", plan.file_bytes - plan.head.size(), plan.head.substr(safetensors::kLengthBytes));
-}
-std::vector<TensorShape> parse_list(const std::string& text) {
-  const size_t line = text.find('\n');
-  const safetensors::Header header = safetensors::parse_header(
-      std::string_view(text).substr(line + 1), std::stoull(text.substr(0, line)), "the list of a stage's tensors");
-  return {header.tensors.begin(), header.tensors.end()};
-}
-
-// What each stage has. All ranks of a stage have the same tensors, each a part of them; the first one reports.
-std::vector<std::string> exchange_lists(const std::string& own, ParallelContext& job) {
-  std::vector<std::string> lists;
-  for (int64_t stage = 0; stage < job.layout().pp(); ++stage) {
-    lists.push_back(broadcast_text(job, own, job.layout().rank_at(0, 0, 0, stage)));
-  }
-  return lists;
-}
 
 SavePlan::Set plan_set(const std::string& stem, const std::vector<std::string>& lists, int64_t max_shard_bytes,
                        int64_t own_stage) {
@@ -46,6 +23,18 @@ SavePlan::Set plan_set(const std::string& stem, const std::vector<std::string>& 
 
 }  // namespace
 
+// The header of a file that contains them.
+std::string list_text(const std::vector<TensorShape>& tensors) {
+  const safetensors::FilePlan plan = safetensors::plan_file(tensors, {}, "the list of a stage's tensors");
+  return fmt::format("{}\n{}", plan.file_bytes - plan.head.size(), plan.head.substr(safetensors::kLengthBytes));
+}
+std::vector<TensorShape> parse_list(const std::string& text) {
+  const size_t line = text.find('\n');
+  const safetensors::Header header = safetensors::parse_header(
+      std::string_view(text).substr(line + 1), std::stoull(text.substr(0, line)), "the list of a stage's tensors");
+  return {header.tensors.begin(), header.tensors.end()};
+}
+
 SavePlan::Place SavePlan::find(size_t set, const std::string& tensor) const {
   const HfFolderPlan& folder = sets[set].folder;
   const HfFolderPlan::Place place = folder.find(tensor);
@@ -56,28 +45,16 @@ SavePlan::Place SavePlan::find(size_t set, const std::string& tensor) const {
   return {place.file, place.tensor, file.place_of(*place.tensor), number};
 }
 
-std::shared_ptr<const SavePlan> plan_save(std::vector<SetTensors> sets, int64_t max_shard_bytes, ParallelContext& job,
-                                          std::shared_ptr<const SavePlan> previous) {
-  const bool is_same = previous && previous->own_sets == sets && previous->max_shard_bytes == max_shard_bytes;
-  if (reduced(job, is_same ? 0 : 1, ReduceOp::kMax) == 0) return previous;
-  auto plan = std::make_shared<SavePlan>();
-  std::vector<std::string> own;
-  run_together(job, [&] {
-    for (const SetTensors& set : sets) own.push_back(list_text(set.tensors));
-  });
-  std::vector<std::vector<std::string>> of_stages;
-  for (const std::string& list : own) of_stages.push_back(exchange_lists(list, job));
-  run_together(job, [&] {
-    for (size_t i = 0; i < sets.size(); ++i) {
-      plan->sets.push_back(plan_set(sets[i].stem, of_stages[i], max_shard_bytes, job.coordinates().pp));
-      SavePlan::Set& set = plan->sets.back();
-      set.first_tensor = plan->tensor_count;
-      for (const HfFolderPlan::File& file : set.folder.files) plan->tensor_count += file.plan.tensors.size();
-      plan->total_bytes += set.folder.total_bytes;
-    }
-  });
-  plan->own_sets = std::move(sets);
-  plan->max_shard_bytes = max_shard_bytes;
+SavePlan plan_save(const std::vector<std::string>& stems, const std::vector<std::vector<std::string>>& lists,
+                   int64_t max_shard_bytes, int64_t own_stage) {
+  SavePlan plan;
+  for (size_t i = 0; i < stems.size(); ++i) {
+    plan.sets.push_back(plan_set(stems[i], lists[i], max_shard_bytes, own_stage));
+    SavePlan::Set& set = plan.sets.back();
+    set.first_tensor = plan.tensor_count;
+    for (const HfFolderPlan::File& file : set.folder.files) plan.tensor_count += file.plan.tensors.size();
+    plan.total_bytes += set.folder.total_bytes;
+  }
   return plan;
 }
 
