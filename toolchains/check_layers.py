@@ -51,8 +51,8 @@ ARROWS = {
     "trainer/torch_module": ["trainer", "trainer/arguments", "trainer/data", "core", "core/mesh", "core/models",
                              *PLATFORM],
     "trainer/cli": ["trainer", "trainer/arguments", "trainer/data", "trainer/report", "trainer/torch_module", "core",
-                    "core/checkpoint", "core/data_parallel", "core/launch", "core/mesh", "core/models", "core/optim", "core/safetensors",
-                    "core/schedule", *PLATFORM],
+                    "core/checkpoint", "core/data_parallel", "core/launch", "core/mesh", "core/models", "core/optim",
+                    "core/safetensors", "core/schedule", *PLATFORM],
 }
 # backends/<name>, each for itself: the contract, the author kit and the collective engine.
 BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm", BASE]
