@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/bytes_text.h"
 #include "core/config_error.h"
 #include "core/quoted.h"
 #include "core/safetensors/index.h"
@@ -27,16 +28,6 @@ struct CheckpointOptions {
   std::string folder;
   bool json = false;
 };
-
-std::string bytes_text(uint64_t bytes) {
-  constexpr double kStep = 1024;
-  auto size = static_cast<double>(bytes);
-  for (const char* unit : {"B", "KiB", "MiB", "GiB"}) {
-    if (size < kStep) return fmt::format("{:.{}f} {}", size, unit[0] == 'B' ? 0 : 1, unit);
-    size /= kStep;
-  }
-  return fmt::format("{:.1f} TiB", size);
-}
 
 std::vector<std::pair<std::string, uint64_t>> files_in(const fs::path& folder) {
   std::vector<std::pair<std::string, uint64_t>> files;

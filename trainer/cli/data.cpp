@@ -1,56 +1,24 @@
 #include "trainer/cli/data.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "trainer/cli/progress_printer.h"
 #include "trainer/data/build.h"
 #include "trainer/data/synthetic.h"
 
 namespace concord {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// One line that is overwritten on a terminal; occasional lines elsewhere.
-class ProgressPrinter {
- public:
-  void operator()(const BuildProgress& progress) {
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-    if (on_terminal_) {
-      std::fprintf(stderr, "\rdata build: %s\033[K", progress_line(progress, seconds).c_str());
-    } else if (seconds - last_line_ >= kSecondsBetweenLines) {
-      std::fprintf(stderr, "data build: %s\n", progress_line(progress, seconds).c_str());
-      last_line_ = seconds;
-    }
-    std::fflush(stderr);
-  }
-  void end_line() const {
-    if (on_terminal_) std::fprintf(stderr, "\r\033[K");
-  }
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-
- private:
-  static constexpr double kSecondsBetweenLines = 10;
-  Clock::time_point begin_ = Clock::now();
-  double last_line_ = 0;
-  bool on_terminal_ = ::isatty(STDERR_FILENO) == 1;
-};
-
 void run_build(const BuildArguments& arguments, bool json) {
-  ProgressPrinter printer;
-  BuildProgress progress;
-  try {
-    progress = build_data(arguments, [&](const BuildProgress& now) { printer(now); });
-  } catch (...) {
-    printer.end_line();  // the error begins on a line of its own
-    throw;
-  }
+  ProgressPrinter printer("data build");
+  const BuildProgress progress = build_data(arguments, [&](const BuildProgress& now) {
+    printer.show([&](double seconds) { return progress_line(now, seconds); });
+  });
   printer.end_line();
   if (json) {
     const nlohmann::ordered_json document = {{"output", arguments.output},  {"documents", progress.documents},

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/bytes_text.h"
 #include "trainer/cli/platforms.h"
 #include "trainer/program_path.h"
 
@@ -24,10 +25,6 @@ using Kind = Finding::Kind;
 
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kGiB = 1 << 30;
-
-std::string size_text(int64_t bytes) {
-  return bytes >= 10 * kGiB ? fmt::format("{} GiB", bytes / kGiB) : fmt::format("{} MiB", bytes / kMiB);
-}
 
 // A line of /proc/meminfo, in bytes; -1 if it is missing.
 int64_t meminfo(const std::string& name) {
@@ -118,7 +115,7 @@ Finding judge_shared_memory(int64_t total_bytes, int64_t free_bytes, bool writab
   constexpr int64_t kEnough = 256 * kMiB;
   const bool usable = total_bytes > 0 && writable;
   const std::string found =
-      usable ? fmt::format("{} free of {} in /dev/shm", size_text(free_bytes), size_text(total_bytes))
+      usable ? fmt::format("{} free of {} in /dev/shm", bytes_text(free_bytes), bytes_text(total_bytes))
              : "/dev/shm is not writable";
   if (usable && free_bytes >= kEnough) return {Kind::fine, "shared memory", found, ""};
   return {Kind::note, "shared memory", found,
@@ -126,13 +123,13 @@ Finding judge_shared_memory(int64_t total_bytes, int64_t free_bytes, bool writab
 }
 
 Finding judge_memory(int64_t total_bytes, int64_t available_bytes) {
-  const std::string found = fmt::format("{} available of {}", size_text(available_bytes), size_text(total_bytes));
+  const std::string found = fmt::format("{} available of {}", bytes_text(available_bytes), bytes_text(total_bytes));
   if (available_bytes >= kGiB) return {Kind::fine, "memory", found, ""};
   return {Kind::problem, "memory", found, "a rank needs about 300 MiB in addition to its model; close other programs"};
 }
 
 Finding judge_disk(const std::string& folder, int64_t free_bytes, bool writable) {
-  const std::string found = fmt::format("{} free in {}", size_text(free_bytes), folder);
+  const std::string found = fmt::format("{} free in {}", bytes_text(free_bytes), folder);
   if (!writable) return {Kind::problem, "disk", folder + " is not writable", "choose another --output_dir"};
   if (free_bytes >= kGiB) return {Kind::fine, "disk", found, ""};
   return {Kind::problem, "disk", found,

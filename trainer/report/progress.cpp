@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/bytes_text.h"
+
 namespace concord {
 namespace {
 
@@ -135,11 +137,6 @@ std::string count_text(double count) {
   }
   const int digits = unit == 0 ? 0 : count < 9.995 ? 2 : count < 99.95 ? 1 : 0;
   return fmt::format("{:.{}f}{}", count, digits, kUnits[unit]);
-}
-
-std::string bytes_text(int64_t bytes) {
-  const double mebibytes = static_cast<double>(bytes) / (1 << 20);
-  return mebibytes < 1024 ? fmt::format("{:.0f} MiB", mebibytes) : fmt::format("{:.2f} GiB", mebibytes / 1024);
 }
 
 std::string progress_line(const Progress& progress, int64_t columns) {

@@ -36,10 +36,9 @@ std::string progress_line(const Progress& progress, int64_t columns);
 std::string plain_line(const Progress& progress);
 std::string plain_line(const Progress& progress, int64_t columns);
 
-// "1:05", "2:03:04", "3 d 04:05"; "12.3k", "4.56M"; "1.50 GiB".
+// "1:05", "2:03:04", "3 d 04:05"; "12.3k", "4.56M".
 std::string duration_text(double seconds);
 std::string count_text(double count);
-std::string bytes_text(int64_t bytes);
 
 // Draws on a file descriptor. One write per redraw and no clearing before it, so nothing flickers; the width of the
 // terminal is queried each time, so it may be resized. Write errors are ignored: a closed terminal does not end the
