@@ -16,7 +16,7 @@
 
 namespace concord {
 
-inline constexpr const char* kOptimizerStem = "optimizer";
+using safetensors::kOptimizerStem;
 
 // What this rank writes, for HfSaveOptions::more. Views of the state: valid until the next step.
 SavedTensors saved_tensors(const Optimizer& optimizer);

@@ -14,8 +14,10 @@
 
 namespace concord::safetensors {
 
-// What the names of the files begin with: "model" for weights, as transformers has it.
+// What the names of the files begin with: "model" for weights, as transformers has it,
+// "optimizer" for the state of one in a checkpoint.
 inline constexpr const char* kModelStem = "model";
+inline constexpr const char* kOptimizerStem = "optimizer";
 inline constexpr const char* kSingleFile = "model.safetensors";
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 std::string single_file(const std::string& stem);  // kSingleFile of the stem "model"

@@ -15,6 +15,8 @@
 #include "core/config_error.h"
 #include "core/quoted.h"
 #include "core/safetensors/index.h"
+#include "trainer/cli/checkpoint_diff.h"    // concord checkpoint diff
+#include "trainer/cli/checkpoint_verify.h"  // concord checkpoint verify
 #include "trainer/output_folder.h"
 #include "trainer/training_state.h"
 
@@ -173,7 +175,7 @@ int describe_checkpoint(CheckpointOptions options) {
 }  // namespace
 
 void add_checkpoint_command(CLI::App* program, int* exit_code) {
-  CLI::App* app = program->add_subcommand("checkpoint", "list the checkpoints of a run, or describe one");
+  CLI::App* app = program->add_subcommand("checkpoint", "list, describe, verify and compare checkpoints");
   app->require_subcommand(1);
   const auto options = std::make_shared<CheckpointOptions>();
   CLI::App* list = app->add_subcommand("list", "the checkpoints of an output folder: step, time, completeness, size");
@@ -184,6 +186,8 @@ void add_checkpoint_command(CLI::App* program, int* exit_code) {
   describe->add_option("checkpoint", options->folder, "folder of a checkpoint")->required();
   describe->add_flag("--json", options->json, "print JSON");
   describe->callback([options, exit_code] { *exit_code = describe_checkpoint(*options); });
+  add_checkpoint_verify_command(app, exit_code);
+  add_checkpoint_diff_command(app, exit_code);
 }
 
 }  // namespace concord

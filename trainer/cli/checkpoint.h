@@ -1,5 +1,5 @@
-// `concord checkpoint list|describe`: what an output folder or a checkpoint holds. Reads names, sizes and headers, no
-// tensor; needs neither libtorch nor a device.
+// `concord checkpoint list|describe|verify|diff`. The first two say what an output folder or a checkpoint holds, by
+// names, sizes and headers. Needs neither libtorch nor a device.
 #pragma once
 
 namespace CLI {

@@ -144,16 +144,8 @@ std::string first_text(const TensorComparison& first) {
                      dot == std::string::npos ? rest : rest.substr(dot + 1), rest.substr(0, dot));
 }
 
-struct DiffOptions {
-  std::string a, b;
-  safetensors::Tolerance tolerance;
-  bool any_dtype = false, all = false, json = false;
-};
-
 int run_diff(const DiffOptions& options) {
-  for (const double value : {options.tolerance.relative, options.tolerance.absolute}) {
-    if (!(value >= 0)) throw ConfigError(fmt::format("invalid tolerance {}: must be >= 0", value));
-  }
+  check_tolerance(options.tolerance);
   const Weights a(options.a), b(options.b);
   const DiffReport report = make_diff_report(a, b, options.tolerance, options.any_dtype);
   std::fputs((options.json ? diff_json(report) : diff_text(report, options.all)).c_str(), stdout);
@@ -184,19 +176,33 @@ std::string diff_text(const DiffReport& report, bool all) {
   return report.agrees() ? text : text + first_text(*report.first_difference);
 }
 
-std::string diff_json(const DiffReport& report) {
+nlohmann::ordered_json diff_document(const DiffReport& report) {
   ordered_json tensors = ordered_json::array();
   for (const TensorComparison& tensor : report.tensors) tensors.push_back(tensor_json(tensor));
-  const ordered_json json = {
-      {"a", report.a},
-      {"b", report.b},
-      {"rtol", report.tolerance.relative},
-      {"atol", report.tolerance.absolute},
-      {"agrees", report.agrees()},
-      {"counts", counts_of(report)},
-      {"first_difference", report.agrees() ? ordered_json() : ordered_json(report.first_difference->name)},
-      {"tensors", tensors}};
-  return json.dump(1) + "\n";
+  return {{"a", report.a},
+          {"b", report.b},
+          {"rtol", report.tolerance.relative},
+          {"atol", report.tolerance.absolute},
+          {"agrees", report.agrees()},
+          {"counts", counts_of(report)},
+          {"first_difference", report.agrees() ? ordered_json() : ordered_json(report.first_difference->name)},
+          {"tensors", std::move(tensors)}};
+}
+
+std::string diff_json(const DiffReport& report) { return diff_document(report).dump(1) + "\n"; }
+
+void check_tolerance(const safetensors::Tolerance& tolerance) {
+  for (const double value : {tolerance.relative, tolerance.absolute}) {
+    if (!(value >= 0)) throw ConfigError(fmt::format("invalid tolerance {}: must be >= 0", value));
+  }
+}
+
+void add_diff_options(CLI::App* command, DiffOptions* options) {
+  command->add_option("--rtol", options->tolerance.relative, "a matches b if |a-b| <= atol + rtol*|b|; default: 0");
+  command->add_option("--atol", options->tolerance.absolute, "see --rtol; default: 0");
+  command->add_flag("--any_dtype", options->any_dtype, "compare values only and ignore dtypes");
+  command->add_flag("--all", options->all, "also list identical tensors");
+  command->add_flag("--json", options->json, "print one JSON document");
 }
 
 void add_diff_command(CLI::App* program, int* exit_code) {
@@ -205,11 +211,7 @@ void add_diff_command(CLI::App* program, int* exit_code) {
   command->add_option("A", options->a, "a safetensors file, or a folder with model.safetensors or its index")
       ->required();
   command->add_option("B", options->b, "the reference, in the same formats; --rtol is relative to it")->required();
-  command->add_option("--rtol", options->tolerance.relative, "a matches b if |a-b| <= atol + rtol*|b|; default: 0");
-  command->add_option("--atol", options->tolerance.absolute, "see --rtol; default: 0");
-  command->add_flag("--any_dtype", options->any_dtype, "compare values only and ignore dtypes");
-  command->add_flag("--all", options->all, "also list identical tensors");
-  command->add_flag("--json", options->json, "print one JSON document");
+  add_diff_options(command, options.get());
   command->footer("Exit codes: 0 all tensors match, 1 some differ, 2 a file cannot be read.");
   command->callback([options, exit_code] { *exit_code = run_diff(*options); });
 }

@@ -1,6 +1,7 @@
 // `concord diff A B`: compares two dumps or folders of weights, tensor by tensor. Needs neither libtorch nor a device.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,18 @@ std::string diff_text(const DiffReport& report, bool all);
 // "nan_in_one", "max_abs", "max_abs_at", "a", "b", "max_rel", "max_rel_at", "norm_ratio", "tolerance_used"}]}. What a
 // tensor does not have is null; numbers that JSON does not have are "inf", "-inf" and "nan".
 std::string diff_json(const DiffReport& report);
+nlohmann::ordered_json diff_document(const DiffReport& report);
+
+// What `concord diff` and `concord checkpoint diff` are given.
+struct DiffOptions {
+  std::string a, b;
+  safetensors::Tolerance tolerance;
+  bool any_dtype = false, all = false, json = false;
+};
+// All but a and b.
+void add_diff_options(CLI::App* command, DiffOptions* options);
+// Throws ConfigError for what is below 0 or no number.
+void check_tolerance(const safetensors::Tolerance& tolerance);
 
 // Adds the subcommand to |program|. Exit code 1 if something differs; throws ConfigError for files that
 // cannot be read.

@@ -19,7 +19,7 @@
 #include "core/resources.h"
 #include "platform/loader/error.h"
 #include "trainer/arguments/nearest_name.h"
-#include "trainer/cli/checkpoint.h"  // concord checkpoint: lists and describes checkpoints
+#include "trainer/cli/checkpoint.h"  // concord checkpoint: lists, describes, verifies and compares them
 #include "trainer/cli/conform.h"     // concord conform: checks a plugin against the contract
 #include "trainer/cli/data.h"        // concord data: builds training data files
 #include "trainer/cli/diff.h"        // concord diff: compares two dumps or folders, tensor by tensor
