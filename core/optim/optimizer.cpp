@@ -71,7 +71,7 @@ class Optimizer::Impl {
   StepResult step(const StepSettings& settings) {
     const at::NoGradGuard no_grad;
     prepare();
-    const StepResult result = read(start_figures(settings.loss_scale));
+    const StepResult result = norm_and_zeros(settings.loss_scale);
     if (result.updated) update(settings, result.grad_norm);
     return result;
   }
@@ -166,12 +166,6 @@ class Optimizer::Impl {
     for (size_t i = 0; i < rule_->moments().size(); ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
   }
 
-  // A step whose global results are still being computed.
-  struct Figures {
-    at::Tensor squares, zeros;
-    Work summed, counted;
-  };
-
   void prepare() {
     ddp_.finish_param_gather();
     if (offload_) offload_->fetch();  // in parallel with the norm
@@ -179,31 +173,26 @@ class Optimizer::Impl {
 
   // Over all ranks; if one sum is not finite, all ranks see it. In fp64, so that the split over ranks does not affect
   // the norm's bits, except on platforms that cannot reduce fp64.
-  Figures start_figures(double loss_scale) const {
+  StepResult norm_and_zeros(double loss_scale) const {
     const std::vector<at::Tensor> grads = counted_grads(ddp_);
     const at::TensorOptions device(ddp_.job().torch_device());
     const double scale = 1 / (loss_scale * loss_scale);
-    ProcessGroup& group = ddp_.job().world_group();
-    Figures figures;
+    const bool count_zeros = options_.log_num_zeros_in_grad;
+    at::Tensor squares, zeros;
     if (on_cpu_) {
-      const GradSums sums = sums_on_host(grads, options_.log_num_zeros_in_grad);
-      figures.squares = at::full({1}, sums.squares * scale, device.dtype(sum_type_));
-      figures.zeros = at::full({1}, sums.zeros, device.dtype(at::kLong));
+      const GradSums sums = sums_on_host(grads, count_zeros);
+      squares = at::full({1}, sums.squares * scale, device.dtype(sum_type_));
+      zeros = at::full({1}, sums.zeros, device.dtype(at::kLong));
     } else {
-      figures.squares = squares_on_device(grads, device.dtype(at::kFloat)).mul_(scale).to(sum_type_);
-      figures.zeros =
-          options_.log_num_zeros_in_grad ? zeros_on_device(grads, device) : at::zeros({1}, device.dtype(at::kLong));
+      squares = squares_on_device(grads, device.dtype(at::kFloat)).mul_(scale).to(sum_type_);
+      zeros = count_zeros ? zeros_on_device(grads, device) : at::zeros({1}, device.dtype(at::kLong));
     }
-    figures.summed = group.all_reduce(figures.squares);
-    if (options_.log_num_zeros_in_grad) figures.counted = group.all_reduce(figures.zeros);
-    return figures;
-  }
-
-  static StepResult read(const Figures& figures) {
-    figures.counted.wait();
-    figures.summed.wait();
-    const double norm = std::sqrt(figures.squares.item<double>());
-    return {std::isfinite(norm), norm, figures.zeros.item<int64_t>()};
+    ProcessGroup& group = ddp_.job().world_group();
+    const Work summed = group.all_reduce(squares);
+    if (count_zeros) group.all_reduce(zeros).wait();
+    summed.wait();
+    const double norm = std::sqrt(squares.item<double>());
+    return {std::isfinite(norm), norm, zeros.item<int64_t>()};
   }
 
   void update(const StepSettings& settings, double norm) {
