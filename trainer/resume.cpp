@@ -50,6 +50,18 @@ void check_can_continue(const TrainingState& state, const TrainingPlan& plan) {
   }
 }
 
+SavedLayout saved_layout(const TrainingPlan& plan, const ParallelContext& job) {
+  const RankLayout& layout = job.layout();
+  return {.world = layout.world(),
+          .tp = layout.tp(),
+          .pp = layout.pp(),
+          .vpp = plan.schedule.vpp,
+          .cp = layout.cp(),
+          .dp = layout.dp(),
+          .order = plan.arguments.job.order,
+          .platform = std::string(job.platform().name())};
+}
+
 std::vector<std::vector<RngState>> all_generators(ParallelContext& job) {
   const std::vector<RngState> own = job.rng().save();
   const auto count = static_cast<int64_t>(own.size()) * kNumbers;
@@ -77,16 +89,8 @@ std::vector<std::vector<RngState>> all_generators(ParallelContext& job) {
 
 void restore_generators(const TrainingState& state, const TrainingPlan& plan, ParallelContext& job) {
   if (state.rng.empty()) return;
-  const RankLayout& layout = job.layout();
-  const SavedLayout own{.world = layout.world(),
-                        .tp = layout.tp(),
-                        .pp = layout.pp(),
-                        .vpp = plan.schedule.vpp,
-                        .cp = layout.cp(),
-                        .dp = layout.dp(),
-                        .order = plan.arguments.job.order,
-                        .platform = {}};
-  if (state.layout.has_same_ranks(own) && state.rng.size() == static_cast<size_t>(layout.world())) {
+  const SavedLayout own = saved_layout(plan, job);
+  if (state.layout.has_same_ranks(own) && state.rng.size() == static_cast<size_t>(own.world)) {
     job.rng().restore(state.rng[static_cast<size_t>(job.rank())]);
     return;
   }

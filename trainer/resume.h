@@ -18,6 +18,9 @@ std::string find_resume_folder(const TrainingPlan& plan, ParallelContext& job);
 // Throws ConfigError, with both values, where a run with this plan would not be the continuation of |state|.
 void check_can_continue(const TrainingState& state, const TrainingPlan& plan);
 
+// The layout of this run, as a checkpoint says it.
+SavedLayout saved_layout(const TrainingPlan& plan, const ParallelContext& job);
+
 // The generators of all ranks, by rank.
 std::vector<std::vector<RngState>> all_generators(ParallelContext& job);
 // Under the layout that wrote them they continue on every rank. Under another one each rank keeps its own key, which

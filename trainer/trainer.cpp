@@ -314,7 +314,6 @@ void Trainer::finish_save() {
 
 // Everything but tensors that the next step depends on, and what is logged of the steps so far. Waits: for all ranks.
 TrainingState Trainer::training_state() {
-  const RankLayout& layout = job_.layout();
   TrainingState state;
   state.step = state_.global_step;
   state.tokens = state_.tokens;
@@ -328,14 +327,7 @@ TrainingState Trainer::training_state() {
   losses_.save(&state);
   state.window = window_;
   state.window.seconds = seconds_since(last_log_);
-  state.layout = {.world = layout.world(),
-                  .tp = layout.tp(),
-                  .pp = layout.pp(),
-                  .vpp = plan_.schedule.vpp,
-                  .cp = layout.cp(),
-                  .dp = layout.dp(),
-                  .order = plan_.arguments.job.order,
-                  .platform = std::string(job_.platform().name())};
+  state.layout = saved_layout(plan_, job_);
   state.rng = all_generators(job_);
   state.arguments = printed_arguments(plan_.arguments);
   return state;
