@@ -7,6 +7,7 @@
 #include "trainer/output_folder.h"
 #include "trainer/report_callback.h"
 #include "trainer/resume.h"
+#include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
 
 namespace concord {
@@ -45,6 +46,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
     finish.files = {{"model", "not saved: save_strategy is no"}};
   }
   for (const auto& callback : callbacks) callback->on_train_end(trainer.state(), finish);
+  output.stop_signal = agreed_stop_signal(job, *stop);
   return output;
 }
 

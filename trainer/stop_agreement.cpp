@@ -24,4 +24,11 @@ bool StopAgreement::is_reached() {
   return agreed.data_ptr<int64_t>()[0] != 0;
 }
 
+int agreed_stop_signal(ParallelContext& job, const StopRequest& stop) {
+  const at::Tensor signal =
+      at::tensor({int64_t{stop.signal()}}, at::TensorOptions().dtype(at::kLong)).to(job.torch_device());
+  job.world_group().all_reduce(signal, ReduceOp::kMax).wait();
+  return static_cast<int>(signal.item<int64_t>());
+}
+
 }  // namespace concord

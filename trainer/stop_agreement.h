@@ -30,4 +30,7 @@ class StopAgreement {
   Clock::time_point asked_ = Clock::now();
 };
 
+// The signal that came to any rank so far; 0: none. Every rank calls it. Waits: for all ranks.
+int agreed_stop_signal(ParallelContext& job, const StopRequest& stop);
+
 }  // namespace concord

@@ -36,7 +36,7 @@ struct TrainOutput {
   double training_loss = 0;  // mean over the steps
   NamedValues metrics;       // train_runtime, train_samples_per_second, train_steps_per_second, train_loss, epoch
   std::string reason;        // "finished", or what ended it before
-  int stop_signal = 0;       // that ended it before, on whichever rank it came
+  int stop_signal = 0;       // that came to any rank; of a run that was finished all the same, only from run_training
 };
 
 struct EvalLoopOutput {
