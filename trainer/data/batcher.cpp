@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "core/config_error.h"
-#include "core/stable_hash.h"
 
 namespace concord {
 namespace {
@@ -138,12 +137,15 @@ BatchContents Batcher::contents(const Epoch& epoch, int64_t first_row) const {
   return contents;
 }
 
-uint64_t Batcher::fingerprint() const {
+DataIdentity Batcher::identity() const {
   const DataArguments& given = arguments_;
-  return stable_hash(fmt::format("samples {} seed {} shuffle {} sequence {} wanted {} packing {} multiple {}",
-                                 source_->size(), given.seed, given.shuffle, given.seq_length,
-                                 given.samples_wanted.value_or(-1), given.packing,
-                                 given.packing ? given.pad_multiple : 0));
+  DataIdentity identity = source_->identity();
+  identity.emplace_back("data_seed", std::to_string(given.seed));
+  identity.emplace_back("shuffle", given.shuffle ? "true" : "false");
+  identity.emplace_back("seq_length", std::to_string(given.seq_length));
+  identity.emplace_back("sequence_packing", given.packing ? "true" : "false");
+  if (given.packing) identity.emplace_back("padding to a multiple of", std::to_string(given.pad_multiple));
+  return identity;
 }
 
 }  // namespace concord

@@ -42,7 +42,7 @@ class Batcher {
   int64_t batches(const Epoch& epoch) const;
   int64_t global_batch_size() const { return shape_.rows(); }
   const SampleSource& source() const { return *source_; }
-  uint64_t fingerprint() const;
+  DataIdentity identity() const;  // reads all of the data, or parts of it where it is large
 
  private:
   Sample sample_at(const Epoch& epoch, int64_t place) const;

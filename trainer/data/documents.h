@@ -28,6 +28,10 @@ class Documents {
 void check_ids(const Documents& documents, int64_t sequence, int64_t first, const int64_t* ids, int64_t count,
                int64_t vocab_size);
 
+// Of all lengths and of the tokens: all of them up to |most|, else those of evenly spaced places, so that terabytes are
+// not read.
+uint64_t content_hash(const Documents& documents, int64_t most);
+
 // Reads all of it and checks it so.
 void check_all_ids(const Documents& documents, int64_t vocab_size);
 

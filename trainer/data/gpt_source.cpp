@@ -62,6 +62,13 @@ GptSource::GptSource(std::unique_ptr<Documents> documents, const DataArguments& 
   }
 }
 
+DataIdentity GptSource::identity() const {
+  return {{"documents", std::to_string(documents_->size())},
+          {"contents", fmt::format("{:016x}", content_hash(*documents_, kCheckedAtOnce))},
+          {kEpochsShuffledTogether,
+           fmt::format("{}{}", indices_.epochs, indices_.separate_final_epoch ? ", the last one apart" : "")}};
+}
+
 Sample GptSource::at(int64_t index) const {
   const size_t sample = indices_.shuffle_index[static_cast<size_t>(index)];
   const SampleStart begin = indices_.sample_index[sample], end = indices_.sample_index[sample + 1];

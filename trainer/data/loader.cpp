@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/stable_hash.h"
 #include "platform/base/thread_safety.hpp"
 #include "trainer/data/batcher.h"
 
@@ -44,7 +45,7 @@ class DataLoader::State {
               .after = {},
               .error = nullptr};
     position->sample += batcher.global_batch_size();
-    if (!holds_a_batch(*epoch, position->sample)) *position = {position->epoch + 1, 0, position->fingerprint};
+    if (!holds_a_batch(*epoch, position->sample)) *position = {.epoch = position->epoch + 1};
     item.after = *position;
     return item;
   }
@@ -53,9 +54,23 @@ class DataLoader::State {
     return first_row < batcher.batches(epoch) * batcher.global_batch_size();
   }
 
+  // For the thread that calls the loader.
+  const DataIdentity& identity() const {
+    if (!identity_) identity_ = batcher.identity();
+    return *identity_;
+  }
+  uint64_t fingerprint() const {
+    std::string text;
+    for (const auto& [name, value] : identity()) text += fmt::format("{} {}\n", name, value);
+    return stable_hash(text);
+  }
+
   const Batcher batcher;
   const int64_t epochs;
   const size_t prefetch;
+
+ private:
+  mutable std::optional<DataIdentity> identity_;
 };
 
 // Makes items from |position| on, at most |prefetch| ahead of the consumer.
@@ -115,9 +130,7 @@ class DataLoader::Thread {
 DataLoader::DataLoader(const DataArguments& arguments) : DataLoader(arguments, open_sample_source(arguments)) {}
 
 DataLoader::DataLoader(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
-    : state_(std::make_unique<State>(arguments, std::move(source))) {
-  position_.fingerprint = state_->batcher.fingerprint();
-}
+    : state_(std::make_unique<State>(arguments, std::move(source))) {}
 
 DataLoader::~DataLoader() = default;
 
@@ -132,10 +145,12 @@ std::optional<std::vector<TokenBatch>> DataLoader::next() {
   return std::move(item.batch);
 }
 
-DataPosition DataLoader::position() const { return position_; }
+const DataIdentity& DataLoader::identity() const { return state_->identity(); }
+
+DataPosition DataLoader::position() const { return {position_.epoch, position_.sample, state_->fingerprint()}; }
 
 void DataLoader::restore(const DataPosition& position) {
-  if (position.fingerprint != position_.fingerprint) {
+  if (position.fingerprint != state_->fingerprint()) {
     throw ConfigError(
         fmt::format("{}: the position to resume from belongs to other data or another sample order; use the same data, "
                     "seed, shuffle, sequence length and packing, or start from the beginning of the data",

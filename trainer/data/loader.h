@@ -26,7 +26,7 @@ namespace concord {
 struct DataPosition {
   int64_t epoch = 0;
   int64_t sample = 0;        // counted in the order of the epoch; rows where sequences are packed
-  uint64_t fingerprint = 0;  // of what fixes the order: size, seed, shuffle, ...; another one is not continued
+  uint64_t fingerprint = 0;  // of DataLoader::identity; another one is not continued
 
   bool operator==(const DataPosition&) const = default;
 };
@@ -48,7 +48,10 @@ class DataLoader {
 
   // Of the batch that next() gave last, over all data-parallel ranks.
   const BatchContents& contents() const { return contents_; }
-  // After the batch that next() gave last, whatever has been made ahead.
+  // What fixes the samples and their order: contents, seed, shuffle, ... Computed by the first call, which may read all
+  // of the data.
+  const DataIdentity& identity() const;
+  // After the batch that next() gave last, whatever has been made ahead. Has the fingerprint of identity().
   DataPosition position() const;
   // Continues there. Throws ConfigError if |position| belongs to other data or another order.
   void restore(const DataPosition& position);

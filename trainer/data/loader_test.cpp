@@ -225,6 +225,15 @@ TEST(DataLoader, PositionsOfOtherDataOrOrdersAreRefused) {
               HasSubstr("cannot resume from epoch -1"));
 }
 
+// The order of these samples does not depend on their number: a run may be made longer.
+TEST(DataLoader, APositionFitsARunThatWantsMoreSamples) {
+  DataLoader shorter({.micro_batch_size = 2, .samples_wanted = 4}, std::make_unique<Counting>(10));
+  rest(shorter, 2);
+  DataLoader longer({.micro_batch_size = 2, .samples_wanted = 8}, std::make_unique<Counting>(10));
+  longer.restore(shorter.position());
+  EXPECT_EQ(learnt(*longer.next()), learnt(*shorter.next()));
+}
+
 TEST(DataLoader, APositionFitsAnotherLayoutOfTheSameBatch) {
   DataLoader one({.micro_batch_size = 4}, std::make_unique<Counting>(20));
   rest(one, 2);

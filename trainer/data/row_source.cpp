@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/config_error.h"
+#include "trainer/data/content_hash.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {
@@ -51,6 +52,14 @@ Sample RowSource::at(int64_t index) const {
                 .labels = {labels_.begin() + begin + 1, labels_.begin() + end}};
   sample.labels.push_back(kIgnoredToken);  // shifted: the token after the last one is unknown
   return sample;
+}
+
+DataIdentity RowSource::identity() const {
+  ContentHash hash;
+  hash.add(begins_.data(), begins_.size());
+  hash.add(ids_.data(), ids_.size());
+  hash.add(labels_.data(), labels_.size());
+  return {{"samples", std::to_string(size())}, {"contents", fmt::format("{:016x}", hash.value())}};
 }
 
 }  // namespace concord

@@ -23,6 +23,7 @@ class RowSource : public SampleSource {
   int64_t size() const override { return static_cast<int64_t>(begins_.size()) - 1; }
   int64_t length(int64_t index) const override;
   Sample at(int64_t index) const override;
+  DataIdentity identity() const override;
   const std::string& name() const override { return file_; }
 
  private:

@@ -2,9 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/config_error.h"
+#include "trainer/data/content_hash.h"
 #include "trainer/data/gpt_source.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/mapped_file.h"
@@ -86,6 +88,15 @@ std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments) {
   if (documents) return text_source(std::move(documents), arguments);
   rows->finish();
   return rows;
+}
+
+DataIdentity SampleSource::identity() const {
+  constexpr int64_t kLengths = 1024;  // evenly spaced
+  ContentHash hash;
+  for (int64_t i = 0; i < std::min(kLengths, size()); ++i) {
+    hash.add(static_cast<uint64_t>(length(i * std::max<int64_t>(1, size() / kLengths))));
+  }
+  return {{"samples", std::to_string(size())}, {"lengths", fmt::format("{:016x}", hash.value())}};
 }
 
 std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments) {

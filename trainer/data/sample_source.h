@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/data/arguments.h"
@@ -18,6 +19,12 @@ struct Sample {
   std::vector<int64_t> labels;
 };
 
+// What fixes the samples that a run gets and their order, name and value each, for comparing and for messages.
+using DataIdentity = std::vector<std::pair<std::string, std::string>>;
+
+// The name of the value that depends on max_steps, in data that is split into samples as Megatron does it.
+inline constexpr const char* kEpochsShuffledTogether = "epochs shuffled together";
+
 // A finite list of samples, in an order of its own. Immutable after it is made; any thread may read.
 class SampleSource {
  public:
@@ -30,6 +37,9 @@ class SampleSource {
   virtual int64_t length(int64_t index) const = 0;
   // Whether samples come shuffled from the source itself; the sampler then leaves the first epoch unchanged.
   virtual bool is_shuffled() const { return false; }
+  // What its samples depend on; where two sources have the same, sample i of both is the same. The file's name is not
+  // part of it: data may be moved. The default knows the number of samples and some of their lengths.
+  virtual DataIdentity identity() const;
   // The file, for messages.
   virtual const std::string& name() const = 0;
 };

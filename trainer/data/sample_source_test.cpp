@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "trainer/data/documents.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/testing/folder.h"
 #include "trainer/data/token_batch.h"
@@ -186,6 +187,65 @@ TEST(SampleSource, IdsBeyondTheVocabularyAreNamedByFileDocumentAndPosition) {
   EXPECT_THAT(said_by_source({.path = folder / "a", .seq_length = 2, .vocab_size = 99}),
               HasSubstr("a.bin, document 1, position 1: token id 99 is not less than the vocabulary size 99"));
   EXPECT_EQ(said_by_source({.path = folder / "a", .seq_length = 2, .vocab_size = 100}), "");
+}
+
+// One token, one label and one boundary each; the file's name does not matter.
+TEST(SampleSource, TheIdentityOfSamplesIsThatOfTheirContents) {
+  const Folder folder;
+  const auto identity = [&](const std::string& name, const std::string& lines) {
+    return open_sample_source({.path = write_file(folder / name, lines), .seq_length = 4})->identity();
+  };
+  const std::string lines = "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5]}\n";
+  const DataIdentity first = identity("a.jsonl", lines);
+  EXPECT_EQ(identity("moved.jsonl", lines), first);
+  EXPECT_NE(identity("a.jsonl", "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 6]}\n"), first);
+  EXPECT_NE(identity("a.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [3, 4, 5]}\n"), first);
+  EXPECT_NE(identity("a.jsonl", "{\"input_ids\": [1, 2, 3], \"labels\": [1, 2, -100]}\n{\"input_ids\": [4, 5]}\n"),
+            first);
+  EXPECT_NE(identity("a.txt", "some text that is long enough"), identity("b.txt", "some text that is lOng enough"));
+}
+
+// Wherever the identities of two runs of different length are the same, so are all samples; and they often are.
+TEST(SampleSource, AMegatronCorpusHasTheSameOrderForMoreSamplesWhereItsIdentityIsTheSame) {
+  const auto open = [](int64_t wanted) {
+    return open_sample_source({.path = CONCORD_GOLDEN "/data/tokens", .seq_length = 32, .samples_wanted = wanted});
+  };
+  int same = 0, different = 0;
+  for (int64_t wanted = 5; wanted < 150; wanted += 12) {
+    const auto shorter = open(wanted);
+    for (int64_t more = wanted + 12; more < 150; more += 12) {
+      const auto longer = open(more);
+      if (shorter->identity() != longer->identity()) {
+        ++different;
+        continue;
+      }
+      ++same;
+      ASSERT_EQ(shorter->size(), longer->size());
+      for (int64_t i = 0; i < shorter->size(); ++i) EXPECT_EQ(shorter->at(i).ids, longer->at(i).ids) << wanted << more;
+    }
+  }
+  EXPECT_GT(same, 3);
+  EXPECT_GT(different, 3);  // another number of epochs, or the last one apart
+}
+
+// Of a corpus too large to be read only parts count, but all lengths.
+TEST(SampleSource, ALargeCorpusIsToldFromOthersWithoutReadingItAll) {
+  const Folder folder;
+  const auto hash = [&](int64_t documents, int64_t first_token, int64_t most) {
+    IndexedWriter writer(folder / "a", TokenType::kInt32);
+    for (int64_t i = 0; i < documents; ++i) {
+      writer.add_sequence(std::vector<int64_t>(600, i == 0 ? first_token : 7));
+      writer.end_document();
+    }
+    writer.finish();
+    return content_hash(IndexedDataset(folder / "a"), most);
+  };
+  for (const int64_t documents : {1, 2, 1000}) {
+    const uint64_t first = hash(documents, 7, 100);
+    EXPECT_EQ(hash(documents, 7, 100), first);
+    EXPECT_NE(hash(documents, 8, 100), first);
+    EXPECT_NE(hash(documents + 1, 7, 100), first);
+  }
 }
 
 }  // namespace
