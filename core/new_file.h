@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "platform/base/unique_fd.hpp"
 
@@ -11,6 +12,9 @@ namespace concord {
 // Opens |path| for writing, made afresh: what has the name (left by a run that was killed, or a link that somebody put
 // there) is removed and not followed. None, and errno, where that cannot be.
 UniqueFd create_fresh_file(const std::string& path);
+
+// Writes all of |bytes| at the place of |file|, as often as the system takes only a part. 0, or the errno of the failure.
+int write_all(int file, std::string_view bytes);
 
 // Throws ConfigError if |path| exists and is not a regular file: a rename would replace a device with a file.
 void check_replaceable(const std::string& path);

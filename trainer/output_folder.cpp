@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/config_error.h"
+#include "core/models/save_folder.h"
 #include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
 #include "trainer/training_state.h"
@@ -22,8 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kCheckpoint = "checkpoint-";
-constexpr std::string_view kFilesOfARun[] = {
-    "metrics.jsonl", "eval_metrics.jsonl", "trainer_state.json", "runs", "report.html", "model", "training_args.yaml"};
+constexpr const char* kModelFolder = "model";
+constexpr std::string_view kFilesOfARun[] = {"metrics.jsonl", "eval_metrics.jsonl", "trainer_state.json", "runs",
+                                             "report.html",   kModelFolder,         "training_args.yaml"};
 
 std::vector<fs::path> left_by_a_run(const fs::path& folder) {
   std::vector<fs::path> found = checkpoints_in(folder);
@@ -61,7 +63,8 @@ bool resumes_there(const OutputRequest& request) {
     std::error_code error;
     return fs::exists(request.folder / name, error);
   };
-  const bool has_saved = !checkpoints_in(request.folder).empty() || is_there("model") || is_there("trainer_state.json");
+  const bool has_saved =
+      !checkpoints_in(request.folder).empty() || is_there(kModelFolder) || is_there("trainer_state.json");
   return !has_saved || newest_resumable_step(request.folder).has_value();
 }
 
@@ -131,7 +134,7 @@ std::optional<int64_t> newest_resumable_step(const fs::path& folder) {
 void keep_newest(const fs::path& folder, int64_t limit) {
   if (limit <= 0) return;
   const std::vector<fs::path> found = checkpoints_in(folder);
-  for (size_t i = 0; i + static_cast<size_t>(limit) < found.size(); ++i) fs::remove_all(found[i]);
+  for (size_t i = 0; i + static_cast<size_t>(limit) < found.size(); ++i) remove_saved_folder(found[i].string());
 }
 
 bool has_run_mark(const fs::path& folder) {
@@ -209,8 +212,15 @@ void prepare_output_folder(const OutputRequest& request) {
   if (is_own_attempt(request)) return;
   if (resumes_there(request)) return leave_run_mark(request.folder, request.job);  // for further attempts of this job
   for (const fs::path& left : left_by_a_run(request.folder)) {
-    fs::remove_all(left, error);
-    if (error) throw ConfigError(fmt::format("cannot delete '{}': {}", left.string(), error.message()));
+    try {
+      if (checkpoint_step(left) || left.filename() == kModelFolder) {
+        remove_saved_folder(left.string());
+      } else {
+        fs::remove_all(left);
+      }
+    } catch (const std::runtime_error& problem) {
+      throw ConfigError(fmt::format("cannot delete '{}': {}", left.string(), problem.what()));
+    }
   }
   leave_run_mark(request.folder, request.job);
 }

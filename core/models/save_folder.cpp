@@ -15,7 +15,9 @@
 #include <fstream>
 #include <random>
 #include <stdexcept>
+#include <vector>
 
+#include "core/new_file.h"
 #include "core/safetensors/writer.h"
 
 namespace concord {
@@ -40,6 +42,22 @@ std::string_view base_of(std::string_view name) {
   return name.substr(0, at);
 }
 
+// Removes |folder|, what is_ours() knows it by last: if the process is killed in here, the next one removes the rest.
+void remove_ours(const fs::path& folder) {
+  const std::vector<fs::directory_entry> entries(fs::directory_iterator(folder), {});
+  for (const fs::directory_entry& entry : entries) {
+    const bool last = entry.path().extension() == ".safetensors" || entry.path().filename() == kNonceFile;
+    if (!last) fs::remove_all(entry.path());
+  }
+  fs::remove_all(folder);
+}
+void try_to_remove_ours(const fs::path& folder) noexcept {
+  try {
+    if (fs::exists(folder)) remove_ours(folder);
+  } catch (const std::exception&) {  // it is found again next time
+  }
+}
+
 // |temporary| becomes |folder|.
 void put_in_place(const std::string& temporary, const std::string& folder) {
   if (!fs::exists(folder) || fs::is_empty(folder)) {
@@ -49,7 +67,7 @@ void put_in_place(const std::string& temporary, const std::string& folder) {
   const long code = ::syscall(SYS_renameat2, AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE);
   if (code == 0) {
     safetensors::sync_folder(fs::absolute(folder).parent_path().string());
-    fs::remove_all(temporary);
+    remove_ours(temporary);
     return;
   }
   if (errno != EINVAL && errno != ENOSYS)
@@ -58,7 +76,7 @@ void put_in_place(const std::string& temporary, const std::string& folder) {
   const std::string old = fmt::format("{}{}", temporary, kReplaced);
   safetensors::rename_durably(folder, old);
   safetensors::rename_durably(temporary, folder);
-  fs::remove_all(old);
+  remove_ours(old);
 }
 
 // Without a nonce: one that was about to be renamed, or that was replaced, or an empty one. Anything else with such a
@@ -105,20 +123,18 @@ SaveFolder::SaveFolder(std::string folder, const std::string& nonce)
   fs::create_directory(path_);
   const std::string file = path_ + "/" + kNonceFile;
   nonce_file_ = UniqueFd(::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  int error = nonce_file_ ? 0 : errno;
   if (nonce_file_) ::flock(nonce_file_.get(), LOCK_EX | LOCK_NB);  // without locks nobody else can take one either
-  if (nonce_file_ && ::write(nonce_file_.get(), nonce.data(), nonce.size()) == static_cast<ssize_t>(nonce.size()))
-    return;
-  const int error = errno;
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  if (error == 0) error = write_all(nonce_file_.get(), nonce);
+  if (error == 0) return;
+  try_to_remove_ours(path_);
   throw std::runtime_error(fmt::format("{}: cannot be written: {}", file, std::strerror(error)));
 }
 
 // NFS keeps an open file that is deleted under another name in the same folder, so it is closed first.
 SaveFolder::~SaveFolder() {
   nonce_file_.reset();
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  try_to_remove_ours(path_);
 }
 
 void SaveFolder::publish() {
@@ -128,13 +144,22 @@ void SaveFolder::publish() {
   put_in_place(path_, folder_);
 }
 
+void remove_saved_folder(const std::string& folder) {
+  const std::string nameless = temporary_folder(folder, make_nonce());
+  safetensors::rename_durably(folder, nameless);
+  if (fs::is_directory(fs::symlink_status(nameless))) {
+    remove_ours(nameless);
+  } else {
+    fs::remove(nameless);
+  }
+}
+
 void remove_abandoned_saves(const std::string& parent) noexcept {
   try {
     for (const fs::directory_entry& entry : fs::directory_iterator(parent.empty() ? "." : parent)) {
       const bool named_so = !base_of(entry.path().filename().string()).empty();
       if (!named_so || entry.symlink_status().type() != fs::file_type::directory) continue;
-      std::error_code ignored;
-      if (is_abandoned(entry.path())) fs::remove_all(entry.path(), ignored);
+      if (is_abandoned(entry.path())) try_to_remove_ours(entry.path());
     }
   } catch (const std::exception&) {  // it is found again next time
   }

@@ -90,5 +90,18 @@ TEST(AbandonedSaves, AreRemovedAndThoseOfTheLivingAndOfOthersAreNot) {
   remove_abandoned_saves(folder.path() + "/is not there");
 }
 
+TEST(SavedFolder, LosesItsNameBeforeItsContents) {
+  const TemporaryFolder folder;
+  const std::string saved = folder.path() + "/checkpoint-2";
+  fs::create_directories(saved + "/more");
+  for (const char* name : {"model.safetensors", "config.json", "more/notes.txt"}) write_file(saved + "/" + name, "x");
+  remove_saved_folder(saved);
+  EXPECT_THAT(names_in(folder.path()), ::testing::IsEmpty());
+  EXPECT_THROW(remove_saved_folder(saved), std::runtime_error);
+  write_file(saved, "a file");
+  remove_saved_folder(saved);
+  EXPECT_THAT(names_in(folder.path()), ::testing::IsEmpty());
+}
+
 }  // namespace
 }  // namespace concord

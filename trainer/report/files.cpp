@@ -25,18 +25,6 @@ constexpr uint64_t kMostBytes = uint64_t{4} << 30;
   throw std::runtime_error(write_error_text(path, error));
 }
 
-// 0, or the errno of the failure.
-int write_all(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    if (written == 0) return ENOSPC;
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return 0;
-}
-
 }  // namespace
 
 AppendFile::AppendFile(std::string path, bool truncate) : path_(std::move(path)) {
