@@ -2,100 +2,15 @@
 // stopped, bit for bit; under another one the same state, and losses within rounding.
 #include <gmock/gmock.h>
 
-#include <cmath>
 #include <csignal>
 
-#include "tests/processes/train_program.h"
+#include "tests/processes/resume_runs.h"
 
 namespace concord::testing_processes {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-namespace fs = std::filesystem;
-
-using Words = std::vector<std::string>;
-
-std::string bytes_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-Words operator+(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-struct Layout {
-  std::string name;
-  Words words;  // of 4 samples per step
-};
-
-Words ranks(int nproc, int accumulation) {
-  return {"--nproc", std::to_string(nproc), "--gradient_accumulation_steps", std::to_string(accumulation)};
-}
-
-// On 1, 2 and 4 ranks.
-std::vector<Layout> layouts() {
-  const Words tp = {"--tensor_model_parallel_size", "2"}, pp = {"--pipeline_model_parallel_size", "2"},
-              cp = {"--context_parallel_size", "2"}, zero = {"--use_distributed_optimizer"},
-              chunks = {"--virtual_pipeline_model_parallel_size", "2"};
-  return {{"one", ranks(1, 4)},
-          {"offload", ranks(1, 4) + Words{"--optimizer_cpu_offload", "--optimizer_offload_fraction", "0.5"}},
-          {"dp2", ranks(2, 2)},
-          {"dp2_zero", ranks(2, 2) + zero},
-          {"tp2", ranks(2, 4) + tp},
-          {"tp2_sp", ranks(2, 4) + tp + Words{"--sequence_parallel"}},
-          {"pp2", ranks(2, 4) + pp},
-          {"pp2_vpp2", ranks(2, 4) + pp + chunks + Words{"--pipeline_schedule", "interleaved"}},
-          {"pp2_zb_v", ranks(2, 4) + pp + chunks + Words{"--pipeline_schedule", "zb-v"}},
-          {"pp2_custom", ranks(2, 4) + pp + Words{"--pipeline_model_parallel_layout", "E,t|t,t,t,L"}},
-          {"cp2", ranks(2, 4) + cp},
-          {"dp4_zero", ranks(4, 1) + zero},
-          {"tp2_dp2_zero", ranks(4, 2) + tp + zero},
-          {"tp2_pp2", ranks(4, 4) + tp + pp},
-          {"pp2_dp2_zero", ranks(4, 2) + pp + zero}};
-}
-
-class TrainResume : public Train {
- protected:
-  Words run_words(const std::string& out, const Words& more) {
-    return words(Words{"--train_data", path("data.jsonl"), "--per_device_train_batch_size", "1", "--max_steps", "12",
-                       "--save_steps", "5", "--logging_steps", "3", "--learning_rate", "1e-3", "--output_dir",
-                       path(out)} +
-                 more);
-  }
-  void run(const std::string& out, const Words& more) {
-    TrainProgram program(run_words(out, more));
-    ASSERT_EQ(program.exit_code(), 0) << program.err();
-  }
-  // What a run that was killed after step 5 has left.
-  void make_killed(const std::string& from, const std::string& to) {
-    fs::create_directories(path(to));
-    fs::copy(path(from) + "/checkpoint-5", path(to) + "/checkpoint-5", fs::copy_options::recursive);
-    for (const char* file : {".concord-run.json", "metrics.jsonl"}) fs::copy(path(from) + "/" + file, path(to));
-  }
-  // Losses, norms and rates of all log lines; and the tensors at the end.
-  void expect_same_run(const std::string& a, const std::string& b) {
-    const auto first = read_steps(path(a)), second = read_steps(path(b));
-    ASSERT_EQ(first.size(), second.size());
-    for (size_t i = 0; i < first.size(); ++i) {
-      for (const char* key : {"step", "loss", "grad_norm", "grad_norm_max", "learning_rate", "tokens", "epoch"}) {
-        EXPECT_EQ(first[i].value(key, nlohmann::json()), second[i].value(key, nlohmann::json()))
-            << key << " of line " << i;
-      }
-    }
-    expect_same_tensors(a + "/checkpoint-12", b + "/checkpoint-12");
-    EXPECT_EQ(bytes_of(path(a) + "/model/model.safetensors"), bytes_of(path(b) + "/model/model.safetensors"));
-  }
-  void expect_same_tensors(const std::string& a, const std::string& b) {
-    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
-      EXPECT_EQ(bytes_of(path(a) + "/" + file), bytes_of(path(b) + "/" + file)) << file;
-      EXPECT_FALSE(bytes_of(path(a) + "/" + file).empty());
-    }
-  }
-};
-
 TEST_F(TrainResume, EveryKindOfRunContinuesWithTheSameBits) {
   const std::vector<Words> kinds = {
       ranks(2, 2),
@@ -147,56 +62,76 @@ TEST_F(TrainResume, ARunContinuesUnderAnotherLayout) {
   }
 }
 
-// kill -9 at any moment, then the same command with --resume_from_checkpoint.
-TEST_F(TrainResume, ARunThatWasKilledOrStoppedIsTheOneThatWasNot) {
-  const Words kind = ranks(2, 2) + Words{"--max_steps", "30", "--save_steps", "2", "--save_total_limit", "2"};
-  run("whole", kind);
-  for (const int signal : {SIGKILL, SIGTERM}) {
-    const std::string out = signal == SIGKILL ? "killed" : "stopped";
-    {
-      TrainProgram program(run_words(out, kind));
-      ASSERT_TRUE(poll_until([&] { return fs::exists(path(out) + "/checkpoint-6"); })) << program.err();
-      if (signal == SIGKILL) {
-        for (const pid_t pid : processes_with(path(out))) kill(pid, SIGKILL);
-      } else {
-        program.process().signal(signal);
-      }
-      EXPECT_NE(program.exit_code(), 0);
+// The library file_faults.cpp in a process, and what it is to do there.
+Words with_faults(const Words& settings) {
+  Words environment = {"LD_PRELOAD=" FILE_FAULTS_LIBRARY};
+  for (const std::string& setting : settings) environment.push_back("FILE_FAULTS_" + setting);
+  return environment;
+}
+
+// Each run is stopped in steps 7, 10 and 13, each time in another way, while it writes the step's line of metrics.jsonl;
+// and resumed each time.
+TEST_F(TrainResume, ARunThatWasStoppedThreeTimesIsTheOneThatWasNot) {
+  const int steps[] = {7, 10, 13}, signals[] = {SIGTERM, SIGKILL, SIGSEGV};
+  for (size_t first = 0; first < 3; ++first) {
+    const Words kind =
+        (first == 0 ? ranks(2, 2) : ranks(1, 4)) + Words{"--max_steps",     "20",    "--save_steps", "3",
+                                                         "--logging_steps", "1",     "--eval_data",  path("data.jsonl"),
+                                                         "--eval_strategy", "steps", "--eval_steps", "4"};
+    const std::string whole = first == 0 ? "whole_of_two" : "whole_of_one";
+    const std::string out = "stopped" + std::to_string(first);
+    if (first < 2) run(whole, kind);
+    int done = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      const int signal = signals[(first + i) % 3];
+      SCOPED_TRACE("signal " + std::to_string(signal) + " in step " + std::to_string(steps[i]) + " of " + whole);
+      TrainProgram program(
+          run_words(out, kind + Words{"--resume_from_checkpoint", "true"}),
+          {.environment = Words{"CONCORD_FLIGHT_FOLDER=" + path("")} +
+                          with_faults({"UNDER=" + path(out) + "/", "NAME=metrics.jsonl", "CALLS=write", "ACTION=kill",
+                                       "SIGNAL=" + std::to_string(signal), "SEED=" + std::to_string(3 * first + i),
+                                       "AT=" + std::to_string(steps[i] - done)})});
+      EXPECT_NE(program.exit_code(), 0) << program.err();
+      ASSERT_TRUE(all_gone(path(out)));
+      const int newest = newest_checkpoint(out);
+      EXPECT_GE(newest, signal == SIGTERM ? steps[i] : done) << "asked to stop, it saves what it has done";
+      EXPECT_LE(newest, steps[i]);
+      done = newest;
     }
-    ASSERT_TRUE(all_gone(path(out)));
     run(out, kind + Words{"--resume_from_checkpoint", "true"});
-    const auto first = read_steps(path("whole")), second = read_steps(path(out));
-    ASSERT_EQ(first.size(), second.size());
-    for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i]["loss"], second[i]["loss"]) << i;
-    expect_same_tensors("whole/checkpoint-30", out + "/checkpoint-30");
+    expect_same_run(whole, out, 20);
   }
 }
 
-// The attempt after a crash goes on by itself.
+// The attempt after a crash goes on by itself; resumed from another folder at first, and then from its own checkpoints.
 TEST_F(TrainResume, ARestartedJobContinuesFromItsNewestCheckpoint) {
-  const Words kind = {"--max_steps", "30", "--save_steps", "2", "--gradient_accumulation_steps", "2"};
+  const Words kind = {"--save_steps", "2", "--gradient_accumulation_steps", "2"};
   run("whole", kind + Words{"--nproc", "2"});
-  const std::string script = "if [ \"$RANK\" = 1 ] && [ ! -e " + path("died") + " ]; then (while [ ! -e " +
-                             path("out/checkpoint-6") + " ]; do sleep 0.02; done; touch " + path("died") +
-                             "; kill -9 $$) & fi; exec \"$@\"";
-  // Resumed from another folder at first, and from its own checkpoints after the crash.
-  run("before", kind + Words{"--nproc", "2", "--max_steps", "30"});
-  for (const int step : {4, 6, 8}) fs::remove_all(path("before/checkpoint-" + std::to_string(step)));
+  std::string faults;
+  for (const std::string& each :
+       with_faults({"UNDER=" + path("out/checkpoint-8"), "CALLS=write", "ACTION=kill", "AT=1"})) {
+    faults += each + " ";
+  }
+  const std::string script = "if [ \"$RANK\" = 1 ] && [ ! -e " + path("died") + " ]; then touch " + path("died") +
+                             "; export " + faults + "; fi; exec \"$@\"";
   Launch job({"--nproc", "2", "--max_restarts", "1"},
              Words{"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"} +
-                 run_words("out", kind + Words{"--resume_from_checkpoint", path("before/checkpoint-2")}),
-             {.environment = {"OMP_NUM_THREADS=1"}});
+                 run_words("out", kind + Words{"--resume_from_checkpoint", path("whole/checkpoint-2")}),
+             {.environment = {"OMP_NUM_THREADS=1", "CONCORD_FLIGHT_FOLDER=" + path("")}});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("restart 1 of 1"));
-  EXPECT_THAT(job.out() + job.err(), HasSubstr("out/checkpoint-"));
+  EXPECT_THAT(job.out() + job.err(), HasSubstr("out/checkpoint-6"));
+  EXPECT_FALSE(fs::exists(path("out/checkpoint-2"))) << "it was to start at another folder's";
+  expect_same_tensors("whole/checkpoint-12", "out/checkpoint-12");
   const auto first = read_steps(path("whole")), second = read_steps(path("out"));
   ASSERT_EQ(first.size(), second.size());
   for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i]["loss"], second[i]["loss"]) << i;
-  expect_same_tensors("whole/checkpoint-30", "out/checkpoint-30");
 }
 
 TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
-  run("whole", ranks(1, 4));
+  // Nothing to resume: it starts, and says so.
+  EXPECT_THAT(run("whole", ranks(1, 4) + Words{"--resume_from_checkpoint", "true"}),
+              HasSubstr("no checkpoint to resume from"));
   const Words resume = ranks(1, 4) + Words{"--resume_from_checkpoint", path("whole/checkpoint-5")};
   const auto refused = [&](const Words& more) {
     TrainProgram program(run_words("other", resume + more));
@@ -210,10 +145,6 @@ TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
   EXPECT_THAT(refused({"--resume_from_checkpoint", path("nowhere")}), HasSubstr("cannot be resumed"));
   std::ofstream(path("whole/checkpoint-5/metadata.json")) << "{\"format\": 2}";
   EXPECT_THAT(refused({}), HasSubstr("format 2"));
-  // Nothing to resume: it starts, and says so.
-  TrainProgram fresh(run_words("fresh", ranks(1, 4) + Words{"--resume_from_checkpoint", "true"}));
-  EXPECT_EQ(fresh.exit_code(), 0) << fresh.err();
-  EXPECT_THAT(fresh.err(), HasSubstr("no checkpoint to resume from"));
 }
 
 // Not what another run has left, and not what a later course of the same run has.
@@ -224,6 +155,8 @@ TEST_F(TrainResume, NothingThatIsThereIsLostByResuming) {
     return program.err();
   };
   run("out", ranks(1, 4) + Words{"--save_only_model", "true"});
+  EXPECT_FALSE(fs::exists(path("out/checkpoint-5/optimizer.safetensors")));
+  EXPECT_TRUE(fs::exists(path("out/checkpoint-5/model.safetensors")));
   const std::string metrics = bytes_of(path("out/metrics.jsonl"));
   EXPECT_THAT(refused({"--resume_from_checkpoint", "true"}), HasSubstr("contains another run"));
   EXPECT_EQ(bytes_of(path("out/metrics.jsonl")), metrics);
@@ -261,12 +194,6 @@ TEST_F(TrainResume, CheckpointsAreListedAndDescribed) {
   // 4 bytes for each parameter, and a header.
   const auto weights = fs::file_size(path("out/checkpoint-10/model.safetensors"));
   EXPECT_NEAR(one["parameters"].get<double>(), static_cast<double>(weights) / 4, 2000);
-}
-
-TEST_F(TrainResume, WeightsAloneAreSavedWhereNobodyWantsMore) {
-  run("out", ranks(1, 4) + Words{"--save_only_model", "true"});
-  EXPECT_FALSE(fs::exists(path("out/checkpoint-5/optimizer.safetensors")));
-  EXPECT_TRUE(fs::exists(path("out/checkpoint-5/model.safetensors")));
 }
 
 }  // namespace

@@ -1,0 +1,113 @@
+// Runs that are resumed under one layout or another: what resume_test and resume_layouts_test share.
+#pragma once
+
+#include "tests/processes/train_program.h"
+
+namespace concord::testing_processes {
+
+namespace fs = std::filesystem;
+
+using Words = std::vector<std::string>;
+
+inline std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+struct Layout {
+  std::string name;
+  Words words;  // of 4 samples per step
+};
+
+inline Words ranks(int nproc, int accumulation) {
+  return {"--nproc", std::to_string(nproc), "--gradient_accumulation_steps", std::to_string(accumulation)};
+}
+
+// On 1, 2 and 4 ranks.
+inline std::vector<Layout> layouts() {
+  const Words tp = {"--tensor_model_parallel_size", "2"}, pp = {"--pipeline_model_parallel_size", "2"},
+              cp = {"--context_parallel_size", "2"}, zero = {"--use_distributed_optimizer"},
+              chunks = {"--virtual_pipeline_model_parallel_size", "2"};
+  return {{"one", ranks(1, 4)},
+          {"offload", ranks(1, 4) + Words{"--optimizer_cpu_offload", "--optimizer_offload_fraction", "0.5"}},
+          {"dp2", ranks(2, 2)},
+          {"dp2_zero", ranks(2, 2) + zero},
+          {"tp2", ranks(2, 4) + tp},
+          {"tp2_sp", ranks(2, 4) + tp + Words{"--sequence_parallel"}},
+          {"pp2", ranks(2, 4) + pp},
+          {"pp2_vpp2", ranks(2, 4) + pp + chunks + Words{"--pipeline_schedule", "interleaved"}},
+          {"pp2_zb_v", ranks(2, 4) + pp + chunks + Words{"--pipeline_schedule", "zb-v"}},
+          {"pp2_custom", ranks(2, 4) + pp + Words{"--pipeline_model_parallel_layout", "E,t|t,t,t,L"}},
+          {"cp2", ranks(2, 4) + cp},
+          {"dp4_zero", ranks(4, 1) + zero},
+          {"tp2_dp2_zero", ranks(4, 2) + tp + zero},
+          {"tp2_pp2", ranks(4, 4) + tp + pp},
+          {"pp2_dp2_zero", ranks(4, 2) + pp + zero}};
+}
+
+class TrainResume : public Train {
+ protected:
+  Words run_words(const std::string& out, const Words& more) {
+    return words(Words{"--train_data", path("data.jsonl"), "--per_device_train_batch_size", "1", "--max_steps", "12",
+                       "--save_steps", "5", "--logging_steps", "3", "--learning_rate", "1e-3", "--output_dir",
+                       path(out)} +
+                 more);
+  }
+  // Returns what it said.
+  std::string run(const std::string& out, const Words& more) {
+    TrainProgram program(run_words(out, more));
+    EXPECT_EQ(program.exit_code(), 0) << program.err();
+    return program.err();
+  }
+  // The step of the newest one; 0: there is none.
+  int newest_checkpoint(const std::string& out) {
+    int newest = 0;
+    for (const auto& entry : fs::directory_iterator(path(out))) {
+      const std::string name = entry.path().filename().string(), prefix = "checkpoint-";
+      if (!name.starts_with(prefix) || name.find('.') != std::string::npos) continue;
+      newest = std::max(newest, std::stoi(name.substr(prefix.size())));
+    }
+    return newest;
+  }
+  // What a run that was killed after step 5 has left.
+  void make_killed(const std::string& from, const std::string& to) {
+    fs::create_directories(path(to));
+    fs::copy(path(from) + "/checkpoint-5", path(to) + "/checkpoint-5", fs::copy_options::recursive);
+    for (const char* file : {".concord-run.json", "metrics.jsonl"}) fs::copy(path(from) + "/" + file, path(to));
+  }
+  // Losses, norms and rates of all log lines, and evaluations; and the tensors at the end.
+  void expect_same_run(const std::string& a, const std::string& b, int last_step = 12) {
+    for (const char* file : {"metrics.jsonl", "eval_metrics.jsonl"}) {
+      const auto first = read_lines(path(a + "/" + file)), second = read_lines(path(b + "/" + file));
+      ASSERT_EQ(first.size(), second.size()) << file;
+      for (size_t i = 0; i < first.size(); ++i) {
+        for (const char* key : {"step", "loss", "grad_norm", "grad_norm_max", "learning_rate", "tokens", "epoch",
+                                "eval_loss", "loss_scale", "skipped_iter"}) {
+          EXPECT_EQ(first[i].value(key, nlohmann::json()), second[i].value(key, nlohmann::json()))
+              << key << " of line " << i << " of " << file;
+        }
+      }
+    }
+    const std::string last = "/checkpoint-" + std::to_string(last_step);
+    expect_same_tensors(a + last, b + last);
+    expect_same_bytes(a + "/model/model.safetensors", b + "/model/model.safetensors");
+  }
+  void expect_same_tensors(const std::string& a, const std::string& b) {
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+      expect_same_bytes(a + "/" + file, b + "/" + file);
+    }
+  }
+  // A failure names the files; their contents would fill the screen.
+  void expect_same_bytes(const std::string& a, const std::string& b) {
+    const std::string first = bytes_of(path(a)), second = bytes_of(path(b));
+    EXPECT_FALSE(first.empty()) << a;
+    EXPECT_TRUE(first == second) << a << " and " << b << " differ";
+  }
+};
+
+}  // namespace concord::testing_processes
