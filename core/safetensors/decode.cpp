@@ -32,7 +32,12 @@ double ieee_float(uint32_t bits, int exponent_bits, int mantissa_bits) {
   return negative ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
 }
 
-double from_f16(uint16_t bits) { return ieee_float(bits, 5, 10); }
+// Most are normal numbers, for which moving the bits and the bias is several times as fast.
+double from_f16(uint16_t bits) {
+  const uint32_t exponent = (bits >> 10) & 31;
+  if (exponent == 0 || exponent == 31) return ieee_float(bits, 5, 10);
+  return std::bit_cast<float>(uint32_t{bits & 0x8000u} << 16 | (exponent + 112) << 23 | uint32_t{bits & 0x3ffu} << 13);
+}
 double from_f8_e5m2(uint8_t bits) { return ieee_float(bits, 5, 2); }
 // Has no infinity; NaN is all ones.
 double from_f8_e4m3(uint8_t bits) {

@@ -94,6 +94,8 @@ std::vector<PathCase> path_cases() {
       {"checkpoint verify checkpoint", {"checkpoint", "verify", "@"}, "/manifest.json", "{}", false, true},
       {"checkpoint diff A", {"checkpoint", "diff", "@", "F"}, "/model.safetensors", weights, false},
       {"checkpoint diff B", {"checkpoint", "diff", "@", "@"}, "/metadata.json", "{}", false},
+      {"convert --from", {"convert", "--from", "@", "--to", "F/converted"}, "/model.safetensors", weights, false},
+      {"convert --to", {"convert", "--from", "F/model", "--to", "@"}, "/model.safetensors"},
       {"diff A", {"diff", "@", "F/w.safetensors"}, "", weights},
       {"diff B", {"diff", "F/w.safetensors", "@"}, "/model.safetensors.index.json", "{\"weight_map\": {}}", false},
       {"lr --csv", with(lr, "--csv")},
@@ -150,6 +152,8 @@ const std::set<std::string> kTexts = {"train --template",
                                       "train --logging_strategy",
                                       "train --eval_strategy",
                                       "train --save_strategy",
+                                      "convert --dtype",
+                                      "convert --max_shard_size",
                                       "data build --chat_template",
                                       "lr --lr_scheduler_type",
                                       "lr --lr_scheduler_kwargs",
@@ -214,6 +218,8 @@ class PathArgumentsTest : public ::testing::TestWithParam<PathCase> {
     fs::create_directory(folder_ / "run1");
     std::ofstream(folder_ / "run1/metrics.jsonl") << "{\"step\": 1, \"loss\": 2.5}\n";
     fs::create_directory(folder_ / "empty");
+    fs::create_directory(folder_ / "model");
+    fs::copy_file(folder_ / "w.safetensors", folder_ / "model/model.safetensors");
   }
 
   // The path to give; what stands there is made by |make|, which gets the path of the file itself.

@@ -21,6 +21,7 @@
 #include "trainer/arguments/nearest_name.h"
 #include "trainer/cli/checkpoint.h"  // concord checkpoint: lists, describes, verifies and compares them
 #include "trainer/cli/conform.h"     // concord conform: checks a plugin against the contract
+#include "trainer/cli/convert.h"     // concord convert: weights in another type or in other files
 #include "trainer/cli/data.h"        // concord data: builds training data files
 #include "trainer/cli/diff.h"        // concord diff: compares two dumps or folders, tensor by tensor
 #include "trainer/cli/doctor.h"      // concord doctor: checks this machine
@@ -122,6 +123,7 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
   add_schedule_command(&app);
   add_checkpoint_command(&app, exit_code);
   add_diff_command(&app, exit_code);
+  add_convert_command(&app, exit_code);
   add_data_command(&app);
   add_lr_command(&app);
   add_report_command(&app);

@@ -1,0 +1,244 @@
+#include "core/models/convert.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "core/bytes_text.h"
+#include "core/config_error.h"
+#include "core/input_file.h"
+#include "core/models/carried_files.h"
+#include "core/models/hf_plan.h"
+#include "core/models/save_folder.h"
+#include "core/parse_json.h"
+#include "core/safetensors/decode.h"
+#include "core/safetensors/encode.h"
+#include "core/safetensors/index.h"
+#include "core/safetensors/writer.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+using safetensors::DType;
+using safetensors::FilePart;
+using safetensors::Weights;
+
+constexpr int64_t kPieceElements = 1 << 19;
+constexpr uint64_t kMaxConfigBytes = 16 << 20;
+constexpr unsigned kMostWriters = 4;
+
+std::string without_slashes(std::string folder) {
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  return folder;
+}
+
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  const fs::path inner = fs::weakly_canonical(fs::absolute(path)), outer = fs::weakly_canonical(fs::absolute(folder));
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+void check_folders(const std::string& from, const std::string& to) {
+  std::error_code ignored;
+  if (!fs::is_directory(from, ignored)) {
+    throw ConfigError(fmt::format("{}: is not a folder; --from takes a checkpoint or a Hugging Face folder", from));
+  }
+  if (lies_in(to, from)) throw ConfigError(fmt::format("{}: lies in {}; choose a folder outside of it", to, from));
+  if (fs::exists(fs::symlink_status(to, ignored)) && !(fs::is_directory(to, ignored) && fs::is_empty(to, ignored))) {
+    throw ConfigError(fmt::format("{}: already exists; choose another folder, or remove it", to));
+  }
+}
+
+class Conversion {
+ public:
+  Conversion(const ConvertOptions& options, const ConvertProgress& progress)
+      : from_(without_slashes(options.from)),
+        to_(without_slashes(options.to)),
+        options_(options),
+        progress_(progress) {}
+
+  Converted run() {
+    check_folders(from_, to_);
+    weights_ = std::make_unique<Weights>(from_);
+    plan_ = plan_hf_folder(planned_tensors(), options_.max_shard_bytes);
+    check_space();
+    remove_abandoned_saves(fs::path(to_).parent_path().string());
+    const std::string nonce = make_nonce();
+    SaveFolder folder(to_, nonce);
+    temporary_ = temporary_folder(to_, nonce);
+    create_files();
+    write_tensors();
+    for (const auto& file : files_) file->sync();
+    files_.clear();
+    write_other_files();
+    folder.publish();
+    return {static_cast<int64_t>(plan_.files.size()), static_cast<int64_t>(plan_.file_of.size()), plan_.total_bytes};
+  }
+
+ private:
+  struct Piece {
+    const Weights::Tensor* source;
+    FilePart* file;
+    DType dtype;     // to write
+    uint64_t place;  // of the tensor in the file
+    int64_t first, count;
+  };
+
+  DType target_of(DType dtype) const {
+    return options_.dtype && safetensors::is_weight_type(dtype) ? *options_.dtype : dtype;
+  }
+
+  std::vector<safetensors::TensorShape> planned_tensors() const {
+    std::vector<safetensors::TensorShape> tensors;
+    for (const auto& [name, tensor] : weights_->tensors()) {
+      tensors.push_back({std::string(name), target_of(tensor.info->dtype), tensor.info->shape});
+    }
+    return tensors;
+  }
+
+  // Not every file system reserves space when a file is made.
+  void check_space() const {
+    fs::path existing = fs::absolute(to_);
+    std::error_code error;
+    while (!fs::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
+    const fs::space_info space = fs::space(existing, error);
+    if (error || space.available >= plan_.total_bytes) return;
+    throw std::runtime_error(
+        fmt::format("{}: needs {}, but only {} are free there; free some space or choose another --to", to_,
+                    bytes_text(plan_.total_bytes), bytes_text(space.available)));
+  }
+
+  void create_files() {
+    for (const HfFolderPlan::File& file : plan_.files) {
+      FilePart& part = *files_.emplace_back(
+          std::make_unique<FilePart>(temporary_ + "/" + file.name, FilePart::Mode::create, file.plan.file_bytes));
+      part.write(0, std::as_bytes(std::span(file.plan.head)));
+      for (const safetensors::TensorInfo& tensor : file.plan.tensors) {
+        for (int64_t first = 0; first < tensor.elements(); first += kPieceElements) {
+          pieces_.push_back({weights_->find(tensor.name), &part, tensor.dtype, file.plan.place_of(tensor), first,
+                             std::min(kPieceElements, tensor.elements() - first)});
+        }
+      }
+    }
+  }
+
+  void write_tensors() {
+    const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMostWriters);
+    {
+      std::vector<std::jthread> helpers;
+      for (unsigned i = 1; i < threads; ++i) helpers.emplace_back([this] { work(); });
+      work();
+    }
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+  void work() {
+    std::vector<std::byte> from, to;
+    std::vector<double> values;
+    try {
+      for (size_t next = next_++; next < pieces_.size(); next = next_++) {
+        const Piece& piece = pieces_[next];
+        const DType dtype = piece.source->info->dtype;
+        from.resize(static_cast<size_t>(piece.count * size_of(dtype)));
+        piece.source->file->read(*piece.source->info, static_cast<uint64_t>(piece.first * size_of(dtype)), from);
+        if (dtype != piece.dtype) {
+          values.resize(static_cast<size_t>(piece.count));
+          to.resize(static_cast<size_t>(piece.count * size_of(piece.dtype)));
+          safetensors::decode(from, dtype, values);
+          safetensors::encode(values, piece.dtype, to);
+        }
+        const std::vector<std::byte>& result = dtype == piece.dtype ? from : to;
+        piece.file->write(piece.place + static_cast<uint64_t>(piece.first * size_of(piece.dtype)), result);
+        report(result.size());
+      }
+    } catch (...) {
+      next_ = pieces_.size();  // nobody begins another one
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
+  }
+
+  void report(uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    if (progress_) progress_(done_, plan_.total_bytes);
+  }
+
+  void write_other_files() {
+    if (plan_.has_index()) {
+      write_file_durably(temporary_ + "/" + safetensors::kIndexFile,
+                         safetensors::index_json(plan_.file_of, plan_.total_bytes));
+    }
+    for (const fs::directory_entry& entry : fs::directory_iterator(from_)) {
+      const std::string name = entry.path().filename().string(), target = temporary_ + "/" + name;
+      if (!entry.is_regular_file()) continue;
+      if (name == "config.json" && options_.dtype) {
+        const std::string text = InputFile(entry.path()).read(kMaxConfigBytes, "a model's config");
+        write_file_durably(target, config_with_dtype(text, *options_.dtype, entry.path()));
+      } else if (name == "config.json" || is_carried_file(name)) {
+        copy_file_durably(entry.path(), target);
+      }
+    }
+  }
+
+  const std::string from_, to_;
+  const ConvertOptions& options_;
+  const ConvertProgress& progress_;
+  std::unique_ptr<Weights> weights_;
+  HfFolderPlan plan_;
+  std::string temporary_;
+  std::vector<std::unique_ptr<FilePart>> files_;
+  std::vector<Piece> pieces_;
+  std::atomic<size_t> next_{0};
+  std::mutex mutex_;
+  uint64_t done_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+const char* torch_name(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return "float32";
+    case DType::kBF16: return "bfloat16";
+    case DType::kF16: return "float16";
+    default: throw std::logic_error("torch_name: not a type to convert to");
+  }
+}
+
+std::string config_with_dtype(const std::string& config, DType dtype, const std::string& file) {
+  using Json = nlohmann::ordered_json;
+  Json json = parse_json<Json>(config, file);
+  if (!json.is_object()) throw ConfigError(fmt::format("{}: is not a JSON object", file));
+  // Releases of transformers write one key or the other; both are read by all of them.
+  const auto replace = [&](Json& object) {
+    bool had = false;
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      if (!object.contains(key)) continue;
+      object[key] = torch_name(dtype);
+      had = true;
+    }
+    return had;
+  };
+  if (!replace(json)) json["torch_dtype"] = torch_name(dtype);
+  for (auto& [key, value] : json.items()) {
+    if (value.is_object() && key.ends_with("_config") && key != "quantization_config") replace(value);
+  }
+  return json.dump(2) + "\n";
+}
+
+Converted convert_weights(const ConvertOptions& options, const ConvertProgress& progress) {
+  return Conversion(options, progress).run();
+}
+
+}  // namespace concord

@@ -1,0 +1,45 @@
+// The weights of a checkpoint or a Hugging Face folder as a new Hugging Face folder, in another type or in files of
+// another size. In pieces of some MiB, so memory does not depend on the model. Needs no libtorch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "core/safetensors/dtype.h"
+
+namespace concord {
+
+struct ConvertOptions {
+  std::string from;
+  std::string to;
+  // F32, BF16 or F16, for all tensors of F64, F32, BF16 and F16; others stay as they are. None: all do.
+  std::optional<safetensors::DType> dtype = {};
+  int64_t max_shard_bytes = 5'000'000'000;  // as transformers has it
+};
+
+struct Converted {
+  int64_t files = 0;  // of weights
+  int64_t tensors = 0;
+  uint64_t bytes = 0;  // written
+};
+
+// Bytes written so far and in all. Called by one thread at a time.
+using ConvertProgress = std::function<void(uint64_t done, uint64_t bytes)>;
+
+// Writes |to|: the weights (core/safetensors/encode.h rounds), config.json with the new type, and the tokenizer and
+// generation files of |from| (core/models/carried_files.h). The optimizer's state, metadata and checksums of a
+// checkpoint are left out. |to| appears when all of it is on the disk (core/models/save_folder.h), or not at all. Throws
+// ConfigError where |from| has no weights, |to| exists and is not empty or lies in |from|; std::runtime_error for a disk
+// that is too small and for what the file system says. Threads: uses several; call it from any.
+Converted convert_weights(const ConvertOptions& options, const ConvertProgress& progress = nullptr);
+
+// "bfloat16", as transformers and the arguments call it; of F32, BF16 and F16.
+const char* torch_name(safetensors::DType dtype);
+
+// |config| with its dtype, and those of the models within it, set to |dtype|. |file| is for messages. Throws ConfigError
+// where it is not a JSON object. Pure.
+std::string config_with_dtype(const std::string& config, safetensors::DType dtype, const std::string& file);
+
+}  // namespace concord

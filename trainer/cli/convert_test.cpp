@@ -1,0 +1,168 @@
+// `concord convert` through the program. tests/parity/convert.py compares the values with torch.
+#include "trainer/cli/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/models/convert.h"
+#include "core/config_error.h"
+#include "core/safetensors/index.h"
+#include "core/safetensors/testing/files.h"
+#include "tests/processes/running_process.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using safetensors::DType;
+using safetensors::testing::read_file;
+using safetensors::testing::write_file;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing_processes::RunningProcess;
+
+class Convert : public ::testing::Test {
+ protected:
+  Convert() {
+    fs::create_directory(path("model"));
+    for (const char* name : {"model.safetensors", "config.json", "generation_config.json"}) {
+      fs::copy_file(fs::path(CONCORD_GOLDEN "/hf/qwen2-tiny") / name, path("model") + "/" + name);
+    }
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "chat_template.jinja"})
+      write_file(path("model") + "/" + name, name);
+    for (const char* name : {"metadata.json", "manifest.json", "optimizer.safetensors", "notes.txt"})
+      write_file(path("model") + "/" + name, "not for the new folder");
+  }
+
+  std::string path(const std::string& name) const { return folder_ / name; }
+
+  struct Ended {
+    int code;
+    std::string out, err;
+  };
+  Ended convert(const std::string& from, const std::string& to, std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {CONCORD_PROGRAM, "convert", "--from", path(from), "--to", path(to)});
+    RunningProcess process(more);
+    const int status = process.wait();
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, process.out(), process.err()};
+  }
+
+  std::vector<std::string> names_in(const std::string& folder) const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path(folder))) names.push_back(entry.path().filename().string());
+    return names;
+  }
+
+  tests::TemporaryFolder folder_;
+};
+
+TEST_F(Convert, WithoutATypeCopiesTheTensorsAndTheFilesOfAModel) {
+  const Ended ended = convert("model", "new/deep/");
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(names_in("new/deep"), ::testing::UnorderedElementsAre(
+                                        "model.safetensors", "config.json", "generation_config.json", "tokenizer.json",
+                                        "tokenizer_config.json", "vocab.json", "chat_template.jinja"));
+  EXPECT_THAT(names_in("new"), ::testing::ElementsAre("deep"));
+  for (const char* name : {"config.json", "vocab.json"}) {
+    EXPECT_EQ(read_file(path("new/deep") + "/" + name), read_file(path("model") + "/" + name));
+  }
+  const safetensors::Weights before(path("model")), after(path("new/deep"));
+  ASSERT_EQ(after.tensors().size(), before.tensors().size());
+  for (const auto& [name, tensor] : before.tensors()) {
+    const auto* copy = after.find(name);
+    ASSERT_NE(copy, nullptr) << name;
+    EXPECT_EQ(copy->info->shape, tensor.info->shape);
+    EXPECT_TRUE(std::ranges::equal(copy->file->data(*copy->info), tensor.file->data(*tensor.info))) << name;
+  }
+}
+
+TEST_F(Convert, DividesTheWeightsIntoFilesWithAnIndex) {
+  const Ended ended = convert("model", "new", {"--max_shard_size", "20KB", "--json"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const json answer = json::parse(ended.out);
+  EXPECT_GT(answer["files"], 2);
+  const safetensors::Weights after(path("new"));
+  EXPECT_EQ(after.files().size(), answer["files"]);
+  EXPECT_EQ(after.tensors().size(), answer["tensors"]);
+  EXPECT_TRUE(fs::exists(path("new/model.safetensors.index.json")));
+}
+
+TEST_F(Convert, RefusesWhatWouldLoseSomething) {
+  fs::create_directory(path("full"));
+  write_file(path("full/a"), "mine");
+  EXPECT_THAT(convert("model", "full").err, HasSubstr("already exists"));
+  EXPECT_THAT(convert("model", "model").err, HasSubstr("lies in"));
+  EXPECT_THAT(convert("model", "model/new").err, HasSubstr("lies in"));
+  EXPECT_THAT(convert("model", "nothing/../model/new").err, HasSubstr("lies in"));
+  fs::create_directory_symlink(path("model"), path("link"));
+  EXPECT_THAT(convert("model", "link/new").err, HasSubstr("lies in"));
+  fs::create_symlink("nowhere", path("dangling"));
+  EXPECT_THAT(convert("model", "dangling").err, HasSubstr("already exists"));
+  for (const char* to : {"full", "model", "model/new", "link/new", "dangling"}) EXPECT_EQ(convert("model", to).code, 2);
+  fs::create_directory(path("empty"));
+  EXPECT_EQ(convert("model", "empty").code, 0) << "nothing is lost";
+  EXPECT_EQ(convert("model", "model-next-to-it").code, 0) << "a longer name is another folder";
+}
+
+TEST_F(Convert, SaysWhatIsWrongWithTheArguments) {
+  EXPECT_THAT(convert("model", "new", {"--dtype", "fp8"}).err,
+              AllOf(HasSubstr("'fp8'"), HasSubstr("float32, bfloat16 or float16")));
+  EXPECT_EQ(convert("model", "new", {"--dtype", "fp8"}).code, 2);
+  EXPECT_THAT(convert("model", "new", {"--max_shard_size", "5XB"}).err, HasSubstr("'5XB'"));
+  EXPECT_EQ(convert("nowhere", "new").code, 2);
+  fs::create_directory(path("empty"));
+  EXPECT_EQ(convert("empty", "new").code, 2);
+  write_file(path("model/config.json"), "[]");
+  const Ended ended = convert("model", "new", {"--dtype", "float16"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("config.json: is not a JSON object"));
+  EXPECT_THAT(names_in(""), ::testing::UnorderedElementsAre("model", "empty")) << "nothing is left behind";
+}
+
+// Twice what is free, as a sparse file.
+TEST_F(Convert, ADiskThatIsTooSmallIsAnErrorBeforeAnythingIsWritten) {
+  const uint64_t elements = fs::space(folder_.path()).available / 2;
+  const std::string size = std::to_string(elements), bytes = std::to_string(elements * 4);
+  const std::string file = path("model/model.safetensors");
+  const std::string head = R"({"w":{"dtype":"F32","shape":[)" + size + R"(],"data_offsets":[0,)" + bytes + "]}}";
+  write_file(file, safetensors::testing::file_of(head, ""));
+  std::error_code error;
+  fs::resize_file(file, fs::file_size(file) + elements * 4, error);
+  if (error) GTEST_SKIP() << "no sparse file of " << bytes << " bytes: " << error.message();
+  const Ended ended = convert("model", "new");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("new: needs "), HasSubstr("are free there")));
+  EXPECT_THAT(names_in(""), ::testing::ElementsAre("model"));
+}
+
+TEST(ParseSize, TakesTheUnitsOfTransformers) {
+  EXPECT_EQ(parse_size("5GB"), 5'000'000'000);
+  EXPECT_EQ(parse_size("1.5 MB"), 1'500'000);
+  EXPECT_EQ(parse_size("2GiB"), int64_t{2} << 30);
+  EXPECT_EQ(parse_size("123"), 123);
+  for (const char* text : {"", "GB", "-1GB", "0", "nan", "inf", "1e40", "5 G B", "5GBs"}) {
+    EXPECT_THROW(parse_size(text), ConfigError) << text;
+  }
+}
+
+TEST(ConfigWithDtype, ReplacesTheTypeThatIsThereAndThoseWithin) {
+  const auto converted = [](const char* text) {
+    return json::parse(config_with_dtype(text, DType::kBF16, "config.json"));
+  };
+  EXPECT_EQ(converted(R"({"a": 1, "torch_dtype": "float32"})"), json::parse(R"({"a": 1, "torch_dtype": "bfloat16"})"));
+  EXPECT_EQ(converted(R"({"dtype": "float32"})"), json::parse(R"({"dtype": "bfloat16"})"));
+  EXPECT_EQ(converted("{}"), json::parse(R"({"torch_dtype": "bfloat16"})"));
+  EXPECT_EQ(
+      converted(R"({"dtype": "x", "text_config": {"dtype": "float32"}, "quantization_config": {"dtype": "q"}})"),
+      json::parse(
+          R"({"dtype": "bfloat16", "text_config": {"dtype": "bfloat16"}, "quantization_config": {"dtype": "q"}})"));
+  EXPECT_THROW(config_with_dtype("[", DType::kBF16, "x"), ConfigError);
+}
+
+}  // namespace
+}  // namespace concord
