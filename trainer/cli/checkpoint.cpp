@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "core/bytes_text.h"
+#include "core/checkpoint/verify.h"
 #include "core/config_error.h"
 #include "core/quoted.h"
 #include "core/safetensors/index.h"
@@ -115,6 +116,28 @@ int64_t parameters_in(const std::string& folder) {
   return elements;
 }
 
+// What sizes tell about the files, without reading them; nothing where there is no manifest.
+std::vector<std::string> damage_by_size(const std::string& folder) {
+  std::vector<std::string> texts;
+  if (!has_manifest(folder)) return texts;
+  try {
+    for (const Damage& damage : compare_sizes(folder, read_manifest(folder))) texts.push_back(to_string(damage));
+  } catch (const ConfigError& error) {
+    texts.push_back(error.what());
+  }
+  return texts;
+}
+
+// Null where files that are damaged cannot be read.
+ordered_json parameters_json(const std::string& folder, bool is_complete) {
+  try {
+    return parameters_in(folder);
+  } catch (const ConfigError&) {
+    if (is_complete) throw;
+    return nullptr;
+  }
+}
+
 ordered_json description(const std::string& folder) {
   const bool resumable = can_resume_from(folder);
   const std::optional<int64_t> step = checkpoint_step(fs::path(folder).lexically_normal());
@@ -122,25 +145,21 @@ ordered_json description(const std::string& folder) {
     throw ConfigError(fmt::format("{}: has no {} and is not called checkpoint-<step>, so it is no checkpoint", folder,
                                   kMetadataFile));
   }
+  const std::vector<std::string> damage = damage_by_size(folder);
   ordered_json json = {{"step", step ? ordered_json(*step) : ordered_json()},
-                       {"complete", true},
+                       {"complete", damage.empty()},
+                       {"damage", damage},
+                       {"checksums", has_manifest(folder)},
                        {"resumable", resumable},
                        {"layout", nullptr},
-                       {"parameters", parameters_in(folder)},
+                       {"parameters", parameters_json(folder, damage.empty())},
                        {"bytes", bytes_in(folder)}};
   ordered_json files = ordered_json::array(), arguments = ordered_json::object();
   for (const auto& [name, bytes] : files_in(folder)) files.push_back({{"name", name}, {"bytes", bytes}});
   if (resumable) {
-    const TrainingState state = read_training_state(folder);
-    const SavedLayout& layout = state.layout;
-    json["step"] = state.step;
-    json["layout"] = {{"world", layout.world},          {"tensor_parallel", layout.tp},
-                      {"pipeline_parallel", layout.pp}, {"virtual_pipeline", layout.vpp},
-                      {"context_parallel", layout.cp},  {"data_parallel", layout.dp},
-                      {"platform", layout.platform}};
-    json["tokens"] = state.tokens;
-    json["epoch"] = state.epoch;
-    for (const auto& [name, value] : state.arguments) arguments[name] = value;
+    ordered_json state = ordered_json::parse(to_json(read_training_state(folder)));  // checked, and only what is known
+    for (const char* name : {"step", "layout", "tokens", "epoch"}) json[name] = std::move(state[name]);
+    arguments = std::move(state["arguments"]);
   }
   json["files"] = std::move(files);
   json["arguments"] = std::move(arguments);
@@ -156,7 +175,7 @@ int describe_checkpoint(CheckpointOptions options) {
     return 0;
   }
   fmt::print("step        {}{}\n", json["step"].dump(), json["resumable"].get<bool>() ? "" : ", weights only");
-  fmt::print("parameters  {}\n", json["parameters"].get<int64_t>());
+  fmt::print("parameters  {}\n", json["parameters"].is_null() ? "unknown" : json["parameters"].dump());
   fmt::print("bytes       {} ({})\n", json["bytes"].get<uint64_t>(), bytes_text(json["bytes"].get<uint64_t>()));
   if (json["resumable"].get<bool>()) {
     fmt::print("tokens      {}\n", json["tokens"].get<int64_t>());
@@ -164,6 +183,10 @@ int describe_checkpoint(CheckpointOptions options) {
     for (const auto& [name, value] : json["layout"].items()) layout += fmt::format(" {} {},", name, value.dump());
     layout.pop_back();
     fmt::print("layout     {}\n", layout);
+  }
+  for (const ordered_json& damage : json["damage"]) fmt::print("damaged     {}\n", damage.get<std::string>());
+  if (json["complete"].get<bool>() && json["checksums"].get<bool>()) {
+    fmt::print("checksums   there; `concord checkpoint verify` compares them\n");
   }
   fmt::print("files\n");
   for (const ordered_json& file : json["files"]) {

@@ -136,6 +136,24 @@ TEST_F(CheckpointCommand, VerifyEndsWith2WhereThereIsNothingToVerify) {
   EXPECT_THAT(ended.out, HasSubstr("there are no checksums"));
 }
 
+TEST_F(CheckpointCommand, DescribeSeesWhatIsMissingOrCutOffBySizes) {
+  const std::string folder = make("out/checkpoint-10");
+  const Ended whole = run({"describe", folder});
+  EXPECT_EQ(whole.code, 0);
+  EXPECT_THAT(whole.out, AllOf(HasSubstr("parameters  5\n"), HasSubstr("checksums   there"),
+                               HasSubstr("step        10\n"), HasSubstr("platform \"cpu\"")));
+  fs::remove(folder + "/config.json");
+  fs::resize_file(folder + "/model.safetensors", 20);
+  const Ended damaged = run({"describe", folder});
+  EXPECT_EQ(damaged.code, 0) << damaged.err;
+  EXPECT_THAT(damaged.out, AllOf(HasSubstr("damaged     config.json: is missing\n"), HasSubstr("parameters  unknown\n"),
+                                 HasSubstr("damaged     model.safetensors: has 20 bytes")));
+  const json answer = json::parse(run({"describe", folder, "--json"}).out);
+  EXPECT_EQ(answer["complete"], false);
+  EXPECT_EQ(answer["damage"].size(), 2U);
+  EXPECT_EQ(answer["layout"]["world"], 1);
+}
+
 TEST_F(CheckpointCommand, DiffOfEqualCheckpointsEndsWith0WhateverTheirLayout) {
   Contents other;
   other.state.layout.world = other.state.layout.tp = 2;
