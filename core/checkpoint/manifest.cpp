@@ -26,114 +26,135 @@ namespace {
 constexpr uint64_t kFormat = 1;
 constexpr size_t kDigits = 8;
 
-// Handles the JSON while it is parsed: a checkpoint may have 100,000 tensors. Anything unexpected stops it there, so
-// nesting is bounded.
-class ManifestSax {
+constexpr std::string_view kSpace = " \t\n\r";
+
+// Reads the JSON of a manifest from front to back. The library takes a hundred times as long as reading the bytes, and a
+// checkpoint may have 100,000 tensors: so most strings are taken as they stand, and only those with escapes or other
+// letters than ASCII are given to it.
+class ManifestParser {
  public:
-  using number_integer_t = nlohmann::json::number_integer_t;
-  using number_unsigned_t = nlohmann::json::number_unsigned_t;
-  using number_float_t = nlohmann::json::number_float_t;
-  using string_t = nlohmann::json::string_t;
-  using binary_t = nlohmann::json::binary_t;
+  ManifestParser(std::string_view text, const std::string& place) : text_(text), place_(place) {}
 
-  ManifestSax(const std::string& place, Manifest& manifest) : place_(place), manifest_(manifest) {}
-
-  [[noreturn]] void refuse(const std::string& why) const {
-    throw ConfigError(fmt::format("{}: {}; it is damaged, or not the manifest of a checkpoint", place_, why));
-  }
-
-  bool start_object(size_t) {
-    const bool allowed =
-        depth_ == 0 || (depth_ == 1 && key_ == "files") || depth_ == 2 || (depth_ == 3 && key_ == "tensors");
-    if (!allowed) unexpected("an object");
-    ++depth_;
-    return true;
-  }
-
-  bool end_object() {
-    --depth_;
-    if (depth_ == 2) finish_file();
-    if (depth_ == 0) finish();
-    return true;
-  }
-
-  bool key(const string_t& text) {
-    if (depth_ == 2) {
-      start_file(text);
-    } else if (depth_ == 4) {
-      tensor_ = text;
-    } else {
-      if (!(depth_ == 1 ? keys_ : file_keys_).insert(text).second) refuse(fmt::format("has {} twice", quoted(text)));
-      key_ = text;
-    }
-    return true;
-  }
-
-  bool string(const string_t& text) {
-    if (depth_ == 4) {
-      if (!file_->tensors.emplace(tensor_, checksum(text)).second)
-        refuse(fmt::format("has tensor {} of {} twice", quoted(tensor_), quoted(name_)));
-    } else if (depth_ == 3 && (key_ == "crc32" || key_ == "header")) {
-      file_->crc32 = checksum(text);
-    } else if (depth_ != 1 || key_ != "checksum") {
-      unexpected(fmt::format("the string {}", quoted(text)));
-    } else if (text != "crc32") {
-      refuse(fmt::format("has checksums of the kind {}; this version knows crc32", quoted(text)));
-    }
-    return true;
-  }
-
-  bool number_unsigned(number_unsigned_t value) {
-    if (depth_ == 3 && key_ == "bytes") {
-      file_->bytes = value;
-    } else if (depth_ != 1 || key_ != "format") {
-      unexpected(fmt::format("the number {}", value));
-    } else if (value != kFormat) {
-      refuse(fmt::format("has format {}; this version reads format {}", value, kFormat));
-    }
-    return true;
-  }
-
-  bool number_integer(number_integer_t value) { return unexpected(fmt::format("the number {}", value)); }
-  bool number_float(number_float_t, const string_t& text) {
-    return unexpected(fmt::format("the number {}", quoted(text)));
-  }
-  bool null() { return unexpected("null"); }
-  bool boolean(bool value) { return unexpected(value ? "true" : "false"); }
-  bool binary(binary_t&) { return unexpected("binary data"); }
-  bool start_array(size_t) { return unexpected("a list"); }
-  bool end_array() { return true; }
-  bool parse_error(size_t position, const std::string& token, const nlohmann::json::exception&) {
-    refuse(fmt::format("is not JSON: at byte {} after {}", position, quoted(token)));
+  Manifest parse() {
+    Manifest manifest;
+    std::set<std::string> keys;
+    object("instead of an object", [&](const std::string& key) {
+      add_key(&keys, key);
+      if (key == "format") {
+        format();
+      } else if (key == "checksum") {
+        kind();
+      } else if (key == "files") {
+        object("as 'files'", [&](const std::string& name) { file(name, &manifest); });
+      } else {
+        refuse(fmt::format("has {} as {}, which is not known", value_text(), quoted(key)));
+      }
+    });
+    skip_space();
+    if (at_ != text_.size()) not_json();
+    if (keys != std::set<std::string>{"checksum", "files", "format"}) refuse("needs format, checksum and files");
+    return manifest;
   }
 
  private:
-  void start_file(const string_t& name) {
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw ConfigError(fmt::format("{}: {}; it is damaged, or not the manifest of a checkpoint", place_, why));
+  }
+  [[noreturn]] void not_json() const { refuse(fmt::format("is not JSON: at byte {}", at_ + 1)); }
+
+  void format() {
+    if (const uint64_t value = number("as 'format'"); value != kFormat) {
+      refuse(fmt::format("has format {}; this version reads format {}", value, kFormat));
+    }
+  }
+  void kind() {
+    if (const std::string text = string("as 'checksum'"); text != "crc32") {
+      refuse(fmt::format("has checksums of the kind {}; this version knows crc32", quoted(text)));
+    }
+  }
+
+  void file(const std::string& name, Manifest* manifest) {
     if (name.empty() || name == "." || name == ".." || name == kManifestFile || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
       refuse(fmt::format("has the file {}; must be another file in the same folder, without a '/'", quoted(name)));
     }
-    const auto [found, is_new] = manifest_.files.try_emplace(name);
+    const auto [found, is_new] = manifest->files.try_emplace(name);
     if (!is_new) refuse(fmt::format("has file {} twice", quoted(name)));
-    name_ = name;
-    file_ = &found->second;
-    file_keys_.clear();
-  }
-
-  void finish_file() {
-    file_->by_tensor = file_keys_.contains("header");
-    const std::set<std::string> wanted = file_->by_tensor ? std::set<std::string>{"bytes", "header", "tensors"}
-                                                          : std::set<std::string>{"bytes", "crc32"};
-    if (file_keys_ != wanted) {
-      refuse(fmt::format("file {} needs bytes and crc32, or bytes, header and tensors", quoted(name_)));
+    ManifestFile& file = found->second;
+    std::set<std::string> keys;
+    object(fmt::format("as file {}", quoted(name)), [&](const std::string& key) {
+      const std::string where = fmt::format("as {} of file {}", quoted(key), quoted(name));
+      add_key(&keys, key);
+      if (key == "bytes") {
+        file.bytes = number(where);
+      } else if (key == "crc32" || key == "header") {
+        file.crc32 = checksum(where);
+      } else if (key == "tensors") {
+        object(where, [&](const std::string& tensor) { add_tensor(name, tensor, &file); });
+      } else {
+        refuse(fmt::format("has {} {}, which is not known", value_text(), where));
+      }
+    });
+    file.by_tensor = keys.contains("header");
+    if (keys != (file.by_tensor ? std::set<std::string>{"bytes", "header", "tensors"}
+                                : std::set<std::string>{"bytes", "crc32"})) {
+      refuse(fmt::format("file {} needs bytes and crc32, or bytes, header and tensors", quoted(name)));
     }
   }
 
-  void finish() const {
-    if (keys_ != std::set<std::string>{"checksum", "files", "format"}) refuse("needs format, checksum and files");
+  void add_tensor(const std::string& name, const std::string& tensor, ManifestFile* file) {
+    skip_space();
+    if (peek() != '"') expect_value('"', fmt::format("as tensor {} of file {}", quoted(tensor), quoted(name)));
+    // Sorted as to_json has written them: each belongs at the end.
+    const size_t before = file->tensors.size();
+    file->tensors.emplace_hint(file->tensors.end(), tensor, checksum({}));
+    if (file->tensors.size() == before) refuse(fmt::format("has tensor {} of {} twice", quoted(tensor), quoted(name)));
   }
 
-  uint32_t checksum(const string_t& text) const {
+  void add_key(std::set<std::string>* keys, const std::string& key) const {
+    if (!keys->insert(key).second) refuse(fmt::format("has {} twice", quoted(key)));
+  }
+
+  // Calls |each| with every key; it reads the value. |where| ends the sentence about another value.
+  template <class Each>
+  void object(const std::string& where, const Each& each) {
+    expect_value('{', where);
+    ++at_;
+    skip_space();
+    if (peek() == '}') {
+      ++at_;
+      return;
+    }
+    for (;;) {
+      const std::string key = string_here();
+      skip_space();
+      if (peek() != ':') not_json();
+      ++at_;
+      each(key);
+      skip_space();
+      const char next = peek();
+      if (next != ',' && next != '}') not_json();
+      ++at_;
+      if (next == '}') return;
+      skip_space();
+    }
+  }
+
+  uint64_t number(const std::string& where) {
+    skip_space();
+    const std::string_view digits = word();
+    uint64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    const bool leading_zero = digits.size() > 1 && digits.front() == '0';
+    if (error != std::errc() || end != digits.data() + digits.size() || leading_zero) {
+      refuse(fmt::format("has {} {}", value_text(), where));
+    }
+    at_ += digits.size();
+    return value;
+  }
+
+  uint32_t checksum(const std::string& where) {
+    const std::string text = string(where);
     uint32_t value = 0;
     const bool digits = text.size() == kDigits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
     if (!digits) refuse(fmt::format("{} is not a checksum of {} hexadecimal digits", quoted(text), kDigits));
@@ -141,24 +162,56 @@ class ManifestSax {
     return value;
   }
 
-  [[noreturn]] bool unexpected(const std::string& what) const {
-    std::string where = "instead of an object";
-    if (depth_ == 1) where = fmt::format("as {}", quoted(key_));
-    if (depth_ == 2) where = fmt::format("as file {}", quoted(name_));
-    if (depth_ == 3) where = fmt::format("as {} of file {}", quoted(key_), quoted(name_));
-    if (depth_ == 4) where = fmt::format("as tensor {} of file {}", quoted(tensor_), quoted(name_));
-    refuse(fmt::format("has {} {}", what, where));
+  std::string string(const std::string& where) {
+    expect_value('"', where);
+    return string_here();
   }
 
+  std::string string_here() {
+    if (peek() != '"') not_json();
+    const size_t begin = at_ + 1;
+    size_t end = begin;
+    while (end < text_.size() && text_[end] != '"' && text_[end] != '\\' && text_[end] >= ' ' && text_[end] <= '~')
+      ++end;
+    if (end < text_.size() && text_[end] == '"') {
+      at_ = end + 1;
+      return std::string(text_.substr(begin, end - begin));
+    }
+    while (end < text_.size() && text_[end] != '"') end += text_[end] == '\\' ? 2 : 1;
+    if (end >= text_.size()) not_json();
+    const std::string_view literal = text_.substr(at_, end + 1 - at_);
+    at_ = end + 1;
+    return parse_json(literal, place_).get<std::string>();
+  }
+
+  void skip_space() { at_ = std::min(text_.find_first_not_of(kSpace, at_), text_.size()); }
+  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+
+  void expect_value(char begin, const std::string& where) {
+    skip_space();
+    if (peek() != begin) refuse(fmt::format("has {} {}", value_text(), where));
+  }
+
+  // Up to what can follow a number or a literal.
+  std::string_view word() const {
+    return text_.substr(at_, std::min(text_.find_first_of(",}] \t\n\r", at_), text_.size()) - at_);
+  }
+
+  // What kind of value begins here.
+  std::string value_text() {
+    skip_space();
+    switch (peek()) {
+      case '{': return "an object";
+      case '[': return "a list";
+      case '"': return "a string";
+      case '\0': not_json();
+      default: return fmt::format("the value {}", quoted(word()));
+    }
+  }
+
+  const std::string_view text_;
   const std::string& place_;
-  Manifest& manifest_;
-  int depth_ = 0;               // 1: the manifest, 2: "files", 3: a file, 4: its "tensors"
-  std::set<std::string> keys_;  // of the manifest
-  std::set<std::string> file_keys_;
-  std::string key_;   // of the manifest or of a file
-  std::string name_;  // of the file
-  std::string tensor_;
-  ManifestFile* file_ = nullptr;
+  size_t at_ = 0;
 };
 
 // Whether |text| can be written as it is: most names can, and going through the library costs more than all else.
@@ -215,10 +268,7 @@ std::string to_json(const Manifest& manifest) {
 
 Manifest parse_manifest(std::string_view json, const std::string& file) {
   refuse_zero_byte(json, file);
-  Manifest manifest;
-  ManifestSax sax(file, manifest);
-  nlohmann::json::sax_parse(json.begin(), json.end(), &sax);
-  return manifest;
+  return ManifestParser(json, file).parse();
 }
 
 bool has_manifest(const std::string& folder) {

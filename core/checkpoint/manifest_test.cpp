@@ -79,8 +79,9 @@ TEST(Manifest, RefusesWhatItDoesNotWrite) {
   EXPECT_THAT(refusal_of_file("a", R"({"bytes":1})"), HasSubstr("needs bytes and crc32"));
   EXPECT_THAT(refusal_of_file("a", R"({"bytes":1,"header":"00000000"})"), HasSubstr("needs bytes and crc32"));
   EXPECT_THAT(refusal_of_file("a", R"({"bytes":1,"crc32":"00000000","header":"00000000"})"), HasSubstr("needs bytes"));
-  EXPECT_THAT(refusal_of_file("a", R"({"bytes":-1,"crc32":"00000000"})"), HasSubstr("the number -1"));
-  EXPECT_THAT(refusal_of_file("a", R"({"bytes":1e3,"crc32":"00000000"})"), HasSubstr("the number '1e3'"));
+  EXPECT_THAT(refusal_of_file("a", R"({"bytes":-1,"crc32":"00000000"})"),
+              HasSubstr("the value '-1' as 'bytes' of file 'a'"));
+  EXPECT_THAT(refusal_of_file("a", R"({"bytes":1e3,"crc32":"00000000"})"), HasSubstr("the value '1e3'"));
   for (const char* checksum : {"", "0000000", "000000000", "0000000G", "0000000A", "+0000001"}) {
     EXPECT_THAT(refusal_of_file("a", R"({"bytes":1,"crc32":")" + std::string(checksum) + "\"}"),
                 HasSubstr("is not a checksum of 8 hexadecimal digits"));
@@ -90,6 +91,30 @@ TEST(Manifest, RefusesWhatItDoesNotWrite) {
   EXPECT_THAT(refusal_of_file("a", R"({"bytes":1,"header":"00000000","tensors":{"t":"00000000","t":"00000000"}})"),
               HasSubstr("tensor 't' of 'a' twice"));
   EXPECT_THAT(refusal(std::string(100'000, '[')), HasSubstr("a list instead of an object"));
+}
+
+// Whatever it accepts is JSON to the library too: with each byte of an example changed or removed.
+TEST(Manifest, AcceptsNothingThatIsNotJson) {
+  const std::string text = to_json(example());
+  int accepted = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (const char with : {'"', '\\', '{', '}', ',', ':', '0', 'a', ' ', '\n', '\x7f', '\xc3', '\x01'}) {
+      std::string changed = text;
+      changed[i] = with;
+      if (refusal(changed) != "accepted") continue;
+      ++accepted;
+      ASSERT_TRUE(nlohmann::json::accept(changed)) << changed;
+    }
+    std::string removed = text;
+    removed.erase(i, 1);
+    ASSERT_TRUE(refusal(removed) != "accepted" || nlohmann::json::accept(removed)) << removed;
+  }
+  EXPECT_GT(accepted, 100);
+  EXPECT_THAT(refusal(text + "x"), HasSubstr("is not JSON"));
+  EXPECT_THAT(refusal_of_file("a", R"({"bytes":01,"crc32":"00000000"})"), HasSubstr("the value '01'"));
+  EXPECT_THAT(refusal_of_file("a", R"({"bytes":18446744073709551616,"crc32":"00000000"})"), HasSubstr("the value"));
+  EXPECT_THAT(refusal_of_file("a", R"({"bytes":1,"crc32":"00000000",})"), HasSubstr("is not JSON"));
+  EXPECT_THAT(refusal_of_file("\xff", R"({"bytes":1,"crc32":"00000000"})"), HasSubstr("is not JSON"));
 }
 
 TEST(Manifest, NamesThatAreNotUtf8AreRefusedWhenWritten) {

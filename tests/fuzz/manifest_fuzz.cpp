@@ -1,6 +1,7 @@
 // Any bytes as manifest.json of a checkpoint: refused with a ConfigError, or sizes and checksums of files within the
 // folder, which are the same when they are written and read again.
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/checkpoint/manifest.h"
@@ -28,6 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace concord;
   const std::optional<Manifest> manifest = fuzz::parse({reinterpret_cast<const char*>(data), size});
   if (!manifest) return 0;
+  fuzz::check(nlohmann::json::accept(data, data + size), "what is accepted is JSON");
   for (const auto& [name, file] : manifest->files) {
     fuzz::check(!name.empty() && name != "." && name != "..", "a file has a name");
     fuzz::check(name != kManifestFile, "the manifest does not have itself");
