@@ -31,6 +31,7 @@ struct TrainerState {
   double num_train_epochs = 0;
   int64_t tokens = 0;  // of all ranks so far
   bool is_world_process_zero = false;
+  BestResult best;  // best_metric, best_global_step and best_model_checkpoint
 };
 
 // What is to happen after the step. The trainer sets the last three by its arguments before on_step_end; callbacks may
@@ -57,7 +58,7 @@ class TrainerCallback {
   // |folder| is complete. With async_save that is some steps after the one that it is named for.
   virtual void on_save(const TrainerState&, const std::string& /*folder*/, TrainerControl&) {}
   // Files that a checkpoint of this step is to have, name and text. Those of rank 0 are written.
-  virtual NamedTexts checkpoint_files(const TrainerState&) const { return {}; }
+  virtual NamedTexts checkpoint_files(const TrainerState&) { return {}; }
 };
 
 }  // namespace concord

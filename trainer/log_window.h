@@ -13,7 +13,8 @@ struct LogWindow {
   int64_t tokens = 0;  // of all ranks, without padding
   int64_t samples = 0;
   double squared_lengths = 0;
-  double seconds = 0;  // of steps before the run was resumed
+  double seconds = 0;       // of steps before the run was resumed
+  double save_seconds = 0;  // that steps waited for checkpoints; not part of a checkpoint
   int64_t steps = 0;
   int64_t skipped = 0;
   double last_grad_norm = std::numeric_limits<double>::quiet_NaN();  // of a step that was not skipped

@@ -80,6 +80,11 @@ void check_nothing_later(const OutputRequest& request) {
                   request.folder.string(), found.back().filename().string(), *resumed));
 }
 
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
 bool lies_in(const fs::path& path, const fs::path& folder) {
   std::error_code error;
   const fs::path inner = fs::weakly_canonical(path, error), outer = fs::weakly_canonical(folder, error);
@@ -131,10 +136,19 @@ std::optional<int64_t> newest_resumable_step(const fs::path& folder) {
   return newest == found.rend() ? std::nullopt : checkpoint_step(*newest);
 }
 
-void keep_newest(const fs::path& folder, int64_t limit) {
+void keep_newest(const fs::path& folder, int64_t limit, const fs::path& best) {
   if (limit <= 0) return;
-  const std::vector<fs::path> found = checkpoints_in(folder);
-  for (size_t i = 0; i + static_cast<size_t>(limit) < found.size(); ++i) remove_saved_folder(found[i].string());
+  std::vector<fs::path> removable = checkpoints_in(folder);
+  auto left = static_cast<int64_t>(removable.size());
+  if (!removable.empty()) removable.pop_back();
+  std::erase_if(removable, [&](const fs::path& each) {
+    std::error_code ignored;
+    return !best.empty() && fs::equivalent(each, best, ignored);
+  });
+  for (const fs::path& oldest : removable) {
+    if (left-- <= limit) return;
+    remove_saved_folder(oldest.string());
+  }
 }
 
 bool has_run_mark(const fs::path& folder) {
@@ -147,19 +161,21 @@ void leave_run_mark(const fs::path& folder, const std::string& job) {
   replace_file((folder / kRunMark).string(), mark.dump() + "\n");
 }
 
+bool is_restarted_attempt() {
+  const std::string restarts = variable("TORCHELASTIC_RESTART_COUNT");
+  return !restarts.empty() && restarts != "0";
+}
+
 OutputRequest output_request(const TrainingArguments& arguments, const std::vector<std::string>& more) {
   OutputRequest request{.folder = arguments.output.dir, .overwrite = arguments.output.overwrite};
   request.inputs.assign(more.begin(), more.end());
   for (const std::string& path : input_paths(arguments)) request.inputs.emplace_back(path);
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value != nullptr ? value : "");
-  };
-  const std::string restarts = variable("TORCHELASTIC_RESTART_COUNT");
-  request.is_restarted = !restarts.empty() && restarts != "0";
+  request.is_restarted = is_restarted_attempt();
   const std::string& resume = arguments.saving.resume_from;
   if (!resumes_from_newest(arguments)) request.resume_from = resume;
-  request.resumes = resumes_from_newest(arguments) || (!resume.empty() && lies_in(resume, arguments.output.dir));
+  if (!request.resume_from.empty()) request.inputs.push_back(request.resume_from);
+  request.resumes = !arguments.resume.finetune &&
+                    (resumes_from_newest(arguments) || (!resume.empty() && lies_in(resume, arguments.output.dir)));
   request.job = variable("CONCORD_LAUNCH_ID");
   if (request.job.empty()) request.job = variable("TORCHELASTIC_RUN_ID");
   if (request.job == "none") request.job.clear();  // what torchrun calls every job without --rdzv_id or --standalone

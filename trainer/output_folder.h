@@ -27,6 +27,9 @@ struct OutputRequest {
   std::filesystem::path resume_from = {};          // the checkpoint that was named; empty: the newest of |folder|
 };
 
+// Whether the launcher (ours or torchrun) has started this process after an attempt that failed.
+bool is_restarted_attempt();
+
 // What |arguments| ask for. Inputs are those that they name, and |more|; the job and its attempt are what the launcher
 // (ours or torchrun) has set in the environment.
 OutputRequest output_request(const TrainingArguments& arguments, const std::vector<std::string>& more);
@@ -49,8 +52,9 @@ std::optional<int64_t> checkpoint_step(const std::filesystem::path& path);
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 // The newest of them that a run can be resumed from.
 std::optional<int64_t> newest_resumable_step(const std::filesystem::path& folder);
-// Removes all but the newest |limit| of them; 0: none. For one process of a job. Throws std::runtime_error.
-void keep_newest(const std::filesystem::path& folder, int64_t limit);
+// Removes the oldest of them until |limit| are left; 0: none. The newest and |best|, which may be empty, stay even where
+// these are more than |limit|, as in HF. For one process of a job. Throws std::runtime_error.
+void keep_newest(const std::filesystem::path& folder, int64_t limit, const std::filesystem::path& best = {});
 std::filesystem::path checkpoint_folder(const std::filesystem::path& folder, int64_t step);
 
 }  // namespace concord

@@ -114,5 +114,23 @@ TEST_F(OutputFolder, TheNewestCheckpointsStayByTheirNumberAndNotTheirName) {
   EXPECT_THAT(checkpoints_in(folder_), ElementsAre(folder_ / "checkpoint-10", folder_ / "checkpoint-100"));
 }
 
+// As in HF: the newest and the best one stay, even where that is more than the limit.
+TEST_F(OutputFolder, TheBestCheckpointStays) {
+  const auto left = [&](int64_t limit, const fs::path& best) {
+    fs::remove_all(folder_);
+    for (const int step : {1, 2, 3, 4}) fs::create_directories(checkpoint_folder(folder_, step));
+    keep_newest(folder_, limit, best);
+    std::vector<int64_t> steps;
+    for (const fs::path& each : checkpoints_in(folder_)) steps.push_back(*checkpoint_step(each));
+    return steps;
+  };
+  EXPECT_THAT(left(1, folder_ / "checkpoint-2"), ElementsAre(2, 4));
+  EXPECT_THAT(left(2, folder_ / "checkpoint-2"), ElementsAre(2, 4));
+  EXPECT_THAT(left(3, folder_ / "checkpoint-1"), ElementsAre(1, 3, 4));
+  EXPECT_THAT(left(1, folder_ / "checkpoint-4"), ElementsAre(4));
+  EXPECT_THAT(left(1, folder_ / "elsewhere/checkpoint-2"), ElementsAre(4));
+  EXPECT_THAT(left(0, folder_ / "checkpoint-2"), ElementsAre(1, 2, 3, 4));
+}
+
 }  // namespace
 }  // namespace concord

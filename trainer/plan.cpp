@@ -10,6 +10,8 @@
 #include "core/mesh/initialize_args.h"
 #include "core/quoted.h"
 #include "core/schedule/step_schedule.h"
+#include "trainer/continuation.h"
+#include "trainer/output_folder.h"
 #include "trainer/training_state.h"
 
 namespace concord {
@@ -116,7 +118,31 @@ void check_trains(const Schedule& schedule) {
                   schedule.kind));
 }
 
+// Reports now what resuming would report later. A restarted attempt has checkpoints of its own, and the one that was
+// named may be gone.
+void check_resumption(const TrainingPlan& plan) {
+  const TrainingArguments& a = plan.arguments;
+  std::string folder = a.saving.resume_from;
+  if (resumes_from_newest(a)) {
+    const std::optional<int64_t> newest = newest_resumable_step(a.output.dir);
+    folder = newest ? checkpoint_folder(a.output.dir, *newest).string() : "";
+  }
+  if (folder.empty()) return;
+  const ResumeParts parts = resume_parts(a);
+  if (!parts.progress) return check_same_model(folder, plan);
+  check_can_continue(folder, read_training_state(folder), plan, parts);
+}
+
 }  // namespace
+
+ResumeParts resume_parts(const TrainingArguments& a) {
+  if (a.resume.finetune) return {.progress = false, .optimizer = false, .schedule = false, .rng = false, .data = false};
+  return {.progress = true,
+          .optimizer = !a.resume.no_load_optim,
+          .schedule = !a.resume.override_opt_param_scheduler,
+          .rng = !a.resume.no_load_rng,
+          .data = !a.resume.ignore_data_skip};
+}
 
 InitializeArgs initialize_args(const TrainingPlan& plan) {
   InitializeArgs args = plan.arguments.job;
@@ -154,9 +180,7 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.lr.global_batch_size = plan.train_data->global_batch_size();
   resolve_lr(plan.lr);  // reports errors in these two now
   make_scaler(arguments);
-  if (!arguments.saving.resume_from.empty() && !resumes_from_newest(arguments)) {
-    read_training_state(arguments.saving.resume_from);  // reports a folder that is no checkpoint now
-  }
+  if (!is_restarted_attempt()) check_resumption(plan);
   return plan;
 }
 

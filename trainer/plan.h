@@ -28,6 +28,16 @@ struct Datasets {
 // What a user may provide instead of what the arguments name.
 using DatasetProvider = std::function<Datasets(const TrainingArguments&)>;
 
+// What a run takes from the checkpoint that it resumes, besides the weights.
+struct ResumeParts {
+  bool progress = true;   // steps done, the log; false: a new run
+  bool optimizer = true;  // with the learning rate's counter and the loss scale
+  bool schedule = true;   // settings of the learning rate have to be the checkpoint's
+  bool rng = true;
+  bool data = true;  // the position in it
+};
+ResumeParts resume_parts(const TrainingArguments& arguments);
+
 struct TrainingPlan {
   TrainingArguments arguments;
   ModelConfig config;
@@ -38,8 +48,12 @@ struct TrainingPlan {
   int64_t max_steps = 0;
   LrArguments lr;
   bool is_restarted = false;       // an attempt after the first: its own run may be in output_dir already
-  std::string resume_from;         // the checkpoint that the run continues; empty: it starts at the first step
+  std::string job;                 // the same in every attempt of a job, see OutputRequest
+  std::string resume_from;         // the checkpoint that the run resumes; empty: it starts at the first step
+  ResumeParts resume_parts;        // of it
   TokenizerFiles tokenizer_files;  // of the data, for saved models; on rank 0, which writes them
+
+  bool continues() const { return !resume_from.empty() && resume_parts.progress; }  // a run that has done steps
 };
 
 // |rank| of |world| processes. Throws ConfigError for every error that can be detected at this point.

@@ -1,5 +1,7 @@
 #include "trainer/pretrain.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 #include "core/mesh/job_environment.h"
@@ -25,7 +27,8 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
                      const OutputRequest& request, StopRequest* stop) {
   const std::filesystem::path output_dir = plan.arguments.output.dir;
   const bool saves = plan.arguments.saving.strategy != "no";
-  plan.resume_from = find_resume_folder(plan, job);
+  const bool loads_best = plan.arguments.best_model.load_at_end;
+  choose_checkpoint(&plan, job);
   Trainer trainer(std::move(plan), job, providers);
   stop->enter(StopRequest::Phase::running);
   claim_output_folder(job, request);
@@ -42,6 +45,9 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
     const std::filesystem::path folder = output_dir / "model";
     trainer.save_model(folder);
     finish.files = {{"model", folder.string()}};
+    if (const BestResult& best = trainer.state().best; loads_best && !best.checkpoint.empty()) {
+      finish.files.emplace_back("which is", fmt::format("{}, the best: {:.6g}", best.checkpoint, *best.metric));
+    }
   } else {
     finish.files = {{"model", "not saved: save_strategy is no"}};
   }
@@ -60,6 +66,7 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   const OutputRequest request = output_request(arguments, options.inputs);
   if (environment.rank == 0) check_output_folder(request);
   plan.is_restarted = request.is_restarted;
+  plan.job = request.job;
   ParallelContext& job = initialize(initialize_args(plan));
   TrainOutput output = train_in(job, std::move(plan), providers, options, request, &stop);
   finalize();

@@ -100,6 +100,15 @@ std::string tokenizer_text(const TrainingPlan& plan) {
   return differ ? "from the model, but the data was built with a different one" : "from the model";
 }
 
+// What starts afresh in a run that continues another one.
+std::string not_resumed(const ResumeParts& parts) {
+  std::string text;
+  if (!parts.optimizer) text += "; with fresh optimizer state";
+  if (!parts.rng) text += "; with fresh random generators";
+  if (!parts.data) text += "; from the beginning of the data";
+  return text;
+}
+
 // What a user wants to see before hours of computation.
 NamedTexts opening(const TrainingPlan& plan, const ParallelContext& job, const RunDescription& run) {
   const TrainingArguments& a = plan.arguments;
@@ -113,8 +122,11 @@ NamedTexts opening(const TrainingPlan& plan, const ParallelContext& job, const R
       {"steps", steps_text(plan)}};
   if (plan.eval_data) rows.emplace_back("evaluates", evaluation_text(plan, run.eval_steps));
   rows.emplace_back("saves", saving_text(a, run.save_steps));
-  if (!plan.resume_from.empty()) {
-    rows.emplace_back("resumes", fmt::format("{}, after step {}", plan.resume_from, run.first_step));
+  if (plan.continues()) {
+    rows.emplace_back("resumes", fmt::format("{}, after step {}{}", plan.resume_from, run.first_step,
+                                             not_resumed(plan.resume_parts)));
+  } else if (!plan.resume_from.empty()) {
+    rows.emplace_back("finetunes", plan.resume_from + ", from its weights");
   }
   rows.emplace_back("files", "in " + a.output.dir);
   return rows;
@@ -178,13 +190,17 @@ void ReportCallback::on_train_begin(const TrainingArguments&, const TrainerState
   report_.begin();
   for (const std::string& note : notes_) report_.note("note: " + note);
 }
-void ReportCallback::on_train_end(const TrainerState&, const FinishReport& report) { report_.finish(report); }
+void ReportCallback::on_train_end(const TrainerState& state, const FinishReport& report) {
+  report_.set_best(state.best);
+  report_.finish(report);
+}
 void ReportCallback::on_step_end(const TrainerState& state, TrainerControl&) { report_.on_progress(state.global_step); }
 void ReportCallback::on_log(const TrainerState&, const StepReport& report, TrainerControl&) { report_.on_step(report); }
 void ReportCallback::on_evaluate(const TrainerState&, const EvalReport& report, TrainerControl&) {
   report_.on_eval(report);
 }
-NamedTexts ReportCallback::checkpoint_files(const TrainerState&) const {
+NamedTexts ReportCallback::checkpoint_files(const TrainerState& state) {
+  report_.set_best(state.best);
   return {{kTrainerStateFile, report_.state_json()}};
 }
 

@@ -5,7 +5,6 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 
-#include "core/config_error.h"
 #include "platform/loader/host.h"
 #include "trainer/output_folder.h"
 
@@ -16,37 +15,24 @@ constexpr int64_t kNumbers = 3;  // of a generator's state
 
 }  // namespace
 
-std::string find_resume_folder(const TrainingPlan& plan, ParallelContext& job) {
-  const TrainingArguments& a = plan.arguments;
+void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
+  const TrainingArguments& a = plan->arguments;
   const bool is_named = !a.saving.resume_from.empty() && !resumes_from_newest(a);
+  plan->resume_parts = resume_parts(a);
+  plan->resume_from = is_named ? a.saving.resume_from : "";
   // An attempt after the first has checkpoints of its own, later than the one that was named.
-  if (!plan.is_restarted && (is_named || a.saving.resume_from.empty())) return a.saving.resume_from;
+  if (!plan->is_restarted && (is_named || a.saving.resume_from.empty())) return;
   const int64_t seen = job.rank() == 0 ? newest_resumable_step(a.output.dir).value_or(-1) : -1;
   const at::Tensor step = at::full({1}, seen, at::TensorOptions(job.torch_device()).dtype(at::kLong));
   job.world_group().all_reduce(step, ReduceOp::kMax).wait();
   const auto agreed = step.item<int64_t>();
-  if (agreed >= 0) return checkpoint_folder(a.output.dir, agreed).string();
-  if (is_named) return a.saving.resume_from;
-  if (job.rank() == 0) {
+  if (agreed >= 0) {
+    plan->resume_from = checkpoint_folder(a.output.dir, agreed).string();
+    // What it left out when it began, it has by now.
+    if (plan->is_restarted && read_training_state(plan->resume_from).job == plan->job) plan->resume_parts = {};
+  } else if (!is_named && job.rank() == 0) {
     loader::log(CONCORD_LOG_WARN, "train",
                 fmt::format("{} has no checkpoint to resume from; the run starts at the first step", a.output.dir));
-  }
-  return {};
-}
-
-void check_can_continue(const TrainingState& state, const TrainingPlan& plan) {
-  if (state.optimizer != plan.arguments.optimizer.optimizer) {
-    throw ConfigError(
-        fmt::format("{} was saved with optimizer {}, but this run has optimizer {}; use the same, or start "
-                    "a new run from its weights with --model {}",
-                    plan.resume_from, state.optimizer, plan.arguments.optimizer.optimizer, plan.resume_from));
-  }
-  for (const auto& [name, value] : state.arguments) {
-    if (name != "seed" || value == std::to_string(plan.arguments.job.seed)) continue;
-    throw ConfigError(
-        fmt::format("{} was saved with seed {}, but this run has seed {}; use the same, or start a new run "
-                    "from its weights with --model {}",
-                    plan.resume_from, value, plan.arguments.job.seed, plan.resume_from));
   }
 }
 

@@ -11,12 +11,10 @@
 
 namespace concord {
 
-// The checkpoint that the run is to continue from; empty where it starts at the first step, because nobody asks for
-// more or there is none yet (then rank 0 says so). Rank 0 looks, so that all ranks take the same one.
-std::string find_resume_folder(const TrainingPlan& plan, ParallelContext& job);
-
-// Throws ConfigError, with both values, where a run with this plan would not be the continuation of |state|.
-void check_can_continue(const TrainingState& state, const TrainingPlan& plan);
+// Sets the plan's resume_from and resume_parts: the checkpoint that the run is to resume, and what of it. Empty where it
+// starts at the first step, because nobody asks for more or there is none yet (then rank 0 says so). Rank 0 looks, so
+// that all ranks take the same one. An attempt that was restarted takes its own newest checkpoint, and all of it.
+void choose_checkpoint(TrainingPlan* plan, ParallelContext& job);
 
 // The layout of this run, as a checkpoint says it.
 SavedLayout saved_layout(const TrainingPlan& plan, const ParallelContext& job);

@@ -10,7 +10,7 @@
 #include "core/config_error.h"
 #include "core/optim/optimizer_files.h"
 #include "platform/loader/host.h"
-#include "trainer/arguments/table.h"
+#include "trainer/continuation.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
 #include "trainer/output_folder.h"
@@ -40,7 +40,8 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
     : plan_(std::move(plan)),
       job_(job),
       parts_(plan_, job, providers),
-      losses_(job, plan_.arguments.logging.nan_inf_filter) {
+      losses_(job, plan_.arguments.logging.nan_inf_filter),
+      best_(plan_, job) {
   const TrainingArguments& a = plan_.arguments;
   on_not_finite_ = a.precision.stops_on_not_finite() ? OnNotFinite::stop : OnNotFinite::skip;
   logging_steps_ = interval(a.logging.strategy, a.logging.steps, plan_.max_steps);
@@ -53,7 +54,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
           ? std::ceil(static_cast<double>(a.steps.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
           : a.steps.num_train_epochs;
   state_.is_world_process_zero = job.rank() == 0;
-  if (!plan_.resume_from.empty()) restore(read_training_state(plan_.resume_from));
+  if (plan_.continues()) restore(read_training_state(plan_.resume_from));
 }
 
 Trainer::~Trainer() = default;
@@ -86,6 +87,7 @@ TrainOutput Trainer::train() {
     save_checkpoint(SaveJob::Source::live);
     complete_save();
   }
+  if (plan_.arguments.best_model.load_at_end) load_best_model();
   stop_ = nullptr;
   return output(seconds_since(begin));
 }
@@ -164,7 +166,8 @@ void Trainer::do_what_follows() {
     agree();
   }
   if (std::exchange(control_.should_evaluate, false)) {
-    evaluate();
+    best_.evaluated(state_.global_step, evaluate().metrics);
+    state_.best = best_.result();
     agree();
   }
   if (std::exchange(control_.should_save, false)) {
@@ -195,6 +198,7 @@ void Trainer::log() {
   if (plan_.arguments.optimizer.log_num_zeros_in_grad) {
     report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }
+  if (window_.save_seconds > 0) report.extra.emplace_back("save_seconds", window_.save_seconds);
   window_ = {};
   last_log_ = Clock::now();
   notify([&](TrainerCallback& c) { c.on_log(state_, report, control_); });
@@ -247,7 +251,7 @@ void Trainer::save_model(const std::filesystem::path& folder) { parts_.model.sav
 HfSaveOptions Trainer::save_options() const {
   return {.source = plan_.arguments.model.path,
           .tokenizer_files = plan_.tokenizer_files,
-          .overwrite = plan_.is_restarted || !plan_.resume_from.empty()};
+          .overwrite = plan_.is_restarted || plan_.continues()};
 }
 
 // Starts one; a live one is complete afterwards. One at a time: an unfinished one is waited for, or comes first.
@@ -262,19 +266,26 @@ void Trainer::save_checkpoint(SaveJob::Source source) {
     return;
   }
   complete_save();
+  best_.saved(state_.global_step);
+  state_.best = best_.result();
   const std::filesystem::path folder = checkpoint_folder(plan_.arguments.output.dir, state_.global_step);
   save_ = parts_.model.start_save(folder, checkpoint_options(), source, save_plan_);
   save_plan_ = save_->plan();
   last_saved_ = state_.global_step;
   last_saved_updates_ = parts_.optimizer.steps();
   if (source == SaveJob::Source::live) complete_save();
-  last_log_ += Clock::now() - begin;  // tokens per second count training time only
+  const Clock::duration waited = Clock::now() - begin;
+  last_log_ += waited;  // tokens per second count training time only
+  window_.save_seconds += std::chrono::duration<double>(waited).count();
 }
 
 HfSaveOptions Trainer::checkpoint_options() {
   HfSaveOptions options = save_options();
   options.manifest = true;
   options.memory_limit = static_cast<int64_t>(plan_.arguments.saving.memory_limit * kGiB);
+  // Where a checkpoint is removed that may take a while; the training goes on.
+  options.after_publish = [output_dir = plan_.arguments.output.dir, limit = plan_.arguments.saving.total_limit,
+                           best = state_.best.checkpoint] { keep_newest(output_dir, limit, best); };
   notify([&](TrainerCallback& c) {
     for (auto& file : c.checkpoint_files(state_)) options.more_files.push_back(std::move(file));
   });
@@ -309,7 +320,6 @@ void Trainer::finish_save() {
   digest_ = save_->digest();
   save_.reset();
   notify([&](TrainerCallback& c) { c.on_save(state_, folder, control_); });
-  if (job_.rank() == 0) keep_newest(plan_.arguments.output.dir, plan_.arguments.saving.total_limit);
 }
 
 // Everything but tensors that the next step depends on, and what is logged of the steps so far. Waits: for all ranks.
@@ -320,7 +330,8 @@ TrainingState Trainer::training_state() {
   state.epoch = epoch_;
   state.steps_in_epoch = steps_in_epoch_;
   state.data = plan_.train_data->position();
-  state.optimizer = plan_.arguments.optimizer.optimizer;
+  describe_run(plan_, &state);
+  best_.save(&state);
   state.optimizer_steps = parts_.optimizer.steps();
   state.lr_counter = parts_.lr.counter();
   if (parts_.scaler) state.loss_scaler = parts_.scaler->state();
@@ -329,27 +340,49 @@ TrainingState Trainer::training_state() {
   state.window.seconds = seconds_since(last_log_);
   state.layout = saved_layout(plan_, job_);
   state.rng = all_generators(job_);
-  state.arguments = printed_arguments(plan_.arguments);
   return state;
 }
 
 void Trainer::restore(const TrainingState& state) {
-  check_can_continue(state, plan_);
-  parts_.optimizer.load_state(OptimizerFiles(plan_.resume_from, state.optimizer_steps));
-  parts_.lr.set_counter(state.lr_counter);
-  if (parts_.scaler && state.loss_scaler) parts_.scaler->set_state(*state.loss_scaler);
-  plan_.train_data->restore(state.data);
-  restore_generators(state, plan_, job_);
+  const ResumeParts& taken = plan_.resume_parts;
+  check_can_continue(plan_.resume_from, state, plan_, taken);
+  if (taken.optimizer) {
+    parts_.optimizer.load_state(OptimizerFiles(plan_.resume_from, state.optimizer_steps));
+    parts_.lr.set_counter(continued_lr_counter(state, parts_.lr.settings()));
+    if (parts_.scaler && state.loss_scaler) parts_.scaler->set_state(*state.loss_scaler);
+  }
+  if (taken.rng) restore_generators(state, plan_, job_);
+  if (taken.data) {
+    plan_.train_data->restore(state.data);
+    epoch_ = state.epoch;
+    steps_in_epoch_ = state.steps_in_epoch;
+  }
   losses_.restore(state);
   window_ = state.window;
-  epoch_ = state.epoch;
-  steps_in_epoch_ = state.steps_in_epoch;
+  best_.restore(state, plan_.resume_from);
+  state_.best = best_.result();
   state_.global_step = state.step;
   const std::filesystem::path own = checkpoint_folder(plan_.arguments.output.dir, state.step);
   std::error_code ignored;
   if (std::filesystem::equivalent(own, plan_.resume_from, ignored)) last_saved_ = state.step;
   state_.tokens = state.tokens;
   state_.epoch = epoch_fraction();
+}
+
+// The model becomes that of the best checkpoint, which is complete by now; the run has ended.
+void Trainer::load_best_model() {
+  const std::string& folder = state_.best.checkpoint;
+  if (folder.empty()) {
+    if (job_.rank() != 0) return;
+    loader::log(
+        CONCORD_LOG_WARN, "train",
+        "load_best_model_at_end: no step was both evaluated and saved; the final model is that of the last step");
+    return;
+  }
+  parts_.data_parallel.finish_param_gather();
+  load_hf_weights(folder, parts_.model.parameters(), shard_place(job_.layout(), job_.rank()),
+                  {.tied_embeddings = plan_.config.tie_word_embeddings});
+  parts_.optimizer.reload_main_weights();
 }
 
 // With the part of the epoch that is done.

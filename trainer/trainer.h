@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/best_model.h"
 #include "trainer/build.h"
 #include "trainer/callbacks.h"
 #include "trainer/log_window.h"
@@ -53,7 +54,8 @@ class Trainer {
 
   void add_callback(std::shared_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  // Until max_steps, the end of the data, a callback's request or SIGTERM. Call once.
+  // Until max_steps, the end of the data, a callback's request or SIGTERM. With load_best_model_at_end the model is the
+  // best checkpoint's afterwards. Call once.
   TrainOutput train();
   // Forward only, over all of the evaluation data; in train() a signal that asks for the end abandons it, and then
   // nothing is reported of it. Throws ConfigError where there is none.
@@ -81,6 +83,7 @@ class Trainer {
   void advance_save();
   void complete_save();
   void finish_save();
+  void load_best_model();
   TrainingState training_state();
   void restore(const TrainingState& state);
   bool evaluate_batches(LossTotals* totals);
@@ -94,6 +97,7 @@ class Trainer {
   ParallelContext& job_;
   TrainingParts parts_;
   LossLog losses_;
+  BestModel best_;
   TrainerState state_;
   TrainerControl control_;
   StepOutput last_;                    // the newest step
@@ -106,9 +110,9 @@ class Trainer {
   int64_t logging_steps_;
   int64_t eval_steps_;
   int64_t save_steps_;
-  std::unique_ptr<SaveJob> save_;              // the checkpoint that is being written
+  std::unique_ptr<SaveJob> save_;                // the checkpoint that is being written
   std::shared_ptr<const AgreedPlan> save_plan_;  // of all checkpoints
-  bool any_rank_saves_ = false;                // as the ranks agree: whether one is not through with its part of save_
+  bool any_rank_saves_ = false;  // as the ranks agree: whether one is not through with its part of save_
   bool any_save_failed_ = false;
   int64_t last_saved_ = 0;          // step of the newest checkpoint, also while it is being written
   int64_t last_saved_updates_ = 0;  // of the optimizer until then

@@ -121,6 +121,31 @@ std::optional<LossScalerState> scaler_of(const Json& json) {
                          .hysteresis_tracker = json.at("hysteresis_tracker").get<int64_t>()};
 }
 
+Json to_json(const std::vector<std::pair<std::string, std::string>>& texts) {
+  Json json = Json::object();
+  for (const auto& [name, value] : texts) json[name] = value;
+  return json;
+}
+// Empty where there is no |name|.
+std::vector<std::pair<std::string, std::string>> texts_of(const Json& parent, const char* name) {
+  std::vector<std::pair<std::string, std::string>> texts;
+  if (!parent.contains(name)) return texts;
+  for (const auto& [key, value] : parent.at(name).items()) texts.emplace_back(key, value.get<std::string>());
+  return texts;
+}
+
+Json to_json(const std::optional<BestEvaluation>& best) {
+  if (!best) return nullptr;
+  return {{"metric", number(best->metric)}, {"step", best->step}, {"checkpoint", best->checkpoint}};
+}
+std::optional<BestEvaluation> best_of(const Json& parent) {
+  if (!parent.contains("best") || parent.at("best").is_null()) return std::nullopt;
+  const Json& json = parent.at("best");
+  return BestEvaluation{.metric = to_number(json.at("metric")),
+                        .step = json.at("step").get<int64_t>(),
+                        .checkpoint = json.at("checkpoint").get<std::string>()};
+}
+
 TrainingState state_of(const Json& json) {
   if (const auto format = json.at("format").get<int64_t>(); format != kFormat) {
     throw ConfigError(fmt::format("has format {}, but this version reads format {}", format, kFormat));
@@ -130,7 +155,11 @@ TrainingState state_of(const Json& json) {
   state.tokens = json.at("tokens").get<int64_t>();
   state.epoch = json.at("epoch").get<int64_t>();
   state.steps_in_epoch = json.at("steps_in_epoch").get<int64_t>();
+  state.job = json.value("job", "");
+  state.best = best_of(json);
   const Json& data = json.at("data");
+  state.data_identity = texts_of(data, "identity");
+  state.global_batch_size = data.value("global_batch_size", int64_t{0});
   state.data = {.epoch = data.at("epoch").get<int64_t>(),
                 .sample = data.at("sample").get<int64_t>(),
                 .fingerprint = from_hex(data.at("fingerprint").get<std::string>())};
@@ -138,6 +167,8 @@ TrainingState state_of(const Json& json) {
   state.optimizer = optimizer.at("name").get<std::string>();
   state.optimizer_steps = optimizer.at("steps").get<int64_t>();
   state.lr_counter = optimizer.at("lr_counter").get<int64_t>();
+  state.lr_increment = optimizer.value("lr_increment", int64_t{0});
+  state.schedule = texts_of(optimizer, "schedule");
   state.loss_scaler = scaler_of(optimizer.at("loss_scaler"));
   const Json& loss = json.at("loss");
   state.loss_sum = to_number(loss.at("sum"));
@@ -146,9 +177,7 @@ TrainingState state_of(const Json& json) {
   state.window = window_of(loss.at("window"));
   state.layout = layout_of(json.at("layout"));
   state.rng = rng_of(json.at("rng"));
-  for (const auto& [name, value] : json.at("arguments").items()) {
-    state.arguments.emplace_back(name, value.get<std::string>());
-  }
+  state.arguments = texts_of(json, "arguments");
   if (state.step < 0 || state.epoch < 0 || state.steps_in_epoch < 0 || state.optimizer_steps < 0) {
     throw ConfigError("a number of steps is negative");
   }
@@ -158,30 +187,36 @@ TrainingState state_of(const Json& json) {
 }  // namespace
 
 std::string to_json(const TrainingState& state) {
-  Json unlogged = Json::array(), arguments = Json::object();
+  Json unlogged = Json::array();
   for (const double loss : state.unlogged_losses) unlogged.push_back(number(loss));
-  for (const auto& [name, value] : state.arguments) arguments[name] = value;
-  const Json json = {
-      {"format", kFormat},
-      {"step", state.step},
-      {"tokens", state.tokens},
-      {"epoch", state.epoch},
-      {"steps_in_epoch", state.steps_in_epoch},
-      {"data",
-       {{"epoch", state.data.epoch}, {"sample", state.data.sample}, {"fingerprint", hex(state.data.fingerprint)}}},
-      {"optimizer",
-       {{"name", state.optimizer},
-        {"steps", state.optimizer_steps},
-        {"lr_counter", state.lr_counter},
-        {"loss_scaler", to_json(state.loss_scaler)}}},
-      {"loss",
-       {{"sum", number(state.loss_sum)},
-        {"steps", state.loss_steps},
-        {"unlogged", std::move(unlogged)},
-        {"window", to_json(state.window)}}},
-      {"layout", to_json(state.layout)},
-      {"rng", to_json(state.rng)},
-      {"arguments", std::move(arguments)}};
+  const Json json = {{"format", kFormat},
+                     {"step", state.step},
+                     {"tokens", state.tokens},
+                     {"epoch", state.epoch},
+                     {"steps_in_epoch", state.steps_in_epoch},
+                     {"job", state.job},
+                     {"best", to_json(state.best)},
+                     {"data",
+                      {{"epoch", state.data.epoch},
+                       {"sample", state.data.sample},
+                       {"fingerprint", hex(state.data.fingerprint)},
+                       {"identity", to_json(state.data_identity)},
+                       {"global_batch_size", state.global_batch_size}}},
+                     {"optimizer",
+                      {{"name", state.optimizer},
+                       {"steps", state.optimizer_steps},
+                       {"lr_counter", state.lr_counter},
+                       {"lr_increment", state.lr_increment},
+                       {"schedule", to_json(state.schedule)},
+                       {"loss_scaler", to_json(state.loss_scaler)}}},
+                     {"loss",
+                      {{"sum", number(state.loss_sum)},
+                       {"steps", state.loss_steps},
+                       {"unlogged", std::move(unlogged)},
+                       {"window", to_json(state.window)}}},
+                     {"layout", to_json(state.layout)},
+                     {"rng", to_json(state.rng)},
+                     {"arguments", to_json(state.arguments)}};
   return json.dump(1) + "\n";
 }
 

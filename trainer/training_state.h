@@ -30,22 +30,35 @@ struct SavedLayout {
   }
 };
 
+// The best evaluation so far, with load_best_model_at_end or metric_for_best_model.
+struct BestEvaluation {
+  double metric = 0;
+  int64_t step = 0;
+  std::string checkpoint;  // the best one that was saved, next to this one or with its full path; empty: none yet
+};
+
 struct TrainingState {
   int64_t step = 0;
   int64_t tokens = 0;  // of all ranks so far
   int64_t epoch = 0;   // the number of the one that runs
   int64_t steps_in_epoch = 0;
   DataPosition data;
+  DataIdentity data_identity;  // here and below empty or 0: not known, from a file without it
+  int64_t global_batch_size = 0;
+  std::string job;  // as OutputRequest has it; a restarted attempt knows its own checkpoints by it
 
   std::string optimizer;  // its name in the arguments
   int64_t optimizer_steps = 0;
   int64_t lr_counter = 0;
-  std::optional<LossScalerState> loss_scaler;  // of fp16
+  int64_t lr_increment = 0;                                   // of the counter, by an update
+  std::vector<std::pair<std::string, std::string>> schedule;  // schedule_texts of trainer/continuation.h
+  std::optional<LossScalerState> loss_scaler;                 // of fp16
 
   double loss_sum = 0;  // over the steps whose losses were logged
   int64_t loss_steps = 0;
   std::vector<double> unlogged_losses;
   LogWindow window;
+  std::optional<BestEvaluation> best;
 
   SavedLayout layout;
   std::vector<std::vector<RngState>> rng;                      // by rank

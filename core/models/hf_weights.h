@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,6 +69,7 @@ struct HfSaveOptions {
   // Bytes of host memory per rank for copies of what is being written, in saves that go on while the job trains
   // (save_job.h); 0: the larger of 1 GiB and two times the largest shard.
   int64_t memory_limit = 0;
+  std::function<void()> after_publish = {};  // on rank 0, when |folder| is there; on another thread in such saves
   std::optional<uint32_t> stale_digest = std::nullopt;  // SaveJob::digest of a save that this one must differ from
 };
 

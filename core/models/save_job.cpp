@@ -306,6 +306,7 @@ void SaveJob::finish_folder() {
   files_->describe(written, &manifest);
   write_texts(temporary_folder(folder_, nonce_), plan_->plan, options_, options_.manifest ? &manifest : nullptr);
   made_->publish();
+  if (options_.after_publish) options_.after_publish();
 }
 
 void SaveJob::next_phase() {

@@ -311,6 +311,57 @@ TEST(ArgumentRelations, DataToEvaluateOnIsEvaluatedOn) {
   EXPECT_EQ(strategy("no", "data", 10), "no");
 }
 
+TEST(Arguments, SettingsOfResumingHaveTheNamesOfMegatronAndHf) {
+  const TrainingArguments a = from_yaml(
+      "finetune: true\nno_load_optim: true\nno_load_rng: true\nignore_data_skip: true\n"
+      "override_opt_param_scheduler: true\nload_best_model_at_end: true\nmetric_for_best_model: eval_loss\n"
+      "greater_is_better: false\n");
+  EXPECT_EQ(a.resume, (ResumeArguments{true, true, true, true, true}));
+  EXPECT_EQ(a.best_model, (BestModelArguments{true, "eval_loss", "false"}));
+  const TrainingArguments none = from_yaml("metric_for_best_model: null\ngreater_is_better: null\nfinetune:\n");
+  EXPECT_EQ(none.best_model, BestModelArguments{});
+  const std::vector<std::string> words = {"--override-opt_param-scheduler", "--no-load-optim", "--no-load-rng"};
+  const TrainingArguments typed = parse_command_line(words).arguments;
+  EXPECT_EQ(typed.resume, (ResumeArguments{false, true, true, false, true}));
+  EXPECT_THAT(yaml_error("save_on_each_node: true"), HasSubstr("on a file system that all nodes share"));
+  from_yaml("save_on_each_node: false\nuse_checkpoint_opt_param_scheduler: false\nno_save_optim: false\n");
+  EXPECT_THAT(yaml_error("use_checkpoint_opt_param_scheduler: true"), HasSubstr("training_args.yaml"));
+  EXPECT_THAT(yaml_error("no_save_optim: true"), HasSubstr("save_only_model"));
+}
+
+TEST(ArgumentRelations, TheBestModelNeedsEvaluationsThatAreSaved) {
+  const auto error = [](const std::string& strategy, double eval, double save) {
+    TrainingArguments a = complete();
+    a.best_model.load_at_end = true;
+    a.evaluation.data = "data";
+    a.evaluation.strategy = a.saving.strategy = strategy;
+    a.evaluation.steps = eval;
+    a.saving.steps = save;
+    a.logging.steps = 30;
+    return relation_error(a, 1);
+  };
+  for (const auto& [eval, save] :
+       std::vector<std::pair<double, double>>{{5, 5}, {5, 500}, {0, 60}, {0.1, 0.3}, {1, 7}}) {
+    EXPECT_EQ(error("steps", eval, save), "no error") << eval << " " << save;
+  }
+  for (const auto& [eval, save] :
+       std::vector<std::pair<double, double>>{{5, 4}, {5, 501}, {0, 50}, {0.2, 0.3}, {0.1, 5}}) {
+    EXPECT_THAT(error("steps", eval, save), HasSubstr("multiple of eval_steps")) << eval << " " << save;
+  }
+  EXPECT_EQ(error("epoch", 5, 4), "no error");
+  EXPECT_THAT(error("no", 5, 5), HasSubstr("but they are no and no"));
+}
+
+TEST(ArgumentRelations, FinetuneStartsFromANamedCheckpoint) {
+  TrainingArguments a = complete();
+  a.resume.finetune = true;
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.saving.resume_from = "out/checkpoint-5";
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.saving.resume_from = "latest";
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("resume_from_checkpoint: latest"));
+}
+
 TEST(ArgumentRelations, ALossScaleIsForFp16) {
   TrainingArguments a = complete();
   a.loss_scaler.constant = 128;

@@ -186,8 +186,6 @@ std::vector<IgnoredArguments> make_ignored() {
         "gradient_checkpointing_kwargs",
         "hub_*",
         "push_to_hub_*",
-        "metric_for_best_model",
-        "greater_is_better",
         "batch_eval_metrics",
         "eval_do_concat_batches",
         "eval_use_gather_object",
@@ -216,7 +214,6 @@ constexpr std::string_view kTrainData = "pass the file or prefix as train_data";
 constexpr std::string_view kEvalData = "pass evaluation data as eval_data; each evaluation uses all of it";
 constexpr std::string_view kAdapters = "adapters are not supported yet; all weights are trained";
 constexpr std::string_view kRecompute = "use recompute_granularity: full or selective";
-constexpr std::string_view kBest = "the latest checkpoints are kept (see save_total_limit)";
 
 std::vector<RefusedArgument> make_refused() {
   return {
@@ -232,21 +229,22 @@ std::vector<RefusedArgument> make_refused() {
       {"quantization_bit", {}, kEightBits},
       {"additional_configs", {"{}"}, "every setting has its own argument; `concord train --help` lists them"},
       {"ckpt_format", {}, kCheckpoints},
-      {"ignore_data_skip", {"false"}, kCheckpoints},
       {"restore_callback_states_from_checkpoint", {"false"}, kCheckpoints},
       {"enable_jit_checkpoint", {"false"}, kCheckpoints},
       {"load", {}, "start from an HF folder, passed as model"},
-      {"no_load_optim", {"true"}, kCheckpoints},
-      {"no_load_rng", {"true"}, kCheckpoints},
-      {"no_save_optim", {"true"}, kCheckpoints},
-      {"no_save_rng", {"true"}, kCheckpoints},
-      {"finetune", {"true"}, kCheckpoints},
+      {"no_save_optim", {"false"}, "use save_only_model: true"},
+      {"no_save_rng", {"false"}, "checkpoints always have the random generators; no_load_rng: true ignores them"},
       {"save_hf_model", {"true"}, "models are always saved as an HF folder"},
       {"save_safetensors", {"true"}, "weights are always saved as safetensors"},
-      {"save_on_each_node", {"false"}, "all nodes save the model once, into one shared folder"},
+      {"save_on_each_node",
+       {"false"},
+       "all ranks write their part of one folder, so output_dir has to be on a file system that all nodes share"},
+      {"use_checkpoint_opt_param_scheduler",
+       {"false"},
+       "resume with the settings in training_args.yaml of that run, or override_opt_param_scheduler: true to change "
+       "them"},
       {"checkpoint.enable", {"true"}, "use save_strategy: no"},
       {"checkpoint.*", {"true"}, "an HF folder is saved every save_steps steps, in the training data type"},
-      {"load_best_model_at_end", {"false"}, kBest},
       {"lora_*", {"false"}, kAdapters},
       {"finetuning_type", {"full"}, kAdapters},
       {"stage", {"sft", "pt"}, "only next-token training is supported (pretraining data and chats)"},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/config_error.h"
 #include "core/optim/lr_schedule.h"
@@ -63,6 +64,35 @@ void check_numbers(const TrainingArguments& a, Found* found) {
   if (a.lr.min_lr > a.lr.learning_rate) {
     found->push_back(fmt::format("min_lr {:g} is greater than learning_rate {:g}", a.lr.min_lr, a.lr.learning_rate));
   }
+}
+
+// The rules of HF, so that a checkpoint belongs to every best evaluation. Shares of all steps are compared in millionths.
+void check_best_model(const TrainingArguments& a, Found* found) {
+  if (!a.best_model.load_at_end) return;
+  if (a.evaluation.strategy != a.saving.strategy || a.saving.strategy == "no") {
+    found->push_back(fmt::format(
+        "load_best_model_at_end requires eval_strategy and save_strategy to be the same, steps or epoch, but they are "
+        "{} and {}{}",
+        a.evaluation.strategy, a.saving.strategy, a.evaluation.data.empty() ? ", and eval_data is not set" : ""));
+    return;
+  }
+  if (a.saving.strategy != "steps") return;
+  const double eval = a.evaluation.steps > 0 ? a.evaluation.steps : a.logging.steps, save = a.saving.steps;
+  const bool same_kind = (eval < 1) == (save < 1);
+  const double scale = eval < 1 ? 1e6 : 1;
+  if (same_kind && std::fmod(std::round(save * scale), std::round(eval * scale)) == 0) return;
+  found->push_back(
+      fmt::format("load_best_model_at_end requires save_steps to be a multiple of eval_steps, but they are {:g} and "
+                  "{:g}{}",
+                  save, eval, same_kind ? "" : ", a number and a share of all steps"));
+}
+
+void check_finetune(const TrainingArguments& a, Found* found) {
+  if (!a.resume.finetune || !resumes_from_newest(a)) return;
+  found->push_back(
+      fmt::format("finetune starts a new run in output_dir, but resume_from_checkpoint: {} is the newest checkpoint of "
+                  "that same folder; name the checkpoint's folder, and choose another output_dir",
+                  a.saving.resume_from));
 }
 
 void check_data_parallelism(const TrainingArguments& a, Found* found) {
@@ -147,10 +177,13 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
     arguments->evaluation.strategy = arguments->evaluation.data.empty() ? "no" : when;
   }
   if (arguments->saving.resume_from == "false") arguments->saving.resume_from.clear();
+  if (arguments->best_model.load_at_end && arguments->best_model.metric.empty()) arguments->best_model.metric = "loss";
   Found found;
   if (arguments->steps.global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
   check_model_and_data(*arguments, &found);
   check_numbers(*arguments, &found);
+  check_best_model(*arguments, &found);
+  check_finetune(*arguments, &found);
   check_data_parallelism(*arguments, &found);
   check_sequence(*arguments, &found);
   check_layout(*arguments, world, &found);

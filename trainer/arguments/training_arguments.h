@@ -89,6 +89,23 @@ struct SavingArguments {
   bool operator==(const SavingArguments&) const = default;
 };
 
+// What a run with resume_from_checkpoint does not take from the checkpoint; no effect without one.
+struct ResumeArguments {
+  bool finetune = false;  // all but the weights
+  bool no_load_optim = false;
+  bool no_load_rng = false;
+  bool ignore_data_skip = false;
+  bool override_opt_param_scheduler = false;
+  bool operator==(const ResumeArguments&) const = default;
+};
+
+struct BestModelArguments {
+  bool load_at_end = false;  // load_best_model_at_end
+  std::string metric;        // metric_for_best_model, with or without eval_; empty: none, or loss with load_at_end
+  std::string greater_is_better = "auto";
+  bool operator==(const BestModelArguments&) const = default;
+};
+
 struct ReportArguments {
   std::vector<std::string> to = {"all"};
   bool disable_tqdm = false;
@@ -124,6 +141,8 @@ struct TrainingArguments {
   LoggingArguments logging;
   EvaluationArguments evaluation;
   SavingArguments saving;
+  ResumeArguments resume;
+  BestModelArguments best_model;
   ReportArguments report;
 
   bool operator==(const TrainingArguments&) const = default;

@@ -82,6 +82,7 @@ struct TrainingReport::Parts {
   int64_t reached;  // last known step
   int64_t tokens;
   double step_seconds = 0;  // per step, smoothed
+  BestResult best;
 };
 
 LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
@@ -185,8 +186,10 @@ void TrainingReport::on_eval(const EvalReport& report) {
 
 void TrainingReport::note(const std::string& text) { parts_->display.note(text); }
 
+void TrainingReport::set_best(const BestResult& best) { parts_->best = best; }
+
 std::string TrainingReport::state_json() const {
-  return trainer_state_json(parts_->run, parts_->history, parts_->reached);
+  return trainer_state_json(parts_->run, parts_->history, parts_->reached, parts_->best);
 }
 
 void TrainingReport::finish(const FinishReport& report) {

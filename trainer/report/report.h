@@ -50,6 +50,14 @@ struct EvalReport {
   NamedValues extra = {};
 };
 
+// The best evaluation so far, with HF's meaning of its parts.
+struct BestResult {
+  std::optional<double> metric = std::nullopt;  // none: nothing was compared yet
+  int64_t step = 0;                             // of that evaluation
+  std::string checkpoint = {};                  // the best one that is saved; empty: none
+  bool operator==(const BestResult&) const = default;
+};
+
 // What does not change during a run.
 struct RunDescription {
   std::string output_dir = {};
@@ -101,6 +109,9 @@ class TrainingReport {
   void on_eval(const EvalReport& report);
   // A line of text above the progress, which stays whole.
   void note(const std::string& text);
+
+  // For the state; none before.
+  void set_best(const BestResult& best);
 
   // trainer_state.json of what was logged so far.
   std::string state_json() const;

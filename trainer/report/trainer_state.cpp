@@ -46,11 +46,13 @@ double last_epoch(const RunHistory& history) {
 
 }  // namespace
 
-std::string trainer_state_json(const RunDescription& run, const RunHistory& history, int64_t global_step) {
+std::string trainer_state_json(const RunDescription& run, const RunHistory& history, int64_t global_step,
+                               const BestResult& best) {
+  const ordered_json none = nullptr;
   const ordered_json state = {
-      {"best_global_step", nullptr},
-      {"best_metric", nullptr},
-      {"best_model_checkpoint", nullptr},
+      {"best_global_step", best.metric ? ordered_json(best.step) : none},
+      {"best_metric", best.metric ? ordered_json(*best.metric) : none},
+      {"best_model_checkpoint", best.checkpoint.empty() ? none : ordered_json(best.checkpoint)},
       {"epoch", last_epoch(history)},
       {"eval_steps", run.eval_steps},
       {"global_step", global_step},

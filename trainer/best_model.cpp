@@ -1,0 +1,79 @@
+#include "trainer/best_model.h"
+
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+
+#include "platform/loader/host.h"
+#include "trainer/output_folder.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first rank's |value| on all of them.
+int64_t of_first_rank(ParallelContext& job, int64_t value) {
+  const at::Tensor tensor = at::full({1}, value, at::TensorOptions(job.torch_device()).dtype(at::kLong));
+  job.world_group().broadcast(tensor, 0).wait();
+  return tensor.item<int64_t>();
+}
+
+}  // namespace
+
+BestModel::BestModel(const TrainingPlan& plan, ParallelContext& job)
+    : job_(job),
+      output_dir_(plan.arguments.output.dir),
+      metric_(plan.arguments.best_model.metric),
+      greater_is_better_(plan.arguments.best_model.greater_is_better == "true") {
+  if (!metric_.empty() && !metric_.starts_with("eval_")) metric_ = "eval_" + metric_;
+}
+
+bool BestModel::is_better(double metric) const {
+  if (!result_.metric) return metric == metric;  // a NaN is never the best
+  return greater_is_better_ ? metric > *result_.metric : metric < *result_.metric;
+}
+
+void BestModel::evaluated(int64_t step, const NamedValues& metrics) {
+  const auto found =
+      std::find_if(metrics.begin(), metrics.end(), [&](const auto& each) { return each.first == metric_; });
+  if (metric_.empty() || found == metrics.end()) return;
+  const auto metric = std::bit_cast<double>(of_first_rank(job_, std::bit_cast<int64_t>(found->second)));
+  if (!is_better(metric)) return;
+  result_.metric = metric;
+  result_.step = step;
+}
+
+void BestModel::saved(int64_t step) {
+  if (result_.metric && result_.step == step) result_.checkpoint = checkpoint_folder(output_dir_, step).string();
+}
+
+void BestModel::save(TrainingState* state) const {
+  if (!result_.metric) return;
+  const fs::path checkpoint = result_.checkpoint;
+  const bool is_own = checkpoint.parent_path() == fs::path(output_dir_);
+  state->best = {
+      .metric = *result_.metric,
+      .step = result_.step,
+      .checkpoint = is_own || checkpoint.empty() ? checkpoint.filename().string() : fs::absolute(checkpoint).string()};
+}
+
+void BestModel::restore(const TrainingState& state, const std::string& folder) {
+  if (metric_.empty() || !state.best) return;
+  result_.metric = state.best->metric;
+  result_.step = state.best->step;
+  if (state.best->checkpoint.empty()) return;
+  const fs::path checkpoint = fs::path(folder).parent_path() / state.best->checkpoint;
+  std::error_code ignored;
+  if (of_first_rank(job_, fs::is_directory(checkpoint, ignored) ? 1 : 0) != 0) {
+    result_.checkpoint = checkpoint.string();
+  } else if (job_.rank() == 0) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("{}, the best checkpoint according to {}, no longer exists", checkpoint.string(), folder));
+  }
+}
+
+}  // namespace concord

@@ -1,0 +1,251 @@
+#include "trainer/continuation.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/config_error.h"
+#include "core/models/config.h"
+#include "trainer/arguments/table.h"
+
+namespace concord {
+namespace {
+
+using Texts = std::vector<std::pair<std::string, std::string>>;
+
+std::string value_in(const Texts& texts, const std::string& name) {
+  const auto found = std::find_if(texts.begin(), texts.end(), [&](const auto& each) { return each.first == name; });
+  return found == texts.end() ? "" : found->second;
+}
+
+// The texts of |saved| and |own| that differ, as lists for a message: "seed 42" and "seed 7".
+struct Difference {
+  std::vector<std::string> saved, own;
+  std::vector<std::string> names;
+
+  void add(const std::string& name, const std::string& was, const std::string& is) {
+    if (was == is) return;
+    names.push_back(name);
+    saved.push_back(was.empty() ? "no " + name : name + " " + was);
+    own.push_back(is.empty() ? "no " + name : name + " " + is);
+  }
+  bool empty() const { return names.empty(); }
+  std::string sentence(const std::string& folder, const std::string& way) const {
+    return fmt::format("{} was saved with {}, but this run has {}; {}", folder, fmt::join(saved, ", "),
+                       fmt::join(own, ", "), way);
+  }
+};
+
+Difference difference(const Texts& saved, const Texts& own) {
+  Difference result;
+  for (const auto& [name, value] : saved) result.add(name, value, value_in(own, name));
+  for (const auto& [name, value] : own) {
+    if (value_in(saved, name).empty()) result.add(name, "", value);
+  }
+  return result;
+}
+
+std::string_view curve_name(LrCurve curve) {
+  switch (curve) {
+    case LrCurve::constant: return "constant";
+    case LrCurve::linear: return "linear";
+    case LrCurve::cosine: return "cosine";
+    case LrCurve::exponential: return "exponential";
+    case LrCurve::minus_sqrt: return "minus_sqrt";
+    case LrCurve::inverse_sqrt: return "inverse_sqrt";
+  }
+  return "unknown";
+}
+
+std::string number_text(double value) { return fmt::format("{}", value); }  // the shortest that reads back the same
+std::string flag_text(bool value) { return value ? "true" : "false"; }
+
+Texts rope_texts(const RopeSettings& rope) {
+  const auto maybe = [](const std::optional<double>& value) { return value ? number_text(*value) : std::string(); };
+  return {{"rope_type", rope.rope_type},
+          {"rope_theta", number_text(rope.rope_theta)},
+          {"partial_rotary_factor", number_text(rope.partial_rotary_factor)},
+          {"original_max_position_embeddings", std::to_string(rope.original_max_position_embeddings)},
+          {"rope factor", maybe(rope.factor)},
+          {"low_freq_factor", maybe(rope.low_freq_factor)},
+          {"high_freq_factor", maybe(rope.high_freq_factor)},
+          {"attention_factor", maybe(rope.attention_factor)},
+          {"mscale", maybe(rope.mscale)},
+          {"mscale_all_dim", maybe(rope.mscale_all_dim)},
+          {"beta_fast", number_text(rope.beta_fast)},
+          {"beta_slow", number_text(rope.beta_slow)},
+          {"rope truncate", flag_text(rope.truncate)}};
+}
+
+// All that the model computes with; not how new weights are drawn, nor the type they are saved in.
+Texts model_texts(const ModelConfig& config) {
+  Texts texts = {{"architecture", config.architecture},
+                 {"vocab_size", std::to_string(config.vocab_size)},
+                 {"hidden_size", std::to_string(config.hidden_size)},
+                 {"intermediate_size", std::to_string(config.intermediate_size)},
+                 {"num_hidden_layers", std::to_string(config.num_hidden_layers)},
+                 {"num_attention_heads", std::to_string(config.num_attention_heads)},
+                 {"num_key_value_heads", std::to_string(config.num_key_value_heads)},
+                 {"head_dim", std::to_string(config.head_dim)},
+                 {"max_position_embeddings", std::to_string(config.max_position_embeddings)},
+                 {"rms_norm_eps", number_text(config.rms_norm_eps)},
+                 {"tie_word_embeddings", flag_text(config.tie_word_embeddings)},
+                 {"biases of queries, keys and values", flag_text(config.qkv_bias)},
+                 {"bias of the attention's output", flag_text(config.output_bias)},
+                 {"mlp_bias", flag_text(config.mlp_bias)},
+                 {"qk_norm", flag_text(config.qk_norm)},
+                 {"sliding windows", fmt::format("{}", fmt::join(config.windows, " "))}};
+  for (auto& each : rope_texts(config.rope)) texts.push_back(std::move(each));
+  return texts;
+}
+
+std::string precision_text(const std::string& bf16, const std::string& fp16) {
+  return bf16 == "true" ? "bf16" : fp16 == "true" ? "fp16" : "fp32";
+}
+
+using Found = std::vector<std::string>;
+
+void compare_model(const std::string& folder, const TrainingPlan& plan, Found* found) {
+  const Difference model = difference(model_texts(read_model_config(folder)), model_texts(plan.config));
+  if (model.empty()) return;
+  found->push_back(model.sentence(
+      folder, fmt::format("weights fit only the model that they were trained as; use --model {}", folder)));
+}
+
+void compare_optimizer(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
+  const PrecisionArguments& precision = plan.arguments.precision;
+  Difference optimizer;
+  optimizer.add("optimizer", state.optimizer, plan.arguments.optimizer.optimizer);
+  optimizer.add("precision", precision_text(value_in(state.arguments, "bf16"), value_in(state.arguments, "fp16")),
+                precision_text(flag_text(precision.bf16), flag_text(precision.fp16)));
+  if (optimizer.empty()) return;
+  found->push_back(
+      optimizer.sentence(folder, "use the same, or --no_load_optim to continue with fresh optimizer state"));
+}
+
+void compare_schedule(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
+  if (state.schedule.empty()) return;  // written before it was saved
+  const Difference schedule = difference(state.schedule, schedule_texts(resolve_lr(plan.lr)));
+  if (schedule.empty()) return;
+  const std::string steps = value_in(state.arguments, "max_steps"),
+                    own = std::to_string(plan.arguments.steps.max_steps);
+  const std::string why =
+      steps == own ? "" : fmt::format(" (a schedule ends with max_steps, which was {} and is {})", steps, own);
+  found->push_back(schedule.sentence(
+      folder, fmt::format("use the same settings, or --override_opt_param_scheduler to continue with those of this "
+                          "run{}",
+                          why)));
+}
+
+void compare_data(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
+  const std::string beginning = "or --ignore_data_skip to start at the beginning of the data";
+  if (state.global_batch_size > 0 && state.global_batch_size != plan.train_data->global_batch_size()) {
+    Difference batch;
+    batch.add("global batch size", std::to_string(state.global_batch_size),
+              std::to_string(plan.train_data->global_batch_size()));
+    found->push_back(batch.sentence(
+        folder, "use the same (per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks), " +
+                    beginning));
+  }
+  if (state.data_identity.empty()) return;  // written before it was saved: the loader compares the fingerprints
+  const Difference data = difference(state.data_identity, plan.train_data->identity());
+  if (data.empty()) return;
+  const bool only_longer = data.names == std::vector<std::string>{kEpochsShuffledTogether};
+  found->push_back(
+      only_longer
+          ? fmt::format(
+                "{} cannot be continued with max_steps {}: Megatron data and text are shuffled over all epochs "
+                "that a run takes, which were {} with max_steps {} and are {} now, so the samples would come in "
+                "another order; use the same max_steps, {}",
+                folder, plan.arguments.steps.max_steps, value_in(state.data_identity, kEpochsShuffledTogether),
+                value_in(state.arguments, "max_steps"), value_in(plan.train_data->identity(), kEpochsShuffledTogether),
+                beginning)
+          : data.sentence(folder, fmt::format("this is other data, or another order of it; use the same data and "
+                                              "settings, {}",
+                                              beginning)));
+}
+
+void compare_seed(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
+  Difference seed;
+  const std::string saved = value_in(state.arguments, "seed");
+  if (!saved.empty()) seed.add("seed", saved, std::to_string(plan.arguments.job.seed));
+  if (seed.empty()) return;
+  found->push_back(
+      seed.sentence(folder, "use the same, or --no_load_rng to start the random generators from this run's seed"));
+}
+
+void throw_found(const Found& found) {
+  if (found.empty()) return;
+  if (found.size() == 1) throw ConfigError(found.front());
+  throw ConfigError(
+      fmt::format("{} settings differ from the checkpoint's:\n  {}", found.size(), fmt::join(found, "\n  ")));
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> schedule_texts(const LrSettings& settings) {
+  const auto length = [&](int64_t units) {
+    return fmt::format("{} {}", units, settings.increment > 1 ? "samples" : "steps");
+  };
+  Texts texts = {{"learning_rate", number_text(settings.lr)}, {"curve", std::string(curve_name(settings.curve))}};
+  if (settings.increment > 1) texts.emplace_back("samples per step", std::to_string(settings.increment));
+  if (settings.offset != 0) texts.emplace_back("lr_step_offset", std::to_string(settings.offset));
+  texts.emplace_back("warmup", length(settings.warmup));
+  if (settings.warmup > 0) texts.emplace_back("lr_warmup_init", number_text(settings.init_lr));
+  if (settings.curve != LrCurve::constant) {
+    texts.emplace_back("min_lr", number_text(settings.min_lr));
+    texts.emplace_back("end of the curve", length(settings.last));
+    if (settings.curve == LrCurve::inverse_sqrt) {
+      texts.emplace_back("timescale", number_text(settings.timescale));
+      texts.emplace_back("shift", number_text(settings.shift));
+    } else {
+      texts.emplace_back("start of the decay", length(settings.decay_start));
+      texts.emplace_back("length of the decay", length(settings.decay_end - settings.decay_start));
+    }
+    if (settings.curve == LrCurve::cosine) texts.emplace_back("num_cycles", number_text(settings.cycles));
+  }
+  texts.emplace_back("weight_decay", number_text(settings.end_weight_decay));
+  if (settings.weight_decay_curve != LrCurve::constant) {
+    texts.emplace_back("start_weight_decay", number_text(settings.start_weight_decay));
+    texts.emplace_back("weight_decay_incr_style", std::string(curve_name(settings.weight_decay_curve)));
+    texts.emplace_back("end of the weight decay's curve", length(settings.weight_decay_length));
+  }
+  return texts;
+}
+
+void describe_run(const TrainingPlan& plan, TrainingState* state) {
+  const LrSettings settings = resolve_lr(plan.lr);
+  state->job = plan.job;
+  state->optimizer = plan.arguments.optimizer.optimizer;
+  state->schedule = schedule_texts(settings);
+  state->lr_increment = settings.increment;
+  state->data_identity = plan.train_data->identity();
+  state->global_batch_size = plan.train_data->global_batch_size();
+  state->arguments = printed_arguments(plan.arguments);
+}
+
+void check_can_continue(const std::string& folder, const TrainingState& state, const TrainingPlan& plan,
+                        const ResumeParts& parts) {
+  Found found;
+  compare_model(folder, plan, &found);
+  if (parts.optimizer) compare_optimizer(folder, state, plan, &found);
+  if (parts.optimizer && parts.schedule) compare_schedule(folder, state, plan, &found);
+  if (parts.data) compare_data(folder, state, plan, &found);
+  if (parts.rng) compare_seed(folder, state, plan, &found);
+  throw_found(found);
+}
+
+void check_same_model(const std::string& folder, const TrainingPlan& plan) {
+  Found found;
+  compare_model(folder, plan, &found);
+  throw_found(found);
+}
+
+int64_t continued_lr_counter(const TrainingState& state, const LrSettings& settings) {
+  const int64_t increment = state.lr_increment > 0 ? state.lr_increment : settings.increment;
+  if (increment == settings.increment) return state.lr_counter;
+  return state.lr_counter / increment * settings.increment;
+}
+
+}  // namespace concord
