@@ -28,9 +28,9 @@ constexpr size_t kDigits = 8;
 
 constexpr std::string_view kSpace = " \t\n\r";
 
-// Reads the JSON of a manifest from front to back. The library takes a hundred times as long as reading the bytes, and a
-// checkpoint may have 100,000 tensors: so most strings are taken as they stand, and only those with escapes or other
-// letters than ASCII are given to it.
+// Reads the JSON of a manifest from front to back. A checkpoint may have 100,000 tensors, and most of the time that the
+// library takes for them goes into letters: so most strings are taken as they stand, and only those with escapes or
+// other letters than ASCII are given to it.
 class ManifestParser {
  public:
   ManifestParser(std::string_view text, const std::string& place) : text_(text), place_(place) {}

@@ -30,16 +30,16 @@ using ConvertProgress = std::function<void(uint64_t done, uint64_t bytes)>;
 
 // Writes |to|: the weights (core/safetensors/encode.h rounds), config.json with the new type, and the tokenizer and
 // generation files of |from| (core/models/carried_files.h). The optimizer's state, metadata and checksums of a
-// checkpoint are left out. |to| appears when all of it is on the disk (core/models/save_folder.h), or not at all. Throws
-// ConfigError where |from| has no weights, |to| exists and is not empty or lies in |from|; std::runtime_error for a disk
-// that is too small and for what the file system says. Threads: uses several; call it from any.
+// checkpoint are left out. |to| appears when all of it is on the disk (core/models/save_folder.h), or not at all.
+// Throws ConfigError where |from| has no weights, |to| exists and is not empty or lies in |from|; std::runtime_error
+// for a disk that is too small and for what the file system says. Threads: uses several; call it from any.
 Converted convert_weights(const ConvertOptions& options, const ConvertProgress& progress = nullptr);
 
 // "bfloat16", as transformers and the arguments call it; of F32, BF16 and F16.
 const char* torch_name(safetensors::DType dtype);
 
-// |config| with its dtype, and those of the models within it, set to |dtype|. |file| is for messages. Throws ConfigError
-// where it is not a JSON object. Pure.
+// |config| with its dtype, and those of the models within it, set to |dtype|. |file| is for messages. Throws
+// ConfigError where it is not a JSON object. Pure.
 std::string config_with_dtype(const std::string& config, safetensors::DType dtype, const std::string& file);
 
 }  // namespace concord

@@ -65,8 +65,8 @@ void compare_values(const std::string& field, const ordered_json& a, const order
   }
 }
 
-// What decides how a run continues. Not the losses, which belong to the log; not the layout and the arguments, which may
-// be others; generators only where both have the same ranks.
+// What decides how a run continues. Not the losses, which belong to the log; not the layout and the arguments, which
+// may be others; generators only where both have the same ranks.
 std::vector<FieldDifference> compare_metadata(const std::string& a, const std::string& b) {
   const bool has_a = can_resume_from(a), has_b = can_resume_from(b);
   if (!has_a && !has_b) return {};

@@ -1,5 +1,5 @@
-// `concord convert --from DIR --to DIR`: weights in another type or in files of another size. Needs neither libtorch nor
-// a device.
+// `concord convert --from DIR --to DIR`: weights in another type or in files of another size. Needs neither libtorch
+// nor a device.
 #pragma once
 
 #include <cstdint>
