@@ -6,8 +6,8 @@
 //   FILE_FAULTS_LOG     a file: a line per call, appended when it has returned (a rename: before it is made):
 //                       pid, RANK, call, path, detail (bytes, new name), separated by tabs; a call that is struck
 //                       is there before that, with the detail "strike"
-//   FILE_FAULTS_CALLS   kinds that are counted and struck, separated by commas, of: open (for writing), write, allocate,
-//                       sync, rename, mkdir, unlink, read (opens and reads); by default all but read
+//   FILE_FAULTS_CALLS   kinds that are counted and struck, separated by commas, of: open (for writing), write,
+//                       allocate, sync, rename, mkdir, unlink, read (opens and reads); by default all but read
 //   FILE_FAULTS_RANK    only in the process whose RANK is this; by default in all
 //   FILE_FAULTS_ACTION  kill: SIGKILL at call FILE_FAULTS_AT, before it, after it or, for a write, in the middle of it
 //                       (another signal than SIGKILL: its number is FILE_FAULTS_SIGNAL)

@@ -1,5 +1,5 @@
-// Every ordered pair of layouts: what one has saved, another reads and writes again, to the last byte. resume_test has them in
-// a row; a defect that only one pair shows would be missed there.
+// Every ordered pair of layouts: what one has saved, another reads and writes again, to the last byte. resume_test has
+// them in a row; a defect that only one pair shows would be missed there.
 #include "tests/processes/resume_runs.h"
 
 namespace concord::testing_processes {
