@@ -2,9 +2,15 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <thread>
+
+#include "core/checkpoint/verify.h"
+#include "core/config_error.h"
+#include "core/mesh/agreement.h"
+#include "core/mesh/job_environment.h"
 #include "platform/loader/host.h"
 #include "trainer/output_folder.h"
 
@@ -13,9 +19,7 @@ namespace {
 
 constexpr int64_t kNumbers = 3;  // of a generator's state
 
-}  // namespace
-
-void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
+void find_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   const TrainingArguments& a = plan->arguments;
   const bool is_named = !a.saving.resume_from.empty() && !resumes_from_newest(a);
   plan->resume_parts = resume_parts(a);
@@ -23,9 +27,7 @@ void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   // An attempt after the first has checkpoints of its own, later than the one that was named.
   if (!plan->is_restarted && (is_named || a.saving.resume_from.empty())) return;
   const int64_t seen = job.rank() == 0 ? newest_resumable_step(a.output.dir).value_or(-1) : -1;
-  const at::Tensor step = at::full({1}, seen, at::TensorOptions(job.torch_device()).dtype(at::kLong));
-  job.world_group().all_reduce(step, ReduceOp::kMax).wait();
-  const auto agreed = step.item<int64_t>();
+  const int64_t agreed = reduced(job, seen, ReduceOp::kMax);
   if (agreed >= 0) {
     plan->resume_from = checkpoint_folder(a.output.dir, agreed).string();
     // What it left out when it began, it has by now.
@@ -36,6 +38,31 @@ void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   }
 }
 
+// This rank's part of |folder|.
+void verify_part(const std::string& folder, int64_t rank, int64_t world) {
+  if (!has_manifest(folder)) {
+    if (rank != 0) return;
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("{} has no {}, so it cannot be verified", folder, kManifestFile));
+    return;
+  }
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  const int threads = std::max(1, static_cast<int>(cores / std::max<int64_t>(1, read_job_environment().local_world)));
+  const std::vector<Damage> damage = verify_checkpoint(folder, {.part = rank, .parts = world, .threads = threads});
+  if (damage.empty()) return;
+  throw ConfigError(
+      fmt::format("{} is damaged: {}; `concord checkpoint verify {}` names everything that is; an older checkpoint is "
+                  "resumed with --resume_from_checkpoint DIR",
+                  folder, to_string(damage.front()), folder));
+}
+
+}  // namespace
+
+void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
+  find_checkpoint(plan, job);
+  if (plan->resume_from.empty() || !plan->arguments.saving.verify) return;
+  run_together(job, [&] { verify_part(plan->resume_from, job.rank(), job.world()); });
+}
 SavedLayout saved_layout(const TrainingPlan& plan, const ParallelContext& job) {
   const RankLayout& layout = job.layout();
   return {.world = layout.world(),

@@ -5,7 +5,10 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
+#include "core/checkpoint/crc32.h"
+#include "core/checkpoint/manifest.h"
 #include "core/config_error.h"
 #include "core/input_file.h"
 #include "core/parse_json.h"
@@ -184,6 +187,17 @@ TrainingState state_of(const Json& json) {
   return state;
 }
 
+// A number that was changed would be taken for what the run was.
+void check_checksum(const std::string& folder, const std::string& metadata) {
+  if (!has_manifest(folder)) return;
+  const Manifest manifest = read_manifest(folder);
+  const auto entry = manifest.files.find(kMetadataFile);
+  const uint32_t found = crc32(std::as_bytes(std::span(metadata)));
+  if (entry == manifest.files.end() || entry->second.crc32 == found) return;
+  throw ConfigError(fmt::format("{} is damaged: {} has the checksum {}, but the manifest says {}", folder,
+                                kMetadataFile, checksum_text(found), checksum_text(entry->second.crc32)));
+}
+
 }  // namespace
 
 std::string to_json(const TrainingState& state) {
@@ -239,7 +253,9 @@ TrainingState read_training_state(const std::string& folder) {
                     "weights, use --model {}",
                     folder, kMetadataFile, folder));
   }
-  return parse_training_state(InputFile(file).read(kMostBytes, "the metadata of a checkpoint"), file);
+  const std::string text = InputFile(file).read(kMostBytes, "the metadata of a checkpoint");
+  check_checksum(folder, text);
+  return parse_training_state(text, file);
 }
 
 bool can_resume_from(const std::string& folder) {

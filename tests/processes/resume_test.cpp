@@ -146,6 +146,8 @@ TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
   EXPECT_THAT(refused({"--resume_from_checkpoint", path("whole/model")}), HasSubstr("cannot be resumed"));
   EXPECT_THAT(refused({"--resume_from_checkpoint", path("nowhere")}), HasSubstr("cannot be resumed"));
   std::ofstream(path("whole/checkpoint-5/metadata.json")) << "{\"format\": 2}";
+  EXPECT_THAT(refused({}), HasSubstr("is damaged: metadata.json has the checksum"));
+  fs::remove(path("whole/checkpoint-5/manifest.json"));
   EXPECT_THAT(refused({}), HasSubstr("format 2"));
 }
 

@@ -293,6 +293,8 @@ std::vector<ArgumentGroup> make_groups() {
          "auto: false, as loss and perplexity are better when lower",
          {},
          {"auto", "true", "false"}},
+        {"verify_checkpoint", field<&T::saving, &SavingArguments::verify>,
+         "compare a checkpoint with its checksums before resuming from it; the ranks divide the bytes"},
         {"exit_signal_grace", field<&T::saving, &SavingArguments::exit_signal_grace>,
          "seconds a run may take to save and exit after SIGTERM, SIGINT or SIGHUP; after that it exits without saving",
          between(1, 1e6)},
