@@ -6,16 +6,16 @@
 #
 #   backends/cuda/device_models.sh [STEP...]
 #
-# STEP: ops sizes parallel hf train resume random first probe step speed; without any, all of them. Only what they need is
+# STEP: ops sizes parallel hf train resume checkpoint random first probe step speed; without any, all of them. Only what they need is
 # built. Reports go to $OUT (default: build-device/report). Ends with one line per step and exit code 0 where all of them
 # passed.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-wanted=${*:-ops sizes parallel hf train resume random first probe step speed}
+wanted=${*:-ops sizes parallel hf train resume checkpoint random first probe step speed}
 for name in $wanted; do
   case $name in
-    ops | sizes | parallel | hf | train | resume | random | first | probe | step | speed) ;;
+    ops | sizes | parallel | hf | train | resume | checkpoint | random | first | probe | step | speed) ;;
     *) echo "unknown step $name; see the head of $0" >&2; exit 2 ;;
   esac
 done
@@ -23,7 +23,7 @@ done
 write_environment
 find_torch
 
-options=(-DPLATFORM=cuda -DCONCORD_TESTS=ON -DCONCORD_PROGRAM=ON -DCONCORD_WITH_TORCH=ON -DCONCORD_BENCHMARKS=OFF)
+options=(-DPLATFORM=cuda -DCONCORD_TESTS=ON -DCONCORD_PROGRAM=ON -DCONCORD_WITH_TORCH=ON -DCONCORD_BENCHMARKS=ON)
 command -v ninja >/dev/null && options+=(-G Ninja)
 step configure 120 cmake -S "$root" -B "$build" "${options[@]}"
 
@@ -35,6 +35,7 @@ targets() {
     hf) echo hf_parity_test ;;
     train) echo train_program_parity_test concord ;;
     step) echo device_step concord ;;
+    checkpoint) echo checkpoint_bench concord ;;
     *) echo concord ;;
   esac
 }
@@ -74,6 +75,17 @@ if wants train; then
 fi
 if wants resume; then
   step resume 150 python3 "$root/tests/parity/resume_across.py" "$build/bin/concord" cuda --json "$out/resume.json"
+fi
+# Beside torch.distributed.checkpoint, on the disk and in memory; then what saving does to the steps of a run.
+if wants checkpoint; then
+  export CONCORD_PYTHON=${CONCORD_PYTHON:-python3}
+  for model in 0.5b 1.5b; do
+    step "checkpoint-$model" 200 "$build/bench/checkpoint_bench" device $model "$build/checkpoint-bench"
+    rm -rf "$build/checkpoint-bench"
+  done
+  step checkpoint-memory 100 "$build/bench/checkpoint_bench" device 0.5b /dev/shm/concord-checkpoint-bench
+  rm -rf /dev/shm/concord-checkpoint-bench
+  step checkpoint-steps 200 python3 -u "$root/tests/performance/device/save.py" "$build/bin/concord"
 fi
 if wants random; then step random 100 python3 "$root/tests/parity/random_models.py" "$build/bin/concord" --count 4; fi
 if wants first; then

@@ -96,7 +96,6 @@ int64_t bytes_in(const std::string& folder) {
 // Each rank its share, one thread, durable.
 void write_plainly(const std::string& path, int64_t bytes) {
   static const std::vector<char> piece(kPiece, 'x');
-  fs::remove(path);
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   for (int64_t done = 0; done < bytes; done += kPiece) {
     if (::write(file, piece.data(), static_cast<size_t>(std::min(kPiece, bytes - done))) < 0) std::abort();
@@ -139,11 +138,14 @@ class RankBench {
     const int64_t bytes = bytes_in(folder_ + "/live");
     found["bytes"] = bytes;
     const std::string plain = folder_ + "/plain-" + std::to_string(job_.rank());
-    found["plain_write"] =
-        best_seconds(job_, [&] { return seconds_of([&] { write_plainly(plain, bytes / job_.world()); }); });
+    found["plain_write"] = best_seconds(job_, [&] {
+      fs::remove(plain);
+      return seconds_of([&] { write_plainly(plain, bytes / job_.world()); });
+    });
     fs::remove(plain);
     std::vector<double> stalls;
     found["async"] = best_seconds(job_, [&] {
+      remove("copy");
       std::unique_ptr<SaveJob> save;
       const auto begin = Clock::now();
       stalls.push_back(seconds_of([&] { save = start("copy", SaveJob::Source::copy); }));
@@ -166,8 +168,12 @@ class RankBench {
     }
     return chunks;
   }
+  void remove(const std::string& name) {
+    if (job_.rank() == 0) fs::remove_all(folder_ + "/" + name);
+    job_.world_group().barrier().wait();
+  }
   std::unique_ptr<SaveJob> start(const std::string& name, SaveJob::Source source) {
-    HfSaveOptions options{.overwrite = true, .manifest = true};
+    HfSaveOptions options{.manifest = true};
     options.more.push_back(saved_tensors(optimizer_));
     job_.device().synchronize();
     auto save = model_.start_save(folder_ + "/" + name, std::move(options), source, plan_);
