@@ -38,7 +38,7 @@ ARROWS = {
     "core/models": ["core", "core/checkpoint", "core/mesh", "core/ops", "core/parallel", "core/safetensors", "core/schedule",
                     "core/torch", *PLATFORM],
     "core/data_parallel": ["core", "core/mesh", "core/models", "core/torch", *PLATFORM],
-    "core/optim": ["core", "core/data_parallel", "core/models", "core/ops", "core/parallel", "core/safetensors", "core/torch",
+    "core/optim": ["core", "core/data_parallel", "core/mesh", "core/models", "core/ops", "core/parallel", "core/safetensors", "core/torch",
                    *PLATFORM],
     "core/pipeline": ["core", "core/mesh", "core/models", "core/ops", "core/schedule", *PLATFORM],
     "trainer/report": ["core", BASE],

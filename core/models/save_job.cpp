@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -24,10 +25,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kLeastMemory = 1 << 30;  // of copies in host memory
-constexpr int64_t kMostWriters = 4;        // threads per rank
-constexpr int64_t kAlignment = 64;         // of copies on a device, bytes
-constexpr int64_t kDeviceReserve = 20;     // 1 / this part of a device's memory stays free
+constexpr int64_t kLeastMemory = 1 << 30;      // of copies in host memory
+constexpr int64_t kMostWriters = 4;            // threads per rank, where nothing else happens
+constexpr int64_t kMostBackgroundWriters = 2;  // beside a step, which needs cores too
+constexpr auto kPoll = std::chrono::microseconds(200);
+constexpr int64_t kAlignment = 64;      // of copies on a device, bytes
+constexpr int64_t kDeviceReserve = 20;  // 1 / this part of a device's memory stays free
 
 std::vector<safetensors::TensorShape> tensors_of(std::span<Parameter* const> parameters) {
   std::vector<safetensors::TensorShape> tensors;
@@ -77,9 +80,10 @@ int64_t memory_limit(std::span<Parameter* const> parameters) {
   return std::max(kLeastMemory, 2 * static_cast<int64_t>(largest));
 }
 
-int64_t writer_count() {
+int64_t writer_count(SaveJob::Source source) {
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  return std::clamp<int64_t>(cores / std::max<int64_t>(1, read_job_environment().local_world), 1, kMostWriters);
+  const int64_t most = source == SaveJob::Source::copy ? kMostBackgroundWriters : kMostWriters;
+  return std::clamp<int64_t>(cores / std::max<int64_t>(1, read_job_environment().local_world), 1, most);
 }
 
 // Where a thread receives what is on a device.
@@ -89,6 +93,8 @@ struct Landing {
   }
   const std::byte* fetch(const SaveChunk& chunk) {
     copy(stream, buffer.data(), chunk.data, chunk.bytes, CopyKind::kDeviceToHost);
+    // A thread that waits inside of the device's library may take turns with the one that launches kernels.
+    while (!stream.done()) std::this_thread::sleep_for(kPoll);
     stream.synchronize();
     return static_cast<const std::byte*>(buffer.data());
   }
@@ -101,7 +107,7 @@ struct Landing {
 
 SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context,
                  HfSaveOptions options, Source source, std::shared_ptr<const AgreedPlan> previous)
-    : folder_(std::move(folder)), context_(context), options_(std::move(options)) {
+    : folder_(std::move(folder)), context_(context), options_(std::move(options)), source_(source) {
   while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
   try {
     agree_on_plan(parameters, std::move(previous));
@@ -264,7 +270,7 @@ void SaveJob::write_part() {
                     "on a shared file system",
                     temporary_folder(folder_, nonce_), folder_));
   }
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(writer_count()));
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(writer_count(source_)));
   {
     std::vector<std::jthread> writers;
     for (std::exception_ptr& error : errors) {

@@ -97,6 +97,7 @@ class SaveJob {
   std::string folder_;
   ParallelContext& context_;
   HfSaveOptions options_;
+  Source source_;
   std::shared_ptr<const AgreedPlan> plan_;
   std::string nonce_;
   std::optional<SaveFolder> made_;  // on rank 0

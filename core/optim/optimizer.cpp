@@ -15,6 +15,7 @@
 #include "core/config_error.h"
 #include "core/optim/grad_norm.h"
 #include "core/optim/offload.h"
+#include "core/optim/read_state.h"
 #include "core/optim/update_rule.h"
 
 namespace concord {
@@ -125,13 +126,13 @@ class Optimizer::Impl {
 
   void load_state(const StateSource& index) {
     const at::NoGradGuard no_grad;
-    for (Segment& segment : segments_) {
+    std::vector<StateTarget> targets;
+    for (const Segment& segment : segments_) {
       const std::vector<ShardRun> runs = runs_of(segment, 0, segment.size());
-      for (const auto& [key, tensor] : tensors_of(segment)) {
-        const at::Tensor values = at::zeros({segment.size()}, at::kFloat);
-        index.read(key, runs, values);
-        tensor.copy_(values);
-      }
+      for (const auto& [key, tensor] : tensors_of(segment)) targets.push_back({key, runs, tensor.detach()});
+    }
+    read_state(index, targets, ddp_.job().device());
+    for (Segment& segment : segments_) {
       if (has_main(segment)) {
         values_part(segment).copy_(segment.weights);
       } else if (segment.on_host) {

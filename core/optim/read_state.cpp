@@ -1,0 +1,98 @@
+#include "core/optim/read_state.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "core/mesh/job_environment.h"
+#include "platform/cpp/memory.hpp"
+#include "platform/cpp/stream.hpp"
+
+namespace concord {
+namespace {
+
+constexpr int64_t kPiece = 4 << 20;  // elements
+constexpr int64_t kMostThreads = 8;
+
+struct Piece {
+  const StateTarget* target;
+  int64_t begin;
+  int64_t end;
+};
+
+std::vector<Piece> cut(const std::vector<StateTarget>& targets) {
+  std::vector<Piece> pieces;
+  for (const StateTarget& target : targets) {
+    for (int64_t begin = 0; begin < target.values.numel(); begin += kPiece) {
+      pieces.push_back({&target, begin, std::min(begin + kPiece, target.values.numel())});
+    }
+  }
+  return pieces;
+}
+
+// What one thread does.
+class Worker {
+ public:
+  Worker(const StateSource& source, const Device& device) : source_(source), device_(device) {}
+
+  void read(const Piece& piece) {
+    const StateTarget& target = *piece.target;
+    const int64_t count = piece.end - piece.begin;
+    const at::Tensor values = target.values.narrow(0, piece.begin, count);
+    const std::vector<ShardRun> runs =
+        count == target.values.numel() ? target.runs : cut_runs(target.runs, piece.begin, piece.end);
+    if (values.device().is_cpu()) return source_.read(target.key, runs, values);
+    if (!stream_) stream_.emplace(device_);
+    if (!buffer_) buffer_.emplace(device_.platform(), kPiece * static_cast<int64_t>(sizeof(float)));
+    const auto bytes = count * static_cast<int64_t>(sizeof(float));
+    std::memset(buffer_->data(), 0, static_cast<size_t>(bytes));
+    source_.read(target.key, runs, at::from_blob(buffer_->data(), {count}, at::TensorOptions(at::kFloat)));
+    copy(*stream_, values.data_ptr(), buffer_->data(), bytes, CopyKind::kHostToDevice);
+    stream_->synchronize();
+  }
+
+ private:
+  const StateSource& source_;
+  const Device& device_;
+  std::optional<Stream> stream_;
+  std::optional<HostBuffer> buffer_;
+};
+
+int64_t thread_count(size_t pieces) {
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t share = cores / std::max<int64_t>(1, read_job_environment().local_world);
+  return std::clamp<int64_t>(std::min(share, static_cast<int64_t>(pieces)), 1, kMostThreads);
+}
+
+}  // namespace
+
+void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device) {
+  const std::vector<Piece> pieces = cut(targets);
+  device.synchronize();
+  std::atomic<size_t> next = 0;
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(thread_count(pieces.size())));
+  const auto work = [&](std::exception_ptr* error) {
+    try {
+      Worker worker(source, device);
+      for (size_t i = next++; i < pieces.size(); i = next++) worker.read(pieces[i]);
+    } catch (...) {
+      *error = std::current_exception();
+      next = pieces.size();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 1; i < errors.size(); ++i) threads.emplace_back(work, &errors[i]);
+    work(&errors[0]);
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace concord

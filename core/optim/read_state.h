@@ -1,0 +1,25 @@
+// Reads the state of an optimizer from files or other ranks' memory into its tensors, by several threads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "core/optim/optimizer_state.h"
+#include "platform/cpp/device.hpp"
+
+namespace concord {
+
+struct StateTarget {
+  std::string key;
+  std::vector<ShardRun> runs;  // |local| counts from the beginning of |values|
+  at::Tensor values;           // flat fp32, on the host or on |device|
+};
+
+// Fills all |targets|, in pieces; on the host without a copy, on a device through pinned memory. Elements that no run
+// covers become or stay 0 on a device and stay as they are on the host. Throws what |source| throws. Waits: until the
+// values are in place, after all work that the device has.
+void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device);
+
+}  // namespace concord
