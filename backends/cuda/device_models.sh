@@ -79,12 +79,12 @@ fi
 # Beside torch.distributed.checkpoint, on the disk and in memory; then what saving does to the steps of a run.
 if wants checkpoint; then
   export CONCORD_PYTHON=${CONCORD_PYTHON:-python3}
-  for model in 0.5b 1.5b; do
-    step "checkpoint-$model" 200 "$build/bench/checkpoint_bench" device $model "$build/checkpoint-bench"
-    rm -rf "$build/checkpoint-bench"
-  done
+  step checkpoint-0.5b 150 "$build/bench/checkpoint_bench" device 0.5b "$build/checkpoint-bench"
+  rm -rf "$build/checkpoint-bench"
   step checkpoint-memory 100 "$build/bench/checkpoint_bench" device 0.5b /dev/shm/concord-checkpoint-bench
   rm -rf /dev/shm/concord-checkpoint-bench
+  step checkpoint-1.5b 100 "$build/bench/checkpoint_bench" device 1.5b "$build/checkpoint-bench" alone
+  rm -rf "$build/checkpoint-bench"
   step checkpoint-steps 200 python3 -u "$root/tests/performance/device/save.py" "$build/bin/concord"
 fi
 if wants random; then step random 100 python3 "$root/tests/parity/random_models.py" "$build/bin/concord" --count 4; fi

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/mesh/job_environment.h"
+#include "core/torch/device.h"
 #include "platform/cpp/memory.hpp"
 #include "platform/cpp/stream.hpp"
 
@@ -73,7 +74,10 @@ int64_t thread_count(size_t pieces) {
 
 void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device) {
   const std::vector<Piece> pieces = cut(targets);
-  device.synchronize();
+  // Also what libtorch has queued on its own and not yet given to the device.
+  if (std::any_of(targets.begin(), targets.end(), [](const StateTarget& t) { return !t.values.device().is_cpu(); })) {
+    torch_stream(device).synchronize();
+  }
   std::atomic<size_t> next = 0;
   std::vector<std::exception_ptr> errors(static_cast<size_t>(thread_count(pieces.size())));
   const auto work = [&](std::exception_ptr* error) {

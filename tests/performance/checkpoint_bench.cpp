@@ -2,7 +2,8 @@
 // same bytes and beside plain files, in the same run:
 //
 //   checkpoint_bench [--json]            4 ranks on this machine's cpu, 100 million parameters
-//   checkpoint_bench device MODEL [DIR]  one rank on the device of CONCORD_PLATFORM; MODEL is 0.5b or 1.5b (bf16)
+//   checkpoint_bench device MODEL [DIR [alone]]  one rank on the device of CONCORD_PLATFORM; MODEL is 0.5b or 1.5b
+//                                        (bf16); alone: without torch.distributed.checkpoint
 //   checkpoint_bench rank MODEL DIR      what each rank does; rank 0 prints one JSON document
 //
 // Files go to DIR, else to the folder for temporary files. CONCORD_PYTHON is a Python that has torch. Loading is
@@ -241,16 +242,18 @@ Json json_of(const Row& row) {
   return json;
 }
 
-Json compare(const std::string& model, int ranks, const std::string& folder) {
+Json compare(const std::string& model, int ranks, const std::string& folder, bool with_peer) {
   const char* python = std::getenv("CONCORD_PYTHON");
   const std::string program = fs::read_symlink("/proc/self/exe").string();
   const std::optional<Json> ours = last_line(std::string(PROGRAM) + " launch --nproc " + std::to_string(ranks) +
                                              " -- " + program + " rank " + model + " " + folder + "/ours");
   if (!ours) return Json::array();
   const double gigabytes = (*ours)["bytes"].get<double>() / 1e9;
-  const std::optional<Json> dcp =
-      last_line(std::string(python != nullptr ? python : "python3") + " -m torch.distributed.run --nproc_per_node " +
-                std::to_string(ranks) + " " PEER_SCRIPT " " + model + " " + folder + "/dcp 2>/dev/null");
+  std::optional<Json> dcp;
+  if (with_peer) {
+    dcp = last_line(std::string(PROGRAM) + " launch --nproc " + std::to_string(ranks) + " -- " +
+                    (python != nullptr ? python : "python3") + " " PEER_SCRIPT " " + model + " " + folder + "/dcp");
+  }
   const auto rate = [&](const std::optional<Json>& from, const char* key) -> std::optional<double> {
     if (!from || !from->is_object() || !from->contains(key)) return std::nullopt;
     return gigabytes / (*from)[key].get<double>();
@@ -295,6 +298,7 @@ int main(int argc, char** argv) {
   const std::string folder = on_device && words.size() > 2 ? words[2] : temporary.path();
   std::filesystem::create_directories(folder);
   const bool as_json = !on_device && concord::bench::read_options(argc, argv).json;
-  concord::print(concord::compare(on_device ? words.at(1) : "100m", on_device ? 1 : 4, folder), as_json);
+  const bool with_peer = words.size() < 4 || words[3] != "alone";
+  concord::print(concord::compare(on_device ? words.at(1) : "100m", on_device ? 1 : 4, folder, with_peer), as_json);
   return 0;
 }

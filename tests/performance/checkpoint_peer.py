@@ -1,6 +1,6 @@
 """The peer of checkpoint_bench: torch.distributed.checkpoint with the same bytes, every tensor split over the ranks.
 
-  torchrun --nproc_per_node N checkpoint_peer.py MODEL FOLDER
+  concord launch --nproc N -- python3 checkpoint_peer.py MODEL FOLDER
 
 Prints {"save", "stall", "load"} in seconds, the best of three: a synchronous save, what async_save keeps the caller
 waiting (pinned memory on CUDA), and a load of the same state.
@@ -13,6 +13,8 @@ import time
 import warnings
 
 warnings.filterwarnings("ignore")
+for engine in ("GLOO", "NCCL"):  # all ranks are here; the name of this host need not be known to anybody
+    os.environ.setdefault(f"{engine}_SOCKET_IFNAME", "lo")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
