@@ -3,7 +3,7 @@
   concord launch --nproc N -- python3 checkpoint_peer.py MODEL FOLDER
 
 Prints {"save", "stall", "load"} in seconds, the best of three: a synchronous save, what async_save keeps the caller
-waiting (pinned memory on CUDA), and a load of the same state.
+waiting, and a load of the same state.
 """
 import json
 import os
@@ -88,20 +88,11 @@ def main():
         found["save"].append(timed(lambda: dcp.save(values, checkpoint_id=folder)))
     for _ in range(3):
         found["load"].append(timed(lambda: (dcp.load(values, checkpoint_id=folder), sync())))
-    stager = None
-    if cuda:
-        try:
-            from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-            stager = DefaultStager(StagingOptions(True, False, False, True))
-        except ImportError:
-            stager = None
     for _ in range(3):
         fresh()
         futures = []
-        options = {"async_stager": stager} if stager else {}
-        found["stall"].append(timed(lambda: futures.append(dcp.async_save(values, checkpoint_id=folder, **options))))
-        answer = futures[0]
-        (answer.upload_completion if hasattr(answer, "upload_completion") else answer).result()
+        found["stall"].append(timed(lambda: futures.append(dcp.async_save(values, checkpoint_id=folder))))
+        futures[0].result()
     if dist.get_rank() == 0:
         print(json.dumps({key: min(times) for key, times in found.items()}), flush=True)
     dist.barrier()

@@ -54,9 +54,9 @@ def report(name, lines, every):
         spent[line["step"]] = (line["tokens"] - total) / line["tokens_per_second"]
         total = line["tokens"]
     saves = list(range(every, max(spent), every))  # the one at the end is not asynchronous
-    after = [spent[step] for save in saves[1:] for step in range(save + 1, save + 11) if step in spent]
+    after = [spent[step] for save in saves[1:] for step in range(save + 1, save + min(11, every)) if step in spent]
     other = [seconds for step, seconds in spent.items()
-             if step > 5 and not any(save < step <= save + 10 for save in saves)]
+             if step > min(5, every - 1) and not any(save < step < save + min(11, every) for save in saves)]
     stalls = {line["step"]: line["save_seconds"] for line in lines if "save_seconds" in line}
     base = statistics.mean(other)
     print(f"{name}: step {statistics.median(other) * 1e3:.2f} ms; ten steps after a save "
