@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "core/bytes_text.h"
-#include "core/models/convert.h"
 #include "core/config_error.h"
+#include "core/models/convert.h"
 #include "core/quoted.h"
 #include "trainer/cli/progress_printer.h"
 

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "core/models/convert.h"
 #include "core/config_error.h"
+#include "core/models/convert.h"
 #include "core/safetensors/index.h"
 #include "core/safetensors/testing/files.h"
 #include "tests/processes/running_process.h"
