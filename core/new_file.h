@@ -13,7 +13,8 @@ namespace concord {
 // there) is removed and not followed. None, and errno, where that cannot be.
 UniqueFd create_fresh_file(const std::string& path);
 
-// Writes all of |bytes| at the place of |file|, as often as the system takes only a part. 0, or the errno of the failure.
+// Writes all of |bytes| at the place of |file|, as often as the system takes only a part. 0, or the errno of the
+// failure.
 int write_all(int file, std::string_view bytes);
 
 // Throws ConfigError if |path| exists and is not a regular file: a rename would replace a device with a file.

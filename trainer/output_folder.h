@@ -52,8 +52,8 @@ std::optional<int64_t> checkpoint_step(const std::filesystem::path& path);
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 // The newest of them that a run can be resumed from.
 std::optional<int64_t> newest_resumable_step(const std::filesystem::path& folder);
-// Removes the oldest of them until |limit| are left; 0: none. The newest and |best|, which may be empty, stay even where
-// these are more than |limit|, as in HF. For one process of a job. Throws std::runtime_error.
+// Removes the oldest of them until |limit| are left; 0: none. The newest and |best|, which may be empty, stay even
+// where these are more than |limit|, as in HF. For one process of a job. Throws std::runtime_error.
 void keep_newest(const std::filesystem::path& folder, int64_t limit, const std::filesystem::path& best = {});
 std::filesystem::path checkpoint_folder(const std::filesystem::path& folder, int64_t step);
 

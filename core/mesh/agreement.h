@@ -1,5 +1,5 @@
-// What all ranks of a job decide together. Through their communicator: no other process can interfere, a rank that exits
-// or stops is noticed as in any collective, and nothing is left behind.
+// What all ranks of a job decide together. Through their communicator: no other process can interfere, a rank that
+// exits or stops is noticed as in any collective, and nothing is left behind.
 //
 // Every rank makes the same calls. Errors: Error, as collectives throw it where a rank is lost. Waits: for all ranks.
 // Threads: the one that computes.

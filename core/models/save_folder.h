@@ -37,8 +37,8 @@ class SaveFolder {
   UniqueFd nonce_file_;
 };
 
-// Removes a model or a checkpoint. It loses its name first, so that what has the name is never a part of it, even if the
-// process is killed meanwhile; then remove_abandoned_saves() removes the rest.
+// Removes a model or a checkpoint. It loses its name first, so that what has the name is never a part of it, even if
+// the process is killed meanwhile; then remove_abandoned_saves() removes the rest.
 void remove_saved_folder(const std::string& folder);
 
 // Removes temporary folders in |parent| that have no owner, because the process that made them was killed. Those of a

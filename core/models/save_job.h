@@ -50,9 +50,9 @@ struct AgreedPlan {
 
 class SaveJob {
  public:
-  // What the threads read: the parameters themselves, which must not change until it is done; or a copy. On a device the
-  // copy is made there if its memory allows, and the constructor does not wait for it; else, and on the host, it is made
-  // in host memory within options.memory_limit, and the constructor waits until the rest is written.
+  // What the threads read: the parameters themselves, which must not change until it is done; or a copy. On a device
+  // the copy is made there if its memory allows, and the constructor does not wait for it; else, and on the host, it is
+  // made in host memory within options.memory_limit, and the constructor waits until the rest is written.
   enum class Source { live, copy };
 
   // All ranks. |previous| is the plan of an earlier save: where nothing has changed it need not be made again.

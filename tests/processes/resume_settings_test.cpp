@@ -177,7 +177,8 @@ TEST_F(ResumeSettings, FinetuneTakesTheWeightsOnly) {
   EXPECT_THAT(deleted.err(), HasSubstr("is an input of this run"));
 }
 
-// A new run from the weights whose data begins where the checkpoint's ended: the same bits, but for the numbers of steps.
+// A new run from the weights whose data begins where the checkpoint's ended: the same bits, except the numbers of
+// steps.
 TEST_F(ResumeSettings, WithoutItsStateTheOptimizerStartsAfreshWhereTheDataIs) {
   const Words ordered = one_ + Words{"--shuffle", "false"};
   for (const Words& kind : {Words{}, Words{"--bf16"}, Words{"--fp16", "--initial_loss_scale", "1024"}}) {

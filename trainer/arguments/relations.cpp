@@ -66,7 +66,8 @@ void check_numbers(const TrainingArguments& a, Found* found) {
   }
 }
 
-// The rules of HF, so that a checkpoint belongs to every best evaluation. Shares of all steps are compared in millionths.
+// The rules of HF, so that a checkpoint belongs to every best evaluation. Shares of all steps are compared in
+// millionths.
 void check_best_model(const TrainingArguments& a, Found* found) {
   if (!a.best_model.load_at_end) return;
   if (a.evaluation.strategy != a.saving.strategy || a.saving.strategy == "no") {
