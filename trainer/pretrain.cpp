@@ -6,6 +6,7 @@
 
 #include "core/mesh/job_environment.h"
 #include "core/models/save_folder.h"
+#include "platform/loader/host.h"
 #include "trainer/output_folder.h"
 #include "trainer/report_callback.h"
 #include "trainer/resume.h"
@@ -20,7 +21,11 @@ void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
   job.world_group().barrier().wait();
   if (job.rank() != 0) return;
   prepare_output_folder(output);
-  remove_abandoned_saves(output.folder);
+  for (const std::string& name : remove_abandoned_saves(output.folder)) {
+    loader::log(
+        CONCORD_LOG_WARN, "train",
+        fmt::format("removed {}, an unfinished save of a run that was killed", (output.folder / name).string()));
+  }
 }
 
 TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,

@@ -154,15 +154,19 @@ void remove_saved_folder(const std::string& folder) {
   }
 }
 
-void remove_abandoned_saves(const std::string& parent) noexcept {
+std::vector<std::string> remove_abandoned_saves(const std::string& parent) noexcept {
+  std::vector<std::string> removed;
   try {
     for (const fs::directory_entry& entry : fs::directory_iterator(parent.empty() ? "." : parent)) {
       const bool named_so = !base_of(entry.path().filename().string()).empty();
       if (!named_so || entry.symlink_status().type() != fs::file_type::directory) continue;
-      if (is_abandoned(entry.path())) try_to_remove_ours(entry.path());
+      if (!is_abandoned(entry.path())) continue;
+      try_to_remove_ours(entry.path());
+      removed.push_back(entry.path().filename().string());
     }
   } catch (const std::exception&) {  // it is found again next time
   }
+  return removed;
 }
 
 }  // namespace concord

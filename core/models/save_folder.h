@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "platform/base/unique_fd.hpp"
 
@@ -42,7 +43,8 @@ class SaveFolder {
 void remove_saved_folder(const std::string& folder);
 
 // Removes temporary folders in |parent| that have no owner, because the process that made them was killed. Those of a
-// live process stay, on any machine whose file system has locks, and so do all where it has none. Never throws.
-void remove_abandoned_saves(const std::string& parent) noexcept;
+// live process stay, on any machine whose file system has locks, and so do all where it has none. Returns the names of
+// those that it removed. Never throws.
+std::vector<std::string> remove_abandoned_saves(const std::string& parent) noexcept;
 
 }  // namespace concord

@@ -1,12 +1,17 @@
 // Folders written by jobs of real processes: the same bytes from every layout, all or nothing.
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <fstream>
 #include <thread>
 
+#include "core/checkpoint/verify.h"
 #include "core/config_error.h"
+#include "core/mesh/agreement.h"
 #include "core/models/hf_weights.h"
+#include "core/models/save_job.h"
 #include "core/models/testing/sample_parameters.h"
 #include "core/safetensors/index.h"
 #include "tests/processes/group_job.h"
@@ -167,6 +172,95 @@ TEST(HfWeightsSave, NamesATensorThatTwoRanksHaveInDifferentTypes) {
     EXPECT_THAT(words, HasSubstr("tensor model.embed_tokens.weight is [50, 24] in"));
   });
   EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+// ------------------------------------------------------------------------------------------- beside a training loop
+
+// As a training loop does it, once per step; the steps that it took.
+int finish_in_steps(SaveJob& save, ParallelContext& job) {
+  int steps = 0;
+  while (!save.is_done()) {
+    ++steps;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (reduced(job, save.has_failed() ? 1 : 0, ReduceOp::kMax) != 0) save.fail();
+    if (reduced(job, save.is_busy() ? 1 : 0, ReduceOp::kMax) == 0) save.next_phase();
+  }
+  return steps;
+}
+
+void change(const SampleParameters& sample) {
+  const at::NoGradGuard no_grad;
+  for (const Parameter* parameter : sample.list) parameter->value.add_(1);
+}
+
+TEST(SaveJob, WritesWhatWasThereWhenItBegan) {
+  const TemporaryFolder folder;
+  expect_job(2, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
+    const SampleParameters sample = parameters_of(job);
+    save_hf_weights(folder.path() + "/expected", sample.list, job, {.manifest = true});
+    std::shared_ptr<const AgreedPlan> plan;
+    for (const int64_t limit : {1, 1 << 30}) {  // room for one chunk at a time, and for all
+      const SampleParameters own = parameters_of(job);
+      const std::string target = folder.path() + "/" + std::to_string(limit);
+      SaveJob save(target, own.list, job, {.manifest = true, .memory_limit = limit}, SaveJob::Source::copy, plan);
+      change(own);
+      EXPECT_GE(finish_in_steps(save, job), 2);
+      EXPECT_TRUE(plan == nullptr || plan == save.plan()) << "it is made once";
+      plan = save.plan();
+    }
+  });
+  for (const char* name : {"/1", "/1073741824"}) {
+    EXPECT_TRUE(files_of(folder.path() + name) == files_of(folder.path() + "/expected")) << name;
+    EXPECT_TRUE(verify_checkpoint(folder.path() + name).empty()) << name;
+  }
+}
+
+TEST(SaveJob, AnErrorInTheBackgroundReachesAllRanks) {
+  const TemporaryFolder folder;
+  expect_job(2, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
+    if (job.rank() == 1) {  // no file of it may grow beyond this
+      signal(SIGXFSZ, SIG_IGN);
+      const rlimit limit{64, 64};
+      ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    }
+    const SampleParameters sample = parameters_of(job);
+    const std::string words = words_of<std::runtime_error>([&] {
+      SaveJob save(folder.path() + "/model", sample.list, job, {}, SaveJob::Source::copy);
+      finish_in_steps(save, job);
+    });
+    EXPECT_THAT(words, ::testing::AllOf(HasSubstr("File too large"), HasSubstr("(rank 1)")));
+  });
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(SaveJob, LeavesNothingWhereItIsAbandoned) {
+  const TemporaryFolder folder;
+  expect_job(2, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
+    const SampleParameters sample = parameters_of(job);
+    {
+      const SaveJob save(folder.path() + "/model", sample.list, job, {}, SaveJob::Source::copy);
+    }
+    job.world_group().barrier().wait();
+  });
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(SaveJob, RefusesWhatHasNotChangedAlthoughItShouldHave) {
+  const TemporaryFolder folder;
+  expect_job(2, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
+    const SampleParameters sample = parameters_of(job);
+    SaveJob first(folder.path() + "/first", sample.list, job, {}, SaveJob::Source::live);
+    first.wait();
+    const HfSaveOptions options{.stale_digest = first.digest()};
+    EXPECT_THAT(
+        words_of<std::runtime_error>([&] { save_hf_weights(folder.path() + "/stale", sample.list, job, options); }),
+        HasSubstr("every tensor is the same as in the checkpoint before it"));
+    EXPECT_FALSE(fs::exists(folder.path() + "/stale"));
+    job.world_group().barrier().wait();
+    change(sample);
+    save_hf_weights(folder.path() + "/second", sample.list, job, options);
+  });
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 2);
 }
 
 // ------------------------------------------------------------------------------------------- ranks that are lost
