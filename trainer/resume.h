@@ -12,9 +12,9 @@
 namespace concord {
 
 // Sets the plan's resume_from and resume_parts: the checkpoint that the run is to resume, and what of it. Empty where
-// it starts at the first step, because nobody asks for more or there is none yet (then rank 0 says so). Rank 0 looks, so
-// that all ranks take the same one. An attempt that was restarted takes its own newest checkpoint, and all of it. The
-// ranks verify its checksums, each a part. Throws ConfigError where it is damaged.
+// it starts at the first step, because nobody asks for more or there is none yet (then rank 0 says so). Rank 0 looks,
+// so that all ranks take the same one. An attempt that was restarted takes its own newest checkpoint, and all of it.
+// The ranks verify its checksums, each a part. Throws ConfigError where it is damaged.
 void choose_checkpoint(TrainingPlan* plan, ParallelContext& job);
 
 // The layout of this run, as a checkpoint says it.

@@ -78,11 +78,11 @@ struct HfSaveOptions {
 // written, nor is a tied output layer. The bytes do not depend on the layout. Each rank writes what it alone has, and
 // its share of what several have, from its place, with several threads; from a device through 16 MiB per thread.
 // Everything is written into a folder next to it, "<folder>.tmp-<nonce>", which takes its name at the end when all
-// ranks have succeeded: |folder| is always the old one or the new one (save_folder.h). On an error all ranks throw the same message and the temporary folder is removed;
-// only a rank 0 that dies leaves it behind, and the next save next to it removes it. Throws ConfigError if |folder|
-// exists and may not be replaced, ranks do not see the same folder, or have the same tensor in different shapes;
-// std::runtime_error for what the file system says. Waits: for all ranks at each step, in collectives of the world
-// group, and throws as these do if one is lost or does not join.
+// ranks have succeeded: |folder| is always the old one or the new one (save_folder.h). On an error all ranks throw the
+// same message and the temporary folder is removed; only a rank 0 that dies leaves it behind, and the next save next to
+// it removes it. Throws ConfigError if |folder| exists and may not be replaced, ranks do not see the same folder, or
+// have the same tensor in different shapes; std::runtime_error for what the file system says. Waits: for all ranks at
+// each step, in collectives of the world group, and throws as these do if one is lost or does not join.
 void save_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, ParallelContext& context,
                      const HfSaveOptions& options = {});
 
