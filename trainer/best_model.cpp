@@ -1,12 +1,13 @@
 #include "trainer/best_model.h"
 
-#include <ATen/ops/full.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <limits>
 
+#include "core/mesh/agreement.h"
 #include "platform/loader/host.h"
 #include "trainer/output_folder.h"
 
@@ -17,9 +18,7 @@ namespace fs = std::filesystem;
 
 // The first rank's |value| on all of them.
 int64_t of_first_rank(ParallelContext& job, int64_t value) {
-  const at::Tensor tensor = at::full({1}, value, at::TensorOptions(job.torch_device()).dtype(at::kLong));
-  job.world_group().broadcast(tensor, 0).wait();
-  return tensor.item<int64_t>();
+  return reduced(job, job.rank() == 0 ? value : std::numeric_limits<int64_t>::min(), ReduceOp::kMax);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "core/config_error.h"
 #include "core/models/save_folder.h"
+#include "core/paths.h"
 #include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
 #include "trainer/training_state.h"
@@ -83,12 +84,6 @@ void check_nothing_later(const OutputRequest& request) {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
-}
-
-bool lies_in(const fs::path& path, const fs::path& folder) {
-  std::error_code error;
-  const fs::path inner = fs::weakly_canonical(path, error), outer = fs::weakly_canonical(folder, error);
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
 void check_inputs(const OutputRequest& request, const std::vector<fs::path>& removed) {

@@ -4,13 +4,11 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <thread>
-
 #include "core/checkpoint/verify.h"
 #include "core/config_error.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
+#include "core/threads.h"
 #include "platform/loader/host.h"
 #include "trainer/output_folder.h"
 
@@ -18,6 +16,7 @@ namespace concord {
 namespace {
 
 constexpr int64_t kNumbers = 3;  // of a generator's state
+constexpr int64_t kMostThreads = 8;
 
 void find_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   const TrainingArguments& a = plan->arguments;
@@ -46,8 +45,7 @@ void verify_part(const std::string& folder, int64_t rank, int64_t world) {
                 fmt::format("{} has no {}, so it cannot be verified", folder, kManifestFile));
     return;
   }
-  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  const int threads = std::max(1, static_cast<int>(cores / std::max<int64_t>(1, read_job_environment().local_world)));
+  const auto threads = static_cast<int>(cores_for_each(read_job_environment().local_world, kMostThreads));
   const std::vector<Damage> damage = verify_checkpoint(folder, {.part = rank, .parts = world, .threads = threads});
   if (damage.empty()) return;
   throw ConfigError(

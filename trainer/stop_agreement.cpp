@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/mesh/agreement.h"
 #include "trainer/stop_request.h"
 
 namespace concord {
@@ -25,10 +26,7 @@ bool StopAgreement::is_reached() {
 }
 
 int agreed_stop_signal(ParallelContext& job, const StopRequest& stop) {
-  const at::Tensor signal =
-      at::tensor({int64_t{stop.signal()}}, at::TensorOptions().dtype(at::kLong)).to(job.torch_device());
-  job.world_group().all_reduce(signal, ReduceOp::kMax).wait();
-  return static_cast<int>(signal.item<int64_t>());
+  return static_cast<int>(reduced(job, stop.signal(), ReduceOp::kMax));
 }
 
 }  // namespace concord

@@ -55,6 +55,8 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
           : a.steps.num_train_epochs;
   state_.is_world_process_zero = job.rank() == 0;
   if (plan_.continues()) restore(read_training_state(plan_.resume_from));
+  // Every checkpoint has it. It may take a second, which the first save would keep the loop waiting for.
+  if (a.saving.strategy != "no" && !a.saving.only_model) plan_.train_data->identity();
 }
 
 Trainer::~Trainer() = default;
@@ -134,12 +136,11 @@ void Trainer::end_epoch() {
 void Trainer::agree() {
   if (stop_->requested()) stop_signal_ = stop_->signal();
   control_.should_training_stop |= stop_signal_ != 0;
-  any_rank_saves_ = save_ && save_->is_busy();
-  any_save_failed_ = save_ && save_->has_failed();
+  save_progress_ = save_ ? save_->progress() : SaveJob::Progress::through;
   if (job_.world() == 1) return;
   const at::Tensor wishes = at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
                                         int64_t{control_.should_evaluate}, int64_t{control_.should_save},
-                                        int64_t{stop_signal_}, int64_t{any_rank_saves_}, int64_t{any_save_failed_}},
+                                        int64_t{stop_signal_}, static_cast<int64_t>(save_progress_)},
                                        at::TensorOptions().dtype(at::kLong))
                                 .to(job_.torch_device());
   job_.world_group().all_reduce(wishes, ReduceOp::kMax).wait();
@@ -147,8 +148,7 @@ void Trainer::agree() {
   const int64_t* values = agreed.data_ptr<int64_t>();
   control_ = {values[0] != 0, values[1] != 0, values[2] != 0, values[3] != 0};
   stop_signal_ = static_cast<int>(values[4]);
-  any_rank_saves_ = values[5] != 0;
-  any_save_failed_ = values[6] != 0;
+  save_progress_ = static_cast<SaveJob::Progress>(values[5]);
 }
 
 // In each of the three, a callback on one rank can request another of them, or the end.
@@ -300,9 +300,7 @@ HfSaveOptions Trainer::checkpoint_options() {
 // Once a step, on all ranks, after they have agreed.
 void Trainer::advance_save() {
   if (!save_) return;
-  if (any_save_failed_) save_->fail();
-  if (any_rank_saves_) return;
-  save_->next_phase();
+  save_->advance(save_progress_);
   if (!save_->is_done()) return;
   finish_save();
   agree();

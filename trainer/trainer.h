@@ -110,10 +110,9 @@ class Trainer {
   int64_t logging_steps_;
   int64_t eval_steps_;
   int64_t save_steps_;
-  std::unique_ptr<SaveJob> save_;                // the checkpoint that is being written
-  std::shared_ptr<const AgreedPlan> save_plan_;  // of all checkpoints
-  bool any_rank_saves_ = false;  // as the ranks agree: whether one is not through with its part of save_
-  bool any_save_failed_ = false;
+  std::unique_ptr<SaveJob> save_;                                 // the checkpoint that is being written
+  std::shared_ptr<const AgreedPlan> save_plan_;                   // of all checkpoints
+  SaveJob::Progress save_progress_ = SaveJob::Progress::through;  // of all ranks, as they agree
   int64_t last_saved_ = 0;          // step of the newest checkpoint, also while it is being written
   int64_t last_saved_updates_ = 0;  // of the optimizer until then
   std::optional<uint32_t> digest_;  // of the newest complete checkpoint of this run, on rank 0

@@ -206,11 +206,20 @@ double parameters_of(const ModelConfig& model) {
 }  // namespace
 
 std::string with_dtype(const std::string& text, const std::string& dtype) {
-  nlohmann::ordered_json object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  using Json = nlohmann::ordered_json;
+  Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return text;
-  const nlohmann::ordered_json before = object;
-  if (object.contains("dtype")) object["dtype"] = dtype;
-  if (object.contains("torch_dtype") || !object.contains("dtype")) object["torch_dtype"] = dtype;
+  const Json before = object;
+  const auto replace = [&](Json& config) {
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      if (config.contains(key)) config[key] = dtype;
+    }
+  };
+  replace(object);
+  if (!object.contains("dtype") && !object.contains("torch_dtype")) object["torch_dtype"] = dtype;
+  for (auto& [key, value] : object.items()) {
+    if (value.is_object() && key.ends_with("_config") && key != "quantization_config") replace(value);
+  }
   return object == before ? text : object.dump(2) + "\n";
 }
 

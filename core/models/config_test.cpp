@@ -40,6 +40,9 @@ TEST(ModelConfigDtype, IsThatOfTheWeightsThatAreSaved) {
             "{\n  \"b\": 1e-06,\n  \"dtype\": \"float32\",\n  \"a\": 10000.0\n}\n");
   EXPECT_EQ(with_dtype(R"({"torch_dtype": "float32"})", "float16"), "{\n  \"torch_dtype\": \"float16\"\n}\n");
   EXPECT_EQ(with_dtype(R"({})", "float16"), "{\n  \"torch_dtype\": \"float16\"\n}\n");
+  EXPECT_EQ(with_dtype(R"({"dtype": "a", "text_config": {"dtype": "b"}, "quantization_config": {"dtype": "q"}})", "c"),
+            "{\n  \"dtype\": \"c\",\n  \"text_config\": {\n    \"dtype\": \"c\"\n  },\n"
+            "  \"quantization_config\": {\n    \"dtype\": \"q\"\n  }\n}\n");
   EXPECT_EQ(with_dtype("no JSON", "float16"), "no JSON");
 }
 

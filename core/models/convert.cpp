@@ -5,26 +5,27 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "core/bytes_text.h"
 #include "core/config_error.h"
 #include "core/input_file.h"
 #include "core/models/carried_files.h"
+#include "core/models/config.h"
 #include "core/models/hf_plan.h"
 #include "core/models/save_folder.h"
 #include "core/parse_json.h"
+#include "core/paths.h"
 #include "core/safetensors/decode.h"
 #include "core/safetensors/encode.h"
 #include "core/safetensors/index.h"
 #include "core/safetensors/writer.h"
+#include "core/threads.h"
 
 namespace concord {
 namespace {
@@ -36,17 +37,7 @@ using safetensors::Weights;
 
 constexpr int64_t kPieceElements = 1 << 19;
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
-constexpr unsigned kMostWriters = 4;
-
-std::string without_slashes(std::string folder) {
-  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-  return folder;
-}
-
-bool lies_in(const fs::path& path, const fs::path& folder) {
-  const fs::path inner = fs::weakly_canonical(fs::absolute(path)), outer = fs::weakly_canonical(fs::absolute(folder));
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
+constexpr int64_t kMostWriters = 4;
 
 void check_folders(const std::string& from, const std::string& to) {
   std::error_code ignored;
@@ -62,8 +53,8 @@ void check_folders(const std::string& from, const std::string& to) {
 class Conversion {
  public:
   Conversion(const ConvertOptions& options, const ConvertProgress& progress)
-      : from_(without_slashes(options.from)),
-        to_(without_slashes(options.to)),
+      : from_(without_trailing_slashes(options.from)),
+        to_(without_trailing_slashes(options.to)),
         options_(options),
         progress_(progress) {}
 
@@ -133,38 +124,35 @@ class Conversion {
   }
 
   void write_tensors() {
-    const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMostWriters);
-    {
-      std::vector<std::jthread> helpers;
-      for (unsigned i = 1; i < threads; ++i) helpers.emplace_back([this] { work(); });
-      work();
-    }
-    if (failure_) std::rethrow_exception(failure_);
+    run_on_threads(cores_for_each(1, kMostWriters), [this] { work(); });
   }
 
   void work() {
-    std::vector<std::byte> from, to;
-    std::vector<double> values;
     try {
-      for (size_t next = next_++; next < pieces_.size(); next = next_++) {
-        const Piece& piece = pieces_[next];
-        const DType dtype = piece.source->info->dtype;
-        from.resize(static_cast<size_t>(piece.count * size_of(dtype)));
-        piece.source->file->read(*piece.source->info, static_cast<uint64_t>(piece.first * size_of(dtype)), from);
-        if (dtype != piece.dtype) {
-          values.resize(static_cast<size_t>(piece.count));
-          to.resize(static_cast<size_t>(piece.count * size_of(piece.dtype)));
-          safetensors::decode(from, dtype, values);
-          safetensors::encode(values, piece.dtype, to);
-        }
-        const std::vector<std::byte>& result = dtype == piece.dtype ? from : to;
-        piece.file->write(piece.place + static_cast<uint64_t>(piece.first * size_of(piece.dtype)), result);
-        report(result.size());
-      }
+      convert_pieces();
     } catch (...) {
       next_ = pieces_.size();  // nobody begins another one
-      const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = std::current_exception();
+      throw;
+    }
+  }
+
+  void convert_pieces() {
+    std::vector<std::byte> from, to;
+    std::vector<double> values;
+    for (size_t next = next_++; next < pieces_.size(); next = next_++) {
+      const Piece& piece = pieces_[next];
+      const DType dtype = piece.source->info->dtype;
+      from.resize(static_cast<size_t>(piece.count * size_of(dtype)));
+      piece.source->file->read(*piece.source->info, static_cast<uint64_t>(piece.first * size_of(dtype)), from);
+      if (dtype != piece.dtype) {
+        values.resize(static_cast<size_t>(piece.count));
+        to.resize(static_cast<size_t>(piece.count * size_of(piece.dtype)));
+        safetensors::decode(from, dtype, values);
+        safetensors::encode(values, piece.dtype, to);
+      }
+      const std::vector<std::byte>& result = dtype == piece.dtype ? from : to;
+      piece.file->write(piece.place + static_cast<uint64_t>(piece.first * size_of(piece.dtype)), result);
+      report(result.size());
     }
   }
 
@@ -184,7 +172,10 @@ class Conversion {
       if (!entry.is_regular_file()) continue;
       if (name == "config.json" && options_.dtype) {
         const std::string text = InputFile(entry.path()).read(kMaxConfigBytes, "a model's config");
-        write_file_durably(target, config_with_dtype(text, *options_.dtype, entry.path()));
+        if (!parse_json<nlohmann::json>(text, entry.path()).is_object()) {
+          throw ConfigError(fmt::format("{}: is not a JSON object", entry.path().string()));
+        }
+        write_file_durably(target, with_dtype(text, torch_name(*options_.dtype)));
       } else if (name == "config.json" || is_carried_file(name)) {
         copy_file_durably(entry.path(), target);
       }
@@ -202,7 +193,6 @@ class Conversion {
   std::atomic<size_t> next_{0};
   std::mutex mutex_;
   uint64_t done_ = 0;
-  std::exception_ptr failure_;
 };
 
 }  // namespace
@@ -214,27 +204,6 @@ const char* torch_name(DType dtype) {
     case DType::kF16: return "float16";
     default: throw std::logic_error("torch_name: not a type to convert to");
   }
-}
-
-std::string config_with_dtype(const std::string& config, DType dtype, const std::string& file) {
-  using Json = nlohmann::ordered_json;
-  Json json = parse_json<Json>(config, file);
-  if (!json.is_object()) throw ConfigError(fmt::format("{}: is not a JSON object", file));
-  // Releases of transformers write one key or the other; both are read by all of them.
-  const auto replace = [&](Json& object) {
-    bool had = false;
-    for (const char* key : {"dtype", "torch_dtype"}) {
-      if (!object.contains(key)) continue;
-      object[key] = torch_name(dtype);
-      had = true;
-    }
-    return had;
-  };
-  if (!replace(json)) json["torch_dtype"] = torch_name(dtype);
-  for (auto& [key, value] : json.items()) {
-    if (value.is_object() && key.ends_with("_config") && key != "quantization_config") replace(value);
-  }
-  return json.dump(2) + "\n";
 }
 
 Converted convert_weights(const ConvertOptions& options, const ConvertProgress& progress) {

@@ -38,8 +38,4 @@ Converted convert_weights(const ConvertOptions& options, const ConvertProgress& 
 // "bfloat16", as transformers and the arguments call it; of F32, BF16 and F16.
 const char* torch_name(safetensors::DType dtype);
 
-// |config| with its dtype, and those of the models within it, set to |dtype|. |file| is for messages. Throws
-// ConfigError where it is not a JSON object. Pure.
-std::string config_with_dtype(const std::string& config, safetensors::DType dtype, const std::string& file);
-
 }  // namespace concord

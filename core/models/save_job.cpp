@@ -17,6 +17,8 @@
 #include "core/mesh/job_environment.h"
 #include "core/models/hf_dtype.h"
 #include "core/models/saved_texts.h"
+#include "core/paths.h"
+#include "core/threads.h"
 #include "core/torch/device.h"
 #include "platform/cpp/memory.hpp"
 
@@ -80,12 +82,6 @@ int64_t memory_limit(std::span<Parameter* const> parameters) {
   return std::max(kLeastMemory, 2 * static_cast<int64_t>(largest));
 }
 
-int64_t writer_count(SaveJob::Source source) {
-  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const int64_t most = source == SaveJob::Source::copy ? kMostBackgroundWriters : kMostWriters;
-  return std::clamp<int64_t>(cores / std::max<int64_t>(1, read_job_environment().local_world), 1, most);
-}
-
 // Where a thread receives what is on a device.
 struct Landing {
   Landing(const Device& device, const Event& copied) : stream(device), buffer(device.platform(), kChunkBytes) {
@@ -107,8 +103,10 @@ struct Landing {
 
 SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context,
                  HfSaveOptions options, Source source, std::shared_ptr<const AgreedPlan> previous)
-    : folder_(std::move(folder)), context_(context), options_(std::move(options)), source_(source) {
-  while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
+    : folder_(without_trailing_slashes(std::move(folder))),
+      context_(context),
+      options_(std::move(options)),
+      source_(source) {
   try {
     agree_on_plan(parameters, std::move(previous));
     nonce_ = broadcast_text(context_, nonce_, 0);
@@ -270,32 +268,23 @@ void SaveJob::write_part() {
                     "on a shared file system",
                     temporary_folder(folder_, nonce_), folder_));
   }
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(writer_count(source_)));
-  {
-    std::vector<std::jthread> writers;
-    for (std::exception_ptr& error : errors) {
-      writers.emplace_back([this, &error] {
-        try {
-          write_chunks();
-        } catch (...) {
-          error = std::current_exception();
-          queue_->abandon();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  const int64_t most = source_ == Source::copy ? kMostBackgroundWriters : kMostWriters;
+  run_on_threads(cores_for_each(read_job_environment().local_world, most), [&] { write_chunks(); });
   files_->finish(context_.rank());
 }
 
+// On each of the threads. One that fails stops the others.
 void SaveJob::write_chunks() {
   std::optional<Landing> landing;
-  while (const std::optional<SaveChunk> chunk = queue_->pop()) {
-    if (!chunk->on_host && !landing) landing.emplace(context_.device(), *copied_);
-    files_->write(*chunk, chunk->on_host ? chunk->data : landing->fetch(*chunk));
-    queue_->release(chunk->reserved);
+  try {
+    while (const std::optional<SaveChunk> chunk = queue_->pop()) {
+      if (!chunk->on_host && !landing) landing.emplace(context_.device(), *copied_);
+      files_->write(*chunk, chunk->on_host ? chunk->data : landing->fetch(*chunk));
+      queue_->release(chunk->reserved);
+    }
+  } catch (...) {
+    queue_->abandon();
+    throw;
   }
 }
 
@@ -313,6 +302,16 @@ void SaveJob::finish_folder() {
   write_texts(temporary_folder(folder_, nonce_), plan_->plan, options_, options_.manifest ? &manifest : nullptr);
   made_->publish();
   if (options_.after_publish) options_.after_publish();
+}
+
+SaveJob::Progress SaveJob::progress() const {
+  if (running_.load()) return Progress::busy;  // asked first: it ends after a failure is known
+  return failed_.load() ? Progress::failed : Progress::through;
+}
+
+void SaveJob::advance(Progress of_all_ranks) {
+  if (of_all_ranks == Progress::failed) fail();
+  if (of_all_ranks == Progress::through) next_phase();
 }
 
 void SaveJob::next_phase() {

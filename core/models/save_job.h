@@ -3,8 +3,8 @@
 // It has phases. In its constructor all ranks agree on what goes where, rank 0 makes the folder, and what is to be
 // written is copied: afterwards parameters and state may change. Then every rank writes its part on threads of its own,
 // and when all of them are through rank 0 completes the folder and gives it its name. Between phases the ranks have to
-// agree, on the thread that computes: in a training loop after each step, by a reduction that it makes anyway
-// (is_busy, has_failed), or by wait(). So threads in the background use no communicator, and no rank waits in them for
+// agree, on the thread that computes: in a training loop after each step, by the maximum of progress() over all ranks, in
+// a reduction that it makes anyway; or by wait(). So threads in the background use no communicator, and no rank waits in them for
 // another one.
 //
 // Example, given std::span<Parameter* const> parameters, ParallelContext& job:
@@ -13,8 +13,8 @@
 //   SaveJob save("out/model", parameters, job, {}, SaveJob::Source::copy);
 //   while (!save.is_done()) {
 //     // ... a step ...
-//     if (reduced(job, save.has_failed() ? 1 : 0, ReduceOp::kMax) != 0) save.fail();
-//     if (reduced(job, save.is_busy() ? 1 : 0, ReduceOp::kMax) == 0) save.next_phase();
+//     const int64_t slowest = reduced(job, static_cast<int64_t>(save.progress()), ReduceOp::kMax);
+//     save.advance(static_cast<SaveJob::Progress>(slowest));
 //   }
 //
 // Errors: as save_hf_weights (hf_weights.h), on all ranks. Threads: the one that computes.
@@ -63,14 +63,13 @@ class SaveJob {
   SaveJob(const SaveJob&) = delete;
   SaveJob& operator=(const SaveJob&) = delete;
 
-  // This rank is not through with the phase. Never waits, nor do the next two.
-  bool is_busy() const { return running_.load(); }
-  bool has_failed() const { return failed_.load(); }
+  // Where a rank is in its phase; the largest over all ranks is where the save is.
+  enum class Progress : int64_t { through, busy, failed };
+  Progress progress() const;  // of this rank. Never waits
   bool is_done() const { return phase_ == Phase::done; }
-  // All ranks, when none of them is busy and none has failed.
-  void next_phase();
-  // All ranks, when one of them has failed. Throws its error.
-  [[noreturn]] void fail();
+  // All ranks, with the largest progress of all: begins the next phase when all are through, throws the error when one
+  // has failed. Waits: for all ranks, where one has failed.
+  void advance(Progress of_all_ranks);
   // All ranks: the rest of it. Throws where one of them fails. Waits: for all ranks.
   void wait();
 
@@ -84,6 +83,8 @@ class SaveJob {
 
   void agree_on_plan(std::span<Parameter* const> parameters, std::shared_ptr<const AgreedPlan> previous);
   void begin();
+  void next_phase();
+  [[noreturn]] void fail();
   std::vector<SaveChunk> own_chunks(std::span<Parameter* const> parameters) const;
   void copy_on_device(std::vector<SaveChunk>* chunks);
   std::vector<SaveChunk> copy_on_host(std::vector<SaveChunk> chunks);

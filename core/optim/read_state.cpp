@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <exception>
 #include <optional>
-#include <thread>
 
 #include "core/mesh/job_environment.h"
+#include "core/threads.h"
 #include "core/torch/device.h"
 #include "platform/cpp/memory.hpp"
 #include "platform/cpp/stream.hpp"
@@ -64,12 +63,6 @@ class Worker {
   std::optional<HostBuffer> buffer_;
 };
 
-int64_t thread_count(size_t pieces) {
-  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const int64_t share = cores / std::max<int64_t>(1, read_job_environment().local_world);
-  return std::clamp<int64_t>(std::min(share, static_cast<int64_t>(pieces)), 1, kMostThreads);
-}
-
 }  // namespace
 
 void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device) {
@@ -79,24 +72,16 @@ void read_state(const StateSource& source, const std::vector<StateTarget>& targe
     torch_stream(device).synchronize();
   }
   std::atomic<size_t> next = 0;
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(thread_count(pieces.size())));
-  const auto work = [&](std::exception_ptr* error) {
+  const auto work = [&] {
     try {
       Worker worker(source, device);
       for (size_t i = next++; i < pieces.size(); i = next++) worker.read(pieces[i]);
     } catch (...) {
-      *error = std::current_exception();
-      next = pieces.size();
+      next = pieces.size();  // nobody begins another one
+      throw;
     }
   };
-  {
-    std::vector<std::jthread> threads;
-    for (size_t i = 1; i < errors.size(); ++i) threads.emplace_back(work, &errors[i]);
-    work(&errors[0]);
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  run_on_threads(cores_for_each(read_job_environment().local_world, kMostThreads), work);
 }
 
 }  // namespace concord

@@ -182,8 +182,8 @@ int finish_in_steps(SaveJob& save, ParallelContext& job) {
   while (!save.is_done()) {
     ++steps;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (reduced(job, save.has_failed() ? 1 : 0, ReduceOp::kMax) != 0) save.fail();
-    if (reduced(job, save.is_busy() ? 1 : 0, ReduceOp::kMax) == 0) save.next_phase();
+    const int64_t slowest = reduced(job, static_cast<int64_t>(save.progress()), ReduceOp::kMax);
+    save.advance(static_cast<SaveJob::Progress>(slowest));
   }
   return steps;
 }

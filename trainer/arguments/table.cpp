@@ -268,7 +268,7 @@ std::vector<ArgumentGroup> make_groups() {
         {"save_memory_limit", field<&T::saving, &SavingArguments::memory_limit>,
          "GiB of host memory per rank for copies of what async_save writes; 0: the larger of 1 GiB and twice the "
          "largest shard",
-         at_least(0)},
+         between(0, 1e6)},
         {"resume_from_checkpoint", field<&T::saving, &SavingArguments::resume_from>,
          "continue a run: true or latest for the newest checkpoint in output_dir, or the folder of a checkpoint"},
         {"finetune", field<&T::resume, &ResumeArguments::finetune>,

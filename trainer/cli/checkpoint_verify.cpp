@@ -11,6 +11,7 @@
 #include "core/bytes_text.h"
 #include "core/checkpoint/verify.h"
 #include "core/config_error.h"
+#include "core/paths.h"
 #include "core/quoted.h"
 #include "trainer/cli/progress_printer.h"
 #include "trainer/output_folder.h"
@@ -98,8 +99,8 @@ ordered_json to_json(const Verified& verified) {
 }
 
 // |folder| itself where it has checksums or the name of a checkpoint, else the checkpoints in it.
-std::vector<std::string> folders_to_verify(std::string folder) {
-  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+std::vector<std::string> folders_to_verify(const std::string& given) {
+  const std::string folder = without_trailing_slashes(given);
   std::error_code ignored;
   if (has_manifest(folder) || (checkpoint_step(folder) && fs::is_directory(folder, ignored))) return {folder};
   std::vector<std::string> folders;

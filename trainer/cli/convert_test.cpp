@@ -150,19 +150,5 @@ TEST(ParseSize, TakesTheUnitsOfTransformers) {
   }
 }
 
-TEST(ConfigWithDtype, ReplacesTheTypeThatIsThereAndThoseWithin) {
-  const auto converted = [](const char* text) {
-    return json::parse(config_with_dtype(text, DType::kBF16, "config.json"));
-  };
-  EXPECT_EQ(converted(R"({"a": 1, "torch_dtype": "float32"})"), json::parse(R"({"a": 1, "torch_dtype": "bfloat16"})"));
-  EXPECT_EQ(converted(R"({"dtype": "float32"})"), json::parse(R"({"dtype": "bfloat16"})"));
-  EXPECT_EQ(converted("{}"), json::parse(R"({"torch_dtype": "bfloat16"})"));
-  EXPECT_EQ(
-      converted(R"({"dtype": "x", "text_config": {"dtype": "float32"}, "quantization_config": {"dtype": "q"}})"),
-      json::parse(
-          R"({"dtype": "bfloat16", "text_config": {"dtype": "bfloat16"}, "quantization_config": {"dtype": "q"}})"));
-  EXPECT_THROW(config_with_dtype("[", DType::kBF16, "x"), ConfigError);
-}
-
 }  // namespace
 }  // namespace concord

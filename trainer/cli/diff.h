@@ -46,7 +46,7 @@ struct DiffOptions {
 };
 // All but a and b.
 void add_diff_options(CLI::App* command, DiffOptions* options);
-// Throws ConfigError for what is below 0 or no number.
+// Throws ConfigError for a negative value or NaN.
 void check_tolerance(const safetensors::Tolerance& tolerance);
 
 // Adds the subcommand to |program|. Exit code 1 if something differs; throws ConfigError for files that
