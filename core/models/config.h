@@ -51,8 +51,8 @@ ModelConfig parse_model_config(std::string_view json, const std::string& file);
 ModelConfig read_model_config(const std::filesystem::path& path);
 
 // |text| of a config.json for weights that are saved in |dtype|: unchanged if it says so, else with both of its names
-// for that changed, also in the models within it, or torch_dtype, which all versions of transformers read, added. Text that is not a JSON object is
-// returned unchanged.
+// for that changed, also in the models within it, or torch_dtype, which all versions of transformers read, added. Text
+// that is not a JSON object is returned unchanged.
 std::string with_dtype(const std::string& text, const std::string& dtype);
 
 // Elements of all its weights; a tied output layer counts once.
