@@ -83,7 +83,7 @@ if wants checkpoint; then
   rm -rf "$build/checkpoint-bench"
   step checkpoint-memory 100 "$build/bench/checkpoint_bench" device 0.5b /dev/shm/concord-checkpoint-bench
   rm -rf /dev/shm/concord-checkpoint-bench
-  step checkpoint-1.5b 100 "$build/bench/checkpoint_bench" device 1.5b "$build/checkpoint-bench" alone
+  step checkpoint-1.5b 300 "$build/bench/checkpoint_bench" device 1.5b "$build/checkpoint-bench"
   rm -rf "$build/checkpoint-bench"
   step checkpoint-steps 200 python3 -u "$root/tests/performance/device/save.py" "$build/bin/concord"
 fi
