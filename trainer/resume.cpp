@@ -4,12 +4,15 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/checkpoint/verify.h"
 #include "core/config_error.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
 #include "core/threads.h"
 #include "platform/loader/host.h"
+#include "trainer/memory_checkpoints.h"
 #include "trainer/output_folder.h"
 
 namespace concord {
@@ -18,6 +21,23 @@ namespace {
 constexpr int64_t kNumbers = 3;  // of a generator's state
 constexpr int64_t kMostThreads = 8;
 
+// The newest checkpoint of this run, on the disk or, after a restart, in memory. Rank 0 looks; empty: none.
+std::string folder_of_newest(const TrainingPlan& plan, ParallelContext& job) {
+  const std::string& on_disk = plan.arguments.output.dir;
+  const std::string in_memory = plan.is_restarted ? memory_folder() : "";
+  int64_t seen = -1;
+  if (job.rank() == 0) {
+    const int64_t disk_step = newest_resumable_step(on_disk).value_or(-1);
+    const int64_t memory_step = in_memory.empty() ? -1 : newest_resumable_step(in_memory).value_or(-1);
+    if (std::max(disk_step, memory_step) >= 0) {
+      seen = 2 * std::max(disk_step, memory_step) + (memory_step > disk_step ? 1 : 0);
+    }
+  }
+  const int64_t agreed = reduced(job, seen, ReduceOp::kMax);
+  if (agreed < 0) return "";
+  return checkpoint_folder(agreed % 2 == 1 ? in_memory : on_disk, agreed / 2).string();
+}
+
 void find_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   const TrainingArguments& a = plan->arguments;
   const bool is_named = !a.saving.resume_from.empty() && !resumes_from_newest(a);
@@ -25,10 +45,9 @@ void find_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   plan->resume_from = is_named ? a.saving.resume_from : "";
   // An attempt after the first has checkpoints of its own, later than the one that was named.
   if (!plan->is_restarted && (is_named || a.saving.resume_from.empty())) return;
-  const int64_t seen = job.rank() == 0 ? newest_resumable_step(a.output.dir).value_or(-1) : -1;
-  const int64_t agreed = reduced(job, seen, ReduceOp::kMax);
-  if (agreed >= 0) {
-    plan->resume_from = checkpoint_folder(a.output.dir, agreed).string();
+  const std::string folder = folder_of_newest(*plan, job);
+  if (!folder.empty()) {
+    plan->resume_from = folder;
     // What it left out when it began, it has by now.
     if (plan->is_restarted && read_training_state(plan->resume_from).job == plan->job) plan->resume_parts = {};
   } else if (!is_named && job.rank() == 0) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/mesh/job_environment.h"
 #include "core/optim/optimizer_files.h"
 #include "platform/loader/host.h"
 #include "trainer/continuation.h"
@@ -41,7 +42,9 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       job_(job),
       parts_(plan_, job, providers),
       losses_(job, plan_.arguments.logging.nan_inf_filter),
-      best_(plan_, job) {
+      best_(plan_, job),
+      memory_(plan_, job),
+      pulse_(read_job_environment().local_rank) {
   const TrainingArguments& a = plan_.arguments;
   on_not_finite_ = a.precision.stops_on_not_finite() ? OnNotFinite::stop : OnNotFinite::skip;
   logging_steps_ = interval(a.logging.strategy, a.logging.steps, plan_.max_steps);
@@ -74,6 +77,7 @@ TrainOutput Trainer::train() {
   first_step_ = state_.global_step;
   notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, state_, control_); });
   agree();
+  pulse_.enter(RankPhase::training);
   while (state_.global_step < plan_.max_steps && !control_.should_training_stop) {
     const std::optional<std::vector<MicroBatch>> batches = next_micro_batches(*plan_.train_data);
     if (!batches) break;  // the data has ended
@@ -83,7 +87,11 @@ TrainOutput Trainer::train() {
     agree();
     advance_save();
     do_what_follows();
+    remember();
+    pulse_.step_done(state_.global_step);
   }
+  pulse_.enter(RankPhase::ending);
+  memory_.abandon();
   complete_save();
   if (plan_.arguments.saving.strategy != "no" && last_saved_ != state_.global_step) {
     save_checkpoint(SaveJob::Source::live);
@@ -137,18 +145,21 @@ void Trainer::agree() {
   if (stop_->requested()) stop_signal_ = stop_->signal();
   control_.should_training_stop |= stop_signal_ != 0;
   save_progress_ = save_ ? save_->progress() : SaveJob::Progress::through;
+  memory_progress_ = memory_.progress();
   if (job_.world() == 1) return;
-  const at::Tensor wishes = at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
-                                        int64_t{control_.should_evaluate}, int64_t{control_.should_save},
-                                        int64_t{stop_signal_}, static_cast<int64_t>(save_progress_)},
-                                       at::TensorOptions().dtype(at::kLong))
-                                .to(job_.torch_device());
+  const at::Tensor wishes =
+      at::tensor({int64_t{control_.should_training_stop}, int64_t{control_.should_log},
+                  int64_t{control_.should_evaluate}, int64_t{control_.should_save}, int64_t{stop_signal_},
+                  static_cast<int64_t>(save_progress_), static_cast<int64_t>(memory_progress_)},
+                 at::TensorOptions().dtype(at::kLong))
+          .to(job_.torch_device());
   job_.world_group().all_reduce(wishes, ReduceOp::kMax).wait();
   const at::Tensor agreed = wishes.to(at::kCPU);
   const int64_t* values = agreed.data_ptr<int64_t>();
   control_ = {values[0] != 0, values[1] != 0, values[2] != 0, values[3] != 0};
   stop_signal_ = static_cast<int>(values[4]);
   save_progress_ = static_cast<SaveJob::Progress>(values[5]);
+  memory_progress_ = static_cast<SaveJob::Progress>(values[6]);
 }
 
 // In each of the three, a callback on one rank can request another of them, or the end.
@@ -207,6 +218,7 @@ void Trainer::log() {
 EvalLoopOutput Trainer::evaluate() {
   if (!plan_.eval_data) throw ConfigError("no evaluation data; give --eval_data");
   DataLoader& data = *plan_.eval_data;
+  const PhaseScope phase(&pulse_, RankPhase::evaluating);
   const Clock::time_point begin = Clock::now();
   const DataPosition start = data.position();
   LossTotals totals(job_);
@@ -242,6 +254,7 @@ bool Trainer::evaluate_batches(LossTotals* totals) {
     const ModelStage& last = *parts_.stages.back();
     const at::Tensor losses = logged_losses(last, loss_weights(host_batches, rule), rule);
     totals->add(losses.sum(), last.is_last() ? parts_.counted_tokens(host_batches) : 0);
+    pulse_.beat();
   }
   return true;
 }
@@ -256,6 +269,7 @@ HfSaveOptions Trainer::save_options() const {
 
 // Starts one; a live one is complete afterwards. One at a time: an unfinished one is waited for, or comes first.
 void Trainer::save_checkpoint(SaveJob::Source source) {
+  const PhaseScope phase(&pulse_, RankPhase::saving);
   const Clock::time_point begin = Clock::now();
   if (save_ && plan_.arguments.saving.when_busy == "skip") {
     if (job_.rank() == 0) {
@@ -290,15 +304,36 @@ HfSaveOptions Trainer::checkpoint_options() {
     for (auto& file : c.checkpoint_files(state_)) options.more_files.push_back(std::move(file));
   });
   if (plan_.arguments.saving.only_model) return options;
-  options.more.push_back(saved_tensors(parts_.optimizer));
-  options.more_files.emplace_back(kMetadataFile, to_json(training_state()));
+  add_state(&options);
   const bool has_changed = parts_.optimizer.steps() != last_saved_updates_ && last_.learning_rate > 0;
   if (has_changed) options.stale_digest = digest_;
   return options;
 }
 
+// What a run needs besides the weights to go on.
+void Trainer::add_state(HfSaveOptions* options) {
+  options->more.push_back(saved_tensors(parts_.optimizer));
+  options->more_files.emplace_back(kMetadataFile, to_json(training_state()));
+}
+
+// A checkpoint in memory, where one is due. Not while one is written to the disk: a restart then goes back to before
+// that save and repeats it, so that no checkpoint is missing afterwards.
+void Trainer::remember() {
+  if (save_ || !memory_.is_due(state_.global_step)) return;
+  const PhaseScope phase(&pulse_, RankPhase::saving);
+  const Clock::time_point begin = Clock::now();
+  HfSaveOptions options{.manifest = true};
+  notify([&](TrainerCallback& c) {
+    for (auto& file : c.checkpoint_files(state_)) options.more_files.push_back(std::move(file));
+  });
+  add_state(&options);
+  memory_.start(parts_.model, state_.global_step, std::move(options));
+  last_log_ += Clock::now() - begin;  // as for other checkpoints
+}
+
 // Once a step, on all ranks, after they have agreed.
 void Trainer::advance_save() {
+  if (memory_.advance(memory_progress_)) pulse_.saved(memory_.newest(), /*is_kept=*/false);
   if (!save_) return;
   save_->advance(save_progress_);
   if (!save_->is_done()) return;
@@ -317,6 +352,7 @@ void Trainer::finish_save() {
   const std::string folder = save_->folder();
   digest_ = save_->digest();
   save_.reset();
+  pulse_.saved(last_saved_, /*is_kept=*/!plan_.arguments.saving.only_model);
   notify([&](TrainerCallback& c) { c.on_save(state_, folder, control_); });
 }
 

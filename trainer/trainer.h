@@ -20,11 +20,13 @@
 #include <string>
 #include <vector>
 
+#include "core/pulse.h"
 #include "trainer/best_model.h"
 #include "trainer/build.h"
 #include "trainer/callbacks.h"
 #include "trainer/log_window.h"
 #include "trainer/loss_log.h"
+#include "trainer/memory_checkpoints.h"
 #include "trainer/train_step.h"
 #include "trainer/training_state.h"
 
@@ -80,6 +82,8 @@ class Trainer {
   void log();
   void save_checkpoint(SaveJob::Source source);
   HfSaveOptions checkpoint_options();
+  void add_state(HfSaveOptions* options);
+  void remember();
   void advance_save();
   void complete_save();
   void finish_save();
@@ -113,6 +117,9 @@ class Trainer {
   std::unique_ptr<SaveJob> save_;                                 // the checkpoint that is being written
   std::shared_ptr<const AgreedPlan> save_plan_;                   // of all checkpoints
   SaveJob::Progress save_progress_ = SaveJob::Progress::through;  // of all ranks, as they agree
+  MemoryCheckpoints memory_;
+  SaveJob::Progress memory_progress_ = SaveJob::Progress::through;  // of all ranks, as they agree
+  Pulse pulse_;
   int64_t last_saved_ = 0;          // step of the newest checkpoint, also while it is being written
   int64_t last_saved_updates_ = 0;  // of the optimizer until then
   std::optional<uint32_t> digest_;  // of the newest complete checkpoint of this run, on rank 0

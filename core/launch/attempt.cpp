@@ -47,14 +47,19 @@ bool AttemptResult::stopped_as_asked() const {
          });
 }
 
-Attempt::Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, std::chrono::duration<double> grace)
-    : signals_(signals), guard_(guard), relay_(relay), grace_(grace), begin_(Clock::now()) {}
+Attempt::Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, AttemptOptions options)
+    : signals_(signals),
+      guard_(guard),
+      relay_(relay),
+      options_(std::move(options)),
+      begin_(Clock::now()),
+      next_tick_(begin_ + options_.period) {}
 
 AttemptResult Attempt::run(int count, const std::function<ProcessCommand(int index)>& command_of) {
   start_all(count, command_of);
   while (phase_ != Phase::over) step();
   OutputRelay::Deadline patience;  // for the reader of the output: a stopped job does not wait for long
-  if (result_.stop_signal) patience = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace_);
+  if (result_.stop_signal) patience = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.grace);
   result_.output_abandoned = !drain_output(relay_, signals_, patience);
   relay_->detach_all();
   return std::move(result_);
@@ -80,9 +85,25 @@ void Attempt::start_all(int count, const std::function<ProcessCommand(int index)
 }
 
 void Attempt::step() {
-  const OutputRelay::Waited waited = relay_->wait(signals_->fd(), deadline_);
+  const bool ticks = options_.tick && phase_ == Phase::running;
+  OutputRelay::Deadline until = deadline_;
+  if (ticks && (!until || next_tick_ < *until)) until = next_tick_;
+  const OutputRelay::Waited waited = relay_->wait(signals_->fd(), until);
   if (waited.signals) handle_signals();
+  if (ticks && phase_ == Phase::running && Clock::now() >= next_tick_) tick();
   if (phase_ != Phase::over && deadline_ && Clock::now() >= *deadline_) deadline_reached();
+}
+
+void Attempt::tick() {
+  next_tick_ = Clock::now() + options_.period;
+  std::vector<pid_t> processes;
+  for (const Rank& rank : ranks_) processes.push_back(rank.alive ? rank.pid : 0);
+  for (const int index : options_.tick(processes)) {
+    const Rank& rank = ranks_.at(static_cast<size_t>(index));
+    if (!rank.alive) continue;
+    result_.hung.push_back({.index = index, .pid = rank.pid});
+    signal_group(rank, SIGKILL);
+  }
 }
 
 void Attempt::handle_signals() {
@@ -158,7 +179,11 @@ void Attempt::rank_ended(size_t rank_index, int wait_status) {
   if (phase_ != Phase::running) return;
   // If a stop was already forwarded, the others have their signal and, after a failure, a time limit too. If a rank was
   // stopped by someone else, the others have agreed with it and are about to exit.
-  if (failed) begin_ending(asked_ ? 0 : SIGTERM);
+  if (failed && options_.kills_at_once && !asked_) {
+    begin_killing();
+  } else if (failed) {
+    begin_ending(asked_ ? 0 : SIGTERM);
+  }
   if (stopped && !asked_) begin_ending(0);
 }
 
@@ -175,7 +200,7 @@ void Attempt::note_stopped() {
 
 void Attempt::begin_ending(int signal) {
   phase_ = Phase::ending;
-  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace_);
+  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.grace);
   if (signal == 0) return;
   asked_ = true;
   signal_all_groups(signal);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct AttemptResult {
   std::vector<ProcessEnd> ends;  // in the order in which they ended
   // The other processes that were stopped (SIGSTOP, a debugger) when the first one failed: their |index| and |pid|.
   std::vector<ProcessEnd> stopped;
+  std::vector<ProcessEnd> hung;  // those that |tick| told it to kill: their |index| and |pid|
   std::optional<size_t>
       first_failure;              // into ends: the one that failed on its own, before the launcher ended the others
   int stop_signal = 0;            // the job, or a rank of it, was stopped with this signal; 0 if it was not
@@ -43,9 +45,18 @@ struct AttemptResult {
   bool stopped_as_asked() const;        // every process with exit code 0 or 128 + stop_signal: a trainer that has saved
 };
 
+struct AttemptOptions {
+  std::chrono::duration<double> grace{5};  // between SIGTERM and SIGKILL
+  bool kills_at_once = false;              // after a failure the others are killed, without SIGTERM before
+  // Called about every |period| while no process has failed, with the processes in order (0: has ended). Those whose
+  // index it returns are killed.
+  std::function<std::vector<int>(std::span<const pid_t> processes)> tick = {};
+  std::chrono::milliseconds period{50};
+};
+
 class Attempt {
  public:
-  Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, std::chrono::duration<double> grace);
+  Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, AttemptOptions options);
 
   // Starts |count| processes and returns when they have exited. The commands' guard is filled in here.
   AttemptResult run(int count, const std::function<ProcessCommand(int index)>& command_of);
@@ -61,6 +72,7 @@ class Attempt {
 
   void start_all(int count, const std::function<ProcessCommand(int index)>& command_of);
   void step();
+  void tick();
   void handle_signals();
   void handle_stop_signal(int signal);
   void collect_ended(pid_t first);
@@ -79,8 +91,9 @@ class Attempt {
   SignalQueue* signals_;
   SessionGuard* guard_;
   OutputRelay* relay_;
-  std::chrono::duration<double> grace_;
+  AttemptOptions options_;
   Clock::time_point begin_;
+  Clock::time_point next_tick_;
   Phase phase_ = Phase::running;
   OutputRelay::Deadline deadline_;
   Clock::time_point stopped_;  // when stop_signal came

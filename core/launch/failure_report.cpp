@@ -44,7 +44,10 @@ std::string first_failure_text(const AttemptResult& result, int first_rank,
       fmt::format("concord launch: {}rank {} failed first: {}\n  pid {}, local rank {}, {:.1f} s after the start\n",
                   stopped_text(result, first_rank), first_rank + end.index, describe_wait_status(end.wait_status),
                   end.pid, end.index, end.seconds);
-  if (WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL) {
+  const bool was_hung = std::any_of(result.hung.begin(), result.hung.end(),
+                                    [&](const ProcessEnd& each) { return each.index == end.index; });
+  if (was_hung) text += "  the launcher killed it because it made no progress, see above\n";
+  if (!was_hung && WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL) {
     text += "  the launcher did not send SIGKILL; often the kernel does when memory runs out (see dmesg)\n";
   }
   if (last_lines.empty()) return text + "  nothing was written to standard error\n";

@@ -6,18 +6,25 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <random>
 
 #include "core/config_error.h"
+#include "core/job_board.h"
 #include "core/launch/attempt.h"
 #include "core/launch/failure_report.h"
+#include "core/launch/job_watch.h"
 #include "core/launch/master_port.h"
 #include "core/launch/rank_environment.h"
+#include "core/launch/restart_policy.h"
 #include "core/mesh/job_environment.h"
 
 extern char** environ;
@@ -99,9 +106,37 @@ class Reaper {
   int before_ = 0;
 };
 
-int exit_code_of(const AttemptResult& result) {
-  if (result.succeeded()) return 0;
-  return result.stopped_as_asked() ? 128 + result.stop_signal : 1;
+// The folder for what ranks keep in memory, removed with it. Nothing without a name.
+class MemoryFolder {
+ public:
+  explicit MemoryFolder(std::string path) : path_(std::move(path)) {
+    if (!path_.empty() && ::mkdir(path_.c_str(), 0700) != 0) {
+      throw ConfigError(fmt::format("cannot create {}: {}; set {} to another folder in memory (a tmpfs)", path_,
+                                    std::generic_category().message(errno), kMemoryDirVariable));
+    }
+  }
+  ~MemoryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  MemoryFolder(const MemoryFolder&) = delete;
+  MemoryFolder& operator=(const MemoryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string memory_folder_name(const LaunchOptions& options, const std::string& launch_id) {
+  if (options.max_restarts == 0 || options.nnodes > 1) return "";
+  const char* folder = std::getenv(kMemoryDirVariable);
+  return fmt::format("{}/concord-{}", folder != nullptr && *folder != 0 ? folder : "/dev/shm", launch_id);
+}
+
+int exit_code_of_first_failure(const AttemptResult& result) {
+  if (!result.first_failure) return 1;
+  const int status = result.ends[*result.first_failure].wait_status;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
 std::string random_text() {
@@ -117,34 +152,50 @@ class Launcher {
         command_(command.begin(), command.end()),
         program_(std::move(program)),
         launch_id_(random_text()),
-        guard_(options.nproc, launch_id_),
+        board_(options.nproc),
+        memory_(memory_folder_name(options, launch_id_)),
+        guard_(options.nproc, launch_id_, memory_.path()),
         relay_({options.log_dir, options.prefix}, first_rank(), options.nproc) {
     // A nested launcher appends its name: the outer guard must also find what the inner one has started.
     const char* outer = std::getenv(kLaunchId);
     environment_.push_back(fmt::format("{}={}{}{}", kLaunchId, outer ? outer : "", outer ? ":" : "", launch_id_));
     const std::string no_token = fmt::format("{}=", kJobToken);
+    const auto is_ours = [](std::string_view entry) {  // of an outer launcher
+      return std::ranges::any_of(
+          std::initializer_list<std::string_view>{kLaunchId, kBoardVariable, kMemoryFolderVariable},
+          [&](std::string_view name) { return entry.starts_with(fmt::format("{}=", name)); });
+    };
     for (char** entry = environ; *entry; ++entry) {
-      if (std::string_view(*entry).starts_with(fmt::format("{}=", kLaunchId)) || *entry == no_token) continue;
-      environment_.emplace_back(*entry);
+      if (!is_ours(*entry) && *entry != no_token) environment_.emplace_back(*entry);
     }
+    environment_.push_back(fmt::format("{}={}", kBoardVariable, board_.variable()));
+    if (!memory_.path().empty()) environment_.push_back(fmt::format("{}={}", kMemoryFolderVariable, memory_.path()));
     // Launchers on several machines cannot agree on one; the user may provide one.
     const char* token = std::getenv(kJobToken);
     if (options.nnodes == 1 && (token == nullptr || *token == 0)) environment_.push_back(no_token + random_text());
   }
 
   int run() {
-    for (int restarts = 0;; ++restarts) {
-      const AttemptResult result = run_once(restarts);
-      report(result);
-      const bool again = !result.succeeded() && result.stop_signal == 0 && result.start_error.empty() &&
-                         result.unkillable.empty() && !result.output_abandoned && restarts < options_.max_restarts;
-      if (again) relay_.say(fmt::format("concord launch: restart {} of {}", restarts + 1, options_.max_restarts));
+    RestartPolicy policy{.max_restarts = options_.max_restarts};
+    for (;;) {
+      const int attempt = policy.attempts;
+      const AttemptResult result = run_once(attempt);
+      report(attempt, result);
+      const RestartPolicy::Next next = policy.after(end_of(result));
+      const std::string again =
+          fmt::format("restart {} of {} (attempt {})", policy.failures, options_.max_restarts, policy.attempts + 1);
+      if (next.restart) relay_.say(fmt::format("concord launch: {}", again));
       // If nobody reads the output, write only what does not block.
       OutputRelay::Deadline patience;
       if (result.output_abandoned) patience = std::chrono::steady_clock::now();
       const bool written = drain_output(&relay_, &signals_, patience);
-      if (!again || !written) return exit_code_of(result);
-      relay_.note_in_logs(fmt::format("--- restart {} of {}", restarts + 1, options_.max_restarts));
+      if (!next.restart || !written) {
+        const int code = next.restart ? 1 : next.exit_code;
+        log_.ended(attempt, code);
+        return code;
+      }
+      relay_.note_in_logs(fmt::format("--- {}", again));
+      board_.clear();
     }
   }
 
@@ -166,18 +217,45 @@ class Launcher {
     if (place.master_port == 0) {
       place.master_port = options_.nnodes > 1 ? kTorchrunPort : held.emplace().port();
     }
-    return Attempt(&signals_, &guard_, &relay_, std::chrono::duration<double>(options_.grace_seconds))
+    JobWatch watch(&board_, &log_,
+                   {.first_rank = first_rank(), .attempt = restarts, .kills = options_.max_restarts > 0},
+                   [this](const std::string& line) { relay_.say(line); });
+    return Attempt(&signals_, &guard_, &relay_,
+                   {.grace = std::chrono::duration<double>(options_.grace_seconds),
+                    .kills_at_once = options_.recovers && options_.max_restarts > 0,
+                    .tick = [&](std::span<const pid_t> processes) { return watch.tick(processes); },
+                    .period = HangWatch::kTick})
         .run(options_.nproc, [&](int index) {
           place.local_rank = index;
           return ProcessCommand{program_, command_, rank_environment(environment_, place), place.rank() == 0};
         });
   }
 
-  void report(const AttemptResult& result) {
+  // The largest over all ranks.
+  int64_t newest(const std::atomic<int64_t> RankNotes::* field) const {
+    int64_t step = -1;
+    for (int i = 0; i < board_.ranks(); ++i) step = std::max(step, (board_.rank(i).*field).load());
+    return step;
+  }
+
+  AttemptEnd end_of(const AttemptResult& result) const {
+    return {.succeeded = result.succeeded(),
+            .stop_signal = result.stop_signal,
+            .stopped_as_asked = result.stopped_as_asked(),
+            .can_start_again = result.start_error.empty() && result.unkillable.empty() && !result.output_abandoned,
+            .exit_code = exit_code_of_first_failure(result),
+            .saved_step = newest(&RankNotes::saved_step),
+            .kept_step = newest(&RankNotes::kept_step)};
+  }
+
+  void report(int attempt, const AttemptResult& result) {
     std::string text;
     if (!result.succeeded()) {
       std::vector<std::string> last_lines;
       if (result.first_failure) {
+        const ProcessEnd& first = result.ends[*result.first_failure];
+        log_.failed(attempt, first_rank() + first.index, newest(&RankNotes::step),
+                    describe_wait_status(first.wait_status));
         last_lines = relay_.last_error_lines(result.ends[*result.first_failure].index, kReportedLines);
       }
       text = failure_report(result, first_rank(), last_lines);
@@ -193,6 +271,9 @@ class Launcher {
   const std::string program_;
   const std::string launch_id_;
   std::vector<std::string> environment_;
+  JobBoard board_;
+  RecoveryLog log_;
+  MemoryFolder memory_;
   SignalQueue signals_;  // outlives the guard: writing to a dead guard must not raise SIGPIPE
   SessionGuard guard_;
   Reaper reaper_;

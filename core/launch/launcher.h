@@ -8,7 +8,10 @@
 //   - SIGINT, SIGTERM and SIGHUP are passed on to the processes and to all they have started, SIGUSR1 and SIGUSR2 to
 //     the processes alone. After a second one all are killed.
 //   - A process that fails ends the job: the others get SIGTERM, after the grace time SIGKILL, and the report begins
-//     with the one that failed first. With max_restarts all are started again.
+//     with the one that failed first. With max_restarts all are started again (restart_policy.h); ranks that keep their
+//     state in kMemoryFolderVariable's folder or in checkpoints go on from there.
+//   - Ranks that report what they do (core/pulse.h) are watched: one that is silent for too long is named, with what
+//     the others wait for, and where the job can be restarted it is killed.
 //   - Nothing is left running. On every end but one the launcher waits for, or kills, all descendants, daemons
 //     included. If the launcher itself is killed with kill -9, the kernel kills its processes and session_guard.h what
 //     they have started; it says what is out of reach. A set-user-id program sheds the kernel's part of this.
@@ -25,15 +28,16 @@ struct LaunchOptions {
   int node_rank = 0;
   std::string master_addr;   // of the machine of rank 0; empty is 127.0.0.1, where nnodes is 1
   int master_port = 0;       // 0 is any free port where nnodes is 1, else torchrun's 29500
-  int max_restarts = 0;      // how many times all processes are started again after a failure
+  int max_restarts = 0;      // how many times all processes are started again after failures without progress
+  bool recovers = false;     // after a failure the others are killed at once: what they need is in a checkpoint
   double grace_seconds = 5;  // between SIGTERM and SIGKILL
   std::string log_dir;       // rank-3.log for each rank there, instead of standard output and standard error
   bool prefix = true;        // "[rank 3] " in front of each line
 };
 
 // Runs |command| (the program, then its arguments) until all processes have ended. Returns 0 if all of them ended with
-// exit code 0; 128 + signal if one of the signals above came and all ended with that or 0; else 1, with a report on
-// standard error. Throws ConfigError, before anything is started, for invalid options and a program that is not there.
+// exit code 0; 128 + signal if one of the signals above came and all ended with that or 0; else 1 or what
+// restart_policy.h says, with a report on standard error. Throws ConfigError, before anything is started, for invalid options and a program that is not there.
 // Threads: from one thread at a time; that thread must stay (the kernel kills the processes when it ends). While it
 // runs, the process's signals and all its children are the launcher's, also those it did not start.
 int launch(const LaunchOptions& options, std::span<const std::string> command);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -34,6 +35,7 @@ void send(int fd, const Message& message) {
 struct Wards {
   std::vector<pid_t> sessions;  // by slot; 0: none
   std::string launch_id;
+  std::string folder;
 };
 
 bool is_ward(const Wards& wards, const ProcessEntry& entry) {
@@ -79,14 +81,16 @@ bool kill_wards(const Wards& wards) {
     clean = kill_wards(*wards) ? 0 : clean + 1;
     ::usleep(10'000);
   }
+  std::error_code ignored;
+  if (!wards->folder.empty()) std::filesystem::remove_all(wards->folder, ignored);
   ::_exit(0);
 }
 
 }  // namespace
 
-SessionGuard::SessionGuard(int slots, const std::string& launch_id) {
+SessionGuard::SessionGuard(int slots, const std::string& launch_id, const std::string& folder) {
   Pipe pipe = make_pipe();
-  Wards wards{std::vector<pid_t>(static_cast<size_t>(slots), 0), launch_id};
+  Wards wards{std::vector<pid_t>(static_cast<size_t>(slots), 0), launch_id, folder};
   pid_ = fork_with_signals_blocked();
   if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "cannot start the guard process");
   if (pid_ == 0) guard_main(pipe.read.get(), &wards);

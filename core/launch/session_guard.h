@@ -17,7 +17,8 @@ namespace concord {
 
 class SessionGuard {
  public:
-  SessionGuard(int slots, const std::string& launch_id);  // forks; throws std::system_error
+  // Forks; throws std::system_error. |folder| is removed as well when the launcher is killed; empty: none.
+  SessionGuard(int slots, const std::string& launch_id, const std::string& folder = {});
   ~SessionGuard();  // lets the guard go and waits for its end; it gives up after 2 s itself
   SessionGuard(const SessionGuard&) = delete;
   SessionGuard& operator=(const SessionGuard&) = delete;

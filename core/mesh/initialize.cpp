@@ -160,7 +160,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   terms.push_back({"platform", std::string(platform.name())});
   rendezvous(*store, {job.rank, job.world, describe_this_process(), std::move(terms)}, timeout);
   auto context = std::make_unique<ParallelContext>(ParallelContext::Options{
-      device, layout, job.rank, store, seeds, timeout, check_calls_is_on(), flight_folder(args)});
+      device, layout, job.rank, store, seeds, timeout, check_calls_is_on(), flight_folder(args), job.local_rank});
   seed_torch(*context, seeds);
   context->create_groups(args.create_groups);
   one.context = std::move(context);

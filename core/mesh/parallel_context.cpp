@@ -10,6 +10,7 @@ namespace concord {
 namespace {
 
 constexpr const char* kWorld = "world";
+constexpr std::chrono::milliseconds kLauncherPeriod{50};
 
 RankGroup all_ranks(int64_t world) {
   const RankGroup::Axis axis[] = {{world, 1}};
@@ -23,10 +24,24 @@ ParallelContext::ParallelContext(Options options)
       torch_device_(concord::torch_device(platform(), device().index())),
       coordinates_(layout().coordinates(rank())),
       rng_(options_.seeds),
-      flight_(options_.store, {rank(), world(), options_.flight_folder}) {
+      flight_(options_.store, {rank(), world(), options_.flight_folder}),
+      board_(JobBoard::of_launcher()) {
   if (world() == 1) return;
   flight_.peers().await_process(0, options_.timeout);
   watchdog_.add(this, flight_.period(), [this] { flight_.answer(); });
+  if (board_) watchdog_.add(this, kLauncherPeriod, [this] { answer_launcher(); });
+}
+
+// The launcher asks where this rank is when one is silent for too long (core/launch/job_watch.h).
+void ParallelContext::answer_launcher() noexcept {
+  const auto index = static_cast<int>(options_.local_rank);
+  if (index < 0 || index >= board_->ranks()) return;
+  RankNotes& notes = board_->rank(index);
+  const int64_t asked = notes.asked;
+  if (asked == notes.answered) return;
+  const std::string text = pack_positions(flight_.recorder().positions(), RankNotes::kTextBytes - 1);
+  std::copy_n(text.c_str(), text.size() + 1, notes.answer.begin());
+  notes.answered = asked;
 }
 
 ParallelContext::~ParallelContext() {

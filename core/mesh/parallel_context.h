@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "core/job_board.h"
 #include "core/mesh/channel.h"
 #include "core/mesh/flight_service.h"
 #include "core/mesh/process_group.h"
@@ -41,6 +42,7 @@ class ParallelContext {
     std::chrono::milliseconds timeout{std::chrono::minutes(30)};
     bool check_calls = false;         // see call_checker.h
     std::string flight_folder = ".";  // where the record of the last calls goes when something fails
+    int64_t local_rank = 0;           // among the processes of this machine
   };
   explicit ParallelContext(Options options);
   ~ParallelContext();
@@ -84,12 +86,14 @@ class ParallelContext {
   std::string channel_name(const RankGroup& ranks) const;
   std::vector<GroupKind> kinds_to_create(std::span<const GroupKind> kinds) const;
   void split_from_world(std::span<const GroupKind> kinds);
+  void answer_launcher() noexcept;
 
   Options options_;
   c10::Device torch_device_;
   RankCoordinates coordinates_;
   RngTracker rng_;
   FlightService flight_;
+  std::optional<JobBoard> board_;  // of the launcher, where there is one
   Watchdog watchdog_;
 
   std::mutex mutex_;  // the lists below; what is in them stays

@@ -281,6 +281,13 @@ std::vector<ArgumentGroup> make_groups() {
          "resume_from_checkpoint: start at the beginning of the data"},
         {"override_opt_param_scheduler", field<&T::resume, &ResumeArguments::override_opt_param_scheduler>,
          "resume_from_checkpoint: allow other learning rate and weight decay settings than the checkpoint's"},
+        {"max_restarts", field<&T::recovery, &RecoveryArguments::max_restarts>,
+         "with --nproc: how many times in a row, without a new checkpoint in between, a job that fails or hangs is "
+         "started again",
+         between(0, 1e6)},
+        {"memory_checkpoint_steps", field<&T::recovery, &RecoveryArguments::memory_steps>,
+         "with max_restarts: keep a complete checkpoint in memory every N steps, from which a restart goes on; 0: none",
+         between(0, kMostSteps)},
         {"load_best_model_at_end", field<&T::best_model, &BestModelArguments::load_at_end>,
          "save the checkpoint with the best evaluation as the final model"},
         {"metric_for_best_model",

@@ -90,6 +90,13 @@ struct SavingArguments {
   bool operator==(const SavingArguments&) const = default;
 };
 
+// What becomes of a job after a failure.
+struct RecoveryArguments {
+  int64_t max_restarts = 0;   // after failures without progress
+  int64_t memory_steps = 10;  // memory_checkpoint_steps, with max_restarts; 0: none
+  bool operator==(const RecoveryArguments&) const = default;
+};
+
 // What a run with resume_from_checkpoint does not take from the checkpoint; no effect without one.
 struct ResumeArguments {
   bool finetune = false;  // all but the weights
@@ -142,6 +149,7 @@ struct TrainingArguments {
   LoggingArguments logging;
   EvaluationArguments evaluation;
   SavingArguments saving;
+  RecoveryArguments recovery;
   ResumeArguments resume;
   BestModelArguments best_model;
   ReportArguments report;

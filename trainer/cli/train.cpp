@@ -35,7 +35,8 @@ constexpr const char* kTrainUsage = R"(concord train [--config FILE.yaml] [--npr
 Names may also be written with '-'. Flags: --bf16, --bf16 false, --no_bf16.
 SIGTERM, SIGINT and SIGHUP stop the run after the current step and save everything, within exit_signal_grace seconds; a
 second signal stops it immediately.
-Exit codes: 0 finished; 1 failed; 2 wrong usage; 128 + signal: stopped by that signal after saving (143: SIGTERM).
+Exit codes: 0 finished; 1 failed; 2 wrong usage; 128 + signal: stopped by that signal after saving (143: SIGTERM);
+75 failed, but there is a checkpoint to resume from: requeue; 71 a device is at fault: requeue without it.
 )";
 
 void check_output(const CommandLine& line) { check_output_folder(output_request(line.arguments, {line.config})); }
@@ -54,6 +55,8 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
   LaunchOptions options;
   options.nproc = static_cast<int>(line.nproc);
   options.prefix = false;
+  options.max_restarts = static_cast<int>(line.arguments.recovery.max_restarts);
+  options.recovers = true;
   words.insert(words.begin(), "train");
   return launch(options, rank_command(words));
 }
@@ -88,7 +91,8 @@ int run_train(std::vector<std::string> words) {
     if (line.json) words.push_back("--json");
   }
   setenv("CONCORD_LOG", "warn", 0);  // the chosen platform is in the first lines, once and not once per rank
-  if (line.nproc > 1) return start_train_ranks(line, words);
+  const bool is_supervised = line.nproc > 1 || (line.nproc == 1 && line.arguments.recovery.max_restarts > 0);
+  if (is_supervised) return start_train_ranks(line, words);
   const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
   return torch_module().train(line);
 }

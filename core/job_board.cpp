@@ -1,0 +1,125 @@
+#include "core/job_board.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <system_error>
+#include <utility>
+
+namespace concord {
+namespace {
+
+constexpr uint64_t kMagic = 0x31304452424e4f43;  // "CONBRD01": what is not a board, or that of another version
+constexpr int kMostRanks = 4096;
+
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+void* map(int fd, size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+}  // namespace
+
+struct JobBoard::Layout {
+  uint64_t magic = kMagic;
+  int64_t ranks = 0;
+  std::array<std::atomic<int64_t>, kMostFaults> faults{};
+  RankNotes notes[1];  // |ranks| of them
+
+  static size_t bytes(int64_t ranks) { return sizeof(Layout) + static_cast<size_t>(ranks - 1) * sizeof(RankNotes); }
+};
+
+const char* to_string(RankPhase phase) {
+  switch (phase) {
+    case RankPhase::start_up: return "start-up";
+    case RankPhase::training: return "training";
+    case RankPhase::evaluating: return "evaluation";
+    case RankPhase::saving: return "saving";
+    case RankPhase::ending: return "the end";
+  }
+  return "?";
+}
+
+JobBoard::JobBoard(int ranks) : bytes_(Layout::bytes(ranks)) {
+  fd_ = UniqueFd(::memfd_create("concord-board", 0));  // inherited by ranks, so not closed on exec
+  if (fd_.get() < 0 || ::ftruncate(fd_.get(), static_cast<off_t>(bytes_)) != 0) {
+    throw std::system_error(errno, std::generic_category(), "cannot create shared memory");
+  }
+  void* memory = map(fd_.get(), bytes_);
+  if (memory == nullptr) throw std::system_error(errno, std::generic_category(), "cannot map shared memory");
+  memory_ = new (memory) Layout;
+  memory_->ranks = ranks;
+  for (int i = 1; i < ranks; ++i) new (&memory_->notes[i]) RankNotes;
+}
+
+JobBoard::JobBoard(UniqueFd fd, Layout* memory, size_t bytes) : fd_(std::move(fd)), memory_(memory), bytes_(bytes) {}
+
+JobBoard::JobBoard(JobBoard&& other) noexcept
+    : fd_(std::move(other.fd_)), memory_(std::exchange(other.memory_, nullptr)), bytes_(other.bytes_) {}
+
+JobBoard::~JobBoard() {
+  if (memory_ != nullptr) ::munmap(memory_, bytes_);
+}
+
+std::optional<JobBoard> JobBoard::of_launcher() {
+  const char* text = std::getenv(kBoardVariable);
+  if (text == nullptr) return std::nullopt;
+  int number = -1;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), number);
+  if (error != std::errc() || *end != 0 || number < 0) return std::nullopt;
+  struct stat info{};
+  // A descriptor of that number may be something else by now, in a process that has closed what it inherited.
+  if (::fstat(number, &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size < Layout::bytes(1) || size > Layout::bytes(kMostRanks)) return std::nullopt;
+  UniqueFd own(::fcntl(number, F_DUPFD_CLOEXEC, 3));
+  if (own.get() < 0) return std::nullopt;
+  auto* memory = static_cast<Layout*>(map(own.get(), size));
+  if (memory == nullptr) return std::nullopt;
+  if (memory->magic != kMagic || memory->ranks < 1 || Layout::bytes(memory->ranks) != size) {
+    ::munmap(memory, size);
+    return std::nullopt;
+  }
+  return JobBoard(std::move(own), memory, size);
+}
+
+std::string JobBoard::variable() const { return std::to_string(fd_.get()); }
+int JobBoard::ranks() const { return static_cast<int>(memory_->ranks); }
+RankNotes& JobBoard::rank(int index) { return memory_->notes[index]; }
+const RankNotes& JobBoard::rank(int index) const { return memory_->notes[index]; }
+
+void JobBoard::clear() {
+  for (int i = 0; i < ranks(); ++i) {
+    RankNotes& notes = rank(i);
+    for (auto* field :
+         {&notes.phase, &notes.beats, &notes.limit, &notes.step, &notes.last_step_at, &notes.asked, &notes.answered}) {
+      *field = 0;
+    }
+  }
+}
+
+bool JobBoard::begin_fault(int fault, int64_t at) {
+  if (fault < 0 || fault >= kMostFaults) return false;
+  int64_t none = 0;
+  return memory_->faults[static_cast<size_t>(fault)].compare_exchange_strong(none, at);
+}
+
+int64_t JobBoard::fault_time(int fault) const {
+  return fault >= 0 && fault < kMostFaults ? memory_->faults[static_cast<size_t>(fault)].load() : 0;
+}
+
+int64_t monotonic_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace concord

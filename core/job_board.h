@@ -1,0 +1,87 @@
+// A piece of memory that a launcher shares with the ranks it starts: what each of them does, and since when.
+//
+// The ranks write, the launcher reads; nothing waits and nothing can get stuck, even if a rank is stopped or killed in
+// the middle. The memory has no name in the file system: only the launcher and its descendants have it, and it is gone
+// when they are. It outlives a rank that dies and is the same for the one that replaces it.
+//
+// Example:
+//   JobBoard board(4);                                  // in the launcher; its fd() is inherited
+//   setenv(kBoardVariable, board.variable().c_str(), 1);
+//   std::optional<JobBoard> same = JobBoard::of_launcher();   // in a rank
+//   if (same) same->rank(0).beats += 1;
+//
+// Threads: any; the fields are atomic, each on its own.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "platform/base/unique_fd.hpp"
+
+namespace concord {
+
+inline constexpr const char* kBoardVariable = "CONCORD_BOARD";
+// A folder in memory, for this user only, that outlives ranks as the board does; with max_restarts. It is in /dev/shm,
+// or where CONCORD_MEMORY_DIR says.
+inline constexpr const char* kMemoryFolderVariable = "CONCORD_MEMORY_FOLDER";
+inline constexpr const char* kMemoryDirVariable = "CONCORD_MEMORY_DIR";
+
+// What a rank is doing; each has a time limit of its own (core/pulse.h).
+enum class RankPhase : int64_t { start_up, training, evaluating, saving, ending };
+const char* to_string(RankPhase phase);
+
+// One rank's part. Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
+struct RankNotes {
+  static constexpr size_t kTextBytes = 3 << 10;
+
+  std::atomic<int64_t> phase = 0;         // a RankPhase
+  std::atomic<int64_t> beats = 0;         // grows with every sign of life
+  std::atomic<int64_t> limit = 0;         // nanoseconds until the next beat is overdue; 0: no limit
+  std::atomic<int64_t> step = 0;          // steps done
+  std::atomic<int64_t> last_step_at = 0;  // when
+  std::atomic<int64_t> saved_step = -1;   // of the newest complete checkpoint, in memory or on the disk; -1: none
+  std::atomic<int64_t> kept_step = -1;    // of the newest one on the disk that this job has written; -1: none
+  std::atomic<int64_t> asked = 0;         // the launcher's question: where are you? Answered when |answered| is equal
+  std::atomic<int64_t> answered = 0;
+  std::array<char, kTextBytes> answer{};  // pack_positions (core/mesh/flight_recorder.h), with a zero at its end
+};
+
+class JobBoard {
+ public:
+  static constexpr int kMostFaults = 4096;
+
+  explicit JobBoard(int ranks);  // new memory, of this machine's ranks. Throws std::system_error
+  ~JobBoard();
+  JobBoard(JobBoard&& other) noexcept;
+  JobBoard& operator=(JobBoard&&) = delete;
+
+  // The launcher's, where kBoardVariable names one; nothing where there is none or it is not a board.
+  static std::optional<JobBoard> of_launcher();
+
+  std::string variable() const;  // for kBoardVariable
+  int ranks() const;
+  RankNotes& rank(int index);
+  const RankNotes& rank(int index) const;
+  void clear();  // for a new attempt: what ranks do. What is saved and which faults have happened stays
+
+  // Faults that were requested (trainer/chaos.h) and have happened; each happens once, also in later attempts.
+  // Returns whether |fault| is new; |at| is when.
+  bool begin_fault(int fault, int64_t at);
+  int64_t fault_time(int fault) const;  // 0: has not happened
+
+ private:
+  struct Layout;
+  JobBoard(UniqueFd fd, Layout* memory, size_t bytes);
+
+  UniqueFd fd_;
+  Layout* memory_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+int64_t monotonic_nanoseconds();
+
+}  // namespace concord

@@ -1,0 +1,100 @@
+#include "core/launch/job_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/process_list.h"
+
+namespace concord {
+namespace {
+
+// A rank answers from a thread of its own, within two periods of its watchdog.
+constexpr std::chrono::milliseconds kAnswerTime{250};
+
+}  // namespace
+
+JobWatch::JobWatch(JobBoard* board, RecoveryLog* log, Options options, Say say)
+    : board_(board), log_(log), options_(options), say_(std::move(say)), watch_(board->ranks()) {}
+
+std::vector<int> JobWatch::tick(std::span<const pid_t> processes) {
+  if (!is_training_) note_training();
+  const std::optional<Overdue> overdue = watch_.look(*board_, Clock::now());
+  if (!overdue) {
+    overdue_.reset();
+    is_reported_ = false;
+    return {};
+  }
+  if (is_reported_) return {};
+  if (!overdue_) {
+    overdue_ = overdue;
+    ask();
+    return {};
+  }
+  if (!all_have_answered() && Clock::now() - asked_ < kAnswerTime) return {};
+  is_reported_ = true;
+  return explain(processes);
+}
+
+void JobWatch::note_training() {
+  int64_t latest = 0, step = 0;
+  for (int i = 0; i < board_->ranks(); ++i) {
+    const RankNotes& notes = board_->rank(i);
+    if (notes.last_step_at == 0) return;
+    latest = std::max(latest, notes.last_step_at.load());
+    step = std::max(step, notes.step.load());
+  }
+  is_training_ = true;
+  log_->training(options_.attempt, step, latest);
+}
+
+void JobWatch::ask() {
+  asked_ = Clock::now();
+  for (int i = 0; i < board_->ranks(); ++i) ++board_->rank(i).asked;
+}
+
+bool JobWatch::all_have_answered() const {
+  for (int i = 0; i < board_->ranks(); ++i) {
+    if (board_->rank(i).answered != board_->rank(i).asked) return false;
+  }
+  return true;
+}
+
+HangEvidence JobWatch::evidence(int index, pid_t process) const {
+  const RankNotes& notes = board_->rank(index);
+  HangEvidence found{.rank = options_.first_rank + index,
+                     .phase = static_cast<RankPhase>(notes.phase.load()),
+                     .step = notes.step,
+                     .process_state = 'Z',
+                     .positions = std::nullopt};
+  ProcessEntry entry;
+  if (process > 0 && parse_process_stat(read_process_file(process, "stat"), &entry)) found.process_state = entry.state;
+  if (notes.answered == notes.asked) {
+    const size_t length = ::strnlen(notes.answer.data(), notes.answer.size());
+    found.positions = unpack_positions(std::string(notes.answer.data(), length));
+  }
+  return found;
+}
+
+std::vector<int> JobWatch::explain(std::span<const pid_t> processes) {
+  std::vector<HangEvidence> all;
+  for (size_t i = 0; i < processes.size(); ++i) all.push_back(evidence(static_cast<int>(i), processes[i]));
+  const HangVerdict verdict = explain_hang(all);
+  const int first = options_.first_rank;
+  std::vector<int> guilty;
+  for (const int64_t rank : verdict.guilty) guilty.push_back(static_cast<int>(rank) - first);
+  if (guilty.empty()) guilty.push_back(overdue_->index);
+  std::string text = fmt::format("concord launch: rank {} has made no progress for {:.1f} s in {} (limit {:.1f} s)",
+                                 first + overdue_->index, overdue_->silent_seconds, to_string(overdue_->phase),
+                                 overdue_->limit_seconds);
+  for (const std::string& line : verdict.lines) text += "\n  " + line;
+  say_(text);
+  for (const int index : guilty) {
+    log_->hung(options_.attempt, first + index, verdict.lines.at(static_cast<size_t>(index)));
+  }
+  if (!options_.kills) return {};
+  return guilty;
+}
+
+}  // namespace concord

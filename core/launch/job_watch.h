@@ -1,0 +1,52 @@
+// Watches the ranks of an attempt by what they write on the board: says when all of them train, and when one is silent
+// for too long asks all of them where they are, says who keeps the others waiting, and names whom to kill.
+//
+// Threads: the launcher's one. It never waits: it does a part of its work at each tick.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/launch/hang_watch.h"
+#include "core/recovery_log.h"
+
+namespace concord {
+
+class JobWatch {
+ public:
+  struct Options {
+    int first_rank = 0;  // of this machine
+    int attempt = 0;
+    bool kills = false;  // a rank that hangs is killed, because the job can go on without it
+  };
+  using Say = std::function<void(const std::string& line)>;
+  JobWatch(JobBoard* board, RecoveryLog* log, Options options, Say say);
+
+  // About every HangWatch::kTick, with the processes in order; 0: has ended. Returns which of them to kill.
+  std::vector<int> tick(std::span<const pid_t> processes);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void note_training();
+  void ask();
+  bool all_have_answered() const;
+  std::vector<int> explain(std::span<const pid_t> processes);
+  HangEvidence evidence(int index, pid_t process) const;
+
+  JobBoard* board_;
+  RecoveryLog* log_;
+  Options options_;
+  Say say_;
+  HangWatch watch_;
+  bool is_training_ = false;
+  std::optional<Overdue> overdue_;  // while the ranks are asked
+  Clock::time_point asked_;
+  bool is_reported_ = false;  // once per silence
+};
+
+}  // namespace concord

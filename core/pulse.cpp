@@ -1,0 +1,57 @@
+#include "core/pulse.h"
+
+#include <algorithm>
+
+namespace concord {
+
+void LearnedLimit::add(double seconds) {
+  last_.push_back(seconds);
+  if (last_.size() > kRemembered) last_.pop_front();
+}
+
+std::optional<double> LearnedLimit::seconds() const {
+  if (last_.size() < kLeast) return std::nullopt;
+  return std::max(kLeastSeconds, kFactor * *std::max_element(last_.begin(), last_.end()));
+}
+
+Pulse::Pulse(int64_t local_rank) : board_(JobBoard::of_launcher()) {
+  if (board_ && local_rank >= 0 && local_rank < board_->ranks()) notes_ = &board_->rank(static_cast<int>(local_rank));
+}
+
+void Pulse::enter(RankPhase phase) {
+  phase_ = phase;
+  last_ = Clock::now();
+  publish();
+}
+
+void Pulse::beat() {
+  const Clock::time_point now = Clock::now();
+  limits_[static_cast<size_t>(phase_)].add(std::chrono::duration<double>(now - last_).count());
+  last_ = now;
+  publish();
+}
+
+void Pulse::step_done(int64_t step) {
+  if (notes_ != nullptr) {
+    notes_->step = step;
+    notes_->last_step_at = monotonic_nanoseconds();
+  }
+  beat();
+}
+
+void Pulse::saved(int64_t step, bool is_kept) {
+  if (notes_ == nullptr) return;
+  notes_->saved_step = step;
+  if (is_kept) notes_->kept_step = step;
+}
+
+void Pulse::publish() {
+  if (notes_ == nullptr) return;
+  const bool is_limited = phase_ != RankPhase::start_up && phase_ != RankPhase::ending;
+  const std::optional<double> limit = limits_[static_cast<size_t>(phase_)].seconds();
+  notes_->phase = static_cast<int64_t>(phase_);
+  notes_->limit = is_limited && limit ? static_cast<int64_t>(*limit * 1e9) : 0;
+  ++notes_->beats;
+}
+
+}  // namespace concord

@@ -1,0 +1,80 @@
+// How a rank shows its launcher that it lives, and how long it may be silent: limits that are learned, not set.
+//
+// Example:
+//   Pulse pulse(read_job_environment().local_rank);
+//   pulse.enter(RankPhase::training);
+//   for (int64_t step = 1; step <= 10; ++step) {
+//     // ... a step ...
+//     pulse.step_done(step);
+//   }
+//   pulse.enter(RankPhase::ending);
+//
+// Without a launcher of ours it does nothing. Threads: one at a time.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "core/job_board.h"
+
+namespace concord {
+
+// What a piece of work may take, from what those before it took: three times the longest of the last hundred, at least
+// one second. The first ones are slower than any later one (memory, caches, compiled kernels) and say nothing: until
+// there are kLeast of them there is no limit, and the longest of them counts as long as it is among the last hundred.
+class LearnedLimit {
+ public:
+  static constexpr size_t kLeast = 5;
+  static constexpr size_t kRemembered = 100;
+  static constexpr double kFactor = 3;
+  static constexpr double kLeastSeconds = 1;
+
+  void add(double seconds);
+  std::optional<double> seconds() const;
+
+ private:
+  std::deque<double> last_;
+};
+
+class Pulse {
+ public:
+  explicit Pulse(int64_t local_rank);
+
+  // What the rank does from now on. A phase has the limit that was learned when it was there before.
+  void enter(RankPhase phase);
+  RankPhase phase() const { return phase_; }
+  void beat();                             // a piece of the phase is done
+  void step_done(int64_t step);            // the same, and it was a step of training
+  void saved(int64_t step, bool is_kept);  // a checkpoint is complete; kept: on the disk, not in memory
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void publish();
+
+  std::optional<JobBoard> board_;
+  RankNotes* notes_ = nullptr;  // of board_
+  RankPhase phase_ = RankPhase::start_up;
+  std::array<LearnedLimit, 5> limits_;  // by phase
+  Clock::time_point last_ = Clock::now();
+};
+
+// Enters a phase, and on its end the one before it.
+class PhaseScope {
+ public:
+  PhaseScope(Pulse* pulse, RankPhase phase) : pulse_(pulse), before_(pulse->phase()) { pulse_->enter(phase); }
+  ~PhaseScope() {
+    pulse_->beat();
+    pulse_->enter(before_);
+  }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  Pulse* pulse_;
+  RankPhase before_;
+};
+
+}  // namespace concord

@@ -1,0 +1,50 @@
+// Complete checkpoints in memory, every few steps, for a job that its launcher starts again after a failure. They are
+// what is on the disk otherwise (core/models/save_job.h), in a folder of a file system in memory that the launcher owns:
+// it outlives the processes of the ranks, so that all of them, also one that replaces another, find their state in it,
+// under any layout. It is gone when the job ends or its machine does; that is what checkpoints on the disk are for.
+//
+// All ranks make the same calls. Threads: the one that trains.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/models/auto_model.h"
+#include "core/models/save_job.h"
+#include "trainer/plan.h"
+
+namespace concord {
+
+// The launcher's folder for them; empty where there is none.
+std::string memory_folder();
+
+class MemoryCheckpoints {
+ public:
+  // Every |plan|.arguments.recovery.memory_steps steps. Off where that is 0, the launcher has no folder for them, or it
+  // has no room for two of them, which rank 0 says. Waits: for all ranks.
+  MemoryCheckpoints(const TrainingPlan& plan, ParallelContext& job);
+
+  bool is_due(int64_t step) const { return every_ > 0 && !save_ && step % every_ == 0; }
+  // Returns when what is to be written has been copied.
+  void start(VirtualModels& model, int64_t step, HfSaveOptions options);
+  SaveJob::Progress progress() const { return save_ ? save_->progress() : SaveJob::Progress::through; }
+  // Once a step, after the ranks have agreed. Returns whether one has become complete. A failure, which is the same on
+  // all ranks, switches them off: the run goes on without.
+  bool advance(SaveJob::Progress of_all_ranks);
+  void abandon() { save_.reset(); }
+  int64_t newest() const { return newest_; }  // step of the newest complete one of this process; -1: none
+
+ private:
+  void switch_off(const std::string& why);
+
+  ParallelContext& job_;
+  std::string folder_;
+  int64_t every_ = 0;
+  std::unique_ptr<SaveJob> save_;
+  std::shared_ptr<const AgreedPlan> plan_;
+  int64_t started_ = -1;
+  int64_t newest_ = -1;
+};
+
+}  // namespace concord
