@@ -1,15 +1,15 @@
 #include "core/job_board.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -32,7 +32,7 @@ void* map(int fd, size_t bytes) {
 struct JobBoard::Layout {
   uint64_t magic = kMagic;
   int64_t ranks = 0;
-  std::array<std::atomic<int64_t>, kMostFaults> faults{};
+  std::array<std::atomic<uint8_t>, kMostFaults> faults{};
   RankNotes notes[1];  // |ranks| of them
 
   static size_t bytes(int64_t ranks) { return sizeof(Layout) + static_cast<size_t>(ranks - 1) * sizeof(RankNotes); }
@@ -50,7 +50,7 @@ const char* to_string(RankPhase phase) {
 }
 
 JobBoard::JobBoard(int ranks) : bytes_(Layout::bytes(ranks)) {
-  fd_ = UniqueFd(::memfd_create("concord-board", 0));  // inherited by ranks, so not closed on exec
+  fd_ = UniqueFd(::memfd_create("concord-board", MFD_CLOEXEC));
   if (fd_.get() < 0 || ::ftruncate(fd_.get(), static_cast<off_t>(bytes_)) != 0) {
     throw std::system_error(errno, std::generic_category(), "cannot create shared memory");
   }
@@ -73,16 +73,15 @@ JobBoard::~JobBoard() {
 std::optional<JobBoard> JobBoard::of_launcher() {
   const char* text = std::getenv(kBoardVariable);
   if (text == nullptr) return std::nullopt;
-  int number = -1;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), number);
-  if (error != std::errc() || *end != 0 || number < 0) return std::nullopt;
+  int process = 0, number = -1, end = 0;
+  if (std::sscanf(text, "%d:%d%n", &process, &number, &end) != 2 || text[end] != 0) return std::nullopt;
+  // Opened where the launcher has it, so that ranks and what they start inherit no descriptor. What is there may be
+  // something else by now.
+  UniqueFd own(::open(fmt::format("/proc/{}/fd/{}", process, number).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   struct stat info{};
-  // A descriptor of that number may be something else by now, in a process that has closed what it inherited.
-  if (::fstat(number, &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  if (own.get() < 0 || ::fstat(own.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   const auto size = static_cast<size_t>(info.st_size);
   if (size < Layout::bytes(1) || size > Layout::bytes(kMostRanks)) return std::nullopt;
-  UniqueFd own(::fcntl(number, F_DUPFD_CLOEXEC, 3));
-  if (own.get() < 0) return std::nullopt;
   auto* memory = static_cast<Layout*>(map(own.get(), size));
   if (memory == nullptr) return std::nullopt;
   if (memory->magic != kMagic || memory->ranks < 1 || Layout::bytes(memory->ranks) != size) {
@@ -92,7 +91,7 @@ std::optional<JobBoard> JobBoard::of_launcher() {
   return JobBoard(std::move(own), memory, size);
 }
 
-std::string JobBoard::variable() const { return std::to_string(fd_.get()); }
+std::string JobBoard::variable() const { return fmt::format("{}:{}", ::getpid(), fd_.get()); }
 int JobBoard::ranks() const { return static_cast<int>(memory_->ranks); }
 RankNotes& JobBoard::rank(int index) { return memory_->notes[index]; }
 const RankNotes& JobBoard::rank(int index) const { return memory_->notes[index]; }
@@ -107,14 +106,12 @@ void JobBoard::clear() {
   }
 }
 
-bool JobBoard::begin_fault(int fault, int64_t at) {
-  if (fault < 0 || fault >= kMostFaults) return false;
-  int64_t none = 0;
-  return memory_->faults[static_cast<size_t>(fault)].compare_exchange_strong(none, at);
+bool JobBoard::begin_fault(int fault) {
+  return fault >= 0 && fault < kMostFaults && memory_->faults[static_cast<size_t>(fault)].exchange(1) == 0;
 }
 
-int64_t JobBoard::fault_time(int fault) const {
-  return fault >= 0 && fault < kMostFaults ? memory_->faults[static_cast<size_t>(fault)].load() : 0;
+bool JobBoard::has_begun(int fault) const {
+  return fault >= 0 && fault < kMostFaults && memory_->faults[static_cast<size_t>(fault)] != 0;
 }
 
 int64_t monotonic_nanoseconds() {

@@ -1,11 +1,11 @@
 // A piece of memory that a launcher shares with the ranks it starts: what each of them does, and since when.
 //
 // The ranks write, the launcher reads; nothing waits and nothing can get stuck, even if a rank is stopped or killed in
-// the middle. The memory has no name in the file system: only the launcher and its descendants have it, and it is gone
-// when they are. It outlives a rank that dies and is the same for the one that replaces it.
+// the middle. The memory has no name in the file system: only processes of this user can reach it, through the
+// launcher, and it is gone when they are. It outlives a rank that dies and is the same for the one that replaces it.
 //
 // Example:
-//   JobBoard board(4);                                  // in the launcher; its fd() is inherited
+//   JobBoard board(4);                                        // in the launcher
 //   setenv(kBoardVariable, board.variable().c_str(), 1);
 //   std::optional<JobBoard> same = JobBoard::of_launcher();   // in a rank
 //   if (same) same->rank(0).beats += 1;
@@ -68,10 +68,9 @@ class JobBoard {
   const RankNotes& rank(int index) const;
   void clear();  // for a new attempt: what ranks do. What is saved and which faults have happened stays
 
-  // Faults that were requested (trainer/chaos.h) and have happened; each happens once, also in later attempts.
-  // Returns whether |fault| is new; |at| is when.
-  bool begin_fault(int fault, int64_t at);
-  int64_t fault_time(int fault) const;  // 0: has not happened
+  // Faults that were requested (trainer/faults.h) happen once, also in later attempts: whether |fault| is new.
+  bool begin_fault(int fault);
+  bool has_begun(int fault) const;
 
  private:
   struct Layout;

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "core/mesh/job_environment.h"
 #include "core/models/save_folder.h"
 #include "platform/loader/host.h"
+#include "trainer/fault_callback.h"
 #include "trainer/output_folder.h"
 #include "trainer/report_callback.h"
 #include "trainer/resume.h"
@@ -41,6 +43,9 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   if (job.rank() == 0) {
     callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, trainer.state().global_step,
                                                          options.terminal, options.notes));
+  }
+  if (const char* faults = std::getenv(kFaultsVariable)) {
+    callbacks.push_back(std::make_shared<FaultCallback>(parse_faults(faults), &trainer));
   }
   for (const auto& callback : callbacks) trainer.add_callback(callback);
 

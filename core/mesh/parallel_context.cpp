@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/job_board.h"
 #include "core/torch/device.h"
 
 namespace concord {
@@ -17,6 +18,11 @@ RankGroup all_ranks(int64_t world) {
   return RankGroup(0, axis);
 }
 
+std::unique_ptr<JobBoard> launchers_board() {
+  std::optional<JobBoard> board = JobBoard::of_launcher();
+  return board ? std::make_unique<JobBoard>(std::move(*board)) : nullptr;
+}
+
 }  // namespace
 
 ParallelContext::ParallelContext(Options options)
@@ -25,7 +31,7 @@ ParallelContext::ParallelContext(Options options)
       coordinates_(layout().coordinates(rank())),
       rng_(options_.seeds),
       flight_(options_.store, {rank(), world(), options_.flight_folder}),
-      board_(JobBoard::of_launcher()) {
+      board_(launchers_board()) {
   if (world() == 1) return;
   flight_.peers().await_process(0, options_.timeout);
   watchdog_.add(this, flight_.period(), [this] { flight_.answer(); });

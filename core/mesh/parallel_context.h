@@ -18,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "core/job_board.h"
 #include "core/mesh/channel.h"
 #include "core/mesh/flight_service.h"
 #include "core/mesh/process_group.h"
@@ -30,6 +29,8 @@
 #include "platform/cpp/device.hpp"
 
 namespace concord {
+
+class JobBoard;
 
 class ParallelContext {
  public:
@@ -93,7 +94,7 @@ class ParallelContext {
   RankCoordinates coordinates_;
   RngTracker rng_;
   FlightService flight_;
-  std::optional<JobBoard> board_;  // of the launcher, where there is one
+  std::unique_ptr<JobBoard> board_;  // of the launcher, where there is one
   Watchdog watchdog_;
 
   std::mutex mutex_;  // the lists below; what is in them stays

@@ -109,7 +109,7 @@ TEST(Launch, LogsGoToAFileARank) {
   for (const std::string rank : {"0", "1"}) {
     const std::string text = file_text(folder.path() + "/new/logs/rank-" + rank + ".log");
     EXPECT_THAT(text, AllOf(HasSubstr("out " + rank + "\n"), HasSubstr("err " + rank + "\n"), HasSubstr("last\n"),
-                            HasSubstr("--- restart 1 of 1\n")));
+                            HasSubstr("--- restart 1 of 1 (attempt 2)\n")));
     EXPECT_THAT(text, Not(HasSubstr("[rank")));
   }
 }

@@ -19,6 +19,7 @@
 #include "core/resources.h"
 #include "platform/loader/error.h"
 #include "trainer/arguments/nearest_name.h"
+#include "trainer/cli/chaos.h"       // concord chaos: trains under faults and compares
 #include "trainer/cli/checkpoint.h"  // concord checkpoint: lists, describes, verifies and compares them
 #include "trainer/cli/conform.h"     // concord conform: checks a plugin against the contract
 #include "trainer/cli/convert.h"     // concord convert: weights in another type or in other files
@@ -121,6 +122,7 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
   add_doctor_command(&app, exit_code);
   add_plan_command(&app);
   add_schedule_command(&app);
+  add_chaos_command(&app, exit_code);
   add_checkpoint_command(&app, exit_code);
   add_diff_command(&app, exit_code);
   add_convert_command(&app, exit_code);

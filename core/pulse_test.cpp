@@ -1,0 +1,85 @@
+#include "core/pulse.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+
+namespace concord {
+namespace {
+
+TEST(LearnedLimit, NoneUntilItHasSeenEnough) {
+  LearnedLimit limit;
+  for (size_t i = 1; i < LearnedLimit::kLeast; ++i) {
+    limit.add(10);
+    EXPECT_FALSE(limit.seconds());
+  }
+  limit.add(0.5);
+  EXPECT_EQ(limit.seconds(), 30);
+}
+
+TEST(LearnedLimit, AtLeastASecondAndForgetsTheFirstOnes) {
+  LearnedLimit limit;
+  limit.add(40);
+  for (size_t i = 0; i < LearnedLimit::kRemembered; ++i) limit.add(0.002);
+  EXPECT_EQ(limit.seconds(), 1);
+}
+
+// Times of steps as they are on busy machines: a spread of a factor of two and, once in a hundred steps, an outlier.
+// None of a million of them is longer than its limit.
+TEST(LearnedLimit, NoFalseAlarmWithNoisyTimes) {
+  std::mt19937_64 random(5);
+  std::lognormal_distribution<double> spread(0, 0.25);
+  for (const double typical : {0.01, 0.4, 3.0}) {
+    LearnedLimit limit;
+    int alarms = 0;
+    for (int i = 0; i < 300'000; ++i) {
+      const double outlier = random() % 100 == 0 ? 1 + static_cast<double>(random() % 100) / 100 : 1;
+      const double seconds = typical * spread(random) * outlier;
+      if (limit.seconds() && seconds > *limit.seconds()) ++alarms;
+      limit.add(seconds);
+    }
+    EXPECT_EQ(alarms, 0) << typical;
+  }
+}
+
+TEST(JobBoard, RanksSeeTheLaunchersMemory) {
+  JobBoard board(3);
+  ASSERT_EQ(setenv(kBoardVariable, board.variable().c_str(), 1), 0);
+  Pulse pulse(1);
+  pulse.enter(RankPhase::training);
+  for (int64_t step = 1; step <= 6; ++step) pulse.step_done(step);
+  pulse.saved(4, /*is_kept=*/false);
+  const RankNotes& notes = board.rank(1);
+  EXPECT_EQ(notes.step, 6);
+  EXPECT_EQ(notes.beats, 7);
+  EXPECT_EQ(notes.limit, 1'000'000'000);
+  EXPECT_EQ(notes.saved_step, 4);
+  EXPECT_EQ(notes.kept_step, -1);
+  EXPECT_EQ(static_cast<RankPhase>(notes.phase.load()), RankPhase::training);
+  pulse.enter(RankPhase::ending);
+  EXPECT_EQ(notes.limit, 0);
+  EXPECT_EQ(board.rank(0).beats, 0);
+  EXPECT_EQ(board.rank(2).beats, 0);
+  EXPECT_TRUE(board.begin_fault(7));
+  board.clear();
+  EXPECT_EQ(notes.step, 0);
+  EXPECT_EQ(notes.saved_step, 4);
+  EXPECT_FALSE(board.begin_fault(7));
+  EXPECT_FALSE(board.begin_fault(-1));
+  EXPECT_FALSE(board.begin_fault(JobBoard::kMostFaults));
+  unsetenv(kBoardVariable);
+}
+
+TEST(JobBoard, WhatIsNoBoardIsIgnored) {
+  for (const char* text : {"", "x", "1", "1:", "1:2x", "-1:0", "999999999:3", "0:0"}) {
+    ASSERT_EQ(setenv(kBoardVariable, text, 1), 0);
+    EXPECT_FALSE(JobBoard::of_launcher()) << text;
+    Pulse(0).step_done(1);  // does nothing
+  }
+  unsetenv(kBoardVariable);
+  EXPECT_FALSE(JobBoard::of_launcher());
+}
+
+}  // namespace
+}  // namespace concord

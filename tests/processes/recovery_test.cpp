@@ -1,0 +1,108 @@
+// Jobs that lose ranks and go on: by value, compared with the same job without faults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/processes/resume_runs.h"
+
+namespace concord::testing_processes {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class Recovery : public TrainResume {
+ protected:
+  // What `concord chaos` reports of a run of 24 steps.
+  json chaos(const Words& options, const Words& layout) {
+    Words command =
+        Words{LAUNCH_PROGRAM, "chaos", "--json"} + options + Words{"--", "train"} +
+        run_words("out", layout + Words{"--max_steps", "24", "--save_steps", "10", "--memory_checkpoint_steps", "3"});
+    RunningProcess program(command, {.environment = {"OMP_NUM_THREADS=1"}});
+    for (int minute = 0; minute < 5 && !poll_until([&] { return program.has_ended(); }); ++minute) {
+    }
+    EXPECT_EQ(program.wait(), 0) << program.err() << bytes_of(path("out/faults.log"));
+    return json::parse(program.out(), nullptr, false);
+  }
+  void expect_survived(const json& report, size_t faults, int least_recoveries) {
+    ASSERT_TRUE(report.is_object());
+    EXPECT_EQ(report["faults"].size(), faults);
+    EXPECT_TRUE(report["identical"].get<bool>()) << report["differences"];
+    EXPECT_GE(report["recoveries"].get<int>(), least_recoveries);
+    for (const json& fault : report["faults"]) {
+      EXPECT_TRUE(fault["happened"].get<bool>()) << fault;
+      const bool is_failure = fault["kind"] != "delay";
+      EXPECT_EQ(fault["training_seconds"].is_number(), is_failure) << fault;
+    }
+  }
+};
+
+TEST_F(Recovery, LosesRanksOfTensorAndDataParallelGroups) {
+  expect_survived(chaos({"--seed", "3", "--faults", "4", "--kinds", "kill"}, layouts()[12].words), 4, 4);
+}
+
+TEST_F(Recovery, LosesRanksOfAPipeline) {
+  expect_survived(chaos({"--seed", "5", "--faults", "3", "--kinds", "kill,delay"}, layouts()[8].words), 3, 1);
+}
+
+TEST_F(Recovery, NamesAndReplacesARankThatIsStopped) {
+  expect_survived(chaos({"--seed", "1", "--faults", "1", "--kinds", "stop"}, ranks(2, 2)), 1, 1);
+  EXPECT_THAT(bytes_of(path("out/faults.log")), HasSubstr("is stopped, by SIGSTOP or a debugger"));
+}
+
+TEST_F(Recovery, RepeatsWhatCouldNotBeWrittenAndForgetsANan) {
+  const json report = chaos({"--seed", "2", "--faults", "4", "--kinds", "disk,nan"}, ranks(2, 2));
+  EXPECT_TRUE(report["identical"].get<bool>()) << report["differences"];
+  EXPECT_GE(report["recoveries"].get<int>(), 1);
+}
+
+// A fault in every attempt, before its first checkpoint: the job gives up. One that has saved can be requeued.
+TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
+  for (const bool has_saved : {false, true}) {
+    const std::string step = has_saved ? "7" : "2";
+    std::string faults;
+    for (int i = 0; i < 6; ++i) faults += (i ? "," : "") + std::string("kill:1@") + step + "+0";
+    TrainProgram job(run_words(has_saved ? "saved" : "fresh",
+                               ranks(2, 2) + Words{"--max_restarts", "2", "--memory_checkpoint_steps", "0"}),
+                     {.environment = {"CONCORD_FAULTS=" + faults}});
+    EXPECT_EQ(job.exit_code(), has_saved ? 75 : 1) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("restart 2 of 2"));
+    EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("restart 3")));
+  }
+}
+
+// The memory that the launcher has for its ranks goes with it, even after kill -9.
+TEST_F(Recovery, LeavesNothingInMemory) {
+  fs::create_directories(path("memory"));
+  TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_steps", "100000", "--max_restarts", "1",
+                                                        "--memory_checkpoint_steps", "1", "--save_strategy", "no"}),
+                   {.environment = {"CONCORD_MEMORY_DIR=" + path("memory")}});
+  const auto has_checkpoint = [&] {
+    for (const auto& entry : fs::recursive_directory_iterator(path("memory"))) {
+      if (entry.path().filename() == "manifest.json") return true;
+    }
+    return false;
+  };
+  const auto never_throws = [](const auto& body) {
+    try {
+      return body();
+    } catch (const fs::filesystem_error&) {
+      return false;  // removed while it was read
+    }
+  };
+  ASSERT_TRUE(poll_until([&] { return never_throws(has_checkpoint); }));
+  for (const auto& entry : fs::directory_iterator(path("memory"))) {
+    EXPECT_EQ(fs::status(entry.path()).permissions(), fs::perms::owner_all);
+  }
+  job.process().signal(SIGKILL);
+  EXPECT_TRUE(poll_until([&] { return fs::is_empty(path("memory")); }));
+}
+
+TEST_F(Recovery, SaysWhatToDoWithoutAFolderInMemory) {
+  TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_restarts", "1"}),
+                   {.environment = {"CONCORD_MEMORY_DIR=" + path("nothing")}});
+  EXPECT_EQ(job.exit_code(), 2);
+  EXPECT_THAT(job.err(), HasSubstr("set CONCORD_MEMORY_DIR to another folder in memory"));
+}
+
+}  // namespace
+}  // namespace concord::testing_processes

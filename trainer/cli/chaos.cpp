@@ -1,0 +1,278 @@
+#include "trainer/cli/chaos.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/config_error.h"
+#include "core/launch/failure_report.h"
+#include "core/quoted.h"
+#include "core/recovery_log.h"
+#include "trainer/arguments/arguments.h"
+
+extern char** environ;
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kChaosFooter =
+    R"(Runs the job twice, without faults and with them, in reference/ and faults/ of its output_dir, and compares them: every
+checkpoint, the model and the metrics have to be the same to the last bit.
+  concord chaos --faults 10 -- train --nproc 4 --max_steps 400 --save_steps 100 --output_dir out
+  concord chaos --seed 7 --faults 5 --kinds kill,stop -- train --config run.yaml --nproc 8 --output_dir out
+
+Kinds: kill (SIGKILL), stop (SIGSTOP), delay (a pause, no failure), disconnect (all its connections break), bitflip (of
+a weight), disk (nothing can be written any more), nan (a weight). The same seed makes the same faults.
+Exit codes: 0 the results are the same; 1 they are not, or the job did not survive; 2 wrong usage.)";
+
+struct ChaosOptions {
+  uint64_t seed = 1;
+  int64_t faults = 5;
+  std::string kinds = "kill,stop,delay";
+  bool json = false;
+  std::vector<std::string> command;
+};
+
+struct Run {
+  int wait_status = -1;
+  double seconds = 0;
+};
+
+// Waits for its end. Its output goes to |log|.
+Run run_program(const std::vector<std::string>& words, const std::vector<std::string>& variables, const fs::path& log) {
+  std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string()};
+  command.insert(command.end(), words.begin(), words.end());
+  std::vector<char*> arguments, environment;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  for (char** entry = environ; *entry; ++entry) environment.push_back(*entry);
+  for (const std::string& variable : variables) environment.push_back(const_cast<char*>(variable.c_str()));
+  arguments.push_back(nullptr);
+  environment.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  pid_t process = -1;
+  const auto begin = std::chrono::steady_clock::now();
+  const int error = ::posix_spawn(&process, arguments[0], &actions, nullptr, arguments.data(), environment.data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) throw std::system_error(error, std::generic_category(), fmt::format("cannot run '{}'", command[0]));
+  Run run;
+  while (::waitpid(process, &run.wait_status, 0) < 0 && errno == EINTR) {
+  }
+  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return run;
+}
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// What does not depend on the clock, of each line.
+std::vector<Json> comparable_lines(const fs::path& path) {
+  std::vector<Json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    Json kept;
+    for (const char* key : {"step", "loss", "grad_norm", "learning_rate", "eval_loss", "tokens"}) {
+      if (json.is_object() && json.contains(key)) kept[key] = json[key];
+    }
+    lines.push_back(std::move(kept));
+  }
+  return lines;
+}
+
+// What differs between the results; empty: nothing.
+std::vector<std::string> differences(const fs::path& a, const fs::path& b) {
+  std::vector<std::string> found;
+  const auto tensors_in = [](const fs::path& folder) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (entry.path().extension() == ".safetensors") names.push_back(fs::relative(entry.path(), folder).string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const std::vector<std::string> names = tensors_in(a);
+  if (names != tensors_in(b)) found.emplace_back("not the same checkpoints");
+  for (const std::string& name : names) {
+    if (fs::exists(b / name) && text_of(a / name) != text_of(b / name)) found.push_back(name);
+  }
+  if (comparable_lines(a / "metrics.jsonl") != comparable_lines(b / "metrics.jsonl"))
+    found.emplace_back("metrics.jsonl");
+  return found;
+}
+
+std::string seconds_text(const std::optional<double>& seconds) {
+  return seconds ? fmt::format("{:.2f} s", *seconds) : "-";
+}
+
+void print(const ChaosReport& report, const std::vector<std::string>& different, double reference_seconds) {
+  fmt::print("{:>4}  {:<10} {:>5} {:>6}  {:>10} {:>15} {:>11}\n", "", "fault", "rank", "step", "detected",
+             "training again", "lost steps");
+  for (size_t i = 0; i < report.outcomes.size(); ++i) {
+    const FaultOutcome& each = report.outcomes[i];
+    fmt::print("{:>4}  {:<10} {:>5} {:>6}  {:>10} {:>15} {:>11}{}\n", i + 1, to_string(each.fault.kind),
+               each.fault.rank, each.fault.step, seconds_text(each.detected_seconds),
+               seconds_text(each.training_seconds), each.lost_steps, each.happened ? "" : "  did not happen");
+  }
+  fmt::print("{} recoveries; {:.1f} s of training ({:.1f} s without faults), {:.1f} % of it effective\n",
+             report.recoveries, report.seconds, reference_seconds, 100 * report.effective);
+  if (different.empty()) fmt::print("the result equals that of the run without faults, to the last bit\n");
+  for (const std::string& name : different) fmt::print("differs from the run without faults: {}\n", name);
+}
+
+Json to_json(const ChaosReport& report, const std::vector<std::string>& different) {
+  Json faults = Json::array();
+  for (const FaultOutcome& each : report.outcomes) {
+    const auto value = [](const std::optional<double>& seconds) { return seconds ? Json(*seconds) : Json(nullptr); };
+    faults.push_back({{"kind", to_string(each.fault.kind)},
+                      {"rank", each.fault.rank},
+                      {"step", each.fault.step},
+                      {"happened", each.happened},
+                      {"detected_seconds", value(each.detected_seconds)},
+                      {"training_seconds", value(each.training_seconds)},
+                      {"lost_steps", each.lost_steps}});
+  }
+  return {{"faults", faults},
+          {"recoveries", report.recoveries},
+          {"seconds", report.seconds},
+          {"effective_training_time", report.effective},
+          {"identical", different.empty()},
+          {"differences", different}};
+}
+
+// "train", and what follows it, for one of the two runs.
+std::vector<std::string> words_of_run(const ChaosOptions& options, const fs::path& output, bool restarts) {
+  std::vector<std::string> words = options.command;
+  words.insert(words.end(), {"--output_dir", output.string(), "--overwrite_output_dir"});
+  if (restarts) words.insert(words.end(), {"--max_restarts", "3"});
+  return words;
+}
+
+void expect_success(const char* which, const Run& run, const fs::path& log) {
+  if (run.wait_status == 0) return;
+  throw ConfigError(fmt::format("the run {} ended with {}; its output is in {}", which,
+                                describe_wait_status(run.wait_status), log.string()));
+}
+
+int run_chaos(const ChaosOptions& options) {
+  if (options.command.empty() || options.command.front() != "train") {
+    throw ConfigError("give the job after --, e.g. concord chaos --faults 10 -- train --nproc 4 --output_dir out ...");
+  }
+  const std::vector<std::string> words(options.command.begin() + 1, options.command.end());
+  const CommandLine line = parse_command_line(words);
+  const int64_t steps = line.arguments.steps.max_steps;
+  if (line.nproc < 1) throw ConfigError("give --nproc: the launcher that survives the faults is that of concord train");
+  if (steps < 2) throw ConfigError("give --max_steps: faults come at random steps of the run");
+  const std::vector<Fault> faults =
+      plan_faults(options.seed, options.faults, parse_fault_kinds(options.kinds), line.nproc, steps);
+  const bool has_restarts = std::ranges::find(line.given, "max_restarts") != line.given.end();
+  const fs::path folder = line.arguments.output.dir, log = folder / "recovery.jsonl";
+  fs::create_directories(folder);
+  if (!options.json) fmt::print("running {} steps without faults\n", steps);
+  const Run reference = run_program(words_of_run(options, folder / "reference", false), {}, folder / "reference.log");
+  expect_success("without faults", reference, folder / "reference.log");
+  if (!options.json) fmt::print("running them with {} faults (seed {})\n", faults.size(), options.seed);
+  fs::remove(log);
+  const Run run = run_program(words_of_run(options, folder / "faults", !has_restarts),
+                              {fmt::format("{}={}", kFaultsVariable, to_string(faults)),
+                               fmt::format("{}={}", kRecoveryLogVariable, log.string())},
+                              folder / "faults.log");
+  expect_success("with faults", run, folder / "faults.log");
+  const ChaosReport report = read_recoveries(faults, steps, text_of(log));
+  const std::vector<std::string> different = differences(folder / "reference", folder / "faults");
+  if (options.json) {
+    fmt::print("{}\n", to_json(report, different).dump(1));
+  } else {
+    print(report, different, reference.seconds);
+  }
+  return different.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+ChaosReport read_recoveries(const std::vector<Fault>& faults, int64_t steps, const std::string& log) {
+  ChaosReport report;
+  for (const Fault& fault : faults) report.outcomes.emplace_back().fault = fault;
+  std::vector<Json> events;
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    Json event = Json::parse(line, nullptr, false);
+    if (!event.is_object() || !event.contains("event") || !event.contains("time")) {
+      throw ConfigError(fmt::format("not a line of a recovery log: {}", quoted(line)));
+    }
+    events.push_back(std::move(event));
+  }
+  std::ranges::stable_sort(events, {}, [](const Json& event) { return event["time"].get<double>(); });
+  FaultOutcome* open = nullptr;   // the newest fault, until the launcher knows of it
+  FaultOutcome* cause = nullptr;  // of the failure that the job recovers from
+  double fault_time = 0, first = -1, last = 0, down_since = -1, down = 0;
+  int64_t done = 0, repeated = 0;
+  for (const Json& event : events) {
+    const std::string kind = event["event"];
+    const double time = event["time"];
+    last = std::max(last, time);
+    if (kind == "fault") {
+      const auto number = event["fault"].get<size_t>();
+      if (number >= report.outcomes.size()) continue;
+      open = &report.outcomes[number];
+      open->happened = true;
+      fault_time = time;
+    } else if (kind == "hung" || kind == "failed") {
+      if (open != nullptr) open->detected_seconds = time - fault_time;
+      if (open != nullptr) cause = std::exchange(open, nullptr);
+      if (kind == "failed") done = std::max(done, event.value("step", int64_t{0}));
+      if (down_since < 0) down_since = cause != nullptr ? fault_time : time;
+    } else if (kind == "training") {
+      if (first < 0) first = time;
+      if (down_since < 0) continue;
+      ++report.recoveries;
+      const int64_t lost = std::max<int64_t>(0, done - event.value("step", int64_t{0}) + 1);
+      repeated += lost;
+      if (cause != nullptr) {
+        cause->training_seconds = time - fault_time;
+        cause->lost_steps = lost;
+      }
+      down += time - down_since;
+      down_since = -1;
+      cause = nullptr;
+    }
+  }
+  report.seconds = first < 0 ? 0 : last - first;
+  const auto new_steps = static_cast<double>(steps), all_steps = static_cast<double>(steps + repeated);
+  if (report.seconds > 0) report.effective = (1 - down / report.seconds) * new_steps / all_steps;
+  return report;
+}
+
+void add_chaos_command(CLI::App* program, int* exit_code) {
+  const auto options = std::make_shared<ChaosOptions>();
+  CLI::App* app = program->add_subcommand("chaos", "train under faults, and compare with the run without them");
+  app->footer(kChaosFooter);
+  app->add_option("--seed", options->seed, "of the faults")->capture_default_str();
+  app->add_option("--faults", options->faults, "number of faults")->capture_default_str()->check(CLI::Range(0, 4096));
+  app->add_option("--kinds", options->kinds, "kinds of faults to choose from")->capture_default_str();
+  app->add_flag("--json", options->json, "print the report as JSON");
+  app->add_option("command", options->command, "train and its arguments, after --");
+  app->callback([options, exit_code] { *exit_code = run_chaos(*options); });
+}
+
+}  // namespace concord

@@ -1,0 +1,93 @@
+#include "trainer/fault_callback.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <limits>
+#include <thread>
+
+namespace concord {
+namespace {
+
+constexpr std::chrono::milliseconds kDelay{300};  // less than any limit of the launcher's
+
+void break_connections() {
+  DIR* folder = ::opendir("/proc/self/fd");
+  if (folder == nullptr) return;
+  while (const dirent* entry = ::readdir(folder)) ::shutdown(std::atoi(entry->d_name), SHUT_RDWR);  // only of sockets
+  ::closedir(folder);
+}
+
+// Every write to a file fails from now on, as on a full disk; pipes and the terminal work.
+void fill_disk() {
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit none{0, RLIM_INFINITY};
+  ::setrlimit(RLIMIT_FSIZE, &none);
+}
+
+}  // namespace
+
+FaultCallback::FaultCallback(std::vector<Fault> faults, Trainer* trainer)
+    : faults_(std::move(faults)), trainer_(trainer), rank_(trainer->job().rank()), board_(JobBoard::of_launcher()) {}
+
+void FaultCallback::on_step_begin(const TrainerState& state, TrainerControl&) {
+  const Clock::time_point now = Clock::now();
+  step_time_ = now - last_step_;
+  last_step_ = now;
+  for (size_t i = 0; i < faults_.size(); ++i) {
+    const Fault& fault = faults_[i];
+    if (fault.rank != rank_ || fault.step != state.global_step + 1) continue;
+    if (board_ && board_->has_begun(static_cast<int>(i))) continue;
+    carry_out(static_cast<int>(i), fault);
+    return;  // another one of this step comes in the next attempt
+  }
+}
+
+// Whether it has not happened yet.
+bool FaultCallback::begin(int number, const Fault& fault) {
+  if (board_ && !board_->begin_fault(number)) return false;
+  log_.fault(number, std::string(to_string(fault.kind)), fault.rank, fault.step);
+  return true;
+}
+
+void FaultCallback::carry_out(int number, const Fault& fault) {
+  if (fault.kind == FaultKind::kill) {
+    std::thread([this, number, fault, wait = step_time_ * fault.where / 1000] {
+      std::this_thread::sleep_for(wait);
+      if (begin(number, fault)) ::kill(::getpid(), SIGKILL);
+    }).detach();
+    return;
+  }
+  if (!begin(number, fault)) return;
+  switch (fault.kind) {
+    case FaultKind::stop: ::kill(::getpid(), SIGSTOP); break;
+    case FaultKind::delay: std::this_thread::sleep_for(kDelay); break;
+    case FaultKind::disconnect: break_connections(); break;
+    case FaultKind::disk: fill_disk(); break;
+    default: change_weight(fault);
+  }
+}
+
+void FaultCallback::change_weight(const Fault& fault) {
+  const std::vector<Parameter*> parameters = trainer_->model().parameters();
+  const at::NoGradGuard no_grad;
+  const Parameter& parameter = *parameters[static_cast<size_t>(fault.where) % parameters.size()];
+  at::Tensor value = parameter.value.detach().view({-1});
+  const at::Tensor element = value.narrow(0, fault.where % value.numel(), 1);
+  if (fault.kind == FaultKind::nan) {
+    element.fill_(std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  at::Tensor host = element.to(at::kCPU).contiguous();
+  auto* bytes = static_cast<unsigned char*>(host.data_ptr());
+  bytes[static_cast<size_t>(fault.where) % host.nbytes()] ^= static_cast<unsigned char>(1U << (fault.where / 7 % 8));
+  element.copy_(host);
+}
+
+}  // namespace concord

@@ -1,0 +1,38 @@
+// Carries out the faults of trainer/faults.h on this rank. Threads: the one that trains; a kill comes from another one.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "core/job_board.h"
+#include "core/recovery_log.h"
+#include "trainer/callbacks.h"
+#include "trainer/faults.h"
+#include "trainer/trainer.h"
+
+namespace concord {
+
+class FaultCallback : public TrainerCallback {
+ public:
+  // Those of |faults| that are for |trainer|'s rank. |trainer| outlives it.
+  FaultCallback(std::vector<Fault> faults, Trainer* trainer);
+
+  void on_step_begin(const TrainerState& state, TrainerControl& control) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void carry_out(int number, const Fault& fault);
+  bool begin(int number, const Fault& fault);
+  void change_weight(const Fault& fault);
+
+  std::vector<Fault> faults_;  // all, by number
+  Trainer* trainer_;
+  int64_t rank_;
+  std::optional<JobBoard> board_;
+  RecoveryLog log_;
+  Clock::time_point last_step_ = Clock::now();
+  Clock::duration step_time_{};
+};
+
+}  // namespace concord
