@@ -51,7 +51,9 @@ Channel::Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelS
       limit_(services.timeout + (services.device.platform().capability(CONCORD_CAP_COMM_TIMEOUT) != 0
                                      ? std::chrono::milliseconds(kPluginsGrace)
                                      : std::chrono::milliseconds(0))),
-      keeps_time_(services.device.platform().capability(CONCORD_CAP_COMM_TIMEOUT) != 0) {
+      keeps_time_(services.device.platform().capability(CONCORD_CAP_COMM_TIMEOUT) != 0),
+      times_calls_(services.time != nullptr && !services.host_is_current &&
+                   services.device.platform().capability(CONCORD_CAP_EVENT_TIMING) != 0) {
   if (ranks_.size() > std::numeric_limits<int32_t>::max()) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
                 fmt::format("group {} has {} ranks; the limit for a communicator is 2^31 - 1", name_, ranks_.size()));
@@ -298,6 +300,7 @@ void Channel::wait_for_event(const Event& event) {
 }
 
 void Channel::wait(PendingCall& call) {
+  const CommunicationTime::HostWait measured(services_.time.get());
   Lock lock(mutex_);
   wait_until_issued(lock, call);
   if (call.stage == PendingCall::Stage::issued) {
@@ -342,6 +345,13 @@ void Channel::note_start(PendingCall& call) {
   services_.flight.recorder().mark(call.ticket, CallState::started);
 }
 
+// |call| is done.
+void Channel::note_duration(const PendingCall& call) {
+  if (!times_calls_) return;
+  const std::chrono::duration<double, std::milli> duration(Event::milliseconds_between(*call.start, *call.end));
+  services_.time->add_on_device(std::chrono::duration_cast<CommunicationTime::Duration>(duration));
+}
+
 // Removes the first call from the list if it is done. False if there is nothing to remove.
 bool Channel::settle_front(Lock& lock) {
   const std::shared_ptr<PendingCall> call = pending_.front();
@@ -365,6 +375,7 @@ bool Channel::settle_front(Lock& lock) {
     }
     return false;
   }
+  note_duration(*call);
   call->stage = PendingCall::Stage::done;
   call->keep.reset();
   services_.flight.recorder().mark(call->ticket, CallState::done);
@@ -463,7 +474,8 @@ void Channel::look_from_outside() {
 }
 
 std::shared_ptr<Event> Channel::take_event() {
-  if (spare_events_.empty()) return std::make_shared<Event>(services_.device);
+  if (spare_events_.empty())
+    return std::make_shared<Event>(services_.device, times_calls_ ? Timing::kOn : Timing::kOff);
   std::shared_ptr<Event> event = std::move(spare_events_.back());
   spare_events_.pop_back();
   return event;

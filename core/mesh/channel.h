@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "core/mesh/call_checker.h"
+#include "core/mesh/communication_time.h"
 #include "core/mesh/flight_service.h"
 #include "core/mesh/rank_layout.h"
 #include "core/mesh/store.h"
@@ -47,9 +48,10 @@ struct ChannelServices {
   std::shared_ptr<Store> store;
   FlightService& flight;
   Watchdog& watchdog;
-  std::chrono::milliseconds timeout;  // for joining, and for every call
-  bool check_calls = false;           // compare the calls of all ranks first, see CallChecker
-  bool host_is_current = false;       // capability stream.host_is_current
+  std::chrono::milliseconds timeout;             // for joining, and for every call
+  bool check_calls = false;                      // compare the calls of all ranks first, see CallChecker
+  bool host_is_current = false;                  // capability stream.host_is_current
+  std::shared_ptr<CommunicationTime> time = {};  // adds up waits and calls; null: not measured
 };
 
 // A call to be made.
@@ -124,6 +126,7 @@ class Channel {
   void settle(Lock& lock) CONCORD_REQUIRES(mutex_);
   bool settle_front(Lock& lock) CONCORD_REQUIRES(mutex_);
   void note_start(PendingCall& call);
+  void note_duration(const PendingCall& call);
   void fail(Lock& lock, const PendingCall* call, concord_status status, const std::string& detail)
       CONCORD_REQUIRES(mutex_);
   void tick() noexcept;
@@ -138,6 +141,7 @@ class Channel {
   const ChannelServices services_;
   const std::chrono::milliseconds limit_;  // after which the watchdog calls it a timeout
   const bool keeps_time_;                  // the plugin does
+  const bool times_calls_;                 // on the device, with events that have a time
   bool closed_ = false;
 
   std::atomic<bool> opened_ = false;                    // communicator_ exists and stays

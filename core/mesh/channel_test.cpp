@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <future>
 #include <latch>
@@ -27,7 +28,8 @@ struct Rank {
        std::chrono::milliseconds timeout = kLong)
       : device(platform, 0),
         flight(store, {rank, world, ::testing::TempDir()}),
-        channel("tp", ranks_of(world), rank, ChannelServices{device, store, flight, watchdog, timeout, false, false}) {
+        channel("tp", ranks_of(world), rank,
+                ChannelServices{device, store, flight, watchdog, timeout, false, false, time}) {
     watchdog.add(this, flight.period(), [this] { flight.answer(); });
   }
   ~Rank() { watchdog.remove(this); }
@@ -35,6 +37,7 @@ struct Rank {
   Device device;
   FlightService flight;
   Watchdog watchdog;
+  const std::shared_ptr<CommunicationTime> time = std::make_shared<CommunicationTime>();
   Channel channel;
 };
 
@@ -101,6 +104,28 @@ TEST(Channel, ACallWaitsForTheCurrentStreamAndStreamsWaitForTheCall) {
     rank.channel.wait(*call);
     EXPECT_TRUE(rank.channel.done(*call));
   });
+}
+
+TEST(Channel, RanksThatWaitForALateOneAreHeldUpLongerThanItOnBothClocks) {
+  std::array<CommunicationTime::Duration, 2> host{}, device{};
+  run_ranks(open_platform("cpu"), 2, [&](Rank& rank) {
+    rank.channel.create();
+    EXPECT_EQ(rank.time->on_host() + rank.time->on_device(), 0ns);
+    const auto index = static_cast<size_t>(rank.channel.index());
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 10; ++i) {
+      if (index == 1) std::this_thread::sleep_for(10ms);
+      std::vector<float> values(3, 1.0F);
+      rank.channel.wait(*rank.channel.submit(sum(values), nullptr));
+    }
+    EXPECT_LE(rank.time->on_host(), std::chrono::steady_clock::now() - begin);
+    host[index] = rank.time->on_host();
+    device[index] = rank.time->on_device();
+  });
+  EXPECT_GT(host[0], host[1]);
+  EXPECT_GT(device[0], device[1]);
+  EXPECT_GT(host[1], 0ns);
+  EXPECT_GT(device[1], 0ns);
 }
 
 TEST(Channel, CallsMadeBeforeTheOthersComeAreQueued) {

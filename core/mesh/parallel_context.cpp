@@ -76,7 +76,8 @@ std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks, co
                                  watchdog_,
                                  options_.timeout,
                                  options_.check_calls,
-                                 platform().capability(CONCORD_CAP_STREAM_HOST_IS_CURRENT) != 0};
+                                 platform().capability(CONCORD_CAP_STREAM_HOST_IS_CURRENT) != 0,
+                                 communication_time_};
   channels_.push_back(std::make_shared<Channel>(name, ranks, rank(), services));
   return channels_.back();
 }

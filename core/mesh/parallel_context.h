@@ -61,6 +61,7 @@ class ParallelContext {
   Store& store() { return *options_.store; }
   RngTracker& rng() { return rng_; }
   FlightService& flight() { return flight_; }
+  const CommunicationTime& communication_time() const { return *communication_time_; }
   FlightRecorder& flight_recorder() { return flight_.recorder(); }
 
   // Not all ranks are in an embedding group.
@@ -95,6 +96,7 @@ class ParallelContext {
   RngTracker rng_;
   FlightService flight_;
   std::unique_ptr<JobBoard> board_;  // of the launcher, where there is one
+  const std::shared_ptr<CommunicationTime> communication_time_ = std::make_shared<CommunicationTime>();
   Watchdog watchdog_;
 
   std::mutex mutex_;  // the lists below; what is in them stays
