@@ -44,7 +44,9 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       losses_(job, plan_.arguments.logging.nan_inf_filter),
       best_(plan_, job),
       memory_(plan_, job),
-      pulse_(read_job_environment().local_rank) {
+      pulse_(read_job_environment().local_rank),
+      clock_(job),
+      straggler_action_(straggler_action(plan_.arguments.report.straggler_action)) {
   const TrainingArguments& a = plan_.arguments;
   on_not_finite_ = a.precision.stops_on_not_finite() ? OnNotFinite::stop : OnNotFinite::skip;
   logging_steps_ = interval(a.logging.strategy, a.logging.steps, plan_.max_steps);
@@ -78,8 +80,9 @@ TrainOutput Trainer::train() {
   notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, state_, control_); });
   agree();
   pulse_.enter(RankPhase::training);
+  clock_.restart();
   while (state_.global_step < plan_.max_steps && !control_.should_training_stop) {
-    const std::optional<std::vector<MicroBatch>> batches = next_micro_batches(*plan_.train_data);
+    const std::optional<std::vector<MicroBatch>> batches = next_batches();
     if (!batches) break;  // the data has ended
     begin_step();
     record(train_step(parts_, job_, *batches, state_.global_step + 1, on_not_finite_));
@@ -102,6 +105,11 @@ TrainOutput Trainer::train() {
   return output(seconds_since(begin));
 }
 
+std::optional<std::vector<MicroBatch>> Trainer::next_batches() {
+  const StepClock::Span span(clock_, StepClock::Activity::data);
+  return next_micro_batches(*plan_.train_data);
+}
+
 void Trainer::begin_step() {
   if (steps_in_epoch_ == 0) notify([&](TrainerCallback& c) { c.on_epoch_begin(state_, control_); });
   notify([&](TrainerCallback& c) { c.on_step_begin(state_, control_); });
@@ -118,6 +126,7 @@ void Trainer::record(const StepOutput& step) {
   ++steps_in_epoch_;
   state_.tokens += contents.tokens;
   state_.epoch = epoch_fraction();
+  clock_.end_step(state_.global_step);
 }
 
 // By the arguments and this rank's callbacks; the ranks agree afterwards.
@@ -188,6 +197,7 @@ void Trainer::do_what_follows() {
 }
 
 void Trainer::log() {
+  const StepClock::Span span(clock_, StepClock::Activity::other);
   StepReport report;
   report.loss = losses_.take_mean();
   report.step = state_.global_step;
@@ -210,13 +220,26 @@ void Trainer::log() {
     report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }
   if (window_.save_seconds > 0) report.extra.emplace_back("save_seconds", window_.save_seconds);
+  judge_ranks(&report);
   window_ = {};
   last_log_ = Clock::now();
   notify([&](TrainerCallback& c) { c.on_log(state_, report, control_); });
 }
 
+// All ranks have the same table and so come to the same verdict. Waits: for all ranks.
+void Trainer::judge_ranks(StepReport* report) {
+  report->ranks = clock_.take();
+  if (!report->ranks) return;
+  for (auto& metric : rank_metrics(*report->ranks)) report->extra.push_back(std::move(metric));
+  for (const Straggler& straggler : stragglers_.add(*report->ranks)) {
+    if (straggler_action_ == StragglerAction::warn && job_.rank() == 0)
+      loader::log(CONCORD_LOG_WARN, "train", to_string(straggler));
+  }
+}
+
 EvalLoopOutput Trainer::evaluate() {
   if (!plan_.eval_data) throw ConfigError("no evaluation data; give --eval_data");
+  const StepClock::Span span(clock_, StepClock::Activity::other);
   DataLoader& data = *plan_.eval_data;
   const PhaseScope phase(&pulse_, RankPhase::evaluating);
   const Clock::time_point begin = Clock::now();
@@ -270,6 +293,7 @@ HfSaveOptions Trainer::save_options() const {
 // Starts one; a live one is complete afterwards. One at a time: an unfinished one is waited for, or comes first.
 void Trainer::save_checkpoint(SaveJob::Source source) {
   const PhaseScope phase(&pulse_, RankPhase::saving);
+  const StepClock::Span span(clock_, StepClock::Activity::saving);
   const Clock::time_point begin = Clock::now();
   if (save_ && plan_.arguments.saving.when_busy == "skip") {
     if (job_.rank() == 0) {
@@ -321,6 +345,7 @@ void Trainer::add_state(HfSaveOptions* options) {
 void Trainer::remember() {
   if (save_ || !memory_.is_due(state_.global_step)) return;
   const PhaseScope phase(&pulse_, RankPhase::saving);
+  const StepClock::Span span(clock_, StepClock::Activity::saving);
   const Clock::time_point begin = Clock::now();
   HfSaveOptions options{.manifest = true};
   notify([&](TrainerCallback& c) {
@@ -335,6 +360,7 @@ void Trainer::remember() {
 void Trainer::advance_save() {
   if (memory_.advance(memory_progress_)) pulse_.saved(memory_.newest(), /*is_kept=*/false);
   if (!save_) return;
+  const StepClock::Span span(clock_, StepClock::Activity::saving);
   save_->advance(save_progress_);
   if (!save_->is_done()) return;
   finish_save();

@@ -27,6 +27,8 @@
 #include "trainer/log_window.h"
 #include "trainer/loss_log.h"
 #include "trainer/memory_checkpoints.h"
+#include "trainer/step_clock.h"
+#include "trainer/stragglers.h"
 #include "trainer/train_step.h"
 #include "trainer/training_state.h"
 
@@ -73,6 +75,7 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  std::optional<std::vector<MicroBatch>> next_batches();
   void begin_step();
   void record(const StepOutput& step);
   void decide_what_follows();
@@ -80,6 +83,7 @@ class Trainer {
   void agree();
   void do_what_follows();
   void log();
+  void judge_ranks(StepReport* report);
   void save_checkpoint(SaveJob::Source source);
   HfSaveOptions checkpoint_options();
   void add_state(HfSaveOptions* options);
@@ -126,6 +130,9 @@ class Trainer {
   int64_t first_step_ = 0;          // done before train(), by the run that is resumed
   LogWindow window_;                // since the last log line
   Clock::time_point last_log_;
+  StepClock clock_;  // what the steps of this rank spend their time on
+  StragglerAction straggler_action_;
+  StragglerWatch stragglers_;
 };
 
 }  // namespace concord

@@ -1,8 +1,8 @@
 // How long a rank has been held up by communication so far, for telling a slow rank from those that wait for it.
 //
 // Two clocks, because backends wait in two ways:
-//   on the host    the time in Channel::wait. Where libtorch computes on the calling thread (the cpu), there is no other
-//                  waiting.
+//   on the host    the time in Channel::wait. Where libtorch computes on the calling thread (the cpu), there is no
+//                  other waiting.
 //   on the device  the duration of the calls on their stream, from the start of each on this rank to its end. Elsewhere
 //                  the host does not wait, but a collective runs on the device until the slowest rank has come. Known
 //                  when the channel sees that a call has ended, within Channel::kTick of it. Includes what runs in

@@ -314,6 +314,11 @@ std::vector<ArgumentGroup> make_groups() {
          "print plain lines instead of a progress bar"},
         {"peak_flops", field<&T::report, &ReportArguments::peak_flops>,
          "peak FLOP/s of one device in the training data type, for MFU; 0: the plugin's value", at_least(0)},
+        {"straggler_action",
+         field<&T::report, &ReportArguments::straggler_action>,
+         "for a rank at least 10 % slower than its peers: warn with the rank and the cause, or none",
+         {},
+         {"warn", "none"}},
         {"loss_floor", field<&T::report, &ReportArguments::loss_floor>,
          "lowest achievable loss, if known; drawn in the report; 0: unknown", at_least(0)}}},
   };

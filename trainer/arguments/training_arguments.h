@@ -118,6 +118,7 @@ struct ReportArguments {
   std::vector<std::string> to = {"all"};
   bool disable_tqdm = false;
   double peak_flops = 0;  // of one device, in the type trained in, for MFU; 0: as the plugin knows
+  std::string straggler_action = "warn";
   double loss_floor = 0;  // the best loss there can be, where that is known; drawn in the report
   bool operator==(const ReportArguments&) const = default;
 };

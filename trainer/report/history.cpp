@@ -116,6 +116,32 @@ LoggedEval eval_of(Fields fields) {
   return eval;
 }
 
+// {"step": 60, "first_step": 41, "stages": [0, 0], "compute": [0.61, 0.6], "data": ..., "saving": ...,
+// "communication": ...}: an array has one number per rank.
+RankTable rank_table_of(const ordered_json& line) {
+  RankTable table{.first_step = line.at("first_step").get<int64_t>(),
+                  .last_step = line.at("step").get<int64_t>(),
+                  .ranks = {},
+                  .stages = line.at("stages").get<std::vector<int64_t>>()};
+  if (table.first_step < 1 || table.steps() < 1) throw std::runtime_error("first_step is after step");
+  const auto column = [&](RankActivity activity) {
+    auto values = line.at(to_string(activity)).get<std::vector<double>>();
+    if (values.size() != table.stages.size()) throw std::runtime_error("the arrays have different lengths");
+    return values;
+  };
+  const std::vector<double> compute = column(RankActivity::compute), data = column(RankActivity::data),
+                            saving = column(RankActivity::saving), communication = column(RankActivity::communication);
+  for (size_t rank = 0; rank < table.stages.size(); ++rank)
+    table.ranks.push_back({compute[rank], data[rank], saving[rank], communication[rank]});
+  return table;
+}
+
+int64_t step_of_entry(const RankTable& table) { return table.last_step; }
+template <typename Entry>
+int64_t step_of_entry(const Entry& entry) {
+  return entry.step;
+}
+
 template <typename Read>
 void each_line(const std::string& path, Read read) {
   const std::string text = read_if_there(path);
@@ -124,7 +150,7 @@ void each_line(const std::string& path, Read read) {
     const size_t end = text.find('\n', start);
     if (end == std::string::npos) return;  // partial: its end was never written
     try {
-      read(Fields(parse_json<ordered_json>(std::string_view(text).substr(start, end - start), "the line")));
+      read(parse_json<ordered_json>(std::string_view(text).substr(start, end - start), "the line"));
     } catch (const std::exception& error) {
       throw std::runtime_error(
           fmt::format("{}:{}: invalid line of metrics: {}", path, number, one_line(error.what(), 500)));
@@ -135,7 +161,7 @@ void each_line(const std::string& path, Read read) {
 
 template <typename Entry>
 void keep_until(int64_t last_step, const std::string& path, std::vector<Entry>* entries) {
-  std::erase_if(*entries, [&](const Entry& entry) { return entry.step > last_step; });
+  std::erase_if(*entries, [&](const Entry& entry) { return step_of_entry(entry) > last_step; });
   std::string text;
   for (const Entry& entry : *entries) text += metrics_line(entry) + "\n";
   if (text != read_if_there(path)) replace_file(path, text);
@@ -173,17 +199,29 @@ std::string metrics_line(const LoggedEval& eval) {
   return line.text();
 }
 
+std::string metrics_line(const RankTable& table) {
+  ordered_json line = {{"step", table.last_step}, {"first_step", table.first_step}, {"stages", table.stages}};
+  for (const RankActivity activity : kRankActivities) {
+    ordered_json& column = line[to_string(activity)] = ordered_json::array();
+    for (const RankTimes& times : table.ranks) column.push_back(std::round(times.of(activity) * 1e6) / 1e6);
+  }
+  return line.dump();
+}
+
 RunHistory read_history(const std::string& folder) {
   RunHistory history;
-  each_line(folder + "/" + kMetricsFile, [&](Fields fields) { history.steps.push_back(step_of(std::move(fields))); });
-  each_line(folder + "/" + kEvalMetricsFile,
-            [&](Fields fields) { history.evals.push_back(eval_of(std::move(fields))); });
+  const std::string here = folder + "/";
+  each_line(here + kMetricsFile, [&](ordered_json line) { history.steps.push_back(step_of(Fields(std::move(line)))); });
+  each_line(here + kEvalMetricsFile,
+            [&](ordered_json line) { history.evals.push_back(eval_of(Fields(std::move(line)))); });
+  each_line(here + kRankTimesFile, [&](const ordered_json& line) { history.ranks.push_back(rank_table_of(line)); });
   return history;
 }
 
 void forget_after(int64_t last_step, const std::string& folder, RunHistory* history) {
   keep_until(last_step, folder + "/" + kMetricsFile, &history->steps);
   keep_until(last_step, folder + "/" + kEvalMetricsFile, &history->evals);
+  keep_until(last_step, folder + "/" + kRankTimesFile, &history->ranks);
 }
 
 }  // namespace concord

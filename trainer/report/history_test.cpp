@@ -116,5 +116,60 @@ TEST(History, NoFilesAreNoHistory) {
   EXPECT_TRUE(read_history(folder.path()).steps.empty());
 }
 
+RankTable ranks_until(int64_t last) {
+  return {.first_step = last - 9,
+          .last_step = last,
+          .ranks = {{.compute = 0.5, .data = 0.000001, .saving = 0, .communication = 0.25},
+                    {.compute = 1.0 / 3, .data = 2e-7, .saving = 1, .communication = 0}},
+          .stages = {0, 1}};
+}
+
+TEST(History, TimesOfRanksAreALineWithAnArrayPerActivityInMicroseconds) {
+  EXPECT_EQ(
+      metrics_line(ranks_until(60)),
+      R"({"step":60,"first_step":51,"stages":[0,1],"compute":[0.5,0.333333],"data":[1e-06,0.0],"saving":[0.0,1.0],)"
+      R"("communication":[0.25,0.0]})");
+}
+
+TEST(History, TimesOfRanksAreReadAndAResumedRunKeepsThoseBeforeItsStart) {
+  const TemporaryFolder folder;
+  const std::string path = folder / kRankTimesFile;
+  std::string text;
+  for (const int64_t last : {10, 20, 30}) text += metrics_line(ranks_until(last)) + "\n";
+  replace_file(path, text);
+  RunHistory history = read_history(folder.path());
+  ASSERT_EQ(history.ranks.size(), 3u);
+  RankTable expected = ranks_until(20);
+  expected.ranks[1].compute = 0.333333;
+  expected.ranks[1].data = 0;
+  EXPECT_EQ(history.ranks[1], expected);
+  forget_after(25, folder.path(), &history);
+  EXPECT_EQ(history.ranks.size(), 2u);
+  EXPECT_EQ(read_if_there(path), metrics_line(ranks_until(10)) + "\n" + metrics_line(ranks_until(20)) + "\n");
+}
+
+TEST(History, TimesOfRanksThatCannotBeAreAnErrorWithTheLine) {
+  const TemporaryFolder folder;
+  for (const char* line :
+       {R"({"step":5,"first_step":1,"stages":[0],"compute":[1,2],"data":[0],"saving":[0],"communication":[0]})",
+        R"({"step":5,"first_step":6,"stages":[0],"compute":[1],"data":[0],"saving":[0],"communication":[0]})",
+        R"({"step":5,"first_step":-9,"stages":[0],"compute":[1],"data":[0],"saving":[0],"communication":[0]})",
+        R"({"step":5,"first_step":1,"stages":[0],"compute":["x"],"data":[0],"saving":[0],"communication":[0]})",
+        R"({"step":5,"first_step":1,"stages":[0],"compute":[1]})", "[]", "5"}) {
+    replace_file(folder / kRankTimesFile, std::string(line) + "\n");
+    EXPECT_THROW(
+        {
+          try {
+            read_history(folder.path());
+          } catch (const std::runtime_error& error) {
+            EXPECT_THAT(error.what(), HasSubstr("rank_times.jsonl:1: invalid line"));
+            throw;
+          }
+        },
+        std::runtime_error)
+        << line;
+  }
+}
+
 }  // namespace
 }  // namespace concord

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "trainer/report/page_template.h"
+#include "trainer/report/rank_heat_map.h"
 #include "trainer/report/summary.h"
 
 namespace concord {
@@ -46,13 +47,40 @@ std::vector<const LoggedStep*> drawn_steps(const std::vector<LoggedStep>& steps)
   return drawn;
 }
 
-std::string number_json(double value) { return std::isfinite(value) ? fmt::format("{:.8g}", value) : "null"; }
+std::string number_json(double value, int digits = 8) {
+  return std::isfinite(value) ? fmt::format("{:.{}g}", value, digits) : "null";
+}
 
 template <typename Entries, typename Value>
 std::string column(const char* name, const Entries& entries, Value value) {
   std::string text = fmt::format("\"{}\":[", name);
   for (size_t i = 0; i < entries.size(); ++i) text.append(i == 0 ? "" : ",").append(number_json(value(entries[i])));
   return text + "]";
+}
+
+template <typename Value>
+std::string matrix(const char* name, const RankHeatMap& map, Value value) {
+  std::string text = fmt::format("\"{}\":[", name);
+  for (size_t row = 0; row < map.cells.size(); ++row) {
+    text += row == 0 ? "[" : ",[";
+    for (size_t i = 0; i < map.cells[row].size(); ++i)
+      text.append(i == 0 ? "" : ",").append(number_json(value(map.cells[row][i]), 4));
+    text += "]";
+  }
+  return text + "]";
+}
+
+std::string heat_json(const RankHeatMap& map) {
+  using Column = RankHeatMap::Column;
+  using Cell = RankHeatMap::Cell;
+  const std::string parts[] = {
+      column("rank", map.ranks, [](int64_t rank) { return static_cast<double>(rank); }),
+      column("first", map.columns, [](const Column& column) { return static_cast<double>(column.first_step); }),
+      column("last", map.columns, [](const Column& column) { return static_cast<double>(column.last_step); }),
+      matrix("relative", map, [](const Cell& cell) { return cell.relative; }),
+      matrix("own", map, [](const Cell& cell) { return cell.own_seconds; }),
+      matrix("cause", map, [](const Cell& cell) { return cell.cause ? static_cast<double>(*cell.cause) : NAN; })};
+  return fmt::format("{{{},\"world\":{}}}", fmt::join(parts, ","), map.world);
 }
 
 // Only numbers and fixed names, so nothing in it can close the script element.
@@ -72,8 +100,9 @@ std::string data_json(const RunDescription& run, const RunHistory& history) {
       column("time", history.evals, [&](const LoggedEval& eval) { return eval.time - begin; }),
       column("loss", history.evals, [](const LoggedEval& eval) { return eval.loss; })};
   const std::string time = column("time", steps, [&](Step step) { return step->time - begin; });
-  return fmt::format("{{\"columns\":{{{},{}}},\"evals\":{{{}}},\"floor\":{}}}", fmt::join(columns, ","), time,
-                     fmt::join(evals, ","), number_json(run.loss_floor.value_or(NAN)));
+  return fmt::format("{{\"columns\":{{{},{}}},\"evals\":{{{}}},\"floor\":{},\"ranks\":{}}}", fmt::join(columns, ","),
+                     time, fmt::join(evals, ","), number_json(run.loss_floor.value_or(NAN)),
+                     heat_json(rank_heat_map(history.ranks)));
 }
 
 // Substituted text is not searched for names again.

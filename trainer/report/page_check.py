@@ -30,6 +30,15 @@ def write_run(folder, steps=range(1, STEPS + 1), evaluations=(50, 100, 200)):
             file.write(json.dumps({"step": step, "eval_loss": 2.5, "time": 1e9 + step}) + "\n")
 
 
+def write_ranks(folder, world, slow, steps=STEPS):
+    """Rank |slow| takes half as long again as the others for the second half of the run."""
+    with open(os.path.join(folder, "rank_times.jsonl"), "w") as file:
+        for last in range(10, steps + 1, 10):
+            data = [0.1 if rank == slow and last > steps // 2 else 0 for rank in range(world)]
+            file.write(json.dumps({"step": last, "first_step": last - 9, "stages": [0] * world, "compute": [0.2] * world, "data": data,
+                                   "saving": [0] * world, "communication": [0.01] * world}) + "\n")
+
+
 def rendered(browser, page, profile):
     """The document after its scripts ran, and what the browser said meanwhile."""
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1200,1000",
@@ -38,8 +47,43 @@ def rendered(browser, page, profile):
     return done.stdout, done.stderr
 
 
+HEAT_MAP = "Slow ranks: own time relative to peers"
+
+
+def charts_in(document):
+    """Title and contents of each."""
+    return re.findall(r'<svg role="img" aria-label="([^"]*)"[^>]*>(.*?)</svg>', document, re.DOTALL)
+
+
+def findings_of_ranks(document, log, world, shown):
+    """One row per rank, no row over another, the slow rank in red, and a legend."""
+    inside = dict(charts_in(document)).get(HEAT_MAP)
+    if inside is None:
+        yield f"{world} ranks: no heat map; charts are {[name for name, _ in charts_in(document)]}"
+        return
+    columns = STEPS // 10
+    cells = re.findall(r'<rect x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)" class="cell"', inside)
+    rows = sorted({float(y) for _, y, _, _ in cells})
+    if len(cells) != shown * columns or len(rows) != shown:
+        yield f"{world} ranks: {len(cells)} cells in {len(rows)} rows, not {shown} rows of {columns}"
+    if any(below - above < float(cells[0][3]) for above, below in zip(rows, rows[1:])):
+        yield f"{world} ranks: rows overlap"
+    red = re.findall(r'class="heat" fill="var\(--bad\)" fill-opacity="1.00"', inside)
+    if len(red) != (columns // 2 if world > 1 else 0):
+        yield f"{world} ranks: {len(red)} cells are red"
+    labels = re.findall(r"<text[^>]*>(?:rank )?(\d+)</text>", inside)
+    if "rank 0" not in inside or "step 10" not in inside or not labels and world > 1:
+        yield f"{world} ranks: the axes have no labels"
+    if (f"the {shown} slowest of {world} ranks" in document) != (world > shown):
+        yield f"{world} ranks: the legend does not say that ranks are left out, or does so wrongly"
+    if not re.search(r'class="swatch".*?1.1×: slow', document, re.DOTALL) or ("no peers" in document.split("<script")[0]) != (world == 1):
+        yield f"{world} ranks: the legend is wrong"
+    if "NaN" in inside or "Infinity" in inside or "CONSOLE" in log:
+        yield f"{world} ranks: a coordinate is not finite, or the console has an error: {log}"
+
+
 def findings(document, log):
-    charts = re.findall(r'<svg role="img" aria-label="([^"]*)"[^>]*>(.*?)</svg>', document, re.DOTALL)
+    charts = charts_in(document)
     wanted = ["Loss", "Learning rate", "Gradient norm", "Throughput, tokens/s"]
     if [name for name, _ in charts] != wanted:
         yield f"charts are {[name for name, _ in charts]}, not {wanted}"
@@ -60,7 +104,7 @@ def findings(document, log):
 
 
 def findings_of_one_step(document):
-    charts = re.findall(r'<svg role="img" aria-label="([^"]*)"[^>]*>(.*?)</svg>', document, re.DOTALL)
+    charts = charts_in(document)
     if not charts:
         yield "one step: no charts"
     for name, inside in charts:
@@ -86,7 +130,11 @@ def main():
     write_run(os.path.join(folder, "one"), range(7, 8), evaluations=())
     subprocess.run([concord, "report", os.path.join(folder, "one"), "--html", page], check=True)
     found += findings_of_one_step(rendered(browser, page, profile)[0])
-    print("\n".join(found) or f"{browser}: four charts drawn, nothing on the console")
+    for world, shown in ((1, 1), (4, 4), (64, 64), (100, 64)):
+        write_ranks(os.path.join(folder, "run"), world, slow=world - 1)
+        subprocess.run([concord, "report", os.path.join(folder, "run"), "--html", page], check=True)
+        found += findings_of_ranks(*rendered(browser, page, profile), world, shown)
+    print("\n".join(found) or f"{browser}: four charts and the heat map drawn, nothing on the console")
     return 1 if found else 0
 
 

@@ -50,6 +50,22 @@ TEST(Page, HoldsEveryNumberOfTheCurves) {
   EXPECT_EQ(data.at("floor"), 1.75);
 }
 
+TEST(Page, HoldsTheTimesOfTheRanks) {
+  RunHistory history = history_of(20);
+  EXPECT_TRUE(data_in(report_page({}, history, {})).at("ranks").at("last").empty());
+  history.ranks = {
+      {.first_step = 6, .last_step = 10, .ranks = {{.compute = 1}, {.compute = 1}}, .stages = {0, 0}},
+      {.first_step = 11, .last_step = 20, .ranks = {{.compute = 1}, {.compute = 1, .data = 0.5}}, .stages = {0, 0}}};
+  const json ranks = data_in(report_page({}, history, {})).at("ranks");
+  EXPECT_EQ(ranks.at("rank"), json({0, 1}));
+  EXPECT_EQ(ranks.at("first"), json({6, 11}));
+  EXPECT_EQ(ranks.at("last"), json({10, 20}));
+  EXPECT_EQ(ranks.at("relative"), json({{1, 0.6667}, {1, 1.5}}));
+  EXPECT_EQ(ranks.at("own"), json({{0.2, 0.1}, {0.2, 0.15}}));
+  EXPECT_EQ(ranks.at("cause"), json({{nullptr, nullptr}, {nullptr, 1}}));
+  EXPECT_EQ(ranks.at("world"), 2);
+}
+
 TEST(Page, WhatAUserWroteIsTextAndNoMarkup) {
   const std::string attack = "</script><script>alert('x')</script>\"&{{DATA}}";
   RunDescription run{

@@ -60,6 +60,7 @@ struct TrainingReport::Parts {
         history(earlier_history(run)),
         metrics(run.output_dir + "/" + kMetricsFile, run.first_step == 0),
         eval_metrics(run.output_dir + "/" + kEvalMetricsFile, run.first_step == 0),
+        rank_times(run.output_dir + "/" + kRankTimesFile, run.first_step == 0),
         display(run.terminal, run.progress),
         step(run.first_step),
         reached(run.first_step),
@@ -75,6 +76,7 @@ struct TrainingReport::Parts {
   RunHistory history;
   AppendFile metrics;
   AppendFile eval_metrics;
+  AppendFile rank_times;
   std::unique_ptr<EventFile> events;
   ProgressDisplay display;
   Progress progress;
@@ -162,6 +164,9 @@ void TrainingReport::on_step(const StepReport& report) {
   parts.reached = std::max(parts.reached, entry.step);
   parts.tokens = entry.tokens;
   parts.history.steps.push_back(entry);
+  if (!report.ranks) return;
+  parts.rank_times.append(metrics_line(*report.ranks) + "\n");
+  parts.history.ranks.push_back(*report.ranks);
 }
 
 void TrainingReport::on_eval(const EvalReport& report) {
@@ -197,6 +202,7 @@ void TrainingReport::finish(const FinishReport& report) {
   parts.display.end();
   parts.metrics.check_there();
   parts.eval_metrics.check_there();
+  parts.rank_times.check_there();
   replace_file(parts.run.output_dir + "/" + kTrainerStateFile, state_json());
   if (parts.run.html)
     replace_file(parts.run.output_dir + "/report.html", report_page(parts.run, parts.history, report));

@@ -37,8 +37,9 @@ struct StepReport {
   double seconds = 0;          // the same
   // Sum of the squared lengths of the sequences covered, for the FLOPs of attention; 0: tokens * seq_length.
   double squared_lengths = 0;
-  int64_t memory_bytes = 0;  // the most this device held so far; 0: not known
-  NamedValues extra = {};    // more to log: loss_scale, num_zeros_in_grad, skipped_iter, ...
+  int64_t memory_bytes = 0;                       // the most this device held so far; 0: not known
+  std::optional<RankTable> ranks = std::nullopt;  // what all ranks spent their time on; none: not measured
+  NamedValues extra = {};                         // more to log: loss_scale, num_zeros_in_grad, skipped_iter, ...
 };
 
 struct EvalReport {
