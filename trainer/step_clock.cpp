@@ -22,7 +22,6 @@ void StepClock::restart() {
 
 StepClock::Activity StepClock::enter(Activity activity) {
   charge();
-  if (activity_ == Activity::other) not_charged_ = {};
   return std::exchange(activity_, activity);
 }
 
@@ -34,12 +33,14 @@ void StepClock::charge() {
   const CommunicationTime& communication = job_.communication_time();
   const CommunicationTime::Duration host = communication.on_host(), device = communication.on_device();
   CommunicationTime::Duration waited = host - std::exchange(host_, host);
-  not_charged_ += device - std::exchange(device_, device);
+  // Calls of the steps before may be seen to have ended only after this, so what is not charged yet is kept.
+  const CommunicationTime::Duration ended = device - std::exchange(device_, device);
+  if (activity_ == Activity::other) return;
+  not_charged_ += ended;
   if (!waits_on_host_ && activity_ == Activity::compute) {
     waited = std::min(not_charged_, elapsed);
     not_charged_ -= waited;
   }
-  if (activity_ == Activity::other) return;
   const double own = Seconds(std::max(elapsed - waited, CommunicationTime::Duration(0))).count();
   times_.communication += Seconds(waited).count();
   switch (activity_) {
