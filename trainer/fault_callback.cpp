@@ -67,6 +67,8 @@ void FaultCallback::carry_out(int number, const Fault& fault) {
   if (!begin(number, fault)) return;
   switch (fault.kind) {
     case FaultKind::stop: ::kill(::getpid(), SIGSTOP); break;
+    case FaultKind::hang:
+      for (;;) ::pause();
     case FaultKind::delay: std::this_thread::sleep_for(kDelay); break;
     case FaultKind::disconnect: break_connections(); break;
     case FaultKind::disk: fill_disk(); break;

@@ -56,6 +56,7 @@ std::string_view to_string(FaultKind kind) {
   switch (kind) {
     case FaultKind::kill: return "kill";
     case FaultKind::stop: return "stop";
+    case FaultKind::hang: return "hang";
     case FaultKind::delay: return "delay";
     case FaultKind::disconnect: return "disconnect";
     case FaultKind::bitflip: return "bitflip";
@@ -66,9 +67,9 @@ std::string_view to_string(FaultKind kind) {
 }
 
 const std::vector<FaultKind>& all_fault_kinds() {
-  static const std::vector<FaultKind> kinds = {FaultKind::kill,       FaultKind::stop,    FaultKind::delay,
-                                               FaultKind::disconnect, FaultKind::bitflip, FaultKind::disk,
-                                               FaultKind::nan};
+  static const std::vector<FaultKind> kinds = {FaultKind::kill,  FaultKind::stop,       FaultKind::hang,
+                                               FaultKind::delay, FaultKind::disconnect, FaultKind::bitflip,
+                                               FaultKind::disk,  FaultKind::nan};
   return kinds;
 }
 

@@ -16,6 +16,7 @@ inline constexpr const char* kFaultsVariable = "CONCORD_FAULTS";
 enum class FaultKind {
   kill,        // SIGKILL, at any time in the step
   stop,        // SIGSTOP: the process is there but does nothing
+  hang,        // the thread that trains does nothing any more
   delay,       // a pause of 0.3 s, which is not a failure
   disconnect,  // all its connections break
   bitflip,     // one bit of one weight changes

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/launch/native_stacks.h"
 #include "core/process_list.h"
 
 namespace concord {
@@ -12,6 +13,7 @@ namespace {
 
 // A rank answers from a thread of its own, within two periods of its watchdog.
 constexpr std::chrono::milliseconds kAnswerTime{250};
+constexpr std::chrono::milliseconds kStacksTime{300};
 
 }  // namespace
 
@@ -77,6 +79,17 @@ HangEvidence JobWatch::evidence(int index, pid_t process) const {
   return found;
 }
 
+// They print them to their standard error. A stopped one cannot, and is explained.
+void JobWatch::show_stacks(const std::vector<int>& indices, std::span<const pid_t> processes) {
+  for (const int index : indices) {
+    const pid_t process = processes[static_cast<size_t>(index)];
+    if (process <= 0 || evidence(index, process).process_state == 'T') continue;
+    for (const std::string& silent : request_stacks(process, kStacksTime).silent) {
+      say_(fmt::format("  rank {}: {}", options_.first_rank + index, silent));
+    }
+  }
+}
+
 std::vector<int> JobWatch::explain(std::span<const pid_t> processes) {
   std::vector<HangEvidence> all;
   for (size_t i = 0; i < processes.size(); ++i) all.push_back(evidence(static_cast<int>(i), processes[i]));
@@ -93,6 +106,7 @@ std::vector<int> JobWatch::explain(std::span<const pid_t> processes) {
   for (const int index : guilty) {
     log_->hung(options_.attempt, first + index, verdict.lines.at(static_cast<size_t>(index)));
   }
+  show_stacks(guilty, processes);
   if (!options_.kills) return {};
   return guilty;
 }

@@ -1,7 +1,8 @@
 // Watches the ranks of an attempt by what they write on the board: says when all of them train, and when one is silent
 // for too long asks all of them where they are, says who keeps the others waiting, and names whom to kill.
 //
-// Threads: the launcher's one. It never waits: it does a part of its work at each tick.
+// Threads: the launcher's one. It does a part of its work at each tick; it waits only, and briefly, for the stacks of a
+// rank that hangs.
 #pragma once
 
 #include <chrono>
@@ -36,6 +37,7 @@ class JobWatch {
   void ask();
   bool all_have_answered() const;
   std::vector<int> explain(std::span<const pid_t> processes);
+  void show_stacks(const std::vector<int>& indices, std::span<const pid_t> processes);
   HangEvidence evidence(int index, pid_t process) const;
 
   JobBoard* board_;

@@ -49,6 +49,13 @@ TEST_F(Recovery, NamesAndReplacesARankThatIsStopped) {
   EXPECT_THAT(bytes_of(path("out/faults.log")), HasSubstr("is stopped, by SIGSTOP or a debugger"));
 }
 
+TEST_F(Recovery, ShowsWhereARankHangs) {
+  expect_survived(chaos({"--seed", "4", "--faults", "1", "--kinds", "hang"}, ranks(2, 2)), 1, 1);
+  const std::string log = bytes_of(path("out/faults.log"));
+  EXPECT_THAT(log, HasSubstr("is in no call and keeps the others waiting"));
+  EXPECT_THAT(log, HasSubstr("libconcordtorch.so("));  // a frame of its stack
+}
+
 TEST_F(Recovery, RepeatsWhatCouldNotBeWrittenAndForgetsANan) {
   const json report = chaos({"--seed", "2", "--faults", "4", "--kinds", "disk,nan"}, ranks(2, 2));
   EXPECT_TRUE(report["identical"].get<bool>()) << report["differences"];

@@ -35,8 +35,9 @@ checkpoint, the model and the metrics have to be the same to the last bit.
   concord chaos --faults 10 -- train --nproc 4 --max_steps 400 --save_steps 100 --output_dir out
   concord chaos --seed 7 --faults 5 --kinds kill,stop -- train --config run.yaml --nproc 8 --output_dir out
 
-Kinds: kill (SIGKILL), stop (SIGSTOP), delay (a pause, no failure), disconnect (all its connections break), bitflip (of
-a weight), disk (nothing can be written any more), nan (a weight). The same seed makes the same faults.
+Kinds: kill (SIGKILL), stop (SIGSTOP), hang (it does nothing any more), delay (a pause, no failure), disconnect (all its
+connections break), bitflip (of a weight), disk (nothing can be written any more), nan (a weight). The same seed makes
+the same faults.
 Exit codes: 0 the results are the same; 1 they are not, or the job did not survive; 2 wrong usage.)";
 
 struct ChaosOptions {

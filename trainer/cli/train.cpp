@@ -8,6 +8,7 @@
 
 #include "core/config_error.h"
 #include "core/launch/launcher.h"
+#include "core/launch/native_stacks.h"
 #include "core/mesh/job_environment.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/cli/rank_command.h"
@@ -94,6 +95,7 @@ int run_train(std::vector<std::string> words) {
   const bool is_supervised = line.nproc > 1 || (line.nproc == 1 && line.arguments.recovery.max_restarts > 0);
   if (is_supervised) return start_train_ranks(line, words);
   const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
+  if (is_started) install_stacks_handler();              // its launcher asks where it hangs
   return torch_module().train(line);
 }
 
