@@ -1,0 +1,57 @@
+#include "core/data_parallel/checksum.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+namespace concord {
+namespace {
+
+constexpr int64_t kWordBytes = 8;
+
+at::Tensor column_sums(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.detach().view({-1});
+  const int64_t per_word = kWordBytes / static_cast<int64_t>(flat.itemsize());
+  const int64_t words = flat.numel() / per_word, tail = flat.numel() % per_word;
+  const int64_t rows = words / kChecksumColumns, rest = words % kChecksumColumns;
+  const at::Tensor table = flat.narrow(0, 0, words * per_word).view(at::kLong);
+  const at::TensorOptions options(flat.device());
+  const at::Tensor sums = rows > 0 ? table.narrow(0, 0, rows * kChecksumColumns).view({rows, kChecksumColumns}).sum(0)
+                                   : at::zeros({kChecksumColumns}, options.dtype(at::kLong));
+  if (rest > 0) sums.narrow(0, 0, rest).add_(table.narrow(0, rows * kChecksumColumns, rest));
+  if (tail > 0) {
+    const at::Tensor last = at::zeros({per_word}, options.dtype(flat.scalar_type()));
+    last.narrow(0, 0, tail).copy_(flat.narrow(0, words * per_word, tail));
+    sums.narrow(0, rest, 1).add_(last.view(at::kLong));
+  }
+  return sums;
+}
+
+// MurmurHash3's finalizer.
+uint64_t mixed(uint64_t x) {
+  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccd;
+  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53;
+  return x ^ (x >> 33);
+}
+
+}  // namespace
+
+std::vector<int64_t> checksums(std::span<const at::Tensor> tensors) {
+  if (tensors.empty()) return {};
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> columns;
+  for (const at::Tensor& tensor : tensors) columns.push_back(column_sums(tensor));
+  const at::Tensor on_host = at::stack(columns).cpu();
+  const int64_t* sum = on_host.const_data_ptr<int64_t>();
+  std::vector<int64_t> results;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    uint64_t result = 0;
+    for (uint64_t column = 1; column <= kChecksumColumns; ++column) {
+      result += mixed(static_cast<uint64_t>(*sum++) + column * 0x9e3779b97f4a7c15);
+    }
+    results.push_back(static_cast<int64_t>(result));
+  }
+  return results;
+}
+
+}  // namespace concord
