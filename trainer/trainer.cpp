@@ -35,12 +35,26 @@ constexpr double kGiB = 1 << 30;
 
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
+std::string mismatch_words(const ReplicaDifference& difference, int64_t step) {
+  const std::string suspect =
+      difference.culprit
+          ? fmt::format("the device or the memory of rank {} is suspect: run without it", *difference.culprit)
+          : std::string(
+                "without a majority it cannot be told which of them is wrong: test the devices and the memory "
+                "of these ranks");
+  return fmt::format(
+      "after step {} the replicas are not equal: {}; {}, and resume from the newest checkpoint, before which they were "
+      "equal",
+      step, difference.text, suspect);
+}
+
 }  // namespace
 
 Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& providers)
     : plan_(std::move(plan)),
       job_(job),
       parts_(plan_, job, providers),
+      replicas_(parts_.data_parallel),
       losses_(job, plan_.arguments.logging.nan_inf_filter),
       best_(plan_, job),
       memory_(plan_, job),
@@ -88,6 +102,7 @@ TrainOutput Trainer::train() {
     record(train_step(parts_, job_, *batches, state_.global_step + 1, on_not_finite_));
     decide_what_follows();
     agree();
+    if (is_due(state_.global_step, plan_.arguments.faults.check_replicas_steps)) check_replicas();
     advance_save();
     do_what_follows();
     remember();
@@ -194,6 +209,21 @@ void Trainer::do_what_follows() {
     save_checkpoint(a.saving.async ? SaveJob::Source::copy : SaveJob::Source::live);
     agree();
   }
+}
+
+// Once a step at most. Waits: for all ranks.
+void Trainer::check_replicas() {
+  const FaultArguments& faults = plan_.arguments.faults;
+  if (faults.check_replicas_steps == 0 || replicas_checked_ == state_.global_step) return;
+  replicas_checked_ = state_.global_step;
+  const std::optional<ReplicaDifference> difference = replicas_.run();
+  if (!difference) return;
+  const std::string words = mismatch_words(*difference, state_.global_step);
+  if (faults.on_replica_mismatch == "stop") {
+    if (difference->culprit) job_.flight().peers().blame(*difference->culprit);
+    throw Error(CONCORD_STATUS_FAILED_PRECONDITION, words);
+  }
+  if (job_.rank() == 0) loader::log(CONCORD_LOG_WARN, "train", words);
 }
 
 void Trainer::log() {
@@ -304,6 +334,7 @@ void Trainer::save_checkpoint(SaveJob::Source source) {
     return;
   }
   complete_save();
+  check_replicas();
   best_.saved(state_.global_step);
   state_.best = best_.result();
   const std::filesystem::path folder = checkpoint_folder(plan_.arguments.output.dir, state_.global_step);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/pulse.h"
+#include "core/data_parallel/replica_check.h"
 #include "trainer/best_model.h"
 #include "trainer/build.h"
 #include "trainer/callbacks.h"
@@ -82,6 +83,7 @@ class Trainer {
   void end_epoch();
   void agree();
   void do_what_follows();
+  void check_replicas();
   void log();
   void judge_ranks(StepReport* report);
   void save_checkpoint(SaveJob::Source source);
@@ -104,6 +106,7 @@ class Trainer {
   TrainingPlan plan_;
   ParallelContext& job_;
   TrainingParts parts_;
+  ReplicaCheck replicas_;
   LossLog losses_;
   BestModel best_;
   TrainerState state_;
@@ -118,6 +121,7 @@ class Trainer {
   int64_t logging_steps_;
   int64_t eval_steps_;
   int64_t save_steps_;
+  int64_t replicas_checked_ = -1;                                 // after this step
   std::unique_ptr<SaveJob> save_;                                 // the checkpoint that is being written
   std::shared_ptr<const AgreedPlan> save_plan_;                   // of all checkpoints
   SaveJob::Progress save_progress_ = SaveJob::Progress::through;  // of all ranks, as they agree

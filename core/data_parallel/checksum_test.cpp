@@ -83,6 +83,20 @@ TEST(Checksum, BitsCountNotNumbers) {
   EXPECT_EQ(checksum(nan), checksum(nan.clone()));
 }
 
+// The definition, word by word.
+TEST(Checksum, IsTheSumOfTheMixedSumsOfColumns) {
+  for (const int64_t rows : {0, 1, 3, 4, 5, 8, 11}) {
+    const at::Tensor words = random_bits(rows * kChecksumColumns + 5, at::kLong, 6);
+    std::vector<uint64_t> sums(kChecksumColumns, 0);
+    for (int64_t i = 0; i < words.numel(); ++i) {
+      sums[static_cast<size_t>(i % kChecksumColumns)] += static_cast<uint64_t>(words.data_ptr<int64_t>()[i]);
+    }
+    at::Tensor one_row = at::zeros({kChecksumColumns}, at::kLong);
+    std::copy(sums.begin(), sums.end(), reinterpret_cast<uint64_t*>(one_row.data_ptr<int64_t>()));
+    EXPECT_EQ(checksum(words), checksum(one_row)) << rows;
+  }
+}
+
 TEST(Checksum, EachTensorHasItsOwn) {
   const at::Tensor a = random_bits(100, at::kFloat, 4), b = random_bits(7, at::kBFloat16, 5);
   EXPECT_EQ(checksums(std::vector{a, b}), (std::vector{checksum(a), checksum(b)}));

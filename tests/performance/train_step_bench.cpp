@@ -3,6 +3,9 @@
 //
 //   train_step_bench [part of a row's name] [--json]
 //
+// And what it costs to compare the replicas (core/data_parallel/replica_check.h) every 10 steps, which is the default
+// of check_replicas_steps, beside the steps of the same run.
+//
 // Ours and the peer's runs take turns, each a job of its own; a row has the best of its rounds, because what else runs
 // on the machine only ever adds time.
 #include <ATen/Parallel.h>
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "core/data_parallel/finalize_grads.h"
+#include "core/data_parallel/replica_check.h"
 #include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/optim/optimizer.h"
@@ -32,6 +36,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kRounds = 3, kWarmUp = 3;
+constexpr double kCheckSteps = 10, kCheckShare = 0.01;
 
 struct Case {
   std::string name;
@@ -64,15 +69,28 @@ void enter_job(int rank, int port) {
   setenv("CONCORD_LOG", "warn", 1);
 }
 
-// Seconds of a step that nine of ten take longer than: on a busy machine the median is that of what else runs.
-double train(const Case& c) {
+// That nine of ten take longer than: on a busy machine the median is that of what else runs.
+double best_of(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 10];
+}
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+struct Times {
+  double step = 0;
+  double check = 0;  // of the replicas, where that is measured
+};
+
+Times train(const Case& c, bool checks) {
   at::set_num_threads(1);
   ParallelContext& job = initialize({});
   VirtualModels models = AutoModel::from_config(parse_model_config(config_of(c), c.name), {.dtype = at::kFloat}, job);
   DistributedDataParallel ddp({models.parameters()}, job,
                               {.use_distributed_optimizer = c.distributed, .ddp_average_in_collective = true});
   Optimizer optimizer(ddp, {});
-  std::vector<double> took;
+  ReplicaCheck replicas(ddp);
+  std::vector<double> steps, of_checks;
   for (int step = 0; step < kWarmUp + c.steps; ++step) {
     const at::Tensor ids = at::randint(c.vocabulary, {c.rows, c.tokens}, at::kLong);
     const auto begin = Clock::now();
@@ -80,11 +98,14 @@ double train(const Case& c) {
     models[0].forward({}, {.input_ids = ids, .labels = ids}).mean().backward();
     finalize_grads(ddp);
     optimizer.step({.lr = 1e-4, .weight_decay = 0.1});
-    if (step >= kWarmUp) took.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    if (step >= kWarmUp) steps.push_back(seconds_since(begin));
+    if (!checks) continue;
+    const auto begin_check = Clock::now();
+    if (replicas.run()) std::abort();
+    if (step >= kWarmUp) of_checks.push_back(seconds_since(begin_check));
   }
   finalize();
-  std::sort(took.begin(), took.end());
-  return took[took.size() / 10];
+  return {best_of(steps), checks ? best_of(of_checks) : 0};
 }
 
 // Two processes: |body|(rank) writes what rank 0 found to the pipe that is its argument.
@@ -114,12 +135,20 @@ std::optional<std::string> run_two(const Body& body) {
   return fine && !text.empty() ? std::optional(text) : std::nullopt;
 }
 
-std::optional<double> time_ours(const Case& c) {
+std::optional<Times> run_ours(const Case& c, bool checks) {
   const auto text = run_two([&] {
-    const double seconds = train(c);
-    if (std::string(std::getenv("RANK")) == "0") std::printf("%.9f\n", seconds);
+    const Times times = train(c, checks);
+    if (std::string(std::getenv("RANK")) == "0") std::printf("%.9f %.9f\n", times.step, times.check);
   });
-  return text ? std::optional(std::strtod(text->c_str(), nullptr)) : std::nullopt;
+  if (!text) return std::nullopt;
+  char* end = nullptr;
+  const double step = std::strtod(text->c_str(), &end);
+  return Times{step, std::strtod(end, nullptr)};
+}
+
+std::optional<double> time_ours(const Case& c) {
+  const std::optional<Times> times = run_ours(c, false);
+  return times ? std::optional(times->step) : std::nullopt;
 }
 
 std::optional<double> time_peer(const Case& c) {
@@ -156,6 +185,23 @@ nlohmann::json measure(const Case& c) {
   return row;
 }
 
+nlohmann::json measure_check(const Case& c) {
+  std::optional<Times> best;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::optional<Times> found = run_ours(c, true);
+    if (found && (!best || found->check / found->step < best->check / best->step)) best = found;
+  }
+  if (!best) std::abort();  // its ranks said why
+  const double ours = best->check / kCheckSteps;
+  return {{"name", "comparing replicas, " + c.name},
+          {"ours", ours * 1e6},
+          {"peer", best->step * 1e6},
+          {"unit", "us a step"},
+          {"ratio", best->step / ours},
+          {"goal", kCheckShare * best->step * 1e6},
+          {"met", ours <= kCheckShare * best->step}};
+}
+
 std::vector<Case> cases() {
   const Case small{"train step, 1M parameters, dp 2", 128, 4, 4, 4, 384, 1024, 2, 32, 60, 1.5, false};
   const Case large{"train step, 25M parameters, dp 2", 512, 6, 8, 8, 1408, 4608, 1, 64, 10, 1.1, false};
@@ -177,9 +223,11 @@ int main(int argc, char** argv) {
   setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
   nlohmann::json document = nlohmann::json::array();
   for (const concord::Case& c : concord::cases()) {
-    if (c.name.find(part) == std::string::npos) continue;
-    document.push_back(concord::measure(c));
-    if (!json) std::printf("%s\n", document.back().dump().c_str());
+    for (const bool checks : {false, true}) {
+      if (((checks ? "comparing replicas, " : "") + c.name).find(part) == std::string::npos) continue;
+      document.push_back(checks ? concord::measure_check(c) : concord::measure(c));
+      if (!json) std::printf("%s\n", document.back().dump().c_str());
+    }
   }
   if (json) std::printf("%s\n", document.dump(1).c_str());
   return 0;

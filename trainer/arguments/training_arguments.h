@@ -114,6 +114,13 @@ struct BestModelArguments {
   bool operator==(const BestModelArguments&) const = default;
 };
 
+// Against numbers that are wrong without an error (docs/faults.md).
+struct FaultArguments {
+  int64_t check_replicas_steps = 10;         // 0: never
+  std::string on_replica_mismatch = "stop";  // or warn
+  bool operator==(const FaultArguments&) const = default;
+};
+
 struct ReportArguments {
   std::vector<std::string> to = {"all"};
   bool disable_tqdm = false;
@@ -153,6 +160,7 @@ struct TrainingArguments {
   RecoveryArguments recovery;
   ResumeArguments resume;
   BestModelArguments best_model;
+  FaultArguments faults;
   ReportArguments report;
 
   bool operator==(const TrainingArguments&) const = default;

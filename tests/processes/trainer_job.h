@@ -1,0 +1,73 @@
+// Jobs of a few steps with a Trainer in each rank, for tests that reach into it: callbacks, forward steps of their own.
+#pragma once
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/processes/group_job.h"
+#include "trainer/trainer.h"
+
+namespace concord::tests {
+
+// The command line of a short run of a tiny model, on data that it writes into |folder|.
+inline std::vector<std::string> short_run(const std::string& folder, const std::vector<std::string>& more) {
+  const std::string data = folder + "/data.jsonl";
+  std::ofstream file(data);
+  for (int i = 0; i < 64; ++i) {
+    file << "{\"input_ids\": [";
+    for (int t = 0; t < 16; ++t) file << (t ? ", " : "") << (i * 31 + t * 7) % 300;
+    file << "]}\n";
+  }
+  std::vector<std::string> words = {"--model",
+                                    CONCORD_GOLDEN "/hf/qwen2-tiny",
+                                    "--train_data",
+                                    data,
+                                    "--output_dir",
+                                    folder + "/out",
+                                    "--max_steps",
+                                    "6",
+                                    "--per_device_train_batch_size",
+                                    "1",
+                                    "--gradient_accumulation_steps",
+                                    "2",
+                                    "--learning_rate",
+                                    "1e-3",
+                                    "--save_strategy",
+                                    "no"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// What a rank found.
+struct TrainerResult {
+  std::string error;                // what train() threw
+  std::vector<at::Tensor> weights;  // copies of the final ones
+  int64_t steps = 0;
+};
+
+// |words| are those of the command line. |before| may add callbacks.
+inline TrainerResult run_trainer(const std::vector<std::string>& words, int rank, int world,
+                                 const std::function<void(Trainer&)>& before = {}, const Providers& providers = {}) {
+  CommandLine line = parse_command_line(words);
+  check_arguments(&line.arguments, world);
+  TrainingPlan plan = plan_training(line.arguments, rank, world);
+  ParallelContext& job = initialize(initialize_args(plan));
+  TrainerResult result;
+  {
+    Trainer trainer(std::move(plan), job, providers);
+    if (before) before(trainer);
+    try {
+      trainer.train();
+    } catch (const std::exception& error) {
+      result.error = error.what();
+    }
+    for (Parameter* parameter : trainer.model().parameters())
+      result.weights.push_back(parameter->used().detach().clone());
+    result.steps = trainer.state().global_step;
+  }
+  finalize();
+  return result;
+}
+
+}  // namespace concord::tests
