@@ -39,7 +39,8 @@ std::vector<DistributedDataParallel::Chunk> chunks_of(VirtualModels& model) {
 
 DataParallelOptions data_parallel_options(const TrainingArguments& a) {
   DataParallelOptions options = a.data_parallel;
-  options.check_for_nan_in_grad = a.precision.stops_on_not_finite();
+  // What is validated is checked on all ranks together, after the reduction.
+  options.check_for_nan_in_grad = a.precision.stops_on_not_finite() && a.faults.rerun_mode == "disabled";
   return options;
 }
 

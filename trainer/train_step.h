@@ -17,7 +17,7 @@ namespace concord {
 struct StepOutput {
   at::Tensor loss;       // this rank's part, see logged_losses
   int64_t counted = 0;   // tokens of all ranks that the loss counts
-  bool updated = false;  // false: skipped, for an overflow or because no token is counted
+  bool updated = false;  // false: skipped, for an overflow, a verdict of |validator| or because no token is counted
   double grad_norm = 0;
   int64_t zeros = 0;
   double learning_rate = 0;
@@ -30,9 +30,12 @@ enum class OnNotFinite {
   skip,  // a step without an update
 };
 
+class StepValidator;
+
 // Every rank of the job calls it with its own micro-batches, which are on the host. |number| is the step's, from 1, for
-// messages. Waits: for the gradient norm of all ranks.
+// messages. With |validator| the numbers of all ranks are checked before the update, and computed again where they look
+// wrong; null: no step is. Waits: for the gradient norm of all ranks.
 StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
-                      int64_t number, OnNotFinite on_not_finite);
+                      int64_t number, OnNotFinite on_not_finite, StepValidator* validator = nullptr);
 
 }  // namespace concord

@@ -63,6 +63,12 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       straggler_action_(straggler_action(plan_.arguments.report.straggler_action)) {
   const TrainingArguments& a = plan_.arguments;
   on_not_finite_ = a.precision.stops_on_not_finite() ? OnNotFinite::stop : OnNotFinite::skip;
+  if (a.faults.rerun_mode == "validate") {
+    validator_.emplace(parts_, job,
+                       StepValidatorOptions{.stops_on_not_finite = a.precision.stops_on_not_finite(),
+                                            .spike_factor = a.faults.spike_factor,
+                                            .action = rerun_action(a.faults.rerun_action)});
+  }
   logging_steps_ = interval(a.logging.strategy, a.logging.steps, plan_.max_steps);
   eval_steps_ =
       interval(a.evaluation.strategy, a.evaluation.steps > 0 ? a.evaluation.steps : a.logging.steps, plan_.max_steps);
@@ -99,7 +105,8 @@ TrainOutput Trainer::train() {
     const std::optional<std::vector<MicroBatch>> batches = next_batches();
     if (!batches) break;  // the data has ended
     begin_step();
-    record(train_step(parts_, job_, *batches, state_.global_step + 1, on_not_finite_));
+    record(train_step(parts_, job_, *batches, state_.global_step + 1, on_not_finite_,
+                      validator_ ? &*validator_ : nullptr));
     decide_what_follows();
     agree();
     if (is_due(state_.global_step, plan_.arguments.faults.check_replicas_steps)) check_replicas();

@@ -30,6 +30,7 @@
 #include "trainer/memory_checkpoints.h"
 #include "trainer/step_clock.h"
 #include "trainer/stragglers.h"
+#include "trainer/step_validator.h"
 #include "trainer/train_step.h"
 #include "trainer/training_state.h"
 
@@ -107,6 +108,7 @@ class Trainer {
   ParallelContext& job_;
   TrainingParts parts_;
   ReplicaCheck replicas_;
+  std::optional<StepValidator> validator_;  // with rerun_mode validate
   LossLog losses_;
   BestModel best_;
   TrainerState state_;

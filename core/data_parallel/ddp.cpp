@@ -30,11 +30,15 @@ std::vector<const GradBuffer*> DistributedDataParallel::buffers() const {
 
 const BucketPlan& DistributedDataParallel::plan(size_t chunk) const { return chunks_.at(chunk)->plan(); }
 
-void DistributedDataParallel::begin_step(int64_t micro_batches) {
+void DistributedDataParallel::begin_step(int64_t micro_batches, bool hold) {
   if (micro_batches < 1) {
     throw ConfigError(fmt::format("a step of {} micro-batches; must be >= 1", micro_batches));
   }
-  for (const auto& chunk : chunks_) chunk->begin_step(micro_batches);
+  for (const auto& chunk : chunks_) chunk->begin_step(micro_batches, hold);
+}
+
+void DistributedDataParallel::require_finite_grads() const {
+  for (const auto& chunk : chunks_) chunk->require_finite_grads();
 }
 
 // Chunks run from first to last, so gradients arrive from last to first.

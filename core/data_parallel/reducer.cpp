@@ -88,8 +88,9 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
       std::make_unique<AfterGrad>([this, index](const at::Tensor& value) { move_grad(index, value); }));
 }
 
-void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches) {
+void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool hold) {
   const at::NoGradGuard no_grad;
+  held_ = hold;
   for (const auto& buffer : buffers_) buffer->grads().zero_();
   for (Bucket& bucket : buckets_) {
     bucket.missing = 0;
@@ -126,7 +127,7 @@ void DistributedDataParallel::Reducer::added(size_t index) {
                             parameters_[index]->spec.name));
   }
   if (--arrival.missing > 0) return;
-  if (arrival.missing == 0 && --bucket.missing == 0 && overlaps_) issue_ready();
+  if (arrival.missing == 0 && --bucket.missing == 0 && overlaps_ && !held_) issue_ready();
 }
 
 void DistributedDataParallel::Reducer::issue_ready() {
@@ -161,6 +162,11 @@ void DistributedDataParallel::Reducer::check_finite(const Bucket& bucket) const 
                             "learning rate, or set check_for_nan_in_loss_and_grad to false to skip such steps",
                             ddp_.job_->rank(), parameters_[slot.parameter]->spec.name, nan ? "NaN" : "Inf"));
   }
+}
+
+void DistributedDataParallel::Reducer::require_finite_grads() const {
+  const at::NoGradGuard no_grad;
+  for (const Bucket& bucket : buckets_) check_finite(bucket);
 }
 
 void DistributedDataParallel::Reducer::issue(Bucket& bucket) {

@@ -18,7 +18,8 @@ class DistributedDataParallel::Reducer {
   const BucketPlan& plan() const { return plan_; }
   const std::vector<std::unique_ptr<GradBuffer>>& buffers() const { return buffers_; }
 
-  void begin_step(int64_t micro_batches);
+  void begin_step(int64_t micro_batches, bool hold);
+  void require_finite_grads() const;
   void start_grad_sync();
   void finish_grad_sync();
   void gather_parameters();
@@ -59,6 +60,7 @@ class DistributedDataParallel::Reducer {
   std::vector<Arrival> arrivals_;  // one per parameter
   size_t next_ = 0;                // the first bucket that was not issued
   bool overlaps_;
+  bool held_ = false;  // in this step
 };
 
 }  // namespace concord

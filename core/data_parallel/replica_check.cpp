@@ -136,11 +136,10 @@ std::optional<ReplicaDifference> ReplicaCheck::find_difference(const Set& set) c
 // That of the lowest rank that has found one.
 std::optional<ReplicaDifference> ReplicaCheck::agree(const std::optional<ReplicaDifference>& own) const {
   ParallelContext& job = ddp_.job();
-  const int64_t found = reduced(job, own ? job.world() - job.rank() : 0, ReduceOp::kMax);
-  if (found == 0) return std::nullopt;
-  const int64_t root = job.world() - found;
-  ReplicaDifference difference{.text = broadcast_text(job, own ? own->text : "", root), .culprit = {}};
-  const bool knows = job.rank() == root && own->culprit;
+  const std::optional<RankText> first = first_text(job, own ? own->text : "");
+  if (!first) return std::nullopt;
+  ReplicaDifference difference{.text = first->text, .culprit = {}};
+  const bool knows = job.rank() == first->rank && own->culprit;
   const int64_t culprit = reduced(job, knows ? *own->culprit : -1, ReduceOp::kMax);
   if (culprit >= 0) difference.culprit = culprit;
   return difference;

@@ -11,18 +11,24 @@ namespace {
 constexpr size_t kMostListed = 16;  // ranks in a message
 
 std::string list(const std::vector<int64_t>& places, std::span<const int64_t> ranks) {
-  const size_t listed = std::min(places.size(), kMostListed);
-  std::string text = places.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < listed; ++i) {
-    const bool is_last = i + 1 == places.size();
-    if (i > 0) text += is_last ? " and " : ", ";
-    text += std::to_string(ranks[static_cast<size_t>(places[i])]);
-  }
-  if (listed < places.size()) text += fmt::format(" and {} more", places.size() - listed);
-  return text;
+  std::vector<int64_t> chosen;
+  for (const int64_t place : places) chosen.push_back(ranks[static_cast<size_t>(place)]);
+  return rank_list(chosen);
 }
 
 }  // namespace
+
+std::string rank_list(std::span<const int64_t> ranks) {
+  const size_t listed = std::min(ranks.size(), kMostListed);
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < listed; ++i) {
+    const bool is_last = i + 1 == ranks.size();
+    if (i > 0) text += is_last ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  if (listed < ranks.size()) text += fmt::format(" and {} more", ranks.size() - listed);
+  return text;
+}
 
 ReplicaVerdict judge_replicas(std::span<const int64_t> values) {
   std::map<int64_t, std::vector<int64_t>> by_value;

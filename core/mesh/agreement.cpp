@@ -35,6 +35,14 @@ std::string broadcast_text(ParallelContext& job, const std::string& text, int64_
   return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(size)};
 }
 
+std::optional<RankText> first_text(ParallelContext& job, const std::string& text) {
+  // The lowest rank with one, counted from the end: 0 if there is none.
+  const int64_t found = reduced(job, text.empty() ? 0 : job.world() - job.rank(), ReduceOp::kMax);
+  if (found == 0) return std::nullopt;
+  const int64_t rank = job.world() - found;
+  return RankText{rank, broadcast_text(job, text, rank)};
+}
+
 void run_together(ParallelContext& job, const std::function<void()>& body) {
   std::string problem;
   try {
@@ -44,15 +52,12 @@ void run_together(ParallelContext& job, const std::function<void()>& body) {
   } catch (const std::exception& error) {
     problem = fmt::format("R{}", error.what());
   }
-  // The lowest rank with an error, counted from the end: 0 if there is none.
-  const int64_t found = reduced(job, problem.empty() ? 0 : job.world() - job.rank(), ReduceOp::kMax);
-  if (found == 0) return;
-  const int64_t rank = job.world() - found;
-  problem = broadcast_text(job, problem, rank);
-  job.flight().peers().blame(rank);
+  const std::optional<RankText> first = first_text(job, problem);
+  if (!first) return;
+  job.flight().peers().blame(first->rank);
   const std::string words =
-      fmt::format("{} (rank {})", printable(std::string_view(problem).substr(1), kLongestProblem), rank);
-  if (problem.front() == 'C') throw ConfigError(words);
+      fmt::format("{} (rank {})", printable(std::string_view(first->text).substr(1), kLongestProblem), first->rank);
+  if (first->text.front() == 'C') throw ConfigError(words);
   throw std::runtime_error(words);
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "core/mesh/parallel_context.h"
@@ -18,6 +19,13 @@ int64_t reduced(ParallelContext& job, int64_t value, ReduceOp op);
 
 // The |text| of rank |root|, on all ranks.
 std::string broadcast_text(ParallelContext& job, const std::string& text, int64_t root);
+
+// The |text| of the lowest rank whose text is not empty, and that rank; nothing where all are empty.
+struct RankText {
+  int64_t rank;
+  std::string text;
+};
+std::optional<RankText> first_text(ParallelContext& job, const std::string& text);
 
 // Runs |body|, which waits for no other rank. Where it throws on any rank, all ranks throw what it threw on the lowest
 // of these, with the rank: ConfigError, or else std::runtime_error.

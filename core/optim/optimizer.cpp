@@ -69,12 +69,16 @@ class Optimizer::Impl {
     reload_main_weights();
   }
 
-  StepResult step(const StepSettings& settings) {
+  StepResult measure(double loss_scale) {
     const at::NoGradGuard no_grad;
     prepare();
-    const StepResult result = norm_and_zeros(settings.loss_scale);
-    if (result.updated) update(settings, result.grad_norm);
-    return result;
+    return norm_and_zeros(loss_scale);
+  }
+
+  void update(const StepSettings& settings, const StepResult& measured) {
+    const at::NoGradGuard no_grad;
+    apply(settings, clip_factor(measured.grad_norm, options_.max_grad_norm));
+    ddp_.gather_parameters();
   }
 
   int64_t steps() const { return steps_; }
@@ -196,11 +200,6 @@ class Optimizer::Impl {
     return {std::isfinite(norm), norm, zeros.item<int64_t>()};
   }
 
-  void update(const StepSettings& settings, double norm) {
-    apply(settings, clip_factor(norm, options_.max_grad_norm));
-    ddp_.gather_parameters();
-  }
-
   void apply(const StepSettings& settings, double clip) {
     const RuleStep step{settings.lr, settings.weight_decay, clip / settings.loss_scale, ++steps_};
     if (on_cpu_) {
@@ -240,7 +239,13 @@ class Optimizer::Impl {
 Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options, const Multipliers& multipliers)
     : impl_(std::make_unique<Impl>(ddp, std::move(options), multipliers)) {}
 Optimizer::~Optimizer() = default;
-StepResult Optimizer::step(const StepSettings& settings) { return impl_->step(settings); }
+StepResult Optimizer::step(const StepSettings& settings) {
+  const StepResult result = measure(settings.loss_scale);
+  if (result.updated) update(settings, result);
+  return result;
+}
+StepResult Optimizer::measure(double loss_scale) { return impl_->measure(loss_scale); }
+void Optimizer::update(const StepSettings& settings, const StepResult& measured) { impl_->update(settings, measured); }
 int64_t Optimizer::steps() const { return impl_->steps(); }
 int64_t Optimizer::state_bytes() const { return impl_->state_bytes(); }
 OptimizerState Optimizer::state() const { return impl_->state(); }

@@ -55,6 +55,10 @@ class Optimizer {
 
   // Waits: for the gradient norm, on the host.
   StepResult step(const StepSettings& settings);
+  // Its two halves, for callers that decide in between: the norm and the zeros; |updated| says whether an update can be
+  // made. And the update from the gradients that were measured.
+  StepResult measure(double loss_scale);
+  void update(const StepSettings& settings, const StepResult& measured);
 
   int64_t steps() const;        // that updated
   int64_t state_bytes() const;  // of moments and main weights on this rank, on the host or the device

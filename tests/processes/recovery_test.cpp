@@ -69,7 +69,8 @@ TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
     std::string faults;
     for (int i = 0; i < 6; ++i) faults += (i ? "," : "") + std::string("kill:1@") + step + "+0";
     TrainProgram job(run_words(has_saved ? "saved" : "fresh",
-                               ranks(2, 2) + Words{"--max_restarts", "2", "--memory_checkpoint_steps", "0"}),
+                               ranks(2, 2) + Words{"--max_restarts", "2", "--memory_checkpoint_steps", "0",
+                                                          "--async_save", "false"}),
                      {.environment = {"CONCORD_FAULTS=" + faults}});
     EXPECT_EQ(job.exit_code(), has_saved ? 75 : 1) << job.err();
     EXPECT_THAT(job.err(), HasSubstr("restart 2 of 2"));

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <limits>
+#include <optional>
 
+#include "core/data_parallel/checksum.h"
 #include "tests/processes/trainer_job.h"
 
 namespace concord::tests {
@@ -47,11 +50,11 @@ class WrongNumbers : public ::testing::Test {
 
 TEST_F(WrongNumbers, AFlippedBitStopsTheRunAndNamesTheRank) {
   for (const std::string setting : {"true", "false"}) {
-    expect_flip(3, 4, {"--bf16", setting, "--use_distributed_optimizer", setting, "--check_replicas_steps", "2"},
+    expect_flip(3, 2, {"--bf16", setting, "--use_distributed_optimizer", setting, "--check_replicas_steps", "2"},
                 [](const TrainerResult& result) {
-                  EXPECT_EQ(result.steps, 4);
+                  EXPECT_EQ(result.steps, 2);
                   EXPECT_THAT(result.error,
-                              AllOf(HasSubstr("after step 4 the replicas are not equal: rank 1 differs from ranks 0 "
+                              AllOf(HasSubstr("after step 2 the replicas are not equal: rank 1 differs from ranks 0 "
                                               "and 2 in the parameter model.layers.0."),
                                     HasSubstr("rank 1 is suspect: run without it, and resume from the newest")));
                 });
@@ -81,6 +84,170 @@ TEST_F(WrongNumbers, AWarningLetsTheRunGoOnAndZeroTurnsTheComparisonOff) {
       EXPECT_EQ(result.steps, 6);
     });
   }
+}
+
+// What a rank's forward does to the losses of one step.
+struct Poison {
+  int64_t step = 4;
+  int64_t rank = -1;   // the device that is faulty; -1: all
+  bool once = false;   // only the first time that the step is computed
+  int64_t token = -1;  // only batches with this token; -1: all
+  double factor = std::numeric_limits<double>::quiet_NaN();
+};
+
+// Knows which step is computed.
+class StepCounter : public TrainerCallback {
+ public:
+  void on_step_begin(const TrainerState& state, TrainerControl&) override {
+    step_ = state.global_step + 1;
+    calls_ = 0;
+  }
+
+  bool applies(const Poison& poison, int64_t rank, const MicroBatch& batch) {
+    if (step_ != poison.step || (poison.rank >= 0 && rank != poison.rank)) return false;
+    if (poison.token >= 0 && !batch.input_ids.eq(poison.token).any().item<bool>()) return false;
+    return calls_++ == 0 || !poison.once;
+  }
+
+ private:
+  int64_t step_ = 0;
+  int calls_ = 0;
+};
+
+void advance(Generator& generator, int64_t count) {
+  Generator::State state = generator.state();
+  state.offset += static_cast<uint64_t>(count);
+  generator.restore(state);
+}
+
+// Depends on the position of the generator, as dropout would.
+at::Tensor with_random_numbers(const at::Tensor& losses) {
+  Generator& generator = parallel_context().rng().current();
+  const double factor = 1 + 0.01 * static_cast<double>(generator.state().offset % 7);
+  advance(generator, 1);
+  return losses.mul(factor);
+}
+
+class Reruns : public WrongNumbers {
+ protected:
+  void expect_run(int world, const std::optional<Poison>& poison, const std::vector<std::string>& words,
+                  const std::function<void(const TrainerResult&, int rank)>& check) {
+    const std::vector<std::string> all = short_run(folder_.path(), words);
+    const int port = free_port();
+    expect_ranks(world, [&](int rank) {
+      enter_job(rank, world, port);
+      const auto counter = std::make_shared<StepCounter>();
+      const ForwardStep forward = [&](ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch) {
+        const at::Tensor output = chunk.forward(hidden, batch);
+        if (!chunk.is_last()) return output;
+        const at::Tensor losses = with_random_numbers(output);
+        return poison && counter->applies(*poison, rank, batch) ? losses.mul(poison->factor) : losses;
+      };
+      const auto before = [&](Trainer& trainer) {
+        trainer.add_callback(counter);
+        advance(trainer.job().rng().current(), trainer.job().coordinates().dp);  // replicas have different numbers
+      };
+      check(run_trainer(all, rank, world, before, {.datasets = {}, .model = {}, .forward_step = forward}), rank);
+    });
+  }
+
+  // Of the final weights of a run without errors.
+  std::string weights_after(const std::optional<Poison>& poison, const std::vector<std::string>& words, int world = 2) {
+    const std::string file = folder_.path() + "/weights";
+    expect_run(world, poison, words, [&](const TrainerResult& result, int rank) {
+      EXPECT_EQ(result.error, "");
+      if (rank != 0) return;
+      std::ofstream out(file);
+      for (const int64_t sum : checksums(result.weights)) out << sum << "\n";
+    });
+    std::ifstream in(file);
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    std::filesystem::remove(file);
+    EXPECT_NE(text, "");
+    return text;
+  }
+
+  void expect_error(int world, const Poison& poison, const std::vector<std::string>& words,
+                    const ::testing::Matcher<std::string>& error) {
+    expect_run(world, poison, words, [&](const TrainerResult& result, int) {
+      EXPECT_EQ(result.steps, poison.step - 1);
+      EXPECT_THAT(result.error, error);
+    });
+  }
+};
+
+TEST_F(Reruns, ARunWithATransientFaultEndsWithTheSameBits) {
+  for (const auto& words : std::vector<std::vector<std::string>>{
+           {}, {"--overlap_grad_reduce", "true", "--use_distributed_optimizer", "true"}}) {
+    EXPECT_EQ(weights_after(Poison{.rank = 1, .once = true}, words), weights_after(std::nullopt, words));
+  }
+}
+
+TEST_F(Reruns, ASkippedStepHasNoUpdateAndStopNamesTheRank) {
+  const Poison transient{.rank = 1, .once = true};
+  EXPECT_NE(weights_after(transient, {"--rerun_action", "skip"}), weights_after(transient, {}));
+  expect_error(2, transient, {"--rerun_action", "stop"},
+               AllOf(HasSubstr("step 4 has numbers that are not finite"),
+                     HasSubstr("a transient fault of rank 1, where the losses differ; run without it")));
+}
+
+TEST_F(Reruns, ADeviceThatComputesWrongNumbersIsNamed) {
+  for (const int world : {2, 3}) {
+    expect_error(
+        world, {.rank = 1}, {"--overlap_grad_reduce", "true"},
+        HasSubstr("another replica computes other numbers from the same batch: a persistent fault of the device "
+                  "of rank 1; run without it"));
+  }
+}
+
+// The device is one of the two whose stages make a replica.
+TEST_F(Reruns, AReplicaOfTwoStagesIsBlamedAsAWhole) {
+  expect_error(4, {.rank = 3}, {"--pipeline_model_parallel_size", "2"},
+               HasSubstr("a persistent fault of the device of one of ranks 1 and 3"));
+}
+
+// Its losses are finite, and too large: found by the spike, told by the bits that its neighbours agree on.
+TEST_F(Reruns, ADeviceWhoseNumbersAreFiniteIsNamedByThreeReplicas) {
+  expect_error(3, {.step = 12, .rank = 2, .factor = 1000}, {"--max_steps", "14", "--spike_factor", "10"},
+               AllOf(HasSubstr("step 12 has a spike"), HasSubstr("a persistent fault of the device of rank 2")));
+}
+
+TEST_F(Reruns, WhatTheDataCausesIsReportedWithItsRankAndMicroBatch) {
+  const Poison inherent{.step = 1, .token = 31};  // of the second sample
+  expect_error(2, inherent, {"--shuffle", "false"},
+               HasSubstr("rank 1: the loss of micro-batch 0 of step 1 is NaN; check this rank's data"));
+}
+
+TEST_F(Reruns, WithoutReplicasTheDataIsBlamed) {
+  expect_error(2, {}, {"--tensor_model_parallel_size", "2"},
+               HasSubstr("rank 0: the loss of micro-batch 0 of step 4 is NaN"));
+}
+
+TEST_F(Reruns, ASpikeOfTheDataIsUsedUnlessItIsSkippedOrStops) {
+  const Poison spike{.step = 12, .factor = 1000};
+  const std::vector<std::string> found = {"--max_steps", "12", "--spike_factor", "10"};
+  const std::string with_it = weights_after(spike, {"--max_steps", "12"});
+  EXPECT_EQ(weights_after(spike, found), with_it);
+  std::vector<std::string> skip = found, stop = found;
+  skip.insert(skip.end(), {"--rerun_action", "skip"});
+  EXPECT_NE(weights_after(spike, skip), with_it);
+  stop.insert(stop.end(), {"--rerun_action", "stop"});
+  expect_error(2, spike, stop,
+               AllOf(HasSubstr("step 12 has a spike"),
+                     HasSubstr("also when it is computed again, and on another replica: a property of the data")));
+}
+
+// Of the steps after it, one that was computed on another replica has no more influence than one that was not.
+TEST_F(Reruns, ASkippedStepLeavesTheGeneratorsWhereItWouldHave) {
+  const std::vector<std::string> skip = {"--max_steps", "14", "--spike_factor", "10", "--rerun_action", "skip"};
+  EXPECT_EQ(weights_after(Poison{.step = 12, .factor = 1000}, skip),
+            weights_after(Poison{.step = 12, .once = true, .factor = 1000}, skip));
+}
+
+TEST_F(Reruns, ATransientSpikeLeavesNoTrace) {
+  const std::vector<std::string> words = {"--max_steps", "13", "--spike_factor", "10"};
+  EXPECT_EQ(weights_after(Poison{.step = 12, .rank = 0, .once = true, .factor = 1000}, words),
+            weights_after(std::nullopt, words));
 }
 
 }  // namespace

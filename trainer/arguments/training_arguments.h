@@ -118,6 +118,9 @@ struct BestModelArguments {
 struct FaultArguments {
   int64_t check_replicas_steps = 10;         // 0: never
   std::string on_replica_mismatch = "stop";  // or warn
+  std::string rerun_mode = "validate";       // or disabled
+  std::string rerun_action = "continue";     // or skip, stop
+  double spike_factor = 0;                   // 0: spikes are not looked for
   bool operator==(const FaultArguments&) const = default;
 };
 

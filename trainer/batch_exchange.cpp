@@ -1,0 +1,97 @@
+#include "trainer/batch_exchange.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <array>
+
+namespace concord {
+namespace {
+
+void append(const at::Tensor& tensor, std::vector<int64_t>* numbers) {
+  const at::Tensor flat = tensor.contiguous();
+  const int64_t* begin = flat.const_data_ptr<int64_t>();
+  numbers->insert(numbers->end(), begin, begin + flat.numel());
+}
+
+// Reads a list from its beginning.
+class Reader {
+ public:
+  explicit Reader(const std::vector<int64_t>& numbers) : numbers_(numbers) {}
+
+  int64_t number() { return numbers_.at(next_++); }
+  std::vector<int64_t> list(int64_t size) {
+    std::vector<int64_t> values;
+    for (int64_t i = 0; i < size; ++i) values.push_back(number());
+    return values;
+  }
+  at::Tensor tensor(int64_t rows, int64_t columns) {
+    return at::tensor(list(rows * columns), at::kLong).view({rows, columns});
+  }
+
+ private:
+  const std::vector<int64_t>& numbers_;
+  size_t next_ = 0;
+};
+
+// What the next rank of |group| sends while this one sends to the one before.
+at::Tensor shifted(ProcessGroup& group, const at::Tensor& own, int64_t size) {
+  const at::Tensor received = at::empty({size}, own.options());
+  const int64_t ranks = group.size();
+  const std::array transfers = {send(own, (group.rank() + ranks - 1) % ranks),
+                                recv(received, (group.rank() + 1) % ranks)};
+  group.batch_p2p(transfers).wait();
+  return received;
+}
+
+}  // namespace
+
+std::vector<int64_t> to_numbers(const StepInputs& inputs) {
+  std::vector<int64_t> numbers = {static_cast<int64_t>(inputs.batches.size())};
+  for (const MicroBatch& batch : inputs.batches) {
+    numbers.insert(numbers.end(), {batch.input_ids.size(0), batch.input_ids.size(1), batch.position_ids.defined(),
+                                   static_cast<int64_t>(batch.cu_seqlens.size())});
+    numbers.insert(numbers.end(), batch.cu_seqlens.begin(), batch.cu_seqlens.end());
+    append(batch.input_ids, &numbers);
+    append(batch.labels, &numbers);
+    if (batch.position_ids.defined()) append(batch.position_ids, &numbers);
+  }
+  for (const RngState& each : inputs.rng) {
+    for (const uint64_t part : {each.state.key, each.state.subsequence, each.state.offset}) {
+      numbers.push_back(static_cast<int64_t>(part));
+    }
+  }
+  return numbers;
+}
+
+StepInputs from_numbers(const std::vector<int64_t>& numbers, const std::vector<RngState>& names) {
+  Reader reader(numbers);
+  StepInputs inputs;
+  for (int64_t left = reader.number(); left > 0; --left) {
+    const int64_t rows = reader.number(), columns = reader.number();
+    const bool has_positions = reader.number() != 0;
+    MicroBatch& batch = inputs.batches.emplace_back();
+    batch.cu_seqlens = reader.list(reader.number());
+    batch.input_ids = reader.tensor(rows, columns);
+    batch.labels = reader.tensor(rows, columns);
+    if (has_positions) batch.position_ids = reader.tensor(rows, columns);
+  }
+  for (const RngState& each : names) {
+    const std::vector<int64_t> parts = reader.list(3);
+    inputs.rng.push_back(
+        {each.name,
+         {static_cast<uint64_t>(parts[0]), static_cast<uint64_t>(parts[1]), static_cast<uint64_t>(parts[2])}});
+  }
+  return inputs;
+}
+
+StepInputs inputs_of_next_replica(ParallelContext& job, const StepInputs& own) {
+  ProcessGroup& group = job.group(GroupKind::dp);
+  const at::Tensor numbers = at::tensor(to_numbers(own), at::kLong).to(job.torch_device());
+  const at::Tensor size = at::tensor({numbers.numel()}, at::kLong).to(job.torch_device());
+  const at::Tensor received = shifted(group, numbers, shifted(group, size, 1).item<int64_t>()).cpu();
+  const int64_t* begin = received.const_data_ptr<int64_t>();
+  return from_numbers({begin, begin + received.numel()}, own.rng);
+}
+
+}  // namespace concord

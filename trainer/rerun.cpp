@@ -1,0 +1,120 @@
+#include "trainer/rerun.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace concord {
+namespace {
+
+constexpr RerunState kStates[] = {RerunState::start,   RerunState::repeating, RerunState::exchanging,
+                                  RerunState::fine,    RerunState::transient, RerunState::persistent,
+                                  RerunState::inherent};
+
+std::string conditions(const RerunObservation& observation) {
+  std::vector<std::string_view> words;
+  if (observation.symptom) words.emplace_back("symptom");
+  if (observation.replicas) words.emplace_back("replicas");
+  if (observation.blames_any) words.emplace_back("blames any");
+  return words.empty() ? "nothing" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+}  // namespace
+
+std::string_view to_string(Symptom symptom) {
+  switch (symptom) {
+    case Symptom::not_finite: return "not finite";
+    case Symptom::spike: return "a spike";
+    default: return "none";
+  }
+}
+
+std::string_view to_string(RerunState state) {
+  switch (state) {
+    case RerunState::repeating: return "repeating";
+    case RerunState::exchanging: return "exchanging";
+    case RerunState::fine: return "fine";
+    case RerunState::transient: return "transient";
+    case RerunState::persistent: return "persistent";
+    case RerunState::inherent: return "inherent";
+    default: return "start";
+  }
+}
+
+std::string_view to_string(StepFate fate) {
+  switch (fate) {
+    case StepFate::update: return "update";
+    case StepFate::skip: return "skip";
+    default: return "stop";
+  }
+}
+
+bool is_verdict(RerunState state) {
+  return state != RerunState::start && state != RerunState::repeating && state != RerunState::exchanging;
+}
+
+RerunState next(RerunState state, const RerunObservation& observation) {
+  switch (state) {
+    case RerunState::start: return observation.symptom ? RerunState::repeating : RerunState::fine;
+    case RerunState::repeating:
+      if (!observation.symptom) return RerunState::transient;
+      return observation.replicas ? RerunState::exchanging : RerunState::inherent;
+    case RerunState::exchanging: return observation.blames_any ? RerunState::persistent : RerunState::inherent;
+    default: return state;
+  }
+}
+
+std::string transition_table() {
+  std::string table;
+  for (const RerunState state : kStates) {
+    if (is_verdict(state)) continue;
+    for (int bits = 0; bits < 8; ++bits) {
+      const RerunObservation observation{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
+      table += fmt::format("{:<10}  {} -> {}\n", to_string(state), conditions(observation),
+                           to_string(next(state, observation)));
+    }
+  }
+  return table;
+}
+
+std::vector<int64_t> judge_exchange(std::span<const ExchangeResult> results, bool reproducible) {
+  const size_t devices = results.size();
+  std::vector<bool> not_finite(devices, false);
+  std::vector<int> differs(devices, 0);
+  for (size_t other = 0; other < devices; ++other) {
+    const size_t owner = (other + 1) % devices;  // of the batch that both have computed
+    const ReplicaResult &by_owner = results[owner].own, &by_other = results[other].next;
+    if (by_owner.finite != by_other.finite) {
+      not_finite[by_owner.finite ? other : owner] = true;
+    } else if (reproducible && by_owner.bits != by_other.bits) {
+      ++differs[owner];
+      ++differs[other];
+    }
+  }
+  std::vector<int64_t> places;
+  const auto collect = [&](const auto& is_chosen) {
+    for (size_t i = 0; i < devices && devices > 1; ++i) {
+      if (is_chosen(i)) places.push_back(static_cast<int64_t>(i));
+    }
+  };
+  collect([&](size_t i) { return not_finite[i]; });
+  if (!places.empty()) return places;
+  const int most = devices == 0 ? 0 : *std::max_element(differs.begin(), differs.end());
+  if (most > 0) collect([&](size_t i) { return differs[i] == most; });
+  return places;
+}
+
+RerunAction rerun_action(std::string_view name) {
+  if (name == "stop") return RerunAction::stop;
+  return name == "skip" ? RerunAction::skip : RerunAction::go_on;
+}
+
+StepFate fate_of(RerunState verdict, Symptom symptom, RerunAction action) {
+  if (verdict == RerunState::fine) return StepFate::update;
+  if (action == RerunAction::stop) return StepFate::stop;
+  if (action == RerunAction::skip) return StepFate::skip;
+  if (verdict == RerunState::transient) return StepFate::update;
+  return verdict == RerunState::inherent && symptom == Symptom::spike ? StepFate::update : StepFate::stop;
+}
+
+}  // namespace concord

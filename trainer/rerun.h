@@ -1,0 +1,80 @@
+// The rerun state machine: what is done about a step whose numbers look wrong, and what that proves. Megatron's, but in
+// one process, and with the other replicas instead of another job. Pure functions and plain values; needs no libtorch.
+// Threads: any.
+//
+//   start --symptom--> repeating --it stays--> exchanging --the same on another device--> inherent
+//     |                    |      (no replicas: inherent)    |
+//     v                    v                                 v
+//   fine               transient: it is gone             persistent: a device is to blame
+//
+// repeating: the same ranks compute the step again, from the same weights, batches and random numbers.
+// exchanging: each replica computes the batch of the next one; the weights are the same, so the bits have to be.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace concord {
+
+enum class Symptom { none, not_finite, spike };
+std::string_view to_string(Symptom symptom);
+
+enum class RerunState {
+  start,
+  repeating,
+  exchanging,
+  // Verdicts:
+  fine,
+  transient,   // a fault that was gone a moment later
+  persistent,  // a fault that stays with a device
+  inherent,    // a property of the data and the model
+};
+std::string_view to_string(RerunState state);
+bool is_verdict(RerunState state);
+
+// What the computation that the state asked for has shown. The same on all ranks.
+struct RerunObservation {
+  bool symptom = false;     // start, repeating: the numbers look wrong
+  bool replicas = false;    // repeating: there is another replica to exchange batches with
+  bool blames_any = false;  // exchanging: judge_exchange has named a device
+};
+// A verdict stays.
+RerunState next(RerunState state, const RerunObservation& observation);
+// All transitions, a line for each: "repeating  symptom, replicas -> exchanging".
+std::string transition_table();
+
+// What a replica has computed: from its own batch, and from that of the next one.
+struct ReplicaResult {
+  int64_t bits = 0;  // a checksum of the losses and the gradients
+  bool finite = true;
+  bool operator==(const ReplicaResult&) const = default;
+};
+struct ExchangeResult {
+  ReplicaResult own;   // of batch i, on device i
+  ReplicaResult next;  // of batch i + 1, or 0 on the last device
+};
+// The places of the devices to blame, from the results of all in their order. One that has numbers that are not finite
+// where another device has finite ones of the same batch is to blame. Otherwise, and if results of the same device are
+// |reproducible|, one that differs from both of its neighbours; of devices that each differ from one, all: it cannot be
+// told which.
+std::vector<int64_t> judge_exchange(std::span<const ExchangeResult> results, bool reproducible);
+
+// rerun_action.
+enum class RerunAction { stop, skip, go_on };
+RerunAction rerun_action(std::string_view name);  // stop, skip, continue
+
+// What becomes of the step.
+enum class StepFate {
+  update,  // from gradients that can be used
+  skip,    // no update
+  stop,
+};
+std::string_view to_string(StepFate fate);
+// To go on takes what a repetition has made of a transient fault, and makes the update of a spike that is inherent. It
+// cannot go on with a device that computes wrong numbers, or with a gradient that is not finite.
+StepFate fate_of(RerunState verdict, Symptom symptom, RerunAction action);
+
+}  // namespace concord

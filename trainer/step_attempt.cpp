@@ -1,0 +1,34 @@
+#include "trainer/step_attempt.h"
+
+#include <fmt/format.h>
+
+#include "core/data_parallel/finalize_grads.h"
+#include "platform/loader/error.h"
+#include "trainer/device_batch.h"
+
+namespace concord {
+
+StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
+                              bool hold) {
+  const std::vector<double> weights = loss_weights(host_batches, parts.loss_rule);
+  const std::vector<MicroBatch> batches = to_device(host_batches, job.torch_device());
+  parts.begin(batches, weights);
+  parts.data_parallel.begin_step(static_cast<int64_t>(batches.size()), hold);
+  parts.executor.run();
+  return {.losses = logged_losses(*parts.stages.back(), weights, parts.loss_rule)};
+}
+
+void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
+  attempt->counted = finalize_grads(parts.data_parallel, {.tokens = parts.counted_tokens(host_batches)});
+  if (attempt->counted > 0) attempt->measured = parts.optimizer.measure(parts.loss_scale());
+}
+
+void require_finite_gradient(const StepAttempt& attempt, int64_t number) {
+  if (attempt.measured.updated || attempt.counted == 0) return;
+  throw Error(CONCORD_STATUS_INTERNAL,
+              fmt::format("the gradient of step {} is not finite (norm {}); try a lower learning_rate or "
+                          "max_grad_norm, and use `concord probe` to find the first affected layer",
+                          number, attempt.measured.grad_norm));
+}
+
+}  // namespace concord

@@ -1,0 +1,32 @@
+// A step up to its update: forward, backward, reduction, the gradient norm. It changes nothing but the gradients and
+// the generators of the job, so it can be computed again. Threads: the one that trains.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/models/micro_batch.h"
+#include "trainer/build.h"
+
+namespace concord {
+
+struct StepAttempt {
+  at::Tensor losses;      // this rank's, see logged_losses
+  int64_t counted = 0;    // tokens of all ranks that the loss counts; 0: nothing was measured
+  StepResult measured{};  // |updated| says whether an update can be made
+  bool skipped = false;   // somebody has decided that no update is made
+};
+
+// Forward and backward of this rank's micro-batches, which are on the host. |hold| as in
+// DistributedDataParallel::begin_step.
+StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
+                              bool hold = false);
+// The rest. Waits: for the gradient norm of all ranks.
+void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt);
+
+// Throws Error for a gradient norm that is not finite.
+void require_finite_gradient(const StepAttempt& attempt, int64_t number);
+
+}  // namespace concord

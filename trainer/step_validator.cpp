@@ -1,0 +1,235 @@
+#include "trainer/step_validator.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+
+#include "core/data_parallel/checksum.h"
+#include "core/data_parallel/replica_verdict.h"
+#include "core/mesh/agreement.h"
+#include "platform/loader/error.h"
+#include "platform/loader/host.h"
+#include "trainer/loss_check.h"
+
+namespace concord {
+
+struct StepValidator::Local {
+  ReplicaResult result;
+  std::string problem;  // what is not finite, and where
+};
+
+// The same on all ranks.
+struct StepValidator::Finding {
+  int64_t step = 0;
+  Symptom symptom = Symptom::none;
+  Numbers numbers;   // that showed it
+  Numbers repeated;  // the second time
+  RerunState state = RerunState::start;
+  bool exchanged = false;
+  std::vector<int64_t> suspects;  // ranks
+
+  std::string words() const;
+};
+
+namespace {
+
+bool have_same_bits(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b) || (std::isnan(a) && std::isnan(b));
+}
+
+}  // namespace
+
+// What was seen, what it means, whom it concerns.
+std::string StepValidator::Finding::words() const {
+  const std::string seen = fmt::format("step {} has {} (loss {:.6g}, gradient norm {:.6g})", step,
+                                       symptom == Symptom::spike ? "a spike" : "numbers that are not finite",
+                                       numbers.loss, numbers.grad_norm);
+  switch (state) {
+    case RerunState::transient:
+      return fmt::format(
+          "{}, but not when it is computed again from the same state (loss {:.6g}, gradient norm {:.6g}): a transient "
+          "fault{}",
+          seen, repeated.loss, repeated.grad_norm,
+          suspects.empty() ? ", after the losses, which are the same on every rank"
+                           : fmt::format(" of {}, where the losses differ", rank_list(suspects)));
+    case RerunState::persistent:
+      return fmt::format(
+          "{}, and another replica computes other numbers from the same batch: a persistent fault of the device of "
+          "{}{}",
+          seen, suspects.size() == 1 ? "" : "one of ", rank_list(suspects));
+    default:
+      return fmt::format("{}, also when it is computed again{}: a property of the data and the model", seen,
+                         exchanged ? ", and on another replica" : "");
+  }
+}
+
+StepValidator::StepValidator(TrainingParts& parts, ParallelContext& job, const StepValidatorOptions& options)
+    : parts_(parts), job_(job), options_(options), losses_(options.spike_factor), grad_norms_(options.spike_factor) {}
+
+StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches) const {
+  StepAttempt attempt = run_micro_batches(parts_, job_, batches);
+  reduce_and_measure(parts_, batches, &attempt);
+  return attempt;
+}
+
+StepAttempt StepValidator::compute(const std::vector<MicroBatch>& host_batches, int64_t number) {
+  const std::vector<RngState> before = job_.rng().save();
+  StepAttempt first = attempt(host_batches);
+  if (first.counted == 0) return first;
+  const Numbers numbers = numbers_of(first);
+  const Symptom symptom = symptom_of(first, numbers);
+  const RerunState state = next(RerunState::start, {.symptom = symptom != Symptom::none});
+  if (state != RerunState::fine) {
+    Finding finding;
+    finding.step = number;
+    finding.symptom = symptom;
+    finding.numbers = numbers;
+    finding.state = state;
+    return investigate({host_batches, before}, first, std::move(finding));
+  }
+  accept(numbers);
+  return first;
+}
+
+// The second computation, with the reductions held back until its gradients are examined, and the third one.
+StepAttempt StepValidator::investigate(const StepInputs& inputs, const StepAttempt& first, Finding finding) {
+  const std::vector<RngState> after = job_.rng().save();
+  job_.rng().restore(inputs.rng);
+  StepAttempt second = run_micro_batches(parts_, job_, inputs.batches, /*hold=*/true);
+  const Local local = examine(second, finding.step);
+  reduce_and_measure(parts_, inputs.batches, &second);
+  finding.repeated = numbers_of(second);
+  const bool have_losses = first.losses.numel() > 0;
+  finding.suspects =
+      ranks_where(have_losses && checksums(std::vector{first.losses}) != checksums(std::vector{second.losses}));
+  const bool reproducible =
+      finding.suspects.empty() && have_same_bits(first.measured.grad_norm, second.measured.grad_norm);
+  finding.state = next(finding.state, {.symptom = symptom_of(second, finding.repeated) != Symptom::none,
+                                       .replicas = job_.layout().dp() > 1});
+  finding.exchanged = finding.state == RerunState::exchanging;
+  if (finding.exchanged) {
+    finding.suspects = exchange(inputs, local, finding.step, reproducible);
+    finding.state = next(finding.state, {.blames_any = !finding.suspects.empty()});
+  }
+  job_.rng().restore(after);
+
+  const StepFate fate = fate_of(finding.state, finding.symptom, options_.action);
+  if (fate == StepFate::stop) stop(finding, second, local.problem);
+  if (job_.rank() == 0) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("{}; {}", finding.words(),
+                            fate == StepFate::skip ? "the step is skipped" : "the run goes on with the second result"));
+  }
+  second.skipped = fate == StepFate::skip;
+  if (second.skipped) return second;
+  if (finding.exchanged) {  // the gradients are those of another batch
+    job_.rng().restore(inputs.rng);
+    second = attempt(inputs.batches);
+  }
+  accept(finding.repeated);
+  return second;
+}
+
+// Ranks to blame, after each replica has computed the batch of the next one.
+std::vector<int64_t> StepValidator::exchange(const StepInputs& own, const Local& local, int64_t number,
+                                             bool reproducible) const {
+  const StepInputs others = inputs_of_next_replica(job_, own);
+  job_.rng().restore(others.rng);
+  const Local of_next = examine(run_micro_batches(parts_, job_, others.batches, /*hold=*/true), number);
+  ProcessGroup& group = job_.group(GroupKind::dp);
+  const at::Tensor sent =
+      at::tensor({local.result.bits, int64_t{local.result.finite}, of_next.result.bits, int64_t{of_next.result.finite}},
+                 at::kLong)
+          .to(job_.torch_device());
+  const at::Tensor all = at::empty({group.size() * sent.numel()}, sent.options());
+  group.all_gather(all, sent).wait();
+  const at::Tensor on_host = all.cpu();
+  const int64_t* values = on_host.const_data_ptr<int64_t>();
+  std::vector<ExchangeResult> results;
+  for (int64_t i = 0; i < group.size(); ++i, values += sent.numel()) {
+    results.push_back({{values[0], values[1] != 0}, {values[2], values[3] != 0}});
+  }
+  const std::vector<int64_t> places = judge_exchange(results, reproducible);
+  return ranks_where(std::find(places.begin(), places.end(), group.rank()) != places.end());
+}
+
+// Losses and gradients of this rank, before any reduction over replicas.
+StepValidator::Local StepValidator::examine(const StepAttempt& attempt, int64_t number) const {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> computed;
+  if (attempt.losses.numel() > 0) computed.push_back(attempt.losses);
+  for (const GradBuffer* buffer : parts_.data_parallel.buffers()) computed.push_back(buffer->grads());
+  const at::Tensor sums = at::tensor(checksums(computed), at::kLong);
+  Local local{.result = {.bits = checksums(std::vector{sums}).at(0)}, .problem = ""};
+  try {
+    require_finite_losses(parts_.stages.back()->token_losses(), number, job_);
+    parts_.data_parallel.require_finite_grads();
+  } catch (const Error& error) {
+    local.problem = error.what();
+    local.result.finite = false;
+  }
+  return local;
+}
+
+// The step's loss and gradient norm, the same on all ranks.
+StepValidator::Numbers StepValidator::numbers_of(const StepAttempt& attempt) const {
+  const at::Tensor sum = attempt.losses.sum().to(job_.torch_device()).view({1});
+  job_.world_group().all_reduce(sum).wait();  // tensor-parallel ranks have the same losses
+  const double tokens = parts_.loss_rule.per_token ? static_cast<double>(attempt.counted) : 1;
+  return {sum.item<double>() / (tokens * static_cast<double>(job_.layout().tp())), attempt.measured.grad_norm};
+}
+
+Symptom StepValidator::symptom_of(const StepAttempt& attempt, const Numbers& numbers) const {
+  if (!std::isfinite(numbers.loss) || !attempt.measured.updated) {
+    return options_.stops_on_not_finite ? Symptom::not_finite : Symptom::none;
+  }
+  const bool is_spike = losses_.is_spike(numbers.loss) || grad_norms_.is_spike(numbers.grad_norm);
+  return is_spike ? Symptom::spike : Symptom::none;
+}
+
+void StepValidator::accept(const Numbers& numbers) {
+  if (!std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm)) return;
+  losses_.add(numbers.loss);
+  grad_norms_.add(numbers.grad_norm);
+}
+
+std::vector<int64_t> StepValidator::ranks_where(bool condition) const {
+  at::Tensor flags = at::zeros({job_.world()}, at::kLong);
+  flags.data_ptr<int64_t>()[job_.rank()] = condition;
+  flags = flags.to(job_.torch_device());
+  job_.world_group().all_reduce(flags).wait();
+  flags = flags.cpu();
+  std::vector<int64_t> ranks;
+  for (int64_t rank = 0; rank < job_.world(); ++rank) {
+    if (flags.const_data_ptr<int64_t>()[rank] != 0) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// |problem| is this rank's. What is inherent is reported with the rank, the micro-batch and the parameter, as without
+// reruns.
+void StepValidator::stop(const Finding& finding, const StepAttempt& attempt, const std::string& problem) const {
+  Peers& peers = job_.flight().peers();
+  if (finding.state == RerunState::inherent && finding.symptom == Symptom::not_finite) {
+    if (const std::optional<RankText> first = first_text(job_, problem)) {
+      peers.blame(first->rank);
+      throw Error(CONCORD_STATUS_FAILED_PRECONDITION, first->text);
+    }
+    require_finite_gradient(attempt, finding.step);
+  }
+  if (!finding.suspects.empty()) peers.blame(finding.suspects.front());
+  const char* advice = finding.state == RerunState::inherent
+                           ? "look at the data of this step, or try a lower learning_rate"
+                       : finding.suspects.empty() ? "resume from the newest checkpoint"
+                                                  : "run without it, and resume from the newest checkpoint";
+  throw Error(CONCORD_STATUS_FAILED_PRECONDITION, fmt::format("{}; {}", finding.words(), advice));
+}
+
+}  // namespace concord

@@ -1,0 +1,59 @@
+// Steps whose numbers look wrong are computed again, and the verdict decides what becomes of them: the executor of the
+// state machine in trainer/rerun.h.
+//
+// A loss or a gradient norm that is not finite, or a spike of either, is a symptom; all ranks see it, before the
+// update. A run without symptoms pays a reduction of one number a step, and the generators' state (a few integers).
+// Threads: the one that trains.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/batch_exchange.h"
+#include "trainer/rerun.h"
+#include "trainer/spike_window.h"
+#include "trainer/step_attempt.h"
+
+namespace concord {
+
+struct StepValidatorOptions {
+  bool stops_on_not_finite = true;  // false: such a step is skipped, as fp16 does, and is no symptom
+  double spike_factor = 0;          // 0: spikes are not looked for
+  RerunAction action = RerunAction::go_on;
+};
+
+class StepValidator {
+ public:
+  StepValidator(TrainingParts& parts, ParallelContext& job, const StepValidatorOptions& options);  // which outlive it
+
+  // The step up to its update; every rank calls it. Generators end where one computation leaves them. Throws Error, on
+  // all ranks the same, where the step's fate is to stop. Waits: for all ranks.
+  StepAttempt compute(const std::vector<MicroBatch>& host_batches, int64_t number);
+
+ private:
+  struct Numbers {
+    double loss = 0;
+    double grad_norm = 0;
+  };
+  struct Local;  // what this rank has computed before any reduction
+  struct Finding;
+
+  Numbers numbers_of(const StepAttempt& attempt) const;
+  Symptom symptom_of(const StepAttempt& attempt, const Numbers& numbers) const;
+  StepAttempt attempt(const std::vector<MicroBatch>& batches) const;
+  Local examine(const StepAttempt& attempt, int64_t number) const;
+  StepAttempt investigate(const StepInputs& inputs, const StepAttempt& first, Finding finding);
+  std::vector<int64_t> exchange(const StepInputs& own, const Local& local, int64_t number, bool reproducible) const;
+  std::vector<int64_t> ranks_where(bool condition) const;
+  [[noreturn]] void stop(const Finding& finding, const StepAttempt& attempt, const std::string& problem) const;
+  void accept(const Numbers& numbers);
+
+  TrainingParts& parts_;
+  ParallelContext& job_;
+  StepValidatorOptions options_;
+  SpikeWindow losses_;
+  SpikeWindow grad_norms_;
+};
+
+}  // namespace concord
