@@ -96,10 +96,10 @@ int64_t calls_made(ParallelContext& job) {
   return made;
 }
 
-int64_t calls_after_backward(ParallelContext& job, const DataParallelOptions& options) {
+int64_t calls_after_backward(ParallelContext& job, const DataParallelOptions& options, bool hold = false) {
   SmallNetwork network;
   DistributedDataParallel ddp({network.parameters()}, job, options);
-  ddp.begin_step(2);
+  ddp.begin_step(2, hold);
   const int64_t before = calls_made(job);
   network.loss(1).backward();
   EXPECT_EQ(calls_made(job), before) << "after the first of two micro-batches";
@@ -115,6 +115,37 @@ TEST(DataParallel, BucketsAreReducedWithinBackwardWhereTheyOverlap) {
     EXPECT_EQ(calls_after_backward(job, {.overlap_grad_reduce = false}), 0);
     EXPECT_EQ(calls_after_backward(job, {.overlap_grad_reduce = true}), 1);
     EXPECT_EQ(calls_after_backward(job, {.overlap_grad_reduce = true, .ddp_bucket_size = 64}), 3);
+  });
+}
+
+TEST(DataParallel, HeldReductionsLeaveGradientsAsTheRankHasComputedThem) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    const DataParallelOptions options{.overlap_grad_reduce = true};
+    EXPECT_EQ(calls_after_backward(job, options, /*hold=*/true), 0);
+    SmallNetwork network;
+    DistributedDataParallel ddp({network.parameters()}, job, options);
+    std::vector<at::Tensor> reduced;
+    for (const bool hold : {false, true}) {
+      ddp.begin_step(1, hold);
+      network.loss(seed_of(job)).backward();
+      if (hold) {
+        ddp.require_finite_grads();
+        const at::Tensor element = grad_of(ddp, "norm")[3];
+        const at::Tensor before = element.clone();
+        element.fill_(std::numeric_limits<float>::infinity());
+        std::string words = "no error";
+        try {
+          ddp.require_finite_grads();
+        } catch (const Error& error) {
+          words = error.what();
+        }
+        EXPECT_THAT(words, HasSubstr("the gradient of norm contains Inf before reduction"));
+        element.copy_(before);
+      }
+      ddp.finish_grad_sync();
+      reduced.push_back(ddp.buffers()[0]->grads().clone());
+    }
+    EXPECT_TRUE(reduced[0].equal(reduced[1])) << "the same bits";
   });
 }
 
