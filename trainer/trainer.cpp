@@ -382,6 +382,7 @@ void Trainer::add_state(HfSaveOptions* options) {
 // that save and repeats it, so that no checkpoint is missing afterwards.
 void Trainer::remember() {
   if (save_ || !memory_.is_due(state_.global_step)) return;
+  check_replicas();  // what a restart goes on from is right
   const PhaseScope phase(&pulse_, RankPhase::saving);
   const StepClock::Span span(clock_, StepClock::Activity::saving);
   const Clock::time_point begin = Clock::now();
