@@ -6,16 +6,16 @@
 #
 #   backends/cuda/device_models.sh [STEP...]
 #
-# STEP: ops sizes parallel hf train resume checkpoint random first probe step speed; without any, all of them. Only what they need is
-# built. Reports go to $OUT (default: build-device/report). Ends with one line per step and exit code 0 where all of them
+# STEP: ops sizes parallel hf train resume checkpoint recovery random first probe step speed; without any, all of them.
+# Only what they need is built. Reports go to $OUT (default: build-device/report). Ends with one line per step and exit code 0 where all of them
 # passed.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-wanted=${*:-ops sizes parallel hf train resume checkpoint random first probe step speed}
+wanted=${*:-ops sizes parallel hf train resume checkpoint recovery random first probe step speed}
 for name in $wanted; do
   case $name in
-    ops | sizes | parallel | hf | train | resume | checkpoint | random | first | probe | step | speed) ;;
+    ops | sizes | parallel | hf | train | resume | checkpoint | recovery | random | first | probe | step | speed) ;;
     *) echo "unknown step $name; see the head of $0" >&2; exit 2 ;;
   esac
 done
@@ -86,6 +86,11 @@ if wants checkpoint; then
   step checkpoint-1.5b 300 "$build/bench/checkpoint_bench" device 1.5b "$build/checkpoint-bench"
   rm -rf "$build/checkpoint-bench"
   step checkpoint-steps 200 python3 -u "$root/tests/performance/device/save.py" "$build/bin/concord"
+fi
+# Ranks that are lost and ranks that hang, four on one device: the report says how long until training goes on.
+if wants recovery; then
+  step recovery 200 "$build/bin/concord" chaos --seed 2 --faults 4 --kinds kill,stop -- train --nproc 4 --max_steps 400 \
+    --save_steps 100 --output_dir "$build/recovery"
 fi
 if wants random; then step random 100 python3 "$root/tests/parity/random_models.py" "$build/bin/concord" --count 4; fi
 if wants first; then
