@@ -7,8 +7,8 @@
 #   backends/cuda/device_models.sh [STEP...]
 #
 # STEP: ops sizes parallel hf train resume checkpoint recovery random first probe step speed; without any, all of them.
-# Only what they need is built. Reports go to $OUT (default: build-device/report). Ends with one line per step and exit code 0 where all of them
-# passed.
+# Only what they need is built. Reports go to $OUT (default: build-device/report). Ends with one line per step and exit
+# code 0 where all of them passed.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -34,7 +34,7 @@ std::vector<int> JobWatch::tick(std::span<const pid_t> processes) {
     ask();
     return {};
   }
-  if (!all_have_answered() && Clock::now() - asked_ < kAnswerTime) return {};
+  if (!all_have_answered(processes) && Clock::now() - asked_ < kAnswerTime) return {};
   is_reported_ = true;
   return explain(processes);
 }
@@ -56,9 +56,12 @@ void JobWatch::ask() {
   for (int i = 0; i < board_->ranks(); ++i) ++board_->rank(i).asked;
 }
 
-bool JobWatch::all_have_answered() const {
-  for (int i = 0; i < board_->ranks(); ++i) {
-    if (board_->rank(i).answered != board_->rank(i).asked) return false;
+// All that can: a stopped process does not.
+bool JobWatch::all_have_answered(std::span<const pid_t> processes) const {
+  for (size_t i = 0; i < processes.size(); ++i) {
+    const auto index = static_cast<int>(i);
+    const RankNotes& notes = board_->rank(index);
+    if (notes.answered != notes.asked && evidence(index, processes[i]).process_state != 'T') return false;
   }
   return true;
 }

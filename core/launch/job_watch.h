@@ -35,7 +35,7 @@ class JobWatch {
 
   void note_training();
   void ask();
-  bool all_have_answered() const;
+  bool all_have_answered(std::span<const pid_t> processes) const;
   std::vector<int> explain(std::span<const pid_t> processes);
   void show_stacks(const std::vector<int>& indices, std::span<const pid_t> processes);
   HangEvidence evidence(int index, pid_t process) const;
