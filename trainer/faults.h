@@ -1,5 +1,5 @@
-// Faults that are caused on purpose, to see whether a job survives them: which, on which rank, at which step. A plan is a
-// pure function of a seed, so a failure can be repeated. `concord chaos` makes one and hands it to the ranks in
+// Faults that are caused on purpose, to see whether a job survives them: which, on which rank, at which step. A plan is
+// a pure function of a seed, so a failure can be repeated. `concord chaos` makes one and hands it to the ranks in
 // CONCORD_FAULTS; they carry it out (trainer/fault_callback.h), each fault once, also in later attempts of the job.
 // Threads: plain values.
 #pragma once

@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "core/pulse.h"
 #include "core/data_parallel/replica_check.h"
+#include "core/pulse.h"
 #include "trainer/best_model.h"
 #include "trainer/build.h"
 #include "trainer/callbacks.h"
@@ -29,8 +29,8 @@
 #include "trainer/loss_log.h"
 #include "trainer/memory_checkpoints.h"
 #include "trainer/step_clock.h"
-#include "trainer/stragglers.h"
 #include "trainer/step_validator.h"
+#include "trainer/stragglers.h"
 #include "trainer/train_step.h"
 #include "trainer/training_state.h"
 

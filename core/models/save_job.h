@@ -4,8 +4,8 @@
 // written is copied: afterwards parameters and state may change. Then every rank writes its part on threads of its own,
 // and when all of them are through rank 0 completes the folder and gives it its name. Between phases the ranks have to
 // agree, on the thread that computes: in a training loop after each step, by the maximum of progress() over all ranks,
-// in a reduction that it makes anyway; or by wait(). So threads in the background use no communicator, and no rank waits
-// in them for another one.
+// in a reduction that it makes anyway; or by wait(). So threads in the background use no communicator, and no rank
+// waits in them for another one.
 //
 // Example, given std::span<Parameter* const> parameters, ParallelContext& job:
 //   #include "core/mesh/agreement.h"

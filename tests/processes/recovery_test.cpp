@@ -62,16 +62,21 @@ TEST_F(Recovery, RepeatsWhatCouldNotBeWrittenAndForgetsANan) {
   EXPECT_GE(report["recoveries"].get<int>(), 1);
 }
 
+TEST_F(Recovery, FindsABitThatHasChangedAndTheRank) {
+  expect_survived(chaos({"--seed", "6", "--faults", "1", "--kinds", "bitflip"}, ranks(4, 1)), 1, 1);
+  EXPECT_THAT(bytes_of(path("out/faults.log")), HasSubstr("the replicas are not equal: rank "));
+}
+
 // A fault in every attempt, before its first checkpoint: the job gives up. One that has saved can be requeued.
 TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
   for (const bool has_saved : {false, true}) {
     const std::string step = has_saved ? "7" : "2";
     std::string faults;
     for (int i = 0; i < 6; ++i) faults += (i ? "," : "") + std::string("kill:1@") + step + "+0";
-    TrainProgram job(run_words(has_saved ? "saved" : "fresh",
-                               ranks(2, 2) + Words{"--max_restarts", "2", "--memory_checkpoint_steps", "0",
-                                                          "--async_save", "false"}),
-                     {.environment = {"CONCORD_FAULTS=" + faults}});
+    TrainProgram job(
+        run_words(has_saved ? "saved" : "fresh", ranks(2, 2) + Words{"--max_restarts", "2", "--memory_checkpoint_steps",
+                                                                     "0", "--async_save", "false"}),
+        {.environment = {"CONCORD_FAULTS=" + faults}});
     EXPECT_EQ(job.exit_code(), has_saved ? 75 : 1) << job.err();
     EXPECT_THAT(job.err(), HasSubstr("restart 2 of 2"));
     EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("restart 3")));

@@ -30,8 +30,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kChaosFooter =
-    R"(Runs the job twice, without faults and with them, in reference/ and faults/ of its output_dir, and compares them: every
-checkpoint, the model and the metrics have to be the same to the last bit.
+    R"(Runs the job twice, without faults and with them, in reference/ and faults/ of its output_dir, and compares them:
+every checkpoint, the model and the metrics have to be the same to the last bit.
   concord chaos --faults 10 -- train --nproc 4 --max_steps 400 --save_steps 100 --output_dir out
   concord chaos --seed 7 --faults 5 --kinds kill,stop -- train --config run.yaml --nproc 8 --output_dir out
 

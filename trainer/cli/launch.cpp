@@ -18,7 +18,8 @@ constexpr const char* kLaunchFooter =
 The processes get torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and so on).
 Ctrl-C, SIGTERM and SIGHUP are forwarded to them; a second signal kills them. When one process fails, the others are
 stopped and its error is shown first.
-Exit codes: 0 all processes exited with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by that signal.)";
+Exit codes: 0 all processes exited with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by that signal; 75 a
+training failed that has written a checkpoint: requeue; 71 a device is at fault: requeue without it.)";
 
 struct LaunchArguments {
   LaunchOptions options;
@@ -50,7 +51,8 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   launch_app->add_option("--master_port", options.master_port,
                          "port on machine 0 (default for one machine: any free port; for several: 29500)");
   launch_app
-      ->add_option("--max_restarts", options.max_restarts, "how many times to restart all processes after a failure")
+      ->add_option("--max_restarts", options.max_restarts,
+                   "how many times to restart all processes after failures without progress")
       ->capture_default_str();
   launch_app->add_option("--grace", options.grace_seconds, "seconds between SIGTERM and SIGKILL when a job is stopped")
       ->capture_default_str();
