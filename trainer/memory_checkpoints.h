@@ -1,7 +1,8 @@
 // Complete checkpoints in memory, every few steps, for a job that its launcher starts again after a failure. They are
 // what is on the disk otherwise (core/models/save_job.h), in a folder of a file system in memory that the launcher
 // owns: it outlives the processes of the ranks, so that all of them, also one that replaces another, find their state
-// in it, under any layout. It is gone when the job ends or its machine does; that is what checkpoints on the disk are for.
+// in it, under any layout. It is gone when the job ends or its machine does; that is what checkpoints on the disk are
+// for.
 //
 // All ranks make the same calls. Threads: the one that trains.
 #pragma once

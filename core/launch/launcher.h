@@ -38,8 +38,9 @@ struct LaunchOptions {
 // Runs |command| (the program, then its arguments) until all processes have ended. Returns 0 if all of them ended with
 // exit code 0; 128 + signal if one of the signals above came and all ended with that or 0; else 1 or what
 // restart_policy.h says, with a report on standard error. Throws ConfigError, before anything is started, for invalid
-// options and a program that is not there. Threads: from one thread at a time; that thread must stay (the kernel kills the processes when it ends). While it
-// runs, the process's signals and all its children are the launcher's, also those it did not start.
+// options and a program that is not there. Threads: from one thread at a time; that thread must stay (the kernel kills
+// the processes when it ends). While it runs, the process's signals and all its children are the launcher's, also those
+// it did not start.
 int launch(const LaunchOptions& options, std::span<const std::string> command);
 
 }  // namespace concord
