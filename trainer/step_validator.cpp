@@ -14,6 +14,7 @@
 #include "core/data_parallel/checksum.h"
 #include "core/data_parallel/replica_verdict.h"
 #include "core/mesh/agreement.h"
+#include "core/mesh/bad_device.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
 #include "trainer/loss_check.h"
@@ -229,7 +230,9 @@ void StepValidator::stop(const Finding& finding, const StepAttempt& attempt, con
                            ? "look at the data of this step, or try a lower learning_rate"
                        : finding.suspects.empty() ? "resume from the newest checkpoint"
                                                   : "run without it, and resume from the newest checkpoint";
-  throw Error(CONCORD_STATUS_FAILED_PRECONDITION, fmt::format("{}; {}", finding.words(), advice));
+  const std::string words = fmt::format("{}; {}", finding.words(), advice);
+  if (finding.state == RerunState::persistent) throw BadDevice(CONCORD_STATUS_UNAVAILABLE, words);
+  throw Error(CONCORD_STATUS_FAILED_PRECONDITION, words);
 }
 
 }  // namespace concord

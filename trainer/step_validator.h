@@ -28,7 +28,8 @@ class StepValidator {
   StepValidator(TrainingParts& parts, ParallelContext& job, const StepValidatorOptions& options);  // which outlive it
 
   // The step up to its update; every rank calls it. Generators end where one computation leaves them. Throws Error, on
-  // all ranks the same, where the step's fate is to stop. Waits: for all ranks.
+  // all ranks the same, where the step's fate is to stop: BadDevice, which is one, where a device is to blame. Waits:
+  // for all ranks.
   StepAttempt compute(const std::vector<MicroBatch>& host_batches, int64_t number);
 
  private:

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/mesh/bad_device.h"
 #include "tests/processes/group_job.h"
 #include "trainer/trainer.h"
 
@@ -42,6 +43,7 @@ inline std::vector<std::string> short_run(const std::string& folder, const std::
 // What a rank found.
 struct TrainerResult {
   std::string error;                // what train() threw
+  bool is_bad_device = false;       // and whether it was BadDevice
   std::vector<at::Tensor> weights;  // copies of the final ones
   int64_t steps = 0;
 };
@@ -61,6 +63,7 @@ inline TrainerResult run_trainer(const std::vector<std::string>& words, int rank
       trainer.train();
     } catch (const std::exception& error) {
       result.error = error.what();
+      result.is_bad_device = dynamic_cast<const BadDevice*>(&error) != nullptr;
     }
     for (Parameter* parameter : trainer.model().parameters())
       result.weights.push_back(parameter->used().detach().clone());

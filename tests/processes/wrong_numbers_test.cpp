@@ -172,6 +172,7 @@ class Reruns : public WrongNumbers {
     expect_run(world, poison, words, [&](const TrainerResult& result, int) {
       EXPECT_EQ(result.steps, poison.step - 1);
       EXPECT_THAT(result.error, error);
+      EXPECT_EQ(result.is_bad_device, result.error.find("persistent") != std::string::npos);
     });
   }
 };

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "core/config_error.h"
+#include "core/launch/restart_policy.h"
+#include "core/mesh/bad_device.h"
 #include "core/quoted.h"
 #include "core/resources.h"
 #include "platform/loader/error.h"
@@ -152,6 +154,8 @@ int run_program(int argc, char** argv) {
     return exit_of_parse(app, error);
   } catch (const ConfigError& error) {
     return failed(error.what(), kWrongUsage);
+  } catch (const BadDevice& error) {
+    return failed(error.what(), kExitBadDevice);
   } catch (const Error& error) {  // an invalid environment variable is wrong usage too
     const bool is_usage = error.call().empty() && error.status() == CONCORD_STATUS_INVALID_ARGUMENT;
     return failed(error.what(), is_usage ? kWrongUsage : kFailed);
