@@ -44,6 +44,7 @@ const char* to_string(RankPhase phase) {
     case RankPhase::training: return "training";
     case RankPhase::evaluating: return "evaluation";
     case RankPhase::saving: return "saving";
+    case RankPhase::writing: return "writing";
     case RankPhase::ending: return "the end";
   }
   return "?";

@@ -31,7 +31,8 @@ inline constexpr const char* kMemoryFolderVariable = "CONCORD_MEMORY_FOLDER";
 inline constexpr const char* kMemoryDirVariable = "CONCORD_MEMORY_DIR";
 
 // What a rank is doing; each has a time limit of its own (core/pulse.h).
-enum class RankPhase : int64_t { start_up, training, evaluating, saving, ending };
+enum class RankPhase : int64_t { start_up, training, evaluating, saving, writing, ending };
+inline constexpr size_t kRankPhases = 6;
 const char* to_string(RankPhase phase);
 
 // One rank's part. Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.

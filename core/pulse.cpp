@@ -47,7 +47,8 @@ void Pulse::saved(int64_t step, bool is_kept) {
 
 void Pulse::publish() {
   if (notes_ == nullptr) return;
-  const bool is_limited = phase_ != RankPhase::start_up && phase_ != RankPhase::ending;
+  const bool is_limited =
+      phase_ == RankPhase::training || phase_ == RankPhase::evaluating || phase_ == RankPhase::saving;
   const std::optional<double> limit = limits_[static_cast<size_t>(phase_)].seconds();
   notes_->phase = static_cast<int64_t>(phase_);
   notes_->limit = is_limited && limit ? static_cast<int64_t>(*limit * 1e9) : 0;

@@ -43,7 +43,8 @@ class Pulse {
  public:
   explicit Pulse(int64_t local_rank);
 
-  // What the rank does from now on. A phase has the limit that was learned when it was there before.
+  // What the rank does from now on. A phase has the limit that was learned when it was there before. start_up, ending
+  // and writing, which waits for files, have none: what they take depends on more than what they took before.
   void enter(RankPhase phase);
   RankPhase phase() const { return phase_; }
   void beat();                             // a piece of the phase is done
@@ -57,7 +58,7 @@ class Pulse {
   std::optional<JobBoard> board_;
   RankNotes* notes_ = nullptr;  // of board_
   RankPhase phase_ = RankPhase::start_up;
-  std::array<LearnedLimit, 5> limits_;  // by phase
+  std::array<LearnedLimit, kRankPhases> limits_;  // by phase
   Clock::time_point last_ = Clock::now();
 };
 

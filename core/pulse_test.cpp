@@ -57,6 +57,17 @@ TEST(JobBoard, RanksSeeTheLaunchersMemory) {
   EXPECT_EQ(notes.saved_step, 4);
   EXPECT_EQ(notes.kept_step, -1);
   EXPECT_EQ(static_cast<RankPhase>(notes.phase.load()), RankPhase::training);
+  {
+    // The final save writes for minutes, after copies that took milliseconds.
+    const PhaseScope saving(&pulse, RankPhase::saving);
+    for (int i = 0; i < 10; ++i) pulse.beat();
+    EXPECT_EQ(notes.limit, 1'000'000'000);
+    const PhaseScope writing(&pulse, RankPhase::writing);
+    for (int i = 0; i < 10; ++i) pulse.beat();
+    EXPECT_EQ(notes.limit, 0);
+  }
+  EXPECT_EQ(static_cast<RankPhase>(notes.phase.load()), RankPhase::training);
+  EXPECT_EQ(notes.limit, 1'000'000'000);
   pulse.enter(RankPhase::ending);
   EXPECT_EQ(notes.limit, 0);
   EXPECT_EQ(board.rank(0).beats, 0);

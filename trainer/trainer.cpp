@@ -329,7 +329,7 @@ HfSaveOptions Trainer::save_options() const {
 
 // Starts one; a live one is complete afterwards. One at a time: an unfinished one is waited for, or comes first.
 void Trainer::save_checkpoint(SaveJob::Source source) {
-  const PhaseScope phase(&pulse_, RankPhase::saving);
+  const PhaseScope phase(&pulse_, source == SaveJob::Source::live ? RankPhase::writing : RankPhase::saving);
   const StepClock::Span span(clock_, StepClock::Activity::saving);
   const Clock::time_point begin = Clock::now();
   if (save_ && plan_.arguments.saving.when_busy == "skip") {
@@ -409,6 +409,7 @@ void Trainer::advance_save() {
 // Waits: until the checkpoint that is being written is there.
 void Trainer::complete_save() {
   if (!save_) return;
+  const PhaseScope phase(&pulse_, RankPhase::writing);
   save_->wait();
   finish_save();
 }
