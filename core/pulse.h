@@ -1,7 +1,7 @@
 // How a rank shows its launcher that it lives, and how long it may be silent: limits that are learned, not set.
 //
 // Example:
-//   Pulse pulse(read_job_environment().local_rank);
+//   Pulse pulse(0);  // of the first rank of this machine
 //   pulse.enter(RankPhase::training);
 //   for (int64_t step = 1; step <= 10; ++step) {
 //     // ... a step ...

@@ -110,7 +110,11 @@ class Reaper {
 class MemoryFolder {
  public:
   explicit MemoryFolder(std::string path) : path_(std::move(path)) {
-    if (!path_.empty() && ::mkdir(path_.c_str(), 0700) != 0) {
+    if (path_.empty() || ::mkdir(path_.c_str(), 0700) == 0) return;
+    const char* wanted = std::getenv(kMemoryDirVariable);
+    if (wanted == nullptr || *wanted == 0) {
+      path_.clear();  // a machine without /dev/shm: restarts go on from the disk
+    } else {
       throw ConfigError(fmt::format("cannot create {}: {}; set {} to another folder in memory (a tmpfs)", path_,
                                     std::generic_category().message(errno), kMemoryDirVariable));
     }
