@@ -39,6 +39,7 @@ KIND_OF_CALL = {"create": "open", "write": "write", "fallocate": "allocate", "ft
 # How often each kind of trial is drawn.
 WEIGHTS = {"kill": 50, "kill-load": 9, "no-space": 11, "no-space-once": 7, "io-error": 10, "short": 5, "delay": 3, "damage": 10}
 COMPARED = ("step", "loss", "grad_norm", "grad_norm_max", "learning_rate", "tokens", "epoch")
+FAILED = (1, 75)  # 75: and this job has written a checkpoint before
 ERRORS = {"no-space": "No space left on device", "no-space-once": "No space left on device", "io-error": "Input/output error"}
 
 
@@ -276,8 +277,8 @@ class Run:
         elif kind.startswith("kill"):
             expect(code != 0, "a rank was killed, but the run ended with 0")
         elif kind == "no-space":
-            expect(code == 1, "the disk was full, but the run ended with", code, said)
-        if code == 1 and kind in ERRORS:
+            expect(code in FAILED, "the disk was full, but the run ended with", code, said)
+        if code in FAILED and kind in ERRORS:
             expect(ERRORS[kind] in said, "the error does not say", ERRORS[kind], said)
 
     def train(self, kind, faults):

@@ -14,8 +14,7 @@ TEST(ReadRecoveries, TimesAndLostSteps) {
                                      {FaultKind::kill, 3, 90, 0}};
   const ChaosReport report = read_recoveries(faults, 100, R"x({"event":"training","time":1,"attempt":0,"step":1}
 {"event":"fault","time":4,"fault":0,"kind":"kill","rank":2,"step":30}
-{"event":"failed","time":4.05,"attempt":0,"rank":2,"step":29,"how":"killed by SIGKILL (Killed)"
-}
+{"event":"failed","time":4.05,"attempt":0,"rank":2,"step":29,"how":"killed by SIGKILL (Killed)"}
 {"event":"training","time":5,"attempt":1,"step":21}
 {"event":"fault","time":6,"fault":1,"kind":"delay","rank":1,"step":40}
 {"event":"fault","time":8,"fault":2,"kind":"stop","rank":0,"step":60}
