@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -82,21 +83,39 @@ int64_t memory_limit(std::span<Parameter* const> parameters) {
   return std::max(kLeastMemory, 2 * static_cast<int64_t>(largest));
 }
 
-// Where a thread receives what is on a device.
-struct Landing {
-  Landing(const Device& device, const Event& copied) : stream(device), buffer(device.platform(), kChunkBytes) {
-    copied.make_wait(stream);
+// Where a thread receives what is on a device: two buffers, so that one is filled while the other one is read.
+class Landing {
+ public:
+  Landing(const Device& device, const Event& copied) : stream_(device), slots_{Slot(device), Slot(device)} {
+    copied.make_wait(stream_);
   }
-  const std::byte* fetch(const SaveChunk& chunk) {
-    copy(stream, buffer.data(), chunk.data, chunk.bytes, CopyKind::kDeviceToHost);
+  // How many have been begun and not finished: at most two.
+  int64_t under_way() const { return begun_ - finished_; }
+  void begin(const SaveChunk& chunk) {
+    const Slot& slot = slots_[begun_++ % 2];
+    copy(stream_, slot.buffer.data(), chunk.data, chunk.bytes, CopyKind::kDeviceToHost);
+    slot.filled.record(stream_);
+  }
+  // The bytes of the oldest one. They stay until the next begin().
+  const std::byte* finish() {
+    const Slot& slot = slots_[finished_++ % 2];
     // A thread that waits inside of the device's library may take turns with the one that launches kernels.
-    while (!stream.done()) std::this_thread::sleep_for(kPoll);
-    stream.synchronize();
-    return static_cast<const std::byte*>(buffer.data());
+    while (!slot.filled.done()) std::this_thread::sleep_for(kPoll);
+    slot.filled.synchronize();
+    return static_cast<const std::byte*>(slot.buffer.data());
   }
 
-  Stream stream;
-  HostBuffer buffer;
+ private:
+  struct Slot {
+    explicit Slot(const Device& device) : buffer(device.platform(), kChunkBytes), filled(device) {}
+    HostBuffer buffer;
+    Event filled;
+  };
+
+  Stream stream_;
+  std::array<Slot, 2> slots_;
+  int64_t begun_ = 0;
+  int64_t finished_ = 0;
 };
 
 }  // namespace
@@ -221,26 +240,28 @@ void SaveJob::copy_on_device(std::vector<SaveChunk>* chunks) {
 
 // Those that are not copied yet, and passes them on; returns the others.
 std::vector<SaveChunk> SaveJob::copy_on_host(std::vector<SaveChunk> chunks) {
+  const auto end_of_copied = std::stable_partition(chunks.begin(), chunks.end(),
+                                                   [](const SaveChunk& chunk) { return chunk.owner != nullptr; });
   std::optional<Landing> landing;
-  std::vector<SaveChunk> copied;
-  for (SaveChunk& chunk : chunks) {
-    if (chunk.owner) {
-      copied.push_back(std::move(chunk));
-      continue;
+  auto ahead = end_of_copied;  // the next one to fetch
+  for (auto chunk = end_of_copied; chunk != chunks.end(); ++chunk) {
+    if (!queue_->reserve(chunk->bytes)) return {};  // the threads have failed
+    if (!chunk->on_host && !landing) landing.emplace(context_.device(), *copied_);
+    for (; landing && landing->under_way() < 2 && ahead != chunks.end(); ++ahead) {
+      if (!ahead->on_host) landing->begin(*ahead);
     }
-    if (!queue_->reserve(chunk.bytes)) return {};  // the threads have failed
-    const std::shared_ptr<std::byte[]> host(new std::byte[static_cast<size_t>(chunk.bytes)]);
-    if (!chunk.on_host && !landing) landing.emplace(context_.device(), *copied_);
-    std::memcpy(host.get(), chunk.on_host ? chunk.data : landing->fetch(chunk), static_cast<size_t>(chunk.bytes));
-    chunk.reserved = chunk.bytes;
-    chunk.data = host.get();
-    chunk.on_host = true;
-    chunk.owner = host;
+    const std::shared_ptr<std::byte[]> host(new std::byte[static_cast<size_t>(chunk->bytes)]);
+    std::memcpy(host.get(), chunk->on_host ? chunk->data : landing->finish(), static_cast<size_t>(chunk->bytes));
+    chunk->reserved = chunk->bytes;
+    chunk->data = host.get();
+    chunk->on_host = true;
+    chunk->owner = host;
     std::vector<SaveChunk> one(1);
-    one.front() = std::move(chunk);
+    one.front() = std::move(*chunk);
     queue_->push(std::move(one));
   }
-  return copied;
+  chunks.erase(end_of_copied, chunks.end());
+  return chunks;
 }
 
 void SaveJob::start(void (SaveJob::*phase)()) {
@@ -279,7 +300,8 @@ void SaveJob::write_chunks() {
   try {
     while (const std::optional<SaveChunk> chunk = queue_->pop()) {
       if (!chunk->on_host && !landing) landing.emplace(context_.device(), *copied_);
-      files_->write(*chunk, chunk->on_host ? chunk->data : landing->fetch(*chunk));
+      if (!chunk->on_host) landing->begin(*chunk);
+      files_->write(*chunk, chunk->on_host ? chunk->data : landing->finish());
       queue_->release(chunk->reserved);
     }
   } catch (...) {
