@@ -8,6 +8,7 @@
 #include "core/bytes_text.h"
 #include "core/job_board.h"
 #include "core/mesh/agreement.h"
+#include "platform/loader/error.h"
 #include "platform/loader/host.h"
 #include "trainer/output_folder.h"
 
@@ -49,6 +50,8 @@ void MemoryCheckpoints::start(VirtualModels& model, int64_t step, HfSaveOptions 
   options.overwrite = true;
   try {
     save_ = model.start_save(checkpoint_folder(folder_, step), std::move(options), SaveJob::Source::copy, plan_);
+  } catch (const Error&) {
+    throw;  // a rank is lost, or the device
   } catch (const std::runtime_error& error) {
     return switch_off(error.what());
   }
@@ -60,6 +63,8 @@ bool MemoryCheckpoints::advance(SaveJob::Progress of_all_ranks) {
   if (!save_) return false;
   try {
     save_->advance(of_all_ranks);
+  } catch (const Error&) {
+    throw;
   } catch (const std::runtime_error& error) {
     switch_off(error.what());
     return false;

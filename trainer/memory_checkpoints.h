@@ -31,7 +31,7 @@ class MemoryCheckpoints {
   void start(VirtualModels& model, int64_t step, HfSaveOptions options);
   SaveJob::Progress progress() const { return save_ ? save_->progress() : SaveJob::Progress::through; }
   // Once a step, after the ranks have agreed. Returns whether one has become complete. A failure, which is the same on
-  // all ranks, switches them off: the run goes on without.
+  // all ranks, switches them off: the run goes on without. Throws Error where a rank is lost.
   bool advance(SaveJob::Progress of_all_ranks);
   void abandon() { save_.reset(); }
   int64_t newest() const { return newest_; }  // step of the newest complete one of this process; -1: none

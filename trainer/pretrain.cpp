@@ -31,7 +31,7 @@ void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
 }
 
 TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,
-                     const OutputRequest& request, StopRequest* stop) {
+                     const std::vector<Fault>& faults, const OutputRequest& request, StopRequest* stop) {
   const std::filesystem::path output_dir = plan.arguments.output.dir;
   const bool saves = plan.arguments.saving.strategy != "no";
   const bool loads_best = plan.arguments.best_model.load_at_end;
@@ -44,9 +44,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
     callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, trainer.state().global_step,
                                                          options.terminal, options.notes));
   }
-  if (const char* faults = std::getenv(kFaultsVariable)) {
-    callbacks.push_back(std::make_shared<FaultCallback>(parse_faults(faults), &trainer));
-  }
+  if (!faults.empty()) callbacks.push_back(std::make_shared<FaultCallback>(faults, &trainer));
   for (const auto& callback : callbacks) trainer.add_callback(callback);
 
   TrainOutput output = trainer.train();
@@ -72,13 +70,15 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   StopRequest stop(StopRequest::Phase::start_up, arguments.saving.exit_signal_grace);
   const JobEnvironment environment = read_job_environment();
   check_arguments(&arguments, environment.world);
+  const char* requested = std::getenv(kFaultsVariable);
+  const std::vector<Fault> faults = parse_faults(requested != nullptr ? requested : "");
   TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
   const OutputRequest request = output_request(arguments, options.inputs);
   if (environment.rank == 0) check_output_folder(request);
   plan.is_restarted = request.is_restarted;
   plan.job = request.job;
   ParallelContext& job = initialize(initialize_args(plan));
-  TrainOutput output = train_in(job, std::move(plan), providers, options, request, &stop);
+  TrainOutput output = train_in(job, std::move(plan), providers, options, faults, request, &stop);
   finalize();
   return output;
 }

@@ -12,9 +12,9 @@
 #include <optional>
 
 #include "core/data_parallel/checksum.h"
-#include "core/data_parallel/replica_verdict.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/bad_device.h"
+#include "core/mesh/rank_list.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
 #include "trainer/loss_check.h"

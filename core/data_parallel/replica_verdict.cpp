@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <map>
 
+#include "core/mesh/rank_list.h"
+
 namespace concord {
 namespace {
-
-constexpr size_t kMostListed = 16;  // ranks in a message
 
 std::string list(const std::vector<int64_t>& places, std::span<const int64_t> ranks) {
   std::vector<int64_t> chosen;
@@ -17,18 +17,6 @@ std::string list(const std::vector<int64_t>& places, std::span<const int64_t> ra
 }
 
 }  // namespace
-
-std::string rank_list(std::span<const int64_t> ranks) {
-  const size_t listed = std::min(ranks.size(), kMostListed);
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < listed; ++i) {
-    const bool is_last = i + 1 == ranks.size();
-    if (i > 0) text += is_last ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  if (listed < ranks.size()) text += fmt::format(" and {} more", ranks.size() - listed);
-  return text;
-}
 
 ReplicaVerdict judge_replicas(std::span<const int64_t> values) {
   std::map<int64_t, std::vector<int64_t>> by_value;

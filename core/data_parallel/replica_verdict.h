@@ -25,9 +25,6 @@ struct ReplicaVerdict {
   bool operator==(const ReplicaVerdict&) const = default;
 };
 
-// "rank 2"; "ranks 0, 1 and 3"; of many the first 16, and how many more there are.
-std::string rank_list(std::span<const int64_t> ranks);
-
 // |values| are the replicas', by place.
 ReplicaVerdict judge_replicas(std::span<const int64_t> values);
 

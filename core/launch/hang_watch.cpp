@@ -1,9 +1,10 @@
 #include "core/launch/hang_watch.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "core/mesh/rank_list.h"
 
 namespace concord {
 namespace {
@@ -79,8 +80,7 @@ HangVerdict explain_hang(const std::vector<HangEvidence>& ranks) {
       const std::vector<int64_t> others = waits_for(rank, *call, ranks);
       verdict.lines.push_back(fmt::format(
           "rank {} is in call {} ({}) of group {} and waits for {} ({})", rank.rank, call->finished + 1,
-          call->next_call, call->group,
-          others.empty() ? "a rank that is not known" : fmt::format("rank {}", fmt::join(others, ", ")), where(rank)));
+          call->next_call, call->group, others.empty() ? "a rank that is not known" : rank_list(others), where(rank)));
     } else {
       verdict.guilty.push_back(rank.rank);
       verdict.lines.push_back(

@@ -89,7 +89,7 @@ TEST(ExplainHang, StoppedAndSilentRanksAreNamed) {
   silent.positions.reset();
   const HangVerdict verdict = explain_hang({at_calls(0, {in_call("world", 8)}), stopped, silent});
   EXPECT_THAT(verdict.guilty, ElementsAre(1, 2));
-  EXPECT_THAT(verdict.lines[0], HasSubstr("waits for rank 1, 2"));
+  EXPECT_THAT(verdict.lines[0], HasSubstr("waits for ranks 1 and 2"));
   EXPECT_THAT(verdict.lines[1], HasSubstr("stopped"));
   EXPECT_THAT(verdict.lines[2], HasSubstr("does not answer"));
 }

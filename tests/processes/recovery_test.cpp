@@ -67,6 +67,20 @@ TEST_F(Recovery, FindsABitThatHasChangedAndTheRank) {
   EXPECT_THAT(bytes_of(path("out/faults.log")), HasSubstr("the replicas are not equal: rank "));
 }
 
+TEST_F(Recovery, ChaosRemovesNothingThatItHasNotWritten) {
+  fs::create_directories(path("out/reference"));
+  std::ofstream(path("out/reference/mine")) << "mine";
+  for (const Words& more : {Words{}, Words{"--overwrite_output_dir"}}) {
+    if (!more.empty()) std::ofstream(path("out/recovery.txt")) << "mine";
+    RunningProcess program(Words{LAUNCH_PROGRAM, "chaos", "--faults", "1", "--", "train"} +
+                           run_words("out", ranks(2, 2) + more));
+    EXPECT_EQ(WEXITSTATUS(program.wait()), 2);
+    EXPECT_THAT(program.err(), HasSubstr("choose another folder"));
+    EXPECT_EQ(bytes_of(path("out/reference/mine")), "mine");
+    EXPECT_FALSE(fs::exists(path("out/reference.log")));
+  }
+}
+
 // A fault in every attempt, before its first checkpoint: the job gives up. One that has saved can be requeued.
 TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
   for (const bool has_saved : {false, true}) {

@@ -12,6 +12,7 @@
 
 #include "tests/processes/launch_helpers.h"
 #include "tests/processes/running_process.h"
+#include "tests/processes/token_rows.h"
 
 namespace concord::testing_processes {
 
@@ -61,17 +62,6 @@ inline std::vector<nlohmann::json> read_steps(const std::string& output_dir) {
     if (line.contains("loss")) steps.push_back(std::move(line));
   }
   return steps;
-}
-
-// Samples of 16 tokens; |count| of them.
-inline std::string write_jsonl(const std::string& path, int count, int largest = 300) {
-  std::ofstream file(path);
-  for (int i = 0; i < count; ++i) {
-    file << "{\"input_ids\": [";
-    for (int t = 0; t < 16; ++t) file << (t ? ", " : "") << (i * 31 + t * 7) % largest;
-    file << "]}\n";
-  }
-  return path;
 }
 
 // A test with a folder, data and the words of a short run.

@@ -1,25 +1,19 @@
 // Jobs of a few steps with a Trainer in each rank, for tests that reach into it: callbacks, forward steps of their own.
 #pragma once
 
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "core/mesh/bad_device.h"
 #include "tests/processes/group_job.h"
+#include "tests/processes/token_rows.h"
 #include "trainer/trainer.h"
 
 namespace concord::tests {
 
 // The command line of a short run of a tiny model, on data that it writes into |folder|.
 inline std::vector<std::string> short_run(const std::string& folder, const std::vector<std::string>& more) {
-  const std::string data = folder + "/data.jsonl";
-  std::ofstream file(data);
-  for (int i = 0; i < 64; ++i) {
-    file << "{\"input_ids\": [";
-    for (int t = 0; t < 16; ++t) file << (t ? ", " : "") << (i * 31 + t * 7) % 300;
-    file << "]}\n";
-  }
+  const std::string data = testing_processes::write_jsonl(folder + "/data.jsonl", 64);
   std::vector<std::string> words = {"--model",
                                     CONCORD_GOLDEN "/hf/qwen2-tiny",
                                     "--train_data",

@@ -164,15 +164,36 @@ Json to_json(const ChaosReport& report, const std::vector<std::string>& differen
 // "train", and what follows it, for one of the two runs.
 std::vector<std::string> words_of_run(const ChaosOptions& options, const fs::path& output, bool restarts) {
   std::vector<std::string> words = options.command;
-  words.insert(words.end(), {"--output_dir", output.string(), "--overwrite_output_dir"});
+  words.insert(words.end(), {"--output_dir", output.string()});
   if (restarts) words.insert(words.end(), {"--max_restarts", "3"});
   return words;
 }
 
 void expect_success(const char* which, const Run& run, const fs::path& log) {
   if (run.wait_status == 0) return;
-  throw ConfigError(fmt::format("the run {} ended with {}; its output is in {}", which,
-                                describe_wait_status(run.wait_status), log.string()));
+  throw std::runtime_error(fmt::format("the run {} ended with {}; its output is in {}", which,
+                                       describe_wait_status(run.wait_status), log.string()));
+}
+
+// Nothing but what an earlier chaos has written is overwritten, and that only where the job may overwrite its folder.
+void check_folder(const fs::path& folder, bool may_overwrite) {
+  constexpr std::string_view kOurs[] = {"reference", "faults", "reference.log", "faults.log", "recovery.jsonl"};
+  if (!fs::exists(folder)) return;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (std::ranges::find(kOurs, name) == std::ranges::end(kOurs)) {
+      throw ConfigError(
+          fmt::format("output_dir '{}' contains '{}', which concord chaos has not written; choose another "
+                      "folder",
+                      folder.string(), name));
+    }
+    if (!may_overwrite) {
+      throw ConfigError(
+          fmt::format("output_dir '{}' contains '{}'; choose another folder, or pass "
+                      "--overwrite_output_dir after train to replace what an earlier chaos has left",
+                      folder.string(), name));
+    }
+  }
 }
 
 int run_chaos(const ChaosOptions& options) {
@@ -188,6 +209,7 @@ int run_chaos(const ChaosOptions& options) {
       plan_faults(options.seed, options.faults, parse_fault_kinds(options.kinds), line.nproc, steps);
   const bool has_restarts = std::ranges::find(line.given, "max_restarts") != line.given.end();
   const fs::path folder = line.arguments.output.dir, log = folder / "recovery.jsonl";
+  check_folder(folder, line.arguments.output.overwrite);
   fs::create_directories(folder);
   if (!options.json) fmt::print("running {} steps without faults\n", steps);
   const Run reference = run_program(words_of_run(options, folder / "reference", false), {}, folder / "reference.log");

@@ -7,12 +7,7 @@
 namespace concord {
 namespace {
 
-TEST(ReadRecoveries, TimesAndLostSteps) {
-  const std::vector<Fault> faults = {{FaultKind::kill, 2, 30, 0},
-                                     {FaultKind::delay, 1, 40, 0},
-                                     {FaultKind::stop, 0, 60, 0},
-                                     {FaultKind::kill, 3, 90, 0}};
-  const ChaosReport report = read_recoveries(faults, 100, R"x({"event":"training","time":1,"attempt":0,"step":1}
+constexpr const char* kLog = R"x({"event":"training","time":1,"attempt":0,"step":1}
 {"event":"fault","time":4,"fault":0,"kind":"kill","rank":2,"step":30}
 {"event":"failed","time":4.05,"attempt":0,"rank":2,"step":29,"how":"killed by SIGKILL (Killed)"}
 {"event":"training","time":5,"attempt":1,"step":21}
@@ -22,7 +17,14 @@ TEST(ReadRecoveries, TimesAndLostSteps) {
 {"event":"failed","time":9.6,"attempt":1,"rank":0,"step":59,"how":"killed by SIGKILL (Killed)"}
 {"event":"training","time":10,"attempt":2,"step":60}
 {"event":"ended","time":11,"attempt":2,"exit_code":0}
-)x");
+)x";
+
+TEST(ReadRecoveries, TimesAndLostSteps) {
+  const std::vector<Fault> faults = {{FaultKind::kill, 2, 30, 0},
+                                     {FaultKind::delay, 1, 40, 0},
+                                     {FaultKind::stop, 0, 60, 0},
+                                     {FaultKind::kill, 3, 90, 0}};
+  const ChaosReport report = read_recoveries(faults, 100, kLog);
   ASSERT_EQ(report.outcomes.size(), 4U);
   EXPECT_NEAR(*report.outcomes[0].detected_seconds, 0.05, 1e-9);
   EXPECT_NEAR(*report.outcomes[0].training_seconds, 1, 1e-9);
