@@ -2,8 +2,9 @@
 //
 // One file per process: CONCORD_TRACE, or concord-trace-<pid>.json. If another live process already writes that
 // file, or the process is a fork of one that does, -<pid> comes before the ending. Between two writes the file is valid
-// JSON, so that a process that ends early, even by SIGKILL, leaves a trace that can be read. Threads: any. Memory: at
-// most a buffer of kBufferBytes and one event.
+// JSON, so that a process that ends early, even by SIGKILL, leaves a trace that can be read. The kernel may cut a write
+// short when SIGKILL arrives within it: then the file ends inside its last line, and it is valid again once that line
+// and the comma before it are replaced by "]" (each line is one event). Threads: any. Memory: at most a buffer of kBufferBytes and one event.
 #pragma once
 
 #include <chrono>

@@ -177,17 +177,29 @@ TEST_F(TraceLayer, FileIsValidJsonFromTheFirstMomentAndAfterEachFlush) {
   }
 }
 
-TEST_F(TraceLayer, ProcessKilledInTheMiddleLeavesValidJson) {
+// What SIGKILL in the middle of a write leaves is repaired as the header says.
+static std::string without_cut_line(std::string text) {
+  if (json::accept(text)) return text;
+  text.resize(text.rfind('\n'));
+  if (text.back() == ',') text.pop_back();
+  return text + "]";
+}
+
+static std::string text_of(const std::string& file) {
+  std::ifstream stream(file);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+TEST_F(TraceLayer, ProcessKilledBetweenTwoWritesLeavesValidJson) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
     start();
-    for (int64_t i = 0;; ++i) {
-      int32_t count = 0;
-      call<&concord_device_table::count>(tables_, &count);
-      if (i == 20'000 && write(ready[1], "x", 1) != 1) _exit(1);
-    }
+    int32_t count = 0;
+    for (int i = 0; i < 20'000; ++i) call<&concord_device_table::count>(tables_, &count);
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    for (;;) pause();
   }
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
@@ -196,6 +208,22 @@ TEST_F(TraceLayer, ProcessKilledInTheMiddleLeavesValidJson) {
   close(ready[0]);
   close(ready[1]);
   EXPECT_GT(read(path()).size(), 1000u);
+}
+
+TEST_F(TraceLayer, WriteCutAtAnyByteLosesOnlyTheLastLine) {
+  start();
+  int32_t count = 0;
+  for (int i = 0; i < 10; ++i) call<&concord_device_table::count>(tables_, &count);
+  file_->finish();
+  const size_t before = text_of(path()).size() - std::string_view("\n]\n").size();
+  const size_t events = read(path()).size() - 1;
+  for (int i = 0; i < 10; ++i) call<&concord_device_table::count>(tables_, &count);
+  file_->finish();
+  const std::string whole = text_of(path());
+  for (size_t size = before; size <= whole.size(); ++size) {
+    const json repaired = json::parse(without_cut_line(whole.substr(0, size)));
+    EXPECT_GE(repaired.size(), events) << "cut after " << size << " of " << whole.size() << " bytes";
+  }
 }
 
 TEST_F(TraceLayer, SecondFileOfTheSameNameGetsTheNumberOfItsProcess) {
