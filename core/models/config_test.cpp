@@ -224,7 +224,7 @@ TEST(ModelConfig, AnyTextEndsInAModelOrInAnError) {
   int accepted = 0;
   for (const char* model : {"qwen2-tiny", "llama-tiny", "qwen3-tiny", "mistral-tiny"}) {
     const std::string whole = read_text(kModels / model / "config.json");
-    for (int round = 0; round < 2000; ++round) {
+    for (int round = 0; round < 400; ++round) {
       std::string text = whole;
       for (size_t edits = 1 + below(3); edits > 0; --edits) {
         const size_t at = below(text.size());
@@ -243,7 +243,7 @@ TEST(ModelConfig, AnyTextEndsInAModelOrInAnError) {
       }
     }
   }
-  EXPECT_GT(accepted, 100);
+  EXPECT_GT(accepted, 50);
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ TEST(ArgumentYaml, RandomChangesOfAFileAreReadOrRefused) {
   static constexpr char kLetters[] = "\t\n :-[]{}&*!|>'\"%@`#,?a1.\\\x80\xff";
   std::mt19937 random(11);
   int refused = 0;
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 600; ++i) {
     std::string text = good;
     for (int change = 0; change < 1 + i % 5; ++change) {
       const size_t at = random() % text.size();
@@ -106,8 +106,8 @@ TEST(ArgumentYaml, RandomChangesOfAFileAreReadOrRefused) {
       ++refused;
     }
   }
-  EXPECT_GT(refused, 500);
-  EXPECT_LT(refused, 3000);
+  EXPECT_GT(refused, 100);
+  EXPECT_LT(refused, 600);
 }
 
 }  // namespace
