@@ -4,6 +4,8 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include "core/data_parallel/checksum_rows.h"
+
 namespace concord {
 namespace {
 
@@ -12,18 +14,7 @@ constexpr int64_t kWordBytes = 8;
 // As sum(0) of a table of words, whose loop over integers is several times slower on the host.
 at::Tensor sum_rows_on_host(const at::Tensor& table, int64_t rows) {
   at::Tensor result = at::zeros({kChecksumColumns}, at::kLong);
-  auto* sums = reinterpret_cast<uint64_t*>(result.data_ptr<int64_t>());  // unsigned: overflow is defined
-  const auto* row = reinterpret_cast<const uint64_t*>(table.const_data_ptr<int64_t>());
-  constexpr int64_t kAtOnce = 4;
-  int64_t done = 0;
-  for (; done + kAtOnce <= rows; done += kAtOnce, row += kAtOnce * kChecksumColumns) {
-    for (int64_t i = 0; i < kChecksumColumns; ++i) {
-      sums[i] += row[i] + row[i + kChecksumColumns] + row[i + 2 * kChecksumColumns] + row[i + 3 * kChecksumColumns];
-    }
-  }
-  for (; done < rows; ++done, row += kChecksumColumns) {
-    for (int64_t i = 0; i < kChecksumColumns; ++i) sums[i] += row[i];
-  }
+  add_rows(table.const_data_ptr<int64_t>(), rows, result.data_ptr<int64_t>());
   return result;
 }
 

@@ -13,9 +13,9 @@
 #include <span>
 #include <vector>
 
-namespace concord {
+#include "core/data_parallel/checksum_rows.h"
 
-inline constexpr int64_t kChecksumColumns = 1024;
+namespace concord {
 
 // One for each of |tensors|, which are contiguous, of any type, on one device, and begin at a multiple of 8 bytes. Each
 // is read once, and nothing of its size is allocated. Waits: for the device. Threads: any.
