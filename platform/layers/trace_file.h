@@ -4,7 +4,8 @@
 // file, or the process is a fork of one that does, -<pid> comes before the ending. Between two writes the file is valid
 // JSON, so that a process that ends early, even by SIGKILL, leaves a trace that can be read. The kernel may cut a write
 // short when SIGKILL arrives within it: then the file ends inside its last line, and it is valid again once that line
-// and the comma before it are replaced by "]" (each line is one event). Threads: any. Memory: at most a buffer of kBufferBytes and one event.
+// and the comma before it are replaced by "]" (each line is one event). Threads: any. Memory: at most a buffer of
+// kBufferBytes and one event.
 #pragma once
 
 #include <chrono>
