@@ -7,7 +7,8 @@
 
 namespace concord {
 
-// Loads the module and with it libtorch, once; it stays. Throws Error (UNAVAILABLE) with every file tried, why it
+// Loads the module and with it libtorch, once; it stays, and the process ends without the destructors of what was
+// constructed before this call returned. Throws Error (UNAVAILABLE) with every file tried, why it
 // cannot be used, and what to do about it.
 const TorchModule& torch_module();
 
