@@ -121,6 +121,8 @@ TrainOutput Trainer::train() {
   if (plan_.arguments.saving.strategy != "no" && last_saved_ != state_.global_step) {
     save_checkpoint(SaveJob::Source::live);
     complete_save();
+  } else if (job_.rank() == 0) {  // a run that is resumed at its last step saves nothing more
+    keep_newest(plan_.arguments.output.dir, plan_.arguments.saving.total_limit, state_.best.checkpoint);
   }
   if (plan_.arguments.best_model.load_at_end) load_best_model();
   stop_ = nullptr;

@@ -6,16 +6,16 @@
 #
 #   backends/cuda/device_models.sh [STEP...]
 #
-# STEP: ops sizes parallel hf train resume checkpoint recovery random first probe step speed; without any, all of them.
+# STEP: ops sizes parallel hf train resume checkpoint recovery random first probe step checks speed; without any, all of them.
 # Only what they need is built. Reports go to $OUT (default: build-device/report). Ends with one line per step and exit
 # code 0 where all of them passed.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-wanted=${*:-ops sizes parallel hf train resume checkpoint recovery random first probe step speed}
+wanted=${*:-ops sizes parallel hf train resume checkpoint recovery random first probe step checks speed}
 for name in $wanted; do
   case $name in
-    ops | sizes | parallel | hf | train | resume | checkpoint | recovery | random | first | probe | step | speed) ;;
+    ops | sizes | parallel | hf | train | resume | checkpoint | recovery | random | first | probe | step | checks | speed) ;;
     *) echo "unknown step $name; see the head of $0" >&2; exit 2 ;;
   esac
 done
@@ -103,6 +103,9 @@ fi
 if wants step; then
   step adamw 60 "$build/tests/device_step" adamw 494
   step overlap 100 "$build/bin/concord" launch --nproc 2 -- "$build/tests/device_step" overlap "$out/overlap.json"
+fi
+if wants checks; then
+  step checks 240 python3 -u "$root/tests/performance/device/checks.py" "$build/bin/concord" --json "$out/checks.json"
 fi
 if wants speed; then
   step speed 240 python3 -u "$root/tests/performance/device/train.py" "$build/bin/concord" --json "$out/speed.json"

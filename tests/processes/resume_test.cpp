@@ -171,6 +171,16 @@ TEST_F(TrainResume, NothingThatIsThereIsLostByResuming) {
   EXPECT_TRUE(fs::exists(path("out/checkpoint-12/optimizer.safetensors")));
 }
 
+// As after a run that was killed between its last save and the removal of the one before.
+TEST_F(TrainResume, ARunThatIsResumedAtItsLastStepKeepsNoMoreThanItsLimit) {
+  run("out", ranks(1, 4));
+  EXPECT_TRUE(fs::exists(path("out/checkpoint-5")));
+  run("out", ranks(1, 4) + Words{"--resume_from_checkpoint", "true", "--save_total_limit", "2"});
+  EXPECT_FALSE(fs::exists(path("out/checkpoint-5")));
+  EXPECT_TRUE(fs::exists(path("out/checkpoint-10")));
+  EXPECT_TRUE(fs::exists(path("out/checkpoint-12")));
+}
+
 // Without libtorch or a device.
 TEST_F(TrainResume, CheckpointsAreListedAndDescribed) {
   const auto answer = [&](const Words& words) {

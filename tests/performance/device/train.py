@@ -66,11 +66,11 @@ def write_inputs(folder, shape, rows, length):
     return ids
 
 
-def ours(program, folder, args):
+def ours(program, folder, args, more=()):
     command = [program, "train", "--nproc", "1", "--model_config", folder / "config.json", "--train_data",
                folder / "data.safetensors", "--seq_length", args.length, "--per_device_train_batch_size", args.batch,
                "--max_steps", args.warmup + args.steps, "--bf16", "--learning_rate", 1e-4, "--logging_steps",
-               args.warmup, "--save_strategy", "no", "--output_dir", folder / "run", "--report_to", "none"]
+               args.warmup, "--save_strategy", "no", "--output_dir", folder / "run", "--report_to", "none", "--overwrite_output_dir", "true", *more]
     ended = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if ended.returncode != 0:
         raise RuntimeError(f"concord train failed:\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}")
