@@ -227,7 +227,7 @@ Triple cpu_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const 
   const Tensor g = grad.contiguous();
   const Tensor dense_out = out.contiguous();
   const Saved saved{g, q, k, v, dense_out, lse};
-  if (plan.size() == 1 && groups == 1) {
+  if (plan.size() == 1 && groups == 1 && plan[0].keys == k.size(1)) {
     const auto [dq, dk, dv] = flash_backward(saved, plan[0], -1, scale);
     return {dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)};
   }

@@ -97,6 +97,18 @@ TEST(Attention, OfAWindowAsLongAsTheSequenceIsThatWithoutOne) {
   EXPECT_GT(largest((shorter - all).narrow(1, 36, 1)), 1e-6);  // only the last query loses a key
 }
 
+// The last 4 queries, without grouped heads: one piece, which has 6 of the 37 keys.
+TEST(Attention, KeysThatNoQuerySeesHaveAGradientOfZero) {
+  Draw draw(3);
+  const at::Tensor q = draw.normal({2, 4, 2, 8}, at::kDouble);
+  const at::Tensor k = draw.normal({2, 37, 2, 8}, at::kDouble).requires_grad_(true),
+                   v = draw.normal({2, 37, 2, 8}, at::kDouble);
+  attention(q, k, v, {.window = 3}).square().sum().backward();
+  ASSERT_EQ(k.grad().sizes(), k.sizes());
+  EXPECT_EQ(largest(k.grad().narrow(1, 0, 31)), 0);
+  EXPECT_GT(largest(k.grad().narrow(1, 31, 1)), 0);
+}
+
 TEST(Attention, OfPackedSequencesIsThatOfEachByItself) {
   const Heads h(3);
   const std::vector<int64_t> cuts = {0, 5, 5, 6, 37};
