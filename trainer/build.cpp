@@ -70,9 +70,11 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       forward_executor(evaluation_schedule(plan.schedule, plan.schedule.pp), pointers(stages), job,
                        plan.arguments.pipeline.executor) {}
 
-void TrainingParts::begin(std::span<const MicroBatch> batches, std::vector<double> weights) {
+void TrainingParts::begin(std::span<const MicroBatch> batches, std::vector<double> weights,
+                          std::vector<double> router_weights) {
   for (double& weight : weights) weight *= loss_scale();
-  for (const auto& stage : stages) stage->begin(batches, weights);
+  for (double& weight : router_weights) weight *= loss_scale();
+  for (const auto& stage : stages) stage->begin(batches, weights, router_weights);
 }
 
 int64_t TrainingParts::counted_tokens(std::span<const MicroBatch> batches) {

@@ -42,8 +42,9 @@ class TrainingParts {
   Executor executor;          // forward and backward
   Executor forward_executor;  // evaluation
 
-  // The micro-batches of the next run of the executor, for all stages; |weights| are those of loss_weights.
-  void begin(std::span<const MicroBatch> batches, std::vector<double> weights);
+  // The micro-batches of the next run of the executor, for all stages; |weights| are those of loss_weights,
+  // |router_weights| those of router_loss_weights.
+  void begin(std::span<const MicroBatch> batches, std::vector<double> weights, std::vector<double> router_weights);
   void begin_evaluation(std::span<const MicroBatch> batches);
   // Tokens of this rank that count. If |batches| are on the host it does not wait for the device.
   int64_t counted_tokens(std::span<const MicroBatch> batches);

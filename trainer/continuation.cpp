@@ -78,6 +78,17 @@ Texts rope_texts(const RopeSettings& rope) {
           {"rope truncate", flag_text(rope.truncate)}};
 }
 
+Texts expert_texts(const ExpertConfig& experts) {
+  std::string sparse;
+  for (const bool each : experts.sparse) sparse += each ? '1' : '0';
+  return {{"num_experts", std::to_string(experts.num_experts)},
+          {"num_experts_per_tok", std::to_string(experts.num_experts_per_tok)},
+          {"the experts' intermediate size", std::to_string(experts.intermediate_size)},
+          {"the shared expert's intermediate size", std::to_string(experts.shared_intermediate_size)},
+          {"norm_topk_prob", flag_text(experts.norm_topk_prob)},
+          {"layers with experts", sparse}};
+}
+
 // All that the model computes with; not how new weights are drawn, nor the type they are saved in.
 Texts model_texts(const ModelConfig& config) {
   Texts texts = {{"architecture", config.architecture},
@@ -97,6 +108,7 @@ Texts model_texts(const ModelConfig& config) {
                  {"qk_norm", flag_text(config.qk_norm)},
                  {"sliding windows", fmt::format("{}", fmt::join(config.windows, " "))}};
   for (auto& each : rope_texts(config.rope)) texts.push_back(std::move(each));
+  for (auto& each : expert_texts(config.experts)) texts.push_back(std::move(each));
   return texts;
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/core.h>
@@ -15,6 +16,7 @@
 #include "core/models/gather_shards.h"
 #include "core/models/hf_plan.h"
 #include "core/models/parameter_plan.h"
+#include "core/models/router_record.h"
 #include "core/models/token_slices.h"
 #include "core/parallel/context_slices.h"
 #include "core/parallel/moves.h"
@@ -69,6 +71,7 @@ class Probe {
     prepare();
     run_batch();
     collect_outputs();
+    if (has_router_losses_) collect_router_losses();
     if (options_.grads) collect_parameters("grad.", [this](Parameter& p) { return gradient(p); });
     clear();
   }
@@ -108,8 +111,19 @@ class Probe {
                                            static_cast<int>(context_.layout().vpp()), options_.grads),
                            models_, context_);
     const double weight = 1 / static_cast<double>(tokens_);
-    pipeline.walk({&batch_, 1}, {&weight, 1});
+    // A data-parallel rank's routers balance its own rows; the mean of these losses is that of the batch.
+    const double router_weight = 1 / static_cast<double>(context_.layout().dp());
+    pipeline.walk({&batch_, 1}, {&weight, 1}, {&router_weight, 1});
+    for (const ModelStage& stage : pipeline.stages()) {
+      if (stage.router_records()[0]) add_router_losses(*stage.router_records()[0]);
+    }
     if (is_mine(ranks_.size() - 1)) token_losses_ = pipeline.stages().back().token_losses()[0];
+  }
+
+  void add_router_losses(const RouterRecord& record) {
+    has_router_losses_ |= record.losses.any();
+    const RouterLossParts parts = router_loss_parts(record);
+    router_loss_ += (parts.balancing + parts.z) / static_cast<double>(context_.layout().dp());
   }
 
   // --------------------------------------------------------------------------------------------------------- results
@@ -195,6 +209,16 @@ class Probe {
     result_["loss"] = (sum / tokens_).to(type).view({1});
   }
 
+  // Of all layers and ranks, in their part of the total loss.
+  void collect_router_losses() {
+    const auto type = models_[0].hidden_dtype() == at::kDouble ? at::kDouble : at::kFloat;
+    const Tensor sum = at::full({1}, router_loss_, at::TensorOptions(at::kDouble).device(context_.torch_device()));
+    std::vector<GroupKind> groups{GroupKind::dp_cp, GroupKind::pp};
+    if (models_.args().options.sequence_parallel) groups.push_back(GroupKind::tp);
+    for (const GroupKind kind : groups) context_.group(kind).all_reduce(sum).wait();
+    if (context_.rank() == 0) result_["router_loss"] = sum.to(type).cpu();
+  }
+
   // The full gradient from this rank's shard: the sum over all tokens.
   Tensor gradient(Parameter& parameter) {
     Tensor total = parameter.sink.main;
@@ -238,6 +262,8 @@ class Probe {
   std::vector<int> ranks_;  // of the stages
   std::vector<GradSink> before_;
   Tensor token_losses_;  // on the last stage only
+  bool has_router_losses_ = false;
+  double router_loss_ = 0;  // this rank's part of it
   Kept kept_;
   ProbeResult result_;
 };

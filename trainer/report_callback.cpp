@@ -142,6 +142,10 @@ TransformerShape shape_of(const ModelConfig& config, int64_t seq_length) {
   shape.head_dim = config.head_dim;
   shape.vocab_size = config.vocab_size;
   shape.seq_length = seq_length;
+  shape.num_moe_layers = config.experts.layers();
+  shape.moe_intermediate_size = config.experts.intermediate_size;
+  shape.experts_per_token = config.experts.num_experts_per_tok;
+  shape.shared_expert_intermediate_size = config.experts.shared_intermediate_size;
   return shape;
 }
 

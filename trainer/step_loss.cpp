@@ -23,6 +23,15 @@ std::vector<double> loss_weights(std::span<const MicroBatch> batches, const Loss
   return weights;
 }
 
+std::vector<double> router_loss_weights(std::span<const MicroBatch> batches, const LossRule& rule) {
+  std::vector<double> weights(batches.size(), static_cast<double>(rule.cp) / static_cast<double>(batches.size()));
+  if (!rule.per_token) return weights;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    weights[i] = static_cast<double>(batches[i].labels.ne(kIgnoredLabel).sum().item<int64_t>());
+  }
+  return weights;
+}
+
 at::Tensor logged_losses(const ModelStage& stage, std::span<const double> weights, const LossRule& rule) {
   if (!stage.is_last()) return at::zeros({0}, at::TensorOptions().dtype(at::kFloat));
   const double ranks = rule.per_token ? 1 : static_cast<double>(rule.cp * rule.dp);

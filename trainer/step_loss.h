@@ -28,6 +28,13 @@ struct LossRule {
 // counting on a device means waiting for it.
 std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule);
 
+// What the losses of the routers of each micro-batch are multiplied by. These are sums over the tokens of a context-
+// parallel part that add up to the loss of the micro-batch, and the step's loss has their mean: over micro-batches and
+// dp ranks as they are, or per token each weighted by the tokens that it counts, since the sum is divided by all of
+// these. (Megatron weights it by all tokens of a micro-batch then, counted or not, so that the loss would grow with the
+// share of ignored labels.)
+std::vector<double> router_loss_weights(std::span<const MicroBatch> batches, const LossRule& rule);
+
 // This rank's part of what is logged, after a run of |stage|: a loss for each micro-batch, in 32 bits on the device;
 // none but on the last stage. Their sum is per token the sum of the losses; else a part of the mean, the whole of which
 // is the sum over dp x cp ranks. |weights| are those of loss_weights.

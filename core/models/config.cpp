@@ -33,12 +33,6 @@ json parse(std::string_view text, const std::string& file) {
   return parse_json(text, file, limit);
 }
 
-// Families that transformers has and this program will have: a better message than "unknown".
-bool has_experts(const std::string& model_type) {
-  return model_type == "qwen2_moe" || model_type == "qwen3_moe" || model_type == "mixtral" ||
-         model_type.starts_with("deepseek");
-}
-
 std::string known_architectures() {
   std::vector<std::string> names;
   for (const Family* family : all_families()) names.emplace_back(family->architecture);
@@ -47,10 +41,6 @@ std::string known_architectures() {
 
 const Family& family_of(const ConfigReader& read) {
   const std::string model_type = read.text("model_type");
-  if (has_experts(model_type)) {
-    read.refuse("model_type", fmt::format("is a mixture-of-experts model, which is not supported yet; supported are {}",
-                                          known_model_types()));
-  }
   const auto families = all_families();
   const auto found = std::find_if(families.begin(), families.end(),
                                   [&](const Family* family) { return family->model_type == model_type; });
@@ -113,13 +103,13 @@ void read_rope_values(const ConfigReader& rope, RopeSettings& out) {
   }
 }
 
-RopeSettings read_rope(const ConfigReader& read, const ModelConfig& model) {
+RopeSettings read_rope(const ConfigReader& read, const Family& family, const ModelConfig& model) {
   RopeSettings rope;
   rope.head_dim = model.head_dim;
   rope.max_position_embeddings = model.max_position_embeddings;
   rope.original_max_position_embeddings =
       read.integer("original_max_position_embeddings", kPositions, model.max_position_embeddings);
-  rope.rope_theta = read.positive("rope_theta", 10000);
+  rope.rope_theta = read.positive("rope_theta", family.default_rope_theta);
   if (read.positive("partial_rotary_factor", 1) != 1) read.refuse("partial_rotary_factor", "must be 1");
   if (model.head_dim % 2 != 0) {
     read.refuse(
@@ -192,15 +182,22 @@ void refuse_the_rest(const ConfigReader& read) {
 double parameters_of(const ModelConfig& model) {
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const double hidden = number(model.hidden_size), inner = number(model.intermediate_size);
+  const ExpertConfig& experts = model.experts;
+  const double sparse = number(experts.layers());
   const double q = number(model.num_attention_heads) * number(model.head_dim);
   const double kv = number(model.num_key_value_heads) * number(model.head_dim);
-  double layer = hidden * (2 * q + 2 * kv) + 3 * hidden * inner + 2 * hidden;
+  double layer = hidden * (2 * q + 2 * kv) + 2 * hidden;
   if (model.qkv_bias) layer += q + 2 * kv;
   if (model.output_bias) layer += hidden;
-  if (model.mlp_bias) layer += 2 * inner + hidden;
   if (model.qk_norm) layer += 2 * number(model.head_dim);
+  const double dense_mlp = 3 * hidden * inner + (model.mlp_bias ? 2 * inner + hidden : 0);
+  const double one_expert = 3 * hidden * number(experts.intermediate_size) + hidden;  // and its row of the router
+  const double sparse_mlp = number(experts.num_experts) * one_expert +
+                            3 * hidden * number(experts.shared_intermediate_size) + (experts.shared_gate ? hidden : 0);
   const double tables = model.tie_word_embeddings ? 1 : 2;
-  return number(model.num_hidden_layers) * layer + tables * number(model.vocab_size) * hidden + hidden;
+  const double layers = number(model.num_hidden_layers);
+  return layers * layer + (layers - sparse) * dense_mlp + sparse * sparse_mlp +
+         tables * number(model.vocab_size) * hidden + hidden;
 }
 
 }  // namespace
@@ -242,7 +239,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   read_sizes(read, family, model);
   read_numbers(read, model);
   refuse_the_rest(read);
-  model.rope = read_rope(read, model);
+  model.rope = read_rope(read, family, model);
   family.describe(read, model);
   if (const double count = parameters_of(model); count > static_cast<double>(kMostParameters)) {
     read.refuse(fmt::format("describes a model of {:g} parameters; the limit is {}", count, kMostParameters));

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/models/expert_config.h"
 #include "core/ops/rope_settings.h"
 
 namespace concord {
@@ -22,7 +23,7 @@ struct ModelConfig {
   std::string architecture;  // "Qwen2ForCausalLM"
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;
+  int64_t intermediate_size = 0;  // of a layer without experts
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
@@ -36,6 +37,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;           // queries and keys are normed head by head, before rope
   std::vector<int64_t> windows;   // for each layer the keys that a query sees, itself among them; 0: all before it
+  ExpertConfig experts;           // none unless the family has them
   RopeSettings rope;              // head_dim and max_position_embeddings among it
   std::string dtype = "float32";  // float32, bfloat16, float16 or float64: what the weights were saved in
   std::string text;               // the file as it was read, for saving the model again

@@ -114,6 +114,21 @@ std::vector<std::string> ConfigReader::texts(const std::string& key) const {
   return result;
 }
 
+std::vector<int64_t> ConfigReader::integers(const std::string& key, IntegerRange range) const {
+  if (!has(key)) return {};
+  const json& given = object_.at(key);
+  const std::string wanted = fmt::format("must be a list of integers from {} to {}", range.least, range.most);
+  if (!given.is_array()) refuse(key, wanted);
+  std::vector<int64_t> result;
+  for (const json& item : given) {
+    const bool fits = item.is_number_integer() && !(item.is_number_unsigned() && item.get<uint64_t>() > INT64_MAX);
+    if (!fits) refuse(key, wanted);
+    result.push_back(item.get<int64_t>());
+    if (result.back() < range.least || result.back() > range.most) refuse(key, wanted);
+  }
+  return result;
+}
+
 ConfigReader ConfigReader::object(const std::string& key) const {
   if (!has(key)) refuse(key, "must be a JSON object {...}");
   return {object_.at(key), file_, fmt::format("{}{}.", path_, key)};

@@ -57,6 +57,9 @@ std::string refusal(const std::string& text) {
   return "accepted";
 }
 
+constexpr const char* kAllModels[] = {"qwen2-tiny",   "qwen2-tied",     "llama-tiny",     "qwen3-tiny",
+                                      "mistral-tiny", "qwen2-moe-tiny", "qwen3-moe-tiny", "mixtral-tiny"};
+
 void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.model_type, b.model_type);
   EXPECT_EQ(a.vocab_size, b.vocab_size);
@@ -66,6 +69,8 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.tie_word_embeddings, b.tie_word_embeddings);
   EXPECT_EQ(a.rms_norm_eps, b.rms_norm_eps);
   EXPECT_EQ(a.dtype, b.dtype);
+  EXPECT_EQ(a.experts.num_experts, b.experts.num_experts);
+  EXPECT_EQ(a.experts.sparse, b.experts.sparse);
   EXPECT_EQ(a.rope.rope_type, b.rope.rope_type);
   EXPECT_EQ(a.rope.rope_theta, b.rope.rope_theta);
   EXPECT_EQ(a.rope.factor, b.rope.factor);
@@ -75,7 +80,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
 }
 
 TEST(ModelConfig, BothSpellingsOfAFileAreTheSameModel) {
-  for (const char* model : {"qwen2-tiny", "qwen2-tied", "llama-tiny", "qwen3-tiny", "mistral-tiny"}) {
+  for (const char* model : kAllModels) {
     SCOPED_TRACE(model);
     expect_same(read_model_config(kModels / model), read_model_config(kModels / model / "config_v4.json"));
   }
@@ -94,6 +99,14 @@ TEST(ModelConfig, EachFamilyHasItsOwnTraits) {
   EXPECT_EQ(llama.rope.rope_type, "llama3");
   EXPECT_EQ(llama.rope.original_max_position_embeddings, 64);
   EXPECT_THAT(read_model_config(kModels / "mistral-tiny").windows, ElementsAre(8, 8));
+  const ExpertConfig qwen2_moe = read_model_config(kModels / "qwen2-moe-tiny").experts;
+  EXPECT_EQ(qwen2_moe.num_experts, 4);
+  EXPECT_EQ(qwen2_moe.shared_intermediate_size, 40);
+  EXPECT_TRUE(qwen2_moe.shared_gate && !qwen2_moe.norm_topk_prob);
+  const ExpertConfig mixtral = read_model_config(kModels / "mixtral-tiny").experts;
+  EXPECT_EQ(mixtral.intermediate_size, 40);
+  EXPECT_EQ(mixtral.router_aux_loss_coef, 0.05);
+  EXPECT_TRUE(mixtral.norm_topk_prob && mixtral.shared_intermediate_size == 0);
 }
 
 // transformers' counts of these files: 320*64*2 + 4*(...) + 64 and so on, taken from the weights on disk.
@@ -104,7 +117,7 @@ TEST(ModelConfig, CountsTheParametersThatAreInTheFiles) {
     stream.read(reinterpret_cast<char*>(&header), 8);
     return std::filesystem::file_size(kModels / model / "model.safetensors") - 8 - header;
   };
-  for (const char* model : {"qwen2-tiny", "qwen2-tied", "llama-tiny", "qwen3-tiny", "mistral-tiny"}) {
+  for (const char* model : kAllModels) {
     EXPECT_EQ(static_cast<uint64_t>(parameter_count(read_model_config(kModels / model))), bytes(model) / 4) << model;
   }
 }
@@ -119,6 +132,11 @@ TEST(ModelConfig, KeysThatAreNotThereHaveTheValuesOfTransformers) {
   EXPECT_THAT(parse(config("", "mistral")).windows, Each(4096));
   EXPECT_THAT(parse(config(R"("sliding_window": null)", "mistral")).windows, Each(0));
   EXPECT_EQ(parse(config(R"("num_key_value_heads": null)", "llama")).num_key_value_heads, 4);
+  EXPECT_EQ(parse(config("", "mixtral")).rope.rope_theta, 1e6);
+  EXPECT_EQ(parse(config("", "mixtral")).rms_norm_eps, 1e-5);
+  EXPECT_EQ(parse(config("", "mixtral")).experts.num_experts, 8);
+  EXPECT_EQ(parse(config("", "qwen3_moe")).experts.num_experts_per_tok, 8);
+  EXPECT_EQ(parse(config("", "qwen2_moe")).experts.intermediate_size, 1408);
 }
 
 TEST(ModelConfig, BiasesOfLlamaAreSwitchedByTheirKeys) {
@@ -135,6 +153,22 @@ TEST(ModelConfig, WindowsOfQwenBelongToTheLayersThatAreNamed) {
       ElementsAre(5, 0, 5));
   EXPECT_THAT(parse(config(R"("use_sliding_window": false, "sliding_window": 0, "max_window_layers": 0)")).windows,
               Each(0));
+}
+
+TEST(ModelConfig, LayersWithExpertsAreThoseOfTheStepThatAreNotNamed) {
+  const auto sparse = [](const std::string& more) { return parse(config(more, "qwen2_moe")).experts.sparse; };
+  EXPECT_THAT(sparse(""), Each(true));
+  EXPECT_THAT(sparse(R"("decoder_sparse_step": 2)"), ElementsAre(false, true, false));
+  EXPECT_THAT(sparse(R"("mlp_only_layers": [0, 2, 99])"), ElementsAre(false, true, false));
+  EXPECT_EQ(parse(config("", "qwen2")).experts.layers(), 0);
+}
+
+TEST(ModelConfig, WindowsOfQwensWithExpertsFollowTheirOwnRules) {
+  const std::string on = R"("use_sliding_window": true, "sliding_window": 5)";
+  EXPECT_THAT(parse(config(on, "qwen3_moe")).windows, Each(5));
+  EXPECT_THAT(parse(config(on, "qwen2_moe")).windows, ElementsAre(5, 0, 5));
+  EXPECT_THAT(parse(config(on + R"(, "max_window_layers": 1)", "qwen2_moe")).windows, ElementsAre(5, 0, 0));
+  EXPECT_THAT(parse(config("", "mixtral")).windows, Each(0));
 }
 
 TEST(ModelConfig, RopeScalingIsReadInBothPlaces) {
@@ -160,9 +194,18 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config("") + std::string("\0garbage", 8), {"not JSON: byte", "is 0"}},
       {"[1, 2]", {"JSON object"}},
       {"{}", {"model_type is not given"}},
-      {config("", "gpt2"), {"model_type is \"gpt2\"", "llama, mistral, qwen2, qwen3"}},
-      {config("", "mixtral"), {"mixtral", "mixture-of-experts", "not supported yet"}},
-      {config("", "qwen3_moe"), {"qwen3_moe", "mixture-of-experts"}},
+      {config("", "gpt2"), {"model_type is \"gpt2\"", "llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe"}},
+      {config("", "deepseek_v3"), {"model_type is \"deepseek_v3\"", "must be one of llama, "}},
+      {config(R"("num_experts": 0)", "qwen3_moe"), {"num_experts is 0", "from 1 to"}},
+      {config(R"("num_local_experts": 4, "num_experts_per_tok": 5)", "mixtral"),
+       {"num_experts_per_tok 5", "at most num_local_experts 4"}},
+      {config(R"("decoder_sparse_step": 0)", "qwen2_moe"), {"decoder_sparse_step is 0"}},
+      {config(R"("mlp_only_layers": [0, -1])", "qwen2_moe"), {"mlp_only_layers", "list of integers from 0"}},
+      {config(R"("mlp_only_layers": 3)", "qwen3_moe"), {"mlp_only_layers is 3", "list of integers"}},
+      {config(R"("router_aux_loss_coef": -1)", "mixtral"), {"router_aux_loss_coef is -1"}},
+      {config(R"("router_jitter_noise": 0.1)", "mixtral"), {"router_jitter_noise is 0.1", "must be 0"}},
+      {config(R"("num_experts": 65536, "moe_intermediate_size": 16777216, "hidden_size": 131072)", "qwen3_moe"),
+       {"parameters", "the limit"}},
       {config(R"("architectures": ["Qwen2ForTokenClassification"])"), {"Qwen2ForCausalLM", "architectures"}},
       {config(R"("vocab_size": 0)"), {"vocab_size is 0", "from 1 to"}},
       {config(R"("vocab_size": 99999999999999999999)"), {"vocab_size", "integer"}},
@@ -222,7 +265,7 @@ TEST(ModelConfig, AnyTextEndsInAModelOrInAnError) {
   std::mt19937 random(7);
   const auto below = [&](size_t n) { return random() % n; };
   int accepted = 0;
-  for (const char* model : {"qwen2-tiny", "llama-tiny", "qwen3-tiny", "mistral-tiny"}) {
+  for (const char* model : {"qwen2-tiny", "llama-tiny", "qwen3-tiny", "mistral-tiny", "qwen2-moe-tiny"}) {
     const std::string whole = read_text(kModels / model / "config.json");
     for (int round = 0; round < 400; ++round) {
       std::string text = whole;

@@ -35,10 +35,13 @@ struct LayerContext {
   std::function<Parameter*(const std::string& name)> find;
 };
 
+struct RouterRecord;
+
 // What all layers need of a micro-batch. Shared with what is recomputed in backward.
 struct LayerInputs {
-  at::Tensor cos, sin;              // of rope: [s, 1 or b, r]
-  std::vector<int64_t> cu_seqlens;  // of the whole; empty: not packed
+  at::Tensor cos, sin;                   // of rope: [s, 1 or b, r]
+  std::vector<int64_t> cu_seqlens;       // of the whole; empty: not packed
+  std::shared_ptr<RouterRecord> router;  // what layers with experts did; null: nobody wants to know
 };
 using SharedInputs = std::shared_ptr<const LayerInputs>;
 

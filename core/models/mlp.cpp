@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "core/ops/rms_norm.h"
 #include "core/ops/swiglu.h"
 #include "core/parallel/parallel_linear.h"
@@ -12,28 +14,38 @@ namespace concord {
 
 using at::Tensor;
 
-Mlp::Mlp(const LayerContext& context, int64_t number)
+GatedMlp::GatedMlp(const LayerContext& context, std::string name)
     : context_(context),
-      name_(fmt::format("model.layers.{}.mlp.", number)),
-      norm_(context.find(fmt::format("model.layers.{}.post_attention_layernorm.weight", number))),
+      name_(std::move(name)),
       gate_up_(context.find(name_ + "gate_up_proj.weight")),
       gate_up_bias_(context.find(name_ + "gate_up_proj.bias")),
       down_(context.find(name_ + "down_proj.weight")),
       down_bias_(context.find(name_ + "down_proj.bias")) {}
 
-Tensor Mlp::gate_up(const Tensor& x_pbh) const {
-  const Tensor normed_pbh = rms_norm(x_pbh, norm_->used(), context_.config.rms_norm_eps);
+Tensor GatedMlp::gate_up(const Tensor& normed_pbh) const {
   const ParallelLinearOptions options{.name = name_ + "gate_up_proj", .sequence_parallel = context_.sequence_parallel};
   return column_parallel_linear(normed_pbh, gate_up_->used(), value_of(gate_up_bias_), *context_.tp, options,
                                 gate_up_->grad_sink());
 }
 
-Tensor Mlp::whole(const Tensor& x_pbh) const {
-  const Tensor both_sbc = recompute_if(recomputes_module(context_.recompute, "layernorm"), context_, x_pbh,
-                                       [this](const Tensor& input_pbh) { return gate_up(input_pbh); });
+Tensor GatedMlp::down(const Tensor& both_sbc) const {
   const ParallelLinearOptions options{.name = name_ + "down_proj", .sequence_parallel = context_.sequence_parallel};
   return row_parallel_linear(swiglu(both_sbc), down_->used(), value_of(down_bias_), *context_.tp, options,
                              down_->grad_sink());
+}
+
+Mlp::Mlp(const LayerContext& context, int64_t number)
+    : context_(context),
+      norm_(context.find(fmt::format("model.layers.{}.post_attention_layernorm.weight", number))),
+      gated_(context, fmt::format("model.layers.{}.mlp.", number)) {}
+
+Tensor Mlp::gate_up(const Tensor& x_pbh) const {
+  return gated_.gate_up(rms_norm(x_pbh, norm_->used(), context_.config.rms_norm_eps));
+}
+
+Tensor Mlp::whole(const Tensor& x_pbh) const {
+  return gated_.down(recompute_if(recomputes_module(context_.recompute, "layernorm"), context_, x_pbh,
+                                  [this](const Tensor& input_pbh) { return gate_up(input_pbh); }));
 }
 
 Tensor Mlp::forward(const Tensor& x_pbh) const {

@@ -6,6 +6,20 @@
 
 namespace concord {
 
+// Without the norm.
+class GatedMlp {
+ public:
+  // |name| is what the names of its parameters begin with, "model.layers.0.mlp.".
+  GatedMlp(const LayerContext& context, std::string name);
+  at::Tensor gate_up(const at::Tensor& normed_pbh) const;  // -> sbc
+  at::Tensor down(const at::Tensor& both_sbc) const;       // -> pbh
+
+ private:
+  const LayerContext& context_;
+  std::string name_;
+  const Parameter *gate_up_, *gate_up_bias_, *down_, *down_bias_;
+};
+
 class Mlp {
  public:
   // Of layer |number| of the model. |context| has to outlive it and every backward.
@@ -18,8 +32,8 @@ class Mlp {
   at::Tensor whole(const at::Tensor& x_pbh) const;
 
   const LayerContext& context_;
-  std::string name_;
-  const Parameter *norm_, *gate_up_, *gate_up_bias_, *down_, *down_bias_;
+  const Parameter* norm_;
+  GatedMlp gated_;
 };
 
 }  // namespace concord

@@ -1,6 +1,7 @@
 #include "core/models/model_chunk.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -12,6 +13,7 @@
 #include "core/models/block.h"
 #include "core/models/layer_context.h"
 #include "core/models/parameter_plan.h"
+#include "core/models/router_record.h"
 #include "core/models/token_slices.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/rms_norm.h"
@@ -35,6 +37,22 @@ c10::ScalarType type_of(const ModelConfig& config, const ModelArgs& args) {
 void check_args(const ModelArgs& args) {
   if (args.options.cp_comm_type != "p2p" && args.options.cp_comm_type != "all_gather") {
     throw ConfigError(fmt::format("cp_comm_type is '{}'; must be p2p or all_gather", args.options.cp_comm_type));
+  }
+}
+
+void check_experts(const ModelConfig& config, const RouterLosses& losses, const StageLayers& layers,
+                   const RankLayout& layout) {
+  if (config.experts.layers() == 0) return;
+  if (layout.ep() != 1 || layout.etp() != layout.tp()) {
+    throw ConfigError(
+        fmt::format("expert_model_parallel_size {} and expert_tensor_parallel_size {}: experts are split as the other "
+                    "layers so far; they must be 1 and {}, tensor_model_parallel_size",
+                    layout.ep(), layout.etp(), layout.tp()));
+  }
+  if (losses.balancing == Balancing::pooled && losses.coefficient > 0 && layers.layers != config.num_hidden_layers) {
+    throw ConfigError(
+        "the load-balancing loss of Hugging Face counts the tokens of all layers together, so all of them must be on "
+        "one pipeline stage; set moe_router_load_balancing_type to aux_loss, which counts per layer, or to none");
   }
 }
 
@@ -85,6 +103,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
     return found == parameters_.end() ? nullptr : &*found;
   };
   Parts& parts = *parts_;
+  check_experts(config, router_losses(args.options.moe, config.experts), layers, context.layout());
   parts.layers = {.config = config,
                   .recompute = args.options.recompute,
                   .sequence_parallel = args.options.sequence_parallel,
@@ -150,6 +169,18 @@ SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
   inputs->cos = angles.cos.to(type);
   inputs->sin = angles.sin.to(type);
   inputs->cu_seqlens = batch.cu_seqlens;
+  if (config_.experts.layers() > 0 && c10::GradMode::is_enabled()) {
+    const ExpertConfig& experts = config_.experts;
+    inputs->router = std::make_shared<RouterRecord>(
+        RouterRecord{.losses = router_losses(args_.options.moe, experts),
+                     .weight = router_loss_weight_,
+                     .rows = batch.input_ids.size(0),
+                     .row_tokens = batch.input_ids.size(1),
+                     .experts = experts.num_experts,
+                     .choices = experts.num_experts_per_tok,
+                     .sparse_layers = experts.layers(),
+                     .layers = std::vector<RouterRecord::Layer>(static_cast<size_t>(config_.num_hidden_layers))});
+  }
   return inputs;
 }
 
@@ -200,6 +231,7 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
     x_pbh = recompute_if(run.recomputed, parts_->layers, x_pbh,
                          [this, run, inputs](const Tensor& input_pbh) { return run_layers(run, input_pbh, inputs); });
   }
+  router_record_ = inputs->router;
   return layers_.loss ? token_losses(x_pbh, batch) : x_pbh;
 }
 

@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/mesh/parallel_context.h"
@@ -33,6 +34,7 @@
 namespace concord {
 
 struct LayerInputs;
+struct RouterRecord;
 
 // How a model is run; names are Megatron's and ROLL's where they have them.
 struct ModelArgs {
@@ -86,6 +88,14 @@ class ModelChunk {
   // |x| [B, S], one value per token of the whole -> [B, S / cp] of this rank's tokens.
   at::Tensor own_tokens(const at::Tensor& x, const MicroBatch& batch) const;
 
+  // Layers with experts, in later forwards: what the losses of their routers are multiplied by (1 at first). They are
+  // sums over this rank's tokens of terms that add up to the loss of the micro-batch over its tp and cp ranks, and only
+  // have a gradient: forward returns the losses of tokens without them.
+  void weigh_router_losses(double weight) { router_loss_weight_ = weight; }
+  // What the routers did in the last forward (core/models/router_record.h), once; null if the model has none, or
+  // the forward can have no backward.
+  std::shared_ptr<RouterRecord> take_router_record() { return std::exchange(router_record_, nullptr); }
+
   // Called with the parts' outputs in every later forward (again if a part is recomputed). An empty function removes
   // it.
   void observe(Observer observer) { observer_ = std::move(observer); }
@@ -106,6 +116,8 @@ class ModelChunk {
   std::vector<Parameter> parameters_;  // filled by the constructor; it never grows later
   std::unique_ptr<Parts> parts_;
   Observer observer_;
+  double router_loss_weight_ = 1;
+  std::shared_ptr<RouterRecord> router_record_;
 };
 
 }  // namespace concord

@@ -1,6 +1,8 @@
 // One process; layouts and numbers beside transformers are in tests/parity.
 #include "core/models/model_chunk.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -71,6 +73,29 @@ TEST(ParameterPlan, KnowsWhichGradientsArePartial) {
               ElementsAre("model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.k_norm.weight"));
 }
 
+constexpr const char* kExperts =
+    R"(, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 6, "shared_expert_intermediate_size": 10)";
+
+TEST(ParameterPlan, ALayerWithExpertsHasStacksOfThem) {
+  const StageLayers layer{.embedding = false, .first_layer = 1, .layers = 1, .mtp_layers = 0, .loss = false};
+  const ModelConfig config = small("qwen2_moe", std::string(kExperts) + R"(, "mlp_only_layers": [0])");
+  const auto plans = plan_parameters(config, layer, {.tp = 2, .sequence_parallel = true});
+  const std::string mlp = "model.layers.1.mlp.";
+  const std::vector<std::string> names = names_of(plans);
+  EXPECT_THAT(std::vector(names.end() - 6, names.end()),
+              ElementsAre(mlp + "router.weight", mlp + "experts.gate_up_proj.weight", mlp + "experts.down_proj.weight",
+                          mlp + "shared_expert.gate_up_proj.weight", mlp + "shared_expert.down_proj.weight",
+                          mlp + "shared_expert_gate.weight"));
+  const ShardPlace place{{{{2, 1}, {2, 1}, {1, 0}}}};
+  EXPECT_THAT(local_shape(plans[plans.size() - 5].spec, place), ElementsAre(3, 6, 16));
+  EXPECT_THAT(local_shape(plans[plans.size() - 4].spec, place), ElementsAre(3, 16, 3));
+  EXPECT_THAT(names_of(plans, true),
+              ElementsAre("model.layers.1.input_layernorm.weight", "model.layers.1.post_attention_layernorm.weight",
+                          mlp + "router.weight", mlp + "shared_expert_gate.weight"));
+  const StageLayers dense{.embedding = false, .first_layer = 0, .layers = 1, .mtp_layers = 0, .loss = false};
+  EXPECT_EQ(names_of(plan_parameters(config, dense, {})).back(), "model.layers.0.mlp.down_proj.weight");
+}
+
 TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {
   const ModelConfig tied = small("qwen2", R"(, "tie_word_embeddings": true)");
   const auto whole = plan_parameters(tied, kWhole, {});
@@ -88,6 +113,9 @@ TEST(ParameterPlan, RefusesWhatDoesNotDivideWithNamesAndNumbers) {
   const auto plan = [](int64_t tp) { return refusal([tp] { plan_parameters(small("qwen2"), kWhole, {.tp = tp}); }); };
   EXPECT_EQ(plan(2), "accepted");
   EXPECT_THAT(plan(4), HasSubstr("num_key_value_heads 2 is not divisible by tensor_model_parallel_size 4"));
+  const ModelConfig odd = small("qwen3_moe", R"(, "moe_intermediate_size": 5)");
+  EXPECT_THAT(refusal([&] { plan_parameters(odd, kWhole, {.tp = 2}); }),
+              HasSubstr("the intermediate size of an expert, 5 is not divisible by tensor_model_parallel_size 2"));
   EXPECT_THAT(plan(3), HasSubstr("num_attention_heads 4 is not divisible by tensor_model_parallel_size 3"));
 }
 
@@ -135,23 +163,64 @@ TEST_F(Chunk, CountsTheLabelsThatAreThere) {
 }
 
 TEST_F(Chunk, IsTheSameWhenItIsSavedAndLoaded) {
-  const tests::TemporaryFolder folder;
-  VirtualModels saved = AutoModel::from_config(small("qwen2"), {}, context_);
-  saved.save_pretrained(folder.path() + "/model");
-  VirtualModels loaded = AutoModel::from_pretrained(folder.path() + "/model", {}, context_);
-  EXPECT_EQ(loaded.config().text, with_dtype(saved.config().text, "float32"));
-  const std::vector<Parameter*> before = saved.parameters(), after = loaded.parameters();
-  ASSERT_EQ(before.size(), after.size());
-  for (size_t i = 0; i < before.size(); ++i) {
-    EXPECT_TRUE(after[i]->value.equal(before[i]->value)) << after[i]->spec.name;
-    EXPECT_TRUE(after[i]->value.requires_grad());
+  const std::string some_sparse = std::string(kExperts) + R"(, "decoder_sparse_step": 2)";
+  for (const ModelConfig& config : {small("qwen2"), small("qwen2_moe", some_sparse), small("mixtral", kExperts)}) {
+    SCOPED_TRACE(config.model_type);
+    const tests::TemporaryFolder folder;
+    VirtualModels saved = AutoModel::from_config(config, {}, context_);
+    saved.save_pretrained(folder.path() + "/model");
+    VirtualModels loaded = AutoModel::from_pretrained(folder.path() + "/model", {}, context_);
+    EXPECT_EQ(loaded.config().text, with_dtype(saved.config().text, "float32"));
+    const std::vector<Parameter*> before = saved.parameters(), after = loaded.parameters();
+    ASSERT_EQ(before.size(), after.size());
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(after[i]->value.equal(before[i]->value)) << after[i]->spec.name;
+      EXPECT_TRUE(after[i]->value.requires_grad());
+    }
+  }
+}
+
+Parameter& named(ModelChunk& chunk, const std::string& name) {
+  for (Parameter& parameter : chunk.parameters()) {
+    if (parameter.spec.name == name) return parameter;
+  }
+  throw std::out_of_range(name);
+}
+
+// sigmoid(0) is 1/2: a gate of zeros halves what the shared expert gives.
+TEST_F(Chunk, ASharedExpertMayHaveNoGate) {
+  const ModelConfig gated = small("qwen2_moe", kExperts);
+  ModelConfig plain = gated;
+  plain.experts.shared_gate = false;
+  VirtualModels with = AutoModel::from_config(gated, {.dtype = at::kDouble}, context_);
+  VirtualModels without = AutoModel::from_config(plain, {.dtype = at::kDouble}, context_);
+  const auto losses = [&](VirtualModels& model) { return model[0].forward({}, batch()); };
+  EXPECT_GT((losses(with) - losses(without)).abs().max().item<double>(), 1e-3);
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    const at::NoGradGuard no_grad;
+    const std::string mlp = "model.layers." + std::to_string(layer) + ".mlp.";
+    named(with[0], mlp + "shared_expert_gate.weight").value.zero_();
+    named(without[0], mlp + "shared_expert.down_proj.weight").value.mul_(0.5);
+  }
+  EXPECT_LE((losses(with) - losses(without)).abs().max().item<double>(), 1e-12);
+}
+
+// Three experts for one token of a row that repeats it: two of them are chosen, by all tokens.
+TEST_F(Chunk, ExpertsThatNoTokenChoseHaveAGradientOfZero) {
+  VirtualModels model = AutoModel::from_config(small("qwen3_moe", kExperts), {}, context_);
+  const at::Tensor ids = at::full({1, 8}, 7, at::kLong);
+  model[0].forward({}, {ids, labels_that_follow(ids)}).sum().backward();
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    const std::string name = "model.layers." + std::to_string(layer) + ".mlp.experts.gate_up_proj.weight";
+    const at::Tensor sizes = named(model[0], name).value.grad().abs().sum(at::IntArrayRef{1, 2});
+    EXPECT_EQ(sizes.eq(0).sum().item<int64_t>(), 1) << sizes;
   }
 }
 
 // The same values, rounded to the type: 8 bits of mantissa move a loss near ln 40 by some thousandths.
 TEST_F(Chunk, ComputesInEveryType) {
-  const auto loss = [&](c10::ScalarType type) {
-    VirtualModels model = AutoModel::from_config(small("qwen3"), {.dtype = type}, context_);
+  const auto loss = [&](const ModelConfig& config, c10::ScalarType type) {
+    VirtualModels model = AutoModel::from_config(config, {.dtype = type}, context_);
     const at::Tensor losses = model[0].forward({}, batch());
     losses.sum().backward();
     for (const Parameter& parameter : model[0].parameters()) {
@@ -160,10 +229,12 @@ TEST_F(Chunk, ComputesInEveryType) {
     }
     return losses.sum().item<double>() / 14;
   };
-  const double exact = loss(at::kDouble);
-  EXPECT_NEAR(loss(at::kFloat), exact, 1e-5);
-  EXPECT_NEAR(loss(at::kHalf), exact, 0.01);
-  EXPECT_NEAR(loss(at::kBFloat16), exact, 0.05);
+  for (const ModelConfig& config : {small("qwen3"), small("qwen2_moe", kExperts)}) {
+    const double exact = loss(config, at::kDouble);
+    EXPECT_NEAR(loss(config, at::kFloat), exact, 1e-5);
+    EXPECT_NEAR(loss(config, at::kHalf), exact, 0.01);
+    EXPECT_NEAR(loss(config, at::kBFloat16), exact, 0.05);
+  }
 }
 
 TEST_F(Chunk, PositionsThatAreGivenCount) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/models/moe_args.h"
 #include "core/parallel/recompute_args.h"
 
 namespace concord {
@@ -14,6 +15,7 @@ struct ModelOptions {
   // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window gather.
   std::string cp_comm_type = "p2p";
   RecomputeArgs recompute = {};
+  MoeArgs moe = {};
   int64_t make_vocab_size_divisible_by = 128;
   bool operator==(const ModelOptions&) const = default;
 };

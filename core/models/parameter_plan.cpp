@@ -27,7 +27,12 @@ class Planner {
   Planner(const ModelConfig& config, const ParameterPlanOptions& options) : config_(config), options_(options) {
     check_divides("num_attention_heads", config.num_attention_heads, options.tp);
     check_divides("num_key_value_heads", config.num_key_value_heads, options.tp);
-    check_divides("intermediate_size", config.intermediate_size, options.tp);
+    const ExpertConfig& experts = config.experts;
+    const bool all_sparse = experts.layers() == config.num_hidden_layers;
+    if (!all_sparse) check_divides("intermediate_size", config.intermediate_size, options.tp);
+    if (experts.layers() == 0) return;
+    check_divides("the intermediate size of an expert,", experts.intermediate_size, options.tp);
+    check_divides("the intermediate size of the shared expert,", experts.shared_intermediate_size, options.tp);
   }
 
   void embedding(const StageLayers& stage) {
@@ -42,7 +47,11 @@ class Planner {
     norm(layer + "input_layernorm.weight");
     attention(layer + "self_attn.");
     norm(layer + "post_attention_layernorm.weight");
-    mlp(layer + "mlp.");
+    if (config_.experts.has_layer(number)) {
+      experts(layer);
+    } else {
+      mlp(layer + "mlp.", config_.intermediate_size, config_.mlp_bias);
+    }
   }
 
   void head(const StageLayers& stage) {
@@ -114,10 +123,35 @@ class Planner {
     output(prefix + "o_proj", q, config_.output_bias);
   }
 
-  void mlp(const std::string& prefix) {
-    const int64_t inner = config_.intermediate_size;
-    fused(prefix, "gate_up_proj", {{"gate_proj", inner}, {"up_proj", inner}}, config_.mlp_bias);
-    output(prefix + "down_proj", inner, config_.mlp_bias);
+  void mlp(const std::string& prefix, int64_t inner, bool bias) {
+    fused(prefix, "gate_up_proj", {{"gate_proj", inner}, {"up_proj", inner}}, bias);
+    output(prefix + "down_proj", inner, bias);
+  }
+
+  // Replicated, and multiplied with the rank's own tokens.
+  void whole(const std::string& name, int64_t rows, std::vector<Piece> pieces) {
+    add(name, {{rows}, {config_.hidden_size}}, normal(), std::move(pieces));
+    plans_.back().partial_over_tp = tokens_are_split();
+  }
+
+  // A stack of one tensor per expert, of which |pieces| are behind each other along dimension 1.
+  void stack(const std::string& name, Dim rows, Dim columns, std::vector<Piece> pieces) {
+    add(name, {{config_.experts.num_experts}, rows, columns}, normal(), std::move(pieces));
+    plans_.back().spec.stacked = true;
+    plans_.back().spec.fused_dim = 1;
+  }
+
+  void experts(const std::string& layer) {
+    const ExpertConfig& all = config_.experts;
+    const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
+    const std::string mlp_name = layer + "mlp.";
+    whole(mlp_name + "router.weight", all.num_experts, {{layer + all.router, all.num_experts}});
+    stack(mlp_name + "experts.gate_up_proj.weight", {2 * inner, kCut}, {hidden},
+          {{layer + all.gate, inner}, {layer + all.up, inner}});
+    stack(mlp_name + "experts.down_proj.weight", {hidden}, {inner, kCut}, {{layer + all.down, hidden}});
+    if (all.shared_intermediate_size == 0) return;
+    mlp(mlp_name + "shared_expert.", all.shared_intermediate_size, false);
+    if (all.shared_gate) whole(mlp_name + "shared_expert_gate.weight", 1, {});
   }
 
   const ModelConfig& config_;

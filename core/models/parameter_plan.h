@@ -38,6 +38,13 @@ struct ParameterPlanOptions {
 //   model.layers.N.post_attention_layernorm.weight
 //   model.layers.N.mlp.gate_up_proj.{weight,bias}     pieces gate_proj, up_proj
 //   model.layers.N.mlp.down_proj.{weight,bias}
+// or, in a layer with experts, whose weights are stacks with a tensor for each expert in files:
+//   model.layers.N.mlp.router.weight                  [experts, hidden]
+//   model.layers.N.mlp.experts.gate_up_proj.weight    [experts, 2 inner / tp, hidden], pieces gate and up
+//   model.layers.N.mlp.experts.down_proj.weight       [experts, hidden, inner / tp]
+//   model.layers.N.mlp.shared_expert.{gate_up_proj,down_proj}.weight
+//   model.layers.N.mlp.shared_expert_gate.weight
+// and in the end
 //   model.norm.weight
 //   lm_head.weight                                    or once more model.embed_tokens.weight where they are tied
 // spec.replicated_over lists tp where the parameter is not cut, and dp_cp.

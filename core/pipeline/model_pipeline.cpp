@@ -17,12 +17,13 @@ ModelPipeline::ModelPipeline(Schedule schedule, VirtualModels& models, ParallelC
   executor_ = std::make_unique<Executor>(std::move(schedule), std::move(list), job, options);
 }
 
-void ModelPipeline::walk(std::span<const MicroBatch> batches, std::span<const double> weights) {
+void ModelPipeline::walk(std::span<const MicroBatch> batches, std::span<const double> weights,
+                         std::span<const double> router_weights) {
   if (batches.size() != static_cast<size_t>(schedule().microbatches)) {
     throw ConfigError(fmt::format("{} micro-batches, but the schedule is for {}; they must be equal", batches.size(),
                                   schedule().microbatches));
   }
-  for (ModelStage& stage : stages_) stage.begin(batches, weights);
+  for (ModelStage& stage : stages_) stage.begin(batches, weights, router_weights);
   executor_->run();
 }
 

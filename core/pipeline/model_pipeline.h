@@ -32,7 +32,8 @@ class ModelPipeline {
   // All micro-batches once, as many as the schedule has; weights as ModelStage::begin. Waits: for the loss.
   Result run(std::span<const MicroBatch> batches, std::span<const double> weights = {});
   // The same for those who take what they want from stages(). Waits: as Executor::run.
-  void walk(std::span<const MicroBatch> batches, std::span<const double> weights = {});
+  void walk(std::span<const MicroBatch> batches, std::span<const double> weights = {},
+            std::span<const double> router_weights = {});
 
   const Schedule& schedule() const { return executor_->schedule(); }
   std::deque<ModelStage>& stages() { return stages_; }  // of this rank, in ascending order

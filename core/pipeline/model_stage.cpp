@@ -5,15 +5,24 @@
 #include "core/config_error.h"
 
 namespace concord {
+namespace {
 
-void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const double> weights) {
-  if (!weights.empty() && weights.size() != batches.size()) {
-    throw ConfigError(
-        fmt::format("{} weights for {} micro-batches; give one for each", weights.size(), batches.size()));
+std::vector<double> one_for_each(std::span<const double> weights, size_t batches) {
+  if (weights.empty()) return std::vector<double>(batches, 1);
+  if (weights.size() != batches) {
+    throw ConfigError(fmt::format("{} weights for {} micro-batches; give one for each", weights.size(), batches));
   }
+  return {weights.begin(), weights.end()};
+}
+
+}  // namespace
+
+void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const double> weights,
+                       std::span<const double> router_weights) {
   batches_ = batches;
-  weights_.assign(weights.begin(), weights.end());
-  if (weights.empty()) weights_.assign(batches.size(), 1);
+  weights_ = one_for_each(weights, batches.size());
+  router_weights_ = one_for_each(router_weights, batches.size());
+  router_records_.assign(batches.size(), nullptr);
   token_losses_.assign(is_last() ? batches.size() : 0, at::Tensor());
 }
 
@@ -23,9 +32,11 @@ ValueSpec ModelStage::input_spec(int microbatch) {
 
 at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
   const MicroBatch& own = batch(microbatch);
-  const at::Tensor output = forward_step_ ? forward_step_(chunk_, input, own) : chunk_.forward(input, own);
-  if (!is_last()) return output;
   const auto index = static_cast<size_t>(microbatch);
+  chunk_.weigh_router_losses(router_weights_[index]);
+  const at::Tensor output = forward_step_ ? forward_step_(chunk_, input, own) : chunk_.forward(input, own);
+  router_records_[index] = chunk_.take_router_record();
+  if (!is_last()) return output;
   token_losses_[index] = output.detach();
   return output.sum().mul(weights_[index]);
 }

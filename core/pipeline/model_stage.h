@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -40,14 +41,19 @@ class ModelStage : public Stage {
       : chunk_(chunk), forward_step_(std::move(forward_step)) {}
 
   // Before each run of the executor. |batches| stay until it is done. The scalar of micro-batch i is the sum of its
-  // token losses times weights[i]; 1 if none are given.
-  void begin(std::span<const MicroBatch> batches, std::span<const double> weights = {});
+  // token losses times weights[i], and the losses of its routers are multiplied by router_weights[i]; 1 if none are
+  // given.
+  void begin(std::span<const MicroBatch> batches, std::span<const double> weights = {},
+             std::span<const double> router_weights = {});
 
   bool is_last() const { return chunk_.is_last(); }
   // Of the run, on the last stage: for each micro-batch the losses of this rank's tokens [B, S / cp], without graph.
   const std::vector<at::Tensor>& token_losses() const { return token_losses_; }
   // Their sum, in 64 bits on the host. Waits: for the device. 0 where this is not the last stage.
   double loss_sum() const;
+  // Of the run: what the chunk's routers did with each micro-batch; null in models without experts and in runs without
+  // backward.
+  const std::vector<std::shared_ptr<RouterRecord>>& router_records() const { return router_records_; }
   // Tokens of this rank that count in the run; on any stage.
   int64_t counted_tokens() const;
 
@@ -61,8 +67,9 @@ class ModelStage : public Stage {
   ModelChunk& chunk_;
   ForwardStep forward_step_;
   std::span<const MicroBatch> batches_;
-  std::vector<double> weights_;
+  std::vector<double> weights_, router_weights_;
   std::vector<at::Tensor> token_losses_;
+  std::vector<std::shared_ptr<RouterRecord>> router_records_;
 };
 
 }  // namespace concord

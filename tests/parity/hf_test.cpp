@@ -2,6 +2,9 @@
 // bounds of golden/README.md. What these can see is shown by mistakes made on purpose.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
+#include "core/safetensors/testing/files.h"
 #include "tests/parity/hf_golden.h"
 
 namespace concord::tests {
@@ -18,8 +21,17 @@ void expect_golden(const std::string& model, const std::vector<Layout>& layouts)
   }
 }
 
+const std::vector<std::string>& models_with_experts() {
+  static const std::vector<std::string> names{"qwen3-moe-tiny", "qwen2-moe-tiny", "mixtral-tiny"};
+  return names;
+}
+
 const std::vector<std::string>& models() {
-  static const std::vector<std::string> names{"qwen2-tiny", "qwen2-tied", "llama-tiny", "qwen3-tiny", "mistral-tiny"};
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all{"qwen2-tiny", "qwen2-tied", "llama-tiny", "qwen3-tiny", "mistral-tiny"};
+    all.insert(all.end(), models_with_experts().begin(), models_with_experts().end());
+    return all;
+  }();
   return names;
 }
 
@@ -70,6 +82,10 @@ TEST(HfParity, PipelinesAndDataParallelism) {
                 {layout("pp 2", 1, 1, false, 2), layout("pp 4", 1, 1, false, 4),
                  layout("pp 2, two chunks", 1, 1, false, 2, 2), layout("tp 2, pp 2, sequence parallel", 2, 1, true, 2),
                  layout("dp 2", 1, 1, false, 1, 1, 2), layout("dp 2, pp 2", 1, 1, false, 2, 1, 2)});
+  for (const std::string& model : models_with_experts()) {
+    expect_golden(model, {layout("pp 2", 1, 1, false, 2), layout("tp 2, pp 2, sequence parallel", 2, 1, true, 2),
+                          layout("dp 2", 1, 1, false, 1, 1, 2)});
+  }
   expect_golden("qwen2-tied", {layout("tied, pp 2", 1, 1, false, 2), layout("tied, tp 2, pp 2", 2, 1, false, 2)});
 }
 
@@ -96,14 +112,16 @@ TEST(HfParity, Recomputation) {
                  with_recompute(layout("full, tp 2, cp 2, sequence parallel", 2, 2, true), full)});
 }
 
-// What transformers itself differs by in bfloat16; see golden/README.md.
+// What transformers itself differs by in bfloat16; see golden/README.md. There some tokens choose another expert than
+// in fp32, and from there on logits are off by up to 0.4, and gradients by 0.107: twice that is allowed.
 TEST(HfParity, Bfloat16StaysWithinItsBounds) {
   for (const std::string& model : models()) {
     const TensorMap expected = read_tensors((golden("hf") / model / "expected.safetensors").string());
     for (Layout each : {layout("bf16", 1, 1), layout("bf16, tp 2, cp 2, sequence parallel", 2, 2, true)}) {
       SCOPED_TRACE(model + ", " + each.name);
       each.args.dtype = at::kBFloat16;
-      const Bounds bounds{.logits = 0.08, .loss = 0.02, .gradient = 0.05};
+      const bool chooses = std::ranges::count(models_with_experts(), model) > 0;
+      const Bounds bounds{.logits = chooses ? 0.4 : 0.08, .loss = 0.02, .gradient = chooses ? 0.21 : 0.05};
       run_golden(golden("hf") / model, each, golden_batch(expected),
                  [&](const ProbeResult& result) { expect_parity(result, expected, bounds); });
     }
@@ -114,6 +132,31 @@ TEST(HfParity, AFolderOfShards) {
   const TensorMap expected = read_tensors((golden("hf/qwen2-tiny") / "expected.safetensors").string());
   run_golden(golden("hf/qwen2-tiny-sharded"), layout("tp 2", 2, 1), golden_batch(expected),
              [&](const ProbeResult& result) { expect_parity(result, expected); });
+}
+
+// Every tensor of the golden file, and the same bytes of the whole from every layout.
+TEST(HfParity, ModelsWithExpertsAreSavedAsTheyWereRead) {
+  for (const std::string& model : models_with_experts()) {
+    const TemporaryFolder folder;
+    std::string first;
+    for (const Layout& each : {layout("one", 1, 1), layout("tp 2", 2, 1), layout("pp 2", 1, 1, false, 2),
+                               layout("dp 2", 1, 1, false, 1, 1, 2), layout("tp 2, pp 2", 2, 1, false, 2)}) {
+      SCOPED_TRACE(model + ", " + each.name);
+      const std::string saved = folder.path() + "/" + each.name;
+      expect_job(each.world, each.sizes, [&](ParallelContext& context) {
+        AutoModel::from_pretrained(golden("hf") / model, each.args, context).save_pretrained(saved);
+      });
+      const std::string file = saved + "/model.safetensors";
+      if (first.empty()) {
+        first = file;
+        const TensorMap before = read_tensors((golden("hf") / model / "model.safetensors").string());
+        const TensorMap after = read_tensors(file);
+        ASSERT_EQ(after.size(), before.size());
+        for (const auto& [name, tensor] : before) EXPECT_TRUE(after.at(name).equal(tensor)) << name;
+      }
+      EXPECT_TRUE(safetensors::testing::read_file(file) == safetensors::testing::read_file(first));
+    }
+  }
 }
 
 // ------------------------------------------------------------------------------------------- mistakes made on purpose
@@ -137,6 +180,12 @@ TEST(HfParity, AWrongNumberInTheConfigIsSeen) {
     expect_seen(model, with_wrong_config("rms_norm_eps x 10", [](ModelConfig& c) { c.rms_norm_eps *= 10; }));
     expect_seen(model,
                 with_wrong_config("a window of 7", [](ModelConfig& c) { c.windows.assign(c.windows.size(), 7); }));
+  }
+  for (const std::string& model : models_with_experts()) {
+    expect_seen(model, with_wrong_config("norm_topk_prob turned over",
+                                         [](ModelConfig& c) { c.experts.norm_topk_prob = !c.experts.norm_topk_prob; }));
+    expect_seen(model,
+                with_wrong_config("one expert per token", [](ModelConfig& c) { c.experts.num_experts_per_tok = 1; }));
   }
   expect_seen("llama-tiny", with_wrong_config("no rope scaling", [](ModelConfig& c) { c.rope.rope_type = "default"; }));
 }

@@ -159,6 +159,7 @@ TEST(PipelineParity, TwoRanks) {
   const std::vector<Golden> all = {rows_of("qwen2-tiny"), rows_of("qwen2-tied"), rows_of("llama-tiny"),
                                    rows_of("qwen3-tiny"), rows_of("mistral-tiny")};
   for (const char* kind : {"gpipe", "1f1b", "zb-h1"}) expect_golden(all, {kind, 2});
+  expect_golden({rows_of("qwen2-moe-tiny"), rows_of("mixtral-tiny")}, {"zb-h1", 2});
 }
 
 TEST(PipelineParity, FourRanks) {
@@ -172,6 +173,7 @@ TEST(PipelineParity, TwoChunksARank) {
   const std::vector<Golden> two = {rows_of("qwen2-tied"), rows_of("llama-tiny"), rows_of("qwen3-tiny")};
   for (const char* kind : {"interleaved", "zb-v"}) {
     expect_golden(four, {kind, 2, 2});
+    expect_golden({rows_of("qwen3-moe-tiny")}, {.schedule = kind, .pp = 2, .vpp = 2, .stages = "E|t|t|L"});
     expect_golden(two, {.schedule = kind, .pp = 2, .vpp = 2, .stages = "E|t|t|L"});
   }
   expect_golden(four, {.schedule = "zb-v", .pp = 4, .vpp = 2, .stages = "E|t|t|t|t|||L"});  // stages without layers too

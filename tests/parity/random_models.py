@@ -23,7 +23,7 @@ except ImportError as missing:
     print(f"skipped: {missing}; install torch, transformers and safetensors for this Python")
     sys.exit(77)
 
-FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "qwen2_moe", "qwen3_moe", "mixtral")
 # Norm of the difference / norm of the reference, for each tensor: golden/README.md's for gradients. In float64 what is
 # left is transformers' own rounding, since it has norms, softmax and loss in float32 even then.
 BOUNDS = {"float64": 5e-6, "float32": 2e-5}
@@ -41,15 +41,30 @@ def draw_rope(draw):
     return rope
 
 
+def draw_experts(draw, family):
+    experts, choices = draw.choice([2, 3, 5]), 2 if family == "mixtral" else draw.choice([1, 2])
+    settings = {"num_experts_per_tok": choices, "router_aux_loss_coef": 0.5,
+                "output_router_logits": draw.random() < 0.5}
+    if family == "mixtral":
+        return settings | {"num_local_experts": experts}
+    settings |= {"num_experts": experts, "moe_intermediate_size": draw.choice([6, 12]),
+                 "norm_topk_prob": choices > 1 and draw.random() < 0.5,  # the gradient of 1 is rounding only
+                 "decoder_sparse_step": draw.choice([1, 1, 2]),
+                 "mlp_only_layers": draw.choice([[], [0]])}
+    if family == "qwen2_moe":
+        settings |= {"shared_expert_intermediate_size": 12, "qkv_bias": draw.random() < 0.5}
+    return settings
+
+
 def draw_config(draw):
     family = draw.choice(FAMILIES)
     kv_heads = draw.choice([1, 2, 3, 4])
     heads = kv_heads * draw.choice([1, 2, 3])
     head_dim = draw.choice([4, 6, 8])
-    own_size = family in ("qwen3", "llama", "mistral") and draw.random() < 0.5
+    own_size = family in ("qwen3", "llama", "mistral", "qwen3_moe", "mixtral") and draw.random() < 0.5
     settings = {
         "vocab_size": draw.choice([97, 128, 300]),
-        "hidden_size": draw.choice([20, 36]) if own_size else heads * head_dim,
+        "hidden_size": heads * (draw.choice([5, 9]) if own_size else head_dim),  # transformers wants a multiple
         "intermediate_size": draw.choice([12, 24, 60]),
         "num_hidden_layers": draw.choice([1, 2, 3]),
         "num_attention_heads": heads,
@@ -62,13 +77,18 @@ def draw_config(draw):
         "attn_implementation": "eager",
         "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
     }
-    if own_size or family == "qwen3":
+    if own_size or family in ("qwen3", "qwen3_moe", "mixtral"):
         settings["head_dim"] = head_dim
-    if family in ("llama", "qwen3"):
+    if family in ("llama", "qwen3", "qwen3_moe"):
         settings["attention_bias"] = draw.random() < 0.5
     if family == "llama":
         settings["mlp_bias"] = draw.random() < 0.5
-    if family == "mistral":
+    if family in ("qwen2_moe", "qwen3_moe", "mixtral"):
+        settings |= draw_experts(draw, family)
+        step, dense = settings.get("decoder_sparse_step", 1), settings.get("mlp_only_layers", [])
+        if all((i + 1) % step != 0 or i in dense for i in range(settings["num_hidden_layers"])):
+            settings["output_router_logits"] = False  # transformers fails for a loss of no layers
+    if family in ("mistral", "mixtral"):
         settings["sliding_window"] = draw.choice([None, 3, 5])
     elif family != "llama" and draw.random() < 0.5:
         settings |= {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
@@ -78,7 +98,10 @@ def draw_config(draw):
 def make_model(family, settings, seed):
     torch.manual_seed(seed)
     config = transformers.AutoConfig.for_model(family, **settings)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="eager")
+    # The default path of experts has no float64.
+    eager_experts = {"experts_implementation": "eager"} if "num_experts_per_tok" in settings else {}
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="eager",
+                                                          **eager_experts)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:  # norms and biases that are not all alike
@@ -90,14 +113,38 @@ def reference(model, ids, labels):
     output = model(input_ids=ids, labels=labels)
     output.loss.backward()
     result = {"logits": output.logits.detach(), "loss": output.loss.detach().reshape(1)}
+    if model.config.to_dict().get("output_router_logits") and output.aux_loss:
+        result["router_loss"] = model.config.router_aux_loss_coef * output.aux_loss.detach().reshape(1)
+        result["loss"] = result["loss"] - result["router_loss"]
     for name, parameter in model.named_parameters():
-        result["grad." + name] = parameter.grad
+        for part, gradient in in_files(name, parameter.grad, model.config.model_type):
+            result["grad." + part] = gradient
     return result
+
+
+def in_files(name, gradient, family):
+    """What a parameter is in files: transformers has the experts of a layer in two tensors, files have three for each."""
+    prefix, _, which = name.partition(".mlp.experts.")
+    if family == "mixtral":
+        mine = f"{prefix}.block_sparse_moe.experts." + "{}.{}.weight"
+        gate, up, down = "w1", "w3", "w2"
+        name = name.replace(".mlp.gate.", ".block_sparse_moe.gate.")
+    else:
+        mine = f"{prefix}.mlp.experts." + "{}.{}.weight"
+        gate, up, down = "gate_proj", "up_proj", "down_proj"
+    if not which:
+        yield name, gradient
+        return
+    for number, of_expert in enumerate(gradient):
+        parts = zip((gate, up), of_expert.chunk(2)) if which == "gate_up_proj" else [(down, of_expert)]
+        for kind, part in parts:
+            yield mine.format(number, kind), part
 
 
 def layouts(draw, settings):
     """One process, and one cut that the sizes allow."""
-    tp = [n for n in (2, 3, 4) if settings["num_key_value_heads"] % n == 0 and settings["intermediate_size"] % n == 0]
+    inner = [settings.get(key, 12) for key in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")]
+    tp = [n for n in (2, 3, 4) if settings["num_key_value_heads"] % n == 0 and all(size % n == 0 for size in inner)]
     cuts = [(["--context_parallel_size", "2"], 2), (["--context_parallel_size", "2", "--cp_comm_type", "all_gather"], 2)]
     for n in tp:
         cuts.append((["--tensor_model_parallel_size", str(n)], n))

@@ -204,9 +204,11 @@ TEST(Arguments, UnknownNamesComeWithTheNearestKnownOneOrTheList) {
 }
 
 TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNothing) {
-  EXPECT_THAT(yaml_error("expert_model_parallel_size: 2"),
-              HasSubstr("mixture-of-experts models are not supported yet"));
+  EXPECT_THAT(yaml_error("expert_model_parallel_size: 2"), HasSubstr("tensor_model_parallel_size splits all experts"));
   EXPECT_THAT(yaml_error("moe_grouped_gemm: true"), HasSubstr("moe_grouped_gemm is 'true'"));
+  EXPECT_EQ(from_yaml("moe_aux_loss_coeff: 0.01").model_options.moe.aux_loss_coeff, 0.01);
+  EXPECT_THAT(yaml_error("moe_aux_loss_coeff: -1"), HasSubstr("a number >= 0"));
+  EXPECT_THAT(yaml_error("moe_router_load_balancing_type: sinkhorn"), HasSubstr("pooled_aux_loss"));
   EXPECT_THAT(yaml_error("fp8: hybrid"), HasSubstr("8-bit formats are not supported yet"));
   EXPECT_THAT(yaml_error("ckpt_format: torch_dist"), HasSubstr("resume_from_checkpoint"));
   EXPECT_THAT(yaml_error("additional_configs: {a: 1}"), HasSubstr("every setting has its own argument"));

@@ -205,7 +205,9 @@ std::vector<IgnoredArguments> make_ignored() {
 }
 
 constexpr std::string_view kShape = "the model's shape comes from its config.json; pass that as model_config";
-constexpr std::string_view kExperts = "mixture-of-experts models are not supported yet";
+constexpr std::string_view kExperts =
+    "of mixture-of-experts models, only moe_router_load_balancing_type, moe_aux_loss_coeff and moe_z_loss_coeff can be "
+    "chosen so far; tensor_model_parallel_size splits all experts";
 constexpr std::string_view kCheckpoints =
     "resume_from_checkpoint restores everything, and --model starts anew from weights";
 constexpr std::string_view kEightBits = "8-bit formats are not supported yet; use bf16: true for 16 bits";
@@ -221,8 +223,31 @@ std::vector<RefusedArgument> make_refused() {
       {"expert_tensor_parallel_size", {"1"}, kExperts},
       {"parallelism.expert_parallel_degree", {"1"}, kExperts},
       {"parallelism.expert_tensor_parallel_degree", {"1"}, kExperts},
-      {"moe_*", {"false"}, kExperts},
-      {"num_experts", {}, kExperts},
+      {"moe_router_topk*", {"false"}, kExperts},
+      {"moe_router_pre_softmax", {"false"}, kExperts},
+      {"moe_router_score_function", {"false"}, kExperts},
+      {"moe_router_num_groups", {"false"}, kExperts},
+      {"moe_router_group_topk", {"false"}, kExperts},
+      {"moe_router_enable_expert_bias", {"false"}, kExperts},
+      {"moe_router_bias_update_rate", {"false"}, kExperts},
+      {"moe_router_dtype", {"false"}, kExperts},
+      {"moe_router_fusion", {"false"}, kExperts},
+      {"moe_router_padding*", {"false"}, kExperts},
+      {"moe_input_jitter_eps", {"false"}, kExperts},
+      {"moe_expert_*", {"false"}, kExperts},
+      {"moe_pad_*", {"false"}, kExperts},
+      {"moe_token_*", {"false"}, kExperts},
+      {"moe_grouped_gemm", {"false"}, kExperts},
+      {"moe_permute_fusion", {"false"}, kExperts},
+      {"moe_shared_*", {"false"}, kExperts},
+      {"moe_layer_*", {"false"}, kExperts},
+      {"moe_ffn_*", {"false"}, kExperts},
+      {"moe_enable_*", {"false"}, kExperts},
+      {"moe_use_*", {"false"}, kExperts},
+      {"moe_extended_tp", {"false"}, kExperts},
+      {"moe_per_layer_logging", {"false"}, kExperts},
+      {"moe_deepep_*", {"false"}, kExperts},
+      {"num_experts", {}, kShape},
       {"mtp_num_layers", {"0"}, "multi-token prediction is not supported yet"},
       {"fp8*", {"false"}, kEightBits},
       {"quantize.*", {"false"}, kEightBits},

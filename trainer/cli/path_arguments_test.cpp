@@ -146,6 +146,7 @@ const std::set<std::string> kTexts = {"train --template",
                                       "train --weight_decay_incr_style",
                                       "train --order",
                                       "train --cp_comm_type",
+                                      "train --moe_router_load_balancing_type",
                                       "train --pipeline_model_parallel_layout",
                                       "train --recompute_granularity",
                                       "train --recompute_method",
@@ -182,7 +183,8 @@ const std::set<std::string> kTexts = {"train --template",
                                       "probe --cp_comm_type",
                                       "probe --recompute_granularity",
                                       "probe --recompute_method",
-                                      "probe --recompute_modules"};
+                                      "probe --recompute_modules",
+                                      "probe --moe_router_load_balancing_type"};
 
 void collect_texts(const CLI::App& app, const std::string& front, std::set<std::string>* names) {
   for (const CLI::Option* option : app.get_options()) {

@@ -99,6 +99,11 @@ void add_probe_layout(CLI::App* app, ProbeArguments* given) {
   app->add_option("--recompute_num_layers", given->model_options.recompute.num_layers)->capture_default_str();
   app->add_option("--recompute_modules", given->model_options.recompute.modules,
                   "for selective: core_attn, mlp, layernorm");
+  MoeArgs& moe = given->model_options.moe;
+  app->add_option("--moe_router_load_balancing_type", moe.router_load_balancing_type,
+                  "aux_loss, seq_aux_loss, pooled_aux_loss or none (default: as in the config)");
+  app->add_option("--moe_aux_loss_coeff", moe.aux_loss_coeff, "coefficient of that loss")->capture_default_str();
+  app->add_option("--moe_z_loss_coeff", moe.z_loss_coeff, "coefficient of the router's z-loss")->capture_default_str();
   app->add_option("--ddp_timeout", sizes.ddp_timeout, "timeout in seconds for a rank waiting on others")
       ->capture_default_str();
 }

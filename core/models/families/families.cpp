@@ -8,11 +8,14 @@ namespace concord {
 
 extern const Family kLlama;
 extern const Family kMistral;
+extern const Family kMixtral;
 extern const Family kQwen2;
+extern const Family kQwen2Moe;
 extern const Family kQwen3;
+extern const Family kQwen3Moe;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kLlama, &kMistral, &kQwen2, &kQwen3};
+  static const std::array families{&kLlama, &kMistral, &kMixtral, &kQwen2, &kQwen2Moe, &kQwen3, &kQwen3Moe};
   return families;
 }
 
@@ -24,7 +27,7 @@ void read_attention_bias(const ConfigReader& read, ModelConfig& model) {
 namespace {
 
 // Whether each layer has a sliding window.
-std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& model, bool used) {
+std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& model, bool used, WindowRule rule) {
   const auto layers = static_cast<size_t>(model.num_hidden_layers);
   std::vector<bool> windowed(layers, false);
   const std::vector<std::string> types = read.texts("layer_types");
@@ -35,7 +38,7 @@ std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& m
   const int64_t first = read.integer("max_window_layers", {0, int64_t{1} << 40}, 28);
   for (size_t i = 0; i < layers; ++i) {
     if (types.empty()) {
-      windowed[i] = used && static_cast<int64_t>(i) >= first;
+      windowed[i] = used && rule(static_cast<int64_t>(i), first);
     } else if (types[i] == "sliding_attention") {
       if (!used) read.refuse("layer_types", "names sliding_attention, which needs use_sliding_window true");
       windowed[i] = true;
@@ -49,12 +52,44 @@ std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& m
 
 }  // namespace
 
-void read_qwen_windows(const ConfigReader& read, ModelConfig& model) {
+bool from_max_window_layers(int64_t layer, int64_t max_window_layers) { return layer >= max_window_layers; }
+
+void read_qwen_windows(const ConfigReader& read, ModelConfig& model, WindowRule rule) {
   const bool none = read.names("sliding_window") && !read.has("sliding_window");  // null
   const bool used = read.flag("use_sliding_window", false) && !none;
-  const std::vector<bool> windowed = windowed_layers(read, model, used);
+  const std::vector<bool> windowed = windowed_layers(read, model, used, rule);
   for (size_t i = 0; i < windowed.size(); ++i) {
     if (windowed[i]) model.windows[i] = read.integer("sliding_window", kWindowRange, 4096);
+  }
+}
+
+void read_expert_counts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults) {
+  constexpr IntegerRange kExperts{1, int64_t{1} << 16};
+  ExpertConfig& experts = model.experts;
+  // transformers 5 has one name for both; in older files it depends on the family.
+  const char* const key = read.has("num_experts") ? "num_experts" : "num_local_experts";
+  experts.num_experts = read.integer(key, kExperts, defaults.num_experts);
+  experts.num_experts_per_tok = read.integer("num_experts_per_tok", kExperts, defaults.num_experts_per_tok);
+  if (experts.num_experts_per_tok > experts.num_experts) {
+    read.refuse(fmt::format("num_experts_per_tok {} must be at most {} {}", experts.num_experts_per_tok, key,
+                            experts.num_experts));
+  }
+  experts.sparse.assign(static_cast<size_t>(model.num_hidden_layers), true);
+  experts.output_router_logits = read.flag("output_router_logits", false);
+  experts.router_aux_loss_coef = read.not_negative("router_aux_loss_coef", 0.001);
+}
+
+void read_qwen_experts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults) {
+  read_expert_counts(read, model, defaults);
+  ExpertConfig& experts = model.experts;
+  experts.intermediate_size =
+      read.integer("moe_intermediate_size", {1, int64_t{1} << 24}, defaults.moe_intermediate_size);
+  experts.norm_topk_prob = read.flag("norm_topk_prob", false);
+  const int64_t layers = model.num_hidden_layers;
+  const int64_t step = read.integer("decoder_sparse_step", {1, int64_t{1} << 16}, 1);
+  for (int64_t i = 0; i < layers; ++i) experts.sparse[static_cast<size_t>(i)] = (i + 1) % step == 0;
+  for (const int64_t dense : read.integers("mlp_only_layers", {0, int64_t{1} << 16})) {
+    if (dense < layers) experts.sparse[static_cast<size_t>(dense)] = false;
   }
 }
 

@@ -20,14 +20,28 @@ struct Family {
   // Sets what is special about the family: biases, norms of q and k, windows. The rest of |model| has been read
   // already.
   void (*describe)(const ConfigReader& read, ModelConfig& model);
+  double default_rope_theta = 10000;
+};
+
+// The values that transformers uses if the file has none.
+struct ExpertDefaults {
+  int64_t num_experts;
+  int64_t num_experts_per_tok;
+  int64_t moe_intermediate_size;
 };
 
 // All that can be read, by name.
 std::span<const Family* const> all_families();
 
 // The rule of Qwen's files: use_sliding_window switches windows on, layer_types says for which layers; without it those
-// from max_window_layers on.
-void read_qwen_windows(const ConfigReader& read, ModelConfig& model);
+// that |windowed| says of a layer and max_window_layers: those from there on.
+using WindowRule = bool (*)(int64_t layer, int64_t max_window_layers);
+bool from_max_window_layers(int64_t layer, int64_t max_window_layers);
+void read_qwen_windows(const ConfigReader& read, ModelConfig& model, WindowRule windowed = from_max_window_layers);
+// Qwen's files with experts: which layers have them (decoder_sparse_step, mlp_only_layers) and their sizes.
+void read_qwen_experts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults);
+// What all families with experts have in common: the numbers of experts, the loss that balances them.
+void read_expert_counts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults);
 // Qwen 3, Llama: one key for the biases of q, k, v and the output.
 void read_attention_bias(const ConfigReader& read, ModelConfig& model);
 

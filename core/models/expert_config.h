@@ -1,0 +1,37 @@
+// The experts of a model, as its config.json has them. Needs no libtorch. Pure values; threads: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace concord {
+
+struct ExpertConfig {
+  int64_t num_experts = 0;  // of each sparse layer; 0: the model has none
+  int64_t num_experts_per_tok = 0;
+  int64_t intermediate_size = 0;         // of one expert
+  int64_t shared_intermediate_size = 0;  // of the expert that all tokens pass through; 0: there is none
+  bool shared_gate = false;              // its output is multiplied by sigmoid(x w)
+  bool norm_topk_prob = false;           // a token's weights are divided by their sum
+  bool wide_weights = false;  // they stay in fp32 in 16-bit models, else they are rounded to the model's type
+  std::vector<bool> sparse;   // for each layer: whether it has experts; empty if none has
+  // The loss that balances experts, over all layers together; only where output_router_logits is true or an argument
+  // asks for it, as in transformers.
+  bool output_router_logits = false;
+  double router_aux_loss_coef = 0.001;
+  // What the tensors of a layer are called in files, after "model.layers.N."; {} is the number of the expert.
+  std::string router = "mlp.gate.weight";
+  std::string gate = "mlp.experts.{}.gate_proj.weight";
+  std::string up = "mlp.experts.{}.up_proj.weight";
+  std::string down = "mlp.experts.{}.down_proj.weight";
+
+  bool has_layer(int64_t number) const { return !sparse.empty() && sparse[static_cast<size_t>(number)]; }
+  int64_t layers() const {
+    int64_t count = 0;
+    for (const bool each : sparse) count += each ? 1 : 0;
+    return count;
+  }
+};
+
+}  // namespace concord

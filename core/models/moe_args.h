@@ -1,0 +1,18 @@
+// What a user chooses about experts; names without the "moe_" that Megatron has before them. Needs no libtorch.
+#pragma once
+
+#include <string>
+
+namespace concord {
+
+struct MoeArgs {
+  // How tokens are kept spread over experts: aux_loss and seq_aux_loss as in Megatron, pooled_aux_loss as in
+  // transformers, none. Empty: pooled_aux_loss if output_router_logits is true in config.json, else aux_loss.
+  std::string router_load_balancing_type = "";
+  // Of that loss. 0: none; for pooled_aux_loss router_aux_loss_coef of config.json.
+  double aux_loss_coeff = 0;
+  double z_loss_coeff = 0;  // of the mean of logsumexp(logits)^2, which keeps logits small; 0: none
+  bool operator==(const MoeArgs&) const = default;
+};
+
+}  // namespace concord

@@ -1,0 +1,37 @@
+// The second half of a layer with experts: x -> sum of the MLPs of the experts that a token chose, times their weights,
+// and of the shared expert, all of norm(x).
+//
+// Tokens are routed where they are between layers. The experts' inner size is split over the tensor-parallel group, so
+// each rank has a part of all experts, sees all tokens of the group and computes summands of their results, as in the
+// MLP of a dense layer. What runs on the rows of an expert (run_experts) knows nothing about where they came from.
+#pragma once
+
+#include <optional>
+
+#include "core/models/mlp.h"
+#include "core/ops/moe_router.h"
+
+namespace concord {
+
+class MoeMlp {
+ public:
+  // Of layer |number| of the model. |context| has to outlive it and every backward.
+  MoeMlp(const LayerContext& context, int64_t number);
+  // pbh -> pbh, to be added to the residual stream.
+  at::Tensor forward(const at::Tensor& x_pbh, const SharedInputs& inputs) const;
+
+ private:
+  at::Tensor whole(const at::Tensor& x_pbh, const SharedInputs& inputs) const;
+  Routing route(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;
+  at::Tensor chosen_experts(const at::Tensor& normed_pbh, const Routing& routing) const;
+  // |rows| [n, h] of all experts one after the other, until |ends|.
+  at::Tensor run_experts(const at::Tensor& rows, const at::Tensor& ends) const;
+  at::Tensor shared_expert(const at::Tensor& normed_pbh) const;
+
+  const LayerContext& context_;
+  int64_t number_;
+  const Parameter *norm_, *router_, *gate_up_, *down_, *shared_gate_;
+  std::optional<GatedMlp> shared_;
+};
+
+}  // namespace concord

@@ -1,0 +1,54 @@
+// What the routers of a chunk did with one micro-batch, and the losses that follow from it.
+//
+// Shared by the layers of a forward and their backward, which for pooled_aux_loss needs the counts of all layers: by
+// then all of them are there. A layer that is recomputed writes the same once more. Threads: those of ModelChunk.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/models/layer_context.h"
+#include "core/models/router_losses.h"
+#include "core/ops/moe_router.h"
+
+namespace concord {
+
+struct RouterRecord {
+  struct Layer {
+    at::Tensor chosen;  // fp32 [rows, experts]: this rank's tokens that chose an expert
+    // The same of all tp and cp ranks that share the micro-batch's tokens; undefined if no loss needs it.
+    at::Tensor chosen_by_all;
+    at::Tensor scores;     // fp32 or fp64 [rows, experts]: the sum of softmax scores of this rank's tokens
+    at::Tensor squared_z;  // fp32 or fp64 scalar: the sum of logsumexp^2 of this rank's tokens
+  };
+
+  RouterLosses losses;
+  double weight = 1;       // of the losses, in backward
+  int64_t rows = 0;        // of the micro-batch
+  int64_t row_tokens = 0;  // of each row, all cp parts of it
+  int64_t experts = 0;
+  int64_t choices = 0;        // of a token
+  int64_t sparse_layers = 0;  // of the whole model
+  std::vector<Layer> layers;  // of the whole model; those without experts or of other stages are empty
+
+  int64_t tokens() const { return rows * row_tokens; }
+};
+
+// |routing| with the losses of the router attached to its weights: forward changes nothing, backward adds their gradient
+// to that of |logits_pbe|. Writes layer |number| of |record|. Every tp and cp rank calls it. Waits: for them if a loss
+// counts.
+at::Tensor with_router_losses(const at::Tensor& logits_pbe, const Routing& routing, int64_t number,
+                              const LayerContext& context, const std::shared_ptr<RouterRecord>& record);
+
+// This rank's part of the losses of its chunk's layers, not weighted, fp64 on the host. The whole is the sum over cp,
+// and under sequence parallelism tp. Waits: for the device.
+struct RouterLossParts {
+  double balancing = 0;
+  double z = 0;
+};
+RouterLossParts router_loss_parts(const RouterRecord& record);
+
+}  // namespace concord
