@@ -122,8 +122,8 @@ class Probe {
 
   void add_router_losses(const RouterRecord& record) {
     has_router_losses_ |= record.losses.any();
-    const RouterLossParts parts = router_loss_parts(record);
-    router_loss_ += (parts.balancing + parts.z) / static_cast<double>(context_.layout().dp());
+    const Tensor parts = router_loss_parts(record);
+    if (parts.defined()) router_loss_ += parts.sum().item<double>() / static_cast<double>(context_.layout().dp());
   }
 
   // --------------------------------------------------------------------------------------------------------- results

@@ -56,6 +56,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       parts_(plan_, job, providers),
       replicas_(parts_.data_parallel),
       losses_(job, plan_.arguments.logging.nan_inf_filter),
+      routers_(job, plan_.config.experts, plan_.arguments.model_options.sequence_parallel),
       best_(plan_, job),
       memory_(plan_, job),
       pulse_(read_job_environment().local_rank),
@@ -142,6 +143,7 @@ void Trainer::begin_step() {
 // |step| is done: what the state, the log line and the mean loss say of it.
 void Trainer::record(const StepOutput& step) {
   last_ = step;
+  routers_.add(parts_.stages);
   if (step.counted > 0) losses_.add(step.loss, parts_.loss_rule.per_token ? step.counted : 0);
   const BatchContents& contents = plan_.train_data->contents();
   window_.add_step(step.updated, step.grad_norm);
@@ -258,6 +260,7 @@ void Trainer::log() {
   if (plan_.arguments.optimizer.log_num_zeros_in_grad) {
     report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }
+  for (auto& metric : routers_.take()) report.extra.push_back(std::move(metric));
   if (window_.save_seconds > 0) report.extra.emplace_back("save_seconds", window_.save_seconds);
   judge_ranks(&report);
   window_ = {};

@@ -28,6 +28,7 @@
 #include "trainer/log_window.h"
 #include "trainer/loss_log.h"
 #include "trainer/memory_checkpoints.h"
+#include "trainer/router_log.h"
 #include "trainer/step_clock.h"
 #include "trainer/step_validator.h"
 #include "trainer/stragglers.h"
@@ -110,6 +111,7 @@ class Trainer {
   ReplicaCheck replicas_;
   std::optional<StepValidator> validator_;  // with rerun_mode validate
   LossLog losses_;
+  RouterLog routers_;
   BestModel best_;
   TrainerState state_;
   TrainerControl control_;

@@ -74,7 +74,8 @@ TEST(ParameterPlan, KnowsWhichGradientsArePartial) {
 }
 
 constexpr const char* kExperts =
-    R"(, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 6, "shared_expert_intermediate_size": 10)";
+    R"(, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 6,
+      "shared_expert_intermediate_size": 10)";
 
 TEST(ParameterPlan, ALayerWithExpertsHasStacksOfThem) {
   const StageLayers layer{.embedding = false, .first_layer = 1, .layers = 1, .mtp_layers = 0, .loss = false};

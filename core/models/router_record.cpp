@@ -5,6 +5,7 @@
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include "core/ops/derivative.h"
@@ -95,18 +96,17 @@ Tensor with_router_losses(const Tensor& logits_pbe, const Routing& routing, int6
                              });
 }
 
-RouterLossParts router_loss_parts(const RouterRecord& record) {
-  RouterLossParts parts;
-  const RouterLosses& losses = record.losses;
+Tensor router_loss_parts(const RouterRecord& record) {
+  const at::NoGradGuard no_grad;
+  const double z_factor = record.losses.z_coefficient / static_cast<double>(record.tokens());
+  Tensor parts;
   for (size_t i = 0; i < record.layers.size(); ++i) {
     const RouterRecord::Layer& layer = record.layers[i];
-    if (layer.scores.defined()) {
-      const Tensor factors_be = score_factors(record, i).to(at::kDouble);
-      parts.balancing += (layer.scores.to(at::kDouble) * factors_be).sum().item<double>();
-    }
-    if (layer.squared_z.defined()) {
-      parts.z += layer.squared_z.item<double>() * losses.z_coefficient / static_cast<double>(record.tokens());
-    }
+    if (!layer.scores.defined() && !layer.squared_z.defined()) continue;
+    const Tensor none = at::zeros({}, (layer.scores.defined() ? layer.scores : layer.squared_z).options());
+    const Tensor balancing = layer.scores.defined() ? (layer.scores * score_factors(record, i)).sum() : none;
+    const Tensor own = at::stack({balancing, layer.squared_z.defined() ? layer.squared_z * z_factor : none});
+    parts = parts.defined() ? parts + own : own;
   }
   return parts;
 }

@@ -37,18 +37,14 @@ struct RouterRecord {
   int64_t tokens() const { return rows * row_tokens; }
 };
 
-// |routing| with the losses of the router attached to its weights: forward changes nothing, backward adds their gradient
-// to that of |logits_pbe|. Writes layer |number| of |record|. Every tp and cp rank calls it. Waits: for them if a loss
-// counts.
+// The weights of |routing| with the losses of the router attached: forward changes nothing, backward adds their
+// gradient to that of |logits_pbe|. Writes layer |number| of |record|.
+// Every tp and cp rank calls it. Waits: for them if a loss counts.
 at::Tensor with_router_losses(const at::Tensor& logits_pbe, const Routing& routing, int64_t number,
                               const LayerContext& context, const std::shared_ptr<RouterRecord>& record);
 
-// This rank's part of the losses of its chunk's layers, not weighted, fp64 on the host. The whole is the sum over cp,
-// and under sequence parallelism tp. Waits: for the device.
-struct RouterLossParts {
-  double balancing = 0;
-  double z = 0;
-};
-RouterLossParts router_loss_parts(const RouterRecord& record);
+// This rank's part of the losses of its chunk's layers, not weighted: [2], the one that balances and the z-loss, on the
+// device; undefined if there are none. The whole is the sum over cp, under sequence parallelism tp, and pp.
+at::Tensor router_loss_parts(const RouterRecord& record);
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// The losses of routers: transformers' by value and gradient, Megatron's by their definition, all by their slopes, and all
-// the same under every layout.
+// The losses of routers: transformers' by value and gradient, Megatron's by their definition, all by their slopes, and
+// all the same under every layout.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/logsumexp.h>

@@ -38,7 +38,8 @@ class TrainExperts : public TrainResume {
 void expect_same_steps(const std::vector<nlohmann::json>& a, const std::vector<nlohmann::json>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    for (const char* key : {"loss", "grad_norm"}) {
+    for (const char* key :
+         {"loss", "grad_norm", "load_imbalance", "expert_load_min_layer_1", "router_aux_loss", "router_z_loss"}) {
       const double one = a[i][key].get<double>();
       EXPECT_NEAR(b[i][key].get<double>(), one, 2e-5 * one) << key << " of step " << i + 1;
     }
