@@ -30,8 +30,7 @@ class RouterLog {
   void add(const std::vector<std::unique_ptr<ModelStage>>& stages);
 
   // Of the steps since the last call, over all ranks; none for a model without experts:
-  //   expert_load_max_layer_N  tokens of the fullest expert of layer N, as a multiple of what each would have if all had
-  //                            the same
+  //   expert_load_max_layer_N  tokens of the fullest expert of layer N, as a multiple of an even share
   //   expert_load_min_layer_N  the same for the emptiest one
   //   load_imbalance           the mean of the former over layers: 1 is even
   //   router_aux_loss          the mean over micro-batches, with its coefficient, if it is on
