@@ -83,7 +83,7 @@ SignalStatus read_signal_status(pid_t pid, const std::string& file) {
   SignalStatus status;
   const std::string text = read_process_file(pid, file.c_str());
   const auto value = [&](std::string_view name) {
-    const size_t at = text.find("\n" + std::string(name) + ":\t");
+    const size_t at = text.find(fmt::format("\n{}:\t", name));
     if (at == std::string::npos) return std::string();
     const size_t begin = at + name.size() + 3;
     return text.substr(begin, text.find('\n', begin) - begin);

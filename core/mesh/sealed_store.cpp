@@ -1,76 +1,18 @@
-// make_sealed_store of store.h. A key is followed by its own keyed hash, a value begins with the hash of key and value:
-// SipHash-2-4 (Aumasson and Bernstein, 2012), made for short messages under a secret key of 128 bits.
+// make_sealed_store of store.h. A key is followed by its own keyed hash, a value begins with the hash of key and value.
 #include <fmt/core.h>
 
-#include <array>
-#include <bit>
 #include <cstdio>
-#include <cstring>
 
+#include "core/mesh/keyed_hash.h"
 #include "core/mesh/store.h"
 #include "platform/loader/error.h"
 
 namespace concord {
 namespace {
 
-struct SipKey {
-  uint64_t first, second;
-};
-
-class SipState {
- public:
-  explicit SipState(const SipKey& key)
-      : v_{key.first ^ 0x736f6d6570736575u, key.second ^ 0x646f72616e646f6du, key.first ^ 0x6c7967656e657261u,
-           key.second ^ 0x7465646279746573u} {}
-
-  void take(uint64_t word) {
-    v_[3] ^= word;
-    rounds(2);
-    v_[0] ^= word;
-  }
-  uint64_t finish() {
-    v_[2] ^= 0xff;
-    rounds(4);
-    return v_[0] ^ v_[1] ^ v_[2] ^ v_[3];
-  }
-
- private:
-  void rounds(int count) {
-    for (int i = 0; i < count; ++i) {
-      half(0, 1, 13, 2, 3, 16);
-      half(2, 1, 17, 0, 3, 21);
-    }
-  }
-  // One half of a round: two sums, the first of which is then rotated by half a word.
-  void half(size_t a, size_t b, int turn_b, size_t c, size_t d, int turn_d) {
-    v_[a] += v_[b];
-    v_[b] = std::rotl(v_[b], turn_b) ^ v_[a];
-    v_[c] += v_[d];
-    v_[d] = std::rotl(v_[d], turn_d) ^ v_[c];
-    v_[a] = std::rotl(v_[a], 32);
-  }
-
-  std::array<uint64_t, 4> v_;
-};
-
-uint64_t sip_hash(const SipKey& key, std::string_view text) {
-  SipState state(key);
-  size_t at = 0;
-  for (; at + 8 <= text.size(); at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, text.data() + at, 8);
-    state.take(word);
-  }
-  uint64_t last = 0;
-  std::memcpy(&last, text.data() + at, text.size() - at);
-  state.take(last | uint64_t{text.size()} << 56);
-  return state.finish();
-}
-
 class SealedStore : public Store {
  public:
-  SealedStore(std::shared_ptr<Store> store, std::string_view token)
-      : store_(std::move(store)), key_{sip_hash({0, 1}, token), sip_hash({2, 3}, token)} {}
+  SealedStore(std::shared_ptr<Store> store, std::string_view token) : store_(std::move(store)), hash_(token) {}
 
   void set(const std::string& key, std::string_view value) override {
     store_->set(full(key), seal(key, value) + std::string(value));
@@ -88,7 +30,7 @@ class SealedStore : public Store {
  private:
   std::string full(const std::string& key) const {
     char hash[20];
-    std::snprintf(hash, sizeof hash, "#%016llx", static_cast<unsigned long long>(sip_hash(key_, "key " + key)));
+    std::snprintf(hash, sizeof hash, "#%016llx", static_cast<unsigned long long>(hash_("key " + key)));
     return key + hash;
   }
   std::vector<std::string> full(std::span<const std::string> keys) const {
@@ -99,12 +41,13 @@ class SealedStore : public Store {
 
   // The length separates the key from the value.
   std::string seal(const std::string& key, std::string_view value) const {
-    const uint64_t hash = sip_hash(key_, fmt::format("value {} {}{}", key.size(), key, value));
+    const uint64_t hash = hash_(fmt::format("value {} {}{}", key.size(), key, value));
     return {reinterpret_cast<const char*>(&hash), sizeof hash};
   }
   void unseal(const std::string& key, std::string* value) const {
     constexpr size_t kSeal = sizeof(uint64_t);
-    if (value->size() >= kSeal && value->substr(0, kSeal) == seal(key, std::string_view(*value).substr(kSeal))) {
+    if (value->size() >= kSeal &&
+        is_same_text(value->substr(0, kSeal), seal(key, std::string_view(*value).substr(kSeal)))) {
       value->erase(0, kSeal);
       return;
     }
@@ -115,7 +58,7 @@ class SealedStore : public Store {
   }
 
   std::shared_ptr<Store> store_;
-  const SipKey key_;
+  const KeyedHash hash_;
 };
 
 }  // namespace

@@ -1,14 +1,9 @@
 // connect_store of rendezvous.h: c10d's TCPStore behind our Store. The only file that includes it, since it is slow to
 // compile. Sockets are opened here first, because c10d retries a refused connection only after up to a second and does
 // not tell a port in use from other failures.
-#include <arpa/inet.h>
 #include <c10/util/Logging.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
@@ -25,8 +20,8 @@
 #include <thread>
 
 #include "core/mesh/rendezvous.h"
+#include "core/mesh/sockets.h"
 #include "platform/base/thread_safety.hpp"
-#include "platform/base/unique_fd.hpp"
 #include "platform/loader/error.h"
 
 namespace concord {
@@ -41,96 +36,16 @@ constexpr Milliseconds kLongestPause{250};
 constexpr Milliseconds kShortestLimit{5000};
 constexpr Milliseconds kLongestLimit{60000};
 
-std::string words_of(int error) { return std::strerror(error); }
-
-// A socket that listens at |address|, or errno as a negative number.
-int listen_at(const sockaddr_storage& address) {
-  UniqueFd fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd) return -errno;
-  const int yes = 1;
-  const int no = 0;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (address.ss_family == AF_INET6) {
-    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);  // accept IPv4 on every address as well
-  }
-  const socklen_t length = address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return -errno;
-  if (listen(fd.get(), SOMAXCONN) != 0) return -errno;
-  return fd.release();
-}
-
-// |text| as an address ("127.0.0.1", "::1"); none if it is a host name.
-std::optional<sockaddr_storage> parse_address(const std::string& text, int port) {
-  sockaddr_storage address{};
-  auto* in4 = reinterpret_cast<sockaddr_in*>(&address);
-  auto* in6 = reinterpret_cast<sockaddr_in6*>(&address);
-  if (inet_pton(AF_INET, text.c_str(), &in4->sin_addr) == 1) {
-    in4->sin_family = AF_INET;
-    in4->sin_port = htons(static_cast<uint16_t>(port));
-  } else if (inet_pton(AF_INET6, text.c_str(), &in6->sin6_addr) == 1) {
-    in6->sin6_family = AF_INET6;
-    in6->sin6_port = htons(static_cast<uint16_t>(port));
-  } else {
-    return std::nullopt;
-  }
-  return address;
-}
-
-struct Listener {
-  int fd;               // Owns: the caller
-  std::string address;  // by which this machine reaches it
-};
-
-// Listens only at MASTER_ADDR if that is an address of this machine: nobody else can connect. c10d also looks up the
-// name of every peer, and 127.0.0.1 is in /etc/hosts; for ::ffff:127.0.0.1 it asks a name server, and jobs waited 5 s
-// if an answer was lost. A name may resolve to another address here than elsewhere (Debian's 127.0.1.1), and an address
-// may be a router's or a service's: then it listens everywhere. Throws Error if the port is not available.
+// Throws Error if the port is not available.
 Listener listen_for(const JobEnvironment& job) {
-  const std::string host = job.master_addr == "localhost" ? "127.0.0.1" : job.master_addr;
-  int fd = -EADDRNOTAVAIL;
-  if (const auto address = parse_address(host, job.master_port)) {
-    fd = listen_at(*address);
-    if (fd >= 0) return {fd, host};
-  }
-  for (const char* everywhere : {"::", "0.0.0.0"}) {
-    if (fd == -EAFNOSUPPORT || fd == -EADDRNOTAVAIL) fd = listen_at(*parse_address(everywhere, job.master_port));
-  }
-  if (fd >= 0) return {fd, "127.0.0.1"};
-  const std::string advice = fd == -EADDRINUSE
+  Listener listener = listen_on(job.master_addr, job.master_port);
+  if (listener.socket) return listener;
+  const std::string advice = listener.error == EADDRINUSE
                                  ? "another process is listening there: a second process with rank 0, or an earlier "
                                    "job that is still running; stop it, or choose another MASTER_PORT"
                                  : "choose another MASTER_PORT";
   throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("rank 0 cannot serve the job's store at port {}: {}; {}",
-                                                      job.master_port, words_of(-fd), advice));
-}
-
-// One attempt to connect. Empty on success, otherwise the reason.
-std::string try_address(const addrinfo& address, Milliseconds limit) {
-  UniqueFd fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return words_of(errno);
-  if (connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return {};
-  if (errno != EINPROGRESS) return words_of(errno);
-  pollfd wanted{fd.get(), POLLOUT, 0};
-  if (poll(&wanted, 1, static_cast<int>(limit.count())) != 1) return "no answer";
-  int error = 0;
-  socklen_t length = sizeof error;
-  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  return error == 0 ? std::string() : words_of(error);
-}
-
-std::string try_server(const std::string& host, int port, Milliseconds limit) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int failure = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (failure != 0) return fmt::format("'{}' is not a known host: {}", host, gai_strerror(failure));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
-  std::string reason = "no address";
-  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
-    reason = try_address(*address, limit);
-    if (reason.empty()) break;
-  }
-  return reason;
+                                                      job.master_port, std::strerror(listener.error), advice));
 }
 
 // Waits until a process listens at the master's address.
@@ -139,8 +54,8 @@ void wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
   for (Milliseconds pause{2};; pause = std::min(pause * 3 / 2 + Milliseconds(1), Milliseconds(200))) {
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
     const Milliseconds limit = std::clamp(left, Milliseconds(1), Milliseconds(5000));
-    const std::string reason = try_server(job.master_addr, job.master_port, limit);
-    if (reason.empty()) return;
+    std::string reason;
+    if (connect_once(job.master_addr, job.master_port, limit, &reason)) return;
     if (Clock::now() + pause < deadline) {
       std::this_thread::sleep_for(pause);
       continue;
@@ -344,9 +259,9 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
   const bool serves = job.rank == 0 && !job.agent_store;
   std::string host = job.master_addr;
   if (serves) {
-    const Listener listener = listen_for(job);
+    Listener listener = listen_for(job);
     options.isServer = true;
-    options.masterListenFd = listener.fd;  // c10d owns it from here on
+    options.masterListenFd = listener.socket.release();  // c10d owns it from here on
     host = listener.address;
   } else {
     wait_for_server(job, timeout);

@@ -1,0 +1,372 @@
+#include "core/launch/job_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace concord {
+namespace {
+
+bool has_ranks(const NodeView& node) { return node.phase == NodePhase::running || node.phase == NodePhase::ending; }
+
+bool any_has_ranks(const JobState& state) { return std::ranges::any_of(state.nodes, has_ranks); }
+
+// False where no row says anything about it.
+bool apply(const JobRules& rules, NodeView* node, NodeEvent event) {
+  for (const NodeRow& row : rules.node) {
+    if (row.phase != node->phase || row.event != event) continue;
+    node->phase = row.next;
+    node->fenced = node->fenced || row.fence;
+    return true;
+  }
+  return false;
+}
+
+void note_trouble(JobState* state, int exit_code) {
+  if (!state->has_trouble) state->end.exit_code = exit_code;
+  state->has_trouble = true;
+}
+
+// The first failure is the cause; later ones follow from it.
+void note_failure(JobState* state, int node, const NodeEnd& end) {
+  if (!state->has_trouble) {
+    state->bad_node = node;
+    state->bad_slot = end.failed_slot;
+  }
+  note_trouble(state, end.exit_code);
+}
+
+void note_end(JobState* state, int node, const NodeEnd& end) {
+  if (end.has_failed) note_failure(state, node, end);
+  if (!end.succeeded) note_trouble(state, end.exit_code);
+  if (state->end.stop_signal == 0) state->end.stop_signal = end.stop_signal;
+  state->end.stopped_as_asked = state->end.stopped_as_asked && (end.succeeded || end.stopped_as_asked);
+  state->end.can_start_again = state->end.can_start_again && end.can_start_again;
+}
+
+void note_lost(JobState* state) {
+  note_trouble(state, 1);
+  state->has_lost_node = true;
+  state->end.stopped_as_asked = false;
+}
+
+void lose(const JobRules& rules, JobState* state, int node) {
+  NodeView& view = state->nodes[static_cast<size_t>(node)];
+  const bool had_ranks = has_ranks(view);
+  if (apply(rules, &view, NodeEvent::lost) && had_ranks) note_lost(state);
+}
+
+void leave(const JobRules& rules, JobState* state, const JobEvent& event) {
+  NodeView& view = state->nodes[static_cast<size_t>(event.node)];
+  const bool had_ranks = has_ranks(view);
+  if (!apply(rules, &view, NodeEvent::left)) return;
+  view.missed = true;
+  if (state->phase == JobPhase::gathering) state->asked_signal = event.signal;
+  if (!had_ranks) return;
+  note_trouble(state, 1);  // it had not seen the start yet
+  if (state->end.stop_signal == 0) state->end.stop_signal = event.signal;
+}
+
+void note(const JobRules& rules, JobState* state, const JobEvent& event, std::vector<JobAction>* actions) {
+  using Kind = JobEvent::Kind;
+  NodeView& node = state->nodes.at(static_cast<size_t>(event.node));
+  const bool is_current = event.attempt == state->policy.attempts;
+  switch (event.kind) {
+    case Kind::joined:
+      if (!apply(rules, &node, NodeEvent::joined)) return;
+      node.missed = false;
+      node.bad_slots.clear();
+      return;
+    case Kind::failed:
+      if (is_current && apply(rules, &node, NodeEvent::failed)) note_failure(state, event.node, event.end);
+      return;
+    case Kind::ended:
+      if (is_current && apply(rules, &node, NodeEvent::ended)) note_end(state, event.node, event.end);
+      return;
+    case Kind::left: return leave(rules, state, event);
+    case Kind::lost: return lose(rules, state, event.node);
+    case Kind::progress:
+      state->end.saved_step = std::max(state->end.saved_step, event.saved_step);
+      state->end.kept_step = std::max(state->end.kept_step, event.kept_step);
+      return;
+    case Kind::fence_over: node.fenced = false; return;
+    case Kind::waited:
+      for (NodeView& each : state->nodes) each.missed = each.missed || each.phase == NodePhase::absent;
+      return;
+    case Kind::stop_overdue:
+      // Not the leader's own, which are ended in a bounded time (attempt.h).
+      for (size_t i = 1; i < state->nodes.size(); ++i) {
+        if (!has_ranks(state->nodes[i])) continue;
+        actions->push_back({.kind = JobAction::Kind::drop, .node = static_cast<int>(i)});
+        lose(rules, state, static_cast<int>(i));
+      }
+      return;
+  }
+}
+
+// What follows the attempt that has ended. A rank whose device is at fault is left out where the job can do without.
+RestartPolicy::Next after_attempt(const JobSettings& settings, JobState* state) {
+  if (state->end.exit_code == kExitBadDevice && state->bad_slot >= 0) {
+    std::vector<NodeView> nodes = state->nodes;
+    nodes[static_cast<size_t>(state->bad_node)].bad_slots.push_back(state->bad_slot);
+    if (assign_ranks(settings, nodes)) {
+      state->nodes = std::move(nodes);
+      state->end.exit_code = 1;
+    }
+  }
+  RestartPolicy::Next next = state->policy.after(state->end);
+  if (!next.restart && state->has_lost_node && state->end.stop_signal == 0) next.exit_code = kExitRequeue;
+  return next;
+}
+
+// Of |state|; |after| is what the state becomes where the condition holds.
+JobCondition condition_of(const JobSettings& settings, const JobState& state, JobState* after) {
+  *after = state;
+  switch (state.phase) {
+    case JobPhase::gathering: {
+      if (state.asked_signal != 0) {
+        after->exit_code = 128 + state.asked_signal;
+        return JobCondition::asked;
+      }
+      const bool is_fenced = std::ranges::any_of(state.nodes, &NodeView::fenced);
+      if (is_fenced || is_waiting_for_nodes(state)) return JobCondition::none;
+      if (const std::optional<Assignment> assignment = assign_ranks(settings, state.nodes)) {
+        after->assignment = *assignment;
+        const AttemptEnd before = state.end;
+        after->end = {.succeeded = true,
+                      .stopped_as_asked = true,
+                      .saved_step = before.saved_step,
+                      .kept_step = before.kept_step};
+        after->has_trouble = after->has_lost_node = false;
+        after->bad_node = after->bad_slot = -1;
+        return JobCondition::all_here;
+      }
+      after->exit_code = state.policy.attempts > 0 ? kExitRequeue : 1;
+      return JobCondition::too_few;
+    }
+    case JobPhase::running:
+      if (state.has_trouble) return JobCondition::trouble;
+      return any_has_ranks(state) ? JobCondition::none : JobCondition::all_done;
+    case JobPhase::stopping: {
+      if (any_has_ranks(state)) return JobCondition::none;
+      after->end.succeeded = false;
+      after->end.stopped_as_asked = state.end.stopped_as_asked && state.end.stop_signal != 0;
+      const RestartPolicy::Next next = after_attempt(settings, after);
+      after->exit_code = next.exit_code;
+      return next.restart ? JobCondition::may_restart : JobCondition::gives_up;
+    }
+    case JobPhase::over: return JobCondition::none;
+  }
+  return JobCondition::none;
+}
+
+void carry_out(const JobRules& rules, JobOrder order, JobState* state, std::vector<JobAction>* actions) {
+  for (size_t i = 0; i < state->nodes.size(); ++i) {
+    NodeView& node = state->nodes[i];
+    JobAction action{.node = static_cast<int>(i), .attempt = state->policy.attempts};
+    if (order == JobOrder::start && !state->assignment.nodes[i].slots.empty()) {
+      action.kind = JobAction::Kind::start;
+      apply(rules, &node, NodeEvent::started);
+    } else if (order == JobOrder::stop && node.phase == NodePhase::running) {
+      action.kind = JobAction::Kind::stop;
+      action.gently = state->end.stop_signal != 0 && state->end.stopped_as_asked;
+    } else if (order == JobOrder::finish && (i == 0 || node.phase != NodePhase::absent)) {
+      action.kind = JobAction::Kind::finish;
+      action.exit_code = state->exit_code;
+    } else {
+      continue;
+    }
+    actions->push_back(action);
+  }
+}
+
+std::string row_text(const char* phase, const char* event, const char* next, const std::string& does) {
+  return fmt::format("  {:<10} {:<13} {:<10} {}\n", phase, event, next, does);
+}
+
+}  // namespace
+
+const JobRules& job_rules() {
+  static const JobRules rules = {
+      .node = {{NodePhase::absent, NodeEvent::joined, NodePhase::ready},
+               {NodePhase::ready, NodeEvent::started, NodePhase::running},
+               {NodePhase::ready, NodeEvent::left, NodePhase::absent},
+               {NodePhase::ready, NodeEvent::lost, NodePhase::absent},
+               {NodePhase::running, NodeEvent::failed, NodePhase::ending},
+               {NodePhase::running, NodeEvent::ended, NodePhase::ready},
+               {NodePhase::running, NodeEvent::left, NodePhase::absent},
+               {NodePhase::running, NodeEvent::lost, NodePhase::absent, true},
+               {NodePhase::ending, NodeEvent::ended, NodePhase::ready},
+               {NodePhase::ending, NodeEvent::lost, NodePhase::absent, true}},
+      .job = {{JobPhase::gathering, JobCondition::all_here, JobPhase::running, JobOrder::start},
+              {JobPhase::gathering, JobCondition::too_few, JobPhase::over, JobOrder::finish},
+              {JobPhase::gathering, JobCondition::asked, JobPhase::over, JobOrder::finish},
+              {JobPhase::running, JobCondition::trouble, JobPhase::stopping, JobOrder::stop},
+              {JobPhase::running, JobCondition::all_done, JobPhase::over, JobOrder::finish},
+              {JobPhase::stopping, JobCondition::may_restart, JobPhase::gathering, JobOrder::none},
+              {JobPhase::stopping, JobCondition::gives_up, JobPhase::over, JobOrder::finish}},
+      .member = {{MemberPhase::ready, MemberEvent::start, MemberPhase::running, MemberOrder::start_ranks},
+                 {MemberPhase::ready, MemberEvent::finish, MemberPhase::over, MemberOrder::none},
+                 {MemberPhase::ready, MemberEvent::asked, MemberPhase::over, MemberOrder::tell_leaving},
+                 {MemberPhase::ready, MemberEvent::leader_lost, MemberPhase::over, MemberOrder::none},
+                 {MemberPhase::running, MemberEvent::rank_failed, MemberPhase::ending, MemberOrder::tell_failed},
+                 {MemberPhase::running, MemberEvent::ranks_ended, MemberPhase::ready, MemberOrder::tell_ended},
+                 {MemberPhase::running, MemberEvent::stop, MemberPhase::ending, MemberOrder::stop_ranks},
+                 {MemberPhase::running, MemberEvent::leader_lost, MemberPhase::leaving, MemberOrder::kill_ranks},
+                 {MemberPhase::ending, MemberEvent::ranks_ended, MemberPhase::ready, MemberOrder::tell_ended},
+                 {MemberPhase::ending, MemberEvent::leader_lost, MemberPhase::leaving, MemberOrder::kill_ranks},
+                 {MemberPhase::leaving, MemberEvent::ranks_ended, MemberPhase::over, MemberOrder::none}}};
+  return rules;
+}
+
+std::string rules_table(const JobRules& rules) {
+  std::string text = "a machine, as the leader sees it\n" + row_text("phase", "event", "next", "then");
+  for (const NodeRow& row : rules.node) {
+    text += row_text(to_string(row.phase), to_string(row.event), to_string(row.next),
+                     row.fence ? "wait until its ranks are gone for certain" : "");
+  }
+  text += "\nthe job, decided by the leader\n" + row_text("phase", "condition", "next", "order");
+  for (const JobRow& row : rules.job) {
+    text += row_text(to_string(row.phase), to_string(row.when), to_string(row.next), to_string(row.order));
+  }
+  text += "\na launcher\n" + row_text("phase", "event", "next", "order");
+  for (const MemberRow& row : rules.member) {
+    text += row_text(to_string(row.phase), to_string(row.event), to_string(row.next), to_string(row.order));
+  }
+  return text;
+}
+
+std::string rules_mermaid(const JobRules& rules) {
+  std::string text = "stateDiagram-v2\n";
+  const auto arrow = [&](const char* machine, const char* from, const char* to, const std::string& label) {
+    text += fmt::format("    {0}_{1} --> {0}_{2}: {3}\n", machine, from, to, label);
+  };
+  const auto label = [](const char* event, const char* order) {
+    return std::string_view(order) == "-" ? std::string(event) : fmt::format("{} / {}", event, order);
+  };
+  text += "  state machine {\n";
+  for (const NodeRow& row : rules.node) {
+    arrow("machine", to_string(row.phase), to_string(row.next), label(to_string(row.event), row.fence ? "fence" : "-"));
+  }
+  text += "  }\n  state job {\n";
+  for (const JobRow& row : rules.job) {
+    arrow("job", to_string(row.phase), to_string(row.next), label(to_string(row.when), to_string(row.order)));
+  }
+  text += "  }\n  state launcher {\n";
+  for (const MemberRow& row : rules.member) {
+    arrow("launcher", to_string(row.phase), to_string(row.next), label(to_string(row.event), to_string(row.order)));
+  }
+  return text + "  }\n";
+}
+
+JobState first_state(const JobSettings& settings) {
+  JobState state;
+  state.nodes.resize(settings.slots.size());
+  state.policy.max_restarts = settings.max_restarts;
+  return state;
+}
+
+bool is_waiting_for_nodes(const JobState& state) {
+  return state.phase == JobPhase::gathering && std::ranges::any_of(state.nodes, [](const NodeView& node) {
+           return node.phase == NodePhase::absent && !node.missed;
+         });
+}
+
+std::optional<Assignment> assign_ranks(const JobSettings& settings, const std::vector<NodeView>& nodes) {
+  std::vector<std::vector<int>> free(nodes.size());
+  int available = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].phase != NodePhase::ready) continue;
+    for (int slot = 0; slot < settings.slots[i]; ++slot) {
+      if (std::ranges::find(nodes[i].bad_slots, slot) == nodes[i].bad_slots.end()) free[i].push_back(slot);
+    }
+    const auto together = static_cast<size_t>(settings.together);
+    free[i].resize(free[i].size() / together * together);
+    available += static_cast<int>(free[i].size());
+  }
+  const auto world = std::ranges::find_if(settings.worlds, [&](int size) { return size <= available; });
+  if (world == settings.worlds.end() || free.front().empty()) return std::nullopt;
+  Assignment assignment{.world = *world, .nodes = {}};
+  int next = 0;
+  for (std::vector<int>& slots : free) {
+    slots.resize(std::min(slots.size(), static_cast<size_t>(*world - next)));
+    assignment.nodes.push_back({.first_rank = next, .slots = slots});
+    next += static_cast<int>(slots.size());
+  }
+  return assignment;
+}
+
+JobStep next_step(const JobRules& rules, const JobSettings& settings, JobState state, const JobEvent& event) {
+  JobStep step;
+  note(rules, &state, event, &step.actions);
+  for (;;) {
+    JobState after;
+    const JobCondition condition = condition_of(settings, state, &after);
+    const auto row = std::ranges::find_if(rules.job, [&](const JobRow& each) {
+      return condition != JobCondition::none && each.phase == state.phase && each.when == condition;
+    });
+    if (row == rules.job.end()) break;
+    state = std::move(after);
+    state.phase = row->next;
+    carry_out(rules, row->order, &state, &step.actions);
+  }
+  step.state = std::move(state);
+  return step;
+}
+
+MemberStep next_step(const JobRules& rules, MemberState state, const MemberSignal& signal) {
+  MemberStep step{.state = state};
+  // A stop may cross the end of the attempt that it is for.
+  if (signal.event == MemberEvent::stop && signal.attempt != state.attempt) return step;
+  for (const MemberRow& row : rules.member) {
+    if (row.phase != state.phase || row.event != signal.event) continue;
+    step.state.phase = row.next;
+    step.order = row.order;
+    if (signal.event == MemberEvent::start) step.state.attempt = signal.attempt;
+    if (signal.event == MemberEvent::leader_lost) step.state.exit_code = kExitRequeue;
+    if (row.next == MemberPhase::over && signal.event != MemberEvent::leader_lost &&
+        signal.event != MemberEvent::ranks_ended) {
+      step.state.exit_code = signal.exit_code;
+    }
+    return step;
+  }
+  return step;
+}
+
+const char* to_string(NodePhase phase) {
+  constexpr const char* kNames[] = {"absent", "ready", "running", "ending"};
+  return kNames[static_cast<size_t>(phase)];
+}
+const char* to_string(NodeEvent event) {
+  constexpr const char* kNames[] = {"joined", "started", "failed", "ended", "left", "lost"};
+  return kNames[static_cast<size_t>(event)];
+}
+const char* to_string(JobPhase phase) {
+  constexpr const char* kNames[] = {"gathering", "running", "stopping", "over"};
+  return kNames[static_cast<size_t>(phase)];
+}
+const char* to_string(JobCondition condition) {
+  constexpr const char* kNames[] = {"-",       "all_here", "too_few",     "asked",
+                                    "trouble", "all_done", "may_restart", "gives_up"};
+  return kNames[static_cast<size_t>(condition)];
+}
+const char* to_string(JobOrder order) {
+  constexpr const char* kNames[] = {"-", "start", "stop", "finish"};
+  return kNames[static_cast<size_t>(order)];
+}
+const char* to_string(MemberPhase phase) {
+  constexpr const char* kNames[] = {"ready", "running", "ending", "leaving", "over"};
+  return kNames[static_cast<size_t>(phase)];
+}
+const char* to_string(MemberEvent event) {
+  constexpr const char* kNames[] = {"start", "stop", "finish", "rank_failed", "ranks_ended", "leader_lost", "asked"};
+  return kNames[static_cast<size_t>(event)];
+}
+const char* to_string(MemberOrder order) {
+  constexpr const char* kNames[] = {"-",           "start_ranks", "stop_ranks",  "kill_ranks",
+                                    "tell_failed", "tell_ended",  "tell_leaving"};
+  return kNames[static_cast<size_t>(order)];
+}
+
+}  // namespace concord

@@ -1,0 +1,493 @@
+#include "core/launch/job_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <unordered_map>
+
+namespace concord {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = JobEvent::Kind;
+
+// --- A model of a whole job: the leader, the launchers, their ranks and the messages on their way.
+
+enum class Rank : char { off = '.', running = 'r', done = 'd', failed = 'f', killed = 'k' };
+
+struct Process {  // a launcher
+  int node = 0;
+  bool is_alive = true;
+  bool is_connected = true;  // to the leader
+  MemberState member;
+  std::vector<Rank> ranks;
+  int attempt = -1;         // of the ranks
+  bool has_ranks = false;   // started, and the member does not know yet that all have ended
+  bool is_noticed = false;  // that one has failed
+  bool is_ending = false;   // the launcher kills them
+  std::vector<JobEvent> to_leader;
+  std::vector<MemberSignal> to_member;
+
+  bool any_running() const { return std::ranges::find(ranks, Rank::running) != ranks.end(); }
+};
+
+struct World {
+  JobState leader;
+  std::vector<Process> processes;
+  int faults = 0;          // that may still come
+  int restarts = 0;        // of launchers that may still come
+  bool is_asked = false;   // a launcher was told to stop
+  bool has_fault = false;  // anything else has happened
+
+  bool leader_is_up() const { return processes[0].is_alive; }
+};
+
+// All of it that matters for what follows, one byte for each number.
+std::string key(const World& world) {
+  std::string text;
+  text.reserve(128);
+  const auto add = [&](auto... numbers) { (text.push_back(static_cast<char>(numbers)), ...); };
+  const JobState& leader = world.leader;
+  add(leader.phase, leader.policy.attempts, leader.policy.failures, leader.has_trouble, leader.bad_node,
+      leader.bad_slot, leader.has_lost_node, leader.asked_signal, leader.exit_code, leader.end.stop_signal,
+      leader.end.stopped_as_asked, leader.end.can_start_again, leader.end.exit_code, leader.assignment.world,
+      world.faults, world.restarts, world.is_asked, world.has_fault);
+  for (const NodeView& node : leader.nodes) {
+    add(node.phase, node.fenced, node.missed, node.bad_slots.size());
+    for (const int slot : node.bad_slots) add(slot);
+  }
+  for (const Process& process : world.processes) {
+    add(process.node, process.is_alive, process.is_connected, process.member.phase, process.member.attempt,
+        process.member.exit_code, process.attempt, process.has_ranks, process.is_noticed, process.is_ending,
+        process.ranks.size(), process.to_leader.size(), process.to_member.size());
+    for (const Rank rank : process.ranks) add(rank);
+    for (const JobEvent& event : process.to_leader) {
+      add(event.kind, event.attempt, event.signal, event.end.succeeded, event.end.has_failed);
+    }
+    for (const MemberSignal& signal : process.to_member) add(signal.event, signal.attempt, signal.exit_code);
+  }
+  return text;
+}
+
+class Model {
+ public:
+  // |patient|: the times that the leader waits are longer than all that does not hang; and ranks, which wait for each
+  // other, finish only together.
+  Model(JobRules rules, JobSettings settings, World first, bool patient)
+      : rules_(std::move(rules)), settings_(std::move(settings)), first_(std::move(first)), patient_(patient) {}
+
+  // Walks through everything that can happen. What is wrong, with how it came to it; empty: nothing.
+  std::string check() {
+    visit(first_);
+    return problem_;
+  }
+  size_t states() const { return seen_.size(); }
+  const std::set<int>& exit_codes() const { return exit_codes_; }  // of the leader; -1: lost
+  const std::set<int>& attempts() const { return attempts_; }      // that runs have needed
+  const std::set<int>& worlds() const { return worlds_; }          // that attempts have had
+
+ private:
+  static constexpr size_t kLeader = 1000;
+  struct Choice {
+    const char* name;
+    size_t process;  // to which it happens; past the end: to the leader
+    std::function<void(World*, Process*)> apply;
+  };
+
+  void visit(const World& world) {
+    if (!problem_.empty()) return;
+    const std::string own = key(world);
+    const auto [entry, is_new] = seen_.try_emplace(own, true);
+    if (!is_new) {
+      if (entry->second) fail("it goes round in a circle");  // on the way that led here
+      return;
+    }
+    check_state(world);
+    const std::vector<Choice> choices = choices_of(world);
+    if (choices.empty()) check_end(world);
+    for (const Choice& choice : choices) {
+      World next = world;
+      trail_.push_back(&choice);
+      choice.apply(&next, choice.process < next.processes.size() ? &next.processes[choice.process] : nullptr);
+      visit(next);
+      trail_.pop_back();
+      if (!problem_.empty()) return;
+    }
+    seen_[own] = false;
+  }
+
+  void fail(const std::string& what) {
+    if (!problem_.empty()) return;
+    problem_ = what + " after:";
+    for (const Choice* choice : trail_) {
+      problem_ += std::string(" ") + choice->name;
+      problem_ += choice->process == kLeader ? std::string(";") : " " + std::to_string(choice->process) + ";";
+    }
+  }
+
+  void check_state(const World& world) {
+    std::set<int> running;
+    for (const Process& process : world.processes) {
+      if (process.any_running()) running.insert(process.attempt);
+    }
+    if (running.size() > 1) fail("two attempts run at once");
+    if (world.leader.policy.attempts > 1 + settings_.max_restarts) fail("more restarts than allowed");
+    if (world.leader.phase == JobPhase::running) worlds_.insert(world.leader.assignment.world);
+  }
+
+  void check_end(const World& world) {
+    for (const Process& process : world.processes) {
+      if (process.any_running()) fail("ranks are left over");
+      if (process.is_alive) fail("a launcher waits for ever");
+    }
+    const bool is_over = world.leader.phase == JobPhase::over;
+    exit_codes_.insert(is_over ? world.leader.exit_code : -1);
+    attempts_.insert(world.leader.policy.attempts);
+    // 1: ranks that ran already were killed before they had saved.
+    const bool is_only_asked = patient_ && is_over && world.is_asked && !world.has_fault;
+    if (is_only_asked && !std::set{0, 1, 128 + 15}.contains(world.leader.exit_code)) {
+      fail("it was asked to stop, and does something else");
+    }
+    if (!is_over || world.leader.exit_code != 0) return;
+    for (const Process& process : world.processes) {  // success: all ranks of the last attempt have finished
+      if (process.attempt != world.leader.policy.attempts) continue;
+      if (std::ranges::any_of(process.ranks, [](Rank rank) { return rank != Rank::done; })) fail("a false success");
+    }
+  }
+
+  // --- what can happen next
+
+  std::vector<Choice> choices_of(const World& world) {
+    std::vector<Choice> choices;
+    for (size_t i = 0; i < world.processes.size(); ++i) add_process_choices(world, i, &choices);
+    if (world.leader_is_up() && world.leader.phase != JobPhase::over) add_leader_choices(world, &choices);
+    const bool may_wait = !patient_ || choices.empty();
+    if (may_wait && world.leader_is_up() && is_waiting_for_nodes(world.leader)) {
+      choices.push_back(
+          {"leader has waited", kLeader, [this](World* next, Process*) { lead(next, {.kind = Kind::waited}); }});
+    }
+    return choices;
+  }
+
+  bool can_finish(const World& world, int attempt) const {
+    return !patient_ || std::ranges::none_of(world.processes, [&](const Process& process) {
+      return process.attempt == attempt && (std::ranges::find(process.ranks, Rank::failed) != process.ranks.end() ||
+                                            std::ranges::find(process.ranks, Rank::killed) != process.ranks.end());
+    });
+  }
+
+  void add_process_choices(const World& world, size_t i, std::vector<Choice>* choices) {
+    const Process& process = world.processes[i];
+    const auto add = [&](const char* name, auto body) { choices->push_back({name, i, body}); };
+    if (process.any_running() && !process.is_alive) {
+      add("kernel kills ranks of", [](World*, Process* p) { kill_ranks(p); });
+    }
+    if (world.leader_is_up() && process.is_connected && !process.to_leader.empty()) {
+      add("leader hears", [this](World* w, Process* p) {
+        const JobEvent event = p->to_leader.front();
+        p->to_leader.erase(p->to_leader.begin());
+        if (event.kind == Kind::lost) p->is_connected = false;
+        lead(w, event);
+        const bool is_current = event.attempt == w->leader.policy.attempts;
+        if (event.kind == Kind::failed && is_current && w->leader.phase == JobPhase::running) {
+          fail("the leader does not stop an attempt that has failed");
+        }
+      });
+    }
+    if (!process.is_alive) return;
+    if (!process.to_member.empty()) {
+      add("hears", [this](World* w, Process* p) {
+        const MemberSignal signal = p->to_member.front();
+        p->to_member.erase(p->to_member.begin());
+        tell(w, p, signal);
+      });
+    }
+    for (size_t rank = 0; rank < process.ranks.size(); ++rank) {
+      if (process.ranks[rank] != Rank::running) continue;
+      // Of ranks that are alike it does not matter which one.
+      if (rank > 0 && process.ranks[rank - 1] == Rank::running) continue;
+      if (!process.is_ending && can_finish(world, process.attempt))
+        add("rank finishes", [rank](World*, Process* p) { p->ranks[rank] = Rank::done; });
+      if (world.faults > 0) {
+        add("rank dies", [rank](World* w, Process* p) {
+          use_fault(w);
+          p->ranks[rank] = Rank::failed;
+        });
+      }
+    }
+    const bool has_failed = std::ranges::find(process.ranks, Rank::failed) != process.ranks.end();
+    if (process.has_ranks && has_failed && !process.is_noticed && !process.is_ending) {
+      add("notices", [this](World* w, Process* p) {
+        p->is_noticed = p->is_ending = true;
+        tell(w, p, {.event = MemberEvent::rank_failed});
+        if (p->member.phase == MemberPhase::running) fail("a launcher does not tell that a rank has failed");
+      });
+    }
+    if (process.is_ending && process.any_running()) {
+      add("ends its ranks", [](World*, Process* p) { kill_ranks(p); });
+    }
+    const bool waits = has_failed && !process.is_noticed && !process.is_ending;
+    if (process.has_ranks && !process.any_running() && !waits) {
+      add("has no ranks left", [this](World* w, Process* p) {
+        p->has_ranks = false;
+        tell(w, p, {.event = MemberEvent::ranks_ended});
+      });
+    }
+    if (world.faults == 0) return;
+    add("dies", [](World* w, Process* p) {
+      use_fault(w);
+      end_process(w, p);
+    });
+    if (i > 0 && process.is_connected) {
+      add("is cut off", [](World* w, Process* p) {
+        use_fault(w);
+        p->to_leader.clear();
+        p->to_member.clear();
+        disconnect(w, p);
+      });
+    }
+    if (process.member.phase == MemberPhase::ready) {
+      add("is asked to stop", [this](World* w, Process* p) {
+        --w->faults;
+        w->is_asked = true;
+        tell(w, p, {.event = MemberEvent::asked, .exit_code = 128 + 15});
+        if (p->is_alive) fail("a launcher does not stop when it is asked to");
+      });
+    }
+  }
+
+  void add_leader_choices(const World& world, std::vector<Choice>* choices) {
+    const auto add = [&](const char* name, const JobEvent& event) {
+      choices->push_back({name, kLeader, [this, event](World* next, Process*) { lead(next, event); }});
+    };
+    const auto has_ranks = [](const NodeView& node) {
+      return node.phase == NodePhase::running || node.phase == NodePhase::ending;
+    };
+    const auto& nodes = world.leader.nodes;
+    if (!patient_ && world.leader.phase == JobPhase::stopping &&
+        std::any_of(nodes.begin() + 1, nodes.end(), has_ranks)) {
+      add("leader has waited for the end", {.kind = Kind::stop_overdue});
+    }
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      const int node = static_cast<int>(n);
+      // The time is chosen so that by then a launcher that is cut off has seen it, and the ranks of a dead one are gone.
+      const bool is_any_left = std::ranges::any_of(world.processes, [&](const Process& p) {
+        return p.node == node && (p.is_alive ? is_cut_off(p) : p.any_running());
+      });
+      if (nodes[n].fenced && !is_any_left) add("fence is over", {.kind = Kind::fence_over, .node = node});
+      if (nodes[n].phase == NodePhase::absent && world.restarts > 0 && n > 0 && !has_process(world, node)) {
+        choices->push_back({"launcher comes back", kLeader, [node](World* next, Process*) {
+                              --next->restarts;
+                              next->processes.push_back(joining(node));
+                            }});
+      }
+    }
+  }
+
+  static bool is_cut_off(const Process& process) {
+    return !process.is_connected ||
+           std::ranges::any_of(process.to_leader, [](const JobEvent& event) { return event.kind == Kind::lost; });
+  }
+
+  static bool has_process(const World& world, int node) {
+    return std::ranges::any_of(world.processes, [&](const Process& p) { return p.node == node && p.is_connected; });
+  }
+
+  // --- what it does
+
+  void lead(World* world, const JobEvent& event) {
+    JobStep step = next_step(rules_, settings_, world->leader, event);
+    world->leader = std::move(step.state);
+    for (const JobAction& action : step.actions) {
+      const auto process = std::ranges::find_if(
+          world->processes, [&](const Process& p) { return p.node == action.node && p.is_connected; });
+      if (process == world->processes.end()) continue;
+      if (action.kind == JobAction::Kind::start) {
+        process->to_member.push_back({.event = MemberEvent::start, .attempt = action.attempt});
+      } else if (action.kind == JobAction::Kind::stop) {
+        process->to_member.push_back({.event = MemberEvent::stop, .attempt = action.attempt});
+      } else if (action.kind == JobAction::Kind::finish) {
+        process->to_member.push_back({.event = MemberEvent::finish, .exit_code = action.exit_code});
+      } else {
+        process->is_connected = false;
+        process->to_leader.clear();
+        process->to_member.push_back({.event = MemberEvent::leader_lost});
+      }
+    }
+  }
+
+  void tell(World* world, Process* process, const MemberSignal& signal) {
+    const MemberStep step = next_step(rules_, process->member, signal);
+    const int attempt = process->member.attempt;
+    process->member = step.state;
+    const auto say = [&](JobEvent event) {
+      event.node = process->node;
+      event.attempt = attempt;
+      if (process->is_connected) process->to_leader.push_back(event);
+    };
+    switch (step.order) {
+      case MemberOrder::none: break;
+      case MemberOrder::start_ranks: {
+        const NodeShare& share = world->leader.assignment.nodes[static_cast<size_t>(process->node)];
+        process->ranks.assign(share.slots.size(), Rank::running);
+        process->attempt = signal.attempt;
+        process->has_ranks = true;
+        process->is_noticed = process->is_ending = false;
+        break;
+      }
+      case MemberOrder::stop_ranks:
+      case MemberOrder::kill_ranks: process->is_ending = true; break;
+      case MemberOrder::tell_failed: say({.kind = Kind::failed, .end = {.has_failed = true}}); break;
+      case MemberOrder::tell_ended: {
+        const bool done = std::ranges::all_of(process->ranks, [](Rank rank) { return rank == Rank::done; });
+        say({.kind = Kind::ended, .end = {.succeeded = done, .has_failed = process->is_noticed}});
+        break;
+      }
+      case MemberOrder::tell_leaving: say({.kind = Kind::left, .signal = signal.exit_code - 128}); break;
+    }
+    if (process->member.phase == MemberPhase::over && process->is_alive) end_process(world, process);
+  }
+
+  static void use_fault(World* world) {
+    --world->faults;
+    world->has_fault = true;
+  }
+
+  static void kill_ranks(Process* process) { std::ranges::replace(process->ranks, Rank::running, Rank::killed); }
+
+  static void disconnect(World* world, Process* process) {
+    if (!process->is_connected) return;
+    if (process->node != 0) {
+      // What was sent before arrives before the loss is seen.
+      process->to_leader.push_back({.kind = Kind::lost, .node = process->node});
+      process->to_member.push_back({.event = MemberEvent::leader_lost});
+      return;
+    }
+    for (Process& other : world->processes) {
+      if (!other.is_connected) continue;
+      if (other.node != 0) other.to_member.push_back({.event = MemberEvent::leader_lost});
+      other.is_connected = false;
+    }
+  }
+
+  static void end_process(World* world, Process* process) {
+    process->is_alive = false;
+    process->to_member.clear();
+    disconnect(world, process);
+  }
+
+  const JobRules rules_;
+  const JobSettings settings_;
+  const World first_;
+  const bool patient_;
+  std::unordered_map<std::string, bool> seen_;  // true: on the way to where we are
+  std::vector<const Choice*> trail_;
+  std::string problem_;
+  std::set<int> exit_codes_, attempts_, worlds_;
+
+ public:
+  static Process joining(int node) {
+    Process process;
+    process.node = node;
+    process.to_leader.push_back({.kind = Kind::joined, .node = node});
+    return process;
+  }
+};
+
+struct ModelCase {
+  int nodes = 2, slots = 2, faults = 2, restarts = 1, max_restarts = 1;
+  bool fewer = false;
+  bool patient = false;
+};
+
+Model model_of(const ModelCase& size, const JobRules& rules = job_rules()) {
+  JobSettings settings{.slots = std::vector<int>(static_cast<size_t>(size.nodes), size.slots),
+                       .worlds = {size.nodes * size.slots},
+                       .max_restarts = size.max_restarts};
+  if (size.fewer) {
+    for (int world = settings.worlds[0] - 1; world > 0; --world) settings.worlds.push_back(world);
+  }
+  World world;
+  world.leader = first_state(settings);
+  for (int node = 0; node < size.nodes; ++node) world.processes.push_back(Model::joining(node));
+  world.faults = size.faults;
+  world.restarts = size.restarts;
+  return {rules, settings, world, size.patient};
+}
+
+TEST(JobState, EveryOrderOfEventsOfTwoMachinesWithTwoFaults) {
+  Model model = model_of({.restarts = 0});
+  EXPECT_EQ(model.check(), "");
+  EXPECT_GT(model.states(), 10'000u);
+  EXPECT_THAT(model.exit_codes(), ElementsAre(-1, 0, 1, 75, 143));
+  EXPECT_THAT(model.attempts(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(model.worlds(), ElementsAre(4));
+}
+
+TEST(JobState, EveryOrderOfEventsWithALauncherThatComesBack) {
+  Model model = model_of({.slots = 1});
+  EXPECT_EQ(model.check(), "");
+  EXPECT_THAT(model.worlds(), ElementsAre(2));
+}
+
+TEST(JobState, EveryOrderOfEventsOfThreeMachinesWithOneFault) {
+  Model model = model_of({.nodes = 3, .slots = 1, .faults = 1, .restarts = 0});
+  EXPECT_EQ(model.check(), "");
+  EXPECT_GT(model.states(), 10'000u);
+}
+
+TEST(JobState, EveryOrderOfEventsWithFewerRanks) {
+  Model model = model_of({.slots = 1, .fewer = true});
+  EXPECT_EQ(model.check(), "");
+  EXPECT_THAT(model.worlds(), ElementsAre(1, 2));
+}
+
+// Without one of its rows the job hangs, runs twice at once or leaves something: the model finds it, and no row is idle.
+TEST(JobState, NoRowCanBeLeftOut) {
+  const JobRules& all = job_rules();
+  const auto found = [](const JobRules& broken) {
+    std::string problem;
+    for (const ModelCase& size : {ModelCase{.slots = 1, .faults = 1, .restarts = 0, .patient = true},
+                                  ModelCase{.slots = 1, .patient = true}, ModelCase{.slots = 1, .faults = 1}}) {
+      Model model = model_of(size, broken);
+      problem += model.check();
+      if (!model.exit_codes().contains(0)) problem += "no run succeeds";
+      if (!problem.empty()) break;
+    }
+    return problem;
+  };
+  EXPECT_EQ(found(all), "");
+  for (size_t i = 0; i < all.node.size(); ++i) {
+    JobRules broken = all;
+    broken.node.erase(broken.node.begin() + static_cast<int64_t>(i));
+    EXPECT_NE(found(broken), "") << to_string(all.node[i].phase) << " " << to_string(all.node[i].event);
+  }
+  for (size_t i = 0; i < all.job.size(); ++i) {
+    JobRules broken = all;
+    broken.job.erase(broken.job.begin() + static_cast<int64_t>(i));
+    EXPECT_NE(found(broken), "") << to_string(all.job[i].phase) << " " << to_string(all.job[i].when);
+  }
+  for (size_t i = 0; i < all.member.size(); ++i) {
+    JobRules broken = all;
+    broken.member.erase(broken.member.begin() + static_cast<int64_t>(i));
+    EXPECT_NE(found(broken), "") << to_string(all.member[i].phase) << " " << to_string(all.member[i].event);
+  }
+}
+
+TEST(JobState, FindsAnAttemptThatStartsTooEarly) {
+  JobRules broken = job_rules();
+  for (NodeRow& row : broken.node) row.fence = false;
+  EXPECT_THAT(model_of({.slots = 1}, broken).check(), HasSubstr("two attempts run at once"));
+  broken = job_rules();
+  for (NodeRow& row : broken.node) {
+    if (row.event == NodeEvent::failed) row.next = NodePhase::ready;  // does not wait for its end
+  }
+  EXPECT_NE(model_of({.slots = 2}, broken).check(), "");
+}
+
+}  // namespace
+}  // namespace concord
