@@ -29,6 +29,12 @@ inline constexpr const char* kBoardVariable = "CONCORD_BOARD";
 // or where CONCORD_MEMORY_DIR says.
 inline constexpr const char* kMemoryFolderVariable = "CONCORD_MEMORY_FOLDER";
 inline constexpr const char* kMemoryDirVariable = "CONCORD_MEMORY_DIR";
+// Of a job of several launchers: its name, the same for all of them and in every attempt.
+inline constexpr const char* kJobVariable = "CONCORD_JOB";
+// Of a job that goes on with fewer ranks: how many its arguments are for; and, where LOCAL_RANK is not its number, which
+// device of the machine the rank has.
+inline constexpr const char* kFullWorldVariable = "CONCORD_FULL_WORLD";
+inline constexpr const char* kSlotVariable = "CONCORD_SLOT";
 
 // What a rank is doing; each has a time limit of its own (core/pulse.h).
 enum class RankPhase : int64_t { start_up, training, evaluating, saving, writing, ending };

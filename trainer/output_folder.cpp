@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/config_error.h"
+#include "core/job_board.h"
 #include "core/models/save_folder.h"
 #include "core/paths.h"
 #include "trainer/arguments/table.h"
@@ -172,7 +173,8 @@ OutputRequest output_request(const TrainingArguments& arguments, const std::vect
   if (!request.resume_from.empty()) request.inputs.push_back(request.resume_from);
   request.resumes = !arguments.resume.finetune &&
                     (resumes_from_newest(arguments) || (!resume.empty() && lies_in(resume, arguments.output.dir)));
-  request.job = variable("CONCORD_LAUNCH_ID");
+  request.job = variable(kJobVariable);
+  if (request.job.empty()) request.job = variable("CONCORD_LAUNCH_ID");
   if (request.job.empty()) request.job = variable("TORCHELASTIC_RUN_ID");
   if (request.job == "none") request.job.clear();  // what torchrun calls every job without --rdzv_id or --standalone
   return request;

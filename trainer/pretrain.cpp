@@ -9,6 +9,7 @@
 #include "core/models/save_folder.h"
 #include "platform/loader/host.h"
 #include "trainer/fault_callback.h"
+#include "trainer/fewer_ranks.h"
 #include "trainer/output_folder.h"
 #include "trainer/report_callback.h"
 #include "trainer/resume.h"
@@ -69,7 +70,9 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers, const RunOptions& options) {
   StopRequest stop(StopRequest::Phase::start_up, arguments.saving.exit_signal_grace);
   const JobEnvironment environment = read_job_environment();
-  check_arguments(&arguments, environment.world);
+  const int64_t full = full_world();
+  check_arguments(&arguments, full > 0 ? full : environment.world);
+  if (full > 0) keep_global_batch(&arguments, full, environment.world);
   const char* requested = std::getenv(kFaultsVariable);
   const std::vector<Fault> faults = parse_faults(requested != nullptr ? requested : "");
   TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);

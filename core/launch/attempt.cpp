@@ -17,8 +17,6 @@ namespace {
 constexpr std::chrono::seconds kKillTime{10};
 constexpr std::chrono::seconds kEcho{1};
 
-bool is_stop_signal(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
-
 int wait_status_of(const siginfo_t& info) {
   if (info.si_code == CLD_EXITED) return W_EXITCODE(info.si_status, 0);
   return W_EXITCODE(0, info.si_status) | (info.si_code == CLD_DUMPED ? WCOREFLAG : 0);
@@ -53,7 +51,8 @@ Attempt::Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, 
       relay_(relay),
       options_(std::move(options)),
       begin_(Clock::now()),
-      next_tick_(begin_ + options_.period) {}
+      next_tick_(begin_ + options_.period),
+      next_order_(begin_ + options_.period) {}
 
 AttemptResult Attempt::run(int count, const std::function<ProcessCommand(int index)>& command_of) {
   start_all(count, command_of);
@@ -88,8 +87,10 @@ void Attempt::step() {
   const bool ticks = options_.tick && phase_ == Phase::running;
   OutputRelay::Deadline until = deadline_;
   if (ticks && (!until || next_tick_ < *until)) until = next_tick_;
+  if (options_.orders && (!until || next_order_ < *until)) until = next_order_;
   const OutputRelay::Waited waited = relay_->wait(signals_->fd(), until);
   if (waited.signals) handle_signals();
+  if (options_.orders && Clock::now() >= next_order_) obey();
   if (ticks && phase_ == Phase::running && Clock::now() >= next_tick_) tick();
   if (phase_ != Phase::over && deadline_ && Clock::now() >= *deadline_) deadline_reached();
 }
@@ -103,6 +104,18 @@ void Attempt::tick() {
     if (!rank.alive) continue;
     result_.hung.push_back({.index = index, .pid = rank.pid});
     signal_group(rank, SIGKILL);
+  }
+}
+
+void Attempt::obey() {
+  next_order_ = Clock::now() + options_.period;
+  const AttemptOrder order = options_.orders(result_);
+  if (order == AttemptOrder::kill && (phase_ == Phase::running || phase_ == Phase::ending)) {
+    begin_killing();
+  } else if (order == AttemptOrder::end && phase_ == Phase::running) {
+    begin_ending(SIGTERM);
+  } else if (order == AttemptOrder::wait && phase_ == Phase::running) {
+    begin_ending(0);
   }
 }
 
@@ -174,6 +187,7 @@ void Attempt::rank_ended(size_t rank_index, int wait_status) {
   if (failed && !asked_) {
     result_.first_failure = result_.ends.size();
     note_stopped();
+    next_order_ = Clock::now();  // whoever gives them has to know
   }
   result_.ends.push_back({static_cast<int>(rank_index), rank.pid, wait_status, seconds, asked_});
   if (phase_ != Phase::running) return;

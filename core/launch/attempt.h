@@ -45,6 +45,10 @@ struct AttemptResult {
   bool stopped_as_asked() const;        // every process with exit code 0 or 128 + stop_signal: a trainer that has saved
 };
 
+// What may be done to the processes from outside, each more than the one before: nothing; they have agreed to end and
+// get the grace time for it; SIGTERM, and SIGKILL after the grace time; SIGKILL.
+enum class AttemptOrder { none, wait, end, kill };
+
 struct AttemptOptions {
   std::chrono::duration<double> grace{5};  // between SIGTERM and SIGKILL
   bool kills_at_once = false;              // after a failure the others are killed, without SIGTERM before
@@ -52,6 +56,8 @@ struct AttemptOptions {
   // index it returns are killed.
   std::function<std::vector<int>(std::span<const pid_t> processes)> tick = {};
   std::chrono::milliseconds period{50};
+  // Called about every |period| until none is left, and at once after a failure.
+  std::function<AttemptOrder(const AttemptResult& so_far)> orders = {};
 };
 
 class Attempt {
@@ -73,6 +79,7 @@ class Attempt {
   void start_all(int count, const std::function<ProcessCommand(int index)>& command_of);
   void step();
   void tick();
+  void obey();
   void handle_signals();
   void handle_stop_signal(int signal);
   void collect_ended(pid_t first);
@@ -94,6 +101,7 @@ class Attempt {
   AttemptOptions options_;
   Clock::time_point begin_;
   Clock::time_point next_tick_;
+  Clock::time_point next_order_;
   Phase phase_ = Phase::running;
   OutputRelay::Deadline deadline_;
   Clock::time_point stopped_;  // when stop_signal came

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Kind = JobEvent::Kind;
+using EventKind = JobEvent::Kind;
 
 // --- A model of a whole job: the leader, the launchers, their ranks and the messages on their way.
 
@@ -168,7 +168,7 @@ class Model {
     const bool may_wait = !patient_ || choices.empty();
     if (may_wait && world.leader_is_up() && is_waiting_for_nodes(world.leader)) {
       choices.push_back(
-          {"leader has waited", kLeader, [this](World* next, Process*) { lead(next, {.kind = Kind::waited}); }});
+          {"leader has waited", kLeader, [this](World* next, Process*) { lead(next, {.kind = EventKind::waited}); }});
     }
     return choices;
   }
@@ -190,10 +190,10 @@ class Model {
       add("leader hears", [this](World* w, Process* p) {
         const JobEvent event = p->to_leader.front();
         p->to_leader.erase(p->to_leader.begin());
-        if (event.kind == Kind::lost) p->is_connected = false;
+        if (event.kind == EventKind::lost) p->is_connected = false;
         lead(w, event);
         const bool is_current = event.attempt == w->leader.policy.attempts;
-        if (event.kind == Kind::failed && is_current && w->leader.phase == JobPhase::running) {
+        if (event.kind == EventKind::failed && is_current && w->leader.phase == JobPhase::running) {
           fail("the leader does not stop an attempt that has failed");
         }
       });
@@ -270,7 +270,7 @@ class Model {
     const auto& nodes = world.leader.nodes;
     if (!patient_ && world.leader.phase == JobPhase::stopping &&
         std::any_of(nodes.begin() + 1, nodes.end(), has_ranks)) {
-      add("leader has waited for the end", {.kind = Kind::stop_overdue});
+      add("leader has waited for the end", {.kind = EventKind::stop_overdue});
     }
     for (size_t n = 0; n < nodes.size(); ++n) {
       const int node = static_cast<int>(n);
@@ -278,7 +278,7 @@ class Model {
       const bool is_any_left = std::ranges::any_of(world.processes, [&](const Process& p) {
         return p.node == node && (p.is_alive ? is_cut_off(p) : p.any_running());
       });
-      if (nodes[n].fenced && !is_any_left) add("fence is over", {.kind = Kind::fence_over, .node = node});
+      if (nodes[n].fenced && !is_any_left) add("fence is over", {.kind = EventKind::fence_over, .node = node});
       if (nodes[n].phase == NodePhase::absent && world.restarts > 0 && n > 0 && !has_process(world, node)) {
         choices->push_back({"launcher comes back", kLeader, [node](World* next, Process*) {
                               --next->restarts;
@@ -290,7 +290,7 @@ class Model {
 
   static bool is_cut_off(const Process& process) {
     return !process.is_connected ||
-           std::ranges::any_of(process.to_leader, [](const JobEvent& event) { return event.kind == Kind::lost; });
+           std::ranges::any_of(process.to_leader, [](const JobEvent& event) { return event.kind == EventKind::lost; });
   }
 
   static bool has_process(const World& world, int node) {
@@ -341,13 +341,13 @@ class Model {
       }
       case MemberOrder::stop_ranks:
       case MemberOrder::kill_ranks: process->is_ending = true; break;
-      case MemberOrder::tell_failed: say({.kind = Kind::failed, .end = {.has_failed = true}}); break;
+      case MemberOrder::tell_failed: say({.kind = EventKind::failed, .end = {.has_failed = true}}); break;
       case MemberOrder::tell_ended: {
         const bool done = std::ranges::all_of(process->ranks, [](Rank rank) { return rank == Rank::done; });
-        say({.kind = Kind::ended, .end = {.succeeded = done, .has_failed = process->is_noticed}});
+        say({.kind = EventKind::ended, .end = {.succeeded = done, .has_failed = process->is_noticed}});
         break;
       }
-      case MemberOrder::tell_leaving: say({.kind = Kind::left, .signal = signal.exit_code - 128}); break;
+      case MemberOrder::tell_leaving: say({.kind = EventKind::left, .signal = signal.exit_code - 128}); break;
     }
     if (process->member.phase == MemberPhase::over && process->is_alive) end_process(world, process);
   }
@@ -363,7 +363,7 @@ class Model {
     if (!process->is_connected) return;
     if (process->node != 0) {
       // What was sent before arrives before the loss is seen.
-      process->to_leader.push_back({.kind = Kind::lost, .node = process->node});
+      process->to_leader.push_back({.kind = EventKind::lost, .node = process->node});
       process->to_member.push_back({.event = MemberEvent::leader_lost});
       return;
     }
@@ -393,7 +393,7 @@ class Model {
   static Process joining(int node) {
     Process process;
     process.node = node;
-    process.to_leader.push_back({.kind = Kind::joined, .node = node});
+    process.to_leader.push_back({.kind = EventKind::joined, .node = node});
     return process;
   }
 };
@@ -487,6 +487,81 @@ TEST(JobState, FindsAnAttemptThatStartsTooEarly) {
     if (row.event == NodeEvent::failed) row.next = NodePhase::ready;  // does not wait for its end
   }
   EXPECT_NE(model_of({.slots = 2}, broken).check(), "");
+}
+
+// --- ranks that cannot be brought back
+
+class FewerRanksOfAJob : public ::testing::Test {
+ protected:
+  FewerRanksOfAJob() {
+    for (const int node : {0, 1}) step({.kind = EventKind::joined, .node = node});
+  }
+  void step(JobEvent event) {
+    if (event.kind == EventKind::failed || event.kind == EventKind::ended) event.attempt = state_.policy.attempts;
+    JobStep step = next_step(job_rules(), settings_, std::move(state_), event);
+    state_ = std::move(step.state);
+  }
+  // A rank fails; all end.
+  void fail(int node, int slot, int exit_code) {
+    const NodeEnd end{.has_failed = true, .failed_slot = slot, .exit_code = exit_code};
+    step({.kind = EventKind::failed, .node = node, .end = end});
+    step({.kind = EventKind::ended, .node = node, .end = end});
+    step({.kind = EventKind::ended, .node = 1 - node});
+  }
+  const std::vector<NodeShare>& shares() const { return state_.assignment.nodes; }
+
+  const JobSettings settings_{.slots = {2, 2}, .worlds = {4, 2, 1}, .max_restarts = 3};
+  JobState state_ = first_state(settings_);
+};
+
+TEST_F(FewerRanksOfAJob, ADeviceThatIsAtFaultIsLeftOut) {
+  EXPECT_THAT(shares(), ElementsAre(NodeShare{0, {0, 1}}, NodeShare{2, {0, 1}}));
+  fail(0, 0, kExitBadDevice);
+  EXPECT_EQ(state_.phase, JobPhase::running);
+  EXPECT_THAT(shares(), ElementsAre(NodeShare{0, {1}}, NodeShare{1, {0}}));
+  fail(1, 0, kExitBadDevice);
+  EXPECT_THAT(shares(), ElementsAre(NodeShare{0, {1}}, NodeShare{1, {1}}));
+  fail(0, 1, kExitBadDevice);  // machine 0 has none left, and serves the store
+  EXPECT_EQ(state_.phase, JobPhase::over);
+  EXPECT_EQ(state_.exit_code, kExitBadDevice);
+}
+
+TEST_F(FewerRanksOfAJob, AnyOtherFailureIsNoReasonToLeaveARankOut) {
+  fail(0, 0, 1);
+  EXPECT_EQ(state_.assignment.world, 4);
+}
+
+TEST_F(FewerRanksOfAJob, GrowsAtTheNextRestartAfterAMachineHasComeBack) {
+  step({.kind = EventKind::lost, .node = 1});
+  step({.kind = EventKind::ended, .node = 0});
+  EXPECT_EQ(state_.phase, JobPhase::gathering);
+  step({.kind = EventKind::waited});
+  EXPECT_EQ(state_.phase, JobPhase::gathering);  // until nothing of it can be left
+  step({.kind = EventKind::fence_over, .node = 1});
+  EXPECT_EQ(state_.assignment.world, 2);
+  step({.kind = EventKind::joined, .node = 1});
+  EXPECT_EQ(state_.assignment.world, 2);
+  EXPECT_EQ(state_.phase, JobPhase::running);
+  const NodeEnd end{.has_failed = true, .failed_slot = 0};
+  step({.kind = EventKind::ended, .node = 0, .end = end});
+  EXPECT_EQ(state_.phase, JobPhase::running);
+  EXPECT_EQ(state_.assignment.world, 4);
+}
+
+TEST_F(FewerRanksOfAJob, RanksThatBelongTogetherStayOnOneMachine) {
+  const JobSettings settings{.slots = {4, 4}, .worlds = {8, 6, 4, 2}, .together = 2};
+  std::vector<NodeView> nodes(2);
+  for (NodeView& node : nodes) node.phase = NodePhase::ready;
+  nodes[0].bad_slots = {2};
+  const Assignment assignment = assign_ranks(settings, nodes).value();
+  EXPECT_EQ(assignment.world, 6);
+  EXPECT_THAT(assignment.nodes, ElementsAre(NodeShare{0, {0, 1}}, NodeShare{2, {0, 1, 2, 3}}));
+}
+
+TEST(JobState, RulesArePrintedAndDrawn) {
+  EXPECT_THAT(rules_table(job_rules()), HasSubstr("  running    trouble       stopping   stop\n"));
+  EXPECT_THAT(rules_mermaid(job_rules()), HasSubstr("    job_running --> job_stopping: trouble / stop\n"));
+  EXPECT_THAT(rules_mermaid(job_rules()), HasSubstr("    machine_running --> machine_absent: lost / fence\n"));
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ namespace {
 // A rank answers from a thread of its own, within two periods of its watchdog.
 constexpr std::chrono::milliseconds kAnswerTime{250};
 constexpr std::chrono::milliseconds kStacksTime{300};
+// Where no rank of this machine is to blame, before one is blamed nevertheless.
+constexpr std::chrono::seconds kOthersTime{3};
 
 }  // namespace
 
@@ -26,9 +28,10 @@ std::vector<int> JobWatch::tick(std::span<const pid_t> processes) {
   if (!overdue) {
     overdue_.reset();
     is_reported_ = false;
+    others_until_.reset();
     return {};
   }
-  if (is_reported_) return {};
+  if (is_reported_ || (others_until_ && Clock::now() < *others_until_)) return {};
   if (!overdue_) {
     overdue_ = overdue;
     ask();
@@ -41,7 +44,7 @@ std::vector<int> JobWatch::tick(std::span<const pid_t> processes) {
 
 void JobWatch::note_training() {
   int64_t latest = 0, step = 0;
-  for (int i = 0; i < board_->ranks(); ++i) {
+  for (int i = 0; i < options_.ranks; ++i) {
     const RankNotes& notes = board_->rank(i);
     if (notes.last_step_at == 0) return;
     latest = std::max(latest, notes.last_step_at.load());
@@ -97,6 +100,11 @@ std::vector<int> JobWatch::explain(std::span<const pid_t> processes) {
   std::vector<HangEvidence> all;
   for (size_t i = 0; i < processes.size(); ++i) all.push_back(evidence(static_cast<int>(i), processes[i]));
   const HangVerdict verdict = explain_hang(all);
+  if (options_.has_others && verdict.guilty.empty() && !others_until_) {
+    others_until_ = Clock::now() + kOthersTime;
+    is_reported_ = false;
+    return {};
+  }
   const int first = options_.first_rank;
   std::vector<int> guilty;
   for (const int64_t rank : verdict.guilty) guilty.push_back(static_cast<int>(rank) - first);

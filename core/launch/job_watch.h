@@ -21,8 +21,10 @@ class JobWatch {
  public:
   struct Options {
     int first_rank = 0;  // of this machine
+    int ranks = 0;       // that run on it; the board may have room for more
     int attempt = 0;
-    bool kills = false;  // a rank that hangs is killed, because the job can go on without it
+    bool kills = false;       // a rank that hangs is killed, because the job can go on without it
+    bool has_others = false;  // on other machines, whose launchers may find the one that all wait for
   };
   using Say = std::function<void(const std::string& line)>;
   JobWatch(JobBoard* board, RecoveryLog* log, Options options, Say say);
@@ -48,7 +50,8 @@ class JobWatch {
   bool is_training_ = false;
   std::optional<Overdue> overdue_;  // while the ranks are asked
   Clock::time_point asked_;
-  bool is_reported_ = false;  // once per silence
+  bool is_reported_ = false;                       // once per silence
+  std::optional<Clock::time_point> others_until_;  // the other launchers have the first word until then
 };
 
 }  // namespace concord

@@ -21,6 +21,7 @@
 #include "core/job_board.h"
 #include "core/launch/attempt.h"
 #include "core/launch/failure_report.h"
+#include "core/launch/job_run.h"
 #include "core/launch/job_watch.h"
 #include "core/launch/master_port.h"
 #include "core/launch/rank_environment.h"
@@ -35,6 +36,7 @@ namespace {
 constexpr int kTorchrunPort = 29500;
 constexpr const char* kLaunchId = "CONCORD_LAUNCH_ID";  // see session_guard.h
 constexpr size_t kReportedLines = 20;
+constexpr std::chrono::milliseconds kPump{20};  // how often a launcher without ranks looks at what the others say
 
 void check_range(const char* name, int64_t value, int64_t lowest, int64_t highest) {
   if (value >= lowest && value <= highest) return;
@@ -47,6 +49,9 @@ void check(const LaunchOptions& options, std::span<const std::string> command) {
   check_range("--node_rank", options.node_rank, 0, options.nnodes - 1);
   check_range("--master_port", options.master_port, 0, 65535);
   check_range("--max_restarts", options.max_restarts, 0, 1'000'000);
+  if (!std::isfinite(options.rejoin_seconds) || options.rejoin_seconds < 0 || options.rejoin_seconds > 1e6) {
+    throw ConfigError(fmt::format("--rejoin_timeout is {}; must be >= 0 seconds", options.rejoin_seconds));
+  }
   if (!std::isfinite(options.grace_seconds) || options.grace_seconds < 0 || options.grace_seconds > 1e6) {
     throw ConfigError(fmt::format("--grace is {}; must be >= 0 seconds", options.grace_seconds));
   }
@@ -148,6 +153,20 @@ std::string random_text() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
+// Whether launchers, or ranks that may be left out, need a leader.
+bool has_leader(const LaunchOptions& options) {
+  return options.max_restarts > 0 && (options.nnodes > 1 || options.worlds.size() > 1);
+}
+
+// An attempt on this machine.
+struct AttemptPlan {
+  int attempt = 0;
+  int master_port = 0;
+  int world = 1;
+  NodeShare share;
+  std::string job = {};  // its name, where launchers have agreed on one
+};
+
 // A job on this machine: its parts live as long as it does, across all restarts.
 class Launcher {
  public:
@@ -166,7 +185,8 @@ class Launcher {
     const std::string no_token = fmt::format("{}=", kJobToken);
     const auto is_ours = [](std::string_view entry) {  // of an outer launcher
       return std::ranges::any_of(
-          std::initializer_list<std::string_view>{kLaunchId, kBoardVariable, kMemoryFolderVariable},
+          std::initializer_list<std::string_view>{kLaunchId, kBoardVariable, kMemoryFolderVariable, kJobVariable,
+                                                  kSlotVariable, kFullWorldVariable},
           [&](std::string_view name) { return entry.starts_with(fmt::format("{}=", name)); });
     };
     for (char** entry = environ; *entry; ++entry) {
@@ -179,20 +199,22 @@ class Launcher {
     if (options.nnodes == 1 && (token == nullptr || *token == 0)) environment_.push_back(no_token + random_text());
   }
 
-  int run() {
+  int run() { return has_leader(options_) ? run_with_leader() : run_alone(); }
+
+ private:
+  int first_rank() const { return options_.node_rank * options_.nproc; }
+
+  int run_alone() {
     RestartPolicy policy{.max_restarts = options_.max_restarts};
     for (;;) {
       const int attempt = policy.attempts;
-      const AttemptResult result = run_once(attempt);
+      const AttemptResult result = run_once(whole_plan(attempt));
       report(attempt, result);
       const RestartPolicy::Next next = policy.after(end_of(result));
       const std::string again =
           fmt::format("restart {} of {} (attempt {})", policy.failures, options_.max_restarts, policy.attempts + 1);
       if (next.restart) relay_.say(fmt::format("concord launch: {}", again));
-      // If nobody reads the output, write only what does not block.
-      OutputRelay::Deadline patience;
-      if (result.output_abandoned) patience = std::chrono::steady_clock::now();
-      const bool written = drain_output(&relay_, &signals_, patience);
+      const bool written = write_output(result);
       if (!next.restart || !written) {
         const int code = next.restart ? 1 : next.exit_code;
         log_.ended(attempt, code);
@@ -203,35 +225,150 @@ class Launcher {
     }
   }
 
- private:
-  int first_rank() const { return options_.node_rank * options_.nproc; }
+  int run_with_leader() {
+    int asked = 0;  // the signal that has come while there were no ranks
+    JobRun job(
+        job_options(), [this](const std::string& line) { relay_.say(line); },
+        [&] { return (asked = take_stop_signal()) != 0; });
+    if (asked != 0) return 128 + asked;
+    int attempt = 0;
+    for (;;) {
+      std::optional<AttemptStart> start;
+      while (!job.is_over() && !(start = job.take_start())) wait_for_others(&job);
+      if (!start) break;
+      attempt = start->attempt;
+      if (attempt > 0) relay_.note_in_logs(fmt::format("--- attempt {}", attempt + 1));
+      run_attempt(*start, &job);
+    }
+    drain_output(&relay_, &signals_, {});
+    log_.ended(attempt, job.exit_code());
+    return job.exit_code();
+  }
 
-  AttemptResult run_once(int restarts) {
+  // The leader knows where the cause is; the ranks here may have ended because it said so.
+  void run_attempt(const AttemptStart& start, JobRun* job) {
+    bool is_told = false;
+    const auto orders = [&](const AttemptResult& so_far) {
+      job->progress(newest(&RankNotes::saved_step), newest(&RankNotes::kept_step));
+      if (so_far.first_failure && !is_told) {
+        is_told = true;
+        const ProcessEnd& end = so_far.ends[*so_far.first_failure];
+        job->rank_failed(node_end_of(so_far, start.share), start.share.first_rank + end.index,
+                         describe_wait_status(end.wait_status));
+      }
+      job->pump();
+      return job->order();
+    };
+    const AttemptResult result =
+        run_once({start.attempt, start.store_port, start.world, start.share, start.job}, orders);
+    const bool is_cause = result.succeeded() || result.first_failure || !result.start_error.empty() ||
+                          result.stop_signal != 0 || !result.unkillable.empty();
+    if (is_cause) report(start.attempt, result);
+    NodeEnd end = node_end_of(result, start.share);
+    end.can_start_again = write_output(result) && end.can_start_again;
+    job->progress(newest(&RankNotes::saved_step), newest(&RankNotes::kept_step));
+    board_.clear();
+    job->ranks_ended(end);
+  }
+
+  void wait_for_others(JobRun* job) {
+    relay_.wait(signals_.fd(), std::chrono::steady_clock::now() + kPump);
+    if (const int signal = take_stop_signal()) job->asked(signal);
+    job->pump();
+  }
+
+  // 0: none has come.
+  int take_stop_signal() {
+    for (const SignalQueue::Entry& entry : signals_.take()) {
+      if (is_stop_signal(entry.signal)) return entry.signal;
+    }
+    return 0;
+  }
+
+  JobRunOptions job_options() const {
+    const char* token = std::getenv(kJobToken);
+    const int all = options_.nproc * options_.nnodes;
+    return {.node = options_.node_rank,
+            .nnodes = options_.nnodes,
+            .nproc = options_.nproc,
+            .master_addr = options_.master_addr,
+            .master_port = options_.master_port != 0 ? options_.master_port : kTorchrunPort,
+            .token = token != nullptr ? token : "",
+            .job = launch_id_,
+            .worlds = options_.worlds.empty() ? std::vector<int>{all} : options_.worlds,
+            .together = options_.together,
+            .max_restarts = options_.max_restarts,
+            .kills_at_once = options_.recovers,
+            .grace = std::chrono::duration<double>(options_.grace_seconds),
+            .rejoin_timeout = std::chrono::duration<double>(options_.rejoin_seconds)};
+  }
+
+  // False if nobody reads it.
+  bool write_output(const AttemptResult& result) {
+    // If nobody reads the output, write only what does not block.
+    OutputRelay::Deadline patience;
+    if (result.output_abandoned) patience = std::chrono::steady_clock::now();
+    return drain_output(&relay_, &signals_, patience);
+  }
+
+  // All ranks of this machine.
+  AttemptPlan whole_plan(int attempt) const {
+    AttemptPlan plan{.attempt = attempt,
+                     .master_port = options_.master_port,
+                     .world = options_.nproc * options_.nnodes,
+                     .share = {.first_rank = first_rank(), .slots = {}}};
+    for (int slot = 0; slot < options_.nproc; ++slot) plan.share.slots.push_back(slot);
+    return plan;
+  }
+
+  std::vector<std::string> environment_of(const AttemptPlan& plan) const {
+    std::vector<std::string> environment = environment_;
+    if (!plan.job.empty()) environment.push_back(fmt::format("{}={}", kJobVariable, plan.job));
+    const int all = options_.nproc * options_.nnodes;
+    if (plan.world != all) environment.push_back(fmt::format("{}={}", kFullWorldVariable, all));
+    return environment;
+  }
+
+  AttemptResult run_once(const AttemptPlan& plan,
+                         std::function<AttemptOrder(const AttemptResult& so_far)> orders = {}) {
     std::optional<HeldPort> held;
-    RankPlace place{0,
-                    options_.nproc,
-                    options_.node_rank,
-                    options_.nnodes,
-                    options_.master_addr,
-                    options_.master_port,
-                    restarts,
-                    options_.max_restarts,
-                    usable_cores()};
+    const int count = static_cast<int>(plan.share.slots.size());
+    RankPlace place{.local_rank = 0,
+                    .nproc = count,
+                    .node_rank = options_.node_rank,
+                    .nnodes = options_.nnodes,
+                    .master_addr = options_.master_addr,
+                    .master_port = plan.master_port,
+                    .restart_count = plan.attempt,
+                    .max_restarts = options_.max_restarts,
+                    .cores = usable_cores(),
+                    .first_rank = plan.share.first_rank,
+                    .world = plan.world};
     if (place.master_addr.empty()) place.master_addr = "127.0.0.1";
     if (place.master_port == 0) {
       place.master_port = options_.nnodes > 1 ? kTorchrunPort : held.emplace().port();
     }
+    const std::vector<std::string> environment = environment_of(plan);
+    relay_.set_first_rank(plan.share.first_rank);
     JobWatch watch(&board_, &log_,
-                   {.first_rank = first_rank(), .attempt = restarts, .kills = options_.max_restarts > 0},
+                   {.first_rank = plan.share.first_rank,
+                    .ranks = count,
+                    .attempt = plan.attempt,
+                    .kills = options_.max_restarts > 0,
+                    .has_others = options_.nnodes > 1},
                    [this](const std::string& line) { relay_.say(line); });
     return Attempt(&signals_, &guard_, &relay_,
                    {.grace = std::chrono::duration<double>(options_.grace_seconds),
                     .kills_at_once = options_.recovers && options_.max_restarts > 0,
                     .tick = [&](std::span<const pid_t> processes) { return watch.tick(processes); },
-                    .period = HangWatch::kTick})
-        .run(options_.nproc, [&](int index) {
+                    .period = HangWatch::kTick,
+                    .orders = std::move(orders)})
+        .run(count, [&](int index) {
           place.local_rank = index;
-          return ProcessCommand{program_, command_, rank_environment(environment_, place), place.rank() == 0};
+          ProcessCommand command{program_, command_, rank_environment(environment, place), place.rank() == 0};
+          const int slot = plan.share.slots[static_cast<size_t>(index)];
+          if (slot != index) command.environment.push_back(fmt::format("{}={}", kSlotVariable, slot));
+          return command;
         });
   }
 
@@ -252,17 +389,31 @@ class Launcher {
             .kept_step = newest(&RankNotes::kept_step)};
   }
 
+  NodeEnd node_end_of(const AttemptResult& result, const NodeShare& share) const {
+    const AttemptEnd end = end_of(result);
+    NodeEnd node{.succeeded = end.succeeded,
+                 .has_failed = result.first_failure.has_value() || !result.start_error.empty(),
+                 .exit_code = end.exit_code,
+                 .stop_signal = end.stop_signal,
+                 .stopped_as_asked = end.stopped_as_asked,
+                 .can_start_again = end.can_start_again};
+    if (result.first_failure) {
+      node.failed_slot = share.slots[static_cast<size_t>(result.ends[*result.first_failure].index)];
+    }
+    return node;
+  }
+
   void report(int attempt, const AttemptResult& result) {
     std::string text;
     if (!result.succeeded()) {
       std::vector<std::string> last_lines;
       if (result.first_failure) {
         const ProcessEnd& first = result.ends[*result.first_failure];
-        log_.failed(attempt, first_rank() + first.index, newest(&RankNotes::step),
+        log_.failed(attempt, relay_.first_rank() + first.index, newest(&RankNotes::step),
                     describe_wait_status(first.wait_status));
         last_lines = relay_.last_error_lines(result.ends[*result.first_failure].index, kReportedLines);
       }
-      text = failure_report(result, first_rank(), last_lines);
+      text = failure_report(result, relay_.first_rank(), last_lines);
     }
     if (!result.left.empty()) {
       text += fmt::format("concord launch: killed leftover child processes: {}\n", fmt::join(result.left, ", "));

@@ -10,6 +10,8 @@
 //   - A process that fails ends the job: the others get SIGTERM, after the grace time SIGKILL, and the report begins
 //     with the one that failed first. With max_restarts all are started again (restart_policy.h); ranks that keep their
 //     state in kMemoryFolderVariable's folder or in checkpoints go on from there.
+//   - Launchers on several machines with max_restarts are one job (job_state.h): the one with node_rank 0 leads, all
+//     start and end their ranks together, and all end with the same exit code.
 //   - Ranks that report what they do (core/pulse.h) are watched: one that is silent for too long is named, with what
 //     the others wait for, and where the job can be restarted it is killed.
 //   - Nothing is left running. On every end but one the launcher waits for, or kills, all descendants, daemons
@@ -19,6 +21,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 namespace concord {
 
@@ -26,13 +29,16 @@ struct LaunchOptions {
   int nproc = 1;   // on each machine
   int nnodes = 1;  // machines; each runs its own launcher with its own node_rank
   int node_rank = 0;
-  std::string master_addr;   // of the machine of rank 0; empty is 127.0.0.1, where nnodes is 1
-  int master_port = 0;       // 0 is any free port where nnodes is 1, else torchrun's 29500
-  int max_restarts = 0;      // how many times all processes are started again after failures without progress
-  bool recovers = false;     // after a failure the others are killed at once: what they need is in a checkpoint
-  double grace_seconds = 5;  // between SIGTERM and SIGKILL
-  std::string log_dir;       // rank-3.log for each rank there, instead of standard output and standard error
-  bool prefix = true;        // "[rank 3] " in front of each line
+  std::string master_addr;     // of the machine of rank 0; empty is 127.0.0.1, where nnodes is 1
+  int master_port = 0;         // 0 is any free port where nnodes is 1, else torchrun's 29500
+  int max_restarts = 0;        // how many times all processes are started again after failures without progress
+  std::vector<int> worlds;     // with max_restarts: how many ranks the job can run with, descending; empty: all only
+  int together = 1;            // with fewer ranks: each machine runs a multiple of this
+  double rejoin_seconds = 60;  // how long a launcher that is lost is waited for
+  bool recovers = false;       // after a failure the others are killed at once: what they need is in a checkpoint
+  double grace_seconds = 5;    // between SIGTERM and SIGKILL
+  std::string log_dir;         // rank-3.log for each rank there, instead of standard output and standard error
+  bool prefix = true;          // "[rank 3] " in front of each line
 };
 
 // Runs |command| (the program, then its arguments) until all processes have ended. Returns 0 if all of them ended with

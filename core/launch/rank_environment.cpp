@@ -17,14 +17,14 @@ std::vector<std::string> rank_environment(std::span<const std::string> base, con
   const auto text = [](int number) { return std::to_string(number); };
   std::vector<std::pair<std::string_view, std::string>> ours = {
       {"RANK", text(place.rank())},
-      {"WORLD_SIZE", text(place.world())},
+      {"WORLD_SIZE", text(place.world)},
       {"LOCAL_RANK", text(place.local_rank)},
       {"LOCAL_WORLD_SIZE", text(place.nproc)},
       {"GROUP_RANK", text(place.node_rank)},
       {"GROUP_WORLD_SIZE", text(place.nnodes)},
       {"ROLE_NAME", "default"},
       {"ROLE_RANK", text(place.rank())},
-      {"ROLE_WORLD_SIZE", text(place.world())},
+      {"ROLE_WORLD_SIZE", text(place.world)},
       {"MASTER_ADDR", place.master_addr},
       {"MASTER_PORT", text(place.master_port)},
       {"TORCHELASTIC_RESTART_COUNT", text(place.restart_count)},

@@ -10,7 +10,7 @@ namespace concord {
 
 struct RankPlace {
   int local_rank = 0;
-  int nproc = 1;  // on each machine
+  int nproc = 1;  // on this machine
   int node_rank = 0;
   int nnodes = 1;
   std::string master_addr;
@@ -19,8 +19,10 @@ struct RankPlace {
   int max_restarts = 0;
   int cores = 1;  // of this machine, as far as the launcher may use them
 
-  int rank() const { return node_rank * nproc + local_rank; }
-  int world() const { return nnodes * nproc; }
+  int first_rank = 0;  // on this machine
+  int world = 1;
+
+  int rank() const { return first_rank + local_rank; }
 };
 
 // |base| ("NAME=value", the launcher's own) with the variables of |place| in it. OMP_NUM_THREADS is set to an even

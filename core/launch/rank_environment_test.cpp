@@ -12,7 +12,7 @@ using testing::Contains;
 using testing::Not;
 using testing::StartsWith;
 
-const RankPlace kPlace{1, 4, 2, 3, "10.0.0.7", 29400, 1, 5, 16};
+const RankPlace kPlace{1, 4, 2, 3, "10.0.0.7", 29400, 1, 5, 16, 8, 12};
 
 TEST(RankEnvironment, HasEveryVariableOfTorchrun) {
   const std::vector<std::string> environment = rank_environment({}, kPlace);

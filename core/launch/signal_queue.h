@@ -15,6 +15,9 @@
 
 namespace concord {
 
+// Those that stop a job.
+inline bool is_stop_signal(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
+
 class SignalQueue {
  public:
   struct Entry {

@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 
 #include "core/config_error.h"
+#include "core/job_board.h"
 #include "core/mesh/job_environment.h"
 #include "core/mesh/rendezvous.h"
 #include "platform/base/thread_safety.hpp"
@@ -80,20 +83,29 @@ void refuse_other_arguments(const std::vector<Term>& before, const std::vector<T
   }
 }
 
+// Which of the machine's devices this rank has: the launcher says so where it leaves one out.
+int64_t slot_of(const JobEnvironment& job) {
+  const char* text = std::getenv(kSlotVariable);
+  int64_t slot = job.local_rank;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), slot);
+  return slot;
+}
+
 // The device of this process: one per local rank, or, if the platform lets ranks share devices, round-robin.
 Device device_of(const Platform& platform, const JobEnvironment& job) {
   const int32_t count = platform.device_count();
+  const int64_t slot = slot_of(job);
   if (count == 0) {
     throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("platform '{}' has no device", platform.name()));
   }
-  if (job.local_rank >= count && platform.capability(CONCORD_CAP_COMM_SHARED_DEVICE) == 0) {
+  if (slot >= count && platform.capability(CONCORD_CAP_COMM_SHARED_DEVICE) == 0) {
     const char* variable = platform.core().visible_devices_variable;
     throw ConfigError(fmt::format(
         "local rank {} needs its own device, but platform '{}' has {}; start at most {} processes on this machine{}",
-        job.local_rank, platform.name(), count, count,
+        slot, platform.name(), count, count,
         variable != nullptr ? fmt::format(", or make more devices visible ({})", variable) : ""));
   }
-  return {platform, static_cast<int32_t>(job.local_rank % count)};
+  return {platform, static_cast<int32_t>(slot % count)};
 }
 
 bool check_calls_is_on() {

@@ -345,16 +345,30 @@ ArgumentValue command_line_value(const Option& option) {
   return {.text = *option.value};
 }
 
+// A number that says where processes are started.
+struct PlaceOption {
+  std::string_view name;
+  int64_t CommandLine::* field;
+  int64_t least, most;
+};
+constexpr PlaceOption kPlaceOptions[] = {{"nproc", &CommandLine::nproc, 1, 4096},
+                                         {"nnodes", &CommandLine::nnodes, 1, 1 << 15},
+                                         {"node_rank", &CommandLine::node_rank, 0, (1 << 15) - 1},
+                                         {"master_port", &CommandLine::master_port, 1, 65535}};
+
 void take_program_option(const Option& option, CommandLine* line, Problems* problems) {
+  const auto place = std::ranges::find(kPlaceOptions, option.name, &PlaceOption::name);
   if (option.name == "config") {
     return;  // read before
-  } else if (option.name == "nproc") {
+  } else if (option.name == "master_addr") {
+    line->master_addr = option.value.value_or("");
+  } else if (place != std::ranges::end(kPlaceOptions)) {
     const std::optional<int64_t> number = parse_number<int64_t>(option.value.value_or(""));
-    if (number && *number >= 1 && *number <= 4096) {
-      line->nproc = *number;
+    if (number && *number >= place->least && *number <= place->most) {
+      line->*(place->field) = *number;
     } else {
-      problems->add("--nproc",
-                    fmt::format("must be an integer from 1 to 4096, got {}", quoted(option.value.value_or(""))));
+      problems->add("--" + option.name, fmt::format("must be an integer from {} to {}, got {}", place->least,
+                                                    place->most, quoted(option.value.value_or(""))));
     }
   } else if (option.value && *option.value != "true" && *option.value != "false") {
     problems->add("--" + option.name, fmt::format("takes no value, but {} was given", quoted(*option.value)));
@@ -365,7 +379,8 @@ void take_program_option(const Option& option, CommandLine* line, Problems* prob
 }
 
 void take_option(const Option& option, CommandLine* line, Reading* reading) {
-  static const std::set<std::string> program = {"config", "nproc", "help", "print_config", "json"};
+  static const std::set<std::string> program = {"config",      "nproc", "nnodes",       "node_rank", "master_addr",
+                                                "master_port", "help",  "print_config", "json"};
   if (program.contains(option.name)) {
     take_program_option(option, line, &reading->problems);
     return;

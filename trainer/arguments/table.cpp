@@ -323,6 +323,12 @@ std::vector<ArgumentGroup> make_groups() {
         {"memory_checkpoint_steps", field<&T::recovery, &RecoveryArguments::memory_steps>,
          "with max_restarts: keep a complete checkpoint in memory every N steps, from which a restart goes on; 0: none",
          between(0, kMostSteps)},
+        {"allow_fewer_ranks", field<&T::recovery, &RecoveryArguments::allow_fewer_ranks>,
+         "with max_restarts: go on with fewer data-parallel ranks and the same global batch when a device is at fault "
+         "or a machine does not come back; results then differ in the last bits"},
+        {"rejoin_timeout", field<&T::recovery, &RecoveryArguments::rejoin_timeout>,
+         "with max_restarts and --nnodes: seconds in which the launcher of a lost machine may be started again",
+         between(0, 1e6)},
         {"load_best_model_at_end", field<&T::best_model, &BestModelArguments::load_at_end>,
          "save the checkpoint with the best evaluation as the final model"},
         {"metric_for_best_model",

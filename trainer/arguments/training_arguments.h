@@ -94,6 +94,8 @@ struct SavingArguments {
 struct RecoveryArguments {
   int64_t max_restarts = 0;   // after failures without progress
   int64_t memory_steps = 10;  // memory_checkpoint_steps, with max_restarts; 0: none
+  bool allow_fewer_ranks = false;
+  double rejoin_timeout = 60;  // seconds
   bool operator==(const RecoveryArguments&) const = default;
 };
 

@@ -1,9 +1,11 @@
 #include "trainer/cli/launch.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 
+#include "core/launch/job_state.h"
 #include "core/launch/launcher.h"
 
 namespace concord {
@@ -18,6 +20,9 @@ constexpr const char* kLaunchFooter =
 The processes get torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and so on).
 Ctrl-C, SIGTERM and SIGHUP are forwarded to them; a second signal kills them. When one process fails, the others are
 stopped and its error is shown first.
+Launchers on several machines with --max_restarts are led by the one with --node_rank 0, at --master_port: all restart
+together, and a launcher that is lost may be started again within --rejoin_timeout. Set CONCORD_JOB_TOKEN to the same
+random text on all machines.
 Exit codes: 0 all processes exited with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by that signal; 75 a
 training failed that has written a checkpoint: requeue; 71 a device is at fault: requeue without it.)";
 
@@ -33,6 +38,22 @@ std::vector<std::string> resolve(const CLI::App& program, std::vector<std::strin
   if (program.get_subcommands(is_named).empty()) return command;
   command.insert(command.begin(), std::filesystem::read_symlink("/proc/self/exe").string());
   return command;
+}
+
+// They print and end, as --help does.
+void add_rules_flags(CLI::App* app) {
+  const auto add = [&](const char* name, std::string (*text)(const JobRules&), const char* help) {
+    app->add_flag_callback(
+           name,
+           [text] {
+             std::fputs(text(job_rules()).c_str(), stdout);
+             throw CLI::Success();
+           },
+           help)
+        ->trigger_on_parse();
+  };
+  add("--print_rules", rules_table, "print what the launchers of a job on several machines do after each event");
+  add("--draw_rules", rules_mermaid, "the same as a drawing, for mermaid");
 }
 
 }  // namespace
@@ -54,11 +75,16 @@ void add_launch_command(CLI::App* program, int* exit_code) {
       ->add_option("--max_restarts", options.max_restarts,
                    "how many times to restart all processes after failures without progress")
       ->capture_default_str();
+  launch_app
+      ->add_option("--rejoin_timeout", options.rejoin_seconds,
+                   "with --nnodes and --max_restarts: seconds in which a lost launcher may be started again")
+      ->capture_default_str();
   launch_app->add_option("--grace", options.grace_seconds, "seconds between SIGTERM and SIGKILL when a job is stopped")
       ->capture_default_str();
   launch_app->add_option("--log_dir", options.log_dir,
                          "write the output to rank-N.log in this folder, one file per rank, instead of here");
   launch_app->add_flag("--no_prefix", arguments->no_prefix, "do not prefix lines with \"[rank N] \"");
+  add_rules_flags(launch_app);
   launch_app->add_option("command", arguments->command, "command that each process runs, after --");
   launch_app->callback([program, arguments, exit_code] {
     arguments->options.prefix = !arguments->no_prefix;

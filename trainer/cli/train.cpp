@@ -12,6 +12,7 @@
 #include "core/mesh/job_environment.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/cli/rank_command.h"
+#include "trainer/fewer_ranks.h"
 #include "trainer/first_run.h"
 #include "trainer/output_folder.h"
 #include "trainer/plan.h"
@@ -26,11 +27,14 @@ constexpr const char* kTrainUsage = R"(concord train [--config FILE.yaml] [--npr
 
   concord train                                        a small model on generated data, 2 local processes
   concord train --config run.yaml --nproc 8            8 local processes
+  concord train --config run.yaml --nproc 8 --nnodes 2 --node_rank 0 --master_addr node0     on each of 2 machines
   torchrun --nproc_per_node 8 --no-python concord train --config run.yaml     srun and mpirun work too
   concord train --config run.yaml --print_config       check all arguments and print them as YAML
 
   --config FILE     YAML or TOML file with the names below; the command line takes precedence
   --nproc N         start N processes on this machine
+  --nnodes M --node_rank R --master_addr HOST [--master_port P]
+                    on each of M machines, with R from 0: one job on all of them
   --print_config    print the arguments and exit
   --json            print the result as JSON on standard output, and nothing else there
 Names may also be written with '-'. Flags: --bf16, --bf16 false, --no_bf16.
@@ -42,10 +46,19 @@ Exit codes: 0 finished; 1 failed; 2 wrong usage; 128 + signal: stopped by that s
 
 void check_output(const CommandLine& line) { check_output_folder(output_request(line.arguments, {line.config})); }
 
-// Errors are reported once, here, and not by each process.
+int64_t world_of(const CommandLine& line) { return line.nproc * line.nnodes; }
+
+// Errors are reported once, here, and not by each process. The folder is machine 0's to check: it writes to it first.
 void check_train(const CommandLine& line) {
-  plan_training(line.arguments, 0, line.nproc);
-  check_output(line);
+  plan_training(line.arguments, 0, world_of(line));
+  if (line.node_rank == 0) check_output(line);
+}
+
+void check_places(const CommandLine& line) {
+  if (line.nproc == 0 && (line.nnodes > 1 || line.node_rank > 0)) {
+    throw ConfigError(
+        "--nnodes and --node_rank are for launchers; add --nproc, the number of processes on each machine");
+  }
 }
 
 int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
@@ -55,8 +68,18 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
   }
   LaunchOptions options;
   options.nproc = static_cast<int>(line.nproc);
+  options.nnodes = static_cast<int>(line.nnodes);
+  options.node_rank = static_cast<int>(line.node_rank);
+  options.master_addr = line.master_addr;
+  options.master_port = static_cast<int>(line.master_port);
   options.prefix = false;
   options.max_restarts = static_cast<int>(line.arguments.recovery.max_restarts);
+  options.rejoin_seconds = line.arguments.recovery.rejoin_timeout;
+  if (line.arguments.recovery.allow_fewer_ranks) {
+    options.worlds = possible_worlds(line.arguments, world_of(line));
+    const int64_t tensor = line.arguments.job.tensor_model_parallel_size;
+    if (line.nproc % tensor == 0) options.together = static_cast<int>(tensor);
+  }
   options.recovers = true;
   words.insert(words.begin(), "train");
   return launch(options, rank_command(words));
@@ -77,7 +100,9 @@ int run_train(std::vector<std::string> words) {
   }
   const bool is_first = is_first_run(line) && !is_started;
   if (is_first) complete_first_run(&line);
-  check_arguments(&line.arguments, is_started ? environment.world : line.nproc);
+  check_places(line);
+  const int64_t full = is_started ? full_world() : 0;
+  check_arguments(&line.arguments, full > 0 ? full : is_started ? environment.world : world_of(line));
   if (line.print_config) {
     for (const std::string& note : line.notes) fmt::print(stderr, "note: {}\n", note);
     fmt::print("{}", to_yaml(line.arguments));
@@ -92,7 +117,7 @@ int run_train(std::vector<std::string> words) {
     if (line.json) words.push_back("--json");
   }
   setenv("CONCORD_LOG", "warn", 0);  // the chosen platform is in the first lines, once and not once per rank
-  const bool is_supervised = line.nproc > 1 || (line.nproc == 1 && line.arguments.recovery.max_restarts > 0);
+  const bool is_supervised = world_of(line) > 1 || (line.nproc == 1 && line.arguments.recovery.max_restarts > 0);
   if (is_supervised) return start_train_ranks(line, words);
   const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
   if (is_started) install_stacks_handler();              // its launcher asks where it hangs

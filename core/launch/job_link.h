@@ -1,0 +1,101 @@
+// The connections between the launchers of a job: one listens, the others connect, and each hears the others' messages.
+//
+// Only processes that know the job's token can take part. Both sides send a random number first; every message then
+// carries a keyed hash (core/mesh/keyed_hash.h) of itself, of both numbers, its place in the sequence and its
+// direction, so that nobody can forge, repeat or reorder one. The token is never sent. What does not say who it is
+// within five seconds, says something else, or comes when there are too many such, is dropped; the others do not notice.
+// Without a token anyone who can reach the port can take part.
+//
+// A thread of its own sends and receives, so that a launcher that is busy is not taken for lost; every half second it
+// says that it is alive. A peer is lost when its connection ends, or when it is silent for five seconds. The launcher
+// takes what has come by take(). Nothing waits, but the constructors: not at all to listen, at most the timeout to join.
+//
+// Example, given const std::string& token:
+//   std::unique_ptr<JobLink> leader = JobLink::serve("127.0.0.1", 29500, token);
+//   std::unique_ptr<JobLink> member = JobLink::join("127.0.0.1", 29500, token, std::chrono::seconds(10), [] { return false; });
+//   member->send(JobLink::kLeader, {.kind = JobMessage::Kind::hello, .numbers = {1, 2, 4, 3, 0}});
+//   for (const JobLink::Heard& heard : leader->take()) { /* heard.peer, heard.message */ }
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/launch/job_message.h"
+#include "core/mesh/keyed_hash.h"
+#include "platform/base/thread_safety.hpp"
+#include "platform/base/unique_fd.hpp"
+
+namespace concord {
+
+class JobLink {
+ public:
+  static constexpr int kLeader = 0;  // the peer of one that has joined
+  static constexpr std::chrono::milliseconds kAliveEvery{500};
+  static constexpr std::chrono::milliseconds kSilence{5000};
+
+  // Listens at |host|:|port| (core/mesh/sockets.h). Throws ConfigError where it cannot.
+  static std::unique_ptr<JobLink> serve(const std::string& host, int port, const std::string& token);
+  // Connects to it. Waits: until somebody listens there, at most |timeout|, or until |is_cancelled|, called now and then.
+  // Null where it was cancelled; throws ConfigError after the timeout.
+  static std::unique_ptr<JobLink> join(const std::string& host, int port, const std::string& token,
+                                       std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled);
+  ~JobLink();
+  JobLink(const JobLink&) = delete;
+  JobLink& operator=(const JobLink&) = delete;
+
+  // What has come since the last call, in the order of each peer.
+  struct Heard {
+    int peer = 0;  // a number for each connection, never used twice; it is known once its first message was genuine
+    std::optional<JobMessage> message;  // nothing: it is lost, and
+    std::string why = {};               // says why
+    bool was_silent = false;            // its connection had not ended: it may still live
+  };
+  std::vector<Heard> take();
+
+  void send(int peer, const JobMessage& message);
+  void say_alive(const JobMessage& message);  // from now on, instead of an alive without numbers
+  void drop(int peer);                        // what was sent to it still goes out; nothing more is heard of it
+  // Waits: until all that was sent has gone out and the peers have closed, at most |limit|.
+  void close(std::chrono::milliseconds limit);
+
+ private:
+  struct Peer;
+  using Clock = std::chrono::steady_clock;
+
+  JobLink(UniqueFd listener, const std::string& token);
+  void add(UniqueFd socket, bool is_leader);
+  void run();
+  void poll_once();
+  void accept_all();
+  void read(Peer* peer) CONCORD_REQUIRES(mutex_);
+  bool take_frames(Peer* peer) CONCORD_REQUIRES(mutex_);
+  void write(Peer* peer) CONCORD_REQUIRES(mutex_);
+  void keep_time(Peer* peer) CONCORD_REQUIRES(mutex_);
+  void lose(Peer* peer, const std::string& why, bool was_silent) CONCORD_REQUIRES(mutex_);
+  void queue(Peer* peer, const JobMessage& message) CONCORD_REQUIRES(mutex_);
+  uint64_t seal(const Peer& peer, bool from_leader, uint64_t sequence, std::string_view body) const;
+  void wake();
+
+  const KeyedHash hash_;
+  UniqueFd listener_;  // none in one that has joined
+  UniqueFd wake_;      // an eventfd
+  std::mutex mutex_;   // all below
+  std::condition_variable changed_;
+  std::map<int, std::unique_ptr<Peer>> peers_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<Heard> heard_ CONCORD_GUARDED_BY(mutex_);
+  JobMessage alive_ CONCORD_GUARDED_BY(mutex_) = {.kind = JobMessage::Kind::alive};
+  int next_peer_ CONCORD_GUARDED_BY(mutex_) = 0;
+  bool is_closing_ CONCORD_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace concord

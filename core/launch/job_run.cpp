@@ -1,0 +1,361 @@
+#include "core/launch/job_run.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/config_error.h"
+#include "core/mesh/rendezvous.h"
+
+namespace concord {
+namespace {
+
+using Kind = JobMessage::Kind;
+using Seconds = std::chrono::duration<double>;
+
+// After the end of a connection the launcher is dead, and the kernel has killed its ranks; or it has seen the same.
+// After silence it may see that only when as much time has passed there; killing takes a moment.
+constexpr Seconds kFenceAfterEnd{1};
+constexpr Seconds kFenceAfterSilence = JobLink::kSilence + std::chrono::seconds(3);
+constexpr Seconds kKilling{15};  // ranks that do not die are reported after 10 s (attempt.h)
+constexpr std::chrono::seconds kFarewell{5};
+
+std::string seconds_text(Seconds seconds) { return fmt::format("{:g} s", seconds.count()); }
+
+}  // namespace
+
+JobRun::JobRun(JobRunOptions options, Say say, const std::function<bool()>& is_cancelled)
+    : options_(std::move(options)), say_(std::move(say)), job_(options_.job) {
+  if (leads()) {
+    if (options_.nnodes > 1) link_ = JobLink::serve(options_.master_addr, options_.master_port, options_.token);
+    settings_ = {.slots = std::vector<int>(static_cast<size_t>(options_.nnodes), options_.nproc),
+                 .worlds = options_.worlds,
+                 .together = options_.together,
+                 .max_restarts = options_.max_restarts};
+    state_ = first_state(settings_);
+    if (options_.token.empty() && options_.nnodes > 1) {
+      say_(
+          fmt::format("concord launch: anyone who can reach {}:{} can disturb this job: {} is not set; set it to the "
+                      "same random text on all machines",
+                      options_.master_addr, options_.master_port, kJobToken));
+    }
+    lead({.kind = JobEvent::Kind::joined, .node = 0});
+    return;
+  }
+  link_ = JobLink::join(options_.master_addr, options_.master_port, options_.token,
+                        std::chrono::duration_cast<std::chrono::milliseconds>(options_.join_timeout), is_cancelled);
+  if (!link_) return;
+  link_->send(JobLink::kLeader, {.kind = Kind::hello,
+                                 .numbers = {options_.node, options_.nnodes, options_.nproc, options_.max_restarts,
+                                             static_cast<int64_t>(options_.worlds.size())},
+                                 .text = describe_this_process()});
+}
+
+JobRun::~JobRun() {
+  if (link_) link_->close(kFarewell);
+}
+
+void JobRun::pump() {
+  if (link_) {
+    for (const JobLink::Heard& heard : link_->take()) hear(heard);
+  }
+  if (leads()) keep_time();
+}
+
+void JobRun::hear(const JobLink::Heard& heard) { leads() ? hear_as_leader(heard) : hear_as_member(heard); }
+
+// --- the leader
+
+void JobRun::hear_as_leader(const JobLink::Heard& heard) {
+  const auto known = std::ranges::find_if(peers_, [&](const auto& each) { return each.second == heard.peer; });
+  if (known == peers_.end()) {
+    if (heard.message && heard.message->kind == Kind::hello) greet(heard.peer, *heard.message);
+    return;
+  }
+  const int node = known->first;
+  if (heard.message) return take_message(node, *heard.message);
+  peers_.erase(known);
+  if (state_.phase == JobPhase::over) return;
+  fences_[node] = Clock::now() +
+                  std::chrono::duration_cast<Clock::duration>(heard.was_silent ? kFenceAfterSilence : kFenceAfterEnd);
+  cause_ = fmt::format("{} is lost: {}", name_of(node), heard.why);
+  say_(fmt::format("concord launch: {}", cause_));
+  lead({.kind = JobEvent::Kind::lost, .node = node});
+}
+
+void JobRun::greet(int peer, const JobMessage& hello) {
+  const int64_t node = hello.numbers[0];
+  const auto refuse = [&](const std::string& why) {
+    link_->send(peer, {.kind = Kind::refused, .text = why});
+    link_->drop(peer);
+  };
+  const auto differs = [&](const char* name, int64_t given, int64_t own) {
+    return fmt::format("{} is {} on machine {} and {} on machine 0; start all launchers with the same settings", name,
+                       given, node, own);
+  };
+  if (hello.numbers[1] != options_.nnodes) return refuse(differs("--nnodes", hello.numbers[1], options_.nnodes));
+  if (hello.numbers[2] != options_.nproc) return refuse(differs("--nproc", hello.numbers[2], options_.nproc));
+  if (hello.numbers[3] != options_.max_restarts) {
+    return refuse(differs("--max_restarts", hello.numbers[3], options_.max_restarts));
+  }
+  if (node < 1 || node >= options_.nnodes) return refuse(fmt::format("there is no machine {}", node));
+  const int index = static_cast<int>(node);
+  if (peers_.contains(index)) {
+    return refuse(fmt::format("two launchers have --node_rank {}: {}, and {}", node, names_[index], hello.text));
+  }
+  if (state_.phase == JobPhase::over) return refuse("the job is over");
+  peers_[index] = peer;
+  names_[index] = hello.text;
+  link_->send(peer, {.kind = Kind::welcome, .text = options_.job});
+  if (state_.policy.attempts > 0) say_(fmt::format("concord launch: {} is here", name_of(index)));
+  lead({.kind = JobEvent::Kind::joined, .node = index});
+}
+
+void JobRun::take_message(int node, const JobMessage& message) {
+  const std::vector<int64_t>& n = message.numbers;
+  if (message.kind == Kind::alive && n.size() >= 2) {
+    lead({.kind = JobEvent::Kind::progress, .node = node, .saved_step = n[0], .kept_step = n[1]});
+  } else if (message.kind == Kind::failed) {
+    const NodeEnd end{.has_failed = true, .failed_slot = static_cast<int>(n[1]), .exit_code = static_cast<int>(n[2])};
+    if (!state_.has_trouble) {
+      cause_ = fmt::format("rank {} on {} failed: {}", n[3], name_of(node), message.text);
+      if (node != 0) say_(fmt::format("concord launch: {}", cause_));
+    }
+    lead({.kind = JobEvent::Kind::failed, .node = node, .attempt = static_cast<int>(n[0]), .end = end});
+  } else if (message.kind == Kind::ended) {
+    lead({.kind = JobEvent::Kind::ended, .node = node, .attempt = static_cast<int>(n[0]), .end = node_end(message)});
+  } else if (message.kind == Kind::left) {
+    cause_ = fmt::format("{} was asked to stop", name_of(node));
+    lead({.kind = JobEvent::Kind::left, .node = node, .signal = static_cast<int>(n[0])});
+  }
+}
+
+// What the own member says to the leader comes back as an event while another one is handled: one after the other.
+void JobRun::lead(const JobEvent& event) {
+  events_.push_back(event);
+  if (is_leading_) return;
+  is_leading_ = true;
+  while (!events_.empty()) {
+    const JobEvent next = events_.front();
+    events_.pop_front();
+    const JobState before = state_;
+    JobStep step = next_step(job_rules(), settings_, std::move(state_), next);
+    state_ = std::move(step.state);
+    tell_changes(before, next);
+    for (const JobAction& action : step.actions) carry_out(action);
+  }
+  is_leading_ = false;
+}
+
+void JobRun::tell_changes(const JobState& before, const JobEvent& event) {
+  if (before.phase == JobPhase::running && state_.phase != JobPhase::running && cause_.empty()) {
+    cause_ = fmt::format("the ranks on {} have ended", name_of(event.node));
+  }
+  const bool is_new_attempt = state_.phase == JobPhase::running && before.phase != JobPhase::running;
+  if (state_.policy.attempts > before.policy.attempts && state_.phase != JobPhase::over) {
+    std::vector<std::string> missing;
+    for (int node = 0; node < options_.nnodes; ++node) {
+      const NodeView& view = state_.nodes[static_cast<size_t>(node)];
+      if (view.phase == NodePhase::absent && !view.missed) missing.push_back(name_of(node));
+    }
+    if (!missing.empty()) {
+      say_(fmt::format("concord launch: waiting up to {} for {} to be started again",
+                       seconds_text(options_.rejoin_timeout), fmt::join(missing, ", ")));
+    }
+  }
+  if (is_new_attempt) {
+    cause_.clear();
+    const int world = state_.assignment.world, all = options_.worlds.front();
+    const std::string ranks = world == all ? "" : fmt::format(", with {} of {} ranks", world, all);
+    if (state_.policy.attempts > 0) {
+      say_(fmt::format("concord launch: restart {} of {} (attempt {}{})", state_.policy.failures, options_.max_restarts,
+                       state_.policy.attempts + 1, ranks));
+    } else if (!ranks.empty()) {
+      say_(fmt::format("concord launch: starting{}", ranks.substr(1)));
+    }
+  }
+  if (state_.phase == JobPhase::over && before.phase == JobPhase::gathering && state_.asked_signal == 0) {
+    std::vector<std::string> missing;
+    for (int node = 0; node < options_.nnodes; ++node) {
+      if (state_.nodes[static_cast<size_t>(node)].phase == NodePhase::absent) missing.push_back(name_of(node));
+    }
+    cause_ = missing.empty() ? "the ranks that are left cannot train this job"
+                             : fmt::format("{} did not come", fmt::join(missing, ", "));
+    say_(fmt::format("concord launch: {}; the job ends", cause_));
+  }
+}
+
+void JobRun::carry_out(const JobAction& action) {
+  const bool is_own = action.node == 0;
+  const auto send = [&](const JobMessage& message) {
+    if (const auto peer = peers_.find(action.node); peer != peers_.end()) link_->send(peer->second, message);
+  };
+  switch (action.kind) {
+    case JobAction::Kind::start: {
+      if (is_own) store_port_.emplace();  // machine 0 is the first, and serves the store
+      const JobMessage message = start_message(action);
+      if (!is_own) return send(message);
+      start_ = AttemptStart{action.attempt, store_port_->port(), state_.assignment.world, state_.assignment.nodes[0],
+                            options_.job};
+      return signal({.event = MemberEvent::start, .attempt = action.attempt});
+    }
+    case JobAction::Kind::stop:
+      if (!is_own) return send({.kind = Kind::stop, .numbers = {action.attempt, action.gently}, .text = cause_});
+      order_ = action.gently ? AttemptOrder::wait : order_;
+      return signal({.event = MemberEvent::stop, .attempt = action.attempt});
+    case JobAction::Kind::finish:
+      if (!is_own) return send({.kind = Kind::finish, .numbers = {action.exit_code}, .text = cause_});
+      return signal({.event = MemberEvent::finish, .exit_code = action.exit_code});
+    case JobAction::Kind::drop:
+      if (const auto peer = peers_.find(action.node); peer != peers_.end()) {
+        say_(fmt::format("concord launch: {} has not ended its ranks; going on without it", name_of(action.node)));
+        link_->drop(peer->second);
+        peers_.erase(peer);
+      }
+      fences_[action.node] = Clock::now() + std::chrono::duration_cast<Clock::duration>(kFenceAfterSilence);
+      return;
+  }
+}
+
+JobMessage JobRun::start_message(const JobAction& action) const {
+  const NodeShare& share = state_.assignment.nodes[static_cast<size_t>(action.node)];
+  JobMessage message{.kind = Kind::start,
+                     .numbers = {action.attempt, store_port_->port(), state_.assignment.world, share.first_rank}};
+  for (const int slot : share.slots) message.numbers.push_back(slot);
+  return message;
+}
+
+void JobRun::keep_time() {
+  const Clock::time_point now = Clock::now();
+  const auto has_passed = [&](std::optional<Clock::time_point>* since, bool is_on, Seconds limit) {
+    if (!is_on) since->reset();
+    if (is_on && !*since) *since = now;
+    if (!is_on || now - **since < limit) return false;
+    since->reset();
+    return true;
+  };
+  const Seconds patience = state_.policy.attempts == 0 ? options_.join_timeout : options_.rejoin_timeout;
+  if (has_passed(&waits_since_, is_waiting_for_nodes(state_), patience)) lead({.kind = JobEvent::Kind::waited});
+  if (has_passed(&stops_since_, state_.phase == JobPhase::stopping, options_.grace + kKilling)) {
+    lead({.kind = JobEvent::Kind::stop_overdue});
+  }
+  for (auto fence = fences_.begin(); fence != fences_.end();) {
+    if (now < fence->second) {
+      ++fence;
+      continue;
+    }
+    const int node = fence->first;
+    fence = fences_.erase(fence);
+    lead({.kind = JobEvent::Kind::fence_over, .node = node});
+  }
+}
+
+std::string JobRun::name_of(int node) const {
+  const auto name = names_.find(node);
+  return name == names_.end() ? fmt::format("machine {}", node) : fmt::format("machine {} ({})", node, name->second);
+}
+
+// --- a member
+
+void JobRun::hear_as_member(const JobLink::Heard& heard) {
+  if (!heard.message) {
+    if (is_over()) return;
+    start_.reset();  // of an attempt that the leader has given up by now
+    if (!is_welcome_) {
+      throw ConfigError(
+          fmt::format("the launcher at {}:{} did not accept this one: {}; all launchers of a job need the "
+                      "same {}, or none",
+                      options_.master_addr, options_.master_port, heard.why, kJobToken));
+    }
+    say_(
+        fmt::format("concord launch: the launcher of machine 0, which leads the job, is lost: {}; this one ends (exit "
+                    "code {}); start the job again with --resume_from_checkpoint true",
+                    heard.why, kExitRequeue));
+    return signal({.event = MemberEvent::leader_lost});
+  }
+  const JobMessage& message = *heard.message;
+  const std::vector<int64_t>& n = message.numbers;
+  if (message.kind == Kind::refused) throw ConfigError(message.text);
+  if (message.kind == Kind::welcome) {
+    is_welcome_ = true;
+    job_ = message.text;
+  } else if (message.kind == Kind::start) {
+    AttemptStart start{static_cast<int>(n[0]), static_cast<int>(n[1]), static_cast<int>(n[2]), {}, job_};
+    start.share.first_rank = static_cast<int>(n[3]);
+    for (size_t i = 4; i < n.size(); ++i) start.share.slots.push_back(static_cast<int>(n[i]));
+    if (start.attempt > 0) say_(fmt::format("concord launch: attempt {}", start.attempt + 1));
+    start_ = std::move(start);
+    signal({.event = MemberEvent::start, .attempt = static_cast<int>(n[0])});
+  } else if (message.kind == Kind::stop) {
+    say_(fmt::format("concord launch: the attempt ends: {}", message.text));
+    if (n[1] != 0) order_ = AttemptOrder::wait;
+    signal({.event = MemberEvent::stop, .attempt = static_cast<int>(n[0])});
+  } else if (message.kind == Kind::finish) {
+    if (n[0] != 0) say_(fmt::format("concord launch: the job ends with exit code {}: {}", n[0], message.text));
+    signal({.event = MemberEvent::finish, .exit_code = static_cast<int>(n[0])});
+  }
+}
+
+void JobRun::signal(const MemberSignal& signal) {
+  const MemberStep step = next_step(job_rules(), member_, signal);
+  member_ = step.state;
+  do_as_told(step.order, signal);
+}
+
+void JobRun::do_as_told(MemberOrder order, const MemberSignal& signal) {
+  switch (order) {
+    case MemberOrder::none: return;
+    case MemberOrder::start_ranks:  // by who takes start_
+      order_ = AttemptOrder::none;
+      return;
+    case MemberOrder::stop_ranks:
+      if (order_ != AttemptOrder::wait) order_ = options_.kills_at_once ? AttemptOrder::kill : AttemptOrder::end;
+      return;
+    case MemberOrder::kill_ranks: order_ = AttemptOrder::kill; return;
+    case MemberOrder::tell_failed:
+      return to_leader({.kind = Kind::failed,
+                        .numbers = {member_.attempt, end_.failed_slot, end_.exit_code, failed_rank_},
+                        .text = failed_how_});
+    case MemberOrder::tell_ended: return to_leader(ended_message(member_.attempt, end_));
+    case MemberOrder::tell_leaving: return to_leader({.kind = Kind::left, .numbers = {signal.exit_code - 128}});
+  }
+}
+
+void JobRun::to_leader(const JobMessage& message) {
+  if (leads()) return take_message(0, message);
+  if (link_) link_->send(JobLink::kLeader, message);
+}
+
+void JobRun::rank_failed(const NodeEnd& end, int rank, const std::string& how) {
+  end_ = end;
+  failed_rank_ = rank;
+  failed_how_ = how;
+  signal({.event = MemberEvent::rank_failed});
+}
+
+void JobRun::ranks_ended(const NodeEnd& end) {
+  end_ = end;
+  // The leader has to know before it decides.
+  if (leads()) {
+    lead({.kind = JobEvent::Kind::progress, .saved_step = saved_step_, .kept_step = kept_step_});
+  } else if (link_) {
+    link_->send(JobLink::kLeader, {.kind = Kind::alive, .numbers = {saved_step_, kept_step_}});
+  }
+  signal({.event = MemberEvent::ranks_ended});
+}
+
+void JobRun::asked(int signal_number) { signal({.event = MemberEvent::asked, .exit_code = 128 + signal_number}); }
+
+void JobRun::progress(int64_t saved_step, int64_t kept_step) {
+  if (saved_step == saved_step_ && kept_step == kept_step_) return;
+  saved_step_ = saved_step;
+  kept_step_ = kept_step;
+  if (leads()) {
+    lead({.kind = JobEvent::Kind::progress, .saved_step = saved_step, .kept_step = kept_step});
+  } else if (link_) {
+    link_->say_alive({.kind = Kind::alive, .numbers = {saved_step, kept_step}});
+  }
+}
+
+}  // namespace concord

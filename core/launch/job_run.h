@@ -1,0 +1,118 @@
+// One launcher's part in a job of several: carries out what the rules (job_state.h) say, over the link (job_link.h).
+//
+// The launcher calls pump() every few hundredths of a second, starts the ranks when take_start() gives it an attempt,
+// does to them what order() says, and reports what becomes of them. On machine 0 the leader is in here too.
+//
+// Threads: the launcher's one. Nothing waits but the constructor, for the leader, and the destructor, for a moment.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/launch/attempt.h"
+#include "core/launch/job_link.h"
+#include "core/launch/job_state.h"
+#include "core/launch/master_port.h"
+
+namespace concord {
+
+struct JobRunOptions {
+  int node = 0;
+  int nnodes = 1;
+  int nproc = 1;  // on each machine
+  std::string master_addr;
+  int master_port = 0;
+  std::string token;        // empty: anyone who reaches the port can take part, which the leader says
+  std::string job;          // its name; the leader's counts
+  std::vector<int> worlds;  // see JobSettings
+  int together = 1;
+  int max_restarts = 0;
+  bool kills_at_once = false;              // a stop kills the ranks; else they get SIGTERM first
+  std::chrono::duration<double> grace{5};  // between SIGTERM and SIGKILL
+  std::chrono::duration<double> join_timeout{600};
+  std::chrono::duration<double> rejoin_timeout{60};
+};
+
+// An attempt to be run here.
+struct AttemptStart {
+  int attempt = 0;
+  int store_port = 0;
+  int world = 0;
+  NodeShare share;
+  std::string job;
+};
+
+class JobRun {
+ public:
+  using Say = std::function<void(const std::string& line)>;
+  // Waits: for the launcher of machine 0, at most join_timeout, or until |is_cancelled|. Throws ConfigError.
+  JobRun(JobRunOptions options, Say say, const std::function<bool()>& is_cancelled);
+  ~JobRun();
+  JobRun(const JobRun&) = delete;
+  JobRun& operator=(const JobRun&) = delete;
+
+  void pump();
+  bool is_over() const { return member_.phase == MemberPhase::over; }
+  int exit_code() const { return member_.exit_code; }
+  std::optional<AttemptStart> take_start() { return std::exchange(start_, std::nullopt); }
+  AttemptOrder order() const { return order_; }
+
+  void rank_failed(const NodeEnd& end, int rank, const std::string& how);
+  void ranks_ended(const NodeEnd& end);
+  void asked(int signal);  // while no ranks run
+  void progress(int64_t saved_step, int64_t kept_step);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool leads() const { return options_.node == 0; }
+  void hear(const JobLink::Heard& heard);
+  void hear_as_leader(const JobLink::Heard& heard);
+  void hear_as_member(const JobLink::Heard& heard);
+  void greet(int peer, const JobMessage& hello);
+  void lead(const JobEvent& event);
+  void carry_out(const JobAction& action);
+  void tell_changes(const JobState& before, const JobEvent& event);
+  void keep_time();
+  void signal(const MemberSignal& signal);
+  void do_as_told(MemberOrder order, const MemberSignal& signal);
+  void to_leader(const JobMessage& message);
+  void take_message(int node, const JobMessage& message);
+  JobMessage start_message(const JobAction& action) const;
+  std::string name_of(int node) const;  // "machine 1 (process 4711 on node3)"
+
+  const JobRunOptions options_;
+  const Say say_;
+  std::unique_ptr<JobLink> link_;
+
+  MemberState member_;
+  AttemptOrder order_ = AttemptOrder::none;
+  std::optional<AttemptStart> start_;
+  std::string job_;
+  NodeEnd end_;           // what tell_failed and tell_ended tell
+  int failed_rank_ = -1;  // of tell_failed
+  std::string failed_how_;
+  bool is_welcome_ = false;
+  std::string last_words_;  // of the leader, before it ended the job
+  int64_t saved_step_ = -1, kept_step_ = -1;
+
+  // The leader's.
+  JobSettings settings_;
+  JobState state_;
+  std::map<int, int> peers_;          // by machine
+  std::map<int, std::string> names_;  // by machine
+  std::map<int, Clock::time_point> fences_;
+  std::optional<Clock::time_point> waits_since_, stops_since_;
+  std::optional<HeldPort> store_port_;
+  std::string cause_;        // of the end of the attempt
+  bool is_leading_ = false;  // events that come meanwhile are queued
+  std::deque<JobEvent> events_;
+};
+
+}  // namespace concord

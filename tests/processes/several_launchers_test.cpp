@@ -1,0 +1,140 @@
+// Jobs of two launchers, which would run on two machines: here both are on this one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "core/launch/launcher.h"
+#include "core/launch/master_port.h"
+#include "tests/processes/resume_runs.h"
+
+namespace concord::testing_processes {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class SeveralLaunchers : public TrainResume {
+ protected:
+  // The launcher of machine |node|, with one rank of two, in a job of 12 steps with checkpoints after 5 and 10.
+  std::unique_ptr<TrainProgram> launcher(int node, const Words& more = {}, const std::string& faults = "") {
+    ProcessSettings settings{.environment = {"CONCORD_JOB_TOKEN=" + token_}};
+    if (!faults.empty()) settings.environment.push_back("CONCORD_FAULTS=" + faults);
+    if (words_.empty()) words_ = run_words("out", ranks(1, 2));  // once: it writes the data
+    const Words place = {"--nnodes",       "2",         "--node_rank",   std::to_string(node),
+                         "--master_addr",  "127.0.0.1", "--master_port", std::to_string(port_.port()),
+                         "--max_restarts", "2",         "--async_save",  "false"};
+    return std::make_unique<TrainProgram>(words_ + place + more, settings);
+  }
+  // Then a rank pauses, for less than what counts as a hang: time in which to kill a launcher.
+  bool has_saved() {
+    return poll_until([&] { return fs::exists(path("out/checkpoint-5/manifest.json")); });
+  }
+  void expect_no_ranks() { EXPECT_TRUE(all_gone(path("out"))); }
+
+  const std::string token_ = "a text of more than sixteen characters";
+  const HeldPort port_;
+  Words words_;
+};
+
+TEST_F(SeveralLaunchers, GoOnTogetherAfterARankIsKilled) {
+  run("alone", ranks(2, 2));
+  auto first = launcher(0, {}, "kill:1@7+0");
+  auto second = launcher(1, {}, "kill:1@7+0");
+  ASSERT_EQ(first->exit_code(), 0) << first->err();
+  EXPECT_EQ(second->exit_code(), 0) << second->err();
+  EXPECT_THAT(first->err(), HasSubstr("rank 1 on machine 1 (process " + std::to_string(second->process().pid())));
+  EXPECT_THAT(first->err(), HasSubstr("failed: killed by SIGKILL"));
+  EXPECT_THAT(first->err(), HasSubstr("restart 1 of 2 (attempt 2)"));
+  EXPECT_THAT(second->err(), HasSubstr("concord launch: attempt 2"));
+  expect_same_run("alone", "out", 12);
+  expect_no_ranks();
+}
+
+// Killed, and started again by whoever looks after the machines: the job ends as if nothing had happened.
+TEST_F(SeveralLaunchers, WaitForALauncherThatIsKilled) {
+  run("alone", ranks(2, 2));
+  auto first = launcher(0, {}, "delay:0@6+900");
+  auto second = launcher(1);
+  ASSERT_TRUE(has_saved());
+  second->process().signal(SIGKILL);
+  EXPECT_TRUE(first->process().wait_for_text("to be started again"));
+  EXPECT_THAT(first->err(), HasSubstr("machine 1 (process " + std::to_string(second->process().pid())));
+  EXPECT_THAT(first->err(), HasSubstr("is lost: its connection has ended"));
+  auto third = launcher(1);
+  ASSERT_EQ(first->exit_code(), 0) << first->err();
+  EXPECT_EQ(third->exit_code(), 0) << third->err();
+  expect_same_run("alone", "out", 12);
+  expect_no_ranks();
+}
+
+TEST_F(SeveralLaunchers, EndWhenALauncherDoesNotComeBack) {
+  auto first = launcher(0, {"--rejoin_timeout", "0"}, "delay:0@6+900");
+  auto second = launcher(1, {"--rejoin_timeout", "0"});
+  ASSERT_TRUE(has_saved());
+  second->process().signal(SIGKILL);
+  EXPECT_EQ(first->exit_code(), 75) << first->err();
+  EXPECT_THAT(first->err(), HasSubstr("did not come; the job ends"));
+  expect_no_ranks();
+}
+
+TEST_F(SeveralLaunchers, EndWhenTheirLeaderIsKilled) {
+  auto first = launcher(0);
+  auto second = launcher(1, {}, "delay:1@6+900");
+  ASSERT_TRUE(has_saved());
+  first->process().signal(SIGKILL);
+  EXPECT_EQ(second->exit_code(), 75) << second->err();
+  EXPECT_THAT(second->err(), HasSubstr("the launcher of machine 0, which leads the job, is lost"));
+  expect_no_ranks();
+}
+
+// The first machine goes on alone, with the same samples.
+TEST_F(SeveralLaunchers, GoOnWithFewerRanks) {
+  run("alone", ranks(2, 2));
+  const Words fewer = {"--allow_fewer_ranks", "--rejoin_timeout", "0"};
+  auto first = launcher(0, fewer, "delay:0@6+900");
+  auto second = launcher(1, fewer);
+  ASSERT_TRUE(has_saved());
+  second->process().signal(SIGKILL);
+  EXPECT_EQ(first->exit_code(), 0) << first->err();
+  EXPECT_THAT(first->err(), HasSubstr("(attempt 2, with 1 of 2 ranks)"));
+  EXPECT_THAT(first->out() + first->err(), HasSubstr("4 samples per step: 1 per micro-batch x 4 accumulated"));
+  const auto alone = read_steps(path("alone")), out = read_steps(path("out"));
+  ASSERT_EQ(alone.size(), out.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    EXPECT_EQ(alone[i]["step"], out[i]["step"]);
+    EXPECT_EQ(alone[i]["tokens"], out[i]["tokens"]);  // the same samples; sums are taken in another order
+    EXPECT_NEAR(alone[i]["loss"].get<double>(), out[i]["loss"].get<double>(), 1e-4);
+  }
+  expect_no_ranks();
+}
+
+TEST_F(SeveralLaunchers, SayWhyTheyCannotJoin) {
+  auto first = launcher(0);
+  auto other = launcher(1, {"--max_restarts", "3"});
+  EXPECT_EQ(other->exit_code(), 2) << other->err();
+  EXPECT_THAT(other->err(), HasSubstr("--max_restarts is 3 on machine 1 and 2 on machine 0"));
+  first->process().signal(SIGTERM);
+  EXPECT_EQ(first->exit_code(), 143) << first->err();
+  EXPECT_THAT(first->err(), Not(HasSubstr("restart")));
+}
+
+// A rank that says that its device is at fault; the next attempt has the other one alone.
+TEST(OneLauncher, LeavesOutADeviceThatIsAtFault) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/ranks";
+  LaunchOptions options;
+  options.nproc = 2;
+  options.max_restarts = 1;
+  options.recovers = true;
+  options.worlds = {2, 1};
+  const std::string script = "echo \"$WORLD_SIZE $RANK $LOCAL_RANK $CONCORD_SLOT $CONCORD_FULL_WORLD\" >> " + file +
+                             "; [ $WORLD_SIZE = 1 ] && exit 0; [ $RANK = 0 ] && exit 71; exec sleep 1000";
+  EXPECT_EQ(launch(options, std::vector<std::string>{"/bin/sh", "-c", script}), 0);
+  EXPECT_THAT(bytes_of(file), ::testing::EndsWith("\n1 0 0 1 2\n"));
+  options.worlds.clear();
+  EXPECT_EQ(launch(options, std::vector<std::string>{"/bin/sh", "-c", script}), 71);
+}
+
+}  // namespace
+}  // namespace concord::testing_processes
