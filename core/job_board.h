@@ -31,8 +31,8 @@ inline constexpr const char* kMemoryFolderVariable = "CONCORD_MEMORY_FOLDER";
 inline constexpr const char* kMemoryDirVariable = "CONCORD_MEMORY_DIR";
 // Of a job of several launchers: its name, the same for all of them and in every attempt.
 inline constexpr const char* kJobVariable = "CONCORD_JOB";
-// Of a job that goes on with fewer ranks: how many its arguments are for; and, where LOCAL_RANK is not its number, which
-// device of the machine the rank has.
+// Of a job that goes on with fewer ranks: how many its arguments are for; and which device of the machine the rank has,
+// where that is not LOCAL_RANK.
 inline constexpr const char* kFullWorldVariable = "CONCORD_FULL_WORLD";
 inline constexpr const char* kSlotVariable = "CONCORD_SLOT";
 

@@ -4,7 +4,7 @@
 //
 // Example:
 //   const RankBudget job{.world = 8, .tensor = 2, .global_batch = 32, .micro_batch = 2};
-//   const FewerRanks next = go_on_without(job, 1);  // 4 ranks: 2 replicas with 8 micro-batches each; 3 do not divide 16
+//   const FewerRanks next = go_on_without(job, 1);  // 4 ranks: 2 replicas with 8 micro-batches; 3 do not divide 16
 //
 // Pure functions of plain values, but for full_world, which reads a variable.
 #pragma once

@@ -3,16 +3,16 @@
 // Only processes that know the job's token can take part. Both sides send a random number first; every message then
 // carries a keyed hash (core/mesh/keyed_hash.h) of itself, of both numbers, its place in the sequence and its
 // direction, so that nobody can forge, repeat or reorder one. The token is never sent. What does not say who it is
-// within five seconds, says something else, or comes when there are too many such, is dropped; the others do not notice.
-// Without a token anyone who can reach the port can take part.
+// within five seconds, says something else, or comes when there are too many such, is dropped; the others do not
+// notice. Without a token anyone who can reach the port can take part.
 //
 // A thread of its own sends and receives, so that a launcher that is busy is not taken for lost; every half second it
 // says that it is alive. A peer is lost when its connection ends, or when it is silent for five seconds. The launcher
-// takes what has come by take(). Nothing waits, but the constructors: not at all to listen, at most the timeout to join.
+// takes what has come by take(). Nothing waits but join, for somebody who listens, and close.
 //
 // Example, given const std::string& token:
-//   std::unique_ptr<JobLink> leader = JobLink::serve("127.0.0.1", 29500, token);
-//   std::unique_ptr<JobLink> member = JobLink::join("127.0.0.1", 29500, token, std::chrono::seconds(10), [] { return false; });
+//   const auto leader = JobLink::serve("127.0.0.1", 29500, token);
+//   const auto member = JobLink::join("127.0.0.1", 29500, token, std::chrono::seconds(10), [] { return false; });
 //   member->send(JobLink::kLeader, {.kind = JobMessage::Kind::hello, .numbers = {1, 2, 4, 3, 0}});
 //   for (const JobLink::Heard& heard : leader->take()) { /* heard.peer, heard.message */ }
 #pragma once
@@ -44,7 +44,8 @@ class JobLink {
 
   // Listens at |host|:|port| (core/mesh/sockets.h). Throws ConfigError where it cannot.
   static std::unique_ptr<JobLink> serve(const std::string& host, int port, const std::string& token);
-  // Connects to it. Waits: until somebody listens there, at most |timeout|, or until |is_cancelled|, called now and then.
+  // Connects to it. Waits: until somebody listens there, at most |timeout|, or until |is_cancelled|, called now and
+  // then.
   // Null where it was cancelled; throws ConfigError after the timeout.
   static std::unique_ptr<JobLink> join(const std::string& host, int port, const std::string& token,
                                        std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled);

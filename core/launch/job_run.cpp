@@ -261,7 +261,6 @@ std::string JobRun::name_of(int node) const {
 void JobRun::hear_as_member(const JobLink::Heard& heard) {
   if (!heard.message) {
     if (is_over()) return;
-    start_.reset();  // of an attempt that the leader has given up by now
     if (!is_welcome_) {
       throw ConfigError(
           fmt::format("the launcher at {}:{} did not accept this one: {}; all launchers of a job need the "
@@ -272,7 +271,10 @@ void JobRun::hear_as_member(const JobLink::Heard& heard) {
         fmt::format("concord launch: the launcher of machine 0, which leads the job, is lost: {}; this one ends (exit "
                     "code {}); start the job again with --resume_from_checkpoint true",
                     heard.why, kExitRequeue));
-    return signal({.event = MemberEvent::leader_lost});
+    signal({.event = MemberEvent::leader_lost});
+    // An attempt that came with the loss is not begun any more: there are no ranks to wait for.
+    if (std::exchange(start_, std::nullopt)) signal({.event = MemberEvent::ranks_ended});
+    return;
   }
   const JobMessage& message = *heard.message;
   const std::vector<int64_t>& n = message.numbers;

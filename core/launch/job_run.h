@@ -26,11 +26,11 @@ struct JobRunOptions {
   int node = 0;
   int nnodes = 1;
   int nproc = 1;  // on each machine
-  std::string master_addr;
+  std::string master_addr = {};
   int master_port = 0;
-  std::string token;        // empty: anyone who reaches the port can take part, which the leader says
-  std::string job;          // its name; the leader's counts
-  std::vector<int> worlds;  // see JobSettings
+  std::string token = {};        // empty: anyone who reaches the port can take part, which the leader says
+  std::string job = {};          // its name; the leader's counts
+  std::vector<int> worlds = {};  // see JobSettings
   int together = 1;
   int max_restarts = 0;
   bool kills_at_once = false;              // a stop kills the ranks; else they get SIGTERM first

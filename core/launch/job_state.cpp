@@ -182,7 +182,9 @@ void carry_out(const JobRules& rules, JobOrder order, JobState* state, std::vect
 }
 
 std::string row_text(const char* phase, const char* event, const char* next, const std::string& does) {
-  return fmt::format("  {:<10} {:<13} {:<10} {}\n", phase, event, next, does);
+  std::string text = fmt::format("  {:<10} {:<13} {:<10} {}", phase, event, next, does);
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text + "\n";
 }
 
 }  // namespace

@@ -274,7 +274,7 @@ class Model {
     }
     for (size_t n = 0; n < nodes.size(); ++n) {
       const int node = static_cast<int>(n);
-      // The time is chosen so that by then a launcher that is cut off has seen it, and the ranks of a dead one are gone.
+      // The time is chosen so that by then a launcher that is cut off has seen it, and a dead one's ranks are gone.
       const bool is_any_left = std::ranges::any_of(world.processes, [&](const Process& p) {
         return p.node == node && (p.is_alive ? is_cut_off(p) : p.any_running());
       });
@@ -446,7 +446,7 @@ TEST(JobState, EveryOrderOfEventsWithFewerRanks) {
   EXPECT_THAT(model.worlds(), ElementsAre(1, 2));
 }
 
-// Without one of its rows the job hangs, runs twice at once or leaves something: the model finds it, and no row is idle.
+// Without one of its rows the job hangs, runs twice at once or leaves something: the model finds it; no row is idle.
 TEST(JobState, NoRowCanBeLeftOut) {
   const JobRules& all = job_rules();
   const auto found = [](const JobRules& broken) {
