@@ -30,6 +30,17 @@ class SeveralLaunchers : public TrainResume {
   bool has_saved() {
     return poll_until([&] { return fs::exists(path("out/checkpoint-5/manifest.json")); });
   }
+  // The same job with one launcher and no faults, once for all tests.
+  void run_alone() {
+    static const TemporaryFolder kept;
+    const fs::path folder = fs::path(kept.path()) / "alone";
+    if (!fs::exists(folder)) {
+      run("alone", ranks(2, 2));
+      fs::copy(path("alone"), folder, fs::copy_options::recursive);
+    } else {
+      fs::copy(folder, path("alone"), fs::copy_options::recursive);
+    }
+  }
   void expect_no_ranks() { EXPECT_TRUE(all_gone(path("out"))); }
 
   const std::string token_ = "a text of more than sixteen characters";
@@ -38,7 +49,7 @@ class SeveralLaunchers : public TrainResume {
 };
 
 TEST_F(SeveralLaunchers, GoOnTogetherAfterARankIsKilled) {
-  run("alone", ranks(2, 2));
+  run_alone();
   auto first = launcher(0, {}, "kill:1@7+0");
   auto second = launcher(1, {}, "kill:1@7+0");
   ASSERT_EQ(first->exit_code(), 0) << first->err();
@@ -53,7 +64,7 @@ TEST_F(SeveralLaunchers, GoOnTogetherAfterARankIsKilled) {
 
 // Killed, and started again by whoever looks after the machines: the job ends as if nothing had happened.
 TEST_F(SeveralLaunchers, WaitForALauncherThatIsKilled) {
-  run("alone", ranks(2, 2));
+  run_alone();
   auto first = launcher(0, {}, "delay:0@6+900");
   auto second = launcher(1);
   ASSERT_TRUE(has_saved());
@@ -90,7 +101,7 @@ TEST_F(SeveralLaunchers, EndWhenTheirLeaderIsKilled) {
 
 // The first machine goes on alone, with the same samples.
 TEST_F(SeveralLaunchers, GoOnWithFewerRanks) {
-  run("alone", ranks(2, 2));
+  run_alone();
   const Words fewer = {"--allow_fewer_ranks", "--rejoin_timeout", "0"};
   auto first = launcher(0, fewer, "delay:0@6+900");
   auto second = launcher(1, fewer);
