@@ -20,6 +20,7 @@ constexpr Seconds kFenceAfterEnd{1};
 constexpr Seconds kFenceAfterSilence = JobLink::kSilence + std::chrono::seconds(3);
 constexpr Seconds kKilling{15};  // ranks that do not die are reported after 10 s (attempt.h)
 constexpr std::chrono::seconds kFarewell{5};
+constexpr std::chrono::seconds kSayWaiting{5};
 
 std::string seconds_text(Seconds seconds) { return fmt::format("{:g} s", seconds.count()); }
 
@@ -153,16 +154,9 @@ void JobRun::tell_changes(const JobState& before, const JobEvent& event) {
     cause_ = fmt::format("the ranks on {} have ended", name_of(event.node));
   }
   const bool is_new_attempt = state_.phase == JobPhase::running && before.phase != JobPhase::running;
-  if (state_.policy.attempts > before.policy.attempts && state_.phase != JobPhase::over) {
-    std::vector<std::string> missing;
-    for (int node = 0; node < options_.nnodes; ++node) {
-      const NodeView& view = state_.nodes[static_cast<size_t>(node)];
-      if (view.phase == NodePhase::absent && !view.missed) missing.push_back(name_of(node));
-    }
-    if (!missing.empty()) {
-      say_(fmt::format("concord launch: waiting up to {} for {} to be started again",
-                       seconds_text(options_.rejoin_timeout), fmt::join(missing, ", ")));
-    }
+  if (state_.policy.attempts > before.policy.attempts && is_waiting_for_nodes(state_)) {
+    say_(fmt::format("concord launch: waiting up to {} for {} to be started again",
+                     seconds_text(options_.rejoin_timeout), fmt::join(absent_nodes(), ", ")));
   }
   if (is_new_attempt) {
     cause_.clear();
@@ -176,10 +170,7 @@ void JobRun::tell_changes(const JobState& before, const JobEvent& event) {
     }
   }
   if (state_.phase == JobPhase::over && before.phase == JobPhase::gathering && state_.asked_signal == 0) {
-    std::vector<std::string> missing;
-    for (int node = 0; node < options_.nnodes; ++node) {
-      if (state_.nodes[static_cast<size_t>(node)].phase == NodePhase::absent) missing.push_back(name_of(node));
-    }
+    const std::vector<std::string> missing = absent_nodes();
     cause_ = missing.empty() ? "the ranks that are left cannot train this job"
                              : fmt::format("{} did not come", fmt::join(missing, ", "));
     say_(fmt::format("concord launch: {}; the job ends", cause_));
@@ -235,6 +226,12 @@ void JobRun::keep_time() {
     since->reset();
     return true;
   };
+  // The first time others may simply be slower; somebody who has forgotten one hears of it.
+  if (!has_said_waiting_ && state_.policy.attempts == 0 && waits_since_ && now - *waits_since_ > kSayWaiting) {
+    has_said_waiting_ = true;
+    say_(fmt::format("concord launch: waiting up to {} for {}", seconds_text(options_.join_timeout),
+                     fmt::join(absent_nodes(), ", ")));
+  }
   const Seconds patience = state_.policy.attempts == 0 ? options_.join_timeout : options_.rejoin_timeout;
   if (has_passed(&waits_since_, is_waiting_for_nodes(state_), patience)) lead({.kind = JobEvent::Kind::waited});
   if (has_passed(&stops_since_, state_.phase == JobPhase::stopping, options_.grace + kKilling)) {
@@ -249,6 +246,14 @@ void JobRun::keep_time() {
     fence = fences_.erase(fence);
     lead({.kind = JobEvent::Kind::fence_over, .node = node});
   }
+}
+
+std::vector<std::string> JobRun::absent_nodes() const {
+  std::vector<std::string> names;
+  for (int node = 0; node < options_.nnodes; ++node) {
+    if (state_.nodes[static_cast<size_t>(node)].phase == NodePhase::absent) names.push_back(name_of(node));
+  }
+  return names;
 }
 
 std::string JobRun::name_of(int node) const {

@@ -85,7 +85,8 @@ class JobRun {
   void to_leader(const JobMessage& message);
   void take_message(int node, const JobMessage& message);
   JobMessage start_message(const JobAction& action) const;
-  std::string name_of(int node) const;  // "machine 1 (process 4711 on node3)"
+  std::vector<std::string> absent_nodes() const;  // their names
+  std::string name_of(int node) const;            // "machine 1 (process 4711 on node3)"
 
   const JobRunOptions options_;
   const Say say_;
@@ -99,7 +100,6 @@ class JobRun {
   int failed_rank_ = -1;  // of tell_failed
   std::string failed_how_;
   bool is_welcome_ = false;
-  std::string last_words_;  // of the leader, before it ended the job
   int64_t saved_step_ = -1, kept_step_ = -1;
 
   // The leader's.
@@ -109,6 +109,7 @@ class JobRun {
   std::map<int, std::string> names_;  // by machine
   std::map<int, Clock::time_point> fences_;
   std::optional<Clock::time_point> waits_since_, stops_since_;
+  bool has_said_waiting_ = false;
   std::optional<HeldPort> store_port_;
   std::string cause_;        // of the end of the attempt
   bool is_leading_ = false;  // events that come meanwhile are queued

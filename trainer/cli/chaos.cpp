@@ -204,6 +204,7 @@ int run_chaos(const ChaosOptions& options) {
   const CommandLine line = parse_command_line(words);
   const int64_t steps = line.arguments.steps.max_steps;
   if (line.nproc < 1) throw ConfigError("give --nproc: the launcher that survives the faults is that of concord train");
+  if (line.nnodes > 1) throw ConfigError("--nnodes: concord chaos runs a job of one launcher; remove it");
   if (steps < 2) throw ConfigError("give --max_steps: faults come at random steps of the run");
   const std::vector<Fault> faults =
       plan_faults(options.seed, options.faults, parse_fault_kinds(options.kinds), line.nproc, steps);
