@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sort.h>
 #include <fmt/core.h>
 
@@ -123,8 +122,8 @@ ExpertOrder order_by_expert(const at::Tensor& experts, int64_t count) {
   const auto [sorted, order] = experts.reshape({-1}).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
   const at::Tensor numbers = at::arange(order.size(0), order.options());
   const at::Tensor inverse = at::empty_like(order).index_copy_(0, order, numbers);
-  const at::Tensor ends = at::searchsorted(sorted, at::arange(count, order.options()), /*out_int32=*/false,
-                                           /*right=*/true);
+  // Rows of this expert and those before it. As a comparison of all with all, which every device has.
+  const at::Tensor ends = sorted.unsqueeze(1).le(at::arange(count, order.options())).sum(0);
   return {order, inverse, ends};
 }
 

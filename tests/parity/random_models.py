@@ -64,7 +64,7 @@ def draw_config(draw):
     own_size = family in ("qwen3", "llama", "mistral", "qwen3_moe", "mixtral") and draw.random() < 0.5
     settings = {
         "vocab_size": draw.choice([97, 128, 300]),
-        "hidden_size": heads * (draw.choice([5, 9]) if own_size else head_dim),  # transformers wants a multiple
+        "hidden_size": (draw.choice([20, 36]) // heads + 1 if own_size else head_dim) * heads,  # has to be a multiple
         "intermediate_size": draw.choice([12, 24, 60]),
         "num_hidden_layers": draw.choice([1, 2, 3]),
         "num_attention_heads": heads,
