@@ -75,19 +75,6 @@ const TorchModule* open_module(Place* place) {
   return module;
 }
 
-const TorchModule& load_module() {
-  std::vector<Place> places = find_places();
-  const LibraryFiles files;
-  if (const std::string problem = load_named_libtorch(); !problem.empty()) {
-    throw Error(CONCORD_STATUS_UNAVAILABLE, problem + "; " + libtorch_advice());
-  }
-  for (Place& place : places) {
-    if (!place.problem.empty()) continue;
-    if (const TorchModule* const module = open_module(&place)) return *module;
-  }
-  throw_not_found(places);
-}
-
 // libtorch takes its tables of operators apart when the process exits: a sixth of a short run's CPU time, for memory that
 // is gone with the process anyway. What was registered after libtorch was loaded (plugins, traces, the job) is still
 // run, because the last registered is the first to run. Not under a sanitizer, which reports at the end.
@@ -102,14 +89,26 @@ void skip_destructors_of_libtorch() {
 #endif
 }
 
+const TorchModule& load_module() {
+  std::vector<Place> places = find_places();
+  const LibraryFiles files;
+  if (const std::string problem = load_named_libtorch(); !problem.empty()) {
+    throw Error(CONCORD_STATUS_UNAVAILABLE, problem + "; " + libtorch_advice());
+  }
+  for (Place& place : places) {
+    if (!place.problem.empty()) continue;
+    if (const TorchModule* const module = open_module(&place)) {
+      skip_destructors_of_libtorch();
+      return *module;
+    }
+  }
+  throw_not_found(places);
+}
+
 }  // namespace
 
 const TorchModule& torch_module() {
-  static const TorchModule& module = []() -> const TorchModule& {
-    const TorchModule& loaded = load_module();
-    skip_destructors_of_libtorch();
-    return loaded;
-  }();
+  static const TorchModule& module = load_module();
   return module;
 }
 
