@@ -75,9 +75,9 @@ const TorchModule* open_module(Place* place) {
   return module;
 }
 
-// libtorch takes its tables of operators apart when the process exits: a sixth of a short run's CPU time, for memory that
-// is gone with the process anyway. What was registered after libtorch was loaded (plugins, traces, the job) is still
-// run, because the last registered is the first to run. Not under a sanitizer, which reports at the end.
+// libtorch takes its tables of operators apart when the process exits: a third of a short run's CPU time, for memory
+// that is gone with the process anyway. What was registered after libtorch was loaded (plugins, traces, the job) still
+// runs, because the last registered is the first to run. Not under a sanitizer, which reports at the end.
 void skip_destructors_of_libtorch() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   on_exit(
