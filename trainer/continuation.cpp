@@ -91,6 +91,8 @@ Texts expert_texts(const ExpertConfig& experts) {
 
 // All that the model computes with; not how new weights are drawn, nor the type they are saved in.
 Texts model_texts(const ModelConfig& config) {
+  std::string rotated = config.rotated.empty() ? "all" : "";
+  for (const bool each : config.rotated) rotated += each ? '1' : '0';
   Texts texts = {{"architecture", config.architecture},
                  {"vocab_size", std::to_string(config.vocab_size)},
                  {"hidden_size", std::to_string(config.hidden_size)},
@@ -106,6 +108,13 @@ Texts model_texts(const ModelConfig& config) {
                  {"bias of the attention's output", flag_text(config.output_bias)},
                  {"mlp_bias", flag_text(config.mlp_bias)},
                  {"qk_norm", flag_text(config.qk_norm)},
+                 {"qk_norm of all heads together", flag_text(config.qk_norm_all_heads)},
+                 {"layers with rope", rotated},
+                 {"rope of neighbouring pairs", flag_text(config.interleaved_rope)},
+                 {"embedding_multiplier", number_text(config.embedding_multiplier)},
+                 {"residual_multiplier", number_text(config.residual_multiplier)},
+                 {"attention_multiplier", number_text(config.attention_multiplier)},
+                 {"logits_scaling", number_text(config.logits_scaling)},
                  {"sliding windows", fmt::format("{}", fmt::join(config.windows, " "))}};
   for (auto& each : rope_texts(config.rope)) texts.push_back(std::move(each));
   for (auto& each : expert_texts(config.experts)) texts.push_back(std::move(each));

@@ -1,11 +1,12 @@
 #include "core/models/attention_layer.h"
 
+#include <ATen/ops/cat.h>
 #include <fmt/core.h>
 
 #include "core/ops/attention.h"
-#include "core/ops/rms_norm.h"
 #include "core/ops/rope.h"
 #include "core/parallel/context_attention.h"
+#include "core/parallel/mappings.h"
 #include "core/parallel/parallel_linear.h"
 
 namespace concord {
@@ -21,7 +22,8 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       heads_(context.config.num_attention_heads / context.tp->size()),
       kv_heads_(context.config.num_key_value_heads / context.tp->size()),
       window_(context.config.windows[static_cast<size_t>(number)]),
-      norm_(context.find(fmt::format("model.layers.{}.input_layernorm.weight", number))),
+      rotates_(context.config.rotated.empty() || context.config.rotated[static_cast<size_t>(number)]),
+      norm_(find_norm(context, number, context.config.norms.before_attention)),
       qkv_(context.find(name_ + "qkv_proj.weight")),
       qkv_bias_(context.find(name_ + "qkv_proj.bias")),
       q_norm_(context.find(name_ + "q_norm.weight")),
@@ -30,10 +32,22 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       output_bias_(context.find(name_ + "o_proj.bias")) {}
 
 Tensor AttentionLayer::project(const Tensor& x_pbh) const {
-  const Tensor normed_pbh = rms_norm(x_pbh, norm_->used(), context_.config.rms_norm_eps);
   const ParallelLinearOptions options{.name = name_ + "qkv_proj", .sequence_parallel = context_.sequence_parallel};
-  return column_parallel_linear(normed_pbh, qkv_->used(), value_of(qkv_bias_), *context_.tp, options,
-                                qkv_->grad_sink());
+  return column_parallel_linear(normed(x_pbh, norm_, context_), qkv_->used(), value_of(qkv_bias_), *context_.tp,
+                                options, qkv_->grad_sink());
+}
+
+// The norm over all heads of a token, of which this rank has a part: squares are added up over the ranks, and so are
+// the gradients of the sum, which every rank's part depends on.
+Tensor AttentionLayer::normed_together(const Tensor& x_sbc, const Parameter* norm) const {
+  ProcessGroup& tp = *context_.tp;
+  if (tp.size() == 1) return normed(x_sbc, norm, context_);
+  const Tensor wide_sbc = x_sbc.to(x_sbc.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const Tensor own_sb1 = wide_sbc.square().sum(-1, /*keepdim=*/true);
+  const Tensor all_sb1 = copy_to_region(reduce_from_region(own_sb1, tp), tp);
+  const auto columns = static_cast<double>(x_sbc.size(-1) * tp.size());
+  const Tensor scale_sb1 = all_sb1.div(columns).add(context_.config.rms_norm_eps).rsqrt();
+  return wide_sbc.mul(scale_sb1).to(x_sbc.scalar_type()).mul(norm->used());
 }
 
 Tensor AttentionLayer::forward(const Tensor& x_pbh, const SharedInputs& inputs) const {
@@ -42,13 +56,17 @@ Tensor AttentionLayer::forward(const Tensor& x_pbh, const SharedInputs& inputs) 
   const int64_t size = context_.config.head_dim;
   const auto parts = qkv_sbc.split_with_sizes({heads_ * size, kv_heads_ * size, kv_heads_ * size}, -1);
   const auto as_heads = [&](const Tensor& part) { return part.unflatten(-1, {-1, size}); };
-  Tensor q_sbqn = as_heads(parts[0]), k_sbkn = as_heads(parts[1]);
-  if (q_norm_ != nullptr) {
-    q_sbqn = rms_norm(q_sbqn, q_norm_->used(), context_.config.rms_norm_eps);
-    k_sbkn = rms_norm(k_sbkn, k_norm_->used(), context_.config.rms_norm_eps);
+  const bool together = context_.config.qk_norm_all_heads;
+  Tensor q_sbqn = as_heads(together ? normed_together(parts[0], q_norm_) : parts[0]);
+  Tensor k_sbkn = as_heads(together ? normed_together(parts[1], k_norm_) : parts[1]);
+  if (!together) {
+    q_sbqn = normed(q_sbqn, q_norm_, context_);
+    k_sbkn = normed(k_sbkn, k_norm_, context_);
   }
-  q_sbqn = rope(q_sbqn, inputs->cos, inputs->sin);
-  k_sbkn = rope(k_sbkn, inputs->cos, inputs->sin);
+  if (rotates_) {
+    q_sbqn = rotated(q_sbqn, *inputs);
+    k_sbkn = rotated(k_sbkn, *inputs);
+  }
   const Tensor v_sbkn = as_heads(parts[2]).contiguous();  // a view would keep all of qkv in memory until backward
   Tensor out_sbc;
   if (recomputes_module(context_.recompute, "core_attn")) {
@@ -64,6 +82,16 @@ Tensor AttentionLayer::forward(const Tensor& x_pbh, const SharedInputs& inputs) 
                              output_->grad_sink());
 }
 
+// Of pairs that are neighbours, the first ones are moved to the first half: queries and keys alike, so their products
+// are the same.
+Tensor AttentionLayer::rotated(const Tensor& x_sbqn, const LayerInputs& inputs) const {
+  if (!context_.config.interleaved_rope) return rope(x_sbqn, inputs.cos, inputs.sin);
+  const int64_t size = 2 * inputs.cos.size(-1);
+  const Tensor pairs = x_sbqn.narrow(-1, 0, size).unflatten(-1, {-1, 2}).transpose(-1, -2).flatten(-2);
+  const Tensor rest = x_sbqn.narrow(-1, size, x_sbqn.size(-1) - size);
+  return rope(at::cat({pairs, rest}, -1), inputs.cos, inputs.sin);
+}
+
 // Returns sbc.
 Tensor AttentionLayer::core(const Tensor& q_sbqn, const Tensor& k_sbkn, const Tensor& v_sbkn,
                             const LayerInputs& inputs) const {
@@ -75,7 +103,8 @@ Tensor AttentionLayer::core(const Tensor& q_sbqn, const Tensor& k_sbkn, const Te
 }
 
 Tensor AttentionLayer::attend(const Tensor& q, const Tensor& k, const Tensor& v, const LayerInputs& inputs) const {
-  const AttentionOptions options{.causal = true, .window = window_};
+  AttentionOptions options{.causal = true, .window = window_};
+  if (const double scale = context_.config.attention_multiplier; scale > 0) options.scale = scale;
   const bool gathers = context_.gathers_keys || window_ > 0;
   return gathers ? gathered_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens)
                  : ring_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens);

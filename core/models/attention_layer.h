@@ -15,6 +15,8 @@ class AttentionLayer {
 
  private:
   at::Tensor project(const at::Tensor& x_pbh) const;  // the q, k and v of this rank's heads
+  at::Tensor normed_together(const at::Tensor& x_sbc, const Parameter* norm) const;
+  at::Tensor rotated(const at::Tensor& x_sbqn, const LayerInputs& inputs) const;
   at::Tensor core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
 
@@ -22,6 +24,7 @@ class AttentionLayer {
   std::string name_;
   int64_t heads_, kv_heads_;  // of this rank
   int64_t window_;
+  bool rotates_;
   const Parameter *norm_, *qkv_, *qkv_bias_, *q_norm_, *k_norm_, *output_, *output_bias_;
 };
 

@@ -10,6 +10,7 @@
 #include "core/input_file.h"
 #include "core/models/config_reader.h"
 #include "core/models/families/family.h"
+#include "core/nearest_name.h"
 #include "core/parse_json.h"
 
 namespace concord {
@@ -39,12 +40,20 @@ std::string known_architectures() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+[[noreturn]] void refuse_model_type(const ConfigReader& read, const std::string& model_type) {
+  std::vector<std::string_view> known;
+  for (const Family* family : all_families()) known.emplace_back(family->model_type);
+  const std::string nearest = nearest_name(model_type, known);
+  read.refuse("model_type", fmt::format("must be one of {}{}", known_model_types(),
+                                        nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
+}
+
 const Family& family_of(const ConfigReader& read) {
   const std::string model_type = read.text("model_type");
   const auto families = all_families();
   const auto found = std::find_if(families.begin(), families.end(),
                                   [&](const Family* family) { return family->model_type == model_type; });
-  if (found == families.end()) read.refuse("model_type", fmt::format("must be one of {}", known_model_types()));
+  if (found == families.end()) refuse_model_type(read, model_type);
   const std::vector<std::string> architectures = read.texts("architectures");
   const std::string wanted = (*found)->architecture;
   if (!architectures.empty() && std::find(architectures.begin(), architectures.end(), wanted) == architectures.end()) {
@@ -80,7 +89,23 @@ std::string rope_type_of(const ConfigReader& rope) {
   return type;
 }
 
-void read_rope_values(const ConfigReader& rope, RopeSettings& out) {
+void read_rotated_part(const ConfigReader& read, const Family& family, RopeSettings& out) {
+  out.partial_rotary_factor = read.positive("partial_rotary_factor", out.partial_rotary_factor);
+  if (family.default_partial_rotary_factor == 0 && out.partial_rotary_factor != 1) {
+    read.refuse("partial_rotary_factor", "must be 1");
+  }
+}
+
+void check_rotated_part(const ConfigReader& read, const RopeSettings& rope) {
+  const auto rotated = static_cast<int64_t>(static_cast<double>(rope.head_dim) * rope.partial_rotary_factor);
+  if (rope.partial_rotary_factor <= 1 && rotated >= 2 && rotated % 2 == 0) return;
+  read.refuse(fmt::format(
+      "heads have {} elements (head_dim, or hidden_size / num_attention_heads), of which partial_rotary_factor "
+      "{:g} leaves {}; rope rotates pairs, so it must be even, at least 2 and at most all",
+      rope.head_dim, rope.partial_rotary_factor, rotated));
+}
+
+void read_rope_values(const ConfigReader& rope, const Family& family, RopeSettings& out) {
   const auto optional = [&](const std::string& key, std::optional<double>& value) {
     if (rope.has(key)) value = rope.positive(key);
   };
@@ -97,7 +122,7 @@ void read_rope_values(const ConfigReader& rope, RopeSettings& out) {
   out.truncate = rope.flag("truncate", out.truncate);
   out.original_max_position_embeddings =
       rope.integer("original_max_position_embeddings", kPositions, out.original_max_position_embeddings);
-  if (rope.positive("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "must be 1");
+  read_rotated_part(rope, family, out);
   if (out.rope_type == "llama3" && !(*out.high_freq_factor > *out.low_freq_factor)) {
     rope.refuse("high_freq_factor", fmt::format("must be greater than low_freq_factor, {:g}", *out.low_freq_factor));
   }
@@ -110,20 +135,16 @@ RopeSettings read_rope(const ConfigReader& read, const Family& family, const Mod
   rope.original_max_position_embeddings =
       read.integer("original_max_position_embeddings", kPositions, model.max_position_embeddings);
   rope.rope_theta = read.positive("rope_theta", family.default_rope_theta);
-  if (read.positive("partial_rotary_factor", 1) != 1) read.refuse("partial_rotary_factor", "must be 1");
-  if (model.head_dim % 2 != 0) {
-    read.refuse(
-        fmt::format("heads have {} elements (head_dim, or hidden_size / num_attention_heads); rope rotates pairs, so "
-                    "it must be even",
-                    model.head_dim));
-  }
+  if (family.default_partial_rotary_factor != 0) rope.partial_rotary_factor = family.default_partial_rotary_factor;
+  read_rotated_part(read, family, rope);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name takes precedence in transformers too
     if (!read.has(key)) continue;
-    read_rope_values(read.object(key), rope);
+    read_rope_values(read.object(key), family, rope);
     break;
   }
-  if (rope.rope_type == "dynamic" && model.head_dim == 2) {
-    read.refuse("rope type dynamic requires heads of more than 2 elements");
+  check_rotated_part(read, rope);
+  if (rope.rope_type == "dynamic" && static_cast<double>(rope.head_dim) * rope.partial_rotary_factor < 4) {
+    read.refuse("rope type dynamic requires more than 2 elements of a head to be rotated");
   }
   return rope;
 }
@@ -186,10 +207,15 @@ double parameters_of(const ModelConfig& model) {
   const double sparse = number(experts.layers());
   const double q = number(model.num_attention_heads) * number(model.head_dim);
   const double kv = number(model.num_key_value_heads) * number(model.head_dim);
-  double layer = hidden * (2 * q + 2 * kv) + 2 * hidden;
+  double layer = hidden * (2 * q + 2 * kv);
+  for (const std::string* norm :
+       {&model.norms.before_attention, &model.norms.after_attention, &model.norms.before_mlp, &model.norms.after_mlp}) {
+    if (!norm->empty()) layer += hidden;
+  }
   if (model.qkv_bias) layer += q + 2 * kv;
   if (model.output_bias) layer += hidden;
   if (model.qk_norm) layer += 2 * number(model.head_dim);
+  if (model.qk_norm_all_heads) layer += q + kv;
   const double dense_mlp = 3 * hidden * inner + (model.mlp_bias ? 2 * inner + hidden : 0);
   const double one_expert = 3 * hidden * number(experts.intermediate_size) + hidden;  // and its row of the router
   const double sparse_mlp = number(experts.num_experts) * one_expert +

@@ -17,6 +17,14 @@
 
 namespace concord {
 
+// The norms of a layer, by the names that its files give them; empty: it has none there.
+struct LayerNorms {
+  std::string before_attention = "input_layernorm";
+  std::string after_attention;  // of what attention adds to its input
+  std::string before_mlp = "post_attention_layernorm";
+  std::string after_mlp;
+};
+
 // Named as in config.json if it has a name there.
 struct ModelConfig {
   std::string model_type;    // "qwen2"
@@ -35,12 +43,22 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output layer
   bool mlp_bias = false;
-  bool qk_norm = false;           // queries and keys are normed head by head, before rope
+  bool qk_norm = false;            // queries and keys are normed, before rope: head by head,
+  bool qk_norm_all_heads = false;  // or all heads of a token together
+  LayerNorms norms;
+  bool joined_qkv = false;        // in files q, k, v are one tensor, qkv_proj
+  bool joined_gate_up = false;    // in files gate, up are one tensor, gate_up_proj
+  bool interleaved_rope = false;  // pairs are neighbours, not half a head apart
   std::vector<int64_t> windows;   // for each layer the keys that a query sees, itself among them; 0: all before it
-  ExpertConfig experts;           // none unless the family has them
-  RopeSettings rope;              // head_dim and max_position_embeddings among it
-  std::string dtype = "float32";  // float32, bfloat16, float16 or float64: what the weights were saved in
-  std::string text;               // the file as it was read, for saving the model again
+  std::vector<bool> rotated;      // for each layer whether rope is applied to its queries and keys; empty: to all
+  double embedding_multiplier = 1;
+  double residual_multiplier = 1;   // of what attention and MLP add to their input
+  double attention_multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
+  double logits_scaling = 1;        // logits are divided by it
+  ExpertConfig experts;             // none unless the family has them
+  RopeSettings rope;                // head_dim and max_position_embeddings among it
+  std::string dtype = "float32";    // float32, bfloat16, float16 or float64: what the weights were saved in
+  std::string text;                 // the file as it was read, for saving the model again
 };
 
 // |json| is the text of |file|, which errors name. Throws ConfigError, with the file, the key, its value and what is

@@ -139,6 +139,33 @@ TEST(ModelConfig, KeysThatAreNotThereHaveTheValuesOfTransformers) {
   EXPECT_EQ(parse(config("", "qwen2_moe")).experts.intermediate_size, 1408);
 }
 
+TEST(ModelConfig, DenseFamiliesDifferFromLlamaByTheirOwnKeys) {
+  const ModelConfig granite = parse(config(R"("logits_scaling": 8, "residual_multiplier": 0.22)", "granite"));
+  EXPECT_EQ(granite.logits_scaling, 8);
+  EXPECT_EQ(granite.residual_multiplier, 0.22);
+  EXPECT_EQ(granite.attention_multiplier, 1);  // not 1 / sqrt(head_dim)
+  EXPECT_EQ(granite.embedding_multiplier, 1);
+  const std::string interval = R"("no_rope_layer_interval": 2)";
+  const ModelConfig smollm3 = parse(config(interval, "smollm3"));
+  EXPECT_THAT(smollm3.rotated, ElementsAre(true, false, true));
+  EXPECT_TRUE(smollm3.tie_word_embeddings);
+  EXPECT_THAT(parse(config(R"("no_rope_layers": [0, 1, 1, 1])", "smollm3")).rotated, ElementsAre(false, true, true));
+  EXPECT_THAT(parse(config(interval + R"(, "use_sliding_window": true, "sliding_window": 5)", "smollm3")).windows,
+              ElementsAre(0, 5, 0));
+  const ModelConfig seed = parse(config(R"("attention_dropout": 0, "residual_dropout": 0)", "seed_oss"));
+  EXPECT_TRUE(seed.qkv_bias && !seed.output_bias);
+  const ModelConfig olmo2 = parse(config("", "olmo2"));
+  EXPECT_TRUE(olmo2.qk_norm_all_heads && olmo2.norms.before_mlp.empty() && !olmo2.norms.after_mlp.empty());
+  EXPECT_EQ(olmo2.rms_norm_eps, 1e-5);
+  const ModelConfig glm4 = parse(config("", "glm4"));
+  EXPECT_TRUE(glm4.interleaved_rope && glm4.joined_gate_up && !glm4.joined_qkv && !glm4.output_bias);
+  EXPECT_EQ(glm4.rope.partial_rotary_factor, 0.5);
+  EXPECT_EQ(parse(config(R"("partial_rotary_factor": 1)", "glm4")).rope.partial_rotary_factor, 1);
+  const ModelConfig phi3 = parse(config(R"("sliding_window": 7)", "phi3"));
+  EXPECT_TRUE(phi3.joined_qkv && phi3.joined_gate_up && !phi3.qkv_bias);
+  EXPECT_THAT(phi3.windows, Each(7));
+}
+
 TEST(ModelConfig, BiasesOfLlamaAreSwitchedByTheirKeys) {
   const ModelConfig model = parse(config(R"("attention_bias": true, "mlp_bias": true)", "llama"));
   EXPECT_TRUE(model.qkv_bias && model.output_bias && model.mlp_bias);
@@ -194,8 +221,16 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config("") + std::string("\0garbage", 8), {"not JSON: byte", "is 0"}},
       {"[1, 2]", {"JSON object"}},
       {"{}", {"model_type is not given"}},
-      {config("", "gpt2"), {"model_type is \"gpt2\"", "llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe"}},
-      {config("", "deepseek_v3"), {"model_type is \"deepseek_v3\"", "must be one of llama, "}},
+      {config(R"("no_rope_layers": [1])", "smollm3"), {"no_rope_layers", "has 1 entries", "num_hidden_layers"}},
+      {config(R"("attention_dropout": 0)", "seed_oss"), {"residual_dropout must be 0", "0.1 if it is missing"}},
+      {config(R"("rope_scaling": {"type": "yarn", "factor": 2})", "phi3"), {"longrope is not supported"}},
+      {config(R"("resid_pdrop": 0.1)", "phi3"), {"resid_pdrop is 0.1", "must be 0"}},
+      {config(R"("head_dim": 6)", "glm4"), {"heads have 6 elements", "partial_rotary_factor 0.5 leaves 3", "even"}},
+      {config("", "olmo3"), {"model_type is \"olmo3\"", "the nearest is olmo2"}},
+      {config("", "gpt2"),
+       {"model_type is \"gpt2\"",
+        "glm4, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3"}},
+      {config("", "deepseek_v3"), {"model_type is \"deepseek_v3\"", "must be one of glm4, granite, llama, "}},
       {config(R"("num_experts": 0)", "qwen3_moe"), {"num_experts is 0", "from 1 to"}},
       {config(R"("num_local_experts": 4, "num_experts_per_tok": 5)", "mixtral"),
        {"num_experts_per_tok 5", "at most num_local_experts 4"}},

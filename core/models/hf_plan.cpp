@@ -72,7 +72,10 @@ std::vector<GlobalTensor> global_tensors(const ShardSpec& spec) {
       tensors.push_back(
           {fmt::format("{}{}{}", name.substr(0, place), i, name.substr(place + 2)), {shape.begin() + 1, shape.end()}});
   };
-  if (spec.pieces.empty()) add(spec.name);
+  if (spec.pieces.empty() || spec.joined) {
+    add(spec.name);
+    return tensors;
+  }
   for (const ShardSpec::Piece& piece : spec.pieces) {
     shape[spec.fused_dim] = piece.size;
     add(piece.name);

@@ -18,6 +18,7 @@
 #include "core/mesh/process_group.h"
 #include "core/models/config.h"
 #include "core/models/parameter.h"
+#include "core/ops/rms_norm.h"
 #include "core/parallel/recompute.h"
 
 namespace concord {
@@ -48,6 +49,15 @@ using SharedInputs = std::shared_ptr<const LayerInputs>;
 // The value of a parameter that may not exist.
 inline at::Tensor value_of(const Parameter* parameter) {
   return parameter == nullptr ? at::Tensor() : parameter->used();
+}
+
+// The norm |name| of layer |number|; null if |name| is empty.
+inline const Parameter* find_norm(const LayerContext& context, int64_t number, const std::string& name) {
+  return name.empty() ? nullptr : context.find("model.layers." + std::to_string(number) + "." + name + ".weight");
+}
+// |x|, normed where there is a norm.
+inline at::Tensor normed(const at::Tensor& x, const Parameter* norm, const LayerContext& context) {
+  return norm == nullptr ? x : rms_norm(x, norm->used(), context.config.rms_norm_eps);
 }
 
 // function(x), saved, or recomputed in backward.

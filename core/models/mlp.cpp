@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "core/ops/rms_norm.h"
 #include "core/ops/swiglu.h"
 #include "core/parallel/parallel_linear.h"
 
@@ -36,12 +35,10 @@ Tensor GatedMlp::down(const Tensor& both_sbc) const {
 
 Mlp::Mlp(const LayerContext& context, int64_t number)
     : context_(context),
-      norm_(context.find(fmt::format("model.layers.{}.post_attention_layernorm.weight", number))),
+      norm_(find_norm(context, number, context.config.norms.before_mlp)),
       gated_(context, fmt::format("model.layers.{}.mlp.", number)) {}
 
-Tensor Mlp::gate_up(const Tensor& x_pbh) const {
-  return gated_.gate_up(rms_norm(x_pbh, norm_->used(), context_.config.rms_norm_eps));
-}
+Tensor Mlp::gate_up(const Tensor& x_pbh) const { return gated_.gate_up(normed(x_pbh, norm_, context_)); }
 
 Tensor Mlp::whole(const Tensor& x_pbh) const {
   return gated_.down(recompute_if(recomputes_module(context_.recompute, "layernorm"), context_, x_pbh,

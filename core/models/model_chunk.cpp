@@ -188,8 +188,9 @@ Tensor ModelChunk::embed(const MicroBatch& batch) const {
   const Tensor ids_sb = own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device());
   const Parameter& table = *parts_->embedding;
   const LayerContext& layers = parts_->layers;
-  return vocab_parallel_embedding(table.used(), ids_sb, config_.vocab_size, *layers.tp, layers.sequence_parallel,
-                                  table.grad_sink());
+  const Tensor x_pbh = vocab_parallel_embedding(table.used(), ids_sb, config_.vocab_size, *layers.tp,
+                                                layers.sequence_parallel, table.grad_sink());
+  return config_.embedding_multiplier == 1 ? x_pbh : x_pbh.mul(config_.embedding_multiplier);
 }
 
 Tensor ModelChunk::run_layers(const LayerRun& run, Tensor x_pbh, const SharedInputs& inputs) const {
@@ -206,8 +207,10 @@ Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) co
   const Tensor normed_pbh = rms_norm(x_pbh, parts_->norm->used(), config_.rms_norm_eps);
   if (observer_) observer_("norm", normed_pbh);
   const ParallelLinearOptions options{.name = output.spec.name, .sequence_parallel = layers.sequence_parallel};
+  // Before the product, which has a hundred times as many elements after it.
+  const Tensor scaled_pbh = config_.logits_scaling == 1 ? normed_pbh : normed_pbh.div(config_.logits_scaling);
   const Tensor logits_sbv =
-      column_parallel_linear(normed_pbh, output.used(), {}, *layers.tp, options, output.grad_sink());
+      column_parallel_linear(scaled_pbh, output.used(), {}, *layers.tp, options, output.grad_sink());
   if (observer_) observer_("logits", logits_sbv);
   const Tensor labels_sb = own_tokens(batch.labels, batch).t().contiguous().to(logits_sbv.device());
   const CrossEntropyOptions how{

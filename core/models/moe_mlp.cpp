@@ -6,7 +6,6 @@
 #include "core/ops/grouped_linear.h"
 #include "core/ops/linear.h"
 #include "core/ops/moe_permute.h"
-#include "core/ops/rms_norm.h"
 #include "core/ops/swiglu.h"
 #include "core/parallel/mappings.h"
 #include "core/parallel/moves.h"
@@ -19,7 +18,7 @@ using at::Tensor;
 
 MoeMlp::MoeMlp(const LayerContext& context, int64_t number) : context_(context), number_(number) {
   const std::string layer = fmt::format("model.layers.{}.", number);
-  norm_ = context.find(layer + "post_attention_layernorm.weight");
+  norm_ = find_norm(context, number, context.config.norms.before_mlp);
   router_ = context.find(layer + "mlp.router.weight");
   gate_up_ = context.find(layer + "mlp.experts.gate_up_proj.weight");
   down_ = context.find(layer + "mlp.experts.down_proj.weight");
@@ -33,7 +32,7 @@ Tensor MoeMlp::forward(const Tensor& x_pbh, const SharedInputs& inputs) const {
 }
 
 Tensor MoeMlp::whole(const Tensor& x_pbh, const SharedInputs& inputs) const {
-  const Tensor normed_pbh = rms_norm(x_pbh, norm_->used(), context_.config.rms_norm_eps);
+  const Tensor normed_pbh = normed(x_pbh, norm_, context_);
   const Tensor chosen_pbh = chosen_experts(normed_pbh, route(normed_pbh, inputs));
   return shared_ ? chosen_pbh.add(shared_expert(normed_pbh)) : chosen_pbh;
 }

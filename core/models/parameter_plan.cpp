@@ -44,14 +44,19 @@ class Planner {
 
   void layer(int64_t number) {
     const std::string layer = fmt::format("model.layers.{}.", number);
-    norm(layer + "input_layernorm.weight");
+    const auto layer_norm = [&](const std::string& name) {
+      if (!name.empty()) norm(layer + name + ".weight");
+    };
+    layer_norm(config_.norms.before_attention);
     attention(layer + "self_attn.");
-    norm(layer + "post_attention_layernorm.weight");
+    layer_norm(config_.norms.after_attention);
+    layer_norm(config_.norms.before_mlp);
     if (config_.experts.has_layer(number)) {
       experts(layer);
     } else {
       mlp(layer + "mlp.", config_.intermediate_size, config_.mlp_bias);
     }
+    layer_norm(config_.norms.after_mlp);
   }
 
   void head(const StageLayers& stage) {
@@ -93,7 +98,8 @@ class Planner {
   void norm(const std::string& name) { of_own_tokens(name, config_.hidden_size, 1); }
 
   // One weight for several layers with the same input, each split separately.
-  void fused(const std::string& prefix, const std::string& name, const std::vector<Piece>& layers, bool bias) {
+  void fused(const std::string& prefix, const std::string& name, const std::vector<Piece>& layers, bool bias,
+             bool joined) {
     int64_t rows = 0;
     for (const Piece& layer : layers) rows += layer.size;
     const auto pieces = [&](const char* kind) {
@@ -102,7 +108,10 @@ class Planner {
       return named;
     };
     add(fmt::format("{}{}.weight", prefix, name), {{rows, kCut}, {config_.hidden_size}}, normal(), pieces("weight"));
-    if (bias) add(fmt::format("{}{}.bias", prefix, name), {{rows, kCut}}, constant_init(0), pieces("bias"));
+    plans_.back().spec.joined = joined;
+    if (!bias) return;
+    add(fmt::format("{}{}.bias", prefix, name), {{rows, kCut}}, constant_init(0), pieces("bias"));
+    plans_.back().spec.joined = joined;
   }
 
   // The projection back to the hidden size; its bias is added to the sum.
@@ -114,7 +123,11 @@ class Planner {
   void attention(const std::string& prefix) {
     const int64_t q = config_.num_attention_heads * config_.head_dim;
     const int64_t kv = config_.num_key_value_heads * config_.head_dim;
-    fused(prefix, "qkv_proj", {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}, config_.qkv_bias);
+    fused(prefix, "qkv_proj", {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}, config_.qkv_bias, config_.joined_qkv);
+    if (config_.qk_norm_all_heads) {
+      add(prefix + "q_norm.weight", {{q, kCut}}, constant_init(1));
+      add(prefix + "k_norm.weight", {{kv, kCut}}, constant_init(1));
+    }
     for (const char* name : {"q_norm.weight", "k_norm.weight"}) {
       if (!config_.qk_norm) continue;
       add(prefix + name, {{config_.head_dim}}, constant_init(1));
@@ -124,7 +137,7 @@ class Planner {
   }
 
   void mlp(const std::string& prefix, int64_t inner, bool bias) {
-    fused(prefix, "gate_up_proj", {{"gate_proj", inner}, {"up_proj", inner}}, bias);
+    fused(prefix, "gate_up_proj", {{"gate_proj", inner}, {"up_proj", inner}}, bias, config_.joined_gate_up);
     output(prefix + "down_proj", inner, bias);
   }
 

@@ -29,15 +29,17 @@ struct ParameterPlanOptions {
   bool borrows_output = false;  // the output's weight is the embedding of another chunk of this rank
 };
 
-// In the order of use. q, k, v and gate, up are one parameter each, whose pieces have the names of HF:
+// In the order of use. q, k, v and gate, up are one parameter each, whose pieces have the names of HF, unless
+// config.joined_qkv or joined_gate_up says that they are one tensor in files too:
 //   model.embed_tokens.weight                         [vocabulary / tp, hidden], rows up to a multiple are padding
 //   model.layers.N.input_layernorm.weight
 //   model.layers.N.self_attn.qkv_proj.{weight,bias}   pieces q_proj, k_proj, v_proj, each cut by heads
-//   model.layers.N.self_attn.{q_norm,k_norm}.weight
+//   model.layers.N.self_attn.{q_norm,k_norm}.weight   cut by heads where all are normed together
 //   model.layers.N.self_attn.o_proj.{weight,bias}
 //   model.layers.N.post_attention_layernorm.weight
 //   model.layers.N.mlp.gate_up_proj.{weight,bias}     pieces gate_proj, up_proj
 //   model.layers.N.mlp.down_proj.{weight,bias}
+// with the norms that config.norms names, as here or before and after attention and MLP;
 // or, in a layer with experts, whose weights are stacks with a tensor for each expert in files:
 //   model.layers.N.mlp.router.weight                  [experts, hidden]
 //   model.layers.N.mlp.experts.gate_up_proj.weight    [experts, 2 inner / tp, hidden], pieces gate and up

@@ -220,20 +220,23 @@ std::vector<int64_t> local_shape(const ShardSpec& spec, const ShardPlace& place)
 std::vector<ShardRun> shard_runs(const ShardSpec& spec, const ShardPlace& place) {
   const std::vector<int64_t> shape = local_shape(spec, place);
   std::vector<ShardRun> runs;
-  int64_t local_begin = 0;
+  int64_t local_begin = 0, joined_begin = 0;
   for (const ShardSpec::Piece& piece : pieces_of(spec)) {
     std::vector<Extent> dims;
     for (size_t d = 0; d < spec.dims.size(); ++d) dims.push_back(extent_of(spec, place, d, shape[d]));
     if (!spec.pieces.empty()) {
       const Part part =
           part_of(spec, spec.dims[spec.fused_dim].cut, piece.size, place, fmt::format("piece {}", piece.name));
-      dims[spec.fused_dim] = {piece.size, part.begin, part.length, shape[spec.fused_dim], local_begin};
+      const int64_t whole = spec.joined ? spec.dims[spec.fused_dim].size : piece.size;
+      dims[spec.fused_dim] = {whole, joined_begin + part.begin, part.length, shape[spec.fused_dim], local_begin};
       local_begin += part.length;
+      if (spec.joined) joined_begin += piece.size;
     }
+    const std::string& tensor = spec.joined ? spec.name : piece.name;
     if (spec.stacked) {
-      cut_stack(std::move(dims), piece.name, runs);
+      cut_stack(std::move(dims), tensor, runs);
     } else {
-      RunCutter(std::move(dims), piece.name, 0).cut(runs);
+      RunCutter(std::move(dims), tensor, 0).cut(runs);
     }
   }
   return runs;

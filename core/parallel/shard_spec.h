@@ -4,7 +4,8 @@
 // A parameter is one tensor on a rank. Globally it represents one or more tensors with their own names, as HF has
 // them:
 //   a plain weight      one tensor
-//   fused pieces        q, k, v or gate, up concatenated along |fused_dim|; a split there splits each piece separately
+//   fused pieces        q, k, v or gate, up concatenated along |fused_dim|; a split there splits each piece separately.
+//                       Where they are |joined| they are one tensor globally too
 //   stacked             dims[0] numbers tensors: expert 7 of a stack is the tensor whose name has "7" in place of "{}"
 // Every element of every rank thus has a global address (tensor name, row-major index within that tensor), which does
 // not depend on the layout. Pure values; threads: any.
@@ -40,6 +41,7 @@ struct ShardSpec {
   std::vector<Dim> dims = {};
   size_t fused_dim = 0;
   std::vector<Piece> pieces = {};  // empty: one tensor, called |name|
+  bool joined = false;             // the pieces are parts of one global tensor, called |name|, in this order
   bool stacked = false;
   std::vector<GroupKind> replicated_over = {};  // the groups whose ranks hold the same elements
 };

@@ -58,14 +58,16 @@ std::vector<std::optional<Address>> addresses(const ShardSpec& spec, const Shard
       const int64_t mine = dim.cut ? place[*dim.cut].index : 0;
       sizes.push_back(dim.size);
       if (!spec.pieces.empty() && d == spec.fused_dim) {
+        int64_t before = 0;  // of the pieces before, in the tensor that they are parts of
         for (const auto& piece : spec.pieces) {
           if (index[d] < piece.size / parts) {
-            name = piece.name;
-            sizes.back() = piece.size;
-            index[d] += mine * (piece.size / parts);
+            if (!spec.joined) name = piece.name;
+            if (!spec.joined) sizes.back() = piece.size;
+            index[d] += mine * (piece.size / parts) + (spec.joined ? before : 0);
             break;
           }
           index[d] -= piece.size / parts;
+          before += piece.size;
         }
       } else {
         index[d] += mine * (std::max(dim.size, dim.padded) / parts);
@@ -112,6 +114,14 @@ TEST(ShardRuns, OfFusedPiecesHaveTheirOwnTensors) {
                                                      ShardRun{"v", 24, 8, 8, 8, 8}));
 }
 
+TEST(ShardRuns, OfJoinedPiecesAreInOneTensor) {
+  ShardSpec qkv = column(16, 4);
+  qkv.pieces = {{"q", 8}, {"k", 4}, {"v", 4}};
+  qkv.joined = true;
+  EXPECT_THAT(shard_runs(qkv, at(2, 1)), ElementsAre(ShardRun{"w", 0, 16, 16, 16, 16}, ShardRun{"w", 16, 8, 40, 8, 8},
+                                                     ShardRun{"w", 24, 8, 56, 8, 8}));
+}
+
 TEST(ShardRuns, OfAStackAreNumbered) {
   const ShardSpec experts{.name = "experts.{}.down", .dims = {{4, ShardAxis::ep}, {6, {}}, {8, kTp}}, .stacked = true};
   EXPECT_THAT(shard_runs(experts, at(2, 1, 2, 1)),
@@ -151,6 +161,7 @@ TEST(ShardRuns, AreTheDefinitionForRandomParameters) {
       const int64_t unit = fused.cut ? (*fused.cut == kTp ? tp : ep) : 1;
       spec.pieces = {{"a{}", unit * pick(1, 2)}, {"b{}", unit * pick(1, 3)}, {"c{}", unit}};
       fused.size = spec.pieces[0].size + spec.pieces[1].size + spec.pieces[2].size;
+      spec.joined = pick(0, 1) == 1;
     }
     for (int64_t t = 0; t < tp; ++t) {
       for (int64_t e = 0; e < ep; ++e) {

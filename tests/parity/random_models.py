@@ -2,9 +2,9 @@
 
 random_models.py PROGRAM [--seed N] [--count N]
 
-Each case draws a family and its sizes, saves the model as transformers does, computes logits, loss and gradients there in
-float64, and compares what the program dumps in float64 and in float32, under one process and under a layout that the
-heads allow. Exit code 77: transformers is not there, nothing was compared.
+Each case is of the next family and draws its sizes, saves the model as transformers does, computes logits, loss and
+gradients there in float64, and compares what the program dumps in float64 and in float32, under one process and under a
+layout that the heads allow. Exit code 77: transformers is not there, nothing was compared.
 """
 
 import argparse
@@ -23,7 +23,8 @@ except ImportError as missing:
     print(f"skipped: {missing}; install torch, transformers and safetensors for this Python")
     sys.exit(77)
 
-FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "qwen2_moe", "qwen3_moe", "mixtral")
+FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "qwen2_moe", "qwen3_moe", "mixtral", "granite", "smollm3", "seed_oss",
+            "olmo2", "phi3", "glm4")
 # Norm of the difference / norm of the reference, for each tensor: golden/README.md's for gradients. In float64 what is
 # left is transformers' own rounding, since it has norms, softmax and loss in float32 even then.
 BOUNDS = {"float64": 5e-6, "float32": 2e-5}
@@ -56,8 +57,8 @@ def draw_experts(draw, family):
     return settings
 
 
-def draw_config(draw):
-    family = draw.choice(FAMILIES)
+def draw_config(draw, seed):
+    family = FAMILIES[seed % len(FAMILIES)]  # so that as many cases as there are families have all of them
     kv_heads = draw.choice([1, 2, 3, 4])
     heads = kv_heads * draw.choice([1, 2, 3])
     head_dim = draw.choice([4, 6, 8])
@@ -77,20 +78,31 @@ def draw_config(draw):
         "attn_implementation": "eager",
         "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
     }
-    if own_size or family in ("qwen3", "qwen3_moe", "mixtral"):
+    if own_size or family in ("qwen3", "qwen3_moe", "mixtral", "seed_oss"):
         settings["head_dim"] = head_dim
-    if family in ("llama", "qwen3", "qwen3_moe"):
+    if family == "glm4":
+        settings["head_dim"] = 8  # half of it is rotated
+    if family in ("llama", "qwen3", "qwen3_moe", "granite", "smollm3", "seed_oss", "olmo2", "glm4"):
         settings["attention_bias"] = draw.random() < 0.5
-    if family == "llama":
+    if family in ("llama", "granite", "smollm3", "seed_oss"):
         settings["mlp_bias"] = draw.random() < 0.5
+    if family == "granite":
+        settings |= {"embedding_multiplier": draw.choice([1.0, 12.0]), "residual_multiplier": draw.choice([0.22, 1.0]),
+                     "attention_multiplier": draw.choice([0.1, 0.5]), "logits_scaling": draw.choice([1.0, 3.0])}
+    if family == "phi3":
+        settings["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+    if family == "smollm3":
+        settings |= draw.choice([{"no_rope_layer_interval": 2}, {"no_rope_layers": [0, 1, 1]}])
+    if family == "seed_oss":
+        settings |= {"attention_out_bias": draw.random() < 0.5, "attention_dropout": 0.0, "residual_dropout": 0.0}
     if family in ("qwen2_moe", "qwen3_moe", "mixtral"):
         settings |= draw_experts(draw, family)
         step, dense = settings.get("decoder_sparse_step", 1), settings.get("mlp_only_layers", [])
         if all((i + 1) % step != 0 or i in dense for i in range(settings["num_hidden_layers"])):
             settings["output_router_logits"] = False  # transformers fails for a loss of no layers
-    if family in ("mistral", "mixtral"):
+    if family in ("mistral", "mixtral", "phi3"):
         settings["sliding_window"] = draw.choice([None, 3, 5])
-    elif family != "llama" and draw.random() < 0.5:
+    elif family not in ("llama", "granite", "seed_oss", "olmo2", "glm4") and draw.random() < 0.5:
         settings |= {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
     return family, settings
 
@@ -146,6 +158,8 @@ def layouts(draw, settings):
     inner = [settings.get(key, 12) for key in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")]
     tp = [n for n in (2, 3, 4) if settings["num_key_value_heads"] % n == 0 and all(size % n == 0 for size in inner)]
     cuts = [(["--context_parallel_size", "2"], 2), (["--context_parallel_size", "2", "--cp_comm_type", "all_gather"], 2)]
+    if settings["num_hidden_layers"] == 2 and not settings.get("output_router_logits"):  # that loss needs all layers
+        cuts.append((["--pipeline_model_parallel_size", "2"], 2))
     for n in tp:
         cuts.append((["--tensor_model_parallel_size", str(n)], n))
         cuts.append((["--tensor_model_parallel_size", str(n), "--sequence_parallel"], n))
@@ -169,7 +183,7 @@ def differences(expected, dump):
 
 def run_case(program, seed, folder):
     draw = random.Random(seed)
-    family, settings = draw_config(draw)
+    family, settings = draw_config(draw, seed)
     model = make_model(family, settings, seed)
     length = draw.choice([12, 24])
     ids = torch.randint(0, settings["vocab_size"], (2, length))
@@ -198,7 +212,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=8)
+    parser.add_argument("--count", type=int, default=len(FAMILIES))
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -36,8 +36,10 @@ class Recovery : public TrainResume {
   }
 };
 
+// Each of the four ranks once, in steps 5, 11, 16 and 19: of two that are lost in adjacent steps the second may die
+// before the first is noticed, and both are one failure.
 TEST_F(Recovery, LosesRanksOfTensorAndDataParallelGroups) {
-  expect_survived(chaos({"--seed", "3", "--faults", "4", "--kinds", "kill"}, layouts()[12].words), 4, 4);
+  expect_survived(chaos({"--seed", "28", "--faults", "4", "--kinds", "kill"}, layouts()[12].words), 4, 4);
 }
 
 TEST_F(Recovery, LosesRanksOfAPipeline) {

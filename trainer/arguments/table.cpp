@@ -3,7 +3,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "trainer/arguments/nearest_name.h"
+#include "core/nearest_name.h"
 
 namespace concord {
 namespace {

@@ -17,10 +17,10 @@
 #include "core/config_error.h"
 #include "core/launch/restart_policy.h"
 #include "core/mesh/bad_device.h"
+#include "core/nearest_name.h"
 #include "core/quoted.h"
 #include "core/resources.h"
 #include "platform/loader/error.h"
-#include "trainer/arguments/nearest_name.h"
 #include "trainer/cli/chaos.h"       // concord chaos: trains under faults and compares
 #include "trainer/cli/checkpoint.h"  // concord checkpoint: lists, describes, verifies and compares them
 #include "trainer/cli/conform.h"     // concord conform: checks a plugin against the contract

@@ -6,16 +6,23 @@
 
 namespace concord {
 
+extern const Family kGlm4;
+extern const Family kGranite;
 extern const Family kLlama;
 extern const Family kMistral;
 extern const Family kMixtral;
+extern const Family kOlmo2;
+extern const Family kPhi3;
 extern const Family kQwen2;
 extern const Family kQwen2Moe;
 extern const Family kQwen3;
 extern const Family kQwen3Moe;
+extern const Family kSeedOss;
+extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kLlama, &kMistral, &kMixtral, &kQwen2, &kQwen2Moe, &kQwen3, &kQwen3Moe};
+  static const std::array families{&kGlm4,  &kGranite,  &kLlama, &kMistral,  &kMixtral, &kOlmo2,  &kPhi3,
+                                   &kQwen2, &kQwen2Moe, &kQwen3, &kQwen3Moe, &kSeedOss, &kSmolLm3};
   return families;
 }
 
@@ -27,7 +34,8 @@ void read_attention_bias(const ConfigReader& read, ModelConfig& model) {
 namespace {
 
 // Whether each layer has a sliding window.
-std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& model, bool used, WindowRule rule) {
+std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& model, bool used,
+                                  const WindowRule& rule) {
   const auto layers = static_cast<size_t>(model.num_hidden_layers);
   std::vector<bool> windowed(layers, false);
   const std::vector<std::string> types = read.texts("layer_types");
@@ -54,7 +62,7 @@ std::vector<bool> windowed_layers(const ConfigReader& read, const ModelConfig& m
 
 bool from_max_window_layers(int64_t layer, int64_t max_window_layers) { return layer >= max_window_layers; }
 
-void read_qwen_windows(const ConfigReader& read, ModelConfig& model, WindowRule rule) {
+void read_qwen_windows(const ConfigReader& read, ModelConfig& model, const WindowRule& rule) {
   const bool none = read.names("sliding_window") && !read.has("sliding_window");  // null
   const bool used = read.flag("use_sliding_window", false) && !none;
   const std::vector<bool> windowed = windowed_layers(read, model, used, rule);

@@ -2,6 +2,7 @@
 // one, and its line in families.cpp (docs/models.md).
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct Family {
   // already.
   void (*describe)(const ConfigReader& read, ModelConfig& model);
   double default_rope_theta = 10000;
+  double default_partial_rotary_factor = 0;  // 0: the whole head is rotated, and the file may not say otherwise
 };
 
 // The values that transformers uses if the file has none.
@@ -35,9 +37,10 @@ std::span<const Family* const> all_families();
 
 // The rule of Qwen's files: use_sliding_window switches windows on, layer_types says for which layers; without it those
 // that |windowed| says of a layer and max_window_layers: those from there on.
-using WindowRule = bool (*)(int64_t layer, int64_t max_window_layers);
+using WindowRule = std::function<bool(int64_t layer, int64_t max_window_layers)>;
 bool from_max_window_layers(int64_t layer, int64_t max_window_layers);
-void read_qwen_windows(const ConfigReader& read, ModelConfig& model, WindowRule windowed = from_max_window_layers);
+void read_qwen_windows(const ConfigReader& read, ModelConfig& model,
+                       const WindowRule& windowed = from_max_window_layers);
 // Qwen's files with experts: which layers have them (decoder_sparse_step, mlp_only_layers) and their sizes.
 void read_qwen_experts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults);
 // What all families with experts have in common: the numbers of experts, the loss that balances them.

@@ -1,4 +1,4 @@
-#include "trainer/arguments/nearest_name.h"
+#include "core/nearest_name.h"
 
 #include <algorithm>
 #include <numeric>
