@@ -119,15 +119,19 @@ TrainOutput Trainer::train() {
   pulse_.enter(RankPhase::ending);
   memory_.abandon();
   complete_save();
-  if (plan_.arguments.saving.strategy != "no" && last_saved_ != state_.global_step) {
-    save_checkpoint(SaveJob::Source::live);
-    complete_save();
-  } else if (job_.rank() == 0) {  // a run that is resumed at its last step saves nothing more
-    keep_newest(plan_.arguments.output.dir, plan_.arguments.saving.total_limit, state_.best.checkpoint);
-  }
+  if (plan_.arguments.saving.strategy != "no") save_last_step();
   if (plan_.arguments.best_model.load_at_end) load_best_model();
   stop_ = nullptr;
   return output(seconds_since(begin));
+}
+
+void Trainer::save_last_step() {
+  if (last_saved_ != state_.global_step) {
+    save_checkpoint(SaveJob::Source::live);
+    complete_save();
+  } else if (job_.rank() == 0) {  // nothing to save where a run is resumed at its last step
+    keep_newest(plan_.arguments.output.dir, plan_.arguments.saving.total_limit, state_.best.checkpoint);
+  }
 }
 
 std::optional<std::vector<MicroBatch>> Trainer::next_batches() {

@@ -78,6 +78,7 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void save_last_step();
   std::optional<std::vector<MicroBatch>> next_batches();
   void begin_step();
   void record(const StepOutput& step);

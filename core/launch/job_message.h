@@ -14,7 +14,7 @@ namespace concord {
 
 struct JobMessage {
   enum class Kind {
-    hello,  // a launcher: its machine, of how many, its processes, max_restarts, whether fewer ranks will do; who it is
+    hello,    // a launcher: its machine, of how many, its processes, max_restarts, how many worlds will do; who it is
     welcome,  // the leader: you belong to the job; the text is its name
     refused,  // the leader: why not
     alive,    // both, now and then; a launcher adds the newest complete checkpoint and the newest one on the disk

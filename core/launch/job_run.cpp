@@ -100,6 +100,11 @@ void JobRun::greet(int peer, const JobMessage& hello) {
   if (hello.numbers[3] != options_.max_restarts) {
     return refuse(differs("--max_restarts", hello.numbers[3], options_.max_restarts));
   }
+  // Ranks of a machine that does not know of fewer ranks would train another batch.
+  if (hello.numbers[4] != static_cast<int64_t>(options_.worlds.size())) {
+    return refuse(differs("the number of layouts with fewer ranks (--allow_fewer_ranks)", hello.numbers[4] - 1,
+                          static_cast<int64_t>(options_.worlds.size()) - 1));
+  }
   if (node < 1 || node >= options_.nnodes) return refuse(fmt::format("there is no machine {}", node));
   const int index = static_cast<int>(node);
   if (peers_.contains(index)) {

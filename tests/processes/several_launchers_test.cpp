@@ -125,6 +125,9 @@ TEST_F(SeveralLaunchers, SayWhyTheyCannotJoin) {
   auto other = launcher(1, {"--max_restarts", "3"});
   EXPECT_EQ(other->exit_code(), 2) << other->err();
   EXPECT_THAT(other->err(), HasSubstr("--max_restarts is 3 on machine 1 and 2 on machine 0"));
+  auto another = launcher(1, {"--allow_fewer_ranks"});
+  EXPECT_EQ(another->exit_code(), 2) << another->err();
+  EXPECT_THAT(another->err(), HasSubstr("(--allow_fewer_ranks) is 1 on machine 1 and 0 on machine 0"));
   first->process().signal(SIGTERM);
   EXPECT_EQ(first->exit_code(), 143) << first->err();
   EXPECT_THAT(first->err(), Not(HasSubstr("restart")));

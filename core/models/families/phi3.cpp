@@ -1,4 +1,6 @@
 // Phi 3 and 4: Llama whose files have q, k, v in one tensor, and gate and up in another; one window for all layers.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/models/families/family.h"
@@ -15,9 +17,11 @@ void describe_phi3(const ConfigReader& read, ModelConfig& model) {
   for (const char* key : {"resid_pdrop", "embd_pdrop"}) {
     if (read.not_negative(key, 0) != 0) read.refuse(key, "must be 0; set it to 0 to train without dropout");
   }
-  // transformers reads yarn as longrope here.
-  if (model.rope.rope_type != "default") {
-    read.refuse("model_type", "has no rope scaling other than default and longrope; longrope is not supported");
+  if (model.rope.rope_type != "default") {  // transformers reads yarn as longrope here
+    read.refuse(
+        fmt::format("rope type is {}; a model of type phi3 has default or longrope, and longrope is not "
+                    "supported; use one of its folders without rope_scaling (4k tokens)",
+                    model.rope.rope_type));
   }
 }
 
