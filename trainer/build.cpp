@@ -12,6 +12,8 @@ ModelArgs model_args_of(const TrainingPlan& plan) {
                                       : c10::ScalarType::Float,
           .options = a.model_options,
           .seed = a.job.seed,
+          .adapter = plan.adapter,
+          .adapter_folder = plan.resume_from.empty() ? plan.adapter_folder : plan.resume_from,
           .stages = plan.stages,
           .placement = placement_of(plan.schedule)};
 }
@@ -19,9 +21,11 @@ ModelArgs model_args_of(const TrainingPlan& plan) {
 VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
   const ModelArgs args = model_args_of(plan);
   if (!plan.resume_from.empty()) {
-    if (!providers.model) return AutoModel::from_pretrained(plan.resume_from, args, job);
+    if (!providers.model) {
+      return AutoModel::from_pretrained(plan.adapter ? plan.arguments.model.path : plan.resume_from, args, job);
+    }
     VirtualModels model = providers.model(plan.config, args, job);
-    load_hf_weights(plan.resume_from, model.parameters(), shard_place(job.layout(), job.rank()));
+    model.load_saved(plan.resume_from);
     return model;
   }
   if (providers.model) return providers.model(plan.config, args, job);
@@ -32,7 +36,9 @@ VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const P
 std::vector<DistributedDataParallel::Chunk> chunks_of(VirtualModels& model) {
   std::vector<DistributedDataParallel::Chunk> chunks(model.size());
   for (size_t i = 0; i < model.size(); ++i) {
-    for (Parameter& parameter : model[i].parameters()) chunks[i].push_back(&parameter);
+    for (Parameter& parameter : model[i].parameters()) {
+      if (!parameter.buffer && !parameter.frozen) chunks[i].push_back(&parameter);
+    }
   }
   return chunks;
 }

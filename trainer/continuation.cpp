@@ -86,6 +86,11 @@ Texts expert_texts(const ExpertConfig& experts) {
           {"the experts' intermediate size", std::to_string(experts.intermediate_size)},
           {"the shared expert's intermediate size", std::to_string(experts.shared_intermediate_size)},
           {"norm_topk_prob", flag_text(experts.norm_topk_prob)},
+          {"sigmoid scores", flag_text(experts.sigmoid_scores)},
+          {"expert bias", flag_text(!experts.bias.empty())},
+          {"routed_scaling_factor", number_text(experts.routed_scaling_factor)},
+          {"n_group", std::to_string(experts.n_group)},
+          {"topk_group", std::to_string(experts.topk_group)},
           {"layers with experts", sparse}};
 }
 
@@ -127,7 +132,40 @@ std::string precision_text(const std::string& bf16, const std::string& fp16) {
 
 using Found = std::vector<std::string>;
 
+Texts adapter_texts(const AdapterConfig& adapter) {
+  const auto pattern = [](const auto& numbers) {
+    std::string text;
+    for (const auto& [key, value] : numbers) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", key, value);
+    return text;
+  };
+  return {{"lora_rank", std::to_string(adapter.r)},
+          {"lora_alpha", number_text(adapter.lora_alpha)},
+          {"lora_dropout", number_text(adapter.lora_dropout)},
+          {"use_rslora", flag_text(adapter.use_rslora)},
+          {"use_dora", flag_text(adapter.use_dora)},
+          {"lora_target", fmt::format("{}{}", fmt::join(adapter.target_modules, ","), adapter.target_pattern)},
+          {"excluded modules", fmt::format("{}", fmt::join(adapter.exclude_modules, ","))},
+          {"modules_to_save", fmt::format("{}", fmt::join(adapter.modules_to_save, ","))},
+          {"rank_pattern", pattern(adapter.rank_pattern)},
+          {"alpha_pattern", pattern(adapter.alpha_pattern)}};
+}
+
+void compare_adapter(const std::string& folder, const TrainingPlan& plan, Found* found) {
+  if (has_adapter(folder) != plan.adapter.has_value()) {
+    found->push_back(plan.adapter ? fmt::format("{} has the weights of a whole model, but this run trains an adapter; "
+                                                "start from it with --model {}",
+                                                folder, folder)
+                                  : fmt::format("{} has an adapter, but this run trains all weights; set "
+                                                "finetuning_type: lora, or merge it with `concord merge`",
+                                                folder));
+    return;
+  }
+  const Difference adapter = difference(adapter_texts(read_adapter_config(folder)), adapter_texts(*plan.adapter));
+  if (!adapter.empty()) found->push_back(adapter.sentence(folder, "use the same settings, or start anew"));
+}
+
 void compare_model(const std::string& folder, const TrainingPlan& plan, Found* found) {
+  if (plan.adapter || has_adapter(folder)) return compare_adapter(folder, plan, found);
   const Difference model = difference(model_texts(read_model_config(folder)), model_texts(plan.config));
   if (model.empty()) return;
   found->push_back(model.sentence(

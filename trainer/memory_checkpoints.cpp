@@ -8,6 +8,7 @@
 #include "core/bytes_text.h"
 #include "core/job_board.h"
 #include "core/mesh/agreement.h"
+#include "core/models/parameter_plan.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
 #include "trainer/output_folder.h"
@@ -35,7 +36,9 @@ std::string memory_folder() {
 MemoryCheckpoints::MemoryCheckpoints(const TrainingPlan& plan, ParallelContext& job)
     : job_(job), folder_(memory_folder()) {
   if (plan.arguments.recovery.memory_steps == 0 || folder_.empty()) return;
-  const int64_t needed = parameter_count(plan.config) * kBytesPerParameter * kAtOnce;
+  const int64_t parameters =
+      plan.adapter ? adapter_parameters(plan.config, *plan.adapter) : parameter_count(plan.config);
+  const int64_t needed = parameters * kBytesPerParameter * kAtOnce;
   const int64_t available = free_bytes(folder_);
   every_ = plan.arguments.recovery.memory_steps;
   if (reduced(job, available < needed ? 1 : 0, ReduceOp::kMax) == 0) return;

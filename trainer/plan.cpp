@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "core/config_error.h"
 #include "core/mesh/initialize_args.h"
+#include "core/models/parameter_plan.h"
 #include "core/quoted.h"
 #include "core/schedule/step_schedule.h"
 #include "trainer/continuation.h"
 #include "trainer/output_folder.h"
+#include "trainer/prompts.h"
 #include "trainer/training_state.h"
 
 namespace concord {
@@ -30,19 +34,19 @@ std::vector<StageLayers> stages_of(const TrainingArguments& a, const ModelConfig
 }
 
 int64_t longest_sample(const TrainingArguments& a, const ModelConfig& config) {
-  if (a.data.seq_length > config.max_position_embeddings) {
-    throw ConfigError(fmt::format("seq_length {} is greater than the model's max_position_embeddings {}; reduce it",
-                                  a.data.seq_length, config.max_position_embeddings));
+  const bool is_cut = a.data.seq_length == 0 && a.data.cutoff_len > 0;
+  const int64_t length = is_cut ? a.data.cutoff_len : a.data.seq_length;
+  if (length > config.max_position_embeddings) {
+    throw ConfigError(fmt::format("{} {} is greater than the model's max_position_embeddings {}; reduce it",
+                                  is_cut ? "cutoff_len" : "seq_length", length, config.max_position_embeddings));
   }
-  return a.data.seq_length > 0 ? a.data.seq_length : config.max_position_embeddings;
+  return length > 0 ? length : config.max_position_embeddings;
 }
 
-// The model's own, unless another one is given. A new model has none and uses bytes.
+// The model's own, unless another one is given; that of a new model is beside its config.json.
 std::string tokenizer_of(const TrainingArguments& a) {
-  if (!a.data.tokenizer.empty()) return a.data.tokenizer;
-  if (a.model.path.empty()) return "byte";
-  std::error_code ignored;
-  return std::filesystem::exists(std::filesystem::path(a.model.path) / "tokenizer.json", ignored) ? a.model.path : "";
+  const std::filesystem::path config = a.model.config;
+  return tokenizer_of_model(a.data.tokenizer, a.model.path.empty() ? config.parent_path().string() : a.model.path);
 }
 
 DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& config, const RankLayout& layout,
@@ -109,6 +113,70 @@ void check_enough_data(const TrainingArguments& a, const DataLoader& data) {
       quoted(a.data.path), data.samples(), data.global_batch_size(), a.data.micro_batch_size, a.data.accumulation));
 }
 
+template <class Value>
+std::vector<std::pair<std::string, Value>> numbers_of(const std::map<std::string, std::string>& texts,
+                                                      const char* argument) {
+  std::vector<std::pair<std::string, Value>> numbers;
+  for (const auto& [key, text] : texts) {
+    Value value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) {
+      throw ConfigError(fmt::format("{}: {} of {} is not a number", argument, quoted(text), quoted(key)));
+    }
+    numbers.emplace_back(key, value);
+  }
+  return numbers;
+}
+
+AdapterConfig new_adapter(const FinetuningArguments& a) {
+  AdapterConfig adapter;
+  adapter.r = a.rank;
+  adapter.lora_alpha = a.alpha > 0 ? a.alpha : 2 * static_cast<double>(a.rank);
+  adapter.lora_dropout = a.dropout;
+  adapter.use_rslora = a.use_rslora;
+  adapter.use_dora = a.use_dora;
+  set_targets(a.target, &adapter);
+  adapter.rank_pattern = numbers_of<int64_t>(a.rank_pattern, "rank_pattern");
+  adapter.alpha_pattern = numbers_of<double>(a.alpha_pattern, "alpha_pattern");
+  adapter.modules_to_save = a.modules_to_save;
+  return adapter;
+}
+
+// An adapter that is started from has its own settings; others would be lost without a word.
+void check_same_settings(const FinetuningArguments& given, const std::string& folder) {
+  FinetuningArguments plain;
+  plain.type = given.type;
+  plain.adapter = given.adapter;
+  plain.dropout = given.dropout;
+  if (given == plain) return;
+  throw ConfigError(
+      fmt::format("{} has a rank, an alpha and targets of its own; remove lora_rank, lora_alpha, lora_target, "
+                  "use_rslora, use_dora, rank_pattern, alpha_pattern and modules_to_save, or start without an adapter",
+                  folder));
+}
+
+// |model| may be the folder of an adapter: it then becomes the one with the base model.
+void plan_adapter(TrainingPlan* plan) {
+  ModelSource& model = plan->arguments.model;
+  FinetuningArguments& given = plan->arguments.finetuning;
+  if (!model.path.empty() && has_adapter(model.path)) {
+    if (!given.is_lora() || !given.adapter.empty()) {
+      throw ConfigError(fmt::format(
+          "{} holds an adapter, not a model; {}", model.path,
+          given.is_lora() ? "give it as model or as adapter_name_or_path, not beside another one"
+                          : "set finetuning_type: lora to go on training it, or merge it into its base model with "
+                            "`concord merge`"));
+    }
+    given.adapter = std::exchange(model.path, base_folder_of(model.path));
+  }
+  if (!given.is_lora()) return;
+  plan->adapter_folder = given.adapter;
+  if (!given.adapter.empty()) check_same_settings(given, given.adapter);
+  plan->adapter = given.adapter.empty() ? new_adapter(given) : read_adapter_config(given.adapter);
+  if (!given.adapter.empty() && given.dropout > 0) plan->adapter->lora_dropout = given.dropout;
+  plan->adapter->base_model = std::filesystem::absolute(model.path).lexically_normal().string();
+}
+
 // A step without a backward pass updates no weights; evaluation has its own schedule.
 void check_trains(const Schedule& schedule) {
   if (!is_forward_only(schedule)) return;
@@ -159,18 +227,25 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
                            const DatasetProvider& datasets) {
   TrainingPlan plan;
   plan.arguments = arguments;
-  plan.config = read_model_config(arguments.model.path.empty() ? arguments.model.config : arguments.model.path);
+  plan_adapter(&plan);
+  const ModelSource& model = plan.arguments.model;
+  plan.config = read_model_config(model.path.empty() ? model.config : model.path);
+  if (plan.adapter) plan.adapter = adapter_for(plan.config, *plan.adapter);
   plan.schedule = step_schedule(schedule_request(arguments));
   check_trains(plan.schedule);
   plan.stages = stages_of(arguments, plan.config, plan.schedule);
   const RankLayout layout = layout_of(initialize_args(plan), world);
-  const DataArguments data = data_arguments(arguments, plan.config, layout, rank);
+  const DataArguments data = data_arguments(plan.arguments, plan.config, layout, rank);
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
   const bool reads_files = !sets.train;
   plan.train_data = open_train_data(arguments, data, std::move(sets.train));
   plan.eval_data = open_eval_data(arguments, data, std::move(sets.eval));
   if (rank == 0 && reads_files) {
     plan.tokenizer_files = read_tokenizer_files(arguments.data.path, data.tokenizer);
+  }
+  plan.tokenizer = data.tokenizer;
+  if (!arguments.evaluation.sample_prompts.empty()) {
+    plan.sample_prompts = read_prompts(arguments.evaluation.sample_prompts, /*chat=*/false);
   }
   check_enough_data(arguments, *plan.train_data);
   plan.max_steps = arguments.steps.max_steps > 0 ? arguments.steps.max_steps

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/models/adapter_config.h"
 #include "core/models/config.h"
 #include "core/optim/loss_scaler.h"
 #include "core/optim/lr_schedule.h"
@@ -17,6 +18,7 @@
 #include "trainer/arguments/arguments.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/tokenizer_files.h"
+#include "trainer/prompts.h"
 
 namespace concord {
 
@@ -41,17 +43,21 @@ ResumeParts resume_parts(const TrainingArguments& arguments);
 struct TrainingPlan {
   TrainingArguments arguments;
   ModelConfig config;
+  std::optional<AdapterConfig> adapter;  // that is trained instead of the model's own weights
+  std::string adapter_folder;            // that it starts from; empty: it is new
   Schedule schedule;
   std::vector<StageLayers> stages;  // of the whole pipeline
   std::unique_ptr<DataLoader> train_data;
   std::unique_ptr<DataLoader> eval_data;  // null if there is none
   int64_t max_steps = 0;
   LrArguments lr;
-  bool is_restarted = false;       // an attempt after the first: its own run may be in output_dir already
-  std::string job;                 // the same in every attempt of a job, see OutputRequest
-  std::string resume_from;         // the checkpoint that the run resumes; empty: it starts at the first step
-  ResumeParts resume_parts;        // of it
-  TokenizerFiles tokenizer_files;  // of the data, for saved models; on rank 0, which writes them
+  bool is_restarted = false;           // an attempt after the first: its own run may be in output_dir already
+  std::string job;                     // the same in every attempt of a job, see OutputRequest
+  std::string resume_from;             // the checkpoint that the run resumes; empty: it starts at the first step
+  ResumeParts resume_parts;            // of it
+  std::string tokenizer;               // as make_tokenizer takes it; empty: there is none
+  std::vector<Prompt> sample_prompts;  // to be continued at every evaluation
+  TokenizerFiles tokenizer_files;      // of the data, for saved models; on rank 0, which writes them
 
   bool continues() const { return !resume_from.empty() && resume_parts.progress; }  // a run that has done steps
 };

@@ -58,7 +58,9 @@ class Probe {
         batch_(own_rows(batch, context.group(GroupKind::dp))),
         tokens_(counted(batch.labels)),
         ranks_(place_stages(models.args().placement, static_cast<int>(context.layout().pp()),
-                            static_cast<int>(context.layout().vpp()))) {}
+                            static_cast<int>(context.layout().vpp()))) {
+    if (models.args().adapter) adapter_.emplace(*models.args().adapter);
+  }
 
   ProbeResult run() {
     if (batch_.input_ids.defined()) compute();
@@ -86,6 +88,7 @@ class Probe {
   void prepare() {
     for (Parameter* parameter : models_.parameters()) {
       before_.push_back(parameter->sink);
+      if (parameter->frozen) continue;
       const auto options = parameter->value.options().dtype(sum_type(parameter->value)).requires_grad(false);
       if (options_.grads) parameter->sink = {.main = at::zeros(parameter->value.sizes(), options)};
       parameter->value.mutable_grad().reset();
@@ -224,7 +227,7 @@ class Probe {
     Tensor total = parameter.sink.main;
     if (parameter.value.grad().defined()) total.add_(parameter.value.grad());
     if (parameter.partial_over_tp) context_.group(GroupKind::tp).all_reduce(total).wait();
-    context_.group(GroupKind::dp_cp).all_reduce(total).wait();
+    context_.group(parameter.expert ? GroupKind::edp : GroupKind::dp_cp).all_reduce(total).wait();
     return total;
   }
 
@@ -236,10 +239,12 @@ class Probe {
     for (size_t stage = 0; stage < ranks_.size(); ++stage) {
       const StageLayers& layers = models_.args().stages[stage];
       const bool borrows = layers.loss && !layers.embedding && ranks_[stage] == ranks_[0];
-      const ParameterPlanOptions options{.tp = context_.layout().tp(), .borrows_output = borrows};
+      const ParameterPlanOptions options{
+          .tp = context_.layout().tp(), .borrows_output = borrows, .adapter = adapter_ ? &*adapter_ : nullptr};
       const auto plans = plan_parameters(models_.config(), layers, options);
       for (size_t i = 0; i < plans.size(); ++i) {
         if (is_weight && stage > 0 && plans[i].shared_embedding) continue;  // already written by the first stage
+        if (!is_weight && (plans[i].buffer || plans[i].frozen)) continue;
         NamedTensors whole;
         if (is_mine(stage)) {
           Parameter& parameter = chunk_of(stage).parameters()[i];
@@ -247,8 +252,10 @@ class Probe {
         }
         const auto shapes = global_tensors(plans[i].spec);
         for (size_t k = 0; k < shapes.size(); ++k) {
-          keep(prefix + shapes[k].name, stage, whole.empty() ? Tensor() : whole[k].second, shapes[k].shape,
-               is_weight ? type : wide);
+          const bool is_saved = adapter_ && !plans[i].adapter && !is_weight;  // whole, by the name that peft gives it
+          const auto kept = plans[i].buffer ? at::kFloat : is_weight ? type : wide;
+          keep(prefix + (is_saved ? kAdapterPrefix : "") + shapes[k].name, stage,
+               whole.empty() ? Tensor() : whole[k].second, shapes[k].shape, kept);
         }
       }
     }
@@ -260,6 +267,7 @@ class Probe {
   MicroBatch batch_;
   int64_t tokens_;          // tokens counted in the loss, over the whole batch
   std::vector<int> ranks_;  // of the stages
+  std::optional<AdapterModules> adapter_;
   std::vector<GradSink> before_;
   Tensor token_losses_;  // on the last stage only
   bool has_router_losses_ = false;

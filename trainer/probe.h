@@ -14,7 +14,8 @@ namespace concord {
 //   logits            fp32 [B, S, V] without padding
 //   loss              fp32 [1], mean over the counted tokens
 //   per_token_loss    fp32 [B, S], at the token that predicts; 0 if there is no label
-//   grad.NAME         for each HF parameter, in its global shape; fp32 (fp64 for Double)
+//   grad.NAME         for each HF parameter, in its global shape; fp32 (fp64 for Double). With an adapter for its
+//                     tensors instead, by peft's names
 //   activation.K.PART [B, S, H], K counts the parts from 000000 in their order: embedding, layers.0, ..., norm
 //   weight.NAME       for each HF parameter, as the model holds it
 using ProbeResult = std::map<std::string, at::Tensor>;

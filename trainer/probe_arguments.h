@@ -17,6 +17,7 @@ struct ProbeOptions {
 struct ProbeArguments {
   std::string model;         // an HF folder; or
   std::string model_config;  // a config.json, for fresh weights
+  std::string adapter;       // a folder with an adapter for the model; empty: none
   std::string batch;         // a safetensors file; may be empty with options.weights
   std::string out;
   std::string dtype;   // empty: as the config says

@@ -88,6 +88,8 @@ SavedLayout saved_layout(const TrainingPlan& plan, const ParallelContext& job) {
           .vpp = plan.schedule.vpp,
           .cp = layout.cp(),
           .dp = layout.dp(),
+          .ep = layout.ep(),
+          .etp = layout.etp(),
           .order = plan.arguments.job.order,
           .platform = std::string(job.platform().name())};
 }

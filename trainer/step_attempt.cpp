@@ -19,8 +19,11 @@ StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const 
 }
 
 void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
-  attempt->counted = finalize_grads(parts.data_parallel, {.tokens = parts.counted_tokens(host_batches)});
-  if (attempt->counted > 0) attempt->measured = parts.optimizer.measure(parts.loss_scale());
+  attempt->counted =
+      finalize_grads(parts.data_parallel, {.tokens = parts.counted_tokens(host_batches), .divide = false});
+  if (attempt->counted == 0) return;
+  attempt->divisor = parts.loss_scale() * (parts.loss_rule.per_token ? static_cast<double>(attempt->counted) : 1);
+  attempt->measured = parts.optimizer.measure(attempt->divisor);
 }
 
 void require_finite_gradient(const StepAttempt& attempt, int64_t number) {

@@ -15,6 +15,7 @@ namespace concord {
 struct StepAttempt {
   at::Tensor losses;      // this rank's, see logged_losses
   int64_t counted = 0;    // tokens of all ranks that the loss counts; 0: nothing was measured
+  double divisor = 1;     // of the gradients: the loss scale, times the counted tokens if the loss is a mean over them
   StepResult measured{};  // |updated| says whether an update can be made
   bool skipped = false;   // somebody has decided that no update is made
 };

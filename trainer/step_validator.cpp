@@ -74,10 +74,18 @@ std::string StepValidator::Finding::words() const {
 StepValidator::StepValidator(TrainingParts& parts, ParallelContext& job, const StepValidatorOptions& options)
     : parts_(parts), job_(job), options_(options), losses_(options.spike_factor), grad_norms_(options.spike_factor) {}
 
-StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches) const {
+StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches) {
   StepAttempt attempt = run_micro_batches(parts_, job_, batches);
-  reduce_and_measure(parts_, batches, &attempt);
+  measure(batches, &attempt);
   return attempt;
+}
+
+// The loss is summed up before the wait for the gradient norm: afterwards the device would have nothing to do while the
+// host asks for it. Tensor-parallel ranks have the same losses.
+void StepValidator::measure(const std::vector<MicroBatch>& batches, StepAttempt* attempt) {
+  loss_sum_ = attempt->losses.sum().to(job_.torch_device()).view({1});
+  job_.world_group().all_reduce(loss_sum_).wait();
+  reduce_and_measure(parts_, batches, attempt);
 }
 
 StepAttempt StepValidator::compute(const std::vector<MicroBatch>& host_batches, int64_t number) {
@@ -105,7 +113,7 @@ StepAttempt StepValidator::investigate(const StepInputs& inputs, const StepAttem
   job_.rng().restore(inputs.rng);
   StepAttempt second = run_micro_batches(parts_, job_, inputs.batches, /*hold=*/true);
   const Local local = examine(second, finding.step);
-  reduce_and_measure(parts_, inputs.batches, &second);
+  measure(inputs.batches, &second);
   finding.repeated = numbers_of(second);
   const bool have_losses = first.losses.numel() > 0;
   finding.suspects =
@@ -164,6 +172,7 @@ std::vector<int64_t> StepValidator::exchange(const StepInputs& own, const Local&
 // Losses and gradients of this rank, before any reduction over replicas.
 StepValidator::Local StepValidator::examine(const StepAttempt& attempt, int64_t number) const {
   const at::NoGradGuard no_grad;
+  parts_.data_parallel.settle_grads();
   std::vector<at::Tensor> computed;
   if (attempt.losses.numel() > 0) computed.push_back(attempt.losses);
   for (const GradBuffer* buffer : parts_.data_parallel.buffers()) computed.push_back(buffer->grads());
@@ -181,10 +190,8 @@ StepValidator::Local StepValidator::examine(const StepAttempt& attempt, int64_t 
 
 // The step's loss and gradient norm, the same on all ranks.
 StepValidator::Numbers StepValidator::numbers_of(const StepAttempt& attempt) const {
-  const at::Tensor sum = attempt.losses.sum().to(job_.torch_device()).view({1});
-  job_.world_group().all_reduce(sum).wait();  // tensor-parallel ranks have the same losses
   const double tokens = parts_.loss_rule.per_token ? static_cast<double>(attempt.counted) : 1;
-  return {sum.item<double>() / (tokens * static_cast<double>(job_.layout().tp())), attempt.measured.grad_norm};
+  return {loss_sum_.item<double>() / (tokens * static_cast<double>(job_.layout().tp())), attempt.measured.grad_norm};
 }
 
 Symptom StepValidator::symptom_of(const StepAttempt& attempt, const Numbers& numbers) const {

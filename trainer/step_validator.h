@@ -42,7 +42,8 @@ class StepValidator {
 
   Numbers numbers_of(const StepAttempt& attempt) const;
   Symptom symptom_of(const StepAttempt& attempt, const Numbers& numbers) const;
-  StepAttempt attempt(const std::vector<MicroBatch>& batches) const;
+  StepAttempt attempt(const std::vector<MicroBatch>& batches);
+  void measure(const std::vector<MicroBatch>& batches, StepAttempt* attempt);
   Local examine(const StepAttempt& attempt, int64_t number) const;
   StepAttempt investigate(const StepInputs& inputs, const StepAttempt& first, Finding finding);
   std::vector<int64_t> exchange(const StepInputs& own, const Local& local, int64_t number, bool reproducible) const;
@@ -55,6 +56,7 @@ class StepValidator {
   StepValidatorOptions options_;
   SpikeWindow losses_;
   SpikeWindow grad_norms_;
+  at::Tensor loss_sum_;  // [1], of what was measured last, over all ranks
 };
 
 }  // namespace concord

@@ -20,8 +20,12 @@ void update(TrainingParts& parts, const StepAttempt& attempt, StepOutput* step) 
   step->zeros = attempt.measured.zeros;
   if (step->updated) {
     parts.optimizer.update(
-        {.lr = step->learning_rate, .weight_decay = parts.lr.weight_decay(), .loss_scale = step->loss_scale},
+        {.lr = step->learning_rate, .weight_decay = parts.lr.weight_decay(), .loss_scale = attempt.divisor},
         attempt.measured);
+    const double rate = parts.model.args().options.moe.router_bias_update_rate;
+    for (const auto& stage : parts.stages) {
+      if (rate > 0) stage->update_expert_bias(rate);
+    }
   }
   if (parts.scaler && !attempt.skipped) parts.scaler->update(!step->updated);
   if (step->updated) parts.lr.step();

@@ -57,6 +57,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       replicas_(parts_.data_parallel),
       losses_(job, plan_.arguments.logging.nan_inf_filter),
       routers_(job, plan_.config.experts, plan_.arguments.model_options.sequence_parallel),
+      samples_(plan_, job),
       best_(plan_, job),
       memory_(plan_, job),
       pulse_(read_job_environment().local_rank),
@@ -302,8 +303,12 @@ EvalLoopOutput Trainer::evaluate() {
                     {"eval_perplexity", std::exp(loss)},
                     {"eval_runtime", seconds},
                     {"eval_samples_per_second", static_cast<double>(samples) / seconds}};
-  const EvalReport report{
-      .step = state_.global_step, .epoch = state_.epoch, .loss = loss, .tokens = tokens, .seconds = seconds};
+  const EvalReport report{.step = state_.global_step,
+                          .epoch = state_.epoch,
+                          .loss = loss,
+                          .tokens = tokens,
+                          .seconds = seconds,
+                          .samples = samples_.generate(parts_.model)};
   notify([&](TrainerCallback& c) { c.on_evaluate(state_, report, control_); });
   last_log_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   return output;
@@ -489,8 +494,7 @@ void Trainer::load_best_model() {
     return;
   }
   parts_.data_parallel.finish_param_gather();
-  load_hf_weights(folder, parts_.model.parameters(), shard_place(job_.layout(), job_.rank()),
-                  {.tied_embeddings = plan_.config.tie_word_embeddings});
+  parts_.model.load_saved(folder);
   parts_.optimizer.reload_main_weights();
 }
 

@@ -28,6 +28,7 @@
 #include "trainer/log_window.h"
 #include "trainer/loss_log.h"
 #include "trainer/memory_checkpoints.h"
+#include "trainer/prompt_samples.h"
 #include "trainer/router_log.h"
 #include "trainer/step_clock.h"
 #include "trainer/step_validator.h"
@@ -113,6 +114,7 @@ class Trainer {
   std::optional<StepValidator> validator_;  // with rerun_mode validate
   LossLog losses_;
   RouterLog routers_;
+  PromptSamples samples_;
   BestModel best_;
   TrainerState state_;
   TrainerControl control_;

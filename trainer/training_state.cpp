@@ -59,7 +59,8 @@ LogWindow window_of(const Json& json) {
 Json to_json(const SavedLayout& layout) {
   return {{"world", layout.world},          {"tensor_parallel", layout.tp},  {"pipeline_parallel", layout.pp},
           {"virtual_pipeline", layout.vpp}, {"context_parallel", layout.cp}, {"data_parallel", layout.dp},
-          {"order", layout.order},          {"platform", layout.platform}};
+          {"expert_parallel", layout.ep},   {"expert_tensor", layout.etp},   {"order", layout.order},
+          {"platform", layout.platform}};
 }
 SavedLayout layout_of(const Json& json) {
   return {.world = json.at("world").get<int64_t>(),
@@ -68,6 +69,8 @@ SavedLayout layout_of(const Json& json) {
           .vpp = json.at("virtual_pipeline").get<int64_t>(),
           .cp = json.at("context_parallel").get<int64_t>(),
           .dp = json.at("data_parallel").get<int64_t>(),
+          .ep = json.value("expert_parallel", int64_t{1}),  // older files are of layouts without
+          .etp = json.value("expert_tensor", json.at("tensor_parallel").get<int64_t>()),
           .order = json.at("order").get<std::string>(),
           .platform = json.at("platform").get<std::string>()};
 }

@@ -20,13 +20,13 @@ inline constexpr const char* kMetadataFile = "metadata.json";
 
 // The layout that wrote a checkpoint. Any other can read it; only random numbers of dropout depend on it.
 struct SavedLayout {
-  int64_t world = 1, tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
+  int64_t world = 1, tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1, ep = 1, etp = 1;
   std::string order;
   std::string platform;
 
   bool has_same_ranks(const SavedLayout& other) const {
     return world == other.world && tp == other.tp && pp == other.pp && vpp == other.vpp && cp == other.cp &&
-           order == other.order;
+           ep == other.ep && etp == other.etp && order == other.order;
   }
 };
 

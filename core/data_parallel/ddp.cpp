@@ -37,6 +37,10 @@ void DistributedDataParallel::begin_step(int64_t micro_batches, bool hold) {
   for (const auto& chunk : chunks_) chunk->begin_step(micro_batches, hold);
 }
 
+void DistributedDataParallel::settle_grads() {
+  for (const auto& chunk : chunks_) chunk->settle_grads();
+}
+
 void DistributedDataParallel::require_finite_grads() const {
   for (const auto& chunk : chunks_) chunk->require_finite_grads();
 }

@@ -48,10 +48,13 @@ class DistributedDataParallel {
   std::vector<const GradBuffer*> buffers() const;
   const BucketPlan& plan(size_t chunk) const;
 
-  // Gradients become 0; the step has so many micro-batches. With |hold| no reduction begins before start_grad_sync or
+  // Gradients become 0, as far as sinks show it; in memory once something is added to them, and in settle_grads or a
+  // reduction. The step has so many micro-batches. With |hold| no reduction begins before start_grad_sync or
   // finish_grad_sync, so that gradients can be examined as this rank has computed them; the reduced ones have the same
   // bits. Throws ConfigError for less than 1.
   void begin_step(int64_t micro_batches, bool hold = false);
+  // For those who read gradients before they are reduced: where nothing was added in this step there are zeros.
+  void settle_grads();
   // What check_for_nan_in_grad checks, of gradients that are not reduced yet. Throws Error with the rank and the
   // parameter. Waits: for the device.
   void require_finite_grads() const;

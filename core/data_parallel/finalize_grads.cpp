@@ -51,7 +51,7 @@ int64_t finalize_grads(DistributedDataParallel& ddp, const FinalizeOptions& opti
   }
   if (!options.tokens) return 0;
   const int64_t tokens = tokens_of_step(job, *options.tokens);
-  if (!ddp.options().calculate_per_token_loss || tokens == 0) return tokens;
+  if (!options.divide || !ddp.options().calculate_per_token_loss || tokens == 0) return tokens;
   for (const GradBuffer* buffer : ddp.buffers()) {
     for (const BufferRange& range : buffer->owned()) {
       GradBuffer::part(buffer->grads(), range).mul_(1.0 / static_cast<double>(tokens));

@@ -18,6 +18,9 @@ struct FinalizeOptions {
   // (A rank that gave the number of the whole sequence would make gradients cp times too small.)
   // Without it nothing counts them: only if micro-batches weigh the same.
   std::optional<int64_t> tokens = std::nullopt;
+  // Whether that sum divides them here. If not, the caller does: Optimizer::measure and update divide in their own
+  // passes (StepSettings::loss_scale).
+  bool divide = true;
 };
 
 // All ranks of the job call it. Returns the number of tokens of the whole step, as far as it was counted; if that is 0

@@ -81,6 +81,7 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
   if (buffer.plan().grad_dtype == DType::kF32) {
     parameter.sink.main = buffer.grad_of(arrival.slot);
     parameter.sink.added = [this, index] { added(index); };
+    parameter.sink.is_stale = arrival.is_stale;
   }
   if (ddp_.options_.overlap_param_gather) parameter.before_use = [this, index] { wait_for(index); };
   torch::autograd::impl::set_post_acc_grad_hooks(
@@ -91,7 +92,6 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
 void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool hold) {
   const at::NoGradGuard no_grad;
   held_ = hold;
-  for (const auto& buffer : buffers_) buffer->grads().zero_();
   for (Bucket& bucket : buckets_) {
     bucket.missing = 0;
     bucket.issued = false;
@@ -103,8 +103,22 @@ void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool ho
     const bool counts = parameters_[i]->sink.main.defined() || parameters_[i]->uses == 1;
     arrivals_[i].missing = counts ? micro_batches * parameters_[i]->uses : std::numeric_limits<int64_t>::max();
     ++buckets_[arrivals_[i].bucket].missing;
+    *arrivals_[i].is_stale =
+        true;  // the first addition replaces it: clearing all gradients would take a pass of its own
   }
   next_ = 0;
+}
+
+// What nothing was added to becomes 0.
+void DistributedDataParallel::Reducer::settle(const Bucket& bucket) {
+  for (const BucketPlan::Slot& slot : bucket.buffer->plan().buckets[bucket.index].slots) {
+    if (std::exchange(*arrivals_[slot.parameter].is_stale, false)) bucket.buffer->grad_of(slot).zero_();
+  }
+}
+
+void DistributedDataParallel::Reducer::settle_grads() {
+  const at::NoGradGuard no_grad;
+  for (const Bucket& bucket : buckets_) settle(bucket);
 }
 
 void DistributedDataParallel::Reducer::move_grad(size_t index, const at::Tensor& value) {
@@ -112,7 +126,12 @@ void DistributedDataParallel::Reducer::move_grad(size_t index, const at::Tensor&
   const Arrival& arrival = arrivals_[index];
   at::Tensor& grad = value.mutable_grad();
   if (!grad.defined()) return;  // an operator has added it to the sink
-  buckets_[arrival.bucket].buffer->grad_of(arrival.slot).add_(grad);
+  const at::Tensor to = buckets_[arrival.bucket].buffer->grad_of(arrival.slot);
+  if (std::exchange(*arrival.is_stale, false)) {
+    to.copy_(grad);
+  } else {
+    to.add_(grad);
+  }
   grad.reset();
   added(index);
 }
@@ -171,6 +190,7 @@ void DistributedDataParallel::Reducer::require_finite_grads() const {
 
 void DistributedDataParallel::Reducer::issue(Bucket& bucket) {
   const at::NoGradGuard no_grad;
+  settle(bucket);
   if (ddp_.options_.check_for_nan_in_grad) check_finite(bucket);
   GradBuffer& buffer = *bucket.buffer;
   const BucketPlan::Bucket& plan = buffer.plan().buckets[bucket.index];

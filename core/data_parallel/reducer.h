@@ -19,6 +19,7 @@ class DistributedDataParallel::Reducer {
   const std::vector<std::unique_ptr<GradBuffer>>& buffers() const { return buffers_; }
 
   void begin_step(int64_t micro_batches, bool hold);
+  void settle_grads();
   void require_finite_grads() const;
   void start_grad_sync();
   void finish_grad_sync();
@@ -39,6 +40,8 @@ class DistributedDataParallel::Reducer {
     size_t bucket;  // in buckets_
     BucketPlan::Slot slot;
     int64_t missing = 0;  // additions until it is ready
+    // As in GradSink, with which it is shared: the gradient is the last step's, and nothing has been added in this one.
+    std::shared_ptr<bool> is_stale = std::make_shared<bool>(false);
   };
 
   void make_buffers(bool one_bucket);
@@ -48,6 +51,7 @@ class DistributedDataParallel::Reducer {
   void move_grad(size_t index, const at::Tensor& value);
   void issue_ready();
   void issue(Bucket& bucket);
+  void settle(const Bucket& bucket);
   void scale(const at::Tensor& grads, bool expert) const;
   void check_finite(const Bucket& bucket) const;
   ReduceOp reduce_op() const;

@@ -3,11 +3,10 @@
 #include <ATen/ops/cat.h>
 #include <fmt/core.h>
 
+#include "core/models/kv_cache.h"
 #include "core/ops/attention.h"
-#include "core/ops/rope.h"
 #include "core/parallel/context_attention.h"
 #include "core/parallel/mappings.h"
-#include "core/parallel/parallel_linear.h"
 
 namespace concord {
 
@@ -18,6 +17,7 @@ using at::Tensor;
 
 AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
     : context_(context),
+      number_(number),
       name_(fmt::format("model.layers.{}.self_attn.", number)),
       heads_(context.config.num_attention_heads / context.tp->size()),
       kv_heads_(context.config.num_key_value_heads / context.tp->size()),
@@ -29,12 +29,29 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       q_norm_(context.find(name_ + "q_norm.weight")),
       k_norm_(context.find(name_ + "k_norm.weight")),
       output_(context.find(name_ + "o_proj.weight")),
-      output_bias_(context.find(name_ + "o_proj.bias")) {}
+      output_bias_(context.find(name_ + "o_proj.bias")),
+      output_adapter_(context, name_ + "o_proj", {{name_ + "o_proj", context.config.hidden_size}}, true) {
+  const int64_t size = context.config.head_dim, queries = heads_ * size, keys = kv_heads_ * size;
+  std::vector<LayerAdapter::Module> modules{
+      {name_ + "q_proj", queries}, {name_ + "k_proj", keys}, {name_ + "v_proj", keys}};
+  if (context.config.joined_qkv) modules = {{name_ + "qkv_proj", queries + 2 * keys}};
+  qkv_adapter_ = {context, name_ + "qkv_proj", modules, context.sequence_parallel};
+}
 
-Tensor AttentionLayer::project(const Tensor& x_pbh) const {
+Tensor AttentionLayer::project(const Tensor& normed_pbh) const {
   const ParallelLinearOptions options{.name = name_ + "qkv_proj", .sequence_parallel = context_.sequence_parallel};
-  return column_parallel_linear(normed(x_pbh, norm_, context_), qkv_->used(), value_of(qkv_bias_), *context_.tp,
-                                options, qkv_->grad_sink());
+  return qkv_adapter_.column(normed_pbh, *qkv_, qkv_bias_, options);
+}
+
+NormedSum AttentionLayer::project(const Residual& stream) const {
+  if (recomputes_module(context_.recompute, "layernorm")) {
+    const Tensor sum_pbh = stream.sum(context_);
+    return {sum_pbh, recompute_if(true, context_, sum_pbh, [this](const Tensor& input_pbh) {
+              return project(normed(input_pbh, norm_, context_));
+            })};
+  }
+  const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
+  return {sum_pbh, project(normed_pbh)};
 }
 
 // The norm over all heads of a token, of which this rank has a part: squares are added up over the ranks, and so are
@@ -50,9 +67,11 @@ Tensor AttentionLayer::normed_together(const Tensor& x_sbc, const Parameter* nor
   return wide_sbc.mul(scale_sb1).to(x_sbc.scalar_type()).mul(norm->used());
 }
 
-Tensor AttentionLayer::forward(const Tensor& x_pbh, const SharedInputs& inputs) const {
-  const Tensor qkv_sbc = recompute_if(recomputes_module(context_.recompute, "layernorm"), context_, x_pbh,
-                                      [this](const Tensor& input_pbh) { return project(input_pbh); });
+Heads AttentionLayer::heads_of(const Tensor& qkv_sbc, const LayerInputs& inputs) const {
+  const bool has_norms = q_norm_ != nullptr || k_norm_ != nullptr;
+  if (rotates_ && !has_norms && !context_.config.interleaved_rope) {
+    return rope_qkv(qkv_sbc, inputs.cos, inputs.sin, heads_, kv_heads_);
+  }
   const int64_t size = context_.config.head_dim;
   const auto parts = qkv_sbc.split_with_sizes({heads_ * size, kv_heads_ * size, kv_heads_ * size}, -1);
   const auto as_heads = [&](const Tensor& part) { return part.unflatten(-1, {-1, size}); };
@@ -64,10 +83,15 @@ Tensor AttentionLayer::forward(const Tensor& x_pbh, const SharedInputs& inputs) 
     k_sbkn = normed(k_sbkn, k_norm_, context_);
   }
   if (rotates_) {
-    q_sbqn = rotated(q_sbqn, *inputs);
-    k_sbkn = rotated(k_sbkn, *inputs);
+    q_sbqn = rotated(q_sbqn, inputs);
+    k_sbkn = rotated(k_sbkn, inputs);
   }
-  const Tensor v_sbkn = as_heads(parts[2]).contiguous();  // a view would keep all of qkv in memory until backward
+  return {q_sbqn, k_sbkn, as_heads(parts[2]).contiguous()};  // a view would keep all of qkv in memory until backward
+}
+
+Residual AttentionLayer::forward(const Residual& stream, const SharedInputs& inputs) const {
+  const auto [x_pbh, qkv_sbc] = project(stream);
+  const auto [q_sbqn, k_sbkn, v_sbkn] = heads_of(qkv_sbc, *inputs);
   Tensor out_sbc;
   if (recomputes_module(context_.recompute, "core_attn")) {
     const auto again = [this, inputs](const std::vector<Tensor>& qkv_heads) {
@@ -78,8 +102,7 @@ Tensor AttentionLayer::forward(const Tensor& x_pbh, const SharedInputs& inputs) 
     out_sbc = core(q_sbqn, k_sbkn, v_sbkn, *inputs);
   }
   const ParallelLinearOptions options{.name = name_ + "o_proj", .sequence_parallel = context_.sequence_parallel};
-  return row_parallel_linear(out_sbc, output_->used(), value_of(output_bias_), *context_.tp, options,
-                             output_->grad_sink());
+  return {x_pbh, output_adapter_.row(out_sbc, *output_, output_bias_, options)};
 }
 
 // Of pairs that are neighbours, the first ones are moved to the first half: queries and keys alike, so their products
@@ -105,6 +128,7 @@ Tensor AttentionLayer::core(const Tensor& q_sbqn, const Tensor& k_sbkn, const Te
 Tensor AttentionLayer::attend(const Tensor& q, const Tensor& k, const Tensor& v, const LayerInputs& inputs) const {
   AttentionOptions options{.causal = true, .window = window_};
   if (const double scale = context_.config.attention_multiplier; scale > 0) options.scale = scale;
+  if (inputs.cache != nullptr) return inputs.cache->attend(number_, q, k, v, options);
   const bool gathers = context_.gathers_keys || window_ > 0;
   return gathers ? gathered_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens)
                  : ring_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens);

@@ -2,7 +2,9 @@
 // tensor-parallel group, tokens over the context-parallel one.
 #pragma once
 
+#include "core/models/layer_adapter.h"
 #include "core/models/layer_context.h"
+#include "core/ops/rope.h"
 
 namespace concord {
 
@@ -10,22 +12,26 @@ class AttentionLayer {
  public:
   // Of layer |number| of the model. |context| has to outlive it and every backward.
   AttentionLayer(const LayerContext& context, int64_t number);
-  // pbh -> pbh, to be added to the residual stream.
-  at::Tensor forward(const at::Tensor& x_pbh, const SharedInputs& inputs) const;
+  // The stream with its own branch, to be added, in place of the former, which has been.
+  Residual forward(const Residual& stream, const SharedInputs& inputs) const;
 
  private:
-  at::Tensor project(const at::Tensor& x_pbh) const;  // the q, k and v of this rank's heads
+  at::Tensor project(const at::Tensor& normed_pbh) const;  // the q, k and v of this rank's heads
+  NormedSum project(const Residual& stream) const;         // the stream's sum and these
+  Heads heads_of(const at::Tensor& qkv_sbc, const LayerInputs& inputs) const;
   at::Tensor normed_together(const at::Tensor& x_sbc, const Parameter* norm) const;
   at::Tensor rotated(const at::Tensor& x_sbqn, const LayerInputs& inputs) const;
   at::Tensor core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
 
   const LayerContext& context_;
+  int64_t number_;
   std::string name_;
   int64_t heads_, kv_heads_;  // of this rank
   int64_t window_;
   bool rotates_;
   const Parameter *norm_, *qkv_, *qkv_bias_, *q_norm_, *k_norm_, *output_, *output_bias_;
+  LayerAdapter qkv_adapter_, output_adapter_;
 };
 
 }  // namespace concord

@@ -10,6 +10,8 @@
 namespace concord {
 namespace {
 
+constexpr int64_t kOneFile = int64_t{1} << 62;  // bytes: peft reads an adapter from one file
+
 // Every part of the model once, in order.
 void check_stages(const std::vector<StageLayers>& stages, const ModelConfig& config, const RankLayout& layout) {
   const auto refuse = [&](const std::string& why) {
@@ -40,14 +42,31 @@ std::vector<StageLayers> stages_of_model(const ModelConfig& config, const ModelA
       {.num_layers = config.num_hidden_layers, .pp = layout.pp(), .vpp = layout.vpp(), .placement = args.placement});
 }
 
-// By HF names; any other tensor in the folder is an error.
-std::vector<std::string> tensors_of_model(const ModelConfig& config) {
+// By the names in files, of the model's own weights or of its adapter; any other tensor in the folder is an error.
+std::vector<std::string> tensors_of_model(const ModelConfig& config, const AdapterModules* adapter) {
   const StageLayers whole{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
   std::vector<std::string> names;
-  for (const ParameterPlan& plan : plan_parameters(config, whole, {})) {
-    for (const GlobalTensor& tensor : global_tensors(plan.spec)) names.push_back(tensor.name);
+  for (const ParameterPlan& plan : plan_parameters(config, whole, {.adapter = adapter})) {
+    if (adapter != nullptr && plan.frozen) continue;
+    for (const GlobalTensor& tensor : global_tensors(plan.spec)) {
+      names.push_back(adapter != nullptr && !plan.adapter ? kAdapterPrefix + tensor.name : tensor.name);
+    }
   }
   return names;
+}
+
+std::vector<std::string> unused_tensors(const ModelConfig& config) {
+  std::vector<std::string> beginnings;
+  for (int64_t i = 0; i < config.unused_layers; ++i) {
+    beginnings.push_back(fmt::format("model.layers.{}.", config.num_hidden_layers + i));
+  }
+  return beginnings;
+}
+
+std::vector<Parameter*> pointers(std::vector<Parameter>& parameters) {
+  std::vector<Parameter*> result;
+  for (Parameter& parameter : parameters) result.push_back(&parameter);
+  return result;
 }
 
 }  // namespace
@@ -78,15 +97,45 @@ std::vector<Parameter*> VirtualModels::parameters() {
   return all;
 }
 
+// Copies, whose values are the same tensors.
+std::vector<Parameter> VirtualModels::saved_parameters() {
+  std::vector<Parameter> saved;
+  for (const Parameter* parameter : parameters()) {
+    if (args_.adapter && parameter->frozen) continue;
+    saved.push_back(*parameter);
+    if (args_.adapter && !parameter->adapter) saved.back().spec.name = kAdapterPrefix + parameter->spec.name;
+  }
+  return saved;
+}
+
+void VirtualModels::load_saved(const std::filesystem::path& folder) {
+  std::optional<AdapterModules> adapter;
+  if (args_.adapter) adapter.emplace(*args_.adapter);
+  const std::vector<std::string> tensors = tensors_of_model(config_, adapter ? &*adapter : nullptr);
+  std::vector<Parameter> saved = saved_parameters();
+  load_hf_weights(folder.string(), pointers(saved), shard_place(context_->layout(), context_->rank()),
+                  {.stem = adapter ? kAdapterStem : safetensors::kModelStem,
+                   .model_tensors = tensors,
+                   .tied_embeddings = config_.tie_word_embeddings});
+}
+
 void VirtualModels::save_pretrained(const std::filesystem::path& folder, HfSaveOptions options) {
   start_save(folder, std::move(options), SaveJob::Source::live)->wait();
 }
 
 std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& folder, HfSaveOptions options,
                                                    SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous) {
-  if (options.config_json.empty()) options.config_json = config_.text;
-  options.config_json = with_dtype(options.config_json, config_dtype(chunks_.front()->hidden_dtype()));
-  return std::make_unique<SaveJob>(folder.string(), parameters(), *context_, std::move(options), source,
+  if (args_.adapter) {
+    options.stem = kAdapterStem;
+    options.with_config = false;
+    options.max_shard_bytes = kOneFile;
+    options.more_files.emplace_back(kAdapterConfigFile, to_json(*args_.adapter));
+  } else {
+    if (options.config_json.empty()) options.config_json = config_.text;
+    options.config_json = with_dtype(options.config_json, config_dtype(chunks_.front()->hidden_dtype()));
+  }
+  std::vector<Parameter> saved = saved_parameters();
+  return std::make_unique<SaveJob>(folder.string(), pointers(saved), *context_, std::move(options), source,
                                    std::move(previous));
 }
 
@@ -99,11 +148,21 @@ VirtualModels AutoModel::from_config(const ModelConfig& config, const ModelArgs&
 VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
                                          ParallelContext& context) {
   VirtualModels models(read_model_config(folder), args, context);
-  const std::vector<std::string> tensors = tensors_of_model(models.config());
-  const std::vector<Parameter*> parameters = models.parameters();
-  load_hf_weights(
-      folder.string(), parameters, shard_place(context.layout(), context.rank()),
-      {.model_tensors = tensors, .tied_embeddings = models.config().tie_word_embeddings, .map_files = true});
+  const std::vector<std::string> tensors = tensors_of_model(models.config(), nullptr);
+  const std::vector<std::string> unused = unused_tensors(models.config());
+  std::vector<Parameter*> own = models.parameters();
+  std::erase_if(own, [](const Parameter* parameter) { return parameter->adapter; });
+  load_hf_weights(folder.string(), own, shard_place(context.layout(), context.rank()),
+                  {.model_tensors = tensors,
+                   .unused = unused,
+                   .tied_embeddings = models.config().tie_word_embeddings,
+                   .map_files = true});
+  if (!args.adapter) return models;
+  if (args.adapter_folder.empty()) {
+    for (size_t i = 0; i < models.size(); ++i) models[i].initialise(ModelChunk::Which::adapter);
+  } else {
+    models.load_saved(args.adapter_folder);
+  }
   return models;
 }
 

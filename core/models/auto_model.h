@@ -34,13 +34,20 @@ class VirtualModels {
 
   // Writes the weights as a folder that transformers and from_pretrained load: save_hf_weights of all parameters, with
   // the config.json that the model was made from unless |options| have another, and the type of the weights in it.
-  // Every rank of the job calls it; waits and throws as that does.
+  // With an adapter it is the adapter that is written, as peft does. Every rank of the job calls it; waits and throws
+  // as that does.
   void save_pretrained(const std::filesystem::path& folder, HfSaveOptions options = {});
   // The same, as a save that goes on while the model trains.
   std::unique_ptr<SaveJob> start_save(const std::filesystem::path& folder, HfSaveOptions options,
                                       SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous = nullptr);
 
+  // The values that save_pretrained has written to |folder|. Throws as load_hf_weights does.
+  void load_saved(const std::filesystem::path& folder);
+
  private:
+  // What save_pretrained writes, by the names in files: all parameters, or those that are trained with an adapter.
+  std::vector<Parameter> saved_parameters();
+
   ParallelContext* context_;
   ModelConfig config_;
   ModelArgs args_;
@@ -52,7 +59,8 @@ struct AutoModel {
   // Freshly initialised from args.seed.
   static VirtualModels from_config(const ModelConfig& config, const ModelArgs& args, ParallelContext& context);
   // With the weights of |folder|, of which this rank reads its own slices only; on the host, those that are stored
-  // there as they are needed stay in the files until they are used (map_files of hf_weights.h). Every rank calls it.
+  // there as they are needed stay in the files until they are used (map_files of hf_weights.h). An adapter comes from
+  // args.adapter_folder, or is initialised from args.seed. Every rank calls it.
   // Throws ConfigError as read_model_config and load_hf_weights do.
   static VirtualModels from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
                                        ParallelContext& context);

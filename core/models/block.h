@@ -24,15 +24,20 @@ class Block {
     }
   }
 
-  at::Tensor forward(const at::Tensor& x_pbh, const SharedInputs& inputs) const {
-    const double multiplier = context_.config.residual_multiplier;
-    const at::Tensor seen_pbh = normed(attention_.forward(x_pbh, inputs), after_attention_, context_);
-    const at::Tensor half_pbh = x_pbh.add(seen_pbh, multiplier);
-    const at::Tensor made_pbh = experts_ ? experts_->forward(half_pbh, inputs) : mlp_->forward(half_pbh);
-    return half_pbh.add(normed(made_pbh, after_mlp_, context_), multiplier);
+  Residual forward(const Residual& stream, const SharedInputs& inputs) const {
+    Residual half = attention_.forward(stream, inputs);
+    half.branch_pbh = normed(half.branch_pbh, after_attention_, context_);
+    Residual whole = experts_ ? with_experts(half, inputs) : mlp_->forward(half);
+    whole.branch_pbh = normed(whole.branch_pbh, after_mlp_, context_);
+    return whole;
   }
 
  private:
+  Residual with_experts(const Residual& half, const SharedInputs& inputs) const {
+    const at::Tensor x_pbh = half.sum(context_);
+    return {x_pbh, experts_->forward(x_pbh, inputs)};
+  }
+
   const LayerContext& context_;
   AttentionLayer attention_;
   const Parameter *after_attention_, *after_mlp_;  // null: none

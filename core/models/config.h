@@ -55,6 +55,7 @@ struct ModelConfig {
   double residual_multiplier = 1;   // of what attention and MLP add to their input
   double attention_multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
   double logits_scaling = 1;        // logits are divided by it
+  int64_t unused_layers = 0;        // more that files may have after the last: they predict further tokens
   ExpertConfig experts;             // none unless the family has them
   RopeSettings rope;                // head_dim and max_position_embeddings among it
   std::string dtype = "float32";    // float32, bfloat16, float16 or float64: what the weights were saved in

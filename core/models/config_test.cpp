@@ -139,6 +139,26 @@ TEST(ModelConfig, KeysThatAreNotThereHaveTheValuesOfTransformers) {
   EXPECT_EQ(parse(config("", "qwen2_moe")).experts.intermediate_size, 1408);
 }
 
+TEST(ModelConfig, Glm4MoeHasGroupsOfExpertsAndDenseLayersBeforeThem) {
+  const ModelConfig plain = parse(config("", "glm4_moe"));
+  EXPECT_EQ(plain.experts.num_experts, 128);
+  EXPECT_EQ(plain.experts.sparse, (std::vector{false, true, true}));
+  EXPECT_EQ(plain.experts.shared_intermediate_size, 1408);
+  EXPECT_EQ(plain.rope.partial_rotary_factor, 0.5);
+  EXPECT_EQ(plain.unused_layers, 1);
+  EXPECT_EQ(parse(config(R"("num_nextn_predict_layers": 0)", "glm4_moe")).unused_layers, 0);
+  const ModelConfig grouped = parse(config(
+      R"("n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4, "first_k_dense_replace": 0)",
+      "glm4_moe"));
+  EXPECT_EQ(grouped.experts.n_group, 4);
+  EXPECT_EQ(grouped.experts.topk_group, 2);
+  EXPECT_EQ(grouped.experts.layers(), 3);
+  for (const char* bad : {R"("n_group": 3)", R"("n_group": 128)", R"("topk_group": 2)",
+                          R"("n_group": 64, "topk_group": 2, "num_experts_per_tok": 8)"}) {
+    EXPECT_THAT(refusal(config(bad, "glm4_moe")), HasSubstr("n_group must divide them")) << bad;
+  }
+}
+
 TEST(ModelConfig, DenseFamiliesDifferFromLlamaByTheirOwnKeys) {
   const ModelConfig granite = parse(config(R"("logits_scaling": 8, "residual_multiplier": 0.22)", "granite"));
   EXPECT_EQ(granite.logits_scaling, 8);
@@ -229,8 +249,9 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config("", "olmo3"), {"model_type is \"olmo3\"", "the nearest is olmo2"}},
       {config("", "gpt2"),
        {"model_type is \"gpt2\"",
-        "glm4, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3"}},
-      {config("", "deepseek_v3"), {"model_type is \"deepseek_v3\"", "must be one of glm4, granite, llama, "}},
+        "glm4, glm4_moe, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, "
+        "smollm3"}},
+      {config("", "deepseek_v3"), {"model_type is \"deepseek_v3\"", "must be one of glm4, glm4_moe, granite, llama, "}},
       {config(R"("num_experts": 0)", "qwen3_moe"), {"num_experts is 0", "from 1 to"}},
       {config(R"("num_local_experts": 4, "num_experts_per_tok": 5)", "mixtral"),
        {"num_experts_per_tok 5", "at most num_local_experts 4"}},

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "core/bytes_text.h"
 #include "core/config_error.h"
 #include "core/input_file.h"
+#include "core/models/adapter_delta.h"
 #include "core/models/carried_files.h"
 #include "core/models/config.h"
 #include "core/models/hf_plan.h"
@@ -44,6 +46,12 @@ void check_folders(const std::string& from, const std::string& to) {
   if (!fs::is_directory(from, ignored)) {
     throw ConfigError(fmt::format("{}: is not a folder; --from takes a checkpoint or a Hugging Face folder", from));
   }
+  if (has_adapter(from)) {
+    throw ConfigError(
+        fmt::format("{}: holds an adapter, not a model's weights; `concord merge --adapter {} --out {}` adds it to its "
+                    "base model",
+                    from, from, to));
+  }
   if (lies_in(to, from)) throw ConfigError(fmt::format("{}: lies in {}; choose a folder outside of it", to, from));
   if (fs::exists(fs::symlink_status(to, ignored)) && !(fs::is_directory(to, ignored) && fs::is_empty(to, ignored))) {
     throw ConfigError(fmt::format("{}: already exists; choose another folder, or remove it", to));
@@ -61,6 +69,10 @@ class Conversion {
   Converted run() {
     check_folders(from_, to_);
     weights_ = std::make_unique<Weights>(from_);
+    if (!options_.adapter.empty()) {
+      adapter_.emplace(without_trailing_slashes(options_.adapter));
+      adapter_->check(*weights_);
+    }
     plan_ = plan_hf_folder(planned_tensors(), options_.max_shard_bytes);
     check_space();
     remove_abandoned_saves(fs::path(to_).parent_path().string());
@@ -73,7 +85,10 @@ class Conversion {
     files_.clear();
     write_other_files();
     folder.publish();
-    return {static_cast<int64_t>(plan_.files.size()), static_cast<int64_t>(plan_.file_of.size()), plan_.total_bytes};
+    return {.files = static_cast<int64_t>(plan_.files.size()),
+            .tensors = static_cast<int64_t>(plan_.file_of.size()),
+            .changed = adapter_ ? adapter_->size() : 0,
+            .bytes = plan_.total_bytes};
   }
 
  private:
@@ -109,6 +124,11 @@ class Conversion {
                     bytes_text(plan_.total_bytes), bytes_text(space.available)));
   }
 
+  const Weights::Tensor* source_of(const std::string& tensor) const {
+    const Weights::Tensor* replaced = adapter_ ? adapter_->replacement(tensor) : nullptr;
+    return replaced != nullptr ? replaced : weights_->find(tensor);
+  }
+
   void create_files() {
     for (const HfFolderPlan::File& file : plan_.files) {
       FilePart& part = *files_.emplace_back(
@@ -116,7 +136,7 @@ class Conversion {
       part.write(0, std::as_bytes(std::span(file.plan.head)));
       for (const safetensors::TensorInfo& tensor : file.plan.tensors) {
         for (int64_t first = 0; first < tensor.elements(); first += kPieceElements) {
-          pieces_.push_back({weights_->find(tensor.name), &part, tensor.dtype, file.plan.place_of(tensor), first,
+          pieces_.push_back({source_of(tensor.name), &part, tensor.dtype, file.plan.place_of(tensor), first,
                              std::min(kPieceElements, tensor.elements() - first)});
         }
       }
@@ -138,21 +158,38 @@ class Conversion {
 
   void convert_pieces() {
     std::vector<std::byte> from, to;
-    std::vector<double> values;
+    std::vector<double> values, change;
+    std::optional<AdapterDelta::Cursor> cursor;
+    if (adapter_) cursor.emplace(*adapter_);
     for (size_t next = next_++; next < pieces_.size(); next = next_++) {
       const Piece& piece = pieces_[next];
       const DType dtype = piece.source->info->dtype;
       from.resize(static_cast<size_t>(piece.count * size_of(dtype)));
       piece.source->file->read(*piece.source->info, static_cast<uint64_t>(piece.first * size_of(dtype)), from);
-      if (dtype != piece.dtype) {
+      change.resize(static_cast<size_t>(piece.count));
+      const bool changes = cursor && cursor->read(piece.source->info->name, piece.first, change);
+      if (dtype != piece.dtype || changes) {
         values.resize(static_cast<size_t>(piece.count));
         to.resize(static_cast<size_t>(piece.count * size_of(piece.dtype)));
         safetensors::decode(from, dtype, values);
+        if (changes) add_change(change, piece, &*cursor, &values);
         safetensors::encode(values, piece.dtype, to);
       }
-      const std::vector<std::byte>& result = dtype == piece.dtype ? from : to;
+      const std::vector<std::byte>& result = dtype == piece.dtype && !changes ? from : to;
       piece.file->write(piece.place + static_cast<uint64_t>(piece.first * size_of(piece.dtype)), result);
       report(result.size());
+    }
+  }
+
+  static void add_change(const std::vector<double>& change, const Piece& piece, AdapterDelta::Cursor* cursor,
+                         std::vector<double>* values) {
+    for (size_t i = 0; i < change.size(); ++i) (*values)[i] += change[i];
+    const int64_t inputs = piece.source->info->shape[1], first_row = piece.first / inputs;
+    const int64_t end_row = (piece.first + piece.count + inputs - 1) / inputs;
+    const std::vector<double> factors =
+        cursor->row_factors(piece.source->info->name, *piece.source, first_row, end_row);
+    for (size_t i = 0; !factors.empty() && i < values->size(); ++i) {
+      (*values)[i] *= factors[static_cast<size_t>((piece.first + static_cast<int64_t>(i)) / inputs - first_row)];
     }
   }
 
@@ -186,6 +223,7 @@ class Conversion {
   const ConvertOptions& options_;
   const ConvertProgress& progress_;
   std::unique_ptr<Weights> weights_;
+  std::optional<AdapterDelta> adapter_;
   HfFolderPlan plan_;
   std::string temporary_;
   std::vector<std::unique_ptr<FilePart>> files_;

@@ -1,5 +1,6 @@
-// The weights of a checkpoint or a Hugging Face folder as a new Hugging Face folder, in another type or in files of
-// another size. In pieces of some MiB, so memory does not depend on the model. Needs no libtorch.
+// The weights of a checkpoint or a Hugging Face folder as a new Hugging Face folder, in another type, in files of
+// another size, or with an adapter added to them. In pieces of some MiB, so memory does not depend on the model. Needs
+// no libtorch.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@ namespace concord {
 struct ConvertOptions {
   std::string from;
   std::string to;
+  std::string adapter = {};  // folder of a LoRA adapter (core/models/adapter_delta.h) to merge; empty: none
   // F32, BF16 or F16, for all tensors of F64, F32, BF16 and F16; others stay as they are. None: all do.
   std::optional<safetensors::DType> dtype = {};
   int64_t max_shard_bytes = 5'000'000'000;  // as transformers has it
@@ -22,7 +24,8 @@ struct ConvertOptions {
 struct Converted {
   int64_t files = 0;  // of weights
   int64_t tensors = 0;
-  uint64_t bytes = 0;  // written
+  int64_t changed = 0;  // by the adapter
+  uint64_t bytes = 0;   // written
 };
 
 // Bytes written so far and in all. Called by one thread at a time.
@@ -31,8 +34,9 @@ using ConvertProgress = std::function<void(uint64_t done, uint64_t bytes)>;
 // Writes |to|: the weights (core/safetensors/encode.h rounds), config.json with the new type, and the tokenizer and
 // generation files of |from| (core/models/carried_files.h). The optimizer's state, metadata and checksums of a
 // checkpoint are left out. |to| appears when all of it is on the disk (core/models/save_folder.h), or not at all.
-// Throws ConfigError where |from| has no weights, |to| exists and is not empty or lies in |from|; std::runtime_error
-// for a disk that is too small and for what the file system says. Threads: uses several; call it from any.
+// What an adapter adds is a float32 value, and the sum is rounded, as peft does it. Throws ConfigError where |from| has
+// no weights, the adapter does not fit it, |to| exists and is not empty or lies in |from|; std::runtime_error for a
+// disk that is too small and for what the file system says. Threads: uses several; call it from any.
 Converted convert_weights(const ConvertOptions& options, const ConvertProgress& progress = nullptr);
 
 // "bfloat16", as transformers and the arguments call it; of F32, BF16 and F16.

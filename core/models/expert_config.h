@@ -14,6 +14,11 @@ struct ExpertConfig {
   int64_t shared_intermediate_size = 0;  // of the expert that all tokens pass through; 0: there is none
   bool shared_gate = false;              // its output is multiplied by sigmoid(x w)
   bool norm_topk_prob = false;           // a token's weights are divided by their sum
+  bool sigmoid_scores = false;           // of each expert by itself; else softmax over all of them
+  double routed_scaling_factor = 1;      // of a token's weights
+  int64_t n_group = 1;                   // equal parts of the experts, of which a token chooses topk_group first
+  int64_t topk_group = 1;
+  bool wide_router = false;   // logits are computed in fp32 in 16-bit models
   bool wide_weights = false;  // they stay in fp32 in 16-bit models, else they are rounded to the model's type
   std::vector<bool> sparse;   // for each layer: whether it has experts; empty if none has
   // The loss that balances experts, over all layers together; only where output_router_logits is true or an argument
@@ -22,6 +27,8 @@ struct ExpertConfig {
   double router_aux_loss_coef = 0.001;
   // What the tensors of a layer are called in files, after "model.layers.N."; {} is the number of the expert.
   std::string router = "mlp.gate.weight";
+  std::string bias = "";  // added to the scores for the choice only, fp32, not trained by gradients; empty: none
+  std::string shared = "mlp.shared_expert.";  // what those of the shared expert begin with
   std::string gate = "mlp.experts.{}.gate_proj.weight";
   std::string up = "mlp.experts.{}.up_proj.weight";
   std::string down = "mlp.experts.{}.down_proj.weight";

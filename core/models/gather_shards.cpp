@@ -2,11 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 
-#include "core/config_error.h"
 #include "core/models/hf_plan.h"
 #include "core/parallel/moves.h"
 
@@ -15,16 +14,13 @@ namespace {
 
 using at::Tensor;
 
-bool is_cut(const ShardSpec& spec) {
-  bool cut = false;
+// The ranks that together have all of it; nothing: each has.
+std::optional<GroupKind> holders(const ShardSpec& spec) {
+  std::optional<GroupKind> kind;
   for (const ShardSpec::Dim& dim : spec.dims) {
-    if (dim.cut && *dim.cut != ShardAxis::tp) {
-      throw ConfigError(
-          fmt::format("parameter {} is split over {}; only tp can be gathered", spec.name, to_string(*dim.cut)));
-    }
-    cut |= dim.cut.has_value();
+    if (dim.cut) kind = *dim.cut == ShardAxis::tp ? GroupKind::tp : GroupKind::tp_ep;
   }
-  return cut;
+  return kind;
 }
 
 // Copies the elements of |run| from a rank's flat tensor to their position in the flat global one.
@@ -44,21 +40,19 @@ void place_run(const Tensor& global, const Tensor& flat, const ShardRun& run) {
 }  // namespace
 
 NamedTensors gather_shards(const Tensor& shard, const ShardSpec& spec, ParallelContext& context) {
-  const bool cut = is_cut(spec);
+  const std::optional<GroupKind> kind = holders(spec);
   const Tensor mine = shard.detach().contiguous().view({1, -1});
-  const Tensor all = (cut ? gather(mine, context.group(GroupKind::tp), 0).take() : mine).cpu();
+  const Tensor all = (kind ? gather(mine, context.group(*kind), 0).take() : mine).cpu();
   NamedTensors result;
   for (const GlobalTensor& each : global_tensors(spec)) {
     result.emplace_back(each.name, at::zeros(each.shape, all.options()));
   }
-  ShardPlace place = shard_place(context.layout(), context.rank());
-  ShardPlace::Axis& axis = place.axes[static_cast<size_t>(ShardAxis::tp)];
-  for (int64_t rank = 0; rank < all.size(0); ++rank) {
-    if (cut) axis.index = rank;
-    for (const ShardRun& run : shard_runs(spec, place)) {
+  for (int64_t i = 0; i < all.size(0); ++i) {
+    const int64_t rank = kind ? context.group(*kind).ranks()[i] : context.rank();
+    for (const ShardRun& run : shard_runs(spec, shard_place(context.layout(), rank))) {
       const auto target =
           std::find_if(result.begin(), result.end(), [&](const auto& each) { return each.first == run.tensor; });
-      place_run(target->second.view({-1}), all[rank], run);
+      place_run(target->second.view({-1}), all[i], run);
     }
   }
   return result;

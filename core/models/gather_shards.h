@@ -13,8 +13,7 @@ namespace concord {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // |shard| is this rank's, of local_shape. Returns the global tensors of |spec|, on the host, on every rank of the
-// tensor-parallel group, all of which call it. Padding is removed. Waits: for them. Throws ConfigError for a parameter
-// that is split along axes other than tp.
+// groups that it is split over (tp, or etp and ep), all of which call it. Padding is removed. Waits: for them.
 NamedTensors gather_shards(const at::Tensor& shard, const ShardSpec& spec, ParallelContext& context);
 
 }  // namespace concord

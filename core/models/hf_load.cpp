@@ -47,7 +47,9 @@ struct FileBlock {
 };
 
 bool is_expendable(const std::string& name, const HfLoadOptions& options) {
-  return name.ends_with("rotary_emb.inv_freq") || (options.tied_embeddings && name == "lm_head.weight");
+  const auto begins_name = [&](const std::string& beginning) { return name.starts_with(beginning); };
+  return name.ends_with("rotary_emb.inv_freq") || (options.tied_embeddings && name == "lm_head.weight") ||
+         std::any_of(options.unused.begin(), options.unused.end(), begins_name);
 }
 
 void check_extra(const Weights& weights, const HfLoadOptions& options) {
@@ -222,7 +224,7 @@ void copy_all(std::vector<FileBlock>& blocks) {
 
 void load_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
                      const HfLoadOptions& options) {
-  const Weights weights(folder);
+  const Weights weights(folder, options.stem);
   check_extra(weights, options);
   std::vector<at::Tensor> values(parameters.size()), mapped(parameters.size());
   std::vector<FileBlock> blocks;

@@ -13,15 +13,19 @@
 
 #include "core/models/parameter.h"
 #include "core/safetensors/header.h"
+#include "core/safetensors/index.h"
 
 namespace concord {
 
 class ParallelContext;
 
 struct HfLoadOptions {
+  std::string stem = safetensors::kModelStem;  // what the names of the files begin with
   // The tensors of the whole model, of all its stages (global_tensors of hf_plan.h): what else the folder has is an
   // error. Empty: not checked.
   std::span<const std::string> model_tensors = {};
+  // What the names of tensors begin with that the folder may have and the model does not use.
+  std::span<const std::string> unused = {};
   // A tied model: its files may have an lm_head.weight, which means nothing.
   bool tied_embeddings = false;
   // A value that is stored in a file as it is needed here (on the host, in the same type, contiguous, without padding)
@@ -55,8 +59,10 @@ struct SavedTensors {
 };
 
 struct HfSaveOptions {
-  int64_t max_shard_bytes = 5'000'000'000;  // as transformers has it
-  std::string config_json = {};             // the text of config.json; empty: the one of |source|
+  std::string stem = safetensors::kModelStem;  // what the names of the weights' files begin with
+  bool with_config = true;                     // a config.json
+  int64_t max_shard_bytes = 5'000'000'000;     // as transformers has it
+  std::string config_json = {};                // the text of config.json; empty: the one of |source|
   // A Hugging Face folder whose generation config and tokenizer files are copied; empty: none.
   std::string source = {};
   // More files, name and text: a tokenizer that did not come from |source|. Omitted if |source| has one.

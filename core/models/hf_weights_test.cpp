@@ -137,6 +137,8 @@ TEST(HfWeights, ThatNobodyNeedsAreNamedButForTheOnesThatMeanNothing) {
       HasSubstr("model.safetensors: tensor 'lm_head.weight' of [4] does not belong to any parameter of the model"));
   EXPECT_EQ(words_of(folder.path(), sample, {.model_tensors = names, .tied_embeddings = true}), "accepted");
   EXPECT_EQ(words_of(folder.path(), sample), "accepted");
+  const std::vector<std::string> unused = {"model.layers.9.", "lm_head."};
+  EXPECT_EQ(words_of(folder.path(), sample, {.model_tensors = names, .unused = unused}), "accepted");
 }
 
 TEST(HfWeights, RefuseAValueThatIsNotTheShard) {

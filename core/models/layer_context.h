@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/mesh/process_group.h"
+#include "core/models/adapter_config.h"
 #include "core/models/config.h"
 #include "core/models/parameter.h"
 #include "core/ops/rms_norm.h"
@@ -31,11 +32,15 @@ struct LayerContext {
   bool gathers_keys = false;  // context parallelism by all-gather instead of a ring
   ProcessGroup* tp = nullptr;
   ProcessGroup* cp = nullptr;
+  ProcessGroup* etp = nullptr;  // experts' own: their inner size is split over etp, their number over ep
+  ProcessGroup* ep = nullptr;
   RngTracker* rng = nullptr;
+  std::shared_ptr<const AdapterModules> adapter;  // null: none
   // By the name of core/models/parameter_plan.h; null if the model has none.
   std::function<Parameter*(const std::string& name)> find;
 };
 
+class KvCache;
 struct RouterRecord;
 
 // What all layers need of a micro-batch. Shared with what is recomputed in backward.
@@ -43,6 +48,7 @@ struct LayerInputs {
   at::Tensor cos, sin;                   // of rope: [s, 1 or b, r]
   std::vector<int64_t> cu_seqlens;       // of the whole; empty: not packed
   std::shared_ptr<RouterRecord> router;  // what layers with experts did; null: nobody wants to know
+  KvCache* cache = nullptr;              // in generation: the keys and values of earlier tokens; null elsewhere
 };
 using SharedInputs = std::shared_ptr<const LayerInputs>;
 
@@ -58,6 +64,26 @@ inline const Parameter* find_norm(const LayerContext& context, int64_t number, c
 // |x|, normed where there is a norm.
 inline at::Tensor normed(const at::Tensor& x, const Parameter* norm, const LayerContext& context) {
   return norm == nullptr ? x : rms_norm(x, norm->used(), context.config.rms_norm_eps);
+}
+
+// The residual stream between the parts of layers: x plus a branch that has not been added yet, since the next norm
+// does so in its own pass.
+struct Residual {
+  at::Tensor x_pbh;
+  at::Tensor branch_pbh = {};  // undefined: there is none
+
+  at::Tensor sum(const LayerContext& context) const {
+    return branch_pbh.defined() ? x_pbh.add(branch_pbh, context.config.residual_multiplier) : x_pbh;
+  }
+};
+// The stream's sum and that, normed where there is a norm.
+inline NormedSum normed(const Residual& stream, const Parameter* norm, const LayerContext& context) {
+  const ModelConfig& config = context.config;
+  if (norm != nullptr && stream.branch_pbh.defined()) {
+    return add_rms_norm(stream.x_pbh, stream.branch_pbh, norm->used(), config.rms_norm_eps, config.residual_multiplier);
+  }
+  const at::Tensor sum = stream.sum(context);
+  return {sum, normed(sum, norm, context)};
 }
 
 // function(x), saved, or recomputed in backward.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/ops/swiglu.h"
-#include "core/parallel/parallel_linear.h"
 
 namespace concord {
 
@@ -19,18 +18,22 @@ GatedMlp::GatedMlp(const LayerContext& context, std::string name)
       gate_up_(context.find(name_ + "gate_up_proj.weight")),
       gate_up_bias_(context.find(name_ + "gate_up_proj.bias")),
       down_(context.find(name_ + "down_proj.weight")),
-      down_bias_(context.find(name_ + "down_proj.bias")) {}
+      down_bias_(context.find(name_ + "down_proj.bias")),
+      down_adapter_(context, name_ + "down_proj", {{name_ + "down_proj", context.config.hidden_size}}, true) {
+  const int64_t both = gate_up_->spec.dims.front().size / context.tp->size();
+  std::vector<LayerAdapter::Module> modules{{name_ + "gate_proj", both / 2}, {name_ + "up_proj", both / 2}};
+  if (context.config.joined_gate_up) modules = {{name_ + "gate_up_proj", both}};
+  gate_up_adapter_ = {context, name_ + "gate_up_proj", modules, context.sequence_parallel};
+}
 
 Tensor GatedMlp::gate_up(const Tensor& normed_pbh) const {
   const ParallelLinearOptions options{.name = name_ + "gate_up_proj", .sequence_parallel = context_.sequence_parallel};
-  return column_parallel_linear(normed_pbh, gate_up_->used(), value_of(gate_up_bias_), *context_.tp, options,
-                                gate_up_->grad_sink());
+  return gate_up_adapter_.column(normed_pbh, *gate_up_, gate_up_bias_, options);
 }
 
 Tensor GatedMlp::down(const Tensor& both_sbc) const {
   const ParallelLinearOptions options{.name = name_ + "down_proj", .sequence_parallel = context_.sequence_parallel};
-  return row_parallel_linear(swiglu(both_sbc), down_->used(), value_of(down_bias_), *context_.tp, options,
-                             down_->grad_sink());
+  return down_adapter_.row(swiglu(both_sbc), *down_, down_bias_, options);
 }
 
 Mlp::Mlp(const LayerContext& context, int64_t number)
@@ -38,16 +41,23 @@ Mlp::Mlp(const LayerContext& context, int64_t number)
       norm_(find_norm(context, number, context.config.norms.before_mlp)),
       gated_(context, fmt::format("model.layers.{}.mlp.", number)) {}
 
-Tensor Mlp::gate_up(const Tensor& x_pbh) const { return gated_.gate_up(normed(x_pbh, norm_, context_)); }
-
-Tensor Mlp::whole(const Tensor& x_pbh) const {
-  return gated_.down(recompute_if(recomputes_module(context_.recompute, "layernorm"), context_, x_pbh,
-                                  [this](const Tensor& input_pbh) { return gate_up(input_pbh); }));
+Residual Mlp::whole(const Residual& stream) const {
+  if (recomputes_module(context_.recompute, "layernorm")) {
+    const Tensor sum_pbh = stream.sum(context_);
+    const Tensor both_sbc = recompute_if(true, context_, sum_pbh, [this](const Tensor& input_pbh) {
+      return gated_.gate_up(normed(input_pbh, norm_, context_));
+    });
+    return {sum_pbh, gated_.down(both_sbc)};
+  }
+  const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
+  return {sum_pbh, gated_.down(gated_.gate_up(normed_pbh))};
 }
 
-Tensor Mlp::forward(const Tensor& x_pbh) const {
-  return recompute_if(recomputes_module(context_.recompute, "mlp"), context_, x_pbh,
-                      [this](const Tensor& input_pbh) { return whole(input_pbh); });
+Residual Mlp::forward(const Residual& stream) const {
+  if (!recomputes_module(context_.recompute, "mlp")) return whole(stream);
+  const Tensor sum_pbh = stream.sum(context_);
+  return {sum_pbh, recompute_if(true, context_, sum_pbh,
+                                [this](const Tensor& input_pbh) { return whole({input_pbh}).branch_pbh; })};
 }
 
 }  // namespace concord

@@ -2,7 +2,7 @@
 // tensor-parallel group.
 #pragma once
 
-#include "core/models/layer_context.h"
+#include "core/models/layer_adapter.h"
 
 namespace concord {
 
@@ -18,18 +18,18 @@ class GatedMlp {
   const LayerContext& context_;
   std::string name_;
   const Parameter *gate_up_, *gate_up_bias_, *down_, *down_bias_;
+  LayerAdapter gate_up_adapter_, down_adapter_;
 };
 
 class Mlp {
  public:
   // Of layer |number| of the model. |context| has to outlive it and every backward.
   Mlp(const LayerContext& context, int64_t number);
-  // pbh -> pbh, to be added to the residual stream.
-  at::Tensor forward(const at::Tensor& x_pbh) const;
+  // The stream with its own branch, to be added, in place of the former, which has been.
+  Residual forward(const Residual& stream) const;
 
  private:
-  at::Tensor gate_up(const at::Tensor& x_pbh) const;
-  at::Tensor whole(const at::Tensor& x_pbh) const;
+  Residual whole(const Residual& stream) const;
 
   const LayerContext& context_;
   const Parameter* norm_;

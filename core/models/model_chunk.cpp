@@ -2,15 +2,21 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "core/config_error.h"
 #include "core/models/block.h"
+#include "core/models/kv_cache.h"
+#include "core/models/layer_adapter.h"
 #include "core/models/layer_context.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/router_record.h"
@@ -41,13 +47,25 @@ void check_args(const ModelArgs& args) {
 }
 
 void check_experts(const ModelConfig& config, const RouterLosses& losses, const StageLayers& layers,
-                   const RankLayout& layout) {
-  if (config.experts.layers() == 0) return;
-  if (layout.ep() != 1 || layout.etp() != layout.tp()) {
+                   const LayerContext& context) {
+  if (config.experts.layers() == 0) {
+    if (context.ep->size() == 1) return;
     throw ConfigError(
-        fmt::format("expert_model_parallel_size {} and expert_tensor_parallel_size {}: experts are split as the other "
-                    "layers so far; they must be 1 and {}, tensor_model_parallel_size",
-                    layout.ep(), layout.etp(), layout.tp()));
+        fmt::format("expert_model_parallel_size is {}, but no layer of this {} model has experts; remove it",
+                    context.ep->size(), config.model_type));
+  }
+  if (context.tp->size() > 1 && !context.sequence_parallel && context.etp->ranks() != context.tp->ranks()) {
+    throw ConfigError(
+        fmt::format("expert_tensor_parallel_size {} with tensor_model_parallel_size {}: tokens go to experts from "
+                    "ranks that each have some of them; set sequence_parallel to true, or split experts over the same "
+                    "ranks as the other layers",
+                    context.etp->size(), context.tp->size()));
+  }
+  if (config.experts.sigmoid_scores && losses.balances()) {
+    throw ConfigError(
+        fmt::format("moe_aux_loss_coeff {:g}: losses that balance experts are for softmax scores; a {} model balances "
+                    "them by their bias (moe_router_bias_update_rate); set moe_router_load_balancing_type to none",
+                    losses.coefficient, config.model_type));
   }
   if (losses.balancing == Balancing::pooled && losses.coefficient > 0 && layers.layers != config.num_hidden_layers) {
     throw ConfigError(
@@ -56,19 +74,29 @@ void check_experts(const ModelConfig& config, const RouterLosses& losses, const 
   }
 }
 
-ParameterPlanOptions plan_options(const ModelArgs& args, const RankLayout& layout, bool borrows_output) {
+ParameterPlanOptions plan_options(const ModelArgs& args, const RankLayout& layout, bool borrows_output,
+                                  const AdapterModules* adapter) {
   return {.tp = layout.tp(),
+          .ep = layout.ep(),
+          .etp = layout.etp(),
           .sequence_parallel = args.options.sequence_parallel,
           .make_vocab_size_divisible_by = args.options.make_vocab_size_divisible_by,
-          .borrows_output = borrows_output};
+          .borrows_output = borrows_output,
+          .adapter = adapter};
 }
 
 Parameter make_parameter(const ParameterPlan& plan, const ShardPlace& place, at::TensorOptions options) {
   Parameter parameter{.spec = plan.spec, .init = plan.init, .value = {}};
-  parameter.value = at::empty(local_shape(plan.spec, place), options).requires_grad_(true);
+  if (plan.buffer) options = options.dtype(at::kFloat);
+  parameter.value = at::empty(local_shape(plan.spec, place), options).requires_grad_(!plan.buffer && !plan.frozen);
   parameter.uses = plan.uses;
   parameter.partial_over_tp = plan.partial_over_tp;
   parameter.shared_embedding = plan.shared_embedding;
+  parameter.expert = plan.expert;
+  parameter.buffer = plan.buffer;
+  parameter.frozen = plan.frozen;
+  parameter.adapter = plan.adapter;
+  parameter.row_norms = {plan.norms_of, plan.first_row};
   return parameter;
 }
 
@@ -82,6 +110,9 @@ struct ModelChunk::Parts {
   Parameter* embedding = nullptr;
   Parameter* norm = nullptr;
   Parameter* output = nullptr;
+  RopeAngles angles;             // of the last sequences that were not packed
+  int64_t tokens_of_angles = 0;  // how long these were; 0: there were none
+  LayerAdapter output_adapter;
 };
 
 ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers,
@@ -95,7 +126,9 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   check_args(args);
   const ShardPlace place = shard_place(context.layout(), context.rank());
   const auto options = at::TensorOptions(dtype_).device(context.torch_device());
-  const auto plans = plan_parameters(config, layers, plan_options(args, context.layout(), output_weight != nullptr));
+  if (args.adapter) parts_->layers.adapter = std::make_shared<const AdapterModules>(*args.adapter);
+  const auto plans = plan_parameters(
+      config, layers, plan_options(args, context.layout(), output_weight != nullptr, parts_->layers.adapter.get()));
   for (const ParameterPlan& plan : plans) parameters_.push_back(make_parameter(plan, place, options));
   const auto find = [this](const std::string& name) {
     const auto found =
@@ -103,15 +136,18 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
     return found == parameters_.end() ? nullptr : &*found;
   };
   Parts& parts = *parts_;
-  check_experts(config, router_losses(args.options.moe, config.experts), layers, context.layout());
   parts.layers = {.config = config,
                   .recompute = args.options.recompute,
                   .sequence_parallel = args.options.sequence_parallel,
                   .gathers_keys = args.options.cp_comm_type == "all_gather",
                   .tp = &context.group(GroupKind::tp),
                   .cp = &context.group(GroupKind::cp),
+                  .etp = &context.group(GroupKind::etp),
+                  .ep = &context.group(GroupKind::ep),
                   .rng = &context.rng(),
+                  .adapter = parts.layers.adapter,
                   .find = find};
+  check_experts(config, router_losses(args.options.moe, config.experts), layers, parts.layers);
   parts.runs = recompute_plan(args.options.recompute, layers.layers);
   for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
   if (layers.embedding) parts.embedding = find("model.embed_tokens.weight");
@@ -123,17 +159,50 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
     output_weight->uses = 2;
     output_weight->shared_embedding = false;
   }
+  parts.output_adapter = {
+      parts.layers, "lm_head", {{"lm_head", parts.output->value.size(0)}}, args.options.sequence_parallel};
 }
 
 ModelChunk::~ModelChunk() = default;
 
 Parameter* ModelChunk::embedding() { return parts_->embedding; }
 
-void ModelChunk::initialise() {
+void ModelChunk::initialise(Which which) {
   const ShardPlace place = shard_place(context_.layout(), context_.rank());
   for (Parameter& parameter : parameters_) {
+    if (which == Which::adapter && !parameter.adapter) continue;
     initialise_weights(parameter.value, parameter.spec, place, parameter.init, args_.seed, context_.device());
   }
+  for (Parameter& parameter : parameters_) begin_as_norms(parameter);
+}
+
+void ModelChunk::begin_as_norms(Parameter& parameter) const {
+  const ParameterRows& rows = parameter.row_norms;
+  if (rows.of.empty()) return;
+  const at::NoGradGuard no_grad;
+  const Parameter& weight = *parts_->layers.find(rows.of);
+  const Tensor own = weight.used().narrow(0, rows.first, parameter.value.size(0));
+  parameter.value.copy_(row_norms(own, weight.spec.dims[1].cut ? parts_->layers.tp : nullptr));
+}
+
+void ModelChunk::update_expert_bias(std::span<const std::shared_ptr<RouterRecord>> records, double rate) {
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> biases, counts;
+  for (int64_t i = layers_.first_layer; i < layers_.first_layer + layers_.layers; ++i) {
+    const Parameter* bias = parts_->layers.find(fmt::format("model.layers.{}.mlp.router.bias", i));
+    if (bias == nullptr || bias->frozen) continue;
+    biases.push_back(bias->value);
+    counts.push_back(at::zeros_like(bias->value));
+    for (const auto& record : records) {
+      if (!record) continue;  // of a forward step that does not run the chunk
+      const Tensor& chosen = record->layers[static_cast<size_t>(i)].chosen;
+      if (chosen.defined()) counts.back().add_(chosen.sum(0));
+    }
+  }
+  if (biases.empty()) return;
+  context_.group(GroupKind::dp_cp).all_reduce_coalesced(counts).wait();
+  if (parts_->layers.sequence_parallel) parts_->layers.tp->all_reduce_coalesced(counts).wait();
+  for (size_t i = 0; i < biases.size(); ++i) biases[i].add_((counts[i].mean() - counts[i]).sign(), rate);
 }
 
 std::vector<int64_t> ModelChunk::hidden_shape(const MicroBatch& batch) const {
@@ -161,13 +230,28 @@ int64_t ModelChunk::counted_tokens(const MicroBatch& batch) const {
 // ---------------------------------------------------------------------------------------------------------- forward
 // Shapes in names: p, s, b, h as in layer_context.h; v this rank's rows of the padded vocabulary.
 
-SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
-  const TokenPositions positions = token_positions(batch, *parts_->layers.cp, context_.torch_device());
-  const RopeAngles angles = rope_angles(rope_frequencies(config_.rope, positions.length), positions.own);
+// Those of whole sequences are kept for the next micro-batch: computing them begins with a copy to the device, which
+// the host waits for.
+RopeAngles ModelChunk::angles_of(const MicroBatch& batch) const {
+  Parts& parts = *parts_;
+  const int64_t tokens = batch.input_ids.size(1);
+  const bool is_whole = !batch.position_ids.defined() && batch.cu_seqlens.empty();
+  if (is_whole && parts.tokens_of_angles == tokens) return parts.angles;
+  const TokenPositions positions = token_positions(batch, *parts.layers.cp, context_.torch_device());
+  RopeAngles angles = rope_angles(rope_frequencies(config_.rope, positions.length), positions.own);
   const auto type = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
+  angles = {angles.cos.to(type), angles.sin.to(type)};
+  if (!is_whole) return angles;
+  parts.tokens_of_angles = tokens;
+  parts.angles = angles;
+  return angles;
+}
+
+SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
+  const RopeAngles angles = angles_of(batch);
   auto inputs = std::make_shared<LayerInputs>();
-  inputs->cos = angles.cos.to(type);
-  inputs->sin = angles.sin.to(type);
+  inputs->cos = angles.cos;
+  inputs->sin = angles.sin;
   inputs->cu_seqlens = batch.cu_seqlens;
   if (config_.experts.layers() > 0 && c10::GradMode::is_enabled()) {
     const ExpertConfig& experts = config_.experts;
@@ -184,8 +268,7 @@ SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
   return inputs;
 }
 
-Tensor ModelChunk::embed(const MicroBatch& batch) const {
-  const Tensor ids_sb = own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device());
+Tensor ModelChunk::embed(const Tensor& ids_sb) const {
   const Parameter& table = *parts_->embedding;
   const LayerContext& layers = parts_->layers;
   const Tensor x_pbh = vocab_parallel_embedding(table.used(), ids_sb, config_.vocab_size, *layers.tp,
@@ -193,15 +276,18 @@ Tensor ModelChunk::embed(const MicroBatch& batch) const {
   return config_.embedding_multiplier == 1 ? x_pbh : x_pbh.mul(config_.embedding_multiplier);
 }
 
-Tensor ModelChunk::run_layers(const LayerRun& run, Tensor x_pbh, const SharedInputs& inputs) const {
+Tensor ModelChunk::run_layers(const LayerRun& run, const Tensor& x_pbh, const SharedInputs& inputs) const {
+  Residual stream{x_pbh};
   for (int64_t i = run.begin; i < run.end; ++i) {
-    x_pbh = parts_->blocks[static_cast<size_t>(i)].forward(x_pbh, inputs);
-    if (observer_) observer_(fmt::format("layers.{}", layers_.first_layer + i), x_pbh);
+    stream = parts_->blocks[static_cast<size_t>(i)].forward(stream, inputs);
+    if (!observer_) continue;
+    stream = {stream.sum(parts_->layers)};
+    observer_(fmt::format("layers.{}", layers_.first_layer + i), stream.x_pbh);
   }
-  return x_pbh;
+  return stream.sum(parts_->layers);
 }
 
-Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) const {
+Tensor ModelChunk::logits(const Tensor& x_pbh) const {
   const LayerContext& layers = parts_->layers;
   const Parameter& output = *parts_->output;
   const Tensor normed_pbh = rms_norm(x_pbh, parts_->norm->used(), config_.rms_norm_eps);
@@ -209,13 +295,18 @@ Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) co
   const ParallelLinearOptions options{.name = output.spec.name, .sequence_parallel = layers.sequence_parallel};
   // Before the product, which has a hundred times as many elements after it.
   const Tensor scaled_pbh = config_.logits_scaling == 1 ? normed_pbh : normed_pbh.div(config_.logits_scaling);
-  const Tensor logits_sbv =
-      column_parallel_linear(scaled_pbh, output.used(), {}, *layers.tp, options, output.grad_sink());
+  return parts_->output_adapter.column(scaled_pbh, output, nullptr, options);
+}
+
+Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) const {
+  const Tensor logits_sbv = logits(x_pbh);
   if (observer_) observer_("logits", logits_sbv);
   const Tensor labels_sb = own_tokens(batch.labels, batch).t().contiguous().to(logits_sbv.device());
-  const CrossEntropyOptions how{
-      .vocabulary = config_.vocab_size, .ignore_index = kIgnoredLabel, .overwrite_logits = !observer_};
-  return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*layers.tp)).t().contiguous();
+  const CrossEntropyOptions how{.vocabulary = config_.vocab_size,
+                                .ignore_index = kIgnoredLabel,
+                                .overwrite_logits = !observer_,
+                                .expected_grad = expected_loss_grad_};
+  return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*parts_->layers.tp)).t().contiguous();
 }
 
 Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
@@ -228,7 +319,8 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
                                   layers_.embedding ? "none" : fmt::format("[{}]", fmt::join(shape, ", "))));
   }
   const SharedInputs inputs = layer_inputs(batch);
-  Tensor x_pbh = layers_.embedding ? embed(batch) : hidden;
+  const auto own_ids = [&] { return own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device()); };
+  Tensor x_pbh = layers_.embedding ? embed(own_ids()) : hidden;
   if (observer_ && layers_.embedding) observer_("embedding", x_pbh);
   for (const LayerRun& run : parts_->runs) {
     x_pbh = recompute_if(run.recomputed, parts_->layers, x_pbh,
@@ -236,6 +328,64 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
   }
   router_record_ = inputs->router;
   return layers_.loss ? token_losses(x_pbh, batch) : x_pbh;
+}
+
+// ------------------------------------------------------------------------------------------------------- generation
+
+namespace {
+
+// Between layers every tp rank has all tokens: a step has one per row, which cannot be split.
+class Undivided {
+ public:
+  explicit Undivided(LayerContext& layers) : layers_(layers), before_(layers.sequence_parallel) {
+    layers_.sequence_parallel = false;
+  }
+  ~Undivided() { layers_.sequence_parallel = before_; }
+  Undivided(const Undivided&) = delete;
+  Undivided& operator=(const Undivided&) = delete;
+
+ private:
+  LayerContext& layers_;
+  bool before_;
+};
+
+}  // namespace
+
+std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) const {
+  if (capacity > config_.max_position_embeddings) {
+    throw ConfigError(fmt::format("{} tokens per row exceed the model's max_position_embeddings {}", capacity,
+                                  config_.max_position_embeddings));
+  }
+  const auto type = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
+  const auto positions = at::arange(capacity, at::TensorOptions(at::kLong).device(context_.torch_device()));
+  const RopeAngles angles = rope_angles(rope_frequencies(config_.rope, capacity), positions);
+  const KvCache::Sizes sizes{.first_layer = layers_.first_layer,
+                             .layers = layers_.layers,
+                             .rows = rows,
+                             .capacity = capacity,
+                             .kv_heads = config_.num_key_value_heads / parts_->layers.tp->size(),
+                             .head_dim = config_.head_dim};
+  return std::make_unique<KvCache>(sizes, angles.cos.to(type), angles.sin.to(type),
+                                   at::TensorOptions(dtype_).device(context_.torch_device()));
+}
+
+Tensor ModelChunk::decode(const Tensor& hidden, const NewTokens& tokens, KvCache& cache) {
+  const at::NoGradGuard no_grad;
+  const Undivided undivided(parts_->layers);
+  cache.begin(tokens);
+  const auto inputs = std::make_shared<LayerInputs>();
+  std::tie(inputs->cos, inputs->sin) = cache.angles();
+  inputs->cache = &cache;
+  Residual stream{layers_.embedding ? embed(tokens.ids.t().contiguous()) : hidden};
+  for (const Block& block : parts_->blocks) stream = block.forward(stream, inputs);
+  cache.end();
+  Tensor x_sbh = stream.sum(parts_->layers);
+  if (!layers_.loss) return x_sbh;
+  if (x_sbh.size(0) > 1) {  // of each row the last that is no padding
+    const Tensor row_b = at::arange(x_sbh.size(1), tokens.counts.options());
+    x_sbh = at::index(x_sbh, {tokens.counts - 1, row_b}).unsqueeze(0);
+  }
+  return logits(x_sbh).squeeze(0);
 }
 
 }  // namespace concord

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "core/mesh/parallel_context.h"
+#include "core/models/adapter_config.h"
 #include "core/models/config.h"
 #include "core/models/micro_batch.h"
 #include "core/models/model_options.h"
@@ -33,7 +34,10 @@
 
 namespace concord {
 
+class KvCache;
 struct LayerInputs;
+struct NewTokens;
+struct RopeAngles;
 struct RouterRecord;
 
 // How a model is run; names are Megatron's and ROLL's where they have them.
@@ -42,6 +46,9 @@ struct ModelArgs {
   std::optional<c10::ScalarType> dtype = {};
   ModelOptions options = {};
   int64_t seed = 42;  // of the initialisation, positive
+  // Low-rank pairs beside layers, which are trained instead of the model's own weights; names as with_targets has them.
+  std::optional<AdapterConfig> adapter = {};
+  std::string adapter_folder = {};  // where from_pretrained reads its weights; empty: they are initialised
   // The stages of the whole pipeline in the order of the model, pp * vpp of them; empty: distributed evenly.
   std::vector<StageLayers> stages = {};
   Placement placement = Placement::loop;  // which of the stages a rank has
@@ -69,6 +76,14 @@ class ModelChunk {
   // only. Throws ConfigError, with the sizes, for a batch that does not fit the model or the layout.
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch);
 
+  // Generation, without autograd (core/models/kv_cache.h): a cache for this chunk's layers, |capacity| tokens in each
+  // of |rows| rows. Throws ConfigError for a capacity beyond the model's positions.
+  std::unique_ptr<KvCache> make_cache(int64_t rows, int64_t capacity) const;
+  // The new tokens of each row after those in |cache|, where they are afterwards. |hidden| as in forward, [S, B, H]:
+  // all tp and cp ranks have all tokens. Returns the next stage's hidden, or on the last [B, V of this tp rank], the
+  // logits of what follows the last new token of each row.
+  at::Tensor decode(const at::Tensor& hidden, const NewTokens& tokens, KvCache& cache);
+
   const StageLayers& layers() const { return layers_; }
   bool is_first() const { return layers_.embedding; }
   bool is_last() const { return layers_.loss; }
@@ -76,9 +91,15 @@ class ModelChunk {
   // In the order of use; addresses stay. A parameter borrowed from another chunk is not among them.
   std::span<Parameter> parameters() { return parameters_; }
   Parameter* embedding();  // the table of the first stage; null elsewhere
-  // Fills all parameters as their init says: normal(initializer_range), norms 1, biases 0. The same bits under any
-  // layout.
-  void initialise();
+  // Fills parameters as their init says: normal(initializer_range), norms 1, biases 0; an adapter as peft does. The
+  // same bits under any layout.
+  enum class Which { all, adapter };
+  void initialise(Which which = Which::all);
+
+  // After a step whose micro-batches left |records|: the bias of an expert that had fewer tokens than the mean goes up
+  // by |rate|, that of one that had more goes down (DeepSeek-V3, Megatron's moe_router_bias_update_rate). Every rank of
+  // the stage calls it; waits for them as Work::wait does. Nothing happens without such biases.
+  void update_expert_bias(std::span<const std::shared_ptr<RouterRecord>> records, double rate);
 
   // What forward takes from the previous stage, for receive buffers.
   std::vector<int64_t> hidden_shape(const MicroBatch& batch) const;
@@ -92,6 +113,9 @@ class ModelChunk {
   // sums over this rank's tokens of terms that add up to the loss of the micro-batch over its tp and cp ranks, and only
   // have a gradient: forward returns the losses of tokens without them.
   void weigh_router_losses(double weight) { router_loss_weight_ = weight; }
+  // What the gradient of each token's loss is going to be in the passes that follow; 0: not known. Saves time, and
+  // changes nothing else (core/ops/cross_entropy.h).
+  void expect_loss_grad(double grad) { expected_loss_grad_ = grad; }
   // What the routers did in the last forward (core/models/router_record.h), once; null if the model has none, or
   // the forward can have no backward.
   std::shared_ptr<RouterRecord> take_router_record() { return std::exchange(router_record_, nullptr); }
@@ -103,9 +127,13 @@ class ModelChunk {
  private:
   struct Parts;
 
+  RopeAngles angles_of(const MicroBatch& batch) const;
   std::shared_ptr<const LayerInputs> layer_inputs(const MicroBatch& batch) const;
-  at::Tensor embed(const MicroBatch& batch) const;
-  at::Tensor run_layers(const LayerRun& run, at::Tensor x_pbh, const std::shared_ptr<const LayerInputs>& inputs) const;
+  void begin_as_norms(Parameter& parameter) const;
+  at::Tensor embed(const at::Tensor& ids_sb) const;
+  at::Tensor run_layers(const LayerRun& run, const at::Tensor& x_pbh,
+                        const std::shared_ptr<const LayerInputs>& inputs) const;
+  at::Tensor logits(const at::Tensor& x_pbh) const;
   at::Tensor token_losses(const at::Tensor& x_pbh, const MicroBatch& batch) const;
 
   ModelConfig config_;
@@ -117,6 +145,7 @@ class ModelChunk {
   std::unique_ptr<Parts> parts_;
   Observer observer_;
   double router_loss_weight_ = 1;
+  double expected_loss_grad_ = 0;
   std::shared_ptr<RouterRecord> router_record_;
 };
 

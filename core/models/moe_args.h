@@ -11,7 +11,8 @@ struct MoeArgs {
   std::string router_load_balancing_type = "";
   // Of that loss. 0: none; for pooled_aux_loss router_aux_loss_coef of config.json.
   double aux_loss_coeff = 0;
-  double z_loss_coeff = 0;  // of the mean of logsumexp(logits)^2, which keeps logits small; 0: none
+  double z_loss_coeff = 0;                 // of the mean of logsumexp(logits)^2, which keeps logits small; 0: none
+  double router_bias_update_rate = 0.001;  // of expert biases after each step, where a model has them; 0: they stay
   bool operator==(const MoeArgs&) const = default;
 };
 

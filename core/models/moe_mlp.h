@@ -1,9 +1,11 @@
 // The second half of a layer with experts: x -> sum of the MLPs of the experts that a token chose, times their weights,
 // and of the shared expert, all of norm(x).
 //
-// Tokens are routed where they are between layers. The experts' inner size is split over the tensor-parallel group, so
-// each rank has a part of all experts, sees all tokens of the group and computes summands of their results, as in the
-// MLP of a dense layer. What runs on the rows of an expert (run_experts) knows nothing about where they came from.
+// Tokens are routed where they are between layers. The experts' inner size is split over the expert-tensor-parallel
+// group (etp): each of its ranks sees all tokens of the group and computes summands of their results, as in the MLP of
+// a dense layer. Experts themselves are split over the expert-parallel group (ep): rows for those of another rank are
+// sent there and come back (core/parallel/moe_dispatch.h). What runs on the rows of an expert (run_experts) knows
+// nothing about where they came from.
 #pragma once
 
 #include <optional>
@@ -22,16 +24,21 @@ class MoeMlp {
 
  private:
   at::Tensor whole(const at::Tensor& x_pbh, const SharedInputs& inputs) const;
+  at::Tensor router_logits(const at::Tensor& normed_pbh) const;
   Routing route(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;
   at::Tensor chosen_experts(const at::Tensor& normed_pbh, const Routing& routing) const;
-  // |rows| [n, h] of all experts one after the other, until |ends|.
+  // [n, h] of all experts one after the other, until |ends| -> their results. Waits: on the host, if ep has ranks.
+  at::Tensor on_their_ranks(const at::Tensor& rows, const at::Tensor& ends) const;
+  // The same of this rank's experts.
   at::Tensor run_experts(const at::Tensor& rows, const at::Tensor& ends) const;
   at::Tensor shared_expert(const at::Tensor& normed_pbh) const;
 
   const LayerContext& context_;
   int64_t number_;
-  const Parameter *norm_, *router_, *gate_up_, *down_, *shared_gate_;
+  const Parameter *norm_, *router_, *bias_, *gate_up_, *down_, *shared_gate_;
   std::optional<GatedMlp> shared_;
+  bool split_tokens_;   // ranks of etp have different tokens
+  bool uneven_tokens_;  // and perhaps different numbers of them
 };
 
 }  // namespace concord

@@ -15,6 +15,12 @@
 
 namespace concord {
 
+// Rows of another parameter on this rank, |of|; none where that is empty.
+struct ParameterRows {
+  std::string of = {};
+  int64_t first = 0;
+};
+
 struct Parameter {
   ShardSpec spec;
   WeightInit init;
@@ -33,6 +39,13 @@ struct Parameter {
   // norm counts it on the first stage.
   bool shared_embedding = false;
   bool expert = false;  // reduced over edp instead of dp_cp
+  // Not trained by gradients, fp32 in a model of any type: data parallelism and the optimizer do not know it.
+  bool buffer = false;
+  // Not trained: no gradient, no part of data parallelism, the optimizer or a checkpoint. Its value then requires no
+  // gradient.
+  bool frozen = false;
+  bool adapter = false;          // of a low-rank pair, not of the model's own weights
+  ParameterRows row_norms = {};  // whose norms it begins as, instead of |init|
   // Called before the value is read if it may still be in flight: data parallelism gathers it in parallel with forward.
   std::function<void()> before_use = {};
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <utility>
 
 #include "core/config_error.h"
@@ -15,11 +16,10 @@ using Piece = ShardSpec::Piece;
 
 constexpr auto kCut = ShardAxis::tp;
 
-void check_divides(const char* what, int64_t size, int64_t tp) {
-  if (size % tp == 0) return;
-  throw ConfigError(fmt::format(
-      "{} {} is not divisible by tensor_model_parallel_size {}; choose a tensor_model_parallel_size that divides it",
-      what, size, tp));
+void check_divides(const char* what, int64_t size, int64_t parts, const char* by = "tensor_model_parallel_size") {
+  if (size % parts == 0) return;
+  throw ConfigError(
+      fmt::format("{} {} is not divisible by {} {}; choose a {} that divides it", what, size, by, parts, by));
 }
 
 class Planner {
@@ -31,7 +31,9 @@ class Planner {
     const bool all_sparse = experts.layers() == config.num_hidden_layers;
     if (!all_sparse) check_divides("intermediate_size", config.intermediate_size, options.tp);
     if (experts.layers() == 0) return;
-    check_divides("the intermediate size of an expert,", experts.intermediate_size, options.tp);
+    check_divides("num_experts", experts.num_experts, options.ep, "expert_model_parallel_size");
+    check_divides("the intermediate size of an expert,", experts.intermediate_size, options.etp,
+                  "expert_tensor_parallel_size");
     check_divides("the intermediate size of the shared expert,", experts.shared_intermediate_size, options.tp);
   }
 
@@ -63,13 +65,17 @@ class Planner {
     norm("model.norm.weight");
     if (!config_.tie_word_embeddings) {
       add("lm_head.weight", {vocabulary(), {config_.hidden_size}}, normal());
+      column_pairs("lm_head", {{.module = "lm_head", .rows = vocabulary()}});
     } else if (!stage.embedding && !options_.borrows_output) {
       add("model.embed_tokens.weight", {vocabulary(), {config_.hidden_size}}, normal());
       plans_.back().shared_embedding = true;
     }
   }
 
+  static std::string module_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
   std::vector<ParameterPlan> take() { return std::move(plans_); }
+  std::vector<std::string> take_modules() { return std::move(modules_); }
 
  private:
   WeightInit normal() const { return normal_init(config_.initializer_range); }
@@ -81,6 +87,7 @@ class Planner {
 
   void add(const std::string& name, std::vector<Dim> dims, WeightInit init, std::vector<Piece> pieces = {}) {
     ParameterPlan& plan = plans_.emplace_back(ParameterPlan{{}, init});
+    plan.frozen = options_.adapter != nullptr && !options_.adapter->saves(module_of(name));
     bool cut = false;
     for (const Dim& dim : dims) cut |= dim.cut.has_value();
     plan.spec.name = name;
@@ -109,15 +116,91 @@ class Planner {
     };
     add(fmt::format("{}{}.weight", prefix, name), {{rows, kCut}, {config_.hidden_size}}, normal(), pieces("weight"));
     plans_.back().spec.joined = joined;
-    if (!bias) return;
-    add(fmt::format("{}{}.bias", prefix, name), {{rows, kCut}}, constant_init(0), pieces("bias"));
-    plans_.back().spec.joined = joined;
+    if (bias) {
+      add(fmt::format("{}{}.bias", prefix, name), {{rows, kCut}}, constant_init(0), pieces("bias"));
+      plans_.back().spec.joined = joined;
+    }
+    std::vector<Column> columns;
+    if (joined) columns.push_back({prefix + name, {rows, kCut}, layers});
+    for (const Piece& layer : layers) {
+      if (!joined) columns.push_back({prefix + layer.name, {layer.size, kCut}});
+    }
+    column_pairs(prefix + name, columns);
+  }
+
+  // ------------------------------------------------------------------------------------------------------- low rank
+
+  struct Column {
+    std::string module;
+    Dim rows;
+    std::vector<Piece> joined = {};  // of its rows
+  };
+
+  std::optional<LowRankShape> pair_of(const std::string& module) {
+    modules_.push_back(module);
+    return options_.adapter == nullptr ? std::nullopt : options_.adapter->find(module);
+  }
+  static std::string tensor_name(const std::string& module, const char* side) {
+    return fmt::format("{}{}.lora_{}.weight", kAdapterPrefix, module, side);
+  }
+  // peft's: kaiming_uniform(a = sqrt 5) for A, nothing for B.
+  void add_side(const std::string& name, std::vector<Dim> dims, WeightInit init, std::vector<Piece> pieces = {}) {
+    add(name, std::move(dims), init, std::move(pieces));
+    plans_.back().frozen = false;
+    plans_.back().adapter = true;
+  }
+  // Of a module whose rows in the weight of |layer| begin with |first_row|. False where there is none.
+  bool add_magnitude(const std::string& module, Dim rows, const std::string& layer, int64_t first_row) {
+    if (!options_.adapter->config().use_dora) return false;
+    add_side(fmt::format("{}{}.lora_magnitude_vector", kAdapterPrefix, module), {rows}, constant_init(1));
+    plans_.back().norms_of = layer + ".weight";
+    plans_.back().first_row = first_row;
+    return true;
+  }
+  static WeightInit inner_init(int64_t inputs) { return uniform_init(1 / std::sqrt(static_cast<double>(inputs))); }
+
+  void column_pairs(const std::string& layer, const std::vector<Column>& columns) {
+    std::vector<Piece> inner;
+    struct Outer {
+      const Column* column;
+      int64_t rank, first_row;
+    };
+    std::vector<Outer> outer;
+    int64_t ranks = 0, row = 0;
+    for (const Column& column : columns) {
+      const int64_t first_row = std::exchange(row, row + column.rows.size);
+      const std::optional<LowRankShape> pair = pair_of(column.module);
+      if (!pair) continue;
+      inner.push_back({tensor_name(column.module, "A"), pair->rank});
+      outer.push_back({&column, pair->rank, first_row});
+      ranks += pair->rank;
+    }
+    if (inner.empty()) return;
+    add_side(tensor_name(layer, "A"), {{ranks}, {config_.hidden_size}}, inner_init(config_.hidden_size), inner);
+    plans_.back().partial_over_tp = tokens_are_split();
+    for (const auto& [column, rank, first_row] : outer) {
+      add_side(tensor_name(column->module, "B"), {column->rows, {rank}}, constant_init(0), column->joined);
+      plans_.back().spec.joined = !column->joined.empty();
+      if (!add_magnitude(column->module, column->rows, layer, first_row / options_.tp)) continue;
+      plans_.back().spec.pieces = column->joined;
+      plans_.back().spec.joined = !column->joined.empty();
+    }
+  }
+
+  void row_pair(const std::string& module, int64_t inputs) {
+    const std::optional<LowRankShape> pair = pair_of(module);
+    if (!pair) return;
+    add_side(tensor_name(module, "A"), {{pair->rank}, {inputs, kCut}}, inner_init(inputs));
+    add_side(tensor_name(module, "B"), {{config_.hidden_size}, {pair->rank}}, constant_init(0));
+    plans_.back().partial_over_tp = tokens_are_split();
+    if (add_magnitude(module, {config_.hidden_size}, module, 0)) plans_.back().partial_over_tp = tokens_are_split();
   }
 
   // The projection back to the hidden size; its bias is added to the sum.
   void output(const std::string& name, int64_t inputs, bool bias) {
     add(name + ".weight", {{config_.hidden_size}, {inputs, kCut}}, normal());
     if (bias) of_own_tokens(name + ".bias", config_.hidden_size, 0);
+    row_pair(name, inputs);
   }
 
   void attention(const std::string& prefix) {
@@ -149,9 +232,11 @@ class Planner {
 
   // A stack of one tensor per expert, of which |pieces| are behind each other along dimension 1.
   void stack(const std::string& name, Dim rows, Dim columns, std::vector<Piece> pieces) {
-    add(name, {{config_.experts.num_experts}, rows, columns}, normal(), std::move(pieces));
+    add(name, {{config_.experts.num_experts, ShardAxis::ep}, rows, columns}, normal(), std::move(pieces));
     plans_.back().spec.stacked = true;
     plans_.back().spec.fused_dim = 1;
+    plans_.back().spec.replicated_over = {GroupKind::edp};
+    plans_.back().expert = true;
   }
 
   void experts(const std::string& layer) {
@@ -159,17 +244,22 @@ class Planner {
     const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
     const std::string mlp_name = layer + "mlp.";
     whole(mlp_name + "router.weight", all.num_experts, {{layer + all.router, all.num_experts}});
-    stack(mlp_name + "experts.gate_up_proj.weight", {2 * inner, kCut}, {hidden},
+    if (!all.bias.empty()) {
+      add(mlp_name + "router.bias", {{all.num_experts}}, constant_init(0), {{layer + all.bias, all.num_experts}});
+      plans_.back().buffer = true;
+    }
+    stack(mlp_name + "experts.gate_up_proj.weight", {2 * inner, ShardAxis::etp}, {hidden},
           {{layer + all.gate, inner}, {layer + all.up, inner}});
-    stack(mlp_name + "experts.down_proj.weight", {hidden}, {inner, kCut}, {{layer + all.down, hidden}});
+    stack(mlp_name + "experts.down_proj.weight", {hidden}, {inner, ShardAxis::etp}, {{layer + all.down, hidden}});
     if (all.shared_intermediate_size == 0) return;
-    mlp(mlp_name + "shared_expert.", all.shared_intermediate_size, false);
+    mlp(layer + all.shared, all.shared_intermediate_size, false);
     if (all.shared_gate) whole(mlp_name + "shared_expert_gate.weight", 1, {});
   }
 
   const ModelConfig& config_;
   const ParameterPlanOptions& options_;
   std::vector<ParameterPlan> plans_;
+  std::vector<std::string> modules_;  // that can have a pair
 };
 
 }  // namespace
@@ -190,6 +280,33 @@ std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const Stag
   for (int64_t i = 0; i < stage.layers; ++i) planner.layer(stage.first_layer + i);
   if (stage.loss) planner.head(stage);
   return planner.take();
+}
+
+int64_t adapter_parameters(const ModelConfig& config, const AdapterConfig& adapter) {
+  const AdapterModules modules(adapter);
+  const StageLayers whole{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
+  int64_t elements = 0;
+  for (const ParameterPlan& plan : plan_parameters(config, whole, {.adapter = &modules})) {
+    int64_t size = plan.frozen ? 0 : 1;
+    for (const ShardSpec::Dim& dim : plan.spec.dims) size *= dim.size;
+    elements += size;
+  }
+  return elements;
+}
+
+AdapterConfig adapter_for(const ModelConfig& config, AdapterConfig adapter) {
+  const ParameterPlanOptions one_rank;
+  Planner planner(config, one_rank);
+  const StageLayers all{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
+  planner.embedding(all);
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) planner.layer(i);
+  planner.head(all);
+  std::vector<std::string> whole;
+  for (const ParameterPlan& plan : planner.take()) {
+    const bool is_tied = config.tie_word_embeddings && plan.spec.name == "model.embed_tokens.weight";
+    if (plan.spec.pieces.empty() && !plan.spec.stacked && !is_tied) whole.push_back(Planner::module_of(plan.spec.name));
+  }
+  return with_targets(std::move(adapter), planner.take_modules(), whole);
 }
 
 }  // namespace concord

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/models/adapter_config.h"
 #include "core/models/config.h"
 #include "core/parallel/initialise_weights.h"
 #include "core/parallel/shard_spec.h"
@@ -20,13 +21,23 @@ struct ParameterPlan {
   int64_t uses = 1;
   bool partial_over_tp = false;
   bool shared_embedding = false;
+  bool expert = false;
+  bool buffer = false;
+  bool frozen = false;
+  bool adapter = false;
+  std::string norms_of = {};  // the parameter whose rows' norms it begins as,
+  int64_t first_row = 0;      // from this one of the rank's rows on
 };
 
 struct ParameterPlanOptions {
   int64_t tp = 1;
+  int64_t ep = 1;
+  int64_t etp = 1;
   bool sequence_parallel = false;
   int64_t make_vocab_size_divisible_by = 128;
   bool borrows_output = false;  // the output's weight is the embedding of another chunk of this rank
+  const AdapterModules* adapter =
+      nullptr;  // its low-rank pairs beside the layers; all others are frozen but those it trains
 };
 
 // In the order of use. q, k, v and gate, up are one parameter each, whose pieces have the names of HF, unless
@@ -42,16 +53,27 @@ struct ParameterPlanOptions {
 // with the norms that config.norms names, as here or before and after attention and MLP;
 // or, in a layer with experts, whose weights are stacks with a tensor for each expert in files:
 //   model.layers.N.mlp.router.weight                  [experts, hidden]
-//   model.layers.N.mlp.experts.gate_up_proj.weight    [experts, 2 inner / tp, hidden], pieces gate and up
-//   model.layers.N.mlp.experts.down_proj.weight       [experts, hidden, inner / tp]
+//   model.layers.N.mlp.router.bias                    [experts], a buffer
+//   model.layers.N.mlp.experts.gate_up_proj.weight    [experts / ep, 2 inner / etp, hidden], pieces gate and up
+//   model.layers.N.mlp.experts.down_proj.weight       [experts / ep, hidden, inner / etp]
 //   model.layers.N.mlp.shared_expert.{gate_up_proj,down_proj}.weight
 //   model.layers.N.mlp.shared_expert_gate.weight
 // and in the end
 //   model.norm.weight
 //   lm_head.weight                                    or once more model.embed_tokens.weight where they are tied
-// spec.replicated_over lists tp where the parameter is not cut, and dp_cp.
-// Throws ConfigError, with the names and numbers, if heads or sizes do not divide by tp.
+// With an adapter, beside a linear layer some of whose modules are targets, names behind base_model.model.:
+//   LAYER.lora_A.weight     [ranks, in], the A of all modules one after the other, pieces MODULE.lora_A.weight
+//   MODULE.lora_B.weight    [out, rank], for each module
+//   MODULE.lora_magnitude_vector [out], with use_dora
+// cut as the layer is: B of a layer that is cut by its outputs (qkv, gate and up, lm_head), A of one cut by its inputs.
+// spec.replicated_over lists tp where the parameter is not cut, and dp_cp; for experts it is edp.
+// Throws ConfigError, with the names and numbers, if heads or sizes do not divide by tp, etp or ep.
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
                                            const ParameterPlanOptions& options);
+
+// |adapter| for this model: with_targets of its modules.
+AdapterConfig adapter_for(const ModelConfig& config, AdapterConfig adapter);
+// The elements of all its pairs and of the modules that it trains whole.
+int64_t adapter_parameters(const ModelConfig& config, const AdapterConfig& adapter);
 
 }  // namespace concord

@@ -158,7 +158,7 @@ void SaveJob::agree_on_plan(std::span<Parameter* const> parameters, std::shared_
   auto agreed = std::make_shared<AgreedPlan>();
   agreed->max_shard_bytes = options_.max_shard_bytes;
   run_together(context_, [&] {
-    agreed->own_sets.emplace_back(safetensors::kModelStem, tensors_of(parameters));
+    agreed->own_sets.emplace_back(options_.stem, tensors_of(parameters));
     for (const SavedTensors& more : options_.more) agreed->own_sets.emplace_back(more.stem, more.tensors);
     if (context_.rank() == 0) begin();
   });

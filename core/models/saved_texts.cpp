@@ -52,8 +52,9 @@ void write_texts(const std::string& folder, const SavePlan& plan, const HfSaveOp
     if (!set.folder.has_index()) continue;
     texts.write(safetensors::index_file(set.stem), safetensors::index_json(set.folder.file_of, set.folder.total_bytes));
   }
-  if (!options.config_json.empty()) texts.write("config.json", options.config_json);
-  const bool has_tokenizer = !options.source.empty() && texts.carry_over(options.source, options.config_json.empty());
+  if (options.with_config && !options.config_json.empty()) texts.write("config.json", options.config_json);
+  const bool copies_config = options.with_config && options.config_json.empty();
+  const bool has_tokenizer = !options.source.empty() && texts.carry_over(options.source, copies_config);
   for (const auto& [name, text] : options.tokenizer_files) {
     if (!has_tokenizer) texts.write(name, text);
   }

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -40,6 +41,20 @@ void write_grad(Tensor& logits, const Tensor& labels, int64_t first, int64_t use
       find<void(Tensor&, const Tensor&, int64_t, int64_t, const Tensor&, const Tensor&, const Tensor&, const Tensor&)>(
           "concord::cross_entropy_grad_");
   op.call(logits, labels, first, used, log_sum, soft, hard, level);
+}
+
+// loss = the rows' losses, and over |logits| their gradients if those of the losses are |grad|.
+void with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, int64_t used, const CrossEntropyOptions& options) {
+  static const auto op = find<void(Tensor&, Tensor&, const Tensor&, int64_t, int64_t, double, double, double)>(
+      "concord::cross_entropy_with_grad_");
+  op.call(logits, loss, labels, used, options.ignore_index, options.label_smoothing, options.z_loss,
+          options.expected_grad);
+}
+
+// The rows of |x| times grad / expected.
+void rescale(Tensor& x, const Tensor& grad, double expected) {
+  static const auto op = find<void(Tensor&, const Tensor&, double)>("concord::cross_entropy_rescale_");
+  op.call(x, grad, expected);
 }
 
 // -------------------------------------------------------------------------------------------------------- reference
@@ -108,6 +123,10 @@ TORCH_LIBRARY_FRAGMENT(concord, m) {
   m.def(
       "cross_entropy_grad_(Tensor(a!) logits, Tensor labels, int first, int used, Tensor log_sum, Tensor soft, "
       "Tensor hard, Tensor level) -> ()");
+  m.def(
+      "cross_entropy_with_grad_(Tensor(a!) logits, Tensor(b!) loss, Tensor labels, int used, int ignore_index, float "
+      "label_smoothing, float z_loss, float grad) -> ()");
+  m.def("cross_entropy_rescale_(Tensor(a!) x, Tensor grad, float expected) -> ()");
 }
 TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
   m.impl("cross_entropy_parts", reference_parts);
@@ -196,6 +215,17 @@ Tensor losses(const Whole& row, const Tensor& counts, const CrossEntropyOptions&
   return at::where(counts, loss, at::zeros({}, loss.options()));
 }
 
+// What multiplies the rows of softmax, the label and all columns in the gradient.
+struct RowFactors {
+  Tensor soft, hard, level;
+};
+
+RowFactors factors_of(const Tensor& grad, const Tensor& log_sum, const CrossEntropyOptions& options,
+                      int64_t vocabulary) {
+  return {options.z_loss != 0 ? grad * (1 + 2 * options.z_loss * log_sum) : grad, grad * (1 - options.label_smoothing),
+          grad * (options.label_smoothing / static_cast<double>(vocabulary))};
+}
+
 // d loss / d logit = softmax * (1 + 2 z lse) - (1 - s) [label] - s / V, times the gradient of the loss.
 Tensor grad_of(const Backward& b, const CrossEntropyOptions& options, const Columns& columns) {
   const Tensor& logits = b.saved[0];
@@ -203,14 +233,59 @@ Tensor grad_of(const Backward& b, const CrossEntropyOptions& options, const Colu
   const Tensor& log_sum = b.saved[2];
   const Tensor flat = b.grad.reshape({-1}).to(log_sum.scalar_type());
   const Tensor grad = at::where(labels != options.ignore_index, flat, at::zeros({}, flat.options()));
-  const Tensor soft = options.z_loss != 0 ? grad * (1 + 2 * options.z_loss * log_sum) : grad;
-  const Tensor hard = grad * (1 - options.label_smoothing);
-  const Tensor level = grad * (options.label_smoothing / static_cast<double>(columns.vocabulary));
+  const RowFactors by = factors_of(grad, log_sum, options, columns.vocabulary);
   Tensor result = options.overwrite_logits ? logits : logits.clone(at::MemoryFormat::Contiguous);
   Tensor rows = result.view({-1, result.size(-1)});
-  write_grad(rows, labels, columns.first, columns.used, log_sum, soft, hard, level);
+  write_grad(rows, labels, columns.first, columns.used, log_sum, by.soft, by.hard, by.level);
   if (options.overwrite_logits) result.unsafeGetTensorImpl()->bump_version();  // later uses of them are detected
   return result;
+}
+
+// In terms of the two halves, and so on the host too.
+void reference_with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, int64_t used, int64_t ignore_index,
+                         double label_smoothing, double z_loss, double grad) {
+  const CrossEntropyOptions options{
+      .ignore_index = ignore_index, .label_smoothing = label_smoothing, .z_loss = z_loss, .expected_grad = grad};
+  const Whole row = whole(parts(logits, labels, 0, used, label_smoothing > 0).unsqueeze(0));
+  const Tensor counts = labels != ignore_index;
+  loss.copy_(losses(row, counts, options, used));
+  const at::TensorOptions like = row.log_sum.options();
+  const Tensor grads = at::where(counts, at::full({}, grad, like), at::zeros({}, like));
+  const RowFactors by = factors_of(grads, row.log_sum, options, used);
+  write_grad(logits, labels, 0, used, row.log_sum, by.soft, by.hard, by.level);
+}
+
+void reference_rescale(Tensor& x, const Tensor& grad, double expected) { x.mul_((grad / expected).unsqueeze(-1)); }
+
+// Reads the rows only if there is something to do.
+void cpu_rescale(Tensor& x, const Tensor& grad, double expected) {
+  if (!(grad == expected).all().item<bool>()) reference_rescale(x, grad, expected);
+}
+
+TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
+  m.impl("cross_entropy_with_grad_", reference_with_grad);
+  m.impl("cross_entropy_rescale_", reference_rescale);
+}
+TORCH_LIBRARY_IMPL(concord, CPU, m) { m.impl("cross_entropy_rescale_", cpu_rescale); }
+
+// Forward leaves the gradient in |logits|; backward has nothing left to do but where it is given another gradient of
+// the loss than the expected one.
+Tensor with_expected_grad(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions& options,
+                          const Columns& columns) {
+  const auto run = [&] {
+    const Tensor flat_labels = labels.reshape({-1});
+    Tensor rows = logits.view({-1, logits.size(-1)});
+    Tensor loss = at::empty({rows.size(0)}, logits.options().dtype(sum_type(logits.scalar_type())));
+    with_grad(rows, loss, flat_labels, columns.used, options);
+    logits.unsafeGetTensorImpl()->bump_version();  // later uses of them are detected
+    return Forward{loss.view(labels.sizes()), {logits}};
+  };
+  return differentiable(kName, {logits}, run, [expected = options.expected_grad](const Backward& b) {
+    const Tensor& result = b.saved[0];
+    Tensor rows = result.view({-1, result.size(-1)});
+    rescale(rows, b.grad.reshape({-1}), expected);
+    return Tensors{result};
+  });
 }
 
 }  // namespace
@@ -225,6 +300,9 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels, con
   check_values(labels, options, columns.vocabulary);
   if (options.overwrite_logits && !logits.is_contiguous()) {
     refuse(kName, fmt::format("overwrite_logits needs contiguous logits, but these are {} with gaps", text_of(logits)));
+  }
+  if (options.overwrite_logits && options.expected_grad != 0 && share.count == 1 && needs_derivative({logits})) {
+    return with_expected_grad(logits, labels, options, columns);
   }
   const auto run = [&] {
     const at::Tensor flat_labels = labels.reshape({-1});

@@ -35,6 +35,10 @@ struct CrossEntropyOptions {
   double z_loss = 0;
   // The gradient overwrites the logits, which must not be used any more: no other memory of their size is needed.
   bool overwrite_logits = false;
+  // What the gradient of each token's loss is going to be, if that is known. With overwrite_logits and a vocabulary
+  // that is not split, forward then writes the gradient over the logits in the pass that reads them; if backward is
+  // given another one, it scales the rows. 0: not known.
+  double expected_grad = 0;
 };
 
 // |logits| [..., v], this rank's columns. |labels| [...] int64, over the whole vocabulary, the same on all ranks.

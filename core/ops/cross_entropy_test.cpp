@@ -10,6 +10,8 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+
 #include "core/config_error.h"
 #include "core/ops/testing/samples.h"
 
@@ -49,6 +51,29 @@ const RegisterSamples kGrad("concord::cross_entropy_grad_", [](Draw& draw, c10::
       {part.logits, part.labels, part.first, part.used, log_sum, numbers(), numbers(), numbers()}, roundings, {4}};
 });
 
+const RegisterSamples kWithGrad("concord::cross_entropy_with_grad_", [](Draw& draw, c10::ScalarType type) {
+  const Part part(draw, type);
+  const auto sums = type == at::kDouble ? type : at::kFloat;
+  const at::Tensor labels = draw.integers({part.rows}, -1, part.used - 1);
+  const double top = largest(part.logits), z_loss = draw.coin() ? 0 : 1e-2;
+  const double spread = top + std::log(static_cast<double>(part.used));  // of what exp is taken of
+  // The sum and its logarithm, exp of differences that are off by as many roundings as they are large, and for
+  // smoothing a sum of all logits.
+  const double roundings = 64 + 8 * spread + 2 * std::sqrt(static_cast<double>(part.used));
+  const double loss_size = spread + z_loss * spread * spread + top;
+  return Sample{{part.logits, at::zeros({part.rows}, sums), labels, part.used, /*ignore_index=*/-1,
+                 draw.coin() ? 0.0 : 0.1, z_loss, 0.75},
+                roundings,
+                {1 + 2 * z_loss * spread, loss_size}};
+});
+
+const RegisterSamples kRescale("concord::cross_entropy_rescale_", [](Draw& draw, c10::ScalarType type) {
+  const Part part(draw, type);
+  const at::Tensor grad = draw.normal({part.rows}, type == at::kDouble ? type : at::kFloat);
+  grad[0] = 0.75;
+  return Sample{{part.logits, grad, 0.75}, 4};
+});
+
 at::Tensor gradient(const at::Tensor& loss, const at::Tensor& of, const at::Tensor& weights) {
   return torch::autograd::grad({(loss * weights).sum()}, {of}).at(0);
 }
@@ -77,6 +102,8 @@ struct Case {
   double smoothing;
   double z_loss;
   bool overwrite;
+  double expected = 0;       // gradient of the losses, if it is announced
+  bool as_expected = false;  // whether it is what they get
 };
 
 // libtorch's cross entropy, and the z-loss beside it.
@@ -93,13 +120,17 @@ void check_case(const Case& c, uint64_t seed) {
   at::Tensor labels = draw.integers({c.rows}, 0, c.vocabulary - 1);
   labels[draw.between(0, c.rows - 1)] = -100;
   const at::Tensor weights = draw.normal({c.rows}, at::kDouble);
+  if (c.as_expected) weights.fill_(c.expected);
 
   const at::Tensor whole = padded.narrow(1, 0, c.vocabulary).clone().requires_grad_(true);
   const at::Tensor expected = expected_loss(whole, labels, c);
   const at::Tensor expected_grad = gradient(expected, whole, weights);
 
-  const CrossEntropyOptions options{
-      .vocabulary = c.vocabulary, .label_smoothing = c.smoothing, .z_loss = c.z_loss, .overwrite_logits = c.overwrite};
+  const CrossEntropyOptions options{.vocabulary = c.vocabulary,
+                                    .label_smoothing = c.smoothing,
+                                    .z_loss = c.z_loss,
+                                    .overwrite_logits = c.overwrite,
+                                    .expected_grad = c.expected};
   AllShares all(c.ranks);
   const auto shard = [&](int64_t r) { return padded.narrow(1, r * c.width, c.width).clone(); };
   for (int64_t r = 0; r < c.ranks; ++r) cross_entropy(shard(r), labels, options, all.share(r));
@@ -123,6 +154,15 @@ TEST(CrossEntropy, IsLibtorchsOverAnyCutWithSmoothingZLossPaddingAndIgnoredLabel
   check_case({1, 1, 1, 1, 0.2, 1e-3, false}, 4);
   check_case({9, 5000, 2, 2501, 0.05, 1e-3, true}, 5);
   check_case({3, 10, 4, 5, 0.3, 0.1, false}, 6);  // two of the four ranks have nothing but padding
+}
+
+TEST(CrossEntropy, WithAnAnnouncedGradientIsTheSameWhetherItComesOrAnother) {
+  for (const bool as_expected : {true, false}) {
+    check_case({7, 33, 1, 40, 0, 0, true, 0.25, as_expected}, 7);
+    check_case({9, 300, 1, 301, 0.1, 1e-2, true, -3, as_expected}, 8);
+    check_case({5, 50, 3, 17, 0, 1e-2, true, 2, as_expected}, 9);
+    check_case({5, 50, 1, 50, 0, 0, false, 2, as_expected}, 10);  // logits stay, so there is nothing to do ahead
+  }
 }
 
 TEST(CrossEntropy, TellsWhoeverUsesLogitsThatWereOverwritten) {

@@ -18,7 +18,7 @@ using torch::autograd::variable_list;
 // Keeps |backward| in the context, which can only hold IValues.
 struct Holder : torch::CustomClassHolder {
   const char* name = nullptr;
-  BackwardFunction backward;
+  BackwardOfSeveralFunction backward;
   size_t inputs = 0;
   std::vector<size_t> given;  // the defined inputs: autograd sees no others
 };
@@ -27,13 +27,13 @@ constexpr const char* kHolder = "backward";
 constexpr size_t kOtherArguments = 2;  // of apply, which have no gradient: run, holder
 
 struct Derivative : torch::autograd::Function<Derivative> {
-  static at::Tensor forward(AutogradContext* context, at::TensorList, const std::function<Forward()>* run,
-                            const c10::intrusive_ptr<Holder>& holder) {
+  static variable_list forward(AutogradContext* context, at::TensorList, const std::function<ForwardOfSeveral()>* run,
+                               const c10::intrusive_ptr<Holder>& holder) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    Forward result = (*run)();
+    ForwardOfSeveral result = (*run)();
     context->save_for_backward(std::move(result.saved));
     context->saved_data[kHolder] = c10::IValue::make_capsule(holder);
-    return result.output;
+    return std::move(result.outputs);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
@@ -44,7 +44,7 @@ struct Derivative : torch::autograd::Function<Derivative> {
           "operator {} has only a first derivative, but a second one was requested; call backward without create_graph",
           holder.name));
     }
-    Backward call{context->get_saved_variables(), std::move(grads[0]), std::vector<bool>(holder.inputs)};
+    BackwardOfSeveral call{context->get_saved_variables(), std::move(grads), std::vector<bool>(holder.inputs)};
     for (size_t i = 0; i < holder.given.size(); ++i) call.needed[holder.given[i]] = context->needs_input_grad(i);
     const Tensors found = holder.backward(call);
     Tensors result;
@@ -62,11 +62,11 @@ bool needs_derivative(const Tensors& inputs) {
          });
 }
 
-at::Tensor differentiable(const char* name, const Tensors& inputs, const std::function<Forward()>& forward,
-                          BackwardFunction backward) {
+Tensors differentiable(const char* name, const Tensors& inputs, const std::function<ForwardOfSeveral()>& forward,
+                       BackwardOfSeveralFunction backward) {
   if (!needs_derivative(inputs)) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    return forward().output;
+    return forward().outputs;
   }
   const auto holder = c10::make_intrusive<Holder>();
   holder->name = name;
@@ -79,6 +79,17 @@ at::Tensor differentiable(const char* name, const Tensors& inputs, const std::fu
     holder->given.push_back(i);
   }
   return Derivative::apply(at::TensorList(given), &forward, holder);
+}
+
+at::Tensor differentiable(const char* name, const Tensors& inputs, const std::function<Forward()>& forward,
+                          BackwardFunction backward) {
+  const std::function<ForwardOfSeveral()> run = [&] {
+    Forward made = forward();
+    return ForwardOfSeveral{{std::move(made.output)}, std::move(made.saved)};
+  };
+  return differentiable(name, inputs, run, [backward = std::move(backward)](const BackwardOfSeveral& b) {
+    return backward({b.saved, b.grads[0], b.needed});
+  })[0];
 }
 
 }  // namespace concord::ops

@@ -22,6 +22,11 @@ struct Forward {
   at::Tensor output;  // the one that has a derivative
   Tensors saved;      // inputs, outputs or neither; undefined ones stay undefined
 };
+// The same for several outputs. They may share memory, which nobody writes to.
+struct ForwardOfSeveral {
+  Tensors outputs;
+  Tensors saved;
+};
 
 // What backward is given.
 struct Backward {
@@ -29,8 +34,14 @@ struct Backward {
   at::Tensor grad;           // of the output; defined, on the output's device, in any strides
   std::vector<bool> needed;  // for each input: whether its gradient is needed
 };
+struct BackwardOfSeveral {
+  Tensors saved;
+  Tensors grads;  // of the outputs; zeros for those that nothing depends on
+  std::vector<bool> needed;
+};
 
 using BackwardFunction = std::function<Tensors(const Backward&)>;
+using BackwardOfSeveralFunction = std::function<Tensors(const BackwardOfSeveral&)>;
 
 // Whether autograd would record an operation on |inputs|. Undefined tensors count as constants.
 bool needs_derivative(const Tensors& inputs);
@@ -40,5 +51,8 @@ bool needs_derivative(const Tensors& inputs);
 // meantime are noticed and refused by libtorch. A derivative of the derivative is refused, with |name|.
 at::Tensor differentiable(const char* name, const Tensors& inputs, const std::function<Forward()>& forward,
                           BackwardFunction backward);
+// The same for an operator with several outputs, all of which have a derivative.
+Tensors differentiable(const char* name, const Tensors& inputs, const std::function<ForwardOfSeveral()>& forward,
+                       BackwardOfSeveralFunction backward);
 
 }  // namespace concord::ops

@@ -15,11 +15,13 @@ void DeferredGrads::run(size_t count) {
   }
 }
 
-void GradSink::add(std::function<void(at::Tensor& main)> addition) const {
-  const auto run = [sink = *this, addition = std::move(addition)] {
+void GradSink::add(Addition addition, Addition replacement) const {
+  const auto run = [sink = *this, addition = std::move(addition), replacement = std::move(replacement)] {
     const at::NoGradGuard no_grad;
     at::Tensor to = sink.main;
-    addition(to);
+    const bool replaces = sink.is_stale && std::exchange(*sink.is_stale, false);
+    if (replaces && !replacement) to.zero_();
+    (replaces && replacement ? replacement : addition)(to);
     if (sink.added) sink.added();
   };
   if (later != nullptr) {

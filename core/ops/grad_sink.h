@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 
 namespace concord {
 
@@ -29,9 +30,13 @@ struct GradSink {
   at::Tensor main;                   // of the parameter's shape, fp32 or fp64; gradients are added to it
   std::function<void()> added = {};  // called after each addition, on the thread that made it
   DeferredGrads* later = nullptr;    // where the addition waits; null: it is made in backward
+  // Whether |main| holds what is left of an earlier step, so that the first addition replaces it. Null: it never does.
+  std::shared_ptr<bool> is_stale = {};
 
-  // Performs the addition, or defers it, and calls |added| after it.
-  void add(std::function<void(at::Tensor& main)> addition) const;
+  using Addition = std::function<void(at::Tensor& main)>;
+  // Performs the addition, or defers it, and calls |added| after it. |replacement| is what to do instead where |main|
+  // is stale; without it that is cleared first.
+  void add(Addition addition, Addition replacement = {}) const;
 };
 
 }  // namespace concord

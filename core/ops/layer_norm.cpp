@@ -91,7 +91,7 @@ Triple cpu_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, c
   const Tensor dbias = at::empty_like(scale);
   visit_type("layer_norm", x.scalar_type(), [&]<class T>(T) {
     norm_backward<T>(rows_of(dense), g.const_data_ptr<T>(), dense.const_data_ptr<T>(), scale.const_data_ptr<T>(),
-                     m.const_data_ptr<Sum<T>>(), r.const_data_ptr<Sum<T>>(), dx.mutable_data_ptr<T>(),
+                     m.const_data_ptr<Sum<T>>(), r.const_data_ptr<Sum<T>>(), nullptr, dx.mutable_data_ptr<T>(),
                      dweight.mutable_data_ptr<T>(), dbias.mutable_data_ptr<T>());
   });
   return {dx, dweight, dbias};

@@ -43,6 +43,11 @@ void add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
   op.call(main, grad, x);
 }
 
+void set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
+  static const auto op = find<void(Tensor&, const Tensor&, const Tensor&)>("concord::linear_weight_grad_set_");
+  op.call(main, grad, x);
+}
+
 // The host uses the references too, except for one on Arm: GEMMs of libtorch, which no hand-written loop would beat.
 Tensor reference(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) { return at::linear(x, weight, bias); }
 
@@ -71,11 +76,19 @@ void reference_add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x
   main.addmm_(rows(grad).t().to(type), rows(x).to(type));
 }
 
+void reference_set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
+  const auto type = main.scalar_type();
+  main.addmm_(rows(grad).t().to(type), rows(x).to(type), /*beta=*/0);  // whatever it holds, also NaN
+}
+
+// What backward needs of |x|: nothing for a frozen weight.
+Tensor input_to_keep(const Tensor& x, const Tensor& weight) { return weight.requires_grad() ? x : Tensor(); }
+
 // The bias gradient, or undefined.
 Tensor bias_grad(const Backward& b) { return b.needed[2] ? rows(b.grad).sum(0) : Tensor(); }
 
 Tensor autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
-  const auto run = [&] { return Forward{forward(x, weight, bias), {x, weight}}; };
+  const auto run = [&] { return Forward{forward(x, weight, bias), {input_to_keep(x, weight), weight}}; };
   return differentiable("linear", {x, weight, bias.value_or(Tensor())}, run, [](const Backward& b) {
     return Tensors{b.needed[0] ? input_grad(b.grad, b.saved[1]) : Tensor(),
                    b.needed[1] ? weight_grad(b.grad, b.saved[0]) : Tensor(), bias_grad(b)};
@@ -84,7 +97,7 @@ Tensor autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) 
 
 // The input gradient first: with deferred weight gradients it is all that backward computes.
 Tensor into_sink(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, const GradSink& sink) {
-  const auto run = [&] { return Forward{forward(x, weight, bias), {x, weight}}; };
+  const auto run = [&] { return Forward{forward(x, weight, bias), {input_to_keep(x, weight), weight}}; };
   return differentiable("linear", {x, weight, bias.value_or(Tensor())}, run, [sink](const Backward& b) {
     Tensors result{b.needed[0] ? input_grad(b.grad, b.saved[1]) : Tensor(), Tensor(), bias_grad(b)};
     if (b.needed[1]) add_linear_weight_grad(sink, b.grad, b.saved[0]);
@@ -97,12 +110,14 @@ TORCH_LIBRARY_FRAGMENT(concord, m) {
   m.def("linear_input_grad(Tensor grad, Tensor weight) -> Tensor");
   m.def("linear_weight_grad(Tensor grad, Tensor x) -> Tensor");
   m.def("linear_weight_grad_(Tensor(a!) main, Tensor grad, Tensor x) -> ()");
+  m.def("linear_weight_grad_set_(Tensor(a!) main, Tensor grad, Tensor x) -> ()");
 }
 TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
   m.impl("linear", reference);
   m.impl("linear_input_grad", reference_input_grad);
   m.impl("linear_weight_grad", reference_weight_grad);
   m.impl("linear_weight_grad_", reference_add_weight_grad);
+  m.impl("linear_weight_grad_set_", reference_set_weight_grad);
 }
 #if defined(__aarch64__)
 TORCH_LIBRARY_IMPL(concord, CPU, m) { m.impl("linear", cpu); }
@@ -157,7 +172,9 @@ void add_linear_weight_grad(const at::Tensor& main, const at::Tensor& grad, cons
 
 void add_linear_weight_grad(const GradSink& sink, const at::Tensor& grad, const at::Tensor& x) {
   // Detached from the graph, which would otherwise live as long as the deferred addition.
-  sink.add([grad = grad.detach(), x = x.detach()](at::Tensor& main) { add_linear_weight_grad(main, grad, x); });
+  const at::Tensor out = grad.detach(), in = x.detach();
+  sink.add([out, in](at::Tensor& main) { add_linear_weight_grad(main, out, in); },
+           [out, in](at::Tensor& main) { ops::linear_op::set_weight_grad(main, out, in); });
 }
 
 }  // namespace concord

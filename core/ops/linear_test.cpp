@@ -8,6 +8,9 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <limits>
+#include <memory>
+
 #include "core/config_error.h"
 #include "core/ops/testing/samples.h"
 
@@ -57,6 +60,13 @@ const RegisterSamples kAdd("concord::linear_weight_grad_", [](Draw& draw, c10::S
   return Sample{{main, d.grad, d.x}, 4, {size_of(2 * d.rows, d.grad, d.x) + largest(main)}};
 });
 
+const RegisterSamples kSet("concord::linear_weight_grad_set_", [](Draw& draw, c10::ScalarType type) {
+  const Drawn d(draw, type);
+  const at::Tensor main = draw.normal({d.out, d.in}, type == at::kDouble ? type : at::kFloat);
+  main[0][0] = std::numeric_limits<double>::quiet_NaN();
+  return Sample{{main, d.grad, d.x}, 4, {size_of(2 * d.rows, d.grad, d.x)}};
+});
+
 struct Layer {
   explicit Layer(c10::ScalarType type) {
     Draw draw(11);
@@ -68,6 +78,24 @@ struct Layer {
   }
   at::Tensor x, weight, bias, grad, main;
 };
+
+TEST(GradSink, TheFirstAdditionReplacesWhatIsStale) {
+  Layer ours(at::kDouble), twice(at::kDouble);
+  twice.main.zero_();
+  const GradSink sink{twice.main};
+  ours.main.fill_(std::numeric_limits<double>::quiet_NaN());
+  GradSink stale{ours.main};
+  stale.is_stale = std::make_shared<bool>(true);
+  for (int i = 0; i < 2; ++i) {
+    linear(twice.x, twice.weight, twice.bias, &sink).backward(twice.grad);
+    linear(ours.x, ours.weight, ours.bias, &stale).backward(ours.grad);
+  }
+  EXPECT_EQ(largest(ours.main - twice.main), 0);
+  EXPECT_FALSE(*stale.is_stale);
+  *stale.is_stale = true;
+  stale.add([](at::Tensor& main) { main.add_(1); });  // without a replacement it is cleared
+  EXPECT_EQ(largest(ours.main - 1), 0);
+}
 
 TEST(Linear, AddsItsWeightGradientStraightToTheMainGradient) {
   Layer plain(at::kDouble);

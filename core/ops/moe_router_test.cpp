@@ -44,6 +44,28 @@ TEST(RouteTokens, ComputesScoresOfBf16LogitsInFp32) {
   EXPECT_NEAR((routing.weights[0] / routing.weights[1]).item<double>(), std::exp(0.0078125), 1e-6);
 }
 
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// The bias makes expert 1 the first choice, but its weight is that of its own score.
+TEST(RouteTokens, ABiasChoosesButHasNoWeight) {
+  const at::Tensor bias = at::tensor({0.0, 2.0, 0.0, 0.0}, at::kFloat);
+  const Routing routing = route_tokens(logits(), {.top_k = 2, .sigmoid = true, .scale = 2.5}, bias);
+  EXPECT_TRUE(at::equal(routing.experts, at::tensor({1, 2}, at::kLong).unsqueeze(0)));
+  EXPECT_NEAR(routing.weights[0][0].item<double>(), 2.5 * sigmoid(0), 1e-15);
+  EXPECT_NEAR(routing.weights[0][1].item<double>(), 2.5 * sigmoid(3), 1e-15);
+  const Routing normalised = route_tokens(logits(), {.top_k = 2, .normalise = true, .sigmoid = true}, bias);
+  EXPECT_NEAR(normalised.weights[0][0].item<double>(), sigmoid(0) / (sigmoid(0) + sigmoid(3)), 1e-15);
+}
+
+// Experts 0 and 1 are the better pair, although 2 is the best expert.
+TEST(RouteTokens, GroupsAreChosenByTheirTwoBestScores) {
+  const at::Tensor given = at::tensor({2.0, 1.9, 3.0, -9.0}, at::kDouble).unsqueeze(0);
+  const Routing routing = route_tokens(given, {.top_k = 2, .sigmoid = true, .groups = 2, .top_groups = 1});
+  EXPECT_TRUE(at::equal(routing.experts, at::tensor({0, 1}, at::kLong).unsqueeze(0)));
+  EXPECT_THAT([&] { route_tokens(given, {.top_k = 3, .sigmoid = true, .groups = 2, .top_groups = 1}); },
+              ThrowsMessage<ConfigError>(HasSubstr("4 experts in 2 groups, 1 of them for a token with top_k 3")));
+}
+
 TEST(RouteTokens, RefusesMoreChoicesThanExperts) {
   EXPECT_THAT([] { route_tokens(at::ones({3, 4}), {.top_k = 5}); },
               ThrowsMessage<ConfigError>(HasSubstr("logits is Float [3, 4] and top_k 5")));

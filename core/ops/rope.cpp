@@ -17,12 +17,25 @@ namespace ops::rope_op {
 namespace {
 
 using at::Tensor;
+using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
 // Shapes in names: o, i the dimensions before the heads (outer, inner), q heads, n the size of a head, r its angles.
 
 Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
   static const auto op = find<Tensor(const Tensor&, const Tensor&, const Tensor&, bool)>("concord::rope");
   return op.call(x, cos, sin, back);
+}
+
+Triple turn_qkv(const Tensor& qkv, const Tensor& cos, const Tensor& sin, int64_t heads, int64_t kv_heads) {
+  static const auto op =
+      find<Triple(const Tensor&, const Tensor&, const Tensor&, int64_t, int64_t)>("concord::rope_qkv");
+  return op.call(qkv, cos, sin, heads, kv_heads);
+}
+
+Tensor turn_qkv_back(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& cos, const Tensor& sin) {
+  static const auto op = find<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&)>(
+      "concord::rope_qkv_backward");
+  return op.call(dq, dk, dv, cos, sin);
 }
 
 // -------------------------------------------------------------------------------------------------------- reference
@@ -36,6 +49,18 @@ Tensor reference(const Tensor& x, const Tensor& cos, const Tensor& sin, bool bac
   const Tensor s = back ? -sin.unsqueeze(-2) : sin.unsqueeze(-2);
   const Tensor rest = x.narrow(-1, 2 * half, x.size(-1) - 2 * half);
   return at::cat({(a * c - b * s).to(x.scalar_type()), (b * c + a * s).to(x.scalar_type()), rest}, -1);
+}
+
+// In terms of rope, and so on the host too.
+Triple reference_qkv(const Tensor& qkv, const Tensor& cos, const Tensor& sin, int64_t heads, int64_t kv_heads) {
+  const Tensor all = qkv.unflatten(-1, {heads + 2 * kv_heads, -1});
+  return {turn(all.narrow(-2, 0, heads), cos, sin, false), turn(all.narrow(-2, heads, kv_heads), cos, sin, false),
+          all.narrow(-2, heads + kv_heads, kv_heads).contiguous()};  // a view would keep all of qkv until backward
+}
+
+Tensor reference_qkv_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& cos,
+                              const Tensor& sin) {
+  return at::cat({turn(dq, cos, sin, true), turn(dk, cos, sin, true), dv}, -2).flatten(-2);
 }
 
 // -------------------------------------------------------------------------------------------------------------- cpu
@@ -81,10 +106,32 @@ Tensor autograd(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back
                         [back](const Backward& b) { return Tensors{turn(b.grad, b.saved[0], b.saved[1], !back)}; });
 }
 
-TORCH_LIBRARY_FRAGMENT(concord, m) { m.def("rope(Tensor x, Tensor cos, Tensor sin, bool back) -> Tensor"); }
-TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) { m.impl("rope", reference); }
+Triple autograd_qkv(const Tensor& qkv, const Tensor& cos, const Tensor& sin, int64_t heads, int64_t kv_heads) {
+  const auto run = [&] {
+    const auto [q, k, v] = turn_qkv(qkv, cos, sin, heads, kv_heads);
+    return ForwardOfSeveral{{q, k, v}, {cos, sin}};
+  };
+  const Tensors made = differentiable("rope_qkv", {qkv}, run, [](const BackwardOfSeveral& b) {
+    return Tensors{turn_qkv_back(b.grads[0], b.grads[1], b.grads[2], b.saved[0], b.saved[1])};
+  });
+  return {made[0], made[1], made[2]};
+}
+
+TORCH_LIBRARY_FRAGMENT(concord, m) {
+  m.def("rope(Tensor x, Tensor cos, Tensor sin, bool back) -> Tensor");
+  m.def("rope_qkv(Tensor qkv, Tensor cos, Tensor sin, int heads, int kv_heads) -> (Tensor q, Tensor k, Tensor v)");
+  m.def("rope_qkv_backward(Tensor dq, Tensor dk, Tensor dv, Tensor cos, Tensor sin) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
+  m.impl("rope", reference);
+  m.impl("rope_qkv", reference_qkv);
+  m.impl("rope_qkv_backward", reference_qkv_backward);
+}
 TORCH_LIBRARY_IMPL(concord, CPU, m) { m.impl("rope", cpu); }
-TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("rope", autograd); }
+TORCH_LIBRARY_IMPL(concord, Autograd, m) {
+  m.impl("rope", autograd);
+  m.impl("rope_qkv", autograd_qkv);
+}
 
 void check_angles(const Tensor& x, const Tensor& angles, const char* what) {
   const auto type = sum_type(x.scalar_type());
@@ -101,6 +148,12 @@ void check_angles(const Tensor& x, const Tensor& angles, const char* what) {
   }
 }
 
+void check_both_angles(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  check_angles(x, cos, "cos");
+  check_angles(x, sin, "sin");
+  if (cos.sizes() != sin.sizes()) refuse("rope", fmt::format("cos is {} and sin {}", text_of(cos), text_of(sin)));
+}
+
 }  // namespace
 }  // namespace ops::rope_op
 
@@ -108,12 +161,21 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   ops::check_floating("rope", "x", x);
   if (x.dim() < 2)
     ops::refuse("rope", fmt::format("x is {}; the last two dimensions must be heads and head size", ops::text_of(x)));
-  ops::rope_op::check_angles(x, cos, "cos");
-  ops::rope_op::check_angles(x, sin, "sin");
-  if (cos.sizes() != sin.sizes()) {
-    ops::refuse("rope", fmt::format("cos is {} and sin {}", ops::text_of(cos), ops::text_of(sin)));
-  }
+  ops::rope_op::check_both_angles(x, cos, sin);
   return ops::rope_op::turn(x, cos, sin, /*back=*/false);
+}
+
+Heads rope_qkv(const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads, int64_t kv_heads) {
+  ops::check_floating("rope_qkv", "qkv", qkv);
+  const int64_t all = heads + 2 * kv_heads;
+  if (qkv.dim() < 1 || heads < 1 || kv_heads < 1 || qkv.size(-1) % all != 0) {
+    ops::refuse("rope_qkv", fmt::format("qkv is {}; the last dimension must be a multiple of {} query and 2 x {} key "
+                                        "and value heads",
+                                        ops::text_of(qkv), heads, kv_heads));
+  }
+  ops::rope_op::check_both_angles(qkv.unflatten(-1, {all, -1}), cos, sin);
+  const auto [q, k, v] = ops::rope_op::turn_qkv(qkv, cos, sin, heads, kv_heads);
+  return {q, k, v};
 }
 
 }  // namespace concord

@@ -3,9 +3,9 @@
 // core/ops/rope_angles.h makes the angles.
 #pragma once
 
-namespace at {
-class Tensor;
-}
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
 
 namespace concord {
 
@@ -13,5 +13,13 @@ namespace concord {
 // heads, n], [S, 1, r] for [S, B, heads, n], [T, r] for packed [T, heads, n]), fp32, or fp64 for Double. 2 r <= n; what
 // is beyond 2 r stays unchanged. Throws ConfigError, with the sizes, if they do not fit.
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
+
+// The heads of queries, keys and values, [..., heads or kv_heads, n].
+struct Heads {
+  at::Tensor q, k, v;
+};
+// |qkv| [..., (heads + 2 kv_heads) n] as the projection made it -> queries and keys turned, values as they are; the
+// gradient comes back packed. A device has one kernel for each way; there the three share memory.
+Heads rope_qkv(const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads, int64_t kv_heads);
 
 }  // namespace concord

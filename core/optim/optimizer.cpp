@@ -197,7 +197,7 @@ class Optimizer::Impl {
     if (count_zeros) group.all_reduce(zeros).wait();
     summed.wait();
     const double norm = std::sqrt(squares.item<double>());
-    return {std::isfinite(norm), norm, zeros.item<int64_t>()};
+    return {std::isfinite(norm), norm, count_zeros ? zeros.item<int64_t>() : 0};
   }
 
   void apply(const StepSettings& settings, double clip) {

@@ -35,7 +35,9 @@ GroupMultipliers default_multipliers(const Parameter& parameter);
 struct StepSettings {
   double lr = 0;
   double weight_decay = 0;
-  double loss_scale = 1;  // what the loss was multiplied by (core/optim/loss_scaler.h)
+  // What the gradients are divided by: what the loss was multiplied by (core/optim/loss_scaler.h), and the step's
+  // tokens where finalize_grads has not divided by them.
+  double loss_scale = 1;
 };
 
 struct StepResult {

@@ -4,6 +4,7 @@
 #include <ATen/ops/_foreach_mul.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -85,31 +86,49 @@ class AdamWRule : public UpdateRule {
   }
 
   void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
-    struct Group {
-      double lr, weight_decay;
-      bool has_values;
-      auto operator<=>(const Group&) const = default;
+    const auto is_same = [](const Segment* s, const Listed& listed) {
+      return s == listed.segment && s->grads.is_same(listed.grads) && s->weights.is_same(listed.weights);
     };
-    std::map<Group, AdamWLists> groups;
+    if (!std::ranges::equal(segments, listed_, is_same)) list(segments);
+    for (const auto& [group, lists] : groups_) {
+      adamw_(lists, numbers(step, group.lr, group.weight_decay, step.grad_scale));
+    }
+  }
+
+ private:
+  struct Group {
+    double lr, weight_decay;
+    bool has_values;
+    auto operator<=>(const Group&) const = default;
+  };
+
+  struct Listed {
+    const Segment* segment;
+    at::Tensor grads, weights;
+  };
+
+  // Segments keep their tensors, so this is done once: while the host makes lists the device would have nothing to do.
+  void list(std::span<Segment* const> segments) const {
+    groups_.clear();
+    listed_.clear();
     for (const Segment* s : segments) {
-      AdamWLists& lists = groups[{s->multipliers.lr, s->multipliers.weight_decay, s->values.defined()}];
+      listed_.push_back({s, s->grads, s->weights});
+      AdamWLists& lists = groups_[{s->multipliers.lr, s->multipliers.weight_decay, s->values.defined()}];
       lists.weights.push_back(s->weights);
       lists.m.push_back(s->moments[0]);
       lists.v.push_back(s->moments[1]);
       if (s->values.defined()) lists.values.push_back(s->values);
       lists.grads.push_back(s->grads);
     }
-    for (const auto& [group, lists] : groups) {
-      adamw_(lists, numbers(step, group.lr, group.weight_decay, step.grad_scale));
-    }
   }
 
- private:
   AdamWStep numbers(const RuleStep& step, double lr, double decay, double grad_scale) const {
     return adamw_step(settings_, step.lr * lr, step.weight_decay * decay, grad_scale, step.t);
   }
 
   AdamWSettings settings_;
+  mutable std::vector<Listed> listed_;
+  mutable std::map<Group, AdamWLists> groups_;
 };
 
 class SgdRule : public UpdateRule {

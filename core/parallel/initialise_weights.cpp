@@ -47,14 +47,15 @@ void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const Sh
   if (init.kind == WeightInit::Kind::constant) {
     shard.fill_(init.value);
   } else {
+    const bool normal = init.kind == WeightInit::Kind::normal;
     const Stream stream = torch_stream(device);
     const DType dtype = *platform_dtype(shard.scalar_type());
     auto* data = static_cast<char*>(shard.data_ptr());
     for (const ShardRun& run : shard_runs(spec, place)) {
       const Generator::State from{static_cast<uint64_t>(seed), stable_hash(run.tensor),
                                   static_cast<uint64_t>(run.offset)};
-      fill_normal_runs(stream, data + run.local * size_of(dtype), run.count, dtype, from,
-                       {run.run_length, run.run_stride}, 0.0, init.value);
+      fill_runs(normal ? CONCORD_RNG_NORMAL : CONCORD_RNG_UNIFORM, stream, data + run.local * size_of(dtype), run.count,
+                dtype, from, {run.run_length, run.run_stride}, normal ? 0.0 : -init.value, init.value);
     }
   }
   clear_padding(shard, spec, place);

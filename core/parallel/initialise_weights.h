@@ -2,8 +2,8 @@
 // and its index there (core/parallel/shard_spec.h), and of nothing else. TP 1 and TP 4, any pipeline or expert split,
 // cuda and ascend start from the same bits.
 //
-// The value is the normal number of platform/abi/rng.h at key = seed, subsequence = stable_hash(tensor name), offset =
-// index. In 16 bits it is the fp32 value rounded to nearest.
+// The value is the normal or uniform number of platform/abi/rng.h at key = seed, subsequence = stable_hash(tensor
+// name), offset = index. In 16 bits it is the fp32 value rounded to nearest.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,13 @@ class Tensor;
 namespace concord {
 
 struct WeightInit {
-  enum class Kind { normal, constant };
+  enum class Kind { normal, uniform, constant };
   Kind kind;
-  double value;  // the standard deviation, or the constant
+  double value;  // the standard deviation; the bound, of both signs; or the constant
 };
 
 inline WeightInit normal_init(double sigma) { return {WeightInit::Kind::normal, sigma}; }
+inline WeightInit uniform_init(double bound) { return {WeightInit::Kind::uniform, bound}; }
 inline WeightInit constant_init(double value) { return {WeightInit::Kind::constant, value}; }
 
 // Fills |shard|, this rank's part of the parameter, on the current stream; padding becomes 0. |shard| is contiguous, on

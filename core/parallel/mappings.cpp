@@ -64,4 +64,13 @@ at::Tensor exchange_in_region(const at::Tensor& x, ProcessGroup& group, int64_t 
              {.forward = Move::exchange, .backward = Move::exchange, .dim = split_dim, .joined_dim = joined_dim});
 }
 
+at::Tensor exchange_rows_in_region(const at::Tensor& x, ProcessGroup& group, const std::vector<int64_t>& sent,
+                                   const std::vector<int64_t>& received) {
+  if (group.size() == 1) return x;
+  const auto forth = [&] { return ops::Forward{exchange_rows(x, group, sent, received).take(), {}}; };
+  return ops::differentiable("exchange_rows", {x}, forth, [&group, sent, received](const ops::Backward& back) {
+    return ops::Tensors{exchange_rows(back.grad, group, received, sent).take()};
+  });
+}
+
 }  // namespace concord

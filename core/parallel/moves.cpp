@@ -6,6 +6,8 @@
 #include <c10/core/WrapDimMinimal.h>
 #include <fmt/core.h>
 
+#include <numeric>
+
 #include "core/config_error.h"
 
 namespace concord {
@@ -72,6 +74,16 @@ Moving exchange(const at::Tensor& x, ProcessGroup& group, int64_t split_dim, int
   const at::Tensor received = at::empty(parts.sizes(), x.options());
   return {group.all_to_all(received, parts), received,
           [joined_dim](const at::Tensor& all) { return joined(all, joined_dim); }};
+}
+
+Moving exchange_rows(const at::Tensor& x, ProcessGroup& group, std::span<const int64_t> sent,
+                     std::span<const int64_t> received) {
+  const at::NoGradGuard no_grad;
+  if (group.size() == 1) return {Work(), x, as_it_is};
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.front() = std::accumulate(received.begin(), received.end(), int64_t{0});
+  const at::Tensor rows = at::empty(shape, x.options());
+  return {group.all_to_all_v(rows, x.contiguous(), received, sent), rows, as_it_is};
 }
 
 at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {

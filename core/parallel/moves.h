@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "core/mesh/process_group.h"
 
@@ -46,6 +47,10 @@ Moving reduce_scatter(const at::Tensor& x, ProcessGroup& group, int64_t dim);
 // split along |joined_dim| -> split along |split_dim|: the part of |x| for each rank is split along |split_dim|, what
 // comes from the ranks is concatenated along |joined_dim|.
 Moving exchange(const at::Tensor& x, ProcessGroup& group, int64_t split_dim, int64_t joined_dim);
+// Rows (of dimension 0) of |x|, those for each rank one after the other, sent[r] of them for rank r, which sends
+// received[r] in return: these are the result, in the order of ranks.
+Moving exchange_rows(const at::Tensor& x, ProcessGroup& group, std::span<const int64_t> sent,
+                     std::span<const int64_t> received);
 // whole -> split: this rank's part, a view of |x|.
 at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim);
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <fmt/core.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -70,6 +71,53 @@ void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad
 
 Tensor bias_half(const Tensor& grad_so) { return grad_so.flatten(0, -2).sum(0); }
 
+// partial -> whole, or split along tokens.
+Moving combined(const Tensor& partial_so, ProcessGroup& group, bool sequence_parallel) {
+  return sequence_parallel ? reduce_scatter(partial_so, group, 0) : sum_in_place(partial_so, group);
+}
+
+// What backward needs of |x|: nothing where all that it is multiplied with is frozen.
+Tensor input_to_keep(const Tensor& x, const Tensor& weight, const LowRank& pair) {
+  return weight.requires_grad() || (!pair.empty() && pair.a_ri.requires_grad()) ? x : Tensor();
+}
+
+// ---------------------------------------------------------------------------------------------------------- low rank
+// Its tensors come behind those of the layer: z, A and the Bs behind what is saved, A and the Bs behind the inputs.
+
+constexpr size_t kLayerInputs = 3;  // x, weight, bias
+constexpr size_t kLayerSaved = 2;   // x, weight
+
+Tensors inputs_with(const LowRank& pair, Tensors inputs) {
+  if (pair.empty()) return inputs;
+  inputs.push_back(pair.a_ri);
+  for (const LowRank::Part& part : pair.parts) inputs.push_back(part.b);
+  return inputs;
+}
+
+// Adds it to forward->output. |move| takes the inner side to where the outer one needs it.
+template <class Move>
+void add_pair(const LowRank& pair, LowRankProducts& products, const Tensor& x, const Move& move, Forward* forward) {
+  if (pair.empty()) return;
+  const Tensor z = move(products.inner(x, pair.a_ri));
+  forward->saved.push_back(z);
+  forward->saved.push_back(pair.a_ri);
+  for (const LowRank::Part& part : pair.parts) forward->saved.push_back(part.b);
+  products.add_outer(forward->output, z, &forward->saved[kLayerSaved + 2]);
+}
+
+// Adds its gradients to those of the layer. |move| is the way back.
+template <class Move>
+void add_pair_grads(const Backward& b, const LowRankProducts& products, const Move& move, Tensors* result) {
+  if (products.parts() == 0) return;
+  const Tensor &z = b.saved[kLayerSaved], &a_ri = b.saved[kLayerSaved + 1];
+  const Tensor grad = move(products.inner_grad(b.grad, &b.saved[kLayerSaved + 2]));
+  if (b.needed[0]) products.add_input_grad((*result)[0], grad, a_ri);
+  result->push_back(b.needed[kLayerInputs] ? products.inner_weight_grad(grad, b.saved[0]) : Tensor());
+  for (size_t i = 0; i < products.parts(); ++i) {
+    result->push_back(b.needed[kLayerInputs + 1 + i] ? products.outer_weight_grad(i, b.grad, z) : Tensor());
+  }
+}
+
 // ------------------------------------------------------------------------------------------------------------ column
 
 Tensors column_backward(const Backward& b, ProcessGroup& group, bool sequence_parallel,
@@ -81,9 +129,9 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, bool sequence_pa
   std::optional<Moving> summed_pi;
   if (b.needed[0]) {
     const Tensor partial_si = linear_input_grad(b.grad, weight_oi);
-    summed_pi = sequence_parallel ? reduce_scatter(partial_si, group, 0) : sum_in_place(partial_si, group);
+    summed_pi = combined(partial_si, group, sequence_parallel);
   }
-  Tensors result(3);
+  Tensors result(kLayerInputs);
   if (now) result[1] = weight_half(sink, b.grad, gathered_si ? gathered_si->take() : x_pi);  // beside the sum
   if (b.needed[1] && !now) put_off_weight_half(*sink, group, {b.grad}, {x_pi, sequence_parallel});
   if (b.needed[2]) result[2] = bias_half(b.grad);
@@ -92,10 +140,6 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, bool sequence_pa
 }
 
 // --------------------------------------------------------------------------------------------------------------- row
-
-Moving combined(const Tensor& partial_so, ProcessGroup& group, bool sequence_parallel) {
-  return sequence_parallel ? reduce_scatter(partial_so, group, 0) : sum_in_place(partial_so, group);
-}
 
 // Tokens in |pieces| parts such that the parts of the result, put behind each other, are the rank's result: under
 // sequence parallelism a part has some tokens of every rank's share.
@@ -125,7 +169,7 @@ Tensor row_forward(const Tensor& x_si, const Tensor& weight_oi, ProcessGroup& gr
 Tensors row_backward(const Backward& b, ProcessGroup& group, bool sequence_parallel,
                      const std::optional<GradSink>& sink) {
   const Tensor grad_so = sequence_parallel ? gather(b.grad, group, 0).take() : b.grad;
-  Tensors result(2);
+  Tensors result(kLayerInputs);
   if (b.needed[0]) result[0] = linear_input_grad(grad_so, b.saved[1]);
   if (b.needed[1] && is_put_off(sink)) {
     put_off_weight_half(*sink, group, {b.grad, sequence_parallel}, {b.saved[0]});
@@ -138,30 +182,51 @@ Tensors row_backward(const Backward& b, ProcessGroup& group, bool sequence_paral
 }  // namespace
 
 Tensor column_parallel_linear(const Tensor& x_pi, const Tensor& weight_oi, const Tensor& bias_o, ProcessGroup& group,
-                              const ParallelLinearOptions& options, const GradSink* sink) {
+                              const ParallelLinearOptions& options, const GradSink* sink, const LowRank& pair) {
   check(x_pi, weight_oi, group, options);
-  if (group.size() == 1) return concord::linear(x_pi, weight_oi, bias_o, sink);
+  if (group.size() == 1 && pair.empty()) return concord::linear(x_pi, weight_oi, bias_o, sink);
   const bool sequence_parallel = options.sequence_parallel;
+  const auto products = std::make_shared<LowRankProducts>(pair);
   const auto run = [&] {
-    return Forward{linear(sequence_parallel ? gather(x_pi, group, 0).take() : x_pi, weight_oi, bias_o),
-                   {x_pi, weight_oi}};
+    Forward forward{linear(sequence_parallel ? gather(x_pi, group, 0).take() : x_pi, weight_oi, bias_o),
+                    {input_to_keep(x_pi, weight_oi, pair), weight_oi}};
+    const auto move = [&](const Tensor& z_pr) { return sequence_parallel ? gather(z_pr, group, 0).take() : z_pr; };
+    add_pair(pair, *products, x_pi, move, &forward);
+    return forward;
   };
-  return ops::differentiable("column_parallel_linear", {x_pi, weight_oi, bias_o}, run,
-                             [&group, sequence_parallel, kept = copy_of(sink)](const Backward& b) {
-                               return column_backward(b, group, sequence_parallel, kept);
+  return ops::differentiable("column_parallel_linear", inputs_with(pair, {x_pi, weight_oi, bias_o}), run,
+                             [&group, sequence_parallel, products, kept = copy_of(sink)](const Backward& b) {
+                               Tensors result = column_backward(b, group, sequence_parallel, kept);
+                               const auto move = [&](const Tensor& grad_sr) {
+                                 return combined(grad_sr, group, sequence_parallel).take();
+                               };
+                               add_pair_grads(b, *products, move, &result);
+                               return result;
                              });
 }
 
 Tensor row_parallel_linear(const Tensor& x_si, const Tensor& weight_oi, const Tensor& bias_o, ProcessGroup& group,
-                           const ParallelLinearOptions& options, const GradSink* sink) {
+                           const ParallelLinearOptions& options, const GradSink* sink, const LowRank& pair) {
   check(x_si, weight_oi, group, options);
-  if (group.size() == 1) return concord::linear(x_si, weight_oi, bias_o, sink);
+  if (group.size() == 1 && pair.empty()) return concord::linear(x_si, weight_oi, bias_o, sink);
   const bool sequence_parallel = options.sequence_parallel;
-  const auto run = [&] { return Forward{row_forward(x_si, weight_oi, group, options), {x_si, weight_oi}}; };
-  const Tensor y_po = ops::differentiable("row_parallel_linear", {x_si, weight_oi}, run,
-                                          [&group, sequence_parallel, kept = copy_of(sink)](const Backward& b) {
-                                            return row_backward(b, group, sequence_parallel, kept);
-                                          });
+  const auto products = std::make_shared<LowRankProducts>(pair);
+  const auto run = [&] {
+    Forward forward{row_forward(x_si, weight_oi, group, options), {input_to_keep(x_si, weight_oi, pair), weight_oi}};
+    const auto move = [&](const Tensor& z_sr) { return combined(z_sr, group, sequence_parallel).take(); };
+    add_pair(pair, *products, x_si, move, &forward);
+    return forward;
+  };
+  const Tensor y_po =
+      ops::differentiable("row_parallel_linear", inputs_with(pair, {x_si, weight_oi, Tensor()}), run,
+                          [&group, sequence_parallel, products, kept = copy_of(sink)](const Backward& b) {
+                            Tensors result = row_backward(b, group, sequence_parallel, kept);
+                            const auto move = [&](const Tensor& grad_pr) {
+                              return sequence_parallel ? gather(grad_pr, group, 0).take() : grad_pr;
+                            };
+                            add_pair_grads(b, *products, move, &result);
+                            return result;
+                          });
   return bias_o.defined() ? y_po.add(bias_o) : y_po;
 }
 

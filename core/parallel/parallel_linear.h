@@ -11,6 +11,13 @@
 // left to the code that finalises gradients. Sinks and the weight's half: core/ops/linear.h. Errors: ConfigError with
 // the layer's name, the sizes and the degree.
 // |group| has to live until backward is done.
+//
+// A low-rank pair (low_rank.h) beside a layer is split as the layer is, and its inner side, of the size of its rank, is
+// what moves between ranks:
+//   column  A whole, on x as it comes; B a part of the outputs. The gradient of A is partial over the group if x is
+//           split along tokens
+//   row     A a part of the inputs; B whole, on the sum. The gradient of B is partial over the group if y is split
+//           along tokens
 #pragma once
 
 #include <cstdint>
@@ -18,6 +25,7 @@
 
 #include "core/mesh/process_group.h"
 #include "core/ops/grad_sink.h"
+#include "core/parallel/low_rank.h"
 
 namespace concord {
 
@@ -31,10 +39,10 @@ struct ParallelLinearOptions {
 
 at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                                   ProcessGroup& group, const ParallelLinearOptions& options = {},
-                                  const GradSink* sink = nullptr);
+                                  const GradSink* sink = nullptr, const LowRank& pair = {});
 
 at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                                ProcessGroup& group, const ParallelLinearOptions& options = {},
-                               const GradSink* sink = nullptr);
+                               const GradSink* sink = nullptr, const LowRank& pair = {});
 
 }  // namespace concord

@@ -34,6 +34,7 @@ at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
   const MicroBatch& own = batch(microbatch);
   const auto index = static_cast<size_t>(microbatch);
   chunk_.weigh_router_losses(router_weights_[index]);
+  chunk_.expect_loss_grad(weights_[index]);
   const at::Tensor output = forward_step_ ? forward_step_(chunk_, input, own) : chunk_.forward(input, own);
   router_records_[index] = chunk_.take_router_record();
   if (!is_last()) return output;

@@ -54,6 +54,7 @@ class ModelStage : public Stage {
   // Of the run: what the chunk's routers did with each micro-batch; null in models without experts and in runs without
   // backward.
   const std::vector<std::shared_ptr<RouterRecord>>& router_records() const { return router_records_; }
+  void update_expert_bias(double rate) { chunk_.update_expert_bias(router_records_, rate); }  // as ModelChunk says
   // Tokens of this rank that count in the run; on any stage.
   int64_t counted_tokens() const;
 

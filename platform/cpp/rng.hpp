@@ -77,21 +77,22 @@ struct Runs {
   int64_t stride;
 };
 
-// Enqueues |count| normal values at the positions of |runs|, beginning at |from|. A plugin of version 1.0 does not
-// support runs and is called for each one separately.
-inline void fill_normal_runs(const Stream& stream, void* destination, int64_t count, DType dtype,
-                             const Generator::State& from, Runs runs, double mean, double deviation) {
+// Enqueues |count| values at the positions of |runs|, beginning at |from|: CONCORD_RNG_NORMAL with the mean |low| and
+// the deviation |high|, or CONCORD_RNG_UNIFORM between the two. A plugin of version 1.0 does not support runs and is
+// called for each one separately.
+inline void fill_runs(concord_rng_kind kind, const Stream& stream, void* destination, int64_t count, DType dtype,
+                      const Generator::State& from, Runs runs, double low, double high) {
   concord_rng_request wanted{};
   wanted.struct_size = sizeof wanted;
-  wanted.kind = CONCORD_RNG_NORMAL;
+  wanted.kind = kind;
   wanted.dtype = abi(dtype);
   wanted.destination = destination;
   wanted.count = count;
   wanted.key = from.key;
   wanted.subsequence = from.subsequence;
   wanted.offset = from.offset;
-  wanted.low = mean;
-  wanted.high = deviation;
+  wanted.low = low;
+  wanted.high = high;
   const Platform& platform = stream.platform();
   if (platform.abi_version().minor >= 1 || runs.length >= count) {
     if (runs.length < count) {

@@ -1,5 +1,6 @@
 // Any bytes as lines of a .jsonl: refused with a ConfigError that names the line, or a record of one kind.
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
 #include "tests/fuzz/check.h"
@@ -14,7 +15,10 @@ constexpr const char* kPlace = "fuzz.jsonl, line 3";
 void check_record(const JsonRecord& record) {
   check(record.tokens.ids.size() == record.tokens.labels.size(), "every id has a label");
   check((record.kind == JsonRecord::Kind::kTokens) == !record.tokens.ids.empty(), "samples have tokens");
-  check((record.kind == JsonRecord::Kind::kChat) == !record.messages.empty(), "conversations have messages");
+  if (record.kind == JsonRecord::Kind::kSample) {
+    const nlohmann::json sample = nlohmann::json::parse(record.text);
+    check(sample.contains("messages") || sample.contains("completion"), "a sample is what a tokenizer takes");
+  }
   check(!invalid_utf8(record.text), "text is UTF-8");
   for (const int64_t id : record.tokens.ids) check(id >= 0 && id <= INT32_MAX, "an id is one");
   for (const int64_t label : record.tokens.labels) check(label >= 0 || label == kIgnoredToken, "a label is one");

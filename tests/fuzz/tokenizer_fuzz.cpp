@@ -23,10 +23,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     TokenizerPipe pipe(UniqueFd{asked[0]}, UniqueFd{said[0]}, kName, std::chrono::seconds(10));
     const TokenizerGreeting greeting = pipe.read_greeting();
     fuzz::check(greeting.end_of_document.value_or(0) >= 0, "ids are not negative");
-    for (const auto& [name, id] : greeting.specials) fuzz::check(id < greeting.vocab_size, "specials are of it");
-    for (const std::vector<int64_t>& ids : pipe.encode({"ab", "", "c"}, true)) {
+    fuzz::check(greeting.end_of_text.value_or(0) < std::max<int64_t>(greeting.vocab_size, 1), "ids are of it");
+    const auto check_ids = [&](const std::vector<int64_t>& ids) {
       for (const int64_t id : ids) fuzz::check(id >= 0 && id < greeting.vocab_size, "ids are of the vocabulary");
+    };
+    for (const auto& ids : pipe.ids_of(TokenizerPipe::Kind::document, {"ab", "", "c"})) check_ids(ids);
+    for (const AlignedTokens& tokens : pipe.learn({"{}"})) {
+      check_ids(tokens.ids);
+      fuzz::check(tokens.labels.size() == tokens.ids.size(), "every id has a label");
     }
+    pipe.decode({1, 2});
   } catch (const std::runtime_error& error) {
     fuzz::check_error(error.what(), "");
   }

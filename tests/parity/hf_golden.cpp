@@ -71,7 +71,11 @@ void run_golden(const std::filesystem::path& folder, const Layout& layout, const
       ModelConfig config = read_model_config(folder / layout.config);
       if (layout.spoil_config) layout.spoil_config(config);
       VirtualModels models(config, layout.args, context);
-      load_hf_weights(folder.string(), models.parameters(), shard_place(context.layout(), context.rank()));
+      const auto is_adapter = [](const Parameter* parameter) { return parameter->adapter; };
+      std::vector<Parameter*> own = models.parameters();
+      std::erase_if(own, is_adapter);
+      load_hf_weights(folder.string(), own, shard_place(context.layout(), context.rank()));
+      if (layout.args.adapter) models.load_saved(layout.args.adapter_folder);
       if (layout.spoil_model) layout.spoil_model(models);
       const ProbeResult result = probe(models, batch, options, context);
       if (rank == 0) check(result);

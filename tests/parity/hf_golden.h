@@ -37,6 +37,13 @@ inline Layout layout(const char* name, int64_t tp, int64_t cp, bool sequence_par
   return result;
 }
 
+// Experts split over |ep| of its ranks, and each of them over |etp|.
+inline Layout with_experts(Layout base, int64_t ep, int64_t etp) {
+  base.sizes.expert_model_parallel_size = ep;
+  base.sizes.expert_tensor_parallel_size = etp;
+  return base;
+}
+
 // The bounds of golden/README.md.
 struct Bounds {
   double logits = 2e-5;  // absolute

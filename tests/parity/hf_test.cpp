@@ -1,10 +1,15 @@
 // Models of transformers beside ours: logits, loss and every gradient, under one process and under layouts, within the
 // bounds of golden/README.md. What these can see is shown by mistakes made on purpose.
+#include <ATen/ops/arange.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
 
+#include "core/config_error.h"
+#include "core/models/token_slices.h"
+#include "core/pipeline/model_pipeline.h"
 #include "core/safetensors/testing/files.h"
+#include "core/schedule/step_schedule.h"
 #include "tests/parity/hf_golden.h"
 
 namespace concord::tests {
@@ -89,6 +94,48 @@ TEST(HfParity, PipelinesAndDataParallelism) {
   expect_golden("qwen2-tied", {layout("tied, pp 2", 1, 1, false, 2), layout("tied, tp 2, pp 2", 2, 1, false, 2)});
 }
 
+// More expert-parallel ranks than data-parallel ones included, and tokens of different ranks on one part of an expert.
+std::vector<Layout> expert_layouts() {
+  return {with_experts(layout("dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1),
+          with_experts(layout("cp 2, ep 2", 1, 2), 2, 1),
+          with_experts(layout("tp 2, ep 2", 2, 1, true), 2, 1),
+          with_experts(layout("dp 2, etp 2", 1, 1, false, 1, 1, 2), 1, 2),
+          with_experts(layout("tp 2, etp 1", 2, 1, true), 1, 1),
+          with_experts(layout("cp 2, dp 2, ep 4", 1, 2, false, 1, 1, 2), 4, 1),
+          with_experts(layout("tp 2, dp 2, ep 2, etp 2", 2, 1, false, 1, 1, 2), 2, 2),
+          with_experts(layout("tp 2, cp 2, ep 2, etp 2, sequence parallel", 2, 2, true), 2, 2),
+          with_experts(layout("tp 2, dp 2, ep 4", 2, 1, true, 1, 1, 2), 4, 1),
+          with_experts(layout("pp 2, dp 2, ep 2", 1, 1, false, 2, 1, 2), 2, 1)};
+}
+
+TEST(HfParity, ExpertParallelism) {
+  for (const std::string& model : models_with_experts()) expect_golden(model, expert_layouts());
+}
+
+// Layouts differ only by the order of sums: by 1e-6 in fp32, and in fp64 by so little that any mistake is seen.
+TEST(HfParity, ExpertParallelismIsTheSameAsOneProcessInDouble) {
+  const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
+  const MicroBatch batch = golden_batch(read_tensors((model / "expected.safetensors").string()));
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/one.safetensors";
+  Layout one = layout("one process", 1, 1);
+  one.args.dtype = at::kDouble;
+  run_golden(model, one, batch, [&](const ProbeResult& result) { write_tensors(file, result); });
+  const TensorMap expected = read_tensors(file);
+  std::vector<Layout> layouts = expert_layouts();
+  layouts.push_back(with_experts(layout("pp 2, two chunks, tp 2, ep 2", 2, 1, true, 2, 2), 2, 1));
+  layouts.back().args.stages = parse_layer_layout("E|t|t|L", 2, 2);
+  layouts.push_back(with_recompute(with_experts(layout("full, dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1),
+                                   {.granularity = "full", .method = "uniform", .num_layers = 1}));
+  for (Layout& each : layouts) {
+    SCOPED_TRACE(each.name);
+    each.args.dtype = at::kDouble;
+    run_golden(model, each, batch, [&](const ProbeResult& result) {
+      expect_parity(result, expected, {.logits = 1e-13, .loss = 1e-13, .gradient = 1e-13});
+    });
+  }
+}
+
 TEST(HfParity, BothEndsOfATiedModelOnOneRank) {
   Layout both = layout("tied, pp 2 folded to a v", 1, 1, false, 2, 2);
   both.args.placement = Placement::v;
@@ -140,7 +187,9 @@ TEST(HfParity, ModelsWithExpertsAreSavedAsTheyWereRead) {
     const TemporaryFolder folder;
     std::string first;
     for (const Layout& each : {layout("one", 1, 1), layout("tp 2", 2, 1), layout("pp 2", 1, 1, false, 2),
-                               layout("dp 2", 1, 1, false, 1, 1, 2), layout("tp 2, pp 2", 2, 1, false, 2)}) {
+                               layout("dp 2", 1, 1, false, 1, 1, 2), layout("tp 2, pp 2", 2, 1, false, 2),
+                               with_experts(layout("tp 2, dp 2, ep 2, etp 2", 2, 1, false, 1, 1, 2), 2, 2),
+                               with_experts(layout("dp 4, ep 2, etp 1", 1, 1, false, 1, 1, 4), 2, 1)}) {
       SCOPED_TRACE(model + ", " + each.name);
       const std::string saved = folder.path() + "/" + each.name;
       expect_job(each.world, each.sizes, [&](ParallelContext& context) {
@@ -157,6 +206,95 @@ TEST(HfParity, ModelsWithExpertsAreSavedAsTheyWereRead) {
       EXPECT_TRUE(safetensors::testing::read_file(file) == safetensors::testing::read_file(first));
     }
   }
+}
+
+// Sigmoid scores, groups of experts, a bias that chooses, a dense layer before those with experts.
+constexpr const char* kGroupedExperts = R"({"model_type": "glm4_moe", "vocab_size": 96, "hidden_size": 32,
+  "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+  "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "moe_intermediate_size": 16,
+  "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "use_qk_norm": true, "initializer_range": 0.2})";
+
+// Two rows for ranks that have their own, and a step of the biases that they make of it together.
+void forward_and_update(VirtualModels& models, ParallelContext& context, double rate) {
+  const ProcessGroup& dp = context.group(GroupKind::dp);
+  const at::Tensor ids = at::arange(64, at::kLong).mul(37).remainder(96).view({2, 32}).chunk(dp.size())[dp.rank()];
+  const std::vector<MicroBatch> batches{{ids, labels_that_follow(ids)}};
+  ModelPipeline pipeline(single_schedule(models.args().placement, static_cast<int>(context.layout().pp()), 1, true),
+                         models, context);
+  pipeline.walk(batches);
+  for (ModelStage& stage : pipeline.stages()) stage.update_expert_bias(rate);
+}
+
+// In fp64, with biases of every layout that are those of one process to the bit.
+TEST(HfParity, ExpertsWithABiasAreTheSameUnderEveryLayout) {
+  const TemporaryFolder folder;
+  std::string first;
+  std::filesystem::path model;
+  TensorMap expected;
+  std::vector<Layout> layouts{layout("one process", 1, 1)};
+  for (const Layout& each : expert_layouts()) layouts.push_back(each);
+  for (Layout& each : layouts) {
+    SCOPED_TRACE(each.name);
+    each.args.dtype = at::kDouble;
+    const std::string saved = folder.path() + "/" + each.name;
+    expect_job(each.world, each.sizes, [&](ParallelContext& context) {
+      VirtualModels models =
+          AutoModel::from_config(parse_model_config(kGroupedExperts, "config.json"), each.args, context);
+      for (const double rate : {0.1, 0.05}) forward_and_update(models, context, rate);
+      models.save_pretrained(saved);
+    });
+    const std::string bytes = safetensors::testing::read_file(saved + "/model.safetensors");
+    const std::string result = folder.path() + "/result.safetensors";
+    if (first.empty()) {
+      first = bytes;
+      model = saved;
+      const at::Tensor bias =
+          read_tensors(saved + "/model.safetensors").at("model.layers.1.mlp.gate.e_score_correction_bias");
+      EXPECT_EQ(bias.scalar_type(), at::kFloat);
+      EXPECT_GT(bias.max().item<float>(), 0);
+      EXPECT_LT(bias.min().item<float>(), 0);
+    }
+    EXPECT_TRUE(bytes == first);
+    const at::Tensor ids = at::arange(64, at::kLong).mul(37).remainder(96).view({2, 32});
+    run_golden(model, each, {ids, labels_that_follow(ids)}, [&](const ProbeResult& got) {
+      if (expected.empty()) write_tensors(result, got);
+      if (!expected.empty()) expect_parity(got, expected, {.logits = 1e-13, .loss = 1e-13, .gradient = 1e-13});
+    });
+    if (expected.empty()) expected = read_tensors(result);
+  }
+}
+
+TEST(HfParity, FreshExpertsHaveTheSameBitsUnderEveryLayout) {
+  const TemporaryFolder folder;
+  std::string first;
+  for (const Layout& each : {layout("one", 1, 1), with_experts(layout("dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1),
+                             with_experts(layout("tp 2, dp 2, ep 2, etp 2", 2, 1, false, 1, 1, 2), 2, 2)}) {
+    const std::string saved = folder.path() + "/" + each.name;
+    expect_job(each.world, each.sizes, [&](ParallelContext& context) {
+      AutoModel::from_config(read_model_config(golden("hf/qwen3-moe-tiny")), each.args, context).save_pretrained(saved);
+    });
+    const std::string bytes = safetensors::testing::read_file(saved + "/model.safetensors");
+    if (first.empty()) first = bytes;
+    EXPECT_TRUE(bytes == first) << each.name;
+  }
+}
+
+TEST(HfParity, LayoutsThatExpertsDoNotAllowAreRefusedWithWhatToChange) {
+  const auto refused = [](const char* model, const Layout& layout, const char* why) {
+    expect_job(layout.world, layout.sizes, [&](ParallelContext& context) {
+      try {
+        AutoModel::from_config(read_model_config(golden("hf") / model), layout.args, context);
+        ADD_FAILURE() << "accepted";
+      } catch (const ConfigError& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr(why));
+      }
+    });
+  };
+  refused("qwen3-moe-tiny", with_experts(layout("tp 2, ep 2", 2, 1), 2, 1), "set sequence_parallel to true");
+  refused("qwen2-tiny", with_experts(layout("ep 2", 1, 1, false, 1, 1, 2), 2, 1),
+          "no layer of this qwen2 model has experts");
+  refused("mixtral-tiny", with_experts(layout("ep 3", 1, 1, false, 1, 1, 3), 3, 1),
+          "num_experts 4 is not divisible by expert_model_parallel_size 3");
 }
 
 // ------------------------------------------------------------------------------------------- mistakes made on purpose

@@ -24,7 +24,7 @@ except ImportError as missing:
     sys.exit(77)
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "qwen2_moe", "qwen3_moe", "mixtral", "granite", "smollm3", "seed_oss",
-            "olmo2", "phi3", "glm4")
+            "olmo2", "phi3", "glm4", "glm4_moe")
 # Norm of the difference / norm of the reference, for each tensor: golden/README.md's for gradients. In float64 what is
 # left is transformers' own rounding, since it has norms, softmax and loss in float32 even then.
 BOUNDS = {"float64": 5e-6, "float32": 2e-5}
@@ -48,6 +48,13 @@ def draw_experts(draw, family):
                 "output_router_logits": draw.random() < 0.5}
     if family == "mixtral":
         return settings | {"num_local_experts": experts}
+    if family == "glm4_moe":
+        return settings | {
+            "n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3, "topk_group": draw.choice([1, 2]),
+            "moe_intermediate_size": draw.choice([6, 12]), "n_shared_experts": draw.choice([1, 2]),
+            "norm_topk_prob": draw.random() < 0.5, "routed_scaling_factor": 2.5,
+            "first_k_dense_replace": draw.choice([0, 1]), "use_qk_norm": draw.random() < 0.5,
+            "output_router_logits": False}
     settings |= {"num_experts": experts, "moe_intermediate_size": draw.choice([6, 12]),
                  "norm_topk_prob": choices > 1 and draw.random() < 0.5,  # the gradient of 1 is rounding only
                  "decoder_sparse_step": draw.choice([1, 1, 2]),
@@ -55,6 +62,14 @@ def draw_experts(draw, family):
     if family == "qwen2_moe":
         settings |= {"shared_expert_intermediate_size": 12, "qkv_bias": draw.random() < 0.5}
     return settings
+
+
+def has_experts(settings):
+    """Whether a layer has."""
+    step, dense = settings.get("decoder_sparse_step", 1), settings.get("mlp_only_layers", [])
+    sparse = [i for i in range(settings.get("first_k_dense_replace", 0), settings["num_hidden_layers"])
+              if (i + 1) % step == 0 and i not in dense]
+    return "num_experts_per_tok" in settings and len(sparse) > 0
 
 
 def draw_config(draw, seed):
@@ -80,9 +95,9 @@ def draw_config(draw, seed):
     }
     if own_size or family in ("qwen3", "qwen3_moe", "mixtral", "seed_oss"):
         settings["head_dim"] = head_dim
-    if family == "glm4":
+    if family in ("glm4", "glm4_moe"):
         settings["head_dim"] = 8  # half of it is rotated
-    if family in ("llama", "qwen3", "qwen3_moe", "granite", "smollm3", "seed_oss", "olmo2", "glm4"):
+    if family in ("llama", "qwen3", "qwen3_moe", "granite", "smollm3", "seed_oss", "olmo2", "glm4", "glm4_moe"):
         settings["attention_bias"] = draw.random() < 0.5
     if family in ("llama", "granite", "smollm3", "seed_oss"):
         settings["mlp_bias"] = draw.random() < 0.5
@@ -95,14 +110,15 @@ def draw_config(draw, seed):
         settings |= draw.choice([{"no_rope_layer_interval": 2}, {"no_rope_layers": [0, 1, 1]}])
     if family == "seed_oss":
         settings |= {"attention_out_bias": draw.random() < 0.5, "attention_dropout": 0.0, "residual_dropout": 0.0}
-    if family in ("qwen2_moe", "qwen3_moe", "mixtral"):
+    if family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe"):
         settings |= draw_experts(draw, family)
-        step, dense = settings.get("decoder_sparse_step", 1), settings.get("mlp_only_layers", [])
-        if all((i + 1) % step != 0 or i in dense for i in range(settings["num_hidden_layers"])):
+        if family == "glm4_moe" and not has_experts(settings):
+            settings["first_k_dense_replace"] = 0
+        if not has_experts(settings):
             settings["output_router_logits"] = False  # transformers fails for a loss of no layers
     if family in ("mistral", "mixtral", "phi3"):
         settings["sliding_window"] = draw.choice([None, 3, 5])
-    elif family not in ("llama", "granite", "seed_oss", "olmo2", "glm4") and draw.random() < 0.5:
+    elif family not in ("llama", "granite", "seed_oss", "olmo2", "glm4", "glm4_moe") and draw.random() < 0.5:
         settings |= {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
     return family, settings
 
@@ -118,6 +134,9 @@ def make_model(family, settings, seed):
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:  # norms and biases that are not all alike
                 parameter.add_(0.3 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(0.2 * torch.randn_like(buffer))
     return model
 
 
@@ -160,6 +179,9 @@ def layouts(draw, settings):
     cuts = [(["--context_parallel_size", "2"], 2), (["--context_parallel_size", "2", "--cp_comm_type", "all_gather"], 2)]
     if settings["num_hidden_layers"] == 2 and not settings.get("output_router_logits"):  # that loss needs all layers
         cuts.append((["--pipeline_model_parallel_size", "2"], 2))
+    experts = next((settings[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in settings), 1)
+    if experts % 2 == 0 and has_experts(settings):
+        cuts = [(["--context_parallel_size", "2", "--expert_model_parallel_size", "2"], 2)]
     for n in tp:
         cuts.append((["--tensor_model_parallel_size", str(n)], n))
         cuts.append((["--tensor_model_parallel_size", str(n), "--sequence_parallel"], n))

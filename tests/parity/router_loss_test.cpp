@@ -58,7 +58,8 @@ TEST(RouterLoss, IsThatOfTransformersUnderEveryLayout) {
     const double aux = (expected.at("loss_total") - expected.at("loss")).item<double>();
     for (const Layout& each :
          {layout("one process", 1, 1), layout("tp 2", 2, 1), layout("tp 2, cp 2, sequence parallel", 2, 2, true),
-          recomputing(layout("full", 1, 1), full), recomputing(layout("mlp, cp 2", 1, 2), mlp)}) {
+          recomputing(layout("full", 1, 1), full), recomputing(layout("mlp, cp 2", 1, 2), mlp),
+          with_experts(layout("cp 2, ep 2", 1, 2), 2, 1), with_experts(layout("tp 2, ep 2", 2, 1, true), 2, 1)}) {
       SCOPED_TRACE(std::string(model) + ", " + each.name);
       const TensorMap result = probed(model, with_losses(each, pooled), expected);
       expect_parity(result, expected);
@@ -103,7 +104,11 @@ TEST(RouterLoss, IsMegatronsAndHasTheSameGradientsUnderEveryLayout) {
     const double loss = loss_by_definition(expected.at("router_logits"), 2, moe, 2);
     std::vector<Layout> layouts{layout("tp 2", 2, 1), layout("pp 2", 1, 1, false, 2),
                                 layout("tp 2, cp 2, sequence parallel", 2, 2, true)};
-    if (type == "seq_aux_loss") layouts.push_back(layout("dp 2", 1, 1, false, 1, 1, 2));
+    layouts.push_back(with_experts(layout("tp 2, cp 2, ep 2, etp 2, sequence parallel", 2, 2, true), 2, 2));
+    if (type == "seq_aux_loss") {
+      layouts.push_back(layout("dp 2", 1, 1, false, 1, 1, 2));
+      layouts.push_back(with_experts(layout("dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1));
+    }
     const TensorMap one = probed("qwen3-moe-tiny", with_losses(layout("one process", 1, 1), moe), expected);
     EXPECT_NEAR(router_loss_of(one), loss, 5e-6);
     for (const Layout& each : layouts) {

@@ -193,6 +193,7 @@ TEST(DataParallel, ExpertParametersAreReducedOverTheirOwnGroup) {
       ddp.begin_step(1);
       ddp.finish_grad_sync();  // nothing yet; now with known numbers
       ddp.begin_step(1);
+      ddp.settle_grads();
       for (const GradBuffer* buffer : ddp.buffers()) buffer->grads().fill_(static_cast<double>(1 << job.rank()));
       ddp.finish_grad_sync();
       EXPECT_EQ(grad_of(ddp, "w1").flatten()[0].item<float>(), (1 + 2 + 4 + 8) / 4.0f);
@@ -296,12 +297,14 @@ TEST(Optimizers, TheNormCountsEveryElementOnce) {
         DistributedDataParallel ddp({list}, job, {.use_distributed_optimizer = shards});
         Optimizer optimizer(ddp, {.log_num_zeros_in_grad = true});
         ddp.begin_step(1);
+        ddp.settle_grads();
         for (const GradBuffer* buffer : ddp.buffers()) buffer->grads().fill_(2);
         const StepResult result = optimizer.step({.lr = 0});
         const double counted = 2 * 2 * 3 + 2 * 2 + 2 * 5;  // tp x pp x cut, pp x norm, tp x embedding
         EXPECT_NEAR(result.grad_norm, 2 * std::sqrt(counted), 1e-5) << shards;
         EXPECT_EQ(result.zeros, 0);
         ddp.begin_step(1);
+        ddp.settle_grads();
         EXPECT_EQ(optimizer.step({.lr = 0}).zeros, static_cast<int64_t>(counted)) << shards;
       }
     });

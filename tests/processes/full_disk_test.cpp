@@ -106,8 +106,8 @@ TEST_F(FullDisk, LeavesNoDataThatIsNotWhole) {
     std::ofstream text(path("text.txt"));
     for (int i = 0; i < 10000; ++i) text << "The quick brown fox jumps over the lazy dog.\n";
   }
-  const int code =
-      run(256, {LAUNCH_PROGRAM, "data", "build", "--input", path("text.txt"), "--output", disk() + "/corpus"});
+  const int code = run(256, {LAUNCH_PROGRAM, "data", "build", "--tokenizer", "byte", "--input", path("text.txt"),
+                             "--output", disk() + "/corpus"});
   SKIP_WITHOUT_A_FILE_SYSTEM(code);
   EXPECT_EQ(code, 1) << said_;
   EXPECT_THAT(said_, AllOf(HasSubstr("corpus"), HasSubstr("No space left on device")));

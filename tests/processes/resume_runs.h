@@ -95,12 +95,16 @@ class TrainResume : public Train {
     }
     const std::string last = "/checkpoint-" + std::to_string(last_step);
     expect_same_tensors(a + last, b + last);
-    expect_same_bytes(a + "/model/model.safetensors", b + "/model/model.safetensors");
+    expect_same_bytes(weights_in(a + "/model"), weights_in(b + "/model"));
   }
   void expect_same_tensors(const std::string& a, const std::string& b) {
-    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
-      expect_same_bytes(a + "/" + file, b + "/" + file);
-    }
+    expect_same_bytes(weights_in(a), weights_in(b));
+    expect_same_bytes(a + "/optimizer.safetensors", b + "/optimizer.safetensors");
+  }
+  // Of a model, or of an adapter.
+  std::string weights_in(const std::string& folder) const {
+    const std::string adapter = folder + "/adapter_model.safetensors";
+    return fs::exists(path(adapter)) ? adapter : folder + "/model.safetensors";
   }
   // A failure names the files; their contents would fill the screen.
   void expect_same_bytes(const std::string& a, const std::string& b) {

@@ -11,6 +11,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+const Words kLora = {"--finetuning_type", "lora", "--lora_rank", "4", "--lora_dropout", "0.1"};
+
 // 16-bit types are slow on most processors: no accumulation with them.
 TEST_F(TrainResume, EveryKindOfRunContinuesWithTheSameBits) {
   const std::vector<Words> kinds = {
@@ -22,6 +25,7 @@ TEST_F(TrainResume, EveryKindOfRunContinuesWithTheSameBits) {
       ranks(1, 4) + Words{"--optimizer_cpu_offload", "--recompute_granularity", "full"},
       ranks(1, 4) + Words{"--optimizer", "sgd", "--save_strategy", "steps"},
       ranks(2, 4) + Words{"--pipeline_model_parallel_size", "2", "--pipeline_schedule", "zb-h1"},
+      ranks(2, 2) + kLora + Words{"--tensor_model_parallel_size", "2", "--sequence_parallel", "--bf16"},
       ranks(2, 12) + Words{"--tensor_model_parallel_size", "2", "--sequence_parallel"}};  // ends an epoch at step 5
   for (const Words& each : kinds) {
     SCOPED_TRACE(::testing::PrintToString(each));
@@ -43,6 +47,26 @@ TEST_F(TrainResume, ACheckpointIsTheSameUnderEveryLayout) {
     run(layout.name,
         layout.words + Words{"--max_steps", "5", "--resume_from_checkpoint", path(last) + "/checkpoint-5"});
     expect_same_tensors(last + "/checkpoint-5", layout.name + "/checkpoint-5");
+    last = layout.name;
+  }
+}
+
+// As above, of an adapter: it is new under the first layout, and has the same bits if it is new under another one.
+TEST_F(TrainResume, AnAdaptersCheckpointIsTheSameUnderEveryLayout) {
+  const Words kind = {"--finetuning_type", "lora", "--lora_rank", "4", "--max_steps", "5"};
+  const Words unchanged = {"--learning_rate", "0", "--max_steps", "1"};
+  const std::vector<std::string> chosen = {"one", "tp2_sp", "pp2_zb_v", "pp2_dp2_zero"};
+  std::string last;
+  for (const Layout& layout : layouts()) {
+    if (std::find(chosen.begin(), chosen.end(), layout.name) == chosen.end()) continue;
+    SCOPED_TRACE(layout.name);
+    run("new_" + layout.name, layout.words + kind + unchanged);
+    expect_same_bytes("new_one/model/adapter_model.safetensors",
+                      "new_" + layout.name + "/model/adapter_model.safetensors");
+    run(layout.name, layout.words + kind +
+                         (last.empty() ? Words{} : Words{"--resume_from_checkpoint", path(last) + "/checkpoint-5"}));
+    if (!last.empty()) expect_same_tensors(last + "/checkpoint-5", layout.name + "/checkpoint-5");
+    EXPECT_FALSE(fs::exists(path(layout.name + "/checkpoint-5/model.safetensors"))) << "the base model is not saved";
     last = layout.name;
   }
 }

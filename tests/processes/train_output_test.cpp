@@ -186,11 +186,12 @@ TEST_F(TrainOutput, TransformersLoadsTheTypeAndTheTokenizerThatItWasTrainedWith)
     std::ofstream text(path("text.txt"));
     for (int i = 0; i < 64; ++i) text << "The quick brown fox jumps over the lazy dog.\n";
   }
-  RunningProcess build({LAUNCH_PROGRAM, "data", "build", "--input", path("text.txt"), "--output", path("corpus")});
+  RunningProcess build({LAUNCH_PROGRAM, "data", "build", "--tokenizer", "byte", "--input", path("text.txt"), "--output",
+                        path("corpus")});
   ASSERT_EQ(build.wait(), 0) << build.err();
   const auto train = [&](const std::string& data, const std::string& out, const std::string& more) {
     TrainProgram program({"--model_config", kTinyModel + "/config.json", "--train_data", path(data), "--seq_length",
-                          "16", "--max_steps", "1", "--output_dir", path(out), "--bf16", more});
+                          "16", "--tokenizer", "byte", "--max_steps", "1", "--output_dir", path(out), "--bf16", more});
     EXPECT_EQ(program.exit_code(), 0) << program.err();
     EXPECT_THAT(program.out(), HasSubstr("from the data"));
   };

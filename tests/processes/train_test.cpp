@@ -177,16 +177,16 @@ TEST_F(Train, ALossThatIsNoNumberIsNamedWithItsRankMicroBatchAndStep) {
   EXPECT_THAT(program.err(), HasSubstr("set check_for_nan_in_loss_and_grad to false to skip such steps"));
 }
 
-TEST_F(Train, TakesTextAndChats) {
+TEST_F(Train, TakesTextAndPairs) {
   {
-    std::ofstream chats(path("chats.jsonl")), text(path("text.txt"));
+    std::ofstream pairs(path("pairs.jsonl")), text(path("text.txt"));
     for (int i = 0; i < 64; ++i) {
-      chats << R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho ho"}]})"
+      pairs << R"({"prompt": "hi", "completion": "ho ho"})"
             << "\n";
       text << "The quick brown fox jumps over the lazy dog.\n";
     }
   }
-  for (const std::string data : {"chats.jsonl", "text.txt"}) {
+  for (const std::string data : {"pairs.jsonl", "text.txt"}) {
     TrainProgram program(words({"--train_data", path(data), "--tokenizer", "byte", "--seq_length", "128",
                                 "--output_dir", path("of-" + data)}));
     ASSERT_EQ(program.exit_code(), 0) << program.err();
@@ -194,6 +194,29 @@ TEST_F(Train, TakesTextAndChats) {
     ASSERT_EQ(steps.size(), 4u);
     EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>()) << data;
   }
+}
+
+// Under a layout that splits tokens, layers and batches; the model that it saves says the same by itself.
+TEST_F(Train, SamplesOfPromptsAreWhatTheSavedModelSays) {
+  std::ofstream(path("prompts.jsonl")) << "{\"input_ids\": [5, 6, 7]}\n{\"input_ids\": [9]}\n";
+  TrainProgram program(words(
+      {"--nproc", "8", "--tensor_model_parallel_size", "2", "--sequence_parallel", "--pipeline_model_parallel_size",
+       "2", "--gradient_accumulation_steps", "2", "--eval_data", write_jsonl(path("eval.jsonl"), 7), "--eval_strategy",
+       "steps", "--eval_steps", "2", "--sample_prompts", path("prompts.jsonl"), "--sample_max_new_tokens", "12"}));
+  ASSERT_EQ(program.exit_code(), 0) << program.err();
+  const auto samples = read_lines(path("out/samples.jsonl"));
+  ASSERT_EQ(samples.size(), 4u);
+  RunningProcess alone({LAUNCH_PROGRAM, "generate", "--model", path("out/model"), "--prompts", path("prompts.jsonl"),
+                        "--max_new_tokens", "12", "--dtype", "float32", "--json"});
+  ASSERT_EQ(alone.wait(), 0) << alone.err();
+  const auto generated = nlohmann::json::parse(alone.out())["generated"];
+  for (size_t i = 0; i < 2; ++i) {
+    std::string ids;
+    for (const auto& id : generated[i]["ids"]) ids += (ids.empty() ? "" : " ") + id.dump();
+    EXPECT_EQ(samples[2 + i]["step"], 4);
+    EXPECT_EQ(samples[2 + i]["text"], ids) << i;
+  }
+  EXPECT_THAT(program.out(), HasSubstr("sample: 5 6 7 -> "));
 }
 
 TEST_F(Train, NamesACorpusThatIsCutShortDuringTheRun) {

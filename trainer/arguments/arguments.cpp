@@ -172,7 +172,10 @@ std::vector<std::string> read_list(const Argument& argument, const ArgumentValue
       begin = end + 1;
     }
   }
-  for (const std::string& item : items) check_choice(argument, item);
+  for (std::string& item : items) {
+    item = value_meant(argument.name, item);
+    check_choice(argument, item);
+  }
   return items;
 }
 

@@ -204,8 +204,10 @@ TEST(Arguments, UnknownNamesComeWithTheNearestKnownOneOrTheList) {
 }
 
 TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNothing) {
-  EXPECT_THAT(yaml_error("expert_model_parallel_size: 2"), HasSubstr("tensor_model_parallel_size splits all experts"));
   EXPECT_THAT(yaml_error("moe_grouped_gemm: true"), HasSubstr("moe_grouped_gemm is 'true'"));
+  EXPECT_EQ(from_yaml("expert_model_parallel_size: 2").job.expert_model_parallel_size, 2);
+  EXPECT_EQ(from_yaml("parallelism.expert_parallel_degree: 4").job.expert_model_parallel_size, 4);
+  EXPECT_EQ(from_yaml("expert_tensor_parallel_size: null").job.expert_tensor_parallel_size, 0);
   EXPECT_EQ(from_yaml("moe_aux_loss_coeff: 0.01").model_options.moe.aux_loss_coeff, 0.01);
   EXPECT_THAT(yaml_error("moe_aux_loss_coeff: -1"), HasSubstr("a number >= 0"));
   EXPECT_THAT(yaml_error("moe_router_load_balancing_type: sinkhorn"), HasSubstr("pooled_aux_loss"));
@@ -354,6 +356,18 @@ TEST(ArgumentRelations, TheBestModelNeedsEvaluationsThatAreSaved) {
   EXPECT_THAT(error("no", 5, 5), HasSubstr("but they are no and no"));
 }
 
+TEST(ArgumentRelations, SettingsOfAnAdapterNeedLoraAndLoraNeedsWeights) {
+  TrainingArguments a = complete();
+  a.model = {.path = "model", .config = ""};
+  a.finetuning.rank = 4;
+  EXPECT_THAT(relation_error(a, 1),
+              HasSubstr("but finetuning_type is full; set finetuning_type: lora, or remove them"));
+  a.finetuning.type = "lora";
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.model = {.path = "", .config = "config.json"};
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("finetuning_type is lora, but there is no --model FOLDER"));
+}
+
 TEST(ArgumentRelations, FinetuneStartsFromANamedCheckpoint) {
   TrainingArguments a = complete();
   a.resume.finetune = true;
@@ -418,6 +432,18 @@ TEST(ArgumentRelations, AScheduleThatCannotBeIsRefused) {
   a.data.accumulation = 4;
   EXPECT_EQ(relation_error(a), "no error");
   EXPECT_EQ(schedule_request(a).kind, "interleaved");
+}
+
+TEST(ArgumentRelations, ALayoutOfExpertsThatCannotBeIsRefused) {
+  TrainingArguments a = complete();
+  a.job.expert_model_parallel_size = 4;
+  EXPECT_EQ(relation_error(a), "no error");  // for some number of processes
+  EXPECT_THAT(relation_error(a, 2), HasSubstr("does not divide world size 2"));
+  a.job.tensor_model_parallel_size = 4;
+  a.job.expert_tensor_parallel_size = 1;
+  EXPECT_THAT(relation_error(a, 4), HasSubstr("requires sequence_parallel: true"));
+  a.model_options.sequence_parallel = true;
+  EXPECT_EQ(relation_error(a, 4), "no error");
 }
 
 TEST(Arguments, HelpNamesEveryArgument) {

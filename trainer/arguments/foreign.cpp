@@ -10,10 +10,14 @@ namespace {
 constexpr ArgumentAlias kAliases[] = {
     // HF and LLaMA-Factory
     {"model_name_or_path", "model"},
-    {"cutoff_len", "seq_length"},
     {"packing", "sequence_packing"},
+    {"neat_packing", "sequence_packing"},
+    {"max_length", "cutoff_len"},
     {"optim", "optimizer"},
     {"evaluation_strategy", "eval_strategy"},
+    {"lora_r", "lora_rank"},
+    {"lora_target_modules", "lora_target"},
+    {"additional_target", "modules_to_save"},
     // Megatron
     {"lr", "learning_rate"},
     {"micro_batch_size", "per_device_train_batch_size"},
@@ -55,6 +59,8 @@ constexpr ArgumentAlias kAliases[] = {
     {"parallelism.tensor_parallel_degree", "tensor_model_parallel_size"},
     {"parallelism.pipeline_parallel_degree", "pipeline_model_parallel_size"},
     {"parallelism.context_parallel_degree", "context_parallel_size"},
+    {"parallelism.expert_parallel_degree", "expert_model_parallel_size"},
+    {"parallelism.expert_tensor_parallel_degree", "expert_tensor_parallel_size"},
     {"checkpoint.interval", "save_steps"},
     {"validation.dataset_path", "eval_data"},
     {"validation.freq", "eval_steps"},
@@ -71,12 +77,15 @@ constexpr ValueAlias kValueAliases[] = {
     {"optimizer", "adamw_torch_fused", "adam"},
     {"optimizer", "adamw_torch_npu_fused", "adam"},
     {"optimizer", "adamw_apex_fused", "adam"},
+    {"lora_target", "all", "all-linear"},
 };
 
 std::vector<IgnoredArguments> make_ignored() {
   return {
       {"this command always trains; eval_data and eval_strategy control evaluation",
        {"do_train", "do_eval", "prediction_loss_only", "skip_memory_metrics"}},
+      {"conversations are written by the model's own chat template, or by chat_template FILE.jinja",
+       {"template", "default_system"}},
       {"samples that do not fill a whole step are always dropped", {"dataloader_drop_last"}},
       {"every update waits for the gradient norm of all ranks", {"enable_optimizer_post_validation"}},
       {"one thread prefetches data (see dataloader_prefetch_factor); the rest depends on the device",
@@ -206,30 +215,28 @@ std::vector<IgnoredArguments> make_ignored() {
 
 constexpr std::string_view kShape = "the model's shape comes from its config.json; pass that as model_config";
 constexpr std::string_view kExperts =
-    "of mixture-of-experts models, only moe_router_load_balancing_type, moe_aux_loss_coeff and moe_z_loss_coeff can be "
-    "chosen so far; tensor_model_parallel_size splits all experts";
+    "of mixture-of-experts models, only moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff and "
+    "moe_router_bias_update_rate can be chosen so far; expert_model_parallel_size and expert_tensor_parallel_size "
+    "split experts";
 constexpr std::string_view kCheckpoints =
     "resume_from_checkpoint restores everything, and --model starts anew from weights";
 constexpr std::string_view kEightBits = "8-bit formats are not supported yet; use bf16: true for 16 bits";
 constexpr std::string_view kSharded = "set use_distributed_optimizer: true to shard optimizer state";
 constexpr std::string_view kTrainData = "pass the file or prefix as train_data";
 constexpr std::string_view kEvalData = "pass evaluation data as eval_data; each evaluation uses all of it";
-constexpr std::string_view kAdapters = "adapters are not supported yet; all weights are trained";
+constexpr std::string_view kAdapters =
+    "of adapters, lora_rank, lora_alpha, lora_dropout, lora_target, use_rslora, use_dora, rank_pattern, alpha_pattern, "
+    "modules_to_save and adapter_name_or_path can be chosen";
 constexpr std::string_view kRecompute = "use recompute_granularity: full or selective";
 
 std::vector<RefusedArgument> make_refused() {
   return {
-      {"expert_model_parallel_size", {"1"}, kExperts},
-      {"expert_tensor_parallel_size", {"1"}, kExperts},
-      {"parallelism.expert_parallel_degree", {"1"}, kExperts},
-      {"parallelism.expert_tensor_parallel_degree", {"1"}, kExperts},
       {"moe_router_topk*", {"false"}, kExperts},
       {"moe_router_pre_softmax", {"false"}, kExperts},
       {"moe_router_score_function", {"false"}, kExperts},
       {"moe_router_num_groups", {"false"}, kExperts},
       {"moe_router_group_topk", {"false"}, kExperts},
       {"moe_router_enable_expert_bias", {"false"}, kExperts},
-      {"moe_router_bias_update_rate", {"false"}, kExperts},
       {"moe_router_dtype", {"false"}, kExperts},
       {"moe_router_fusion", {"false"}, kExperts},
       {"moe_router_padding*", {"false"}, kExperts},
@@ -270,8 +277,9 @@ std::vector<RefusedArgument> make_refused() {
        "them"},
       {"checkpoint.enable", {"true"}, "use save_strategy: no"},
       {"checkpoint.*", {"true"}, "an HF folder is saved every save_steps steps, in the training data type"},
-      {"lora_*", {"false"}, kAdapters},
-      {"finetuning_type", {"full"}, kAdapters},
+      {"loraplus_*", {}, kAdapters},
+      {"pissa_*", {"false"}, kAdapters},
+      {"create_new_adapter", {"false"}, "merge the first adapter (`concord merge`), and train another on the result"},
       {"stage", {"sft", "pt"}, "only next-token training is supported (pretraining data and chats)"},
       {"do_predict", {"false"}, "this command only trains; `concord probe` runs a model on one batch"},
       {"dataset", {}, kTrainData},

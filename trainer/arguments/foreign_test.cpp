@@ -375,8 +375,8 @@ TEST_F(ForeignConfig, OneOfLlamaFactoryIsTakenButForWhatIsNamed) {
   EXPECT_EQ(refused, (std::set<std::string>{"deepspeed", "dataset", "max_samples", "val_size"}));
   const TrainingArguments a = read(without(kLlamaFactory, refused)).arguments;
   EXPECT_EQ(a.model.path, "models/llama3-8b");
-  EXPECT_EQ(a.data.seq_length, 2048);
-  EXPECT_EQ(a.data.chat_template, "llama3");
+  EXPECT_EQ(a.data.cutoff_len, 2048);
+  EXPECT_EQ(a.data.chat_template, "") << "the model's own";
   EXPECT_EQ(a.job.ddp_timeout, 180000000);
 }
 

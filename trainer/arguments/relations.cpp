@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/config_error.h"
 #include "core/optim/lr_schedule.h"
@@ -36,12 +37,37 @@ void check_model_and_data(const TrainingArguments& a, Found* found) {
   if (a.data.path.empty())
     found->push_back("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
   if (a.output.dir.empty()) found->push_back("output_dir is empty; give a folder");
+  if (a.evaluation.strategy == "no" && !a.evaluation.sample_prompts.empty()) {
+    throw ConfigError(
+        "sample_prompts are continued at every evaluation, but there is none; set eval_data, and eval_strategy to "
+        "steps "
+        "or epoch");
+  }
   if (a.evaluation.strategy != "no" && a.evaluation.data.empty()) {
     found->push_back(
         fmt::format("eval_strategy is {}, but eval_data is not set; set eval_data, or use eval_strategy: no",
                     a.evaluation.strategy));
   }
   if (a.steps.max_steps == 0) found->push_back("max_steps is 0; set a number of steps, or -1 to use num_train_epochs");
+}
+
+void check_finetuning(const TrainingArguments& a, Found* found) {
+  const FinetuningArguments& given = a.finetuning;
+  if (given.is_lora()) {
+    if (a.model.path.empty()) {
+      found->push_back(
+          "finetuning_type is lora, but there is no --model FOLDER: an adapter is trained beside weights that stay as "
+          "they are");
+    }
+    return;
+  }
+  FinetuningArguments plain;
+  plain.type = given.type;
+  if (given == plain) return;
+  found->push_back(fmt::format(
+      "settings of an adapter are given (lora_*, use_rslora, use_dora, rank_pattern, alpha_pattern, "
+      "modules_to_save or adapter_name_or_path), but finetuning_type is {}; set finetuning_type: lora, or remove them",
+      given.type));
 }
 
 void check_numbers(const TrainingArguments& a, Found* found) {
@@ -150,9 +176,17 @@ void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
                                  a.job.virtual_pipeline_model_parallel_size));
     return;
   }
+  const int64_t tensor = a.job.tensor_model_parallel_size, pipeline = a.job.pipeline_model_parallel_size;
+  const int64_t of_an_expert = a.job.expert_tensor_parallel_size == 0 ? tensor : a.job.expert_tensor_parallel_size;
+  if (tensor > 1 && of_an_expert != tensor && !a.model_options.sequence_parallel) {
+    found->push_back(fmt::format(
+        "expert_tensor_parallel_size {} differs from tensor_model_parallel_size {}, which requires sequence_parallel: "
+        "true",
+        of_an_expert, tensor));
+  }
   // If the number of processes is not known yet, the smallest possible one.
-  const int64_t smallest =
-      a.job.tensor_model_parallel_size * a.job.context_parallel_size * a.job.pipeline_model_parallel_size;
+  const int64_t smallest = std::lcm(tensor * a.job.context_parallel_size * pipeline,
+                                    of_an_expert * a.job.expert_model_parallel_size * pipeline);
   collect(found, [&] { layout_of(a.job, world > 0 ? world : smallest); });
   const bool has_microbatches = world > 0 || a.steps.global_batch_size <= 0;
   if (has_microbatches) collect(found, [&] { step_schedule(schedule_request(a)); });
@@ -182,6 +216,7 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   Found found;
   if (arguments->steps.global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
   check_model_and_data(*arguments, &found);
+  check_finetuning(*arguments, &found);
   check_numbers(*arguments, &found);
   check_best_model(*arguments, &found);
   check_finetune(*arguments, &found);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,23 @@ struct ModelSource {
   std::string path;    // an HF folder to start from
   std::string config;  // an HF config.json; weights are drawn from the seed
   bool operator==(const ModelSource&) const = default;
+};
+
+// What of the model is trained.
+struct FinetuningArguments {
+  std::string type = "full";  // finetuning_type: all weights, or with lora an adapter beside frozen ones
+  int64_t rank = 8;           // lora_rank
+  double alpha = 0;           // lora_alpha; 0: two times the rank
+  double dropout = 0;         // lora_dropout
+  std::vector<std::string> target = {"all-linear"};  // lora_target
+  bool use_rslora = false;
+  bool use_dora = false;
+  std::map<std::string, std::string> rank_pattern, alpha_pattern;
+  std::vector<std::string> modules_to_save;
+  std::string adapter;  // adapter_name_or_path, to start from; the settings above are then its own
+
+  bool is_lora() const { return type == "lora"; }
+  bool operator==(const FinetuningArguments&) const = default;
 };
 
 // How large the steps are and how many of them there are.
@@ -72,7 +90,9 @@ struct EvaluationArguments {
   // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
   // HF's default is no, with which nobody hears that the data was not used.
   std::string strategy = "auto";
-  double steps = 0;  // 0: as logging_steps
+  double steps = 0;            // 0: as logging_steps
+  std::string sample_prompts;  // a file with prompts; what the model makes of them is in the report of each evaluation
+  int64_t sample_max_new_tokens = 64;
   bool operator==(const EvaluationArguments&) const = default;
 };
 
@@ -139,6 +159,7 @@ struct ReportArguments {
 // sets is filled in by the plan (trainer/plan.h) or when the parts are built (trainer/build.h).
 struct TrainingArguments {
   ModelSource model;
+  FinetuningArguments finetuning;
   // tokenizer: empty is the model's own, "byte" where a model starts afresh. seq_length: 0 is as the data has it, else
   // the model's max_position_embeddings. seed: 0 is the job's.
   DataArguments data = {.tokenizer = "", .micro_batch_size = 8, .seed = 0, .prefetch = 2};

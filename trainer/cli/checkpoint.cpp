@@ -14,6 +14,7 @@
 #include "core/bytes_text.h"
 #include "core/checkpoint/verify.h"
 #include "core/config_error.h"
+#include "core/models/adapter_config.h"
 #include "core/quoted.h"
 #include "core/safetensors/index.h"
 #include "trainer/cli/checkpoint_diff.h"    // concord checkpoint diff
@@ -109,7 +110,7 @@ int list_checkpoints(const CheckpointOptions& options) {
 
 int64_t parameters_in(const std::string& folder) {
   int64_t elements = 0;
-  const safetensors::Weights weights(folder);
+  const safetensors::Weights weights(folder, weights_stem(folder));
   for (const auto& [name, tensor] : weights.tensors()) {
     elements += tensor.info->elements();
   }

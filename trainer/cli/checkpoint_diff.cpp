@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/config_error.h"
+#include "core/models/adapter_config.h"
 #include "core/quoted.h"
 #include "trainer/cli/diff.h"
 #include "trainer/training_state.h"
@@ -32,6 +33,10 @@ struct TensorSet {
 
   bool agrees() const { return report ? report->agrees() : a == nullptr && b == nullptr; }
 };
+
+std::unique_ptr<Weights> open_weights(const std::string& folder) {
+  return std::make_unique<Weights>(folder, weights_stem(folder));
+}
 
 std::unique_ptr<Weights> open_optimizer(const std::string& folder) {
   for (const std::string& name :
@@ -119,8 +124,7 @@ int compare_checkpoints(const DiffOptions& options) {
   check_tolerance(options.tolerance);
   const std::vector<FieldDifference> metadata = compare_metadata(options.a, options.b);
   std::vector<TensorSet> sets;
-  sets.push_back(
-      compare("weights", std::make_unique<Weights>(options.a), std::make_unique<Weights>(options.b), options));
+  sets.push_back(compare("weights", open_weights(options.a), open_weights(options.b), options));
   sets.push_back(compare("optimizer", open_optimizer(options.a), open_optimizer(options.b), options));
   bool agrees = metadata.empty();
   for (const TensorSet& set : sets) agrees = agrees && set.agrees();

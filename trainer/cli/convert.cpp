@@ -25,27 +25,12 @@ struct ConvertArguments {
   bool json = false;
 };
 
-std::optional<safetensors::DType> parse_target(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  using safetensors::DType;
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    if (text == torch_name(dtype)) return dtype;
-  }
-  throw ConfigError(fmt::format("invalid --dtype {}: must be float32, bfloat16 or float16", quoted(text)));
-}
-
 int run_convert(const ConvertArguments& arguments) {
   const ConvertOptions options{.from = arguments.from,
                                .to = arguments.to,
-                               .dtype = parse_target(arguments.dtype),
+                               .dtype = parse_weight_type(arguments.dtype),
                                .max_shard_bytes = parse_size(arguments.max_shard_size)};
-  Converted converted;
-  double seconds = 0;
-  {
-    ProgressPrinter printer("convert");
-    converted = convert_weights(options, [&](uint64_t done, uint64_t all) { printer.show_bytes(done, all); });
-    seconds = printer.seconds();
-  }
+  const auto [converted, seconds] = convert_with_progress(options, "convert");
   if (arguments.json) {
     fmt::print("{}\n",
                nlohmann::ordered_json{{"from", options.from},
@@ -65,6 +50,22 @@ int run_convert(const ConvertArguments& arguments) {
 }
 
 }  // namespace
+
+TimedConversion convert_with_progress(const ConvertOptions& options, const char* name) {
+  ProgressPrinter printer(name);
+  const Converted result =
+      convert_weights(options, [&](uint64_t done, uint64_t all) { printer.show_bytes(done, all); });
+  return {result, printer.seconds()};
+}
+
+std::optional<safetensors::DType> parse_weight_type(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  using safetensors::DType;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (text == torch_name(dtype)) return dtype;
+  }
+  throw ConfigError(fmt::format("invalid --dtype {}: must be float32, bfloat16 or float16", quoted(text)));
+}
 
 int64_t parse_size(const std::string& text) {
   static constexpr std::pair<const char*, double> kUnits[] = {

@@ -3,7 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "core/models/convert.h"
+#include "core/safetensors/dtype.h"
 
 namespace CLI {
 class App;
@@ -13,6 +17,15 @@ namespace concord {
 
 // Bytes of "5GB", "500MB", "2GiB" or "1000000"; GB is 10^9 and GiB 2^30, as in transformers. Throws ConfigError.
 int64_t parse_size(const std::string& text);
+// The type of "bfloat16"; none for an empty text. Throws ConfigError.
+std::optional<safetensors::DType> parse_weight_type(const std::string& text);
+
+// convert_weights with a progress bar of |name|, and how long it took.
+struct TimedConversion {
+  Converted result;
+  double seconds = 0;
+};
+TimedConversion convert_with_progress(const ConvertOptions& options, const char* name);
 
 // Adds the subcommand to |program|. Throws ConfigError for what cannot be converted, or not to there.
 void add_convert_command(CLI::App* program, int* exit_code);

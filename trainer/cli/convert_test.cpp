@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -148,6 +149,75 @@ TEST(ParseSize, TakesTheUnitsOfTransformers) {
   for (const char* text : {"", "GB", "-1GB", "0", "nan", "inf", "1e40", "5 G B", "5GBs"}) {
     EXPECT_THROW(parse_size(text), ConfigError) << text;
   }
+}
+
+// --------------------------------------------------------------------------------------------------------------- merge
+
+// The checksums of golden/README.md.
+std::array<double, 3> checksums(const safetensors::Weights::Tensor& tensor) {
+  const auto* values = reinterpret_cast<const float*>(tensor.file->data(*tensor.info).data());
+  std::array<double, 3> sums{};
+  for (int64_t i = 0; i < tensor.info->elements(); ++i) {
+    const double value = values[i];
+    sums[0] += value;
+    sums[1] += value * value;
+    sums[2] += value * static_cast<double>(i % 251) / 251;
+  }
+  return sums;
+}
+
+class Merge : public Convert {
+ protected:
+  Merge() { fs::copy(CONCORD_GOLDEN "/lora", path("adapter")); }
+  Ended merge(const std::string& model, const std::string& adapter, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {CONCORD_PROGRAM, "merge", "--adapter", path(adapter), "--out", path("merged")};
+    if (!model.empty()) words.insert(words.end(), {"--model", path(model)});
+    words.insert(words.end(), more.begin(), more.end());
+    RunningProcess process(words);
+    const int status = process.wait();
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, process.out(), process.err()};
+  }
+};
+
+// A sum of n elements is off by at most their number times the rounding of one, 2^-24 of elements below 4 here.
+TEST_F(Merge, GivesTheWeightsThatPeftGives) {
+  const Ended ended = merge("model", "adapter", {"--json"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(json::parse(ended.out)["changed"], 28);
+  const safetensors::Weights merged(path("merged")), base(path("model"));
+  const json golden = json::parse(read_file(CONCORD_GOLDEN "/lora/merged_checksums.json"));
+  ASSERT_EQ(merged.tensors().size(), golden.size());
+  for (const auto& [name, wanted] : golden.items()) {
+    const safetensors::Weights::Tensor* tensor = merged.find(name);
+    ASSERT_NE(tensor, nullptr) << name;
+    const auto [sum, squares, ramp] = checksums(*tensor);
+    const double rounding = static_cast<double>(tensor->info->elements()) * 4 * 0x1p-24;
+    EXPECT_NEAR(sum, wanted["sum"].get<double>(), rounding) << name;
+    EXPECT_NEAR(squares, wanted["sumsq"].get<double>(), 8 * rounding) << name;
+    EXPECT_NEAR(ramp, wanted["ramp"].get<double>(), rounding) << name;
+    EXPECT_EQ(checksums(*base.find(name)) != checksums(*tensor), name.find("_proj.weight") != std::string::npos)
+        << name;
+  }
+}
+
+TEST_F(Merge, RefusesWhatDoesNotFit) {
+  EXPECT_THAT(merge("", "adapter").err, AllOf(HasSubstr("base_model_name_or_path 'hf/qwen2-tiny' is no folder here")));
+  EXPECT_THAT(merge("model", "model").err, HasSubstr("neither adapter_model.safetensors nor"));
+  EXPECT_THAT(convert("adapter", "new").err, HasSubstr("concord merge --adapter"));
+  const std::string config = read_file(path("adapter/adapter_config.json"));
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = config;
+    changed.replace(changed.find(from), from.size(), to);
+    write_file(path("adapter/adapter_config.json"), changed);
+    return merge("model", "adapter").err;
+  };
+  EXPECT_THAT(with("\"r\": 4", "\"r\": 5"), HasSubstr("do not have the rank 5"));
+  EXPECT_THAT(with("\"q_proj\",", ""), AllOf(HasSubstr("q_proj.lora_A.weight"), HasSubstr("is no target")));
+  EXPECT_FALSE(fs::exists(path("merged")));
+  write_file(path("adapter/adapter_config.json"), config);
+  fs::remove(path("model/model.safetensors"));
+  fs::copy_file(CONCORD_GOLDEN "/hf/qwen3-tiny/model.safetensors", path("model/model.safetensors"));
+  EXPECT_THAT(merge("model", "adapter").err, HasSubstr("is it the adapter of another model?"));
 }
 
 }  // namespace

@@ -7,8 +7,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "core/config_error.h"
 #include "trainer/cli/progress_printer.h"
 #include "trainer/data/build.h"
+#include "trainer/data/output_file.h"
+#include "trainer/data/records.h"
 #include "trainer/data/synthetic.h"
 
 namespace concord {
@@ -50,16 +53,19 @@ void add_build(CLI::App* data) {
   build->add_option("--output", arguments.output, "PREFIX of the .bin and .idx files; with --sft a .jsonl file")
       ->required();
   build
-      ->add_option("--tokenizer", arguments.tokenizer,
-                   "byte, or an HF tokenizer.json or its folder (needs Python with tokenizers)")
-      ->capture_default_str();
+      ->add_option(
+          "--tokenizer", arguments.tokenizer,
+          "tokenizer of the model: its folder or an HF tokenizer.json (needs Python with tokenizers); or byte, "
+          "for one token per byte")
+      ->required();
   build
       ->add_option("--append_eod", arguments.append_eod,
                    "append the tokenizer's end-of-document token to each document")
       ->capture_default_str();
   build->add_flag("--sft", arguments.sft,
                   "convert conversations (\"messages\") to samples with loss on the assistant's tokens only");
-  build->add_option("--chat_template", arguments.chat_template, "qwen or llama3, for --sft")->capture_default_str();
+  build->add_option("--chat_template", arguments.chat_template,
+                    "Jinja file, for --sft (default: the tokenizer's own template)");
   build->add_option("--workers", arguments.workers, "number of parallel workers; 0: one per core")
       ->capture_default_str();
   build
@@ -71,6 +77,27 @@ void add_build(CLI::App* data) {
   build->add_flag("--json", given->json, "one JSON document on standard output");
   build->footer("An interrupted build resumes when the same command is run again; the result is identical.");
   build->callback([given] { run_build(given->arguments, given->json); });
+}
+
+void add_convert(CLI::App* data) {
+  const auto input = std::make_shared<std::string>(), output = std::make_shared<std::string>();
+  CLI::App* convert = data->add_subcommand("convert", "write the records of a table as .jsonl, which build takes");
+  convert->add_option("--input", *input, ".parquet, .arrow, .json (a list) or .jsonl.gz file")->required();
+  convert->add_option("--output", *output, ".jsonl file to write")->required();
+  convert->callback([input, output] {
+    if (!is_record_file(*input)) {
+      throw ConfigError(
+          fmt::format("--input is {}; the name must end in .parquet, .arrow, .json or .jsonl.gz", *input));
+    }
+    if (!output->ends_with(".jsonl")) {
+      throw ConfigError(fmt::format("--output is {}; the name must end in .jsonl", *output));
+    }
+    const std::string lines = read_records(*input);
+    OutputFile file(*output);
+    file.write(lines);
+    file.sync();
+    file.publish();
+  });
 }
 
 void add_synth(CLI::App* data) {
@@ -110,6 +137,7 @@ void add_data_command(CLI::App* program) {
   CLI::App* data = program->add_subcommand("data", "build training data files");
   data->require_subcommand(1);
   add_build(data);
+  add_convert(data);
   add_synth(data);
 }
 

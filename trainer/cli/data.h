@@ -7,7 +7,8 @@ class App;
 
 namespace concord {
 
-// Adds `data build` and `data synth` to |program|. Parsing runs them; throws ConfigError for invalid settings.
+// Adds `data build`, `data convert` and `data synth` to |program|. Parsing runs them; throws ConfigError for invalid
+// settings.
 void add_data_command(CLI::App* program);
 
 }  // namespace concord

@@ -44,8 +44,7 @@ class HostileInput : public ::testing::Test {
   tests::TemporaryFolder folder_;
 };
 
-constexpr const char* kChat =
-    R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";
+constexpr const char* kPair = R"({"prompt": "a", "completion": "b"})";
 
 // A module of the name that HF's has, whose ids no vocabulary of a small model has.
 constexpr const char* kStandIn = R"(
@@ -59,13 +58,14 @@ class Tokenizer:
     def no_padding(self): pass
     def get_vocab(self, with_added_tokens): return {'a': 1000000}
     def token_to_id(self, name): return 1 if name in ('<|im_start|>', '<|im_end|>', '</s>') else None
+    def encode(self, text): return Encoding([900000 + ord(c) for c in text])
     def encode_batch(self, texts, add_special_tokens):
         return [Encoding([900000 + ord(c) for c in text]) for text in texts]
 )";
 
 TEST_F(HostileInput, TextForAModelWithoutATokenizerIsRefusedWithWhatToDo) {
   model_folder();
-  const EndedProcess refused = concord(train(write("chats.jsonl", kChat)));
+  const EndedProcess refused = concord(train(write("chats.jsonl", kPair)));
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("has no tokenizer.json"), HasSubstr("--tokenizer byte")));
 }
@@ -74,7 +74,7 @@ TEST_F(HostileInput, TextForAModelIsReadWithItsOwnTokenizer) {
   write("tokenizers.py", kStandIn);
   const ProcessSettings settings{.environment = {"PYTHONPATH=" + folder_.path()}};
   std::ofstream(model_folder() + "/tokenizer.json") << "{}";
-  EXPECT_THAT(concord(train(write("chats.jsonl", kChat)), settings).err, HasSubstr("token id 9001"));
+  EXPECT_THAT(concord(train(write("chats.jsonl", kPair)), settings).err, HasSubstr("token id 900097"));
   EXPECT_THAT(concord(train(write("text.jsonl", "{\"text\": \"abc\"}")), settings).err, HasSubstr("token id 900097"));
   EXPECT_THAT(concord(train(write("text.txt", "abc")), settings).err, HasSubstr("token id 900097"));
   std::vector<std::string> bytes = train(folder_ / "text.txt");
@@ -84,8 +84,8 @@ TEST_F(HostileInput, TextForAModelIsReadWithItsOwnTokenizer) {
 
 TEST_F(HostileInput, TextFromFilesAndArgumentsIsQuotedAndShort) {
   model_folder();
-  const std::string bad_role = R"({"messages": [{"role": "\u001b[2Jsystem)" + std::string(900'000, 'x') +
-                               R"(", "content": "a"}, {"role": "assistant", "content": "b"}]})";
+  const std::string bad_role =
+      R"({"conversations": [{"from": "\u001b[2Jsystem)" + std::string(900'000, 'x') + R"(", "value": "a"}]})";
   std::vector<std::string> on_bytes = train(write("chats.jsonl", bad_role));
   on_bytes.insert(on_bytes.end(), {"--tokenizer", "byte"});
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
@@ -95,7 +95,7 @@ TEST_F(HostileInput, TextFromFilesAndArgumentsIsQuotedAndShort) {
            {"train", "--\x1b[2J", "1"},
            {"schedule", "--kind", "\x1b[2J", "--pp", "2", "--microbatches", "2"},
            {"report", folder_ / "\x1b[2J"},
-           {"data", "build", "--input", "\x1b[2J.txt", "--output", folder_ / "out"}}) {
+           {"data", "build", "--input", "\x1b[2J.txt", "--tokenizer", "byte", "--output", folder_ / "out"}}) {
     const EndedProcess ended = concord(words);
     EXPECT_EQ(ended.exit_code, 2) << words[0];
     EXPECT_LT(ended.err.size(), 3000U) << words[0];
@@ -149,9 +149,9 @@ TEST_F(HostileInput, TooLittleMemorySaysSoAndWhatToDo) {
 
 // A stack that does not fit into the address space is refused as one thread too many is.
 TEST_F(HostileInput, TooFewThreadsSaysSoAndWhatToDo) {
-  const EndedProcess build =
-      limited("ulimit -s 8000000 && ulimit -v 4000000",
-              {"data", "build", "--workers", "2", "--input", write("a.txt", "text"), "--output", folder_ / "out"});
+  const EndedProcess build = limited("ulimit -s 8000000 && ulimit -v 4000000",
+                                     {"data", "build", "--tokenizer", "byte", "--workers", "2", "--input",
+                                      write("a.txt", "text"), "--output", folder_ / "out"});
   EXPECT_EQ(build.exit_code, 1);
   EXPECT_THAT(build.err, AllOf(HasSubstr("no more threads"), HasSubstr("ulimit -u")));
 }

@@ -45,7 +45,13 @@ const std::vector<std::string> kTrain = {
 
 std::vector<std::string> train_with(const std::string& name) {
   std::vector<std::string> command = kTrain;
+  if (name != "tokenizer") command.insert(command.end(), {"--tokenizer", "byte"});
   command.insert(command.end(), {"--" + name, "@"});
+  return command;
+}
+
+std::vector<std::string> evaluating(std::vector<std::string> command) {
+  command.insert(command.end(), {"--eval_data", "F/text.txt"});
   return command;
 }
 
@@ -53,13 +59,22 @@ std::vector<std::string> train_on_model() {
   return {"train", "--nproc", "2", "--model", "@", "--train_data", "F/text.txt", "--output_dir", "F/run"};
 }
 
+std::vector<std::string> train_adapter() {
+  return {"train", "--nproc",      "2",          "--model",      "F/model", "--finetuning_type",
+          "lora",  "--train_data", "F/text.txt", "--output_dir", "F/run",   "--adapter_name_or_path",
+          "@"};
+}
+
 std::vector<PathCase> path_cases() {
   const std::string config = content_of(kConfig), text = "one two\n\nthree\n";
   const std::string line = "{\"text\": \"one two three\"}\n", csv = "0F0,0B0\n";
   const std::string metrics = "{\"step\": 1, \"loss\": 2.5}\n";
   const std::string weights = content_of(CONCORD_GOLDEN "/hf/qwen2-tiny/model.safetensors");
+  const std::string adapter = R"({"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]})";
   const std::string index = content_of(CONCORD_GOLDEN "/data/tokens.idx");
-  const std::vector<std::string> build = {"data", "build", "--input", "@", "--output", "F/out", "--overwrite"};
+  const std::vector<std::string> build = {"data",  "build",       "--input",     "@",   "--output",
+                                          "F/out", "--overwrite", "--tokenizer", "byte"};
+  const std::vector<std::string> generate = {"generate", "--model", "F/model", "--prompt", "a"};
   const std::vector<std::string> plan = {"plan", "--world_size", "1", "--buckets"};
   const auto with = [](std::vector<std::string> command, const std::string& name) {
     command.insert(command.end(), {name, "@"});
@@ -74,18 +89,23 @@ std::vector<PathCase> path_cases() {
        "seed: 7\n"},
       {"train --model", train_on_model(), "/config.json", config, false},
       {"train --model_config", train_with("model_config"), "", config, false},
+      {"train --adapter_name_or_path", train_adapter(), "/adapter_config.json", adapter, false},
       {"train --train_data", train_with("train_data"), ".txt", text, false},
       {"train --train_data", train_with("train_data"), ".jsonl", line, false},
       {"train --train_data", train_with("train_data"), ".safetensors", weights, false},
       {"train --train_data", train_with("train_data"), ".idx", index, false},
       {"train --eval_data", train_with("eval_data"), ".jsonl", line, false},
       {"train --tokenizer", train_with("tokenizer"), "", "{}", false, true},
+      {"train --chat_template", train_with("chat_template"), ".jinja", "{{ messages }}", false, true},
+      {"train --sample_prompts", evaluating(train_with("sample_prompts")), ".txt", text, false},
       {"train --output_dir", train_with("output_dir")},
       {"train --resume_from_checkpoint", train_with("resume_from_checkpoint"), "/metadata.json", "{}", false},
       {"train --pipeline_schedule", train_with("pipeline_schedule"), ".csv", csv, false},
       {"data build --input", build, ".txt", text},
       {"data build --input", build, ".jsonl", line},
-      {"data build --output", {"data", "build", "--input", "F/text.txt", "--output", "@", "--overwrite"}, ".bin"},
+      {"data build --output",
+       {"data", "build", "--input", "F/text.txt", "--output", "@", "--overwrite", "--tokenizer", "byte"},
+       ".bin"},
       {"data build --tokenizer", with({"data", "build", "--input", "F/text.txt", "--output", "F/o"}, "--tokenizer"), "",
        "{}", false, true},
       {"data synth --output", {"data", "synth", "--tokens", "1000", "--output", "@"}, ".idx"},
@@ -98,6 +118,17 @@ std::vector<PathCase> path_cases() {
       {"convert --to", {"convert", "--from", "F/model", "--to", "@"}, "/model.safetensors"},
       {"diff A", {"diff", "@", "F/w.safetensors"}, "", weights},
       {"diff B", {"diff", "F/w.safetensors", "@"}, "/model.safetensors.index.json", "{\"weight_map\": {}}", false},
+      {"merge --model",
+       {"merge", "--adapter", "F/adapter", "--out", "F/merged", "--model", "@"},
+       "/model.safetensors",
+       weights,
+       false},
+      {"merge --adapter",
+       {"merge", "--model", "F/model", "--out", "F/merged", "--adapter", "@"},
+       "/adapter_model.safetensors",
+       weights,
+       false},
+      {"merge --out", {"merge", "--model", "F/model", "--adapter", "F/adapter", "--out", "@"}, "/model.safetensors"},
       {"lr --csv", with(lr, "--csv")},
       {"lr --svg", with(lr, "--svg")},
       {"plan --model", with(plan, "--model"), "/config.json", config},
@@ -118,6 +149,19 @@ std::vector<PathCase> path_cases() {
        true,
        false,
        true},
+      {"data convert --input", {"data", "convert", "--input", "@", "--output", "F/o.jsonl"}, ".json", "[]"},
+      {"data convert --output", {"data", "convert", "--input", "F/list.json", "--output", "@"}, ".jsonl"},
+      {"data build --chat_template",
+       {"data", "build", "--input", "F/text.txt", "--output", "F/out", "--tokenizer", "byte", "--chat_template", "@"},
+       ".jinja",
+       "{{ messages }}",
+       false,
+       true},
+      {"generate --model", {"generate", "--model", "@", "--prompt", "a"}, "/config.json", config, false},
+      {"generate --prompts", {"generate", "--model", "F/model", "--prompts", "@"}, ".txt", text, false},
+      {"generate --adapter", with(generate, "--adapter"), "/adapter_config.json", adapter, false},
+      {"generate --tokenizer", with(generate, "--tokenizer"), "", "{}", false, true},
+      {"generate --chat_template", with(generate, "--chat_template"), "", "{{ messages }}", false, true},
       {"probe --model",
        {"probe", "--model", "@", "--batch", "F/w.safetensors", "--out", "F/out"},
        "/config.json",
@@ -127,6 +171,11 @@ std::vector<PathCase> path_cases() {
        {"probe", "--model_config", "@", "--batch", "F/w.safetensors", "--out", "F/out"},
        "",
        config,
+       false},
+      {"probe --adapter_name_or_path",
+       {"probe", "--model", "F/model", "--adapter_name_or_path", "@", "--batch", "F/w.safetensors", "--out", "F/out"},
+       "/adapter_config.json",
+       adapter,
        false},
       {"probe --batch",
        {"probe", "--model_config", "F/config.json", "--batch", "@", "--out", "F/out"},
@@ -139,7 +188,12 @@ std::vector<PathCase> path_cases() {
 }
 
 // Arguments whose value is text and no path.
-const std::set<std::string> kTexts = {"train --template",
+const std::set<std::string> kTexts = {"train --truncation",
+                                      "train --packing_strategy",
+                                      "generate --prompt",
+                                      "generate --dtype",
+                                      "generate --pipeline_model_parallel_layout",
+                                      "train --finetuning_type",
                                       "train --optimizer",
                                       "train --lr_scheduler_type",
                                       "train --lr_wsd_decay_style",
@@ -162,7 +216,8 @@ const std::set<std::string> kTexts = {"train --template",
                                       "train --greater_is_better",
                                       "convert --dtype",
                                       "convert --max_shard_size",
-                                      "data build --chat_template",
+                                      "merge --dtype",
+                                      "merge --max_shard_size",
                                       "lr --lr_scheduler_type",
                                       "lr --lr_scheduler_kwargs",
                                       "lr --lr_wsd_decay_style",
@@ -225,12 +280,15 @@ class PathArgumentsTest : public ::testing::TestWithParam<PathCase> {
   PathArgumentsTest() {
     fs::copy_file(kConfig, folder_ / "config.json");
     fs::copy_file(CONCORD_GOLDEN "/hf/qwen2-tiny/model.safetensors", folder_ / "w.safetensors");
+    std::ofstream(folder_ / "list.json") << "[]";
     std::ofstream(folder_ / "text.txt") << "one two\n\nthree\n";
     fs::create_directory(folder_ / "run1");
     std::ofstream(folder_ / "run1/metrics.jsonl") << "{\"step\": 1, \"loss\": 2.5}\n";
     fs::create_directory(folder_ / "empty");
     fs::create_directory(folder_ / "model");
     fs::copy_file(folder_ / "w.safetensors", folder_ / "model/model.safetensors");
+    fs::copy_file(kConfig, folder_ / "model/config.json");
+    fs::copy(CONCORD_GOLDEN "/lora", folder_ / "adapter");
   }
 
   // The path to give; what stands there is made by |make|, which gets the path of the file itself.
@@ -240,6 +298,8 @@ class PathArgumentsTest : public ::testing::TestWithParam<PathCase> {
     fs::create_directories(fs::path(file).parent_path());
     if (GetParam().argument == "report runs" && !file.ends_with("/metrics.jsonl"))
       fs::copy_file(folder_ / "run1/metrics.jsonl", path + "/metrics.jsonl");
+    if (GetParam().argument == "merge --adapter")
+      fs::copy_file(CONCORD_GOLDEN "/lora/adapter_config.json", path + "/adapter_config.json");
     if (file.ends_with(".idx")) fs::copy_file(CONCORD_GOLDEN "/data/tokens.bin", path + ".bin");
     make(file);
     return GetParam().file.starts_with("/") || GetParam().file == ".idx" || GetParam().file == ".bin" ? path : file;

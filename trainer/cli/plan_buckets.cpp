@@ -60,12 +60,13 @@ Chunks chunks_of_model(const BucketArguments& arguments, const RankLayout& layou
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     if (static_cast<int64_t>(stage) % layout.pp() != layout.coordinates(rank).pp) continue;
     std::vector<PlannedParameter>& chunk = chunks.emplace_back();
-    const ParameterPlanOptions options{.tp = layout.tp(), .sequence_parallel = arguments.sequence_parallel};
+    const ParameterPlanOptions options{
+        .tp = layout.tp(), .ep = layout.ep(), .etp = layout.etp(), .sequence_parallel = arguments.sequence_parallel};
     for (const ParameterPlan& parameter : plan_parameters(config, stages[stage], options)) {
       int64_t elements = 1;
       for (const int64_t size : local_shape(parameter.spec, place)) elements *= size;
       const bool alone = parameter.shared_embedding && arguments.use_distributed_optimizer && layout.pp() > 1;
-      chunk.push_back({parameter.spec.name, elements, dtype, false, alone});
+      chunk.push_back({parameter.spec.name, elements, dtype, parameter.expert, alone});
     }
   }
   return chunks;

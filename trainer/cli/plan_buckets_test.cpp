@@ -64,5 +64,21 @@ TEST(PlanBuckets, PlansTheParametersOfAModel) {
   EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("parameters of f32"));  // as config.json says
 }
 
+// Half of the experts, in a buffer of their own that is sharded over the ranks that have the same.
+TEST(PlanBuckets, PlansExpertsSeparately) {
+  const RankLayout one({.world = 1}), split({.world = 4, .expert = 2});
+  const BucketArguments arguments{
+      .model_config = CONCORD_GOLDEN "/hf/qwen3-moe-tiny", .dtype = "bfloat16", .use_distributed_optimizer = true};
+  const auto whole = nlohmann::json::parse(buckets_text(arguments, one, 0, true))[0]["buffers"];
+  const auto part = nlohmann::json::parse(buckets_text(arguments, split, 0, true))[0]["buffers"];
+  ASSERT_EQ(part.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    const bool expert = part[i]["expert"];
+    EXPECT_EQ(part[i]["shards"], expert ? 2 : 4);
+    if (!expert) continue;
+    EXPECT_EQ(part[i]["elements"].get<int64_t>() * 2, whole[i]["elements"].get<int64_t>());
+  }
+}
+
 }  // namespace
 }  // namespace concord

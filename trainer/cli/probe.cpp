@@ -4,15 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/config_error.h"
 #include "core/input_file.h"
-#include "core/launch/launcher.h"
-#include "core/mesh/job_environment.h"
+#include "core/models/adapter_config.h"
 #include "core/models/config.h"
 #include "core/new_file.h"
 #include "trainer/cli/rank_command.h"
@@ -42,7 +41,11 @@ void check_probe_words(const ProbeArguments& given) {
   if (given.batch.empty() && (given.options.grads || given.options.activations)) {
     throw ConfigError("--grads and --dump_activations require --batch FILE");
   }
+  if (!given.adapter.empty() && given.model.empty()) {
+    throw ConfigError("--adapter_name_or_path needs --model DIR, the model that the adapter is for");
+  }
   read_model_config(given.model.empty() ? given.model_config : given.model);
+  if (!given.adapter.empty()) read_adapter_config(given.adapter);
   if (!given.batch.empty()) InputFile(given.batch, "give a safetensors file");
   check_replaceable(given.out);
   const std::filesystem::path folder = std::filesystem::absolute(given.out).parent_path();
@@ -51,32 +54,19 @@ void check_probe_words(const ProbeArguments& given) {
   }
 }
 
-// The command line of this process after the program name.
-std::vector<std::string> command_line_words() {
-  std::ifstream stream("/proc/self/cmdline");
-  std::vector<std::string> words;
-  for (std::string word; std::getline(stream, word, '\0');) words.push_back(word);
-  if (!words.empty()) words.erase(words.begin());
-  return words;
+// --model may be the folder of an adapter, which names its base model.
+void resolve_adapter(ProbeArguments* given) {
+  if (given->model.empty() || !given->adapter.empty() || !has_adapter(given->model)) return;
+  given->adapter = std::exchange(given->model, base_folder_of(given->model));
 }
 
-int run_probe(const ProbeArguments& given, int nproc) {
+int run_probe(ProbeArguments given, int nproc) {
+  resolve_adapter(&given);
   check_probe_words(given);
-  const JobEnvironment environment = read_job_environment();
-  const bool is_started = environment.source != JobSource::single;
-  if (is_started && nproc > 0) {
-    throw ConfigError(
-        fmt::format("--nproc {} starts processes, but this process was already started by {}; remove --nproc", nproc,
-                    to_string(environment.source)));
-  }
+  const int64_t world = ranks_of_command(nproc);
   // Errors are reported before any process waits for another one.
-  torch_module().check_probe(given, nproc > 0 ? nproc : environment.world);
-  if (nproc > 1) {
-    LaunchOptions options;
-    options.nproc = nproc;
-    options.prefix = false;
-    return launch(options, rank_command(command_line_words()));
-  }
+  torch_module().check_probe(given, world);
+  if (nproc > 1) return launch_ranks(nproc);
   torch_module().probe(given);
   return 0;
 }
@@ -85,6 +75,10 @@ void add_probe_layout(CLI::App* app, ProbeArguments* given) {
   InitializeArgs& sizes = given->sizes;
   app->add_option("--tensor_model_parallel_size", sizes.tensor_model_parallel_size)->capture_default_str();
   app->add_option("--context_parallel_size", sizes.context_parallel_size)->capture_default_str();
+  app->add_option("--expert_model_parallel_size", sizes.expert_model_parallel_size)->capture_default_str();
+  app->add_option("--expert_tensor_parallel_size", sizes.expert_tensor_parallel_size,
+                  "0: as --tensor_model_parallel_size")
+      ->capture_default_str();
   app->add_option("--pipeline_model_parallel_size", sizes.pipeline_model_parallel_size)->capture_default_str();
   app->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline_model_parallel_size)
       ->capture_default_str();
@@ -117,6 +111,8 @@ void add_probe_command(CLI::App* program, int* exit_code) {
       "probe", "run one forward (and backward) pass on a given batch under any layout and dump the results");
   app->footer(kProbeFooter);
   app->add_option("--model", given->model, "Hugging Face folder: config.json and safetensors");
+  app->add_option("--adapter_name_or_path", given->adapter,
+                  "folder of an adapter; gradients and weights are then those of its tensors, by peft's names");
   app->add_option("--model_config", given->model_config, "config.json of a new model to initialize");
   app->add_option("--seed", given->sizes.seed, "seed of the initialization")->capture_default_str();
   app->add_option("--batch", given->batch, "safetensors file with input_ids and labels");

@@ -30,14 +30,16 @@
 #include "trainer/cli/doctor.h"      // concord doctor: checks this machine
 #include "trainer/cli/launch.h"      // concord launch: starts the processes of a job
 #include "trainer/cli/lr.h"          // concord lr: prints and plots the learning rates of a run
+#include "trainer/cli/merge.h"       // concord merge: an adapter added to its base model
 #include "trainer/cli/plan.h"        // concord plan: the groups of a layout
 #include "trainer/cli/platforms.h"   // concord platforms: the plugins found and the one chosen
 #include "trainer/cli/print_error.h"
 #include "trainer/cli/report.h"    // concord report: compares runs
 #include "trainer/cli/schedule.h"  // concord schedule: prints, costs and draws a pipeline schedule
 #ifdef CONCORD_WITH_TORCH
-#include "trainer/cli/probe.h"  // concord probe: a model's results on one batch; not available without libtorch
-#include "trainer/cli/train.h"  // concord train: trains a model; not available without libtorch
+#include "trainer/cli/generate.h"  // concord generate: text that a model writes; not available without libtorch
+#include "trainer/cli/probe.h"     // concord probe: a model's results on one batch; not available without libtorch
+#include "trainer/cli/train.h"     // concord train: trains a model; not available without libtorch
 #endif
 
 namespace concord {
@@ -128,12 +130,14 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
   add_checkpoint_command(&app, exit_code);
   add_diff_command(&app, exit_code);
   add_convert_command(&app, exit_code);
+  add_merge_command(&app, exit_code);
   add_data_command(&app);
   add_lr_command(&app);
   add_report_command(&app);
   add_launch_command(&app, exit_code);
   add_conform_command(&app);
 #ifdef CONCORD_WITH_TORCH
+  add_generate_command(&app, exit_code);
   add_probe_command(&app, exit_code);
   add_train_command(&app, exit_code);
 #endif

@@ -1,7 +1,14 @@
 #include "trainer/cli/rank_command.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+
+#include "core/config_error.h"
+#include "core/launch/launcher.h"
+#include "core/mesh/job_environment.h"
 
 namespace concord {
 namespace {
@@ -23,6 +30,30 @@ std::vector<std::string> rank_command(const std::vector<std::string>& words) {
     }
   }
   return command;
+}
+
+std::vector<std::string> command_line_words() {
+  std::ifstream stream("/proc/self/cmdline");
+  std::vector<std::string> words;
+  for (std::string word; std::getline(stream, word, '\0');) words.push_back(word);
+  if (!words.empty()) words.erase(words.begin());
+  return words;
+}
+
+int64_t ranks_of_command(int nproc) {
+  const JobEnvironment environment = read_job_environment();
+  if (nproc == 0) return environment.world;
+  if (environment.source == JobSource::single) return nproc;
+  throw ConfigError(
+      fmt::format("--nproc {} starts processes, but this process was already started by {}; remove --nproc", nproc,
+                  to_string(environment.source)));
+}
+
+int launch_ranks(int nproc) {
+  LaunchOptions options;
+  options.nproc = nproc;
+  options.prefix = false;
+  return launch(options, rank_command(command_line_words()));
 }
 
 }  // namespace concord

@@ -1,6 +1,7 @@
 // The command line of a process that `--nproc` starts: this program again, as one rank.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,5 +10,14 @@ namespace concord {
 // |words| are those of this process after the program's name. The result begins with the path of the program and lacks
 // --nproc, --nnodes, --node_rank, --master_addr and --master_port.
 std::vector<std::string> rank_command(const std::vector<std::string>& words);
+
+// The command line of this process after the program's name.
+std::vector<std::string> command_line_words();
+
+// The number of ranks of a command with --nproc (0: not given): those it starts, or those of the job that this process
+// is one of already. Throws ConfigError if both are asked for.
+int64_t ranks_of_command(int nproc);
+// This command line again, in |nproc| processes on this machine. Waits for them; returns the exit code.
+int launch_ranks(int nproc);
 
 }  // namespace concord

@@ -15,12 +15,15 @@ struct DataArguments {
   // What makes tokens of text: "byte", which is built in, or a HF tokenizer.json or its folder, which need Python
   // (trainer/data/tokenizer.h). Empty: no tokenizer, and text is refused. Files of ids need none.
   std::string tokenizer = "byte";
-  std::string chat_template = "qwen";  // for lines with "messages"; see trainer/data/chat_template.h
+  std::string chat_template = {};  // a Jinja file for conversations; empty: the tokenizer's own
 
   // Megatron data and text are split into samples of this many tokens. For the others it is the longest a sample may
   // be, 0 for any length.
   int64_t seq_length = 0;
-  int64_t vocab_size = 0;  // an id at or above it is an error; 0: ids are not checked
+  // Samples that come one by one are cut to this many tokens; 0: none is, and longer ones than seq_length are refused.
+  int64_t cutoff_len = 0;
+  std::string truncation = "right";  // cut the end; "left": the beginning; "drop": leave such samples out
+  int64_t vocab_size = 0;            // an id at or above it is an error; 0: ids are not checked
 
   // A global batch is micro_batch_size * accumulation * dp_size samples; see trainer/data/sampler.h for who takes
   // which.
@@ -39,6 +42,7 @@ struct DataArguments {
   std::optional<int64_t> samples_wanted = {};
 
   bool packing = false;  // several samples in a row of seq_length tokens; see trainer/data/packing.h
+  std::string packing_strategy = "first_fit";  // or "best_fit"
   int64_t pad_multiple =
       1;  // row (or packed sequence) lengths are multiples of it: 2 * cp, times tp where tp cuts the sequence
   int64_t pad_id = 0;  // the token that fills up; never counted

@@ -58,7 +58,8 @@ std::shared_ptr<const Epoch> Batcher::epoch(int64_t number) const {
   if (arguments_.packing) {
     std::vector<int64_t> lengths(static_cast<size_t>(source_->size()));
     for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = source_->length(made.order.at(static_cast<int64_t>(i)));
-    made.packed_rows = pack_first_fit(lengths, arguments_.seq_length, arguments_.pad_multiple);
+    const auto pack = arguments_.packing_strategy == "best_fit" ? pack_best_fit : pack_first_fit;
+    made.packed_rows = pack(lengths, arguments_.seq_length, arguments_.pad_multiple);
   }
   last_epoch_ = std::make_shared<const Epoch>(std::move(made));
   return last_epoch_;
@@ -145,6 +146,10 @@ DataIdentity Batcher::identity() const {
   identity.emplace_back("seq_length", std::to_string(given.seq_length));
   identity.emplace_back("sequence_packing", given.packing ? "true" : "false");
   if (given.packing) identity.emplace_back("padding to a multiple of", std::to_string(given.pad_multiple));
+  // Only where it is not what all rows were packed by before there was a choice.
+  if (given.packing && given.packing_strategy != "first_fit") {
+    identity.emplace_back("packing_strategy", given.packing_strategy);
+  }
   return identity;
 }
 

@@ -24,7 +24,6 @@
 #include "platform/base/thread_safety.hpp"
 #include "platform/base/unique_fd.hpp"
 #include "trainer/data/build_shards.h"
-#include "trainer/data/chat_template.h"
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/output_file.h"
 #include "trainer/data/tokenizer.h"
@@ -35,14 +34,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 1;  // of the folder; part of the plan
+constexpr int kFormat = 2;  // of the folder; part of the plan
 constexpr auto kReportEvery = std::chrono::milliseconds(500);
+
+// Of the chat template that is given, or of the files that may hold the tokenizer's own.
+std::string template_hash(const BuildArguments& arguments) {
+  if (!arguments.chat_template.empty())
+    return fmt::format("{:016x}", stable_hash(MappedFile(arguments.chat_template).text()));
+  std::string all;
+  for (const auto& [name, text] : tokenizer_files(arguments.tokenizer)) {
+    if (name != "tokenizer.json") all += name + "\n" + text + "\n";
+  }
+  return fmt::format("{:016x}", stable_hash(all));
+}
 
 // Everything that determines the bytes of the output, as text.
 std::string plan_of(const BuildArguments& arguments, const std::deque<MappedFile>& inputs, const Tokenizer& tokenizer) {
   std::string plan =
       fmt::format("concord data build {}\nsft {}, template {}, end of document {}, {} bytes a shard\ntokenizer {}",
-                  kFormat, arguments.sft, arguments.sft ? arguments.chat_template : "-", arguments.append_eod,
+                  kFormat, arguments.sft, arguments.sft ? template_hash(arguments) : "-", arguments.append_eod,
                   arguments.shard_bytes, tokenizer.name());
   if (arguments.tokenizer != "byte") plan += fmt::format(", {:016x}", stable_hash(MappedFile(tokenizer.name()).text()));
   for (const MappedFile& input : inputs) {
@@ -97,7 +107,9 @@ class WorkFolder {
 class Build {
  public:
   Build(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report)
-      : arguments_(arguments), report_(report), tokenizer_(make_tokenizer(arguments.tokenizer)) {
+      : arguments_(arguments),
+        report_(report),
+        tokenizer_(make_tokenizer(arguments.tokenizer, arguments.chat_template)) {
     if (arguments_.append_eod && !arguments_.sft && !tokenizer_->end_of_document()) {
       throw ConfigError(
           fmt::format("the tokenizer {} has no end-of-document token; use --append_eod false", tokenizer_->name()));
@@ -168,7 +180,7 @@ class Build {
       if (next >= missing_.size()) break;
       const size_t number = missing_[next];
       try {
-        if (worker > 0 && own == nullptr) own = make_tokenizer(arguments_.tokenizer);
+        if (worker > 0 && own == nullptr) own = make_tokenizer(arguments_.tokenizer, arguments_.chat_template);
         Tokenizer& tokenizer = worker > 0 ? *own : *tokenizer_;
         const ShardCounts counts =
             build_shard(arguments_, inputs_[shards_[number].input], shards_[number], tokenizer, folder_->shard(number));
@@ -216,7 +228,6 @@ void check(const BuildArguments& arguments) {
     throw ConfigError(fmt::format("--workers is {}; must be >= 1, or 0 for one per core", arguments.workers));
   if (arguments.shard_bytes < 1)
     throw ConfigError(fmt::format("--shard_bytes is {}; must be >= 1", arguments.shard_bytes));
-  if (arguments.sft) check_chat_template(arguments.chat_template);
   if (arguments.sft != arguments.output.ends_with(".jsonl")) {
     throw ConfigError(fmt::format("--output is {}; {}", arguments.output,
                                   arguments.sft ? "with --sft it must be a file name that ends in .jsonl"

@@ -20,7 +20,7 @@ struct BuildArguments {
   std::string tokenizer = "byte";        // or a tokenizer.json (trainer/data/tokenizer_process.h)
   bool append_eod = true;                // a document ends with the tokenizer's end of document
   bool sft = false;  // lines with "messages" to lines with "input_ids" and "labels", learnt is what the assistant says
-  std::string chat_template = "qwen";
+  std::string chat_template = {};           // a Jinja file; empty: the tokenizer's own
   int64_t workers = 0;                      // 0: one per core
   int64_t shard_bytes = int64_t{16} << 20;  // of input, about
   bool overwrite = false;                   // an existing output, or a build with other settings

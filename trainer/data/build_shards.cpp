@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "core/config_error.h"
-#include "trainer/data/chat_template.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/output_file.h"
 #include "trainer/data/text_reader.h"
@@ -86,33 +85,35 @@ std::string sample_line(const AlignedTokens& tokens) {
                      fmt::join(tokens.labels, ","));
 }
 
-ShardCounts build_conversations(const BuildArguments& arguments, const MappedFile& input, const BuildShard& shard,
+ShardCounts build_conversations(const BuildArguments&, const MappedFile& input, const BuildShard& shard,
                                 Tokenizer& tokenizer, const std::string& name) {
   const std::string_view text =
       input.text().substr(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.end - shard.begin));
   OutputFile output(name + ".jsonl");
   ShardCounts counts;
+  const auto fail = [&](int64_t number, const std::string& why) {
+    throw ConfigError(fmt::format("{}, line {}: {}", input.path(), line_of(input, shard.begin) + number - 1, why));
+  };
+  const auto write = [&](const AlignedTokens& tokens, int64_t) {
+    output.write(sample_line(tokens));
+    ++counts.documents;
+    counts.tokens += static_cast<int64_t>(tokens.ids.size());
+  };
+  BatchedSamples samples(tokenizer, write, fail);
   for_each_line(text, [&](std::string_view line, int64_t number) {
-    const auto fail = [&](const std::string& why) {
-      throw ConfigError(fmt::format("{}, line {}: {}", input.path(), line_of(input, shard.begin) + number - 1, why));
-    };
     JsonRecord record;
     try {
       record = parse_json_record(line, "");
     } catch (const ConfigError& error) {
-      fail(std::string_view(error.what()).substr(2).data());  // without the ": " after an empty location
+      fail(number, std::string(error.what()).substr(2));  // without the ": " after an empty location
     }
-    if (record.kind != JsonRecord::Kind::kChat) fail("--sft needs lines with \"messages\"");
-    AlignedTokens tokens;
-    try {
-      tokens = encode_chat(render_chat(arguments.chat_template, record.messages), tokenizer);
-    } catch (const ConfigError& error) {
-      fail(error.what());
+    if (record.kind != JsonRecord::Kind::kSample) {
+      fail(number,
+           fmt::format("has \"{}\"; --sft needs conversations, or prompts with completions", to_string(record.kind)));
     }
-    output.write(sample_line(tokens));
-    ++counts.documents;
-    counts.tokens += static_cast<int64_t>(tokens.ids.size());
+    samples.add(std::move(record.text), number);
   });
+  samples.finish();
   output.sync();
   output.publish();
   return counts;

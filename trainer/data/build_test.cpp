@@ -176,9 +176,9 @@ TEST(DataBuild, WhatCannotBeBuiltIsRefused) {
   EXPECT_THAT(said_by_build({.inputs = {input}, .output = output}), HasSubstr("already exists"));
 }
 
-TEST(DataBuild, ConversationsBecomeSamplesThatTrainingReads) {
+TEST(DataBuild, PairsBecomeSamplesThatTrainingReads) {
   const Folder folder;
-  const std::string line = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";
+  const std::string line = R"({"prompt": "a", "completion": "b"})";
   const std::string input = write_file(folder / "in.jsonl", line + "\n" + line + "\n");
   build_data({.inputs = {input}, .output = folder / "out.jsonl", .sft = true, .shard_bytes = 10}, ignore);
   const auto built = open_sample_source({.path = folder / "out.jsonl"}), direct = open_sample_source({.path = input});
@@ -187,7 +187,7 @@ TEST(DataBuild, ConversationsBecomeSamplesThatTrainingReads) {
   EXPECT_EQ(built->at(1).labels, direct->at(1).labels);
   write_file(input, "{\"text\": \"x\"}\n");
   EXPECT_THAT(said_by_build({.inputs = {input}, .output = folder / "bad.jsonl", .sft = true}),
-              HasSubstr("line 1: --sft needs lines with"));
+              HasSubstr("line 1: has \"text\"; --sft needs conversations"));
 }
 
 TEST(DataBuild, AFullDiskEndsTheBuildAndLeavesNoOutput) {

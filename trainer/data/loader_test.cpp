@@ -219,6 +219,14 @@ TEST(DataLoader, PositionsOfOtherDataOrOrdersAreRefused) {
   EXPECT_THAT(config_error([&] { seed.restore(position); }), HasSubstr("other data or another sample order"));
   DataLoader size(arguments, std::make_unique<Counting>(11));
   EXPECT_THAT(config_error([&] { size.restore(position); }), HasSubstr("other data or another sample order"));
+  DataArguments packed = arguments;
+  packed.packing = true;
+  packed.seq_length = 100;
+  DataLoader first_fit(packed, std::make_unique<Counting>(200));
+  packed.packing_strategy = "best_fit";
+  DataLoader best_fit(packed, std::make_unique<Counting>(200));
+  EXPECT_THAT(config_error([&] { best_fit.restore(first_fit.position()); }),
+              HasSubstr("other data or another sample order"));
   EXPECT_THAT(config_error([&] { loader.restore({0, 100, position.fingerprint}); }),
               HasSubstr("cannot resume from epoch 0, sample 100"));
   EXPECT_THAT(config_error([&] { loader.restore({-1, 0, position.fingerprint}); }),

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "core/config_error.h"
 
@@ -32,22 +34,47 @@ class RoomTree {
   std::vector<int64_t> room_;
 };
 
+int64_t checked_length(std::span<const int64_t> lengths, size_t i, int64_t capacity, int64_t multiple) {
+  const int64_t length = padded_length(lengths[i], multiple);
+  if (length <= capacity) return length;
+  throw ConfigError(
+      fmt::format("sample {} has {} tokens ({} padded to a multiple of {}), which exceeds the packed row length {}", i,
+                  lengths[i], length, multiple, capacity));
+}
+
 }  // namespace
 
 PackedRows pack_first_fit(std::span<const int64_t> lengths, int64_t capacity, int64_t multiple) {
   RoomTree tree(lengths.size(), capacity);
   PackedRows rows;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    const int64_t length = padded_length(lengths[i], multiple);
-    if (length > capacity) {
-      throw ConfigError(
-          fmt::format("sample {} has {} tokens ({} padded to a multiple of {}), which exceeds the packed row length {}",
-                      i, lengths[i], length, multiple, capacity));
-    }
-    const size_t row = tree.take(length);
+    const size_t row = tree.take(checked_length(lengths, i, capacity, multiple));
     if (row >= rows.size()) rows.resize(row + 1);
     rows[row].push_back(static_cast<int64_t>(i));
   }
+  return rows;
+}
+
+PackedRows pack_best_fit(std::span<const int64_t> lengths, int64_t capacity, int64_t multiple) {
+  std::vector<size_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
+  PackedRows rows;
+  std::set<std::pair<int64_t, size_t>> room;  // of each row, by size; of equal ones the oldest first
+  for (const size_t i : order) {
+    const int64_t length = checked_length(lengths, i, capacity, multiple);
+    const auto best = room.lower_bound({length, 0});
+    const auto [left, row] = best == room.end() ? std::pair{capacity, rows.size()} : *best;
+    if (best == room.end()) {
+      rows.emplace_back();
+    } else {
+      room.erase(best);
+    }
+    rows[row].push_back(static_cast<int64_t>(i));
+    room.emplace(left - length, row);
+  }
+  for (auto& row : rows) std::sort(row.begin(), row.end());
+  std::sort(rows.begin(), rows.end());
   return rows;
 }
 

@@ -43,6 +43,50 @@ TEST(Packing, FirstFitIsWhatTheDefinitionSays) {
   }
 }
 
+// Row after row: the one with the least room that holds the sequence, of equal ones the oldest.
+PackedRows slow_best_fit(const std::vector<int64_t>& lengths, int64_t capacity, int64_t multiple) {
+  std::vector<size_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
+  PackedRows rows;
+  std::vector<int64_t> room;
+  for (const size_t i : order) {
+    const int64_t length = padded_length(lengths[i], multiple);
+    size_t best = rows.size();
+    for (size_t row = 0; row < rows.size(); ++row) {
+      if (room[row] >= length && (best == rows.size() || room[row] < room[best])) best = row;
+    }
+    if (best == rows.size()) {
+      rows.emplace_back();
+      room.push_back(capacity);
+    }
+    rows[best].push_back(static_cast<int64_t>(i));
+    room[best] -= length;
+  }
+  for (auto& row : rows) std::sort(row.begin(), row.end());
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+TEST(Packing, BestFitIsWhatTheDefinitionSays) {
+  std::mt19937 random(13);
+  for (int round = 0; round < 200; ++round) {
+    const int64_t multiple = 1 + random() % 4, capacity = multiple * (4 + random() % 30);
+    std::vector<int64_t> lengths(random() % 60);
+    for (int64_t& length : lengths) length = 1 + static_cast<int64_t>(random() % static_cast<uint32_t>(capacity));
+    EXPECT_EQ(pack_best_fit(lengths, capacity, multiple), slow_best_fit(lengths, capacity, multiple));
+  }
+}
+
+TEST(Packing, BestFitFillsRowsBetter) {
+  std::mt19937 random(14);
+  std::vector<int64_t> lengths(2000);
+  for (int64_t& length : lengths) length = 1 + static_cast<int64_t>(random() % 512);
+  const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  EXPECT_LE(pack_best_fit(lengths, 512, 1).size(), static_cast<size_t>(tokens / 512) * 102 / 100);
+  EXPECT_LT(pack_best_fit(lengths, 512, 1).size(), pack_first_fit(lengths, 512, 1).size());
+}
+
 TEST(Packing, EverySampleIsInOneRowAndNoRowIsTooLong) {
   std::mt19937 random(12);
   std::vector<int64_t> lengths(5000);

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "core/config_error.h"
@@ -11,15 +12,37 @@
 namespace concord {
 
 RowSource::RowSource(std::string file, const DataArguments& arguments)
-    : file_(std::move(file)), vocab_size_(arguments.vocab_size), longest_(arguments.seq_length) {}
+    : file_(std::move(file)),
+      cutoff_len_(arguments.cutoff_len),
+      truncation_(arguments.truncation),
+      vocab_size_(arguments.vocab_size),
+      longest_(arguments.seq_length) {}
 
 void RowSource::add(const AlignedTokens& tokens, const std::string& place) {
-  const int64_t count = static_cast<int64_t>(tokens.ids.size());
+  const size_t count = tokens.ids.size();
   if (count == 0) throw ConfigError(fmt::format("{}, {}: the sample has no tokens", file_, place));
+  const auto most = static_cast<size_t>(cutoff_len_);
+  if (cutoff_len_ == 0 || count <= most) return append(tokens, 0, count, place);
+  const size_t begin = truncation_ == "left" ? count - most : 0;
+  // The first label has no token before it that could predict it.
+  const auto first = tokens.labels.begin() + static_cast<std::ptrdiff_t>(begin);
+  const bool has_label =
+      std::any_of(first + 1, first + cutoff_len_, [](int64_t label) { return label != kIgnoredToken; });
+  if (truncation_ == "drop" || !has_label) {
+    ++dropped_;
+    return;
+  }
+  ++cut_;
+  append(tokens, begin, begin + most, place);
+}
+
+void RowSource::append(const AlignedTokens& tokens, size_t begin, size_t end, const std::string& place) {
+  const auto count = static_cast<int64_t>(end - begin);
   if (longest_ > 0 && count > longest_) {
-    throw ConfigError(fmt::format(
-        "{}, {}: the sample has {} tokens, more than the sequence length {}; increase it or shorten the sample", file_,
-        place, count, longest_));
+    throw ConfigError(
+        fmt::format("{}, {}: the sample has {} tokens, more than the sequence length {}; increase it, "
+                    "shorten the sample, or cut such samples with cutoff_len",
+                    file_, place, count, longest_));
   }
   const int64_t limit = vocab_size_ > 0 ? vocab_size_ : int64_t{std::numeric_limits<int32_t>::max()} + 1;
   const auto check = [&](int64_t id, const char* what, size_t position) {
@@ -28,7 +51,7 @@ void RowSource::add(const AlignedTokens& tokens, const std::string& place) {
         "{}, {}, position {}: {} {} is not in the vocabulary (0 to {}); was the data built with another tokenizer?",
         file_, place, position, what, id, limit - 1));
   };
-  for (size_t i = 0; i < tokens.ids.size(); ++i) {
+  for (size_t i = begin; i < end; ++i) {
     check(tokens.ids[i], "token id", i);
     if (tokens.labels[i] != kIgnoredToken) check(tokens.labels[i], "label", i);
     ids_.push_back(static_cast<int32_t>(tokens.ids[i]));
@@ -37,7 +60,18 @@ void RowSource::add(const AlignedTokens& tokens, const std::string& place) {
   begins_.push_back(static_cast<int64_t>(ids_.size()));
 }
 
+std::string RowSource::cut_text() const {
+  if (cut_ + dropped_ == 0) return "";
+  const std::string dropped = dropped_ == 0 ? "" : fmt::format("{} dropped", dropped_);
+  const std::string cut = cut_ == 0 ? "" : fmt::format("{} cut to {} tokens", cut_, cutoff_len_);
+  return fmt::format("{}{}{} of {} samples", cut, cut_ > 0 && dropped_ > 0 ? ", " : "", dropped, size() + dropped_);
+}
+
 void RowSource::finish() {
+  if (size() == 0 && dropped_ > 0) {
+    throw ConfigError(fmt::format("{}: all {} samples are longer than cutoff_len {} and were dropped; increase it",
+                                  file_, dropped_, cutoff_len_));
+  }
   if (size() == 0) throw ConfigError(file_ + ": contains no samples");
 }
 

@@ -3,10 +3,11 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "trainer/data/chat_template.h"
 #include "trainer/data/sample_source.h"
+#include "trainer/data/tokenizer.h"
 
 namespace concord {
 
@@ -14,8 +15,8 @@ namespace concord {
 class RowSource : public SampleSource {
  public:
   RowSource(std::string file, const DataArguments& arguments);
-  // |place| ("line 7") is for messages. Throws ConfigError for ids outside of the vocabulary and rows that are too
-  // long.
+  // |place| ("line 7") is for messages. Cuts rows as cutoff_len and truncation say; one with nothing left to learn is
+  // dropped. Throws ConfigError for ids outside of the vocabulary and rows that are too long.
   void add(const AlignedTokens& tokens, const std::string& place);
   // Throws ConfigError if there is no sample.
   void finish();
@@ -24,10 +25,16 @@ class RowSource : public SampleSource {
   int64_t length(int64_t index) const override;
   Sample at(int64_t index) const override;
   DataIdentity identity() const override;
+  std::string cut_text() const override;
   const std::string& name() const override { return file_; }
 
  private:
+  void append(const AlignedTokens& tokens, size_t begin, size_t end, const std::string& place);
+
   std::string file_;
+  int64_t cutoff_len_;
+  std::string truncation_;
+  int64_t cut_ = 0, dropped_ = 0;  // samples
   int64_t vocab_size_;
   int64_t longest_;
   std::vector<int32_t> ids_;
@@ -36,6 +43,8 @@ class RowSource : public SampleSource {
 };
 
 std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments);
+// Of a text with a record per line; arguments.path is for messages.
+std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArguments& arguments);
 std::unique_ptr<SampleSource> open_text(const DataArguments& arguments);
 std::unique_ptr<SampleSource> open_safetensors(const DataArguments& arguments);
 

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "core/config_error.h"
 #include "trainer/data/content_hash.h"
 #include "trainer/data/gpt_source.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/mapped_file.h"
+#include "trainer/data/records.h"
 #include "trainer/data/row_source.h"
 #include "trainer/data/text_reader.h"
 #include "trainer/data/tokenizer.h"
@@ -26,7 +28,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const DataArguments& arguments) {
                     path));
   }
   try {
-    return make_tokenizer(arguments.tokenizer);
+    return make_tokenizer(arguments.tokenizer, arguments.chat_template);
   } catch (const ConfigError& error) {
     throw ConfigError(
         fmt::format("{} is text and must be tokenized: {}. If that is not possible on this machine, tokenize it "
@@ -59,32 +61,41 @@ std::unique_ptr<SampleSource> open_text(const DataArguments& arguments) {
 }
 
 std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments) {
-  const MappedFile file(arguments.path);
+  return open_lines(MappedFile(arguments.path).text(), arguments);
+}
+
+std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArguments& arguments) {
   std::unique_ptr<Tokenizer> tokenizer;  // created when a line needs it; ids do not
   std::unique_ptr<TextDocuments> documents;
   auto rows = std::make_unique<RowSource>(arguments.path, arguments);
-  for_each_line(file.text(), [&](std::string_view line, int64_t number) {
-    const std::string place = fmt::format("line {}", number), full_place = arguments.path + ", " + place;
+  std::optional<BatchedSamples> samples;
+  const auto line_of = [](int64_t number) { return fmt::format("line {}", number); };
+  const auto add_row = [&](const AlignedTokens& tokens, int64_t number) { rows->add(tokens, line_of(number)); };
+  const auto refuse = [&](int64_t number, const std::string& why) {
+    throw ConfigError(fmt::format("{}, {}: {}", arguments.path, line_of(number), why));
+  };
+  for_each_line(text, [&](std::string_view line, int64_t number) {
+    const std::string place = line_of(number), full_place = arguments.path + ", " + place;
     JsonRecord record = parse_json_record(line, full_place);
     const bool is_text = record.kind == JsonRecord::Kind::kText;
-    if (is_text ? rows->size() > 0 : documents != nullptr) {
+    if (is_text ? rows->size() > 0 || samples : documents != nullptr) {
       throw ConfigError(fmt::format(
           "{}: has \"{}\", but the previous lines have another kind; put text and samples into separate files",
           full_place, to_string(record.kind)));
     }
-    if (record.kind == JsonRecord::Kind::kTokens) return rows->add(record.tokens, place);
+    if (record.kind == JsonRecord::Kind::kTokens) {
+      if (samples) samples->finish();  // rows stay in the order of lines
+      return rows->add(record.tokens, place);
+    }
     if (!tokenizer) tokenizer = tokenizer_of(arguments);
     if (is_text) {
       if (!documents) documents = std::make_unique<TextDocuments>(arguments.path, *tokenizer);
       return documents->add(std::move(record.text), number);
     }
-    try {
-      rows->add(encode_chat(render_chat(arguments.chat_template, record.messages), *tokenizer), place);
-    } catch (const ConfigError& error) {
-      const std::string text = error.what();
-      throw ConfigError(text.starts_with(arguments.path) ? text : full_place + ": " + text);
-    }
+    if (!samples) samples.emplace(*tokenizer, add_row, refuse);
+    samples->add(std::move(record.text), number);
   });
+  if (samples) samples->finish();
   if (documents) return text_source(std::move(documents), arguments);
   rows->finish();
   return rows;
@@ -101,15 +112,21 @@ DataIdentity SampleSource::identity() const {
 
 std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments) {
   const std::string& path = arguments.path;
-  if (path.empty()) throw ConfigError("no data; --train_data takes a Megatron prefix, .jsonl, .txt or .safetensors");
+  if (path.empty()) {
+    throw ConfigError(
+        "no data; --train_data takes a Megatron prefix, .jsonl, .txt, .safetensors, .json, .jsonl.gz, "
+        ".parquet or .arrow");
+  }
   if (path.ends_with(".jsonl")) return open_jsonl(arguments);
+  if (is_record_file(path)) return open_lines(read_records(path), arguments);
   if (path.ends_with(".txt")) return open_text(arguments);
   if (path.ends_with(".safetensors")) return open_safetensors(arguments);
   std::string prefix = path;
   if (path.ends_with(".bin") || path.ends_with(".idx")) prefix.resize(prefix.size() - 4);
   if (!is_file(prefix + ".idx") && !is_file(prefix + ".bin")) {
     throw ConfigError(
-        fmt::format("cannot read {}: {}.idx does not exist, and the name does not end in .jsonl, .txt or .safetensors",
+        fmt::format("cannot read {}: {}.idx does not exist, and the name does not end in .jsonl, .txt, .safetensors, "
+                    ".json, .jsonl.gz, .parquet or .arrow",
                     path, prefix));
   }
   return std::make_unique<GptSource>(std::make_unique<IndexedDataset>(prefix), arguments);

@@ -40,6 +40,9 @@ class SampleSource {
   // What its samples depend on; where two sources have the same, sample i of both is the same. The file's name is not
   // part of it: data may be moved. The default knows the number of samples and some of their lengths.
   virtual DataIdentity identity() const;
+  // Samples that were longer than cutoff_len, and what became of them: "12 of 800 samples cut to 2048 tokens". Empty:
+  // none.
+  virtual std::string cut_text() const { return ""; }
   // The file, for messages.
   virtual const std::string& name() const = 0;
 };

@@ -105,18 +105,41 @@ TEST(SampleSource, LinesOfTextAreDocuments) {
   EXPECT_EQ(source->at(0).labels, (std::vector<int64_t>{'b', kEnd, 'c', kEnd}));
 }
 
-TEST(SampleSource, LinesOfTokensAndConversationsAreSamples) {
+TEST(SampleSource, LinesOfTokensAndPairsAreSamples) {
   const Folder folder;
-  const std::string path = write_file(
-      folder / "a.jsonl",
-      "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}\n"
-      "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n");
+  const std::string path = write_file(folder / "a.jsonl",
+                                      "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}\n"
+                                      "{\"prompt\": \"ask\", \"completion\": \"b\"}\n{\"input_ids\": [7]}\n");
   const auto source = open_sample_source({.path = path});
-  ASSERT_EQ(source->size(), 2);
+  ASSERT_EQ(source->size(), 3);
   EXPECT_EQ(source->at(0).labels, (std::vector<int64_t>{2, 3, -100}));
-  const Sample chat = source->at(1);
-  EXPECT_EQ(source->length(1), static_cast<int64_t>(chat.ids.size()));
-  EXPECT_EQ(std::count_if(chat.labels.begin(), chat.labels.end(), [](int64_t label) { return label >= 0; }), 2);
+  EXPECT_EQ(source->at(1).ids, (std::vector<int64_t>{'a', 's', 'k', 'b', kEnd}));
+  EXPECT_EQ(source->at(1).labels, (std::vector<int64_t>{-100, -100, 'b', kEnd, -100}));
+  EXPECT_EQ(source->at(2).ids, (std::vector<int64_t>{7}));
+}
+
+TEST(SampleSource, LongSamplesAreCutAsAskedAndCounted) {
+  const Folder folder;
+  const std::string path = write_file(folder / "a.jsonl",
+                                      "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [-100, -100, -100, 4, 5]}\n"
+                                      "{\"input_ids\": [6, 7, 8, 9], \"labels\": [6, 7, -100, -100]}\n"
+                                      "{\"input_ids\": [1, 2, 3]}\n");
+  const auto open = [&](const char* truncation) {
+    return open_sample_source({.path = path, .seq_length = 3, .cutoff_len = 3, .truncation = truncation});
+  };
+  const auto right = open("right");  // what is learnt of the first is cut off
+  ASSERT_EQ(right->size(), 2);
+  EXPECT_EQ(right->at(0).ids, (std::vector<int64_t>{6, 7, 8}));
+  EXPECT_EQ(right->cut_text(), "1 cut to 3 tokens, 1 dropped of 3 samples");
+  const auto left = open("left");
+  ASSERT_EQ(left->size(), 2) << "the second learns only a token that nothing predicts";
+  EXPECT_EQ(left->at(0).ids, (std::vector<int64_t>{3, 4, 5}));
+  EXPECT_EQ(left->at(0).labels, (std::vector<int64_t>{4, 5, -100}));
+  EXPECT_EQ(open("drop")->cut_text(), "2 dropped of 3 samples");
+  EXPECT_EQ(open_sample_source({.path = path, .cutoff_len = 5})->cut_text(), "");
+  EXPECT_THAT(said_by_source({.path = path, .seq_length = 4}), HasSubstr("or cut such samples with cutoff_len"));
+  EXPECT_THAT(said_by_source({.path = path, .cutoff_len = 2, .truncation = "drop"}),
+              HasSubstr("all 3 samples are longer than cutoff_len 2"));
 }
 
 TEST(SampleSource, BadJsonLinesAreRefusedWithTheirNumber) {
@@ -131,7 +154,7 @@ TEST(SampleSource, BadJsonLinesAreRefusedWithTheirNumber) {
   EXPECT_THAT(refused(good, {.seq_length = 2}), HasSubstr("line 1: the sample has 3 tokens"));
   EXPECT_THAT(refused(good, {.vocab_size = 3}), HasSubstr("line 1, position 2: token id 3"));
   EXPECT_THAT(refused("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}"),
-              HasSubstr("line 1: the conversation has no assistant message"));
+              HasSubstr("line 1: the byte tokenizer has no chat template"));
   EXPECT_THAT(refused("{\"text\": \"x\"}", {.tokenizer = "t.json", .seq_length = 1}),
               HasSubstr("concord data build --input"));
   EXPECT_THAT(refused("{\"text\": \"x\"}", {.seq_length = 64}),

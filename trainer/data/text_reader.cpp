@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 
 #include "core/config_error.h"
 #include "core/parse_json.h"
@@ -18,7 +19,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kKinds =
-    R"(a line must be {"text": ...}, {"input_ids": [...], "labels": [...]} or {"messages": [...]})";
+    R"(a line must be {"text": ...}, {"input_ids": [...], "labels": [...]}, {"messages": [...]}, )"
+    R"({"conversations": [...]}, {"prompt": ..., "completion": ...} or {"instruction": ..., "output": ...})";
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
@@ -63,21 +65,123 @@ AlignedTokens parse_tokens(const json& record, const std::string& place) {
   return tokens;
 }
 
-std::vector<ChatMessage> parse_messages(const json& list, const std::string& place) {
-  if (!list.is_array() || list.empty()) throw ConfigError(place + ": \"messages\" is not a list of messages");
-  std::vector<ChatMessage> messages;
-  for (const json& message : list) {
-    const auto text = [&](const char* key) {
-      if (!message.is_object() || !message.contains(key) || !message[key].is_string()) {
-        throw ConfigError(
-            fmt::format("{}: message {} has no string \"{}\"; expected {{\"role\": ..., \"content\": ...}}", place,
-                        messages.size(), key));
-      }
-      return message[key].get<std::string>();
-    };
-    messages.push_back({text("role"), text("content")});
+// The text at |key|; empty if there is none.
+std::string text_at(const json& record, const char* key, const std::string& place) {
+  if (!record.contains(key) || record[key].is_null()) return "";
+  if (!record[key].is_string()) throw ConfigError(fmt::format("{}: \"{}\" is not a string", place, key));
+  return record[key].get<std::string>();
+}
+
+// Roles are for the template to know. Content may be missing where there are tool calls, or be a list of parts.
+json checked_messages(const json& list, const char* key, const std::string& place) {
+  if (!list.is_array() || list.empty())
+    throw ConfigError(fmt::format("{}: \"{}\" is not a list of messages", place, key));
+  for (size_t i = 0; i < list.size(); ++i) {
+    const json& message = list[i];
+    const bool has_role = message.is_object() && message.contains("role") && message["role"].is_string();
+    const bool has_content = has_role && ((message.contains("content") && !message["content"].is_number()) ||
+                                          message.contains("tool_calls"));
+    if (!has_content) {
+      throw ConfigError(fmt::format("{}: message {} has no string \"{}\"; expected {{\"role\": ..., \"content\": ...}}",
+                                    place, i, has_role ? "content" : "role"));
+    }
+  }
+  return list;
+}
+
+json message_of(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
+
+// ShareGPT's names, as LLaMA-Factory takes them.
+json sharegpt_messages(const json& record, const std::string& place) {
+  const json& list = record["conversations"];
+  if (list.is_array() && !list.empty() && list[0].is_object() && list[0].contains("role")) {
+    return checked_messages(list, "conversations", place);
+  }
+  if (!list.is_array() || list.empty()) throw ConfigError(place + ": \"conversations\" is not a list of messages");
+  static const std::map<std::string, const char*> kRoles = {
+      {"human", "user"},    {"user", "user"},        {"gpt", "assistant"}, {"assistant", "assistant"},
+      {"system", "system"}, {"observation", "tool"}, {"tool", "tool"}};
+  json messages = json::array();
+  if (const std::string system = text_at(record, "system", place); !system.empty()) {
+    messages.push_back(message_of("system", system));
+  }
+  for (const json& each : list) {
+    const bool is_message = each.is_object() && each.contains("from") && each["from"].is_string() &&
+                            each.contains("value") && each["value"].is_string();
+    const auto role = is_message ? kRoles.find(each["from"].get<std::string>()) : kRoles.end();
+    if (role == kRoles.end()) {
+      throw ConfigError(fmt::format(
+          "{}: conversation turn {} must be {{\"from\": ..., \"value\": ...}} from human, gpt, system or "
+          "observation{}; other turns need \"messages\"",
+          place, &each - &list[0], is_message ? ", not from " + quoted(each["from"].get<std::string>()) : ""));
+    }
+    messages.push_back(message_of(role->second, each["value"].get<std::string>()));
   }
   return messages;
+}
+
+json alpaca_messages(const json& record, const std::string& place) {
+  json messages = json::array();
+  if (const std::string system = text_at(record, "system", place); !system.empty()) {
+    messages.push_back(message_of("system", system));
+  }
+  if (record.contains("history") && record["history"].is_array()) {
+    for (const json& turn : record["history"]) {
+      if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string()) {
+        throw ConfigError(place + ": \"history\" is not a list of [question, answer]");
+      }
+      messages.push_back(message_of("user", turn[0].get<std::string>()));
+      messages.push_back(message_of("assistant", turn[1].get<std::string>()));
+    }
+  }
+  const std::string input = text_at(record, "input", place), instruction = text_at(record, "instruction", place);
+  messages.push_back(message_of("user", input.empty() ? instruction : instruction + "\n" + input));
+  messages.push_back(message_of("assistant", text_at(record, "output", place)));
+  return messages;
+}
+
+// Texts stay apart; of messages those of the prompt are only to be read.
+json pair_sample(const json& record, const std::string& place) {
+  const json &prompt = record["prompt"], &completion = record["completion"];
+  if (prompt.is_string() && completion.is_string()) return {{"prompt", prompt}, {"completion", completion}};
+  json messages = checked_messages(prompt, "prompt", place);
+  const size_t read_only = messages.size();
+  for (const json& message : checked_messages(completion, "completion", place)) messages.push_back(message);
+  return {{"messages", messages}, {"learn_from", read_only}};
+}
+
+// Copying and printing JSON takes stack for each level.
+void check_depth(std::string_view line, const std::string& place) {
+  constexpr int kMost = 64;
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (in_string && line[i] == '\\') {
+      ++i;
+    } else if (line[i] == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (line[i] == '[' || line[i] == '{')) {
+      if (++depth > kMost) throw ConfigError(fmt::format("{}: is nested deeper than {} levels", place, kMost));
+    } else if (!in_string && (line[i] == ']' || line[i] == '}')) {
+      --depth;
+    }
+  }
+}
+
+json sample_of(const json& record, const std::string& place) {
+  json sample = json::object();
+  const auto has = [&](const char* key) { return record.contains(key) && !record[key].is_null(); };
+  if (has("completion")) {
+    sample = pair_sample(record, place);
+  } else if (has("messages")) {
+    sample["messages"] = checked_messages(record["messages"], "messages", place);
+  } else if (has("conversations")) {
+    sample["messages"] = sharegpt_messages(record, place);
+  } else {
+    sample["messages"] = alpaca_messages(record, place);
+  }
+  if (record.contains("tools") && record["tools"].is_array()) sample["tools"] = record["tools"];
+  return sample;
 }
 
 }  // namespace
@@ -118,7 +222,7 @@ const char* to_string(JsonRecord::Kind kind) {
   switch (kind) {
     case JsonRecord::Kind::kText: return "text";
     case JsonRecord::Kind::kTokens: return "input_ids";
-    case JsonRecord::Kind::kChat: return "messages";
+    case JsonRecord::Kind::kSample: return "messages";
   }
   return "unknown";
 }
@@ -126,14 +230,15 @@ const char* to_string(JsonRecord::Kind kind) {
 JsonRecord parse_json_record(std::string_view line, const std::string& place) {
   const json record = parse_json(line, place);
   if (!record.is_object()) throw ConfigError(fmt::format("{}: not a JSON object; {}", place, kKinds));
-  const auto has = [&](const char* key) { return record.contains(key) ? 1 : 0; };
-  if (has("text") + has("input_ids") + has("messages") != 1) {
-    throw ConfigError(
-        fmt::format("{}: must have exactly one of \"text\", \"input_ids\" and \"messages\"; {}", place, kKinds));
+  // A table has the same columns for all records, null where a record has none.
+  const auto has = [&](const char* key) { return record.contains(key) && !record[key].is_null() ? 1 : 0; };
+  const int pair = has("prompt") * has("completion"), alpaca = has("instruction") * has("output");
+  if (has("text") + has("input_ids") + has("messages") + has("conversations") + pair + alpaca != 1) {
+    throw ConfigError(fmt::format("{}: must have exactly one kind of content; {}", place, kKinds));
   }
   if (has("input_ids") != 0) return {.kind = JsonRecord::Kind::kTokens, .tokens = parse_tokens(record, place)};
-  if (has("messages") != 0)
-    return {.kind = JsonRecord::Kind::kChat, .messages = parse_messages(record["messages"], place)};
+  if (has("text") == 0) check_depth(line, place);
+  if (has("text") == 0) return {.kind = JsonRecord::Kind::kSample, .text = sample_of(record, place).dump()};
   if (!record["text"].is_string()) throw ConfigError(place + ": \"text\" is not a string");
   return {.kind = JsonRecord::Kind::kText, .text = record["text"].get<std::string>()};
 }

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/data/chat_template.h"
+#include "trainer/data/tokenizer.h"
 
 namespace concord {
 
@@ -17,15 +17,20 @@ namespace concord {
 // is.
 std::optional<size_t> invalid_utf8(std::string_view text);
 
-// A line of a .jsonl: {"text": ...}, {"input_ids": [...], "labels": [...]} or {"messages": [{"role", "content"}, ...]}.
-// Other keys are ignored. labels are aligned with the ids, kIgnoredToken for those that are not trained on; without
-// them all are.
+// A line of a .jsonl. Other keys are ignored.
+//   kText    {"text": ...}
+//   kTokens  {"input_ids": [...], "labels": [...]}: labels are aligned with the ids, kIgnoredToken for those that are
+//            not trained on; without them all are
+//   kSample  what a tokenizer makes a sample of (Tokenizer::encode_samples), in the one form that it takes:
+//            {"messages": [{"role", "content"}, ...], "tools": [...]}
+//            {"conversations": [{"from", "value"}, ...], "system": ...}         ShareGPT
+//            {"instruction", "input", "output", "system", "history"}            Alpaca
+//            {"prompt", "completion"}                                           texts, or lists of messages
 struct JsonRecord {
-  enum class Kind { kText, kTokens, kChat };
+  enum class Kind { kText, kTokens, kSample };
   Kind kind = Kind::kText;
-  std::string text = {};
+  std::string text = {};  // of kText; of kSample the JSON text
   AlignedTokens tokens = {};
-  std::vector<ChatMessage> messages = {};
 };
 const char* to_string(JsonRecord::Kind kind);
 // |place| ("data.jsonl, line 7") begins the message of the ConfigError.

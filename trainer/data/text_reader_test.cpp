@@ -70,8 +70,32 @@ TEST(TextReader, EachKindOfRecordIsUnderstood) {
   EXPECT_EQ(tokens.tokens.ids, (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(tokens.tokens.labels, (std::vector<int64_t>{kIgnoredToken, 2}));
   EXPECT_EQ(parse_json_record(R"({"input_ids": [1, 2]})", "").tokens.labels, (std::vector<int64_t>{1, 2}));
-  const JsonRecord chat = parse_json_record(R"({"messages": [{"role": "user", "content": "hi"}]})", "");
-  EXPECT_EQ(chat.messages.at(0).content, "hi");
+}
+
+std::string sample(std::string_view line) {
+  const JsonRecord record = parse_json_record(line, "");
+  EXPECT_EQ(record.kind, JsonRecord::Kind::kSample);
+  return record.text;
+}
+
+TEST(TextReader, ConversationsOfEveryKindBecomeMessages) {
+  const std::string plain = R"({"messages":[{"content":"hi","role":"user"},{"content":"ho","role":"assistant"}]})";
+  EXPECT_EQ(sample(plain), plain);
+  EXPECT_EQ(sample(R"({"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}], "id": 3})"),
+            plain);
+  EXPECT_EQ(sample(R"({"instruction": "hi", "input": "", "output": "ho"})"), plain);
+  EXPECT_EQ(sample(R"({"instruction": "hi", "input": "you", "output": "ho", "system": "S", "history": [["a", "b"]]})"),
+            R"({"messages":[{"content":"S","role":"system"},{"content":"a","role":"user"},)"
+            R"({"content":"b","role":"assistant"},{"content":"hi\nyou","role":"user"},)"
+            R"({"content":"ho","role":"assistant"}]})");
+  EXPECT_EQ(sample(R"({"system": "S", "conversations": [{"from": "observation", "value": "o"}], "tools": [{"n": 1}]})"),
+            R"({"messages":[{"content":"S","role":"system"},{"content":"o","role":"tool"}],"tools":[{"n":1}]})");
+  EXPECT_EQ(sample(R"({"text": null, "messages": null, "prompt": "a", "completion": "b"})"),
+            R"({"completion":"b","prompt":"a"})");
+  EXPECT_EQ(sample(R"({"prompt": "a", "completion": "b", "score": 1})"), R"({"completion":"b","prompt":"a"})");
+  EXPECT_EQ(sample(R"({"prompt": [{"role": "user", "content": "hi"}],
+                       "completion": [{"role": "assistant", "content": "ho"}]})"),
+            R"({"learn_from":1,)" + plain.substr(1));
 }
 
 TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
@@ -80,8 +104,8 @@ TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
       {"{\"text\": \"\xFF\"}", "not JSON"},
       {std::string("{\"text\": \"a\"}\0{}", 17), "not JSON: byte 13 is 0"},
       {"[]", "not a JSON object"},
-      {"{}", "must have exactly one of"},
-      {R"({"text": "a", "input_ids": [1]})", "must have exactly one of"},
+      {"{}", "must have exactly one kind"},
+      {R"({"text": "a", "input_ids": [1]})", "must have exactly one kind"},
       {R"({"text": 5})", "\"text\" is not a string"},
       {R"({"input_ids": 5})", "not a list"},
       {R"({"input_ids": []})", "is empty"},
@@ -95,6 +119,10 @@ TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
       {R"({"messages": []})", "not a list of messages"},
       {R"({"messages": [{"role": "user"}]})", "message 0 has no string \"content\""},
       {R"({"messages": ["hello"]})", "message 0 has no string \"role\""},
+      {R"({"messages": [{"role": "user", "content": 5}]})", "message 0 has no string \"content\""},
+      {R"({"conversations": [{"from": "nobody", "value": "a"}]})", "from human, gpt, system or observation"},
+      {R"({"instruction": 5, "output": "a"})", "\"instruction\" is not a string"},
+      {R"({"prompt": "a", "completion": []})", "\"prompt\" is not a list of messages"},
   };
   for (const auto& [line, reason] : cases) {
     EXPECT_THAT(said_of_line(line), HasSubstr(reason)) << line;
@@ -107,6 +135,7 @@ TEST(TextReader, DeepNestingIsHarmless) {
   EXPECT_THAT(said_of_line("{\"text\": " + deep), HasSubstr("not JSON"));
   deep += std::string(200000, ']');
   EXPECT_THAT(said_of_line("{\"text\": " + deep + "}"), HasSubstr("not a string"));
+  EXPECT_THAT(said_of_line(R"({"messages": [{"role": "user", "content": )" + deep + "}]}"), HasSubstr("nested deeper"));
   EXPECT_THAT(said_of_line("{\"input_ids\": " + deep + "}"), HasSubstr("\"input_ids\"[0] is an array, not a token id"));
 }
 

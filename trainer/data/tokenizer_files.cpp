@@ -10,6 +10,7 @@
 #include "core/config_error.h"
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/output_file.h"
+#include "trainer/data/records.h"
 #include "trainer/data/text_reader.h"
 #include "trainer/data/tokenizer.h"
 
@@ -47,9 +48,8 @@ TokenizerFiles byte_files() {
   const ordered_json level = {
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
   ordered_json added = ordered_json::array();
-  const ByteTokenizer tokenizer;
   for (const std::string_view special : kSpecialTokens) {
-    added.push_back({{"id", *tokenizer.special(special)},
+    added.push_back({{"id", *ByteTokenizer::special(special)},
                      {"content", special},
                      {"single_word", false},
                      {"lstrip", false},
@@ -99,7 +99,7 @@ TokenizerFiles files_in(const fs::path& folder) {
 
 // Whether training tokenizes |data| itself.
 bool is_text(const std::string& data) {
-  if (data.ends_with(".txt")) return true;
+  if (data.ends_with(".txt") || is_record_file(data)) return true;
   if (!data.ends_with(".jsonl")) return false;
   const MappedFile file(data);
   const std::string_view text = file.text();

@@ -15,6 +15,7 @@
 #include "core/config_error.h"
 #include "core/parse_json.h"
 #include "core/quoted.h"
+#include "trainer/data/token_batch.h"
 
 namespace concord {
 namespace {
@@ -34,8 +35,8 @@ TokenizerGreeting parse_greeting(const nlohmann::json& greeting) {
   TokenizerGreeting result;
   result.vocab_size = id_of(greeting.at("vocab_size"), std::numeric_limits<int32_t>::max());
   const int64_t end = result.vocab_size;
-  for (const auto& [name, id] : greeting.at("specials").items()) result.specials.emplace(name, id_of(id, end));
   if (const auto& id = greeting.at("end_of_document"); !id.is_null()) result.end_of_document = id_of(id, end);
+  if (const auto& id = greeting.at("end_of_text"); !id.is_null()) result.end_of_text = id_of(id, end);
   return result;
 }
 
@@ -108,10 +109,42 @@ TokenizerGreeting TokenizerPipe::read_greeting() {
   throw ConfigError(one_line(refusal, kLongestRefusal));
 }
 
-std::vector<int64_t> TokenizerPipe::receive_ids() {
+void TokenizerPipe::request(const char* kind, const std::vector<std::string_view>& items) {
+  // The whole request is read before the answer is written (see the script), so the two sides cannot deadlock.
+  std::string whole = fmt::format("{} {}\n", kind, items.size());
+  for (const std::string_view item : items) {
+    if (item.size() > std::numeric_limits<uint32_t>::max()) {
+      throw ConfigError(
+          fmt::format("a document of {} bytes is too long for the tokenizer; the limit is 4 GiB", item.size()));
+    }
+    const uint32_t bytes = static_cast<uint32_t>(item.size());
+    whole.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(item);
+  }
+  allowed_ = patience_ + std::chrono::milliseconds(static_cast<int64_t>(whole.size()) / kBytesPerMillisecond);
+  send(whole);
+}
+
+std::string TokenizerPipe::receive_text(uint32_t bytes) {
   constexpr uint32_t kAtOnce = 1 << 16;
+  std::string text;
+  while (text.size() < bytes) {
+    const size_t before = text.size();
+    text.resize(before + std::min<size_t>(bytes - before, kAtOnce));
+    receive(text.data() + before, text.size() - before);
+  }
+  return text;
+}
+
+std::optional<std::vector<int64_t>> TokenizerPipe::receive_ids(std::optional<std::string>* refusal) {
+  constexpr uint32_t kAtOnce = 1 << 16, kRefused = 0xffffffff;
   uint32_t count = 0;
   receive(&count, sizeof count);
+  if (count == kRefused) {
+    receive(&count, sizeof count);
+    const std::string reason = receive_text(count);
+    if (!*refusal) *refusal = one_line(reason, kLongestRefusal);
+    return std::nullopt;
+  }
   std::vector<int64_t> ids;
   for (std::vector<uint32_t> piece; count > 0; count -= static_cast<uint32_t>(piece.size())) {
     piece.resize(std::min(count, kAtOnce));
@@ -124,22 +157,38 @@ std::vector<int64_t> TokenizerPipe::receive_ids() {
   return ids;
 }
 
-std::vector<std::vector<int64_t>> TokenizerPipe::encode(const std::vector<std::string_view>& texts, bool literal) {
-  // The whole request is read before the answer is written (see the script), so the two sides cannot deadlock.
-  std::string request = fmt::format("{} {}\n", texts.size(), literal ? 1 : 0);
-  for (const std::string_view text : texts) {
-    if (text.size() > std::numeric_limits<uint32_t>::max()) {
-      throw ConfigError(
-          fmt::format("a document of {} bytes is too long for the tokenizer; the limit is 4 GiB", text.size()));
-    }
-    const uint32_t bytes = static_cast<uint32_t>(text.size());
-    request.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(text);
-  }
-  allowed_ = patience_ + std::chrono::milliseconds(static_cast<int64_t>(request.size()) / kBytesPerMillisecond);
-  send(request);
+std::vector<std::vector<int64_t>> TokenizerPipe::ids_of(Kind kind, const std::vector<std::string_view>& items) {
+  request(kind == Kind::document ? "document" : kind == Kind::prompt ? "prompt" : "answer", items);
   std::vector<std::vector<int64_t>> encoded;
-  for (size_t i = 0; i < texts.size(); ++i) encoded.push_back(receive_ids());
+  std::optional<std::string> refusal;
+  for (size_t i = 0; i < items.size(); ++i) encoded.push_back(receive_ids(&refusal).value_or(std::vector<int64_t>()));
+  if (refusal) throw ConfigError(*refusal);
   return encoded;
+}
+
+std::vector<AlignedTokens> TokenizerPipe::learn(const std::vector<std::string_view>& chats) {
+  request("learn", chats);
+  std::vector<AlignedTokens> encoded;
+  std::optional<std::string> refusal;
+  for (size_t i = 0; i < chats.size(); ++i) {
+    const auto ids = receive_ids(&refusal);
+    if (!ids) continue;
+    const std::string learnt = receive_text(static_cast<uint32_t>(ids->size()));
+    AlignedTokens& tokens = encoded.emplace_back(AlignedTokens{*ids, *ids});
+    for (size_t t = 0; t < learnt.size(); ++t) {
+      if (learnt[t] == 0) tokens.labels[t] = kIgnoredToken;
+    }
+  }
+  if (refusal) throw ConfigError(*refusal);
+  return encoded;
+}
+
+std::string TokenizerPipe::decode(const std::vector<int64_t>& ids) {
+  const std::vector<uint32_t> words(ids.begin(), ids.end());
+  request("decode", {std::string_view(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint32_t))});
+  uint32_t bytes = 0;
+  receive(&bytes, sizeof bytes);
+  return receive_text(bytes);
 }
 
 }  // namespace concord

@@ -6,20 +6,20 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "platform/base/unique_fd.hpp"
+#include "trainer/data/tokenizer.h"
 
 namespace concord {
 
 struct TokenizerGreeting {
   int64_t vocab_size = 0;  // ids are below it
   std::optional<int64_t> end_of_document;
-  std::map<std::string, int64_t, std::less<>> specials;
+  std::optional<int64_t> end_of_text;  // eos_token of tokenizer_config.json
 };
 
 // Owns both descriptors; |to| is a socket, so that writing without a reader is an error and not a signal. Threads: one
@@ -31,15 +31,24 @@ class TokenizerPipe {
 
   // The first message. Throws ConfigError if it is a refusal.
   TokenizerGreeting read_greeting();
-  // The ids of each text, all below the greeting's vocab_size.
-  std::vector<std::vector<int64_t>> encode(const std::vector<std::string_view>& texts, bool literal);
+
+  // What is asked for; see the script.
+  enum class Kind { document, prompt, answer };
+  // The ids of each item, all below the greeting's vocab_size. Throws ConfigError for an item that is refused.
+  std::vector<std::vector<int64_t>> ids_of(Kind kind, const std::vector<std::string_view>& items);
+  // The same of conversations, with what is to be learnt.
+  std::vector<AlignedTokens> learn(const std::vector<std::string_view>& chats);
+  std::string decode(const std::vector<int64_t>& ids);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void send(std::string_view bytes);
   void receive(void* to, size_t count);
-  std::vector<int64_t> receive_ids();
+  void request(const char* kind, const std::vector<std::string_view>& items);
+  std::string receive_text(uint32_t bytes);
+  // Nothing if the item is refused: then |refusal| has the reason, unless there was one before.
+  std::optional<std::vector<int64_t>> receive_ids(std::optional<std::string>* refusal);
   void wait_for(int fd, short events);
   [[noreturn]] void fail(const std::string& what) const;
 

@@ -1,20 +1,38 @@
-"""Tokenizes for `concord data build`: HF's tokenizers behind two pipes.
+"""Text to tokens and back for Concord: HF's tokenizers, and chat templates by jinja2, behind two pipes.
 
-usage: python3 -c SCRIPT tokenizer.json SPECIAL...
+usage: python3 -c SCRIPT tokenizer.json [CHAT_TEMPLATE]
 
-First a greeting, one line of JSON: {"vocab_size", "specials": {name: id}, "end_of_document": id or null}, or {"error"}.
-Then for each request, a line "COUNT LITERAL\n" followed by COUNT texts, each u32 bytes and as many bytes of UTF-8, the
-answer: for each text u32 count and as many u32 ids, all little endian. LITERAL 1: specials in the text are text.
+First a greeting, one line of JSON: {"vocab_size", "end_of_document": id or null, "end_of_text": id or null}, or
+{"error"}. Then for each request, a line "KIND COUNT\n" followed by COUNT items, each u32 bytes and as many bytes, the answers to all of them, in order:
+  document  UTF-8, as encode(text, add_special_tokens=False)                          -> u32 count, u32 ids
+  prompt    UTF-8, with the special tokens that the tokenizer adds                    -> u32 count, u32 ids
+  learn     JSON {"messages": [...], "tools": [...], "learn_from": 0}: all of it        -> u32 count, u32 ids, u8 learnt
+            or {"prompt": ..., "completion": ...}                                      -> the same
+  answer    a conversation, followed by what begins the assistant's answer            -> u32 count, u32 ids
+  decode    u32 ids, without special tokens                                           -> u32 bytes, UTF-8
+Numbers are little endian. An item that is refused has the count 0xffffffff, then u32 bytes and the reason in UTF-8.
 Exits at the end of its input.
+
+CHAT_TEMPLATE is a Jinja file; without it the model's own is used: chat_template.jinja beside tokenizer.json, else
+chat_template in tokenizer_config.json. It is rendered, and the result tokenized, as transformers does in
+apply_chat_template(sanitize_control_tokens=True): control tokens that a message contains stay text.
 """
 import sys
 
 sys.path[:] = [folder for folder in sys.path if folder]  # the working folder holds data, not modules
 
 import json
+import os
+import re
 from array import array
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+REFUSED = 0xFFFFFFFF
+OPEN, CLOSE = "\ue000", "\ue001"  # around control tokens that come from a message; private, and removed from messages
+
+
+class Refused(Exception):
+    pass
 
 
 def greet(value):
@@ -50,27 +68,290 @@ def u32(values):
     return numbers.tobytes()
 
 
-def main(path, names):
-    plain, literal = load(path)
+def from_u32(data):
+    numbers = array("I", data)
+    if sys.byteorder != "little":
+        numbers.byteswap()
+    return numbers.tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------- templates
+
+
+def read_json(path):
+    if not os.path.exists(path):
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise Refused(f"cannot read {path}: {error}")
+    return value if isinstance(value, dict) else {}
+
+
+def find_template(folder, given):
+    """The text of the template and where it comes from."""
+    path = given or os.path.join(folder, "chat_template.jinja")
+    if given or os.path.exists(path):
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read(), path
+        except (OSError, UnicodeDecodeError) as error:
+            raise Refused(f"cannot read the chat template {path}: {error}")
+    path = os.path.join(folder, "tokenizer_config.json")
+    template = read_json(path).get("chat_template")
+    if isinstance(template, list):  # several, by name
+        template = next((each.get("template") for each in template if each.get("name") == "default"), None)
+    if not isinstance(template, str):
+        raise Refused(f"the tokenizer in {folder} has no chat template (neither chat_template.jinja nor chat_template in "
+                      "tokenizer_config.json); give one with --chat_template FILE.jinja, or use an instruct model's "
+                      "tokenizer")
+    return template, path
+
+
+def named_tokens(folder):
+    """bos_token and the like, which templates use by name."""
+    names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+    tokens = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        for name, value in read_json(os.path.join(folder, file)).items():
+            value = value.get("content") if isinstance(value, dict) else value
+            if name in names and isinstance(value, str):
+                tokens[name] = value
+    return tokens
+
+
+def compile_template(text):
+    """As transformers compiles it, with the tag generation, whose places in the rendered text are collected."""
+    try:
+        import jinja2
+        import jinja2.ext
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise Refused(f"{sys.executable} has no module jinja2 ({error}), which chat templates need; install it (pip "
+                      "install jinja2), or set CONCORD_PYTHON to a Python that has it")
+
+    class Generation(jinja2.ext.Extension):
+        tags = {"generation"}
+        blocks, spans = [], []
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+            return jinja2.nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+        def _mark(self, caller):
+            text = caller()
+            begin = sum(map(len, Generation.blocks))
+            Generation.spans.append((begin, begin + len(text)))
+            return text
+
+    class Namespace(jinja2.utils.Namespace):
+        def __setitem__(self, name, value):
+            if isinstance(name, str) and name.startswith("_"):
+                raise jinja2.exceptions.SecurityError(f"a namespace cannot have the attribute {name}")
+            jinja2.utils.Namespace.__setitem__(self, name, value)
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    def strftime_now(form):
+        from datetime import datetime
+        return datetime.now().strftime(form)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                extensions=[Generation, jinja2.ext.loopcontrols])
+    environment.filters["tojson"] = tojson
+    environment.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now, "namespace": Namespace}
+    compiled = environment.from_string(text)
+
+    def render(**values):
+        Generation.blocks, Generation.spans = [], []
+        for block in compiled.generate(**values):
+            Generation.blocks.append(block)
+        return "".join(Generation.blocks), Generation.spans
+
+    return render
+
+
+class Chats:
+    """The conversations of a tokenizer."""
+
+    def __init__(self, tokenizers, path, given):
+        self.plain, self.literal = tokenizers
+        folder = os.path.dirname(path) or "."
+        self.text, self.place = find_template(folder, given)
+        self.values = named_tokens(folder)
+        try:
+            self.render_values = compile_template(self.text)
+        except Refused:
+            raise
+        except Exception as error:
+            raise Refused(f"the chat template of {self.place} is not valid: {error}")
+        self.has_spans = re.search(r"\{%-?\s*generation\s*-?%\}", self.text) is not None
+        added = self.plain.get_added_tokens_decoder().values()
+        control = [token.content for token in added
+                   if token.special or (token.content in self.text and not token.content.isspace())]
+        pattern = "|".join(map(re.escape, sorted(control, key=len, reverse=True))) or "(?!)"
+        self.control = re.compile(pattern)
+        self.marked = re.compile(f"{OPEN}({pattern}){CLOSE}|[{OPEN}{CLOSE}]")
+        self.newline = self.plain.encode("\n", add_special_tokens=False).ids
+
+    def guarded(self, value):
+        if isinstance(value, str):
+            return self.control.sub(f"{OPEN}\\g<0>{CLOSE}", value.replace(OPEN, "").replace(CLOSE, ""))
+        if isinstance(value, dict):
+            return {key: self.guarded(item) for key, item in value.items()}
+        return [self.guarded(item) for item in value] if isinstance(value, list) else value
+
+    def render(self, messages, tools, answer):
+        try:
+            return self.render_values(messages=messages, tools=tools, documents=None, add_generation_prompt=answer,
+                                      **self.values)
+        except Exception as error:
+            raise Refused(f"the chat template of {self.place} cannot render the conversation: {error}")
+
+    def encode(self, text):
+        """Ids, and for each the characters of |text| that it stands for."""
+        ids, places = [], []
+        begin = 0
+        for match in [*self.marked.finditer(text), None]:
+            end = match.start() if match else len(text)
+            self.encode_piece(text[begin:end], begin, self.plain, ids, places)
+            if match and match[1]:
+                self.encode_piece(match[1], match.start() + 1, self.literal, ids, places)
+            begin = match.end() if match else end
+        return ids, places
+
+    def encode_piece(self, piece, begin, tokenizer, ids, places):
+        if not piece:
+            return
+        skipped = self.newline if begin > 0 else []  # after a line break no tokenizer adds a space in front
+        encoding = tokenizer.encode("\n" * bool(skipped) + piece, add_special_tokens=False)
+        shift = begin - bool(skipped)
+        if encoding.ids[:len(skipped)] != skipped:
+            encoding, skipped, shift = tokenizer.encode(piece, add_special_tokens=False), [], begin
+        new = encoding.ids[len(skipped):]
+        if tokenizer is self.literal and self.plain.token_to_id(piece) in new:
+            raise Refused(f"a message contains {piece!r}, which this tokenizer cannot encode as text")
+        ids += new
+        places += [(shift + a, shift + b) for a, b in encoding.offsets[len(skipped):]]
+
+    def learnt_spans(self, messages, tools, text, spans):
+        """Parts of |text|, the whole conversation, that the assistant writes."""
+        if self.has_spans:
+            return spans
+        found = []
+        for i, message in enumerate(messages):
+            if message.get("role") != "assistant":
+                continue
+            begin, _ = self.render(messages[:i], tools, True)
+            end, _ = self.render(messages[:i + 1], tools, False)
+            if not text.startswith(begin) or not end.startswith(begin):
+                raise Refused(f"what the assistant writes in message {i} cannot be found: the chat template of {self.place} "
+                              "renders a conversation differently from its beginning; mark it in the template with "
+                              "{% generation %}, and give that with --chat_template")
+            if not text.startswith(end):  # some templates leave out the reasoning of earlier turns
+                content = message.get("content")
+                tail = end[end.rindex(content) + len(content):] if isinstance(content, str) and content in end else None
+                at = text.find(content, len(begin)) if tail is not None else -1
+                if at < 0 or not text.startswith(tail, at + len(content)):
+                    raise Refused(f"the end of message {i} cannot be found in the conversation that the chat template of "
+                                  f"{self.place} renders; mark what the assistant writes with {{% generation %}}")
+                end = text[:at + len(content) + len(tail)]
+            found.append((len(begin), len(end)))
+        return found
+
+    def tokens(self, conversation, learn):
+        messages, tools = self.guarded(conversation["messages"]), self.guarded(conversation.get("tools"))
+        text, spans = self.render(messages, tools, not learn)
+        ids, places = self.encode(text)
+        if not learn:
+            return u32([len(ids)]) + u32(ids)
+        learnt = bytearray(len(ids))
+        learn_from = conversation.get("learn_from", 0)
+        read = self.render(messages[:learn_from], tools, False)[0] if learn_from else ""
+        if not text.startswith(read):
+            raise Refused(f"the end of the prompt cannot be found: the chat template of {self.place} renders it differently "
+                          "before a completion; give the conversation as messages")
+        for begin, end in self.learnt_spans(messages, tools, text, spans):
+            if begin < len(read):
+                continue
+            for i, (a, b) in enumerate(places):
+                learnt[i] |= begin < end and begin < b and a < end
+        return u32([len(ids)]) + u32(ids) + bytes(learnt)
+
+
+# ------------------------------------------------------------------------------------------------------------ requests
+
+
+def refusal(error):
+    text = str(error).encode("utf-8", "replace")
+    return u32([REFUSED, len(text)]) + text
+
+
+def main(path, given):
+    plain, literal = tokenizers = load(path)
     literal.encode_special_tokens = True
-    for tokenizer in plain, literal:
+    for tokenizer in tokenizers:
         tokenizer.no_truncation()
         tokenizer.no_padding()
-    known = {name: plain.token_to_id(name) for name in (*names, *ENDS)}
+    known = [plain.token_to_id(name) for name in ENDS]
+    try:
+        end_of_text = named_tokens(os.path.dirname(path) or ".").get("eos_token")
+    except Refused as error:
+        raise SystemExit(greet({"error": str(error)}))
     greet({"vocab_size": max(plain.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
-           "specials": {name: known[name] for name in names if known[name] is not None},
-           "end_of_document": next((known[name] for name in ENDS if known[name] is not None), None)})
+           "end_of_document": next((id for id in known if id is not None), None),
+           "end_of_text": plain.token_to_id(end_of_text) if end_of_text else None})
+    chats = None
+
+    def pair(prompt, completion):
+        # As TRL: what follows the tokens of the prompt is learnt.
+        end = named_tokens(os.path.dirname(path) or ".").get("eos_token") or next(
+            (name for name in ENDS if plain.token_to_id(name) is not None), "")
+        end = "" if completion.endswith(end) else end
+        read = plain.encode(prompt).ids
+        ids = plain.encode(prompt + completion + end).ids
+        return u32([len(ids)]) + u32(ids) + bytes(i >= len(read) for i in range(len(ids)))
+
+    def conversation(item, learn):
+        nonlocal chats
+        try:
+            request = json.loads(item)
+            if "completion" in request:
+                return pair(request["prompt"], request["completion"])
+            chats = chats or Chats(tokenizers, path, given)
+            return chats.tokens(request, learn)
+        except (Refused, RecursionError) as error:
+            return refusal(error)
+
+    def texts(items, add_special_tokens):
+        encodings = plain.encode_batch([item.decode() for item in items], add_special_tokens=add_special_tokens)
+        return [u32([len(each.ids)]) + u32(each.ids) for each in encodings]
+
+    def decoded(item):
+        text = plain.decode(from_u32(item), skip_special_tokens=True).encode("utf-8", "replace")
+        return u32([len(text)]) + text
+
+    answers = {"document": lambda items: texts(items, False),
+               "prompt": lambda items: texts(items, True),
+               "learn": lambda items: [conversation(item, True) for item in items],
+               "answer": lambda items: [conversation(item, False) for item in items],
+               "decode": lambda items: [decoded(item) for item in items]}
     while line := sys.stdin.buffer.readline():
-        count, as_text = map(int, line.split())
-        texts = [exactly(int.from_bytes(exactly(4), "little")).decode() for _ in range(count)]
-        tokenizer = literal if as_text else plain
-        for encoding in tokenizer.encode_batch(texts, add_special_tokens=False):
-            sys.stdout.buffer.write(u32([len(encoding.ids)]) + u32(encoding.ids))
+        kind, count = line.decode().split()
+        items = [exactly(int.from_bytes(exactly(4), "little")) for _ in range(int(count))]
+        for answer in answers[kind](items):
+            sys.stdout.buffer.write(answer)
         sys.stdout.buffer.flush()
 
 
-try:
-    main(sys.argv[1], sys.argv[2:])
-except BrokenPipeError:  # the parent process is gone
-    import os
-    os._exit(1)
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")
+    except BrokenPipeError:  # the parent process is gone
+        os._exit(1)

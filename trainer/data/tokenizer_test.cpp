@@ -51,12 +51,14 @@ class Tokenizer:
     def no_truncation(self): pass
     def no_padding(self): pass
     def get_vocab(self, with_added_tokens): return {'a': 3, 'b': 1000000}
-    def token_to_id(self, name): return {'<|im_start|>': 7, '</s>': 9}.get(name)
+    def token_to_id(self, name): return {'</s>': 9}.get(name)
     def encode_batch(self, texts, add_special_tokens):
-        assert add_special_tokens is False
         if 'die' in texts: raise SystemExit(3)
-        special = '' if self.encode_special_tokens else '#'
-        return [Encoding([0 if c == special else ord(c) + 1 for c in text]) for text in texts]
+        front = [5] if add_special_tokens else []
+        return [Encoding(front + [0 if c == '#' else ord(c) + 1 for c in text]) for text in texts]
+    def decode(self, ids, skip_special_tokens):
+        assert skip_special_tokens
+        return ''.join(chr(id - 1) for id in ids)
 )";
 
 class TokenizerProcessTest : public ::testing::Test {
@@ -72,30 +74,33 @@ class TokenizerProcessTest : public ::testing::Test {
 
 TEST(ByteTokenizer, BytesAreTheirOwnIdsAndSpecialsFollow) {
   ByteTokenizer tokenizer;
-  EXPECT_EQ(tokenizer.encode({"a\xC3\xA9", "", "<|endoftext|>"}, false).at(0), (std::vector<int64_t>{'a', 0xC3, 0xA9}));
-  EXPECT_EQ(tokenizer.encode({"<|endoftext|>"}, false).at(0).size(), 13U);
+  EXPECT_EQ(tokenizer.encode({"a\xC3\xA9", "", "<|endoftext|>"}).at(0), (std::vector<int64_t>{'a', 0xC3, 0xA9}));
+  EXPECT_EQ(tokenizer.encode({"<|endoftext|>"}).at(0).size(), 13U);
   EXPECT_EQ(tokenizer.special("<|endoftext|>"), std::optional<int64_t>(ByteTokenizer::kEndOfDocument));
   EXPECT_EQ(tokenizer.special("<|pad|>"), std::optional<int64_t>(ByteTokenizer::kPad));
   EXPECT_EQ(tokenizer.special("<|eot_id|>"), std::optional<int64_t>(ByteTokenizer::kVocabSize - 1));
   EXPECT_EQ(tokenizer.special("</s>"), std::nullopt);
 }
 
+TEST(ByteTokenizer, TextComesBackWithoutSpecialsAndHalfCharacters) {
+  ByteTokenizer tokenizer;
+  EXPECT_EQ(tokenizer.decode({'a', 0xC3, 0xA9, 256, 'b', 0xC3}), "a\u00e9b\uFFFD");
+}
+
 TEST_F(TokenizerProcessTest, TextsComeBackAsTheIdsOfTheModule) {
   TokenizerProcess tokenizer(folder_.path());
   EXPECT_EQ(tokenizer.vocab_size(), 1000001);
-  EXPECT_EQ(tokenizer.special("<|im_start|>"), std::optional<int64_t>(7));
-  EXPECT_EQ(tokenizer.special("<|im_end|>"), std::nullopt);
   EXPECT_EQ(tokenizer.end_of_document(), std::optional<int64_t>(9));
-  EXPECT_EQ(tokenizer.encode({"a#\n", "", "\u6771"}, false),
-            (std::vector<std::vector<int64_t>>{{98, 0, 11}, {}, {0x6772}}));
-  EXPECT_EQ(tokenizer.encode({"a#"}, true), (std::vector<std::vector<int64_t>>{{98, 36}}));
-  EXPECT_TRUE(tokenizer.encode({}, true).empty());
+  EXPECT_EQ(tokenizer.encode({"a#\n", "", "\u6771"}), (std::vector<std::vector<int64_t>>{{98, 0, 11}, {}, {0x6772}}));
+  EXPECT_EQ(tokenizer.encode_prompts({"a"}), (std::vector<std::vector<int64_t>>{{5, 98}}));
+  EXPECT_TRUE(tokenizer.encode({}).empty());
+  EXPECT_EQ(tokenizer.decode({98, 0x6772}), "a\u6771");
 }
 
 TEST_F(TokenizerProcessTest, RequestsAndAnswersLargerThanAPipeGoThrough) {
   TokenizerProcess tokenizer(folder_ / "tokenizer.json");
   const std::string large(3000000, 'x');
-  EXPECT_EQ(tokenizer.encode({large, "y"}, false),
+  EXPECT_EQ(tokenizer.encode({large, "y"}),
             (std::vector<std::vector<int64_t>>{std::vector<int64_t>(large.size(), 121), {122}}));
 }
 
@@ -113,10 +118,19 @@ TEST_F(TokenizerProcessTest, WhatIsMissingIsNamedWithWhatToDo) {
               HasSubstr("has no module tokenizers (not installed); install it"));
 }
 
+TEST_F(TokenizerProcessTest, AConversationWithoutATemplateIsRefusedWithWhatToDo) {
+  TokenizerProcess tokenizer(folder_.path());
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"}]})";
+  EXPECT_THAT(config_error([&] { tokenizer.encode_samples({chat}); }), HasSubstr("give one with --chat_template"));
+  EXPECT_THAT(config_error([&] { tokenizer.encode_questions({chat}); }), HasSubstr("has no chat template"));
+  EXPECT_EQ(tokenizer.encode({"a"}).at(0).size(), 1U) << "and the process goes on";
+  EXPECT_THAT(config_error([&] { make_tokenizer(folder_.path(), folder_ / "none.jinja"); }), HasSubstr("none.jinja"));
+}
+
 TEST_F(TokenizerProcessTest, AProcessThatEndsIsAnErrorAndNotAHang) {
   TokenizerProcess tokenizer(folder_.path());
-  EXPECT_THROW(tokenizer.encode({"die"}, false), std::runtime_error);
-  EXPECT_THROW(tokenizer.encode({"more"}, false), std::runtime_error);
+  EXPECT_THROW(tokenizer.encode({"die"}), std::runtime_error);
+  EXPECT_THROW(tokenizer.encode({"more"}), std::runtime_error);
 }
 
 // Says nothing and does not end with its input, either.
@@ -152,7 +166,7 @@ class SaidOnce {
     TokenizerPipe pipe(UniqueFd{asked_[0]}, UniqueFd{said_[0]}, "it", std::chrono::milliseconds(20));
     EXPECT_EQ(pipe.read_greeting().vocab_size, 300);
     try {
-      pipe.encode({"a"}, false);
+      pipe.ids_of(TokenizerPipe::Kind::document, {"a"});
     } catch (const std::runtime_error& error) {
       return error.what();
     }
@@ -163,7 +177,7 @@ class SaidOnce {
   int asked_[2] = {-1, -1}, said_[2] = {-1, -1};
 };
 
-constexpr const char* kGreeting = "{\"vocab_size\": 300, \"specials\": {}, \"end_of_document\": null}\n";
+constexpr const char* kGreeting = "{\"vocab_size\": 300, \"end_of_document\": null, \"end_of_text\": null}\n";
 
 TEST(TokenizerPipe, AnAnswerThatNeverComesIsAnError) {
   EXPECT_THAT(SaidOnce(kGreeting).error_of_encode(), HasSubstr("it has not answered for 0.02 s"));
@@ -188,15 +202,10 @@ TEST_P(HfTokenizer, IdsAreThoseOfHfsTokenizers) {
   const json expected = json::parse(read_file(folder + "/expected.json"));
   TokenizerProcess tokenizer(folder);
   EXPECT_EQ(tokenizer.vocab_size(), expected["vocab_size"].get<int64_t>());
-  for (const auto& [token, id] : expected["specials"].items()) {
-    if (token == "<|end_of_text|>") continue;  // the end of documents; not one that templates need
-    EXPECT_EQ(tokenizer.special(token), std::optional<int64_t>(id.get<int64_t>())) << token;
-  }
   EXPECT_TRUE(tokenizer.end_of_document().has_value());
   const auto texts = expected["texts"].get<std::vector<std::string>>();
   const std::vector<std::string_view> views(texts.begin(), texts.end());
-  EXPECT_EQ(tokenizer.encode(views, false), expected["plain"].get<std::vector<std::vector<int64_t>>>());
-  EXPECT_EQ(tokenizer.encode(views, true), expected["literal"].get<std::vector<std::vector<int64_t>>>());
+  EXPECT_EQ(tokenizer.encode(views), expected["plain"].get<std::vector<std::vector<int64_t>>>());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, HfTokenizer, ::testing::Values("qwen", "llama3"));

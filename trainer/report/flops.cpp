@@ -5,6 +5,7 @@ namespace {
 
 // A multiply-add counts as two; the input gradient and the weight gradient each cost as much as the forward pass.
 constexpr double kTrainingPerProduct = 2 * 3;
+constexpr double kFrozenPerProduct = 2 * 2;  // no weight gradient
 
 double real(int64_t value) { return static_cast<double>(value); }
 
@@ -25,7 +26,8 @@ double training_flops(const TransformerShape& shape, double tokens, double squar
                                     real(shape.num_moe_layers) * experts + hidden * real(shape.vocab_size);
   // Attention scores and their use: two products of |query| columns per pair of positions, half of which are masked.
   const double pairs = squared_lengths / 2;
-  return kTrainingPerProduct * (tokens * weights_of_a_token + 2 * pairs * query * real(shape.num_layers));
+  const double per_weight = shape.frozen ? kFrozenPerProduct : kTrainingPerProduct;
+  return per_weight * tokens * weights_of_a_token + kTrainingPerProduct * 2 * pairs * query * real(shape.num_layers);
 }
 
 double training_flops(const TransformerShape& shape, double tokens) {

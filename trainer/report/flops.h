@@ -17,6 +17,7 @@ struct TransformerShape {
   int64_t vocab_size = 0;  // Megatron counts the padded one
   int64_t seq_length = 0;  // of a sample, where lengths are not given
   bool gated = true;       // SwiGLU: three products, else two
+  bool frozen = false;     // weights have no gradients: an adapter is trained, whose own products are not counted
   // Layers with experts, among num_layers.
   int64_t num_moe_layers = 0;
   int64_t moe_intermediate_size = 0;

@@ -41,6 +41,14 @@ TEST(Flops, OfVeryShortSequencesAreSixForEachWeightAndToken) {
   EXPECT_DOUBLE_EQ(training_flops(qwen2_5_0_5b(), 1000, 0), 6.0 * 1000 * 493'961'216);
 }
 
+TEST(Flops, OfFrozenWeightsAreFourForEachAndThoseOfAttentionStay) {
+  TransformerShape frozen = qwen2_5_0_5b();
+  frozen.frozen = true;
+  EXPECT_DOUBLE_EQ(training_flops(frozen, 1000, 0), 4.0 * 1000 * 493'961'216);
+  const double pairs = training_flops(frozen, 1000, 1e6) - training_flops(frozen, 1000, 0);
+  EXPECT_NEAR(pairs / (training_flops(qwen2_5_0_5b(), 1000, 1e6) - training_flops(qwen2_5_0_5b(), 1000, 0)), 1, 1e-9);
+}
+
 TEST(Flops, OfPackedSequencesCountOnlyPairsWithinOne) {
   const TransformerShape shape = qwen2_5_0_5b();
   const double whole = training_flops(shape, 4096);

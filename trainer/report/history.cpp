@@ -199,6 +199,11 @@ std::string metrics_line(const LoggedEval& eval) {
   return line.text();
 }
 
+std::string metrics_line(const LoggedSample& sample) {
+  const ordered_json line = {{"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}};
+  return line.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
 std::string metrics_line(const RankTable& table) {
   ordered_json line = {{"step", table.last_step}, {"first_step", table.first_step}, {"stages", table.stages}};
   for (const RankActivity activity : kRankActivities) {
@@ -214,6 +219,10 @@ RunHistory read_history(const std::string& folder) {
   each_line(here + kMetricsFile, [&](ordered_json line) { history.steps.push_back(step_of(Fields(std::move(line)))); });
   each_line(here + kEvalMetricsFile,
             [&](ordered_json line) { history.evals.push_back(eval_of(Fields(std::move(line)))); });
+  each_line(here + kSamplesFile, [&](const ordered_json& line) {
+    history.samples.push_back(
+        {line.at("step").get<int64_t>(), line.at("prompt").get<std::string>(), line.at("text").get<std::string>()});
+  });
   each_line(here + kRankTimesFile, [&](const ordered_json& line) { history.ranks.push_back(rank_table_of(line)); });
   return history;
 }
@@ -221,6 +230,7 @@ RunHistory read_history(const std::string& folder) {
 void forget_after(int64_t last_step, const std::string& folder, RunHistory* history) {
   keep_until(last_step, folder + "/" + kMetricsFile, &history->steps);
   keep_until(last_step, folder + "/" + kEvalMetricsFile, &history->evals);
+  keep_until(last_step, folder + "/" + kSamplesFile, &history->samples);
   keep_until(last_step, folder + "/" + kRankTimesFile, &history->ranks);
 }
 

@@ -1,6 +1,7 @@
-// What was logged of a run, and its form on disk: one JSON object per line, metrics.jsonl for steps,
-// eval_metrics.jsonl for evaluations and rank_times.jsonl for what each rank spent its time on. An unknown number is
-// null; so is NaN or Inf, which JSON cannot represent, with its kind in "non_finite": {"loss": "nan"}.
+// What was logged of a run, and its form on disk: one JSON object per line, metrics.jsonl for steps, eval_metrics.jsonl
+// for evaluations, samples.jsonl for texts of the model, and rank_times.jsonl for what each rank spent its time on. An
+// unknown number is null; so is NaN or Inf, which JSON cannot represent, with its kind in "non_finite": {"loss":
+// "nan"}.
 #pragma once
 
 #include <cstdint>
@@ -41,19 +42,29 @@ struct LoggedEval {
   NamedValues extra = {};
 };
 
+// What the model made of a prompt at an evaluation.
+struct LoggedSample {
+  int64_t step = 0;
+  std::string prompt;
+  std::string text;
+};
+
 struct RunHistory {
   std::vector<LoggedStep> steps;
   std::vector<LoggedEval> evals;
+  std::vector<LoggedSample> samples;
   std::vector<RankTable> ranks;  // after a resumed run had another layout, with another number of ranks
 };
 
 // Without the line's end.
 std::string metrics_line(const LoggedStep& step);
 std::string metrics_line(const LoggedEval& eval);
+std::string metrics_line(const LoggedSample& sample);
 std::string metrics_line(const RankTable& table);  // in whole microseconds
 
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kEvalMetricsFile = "eval_metrics.jsonl";
+inline constexpr const char* kSamplesFile = "samples.jsonl";
 inline constexpr const char* kRankTimesFile = "rank_times.jsonl";
 
 // From the files in |folder|; missing files are empty. A last line that is incomplete (a power failure) is skipped; any

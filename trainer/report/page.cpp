@@ -21,6 +21,22 @@ std::string rows_of(const NamedTexts& texts) {
   return rows.empty() ? "<tr><td>nothing</td><td></td></tr>" : rows;
 }
 
+// The latest first; a page is for looking at, and samples.jsonl has all of them.
+std::string samples_of(const RunHistory& history) {
+  constexpr size_t kMostSamples = 200;
+  if (history.samples.empty()) return "";
+  std::string rows;
+  for (size_t i = history.samples.size(); i-- > 0 && history.samples.size() - i <= kMostSamples;) {
+    const LoggedSample& sample = history.samples[i];
+    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>", sample.step, html_escaped(sample.prompt),
+                        html_escaped(sample.text));
+  }
+  return fmt::format(
+      "<section class=\"tables\"><div class=\"card\"><div><h2>Samples</h2></div><table id=\"samples\">"
+      "{}</table></div></section>\n",
+      rows);
+}
+
 std::string tiles_of(const RunDescription& run, const RunHistory& history) {
   std::string tiles;
   for (const auto& [name, value] : headline_figures(run, history))
@@ -141,6 +157,7 @@ std::string report_page(const RunDescription& run, const RunHistory& history, co
                                 {"REASON", html_escaped(end.reason)},
                                 {"WHERE", html_escaped(run.output_dir)},
                                 {"TILES", tiles_of(run, history)},
+                                {"SAMPLES", samples_of(history)},
                                 {"LAYOUT", rows_of(run.layout)},
                                 {"CONFIGURATION", rows_of(run.configuration)},
                                 {"DATA", data_json(run, history)}});

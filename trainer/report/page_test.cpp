@@ -36,6 +36,14 @@ json data_in(const std::string& page) {
   return json::parse(page.substr(start, page.find("</script>", start) - start));
 }
 
+TEST(Page, ShowsSamplesTheLatestFirst) {
+  EXPECT_THAT(report_page({}, history_of(1), {}), Not(HasSubstr("Samples")));
+  RunHistory history = history_of(1);
+  history.samples = {{1, "a <b>", "old"}, {2, "a <b>", "new"}};
+  const std::string page = report_page({}, history, {});
+  EXPECT_THAT(page, HasSubstr("<tr><td>2</td><td>a &lt;b&gt;</td><td>new</td></tr><tr><td>1</td>"));
+}
+
 TEST(Page, HoldsEveryNumberOfTheCurves) {
   RunHistory history = history_of(3);
   history.steps[1].loss = std::nan("");

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "core/quoted.h"
 #include "trainer/report/files.h"
 #include "trainer/report/page.h"
 #include "trainer/report/summary.h"
@@ -70,6 +71,7 @@ struct TrainingReport::Parts {
   }
 
   LoggedStep logged(const StepReport& report);
+  void add_samples(const EvalReport& report);
   void measure(const StepReport& report);
 
   RunDescription run;
@@ -77,6 +79,7 @@ struct TrainingReport::Parts {
   AppendFile metrics;
   AppendFile eval_metrics;
   AppendFile rank_times;
+  std::optional<AppendFile> samples;  // opened with the first of them
   std::unique_ptr<EventFile> events;
   ProgressDisplay display;
   Progress progress;
@@ -86,6 +89,15 @@ struct TrainingReport::Parts {
   double step_seconds = 0;  // per step, smoothed
   BestResult best;
 };
+
+void TrainingReport::Parts::add_samples(const EvalReport& report) {
+  if (!samples) samples.emplace(run.output_dir + "/" + kSamplesFile, run.first_step == 0);
+  for (const auto& [prompt, text] : report.samples) {
+    history.samples.push_back({report.step, prompt, text});
+    samples->append(metrics_line(history.samples.back()) + "\n");
+    display.note(fmt::format("  sample: {} -> {}", one_line(prompt), one_line(text)));
+  }
+}
 
 LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
   LoggedStep entry{.step = report.step,
@@ -187,6 +199,7 @@ void TrainingReport::on_eval(const EvalReport& report) {
   }
   parts.display.note(evaluation_line(entry));
   parts.history.evals.push_back(entry);
+  if (!report.samples.empty()) parts.add_samples(report);
 }
 
 void TrainingReport::note(const std::string& text) { parts_->display.note(text); }

@@ -49,6 +49,7 @@ struct EvalReport {
   int64_t tokens = 0;
   double seconds = 0;
   NamedValues extra = {};
+  NamedTexts samples = {};  // prompts and how the model continues them
 };
 
 // The best evaluation so far, with HF's meaning of its parts.

@@ -1,5 +1,6 @@
 // The entry of libconcordtorch.so.
 #include "trainer/torch_module/build_identity.h"
+#include "trainer/torch_module/generate_rank.h"
 #include "trainer/torch_module/probe_rank.h"
 #include "trainer/torch_module/table.h"
 #include "trainer/torch_module/train_rank.h"
@@ -11,6 +12,8 @@ extern "C" [[gnu::visibility("default")]] const concord::TorchModule* concord_to
       .train = concord::train_rank,
       .check_probe = concord::check_probe,
       .probe = concord::probe_rank,
+      .check_generate = concord::check_generate,
+      .generate = concord::generate_rank,
   };
   return &module;
 }

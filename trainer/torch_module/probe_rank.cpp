@@ -11,19 +11,11 @@
 #include "core/models/parameter_plan.h"
 #include "core/models/tensor_files.h"
 #include "core/models/token_slices.h"
-#include "core/quoted.h"
 #include "trainer/probe.h"
+#include "trainer/torch_module/dtype_named.h"
 
 namespace concord {
 namespace {
-
-c10::ScalarType dtype_named(const std::string& name) {
-  if (name == "float32") return at::kFloat;
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  if (name == "float64") return at::kDouble;
-  throw ConfigError(fmt::format("--dtype is {}; must be float32, bfloat16, float16 or float64", quoted(name)));
-}
 
 // ------------------------------------------------------------------------------------------------------------- batch
 
@@ -69,9 +61,16 @@ ModelConfig config_of(const ProbeArguments& given) {
   return read_model_config(given.model.empty() ? given.model_config : given.model);
 }
 
+std::optional<AdapterConfig> adapter_of(const ProbeArguments& given, const ModelConfig& config) {
+  if (given.adapter.empty()) return std::nullopt;
+  return adapter_for(config, read_adapter_config(given.adapter));
+}
+
 ModelArgs model_args_of(const ProbeArguments& given, const ModelConfig& config, const ParallelContext& context) {
   ModelArgs args{.options = given.model_options, .seed = given.sizes.seed};
   if (!given.dtype.empty()) args.dtype = dtype_named(given.dtype);
+  args.adapter = adapter_of(given, config);
+  args.adapter_folder = given.adapter;
   if (!given.layout.empty()) {
     args.stages = parse_layer_layout(given.layout, config.num_hidden_layers, context.layout().pp());
   }
@@ -98,7 +97,8 @@ void check_probe(const ProbeArguments& given, int64_t world) {
   const ModelConfig config = config_of(given);
   const RankLayout layout = layout_of(given.sizes, world);
   const StageLayers whole{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
-  plan_parameters(config, whole, {.tp = layout.tp()});
+  plan_parameters(config, whole, {.tp = layout.tp(), .ep = layout.ep(), .etp = layout.etp()});
+  adapter_of(given, config);
   recompute_plan(given.model_options.recompute, config.num_hidden_layers);
   read_batch(given.batch);
 }

@@ -1,6 +1,6 @@
-// The part of the program that needs libtorch: what a rank of `concord train` or `concord probe` runs. It is a separate
-// library, libconcordtorch.so, which the program loads when needed (loader.h), because loading libtorch takes longer
-// than everything that the other subcommands do.
+// The part of the program that needs libtorch: what a rank of `concord train`, `probe` or `generate` runs. It is a
+// separate library, libconcordtorch.so, which the program loads when needed (loader.h), because loading libtorch takes
+// longer than everything that the other subcommands do.
 //
 // Program and library are of one build. So C++ types and exceptions cross this boundary: ConfigError and Error are
 // caught by the program's main as if they came from its own code (libstdc++ compares types by name, so it does not
@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "trainer/arguments/arguments.h"
+#include "trainer/generate_arguments.h"
 #include "trainer/probe_arguments.h"
 
 namespace concord {
@@ -36,6 +37,10 @@ struct TorchModule {
   void (*check_probe)(const ProbeArguments& arguments, int64_t world);
   // Probes as one rank; rank 0 writes the dump and prints. Throws ConfigError and Error. Waits: for the other ranks.
   void (*probe)(const ProbeArguments& arguments);
+
+  // The same for text that a model writes. Rank 0 prints it, on a terminal as it comes.
+  void (*check_generate)(const GenerateArguments& arguments, int64_t world);
+  void (*generate)(const GenerateArguments& arguments);
 };
 
 inline constexpr const char* kTorchModuleFile = "libconcordtorch.so";

@@ -1,10 +1,7 @@
 #include "trainer/torch_module/train_rank.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,19 +9,10 @@
 #include "core/mesh/job_environment.h"
 #include "trainer/pretrain.h"
 #include "trainer/program_path.h"
-#include "trainer/torch_module/table.h"
+#include "trainer/torch_module/terminal.h"
 
 namespace concord {
 namespace {
-
-// Under a launcher standard output is a pipe; the terminal behind it can still be drawn on.
-int open_terminal(bool json) {
-  if (json) return STDERR_FILENO;
-  const char* name = std::getenv(kTerminalVariable);
-  if (name == nullptr) return STDOUT_FILENO;
-  const int descriptor = open(name, O_WRONLY | O_NOCTTY | O_CLOEXEC);
-  return descriptor >= 0 ? descriptor : STDOUT_FILENO;
-}
 
 void print_json(const TrainOutput& output, const TrainingArguments& arguments) {
   nlohmann::ordered_json json = {{"global_step", output.global_step},

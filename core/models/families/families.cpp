@@ -7,6 +7,7 @@
 namespace concord {
 
 extern const Family kGlm4;
+extern const Family kGlm4Moe;
 extern const Family kGranite;
 extern const Family kLlama;
 extern const Family kMistral;
@@ -21,8 +22,8 @@ extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kGlm4,  &kGranite,  &kLlama, &kMistral,  &kMixtral, &kOlmo2,  &kPhi3,
-                                   &kQwen2, &kQwen2Moe, &kQwen3, &kQwen3Moe, &kSeedOss, &kSmolLm3};
+  static const std::array families{&kGlm4, &kGlm4Moe, &kGranite,  &kLlama, &kMistral,  &kMixtral, &kOlmo2,
+                                   &kPhi3, &kQwen2,   &kQwen2Moe, &kQwen3, &kQwen3Moe, &kSeedOss, &kSmolLm3};
   return families;
 }
 
@@ -74,8 +75,11 @@ void read_qwen_windows(const ConfigReader& read, ModelConfig& model, const Windo
 void read_expert_counts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults) {
   constexpr IntegerRange kExperts{1, int64_t{1} << 16};
   ExpertConfig& experts = model.experts;
-  // transformers 5 has one name for both; in older files it depends on the family.
-  const char* const key = read.has("num_experts") ? "num_experts" : "num_local_experts";
+  // transformers 5 has one name for all; in older files it depends on the family.
+  const char* key = "num_local_experts";
+  for (const char* name : {"num_experts", "n_routed_experts"}) {
+    if (read.has(name)) key = name;
+  }
   experts.num_experts = read.integer(key, kExperts, defaults.num_experts);
   experts.num_experts_per_tok = read.integer("num_experts_per_tok", kExperts, defaults.num_experts_per_tok);
   if (experts.num_experts_per_tok > experts.num_experts) {

@@ -24,21 +24,28 @@ Sum<T> row_rstd(const T* x, int64_t width, Sum<T> mean, double eps) {
 }
 
 // One row of the derivative, with h = (x - mean) * rstd and g = grad * weight:
-//   dx = rstd * (g - mean(g) - h * mean(g h)),   the mean(g) only if a mean was subtracted
+//   dx = rstd * (g - mean(g) - h * mean(g h)) + more,   the mean(g) only if a mean was subtracted
 // Adds grad * h to dweight and grad to dbias.
 template <class T>
 void row_backward(int64_t width, const T* grad, const T* x, const T* weight, Sum<T> mean, Sum<T> rstd, bool centred,
-                  T* dx, Sum<T>* dweight, Sum<T>* dbias) {
+                  const T* more, T* dx, Sum<T>* dweight, Sum<T>* dbias) {
   using S = Sum<T>;
   const S scale = S(1) / S(width);
   const S along =
       scale * sum_of<S>(width, [=](int64_t i) { return S(grad[i]) * S(weight[i]) * ((S(x[i]) - mean) * rstd); });
   const S level = centred ? scale * sum_of<S>(width, [=](int64_t i) { return S(grad[i]) * S(weight[i]); }) : S(0);
-  for (int64_t i = 0; i < width; ++i) {
-    const S h = (S(x[i]) - mean) * rstd;
-    const S g = S(grad[i]);
-    dweight[i] += g * h;
-    dx[i] = T(rstd * (g * S(weight[i]) - level - h * along));
+  const auto write = [&](auto rest) {
+    for (int64_t i = 0; i < width; ++i) {
+      const S h = (S(x[i]) - mean) * rstd;
+      const S g = S(grad[i]);
+      dweight[i] += g * h;
+      dx[i] = T(rstd * (g * S(weight[i]) - level - h * along) + rest(i));
+    }
+  };
+  if (more == nullptr) {
+    write([](int64_t) { return S(0); });
+  } else {
+    write([more](int64_t i) { return S(more[i]); });
   }
   if (dbias == nullptr) return;
   for (int64_t i = 0; i < width; ++i) dbias[i] += S(grad[i]);
@@ -82,7 +89,7 @@ void norm_forward(NormRows shape, const T* x, const T* weight, const T* bias, do
 
 template <class T>
 void norm_backward(NormRows shape, const T* grad, const T* x, const T* weight, const Sum<T>* mean, const Sum<T>* rstd,
-                   T* dx, T* dweight, T* dbias) {
+                   const T* more, T* dx, T* dweight, T* dbias) {
   const int64_t width = shape.width;
   const int64_t parts = std::clamp<int64_t>(shape.rows / row_grain(width), 1, threads());
   std::vector<Sum<T>> dweights(static_cast<size_t>(parts * width));
@@ -93,7 +100,8 @@ void norm_backward(NormRows shape, const T* grad, const T* x, const T* weight, c
       Sum<T>* db = dbias != nullptr ? dbiases.data() + part * width : nullptr;
       for (int64_t row = shape.rows * part / parts; row < shape.rows * (part + 1) / parts; ++row) {
         row_backward(width, grad + row * width, x + row * width, weight, mean != nullptr ? mean[row] : Sum<T>(0),
-                     rstd[row], mean != nullptr, dx + row * width, dw, db);
+                     rstd[row], mean != nullptr, more != nullptr ? more + row * width : nullptr, dx + row * width, dw,
+                     db);
       }
     }
   });
@@ -101,9 +109,10 @@ void norm_backward(NormRows shape, const T* grad, const T* x, const T* weight, c
   if (dbias != nullptr) add_up(dbiases, parts, width, dbias);
 }
 
-#define CONCORD_NORM(T)                                                                                \
-  template void norm_forward<T>(NormRows, const T*, const T*, const T*, double, T*, Sum<T>*, Sum<T>*); \
-  template void norm_backward<T>(NormRows, const T*, const T*, const T*, const Sum<T>*, const Sum<T>*, T*, T*, T*);
+#define CONCORD_NORM(T)                                                                                              \
+  template void norm_forward<T>(NormRows, const T*, const T*, const T*, double, T*, Sum<T>*, Sum<T>*);               \
+  template void norm_backward<T>(NormRows, const T*, const T*, const T*, const Sum<T>*, const Sum<T>*, const T*, T*, \
+                                 T*, T*);
 CONCORD_NORM(float)
 CONCORD_NORM(double)
 CONCORD_NORM(c10::BFloat16)

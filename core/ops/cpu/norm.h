@@ -19,9 +19,10 @@ template <class T>
 void norm_forward(NormRows shape, const T* x, const T* weight, const T* bias, double eps, T* y, Sum<T>* mean,
                   Sum<T>* rstd);
 
-// The derivative of that. Writes |dx|, |dweight| and, where it is not null, |dbias|.
+// The derivative of that. Writes |dx|, |dweight| and, where it is not null, |dbias|. |more|, where it is not null, is
+// added to dx before that is rounded.
 template <class T>
 void norm_backward(NormRows shape, const T* grad, const T* x, const T* weight, const Sum<T>* mean, const Sum<T>* rstd,
-                   T* dx, T* dweight, T* dbias);
+                   const T* more, T* dx, T* dweight, T* dbias);
 
 }  // namespace concord::ops

@@ -5,9 +5,13 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/logsumexp.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+
+#include <cmath>
 
 #include "core/ops/testing/samples.h"
 
@@ -68,16 +72,55 @@ Sample real_norm_backward(const RowsSize& size, Draw& draw, c10::ScalarType type
   return {{grad, x, draw.normal({size.width}, type), rstd}, 0, {}, slack};
 }
 
-// Also on both sides of the maximum number of blocks of the derivative (264, of one row or eight). Sums of 12288
-// columns, in fp64 of 6144 or of eight rows of 768, take exactly 48 KiB.
+// As rms_norm, of a sum that every type has exactly.
+Sample real_add_norm(const RowsSize& size, Draw& draw, c10::ScalarType type) {
+  Sample made = real_norm(size, draw, type);
+  const at::Tensor x = draw.eighths({size.rows, size.width}, type),
+                   branch = draw.eighths({size.rows, size.width}, type);
+  made.arguments = {size.odd_place ? misaligned(x) : x, branch, made.arguments[1], made.arguments[2], 1.0};
+  made.slack = [slack = made.slack](const RowArguments& a, const RowOutputs& exact) {
+    RowOutputs of_norm = slack(a, {exact[1], exact[2]});
+    return RowOutputs{at::zeros_like(exact[0]), of_norm[0], of_norm[1]};
+  };
+  return made;
+}
+
+// One more term and its addition.
+Sample real_add_norm_backward(const RowsSize& size, Draw& draw, c10::ScalarType type) {
+  Sample made = real_norm_backward(size, draw, type);
+  made.arguments.insert(made.arguments.begin(), draw.normal({size.rows, size.width}, type));
+  made.slack = [type](const RowArguments& a, const RowOutputs& exact) {
+    RowOutputs of_norm = norm_backward_slack({a.begin() + 1, a.end()}, type);
+    of_norm[0] = of_norm[0] + 2 * sum_unit(type) * (exact[0].abs() + a[0].toTensor().abs());
+    return of_norm;
+  };
+  return made;
+}
+
+// Also on both sides of the maximum number of blocks of the derivative (264 or 1056 of one row, 660 of four), and of
+// what a thread's registers hold.
 const std::vector<RowsSize> kNormSizes = {
-    {3, 1032},        {2113, 64}, {9, 768},    {2049, 896}, {2115, 1023}, {2113, 1024}, {265, 1025},
-    {529, 1032},      {1, 2048},  {531, 2048}, {531, 4096}, {9, 6144},    {31, 8191},   {263, 8192},
-    {267, 8192},      {3, 12280}, {3, 12288},  {33, 12296}, {5, 24576},   {3, 24584},   {33, 512, /*odd_place=*/true},
+    {65, 512},        {3, 1032},
+    {2113, 64},       {9, 768},
+    {2049, 896},      {2115, 1023},
+    {2113, 1024},     {265, 1025},
+    {529, 1032},      {1, 2048},
+    {531, 2048},      {531, 4096},
+    {9, 6144},        {31, 8191},
+    {263, 8192},      {267, 8192},
+    {3, 12280},       {3, 12288},
+    {33, 12296},      {5, 24576},
+    {3, 24584},       {33, 512, /*odd_place=*/true},
     {31, 2048, true},
 };
 const RegisterRealSizes kRealNorm("concord::rms_norm", for_rows(kNormSizes, real_norm));
 const RegisterRealSizes kRealNormBackward("concord::rms_norm_backward", for_rows(kNormSizes, real_norm_backward));
+// The same kernels.
+const std::vector<RowsSize> kAddNormSizes = {{65, 512}, {2049, 896}, {529, 1032}, {31, 2048},
+                                             {9, 6144}, {267, 8192}, {3, 24584},  {33, 512, /*odd_place=*/true}};
+const RegisterRealSizes kRealAddNorm("concord::add_rms_norm", for_rows(kAddNormSizes, real_add_norm));
+const RegisterRealSizes kRealAddNormBackward("concord::add_rms_norm_backward",
+                                             for_rows(kAddNormSizes, real_add_norm_backward));
 
 // ------------------------------------------------------------------------------------------------------- swiglu, rope
 // No sums: the error of an element does not grow with the size.
@@ -124,6 +167,50 @@ const RegisterRealSizes kRealRope("concord::rope",
                                   {real_rope({1, 64, 2, 64, 32, false}), real_rope({2, 1024, 14, 64, 32, false}),
                                    real_rope({2, 1024, 14, 64, 32, true}), real_rope({1, 2048, 8, 128, 64, false}),
                                    real_rope({1, 2049, 5, 128, 64, true}), real_rope({1, 1025, 3, 128, 16, false})});
+
+struct PackedSize {
+  int64_t tokens, batch, heads, kv_heads, n, half;
+};
+
+SampleMaker real_rope_qkv(const PackedSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const auto angles = type == at::kDouble ? type : at::kFloat;
+    const int64_t columns = (size.heads + 2 * size.kv_heads) * size.n;
+    const at::Tensor qkv = draw.normal({size.tokens, size.batch, columns}, type);
+    const at::Tensor angle = draw.normal({size.tokens, 1, size.half}, at::kDouble, 3);
+    return Sample{{qkv, angle.cos().to(angles), angle.sin().to(angles), size.heads, size.kv_heads},
+                  4,
+                  std::vector<double>(3, 2 * largest(qkv))};
+  };
+}
+
+// The gradients as attention makes them: [batch, tokens, ...], seen as [tokens, batch, ...].
+SampleMaker real_rope_qkv_backward(const PackedSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const auto angles = type == at::kDouble ? type : at::kFloat;
+    const auto grad = [&](int64_t heads) {
+      return draw.normal({size.batch, size.tokens, heads, size.n}, type).transpose(0, 1);
+    };
+    const at::Tensor dq = grad(size.heads), dk = grad(size.kv_heads), dv = grad(size.kv_heads);
+    const at::Tensor angle = draw.normal({size.tokens, 1, size.half}, at::kDouble, 3);
+    return Sample{{dq, dk, dv, angle.cos().to(angles), angle.sin().to(angles)}, 4, {2 * largest(dq) + largest(dk)}};
+  };
+}
+
+// Heads of Qwen 2.5 (0.5B, 1.5B), of GLM 4 (half of a head is turned), and one that has no vectors.
+std::vector<SampleMaker> for_packed(SampleMaker (*maker)(const PackedSize&)) {
+  std::vector<SampleMaker> made;
+  for (const PackedSize& size : std::vector<PackedSize>{{65, 2, 4, 2, 16, 8},
+                                                        {1024, 4, 14, 2, 64, 32},
+                                                        {2049, 1, 12, 2, 128, 64},
+                                                        {129, 2, 8, 1, 128, 32},
+                                                        {77, 3, 3, 1, 10, 5}}) {
+    made.push_back(maker(size));
+  }
+  return made;
+}
+const RegisterRealSizes kRealRopeQkv("concord::rope_qkv", for_packed(real_rope_qkv));
+const RegisterRealSizes kRealRopeQkvBackward("concord::rope_qkv_backward", for_packed(real_rope_qkv_backward));
 
 // ------------------------------------------------------------------------------------------------------- cross entropy
 
@@ -207,6 +294,56 @@ std::vector<SampleMaker> for_vocabularies(SampleMaker (*maker)(const VocabSize&)
   return made;
 }
 
+// Loss and gradient in one pass: the errors of the sum, of its logarithm, and of exp. Labels of -1 are ignored.
+SampleMaker real_with_grad(const VocabSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    constexpr double kGrad = 0.5, kZLoss = 1e-3;
+    const double smoothing = size.with_sum ? 0.1 : 0;
+    const auto slack = [size, type](const RowArguments& a, const RowOutputs& exact) {
+      const at::Tensor logits = a[0].toTensor().narrow(1, 0, size.used), labels = a[2].toTensor().unsqueeze(-1);
+      const auto columns = static_cast<double>(size.used);
+      const double v = sum_unit(type), sums = roundings_of_sum(size.used) * v;
+      const double spread = largest(logits) + std::log(columns);
+      const at::Tensor at_label = labels == at::arange(size.width, labels.options());
+      const at::Tensor softmax = at::softmax(logits, -1, std::nullopt);
+      const at::Tensor padded =
+          at::cat({softmax, at::zeros_like(a[0].toTensor().narrow(1, size.used, size.width - size.used))}, 1);
+      const at::Tensor terms = kGrad * (1 + 2 * kZLoss * spread) * (padded + at_label.to(at::kDouble) + 0.1 / columns);
+      const at::Tensor counts = at::arange(size.width, labels.options()) < size.used;
+      const double exps = sums + (32 + 16 * spread) * v;
+      return RowOutputs{exps * at::where(counts, terms, at::zeros_like(terms)),
+                        4 * v * exact[1].abs() + exps * (1 + 2 * kZLoss * spread) + 4 * v * spread};
+    };
+    const at::Tensor labels = draw.integers({size.rows}, -1, size.used - 1);
+    const at::Tensor loss = at::zeros({size.rows}, type == at::kDouble ? type : at::kFloat);
+    return Sample{
+        {draw_logits(size, draw, type), loss, labels, size.used, /*ignore_index=*/-1, smoothing, kZLoss, kGrad},
+        0,
+        {},
+        slack};
+  };
+}
+
+SampleMaker real_rescale(const VocabSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const at::Tensor grad = draw.normal({size.rows}, type == at::kDouble ? type : at::kFloat);
+    grad.narrow(0, 0, (size.rows + 1) / 2).fill_(0.5);
+    const auto slack = [type](const RowArguments&, const RowOutputs& exact) {
+      return RowOutputs{4 * sum_unit(type) * exact[0].abs()};
+    };
+    return Sample{{draw_logits(size, draw, type), grad, 0.5}, 0, {}, slack};
+  };
+}
+
+// Rows that stay in a block's memory, and rows of which a part does not.
+const RegisterRealSizes kRealWithGrad(
+    "concord::cross_entropy_with_grad_",
+    {real_with_grad({3, 4120, 4101, 0, true}), real_with_grad({9, 32000, 32000, 0, false}),
+     real_with_grad({5, 151936, 151665, 0, true}), real_with_grad({3, 151936, 151936, 0, false}),
+     real_with_grad({2051, 25, 23, 0, false}), real_with_grad({5, 32000, 31999, 0, true, /*odd_place=*/true})});
+const RegisterRealSizes kRealRescale("concord::cross_entropy_rescale_",
+                                     {real_rescale({3, 4120, 4101, 0, true}), real_rescale({9, 32003, 32000, 0, false}),
+                                      real_rescale({5, 32000, 31999, 0, true, /*odd_place=*/true})});
 const RegisterRealSizes kRealParts("concord::cross_entropy_parts", for_vocabularies(real_parts));
 const RegisterRealSizes kRealGrad("concord::cross_entropy_grad_", for_vocabularies(real_grad));
 

@@ -82,9 +82,47 @@ SampleMaker real_weight_grad(const LinearSize& size) {
   };
 }
 
+// Sums over |depth| of products of a row and a row (or column), as large as |terms|.
+Sample::Slack product_slack(int64_t depth, c10::ScalarType type, bool transposed) {
+  return [=](const WeightArguments& a, const WeightOutputs&) {
+    const at::Tensor x = a[0].toTensor().abs(), weight = a[1].toTensor().abs();
+    at::Tensor terms = at::matmul(x, transposed ? weight.t() : weight);
+    if (a.size() > 2 && a[2].isTensor()) terms = terms + a[2].toTensor().abs();
+    return WeightOutputs{2 * (roundings_of_sum(depth) + 2) * sum_unit(type) * terms};
+  };
+}
+
+SampleMaker real_linear(const LinearSize& size, bool with_bias) {
+  return [=](Draw& draw, c10::ScalarType type) {
+    const at::Tensor x = draw.normal({2, size.tokens / 2, size.in}, type),
+                     weight = draw.normal({size.out, size.in}, type);
+    const c10::IValue bias = with_bias ? c10::IValue(draw.normal({size.out}, type)) : c10::IValue();
+    return Sample{{x, weight, bias}, 0, {}, product_slack(size.in, type, true)};
+  };
+}
+
+SampleMaker real_input_grad(const LinearSize& size) {
+  return [=](Draw& draw, c10::ScalarType type) {
+    const at::Tensor grad = draw.normal({2, size.tokens / 2, size.out}, type),
+                     weight = draw.normal({size.out, size.in}, type);
+    return Sample{{grad, weight}, 0, {}, product_slack(size.out, type, false)};
+  };
+}
+
+// Above and below the sizes from which on the CUDA kernels time cublasLt's algorithms (640), and sizes that they do not
+// take.
+const RegisterRealSizes kRealLinear("concord::linear",
+                                    {real_linear({96, 72, 40}, true), real_linear({1024, 896, 1152}, true),
+                                     real_linear({1024, 896, 2432}, false), real_linear({1026, 1001, 897}, false)});
+const RegisterRealSizes kRealInputGrad("concord::linear_input_grad",
+                                       {real_input_grad({96, 72, 40}), real_input_grad({1024, 896, 1152}),
+                                        real_input_grad({1024, 2432, 896}), real_input_grad({1026, 1001, 897})});
 const RegisterRealSizes kRealWeightGrad("concord::linear_weight_grad_",
                                         {real_weight_grad({96, 72, 40}), real_weight_grad({4096, 896, 4864}),
                                          real_weight_grad({2048, 4096, 1024}), real_weight_grad({4099, 1001, 897})});
+const RegisterRealSizes kRealSetWeightGrad("concord::linear_weight_grad_set_",
+                                           {real_weight_grad({96, 72, 40}), real_weight_grad({1024, 896, 1152}),
+                                            real_weight_grad({1027, 1001, 897})});
 
 // -------------------------------------------------------------------------------------------------------------- adamw_
 

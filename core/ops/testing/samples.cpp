@@ -25,6 +25,10 @@ at::Tensor Draw::normal(std::vector<int64_t> sizes, c10::ScalarType type, double
   return result.to(type);
 }
 
+at::Tensor Draw::eighths(std::vector<int64_t> sizes, c10::ScalarType type) {
+  return integers(std::move(sizes), -48, 48).to(type).div(8);
+}
+
 at::Tensor Draw::integers(std::vector<int64_t> sizes, int64_t least, int64_t most) {
   const at::Tensor result = at::empty(sizes, at::kLong);
   int64_t* data = result.mutable_data_ptr<int64_t>();

@@ -30,6 +30,8 @@ class Draw {
   bool coin() { return between(0, 1) == 1; }
   // On the cpu, |deviation| wide, rounded to |type|.
   at::Tensor normal(std::vector<int64_t> sizes, c10::ScalarType type, double deviation = 1);
+  // Multiples of 1/8 up to 6: of two of them, x + y and x + y / 2 are numbers of every type.
+  at::Tensor eighths(std::vector<int64_t> sizes, c10::ScalarType type);
   // Of int64, least <= x <= most.
   at::Tensor integers(std::vector<int64_t> sizes, int64_t least, int64_t most);
 

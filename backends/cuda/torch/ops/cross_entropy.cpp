@@ -31,7 +31,33 @@ void write_grad(Tensor& logits, const Tensor& labels, int64_t first, int64_t use
                      b.const_data_ptr(), c.const_data_ptr());
 }
 
+void with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, int64_t used, int64_t ignore_index,
+               double label_smoothing, double z_loss, double grad) {
+  if (!logits.is_contiguous() || !loss.is_contiguous()) {
+    reference("concord::cross_entropy_with_grad_",
+              {logits, loss, labels, used, ignore_index, label_smoothing, z_loss, grad});
+    return;
+  }
+  const OnDevice device(logits.device());
+  const Tensor dense_labels = labels.contiguous();
+  cross_entropy_with_grad(where(logits), {logits.size(0), logits.size(1), used, 0}, logits.mutable_data_ptr(),
+                          dense_labels.const_data_ptr<int64_t>(), {ignore_index, label_smoothing, z_loss, grad},
+                          loss.mutable_data_ptr());
+}
+
+void rescale(Tensor& x, const Tensor& grad, double expected) {
+  if (!x.is_contiguous() || grad.scalar_type() != sums_of(x).dtype()) {
+    reference("concord::cross_entropy_rescale_", {x, grad, expected});
+    return;
+  }
+  const OnDevice device(x.device());
+  const Tensor dense = grad.contiguous();
+  cross_entropy_rescale(where(x), rows_of(x), x.mutable_data_ptr(), dense.const_data_ptr(), expected);
+}
+
 TORCH_LIBRARY_IMPL(concord, CUDA, m) {
+  m.impl("cross_entropy_with_grad_", with_grad);
+  m.impl("cross_entropy_rescale_", rescale);
   m.impl("cross_entropy_parts", parts);
   m.impl("cross_entropy_grad_", write_grad);
 }

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 namespace concord::cuda::torch_side {
@@ -22,13 +23,22 @@ struct Rows {
   int64_t width;
 };
 
-// y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps); |rstd| [rows] of Sum.
-void rms_norm(Where where, Rows shape, const void* x, const void* weight, double eps, void* y, void* rstd);
-// |scratch| [rms_norm_blocks(...), width] of Sum.
-int64_t rms_norm_blocks(Rows shape);
-bool rms_norm_fits(Rows shape, Type type);  // whether a row of sums fits into a block's memory
+// y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps); |rstd| [rows] of Sum. With a branch x is first replaced
+// by sum = x + multiplier * value.
+struct Branch {
+  const void* value = nullptr;  // null: there is none
+  double multiplier = 1;
+  void* sum = nullptr;
+};
+void rms_norm(Where where, Rows shape, const void* x, const Branch& branch, const void* weight, double eps, void* y,
+              void* rstd);
+// Whether a row fits into a block's registers and every array begins at a multiple of 16 bytes.
+bool rms_norm_fits(Rows shape, Type type, std::initializer_list<const void*> pointers);
+// Only for what fits. |more|, which may be null, is added to dx before that is rounded. |scratch| of Sum has
+// rms_norm_blocks(...) lines of |width|.
+int64_t rms_norm_blocks(Rows shape, Type type);
 void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
-                       void* dx, void* scratch, void* dweight);
+                       const void* more, void* dx, void* scratch, void* dweight);
 
 // The first 2 * |half| elements of each head are rotated, the others copied. |x| is [outer, inner, heads, dim] with
 // strides, dense in its last dim; cos and sin are [outer, inner, half] of Sum with strides; y is dense.
@@ -38,6 +48,20 @@ struct RopeShape {
   int64_t angle_stride[2];
 };
 void rope(Where where, const RopeShape& shape, const void* x, const void* cos, const void* sin, bool back, void* y);
+
+// Query, key and value heads, each [outer, inner, heads, dim] with strides and dense in its last dim, -> one packed
+// array y [outer, inner, heads + 2 kv_heads, dim]; queries and keys are rotated.
+struct HeadsFrom {
+  const void* x;
+  int64_t stride[3];
+};
+struct PackedRope {
+  int64_t outer, inner, heads, kv_heads, dim, half;
+  HeadsFrom q, k, v;
+  int64_t angle_stride[2];
+};
+// Fewer than 2^32 elements.
+void rope_packed(Where where, const PackedRope& shape, const void* cos, const void* sin, bool back, void* y);
 
 // Rows of |gate_up| hold the gate and then up, |width| each.
 void swiglu(Where where, Rows shape, const void* gate_up, void* y);
@@ -53,6 +77,17 @@ void cross_entropy_parts(Where where, const VocabRows& shape, const void* logits
 // Writes softmax * soft - [label] * hard - level over the logits; the four are [rows] of Sum.
 void cross_entropy_grad(Where where, const VocabRows& shape, void* logits, const int64_t* labels, const void* log_sum,
                         const void* soft, const void* hard, const void* level);
+
+// Loss of each row, and over its logits the gradient if that of the loss is |grad|: in one pass, where the row (or most
+// of it) stays in the block's memory. All columns of the vocabulary are here (first is 0). |loss| [rows] of Sum.
+struct LossNumbers {
+  int64_t ignore_index;
+  double label_smoothing, z_loss, grad;
+};
+void cross_entropy_with_grad(Where where, const VocabRows& shape, void* logits, const int64_t* labels,
+                             const LossNumbers& numbers, void* loss);
+// Rows times grad / expected; |grad| [rows] of Sum. Those where the two are equal are not even read.
+void cross_entropy_rescale(Where where, Rows shape, void* x, const void* grad, double expected);
 
 // |table| holds rows |first| .. |first| + |table_rows| of the vocabulary; other ids give zeros, and no gradient.
 struct Lookup {

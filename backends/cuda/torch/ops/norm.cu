@@ -4,36 +4,62 @@
 namespace concord::cuda::torch_side {
 namespace {
 
-// Threads to a block, and to a row: a warp for short rows (then a block has several), else the whole block.
-constexpr int kBlock = 256;
-constexpr int64_t kShort = 1024;
-constexpr int64_t kMostBlocks = 264;  // of the derivative: two for each of an H200's processors
+// Threads to a row: a warp, then a block has several rows, or the whole block.
+constexpr int kForwardBlock = 256;
+constexpr int64_t kForwardShort = 2048;  // up to that width a warp
+
+// The derivative keeps a row in registers: |V| vectors per thread.
+template <int kThreads>
+constexpr int kBackBlock = kThreads == 32 ? 128 : kThreads;
+template <int kThreads>
+constexpr int64_t kMostBlocks = kThreads == 32   ? 660
+                                : kThreads == 64 ? 1056
+                                                 : 264;  // what an H200 runs at a time
 
 // [for short rows][several elements at once]
 const Choice kForth[2][2] = {
     {{"rms_norm: a block for a row", kAllTypes}, {"rms_norm: a block for a row, vectors", kAllTypes}},
     {{"rms_norm: a warp for a row", kAllTypes}, {"rms_norm: a warp for a row, vectors", kAllTypes}}};
-const Choice kBack[2][2] = {
-    {{"rms_norm_backward: a block for a row", kAllTypes}, {"rms_norm_backward: a block for a row, vectors", kAllTypes}},
-    {{"rms_norm_backward: a warp for a row", kAllTypes}, {"rms_norm_backward: a warp for a row, vectors", kAllTypes}}};
-const Choice kMoreMemory("rms_norm_backward: more memory for sums than a block has unasked", kAllTypes);
-const Choice kMoreRows("rms_norm_backward: several rows for a block", kAllTypes);
+// Not in fp64, which is for tests.
+constexpr std::initializer_list<Type> kBackTypes = {Type::f32, Type::bf16, Type::f16};
+const Choice kBackWarp("rms_norm_backward: a warp for a row", kBackTypes);
+const Choice kBackPair("rms_norm_backward: two warps for a row", kBackTypes);
+const Choice kBackWide[2] = {{"rms_norm_backward: a block for a row, 2 vectors per thread", kBackTypes},
+                             {"rms_norm_backward: a block for a row, 8 vectors per thread", kBackTypes}};
+const Choice kMoreRows("rms_norm_backward: several rows for a block", kBackTypes);
 
+// With |branch| the norm is that of sum = x + multiplier * branch, rounded, which is written too.
 template <class T, int N, int kThreads>
-__global__ void forward(Rows shape, const T* x, const T* weight, double eps, T* y, SumOf<T>* rstd) {
+__global__ void forward(Rows shape, const T* x, const T* branch, SumOf<T> multiplier, const T* weight, double eps,
+                        T* sum, T* y, SumOf<T>* rstd) {
   using S = SumOf<T>;
-  __shared__ S shared[kBlock / 32];
-  constexpr int kRows = kBlock / kThreads;
+  __shared__ S shared[kForwardBlock / 32];
+  constexpr int kRows = kForwardBlock / kThreads;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kThreads;
   if (row >= shape.rows) return;  // for a whole warp, or none of it
   const int64_t vectors = shape.width / N;
-  const auto* const in = reinterpret_cast<const Vector<T, N>*>(x + row * shape.width);
+  const auto* in = reinterpret_cast<const Vector<T, N>*>(x + row * shape.width);
   const auto* const scale = reinterpret_cast<const Vector<T, N>*>(weight);
   auto* const out = reinterpret_cast<Vector<T, N>*>(y + row * shape.width);
   S squares = 0;
-  for (int64_t i = threadIdx.x % kThreads; i < vectors; i += kThreads) {
-    const Vector<T, N> v = in[i];
-    for (int k = 0; k < N; ++k) squares += static_cast<S>(v.at[k]) * static_cast<S>(v.at[k]);
+  if (branch == nullptr) {
+    for (int64_t i = threadIdx.x % kThreads; i < vectors; i += kThreads) {
+      const Vector<T, N> v = in[i];
+      for (int k = 0; k < N; ++k) squares += static_cast<S>(v.at[k]) * static_cast<S>(v.at[k]);
+    }
+  } else {
+    const auto* const more = reinterpret_cast<const Vector<T, N>*>(branch + row * shape.width);
+    auto* const both = reinterpret_cast<Vector<T, N>*>(sum + row * shape.width);
+    for (int64_t i = threadIdx.x % kThreads; i < vectors; i += kThreads) {
+      const Vector<T, N> v = in[i], w = more[i];
+      Vector<T, N> added;
+      for (int k = 0; k < N; ++k) {
+        added.at[k] = static_cast<T>(static_cast<S>(v.at[k]) + multiplier * static_cast<S>(w.at[k]));
+        squares += static_cast<S>(added.at[k]) * static_cast<S>(added.at[k]);
+      }
+      both[i] = added;
+    }
+    in = both;  // below a thread reads only what it has written itself
   }
   squares = over_row<kThreads>(squares, shared, Plus());
   const S r = S(1) / sqrt(squares / static_cast<S>(shape.width) + static_cast<S>(eps));
@@ -46,60 +72,89 @@ __global__ void forward(Rows shape, const T* x, const T* weight, double eps, T* 
   }
 }
 
-// A block takes every gridDim-th group of rows and keeps the sums for dweight of its rows in its own memory, where each
-// thread has columns of its own; at the end it writes them to its row of |scratch|.
-template <class T, int N, int kThreads>
-__global__ void backward(Rows shape, const T* grad, const T* x, const T* weight, const SumOf<T>* rstd, T* dx,
-                         SumOf<T>* scratch) {
+// A block takes every gridDim-th group of rows. Each thread has columns of its own and keeps its sums for dweight in
+// registers; at the end the block adds them up and writes its line of |scratch|.
+template <class T, int kThreads, int V>
+__global__ void __launch_bounds__(kBackBlock<kThreads>)
+    backward(Rows shape, const T* grad, const T* x, const T* weight, const SumOf<T>* rstd, const T* more, T* dx,
+             SumOf<T>* scratch) {
   using S = SumOf<T>;
-  extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ S shared[kBlock / 32];
-  constexpr int kRows = kBlock / kThreads;
+  constexpr int N = kWide<T>;
+  using Vec = Vector<T, N>;
+  constexpr int kRows = kBackBlock<kThreads> / kThreads;
+  __shared__ S shared[kBackBlock<kThreads> / 32];
   const int group = static_cast<int>(threadIdx.x) / kThreads, lane = static_cast<int>(threadIdx.x) % kThreads;
-  S* const sums = reinterpret_cast<S*>(memory) + group * shape.width;
-  for (int64_t i = lane; i < shape.width; i += kThreads) sums[i] = 0;
-  if constexpr (kThreads == 32) __syncwarp();
-  if constexpr (kThreads != 32) __syncthreads();
-  const int64_t vectors = shape.width / N;
-  const auto* const scale = reinterpret_cast<const Vector<T, N>*>(weight);
+  const int vectors = static_cast<int>(shape.width / N);
+  const auto* const scale = reinterpret_cast<const Vec*>(weight);
+  S sums[V][N] = {};
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + group; row < shape.rows;
        row += static_cast<int64_t>(gridDim.x) * kRows) {
-    const auto* const g = reinterpret_cast<const Vector<T, N>*>(grad + row * shape.width);
-    const auto* const in = reinterpret_cast<const Vector<T, N>*>(x + row * shape.width);
-    auto* const out = reinterpret_cast<Vector<T, N>*>(dx + row * shape.width);
+    const auto* const from_grad = reinterpret_cast<const Vec*>(grad + row * shape.width);
+    const auto* const from_x = reinterpret_cast<const Vec*>(x + row * shape.width);
     const S r = rstd[row];
+    Vec g[V] = {}, in[V] = {}, rest[V] = {};
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (const int i = lane + v * kThreads; i < vectors) {
+        g[v] = from_grad[i];
+        in[v] = from_x[i];
+        if (more != nullptr) rest[v] = reinterpret_cast<const Vec*>(more + row * shape.width)[i];
+      }
+    }
     S product = 0;
-    for (int64_t i = lane; i < vectors; i += kThreads) {
-      const Vector<T, N> gi = g[i], xi = in[i], wi = scale[i];
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const int i = lane + v * kThreads;
+      if (i >= vectors) continue;
+      const Vec w = scale[i];
+#pragma unroll
       for (int k = 0; k < N; ++k) {
-        const S h = static_cast<S>(xi.at[k]) * r;
-        product += static_cast<S>(gi.at[k]) * static_cast<S>(wi.at[k]) * h;
-        sums[i * N + k] += static_cast<S>(gi.at[k]) * h;
+        const S gh = static_cast<S>(g[v].at[k]) * (static_cast<S>(in[v].at[k]) * r);
+        product += gh * static_cast<S>(w.at[k]);
+        sums[v][k] += gh;
       }
     }
     const S mean = over_row<kThreads>(product, shared, Plus()) / static_cast<S>(shape.width);
-    for (int64_t i = lane; i < vectors; i += kThreads) {
-      const Vector<T, N> gi = g[i], xi = in[i], wi = scale[i];
-      Vector<T, N> result;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const int i = lane + v * kThreads;
+      if (i >= vectors) continue;
+      const Vec w = scale[i];
+      Vec result;
+#pragma unroll
       for (int k = 0; k < N; ++k) {
-        const S h = static_cast<S>(xi.at[k]) * r;
-        result.at[k] = static_cast<T>(r * (static_cast<S>(gi.at[k]) * static_cast<S>(wi.at[k]) - h * mean));
+        const S h = static_cast<S>(in[v].at[k]) * r;
+        const S own = r * (static_cast<S>(g[v].at[k]) * static_cast<S>(w.at[k]) - h * mean);
+        result.at[k] = static_cast<T>(own + static_cast<S>(rest[v].at[k]));
       }
-      out[i] = result;
+      reinterpret_cast<Vec*>(dx + row * shape.width)[i] = result;
     }
   }
-  __syncthreads();
-  const S* const all = reinterpret_cast<const S*>(memory);
-  for (int64_t i = threadIdx.x; i < shape.width; i += kBlock) {
-    S sum = 0;
-    for (int k = 0; k < kRows; ++k) sum += all[k * shape.width + i];
-    scratch[blockIdx.x * shape.width + i] = sum;
+  __shared__ S total[kRows > 1 ? kThreads * V * N : 1];
+  for (int turn = 0; turn < kRows; ++turn) {  // the groups add theirs one after the other
+    if (group == turn) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const int i = lane + v * kThreads;
+        if (i >= vectors) continue;
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          S sum = sums[v][k];
+          if constexpr (kRows > 1) {
+            if (turn > 0) sum += total[i * N + k];
+            total[i * N + k] = sum;
+          }
+          if (turn == kRows - 1) scratch[blockIdx.x * shape.width + i * N + k] = sum;
+        }
+      }
+    }
+    if constexpr (kRows > 1) __syncthreads();
   }
 }
 
 // A block adds up 32 neighbouring columns of |scratch|: a warp reads them together, and each of the block's warps takes
 // a share of the lines.
-constexpr int kColumns = 32, kLines = 8;
+constexpr int kColumns = 32, kLines = 32;
 template <class T>
 __global__ void add_up(int64_t lines, int64_t width, const SumOf<T>* scratch, T* dweight) {
   using S = SumOf<T>;
@@ -116,74 +171,94 @@ __global__ void add_up(int64_t lines, int64_t width, const SumOf<T>* scratch, T*
   dweight[column] = static_cast<T>(sum);
 }
 
-int64_t groups(Rows shape) { return shape.width <= kShort ? kBlock / 32 : 1; }
+// How the derivative of such rows is taken: by |threads| threads per row with |vectors| vectors each; none (0) where
+// that many registers do not hold a row.
+struct Plan {
+  int threads = 0;
+  int vectors = 0;
+  int64_t blocks = 0;
+};
 
-size_t sums_bytes(Rows shape, size_t element) { return static_cast<size_t>(groups(shape) * shape.width) * element; }
-
-template <class T, int N, int kThreads>
-void launch_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
-                     void* dx, void* scratch) {
-  using S = SumOf<T>;
-  const size_t bytes = sums_bytes(shape, sizeof(S));
-  constexpr size_t kUnasked = (48 << 10) - kBlock / 32 * sizeof(S);  // the kernel also has its own array
-  kBack[kThreads == 32][N > 1].take(where.type);
-  if (rms_norm_blocks(shape) * groups(shape) < shape.rows) kMoreRows.take(where.type);
-  if (bytes > kUnasked) {
-    kMoreMemory.take(where.type);
-    cudaFuncSetAttribute(backward<T, N, kThreads>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(bytes));
+Plan plan_of(Rows shape, Type type) {
+  const int64_t at_once = type == Type::f32 ? 4 : 8;
+  if (type == Type::f64 || shape.width % at_once != 0) return {};
+  const int64_t vectors = shape.width / at_once;
+  const auto blocks = [&](int64_t rows, int64_t most) { return std::min((shape.rows + rows - 1) / rows, most); };
+  if (vectors <= 32 * 4) return {32, 4, blocks(kBackBlock<32> / 32, kMostBlocks<32>)};
+  if (vectors <= 64 * 4) return {64, 4, blocks(1, kMostBlocks<64>)};
+  for (const int v : {2, 8}) {
+    if (vectors <= 256 * v) return {256, v, blocks(1, kMostBlocks<256>)};
   }
-  backward<T, N, kThreads><<<static_cast<unsigned>(rms_norm_blocks(shape)), kBlock, bytes, where.stream>>>(
-      shape, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<const T*>(weight),
-      static_cast<const S*>(rstd), static_cast<T*>(dx), static_cast<S*>(scratch));
+  return {};
+}
+
+template <class Body>
+void visit_plan(const Plan& plan, const Body& body) {
+  using std::integral_constant;
+  if (plan.threads == 32) return body(integral_constant<int, 32>{}, integral_constant<int, 4>{});
+  if (plan.threads == 64) return body(integral_constant<int, 64>{}, integral_constant<int, 4>{});
+  if (plan.vectors == 2) return body(integral_constant<int, 256>{}, integral_constant<int, 2>{});
+  body(integral_constant<int, 256>{}, integral_constant<int, 8>{});
+}
+
+const Choice& choice_of(const Plan& plan) {
+  return plan.threads == 32 ? kBackWarp : plan.threads == 64 ? kBackPair : kBackWide[plan.vectors == 8];
 }
 
 }  // namespace
 
-void rms_norm(Where where, Rows shape, const void* x, const void* weight, double eps, void* y, void* rstd) {
+void rms_norm(Where where, Rows shape, const void* x, const Branch& branch, const void* weight, double eps, void* y,
+              void* rstd) {
   if (shape.rows == 0) return;
   visit(where.type, [&]<class T>(T) {
-    visit_wide<T>(goes_wide<T>(shape.width, {x, weight, y}), [&](auto n) {
+    const bool wide = goes_wide<T>(shape.width, {x, weight, y, branch.value, branch.sum});
+    visit_wide<T>(wide, [&](auto n) {
       const auto launch = [&](auto threads) {
         kForth[threads.value == 32][n.value > 1].take(where.type);
-        forward<T, n.value, threads.value><<<grid(shape.rows, kBlock / threads.value), kBlock, 0, where.stream>>>(
-            shape, static_cast<const T*>(x), static_cast<const T*>(weight), eps, static_cast<T*>(y),
-            static_cast<SumOf<T>*>(rstd));
+        forward<T, n.value, threads.value>
+            <<<grid(shape.rows, kForwardBlock / threads.value), kForwardBlock, 0, where.stream>>>(
+                shape, static_cast<const T*>(x), static_cast<const T*>(branch.value),
+                static_cast<SumOf<T>>(branch.multiplier), static_cast<const T*>(weight), eps,
+                static_cast<T*>(branch.sum), static_cast<T*>(y), static_cast<SumOf<T>*>(rstd));
       };
-      if (shape.width <= kShort) {
+      if (shape.width <= kForwardShort) {
         launch(std::integral_constant<int, 32>{});
       } else {
-        launch(std::integral_constant<int, kBlock>{});
+        launch(std::integral_constant<int, kForwardBlock>{});
       }
     });
   });
   check_launch("rms_norm");
 }
 
-int64_t rms_norm_blocks(Rows shape) {
-  const int64_t side_by_side = groups(shape);
-  return std::min((shape.rows + side_by_side - 1) / side_by_side, kMostBlocks);
-}
+int64_t rms_norm_blocks(Rows shape, Type type) { return plan_of(shape, type).blocks; }
 
-bool rms_norm_fits(Rows shape, Type type) {
-  constexpr size_t kMost = 96 << 10;  // so that two blocks fit on a processor of an H200, and one on an A100's
-  return sums_bytes(shape, type == Type::f64 ? 8 : 4) <= kMost;
+bool rms_norm_fits(Rows shape, Type type, std::initializer_list<const void*> pointers) {
+  return plan_of(shape, type).threads > 0 && std::all_of(pointers.begin(), pointers.end(), is_aligned);
 }
 
 void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
-                       void* dx, void* scratch, void* dweight) {
-  const int64_t blocks = rms_norm_blocks(shape);
+                       const void* more, void* dx, void* scratch, void* dweight) {
+  const Plan plan = plan_of(shape, where.type);
+  if (plan.blocks > 0) {
+    choice_of(plan).take(where.type);
+    const int64_t at_a_time = plan.blocks * (plan.threads == 32 ? kBackBlock<32> / 32 : 1);
+    if (at_a_time < shape.rows) kMoreRows.take(where.type);
+  }
   visit(where.type, [&]<class T>(T) {
-    visit_wide<T>(goes_wide<T>(shape.width, {grad, x, weight, dx}), [&](auto n) {
-      if (blocks == 0) return;
-      if (shape.width <= kShort) {
-        launch_backward<T, n.value, 32>(where, shape, grad, x, weight, rstd, dx, scratch);
-      } else {
-        launch_backward<T, n.value, kBlock>(where, shape, grad, x, weight, rstd, dx, scratch);
+    if constexpr (!std::is_same_v<T, double>) {
+      if (plan.blocks > 0) {
+        visit_plan(plan, [&](auto threads, auto vectors) {
+          backward<T, threads.value, vectors.value>
+              <<<static_cast<unsigned>(plan.blocks), kBackBlock<threads.value>, 0, where.stream>>>(
+                  shape, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<const T*>(weight),
+                  static_cast<const float*>(rstd), static_cast<const T*>(more), static_cast<T*>(dx),
+                  static_cast<float*>(scratch));
+        });
       }
-    });
-    add_up<T><<<grid(shape.width, kColumns), dim3(kColumns, kLines), 0, where.stream>>>(
-        blocks, shape.width, static_cast<const SumOf<T>*>(scratch), static_cast<T*>(dweight));
+      add_up<T><<<grid(shape.width, kColumns), dim3(kColumns, kLines), 0, where.stream>>>(
+          plan.blocks, shape.width, static_cast<const float*>(scratch), static_cast<T*>(dweight));
+    }
   });
   check_launch("rms_norm_backward");
 }

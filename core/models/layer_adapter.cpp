@@ -1,0 +1,111 @@
+#include "core/models/layer_adapter.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+
+namespace concord {
+namespace {
+
+using at::Tensor;
+
+constexpr double kTiny = 1e-30;  // of squares: rows of padding are 0
+
+c10::ScalarType wide_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+
+Tensor row_squares(const Tensor& weight) {
+  return at::linalg_vector_norm(weight, 2, at::IntArrayRef{1}, /*keepdim=*/false, wide_type(weight)).square();
+}
+
+Tensor root_of_sum(const Tensor& squares, ProcessGroup* group) {
+  if (group != nullptr && group->size() > 1) group->all_reduce(squares).wait();
+  return squares.clamp_min(kTiny).sqrt();
+}
+
+}  // namespace
+
+Tensor row_norms(const Tensor& weight, ProcessGroup* group) { return root_of_sum(row_squares(weight), group); }
+
+LayerAdapter::LayerAdapter(const LayerContext& context, const std::string& layer, const std::vector<Module>& modules,
+                           bool draws_apart)
+    : tp_(context.tp), rng_(context.rng), draws_apart_(draws_apart && context.tp->size() > 1) {
+  if (!context.adapter) return;
+  const auto find = [&](const std::string& name, const char* side) {
+    return context.find(kAdapterPrefix + name + ".lora_" + side);
+  };
+  a_ = find(layer, "A.weight");
+  dropout_ = context.adapter->config().lora_dropout;
+  int64_t column = 0;
+  for (const Module& module : modules) {
+    if (const Parameter* b = find(module.name, "B.weight")) {
+      parts_.push_back(
+          {b, find(module.name, "magnitude_vector"), column, context.adapter->find(module.name).value().scale});
+    }
+    column += module.columns;
+  }
+}
+
+LowRank LayerAdapter::pair() const {
+  if (a_ == nullptr) return {};
+  // As peft's, dropout is of training: what has no backward computes without it.
+  LowRank pair{.a_ri = a_->used(),
+               .sink = a_->grad_sink(),
+               .dropout = c10::GradMode::is_enabled() ? dropout_ : 0,
+               .rng = rng_,
+               .draws_apart = draws_apart_};
+  for (const Part& part : parts_) pair.parts.push_back({part.b->used(), part.column, part.scale, part.b->grad_sink()});
+  return pair;
+}
+
+Tensor LayerAdapter::column(const Tensor& x, const Parameter& weight, const Parameter* bias,
+                            const ParallelLinearOptions& options) const {
+  const Tensor plain_bias = scales() ? Tensor() : value_of(bias);
+  const Tensor y = column_parallel_linear(x, weight.used(), plain_bias, *tp_, options, weight.grad_sink(), pair());
+  if (!scales()) return y;
+  const Tensor scaled = y.mul(factors(weight.used(), /*cut_by_inputs=*/false));
+  return bias == nullptr ? scaled : scaled.add(bias->used());
+}
+
+Tensor LayerAdapter::row(const Tensor& x, const Parameter& weight, const Parameter* bias,
+                         const ParallelLinearOptions& options) const {
+  const Tensor plain_bias = scales() ? Tensor() : value_of(bias);
+  const Tensor y = row_parallel_linear(x, weight.used(), plain_bias, *tp_, options, weight.grad_sink(), pair());
+  if (!scales()) return y;
+  const Tensor scaled = y.mul(factors(weight.used(), /*cut_by_inputs=*/true));
+  return bias == nullptr ? scaled : scaled.add(bias->used());
+}
+
+// Of all columns, m / |W'|; 1 where there is no pair.
+Tensor LayerAdapter::factors(const Tensor& weight, bool cut_by_inputs) const {
+  std::vector<Tensor> all;
+  int64_t next = 0, row = 0;
+  const auto ones_until = [&](int64_t column) {
+    if (column > next) all.push_back(at::ones({column - next}, weight.options().requires_grad(false)));
+  };
+  for (const Part& part : parts_) {
+    ones_until(part.column);
+    const int64_t rank = part.b->value.size(1);
+    const Tensor norms = norms_of(part, a_->used().narrow(0, row, rank), weight, cut_by_inputs);
+    all.push_back(part.magnitude->used().div(norms.to(weight.scalar_type())));
+    next = part.column + part.b->value.size(0);
+    row += rank;
+  }
+  ones_until(weight.size(0));
+  return all.size() == 1 ? all.front() : at::cat(all);
+}
+
+// |W + s B A|^2 = |W|^2 + 2 s B . (W A^T) + s^2 B . (B A A^T), row by row, each a sum over the inputs.
+Tensor LayerAdapter::norms_of(const Part& part, const Tensor& a_ri, const Tensor& weight, bool cut_by_inputs) const {
+  const at::NoGradGuard no_grad;
+  const auto wide = wide_type(weight);
+  const Tensor b = part.b->used().to(wide), own = weight.narrow(0, part.column, b.size(0));
+  const Tensor wa = at::matmul(own, a_ri.t()).to(wide), aa = at::matmul(a_ri.to(wide), a_ri.to(wide).t());
+  const Tensor squares = row_squares(own)
+                             .add(b.mul(wa).sum(1), 2 * part.scale)
+                             .add(b.mul(at::matmul(b, aa)).sum(1), part.scale * part.scale);
+  return root_of_sum(squares, cut_by_inputs ? tp_ : nullptr);
+}
+
+}  // namespace concord

@@ -1,0 +1,60 @@
+// The low-rank pairs beside one linear layer of a model, and the layer with them; just the layer where the model has no
+// adapter or the layer is no target.
+//
+// With DoRA the rows of W' = W + scale * B A are scaled to lengths m that are trained: y = x W'^T * m / |W'| + bias,
+// where the norms count as constants in the gradient, as in peft. They are computed without W': with W A^T and A A^T.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/models/layer_context.h"
+#include "core/parallel/low_rank.h"
+#include "core/parallel/parallel_linear.h"
+
+namespace concord {
+
+class LayerAdapter {
+ public:
+  // What a layer's outputs are made of, in their order: the module and its columns on this rank.
+  struct Module {
+    std::string name;
+    int64_t columns;
+  };
+
+  LayerAdapter() = default;
+  // |draws_apart|: the ranks of the tensor-parallel group have different inputs. |context| has to outlive it.
+  LayerAdapter(const LayerContext& context, const std::string& layer, const std::vector<Module>& modules,
+               bool draws_apart);
+
+  // The layer, cut by its outputs or by its inputs (core/parallel/parallel_linear.h). |bias| may be null.
+  at::Tensor column(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
+                    const ParallelLinearOptions& options) const;
+  at::Tensor row(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
+                 const ParallelLinearOptions& options) const;
+
+ private:
+  struct Part {
+    const Parameter* b;
+    const Parameter* magnitude;  // null without DoRA
+    int64_t column;
+    double scale;
+  };
+
+  LowRank pair() const;
+  bool scales() const { return !parts_.empty() && parts_.front().magnitude != nullptr; }
+  at::Tensor factors(const at::Tensor& weight, bool cut_by_inputs) const;
+  at::Tensor norms_of(const Part& part, const at::Tensor& a_ri, const at::Tensor& weight, bool cut_by_inputs) const;
+
+  ProcessGroup* tp_ = nullptr;
+  const Parameter* a_ = nullptr;
+  std::vector<Part> parts_;
+  double dropout_ = 0;
+  RngTracker* rng_ = nullptr;
+  bool draws_apart_ = false;
+};
+
+// The norms of the rows of |weight|, in 32 bits or more; over |group| where its columns are split, else null.
+at::Tensor row_norms(const at::Tensor& weight, ProcessGroup* group);
+
+}  // namespace concord

@@ -1,0 +1,59 @@
+#include "core/parallel/moe_dispatch.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+
+#include <numeric>
+
+#include "core/parallel/mappings.h"
+#include "core/parallel/moves.h"
+
+namespace concord {
+namespace {
+
+using at::Tensor;
+
+Tensor counts_of(const Tensor& ends) {
+  Tensor counts = ends.clone();
+  counts.narrow(0, 1, ends.size(0) - 1).sub_(ends.narrow(0, 0, ends.size(0) - 1));
+  return counts;
+}
+
+// Rows that come rank by rank, counts [ranks, experts] of them, by expert. On the device of |counts|; never waits.
+ExpertOrder order_of_received(const Tensor& counts, int64_t rows) {
+  const Tensor ends = counts.flatten().cumsum(0);
+  // The number of blocks that end before a row is the number of its own.
+  const Tensor block = at::arange(rows, ends.options()).unsqueeze(1).ge(ends).sum(1);
+  return order_by_expert(block.remainder(counts.size(1)).unsqueeze(1), counts.size(1));
+}
+
+}  // namespace
+
+MoeDispatch plan_dispatch(const Tensor& ends, ProcessGroup& group) {
+  const at::NoGradGuard no_grad;
+  const int64_t ranks = group.size(), experts = divide(ends.size(0), group, "the list of experts");
+  const Tensor all = gather(counts_of(ends).unsqueeze(0), group, 0).take();  // [ranks, all experts]
+  const Tensor blocks = all.view({ranks, ranks, experts}).sum(2);            // [from, to]
+  const Tensor host = blocks.cpu();                                          // the wait
+  const int64_t* count = host.const_data_ptr<int64_t>();
+  MoeDispatch plan;
+  for (int64_t other = 0; other < ranks; ++other) {
+    plan.sent.push_back(count[group.rank() * ranks + other]);
+    plan.received.push_back(count[other * ranks + group.rank()]);
+  }
+  const int64_t rows = std::accumulate(plan.received.begin(), plan.received.end(), int64_t{0});
+  plan.order = order_of_received(all.narrow(1, group.rank() * experts, experts), rows);
+  return plan;
+}
+
+Tensor dispatch_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group) {
+  return moe_permute(exchange_rows_in_region(rows, group, plan.sent, plan.received), plan.order);
+}
+
+Tensor return_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group) {
+  const ExpertOrder as_received{plan.order.inverse, plan.order.order, plan.order.ends};
+  return exchange_rows_in_region(moe_permute(rows, as_received), group, plan.received, plan.sent);
+}
+
+}  // namespace concord

@@ -1,0 +1,42 @@
+// Generation over the stages of a pipeline: tokens in, logits of the next token out, with the keys and values of
+// earlier tokens kept on the rank of their layers.
+//
+// Example, given VirtualModels& models, ParallelContext& job, const at::Tensor& ids, const at::Tensor& counts:
+//   Decoder decoder(models, job, ids.size(0), 100);
+//   const at::Tensor logits = decoder.step({ids, counts});  // then one token per row, again and again
+//
+// Tensor-parallel ranks share the heads; context- and data-parallel ones all compute the same. A step goes through one
+// stage after another: it is for looking at a model, not for serving it. Threads: one at a time, always the same.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "core/models/auto_model.h"
+#include "core/models/kv_cache.h"
+#include "core/pipeline/executor.h"
+
+namespace concord {
+
+class Decoder {
+ public:
+  // |rows| sequences of up to |capacity| tokens. |models| and |job| outlive it. Throws ConfigError as
+  // ModelChunk::make_cache does. Every rank makes it. Waits: for the other ranks of the pipeline.
+  Decoder(VirtualModels& models, ParallelContext& job, int64_t rows, int64_t capacity);
+  ~Decoder();
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  // Logits [B, V of this tp rank, padding included] of the token that follows the newest of each row, on all ranks of
+  // the last stage, in the type of the model; undefined elsewhere. |tokens| are the same on all ranks. Waits: as
+  // Executor::run.
+  at::Tensor step(const NewTokens& tokens);
+
+ private:
+  class DecodeStage;
+
+  std::deque<DecodeStage> stages_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace concord

@@ -1,0 +1,233 @@
+"""Adapters beside peft's: lora_in_peft.py PROGRAM
+
+Trains an adapter for 20 steps with peft and with the program, under layouts, from the golden adapter and from a new one of the
+program: the losses of every step agree. peft reads the adapter that the program has written, and computes the logits that
+`concord probe` computes. `concord merge` gives merge_and_unload's weights. Exit code 77: peft is not there.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import peft
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+except ImportError as missing:
+    print(f"skipped: {missing}; install torch, transformers, peft and safetensors for this Python")
+    sys.exit(77)
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+MODEL = GOLDEN / "hf/qwen2-tiny"
+STEPS, LR = 20, 1e-2
+LOSS_BOUND = 5e-5  # what float32 leaves after 20 steps, golden/README.md
+LOGITS_BOUND = 1e-5
+
+LAYOUTS = {
+    "one": [],
+    "tp 2, sequence parallel": ["--nproc", 2, "--tensor_model_parallel_size", 2, "--sequence_parallel"],
+    "cp 2": ["--nproc", 2, "--context_parallel_size", 2],
+    "pp 2, vpp 2": ["--nproc", 2, "--pipeline_model_parallel_size", 2, "--virtual_pipeline_model_parallel_size", 2],
+    "pp 2, zero bubble": ["--nproc", 2, "--pipeline_model_parallel_size", 2, "--pipeline_schedule", "zb-h1"],
+    "dp 2, ZeRO, overlapping": ["--nproc", 2, "--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather"],
+    "tp 2, dp 2, ZeRO": ["--nproc", 4, "--tensor_model_parallel_size", 2, "--use_distributed_optimizer"],
+}
+
+
+def run(*command):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_LOG": "warn"}
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def load(adapter, trainable=False):
+    base = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager")
+    return peft.PeftModel.from_pretrained(base, adapter, is_trainable=trainable)
+
+
+def peft_losses(adapter, data, lr=LR):
+    model = load(adapter, trainable=True)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decays = [{"params": [p for p in trained if p.dim() >= 2]}, {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(decays, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    losses = []
+    for ids, labels in zip(data["input_ids"], data["labels"]):
+        loss = model(input_ids=ids, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def train(program, data, output, *words):
+    run(program, "train", "--model", MODEL, "--finetuning_type", "lora", "--train_data", data, "--shuffle", "false",
+        "--global_batch_size", 8, "--per_device_train_batch_size", 4, "--learning_rate", LR, "--lr_scheduler_type", "constant",
+        "--adam_beta2", 0.95, "--weight_decay", 0.1, "--max_steps", STEPS, "--logging_steps", 1, "--report_to", "none",
+        "--output_dir", output, *words)
+    return [json.loads(line)["loss"] for line in open(output / "metrics.jsonl")]
+
+
+def compare_losses(name, found, wanted):
+    if len(found) != len(wanted):
+        raise AssertionError(f"{name}: {len(found)} steps instead of {len(wanted)}")
+    worst = max(abs(a - b) for a, b in zip(found, wanted))
+    if not worst <= LOSS_BOUND:
+        raise AssertionError(f"{name}: losses differ by {worst:.3g}, bound {LOSS_BOUND:g}")
+    print(f"{name}: losses of {len(found)} steps within {worst:.2g} of peft's", flush=True)
+
+
+def compare_logits(program, adapter, batch, folder):
+    dump = folder / "dump.safetensors"
+    # The folder names its base model. In float64, so that what is left of a difference is not rounding.
+    run(program, "probe", "--model", adapter, "--batch", batch, "--out", dump, "--dtype", "float64")
+    with torch.no_grad():
+        wanted = load(adapter).double().eval()(input_ids=load_file(str(batch))["input_ids"]).logits
+    worst = (load_file(str(dump))["logits"] - wanted).abs().max().item()
+    if not worst <= LOGITS_BOUND:
+        raise AssertionError(f"{adapter}: logits differ by {worst:.3g}, bound {LOGITS_BOUND:g}")
+    print(f"{adapter.parent.name}: peft computes the same logits within {worst:.2g}", flush=True)
+
+
+def compare_merged(program, adapter, dtype, folder):
+    """B A is a sum of r products in float32, here rounded once and by peft once a product; the product with the scale and the sum
+    are rounded once each by both."""
+    base, out = folder / f"base {dtype}", folder / f"merged {dtype}"
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=dtype)
+    model.save_pretrained(base)
+    before = {name: value.detach().double() for name, value in model.named_parameters()}
+    with_adapter = peft.PeftModel.from_pretrained(model, adapter)
+    wanted = dict(with_adapter.merge_and_unload().named_parameters())
+    run(program, "merge", "--model", base, "--adapter", adapter, "--out", out)
+    found, parts = load_file(str(out / "model.safetensors")), load_file(str(adapter / "adapter_model.safetensors"))
+    config = with_adapter.peft_config["default"]
+    unit, own_unit = 2.0**-24, torch.finfo(dtype).eps / 2
+    equal = changed = 0
+    for name, value in wanted.items():
+        if found[name].dtype != dtype:
+            raise AssertionError(f"{name} is {found[name].dtype}, not {dtype}")
+        if "base_model.model." + name in parts:
+            if not torch.equal(found[name], parts["base_model.model." + name].to(dtype)) or torch.equal(found[name].double(), before[name]):
+                raise AssertionError(f"{name} is not the adapter's")
+            continue
+        key = "base_model.model." + name.removesuffix(".weight") + ".lora_{}.weight"
+        sizes = 0
+        if key.format("A") in parts:
+            a, b = parts[key.format("A")].double(), parts[key.format("B")].double()
+            sizes = b.abs() @ a.abs() * (config.lora_alpha / config.r)
+            changed += found[name].numel()
+            equal += (found[name] == value).sum().item()
+            if torch.equal(found[name].double(), before[name]):
+                raise AssertionError(f"{name} was not changed")
+        rounding = (config.r + 2) * unit * sizes
+        if config.use_dora and key.format("A") in parts:
+            # Multiplied by m / norm, the norm being a sum of as many squares as there are inputs.
+            magnitude = parts[key.format("A").replace("lora_A.weight", "lora_magnitude_vector")].double()
+            factor = magnitude / (before[name] + b @ a * (config.lora_alpha / config.r)).norm(dim=1)
+            rounding = factor[:, None] * rounding + (a.shape[1] + 3) * unit * value.double().abs()
+        # Where these lie on either side of a value's middle, the results are neighbours in the weight's type.
+        bound = rounding + (2 * own_unit * (value.double().abs() + rounding) if key.format("A") in parts else 0)
+        if not ((found[name].double() - value.double()).abs() <= bound).all():
+            raise AssertionError(f"{name}: merged weights differ from peft's by more than rounding")
+    if set(found) != set(wanted):
+        raise AssertionError(f"tensors differ: {set(found) ^ set(wanted)}")
+    print(f"merged in {dtype}: {equal} of {changed} changed elements have peft's bits, the others within rounding", flush=True)
+
+
+def compare_generated(program, adapter, folder):
+    """`concord generate` with an adapter, given in two ways, continues as peft's model does, and not as its base."""
+    ids = [3, 1, 4, 1, 5]
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text(json.dumps({"input_ids": ids}) + "\n")
+    named = folder / "named"  # an adapter whose base model is found by its name
+    shutil.copytree(adapter, named)
+    config = json.loads((named / "adapter_config.json").read_text())
+    (named / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": str(MODEL)}))
+
+    def found(*words):
+        said = run(program, "generate", *words, "--prompts", prompts, "--max_new_tokens", 20, "--dtype", "float32", "--json")
+        return json.loads(said)["generated"][0]["ids"]
+
+    def wanted(model):
+        with torch.no_grad():
+            return model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False, eos_token_id=None)[0, len(ids):].tolist()
+
+    base, own = load(adapter), wanted(load(adapter))
+    with base.disable_adapter():
+        plain = wanted(base)
+    if own == plain:
+        raise AssertionError("the adapter changes nothing that was generated; choose another prompt")
+    for words in (["--model", MODEL, "--adapter", adapter], ["--model", named],
+                  ["--model", named, "--nproc", 2, "--tensor_model_parallel_size", 2]):
+        if found(*words) != own:
+            raise AssertionError(f"generate {words}: {found(*words)}, peft: {own}")
+    if found("--model", MODEL) != plain:
+        raise AssertionError("generate without the adapter is not the base model's")
+    print("generated as peft does, with and without the adapter", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    program = parser.parse_args().program
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory(prefix="concord-peft-") as name:
+        folder = Path(name)
+        tokens, expected = load_file(GOLDEN / "train/tokens.safetensors"), load_file(GOLDEN / "lora/expected.safetensors")
+        data = {"input_ids": tokens["input_ids"][:STEPS], "labels": tokens["labels_full"][:STEPS]}
+        data_file, batch = folder / "data.safetensors", folder / "batch.safetensors"
+        save_file(data, str(data_file))
+        save_file({key: expected[key] for key in ("input_ids", "labels")}, str(batch))
+
+        wanted = peft_losses(GOLDEN / "lora", data)
+        for number, (layout, words) in enumerate(LAYOUTS.items()):
+            found = train(program, data_file, folder / str(number), "--adapter_name_or_path", GOLDEN / "lora", *words)
+            compare_losses(layout, found, wanted)
+        compare_logits(program, folder / "1/model", batch, folder)
+
+        for dtype in (torch.float32, torch.bfloat16):
+            compare_merged(program, GOLDEN / "lora", dtype, folder)
+        compare_generated(program, GOLDEN / "lora", folder)
+
+        new = ["--lora_rank", 4, "--lora_target", "q_proj,v_proj,lm_head,.*[.]down_proj", "--use_rslora",
+               "--rank_pattern", "{v_proj: 2, 'layers.1.mlp.down_proj': 6}", "--alpha_pattern", "{q_proj: 3}"]
+        train(program, data_file, folder / "start", *new, "--max_steps", 1, "--learning_rate", 0)
+        wanted = peft_losses(folder / "start/model", data)
+        compare_losses("new", train(program, data_file, folder / "new", *new), wanted)
+        found = train(program, data_file, folder / "new tp", *new, "--nproc", 2, "--tensor_model_parallel_size", 2)
+        compare_losses("new, tp 2", found, wanted)
+        compare_logits(program, folder / "new/model", batch, folder)
+
+        # With the learning rate of the others, rounding grows in 20 steps: peft in float32 is 2e-5 off from itself in float64.
+        dora, dora_lr = ["--use_dora", "--lora_target", "q_proj,v_proj,o_proj,up_proj"], 2e-3
+        train(program, data_file, folder / "dora start", *dora, "--max_steps", 1, "--learning_rate", 0)
+        wanted = peft_losses(folder / "dora start/model", data, dora_lr)
+        for layout in ("tp 2, sequence parallel", "pp 2, zero bubble"):
+            found = train(program, data_file, folder / f"dora {layout}", *dora, *LAYOUTS[layout], "--learning_rate", dora_lr)
+            compare_losses(f"DoRA, {layout}", found, wanted)
+        compare_logits(program, folder / "dora tp 2, sequence parallel/model", batch, folder)
+        compare_merged(program, folder / "dora pp 2, zero bubble/model", torch.float32, folder / "dora")
+
+        whole = ["--lora_target", "q_proj,down_proj", "--modules_to_save", "embed_tokens,lm_head,norm"]
+        train(program, data_file, folder / "whole start", *whole, "--max_steps", 1, "--learning_rate", 0)
+        wanted = peft_losses(folder / "whole start/model", data)
+        for layout in ("pp 2, vpp 2", "tp 2, dp 2, ZeRO"):
+            found = train(program, data_file, folder / f"whole {layout}", *whole, *LAYOUTS[layout])
+            compare_losses(f"with whole modules, {layout}", found, wanted)
+        compare_logits(program, folder / "whole pp 2, vpp 2/model", batch, folder)
+        compare_merged(program, folder / "whole pp 2, vpp 2/model", torch.float32, folder / "whole")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""A model with experts trained by `concord train` over several ranks, beside transformers and torch.optim.AdamW.
+
+train_experts.py PROGRAM MODEL
+
+MODEL is a folder with a small model. 20 steps of 8 samples in float32, with warm-up, cosine decay, weight decay, clipping
+and transformers' loss that balances experts, of each micro-batch of two samples. All losses, gradient norms and, in the
+end, all weights are compared. Exit code 77: transformers is not there, nothing was compared.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+except ImportError as missing:
+    print(f"skipped: {missing}; install torch, transformers and safetensors for this Python")
+    sys.exit(77)
+
+STEPS, BATCH, MICRO, LENGTH = 20, 8, 2, 32
+LR, MIN_LR, WARMUP, BETAS, EPS, DECAY, CLIP, AUX = 1e-3, 1e-4, 5, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.02
+# What float32 leaves in 20 steps, ten times what was measured; of norms and weights the share of the reference.
+LOSS, NORM, WEIGHT = 7e-6, 3e-6, 1e-6
+LAYOUTS = {
+    "dp 4, ep 2, distributed optimizer": (4, ["expert_model_parallel_size: 2", "use_distributed_optimizer: true"]),
+    "tp 2, dp 2, ep 4": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true",
+                             "expert_model_parallel_size: 4", "expert_tensor_parallel_size: 1",
+                             "gradient_accumulation_steps: 2"]),
+}
+
+
+def lr_at(step):  # of the update of |step|, which counts from 1
+    if step <= WARMUP:
+        return LR * step / WARMUP
+    done = (step - WARMUP) / (STEPS - WARMUP)
+    return MIN_LR + 0.5 * (LR - MIN_LR) * (1 + math.cos(math.pi * done))
+
+
+def make_tokens(vocabulary):
+    """Three tokens of four follow from the one before, so that there is something to learn."""
+    torch.manual_seed(7)
+    ids = torch.randint(0, vocabulary, (STEPS * BATCH, LENGTH))
+    for t in range(1, LENGTH):
+        follows = torch.rand(len(ids)) < 0.75
+        ids[:, t] = torch.where(follows, (7 * ids[:, t - 1] + 3) % vocabulary, ids[:, t])
+    return ids
+
+
+def train_reference(folder, ids):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                              output_router_logits=True, router_aux_loss_coef=AUX)
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
+                                  betas=BETAS, eps=EPS, foreach=False, fused=False)
+    steps = []
+    for step in range(1, STEPS + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = lr_at(step)
+        optimizer.zero_grad()
+        loss = 0.0
+        parts = ids[(step - 1) * BATCH:step * BATCH].split(MICRO)
+        for part in parts:
+            output = model(input_ids=part, labels=part)
+            (output.loss / len(parts)).backward()
+            loss += (output.loss - AUX * output.aux_loss).item() / len(parts)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=False)
+        optimizer.step()
+        steps.append((loss, norm.item()))
+    return model, steps
+
+
+def train_here(program, folder, model, world, layout):
+    config = [f"model: {model}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out", "shuffle: false",
+              f"per_device_train_batch_size: {MICRO}", f"max_steps: {STEPS}", f"learning_rate: {LR}", f"min_lr: {MIN_LR}",
+              f"warmup_steps: {WARMUP}", "lr_scheduler_type: cosine", "lr_step_offset: 1", f"adam_beta1: {BETAS[0]}",
+              f"adam_beta2: {BETAS[1]}", f"adam_epsilon: {EPS}", f"weight_decay: {DECAY}", f"max_grad_norm: {CLIP}",
+              "moe_router_load_balancing_type: pooled_aux_loss", f"moe_aux_loss_coeff: {AUX}", "logging_steps: 1",
+              "report_to: [none]", "overwrite_output_dir: true", *layout]
+    (folder / "run.yaml").write_text("\n".join(config) + "\n")
+    command = [program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)}\n{done.stderr}")
+    lines = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    return [(line["loss"], line["grad_norm"]) for line in lines], load_file(folder / "out" / "model" / "model.safetensors")
+
+
+def compare(name, steps, weights, wanted_steps, wanted_weights):
+    worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
+    assert len(steps) == len(wanted_steps) and set(weights) == set(wanted_weights), name
+    for number, ((loss, norm), (wanted_loss, wanted_norm)) in enumerate(zip(steps, wanted_steps), 1):
+        worst["loss"] = max(worst["loss"], abs(loss - wanted_loss))
+        worst["norm"] = max(worst["norm"], abs(norm - wanted_norm) / wanted_norm)
+        assert worst["loss"] <= LOSS, f"{name}: loss {loss} of step {number}; transformers has {wanted_loss}"
+        assert worst["norm"] <= NORM, f"{name}: gradient norm {norm} of step {number}; transformers has {wanted_norm}"
+    for tensor, wanted in wanted_weights.items():
+        share = ((weights[tensor] - wanted).norm() / wanted.norm()).item()
+        worst["weight"] = max(worst["weight"], share)
+        assert share <= WEIGHT, f"{name}: {tensor} differs by {share:.3g}, bound {WEIGHT:g}"
+    print(f"{name}: loss {wanted_steps[0][0]:.4f} to {wanted_steps[-1][0]:.4f}, differences "
+          + ", ".join(f"{what} {value:.2g}" for what, value in worst.items()), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("model")
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    ids = make_tokens(json.loads((Path(arguments.model) / "config.json").read_text())["vocab_size"])
+    model, wanted_steps = train_reference(arguments.model, ids)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        save_file({"input_ids": ids, "labels": ids.clone()}, folder / "data.safetensors")
+        model.save_pretrained(folder / "wanted")
+        wanted_weights = load_file(folder / "wanted" / "model.safetensors")
+        for layout, (world, words) in LAYOUTS.items():
+            compare(layout, *train_here(arguments.program, folder, arguments.model, world, words), wanted_steps,
+                    wanted_weights)
+
+
+if __name__ == "__main__":
+    main()

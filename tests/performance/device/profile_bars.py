@@ -1,0 +1,77 @@
+"""A picture of where the time of training steps goes: one stacked bar per profile, one colour per class of kernels.
+
+profile_bars.py OUT.svg NAME=PROFILE.txt...
+
+A profile has a line "step 127.43 ms, busy 124.33 ms, ..." and lines "22.629 ms   24.0x  kernel name". Kernels that no
+class knows are "other"; what is left of the step is idle time. Prints the same as a table.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+CLASSES = [
+    ("GEMM", r"nvjet|cublas|gemm|cutlass", "#4c78a8"),
+    ("attention", r"sdpa|fmha|compute_dot_do_o|convert_dq", "#f58518"),
+    ("SwiGLU", r"swiglu", "#54a24b"),
+    ("cross entropy", r"cross_entropy", "#e45756"),
+    ("norms, residuals", r"norm_cu|bf.?16.*CUDAFunctor_add|CUDAFunctor_addIN3c108BFloat16", "#72b7b2"),
+    ("rope, packing", r"rope_cu|CatArrayBatchedCopy", "#b279a2"),
+    ("AdamW, gradient norm", r"adamw|ForeachReduceOp|lpnorm|MulFunctorIf", "#9d755d"),
+    ("other", r"", "#bab0ac"),
+]
+IDLE = ("idle", "#eeeeee")
+
+
+def read(path):
+    text = Path(path).read_text()
+    step, busy = map(float, re.search(r"step ([\d.]+) ms, busy ([\d.]+) ms", text).groups())
+    times = {name: 0.0 for name, _, _ in CLASSES}
+    for time, kernel in re.findall(r"^\s*([\d.]+) ms\s+[\d.]+x\s+(.*)$", text, re.M):
+        name = next(name for name, pattern, _ in CLASSES if re.search(pattern, kernel, re.I))
+        times[name] += float(time)
+    times["other"] += max(0.0, busy - sum(times.values()))
+    times[IDLE[0]] = step - busy
+    return step, times
+
+
+def draw(profiles):
+    width, height, left = 760, 46, 150
+    longest = max(step for step, _ in profiles.values())
+    colours = {name: colour for name, _, colour in CLASSES} | dict([IDLE])
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 70}" '
+             f'height="{height * len(profiles) + 60}" font-family="sans-serif" font-size="12">']
+    for row, (label, (step, times)) in enumerate(profiles.items()):
+        x, y = float(left), row * height + 8
+        lines.append(f'<text x="{left - 8}" y="{y + 20}" text-anchor="end">{label}</text>')
+        for name, time in times.items():
+            size = time / longest * width
+            lines.append(f'<rect x="{x:.1f}" y="{y}" width="{size:.1f}" height="30" fill="{colours[name]}">'
+                         f"<title>{name}: {time:.1f} ms</title></rect>")
+            if size > 26:
+                lines.append(f'<text x="{x + size / 2:.1f}" y="{y + 20}" text-anchor="middle">{time:.1f}</text>')
+            x += size
+        lines.append(f'<text x="{x + 6:.1f}" y="{y + 20}">{step:.1f} ms</text>')
+    y, x = height * len(profiles) + 24, left
+    for name, colour in colours.items():
+        lines.append(f'<rect x="{x}" y="{y}" width="10" height="10" fill="{colour}"/>'
+                     f'<text x="{x + 14}" y="{y + 10}">{name}</text>')
+        x += 30 + 7 * len(name)
+        if x > left + width - 60:
+            x, y = left, y + 18
+    return "\n".join(lines + ["</svg>", ""])
+
+
+def main():
+    profiles = {}
+    for word in sys.argv[2:]:
+        label, path = word.split("=", 1)
+        profiles[label] = read(path)
+    names = list(next(iter(profiles.values()))[1])
+    for name in names:
+        print(f"| {name} | " + " | ".join(f"{times[name]:.1f}" for _, times in profiles.values()) + " |")
+    Path(sys.argv[1]).write_text(draw(profiles))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+// Tokens on their way to experts of other ranks, in real processes, beside the same computation with all experts at
+// hand.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/models/moe_mlp.h"
+#include "core/ops/grouped_linear.h"
+#include "core/parallel/moe_dispatch.h"
+#include "tests/processes/group_job.h"
+#include "tests/processes/parallel_samples.h"
+
+namespace concord::tests {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kExperts = 8, kWidth = 3, kChoices = 2;
+
+// Small whole numbers on the rank's device: sums of their products are exact in fp32, in any order.
+Tensor whole_numbers(std::vector<int64_t> shape, uint64_t seed) {
+  return here(sample(std::move(shape), seed).mul(8).floor().to(at::kFloat));
+}
+
+// The tokens that |rank| has in |trial|, and what it does with them. Ranks without tokens, experts without tokens, and
+// one expert that has all of them are among the trials.
+struct RoutedTokens {
+  Tensor x;        // [tokens, h]
+  Tensor experts;  // [tokens, k]
+  Tensor weights;  // [tokens, k]
+  Tensor grad;     // of the result
+};
+
+RoutedTokens routed_tokens(uint64_t trial, int64_t rank) {
+  const uint64_t seed = trial * 64 + static_cast<uint64_t>(rank) * 8;
+  const int64_t tokens = trial % 7 == 3 ? 0 : sample({1}, seed).add(1).mul(6).to(at::kLong).item<int64_t>();
+  const int64_t used = trial % 5 == 0 ? 1 : trial % 5 == 1 ? 3 : kExperts;  // from |first| on
+  const int64_t first = static_cast<int64_t>(trial / 5) % kExperts;
+  const Tensor draws = sample({tokens, kChoices}, seed + 1).add(1).div(2).mul(static_cast<double>(used));
+  return {whole_numbers({tokens, kWidth}, seed + 2), here(draws.to(at::kLong).add(first).remainder(kExperts)),
+          whole_numbers({tokens, kChoices}, seed + 3), whole_numbers({tokens, kWidth}, seed + 4)};
+}
+
+// What a token becomes, and the gradients, with all experts [e, h, h].
+struct ExpertOutcome {
+  Tensor y, dx, dweights, dexperts;
+};
+
+template <class Run>
+ExpertOutcome expert_outcome(const RoutedTokens& given, const Tensor& experts, const Run& run) {
+  const Tensor x = given.x.clone().requires_grad_(true), weights = given.weights.clone().requires_grad_(true);
+  const Tensor parameters = experts.clone().requires_grad_(true);
+  const ExpertOrder order = order_by_expert(given.experts, kExperts);
+  const Tensor y = moe_combine(run(moe_permute(x, order), order.ends, parameters), weights, order);
+  y.backward(given.grad);
+  return {y.detach(), x.grad(), weights.grad(), parameters.grad()};
+}
+
+TEST(MoeDispatch, AThousandRoutingsGiveExactlyWhatOneRankComputes) {
+  expect_job(4, {.expert_model_parallel_size = 4}, [](ParallelContext& job) {
+    const uint64_t trials = job.torch_device().is_cpu() ? 1000 : 100;
+    ProcessGroup& ep = job.group(GroupKind::ep);
+    const Tensor experts = whole_numbers({kExperts, kWidth, kWidth}, 99);
+    const int64_t own = kExperts / ep.size(), first = own * ep.rank();
+    for (uint64_t trial = 0; trial < trials && !::testing::Test::HasFailure(); ++trial) {
+      SCOPED_TRACE(trial);
+      const auto alone = [](const Tensor& rows, const Tensor& ends, const Tensor& all) {
+        return grouped_linear(rows, all, ends);
+      };
+      const auto together = [&](const Tensor& rows, const Tensor& ends, const Tensor& part) {
+        const MoeDispatch plan = plan_dispatch(ends, ep);
+        return return_rows(grouped_linear(dispatch_rows(rows, plan, ep), part, plan.order.ends), plan, ep);
+      };
+      const ExpertOutcome got =
+          expert_outcome(routed_tokens(trial, ep.rank()), experts.narrow(0, first, own), together);
+      Tensor wanted_dexperts;
+      for (int64_t rank = 0; rank < ep.size(); ++rank) {
+        const ExpertOutcome wanted = expert_outcome(routed_tokens(trial, rank), experts, alone);
+        wanted_dexperts = rank == 0 ? wanted.dexperts : wanted_dexperts + wanted.dexperts;
+        if (rank != ep.rank()) continue;
+        EXPECT_TRUE(got.y.equal(wanted.y));
+        EXPECT_TRUE(got.dx.equal(wanted.dx));
+        EXPECT_TRUE(got.dweights.equal(wanted.dweights));
+      }
+      EXPECT_TRUE(got.dexperts.equal(wanted_dexperts.narrow(0, first, own)));
+    }
+  });
+}
+
+// ------------------------------------------------------------------------------------- the layer, with uneven tokens
+
+ModelConfig small_config() {
+  ModelConfig config;
+  config.hidden_size = 4;
+  config.num_hidden_layers = 1;
+  config.norms.before_mlp = "";
+  config.experts = {.num_experts = 4, .num_experts_per_tok = 2, .intermediate_size = 8, .sparse = {true}};
+  return config;
+}
+
+// A layer of experts with weights of the shard at |place|, on groups of any kind.
+struct SmallLayer {
+  std::map<std::string, Parameter> parameters;
+  LayerContext context;
+
+  SmallLayer(const ShardPlace& place, ProcessGroup& tp, ProcessGroup& etp, ProcessGroup& ep) {
+    const ShardPlace::Axis by_ep = place[ShardAxis::ep], by_etp = place[ShardAxis::etp];
+    const auto part = [](const Tensor& x, int64_t dim, const ShardPlace::Axis& axis) {
+      return x.chunk(axis.count, dim)[static_cast<size_t>(axis.index)];
+    };
+    const auto add = [&](const std::string& name, const Tensor& value) {
+      parameters[name].value = value.contiguous().clone().requires_grad_(true);
+    };
+    add("router.weight", sample({4, 4}, 1));
+    const std::vector<Tensor> gate_up = part(sample({4, 16, 4}, 2), 0, by_ep).chunk(2, 1);
+    add("experts.gate_up_proj.weight", at::cat({part(gate_up[0], 1, by_etp), part(gate_up[1], 1, by_etp)}, 1));
+    add("experts.down_proj.weight", part(part(sample({4, 4, 8}, 3), 0, by_ep), 2, by_etp));
+    context.config = small_config();
+    context.tp = context.cp = &tp;
+    context.etp = &etp;
+    context.ep = &ep;
+    context.find = [this](const std::string& name) {
+      const auto found = parameters.find(name.substr(name.find("mlp.") + 4));
+      return found == parameters.end() ? nullptr : &found->second;
+    };
+  }
+
+  // Of |tokens| of its own for each |seed|: what they become, and their gradient.
+  std::pair<Tensor, Tensor> run(int64_t tokens, uint64_t seed) {
+    const Tensor x = sample({tokens, 2, 4}, seed).requires_grad_(true);
+    const Tensor y = MoeMlp(context, 0).forward(x, std::make_shared<LayerInputs>());
+    y.backward(sample({tokens, 2, 4}, seed + 100));
+    return {y.detach(), x.grad()};
+  }
+};
+
+double difference(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+// Data-parallel ranks whose micro-batches are of different lengths, and that share an expert's inner size.
+TEST(MoeDispatch, RanksWithDifferentNumbersOfTokensShareTheInnerSizeOfExperts) {
+  for (const auto& [ep, etp] : {std::pair<int64_t, int64_t>{1, 4}, {2, 2}}) {
+    SCOPED_TRACE(etp);
+    const InitializeArgs sizes{.expert_model_parallel_size = ep, .expert_tensor_parallel_size = etp};
+    expect_job(4, sizes, [](ParallelContext& job) {
+      if (!job.torch_device().is_cpu()) return;  // the bounds are those of fp64
+      SmallLayer layer(shard_place(job.layout(), job.rank()), job.group(GroupKind::tp), job.group(GroupKind::etp),
+                       job.group(GroupKind::ep));
+      ProcessGroup& alone = job.group(GroupKind::tp);
+      SmallLayer whole({}, alone, alone, alone);
+      const auto tokens = [](int64_t rank) { return int64_t{3} + 2 * rank; };
+      const auto seed = [](int64_t rank) { return static_cast<uint64_t>(10 + rank); };
+      const auto [y, dx] = layer.run(tokens(job.rank()), seed(job.rank()));
+      for (int64_t rank = 0; rank < job.world(); ++rank) {
+        const auto [wanted_y, wanted_dx] = whole.run(tokens(rank), seed(rank));
+        if (rank != job.rank()) continue;
+        EXPECT_LT(difference(y, wanted_y), 1e-14);
+        EXPECT_LT(difference(dx, wanted_dx), 1e-14);
+      }
+      // The router's gradient is that of own tokens, an expert's that of all ranks' tokens.
+      const Tensor of_router = layer.parameters["router.weight"].value.grad();
+      job.world_group().all_reduce(of_router).wait();
+      EXPECT_LT(difference(of_router, whole.parameters["router.weight"].value.grad()), 1e-13);
+      const ShardPlace place = shard_place(job.layout(), job.rank());
+      const Tensor down = whole.parameters["experts.down_proj.weight"].value.grad();
+      const Tensor of_ep = down.chunk(place[ShardAxis::ep].count, 0)[static_cast<size_t>(place[ShardAxis::ep].index)];
+      const Tensor own = of_ep.chunk(place[ShardAxis::etp].count, 2)[static_cast<size_t>(place[ShardAxis::etp].index)];
+      EXPECT_LT(difference(layer.parameters["experts.down_proj.weight"].value.grad(), own), 1e-13);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace concord::tests

@@ -1,0 +1,136 @@
+#include "trainer/cli/generate.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/config_error.h"
+#include "core/input_file.h"
+#include "core/models/adapter_config.h"
+#include "core/models/config.h"
+#include "trainer/cli/rank_command.h"
+#include "trainer/data/tokenizer_process.h"
+#include "trainer/generate_arguments.h"
+#include "trainer/prompts.h"
+#include "trainer/torch_module/loader.h"
+
+namespace concord {
+namespace {
+
+constexpr const char* kGenerateFooter =
+    R"(Text goes through the tokenizer of the model's folder, with --chat through its chat template as well:
+  concord generate --model DIR --prompt "Once upon a time"
+  concord generate --model DIR --prompt "Who are you?" --chat --temperature 0.7 --top_p 0.9
+  concord generate --model DIR --prompts questions.jsonl --json --nproc 2 --tensor_model_parallel_size 2
+A line of a .jsonl is {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}; other files have a prompt per line.
+Without --temperature the most probable token is taken. With the same seed the same text comes from every layout and
+device, except where two tokens are so close that rounding decides.
+--nproc starts processes on this machine; torchrun, srun, mpirun and concord launch work too.)";
+
+// All checks that do not need libtorch.
+void check_generate_words(const GenerateArguments& given) {
+  if (given.prompt.empty() == given.prompts.empty()) {
+    throw ConfigError("generate needs either --prompt TEXT or --prompts FILE");
+  }
+  check_sampling(given.options.sampling);
+  bool needs_tokenizer = given.prompts.empty();
+  if (!given.prompts.empty()) {
+    for (const Prompt& prompt : read_prompts(given.prompts, given.chat)) {
+      needs_tokenizer |= prompt.kind != Prompt::Kind::ids;
+    }
+  }
+  if (!given.chat_template.empty()) InputFile(given.chat_template, "give a Jinja file for --chat_template");
+  if (!given.tokenizer.empty() && given.tokenizer != "byte") tokenizer_file(given.tokenizer);
+  read_model_config(given.model);
+  if (!given.adapter.empty()) read_adapter_config(given.adapter);
+  if (needs_tokenizer && tokenizer_of_model(given.tokenizer, given.model).empty()) {
+    throw ConfigError(
+        fmt::format("{} has no tokenizer.json; pass the model's tokenizer with --tokenizer, --tokenizer "
+                    "byte if it was trained on bytes, or tokens as {{\"input_ids\": [...]}} in --prompts",
+                    given.model));
+  }
+}
+
+// --model may be the folder of an adapter, which names its base model. Its tokenizer is that of the training.
+void resolve_adapter(GenerateArguments* given) {
+  if (given->adapter.empty() && has_adapter(given->model)) {
+    given->adapter = std::exchange(given->model, base_folder_of(given->model));
+  }
+  if (given->adapter.empty() || !given->tokenizer.empty()) return;
+  given->tokenizer = tokenizer_of_model({}, given->adapter);
+}
+
+int run_generate(GenerateArguments given, int nproc) {
+  resolve_adapter(&given);
+  check_generate_words(given);
+  const int64_t world = ranks_of_command(nproc);
+  setenv("CONCORD_LOG", "warn", 0);  // standard output and error are for the text
+  // Errors are reported before any process waits for another one.
+  torch_module().check_generate(given, world);
+  if (nproc > 1) {
+    if (isatty(STDOUT_FILENO) == 1 && !given.json) {
+      if (const char* name = ttyname(STDOUT_FILENO)) setenv(kTerminalVariable, name, 1);
+    }
+    return launch_ranks(nproc);
+  }
+  torch_module().generate(given);
+  return 0;
+}
+
+void add_sampling(CLI::App* app, GenerateOptions* options) {
+  SamplingOptions& sampling = options->sampling;
+  app->add_option("--max_new_tokens", options->max_new_tokens, "most tokens to generate for a prompt")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
+  app->add_option("--temperature", sampling.temperature, "logits are divided by it; 0: always the most probable token")
+      ->capture_default_str();
+  app->add_option("--top_k", sampling.top_k, "sample from the k most probable tokens; 0: from all")
+      ->capture_default_str();
+  app->add_option("--top_p", sampling.top_p, "sample from the most probable tokens with this probability together")
+      ->capture_default_str();
+  app->add_option("--seed", sampling.seed, "seed of the random choice")->capture_default_str();
+  app->add_option("--batch_size", options->batch_size, "prompts computed together; does not change the text")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+}
+
+void add_layout(CLI::App* app, GenerateArguments* given) {
+  InitializeArgs& sizes = given->sizes;
+  app->add_option("--tensor_model_parallel_size", sizes.tensor_model_parallel_size)->capture_default_str();
+  app->add_option("--pipeline_model_parallel_size", sizes.pipeline_model_parallel_size)->capture_default_str();
+  app->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline_model_parallel_size)
+      ->capture_default_str();
+  app->add_option("--pipeline_model_parallel_layout", given->layout, "layers of each stage, e.g. \"E,t*3|t*4,L\"");
+  app->add_option("--ddp_timeout", sizes.ddp_timeout, "timeout in seconds for a rank waiting on others")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App* program, int* exit_code) {
+  const auto given = std::make_shared<GenerateArguments>();
+  const auto nproc = std::make_shared<int>(0);
+  CLI::App* app = program->add_subcommand("generate", "let a model continue a prompt or answer in a chat");
+  app->footer(kGenerateFooter);
+  app->add_option("--model", given->model, "Hugging Face folder, checkpoint, or folder of an adapter")->required();
+  app->add_option("--adapter", given->adapter, "folder of an adapter for the model");
+  app->add_option("--prompt", given->prompt, "text to continue");
+  app->add_option("--prompts", given->prompts, "file with prompts, .jsonl or one per line");
+  app->add_flag("--chat", given->chat, "the prompt is what a user says; the model answers");
+  app->add_option("--tokenizer", given->tokenizer,
+                  "byte, a tokenizer.json or its folder (default: that of the model's folder)");
+  app->add_option("--chat_template", given->chat_template, "Jinja file (default: the tokenizer's own template)");
+  app->add_option("--dtype", given->dtype, "float32, bfloat16, float16 or float64 (default: as in the config)");
+  add_sampling(app, &given->options);
+  app->add_flag("--json", given->json, "print one JSON document");
+  app->add_option("--nproc", *nproc, "start this many processes on this machine")->check(CLI::Range(1, 4096));
+  add_layout(app, given.get());
+  app->callback([given, nproc, exit_code] { *exit_code = run_generate(*given, *nproc); });
+}
+
+}  // namespace concord

@@ -1,0 +1,96 @@
+#include "trainer/data/python_process.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string_view>
+#include <thread>
+
+#include "core/config_error.h"
+
+extern char** environ;
+
+namespace concord {
+namespace {
+
+// Our environment; we parallelize over processes, so the tokenizer's own threads would only compete with each other.
+std::vector<std::string> child_environment() {
+  std::vector<std::string> variables = {"TOKENIZERS_PARALLELISM=false"};
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::string_view(*variable).starts_with("TOKENIZERS_PARALLELISM=")) continue;
+    variables.emplace_back(*variable);
+  }
+  return variables;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (std::string& text : texts) list.push_back(text.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+// Waits briefly for |pid|, whose input has ended, to exit; kills it otherwise.
+void end_process(pid_t pid) {
+  constexpr int kTries = 100;
+  constexpr auto kBetween = std::chrono::milliseconds(5);
+  for (int i = 0; i < kTries; ++i) {
+    if (::waitpid(pid, nullptr, WNOHANG) != 0) return;
+    std::this_thread::sleep_for(kBetween);
+  }
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
+}  // namespace
+
+PythonProcess::PythonProcess(const char* script, const std::vector<std::string>& arguments,
+                             const std::string& purpose) {
+  const char* const given = std::getenv("CONCORD_PYTHON");
+  python_ = given != nullptr && *given != '\0' ? given : "python3";
+  std::array<int, 2> ends = {-1, -1};
+  const bool has_in = ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0;
+  input_ = UniqueFd(ends[0]);
+  UniqueFd its_in(ends[1]);
+  ends = {-1, -1};
+  const bool has_out = has_in && ::pipe2(ends.data(), O_CLOEXEC) == 0;
+  output_ = UniqueFd(ends[0]);
+  UniqueFd its_out(ends[1]);
+  if (!has_out) {
+    throw std::runtime_error(fmt::format("cannot create a pipe to {}: {}", python_, std::strerror(errno)));
+  }
+  std::vector<std::string> words = {python_, "-c", script};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> environment = child_environment();
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, its_in.get(), STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, its_out.get(), STDOUT_FILENO);
+  const int error =
+      ::posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, pointers(words).data(), pointers(environment).data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error == 0) return;
+  pid_ = -1;
+  throw ConfigError(
+      fmt::format("cannot start {} for {}: {}; install Python with the module tokenizers, or set CONCORD_PYTHON to a "
+                  "Python that has it",
+                  python_, purpose, std::strerror(error)));
+}
+
+PythonProcess::~PythonProcess() {
+  input_.reset();
+  if (pid_ > 0) end_process(pid_);
+}
+
+}  // namespace concord

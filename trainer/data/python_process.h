@@ -1,0 +1,38 @@
+// A Python script of the program's own, running: CONCORD_PYTHON, else python3, with the text of the script, so that no
+// file beside the program is needed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "platform/base/unique_fd.hpp"
+
+namespace concord {
+
+// The process ends with the object: its input closes, and one that goes on is killed after half a second. It also ends
+// when ours dies, if it reads its input. Threads: one at a time.
+class PythonProcess {
+ public:
+  // |purpose| ("the tokenizer t.json") is for messages. Throws ConfigError if Python cannot be started, with what to
+  // do.
+  PythonProcess(const char* script, const std::vector<std::string>& arguments, const std::string& purpose);
+  ~PythonProcess();
+  PythonProcess(const PythonProcess&) = delete;
+  PythonProcess& operator=(const PythonProcess&) = delete;
+
+  const std::string& python() const { return python_; }
+  pid_t pid() const { return pid_; }
+  // Its standard input, a socket, because writing to one without a reader can be an error instead of SIGPIPE; and its
+  // standard output. Once each; the caller closes them before this object goes.
+  UniqueFd take_input() { return std::move(input_); }
+  UniqueFd take_output() { return std::move(output_); }
+
+ private:
+  std::string python_;
+  pid_t pid_ = -1;
+  UniqueFd input_, output_;
+};
+
+}  // namespace concord

@@ -1,0 +1,23 @@
+// The type that --dtype names.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <fmt/core.h>
+
+#include <string>
+
+#include "core/config_error.h"
+#include "core/quoted.h"
+
+namespace concord {
+
+// Throws ConfigError, with the names, for another one.
+inline c10::ScalarType dtype_named(const std::string& name) {
+  if (name == "float32") return c10::ScalarType::Float;
+  if (name == "bfloat16") return c10::ScalarType::BFloat16;
+  if (name == "float16") return c10::ScalarType::Half;
+  if (name == "float64") return c10::ScalarType::Double;
+  throw ConfigError(fmt::format("--dtype is {}; must be float32, bfloat16, float16 or float64", quoted(name)));
+}
+
+}  // namespace concord

@@ -1,0 +1,147 @@
+#include "trainer/torch_module/generate_rank.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "core/config_error.h"
+#include "core/mesh/initialize.h"
+#include "core/models/parameter_plan.h"
+#include "trainer/generate.h"
+#include "trainer/prompts.h"
+#include "trainer/torch_module/dtype_named.h"
+#include "trainer/torch_module/terminal.h"
+
+namespace concord {
+namespace {
+
+// What rank 0 alone has: text.
+struct Texts {
+  std::unique_ptr<Tokenizer> tokenizer;  // null if there is none
+  std::vector<Prompt> prompts;
+};
+
+Texts read_texts(const GenerateArguments& given) {
+  Texts texts;
+  const std::string tokenizer = tokenizer_of_model(given.tokenizer, given.model);
+  if (!tokenizer.empty()) texts.tokenizer = make_tokenizer(tokenizer, given.chat_template);
+  texts.prompts = given.prompts.empty() ? std::vector{make_prompt(given.prompt, given.chat)}
+                                        : read_prompts(given.prompts, given.chat);
+  return texts;
+}
+
+std::string text_of(const Texts& texts, const std::vector<int64_t>& ids) {
+  if (texts.tokenizer) return texts.tokenizer->decode(ids);
+  std::string list;
+  for (const int64_t id : ids) list += fmt::format("{}{}", list.empty() ? "" : " ", id);
+  return list;
+}
+
+// Writes everything to the terminal as it comes: a person watches.
+class Stream {
+ public:
+  explicit Stream(Tokenizer& tokenizer) : text_(tokenizer), terminal_(open_terminal(false)) {}
+  void add(int64_t id) { write(text_.add(id)); }
+  void finish() { write(text_.finish() + "\n"); }
+
+ private:
+  void write(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t written = ::write(terminal_, text.data(), text.size());
+      if (written <= 0) return;  // nobody watches any more
+      text.remove_prefix(static_cast<size_t>(written));
+    }
+  }
+
+  TextStream text_;
+  int terminal_;
+};
+
+void print_all(const Texts& texts, const std::vector<Generated>& results) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Prompt& prompt = texts.prompts[i];
+    const std::string asked = prompt.kind == Prompt::Kind::ids ? text_of(texts, prompt.ids) : prompt.text;
+    fmt::print("{}>>> {}\n{}\n", i > 0 ? "\n" : "", asked, text_of(texts, results[i].ids));
+  }
+}
+
+void print_json(const GenerateArguments& given, const Texts& texts, const std::vector<std::vector<int64_t>>& prompts,
+                const std::vector<Generated>& results, double seconds) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  size_t tokens = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    nlohmann::ordered_json each = {{"prompt", texts.prompts[i].text},
+                                   {"prompt_ids", prompts[i]},
+                                   {"ids", results[i].ids},
+                                   {"text", nullptr},
+                                   {"finish_reason", results[i].is_ended ? "stop" : "length"}};
+    if (texts.tokenizer) each["text"] = texts.tokenizer->decode(results[i].ids);
+    list.push_back(std::move(each));
+    tokens += results[i].ids.size();
+  }
+  const nlohmann::ordered_json document = {{"model", given.model},
+                                           {"generated", list},
+                                           {"tokens", tokens},
+                                           {"seconds", seconds},
+                                           {"tokens_per_second", static_cast<double>(tokens) / seconds}};
+  fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+ModelArgs model_args_of(const GenerateArguments& given, const ModelConfig& config, const ParallelContext& job) {
+  ModelArgs args;
+  if (!given.adapter.empty()) args.adapter = adapter_for(config, read_adapter_config(given.adapter));
+  args.adapter_folder = given.adapter;
+  if (!given.dtype.empty()) args.dtype = dtype_named(given.dtype);
+  if (!given.layout.empty()) {
+    args.stages = parse_layer_layout(given.layout, config.num_hidden_layers, job.layout().pp());
+  }
+  return args;
+}
+
+void run(const GenerateArguments& given, ParallelContext& job) {
+  const bool is_first = job.rank() == 0;
+  Texts texts;
+  std::vector<std::vector<int64_t>> prompts;
+  if (is_first) {
+    texts = read_texts(given);
+    prompts = encode_prompts(texts.prompts, texts.tokenizer.get());
+  }
+  prompts = from_first_rank(prompts, job);
+  const std::vector<int64_t> ends = from_first_rank({end_tokens(given.model, texts.tokenizer.get())}, job).front();
+  VirtualModels models =
+      AutoModel::from_pretrained(given.model, model_args_of(given, read_model_config(given.model), job), job);
+  std::optional<Stream> stream;
+  if (is_first && !given.json && given.prompts.empty() && texts.tokenizer) stream.emplace(*texts.tokenizer);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<Generated> results = generate(models, prompts, ends, given.options, job, [&](size_t, int64_t id) {
+    if (stream) stream->add(id);
+  });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (!is_first) return;
+  if (stream) return stream->finish();
+  given.json ? print_json(given, texts, prompts, results, seconds) : print_all(texts, results);
+}
+
+}  // namespace
+
+void check_generate(const GenerateArguments& given, int64_t world) {
+  if (!given.dtype.empty()) dtype_named(given.dtype);
+  const ModelConfig config = read_model_config(given.model);
+  const RankLayout layout = layout_of(given.sizes, world);
+  const StageLayers whole{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
+  plan_parameters(config, whole, {.tp = layout.tp()});
+  if (!given.adapter.empty()) adapter_for(config, read_adapter_config(given.adapter));
+}
+
+void generate_rank(const GenerateArguments& given) {
+  ParallelContext& job = initialize(given.sizes);
+  run(given, job);
+  finalize();
+}
+
+}  // namespace concord
