@@ -47,7 +47,8 @@ std::string where(const HangEvidence& rank) {
 
 }  // namespace
 
-std::optional<Overdue> HangWatch::look(const JobBoard& board, std::chrono::steady_clock::time_point now) {
+std::optional<Overdue> HangWatch::look(const JobBoard& board, std::chrono::steady_clock::time_point now,
+                                       const std::function<bool(int index)>& is_stopped) {
   const auto watched = last_ ? std::min<std::chrono::steady_clock::duration>(now - *last_, 4 * kTick)
                              : std::chrono::steady_clock::duration{};
   last_ = now;
@@ -56,13 +57,16 @@ std::optional<Overdue> HangWatch::look(const JobBoard& board, std::chrono::stead
     Seen& seen = seen_[static_cast<size_t>(i)];
     const RankNotes& notes = board.rank(i);
     const int64_t beats = notes.beats;
-    const int64_t limit = notes.limit;
+    const bool has_limit = notes.limit > 0;
     seen.silent = beats == seen.beats ? seen.silent + watched : std::chrono::steady_clock::duration{};
     seen.beats = beats;
-    const double silent = std::chrono::duration<double>(seen.silent).count();
-    if (limit <= 0 || silent * 1e9 <= static_cast<double>(limit)) continue;
-    if (worst && worst->silent_seconds >= silent) continue;
-    worst = Overdue{i, static_cast<RankPhase>(notes.phase.load()), silent, static_cast<double>(limit) * 1e-9};
+    seen.stopped = !has_limit && is_stopped(i) ? seen.stopped + watched : std::chrono::steady_clock::duration{};
+    const std::chrono::nanoseconds limit = has_limit ? std::chrono::nanoseconds(notes.limit) : kStoppedLimit;
+    const std::chrono::steady_clock::duration silent = has_limit ? seen.silent : seen.stopped;
+    const double seconds = std::chrono::duration<double>(silent).count();
+    if (silent <= limit || (worst && worst->silent_seconds >= seconds)) continue;
+    worst =
+        Overdue{i, static_cast<RankPhase>(notes.phase.load()), seconds, std::chrono::duration<double>(limit).count()};
   }
   return worst;
 }
@@ -73,6 +77,8 @@ HangVerdict explain_hang(const std::vector<HangEvidence>& ranks) {
     if (is_stopped(rank)) {
       verdict.guilty.push_back(rank.rank);
       verdict.lines.push_back(fmt::format("rank {} is stopped, by SIGSTOP or a debugger ({})", rank.rank, where(rank)));
+    } else if (!rank.positions && rank.phase == RankPhase::start_up) {
+      verdict.lines.push_back(fmt::format("rank {} is starting", rank.rank));  // answers only when it has started
     } else if (!rank.positions) {
       verdict.guilty.push_back(rank.rank);
       verdict.lines.push_back(fmt::format("rank {} does not answer ({})", rank.rank, where(rank)));

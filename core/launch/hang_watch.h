@@ -2,13 +2,15 @@
 //
 // Example, given const JobBoard& board:
 //   HangWatch watch(board.ranks());
-//   if (watch.look(board, std::chrono::steady_clock::now())) { /* ask the ranks where they are */ }
+//   const auto is_stopped = [](int) { return false; };  // as /proc says
+//   if (watch.look(board, std::chrono::steady_clock::now(), is_stopped)) { /* ask the ranks where they are */ }
 //
 // Threads: plain values.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,15 +32,19 @@ class HangWatch {
   explicit HangWatch(int ranks) : seen_(static_cast<size_t>(ranks)) {}
 
   // To be called about every kTick. The first rank that is overdue. Only time that was watched counts: a job that was
-  // suspended as a whole (Ctrl-Z, a scheduler, a laptop's lid) is not hung when it goes on.
-  std::optional<Overdue> look(const JobBoard& board, std::chrono::steady_clock::time_point now);
+  // suspended as a whole (Ctrl-Z, a scheduler, a laptop's lid) is not hung when it goes on. A rank that has no limit yet
+  // (it starts, or has made few steps) may be silent, but not stopped: |is_stopped| is asked of these.
+  std::optional<Overdue> look(const JobBoard& board, std::chrono::steady_clock::time_point now,
+                              const std::function<bool(int index)>& is_stopped);
 
   static constexpr std::chrono::milliseconds kTick{50};
+  static constexpr std::chrono::seconds kStoppedLimit{1};
 
  private:
   struct Seen {
     int64_t beats = -1;
     std::chrono::steady_clock::duration silent{};
+    std::chrono::steady_clock::duration stopped{};  // while it has no limit
   };
   std::vector<Seen> seen_;
   std::optional<std::chrono::steady_clock::time_point> last_;
@@ -59,7 +65,7 @@ struct HangVerdict {
 };
 
 // The wait-for graph over all groups: a rank that has made a call that is not finished waits for the members of that
-// group that have not made it. Those who wait for nobody, do not answer or are stopped are guilty.
+// group that have not made it. Those who wait for nobody, have started and do not answer, or are stopped are guilty.
 HangVerdict explain_hang(const std::vector<HangEvidence>& ranks);
 
 }  // namespace concord

@@ -21,8 +21,11 @@ class HangWatchTest : public ::testing::Test {
       board_.rank(i).limit = kSecond;
     }
   }
-  std::optional<Overdue> after(milliseconds time) { return watch_.look(board_, now_ += time); }
+  std::optional<Overdue> after(milliseconds time) {
+    return watch_.look(board_, now_ += time, [&](int index) { return index == stopped_; });
+  }
 
+  int stopped_ = -1;
   JobBoard board_{2};
   HangWatch watch_{2};
   std::chrono::steady_clock::time_point now_{};
@@ -45,6 +48,20 @@ TEST_F(HangWatchTest, SilenceLongerThanTheLimitIsOverdue) {
 TEST_F(HangWatchTest, WithoutALimitNothingIs) {
   board_.rank(0).limit = board_.rank(1).limit = 0;
   for (int i = 0; i < 10'000; ++i) EXPECT_FALSE(after(HangWatch::kTick));
+}
+
+// In the first steps, which have no limit.
+TEST_F(HangWatchTest, WithoutALimitAStoppedRankIs) {
+  board_.rank(0).limit = board_.rank(1).limit = 0;
+  for (int i = 0; i < 1'000; ++i) EXPECT_FALSE(after(HangWatch::kTick));
+  stopped_ = 1;
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(after(HangWatch::kTick)) << i;
+  const std::optional<Overdue> found = after(HangWatch::kTick);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->index, 1);
+  EXPECT_EQ(found->limit_seconds, 1.0);
+  stopped_ = -1;
+  EXPECT_FALSE(after(HangWatch::kTick));
 }
 
 // The launcher was stopped with its ranks for hours.
@@ -70,6 +87,13 @@ TEST(ExplainHang, ARankThatIsInNoCallKeepsTheOthersWaiting) {
   EXPECT_THAT(verdict.guilty, ElementsAre(1));
   EXPECT_THAT(verdict.lines[0], HasSubstr("rank 0 is in call 8 (all_reduce) of group world and waits for rank 1"));
   EXPECT_THAT(verdict.lines[1], HasSubstr("rank 1 is in no call and keeps the others waiting (training, 12 steps"));
+}
+
+TEST(ExplainHang, ARankThatStartsIsNotBlamedForOneThatIsStopped) {
+  const HangVerdict verdict = explain_hang({{.rank = 0, .phase = RankPhase::start_up, .positions = std::nullopt},
+                                            {.rank = 1, .process_state = 'T', .positions = std::nullopt}});
+  EXPECT_THAT(verdict.guilty, ElementsAre(1));
+  EXPECT_EQ(verdict.lines[0], "rank 0 is starting");
 }
 
 // Ranks 0 and 1 wait in tp for nobody else's fault: 1 waits in pp for 3, which waits in another tp for 2.

@@ -17,6 +17,13 @@ constexpr std::chrono::milliseconds kStacksTime{300};
 // Where no rank of this machine is to blame, before one is blamed nevertheless.
 constexpr std::chrono::seconds kOthersTime{3};
 
+// As /proc has it; Z, as of a process that has ended, if there is none.
+char state_of(pid_t process) {
+  ProcessEntry entry;
+  const bool is_there = process > 0 && parse_process_stat(read_process_file(process, "stat"), &entry);
+  return is_there ? entry.state : 'Z';
+}
+
 }  // namespace
 
 JobWatch::JobWatch(JobBoard* board, RecoveryLog* log, Options options, Say say)
@@ -24,7 +31,10 @@ JobWatch::JobWatch(JobBoard* board, RecoveryLog* log, Options options, Say say)
 
 std::vector<int> JobWatch::tick(std::span<const pid_t> processes) {
   if (!is_training_) note_training();
-  const std::optional<Overdue> overdue = watch_.look(*board_, Clock::now());
+  const std::optional<Overdue> overdue = watch_.look(*board_, Clock::now(), [&](int index) {
+    const auto i = static_cast<size_t>(index);
+    return i < processes.size() && state_of(processes[i]) == 'T';
+  });
   if (!overdue) {
     overdue_.reset();
     is_reported_ = false;
@@ -74,10 +84,8 @@ HangEvidence JobWatch::evidence(int index, pid_t process) const {
   HangEvidence found{.rank = options_.first_rank + index,
                      .phase = static_cast<RankPhase>(notes.phase.load()),
                      .step = notes.step,
-                     .process_state = 'Z',
+                     .process_state = state_of(process),
                      .positions = std::nullopt};
-  ProcessEntry entry;
-  if (process > 0 && parse_process_stat(read_process_file(process, "stat"), &entry)) found.process_state = entry.state;
   if (notes.answered == notes.asked) {
     const size_t length = ::strnlen(notes.answer.data(), notes.answer.size());
     found.positions = unpack_positions(std::string(notes.answer.data(), length));

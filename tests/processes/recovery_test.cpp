@@ -46,9 +46,14 @@ TEST_F(Recovery, LosesRanksOfAPipeline) {
   expect_survived(chaos({"--seed", "5", "--faults", "3", "--kinds", "kill,delay"}, layouts()[8].words), 3, 1);
 }
 
+// In step 15, where the launcher has learned how long a step takes, and in step 2, where it has not.
 TEST_F(Recovery, NamesAndReplacesARankThatIsStopped) {
-  expect_survived(chaos({"--seed", "1", "--faults", "1", "--kinds", "stop"}, ranks(2, 2)), 1, 1);
-  EXPECT_THAT(bytes_of(path("out/faults.log")), HasSubstr("is stopped, by SIGSTOP or a debugger"));
+  for (const char* seed : {"1", "5"}) {
+    SCOPED_TRACE(seed);
+    fs::remove_all(path("out"));
+    expect_survived(chaos({"--seed", seed, "--faults", "1", "--kinds", "stop"}, ranks(2, 2)), 1, 1);
+    EXPECT_THAT(bytes_of(path("out/faults.log")), HasSubstr("is stopped, by SIGSTOP or a debugger"));
+  }
 }
 
 TEST_F(Recovery, ShowsWhereARankHangs) {
