@@ -26,7 +26,8 @@ namespace concord::shm {
 
 inline constexpr int64_t kUniqueIdBytes = 128;
 
-// Writes a new id of kUniqueIdBytes random bytes. Any rank may make it; all have to be given it.
+// Writes a new id of kUniqueIdBytes: random bytes, and last the host of this process. Any rank may make it; all have to
+// be given it.
 void create_unique_id(void* out_id, int64_t bytes);
 
 struct Options {

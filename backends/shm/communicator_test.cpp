@@ -81,6 +81,16 @@ TEST(SetUpTest, WithoutRankZeroTheOthersTimeOut) {
   EXPECT_THAT(caught.text, HasSubstr("no rank 0 within 1000 ms"));
 }
 
+TEST(SetUpTest, ARankOfAnotherHostIsToldSoAtOnce) {
+  Id id = new_id();
+  id.back() ^= std::byte{1};  // where it says which host made it
+  for (const int rank : {0, 1}) {
+    const Caught caught = failure_of([&] { Communicator::connect(2, rank, id.data(), 128, test_options()); });
+    EXPECT_EQ(caught.status, CONCORD_STATUS_UNAVAILABLE);
+    EXPECT_THAT(caught.text, HasSubstr("runs on another host"));
+  }
+}
+
 TEST(SetUpTest, AGuestThatGivesUpTellsTheOthers) {
   const Id id = new_id();
   in_threads(2, [&](int rank) {  // of 3
@@ -138,7 +148,7 @@ TEST(SetUpTest, DifferentWorldSizesAreAnErrorThatNamesBoth) {
 TEST(SetUpTest, WhoDoesNotKnowTheWholeIdDoesNotGetIn) {
   const Id id = new_id();
   Id guessed = id;
-  guessed.back() ^= std::byte{1};  // the socket's name is right, the secret is not
+  guessed[kUniqueIdBytes / 2] ^= std::byte{1};  // the socket's name is right, the secret is not
   in_threads(3, [&](int thread) {
     if (thread == 2) {
       EXPECT_EQ(failure_of([&] { connect(2, 1, guessed); }).status, CONCORD_STATUS_PEER_LOST);

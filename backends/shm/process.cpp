@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 #include "platform/base/unique_fd.hpp"
 #include "platform/sdk/plugin.hpp"
@@ -54,7 +56,23 @@ uint64_t read_pid_namespace() {
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<uint64_t>(status.st_ino) : 0;
 }
 
+// FNV-1a.
+uint64_t add_to_hash(uint64_t hash, std::string_view text) {
+  for (const char each : text) hash = (hash ^ static_cast<unsigned char>(each)) * 0x100000001b3;
+  return hash;
+}
+
 }  // namespace
+
+uint64_t this_host() {
+  char boot[64] = {};
+  const UniqueFd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  const ssize_t length = file ? ::read(file.get(), boot, sizeof boot) : 0;
+  struct stat status{};
+  if (length <= 0 || ::stat("/proc/self/ns/net", &status) != 0) return 0;
+  const uint64_t hash = add_to_hash(0xcbf29ce484222325, {boot, static_cast<size_t>(length)});
+  return add_to_hash(hash, std::to_string(status.st_ino));
+}
 
 ProcessIdentity this_process() {
   ProcessIdentity self;

@@ -26,6 +26,10 @@ enum class ProcessState { kRunning, kStopped, kEnded, kUnknown };
 // This process. start_time is 0 if /proc cannot be read; the state of such an identity is unknown.
 ProcessIdentity this_process();
 
+// Where a unix socket of this process can be found: this host since it was started, in this network namespace. 0: /proc
+// does not tell.
+uint64_t this_host();
+
 // Those of the calling thread.
 ProcessorSet available_processors();
 

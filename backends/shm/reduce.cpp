@@ -135,7 +135,11 @@ struct Avg {
 template <class Element, class Op>
 [[gnu::always_inline]] inline void reduce_two(typename Element::Stored* out, const typename Element::Stored* first,
                                               const typename Element::Stored* second, int64_t elements) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#else
 #pragma GCC ivdep
+#endif
   for (int64_t i = 0; i < elements; ++i) {
     out[i] = Element::narrow(Op::finish(Op::combine(Element::widen(first[i]), Element::widen(second[i])), 2));
   }

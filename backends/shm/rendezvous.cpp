@@ -432,10 +432,24 @@ std::shared_ptr<Segment> meet_alone() {
   return segment;
 }
 
+// A rank elsewhere would wait for its whole time for a socket that it cannot see.
+void check_host(const Meeting& meeting) {
+  uint64_t maker = 0;
+  std::memcpy(&maker, static_cast<const char*>(meeting.id) + kUniqueIdBytes - sizeof maker, sizeof maker);
+  const uint64_t here = this_host();
+  if (here == maker || here == 0 || maker == 0) return;
+  sdk::fail(CONCORD_STATUS_UNAVAILABLE,
+            sdk::text("communicator '%s': rank %d runs on another host, or in another network namespace, than the rank "
+                      "that made the communicator's id. These collectives use shared memory, which does not leave a "
+                      "host: run all ranks on one host, or use a platform whose collectives do (cuda, ascend)",
+                      meeting.name.c_str(), meeting.rank));
+}
+
 }  // namespace
 
 std::shared_ptr<Segment> meet(const Meeting& meeting) {
   if (meeting.world == 1) return meet_alone();
+  check_host(meeting);
   return meeting.rank == 0 ? Host(meeting).run() : Guest(meeting).run();
 }
 
