@@ -29,8 +29,8 @@ struct Meeting {
 
 // Waits until all ranks have joined and returns the memory they share, in which every rank's process is noted. Fails,
 // with the same message on every rank that has joined: INVALID_ARGUMENT if ranks disagree about the world or claim the
-// same number, PEER_LOST if one ends meanwhile, TIMEOUT naming who is missing, OUT_OF_MEMORY. A rank on another host than
-// the one that made the id fails at once: UNAVAILABLE.
+// same number, PEER_LOST if one ends meanwhile, TIMEOUT naming who is missing, OUT_OF_MEMORY. A rank on another host
+// than the one that made the id fails at once: UNAVAILABLE.
 std::shared_ptr<Segment> meet(const Meeting& meeting);
 
 }  // namespace concord::shm
