@@ -1,7 +1,9 @@
 # One strict set of warnings for all of this project's targets, through the interface target concord_build_flags.
 add_library(concord_build_flags INTERFACE)
 set(shadow -Wshadow)
-if(CMAKE_UNITY_BUILD)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(shadow "")  # it has no -Wshadow=local; GCC, which the release build uses, has
+elseif(CMAKE_UNITY_BUILD)
   # To GCC, sources that are compiled together are headers, and see each other's constants.
   set(shadow -Wshadow=local -Wno-subobject-linkage)
 endif()

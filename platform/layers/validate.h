@@ -42,8 +42,8 @@ class Validate {
   concord_status around(const Next& call_next, Arguments... arguments) {
     constexpr loader::Slot<Member> slot;
     check_not_in_host_function();
-    loader::for_each_argument<Member>([this](std::string_view name, const auto& value) { check_argument(name, value); },
-                                      arguments...);
+    loader::for_each_argument<Member>(
+        [this](std::string_view name, const auto& value) { this->check_argument(name, value); }, arguments...);
     const Work work = inspect(slot, arguments...);
     const Turn turn = begin_work(work);
     const concord_status status = perform(slot, call_next, arguments...);

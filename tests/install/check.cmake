@@ -18,10 +18,11 @@ function(expect code words)
   message(STATUS "as expected: ${command}")
 endfunction()
 
-# configure(FOLDER SOURCE): the words of a command that configures SOURCE against the installation in FOLDER.
+# configure(FOLDER SOURCE): the words of a command that configures SOURCE against the installation in FOLDER. Without a
+# build type, that is without optimisation: what is tested is that it compiles, links and runs.
 macro(configure folder source)
-  set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -S ${source} -B ${SCRATCH}/${folder} -DCMAKE_BUILD_TYPE=Release
-    -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_PREFIX_PATH=${prefix})
+  set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -S ${source} -B ${SCRATCH}/${folder} -DCMAKE_CXX_COMPILER=${CXX}
+    -DCMAKE_PREFIX_PATH=${prefix})
 endmacro()
 function(build_project folder source)
   configure(${folder} ${source})

@@ -18,10 +18,10 @@
 namespace concord::tests {
 namespace {
 
-constexpr int64_t kTokens = 24, kIn = 20, kHidden = 32, kOut = 16;
-constexpr double kInner = 0.25, kOuter = 0.5;  // shares that are dropped
+constexpr int64_t kTokens = 24, kIn = 20, kMiddle = 32, kOut = 16;
+constexpr double kInnerShare = 0.25, kOuterShare = 0.5;  // that is dropped
 
-struct Outcome {
+struct NetworkOutcome {
   at::Tensor y, x, w1, w2;  // the result, then gradients; gathered over the tensor-parallel group, on the cpu
 };
 
@@ -38,24 +38,24 @@ class Network {
         group_(job.group(GroupKind::tp)),
         sequence_parallel_(sequence_parallel),
         x_(leaf(own_tokens(sample({kTokens, kIn}, 1)))),
-        w1_(leaf(own_part(sample({kHidden, kIn}, 2), group_, 0))),
-        w2_(leaf(own_part(sample({kOut, kHidden}, 3), group_, 1))) {}
+        w1_(leaf(own_part(sample({kMiddle, kIn}, 2), group_, 0))),
+        w2_(leaf(own_part(sample({kOut, kMiddle}, 3), group_, 1))) {}
 
   // The masks that the next run draws, by dropping from ones. The streams are where they were afterwards.
   Masks masks() {
     const auto replay = job_.rng().replay(job_.rng().save());
-    const at::Tensor inner = dropped(here(at::ones({kTokens, w1_.size(0)}, at::kDouble)), kInner, true);
+    const at::Tensor inner = dropped(here(at::ones({kTokens, w1_.size(0)}, at::kDouble)), kInnerShare, true);
     const at::Tensor outer =
-        dropped(own_tokens(here(at::ones({kTokens, kOut}, at::kDouble))), kOuter, sequence_parallel_);
+        dropped(own_tokens(here(at::ones({kTokens, kOut}, at::kDouble))), kOuterShare, sequence_parallel_);
     return {inner, outer};
   }
 
-  Outcome run(bool recomputed) {
+  NetworkOutcome run(bool recomputed) {
     const auto forward = [this](const std::vector<at::Tensor>& in) {
       const ParallelLinearOptions options{.sequence_parallel = sequence_parallel_};
-      const at::Tensor h = dropped(column_parallel_linear(in[0], w1_, {}, group_, options), kInner, true);
+      const at::Tensor h = dropped(column_parallel_linear(in[0], w1_, {}, group_, options), kInnerShare, true);
       const at::Tensor y = row_parallel_linear(h, w2_, {}, group_, options);
-      return std::vector<at::Tensor>{dropped(y, kOuter, sequence_parallel_)};
+      return std::vector<at::Tensor>{dropped(y, kOuterShare, sequence_parallel_)};
     };
     const at::Tensor y = recomputed ? recompute(forward, {x_}, job_.rng())[0] : forward({x_})[0];
     y.backward(own_tokens(here(sample({kTokens, kOut}, 4))));
@@ -84,10 +84,10 @@ class Network {
 };
 
 // The whole network with given factors in place of dropout. With |magnitudes| every number is its absolute value.
-Outcome reference(const at::Tensor& inner, const at::Tensor& outer, bool magnitudes) {
+NetworkOutcome reference(const at::Tensor& inner, const at::Tensor& outer, bool magnitudes) {
   const auto leaf = [&](const at::Tensor& x) { return (magnitudes ? x.abs() : x.clone()).requires_grad_(true); };
-  const at::Tensor x = leaf(sample({kTokens, kIn}, 1)), w1 = leaf(sample({kHidden, kIn}, 2)),
-                   w2 = leaf(sample({kOut, kHidden}, 3));
+  const at::Tensor x = leaf(sample({kTokens, kIn}, 1)), w1 = leaf(sample({kMiddle, kIn}, 2)),
+                   w2 = leaf(sample({kOut, kMiddle}, 3));
   const at::Tensor y = at::linear(at::linear(x, w1).mul(inner), w2).mul(outer);
   const at::Tensor grad = sample({kTokens, kOut}, 4);
   y.backward(magnitudes ? grad.abs() : grad);
@@ -96,7 +96,7 @@ Outcome reference(const at::Tensor& inner, const at::Tensor& outer, bool magnitu
 
 void expect_within(const char* what, const at::Tensor& got, const at::Tensor& wanted, const at::Tensor& magnitude) {
   // Any summand is rounded at most once for each term of the sums that it passes, and once more for each product.
-  const double unit = 2.0 * static_cast<double>(kIn + kHidden + kOut + kTokens + 8) * rounding_of(at::kDouble);
+  const double unit = 2.0 * static_cast<double>(kIn + kMiddle + kOut + kTokens + 8) * rounding_of(at::kDouble);
   EXPECT_TRUE(got.sub(wanted).abs().le(magnitude.mul(unit)).all().item<bool>())
       << what << " is off by " << got.sub(wanted).abs().max().item<double>();
 }
@@ -123,11 +123,11 @@ TEST_P(ParallelDropout, DiffersOverTensorParallelRanksWhereTheirElementsDoAndNev
     EXPECT_FALSE(inner.at(0).equal(inner.at(1)));
     EXPECT_EQ(outer.at(0).equal(outer.at(1)), !sequence_parallel);
     // Within five standard deviations of the share: of 384 and of 192 or more independent draws.
-    EXPECT_NEAR(share_of_zeros(inner[0]), kInner, 0.12);
-    EXPECT_NEAR(share_of_zeros(outer[0]), kOuter, 0.2);
+    EXPECT_NEAR(share_of_zeros(inner[0]), kInnerShare, 0.12);
+    EXPECT_NEAR(share_of_zeros(outer[0]), kOuterShare, 0.2);
     // Independent, not only different: both drop an element as often as chance has it.
     const at::Tensor both = inner[0].eq(0).logical_and(inner[1].eq(0));
-    EXPECT_NEAR(both.to(at::kDouble).mean().item<double>(), kInner * kInner, 0.07);
+    EXPECT_NEAR(both.to(at::kDouble).mean().item<double>(), kInnerShare * kInnerShare, 0.07);
   });
 }
 
@@ -137,9 +137,9 @@ TEST_P(ParallelDropout, GivesTheResultAndGradientsOfTheWholeNetworkWithTheSameMa
     const Masks masks = network.masks();
     const at::Tensor inner = gather(masks.inner, job.group(GroupKind::tp), 1).take().cpu();
     const at::Tensor outer = network.all_tokens(masks.outer);
-    const Outcome got = network.run(false);
-    const Outcome wanted = reference(inner, outer, false);
-    const Outcome size = reference(inner, outer, true);
+    const NetworkOutcome got = network.run(false);
+    const NetworkOutcome wanted = reference(inner, outer, false);
+    const NetworkOutcome size = reference(inner, outer, true);
     expect_within("y", got.y, wanted.y, size.y);
     expect_within("the gradient of x", got.x, wanted.x, size.x);
     expect_within("the gradient of w1", got.w1, wanted.w1, size.w1);
@@ -150,17 +150,17 @@ TEST_P(ParallelDropout, GivesTheResultAndGradientsOfTheWholeNetworkWithTheSameMa
 TEST_P(ParallelDropout, IsReplayedBitForBitByRecomputation) {
   expect_job(2, {.tensor_model_parallel_size = 2}, [](ParallelContext& job) {
     const auto before = job.rng().save();
-    const Outcome plain = Network(job, GetParam()).run(false);
+    const NetworkOutcome plain = Network(job, GetParam()).run(false);
     const auto after = job.rng().save();
     EXPECT_NE(before, after);
     job.rng().restore(before);
-    const Outcome again = Network(job, GetParam()).run(true);
+    const NetworkOutcome again = Network(job, GetParam()).run(true);
     EXPECT_EQ(job.rng().save(), after);
     EXPECT_TRUE(again.y.equal(plain.y));
     EXPECT_TRUE(again.x.equal(plain.x));
     EXPECT_TRUE(again.w1.equal(plain.w1));
     EXPECT_TRUE(again.w2.equal(plain.w2));
-    const Outcome next = Network(job, GetParam()).run(true);
+    const NetworkOutcome next = Network(job, GetParam()).run(true);
     EXPECT_FALSE(next.y.equal(plain.y));  // another step drops others
   });
 }
