@@ -86,8 +86,8 @@ TEST(Examples, AModelTrainsOnTheSameTokensAStepHoweverItIsSplit) {
   }
 }
 
-// Bytes of a rank of |stage|: 6 for each parameter and its gradient, 12 for the optimizer, shared by those that have the
-// same parameter.
+// Bytes of a rank of |stage|: 6 for each parameter and its gradient, 12 for the optimizer, shared by those that have
+// the same parameter.
 double bytes_of(const ModelConfig& config, const StageLayers& stage, const RankLayout& layout) {
   double bytes = 0;
   for (const ParameterPlan& plan :

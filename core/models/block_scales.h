@@ -1,6 +1,6 @@
-// Weights that files have as 8-bit floats (F8_E4M3), with a scale for each block of rows and columns in a tensor of their
-// own: NAME_scale_inv next to NAME, as DeepSeek V3 is published. A value is element * scale, computed in fp32 as DeepSeek
-// and transformers do; rounding it to the model's type is left to the caller. Pure; threads: any.
+// Weights that files have as 8-bit floats (F8_E4M3), with a scale for each block of rows and columns in a tensor of
+// their own: NAME_scale_inv next to NAME, as DeepSeek V3 is published. A value is element * scale, computed in fp32 as
+// DeepSeek and transformers do; rounding it to the model's type is left to the caller. Pure; threads: any.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace concord {
 
 class BlockScales {
  public:
-  // Those of |tensor|, for blocks of |block| rows and columns; the last ones may be smaller. Throws ConfigError, with the
-  // file, the tensor and both values: a weight that is not a matrix, no scales, scales of another shape or type.
+  // Those of |tensor|, for blocks of |block| rows and columns; the last ones may be smaller. Throws ConfigError, with
+  // the file, the tensor and both values: a weight that is not a matrix, no scales, scales of another shape or type.
   BlockScales(const safetensors::Weights& weights, const safetensors::Weights::Tensor& tensor,
               std::span<const int64_t> block);
 

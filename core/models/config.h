@@ -79,7 +79,8 @@ ModelConfig read_model_config(const std::filesystem::path& path);
 
 // |text| of a config.json for weights that are saved in |dtype|: unchanged if it says so, else with both of its names
 // for that changed, also in the models within it, or torch_dtype, which all versions of transformers read, added; and
-// without quantization_config, since weights are saved as they are. Text that is not a JSON object is returned unchanged.
+// without quantization_config, since weights are saved as they are. Text that is not a JSON object is returned
+// unchanged.
 std::string with_dtype(const std::string& text, const std::string& dtype);
 
 // Elements of all its weights; a tied output layer counts once.

@@ -1,5 +1,5 @@
-// The queries, keys and values of multi-head latent attention (core/models/latent_config.h): a token is projected to its
-// latents, these are normed, and the heads are made of them.
+// The queries, keys and values of multi-head latent attention (core/models/latent_config.h): a token is projected to
+// its latents, these are normed, and the heads are made of them.
 //
 //   q, c, r = qkv_a(norm(x))          latents of queries, of keys and values, and the key part that all heads share
 //   q_i     = q_b(norm(q))            or q_proj(norm(x)), where queries have no latent
@@ -22,8 +22,8 @@ struct HeadsOfSum {
 
 class LatentHeads {
  public:
-  // |name| is what the names of its parameters begin with, |norm| that of the layer's input. |context| has to outlive it
-  // and every backward.
+  // |name| is what the names of its parameters begin with, |norm| that of the layer's input. |context| has to outlive
+  // it and every backward.
   LatentHeads(const LayerContext& context, const std::string& name, const Parameter* norm);
   // Value heads may be of another width than those of queries and keys.
   HeadsOfSum heads_of(const Residual& stream, const LayerInputs& inputs) const;
