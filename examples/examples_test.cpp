@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +11,10 @@
 #include <set>
 #include <sstream>
 
+#include "core/models/config.h"
+#include "core/models/parameter_plan.h"
 #include "core/optim/lr_schedule.h"
+#include "core/schedule/layer_layout.h"
 #include "trainer/arguments/arguments.h"
 
 namespace concord {
@@ -66,7 +70,7 @@ TEST(Examples, ThereIsOneForEveryModelAndSize) {
   for (const auto& [path, world] : configurations()) sizes[path.parent_path().filename()].insert(world);
   const std::set<int64_t> all = {1, 8, 16};
   EXPECT_EQ(sizes, (std::map<std::string, std::set<int64_t>>{
-                       {"qwen2.5-0.5b", all}, {"qwen2.5-7b", all}, {"llama-3.1-8b", all}}));
+                       {"qwen2.5-0.5b", all}, {"qwen2.5-7b", all}, {"llama-3.1-8b", all}, {"deepseek-v3", {512}}}));
 }
 
 TEST(Examples, AModelTrainsOnTheSameTokensAStepHoweverItIsSplit) {
@@ -77,7 +81,35 @@ TEST(Examples, AModelTrainsOnTheSameTokensAStepHoweverItIsSplit) {
     tokens[path.parent_path().filename()].insert(samples * arguments.data.seq_length);
     EXPECT_THAT(text_of(path), HasSubstr(std::to_string(samples) + " samples")) << path << " says another number";
   }
-  for (const auto& [model, counts] : tokens) EXPECT_EQ(counts, std::set<int64_t>{524'288}) << model;
+  for (const auto& [model, counts] : tokens) {
+    EXPECT_EQ(counts, std::set<int64_t>{model == "deepseek-v3" ? 7'864'320 : 524'288}) << model;
+  }
+}
+
+// Bytes of a rank of |stage|: 6 for each parameter and its gradient, 12 for the optimizer, shared by those that have
+// the same parameter.
+double bytes_of(const ModelConfig& config, const StageLayers& stage, const RankLayout& layout) {
+  double bytes = 0;
+  for (const ParameterPlan& plan :
+       plan_parameters(config, stage, {.tp = layout.tp(), .ep = layout.ep(), .etp = layout.etp()})) {
+    double elements = 1;
+    for (const int64_t size : local_shape(plan.spec, shard_place(layout, 0))) elements *= static_cast<double>(size);
+    bytes += elements * (6 + 12 / static_cast<double>(plan.expert ? layout.edp() : layout.dp()));
+  }
+  return bytes;
+}
+
+TEST(Examples, DeepseekV3FitsItsDevices) {
+  const fs::path folder = kExamples / "deepseek-v3";
+  const ModelConfig config = read_model_config(folder);
+  EXPECT_EQ(parameter_count(config), 671'026'404'352);  // as transformers counts
+  const TrainingArguments arguments = arguments_in(folder / "512-devices.yaml", 512);
+  const RankLayout layout = layout_of(arguments.job, 512);
+  const auto stages = parse_layer_layout(arguments.pipeline.layout, config.num_hidden_layers, layout.pp());
+  ASSERT_EQ(stages.size(), 16u);
+  double most = 0;
+  for (const StageLayers& stage : stages) most = std::max(most, bytes_of(config, stage, layout));
+  EXPECT_NEAR(most / 1e9, 31, 0.5) << "its first lines say another number";
 }
 
 TEST(Examples, TheirLearningRatesAreACurve) {

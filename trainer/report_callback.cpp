@@ -155,6 +155,10 @@ TransformerShape shape_of(const ModelConfig& config, int64_t seq_length) {
   shape.num_attention_heads = config.num_attention_heads;
   shape.num_key_value_heads = config.num_key_value_heads;
   shape.head_dim = config.head_dim;
+  shape.q_lora_rank = config.latent.q_lora_rank;
+  shape.kv_lora_rank = config.latent.kv_lora_rank;
+  shape.qk_rope_head_dim = config.latent.qk_rope_head_dim;
+  shape.v_head_dim = config.latent.v_head_dim;
   shape.vocab_size = config.vocab_size;
   shape.seq_length = seq_length;
   shape.num_moe_layers = config.experts.layers();

@@ -1,6 +1,6 @@
 #include "core/models/attention_layer.h"
 
-#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <fmt/core.h>
 
 #include "core/models/kv_cache.h"
@@ -31,6 +31,10 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       output_(context.find(name_ + "o_proj.weight")),
       output_bias_(context.find(name_ + "o_proj.bias")),
       output_adapter_(context, name_ + "o_proj", {{name_ + "o_proj", context.config.hidden_size}}, true) {
+  if (context.config.latent.used()) {
+    latent_.emplace(context, name_, norm_);
+    return;
+  }
   const int64_t size = context.config.head_dim, queries = heads_ * size, keys = kv_heads_ * size;
   std::vector<LayerAdapter::Module> modules{
       {name_ + "q_proj", queries}, {name_ + "k_proj", keys}, {name_ + "v_proj", keys}};
@@ -83,15 +87,20 @@ Heads AttentionLayer::heads_of(const Tensor& qkv_sbc, const LayerInputs& inputs)
     k_sbkn = normed(k_sbkn, k_norm_, context_);
   }
   if (rotates_) {
-    q_sbqn = rotated(q_sbqn, inputs);
-    k_sbkn = rotated(k_sbkn, inputs);
+    q_sbqn = rotated(q_sbqn, inputs, context_);
+    k_sbkn = rotated(k_sbkn, inputs, context_);
   }
   return {q_sbqn, k_sbkn, as_heads(parts[2]).contiguous()};  // a view would keep all of qkv in memory until backward
 }
 
+HeadsOfSum AttentionLayer::heads_of(const Residual& stream, const LayerInputs& inputs) const {
+  const auto [sum_pbh, qkv_sbc] = project(stream);
+  return {sum_pbh, heads_of(qkv_sbc, inputs)};
+}
+
 Residual AttentionLayer::forward(const Residual& stream, const SharedInputs& inputs) const {
-  const auto [x_pbh, qkv_sbc] = project(stream);
-  const auto [q_sbqn, k_sbkn, v_sbkn] = heads_of(qkv_sbc, *inputs);
+  const auto [x_pbh, heads] = latent_ ? latent_->heads_of(stream, *inputs) : heads_of(stream, *inputs);
+  const auto& [q_sbqn, k_sbkn, v_sbkn] = heads;
   Tensor out_sbc;
   if (recomputes_module(context_.recompute, "core_attn")) {
     const auto again = [this, inputs](const std::vector<Tensor>& qkv_heads) {
@@ -105,16 +114,6 @@ Residual AttentionLayer::forward(const Residual& stream, const SharedInputs& inp
   return {x_pbh, output_adapter_.row(out_sbc, *output_, output_bias_, options)};
 }
 
-// Of pairs that are neighbours, the first ones are moved to the first half: queries and keys alike, so their products
-// are the same.
-Tensor AttentionLayer::rotated(const Tensor& x_sbqn, const LayerInputs& inputs) const {
-  if (!context_.config.interleaved_rope) return rope(x_sbqn, inputs.cos, inputs.sin);
-  const int64_t size = 2 * inputs.cos.size(-1);
-  const Tensor pairs = x_sbqn.narrow(-1, 0, size).unflatten(-1, {-1, 2}).transpose(-1, -2).flatten(-2);
-  const Tensor rest = x_sbqn.narrow(-1, size, x_sbqn.size(-1) - size);
-  return rope(at::cat({pairs, rest}, -1), inputs.cos, inputs.sin);
-}
-
 // Returns sbc.
 Tensor AttentionLayer::core(const Tensor& q_sbqn, const Tensor& k_sbkn, const Tensor& v_sbkn,
                             const LayerInputs& inputs) const {
@@ -126,6 +125,11 @@ Tensor AttentionLayer::core(const Tensor& q_sbqn, const Tensor& k_sbkn, const Te
 }
 
 Tensor AttentionLayer::attend(const Tensor& q, const Tensor& k, const Tensor& v, const LayerInputs& inputs) const {
+  const int64_t own = v.size(-1), width = std::max(q.size(-1), own);
+  if (own != q.size(-1)) {  // the kernels take heads of one width: zeros add nothing to a product, and are cut off
+    const auto wide = [width](const Tensor& x) { return at::constant_pad_nd(x, {0, width - x.size(-1)}); };
+    return attend(wide(q), wide(k), wide(v), inputs).narrow(-1, 0, own);
+  }
   AttentionOptions options{.causal = true, .window = window_};
   if (const double scale = context_.config.attention_multiplier; scale > 0) options.scale = scale;
   if (inputs.cache != nullptr) return inputs.cache->attend(number_, q, k, v, options);

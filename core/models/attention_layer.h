@@ -2,6 +2,9 @@
 // tensor-parallel group, tokens over the context-parallel one.
 #pragma once
 
+#include <optional>
+
+#include "core/models/latent_heads.h"
 #include "core/models/layer_adapter.h"
 #include "core/models/layer_context.h"
 #include "core/ops/rope.h"
@@ -18,9 +21,9 @@ class AttentionLayer {
  private:
   at::Tensor project(const at::Tensor& normed_pbh) const;  // the q, k and v of this rank's heads
   NormedSum project(const Residual& stream) const;         // the stream's sum and these
+  HeadsOfSum heads_of(const Residual& stream, const LayerInputs& inputs) const;
   Heads heads_of(const at::Tensor& qkv_sbc, const LayerInputs& inputs) const;
   at::Tensor normed_together(const at::Tensor& x_sbc, const Parameter* norm) const;
-  at::Tensor rotated(const at::Tensor& x_sbqn, const LayerInputs& inputs) const;
   at::Tensor core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
 
@@ -32,6 +35,7 @@ class AttentionLayer {
   bool rotates_;
   const Parameter *norm_, *qkv_, *qkv_bias_, *q_norm_, *k_norm_, *output_, *output_bias_;
   LayerAdapter qkv_adapter_, output_adapter_;
+  std::optional<LatentHeads> latent_;  // in place of qkv
 };
 
 }  // namespace concord

@@ -155,6 +155,7 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
   load_hf_weights(folder.string(), own, shard_place(context.layout(), context.rank()),
                   {.model_tensors = tensors,
                    .unused = unused,
+                   .weight_block_size = models.config().weight_block_size,
                    .tied_embeddings = models.config().tie_word_embeddings,
                    .map_files = true});
   if (!args.adapter) return models;

@@ -197,7 +197,31 @@ void refuse_the_rest(const ConfigReader& read) {
   const std::string activation = read.text("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") read.refuse("hidden_act", "must be silu");
   if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "must be 0");
-  if (read.has("quantization_config")) read.refuse("quantization_config", "is not supported; use a folder without it");
+}
+
+// Weights in 8-bit floats with one scale per block, as DeepSeek publishes them; all other kinds are refused.
+void read_quantization(const ConfigReader& read, ModelConfig& model) {
+  if (!read.has("quantization_config")) return;
+  const ConfigReader how = read.object("quantization_config");
+  if (how.text("quant_method", "") != "fp8" || how.text("fmt", "e4m3") != "e4m3" || !how.has("weight_block_size")) {
+    read.refuse(
+        "quantization_config",
+        "is not supported: quant_method must be fp8, fmt e4m3, with a weight_block_size; use a folder without it");
+  }
+  model.weight_block_size = how.integers("weight_block_size", {1, int64_t{1} << 20});
+  if (model.weight_block_size.size() != 2) how.refuse("weight_block_size", "must have two numbers, rows and columns");
+}
+
+double latent_parameters_of(const ModelConfig& model) {
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const LatentConfig& latent = model.latent;
+  const double hidden = number(model.hidden_size), heads = number(model.num_attention_heads);
+  const double query = number(latent.q_lora_rank), keys = number(latent.kv_lora_rank);
+  const double compressed = number(latent.compressed());
+  const double q = heads * number(model.head_dim), v = heads * number(latent.v_head_dim);
+  double count = query > 0 ? query * (hidden + 1 + q) : hidden * q;  // with the norm of the latent
+  count += hidden * compressed + keys + keys * (heads * number(latent.qk_nope_head_dim) + v) + v * hidden;
+  return latent.bias ? count + query + compressed : count;
 }
 
 double parameters_of(const ModelConfig& model) {
@@ -207,7 +231,7 @@ double parameters_of(const ModelConfig& model) {
   const double sparse = number(experts.layers());
   const double q = number(model.num_attention_heads) * number(model.head_dim);
   const double kv = number(model.num_key_value_heads) * number(model.head_dim);
-  double layer = hidden * (2 * q + 2 * kv);
+  double layer = model.latent.used() ? latent_parameters_of(model) : hidden * (2 * q + 2 * kv);
   for (const std::string* norm :
        {&model.norms.before_attention, &model.norms.after_attention, &model.norms.before_mlp, &model.norms.after_mlp}) {
     if (!norm->empty()) layer += hidden;
@@ -239,9 +263,10 @@ std::string with_dtype(const std::string& text, const std::string& dtype) {
     }
   };
   replace(object);
+  object.erase("quantization_config");
   if (!object.contains("dtype") && !object.contains("torch_dtype")) object["torch_dtype"] = dtype;
   for (auto& [key, value] : object.items()) {
-    if (value.is_object() && key.ends_with("_config") && key != "quantization_config") replace(value);
+    if (value.is_object() && key.ends_with("_config")) replace(value);
   }
   return object == before ? text : object.dump(2) + "\n";
 }
@@ -265,6 +290,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   read_sizes(read, family, model);
   read_numbers(read, model);
   refuse_the_rest(read);
+  read_quantization(read, model);
   model.rope = read_rope(read, family, model);
   family.describe(read, model);
   if (const double count = parameters_of(model); count > static_cast<double>(kMostParameters)) {

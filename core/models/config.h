@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/models/expert_config.h"
+#include "core/models/latent_config.h"
 #include "core/ops/rope_settings.h"
 
 namespace concord {
@@ -35,7 +36,7 @@ struct ModelConfig {
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;  // of queries and keys; of values too, unless attention is latent
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
@@ -57,9 +58,14 @@ struct ModelConfig {
   double logits_scaling = 1;        // logits are divided by it
   int64_t unused_layers = 0;        // more that files may have after the last: they predict further tokens
   ExpertConfig experts;             // none unless the family has them
-  RopeSettings rope;                // head_dim and max_position_embeddings among it
-  std::string dtype = "float32";    // float32, bfloat16, float16 or float64: what the weights were saved in
-  std::string text;                 // the file as it was read, for saving the model again
+  LatentConfig latent;              // the same
+  // Weights in files may be 8-bit floats with a scale for each block of so many rows and columns; empty: they are not.
+  std::vector<int64_t> weight_block_size;
+  RopeSettings rope;              // max_position_embeddings and the head_dim that is rotated among it
+  std::string dtype = "float32";  // float32, bfloat16, float16 or float64: what the weights were saved in
+  std::string text;               // the file as it was read, for saving the model again
+
+  int64_t value_dim() const { return latent.used() ? latent.v_head_dim : head_dim; }  // of a value head
 };
 
 // |json| is the text of |file|, which errors name. Throws ConfigError, with the file, the key, its value and what is
@@ -72,8 +78,9 @@ ModelConfig parse_model_config(std::string_view json, const std::string& file);
 ModelConfig read_model_config(const std::filesystem::path& path);
 
 // |text| of a config.json for weights that are saved in |dtype|: unchanged if it says so, else with both of its names
-// for that changed, also in the models within it, or torch_dtype, which all versions of transformers read, added. Text
-// that is not a JSON object is returned unchanged.
+// for that changed, also in the models within it, or torch_dtype, which all versions of transformers read, added; and
+// without quantization_config, since weights are saved as they are. Text that is not a JSON object is returned
+// unchanged.
 std::string with_dtype(const std::string& text, const std::string& dtype);
 
 // Elements of all its weights; a tied output layer counts once.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -40,9 +41,8 @@ TEST(ModelConfigDtype, IsThatOfTheWeightsThatAreSaved) {
             "{\n  \"b\": 1e-06,\n  \"dtype\": \"float32\",\n  \"a\": 10000.0\n}\n");
   EXPECT_EQ(with_dtype(R"({"torch_dtype": "float32"})", "float16"), "{\n  \"torch_dtype\": \"float16\"\n}\n");
   EXPECT_EQ(with_dtype(R"({})", "float16"), "{\n  \"torch_dtype\": \"float16\"\n}\n");
-  EXPECT_EQ(with_dtype(R"({"dtype": "a", "text_config": {"dtype": "b"}, "quantization_config": {"dtype": "q"}})", "c"),
-            "{\n  \"dtype\": \"c\",\n  \"text_config\": {\n    \"dtype\": \"c\"\n  },\n"
-            "  \"quantization_config\": {\n    \"dtype\": \"q\"\n  }\n}\n");
+  EXPECT_EQ(with_dtype(R"({"dtype": "a", "text_config": {"dtype": "b"}, "quantization_config": {"fmt": "q"}})", "c"),
+            "{\n  \"dtype\": \"c\",\n  \"text_config\": {\n    \"dtype\": \"c\"\n  }\n}\n");
   EXPECT_EQ(with_dtype("no JSON", "float16"), "no JSON");
 }
 
@@ -159,6 +159,45 @@ TEST(ModelConfig, Glm4MoeHasGroupsOfExpertsAndDenseLayersBeforeThem) {
   }
 }
 
+TEST(ModelConfig, DeepseekV3HasLatents) {
+  const std::string heads = R"("num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 20, "qk_nope_head_dim": 10,
+      "qk_rope_head_dim": 6, "v_head_dim": 14, "n_routed_experts": 16, "moe_intermediate_size": 12)";
+  const ModelConfig model = parse(config(heads + R"(, "first_k_dense_replace": 1)", "deepseek_v3"));
+  EXPECT_EQ(model.head_dim, 16);
+  EXPECT_EQ(model.rope.head_dim, 6);
+  EXPECT_EQ(model.value_dim(), 14);
+  EXPECT_DOUBLE_EQ(model.attention_multiplier, 0.25);
+  EXPECT_TRUE(model.interleaved_rope);
+  EXPECT_EQ(model.experts.n_group, 8);
+  EXPECT_EQ(model.experts.routed_scaling_factor, 2.5);
+  EXPECT_EQ(model.unused_layers, 1);
+  EXPECT_EQ(parameter_count(model), 142916);  // as transformers 5.22 counts, which has the biases of experts as buffers
+  EXPECT_EQ(
+      parameter_count(parse(config(
+          heads + R"(, "first_k_dense_replace": 1, "q_lora_rank": null, "attention_bias": true)", "deepseek_v3"))),
+      146186);
+  const std::string yarn = R"(, "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1, "mscale_all_dim": 0.5})";
+  const double scale = 0.05 * std::log(40) + 1;
+  EXPECT_DOUBLE_EQ(parse(config(heads + yarn, "deepseek_v3")).attention_multiplier, 0.25 * scale * scale);
+  const ModelConfig plain = parse(config(R"("num_key_value_heads": 4, "q_lora_rank": null)", "deepseek_v3"));
+  EXPECT_EQ(plain.latent.q_lora_rank, 0);
+  EXPECT_EQ(plain.latent.kv_lora_rank, 512);
+  EXPECT_EQ(parse(config(R"("num_key_value_heads": 4)", "deepseek_v3")).latent.q_lora_rank, 1536);
+}
+
+TEST(ModelConfig, WeightsInBlocksOfEightBitFloatsAreTheOnlyQuantisedOnes) {
+  const auto with = [](const std::string& more) { return config(R"("quantization_config": {)" + more + "}"); };
+  EXPECT_THAT(parse(with(R"("quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 64])")).weight_block_size,
+              ElementsAre(128, 64));
+  EXPECT_THAT(parse(config()).weight_block_size, ElementsAre());
+  EXPECT_THAT(refusal(with(R"("quant_method": "awq")")), HasSubstr("quant_method must be fp8"));
+  EXPECT_THAT(refusal(with(R"("quant_method": "fp8")")), HasSubstr("with a weight_block_size"));
+  EXPECT_THAT(refusal(with(R"("quant_method": "fp8", "fmt": "e5m2", "weight_block_size": [1, 1])")), HasSubstr("e4m3"));
+  EXPECT_THAT(refusal(with(R"("quant_method": "fp8", "weight_block_size": [128])")),
+              HasSubstr("must have two numbers"));
+  EXPECT_THAT(refusal(with(R"("quant_method": "fp8", "weight_block_size": [128, 0])")), HasSubstr("integers from 1"));
+}
+
 TEST(ModelConfig, DenseFamiliesDifferFromLlamaByTheirOwnKeys) {
   const ModelConfig granite = parse(config(R"("logits_scaling": 8, "residual_multiplier": 0.22)", "granite"));
   EXPECT_EQ(granite.logits_scaling, 8);
@@ -249,9 +288,17 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config("", "olmo3"), {"model_type is \"olmo3\"", "the nearest is olmo2"}},
       {config("", "gpt2"),
        {"model_type is \"gpt2\"",
-        "glm4, glm4_moe, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, "
+        "deepseek_v3, glm4, glm4_moe, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen2_moe, qwen3, "
+        "qwen3_moe, seed_oss, "
         "smollm3"}},
-      {config("", "deepseek_v3"), {"model_type is \"deepseek_v3\"", "must be one of glm4, glm4_moe, granite, llama, "}},
+      {config("", "deepseek_v2"), {"model_type is \"deepseek_v2\"", "the nearest is deepseek_v3"}},
+      {config("", "deepseek_v3"), {"num_key_value_heads 2 must be num_attention_heads 4"}},
+      {config(R"("num_key_value_heads": 4, "qk_rope_head_dim": 7)", "deepseek_v3"), {"qk_rope_head_dim is 7", "even"}},
+      {config(R"("num_key_value_heads": 4, "v_head_dim": 16777216)", "deepseek_v3"), {"times the", "must be <="}},
+      {config(
+           R"("num_key_value_heads": 4, "kv_lora_rank": null, "rope_scaling": {"type": "yarn", "mscale_all_dim": 1})",
+           "deepseek_v3"),
+       {"mscale_all_dim", "needs a factor"}},
       {config(R"("num_experts": 0)", "qwen3_moe"), {"num_experts is 0", "from 1 to"}},
       {config(R"("num_local_experts": 4, "num_experts_per_tok": 5)", "mixtral"),
        {"num_experts_per_tok 5", "at most num_local_experts 4"}},

@@ -23,6 +23,7 @@
 #include "core/models/save_folder.h"
 #include "core/parse_json.h"
 #include "core/paths.h"
+#include "core/quoted.h"
 #include "core/safetensors/decode.h"
 #include "core/safetensors/encode.h"
 #include "core/safetensors/index.h"
@@ -69,6 +70,7 @@ class Conversion {
   Converted run() {
     check_folders(from_, to_);
     weights_ = std::make_unique<Weights>(from_);
+    check_types();
     if (!options_.adapter.empty()) {
       adapter_.emplace(without_trailing_slashes(options_.adapter));
       adapter_->check(*weights_);
@@ -99,6 +101,16 @@ class Conversion {
     uint64_t place;  // of the tensor in the file
     int64_t first, count;
   };
+
+  void check_types() const {
+    for (const auto& [name, tensor] : weights_->tensors()) {
+      if (!options_.dtype || tensor.info->dtype != DType::kF8E4M3) continue;
+      throw ConfigError(
+          fmt::format("{}: tensor {} has type F8_E4M3; such weights have scales, which a conversion does not apply. "
+                      "`concord train --model {}` reads them, and saves them in its own type",
+                      tensor.file->path(), quoted(name), from_));
+    }
+  }
 
   DType target_of(DType dtype) const {
     return options_.dtype && safetensors::is_weight_type(dtype) ? *options_.dtype : dtype;

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "core/config_error.h"
+#include "core/models/block_scales.h"
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
 #include "core/models/hf_weights.h"
@@ -32,9 +33,10 @@ constexpr uint64_t kLeastMappedBytes = 1 << 18;  // smaller values are not worth
 struct FileBlock {
   const Reader* file;
   const TensorInfo* tensor;
-  const at::Tensor* to;  // flat
-  int64_t from;          // element of the tensor in the file
-  int64_t local;         // element of |to|
+  const BlockScales* scales;  // of 8-bit floats; null: the tensor is as it is
+  const at::Tensor* to;       // flat
+  int64_t from;               // element of the tensor in the file
+  int64_t local;              // element of |to|
   int64_t rows;
   int64_t length;
   int64_t stride;
@@ -52,11 +54,19 @@ bool is_expendable(const std::string& name, const HfLoadOptions& options) {
          std::any_of(options.unused.begin(), options.unused.end(), begins_name);
 }
 
+bool is_scaled(const Weights::Tensor& tensor) { return tensor.info->dtype == safetensors::DType::kF8E4M3; }
+
 void check_extra(const Weights& weights, const HfLoadOptions& options) {
   if (options.model_tensors.empty()) return;
   const std::unordered_set<std::string> known(options.model_tensors.begin(), options.model_tensors.end());
+  const auto is_scale = [&](const std::string& name) {
+    const Weights::Tensor* weight = weights.find(BlockScales::weight_of(name));
+    return !options.weight_block_size.empty() && weight != nullptr && is_scaled(*weight) &&
+           known.count(weight->info->name) != 0;
+  };
   for (const auto& [name, tensor] : weights.tensors()) {
-    if (known.count(tensor.info->name) != 0 || is_expendable(tensor.info->name, options)) continue;
+    if (known.count(tensor.info->name) != 0 || is_scale(tensor.info->name) || is_expendable(tensor.info->name, options))
+      continue;
     throw ConfigError(
         fmt::format("{}: tensor {} of {} does not belong to any parameter of the model, which has {} tensors; is this "
                     "the folder of another model?",
@@ -64,7 +74,8 @@ void check_extra(const Weights& weights, const HfLoadOptions& options) {
   }
 }
 
-const Weights::Tensor& find_checked(const Weights& weights, const GlobalTensor& wanted, const Parameter& parameter) {
+const Weights::Tensor& find_checked(const Weights& weights, const GlobalTensor& wanted, const Parameter& parameter,
+                                    bool takes_scaled) {
   const Weights::Tensor* found = weights.find(wanted.name);
   if (found == nullptr) {
     throw ConfigError(fmt::format("{}: has no tensor {}, which parameter {} needs in shape {}", weights.path(),
@@ -76,7 +87,7 @@ const Weights::Tensor& find_checked(const Weights& weights, const GlobalTensor& 
                                   safetensors::shape_text(found->info->shape), parameter.spec.name,
                                   safetensors::shape_text(wanted.shape)));
   }
-  if (!float_type(found->info->dtype)) {
+  if (!float_type(found->info->dtype) && !(takes_scaled && is_scaled(*found))) {
     throw ConfigError(
         fmt::format("{} has type {}; parameter {}, {} on this rank, can be read from F64, F32, F16 or BF16", where,
                     to_string(found->info->dtype), parameter.spec.name, c10::toString(parameter.value.scalar_type())));
@@ -138,16 +149,16 @@ at::Tensor map_value(const Parameter& parameter, const ShardPlace& place, const 
   return at::from_blob(memory.get(), value.sizes(), [memory](void*) {}, value.options().requires_grad(false));
 }
 
-Found find_all(const Weights& weights, const Parameter& parameter) {
+Found find_all(const Weights& weights, const Parameter& parameter, bool takes_scaled) {
   Found found;
   for (const GlobalTensor& tensor : global_tensors(parameter.spec))
-    found.emplace(tensor.name, find_checked(weights, tensor, parameter));
+    found.emplace(tensor.name, find_checked(weights, tensor, parameter, takes_scaled));
   return found;
 }
 
 // The blocks of a run, none of which covers more than a window of the file, unless a single row does.
 void cut_run(const ShardRun& run, FileBlock block, std::vector<FileBlock>& blocks) {
-  const int64_t window = kWindowBytes / size_of(block.tensor->dtype);
+  const int64_t window = kWindowBytes / (block.scales != nullptr ? sizeof(float) : size_of(block.tensor->dtype));
   const int64_t rows = run.count / run.run_length;
   const int64_t rows_at_once = std::max<int64_t>(1, window / std::max(run.run_stride, run.run_length));
   for (int64_t row = 0; row < rows; row += rows_at_once) {
@@ -175,12 +186,25 @@ void copy_rows(const FileBlock& block, std::byte* to) {
 
 // Whether the file's bytes can be copied to the parameter's memory unchanged.
 bool is_plain(const FileBlock& block) {
-  return block.to->device().is_cpu() && block.to->scalar_type() == *float_type(block.tensor->dtype);
+  return block.to->device().is_cpu() && float_type(block.tensor->dtype) == block.to->scalar_type();
+}
+
+void copy_scaled(const FileBlock& block, const at::Tensor& to) {
+  const auto length = static_cast<size_t>(block.length), stride = static_cast<size_t>(block.stride);
+  const auto values = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(block.rows) * length);
+  const std::span<const std::byte> data = block.data();
+  for (int64_t row = 0; row < block.rows; ++row) {
+    const auto number = static_cast<size_t>(row);
+    block.scales->decode(data.subspan(number * stride, length), block.from + row * block.stride,
+                         {values.get() + number * length, length});
+  }
+  to.copy_(at::from_blob(values.get(), {block.rows, block.length}, at::kFloat));
 }
 
 void copy_converted(const FileBlock& block) {
-  const c10::ScalarType type = *float_type(block.tensor->dtype);
   const at::Tensor to = block.to->narrow(0, block.local, block.rows * block.length).view({block.rows, block.length});
+  if (block.scales != nullptr) return copy_scaled(block, to);
+  const c10::ScalarType type = *float_type(block.tensor->dtype);
   const std::span<const std::byte> data = block.data();
   if (Reader::is_aligned(data, block.tensor->dtype)) {
     to.copy_(at::from_blob(const_cast<std::byte*>(data.data()), {block.rows, block.length}, {block.stride, 1}, type));
@@ -228,10 +252,15 @@ void load_hf_weights(const std::string& folder, std::span<Parameter* const> para
   check_extra(weights, options);
   std::vector<at::Tensor> values(parameters.size()), mapped(parameters.size());
   std::vector<FileBlock> blocks;
+  std::map<std::string, BlockScales> scales;  // of tensors that have them, by name
+  const auto scales_of = [&](const Weights::Tensor& tensor) -> const BlockScales* {
+    if (!is_scaled(tensor)) return nullptr;
+    return &scales.try_emplace(tensor.info->name, weights, tensor, options.weight_block_size).first->second;
+  };
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
     check_value(parameter, local_shape(parameter.spec, place));
-    const Found found = find_all(weights, parameter);
+    const Found found = find_all(weights, parameter, !options.weight_block_size.empty());
     if (options.map_files) mapped[i] = map_value(parameter, place, found);
     if (mapped[i].defined()) continue;
     values[i] = parameter.value.detach().view({-1});
@@ -240,6 +269,7 @@ void load_hf_weights(const std::string& folder, std::span<Parameter* const> para
       cut_run(run,
               {.file = tensor.file,
                .tensor = tensor.info,
+               .scales = scales_of(tensor),
                .to = &values[i],
                .from = 0,
                .local = 0,

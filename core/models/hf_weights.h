@@ -26,6 +26,9 @@ struct HfLoadOptions {
   std::span<const std::string> model_tensors = {};
   // What the names of tensors begin with that the folder may have and the model does not use.
   std::span<const std::string> unused = {};
+  // Rows and columns of the blocks that have a scale each, where weights may be 8-bit floats (block_scales.h); empty:
+  // they may not.
+  std::span<const int64_t> weight_block_size = {};
   // A tied model: its files may have an lm_head.weight, which means nothing.
   bool tied_embeddings = false;
   // A value that is stored in a file as it is needed here (on the host, in the same type, contiguous, without padding)
@@ -35,9 +38,9 @@ struct HfLoadOptions {
 };
 
 // Fills the parameters' values from |folder| (core/safetensors/index.h: one file or several), each rank separately: it
-// reads its own elements only, through a mapping, and converts from F64, F32, F16 or BF16 to the parameter's type.
-// Padding becomes 0. Values that are copied stay where they are; with map_files others move. In addition to the
-// parameters it holds at most a few mapped or staged windows of 8 MiB, one per thread. Extra tensors called
+// reads its own elements only, through a mapping, and converts from F64, F32, F16, BF16 or scaled 8-bit floats to the
+// parameter's type. Padding becomes 0. Values that are copied stay where they are; with map_files others move. Besides
+// the parameters it holds at most a few mapped or staged windows of 8 MiB, one per thread. Extra tensors called
 // *.rotary_emb.inv_freq, which older versions of transformers wrote, are ignored. Throws ConfigError with the file, the
 // tensor and both values: a missing or extra tensor, another shape, a type that is not a float; and what
 // safetensors::Weights throws. Parameters are unchanged if it does. Waits: on the host, until the values are in

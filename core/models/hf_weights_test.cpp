@@ -4,9 +4,11 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
+#include <c10/util/Float8_e4m3fn.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
+#include <array>
 #include <fstream>
 
 #include "core/config_error.h"
@@ -121,6 +123,65 @@ TEST(HfWeights, ThatAreMissingOrOfAnotherShapeOrTypeAreNamed) {
   EXPECT_THAT(with({"w", DType::kF8E4M3, {6, 10}}), HasSubstr("has type F8_E4M3"));
   EXPECT_TRUE(sample.parameters[0].value.eq(777).all().item<bool>());
   EXPECT_EQ(with({"w", DType::kF32, {6, 10}}), "accepted");
+}
+
+// A weight of 6 x 10 in blocks of 4 x 8: 2 x 2 of them, of which all but the first are cut off.
+TEST(HfWeights, InEightBitBlocksAreElementsTimesTheScaleOfTheirBlock) {
+  const TemporaryFolder folder;
+  const ShardSpec spec{.name = "w", .dims = {{6}, {10, ShardAxis::tp}}};
+  const std::vector<int64_t> block{4, 8};
+  std::vector<uint8_t> elements(60);
+  for (size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<uint8_t>(i * 4);  // 0 to 0xec: no NaN
+  const std::array<float, 4> scales{1, 0.1f, 3e-5f, 448};
+  safetensors::Writer writer(folder / "model.safetensors",
+                             {{"w", DType::kF8E4M3, {6, 10}}, {"w_scale_inv", DType::kF32, {2, 2}}});
+  writer.write("w", 0, std::as_bytes(std::span(elements)));
+  writer.write("w_scale_inv", 0, std::as_bytes(std::span(scales)));
+  writer.finish();
+  const std::vector<std::string> names = {"w"};
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const ShardPlace place = shard_place(RankLayout(ParallelSizes{.world = 2, .tensor = 2}), rank);
+    const SampleParameters sample({spec}, place);
+    load_hf_weights(folder.path(), sample.list, place, {.model_tensors = names, .weight_block_size = block});
+    const at::Tensor value = sample.parameters[0].value.detach();
+    for (int64_t row = 0; row < 6; ++row) {
+      for (int64_t column = 0; column < 5; ++column) {
+        const int64_t whole = 5 * rank + column;
+        const auto element =
+            c10::Float8_e4m3fn(elements[static_cast<size_t>(row * 10 + whole)], c10::Float8_e4m3fn::from_bits());
+        EXPECT_EQ(value[row][column].item<float>(),
+                  static_cast<float>(element) * scales[static_cast<size_t>(row / 4 * 2 + whole / 8)]);
+      }
+    }
+  }
+}
+
+TEST(HfWeights, InEightBitBlocksAreRefusedWithoutScalesThatFit) {
+  const TemporaryFolder folder;
+  const ShardSpec matrix{.name = "w", .dims = {{6}, {10}}}, row{.name = "w", .dims = {{60}}};
+  const std::vector<int64_t> block{4, 8};
+  const std::vector<std::string> names = {"w"};
+  const auto with = [&](const ShardSpec& spec, const std::vector<TensorShape>& tensors) {
+    safetensors::Writer writer(folder / "model.safetensors", tensors);
+    for (const auto& tensor : writer.plan().tensors)
+      writer.write(tensor.name, 0, std::vector<std::byte>(tensor.bytes()));
+    writer.finish();
+    const SampleParameters sample({spec}, ShardPlace{});
+    return words_of(folder.path(), sample, {.model_tensors = names, .weight_block_size = block});
+  };
+  const TensorShape weight{"w", DType::kF8E4M3, {6, 10}};
+  EXPECT_EQ(with(matrix, {weight, {"w_scale_inv", DType::kF32, {2, 2}}}), "accepted");
+  EXPECT_THAT(with(matrix, {weight}), AllOf(HasSubstr("needs 'w_scale_inv' of [2, 2]"), HasSubstr("there is none")));
+  EXPECT_THAT(with(matrix, {weight, {"w_scale_inv", DType::kF32, {1, 2}}}), HasSubstr("but it is [1, 2] in F32"));
+  EXPECT_THAT(with(matrix, {weight, {"w_scale_inv", DType::kF32, {2, 2, 1}}}), HasSubstr("but it is [2, 2, 1] in F32"));
+  EXPECT_THAT(with(matrix, {weight, {"w_scale_inv", DType::kI32, {2, 2}}}), HasSubstr("but it is [2, 2] in I32"));
+  EXPECT_THAT(with(row, {{"w", DType::kF8E4M3, {60}}, {"w_scale_inv", DType::kF32, {15}}}),
+              HasSubstr("which only matrices can have"));
+  // Scales of nothing that has 8 bits belong to no parameter.
+  EXPECT_THAT(with(matrix, {{"w", DType::kF32, {6, 10}}, {"w_scale_inv", DType::kF32, {2, 2}}}),
+              HasSubstr("'w_scale_inv' of [2, 2] does not belong to any parameter"));
+  EXPECT_THAT(with(matrix, {weight, {"w_scale_inv", DType::kF32, {2, 2}}, {"v_scale_inv", DType::kF32, {2, 2}}}),
+              HasSubstr("'v_scale_inv' of [2, 2] does not belong to any parameter"));
 }
 
 TEST(HfWeights, ThatNobodyNeedsAreNamedButForTheOnesThatMeanNothing) {

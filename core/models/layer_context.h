@@ -20,6 +20,7 @@
 #include "core/models/config.h"
 #include "core/models/parameter.h"
 #include "core/ops/rms_norm.h"
+#include "core/ops/rope.h"
 #include "core/parallel/recompute.h"
 
 namespace concord {
@@ -64,6 +65,12 @@ inline const Parameter* find_norm(const LayerContext& context, int64_t number, c
 // |x|, normed where there is a norm.
 inline at::Tensor normed(const at::Tensor& x, const Parameter* norm, const LayerContext& context) {
   return norm == nullptr ? x : rms_norm(x, norm->used(), context.config.rms_norm_eps);
+}
+
+// |x| [s, b, heads, n], turned by rope as the model has its pairs.
+inline at::Tensor rotated(const at::Tensor& x_sbqn, const LayerInputs& inputs, const LayerContext& context) {
+  return context.config.interleaved_rope ? rope_neighbours(x_sbqn, inputs.cos, inputs.sin)
+                                         : rope(x_sbqn, inputs.cos, inputs.sin);
 }
 
 // The residual stream between the parts of layers: x plus a branch that has not been added yet, since the next norm

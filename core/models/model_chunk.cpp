@@ -364,7 +364,7 @@ std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) 
                              .rows = rows,
                              .capacity = capacity,
                              .kv_heads = config_.num_key_value_heads / parts_->layers.tp->size(),
-                             .head_dim = config_.head_dim};
+                             .head_dim = std::max(config_.head_dim, config_.value_dim())};
   return std::make_unique<KvCache>(sizes, angles.cos.to(type), angles.sin.to(type),
                                    at::TensorOptions(dtype_).device(context_.torch_device()));
 }

@@ -160,6 +160,9 @@ class Planner {
   static WeightInit inner_init(int64_t inputs) { return uniform_init(1 / std::sqrt(static_cast<double>(inputs))); }
 
   void column_pairs(const std::string& layer, const std::vector<Column>& columns) {
+    column_pairs(layer, columns, config_.hidden_size);
+  }
+  void column_pairs(const std::string& layer, const std::vector<Column>& columns, int64_t inputs) {
     std::vector<Piece> inner;
     struct Outer {
       const Column* column;
@@ -176,7 +179,7 @@ class Planner {
       ranks += pair->rank;
     }
     if (inner.empty()) return;
-    add_side(tensor_name(layer, "A"), {{ranks}, {config_.hidden_size}}, inner_init(config_.hidden_size), inner);
+    add_side(tensor_name(layer, "A"), {{ranks}, {inputs}}, inner_init(inputs), inner);
     plans_.back().partial_over_tp = tokens_are_split();
     for (const auto& [column, rank, first_row] : outer) {
       add_side(tensor_name(column->module, "B"), {column->rows, {rank}}, constant_init(0), column->joined);
@@ -203,7 +206,35 @@ class Planner {
     row_pair(name, inputs);
   }
 
+  void cut_by_outputs(const std::string& name, int64_t rows, int64_t inputs) {
+    add(name + ".weight", {{rows, kCut}, {inputs}}, normal());
+    column_pairs(name, {{.module = name, .rows = {rows, kCut}}}, inputs);
+  }
+
+  // Every rank has the latents of its tokens, and makes its own heads of them.
+  void latent_attention(const std::string& prefix) {
+    const LatentConfig& latent = config_.latent;
+    const int64_t heads = config_.num_attention_heads, hidden = config_.hidden_size, query = latent.q_lora_rank;
+    const auto pieces = [&](const char* kind) {
+      std::vector<Piece> named;
+      if (query > 0) named.push_back({fmt::format("{}q_a_proj.{}", prefix, kind), query});
+      named.push_back({fmt::format("{}kv_a_proj_with_mqa.{}", prefix, kind), latent.compressed()});
+      return named;
+    };
+    whole(prefix + "qkv_a_proj.weight", query + latent.compressed(), pieces("weight"));
+    if (latent.bias) {
+      of_own_tokens(prefix + "qkv_a_proj.bias", query + latent.compressed(), 0);
+      plans_.back().spec.pieces = pieces("bias");
+    }
+    if (query > 0) of_own_tokens(prefix + "q_a_layernorm.weight", query, 1);
+    cut_by_outputs(prefix + (query > 0 ? "q_b_proj" : "q_proj"), heads * config_.head_dim, query > 0 ? query : hidden);
+    of_own_tokens(prefix + "kv_a_layernorm.weight", latent.kv_lora_rank, 1);
+    cut_by_outputs(prefix + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank);
+    output(prefix + "o_proj", heads * latent.v_head_dim, config_.output_bias);
+  }
+
   void attention(const std::string& prefix) {
+    if (config_.latent.used()) return latent_attention(prefix);
     const int64_t q = config_.num_attention_heads * config_.head_dim;
     const int64_t kv = config_.num_key_value_heads * config_.head_dim;
     fused(prefix, "qkv_proj", {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}, config_.qkv_bias, config_.joined_qkv);

@@ -47,6 +47,10 @@ struct ParameterPlanOptions {
 //   model.layers.N.self_attn.qkv_proj.{weight,bias}   pieces q_proj, k_proj, v_proj, each cut by heads
 //   model.layers.N.self_attn.{q_norm,k_norm}.weight   cut by heads where all are normed together
 //   model.layers.N.self_attn.o_proj.{weight,bias}
+// or, where attention is latent, with whole latents and what is made of them cut by heads:
+//   model.layers.N.self_attn.qkv_a_proj.{weight,bias} pieces q_a_proj, if queries have a latent, kv_a_proj_with_mqa
+//   model.layers.N.self_attn.{q_a_layernorm,kv_a_layernorm}.weight
+//   model.layers.N.self_attn.{q_b_proj,kv_b_proj,o_proj}.weight  q_proj where queries have no latent
 //   model.layers.N.post_attention_layernorm.weight
 //   model.layers.N.mlp.gate_up_proj.{weight,bias}     pieces gate_proj, up_proj
 //   model.layers.N.mlp.down_proj.{weight,bias}

@@ -165,6 +165,13 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   return ops::rope_op::turn(x, cos, sin, /*back=*/false);
 }
 
+at::Tensor rope_neighbours(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const int64_t size = 2 * cos.size(-1);
+  const at::Tensor pairs = x.narrow(-1, 0, size).unflatten(-1, {-1, 2}).transpose(-1, -2).flatten(-2);
+  const at::Tensor rest = x.narrow(-1, size, x.size(-1) - size);
+  return rope(rest.size(-1) == 0 ? pairs : at::cat({pairs, rest}, -1), cos, sin);
+}
+
 Heads rope_qkv(const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads, int64_t kv_heads) {
   ops::check_floating("rope_qkv", "qkv", qkv);
   const int64_t all = heads + 2 * kv_heads;

@@ -14,6 +14,10 @@ namespace concord {
 // is beyond 2 r stays unchanged. Throws ConfigError, with the sizes, if they do not fit.
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
+// As rope, for pairs that are neighbours: the first ones move to the first half. Queries and keys that are both turned
+// so have the same products.
+at::Tensor rope_neighbours(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
+
 // The heads of queries, keys and values, [..., heads or kv_heads, n].
 struct Heads {
   at::Tensor q, k, v;

@@ -208,11 +208,13 @@ TEST(HfParity, ModelsWithExpertsAreSavedAsTheyWereRead) {
   }
 }
 
-// Sigmoid scores, groups of experts, a bias that chooses, a dense layer before those with experts.
-constexpr const char* kGroupedExperts = R"({"model_type": "glm4_moe", "vocab_size": 96, "hidden_size": 32,
-  "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+// Attention through latents; sigmoid scores, groups of experts, a bias that chooses, a dense layer before those with
+// experts.
+constexpr const char* kGroupedExperts = R"({"model_type": "deepseek_v3", "vocab_size": 96, "hidden_size": 32,
+  "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+  "q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8,
   "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "moe_intermediate_size": 16,
-  "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "use_qk_norm": true, "initializer_range": 0.2})";
+  "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "initializer_range": 0.2})";
 
 // Two rows for ranks that have their own, and a step of the biases that they make of it together.
 void forward_and_update(VirtualModels& models, ParallelContext& context, double rate) {
@@ -226,13 +228,15 @@ void forward_and_update(VirtualModels& models, ParallelContext& context, double 
 }
 
 // In fp64, with biases of every layout that are those of one process to the bit.
-TEST(HfParity, ExpertsWithABiasAreTheSameUnderEveryLayout) {
+TEST(HfParity, LatentsAndExpertsWithABiasAreTheSameUnderEveryLayout) {
   const TemporaryFolder folder;
   std::string first;
   std::filesystem::path model;
   TensorMap expected;
   std::vector<Layout> layouts{layout("one process", 1, 1)};
   for (const Layout& each : expert_layouts()) layouts.push_back(each);
+  layouts.push_back(with_recompute(layout("selective, tp 2, cp 2", 2, 2),
+                                   {.granularity = "selective", .modules = {"core_attn", "layernorm"}}));
   for (Layout& each : layouts) {
     SCOPED_TRACE(each.name);
     each.args.dtype = at::kDouble;
@@ -255,6 +259,11 @@ TEST(HfParity, ExpertsWithABiasAreTheSameUnderEveryLayout) {
       EXPECT_LT(bias.min().item<float>(), 0);
     }
     EXPECT_TRUE(bytes == first);
+    const std::string again = saved + ", again";
+    expect_job(each.world, each.sizes, [&](ParallelContext& context) {
+      AutoModel::from_pretrained(model, each.args, context).save_pretrained(again);
+    });
+    EXPECT_TRUE(safetensors::testing::read_file(again + "/model.safetensors") == first);
     const at::Tensor ids = at::arange(64, at::kLong).mul(37).remainder(96).view({2, 32});
     run_golden(model, each, {ids, labels_that_follow(ids)}, [&](const ProbeResult& got) {
       if (expected.empty()) write_tensors(result, got);

@@ -24,7 +24,7 @@ except ImportError as missing:
     sys.exit(77)
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "qwen2_moe", "qwen3_moe", "mixtral", "granite", "smollm3", "seed_oss",
-            "olmo2", "phi3", "glm4", "glm4_moe")
+            "olmo2", "phi3", "glm4", "glm4_moe", "deepseek_v3")
 # Norm of the difference / norm of the reference, for each tensor: golden/README.md's for gradients. In float64 what is
 # left is transformers' own rounding, since it has norms, softmax and loss in float32 even then.
 BOUNDS = {"float64": 5e-6, "float32": 2e-5}
@@ -48,13 +48,13 @@ def draw_experts(draw, family):
                 "output_router_logits": draw.random() < 0.5}
     if family == "mixtral":
         return settings | {"num_local_experts": experts}
-    if family == "glm4_moe":
+    if family in ("glm4_moe", "deepseek_v3"):
         return settings | {
             "n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3, "topk_group": draw.choice([1, 2]),
             "moe_intermediate_size": draw.choice([6, 12]), "n_shared_experts": draw.choice([1, 2]),
             "norm_topk_prob": draw.random() < 0.5, "routed_scaling_factor": 2.5,
-            "first_k_dense_replace": draw.choice([0, 1]), "use_qk_norm": draw.random() < 0.5,
-            "output_router_logits": False}
+            "first_k_dense_replace": draw.choice([0, 1]), "output_router_logits": False,
+            **({"use_qk_norm": draw.random() < 0.5} if family == "glm4_moe" else {})}
     settings |= {"num_experts": experts, "moe_intermediate_size": draw.choice([6, 12]),
                  "norm_topk_prob": choices > 1 and draw.random() < 0.5,  # the gradient of 1 is rounding only
                  "decoder_sparse_step": draw.choice([1, 1, 2]),
@@ -62,6 +62,17 @@ def draw_experts(draw, family):
     if family == "qwen2_moe":
         settings |= {"shared_expert_intermediate_size": 12, "qkv_bias": draw.random() < 0.5}
     return settings
+
+
+def draw_latents(draw, settings):
+    """Attention through latents; values of other widths than keys, narrower and wider."""
+    latents = {"num_key_value_heads": settings["num_attention_heads"], "q_lora_rank": draw.choice([None, 6, 10]),
+               "kv_lora_rank": draw.choice([6, 12]), "qk_nope_head_dim": draw.choice([4, 6]),
+               "qk_rope_head_dim": draw.choice([4, 8]), "v_head_dim": draw.choice([4, 8, 16]),
+               "rope_interleave": draw.random() < 0.7}
+    if settings["rope_parameters"]["rope_type"] == "yarn":
+        latents["rope_parameters"] = settings["rope_parameters"] | {"mscale": 0.7, "mscale_all_dim": draw.choice([0.5, 1.0])}
+    return latents
 
 
 def has_experts(settings):
@@ -97,7 +108,8 @@ def draw_config(draw, seed):
         settings["head_dim"] = head_dim
     if family in ("glm4", "glm4_moe"):
         settings["head_dim"] = 8  # half of it is rotated
-    if family in ("llama", "qwen3", "qwen3_moe", "granite", "smollm3", "seed_oss", "olmo2", "glm4", "glm4_moe"):
+    if family in ("llama", "qwen3", "qwen3_moe", "granite", "smollm3", "seed_oss", "olmo2", "glm4", "glm4_moe",
+                  "deepseek_v3"):
         settings["attention_bias"] = draw.random() < 0.5
     if family in ("llama", "granite", "smollm3", "seed_oss"):
         settings["mlp_bias"] = draw.random() < 0.5
@@ -110,15 +122,17 @@ def draw_config(draw, seed):
         settings |= draw.choice([{"no_rope_layer_interval": 2}, {"no_rope_layers": [0, 1, 1]}])
     if family == "seed_oss":
         settings |= {"attention_out_bias": draw.random() < 0.5, "attention_dropout": 0.0, "residual_dropout": 0.0}
-    if family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe"):
+    if family == "deepseek_v3":
+        settings |= draw_latents(draw, settings)
+    if family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe", "deepseek_v3"):
         settings |= draw_experts(draw, family)
-        if family == "glm4_moe" and not has_experts(settings):
+        if family in ("glm4_moe", "deepseek_v3") and not has_experts(settings):
             settings["first_k_dense_replace"] = 0
         if not has_experts(settings):
             settings["output_router_logits"] = False  # transformers fails for a loss of no layers
     if family in ("mistral", "mixtral", "phi3"):
         settings["sliding_window"] = draw.choice([None, 3, 5])
-    elif family not in ("llama", "granite", "seed_oss", "olmo2", "glm4", "glm4_moe") and draw.random() < 0.5:
+    elif family not in ("llama", "granite", "seed_oss", "olmo2", "glm4", "glm4_moe", "deepseek_v3") and draw.random() < 0.5:
         settings |= {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
     return family, settings
 

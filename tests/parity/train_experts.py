@@ -52,9 +52,10 @@ def make_tokens(vocabulary):
     return ids
 
 
-def train_reference(folder, ids):
+def train_reference(folder, ids, aux):
+    with_loss = {"output_router_logits": True, "router_aux_loss_coef": aux} if aux > 0 else {}
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
-                                                              output_router_logits=True, router_aux_loss_coef=AUX)
+                                                              **with_loss)
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
@@ -69,20 +70,22 @@ def train_reference(folder, ids):
         for part in parts:
             output = model(input_ids=part, labels=part)
             (output.loss / len(parts)).backward()
-            loss += (output.loss - AUX * output.aux_loss).item() / len(parts)
+            loss += (output.loss - (aux * output.aux_loss if aux > 0 else 0)).item() / len(parts)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=False)
         optimizer.step()
         steps.append((loss, norm.item()))
     return model, steps
 
 
-def train_here(program, folder, model, world, layout):
+def train_here(program, folder, model, aux, world, layout):
+    balancing = ["moe_router_load_balancing_type: pooled_aux_loss", f"moe_aux_loss_coeff: {aux}"]
+    if aux == 0:
+        balancing = ["moe_router_load_balancing_type: none", "moe_router_bias_update_rate: 0"]
     config = [f"model: {model}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out", "shuffle: false",
               f"per_device_train_batch_size: {MICRO}", f"max_steps: {STEPS}", f"learning_rate: {LR}", f"min_lr: {MIN_LR}",
               f"warmup_steps: {WARMUP}", "lr_scheduler_type: cosine", "lr_step_offset: 1", f"adam_beta1: {BETAS[0]}",
               f"adam_beta2: {BETAS[1]}", f"adam_epsilon: {EPS}", f"weight_decay: {DECAY}", f"max_grad_norm: {CLIP}",
-              "moe_router_load_balancing_type: pooled_aux_loss", f"moe_aux_loss_coeff: {AUX}", "logging_steps: 1",
-              "report_to: [none]", "overwrite_output_dir: true", *layout]
+              "logging_steps: 1", "report_to: [none]", "overwrite_output_dir: true", *balancing, *layout]
     (folder / "run.yaml").write_text("\n".join(config) + "\n")
     command = [program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -116,16 +119,20 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    ids = make_tokens(json.loads((Path(arguments.model) / "config.json").read_text())["vocab_size"])
-    model, wanted_steps = train_reference(arguments.model, ids)
+    compare_all(arguments.program, arguments.model, AUX, LAYOUTS)
+
+
+def compare_all(program, source, aux, layouts):
+    """Of the model in folder |source|; aux 0: there is no loss that balances experts, nor are their biases updated."""
+    ids = make_tokens(json.loads((Path(source) / "config.json").read_text())["vocab_size"])
+    model, wanted_steps = train_reference(source, ids, aux)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_file({"input_ids": ids, "labels": ids.clone()}, folder / "data.safetensors")
         model.save_pretrained(folder / "wanted")
         wanted_weights = load_file(folder / "wanted" / "model.safetensors")
-        for layout, (world, words) in LAYOUTS.items():
-            compare(layout, *train_here(arguments.program, folder, arguments.model, world, words), wanted_steps,
-                    wanted_weights)
+        for layout, (world, words) in layouts.items():
+            compare(layout, *train_here(program, folder, source, aux, world, words), wanted_steps, wanted_weights)
 
 
 if __name__ == "__main__":

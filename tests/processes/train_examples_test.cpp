@@ -27,7 +27,9 @@ std::vector<Example> examples() {
   for (const auto& entry : fs::recursive_directory_iterator(CONCORD_EXAMPLES)) {
     const std::string name = entry.path().filename();
     if (!name.ends_with("-device.yaml") && !name.ends_with("-devices.yaml")) continue;
-    found.push_back({fs::relative(entry.path(), CONCORD_EXAMPLES), std::stoll(name)});
+    const int64_t devices = std::stoll(name);
+    if (devices > 16) continue;  // more processes than a machine has cores for; examples_test plans its layout
+    found.push_back({fs::relative(entry.path(), CONCORD_EXAMPLES), devices});
   }
   return found;
 }

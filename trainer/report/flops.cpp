@@ -9,25 +9,39 @@ constexpr double kFrozenPerProduct = 2 * 2;  // no weight gradient
 
 double real(int64_t value) { return static_cast<double>(value); }
 
+// The weights of attention that a token is multiplied with.
+double attention_weights(const TransformerShape& shape) {
+  const double hidden = real(shape.hidden_size), heads = real(shape.num_attention_heads);
+  const double query = heads * real(shape.head_dim);
+  if (shape.kv_lora_rank == 0)
+    return hidden * (query + 2 * real(shape.num_key_value_heads * shape.head_dim)) + query * hidden;
+  const double rank = real(shape.q_lora_rank), value = heads * real(shape.v_head_dim);
+  const double of_queries = rank > 0 ? rank * (hidden + query) : hidden * query;
+  const double latent = real(shape.kv_lora_rank), shared = real(shape.qk_rope_head_dim);
+  const double of_keys = hidden * (latent + shared) + latent * (query - heads * shared + value);
+  return of_queries + of_keys + value * hidden;
+}
+
 }  // namespace
 
 double training_flops(const TransformerShape& shape, double tokens, double squared_lengths) {
   const double hidden = real(shape.hidden_size);
   const double query = real(shape.num_attention_heads * shape.head_dim);
-  const double key_value = real(shape.num_key_value_heads * shape.head_dim);
+  const double value = shape.kv_lora_rank > 0 ? real(shape.num_attention_heads * shape.v_head_dim) : query;
   const double products = shape.gated ? 3 : 2;
   const double dense_layers = real(shape.num_layers - shape.num_moe_layers);
-  const double attention = hidden * (query + 2 * key_value) + query * hidden;
   const double dense = products * hidden * real(shape.intermediate_size);
   const double experts =
       products * hidden *
       real(shape.moe_intermediate_size * shape.experts_per_token + shape.shared_expert_intermediate_size);
-  const double weights_of_a_token = real(shape.num_layers) * attention + dense_layers * dense +
+  const double weights_of_a_token = real(shape.num_layers) * attention_weights(shape) + dense_layers * dense +
                                     real(shape.num_moe_layers) * experts + hidden * real(shape.vocab_size);
-  // Attention scores and their use: two products of |query| columns per pair of positions, half of which are masked.
+  // Attention scores and their use: products of |query| and |value| columns per pair of positions, half of which are
+  // masked.
   const double pairs = squared_lengths / 2;
   const double per_weight = shape.frozen ? kFrozenPerProduct : kTrainingPerProduct;
-  return per_weight * tokens * weights_of_a_token + kTrainingPerProduct * 2 * pairs * query * real(shape.num_layers);
+  return per_weight * tokens * weights_of_a_token +
+         kTrainingPerProduct * pairs * (query + value) * real(shape.num_layers);
 }
 
 double training_flops(const TransformerShape& shape, double tokens) {

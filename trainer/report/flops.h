@@ -14,6 +14,11 @@ struct TransformerShape {
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
   int64_t head_dim = 0;
+  // Attention through latents; kv_lora_rank 0: it is not.
+  int64_t q_lora_rank = 0;  // 0: queries have none
+  int64_t kv_lora_rank = 0;
+  int64_t qk_rope_head_dim = 0;  // the part of head_dim that is no part of the latent
+  int64_t v_head_dim = 0;
   int64_t vocab_size = 0;  // Megatron counts the padded one
   int64_t seq_length = 0;  // of a sample, where lengths are not given
   bool gated = true;       // SwiGLU: three products, else two

@@ -49,6 +49,23 @@ TEST(Flops, OfFrozenWeightsAreFourForEachAndThoseOfAttentionStay) {
   EXPECT_NEAR(pairs / (training_flops(qwen2_5_0_5b(), 1000, 1e6) - training_flops(qwen2_5_0_5b(), 1000, 0)), 1, 1e-9);
 }
 
+// Six for each weight that multiplies a token: DeepSeek V3's attention has 187'107'328, as transformers counts them, of
+// which 2048 are norms. Scores have 192 columns, and their use has 128.
+TEST(Flops, OfLatentAttentionAreThoseOfItsWeightsAndOfBothWidths) {
+  const TransformerShape shape{.num_layers = 1,
+                               .hidden_size = 7168,
+                               .num_attention_heads = 128,
+                               .num_key_value_heads = 128,
+                               .head_dim = 192,
+                               .q_lora_rank = 1536,
+                               .kv_lora_rank = 512,
+                               .qk_rope_head_dim = 64,
+                               .v_head_dim = 128};
+  EXPECT_DOUBLE_EQ(training_flops(shape, 1000, 0), 6.0 * 1000 * (187'107'328 - 2048));
+  EXPECT_DOUBLE_EQ(training_flops(shape, 1000, 1e6) - training_flops(shape, 1000, 0),
+                   6.0 * 1e6 / 2 * 128 * (192 + 128));
+}
+
 TEST(Flops, OfPackedSequencesCountOnlyPairsWithinOne) {
   const TransformerShape shape = qwen2_5_0_5b();
   const double whole = training_flops(shape, 4096);

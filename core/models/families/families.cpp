@@ -6,6 +6,7 @@
 
 namespace concord {
 
+extern const Family kDeepseekV3;
 extern const Family kGlm4;
 extern const Family kGlm4Moe;
 extern const Family kGranite;
@@ -22,8 +23,9 @@ extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kGlm4, &kGlm4Moe, &kGranite,  &kLlama, &kMistral,  &kMixtral, &kOlmo2,
-                                   &kPhi3, &kQwen2,   &kQwen2Moe, &kQwen3, &kQwen3Moe, &kSeedOss, &kSmolLm3};
+  static const std::array families{&kDeepseekV3, &kGlm4,    &kGlm4Moe,  &kGranite, &kLlama,
+                                   &kMistral,    &kMixtral, &kOlmo2,    &kPhi3,    &kQwen2,
+                                   &kQwen2Moe,   &kQwen3,   &kQwen3Moe, &kSeedOss, &kSmolLm3};
   return families;
 }
 
@@ -103,6 +105,45 @@ void read_qwen_experts(const ConfigReader& read, ModelConfig& model, const Exper
   for (const int64_t dense : read.integers("mlp_only_layers", {0, int64_t{1} << 16})) {
     if (dense < layers) experts.sparse[static_cast<size_t>(dense)] = false;
   }
+}
+
+namespace {
+
+// Experts are in |n_group| groups, of which a token chooses |topk_group| by the sum of their two best scores.
+void read_groups(const ConfigReader& read, const DeepseekDefaults& defaults, ExpertConfig& experts) {
+  constexpr IntegerRange kGroups{1, int64_t{1} << 16};
+  experts.n_group = read.integer("n_group", kGroups, defaults.n_group);
+  experts.topk_group = read.integer("topk_group", kGroups, defaults.topk_group);
+  const int64_t size = experts.num_experts / experts.n_group;
+  if (experts.num_experts % experts.n_group == 0 && size >= 2 && experts.topk_group <= experts.n_group &&
+      experts.topk_group * size >= experts.num_experts_per_tok) {
+    return;
+  }
+  read.refuse(
+      fmt::format("n_group {} and topk_group {} do not fit {} experts with {} per token; n_group must divide them into "
+                  "groups of at least 2, of which topk_group have enough",
+                  experts.n_group, experts.topk_group, experts.num_experts, experts.num_experts_per_tok));
+}
+
+}  // namespace
+
+void read_deepseek_experts(const ConfigReader& read, ModelConfig& model, const DeepseekDefaults& defaults) {
+  constexpr IntegerRange kSizes{1, int64_t{1} << 24};
+  read_expert_counts(read, model, defaults.counts);
+  ExpertConfig& experts = model.experts;
+  experts.output_router_logits = false;  // transformers has no loss for them here
+  experts.intermediate_size = read.integer("moe_intermediate_size", kSizes, defaults.counts.moe_intermediate_size);
+  experts.shared_intermediate_size = experts.intermediate_size * read.integer("n_shared_experts", {1, 1 << 10}, 1);
+  experts.shared = "mlp.shared_experts.";
+  experts.sigmoid_scores = experts.wide_router = experts.wide_weights = true;
+  experts.bias = "mlp.gate.e_score_correction_bias";
+  experts.norm_topk_prob = read.flag("norm_topk_prob", true);
+  experts.routed_scaling_factor = read.positive("routed_scaling_factor", defaults.routed_scaling_factor);
+  read_groups(read, defaults, experts);
+  const char* further = read.has("num_mtp_layers") ? "num_mtp_layers" : "num_nextn_predict_layers";
+  model.unused_layers = read.integer(further, {0, 64}, 1);
+  const int64_t dense = read.integer("first_k_dense_replace", {0, int64_t{1} << 16}, defaults.first_k_dense_replace);
+  for (int64_t i = 0; i < model.num_hidden_layers; ++i) experts.sparse[static_cast<size_t>(i)] = i >= dense;
 }
 
 }  // namespace concord

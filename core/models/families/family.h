@@ -32,6 +32,14 @@ struct ExpertDefaults {
   int64_t moe_intermediate_size;
 };
 
+struct DeepseekDefaults {
+  ExpertDefaults counts;
+  int64_t n_group;
+  int64_t topk_group;
+  double routed_scaling_factor;
+  int64_t first_k_dense_replace;
+};
+
 // All that can be read, by name.
 std::span<const Family* const> all_families();
 
@@ -45,6 +53,9 @@ void read_qwen_windows(const ConfigReader& read, ModelConfig& model,
 void read_qwen_experts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults);
 // What all families with experts have in common: the numbers of experts, the loss that balances them.
 void read_expert_counts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults);
+// Those of DeepSeek V3 and its like: sigmoid scores, a bias that only chooses, groups of experts, a shared one without
+// a gate, and a few dense layers before the first with experts.
+void read_deepseek_experts(const ConfigReader& read, ModelConfig& model, const DeepseekDefaults& defaults);
 // Qwen 3, Llama: one key for the biases of q, k, v and the output.
 void read_attention_bias(const ConfigReader& read, ModelConfig& model);
 
