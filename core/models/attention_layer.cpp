@@ -23,11 +23,13 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       kv_heads_(context.config.num_key_value_heads / context.tp->size()),
       window_(context.config.windows[static_cast<size_t>(number)]),
       rotates_(context.config.rotated.empty() || context.config.rotated[static_cast<size_t>(number)]),
+      has_window_rope_(window_ > 0 && context.config.window_rope.has_value()),
       norm_(find_norm(context, number, context.config.norms.before_attention)),
       qkv_(context.find(name_ + "qkv_proj.weight")),
       qkv_bias_(context.find(name_ + "qkv_proj.bias")),
       q_norm_(context.find(name_ + "q_norm.weight")),
       k_norm_(context.find(name_ + "k_norm.weight")),
+      sinks_(context.find(name_ + "sinks")),
       output_(context.find(name_ + "o_proj.weight")),
       output_bias_(context.find(name_ + "o_proj.bias")),
       output_adapter_(context, name_ + "o_proj", {{name_ + "o_proj", context.config.hidden_size}}, true) {
@@ -70,7 +72,8 @@ Tensor AttentionLayer::normed_together(const Tensor& x_sbc, const Parameter* nor
 Heads AttentionLayer::heads_of(const Tensor& qkv_sbc, const LayerInputs& inputs) const {
   const bool has_norms = q_norm_ != nullptr || k_norm_ != nullptr;
   if (rotates_ && !has_norms && !context_.config.interleaved_rope) {
-    return rope_qkv(qkv_sbc, inputs.cos, inputs.sin, heads_, kv_heads_);
+    const auto [cos, sin] = angles_of(inputs);
+    return rope_qkv(qkv_sbc, cos, sin, heads_, kv_heads_);
   }
   const int64_t size = context_.config.head_dim;
   const auto parts = qkv_sbc.split_with_sizes({heads_ * size, kv_heads_ * size, kv_heads_ * size}, -1);
@@ -105,14 +108,19 @@ Residual AttentionLayer::forward(const Residual& stream, const SharedInputs& inp
   return {x_pbh, output_adapter_.row(out_sbc, *output_, output_bias_, options)};
 }
 
+RopeAngles AttentionLayer::angles_of(const LayerInputs& inputs) const {
+  return has_window_rope_ ? RopeAngles{inputs.window_cos, inputs.window_sin} : RopeAngles{inputs.cos, inputs.sin};
+}
+
 // Of pairs that are neighbours, the first ones are moved to the first half: queries and keys alike, so their products
 // are the same.
 Tensor AttentionLayer::rotated(const Tensor& x_sbqn, const LayerInputs& inputs) const {
-  if (!context_.config.interleaved_rope) return rope(x_sbqn, inputs.cos, inputs.sin);
-  const int64_t size = 2 * inputs.cos.size(-1);
+  const auto [cos, sin] = angles_of(inputs);
+  if (!context_.config.interleaved_rope) return rope(x_sbqn, cos, sin);
+  const int64_t size = 2 * cos.size(-1);
   const Tensor pairs = x_sbqn.narrow(-1, 0, size).unflatten(-1, {-1, 2}).transpose(-1, -2).flatten(-2);
   const Tensor rest = x_sbqn.narrow(-1, size, x_sbqn.size(-1) - size);
-  return rope(at::cat({pairs, rest}, -1), inputs.cos, inputs.sin);
+  return rope(at::cat({pairs, rest}, -1), cos, sin);
 }
 
 // Returns sbc.
@@ -128,6 +136,8 @@ Tensor AttentionLayer::core(const Tensor& q_sbqn, const Tensor& k_sbkn, const Te
 Tensor AttentionLayer::attend(const Tensor& q, const Tensor& k, const Tensor& v, const LayerInputs& inputs) const {
   AttentionOptions options{.causal = true, .window = window_};
   if (const double scale = context_.config.attention_multiplier; scale > 0) options.scale = scale;
+  options.cap = context_.config.attn_logit_softcapping;
+  options.sinks = value_of(sinks_);
   if (inputs.cache != nullptr) return inputs.cache->attend(number_, q, k, v, options);
   const bool gathers = context_.gathers_keys || window_ > 0;
   return gathers ? gathered_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens)

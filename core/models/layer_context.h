@@ -18,6 +18,7 @@
 #include "core/mesh/process_group.h"
 #include "core/models/adapter_config.h"
 #include "core/models/config.h"
+#include "core/models/layer_angles.h"
 #include "core/models/parameter.h"
 #include "core/ops/rms_norm.h"
 #include "core/parallel/recompute.h"
@@ -44,8 +45,7 @@ class KvCache;
 struct RouterRecord;
 
 // What all layers need of a micro-batch. Shared with what is recomputed in backward.
-struct LayerInputs {
-  at::Tensor cos, sin;                   // of rope: [s, 1 or b, r]
+struct LayerInputs : LayerAngles {       // of rope: [s, 1 or b, r]
   std::vector<int64_t> cu_seqlens;       // of the whole; empty: not packed
   std::shared_ptr<RouterRecord> router;  // what layers with experts did; null: nobody wants to know
   KvCache* cache = nullptr;              // in generation: the keys and values of earlier tokens; null elsewhere
@@ -63,7 +63,9 @@ inline const Parameter* find_norm(const LayerContext& context, int64_t number, c
 }
 // |x|, normed where there is a norm.
 inline at::Tensor normed(const at::Tensor& x, const Parameter* norm, const LayerContext& context) {
-  return norm == nullptr ? x : rms_norm(x, norm->used(), context.config.rms_norm_eps);
+  if (norm == nullptr) return x;
+  const double eps = context.config.rms_norm_eps;
+  return context.config.norms_plus_one ? rms_norm_plus_one(x, norm->used(), eps) : rms_norm(x, norm->used(), eps);
 }
 
 // The residual stream between the parts of layers: x plus a branch that has not been added yet, since the next norm
@@ -79,7 +81,7 @@ struct Residual {
 // The stream's sum and that, normed where there is a norm.
 inline NormedSum normed(const Residual& stream, const Parameter* norm, const LayerContext& context) {
   const ModelConfig& config = context.config;
-  if (norm != nullptr && stream.branch_pbh.defined()) {
+  if (norm != nullptr && stream.branch_pbh.defined() && !config.norms_plus_one) {
     return add_rms_norm(stream.x_pbh, stream.branch_pbh, norm->used(), config.rms_norm_eps, config.residual_multiplier);
   }
   const at::Tensor sum = stream.sum(context);
