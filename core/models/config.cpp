@@ -218,7 +218,11 @@ void refuse_the_rest(const ConfigReader& read, const Family& family) {
     read.refuse(family.activation_key, fmt::format("must be {}", family.activation));
   }
   if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "must be 0");
-  if (read.has("quantization_config")) read.refuse("quantization_config", "is not supported; use a folder without it");
+  if (read.has("quantization_config")) {
+    read.refuse("quantization_config",
+                "is not supported; save the model without it first, with transformers (MXFP4 files of GPT-OSS: "
+                "quantization_config=Mxfp4Config(dequantize=True))");
+  }
 }
 
 double parameters_of(const ModelConfig& model) {

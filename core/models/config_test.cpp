@@ -334,6 +334,7 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config(R"("tie_word_embeddings": 1)"), {"tie_word_embeddings is 1", "true or false"}},
       {config(R"("torch_dtype": "int8")"), {"torch_dtype is \"int8\"", "bfloat16"}},
       {config(R"("quantization_config": {})"), {"quantization_config"}},
+      {config(R"("quantization_config": {"quant_method": "mxfp4"})", "gpt_oss"), {"mxfp4", "dequantize=True"}},
       {config(R"("rope_scaling": {"type": "longrope", "factor": 2})"), {"rope_scaling.type", "longrope", "llama3"}},
       {config(R"("rope_scaling": {"rope_type": "linear"})"), {"rope_scaling.factor is not given"}},
       {config(R"("rope_scaling": {"factor": 2})"), {"rope_scaling.rope_type is not given"}},

@@ -33,7 +33,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 
 // The two halves without autograd, for those who put results of several calls together, as ring attention does. Always
 // [B, S, heads, n]. |lse| [B, heads, S], fp32 (fp64 for Double): log sum exp of each query's scores. backward is linear
-// in |grad| and takes |out| and |lse| of the whole, even if k and v are only a part of the keys. Sinks are ignored here:
+// in |grad| and takes |out| and |lse| of the whole, even if k and v are only a part of the keys. Sinks are ignored:
 // they are applied by whoever has the whole.
 struct AttentionForward;
 struct AttentionBackward;

@@ -23,8 +23,8 @@ struct GatedActivation {
 // |gate_up| [..., 2 n] -> [..., n]. Throws ConfigError if the last dimension is odd.
 at::Tensor gated_activation(const at::Tensor& gate_up, const GatedActivation& activation);
 
-// cap tanh(x / cap): bends x so that it stays below the cap (Gemma 2's logits). In the type of |x|, as transformers does
-// it. Keeps |x|, so that the result may be overwritten.
+// cap tanh(x / cap): bends x so that it stays below the cap (Gemma 2's logits). In the type of |x|, as in
+// transformers. Keeps |x|, so that the result may be overwritten.
 at::Tensor soft_cap(const at::Tensor& x, double cap);
 
 }  // namespace concord
