@@ -88,10 +88,18 @@ Texts expert_texts(const ExpertConfig& experts) {
           {"norm_topk_prob", flag_text(experts.norm_topk_prob)},
           {"sigmoid scores", flag_text(experts.sigmoid_scores)},
           {"expert bias", flag_text(!experts.bias.empty())},
+          {"softmax over the chosen experts", flag_text(experts.late_softmax)},
+          {"biases of router and experts", flag_text(experts.whole_stacks)},
           {"routed_scaling_factor", number_text(experts.routed_scaling_factor)},
           {"n_group", std::to_string(experts.n_group)},
           {"topk_group", std::to_string(experts.topk_group)},
           {"layers with experts", sparse}};
+}
+
+std::string activation_text(const GatedActivation& activation) {
+  using Kind = GatedActivation::Kind;
+  if (activation.kind != Kind::clamped) return activation.kind == Kind::silu ? "silu" : "gelu_pytorch_tanh";
+  return fmt::format("clamped to {}, alpha {}", activation.limit, activation.alpha);
 }
 
 // All that the model computes with; not how new weights are drawn, nor the type they are saved in.
@@ -119,14 +127,24 @@ Texts model_texts(const ModelConfig& config) {
                  {"mlp_bias", flag_text(config.mlp_bias)},
                  {"qk_norm", flag_text(config.qk_norm)},
                  {"qk_norm of all heads together", flag_text(config.qk_norm_all_heads)},
+                 {"norms times 1 + weight", flag_text(config.norms_plus_one)},
+                 {"attention sinks", flag_text(config.sinks)},
+                 {"activation", activation_text(config.activation)},
                  {"layers with rope", rotated},
                  {"rope of neighbouring pairs", flag_text(config.interleaved_rope)},
                  {"embedding_multiplier", number_text(config.embedding_multiplier)},
                  {"residual_multiplier", number_text(config.residual_multiplier)},
                  {"attention_multiplier", number_text(config.attention_multiplier)},
+                 {"attn_logit_softcapping", number_text(config.attn_logit_softcapping)},
+                 {"final_logit_softcapping", number_text(config.final_logit_softcapping)},
                  {"logits_scaling", number_text(config.logits_scaling)},
                  {"sliding windows", fmt::format("{}", fmt::join(config.windows, " "))}};
   for (auto& each : rope_texts(config.rope)) texts.push_back(std::move(each));
+  if (config.window_rope) {
+    for (const auto& [name, value] : rope_texts(*config.window_rope)) {
+      texts.emplace_back(fmt::format("{} of layers with a window", name), value);
+    }
+  }
   for (auto& each : expert_texts(config.experts)) texts.push_back(std::move(each));
   return texts;
 }

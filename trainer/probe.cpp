@@ -226,7 +226,8 @@ class Probe {
   Tensor gradient(Parameter& parameter) {
     Tensor total = parameter.sink.main;
     if (parameter.value.grad().defined()) total.add_(parameter.value.grad());
-    if (parameter.partial_over_tp) context_.group(GroupKind::tp).all_reduce(total).wait();
+    const GroupKind parts = parameter.expert ? GroupKind::etp : GroupKind::tp;
+    if (parameter.partial_over_tp) context_.group(parts).all_reduce(total).wait();
     context_.group(parameter.expert ? GroupKind::edp : GroupKind::dp_cp).all_reduce(total).wait();
     return total;
   }

@@ -23,11 +23,13 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       kv_heads_(context.config.num_key_value_heads / context.tp->size()),
       window_(context.config.windows[static_cast<size_t>(number)]),
       rotates_(context.config.rotated.empty() || context.config.rotated[static_cast<size_t>(number)]),
+      has_window_rope_(window_ > 0 && context.config.window_rope.has_value()),
       norm_(find_norm(context, number, context.config.norms.before_attention)),
       qkv_(context.find(name_ + "qkv_proj.weight")),
       qkv_bias_(context.find(name_ + "qkv_proj.bias")),
       q_norm_(context.find(name_ + "q_norm.weight")),
       k_norm_(context.find(name_ + "k_norm.weight")),
+      sinks_(context.find(name_ + "sinks")),
       output_(context.find(name_ + "o_proj.weight")),
       output_bias_(context.find(name_ + "o_proj.bias")),
       output_adapter_(context, name_ + "o_proj", {{name_ + "o_proj", context.config.hidden_size}}, true) {
@@ -74,7 +76,8 @@ Tensor AttentionLayer::normed_together(const Tensor& x_sbc, const Parameter* nor
 Heads AttentionLayer::heads_of(const Tensor& qkv_sbc, const LayerInputs& inputs) const {
   const bool has_norms = q_norm_ != nullptr || k_norm_ != nullptr;
   if (rotates_ && !has_norms && !context_.config.interleaved_rope) {
-    return rope_qkv(qkv_sbc, inputs.cos, inputs.sin, heads_, kv_heads_);
+    const auto [cos, sin] = angles_of(inputs);
+    return rope_qkv(qkv_sbc, cos, sin, heads_, kv_heads_);
   }
   const int64_t size = context_.config.head_dim;
   const auto parts = qkv_sbc.split_with_sizes({heads_ * size, kv_heads_ * size, kv_heads_ * size}, -1);
@@ -87,8 +90,8 @@ Heads AttentionLayer::heads_of(const Tensor& qkv_sbc, const LayerInputs& inputs)
     k_sbkn = normed(k_sbkn, k_norm_, context_);
   }
   if (rotates_) {
-    q_sbqn = rotated(q_sbqn, inputs, context_);
-    k_sbkn = rotated(k_sbkn, inputs, context_);
+    q_sbqn = rotated(q_sbqn, angles_of(inputs), context_);
+    k_sbkn = rotated(k_sbkn, angles_of(inputs), context_);
   }
   return {q_sbqn, k_sbkn, as_heads(parts[2]).contiguous()};  // a view would keep all of qkv in memory until backward
 }
@@ -114,6 +117,10 @@ Residual AttentionLayer::forward(const Residual& stream, const SharedInputs& inp
   return {x_pbh, output_adapter_.row(out_sbc, *output_, output_bias_, options)};
 }
 
+RopeAngles AttentionLayer::angles_of(const LayerInputs& inputs) const {
+  return has_window_rope_ ? RopeAngles{inputs.window_cos, inputs.window_sin} : RopeAngles{inputs.cos, inputs.sin};
+}
+
 // Returns sbc.
 Tensor AttentionLayer::core(const Tensor& q_sbqn, const Tensor& k_sbkn, const Tensor& v_sbkn,
                             const LayerInputs& inputs) const {
@@ -132,6 +139,8 @@ Tensor AttentionLayer::attend(const Tensor& q, const Tensor& k, const Tensor& v,
   }
   AttentionOptions options{.causal = true, .window = window_};
   if (const double scale = context_.config.attention_multiplier; scale > 0) options.scale = scale;
+  options.cap = context_.config.attn_logit_softcapping;
+  options.sinks = value_of(sinks_);
   if (inputs.cache != nullptr) return inputs.cache->attend(number_, q, k, v, options);
   const bool gathers = context_.gathers_keys || window_ > 0;
   return gathers ? gathered_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens)

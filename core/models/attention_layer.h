@@ -8,6 +8,7 @@
 #include "core/models/layer_adapter.h"
 #include "core/models/layer_context.h"
 #include "core/ops/rope.h"
+#include "core/ops/rope_angles.h"
 
 namespace concord {
 
@@ -24,6 +25,7 @@ class AttentionLayer {
   HeadsOfSum heads_of(const Residual& stream, const LayerInputs& inputs) const;
   Heads heads_of(const at::Tensor& qkv_sbc, const LayerInputs& inputs) const;
   at::Tensor normed_together(const at::Tensor& x_sbc, const Parameter* norm) const;
+  RopeAngles angles_of(const LayerInputs& inputs) const;
   at::Tensor core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
 
@@ -33,7 +35,8 @@ class AttentionLayer {
   int64_t heads_, kv_heads_;  // of this rank
   int64_t window_;
   bool rotates_;
-  const Parameter *norm_, *qkv_, *qkv_bias_, *q_norm_, *k_norm_, *output_, *output_bias_;
+  bool has_window_rope_;
+  const Parameter *norm_, *qkv_, *qkv_bias_, *q_norm_, *k_norm_, *sinks_, *output_, *output_bias_;
   LayerAdapter qkv_adapter_, output_adapter_;
   std::optional<LatentHeads> latent_;  // in place of qkv
 };

@@ -43,7 +43,9 @@ std::string known_architectures() {
 [[noreturn]] void refuse_model_type(const ConfigReader& read, const std::string& model_type) {
   std::vector<std::string_view> known;
   for (const Family* family : all_families()) known.emplace_back(family->model_type);
-  const std::string nearest = nearest_name(model_type, known);
+  // That of a part of a larger model ("gemma3" has "gemma3_text"), before one that is spelled alike.
+  const auto part = std::ranges::find_if(known, [&](auto name) { return name.starts_with(model_type + "_"); });
+  const std::string nearest = part != known.end() ? std::string(*part) : nearest_name(model_type, known);
   read.refuse("model_type", fmt::format("must be one of {}{}", known_model_types(),
                                         nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
 }
@@ -128,6 +130,23 @@ void read_rope_values(const ConfigReader& rope, const Family& family, RopeSettin
   }
 }
 
+// Where layers with a window have a rope of their own, transformers 5 has one object for each kind of layer.
+ConfigReader rope_of_layers(const ConfigReader& rope, const Family& family, const char* layer_type) {
+  return family.default_window_rope_theta > 0 && rope.has(layer_type) ? rope.object(layer_type) : rope;
+}
+
+// That of layers with a window: older files have only its theta.
+RopeSettings read_window_rope(const ConfigReader& read, const Family& family, const ModelConfig& model) {
+  RopeSettings rope{.rope_theta = read.positive("rope_local_base_freq", family.default_window_rope_theta),
+                    .head_dim = model.head_dim,
+                    .max_position_embeddings = model.max_position_embeddings,
+                    .original_max_position_embeddings = model.max_position_embeddings};
+  if (!read.has("rope_parameters")) return rope;
+  const ConfigReader all = read.object("rope_parameters");
+  if (all.has("sliding_attention")) read_rope_values(all.object("sliding_attention"), family, rope);
+  return rope;
+}
+
 RopeSettings read_rope(const ConfigReader& read, const Family& family, const ModelConfig& model) {
   RopeSettings rope;
   rope.head_dim = model.head_dim;
@@ -139,7 +158,7 @@ RopeSettings read_rope(const ConfigReader& read, const Family& family, const Mod
   read_rotated_part(read, family, rope);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name takes precedence in transformers too
     if (!read.has(key)) continue;
-    read_rope_values(read.object(key), family, rope);
+    read_rope_values(rope_of_layers(read.object(key), family, "full_attention"), family, rope);
     break;
   }
   check_rotated_part(read, rope);
@@ -193,9 +212,11 @@ void read_numbers(const ConfigReader& read, ModelConfig& model) {
 }
 
 // Settings that would change the results compared with transformers if they were ignored.
-void refuse_the_rest(const ConfigReader& read) {
-  const std::string activation = read.text("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") read.refuse("hidden_act", "must be silu");
+void refuse_the_rest(const ConfigReader& read, const Family& family) {
+  const std::string activation = read.text(family.activation_key, family.activation);
+  if ((activation == "swish" ? "silu" : activation) != family.activation) {
+    read.refuse(family.activation_key, fmt::format("must be {}", family.activation));
+  }
   if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "must be 0");
 }
 
@@ -206,7 +227,9 @@ void read_quantization(const ConfigReader& read, ModelConfig& model) {
   if (how.text("quant_method", "") != "fp8" || how.text("fmt", "e4m3") != "e4m3" || !how.has("weight_block_size")) {
     read.refuse(
         "quantization_config",
-        "is not supported: quant_method must be fp8, fmt e4m3, with a weight_block_size; use a folder without it");
+        "is not supported: quant_method must be fp8, fmt e4m3, with a weight_block_size; save the model without "
+        "it first, with transformers (MXFP4 files of GPT-OSS: "
+        "quantization_config=Mxfp4Config(dequantize=True))");
   }
   model.weight_block_size = how.integers("weight_block_size", {1, int64_t{1} << 20});
   if (model.weight_block_size.size() != 2) how.refuse("weight_block_size", "must have two numbers, rows and columns");
@@ -240,8 +263,12 @@ double parameters_of(const ModelConfig& model) {
   if (model.output_bias) layer += hidden;
   if (model.qk_norm) layer += 2 * number(model.head_dim);
   if (model.qk_norm_all_heads) layer += q + kv;
+  if (model.sinks) layer += number(model.num_attention_heads);
   const double dense_mlp = 3 * hidden * inner + (model.mlp_bias ? 2 * inner + hidden : 0);
-  const double one_expert = 3 * hidden * number(experts.intermediate_size) + hidden;  // and its row of the router
+  const double expert_inner = number(experts.intermediate_size);
+  const double expert_biases =
+      (experts.whole_stacks ? 2 * expert_inner + hidden : 0) + (experts.router_bias.empty() ? 0 : 1);
+  const double one_expert = 3 * hidden * expert_inner + hidden + expert_biases;  // and its row of the router
   const double sparse_mlp = number(experts.num_experts) * one_expert +
                             3 * hidden * number(experts.shared_intermediate_size) + (experts.shared_gate ? hidden : 0);
   const double tables = model.tie_word_embeddings ? 1 : 2;
@@ -289,9 +316,10 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   model.architecture = family.architecture;
   read_sizes(read, family, model);
   read_numbers(read, model);
-  refuse_the_rest(read);
+  refuse_the_rest(read, family);
   read_quantization(read, model);
   model.rope = read_rope(read, family, model);
+  if (family.default_window_rope_theta > 0) model.window_rope = read_window_rope(read, family, model);
   family.describe(read, model);
   if (const double count = parameters_of(model); count > static_cast<double>(kMostParameters)) {
     read.refuse(fmt::format("describes a model of {:g} parameters; the limit is {}", count, kMostParameters));

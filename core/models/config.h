@@ -8,12 +8,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/models/expert_config.h"
 #include "core/models/latent_config.h"
+#include "core/ops/gated_activation.h"
 #include "core/ops/rope_settings.h"
 
 namespace concord {
@@ -47,23 +49,30 @@ struct ModelConfig {
   bool qk_norm = false;            // queries and keys are normed, before rope: head by head,
   bool qk_norm_all_heads = false;  // or all heads of a token together
   LayerNorms norms;
+  bool norms_plus_one = false;    // norms multiply by 1 + their weight
   bool joined_qkv = false;        // in files q, k, v are one tensor, qkv_proj
   bool joined_gate_up = false;    // in files gate, up are one tensor, gate_up_proj
   bool interleaved_rope = false;  // pairs are neighbours, not half a head apart
   std::vector<int64_t> windows;   // for each layer the keys that a query sees, itself among them; 0: all before it
   std::vector<bool> rotated;      // for each layer whether rope is applied to its queries and keys; empty: to all
+  bool sinks = false;             // each head has one more key, of value 0, whose score is a parameter
+  GatedActivation activation;     // of MLPs and experts
   double embedding_multiplier = 1;
-  double residual_multiplier = 1;   // of what attention and MLP add to their input
-  double attention_multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
-  double logits_scaling = 1;        // logits are divided by it
-  int64_t unused_layers = 0;        // more that files may have after the last: they predict further tokens
-  ExpertConfig experts;             // none unless the family has them
-  LatentConfig latent;              // the same
+  bool rounds_embedding_multiplier = false;  // to the type of the weights
+  double residual_multiplier = 1;            // of what attention and MLP add to their input
+  double attention_multiplier = 0;           // of the scores; 0: 1 / sqrt(head_dim)
+  double attn_logit_softcapping = 0;         // scores are cap tanh(score / cap); 0: as they are
+  double final_logit_softcapping = 0;        // the same of logits
+  double logits_scaling = 1;                 // logits are divided by it
+  int64_t unused_layers = 0;                 // more that files may have after the last: they predict further tokens
+  ExpertConfig experts;                      // none unless the family has them
+  LatentConfig latent;                       // the same
   // Weights in files may be 8-bit floats with a scale for each block of so many rows and columns; empty: they are not.
   std::vector<int64_t> weight_block_size;
-  RopeSettings rope;              // max_position_embeddings and the head_dim that is rotated among it
-  std::string dtype = "float32";  // float32, bfloat16, float16 or float64: what the weights were saved in
-  std::string text;               // the file as it was read, for saving the model again
+  RopeSettings rope;                        // max_position_embeddings and the head_dim that is rotated among it
+  std::optional<RopeSettings> window_rope;  // of layers with a window, where it is another
+  std::string dtype = "float32";            // float32, bfloat16, float16 or float64: what the weights were saved in
+  std::string text;                         // the file as it was read, for saving the model again
 
   int64_t value_dim() const { return latent.used() ? latent.v_head_dim : head_dim; }  // of a value head
 };

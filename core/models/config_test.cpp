@@ -225,6 +225,51 @@ TEST(ModelConfig, DenseFamiliesDifferFromLlamaByTheirOwnKeys) {
   EXPECT_THAT(phi3.windows, Each(7));
 }
 
+TEST(ModelConfig, GemmasHaveCapsAndWindowsAndTheThirdTwoRopes) {
+  const ModelConfig gemma2 = parse(config(R"("hidden_size": 144, "query_pre_attn_scalar": 64)", "gemma2"));
+  EXPECT_EQ(gemma2.head_dim, 256);
+  EXPECT_EQ(gemma2.embedding_multiplier, 12);
+  EXPECT_EQ(gemma2.attention_multiplier, 0.125);
+  EXPECT_EQ(gemma2.attn_logit_softcapping, 50);
+  EXPECT_EQ(gemma2.final_logit_softcapping, 30);
+  EXPECT_TRUE(gemma2.tie_word_embeddings && gemma2.norms_plus_one && !gemma2.window_rope && !gemma2.qk_norm);
+  EXPECT_THAT(gemma2.windows, ElementsAre(4096, 0, 4096));
+  EXPECT_EQ(parse(config(R"("final_logit_softcapping": null)", "gemma2")).final_logit_softcapping, 0);
+  const ModelConfig old = parse(config(R"("sliding_window": 512, "sliding_window_pattern": 3, "rope_theta": 5e5,
+      "rope_local_base_freq": 70, "rope_scaling": {"rope_type": "linear", "factor": 8}, "attn_logit_softcapping": 50)",
+                                       "gemma3_text"));
+  const ModelConfig now = parse(config(R"("sliding_window": 512, "rope_parameters": {
+      "full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 5e5},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 70}},
+      "layer_types": ["sliding_attention", "sliding_attention", "full_attention"])",
+                                       "gemma3_text"));
+  for (const ModelConfig& gemma3 : {old, now}) {
+    EXPECT_THAT(gemma3.windows, ElementsAre(512, 512, 0));
+    EXPECT_EQ(gemma3.rope.rope_type, "linear");
+    EXPECT_EQ(gemma3.rope.factor, 8);
+    EXPECT_EQ(gemma3.rope.rope_theta, 5e5);
+    EXPECT_EQ(gemma3.window_rope.value().rope_type, "default");
+    EXPECT_EQ(gemma3.window_rope.value().rope_theta, 70);
+    EXPECT_EQ(gemma3.attn_logit_softcapping, 0);
+    EXPECT_EQ(gemma3.final_logit_softcapping, 0);
+  }
+  EXPECT_EQ(parse(config("", "gemma3_text")).rope.rope_theta, 1e6);
+  EXPECT_EQ(parse(config("", "gemma3_text")).window_rope.value().rope_theta, 1e4);
+}
+
+TEST(ModelConfig, GptOssHasSinksAndBiasesAndYarnIfNothingIsSaid) {
+  const ModelConfig plain = parse(config("", "gpt_oss"));
+  EXPECT_TRUE(plain.sinks && plain.qkv_bias && plain.output_bias && plain.experts.late_softmax);
+  EXPECT_EQ(plain.experts.num_experts, 128);
+  EXPECT_EQ(plain.experts.intermediate_size, 96);
+  EXPECT_EQ(plain.activation, (GatedActivation{.kind = GatedActivation::Kind::clamped}));
+  EXPECT_THAT(plain.windows, ElementsAre(128, 0, 128));
+  EXPECT_EQ(plain.rope.rope_type, "yarn");
+  EXPECT_EQ(plain.rope.factor, 32);
+  EXPECT_EQ(plain.rope.rope_theta, 150000);
+  EXPECT_EQ(parse(config(R"("rope_parameters": {"rope_type": "default"})", "gpt_oss")).rope.rope_type, "default");
+}
+
 TEST(ModelConfig, BiasesOfLlamaAreSwitchedByTheirKeys) {
   const ModelConfig model = parse(config(R"("attention_bias": true, "mlp_bias": true)", "llama"));
   EXPECT_TRUE(model.qkv_bias && model.output_bias && model.mlp_bias);
@@ -288,9 +333,8 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config("", "olmo3"), {"model_type is \"olmo3\"", "the nearest is olmo2"}},
       {config("", "gpt2"),
        {"model_type is \"gpt2\"",
-        "deepseek_v3, glm4, glm4_moe, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen2_moe, qwen3, "
-        "qwen3_moe, seed_oss, "
-        "smollm3"}},
+        "deepseek_v3, gemma2, gemma3_text, glm4, glm4_moe, gpt_oss, granite, llama, mistral, mixtral, olmo2, phi3, "
+        "qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3"}},
       {config("", "deepseek_v2"), {"model_type is \"deepseek_v2\"", "the nearest is deepseek_v3"}},
       {config("", "deepseek_v3"), {"num_key_value_heads 2 must be num_attention_heads 4"}},
       {config(R"("num_key_value_heads": 4, "qk_rope_head_dim": 7)", "deepseek_v3"), {"qk_rope_head_dim is 7", "even"}},
@@ -299,6 +343,12 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
            R"("num_key_value_heads": 4, "kv_lora_rank": null, "rope_scaling": {"type": "yarn", "mscale_all_dim": 1})",
            "deepseek_v3"),
        {"mscale_all_dim", "needs a factor"}},
+      {config("", "gemma3"), {"model_type is \"gemma3\"", "the nearest is gemma3_text"}},
+      {config(R"("hidden_activation": "gelu")", "gemma2"), {"hidden_activation is \"gelu\"", "gelu_pytorch_tanh"}},
+      {config(R"("sliding_window": null)", "gemma2"), {"sliding_window is null", "layer 0 has sliding_attention"}},
+      {config(R"("use_bidirectional_attention": true)", "gemma3_text"), {"use_bidirectional_attention is true"}},
+      {config(R"("attn_logit_softcapping": 0)", "gemma2"), {"attn_logit_softcapping is 0", "> 0"}},
+      {config(R"("swiglu_limit": -7)", "gpt_oss"), {"swiglu_limit is -7", "> 0"}},
       {config(R"("num_experts": 0)", "qwen3_moe"), {"num_experts is 0", "from 1 to"}},
       {config(R"("num_local_experts": 4, "num_experts_per_tok": 5)", "mixtral"),
        {"num_experts_per_tok 5", "at most num_local_experts 4"}},
@@ -329,6 +379,7 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config(R"("tie_word_embeddings": 1)"), {"tie_word_embeddings is 1", "true or false"}},
       {config(R"("torch_dtype": "int8")"), {"torch_dtype is \"int8\"", "bfloat16"}},
       {config(R"("quantization_config": {})"), {"quantization_config"}},
+      {config(R"("quantization_config": {"quant_method": "mxfp4"})", "gpt_oss"), {"mxfp4", "dequantize=True"}},
       {config(R"("rope_scaling": {"type": "longrope", "factor": 2})"), {"rope_scaling.type", "longrope", "llama3"}},
       {config(R"("rope_scaling": {"rope_type": "linear"})"), {"rope_scaling.factor is not given"}},
       {config(R"("rope_scaling": {"factor": 2})"), {"rope_scaling.rope_type is not given"}},

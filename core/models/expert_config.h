@@ -18,6 +18,7 @@ struct ExpertConfig {
   double routed_scaling_factor = 1;      // of a token's weights
   int64_t n_group = 1;                   // equal parts of the experts, of which a token chooses topk_group first
   int64_t topk_group = 1;
+  bool late_softmax = false;  // over the logits of a token's choices instead of over all experts
   bool wide_router = false;   // logits are computed in fp32 in 16-bit models
   bool wide_weights = false;  // they stay in fp32 in 16-bit models, else they are rounded to the model's type
   std::vector<bool> sparse;   // for each layer: whether it has experts; empty if none has
@@ -27,11 +28,17 @@ struct ExpertConfig {
   double router_aux_loss_coef = 0.001;
   // What the tensors of a layer are called in files, after "model.layers.N."; {} is the number of the expert.
   std::string router = "mlp.gate.weight";
-  std::string bias = "";  // added to the scores for the choice only, fp32, not trained by gradients; empty: none
+  std::string router_bias = "";  // of the logits, trained as a weight; empty: none
+  std::string bias = "";         // added to the scores for the choice only, fp32, not trained by gradients; empty: none
   std::string shared = "mlp.shared_expert.";  // what those of the shared expert begin with
   std::string gate = "mlp.experts.{}.gate_proj.weight";
   std::string up = "mlp.experts.{}.up_proj.weight";
   std::string down = "mlp.experts.{}.down_proj.weight";
+
+  // Files have the experts of a layer in one tensor [experts, in, out] for gate and up, which alternate, and one for
+  // down, both with biases: gate_up, down and these with _bias.
+  bool whole_stacks = false;
+  std::string gate_up = "mlp.experts.gate_up_proj";
 
   bool has_layer(int64_t number) const { return !sparse.empty() && sparse[static_cast<size_t>(number)]; }
   int64_t layers() const {

@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/ops/cached_attention.h"
 #include "platform/loader/error.h"
@@ -15,8 +16,8 @@ namespace concord {
 
 using at::Tensor;
 
-KvCache::KvCache(const Sizes& sizes, Tensor cos, Tensor sin, const at::TensorOptions& options)
-    : sizes_(sizes), cos_(std::move(cos)), sin_(std::move(sin)) {
+KvCache::KvCache(const Sizes& sizes, LayerAngles angles, const at::TensorOptions& options)
+    : sizes_(sizes), angles_(std::move(angles)) {
   const auto whole = options.dtype(at::kLong);
   keys_ = at::empty({sizes.layers, sizes.rows, sizes.capacity, sizes.kv_heads, sizes.head_dim}, options);
   values_ = at::empty(keys_.sizes(), options);
@@ -37,9 +38,10 @@ void KvCache::begin(const NewTokens& tokens) {
   place_ = lengths_.clamp_max(sizes_.capacity - 1);  // of a full row, which has nothing new
 }
 
-std::pair<Tensor, Tensor> KvCache::angles() const {
-  if (longest_ == 0) return {cos_.narrow(0, 0, step_).unsqueeze(1), sin_.narrow(0, 0, step_).unsqueeze(1)};
-  return {cos_.index_select(0, place_).unsqueeze(0), sin_.index_select(0, place_).unsqueeze(0)};
+LayerAngles KvCache::angles() const {
+  return angles_.each([&](const Tensor& table) {
+    return longest_ == 0 ? table.narrow(0, 0, step_).unsqueeze(1) : table.index_select(0, place_).unsqueeze(0);
+  });
 }
 
 Tensor KvCache::attend(int64_t number, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -11,8 +11,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <utility>
 
+#include "core/models/layer_angles.h"
 #include "core/ops/attention.h"
 
 namespace concord {
@@ -34,8 +34,8 @@ class KvCache {
     int64_t kv_heads = 0;  // of this rank
     int64_t head_dim = 0;
   };
-  // |cos|, |sin| [capacity, r] are rope's of all positions. |options|: type and device of the keys.
-  KvCache(const Sizes& sizes, at::Tensor cos, at::Tensor sin, const at::TensorOptions& options);
+  // |angles| [capacity, r] are rope's of all positions. |options|: type and device of the keys.
+  KvCache(const Sizes& sizes, LayerAngles angles, const at::TensorOptions& options);
 
   const Sizes& sizes() const { return sizes_; }
   int64_t longest() const { return longest_; }  // tokens of the longest row so far, its padding in the first step too
@@ -43,8 +43,8 @@ class KvCache {
   // A step: begin, then each layer's attend, then end. Throws Error for tokens that do not fit; that a row which still
   // gets tokens is not full is for the caller to see to, who knows the lengths.
   void begin(const NewTokens& tokens);
-  // cos and sin of the new tokens: [S, 1, r], or [1, B, r] where rows are at different positions.
-  std::pair<at::Tensor, at::Tensor> angles() const;
+  // Those of the new tokens: [S, 1, r], or [1, B, r] where rows are at different positions.
+  LayerAngles angles() const;
   // Keeps |k| and |v| [B, S, kv_heads, n], of layer |number| of the model, and returns what |q| [B, S, heads, n] sees.
   at::Tensor attend(int64_t number, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     const AttentionOptions& options);
@@ -52,7 +52,7 @@ class KvCache {
 
  private:
   Sizes sizes_;
-  at::Tensor cos_, sin_;
+  LayerAngles angles_;
   at::Tensor keys_, values_;  // [layers, rows, capacity, kv_heads, head_dim]
   at::Tensor row_;            // int64 [rows]: 0, 1, ...
   at::Tensor lengths_;        // int64 [rows]: tokens before this step

@@ -60,7 +60,7 @@ Tensor LatentHeads::queries(const std::vector<Tensor>& projected) const {
 Tensor LatentHeads::shared_key(const Tensor& part_pbr, const LayerInputs& inputs) const {
   const Tensor part_sbr = context_.sequence_parallel ? gather_into_region(part_pbr, *context_.tp, 0)
                                                      : copy_to_region(part_pbr, *context_.tp);
-  const Tensor turned_sb1r = rotated(part_sbr.unsqueeze(-2), inputs, context_);
+  const Tensor turned_sb1r = rotated(part_sbr.unsqueeze(-2), {inputs.cos, inputs.sin}, context_);
   return turned_sb1r.expand({turned_sb1r.size(0), turned_sb1r.size(1), heads_, turned_sb1r.size(3)});
 }
 
@@ -78,7 +78,7 @@ HeadsOfSum LatentHeads::heads_of(const Residual& stream, const LayerInputs& inpu
   }
   const int64_t plain = sizes_.qk_nope_head_dim, turned = sizes_.qk_rope_head_dim;
   const Tensor q_sbqn = queries(projected);
-  const Tensor q_sbqr = rotated(q_sbqn.narrow(-1, plain, turned), inputs, context_);
+  const Tensor q_sbqr = rotated(q_sbqn.narrow(-1, plain, turned), {inputs.cos, inputs.sin}, context_);
   const Tensor compressed_pbc = projected[0].narrow(-1, sizes_.q_lora_rank, sizes_.compressed());
   const Tensor latent_pbc = normed_latent(compressed_pbc.narrow(-1, 0, sizes_.kv_lora_rank), kv_norm_);
   const Tensor kv_sbqc =

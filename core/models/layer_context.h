@@ -18,9 +18,11 @@
 #include "core/mesh/process_group.h"
 #include "core/models/adapter_config.h"
 #include "core/models/config.h"
+#include "core/models/layer_angles.h"
 #include "core/models/parameter.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/rope.h"
+#include "core/ops/rope_angles.h"
 #include "core/parallel/recompute.h"
 
 namespace concord {
@@ -45,8 +47,7 @@ class KvCache;
 struct RouterRecord;
 
 // What all layers need of a micro-batch. Shared with what is recomputed in backward.
-struct LayerInputs {
-  at::Tensor cos, sin;                   // of rope: [s, 1 or b, r]
+struct LayerInputs : LayerAngles {       // of rope: [s, 1 or b, r]
   std::vector<int64_t> cu_seqlens;       // of the whole; empty: not packed
   std::shared_ptr<RouterRecord> router;  // what layers with experts did; null: nobody wants to know
   KvCache* cache = nullptr;              // in generation: the keys and values of earlier tokens; null elsewhere
@@ -64,13 +65,15 @@ inline const Parameter* find_norm(const LayerContext& context, int64_t number, c
 }
 // |x|, normed where there is a norm.
 inline at::Tensor normed(const at::Tensor& x, const Parameter* norm, const LayerContext& context) {
-  return norm == nullptr ? x : rms_norm(x, norm->used(), context.config.rms_norm_eps);
+  if (norm == nullptr) return x;
+  const double eps = context.config.rms_norm_eps;
+  return context.config.norms_plus_one ? rms_norm_plus_one(x, norm->used(), eps) : rms_norm(x, norm->used(), eps);
 }
 
 // |x| [s, b, heads, n], turned by rope as the model has its pairs.
-inline at::Tensor rotated(const at::Tensor& x_sbqn, const LayerInputs& inputs, const LayerContext& context) {
-  return context.config.interleaved_rope ? rope_neighbours(x_sbqn, inputs.cos, inputs.sin)
-                                         : rope(x_sbqn, inputs.cos, inputs.sin);
+inline at::Tensor rotated(const at::Tensor& x_sbqn, const RopeAngles& angles, const LayerContext& context) {
+  return context.config.interleaved_rope ? rope_neighbours(x_sbqn, angles.cos, angles.sin)
+                                         : rope(x_sbqn, angles.cos, angles.sin);
 }
 
 // The residual stream between the parts of layers: x plus a branch that has not been added yet, since the next norm
@@ -86,7 +89,7 @@ struct Residual {
 // The stream's sum and that, normed where there is a norm.
 inline NormedSum normed(const Residual& stream, const Parameter* norm, const LayerContext& context) {
   const ModelConfig& config = context.config;
-  if (norm != nullptr && stream.branch_pbh.defined()) {
+  if (norm != nullptr && stream.branch_pbh.defined() && !config.norms_plus_one) {
     return add_rms_norm(stream.x_pbh, stream.branch_pbh, norm->used(), config.rms_norm_eps, config.residual_multiplier);
   }
   const at::Tensor sum = stream.sum(context);

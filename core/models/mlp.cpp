@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "core/ops/swiglu.h"
+#include "core/ops/gated_activation.h"
 
 namespace concord {
 
@@ -33,7 +33,7 @@ Tensor GatedMlp::gate_up(const Tensor& normed_pbh) const {
 
 Tensor GatedMlp::down(const Tensor& both_sbc) const {
   const ParallelLinearOptions options{.name = name_ + "down_proj", .sequence_parallel = context_.sequence_parallel};
-  return down_adapter_.row(swiglu(both_sbc), *down_, down_bias_, options);
+  return down_adapter_.row(gated_activation(both_sbc, context_.config.activation), *down_, down_bias_, options);
 }
 
 Mlp::Mlp(const LayerContext& context, int64_t number)

@@ -5,12 +5,12 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "core/config_error.h"
@@ -22,7 +22,7 @@
 #include "core/models/router_record.h"
 #include "core/models/token_slices.h"
 #include "core/ops/cross_entropy.h"
-#include "core/ops/rms_norm.h"
+#include "core/ops/gated_activation.h"
 #include "core/ops/rope_angles.h"
 #include "core/ops/vocab_share.h"
 #include "core/parallel/parallel_linear.h"
@@ -110,7 +110,7 @@ struct ModelChunk::Parts {
   Parameter* embedding = nullptr;
   Parameter* norm = nullptr;
   Parameter* output = nullptr;
-  RopeAngles angles;             // of the last sequences that were not packed
+  LayerAngles angles;            // of the last sequences that were not packed
   int64_t tokens_of_angles = 0;  // how long these were; 0: there were none
   LayerAdapter output_adapter;
 };
@@ -230,17 +230,31 @@ int64_t ModelChunk::counted_tokens(const MicroBatch& batch) const {
 // ---------------------------------------------------------------------------------------------------------- forward
 // Shapes in names: p, s, b, h as in layer_context.h; v this rank's rows of the padded vocabulary.
 
+namespace {
+
+LayerAngles layer_angles(const ModelConfig& config, int64_t length, const Tensor& positions, c10::ScalarType dtype) {
+  const RopeAngles all = rope_angles(rope_frequencies(config.rope, length), positions);
+  LayerAngles angles{all.cos, all.sin, {}, {}};
+  if (config.window_rope) {
+    const RopeAngles windowed = rope_angles(rope_frequencies(*config.window_rope, length), positions);
+    angles.window_cos = windowed.cos;
+    angles.window_sin = windowed.sin;
+  }
+  const auto type = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  return angles.each([&](const Tensor& x) { return x.to(type); });
+}
+
+}  // namespace
+
 // Those of whole sequences are kept for the next micro-batch: computing them begins with a copy to the device, which
 // the host waits for.
-RopeAngles ModelChunk::angles_of(const MicroBatch& batch) const {
+LayerAngles ModelChunk::angles_of(const MicroBatch& batch) const {
   Parts& parts = *parts_;
   const int64_t tokens = batch.input_ids.size(1);
   const bool is_whole = !batch.position_ids.defined() && batch.cu_seqlens.empty();
   if (is_whole && parts.tokens_of_angles == tokens) return parts.angles;
   const TokenPositions positions = token_positions(batch, *parts.layers.cp, context_.torch_device());
-  RopeAngles angles = rope_angles(rope_frequencies(config_.rope, positions.length), positions.own);
-  const auto type = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
-  angles = {angles.cos.to(type), angles.sin.to(type)};
+  const LayerAngles angles = layer_angles(config_, positions.length, positions.own, dtype_);
   if (!is_whole) return angles;
   parts.tokens_of_angles = tokens;
   parts.angles = angles;
@@ -248,10 +262,8 @@ RopeAngles ModelChunk::angles_of(const MicroBatch& batch) const {
 }
 
 SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
-  const RopeAngles angles = angles_of(batch);
   auto inputs = std::make_shared<LayerInputs>();
-  inputs->cos = angles.cos;
-  inputs->sin = angles.sin;
+  static_cast<LayerAngles&>(*inputs) = angles_of(batch);
   inputs->cu_seqlens = batch.cu_seqlens;
   if (config_.experts.layers() > 0 && c10::GradMode::is_enabled()) {
     const ExpertConfig& experts = config_.experts;
@@ -273,7 +285,9 @@ Tensor ModelChunk::embed(const Tensor& ids_sb) const {
   const LayerContext& layers = parts_->layers;
   const Tensor x_pbh = vocab_parallel_embedding(table.used(), ids_sb, config_.vocab_size, *layers.tp,
                                                 layers.sequence_parallel, table.grad_sink());
-  return config_.embedding_multiplier == 1 ? x_pbh : x_pbh.mul(config_.embedding_multiplier);
+  double multiplier = config_.embedding_multiplier;
+  if (config_.rounds_embedding_multiplier) multiplier = at::scalar_tensor(multiplier, dtype_).item<double>();
+  return multiplier == 1 ? x_pbh : x_pbh.mul(multiplier);
 }
 
 Tensor ModelChunk::run_layers(const LayerRun& run, const Tensor& x_pbh, const SharedInputs& inputs) const {
@@ -290,12 +304,14 @@ Tensor ModelChunk::run_layers(const LayerRun& run, const Tensor& x_pbh, const Sh
 Tensor ModelChunk::logits(const Tensor& x_pbh) const {
   const LayerContext& layers = parts_->layers;
   const Parameter& output = *parts_->output;
-  const Tensor normed_pbh = rms_norm(x_pbh, parts_->norm->used(), config_.rms_norm_eps);
+  const Tensor normed_pbh = normed(x_pbh, parts_->norm, layers);
   if (observer_) observer_("norm", normed_pbh);
   const ParallelLinearOptions options{.name = output.spec.name, .sequence_parallel = layers.sequence_parallel};
   // Before the product, which has a hundred times as many elements after it.
   const Tensor scaled_pbh = config_.logits_scaling == 1 ? normed_pbh : normed_pbh.div(config_.logits_scaling);
-  return parts_->output_adapter.column(scaled_pbh, output, nullptr, options);
+  const Tensor logits_sbv = parts_->output_adapter.column(scaled_pbh, output, nullptr, options);
+  const double cap = config_.final_logit_softcapping;
+  return cap > 0 ? soft_cap(logits_sbv, cap) : logits_sbv;
 }
 
 Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) const {
@@ -356,16 +372,14 @@ std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) 
     throw ConfigError(fmt::format("{} tokens per row exceed the model's max_position_embeddings {}", capacity,
                                   config_.max_position_embeddings));
   }
-  const auto type = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
   const auto positions = at::arange(capacity, at::TensorOptions(at::kLong).device(context_.torch_device()));
-  const RopeAngles angles = rope_angles(rope_frequencies(config_.rope, capacity), positions);
   const KvCache::Sizes sizes{.first_layer = layers_.first_layer,
                              .layers = layers_.layers,
                              .rows = rows,
                              .capacity = capacity,
                              .kv_heads = config_.num_key_value_heads / parts_->layers.tp->size(),
                              .head_dim = std::max(config_.head_dim, config_.value_dim())};
-  return std::make_unique<KvCache>(sizes, angles.cos.to(type), angles.sin.to(type),
+  return std::make_unique<KvCache>(sizes, layer_angles(config_, capacity, positions, dtype_),
                                    at::TensorOptions(dtype_).device(context_.torch_device()));
 }
 
@@ -374,7 +388,7 @@ Tensor ModelChunk::decode(const Tensor& hidden, const NewTokens& tokens, KvCache
   const Undivided undivided(parts_->layers);
   cache.begin(tokens);
   const auto inputs = std::make_shared<LayerInputs>();
-  std::tie(inputs->cos, inputs->sin) = cache.angles();
+  static_cast<LayerAngles&>(*inputs) = cache.angles();
   inputs->cache = &cache;
   Residual stream{layers_.embedding ? embed(tokens.ids.t().contiguous()) : hidden};
   for (const Block& block : parts_->blocks) stream = block.forward(stream, inputs);

@@ -35,9 +35,9 @@
 namespace concord {
 
 class KvCache;
+struct LayerAngles;
 struct LayerInputs;
 struct NewTokens;
-struct RopeAngles;
 struct RouterRecord;
 
 // How a model is run; names are Megatron's and ROLL's where they have them.
@@ -127,7 +127,7 @@ class ModelChunk {
  private:
   struct Parts;
 
-  RopeAngles angles_of(const MicroBatch& batch) const;
+  LayerAngles angles_of(const MicroBatch& batch) const;
   std::shared_ptr<const LayerInputs> layer_inputs(const MicroBatch& batch) const;
   void begin_as_norms(Parameter& parameter) const;
   at::Tensor embed(const at::Tensor& ids_sb) const;

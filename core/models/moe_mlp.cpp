@@ -1,15 +1,18 @@
 #include "core/models/moe_mlp.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <fmt/core.h>
 
 #include "core/models/router_record.h"
+#include "core/ops/gated_activation.h"
 #include "core/ops/grouped_linear.h"
 #include "core/ops/linear.h"
 #include "core/ops/moe_permute.h"
-#include "core/ops/swiglu.h"
 #include "core/ops/visit_type.h"
 #include "core/parallel/mappings.h"
 #include "core/parallel/moe_dispatch.h"
@@ -42,15 +45,29 @@ Tensor as_rows(const Tensor& x_pbn, int64_t rows) {
   return own.size(0) == rows ? own : at::constant_pad_nd(own, {0, 0, 0, rows - own.size(0)});
 }
 
+// [rows, experts]: 1 for the expert of a row, else 0. As a matrix, so that the sum over the rows of an expert, which is
+// the derivative of its bias, is a product: in the same order every time.
+Tensor expert_of_row(const Tensor& rows, const Tensor& ends) {
+  const Tensor row_n1 = at::arange(rows.size(0), ends.options()).unsqueeze(1);
+  const Tensor before_end_ne = row_n1 < ends;
+  const Tensor before_begin_ne = at::constant_pad_nd(before_end_ne.narrow(1, 0, ends.size(0) - 1), {1, 0}, 0);
+  return before_end_ne.logical_xor(before_begin_ne).to(rows.scalar_type());
+}
+
 }  // namespace
 
 MoeMlp::MoeMlp(const LayerContext& context, int64_t number) : context_(context), number_(number) {
   const std::string layer = fmt::format("model.layers.{}.", number);
   norm_ = find_norm(context, number, context.config.norms.before_mlp);
   router_ = context.find(layer + "mlp.router.weight");
+  router_bias_ = context.find(layer + "mlp.router.logit_bias");
   bias_ = context.find(layer + "mlp.router.bias");
-  gate_up_ = context.find(layer + "mlp.experts.gate_up_proj.weight");
-  down_ = context.find(layer + "mlp.experts.down_proj.weight");
+  const ExpertConfig& experts = context.config.experts;
+  const bool whole = experts.whole_stacks;
+  gate_up_ = context.find(layer + (whole ? experts.gate_up : "mlp.experts.gate_up_proj.weight"));
+  gate_up_bias_ = whole ? context.find(layer + experts.gate_up + "_bias") : nullptr;
+  down_ = context.find(layer + (whole ? experts.down : "mlp.experts.down_proj.weight"));
+  down_bias_ = whole ? context.find(layer + experts.down + "_bias") : nullptr;
   shared_gate_ = context.find(layer + "mlp.shared_expert_gate.weight");
   if (context.config.experts.shared_intermediate_size > 0)
     shared_.emplace(context, layer + context.config.experts.shared);
@@ -74,7 +91,7 @@ Tensor MoeMlp::whole(const Tensor& x_pbh, const SharedInputs& inputs) const {
 Tensor MoeMlp::router_logits(const Tensor& normed_pbh) const {
   const auto wide = ops::sum_type(normed_pbh.scalar_type());
   if (!context_.config.experts.wide_router || wide == normed_pbh.scalar_type()) {
-    return concord::linear(normed_pbh, router_->used(), {}, router_->grad_sink());
+    return concord::linear(normed_pbh, router_->used(), value_of(router_bias_), router_->grad_sink());
   }
   return at::linear(normed_pbh.to(wide), router_->used().to(wide));
 }
@@ -84,7 +101,7 @@ Routing MoeMlp::route(const Tensor& normed_pbh, const SharedInputs& inputs) cons
   const Tensor logits_pbe = router_logits(normed_pbh);
   Routing routing = route_tokens(logits_pbe,
                                  {.top_k = experts.num_experts_per_tok,
-                                  .pre_softmax = true,
+                                  .pre_softmax = !experts.late_softmax,
                                   .normalise = experts.norm_topk_prob,
                                   .sigmoid = experts.sigmoid_scores,
                                   .scale = experts.routed_scaling_factor,
@@ -124,9 +141,26 @@ Tensor MoeMlp::on_their_ranks(const Tensor& rows, const Tensor& ends) const {
   return return_rows(run_experts(dispatch_rows(rows, plan, ep), plan.order.ends), plan, ep);
 }
 
+// A stack that files have as a whole is [experts, in, out].
+Tensor MoeMlp::expert_linear(const Tensor& rows, const Parameter& stack, const Tensor& ends) const {
+  const GradSink* sink = stack.grad_sink();
+  if (!context_.config.experts.whole_stacks) return grouped_linear(rows, stack.used(), ends, sink);
+  const Tensor turned = stack.used().transpose(1, 2);
+  if (sink == nullptr) return grouped_linear(rows, turned, ends);
+  GradSink turned_sink = *sink;
+  turned_sink.main = sink->main.transpose(1, 2);
+  return grouped_linear(rows, turned, ends, &turned_sink);
+}
+
 Tensor MoeMlp::run_experts(const Tensor& rows, const Tensor& ends) const {
-  const Tensor both = grouped_linear(rows, gate_up_->used(), ends, gate_up_->grad_sink());
-  return grouped_linear(swiglu(both), down_->used(), ends, down_->grad_sink());
+  const GatedActivation& activation = context_.config.activation;
+  const Tensor both = expert_linear(rows, *gate_up_, ends);
+  if (gate_up_bias_ == nullptr) return expert_linear(gated_activation(both, activation), *down_, ends);
+  const Tensor chosen_ne = expert_of_row(both, ends);
+  const Tensor inner = gated_activation(at::addmm(both, chosen_ne, gate_up_bias_->used()), activation);
+  // What the ranks of etp have is added up, and the bias must be in it once.
+  const double share = 1.0 / static_cast<double>(context_.etp->size());
+  return at::addmm(expert_linear(inner, *down_, ends), chosen_ne, down_bias_->used(), 1, share);
 }
 
 Tensor MoeMlp::shared_expert(const Tensor& normed_pbh) const {

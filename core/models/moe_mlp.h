@@ -31,11 +31,13 @@ class MoeMlp {
   at::Tensor on_their_ranks(const at::Tensor& rows, const at::Tensor& ends) const;
   // The same of this rank's experts.
   at::Tensor run_experts(const at::Tensor& rows, const at::Tensor& ends) const;
+  at::Tensor expert_linear(const at::Tensor& rows, const Parameter& stack, const at::Tensor& ends) const;
   at::Tensor shared_expert(const at::Tensor& normed_pbh) const;
 
   const LayerContext& context_;
   int64_t number_;
-  const Parameter *norm_, *router_, *bias_, *gate_up_, *down_, *shared_gate_;
+  const Parameter *norm_, *router_, *router_bias_, *bias_, *gate_up_, *gate_up_bias_, *down_, *down_bias_,
+      *shared_gate_;
   std::optional<GatedMlp> shared_;
   bool split_tokens_;   // ranks of etp have different tokens
   bool uneven_tokens_;  // and perhaps different numbers of them

@@ -102,7 +102,8 @@ class Planner {
     add(name, {{size}}, constant_init(value));
     plans_.back().partial_over_tp = tokens_are_split();
   }
-  void norm(const std::string& name) { of_own_tokens(name, config_.hidden_size, 1); }
+  double norm_init() const { return config_.norms_plus_one ? 0 : 1; }
+  void norm(const std::string& name) { of_own_tokens(name, config_.hidden_size, norm_init()); }
 
   // One weight for several layers with the same input, each split separately.
   void fused(const std::string& prefix, const std::string& name, const std::vector<Piece>& layers, bool bias,
@@ -244,9 +245,10 @@ class Planner {
     }
     for (const char* name : {"q_norm.weight", "k_norm.weight"}) {
       if (!config_.qk_norm) continue;
-      add(prefix + name, {{config_.head_dim}}, constant_init(1));
+      add(prefix + name, {{config_.head_dim}}, constant_init(norm_init()));
       plans_.back().partial_over_tp = options_.tp > 1;  // each rank has seen its own heads
     }
+    if (config_.sinks) add(prefix + "sinks", {{config_.num_attention_heads, kCut}}, normal());
     output(prefix + "o_proj", q, config_.output_bias);
   }
 
@@ -261,13 +263,32 @@ class Planner {
     plans_.back().partial_over_tp = tokens_are_split();
   }
 
-  // A stack of one tensor per expert, of which |pieces| are behind each other along dimension 1.
-  void stack(const std::string& name, Dim rows, Dim columns, std::vector<Piece> pieces) {
-    add(name, {{config_.experts.num_experts, ShardAxis::ep}, rows, columns}, normal(), std::move(pieces));
-    plans_.back().spec.stacked = true;
-    plans_.back().spec.fused_dim = 1;
+  // Something of each expert.
+  void of_experts(const std::string& name, std::vector<Dim> dims, WeightInit init, std::vector<Piece> pieces = {}) {
+    dims.insert(dims.begin(), {config_.experts.num_experts, ShardAxis::ep});
+    add(name, std::move(dims), init, std::move(pieces));
     plans_.back().spec.replicated_over = {GroupKind::edp};
     plans_.back().expert = true;
+  }
+
+  // A stack of one tensor per expert, of which |pieces| are behind each other along dimension 1.
+  void stack(const std::string& name, Dim rows, Dim columns, std::vector<Piece> pieces) {
+    of_experts(name, {rows, columns}, normal(), std::move(pieces));
+    plans_.back().spec.stacked = true;
+    plans_.back().spec.fused_dim = 1;
+  }
+
+  // All experts of a layer in one tensor, as files have it. Ranks that have parts of an expert add up parts of its
+  // results, so each adds a share of the last bias.
+  void whole_stacks(const std::string& layer) {
+    const ExpertConfig& all = config_.experts;
+    const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
+    of_experts(layer + all.gate_up, {{hidden}, {2 * inner, ShardAxis::etp}}, normal());
+    of_experts(layer + all.gate_up + "_bias", {{2 * inner, ShardAxis::etp}}, constant_init(0));
+    of_experts(layer + all.down, {{inner, ShardAxis::etp}, {hidden}}, normal());
+    of_experts(layer + all.down + "_bias", {{hidden}}, constant_init(0));
+    plans_.back().spec.replicated_over = {GroupKind::etp, GroupKind::edp};
+    plans_.back().partial_over_tp = options_.etp > 1;
   }
 
   void experts(const std::string& layer) {
@@ -275,10 +296,15 @@ class Planner {
     const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
     const std::string mlp_name = layer + "mlp.";
     whole(mlp_name + "router.weight", all.num_experts, {{layer + all.router, all.num_experts}});
+    if (!all.router_bias.empty()) {
+      add(mlp_name + "router.logit_bias", {{all.num_experts}}, normal(), {{layer + all.router_bias, all.num_experts}});
+      plans_.back().partial_over_tp = tokens_are_split();
+    }
     if (!all.bias.empty()) {
       add(mlp_name + "router.bias", {{all.num_experts}}, constant_init(0), {{layer + all.bias, all.num_experts}});
       plans_.back().buffer = true;
     }
+    if (all.whole_stacks) return whole_stacks(layer);
     stack(mlp_name + "experts.gate_up_proj.weight", {2 * inner, ShardAxis::etp}, {hidden},
           {{layer + all.gate, inner}, {layer + all.up, inner}});
     stack(mlp_name + "experts.down_proj.weight", {hidden}, {inner, ShardAxis::etp}, {{layer + all.down, hidden}});
@@ -335,7 +361,10 @@ AdapterConfig adapter_for(const ModelConfig& config, AdapterConfig adapter) {
   std::vector<std::string> whole;
   for (const ParameterPlan& plan : planner.take()) {
     const bool is_tied = config.tie_word_embeddings && plan.spec.name == "model.embed_tokens.weight";
-    if (plan.spec.pieces.empty() && !plan.spec.stacked && !is_tied) whole.push_back(Planner::module_of(plan.spec.name));
+    const bool is_module = plan.spec.name.ends_with(".weight") || plan.spec.name.ends_with(".bias");
+    if (plan.spec.pieces.empty() && !plan.spec.stacked && !is_tied && is_module) {
+      whole.push_back(Planner::module_of(plan.spec.name));
+    }
   }
   return with_targets(std::move(adapter), planner.take_modules(), whole);
 }

@@ -21,6 +21,8 @@
 
 #include "core/ops/attention_parts.h"
 #include "core/ops/attention_plan.h"
+#include "core/ops/attention_sinks.h"
+#include "core/ops/capped_attention.h"
 #include "core/ops/check.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
@@ -302,6 +304,12 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOpt
   if (options.window < 0 || (options.window > 0 && !options.causal)) {
     refuse(kName, fmt::format("the window is {}; must be 0 for none, or > 0 and causal", options.window));
   }
+  if (!(options.cap >= 0)) refuse(kName, fmt::format("the cap is {:g}; must be 0 for none, or > 0", options.cap));
+  if (!options.sinks.defined()) return;
+  check_like(kName, "sinks", options.sinks, q);
+  if (options.sinks.dim() != 1 || options.sinks.size(0) != q.size(2)) {
+    refuse(kName, fmt::format("sinks is {}; must be [heads] ({})", text_of(options.sinks), all()));
+  }
 }
 
 double scale_of(const AttentionOptions& options, const Tensor& q) {
@@ -309,6 +317,44 @@ double scale_of(const AttentionOptions& options, const Tensor& q) {
 }
 
 IntArrayRef array_of(std::span<const int64_t> numbers) { return {numbers.data(), numbers.size()}; }
+
+Pair forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+             std::span<const int64_t> cu_seqlens) {
+  const auto cuts = array_of(cu_seqlens);
+  const double scale = scale_of(options, q);
+  if (options.cap == 0) return forward(q, k, v, cuts, options.causal, options.window, scale);
+  return capped_attention(q, k, v, cuts, options.causal, options.window, scale, options.cap);
+}
+
+Triple backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionForward& whole,
+                const AttentionOptions& options, std::span<const int64_t> cu_seqlens) {
+  const auto cuts = array_of(cu_seqlens);
+  const double scale = scale_of(options, q);
+  if (options.cap == 0) {
+    return backward(grad, q, k, v, whole.out, whole.lse, cuts, options.causal, options.window, scale);
+  }
+  return capped_attention_backward(grad, q, k, v, whole.out, whole.lse, cuts, options.causal, options.window, scale,
+                                   options.cap);
+}
+
+// Any attention's halves, with the sinks between them.
+Tensor forward_with_sinks(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+                          std::span<const int64_t> cu_seqlens) {
+  const auto run = [&] {
+    const auto [out, lse] = forward(q, k, v, options, cu_seqlens);
+    const AttentionForward whole = with_sinks({out, lse}, options.sinks);
+    return Forward{whole.out, {q, k, v, options.sinks, whole.out, whole.lse}};
+  };
+  AttentionOptions rest = options;
+  rest.sinks = Tensor();
+  const auto back = [rest, cuts = std::vector<int64_t>(cu_seqlens.begin(), cu_seqlens.end())](const Backward& b) {
+    const auto& s = b.saved;
+    const AttentionForward whole{s[4], s[5]};
+    const auto [dq, dk, dv] = backward(b.grad, s[0], s[1], s[2], whole, rest, cuts);
+    return Tensors{dq, dk, dv, sinks_grad(b.grad, whole, s[3])};
+  };
+  return differentiable("attention with sinks", {q, k, v, options.sinks}, run, back);
+}
 
 void check_packed(const Tensor& q, const Tensor& k, std::span<const int64_t> cu_seqlens) {
   if (cu_seqlens.empty()) return;
@@ -343,8 +389,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   if (flat) return attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), options, cu_seqlens).squeeze(0);
   ops::attention_op::check(q, k, v, options);
   ops::attention_op::check_packed(q, k, cu_seqlens);
-  return std::get<0>(ops::attention_op::forward(q, k, v, ops::attention_op::array_of(cu_seqlens), options.causal,
-                                                options.window, ops::attention_op::scale_of(options, q)));
+  if (options.sinks.defined()) return ops::attention_op::forward_with_sinks(q, k, v, options, cu_seqlens);
+  return std::get<0>(ops::attention_op::forward(q, k, v, options, cu_seqlens));
 }
 
 AttentionForward attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -352,8 +398,7 @@ AttentionForward attention_forward(const at::Tensor& q, const at::Tensor& k, con
   ops::attention_op::check(q, k, v, options);
   ops::attention_op::check_packed(q, k, cu_seqlens);
   const at::NoGradGuard no_grad;
-  auto [out, lse] = ops::attention_op::forward(q, k, v, ops::attention_op::array_of(cu_seqlens), options.causal,
-                                               options.window, ops::attention_op::scale_of(options, q));
+  auto [out, lse] = ops::attention_op::forward(q, k, v, options, cu_seqlens);
   return {out, lse};
 }
 
@@ -363,9 +408,7 @@ AttentionBackward attention_backward(const at::Tensor& grad, const at::Tensor& q
   ops::attention_op::check(q, k, v, options);
   ops::attention_op::check_packed(q, k, cu_seqlens);
   const at::NoGradGuard no_grad;
-  auto [dq, dk, dv] =
-      ops::attention_op::backward(grad, q, k, v, whole.out, whole.lse, ops::attention_op::array_of(cu_seqlens),
-                                  options.causal, options.window, ops::attention_op::scale_of(options, q));
+  auto [dq, dk, dv] = ops::attention_op::backward(grad, q, k, v, whole, options, cu_seqlens);
   return {dq, dk, dv};
 }
 

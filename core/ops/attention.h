@@ -7,13 +7,11 @@
 // the last w of those keys, itself among them.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <optional>
 #include <span>
-
-namespace at {
-class Tensor;
-}
 
 namespace concord {
 
@@ -21,6 +19,8 @@ struct AttentionOptions {
   bool causal = true;
   int64_t window = 0;                // 0: none; only with causal
   std::optional<double> scale = {};  // 1 / sqrt(head size) unless given
+  double cap = 0;                    // scores are cap tanh(score / cap) (core/ops/capped_attention.h); 0: as they are
+  at::Tensor sinks = {};  // [heads]: the scores of one more key per head, of value 0 (core/ops/attention_sinks.h)
 };
 
 // |q| [B, S, heads, n], |k|, |v| [B, S', kv_heads, n] -> [B, S, heads, n]; S <= S' where causal. With |cu_seqlens| the
@@ -33,7 +33,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 
 // The two halves without autograd, for those who put results of several calls together, as ring attention does. Always
 // [B, S, heads, n]. |lse| [B, heads, S], fp32 (fp64 for Double): log sum exp of each query's scores. backward is linear
-// in |grad| and takes |out| and |lse| of the whole, even if k and v are only a part of the keys.
+// in |grad| and takes |out| and |lse| of the whole, even if k and v are only a part of the keys. Sinks are ignored:
+// they are applied by whoever has the whole.
 struct AttentionForward;
 struct AttentionBackward;
 AttentionForward attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -50,4 +50,23 @@ std::vector<AttentionPiece> attention_plan(int64_t queries, int64_t keys, std::s
   return plan;
 }
 
+std::vector<AttentionPiece> in_blocks(const std::vector<AttentionPiece>& plan, int64_t queries) {
+  using Sight = AttentionPiece::Sight;
+  std::vector<AttentionPiece> blocks;
+  for (AttentionPiece piece : plan) {
+    if (piece.sight == Sight::causal) piece.sight = Sight::windowed;  // the same with a shift of 0 and no window
+    for (int64_t begin = 0; begin < piece.queries; begin += queries) {
+      AttentionPiece block = piece;
+      block.query += begin;
+      block.queries = std::min(queries, piece.queries - begin);
+      if (piece.sight == Sight::windowed) {
+        block.shift += begin;
+        block.keys = std::min(piece.keys, block.shift + block.queries);
+      }
+      blocks.push_back(block);
+    }
+  }
+  return blocks;
+}
+
 }  // namespace concord::ops

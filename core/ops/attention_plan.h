@@ -34,4 +34,8 @@ struct AttentionMask {
 std::vector<AttentionPiece> attention_plan(int64_t queries, int64_t keys, std::span<const int64_t> cu_seqlens,
                                            AttentionMask mask);
 
+// The same queries and keys in pieces of at most |queries|, none of them causal, for those who compute a piece as one
+// matrix of scores.
+std::vector<AttentionPiece> in_blocks(const std::vector<AttentionPiece>& plan, int64_t queries);
+
 }  // namespace concord::ops

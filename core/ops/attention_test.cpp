@@ -3,10 +3,15 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "core/config_error.h"
@@ -155,6 +160,36 @@ TEST(Attention, OfBlocksOfKeysPutTogetherIsTheWholeWithItsGradients) {
   EXPECT_LE(largest(at::cat(dv, 1) - expected.dv), 1e-12);
 }
 
+// One more key of value 0 in every row, written out.
+TEST(Attention, WithSinksIsThatWithOneMoreKeyAndItsGradients) {
+  const Heads h(9);
+  Draw draw(10);
+  const std::vector<at::Tensor> inputs{h.q.clone().requires_grad_(true), h.k.clone().requires_grad_(true),
+                                       h.v.clone().requires_grad_(true),
+                                       draw.normal({6}, at::kDouble).requires_grad_(true)};
+  for (const double cap : {0.0, 1.5}) {
+    const at::Tensor got = attention(inputs[0], inputs[1], inputs[2], {.window = 9, .cap = cap, .sinks = inputs[3]});
+    const auto heads = [](const at::Tensor& x) { return x.repeat_interleave(6 / x.size(2), 2).transpose(1, 2); };
+    at::Tensor scores = at::matmul(heads(inputs[0]), heads(inputs[1]).transpose(2, 3)) / std::sqrt(8.0);
+    if (cap > 0) scores = (scores / cap).tanh() * cap;
+    const at::Tensor seen = at::ones({37, 37}, at::kBool).tril().logical_and(at::ones({37, 37}, at::kBool).triu(-8));
+    const at::Tensor sinks = inputs[3].view({1, 6, 1, 1}).expand({2, 6, 37, 1});
+    const at::Tensor p = at::softmax(at::cat({scores.masked_fill(~seen, -INFINITY), sinks}, -1), -1).narrow(-1, 0, 37);
+    const at::Tensor expected = at::matmul(p, heads(inputs[2])).transpose(1, 2);
+    EXPECT_LE(largest(got - expected), 1e-13);
+    const at::Tensor grad = draw.normal(h.q.sizes().vec(), at::kDouble);
+    const auto slopes = [&](const at::Tensor& out) { return torch::autograd::grad({out}, inputs, {grad}); };
+    const auto ours = slopes(got), theirs = slopes(expected);
+    for (size_t i = 0; i < 4; ++i) EXPECT_LE(largest(ours[i] - theirs[i]), 1e-12) << i;
+  }
+}
+
+TEST(Attention, RefusesSinksThatAreNotOnePerHead) {
+  const Heads h(9);
+  EXPECT_THAT([&] { attention(h.q, h.k, h.v, {.sinks = at::ones({2}, at::kDouble)}); },
+              ThrowsMessage<ConfigError>(HasSubstr("sinks is Double [2]; must be [heads]")));
+}
+
 TEST(Attention, RefusesBoundariesThatAreNone) {
   const Heads h(7);
   const auto with = [&](std::vector<int64_t> cuts) { return attention(h.q[0], h.k[0], h.v[0], {}, cuts); };
@@ -185,6 +220,16 @@ TEST(AttentionPlan, CostsAsMuchAsTheWindowNotAsTheSequence) {
   };
   EXPECT_EQ(cells(attention_plan(4096, 4096, {}, {true, 0})), 4096 * 4096);
   EXPECT_LE(cells(attention_plan(4096, 4096, {}, {true, 256})), 4096 * 256 * 2);
+}
+
+TEST(AttentionPlan, InBlocksHasTheSameQueriesWithTheKeysThatTheySee) {
+  using Sight = AttentionPiece::Sight;
+  EXPECT_THAT(
+      in_blocks({{0, 5, 0, 5, Sight::causal}, {5, 3, 7, 4, Sight::all}, {8, 3, 2, 6, Sight::windowed, 3, 4}}, 2),
+      ElementsAre(AttentionPiece{0, 2, 0, 2, Sight::windowed, 0, 0}, AttentionPiece{2, 2, 0, 4, Sight::windowed, 2, 0},
+                  AttentionPiece{4, 1, 0, 5, Sight::windowed, 4, 0}, AttentionPiece{5, 2, 7, 4, Sight::all},
+                  AttentionPiece{7, 1, 7, 4, Sight::all}, AttentionPiece{8, 2, 2, 5, Sight::windowed, 3, 4},
+                  AttentionPiece{10, 1, 2, 6, Sight::windowed, 5, 4}));
 }
 
 TEST(AttentionPlan, OfShortPackedSequencesIsOneSquareEach) {

@@ -28,19 +28,19 @@ Sample draw_cached(Draw& draw, c10::ScalarType type) {
   const double scale = draw.coin() ? 1 / std::sqrt(static_cast<double>(n)) : 0.3;
   // 16-bit kernels round the probabilities before they multiply them with v.
   const double rounded = type == at::kBFloat16 ? 65536 * 2 : type == at::kHalf ? 8192 * 2 : 64;
-  return {{q, k, v, draw.integers({rows}, 1, keys), window, scale}, rounded, {largest(v)}};
+  const double cap = draw.coin() ? 2 : 0;
+  const c10::IValue sinks = draw.coin() ? c10::IValue(draw.normal({kv_heads * groups}, type)) : c10::IValue();
+  return {{q, k, v, draw.integers({rows}, 1, keys), window, scale, cap, sinks}, rounded, {largest(v)}};
 }
 
 const RegisterSamples kCached("concord::cached_attention", draw_cached);
-const RegisterRealSizes kRealSizes("concord::cached_attention", {[](Draw& draw, c10::ScalarType type) {
-                                     const at::Tensor q = draw.normal({2, 1, 14, 64}, type);
-                                     const at::Tensor k = draw.normal({2, 700, 2, 64}, type);
-                                     const double rounded = type == at::kBFloat16 ? 65536 * 2
-                                                            : type == at::kHalf   ? 8192 * 2
-                                                                                  : 64;
-                                     return Sample{
-                                         {q, k, k, at::tensor({700, 513}, at::kLong), 0, 0.125}, rounded, {largest(k)}};
-                                   }});
+const RegisterRealSizes kRealSizes(
+    "concord::cached_attention", {[](Draw& draw, c10::ScalarType type) {
+      const at::Tensor q = draw.normal({2, 1, 14, 64}, type);
+      const at::Tensor k = draw.normal({2, 700, 2, 64}, type);
+      const double rounded = type == at::kBFloat16 ? 65536 * 2 : type == at::kHalf ? 8192 * 2 : 64;
+      return Sample{{q, k, k, at::tensor({700, 513}, at::kLong), 0, 0.125, 0.0, c10::IValue()}, rounded, {largest(k)}};
+    }});
 
 // The last query of attention over a row's own keys, which is how a model computes the same token without a cache.
 TEST(CachedAttention, IsTheLastRowOfAttentionOverTheKeysOfEachRow) {
@@ -48,8 +48,10 @@ TEST(CachedAttention, IsTheLastRowOfAttentionOverTheKeysOfEachRow) {
   const at::Tensor k = draw.normal({3, 20, 2, 8}, at::kDouble), v = draw.normal({3, 20, 2, 8}, at::kDouble);
   const at::Tensor q = draw.normal({3, 20, 6, 8}, at::kDouble);
   const std::vector<int64_t> lengths = {20, 1, 9};
-  for (const int64_t window : {0, 4}) {
-    const AttentionOptions options{.causal = true, .window = window, .scale = 0.4};
+  for (const int64_t window : {0, 4, 5}) {
+    AttentionOptions options{.causal = true, .window = window, .scale = 0.4};
+    if (window == 5) options.cap = 0.5;
+    if (window > 0) options.sinks = draw.normal({6}, at::kDouble);
     for (int64_t b = 0; b < 3; ++b) {
       const int64_t length = lengths[static_cast<size_t>(b)];
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, b, 1).narrow(1, 0, length); };
@@ -81,6 +83,7 @@ TEST(CachedAttention, RefusesWhatDoesNotFit) {
   EXPECT_THAT([&] { cached_attention(at::full({2, 1, 3, 8}, 1.0), k, k, lengths); }, refused("multiple of kv_heads"));
   EXPECT_THAT([&] { cached_attention(q, k, k, lengths.narrow(0, 0, 1)); }, refused("lengths must be Long [batch]"));
   EXPECT_THAT([&] { cached_attention(q, k, k, lengths, {.window = -1}); }, refused("the window is -1"));
+  EXPECT_THAT([&] { cached_attention(q, k, k, lengths, {.sinks = at::full({3}, 1.0)}); }, refused("must be [heads]"));
 }
 
 }  // namespace

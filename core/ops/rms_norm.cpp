@@ -215,4 +215,10 @@ NormedSum add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const at::
   return {sum, normed};
 }
 
+at::Tensor rms_norm_plus_one(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  ops::check_floating("rms_norm", "x", x);
+  const auto wide = ops::sum_type(x.scalar_type());
+  return rms_norm(x.to(wide), weight.to(wide) + 1, eps).to(x.scalar_type());
+}
+
 }  // namespace concord

@@ -17,4 +17,7 @@ struct NormedSum {
 NormedSum add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& weight, double eps,
                        double multiplier = 1);
 
+// The same with factors 1 + weight (Gemma), in fp32: of a 16-bit weight near 0, 1 + weight would lose most.
+at::Tensor rms_norm_plus_one(const at::Tensor& x, const at::Tensor& weight, double eps);
+
 }  // namespace concord

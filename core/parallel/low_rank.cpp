@@ -6,22 +6,14 @@
 
 #include "core/ops/dropout.h"
 #include "core/ops/linear.h"
+#include "core/parallel/weight_half.h"
 
 namespace concord {
 namespace {
 
 using at::Tensor;
 
-std::optional<GradSink> copy_of(const GradSink* sink) { return sink == nullptr ? std::nullopt : std::optional(*sink); }
-
 Tensor rows(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
-
-// The weight's half: into the sink, or as a gradient for autograd.
-Tensor weight_half(const std::optional<GradSink>& sink, const Tensor& grad_so, const Tensor& x_si) {
-  if (!sink) return linear_weight_grad(grad_so, x_si);
-  add_linear_weight_grad(*sink, grad_so, x_si);
-  return {};
-}
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include "core/ops/derivative.h"
 #include "core/ops/linear.h"
 #include "core/parallel/moves.h"
+#include "core/parallel/weight_half.h"
 
 namespace concord {
 namespace {
@@ -40,15 +41,6 @@ void check(const Tensor& x, const Tensor& weight, const ProcessGroup& group, con
                        x.size(-1), weight.size(0), weight.size(1)));
   }
   if (options.pieces < 1) refuse(fmt::format("pieces is {}; must be >= 1", options.pieces));
-}
-
-std::optional<GradSink> copy_of(const GradSink* sink) { return sink == nullptr ? std::nullopt : std::optional(*sink); }
-
-// The weight's half: into the sink, or as a gradient for autograd.
-Tensor weight_half(const std::optional<GradSink>& sink, const Tensor& grad_so, const Tensor& x_si) {
-  if (!sink) return linear_weight_grad(grad_so, x_si);
-  add_linear_weight_grad(*sink, grad_so, x_si);
-  return {};
 }
 
 // An operand of the weight gradient; with sequence parallelism one of the two is this rank's share of the tokens.

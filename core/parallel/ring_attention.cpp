@@ -12,6 +12,7 @@
 
 #include "core/config_error.h"
 #include "core/ops/attention_parts.h"
+#include "core/ops/attention_sinks.h"
 #include "core/ops/derivative.h"
 #include "core/parallel/context_attention.h"
 #include "core/parallel/context_slices.h"
@@ -43,7 +44,7 @@ struct Ring {
 };
 
 AttentionOptions of_block(const RingBlock& block, const AttentionOptions& options) {
-  return {.causal = block.causal, .window = 0, .scale = options.scale};
+  return {.causal = block.causal, .window = 0, .scale = options.scale, .cap = options.cap};
 }
 
 Tensor tokens(const Tensor& x, int64_t begin, int64_t count) { return x.narrow(1, begin, count); }
@@ -82,7 +83,10 @@ AttentionForward forward(const Tensor& q_bsqn, const Tensor& k_bskn, const Tenso
     exchange.wait();
     held_2bskn = next_2bskn;
   }
-  return {out_bsqn.to(q_bsqn.scalar_type()), lse_bqs};
+  const Tensor& sinks = ring.options.sinks;
+  const AttentionForward whole{out_bsqn, lse_bqs};
+  const auto [out, lse] = sinks.defined() ? ops::with_sinks(whole, sinks) : whole;
+  return {out.to(q_bsqn.scalar_type()), lse};
 }
 
 // The gradients of keys and values collect on the way around: what a rank adds is computed while that of the ranks
@@ -139,16 +143,19 @@ at::Tensor ring_attention(const Tensor& q, const Tensor& k, const Tensor& v, Pro
   const auto run = [&] {
     const AttentionForward whole = forward(rows(q), rows(k), rows(v), ring);
     const Tensor out = packed ? whole.out.squeeze(0) : whole.out;
-    return Forward{out, {q, k, v, out, whole.lse}};
+    return Forward{out, {q, k, v, out, whole.lse, options.sinks}};
   };
-  return ops::differentiable("ring_attention", {q, k, v}, run, [ring, rows, packed](const Backward& b) {
-    Tensors result = backward(rows(b.grad), rows(b.saved[0]), rows(b.saved[1]), rows(b.saved[2]),
-                              {rows(b.saved[3]), b.saved[4]}, ring);
+  const auto back = [ring, rows, packed](const Backward& b) {
+    const AttentionForward whole{rows(b.saved[3]), b.saved[4]};
+    const Tensor& sinks = b.saved[5];
+    Tensors result = backward(rows(b.grad), rows(b.saved[0]), rows(b.saved[1]), rows(b.saved[2]), whole, ring);
     if (packed) {
       for (Tensor& each : result) each = each.squeeze(0);
     }
+    result.push_back(sinks.defined() ? ops::sinks_grad(rows(b.grad), whole, sinks) : Tensor());
     return result;
-  });
+  };
+  return ops::differentiable("ring_attention", {q, k, v, options.sinks}, run, back);
 }
 
 }  // namespace concord

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_models import FAMILIES, draw_config, make_model, torch, transformers  # exits with 77 where they are not
+from random_models import FAMILIES, draw_config, make_model, rope_name, torch, transformers  # exits with 77 where they are not
 
 TOKENS = 50
 # Logits of these models are sums of at most 200 products in each of at most 14 layers of sums, of magnitude up to 10:
@@ -164,7 +164,7 @@ def main():
             if family in ("llama", "mixtral"):
                 check_layouts(arguments.program, folder, f"seed {seed}, {family}")
                 check_refusals(arguments.program, folder, settings)
-        print(f"seed {seed}: {family}, rope {settings['rope_parameters']['rope_type']}: {same} of 3 prompts the same",
+        print(f"seed {seed}: {family}, rope {rope_name(settings)}: {same} of 3 prompts the same",
               flush=True)
     with tempfile.TemporaryDirectory() as name:
         check_text(arguments.program, Path(name))

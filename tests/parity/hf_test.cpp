@@ -1,6 +1,7 @@
 // Models of transformers beside ours: logits, loss and every gradient, under one process and under layouts, within the
 // bounds of golden/README.md. What these can see is shown by mistakes made on purpose.
 #include <ATen/ops/arange.h>
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -271,6 +272,118 @@ TEST(HfParity, LatentsAndExpertsWithABiasAreTheSameUnderEveryLayout) {
     });
     if (expected.empty()) expected = read_tensors(result);
   }
+}
+
+// Soft caps, two kinds of rope, windows on some layers, norms around 1 and after the branches, sinks, experts with
+// biases.
+constexpr const char* kWindowed[] = {
+    R"({"model_type": "gemma2", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "query_pre_attn_scalar": 4, "sliding_window": 5,
+  "attn_logit_softcapping": 0.5, "final_logit_softcapping": 3, "initializer_range": 0.2})",
+    R"({"model_type": "gemma3_text", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "query_pre_attn_scalar": 4,
+  "sliding_window": 5, "sliding_window_pattern": 2, "rope_theta": 700, "rope_local_base_freq": 20,
+  "rope_scaling": {"rope_type": "linear", "factor": 2}, "initializer_range": 0.2})",
+    R"({"model_type": "gpt_oss", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5, "num_local_experts": 4,
+  "num_experts_per_tok": 2, "swiglu_limit": 0.4, "initializer_range": 0.2})"};
+
+// A fresh model whose norms and biases are not all alike, saved by one process.
+void save_uneven(const char* config, const std::string& folder) {
+  Layout one = layout("one process", 1, 1);
+  one.args.dtype = at::kDouble;
+  expect_job(1, one.sizes, [&](ParallelContext& context) {
+    VirtualModels models = AutoModel::from_config(parse_model_config(config, "config.json"), one.args, context);
+    for (Parameter* parameter : models.parameters()) {
+      const std::string& name = parameter->spec.name;
+      if (parameter->value.dim() > 1 && !name.ends_with("_bias")) continue;
+      const at::Tensor waves = at::arange(parameter->value.numel(), at::kDouble).mul(2.3).sin_().mul_(0.3);
+      parameter->value.detach().add_(waves.view_as(parameter->value));
+    }
+    models.save_pretrained(folder);
+  });
+}
+
+TEST(HfParity, WindowsCapsAndSinksAreTheSameUnderEveryLayoutAndSavedAsTheyWereRead) {
+  const at::Tensor ids = at::arange(64, at::kLong).mul(37).remainder(96).view({2, 32});
+  for (const char* config : kWindowed) {
+    const TemporaryFolder folder;
+    const std::string model = folder.path() + "/model", file = folder.path() + "/one.safetensors";
+    save_uneven(config, model);
+    int64_t elements = 0;
+    for (const auto& [name, tensor] : read_tensors(model + "/model.safetensors")) elements += tensor.numel();
+    const ModelConfig described = parse_model_config(config, "config.json");
+    EXPECT_EQ(parameter_count(described), elements);
+    TensorMap expected;
+    std::vector<Layout> layouts{layout("one process", 1, 1), layout("tp 2", 2, 1), layout("cp 2", 1, 2),
+                                layout("tp 2, cp 2, sequence parallel", 2, 2, true), layout("pp 2", 1, 1, false, 2)};
+    layouts.push_back(
+        with_recompute(layout("selective", 1, 1), {.granularity = "selective", .modules = {"core_attn"}}));
+    if (described.experts.layers() > 0) {
+      for (const Layout& each : expert_layouts()) layouts.push_back(each);
+    }
+    for (Layout& each : layouts) {
+      SCOPED_TRACE(described.model_type + ", " + each.name);
+      each.args.dtype = at::kDouble;
+      run_golden(model, each, {ids, labels_that_follow(ids)}, [&](const ProbeResult& got) {
+        if (expected.empty()) write_tensors(file, got);
+        if (!expected.empty()) expect_parity(got, expected, {.logits = 1e-13, .loss = 1e-13, .gradient = 1e-13});
+      });
+      if (expected.empty()) expected = read_tensors(file);
+      const std::string again = folder.path() + "/" + each.name;
+      expect_job(each.world, each.sizes, [&](ParallelContext& context) {
+        AutoModel::from_pretrained(model, each.args, context).save_pretrained(again);
+      });
+      EXPECT_TRUE(safetensors::testing::read_file(again + "/model.safetensors") ==
+                  safetensors::testing::read_file(model + "/model.safetensors"));
+    }
+  }
+}
+
+// What is special about these models matters to what is compared: without it, or a little off, the result is another.
+TEST(HfParity, EachTraitOfModelsWithWindowsCapsAndSinksIsSeen) {
+  const at::Tensor ids = at::arange(64, at::kLong).mul(37).remainder(96).view({2, 32});
+  const MicroBatch batch{ids, labels_that_follow(ids)};
+  using Change = std::function<void(ModelConfig&)>;
+  const std::vector<std::vector<Change>> changes{
+      {[](ModelConfig& c) { c.attn_logit_softcapping *= 1.01; }, [](ModelConfig& c) { c.attn_logit_softcapping = 0; },
+       [](ModelConfig& c) { c.final_logit_softcapping *= 1.01; },
+       [](ModelConfig& c) { c.embedding_multiplier *= 1.01; }, [](ModelConfig& c) { c.attention_multiplier *= 1.01; },
+       [](ModelConfig& c) { c.norms_plus_one = false; },
+       [](ModelConfig& c) { c.activation.kind = GatedActivation::Kind::silu; },
+       [](ModelConfig& c) { std::swap(c.windows[0], c.windows[1]); }},
+      {[](ModelConfig& c) { c.window_rope->rope_theta *= 1.01; }, [](ModelConfig& c) { c.window_rope.reset(); },
+       [](ModelConfig& c) { c.rope.factor = 1; }, [](ModelConfig& c) { c.norms_plus_one = false; }},
+      {[](ModelConfig& c) { c.activation.limit *= 1.01; }, [](ModelConfig& c) { c.activation.alpha *= 1.01; },
+       [](ModelConfig& c) { c.experts.late_softmax = false; }, [](ModelConfig& c) { c.windows[0] = 0; },
+       [](ModelConfig& c) { c.rope.truncate = true; }}};
+  for (size_t model = 0; model < changes.size(); ++model) {
+    const TemporaryFolder folder;
+    const std::string file = folder.path() + "/one.safetensors";
+    save_uneven(kWindowed[model], folder.path() + "/model");
+    Layout one = layout("one process", 1, 1);
+    run_golden(folder.path() + "/model", one, batch, [&](const ProbeResult& got) { write_tensors(file, got); });
+    const TensorMap expected = read_tensors(file);
+    for (size_t i = 0; i < changes[model].size(); ++i) {
+      SCOPED_TRACE(fmt::format("model {}, change {}", model, i));
+      one.spoil_config = changes[model][i];
+      run_golden(folder.path() + "/model", one, batch,
+                 [&](const ProbeResult& got) { EXPECT_GT(share_of_bounds(got, expected), 10); });
+    }
+  }
+  // The bias that ranks with parts of an expert add in shares.
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/one.safetensors";
+  save_uneven(kWindowed[2], folder.path() + "/model");
+  run_golden(folder.path() + "/model", layout("one process", 1, 1), batch,
+             [&](const ProbeResult& got) { write_tensors(file, got); });
+  const TensorMap expected = read_tensors(file);
+  Layout forgotten = layout("the sum over etp forgotten", 2, 1);
+  forgotten.spoil_model = [](VirtualModels& all) {
+    for (Parameter* parameter : all.parameters()) parameter->partial_over_tp = false;
+  };
+  run_golden(folder.path() + "/model", forgotten, batch,
+             [&](const ProbeResult& got) { EXPECT_GT(share_of_bounds(got, expected), 10); });
 }
 
 TEST(HfParity, FreshExpertsHaveTheSameBitsUnderEveryLayout) {

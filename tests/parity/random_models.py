@@ -24,7 +24,7 @@ except ImportError as missing:
     sys.exit(77)
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "qwen2_moe", "qwen3_moe", "mixtral", "granite", "smollm3", "seed_oss",
-            "olmo2", "phi3", "glm4", "glm4_moe", "deepseek_v3")
+            "olmo2", "phi3", "glm4", "glm4_moe", "deepseek_v3", "gemma2", "gemma3_text", "gpt_oss")
 # Norm of the difference / norm of the reference, for each tensor: golden/README.md's for gradients. In float64 what is
 # left is transformers' own rounding, since it has norms, softmax and loss in float32 even then.
 BOUNDS = {"float64": 5e-6, "float32": 2e-5}
@@ -48,6 +48,9 @@ def draw_experts(draw, family):
                 "output_router_logits": draw.random() < 0.5}
     if family == "mixtral":
         return settings | {"num_local_experts": experts}
+    if family == "gpt_oss":  # a limit that acts
+        return settings | {"num_local_experts": draw.choice([3, 4]), "num_experts_per_tok": 2,
+                           "swiglu_limit": draw.choice([0.4, 7.0]), "swiglu_alpha": draw.choice([1.702, 1.1])}
     if family in ("glm4_moe", "deepseek_v3"):
         return settings | {
             "n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3, "topk_group": draw.choice([1, 2]),
@@ -73,6 +76,22 @@ def draw_latents(draw, settings):
     if settings["rope_parameters"]["rope_type"] == "yarn":
         latents["rope_parameters"] = settings["rope_parameters"] | {"mscale": 0.7, "mscale_all_dim": draw.choice([0.5, 1.0])}
     return latents
+
+
+def draw_gemma(draw, family, settings):
+    """What a Gemma has beyond the others: caps and windows that act in models as small as these."""
+    more = {"query_pre_attn_scalar": draw.choice([1, 16]), "sliding_window": 5,
+            "final_logit_softcapping": draw.choice([None, 3.0, 30.0])}
+    if family == "gemma2":
+        return more | {"attn_logit_softcapping": draw.choice([None, 0.5, 2.0])}
+    windowed = {"rope_type": "default", "rope_theta": 700.0}
+    return more | {"sliding_window_pattern": draw.choice([2, 3]),
+                   "rope_parameters": {"full_attention": settings["rope_parameters"], "sliding_attention": windowed}}
+
+
+def rope_name(settings):
+    rope = settings["rope_parameters"]
+    return rope.get("full_attention", rope)["rope_type"]
 
 
 def has_experts(settings):
@@ -104,12 +123,12 @@ def draw_config(draw, seed):
         "attn_implementation": "eager",
         "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
     }
-    if own_size or family in ("qwen3", "qwen3_moe", "mixtral", "seed_oss"):
+    if own_size or family in ("qwen3", "qwen3_moe", "mixtral", "seed_oss", "gemma2", "gemma3_text", "gpt_oss"):
         settings["head_dim"] = head_dim
     if family in ("glm4", "glm4_moe"):
         settings["head_dim"] = 8  # half of it is rotated
     if family in ("llama", "qwen3", "qwen3_moe", "granite", "smollm3", "seed_oss", "olmo2", "glm4", "glm4_moe",
-                  "deepseek_v3"):
+                  "deepseek_v3", "gemma2", "gemma3_text", "gpt_oss"):
         settings["attention_bias"] = draw.random() < 0.5
     if family in ("llama", "granite", "smollm3", "seed_oss"):
         settings["mlp_bias"] = draw.random() < 0.5
@@ -124,15 +143,20 @@ def draw_config(draw, seed):
         settings |= {"attention_out_bias": draw.random() < 0.5, "attention_dropout": 0.0, "residual_dropout": 0.0}
     if family == "deepseek_v3":
         settings |= draw_latents(draw, settings)
-    if family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe", "deepseek_v3"):
+    if family in ("gemma2", "gemma3_text"):
+        settings |= draw_gemma(draw, family, settings)
+    if family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe", "deepseek_v3", "gpt_oss"):
         settings |= draw_experts(draw, family)
         if family in ("glm4_moe", "deepseek_v3") and not has_experts(settings):
             settings["first_k_dense_replace"] = 0
         if not has_experts(settings):
             settings["output_router_logits"] = False  # transformers fails for a loss of no layers
-    if family in ("mistral", "mixtral", "phi3"):
+    if family == "gpt_oss":
+        settings["sliding_window"] = 5
+    elif family in ("mistral", "mixtral", "phi3"):
         settings["sliding_window"] = draw.choice([None, 3, 5])
-    elif family not in ("llama", "granite", "seed_oss", "olmo2", "glm4", "glm4_moe", "deepseek_v3") and draw.random() < 0.5:
+    elif family not in ("llama", "granite", "seed_oss", "olmo2", "glm4", "glm4_moe", "deepseek_v3", "gemma2",
+                        "gemma3_text") and draw.random() < 0.5:
         settings |= {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
     return family, settings
 
@@ -146,7 +170,7 @@ def make_model(family, settings, seed):
                                                           **eager_experts)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:  # norms and biases that are not all alike
+            if parameter.dim() == 1 or name.endswith("_bias"):  # norms and biases that are not all alike
                 parameter.add_(0.3 * torch.randn_like(parameter))
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
@@ -177,7 +201,7 @@ def in_files(name, gradient, family):
     else:
         mine = f"{prefix}.mlp.experts." + "{}.{}.weight"
         gate, up, down = "gate_proj", "up_proj", "down_proj"
-    if not which:
+    if not which or family == "gpt_oss":  # whose files have them as transformers does
         yield name, gradient
         return
     for number, of_expert in enumerate(gradient):
@@ -241,7 +265,7 @@ def run_case(program, seed, folder):
                     raise AssertionError(f"seed {seed}, {family} {json.dumps(settings)}, {dtype}, {layout}: {name} {what}"
                                          f" by {share:.3g}, bound {bound:g}")
                 worst[dtype] = max(worst.get(dtype, 0), share)
-    return family, settings["rope_parameters"]["rope_type"], worst
+    return family, rope_name(settings), worst
 
 
 def main():

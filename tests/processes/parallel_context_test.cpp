@@ -30,6 +30,7 @@ struct Case {
   int64_t kv_heads = 2;
   int64_t window = 0;
   at::ScalarType type = at::kDouble;
+  bool extras = false;  // a cap and sinks
 };
 
 constexpr int64_t kSize = 6;  // of a head
@@ -51,16 +52,18 @@ at::Tensor tensor_of(const Case& c, int64_t heads, uint64_t seed) {
 }
 
 struct AttentionOutcome {
-  std::vector<at::Tensor> parts;  // out, dq, dk, dv
+  std::vector<at::Tensor> parts;  // out, dq, dk, dv and, where there are sinks, theirs
 };
 
 template <class Function>
 AttentionOutcome run(const std::vector<at::Tensor>& inputs, const at::Tensor& grad, Function attend) {
   std::vector<at::Tensor> leaves;
   for (const at::Tensor& input : inputs) leaves.push_back(input.clone().requires_grad_(true));
-  const at::Tensor out = attend(leaves[0], leaves[1], leaves[2]);
+  const at::Tensor out = attend(leaves);
   out.backward(grad);
-  return {{out.detach(), leaves[0].grad(), leaves[1].grad(), leaves[2].grad()}};
+  AttentionOutcome outcome{{out.detach()}};
+  for (const at::Tensor& leaf : leaves) outcome.parts.push_back(leaf.grad());
+  return outcome;
 }
 
 double bound_of(const Case& c, size_t which, int64_t ranks) {
@@ -70,32 +73,46 @@ double bound_of(const Case& c, size_t which, int64_t ranks) {
                       (4.0 + static_cast<double>(ranks)) * rounding_of(c.type);
   const double group = static_cast<double>(c.heads / c.kv_heads);
   const double gradient = 2 * n / std::sqrt(n);  // of a score: |g| |v| twice, times the scale
-  const double size[] = {1, gradient, gradient * tokens * group, tokens * group};
+  // A sink's is the sum of p (grad out) over all queries of the batch.
+  const double size[] = {1, gradient, gradient * tokens * group, tokens * group, 2 * tokens * n};
   return 4 * unit * size[which];
 }
 
 void check(ParallelContext& job, const Case& c, Attend attend) {
   ProcessGroup& group = job.group(GroupKind::cp);
-  const AttentionOptions options{.causal = true, .window = c.window};
+  AttentionOptions options{.causal = true, .window = c.window};
   const std::vector<int64_t> cuts = boundaries(c);
-  const std::vector<at::Tensor> whole{tensor_of(c, c.heads, 1), tensor_of(c, c.kv_heads, 2),
-                                      tensor_of(c, c.kv_heads, 3)};
+  std::vector<at::Tensor> whole{tensor_of(c, c.heads, 1), tensor_of(c, c.kv_heads, 2), tensor_of(c, c.kv_heads, 3)};
+  if (c.extras) whole.push_back(sample({c.heads}, 5, c.type));
+  if (c.extras) options.cap = 0.8;
+  const auto with = [&](const std::vector<at::Tensor>& leaves) {
+    AttentionOptions all = options;
+    if (c.extras) all.sinks = leaves[3];
+    return all;
+  };
   const at::Tensor grad = tensor_of(c, c.heads, 4);
   std::vector<at::Tensor> wide;
   for (const at::Tensor& each : whole) wide.push_back(each.to(at::kDouble));
-  const AttentionOutcome wanted = run(wide, grad.to(at::kDouble), [&](const auto& q, const auto& k, const auto& v) {
-    return attention(q, k, v, options, cuts);
+  const AttentionOutcome wanted = run(wide, grad.to(at::kDouble), [&](const auto& leaves) {
+    return attention(leaves[0], leaves[1], leaves[2], with(leaves), cuts);
   });
 
   const int64_t dim = is_packed(c) ? 0 : 1;
   const auto mine = [&](const at::Tensor& x) { return take_context_slices(x, c.lengths, dim, group); };
-  const AttentionOutcome got =
-      run({here(mine(whole[0])), here(mine(whole[1])), here(mine(whole[2]))}, here(mine(grad)),
-          [&](const auto& q, const auto& k, const auto& v) { return attend(q, k, v, group, options, cuts); });
-  const char* const names[] = {"out", "dq", "dk", "dv"};
-  for (size_t i = 0; i < 4; ++i) {
+  std::vector<at::Tensor> own{here(mine(whole[0])), here(mine(whole[1])), here(mine(whole[2]))};
+  if (c.extras) own.push_back(here(whole[3]));
+  AttentionOutcome got = run(own, here(mine(grad)), [&](const auto& leaves) {
+    return attend(leaves[0], leaves[1], leaves[2], group, with(leaves), cuts);
+  });
+  if (c.extras) {  // each rank's is of its own queries
+    const at::Tensor all = gather(got.parts[4].to(at::kDouble).unsqueeze(0), group, 0).take();
+    got.parts[4] = all.sum(0).to(c.type);
+  }
+  const char* const names[] = {"out", "dq", "dk", "dv", "dsinks"};
+  for (size_t i = 0; i < got.parts.size(); ++i) {
     EXPECT_EQ(got.parts[i].scalar_type(), c.type);
-    const double error = got.parts[i].to(at::kCPU, at::kDouble).sub(mine(wanted.parts[i])).abs().max().item<double>();
+    const at::Tensor right = i < 4 ? mine(wanted.parts[i]) : wanted.parts[i];
+    const double error = got.parts[i].to(at::kCPU, at::kDouble).sub(right).abs().max().item<double>();
     EXPECT_LE(error, bound_of(c, i, group.size())) << names[i] << " over " << group.size() << " ranks, " << c.type;
   }
 }
@@ -105,6 +122,9 @@ void check_all(ParallelContext& job, Attend attend, bool windows) {
     check(job, {.lengths = {48}, .type = type}, attend);
     check(job, {.lengths = {16}, .heads = 2, .kv_heads = 2, .type = type}, attend);
     check(job, {.lengths = {16, 8, 40}, .type = type}, attend);
+    check(job, {.lengths = {48}, .type = type, .extras = true}, attend);
+    check(job, {.lengths = {16, 8, 40}, .type = type, .extras = true}, attend);
+    if (windows) check(job, {.lengths = {48}, .window = 11, .type = type, .extras = true}, attend);
     if (windows) check(job, {.lengths = {48}, .window = 11, .type = type}, attend);
     if (windows) check(job, {.lengths = {16, 40}, .window = 5, .type = type}, attend);
   }

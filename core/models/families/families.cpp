@@ -7,8 +7,11 @@
 namespace concord {
 
 extern const Family kDeepseekV3;
+extern const Family kGemma2;
+extern const Family kGemma3Text;
 extern const Family kGlm4;
 extern const Family kGlm4Moe;
+extern const Family kGptOss;
 extern const Family kGranite;
 extern const Family kLlama;
 extern const Family kMistral;
@@ -23,9 +26,9 @@ extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kDeepseekV3, &kGlm4,    &kGlm4Moe,  &kGranite, &kLlama,
-                                   &kMistral,    &kMixtral, &kOlmo2,    &kPhi3,    &kQwen2,
-                                   &kQwen2Moe,   &kQwen3,   &kQwen3Moe, &kSeedOss, &kSmolLm3};
+  static const std::array families{&kDeepseekV3, &kGemma2,   &kGemma3Text, &kGlm4,     &kGlm4Moe, &kGptOss,
+                                   &kGranite,    &kLlama,    &kMistral,    &kMixtral,  &kOlmo2,   &kPhi3,
+                                   &kQwen2,      &kQwen2Moe, &kQwen3,      &kQwen3Moe, &kSeedOss, &kSmolLm3};
   return families;
 }
 
@@ -71,6 +74,18 @@ void read_qwen_windows(const ConfigReader& read, ModelConfig& model, const Windo
   const std::vector<bool> windowed = windowed_layers(read, model, used, rule);
   for (size_t i = 0; i < windowed.size(); ++i) {
     if (windowed[i]) model.windows[i] = read.integer("sliding_window", kWindowRange, 4096);
+  }
+}
+
+void read_alternating_windows(const ConfigReader& read, ModelConfig& model, int64_t window, int64_t pattern) {
+  const auto rule = [pattern](int64_t layer, int64_t) { return (layer + 1) % pattern != 0; };
+  const std::vector<bool> windowed = windowed_layers(read, model, /*used=*/true, rule);
+  for (size_t i = 0; i < windowed.size(); ++i) {
+    if (!windowed[i]) continue;
+    if (read.names("sliding_window") && !read.has("sliding_window")) {
+      read.refuse("sliding_window", fmt::format("must be a number, since layer {} has sliding_attention", i));
+    }
+    model.windows[i] = read.integer("sliding_window", kWindowRange, window);
   }
 }
 

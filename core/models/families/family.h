@@ -23,6 +23,9 @@ struct Family {
   void (*describe)(const ConfigReader& read, ModelConfig& model);
   double default_rope_theta = 10000;
   double default_partial_rotary_factor = 0;  // 0: the whole head is rotated, and the file may not say otherwise
+  double default_window_rope_theta = 0;      // of layers with a window; 0: they have the rope of the others
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";  // the only one
 };
 
 // The values that transformers uses if the file has none.
@@ -49,6 +52,15 @@ using WindowRule = std::function<bool(int64_t layer, int64_t max_window_layers)>
 bool from_max_window_layers(int64_t layer, int64_t max_window_layers);
 void read_qwen_windows(const ConfigReader& read, ModelConfig& model,
                        const WindowRule& windowed = from_max_window_layers);
+// The windows of Gemma and GPT-OSS: sliding_window, |window| if it is missing, for the layers of layer_types, and for
+// all but every |pattern|th if that is missing.
+void read_alternating_windows(const ConfigReader& read, ModelConfig& model, int64_t window, int64_t pattern);
+// What all versions of Gemma have in common. Caps of 0: there are none, whatever the file says of that of scores.
+struct GemmaDefaults {
+  double score_cap, logit_cap;
+  int64_t pattern;  // every so many layers one is without a window
+};
+void read_gemma(const ConfigReader& read, ModelConfig& model, const GemmaDefaults& defaults);
 // Qwen's files with experts: which layers have them (decoder_sparse_step, mlp_only_layers) and their sizes.
 void read_qwen_experts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults);
 // What all families with experts have in common: the numbers of experts, the loss that balances them.

@@ -1,0 +1,19 @@
+// The cosines and sines of rope for the layers of a model, of which those with a window may have their own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace concord {
+
+struct LayerAngles {
+  at::Tensor cos, sin;                // one row per position
+  at::Tensor window_cos, window_sin;  // of layers with a window; undefined: the same
+
+  template <class Change>
+  LayerAngles each(const Change& change) const {
+    const auto maybe = [&](const at::Tensor& x) { return x.defined() ? change(x) : x; };
+    return {maybe(cos), maybe(sin), maybe(window_cos), maybe(window_sin)};
+  }
+};
+
+}  // namespace concord
