@@ -55,11 +55,13 @@ struct ModelConfig {
   double residual_multiplier = 1;   // of what attention and MLP add to their input
   double attention_multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
   double logits_scaling = 1;        // logits are divided by it
-  int64_t unused_layers = 0;        // more that files may have after the last: they predict further tokens
-  ExpertConfig experts;             // none unless the family has them
-  RopeSettings rope;                // head_dim and max_position_embeddings among it
-  std::string dtype = "float32";    // float32, bfloat16, float16 or float64: what the weights were saved in
-  std::string text;                 // the file as it was read, for saving the model again
+  // A reward model: one number for each token, by score.weight, instead of logits. Then nothing is tied.
+  bool scores = false;
+  int64_t unused_layers = 0;      // more that files may have after the last: they predict further tokens
+  ExpertConfig experts;           // none unless the family has them
+  RopeSettings rope;              // head_dim and max_position_embeddings among it
+  std::string dtype = "float32";  // float32, bfloat16, float16 or float64: what the weights were saved in
+  std::string text;               // the file as it was read, for saving the model again
 };
 
 // |json| is the text of |file|, which errors name. Throws ConfigError, with the file, the key, its value and what is
@@ -70,6 +72,10 @@ ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
 // Reads |path|, a config.json or a folder that has one. Throws ConfigError as well if it cannot be read.
 ModelConfig read_model_config(const std::filesystem::path& path);
+
+// The reward model that begins as |config| does: transformers' class for classifying sequences, with one label. Itself
+// if it is one already.
+ModelConfig reward_model_config(const ModelConfig& config);
 
 // |text| of a config.json for weights that are saved in |dtype|: unchanged if it says so, else with both of its names
 // for that changed, also in the models within it, or torch_dtype, which all versions of transformers read, added. Text
