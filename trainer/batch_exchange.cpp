@@ -4,6 +4,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <array>
+#include <bit>
 
 namespace concord {
 namespace {
@@ -49,9 +50,12 @@ at::Tensor shifted(ProcessGroup& group, const at::Tensor& own, int64_t size) {
 std::vector<int64_t> to_numbers(const StepInputs& inputs) {
   std::vector<int64_t> numbers = {static_cast<int64_t>(inputs.batches.size())};
   for (const MicroBatch& batch : inputs.batches) {
-    numbers.insert(numbers.end(), {batch.input_ids.size(0), batch.input_ids.size(1), batch.position_ids.defined(),
-                                   static_cast<int64_t>(batch.cu_seqlens.size())});
+    numbers.insert(numbers.end(),
+                   {batch.input_ids.size(0), batch.input_ids.size(1), batch.position_ids.defined(),
+                    static_cast<int64_t>(batch.cu_seqlens.size()), static_cast<int64_t>(batch.pairs.size())});
     numbers.insert(numbers.end(), batch.cu_seqlens.begin(), batch.cu_seqlens.end());
+    numbers.insert(numbers.end(), batch.pairs.begin(), batch.pairs.end());
+    for (const double margin : batch.margins) numbers.push_back(std::bit_cast<int64_t>(margin));
     append(batch.input_ids, &numbers);
     append(batch.labels, &numbers);
     if (batch.position_ids.defined()) append(batch.position_ids, &numbers);
@@ -70,8 +74,11 @@ StepInputs from_numbers(const std::vector<int64_t>& numbers, const std::vector<R
   for (int64_t left = reader.number(); left > 0; --left) {
     const int64_t rows = reader.number(), columns = reader.number();
     const bool has_positions = reader.number() != 0;
+    const int64_t boundaries = reader.number(), pairs = reader.number();
     MicroBatch& batch = inputs.batches.emplace_back();
-    batch.cu_seqlens = reader.list(reader.number());
+    batch.cu_seqlens = reader.list(boundaries);
+    batch.pairs = reader.list(pairs);
+    for (const int64_t margin : reader.list(pairs)) batch.margins.push_back(std::bit_cast<double>(margin));
     batch.input_ids = reader.tensor(rows, columns);
     batch.labels = reader.tensor(rows, columns);
     if (has_positions) batch.position_ids = reader.tensor(rows, columns);

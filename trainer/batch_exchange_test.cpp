@@ -12,7 +12,9 @@ TEST(BatchExchange, NumbersBecomeTheSameInputsAgain) {
                                       {.input_ids = ids.view({1, 12}),
                                        .labels = ids.view({1, 12}).add(1),
                                        .position_ids = ids.view({1, 12}).remainder(5),
-                                       .cu_seqlens = {0, 5, 12}},
+                                       .cu_seqlens = {0, 5, 12},
+                                       .pairs = {7, -1},
+                                       .margins = {0.5, -1e300}},
                                       {.input_ids = ids.t(), .labels = ids.t()}},  // not contiguous
                           .rng = {{"default", {~0ULL, 2, 3}}, {"other", {4, 5, 6}}}};
   const StepInputs back = from_numbers(to_numbers(inputs), {{"default", {}}, {"other", {}}});
@@ -26,6 +28,8 @@ TEST(BatchExchange, NumbersBecomeTheSameInputsAgain) {
       EXPECT_TRUE(a.position_ids.equal(b.position_ids));
     }
     EXPECT_EQ(a.cu_seqlens, b.cu_seqlens);
+    EXPECT_EQ(a.pairs, b.pairs);
+    EXPECT_EQ(a.margins, b.margins);
   }
   EXPECT_EQ(back.rng, inputs.rng);
 }

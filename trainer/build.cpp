@@ -1,6 +1,7 @@
 #include "trainer/build.h"
 
 #include "core/schedule/step_schedule.h"
+#include "trainer/device_batch.h"
 
 namespace concord {
 namespace {
@@ -13,6 +14,7 @@ ModelArgs model_args_of(const TrainingPlan& plan) {
           .options = a.model_options,
           .seed = a.job.seed,
           .adapter = plan.adapter,
+          .scores = plan.config.scores,
           .adapter_folder = plan.resume_from.empty() ? plan.adapter_folder : plan.resume_from,
           .stages = plan.stages,
           .placement = placement_of(plan.schedule)};
@@ -50,9 +52,47 @@ DataParallelOptions data_parallel_options(const TrainingArguments& a) {
   return options;
 }
 
-std::vector<std::unique_ptr<ModelStage>> make_stages(VirtualModels& model, const ForwardStep& forward_step) {
+// Another one, as it was at the start.
+VirtualModels make_reference_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
+  ModelArgs args = model_args_of(plan);
+  args.adapter_folder = plan.adapter_folder;
+  const std::string& folder = plan.arguments.preference.ref_model;
+  if (!folder.empty()) {
+    args.adapter = std::nullopt;
+    args.adapter_folder.clear();
+    return AutoModel::from_pretrained(folder, args, job);
+  }
+  if (providers.model) return providers.model(plan.config, args, job);
+  if (plan.arguments.model.path.empty()) return AutoModel::from_config(plan.config, args, job);
+  return AutoModel::from_pretrained(plan.arguments.model.path, args, job);
+}
+
+std::unique_ptr<PairObjective> make_objective(const TrainingPlan& plan, ParallelContext& job) {
+  const PreferenceArguments& given = plan.arguments.preference;
+  return given.learns_pairs() ? std::make_unique<PairObjective>(given, job) : nullptr;
+}
+
+std::unique_ptr<Reference> make_reference(const TrainingPlan& plan, ParallelContext& job, const Providers& providers,
+                                          VirtualModels& trained) {
+  switch (reference_of(plan)) {
+    case ReferenceKind::none: return nullptr;
+    case ReferenceKind::adapter_off: return std::make_unique<Reference>(plan, job, trained);
+    case ReferenceKind::second_model:
+      return std::make_unique<Reference>(plan, job, make_reference_model(plan, job, providers));
+  }
+  return nullptr;
+}
+
+std::vector<std::unique_ptr<ModelStage>> make_stages(VirtualModels& model, const ForwardStep& forward_step,
+                                                     PairObjective* pairs) {
+  LossStep loss_step;
+  if (pairs != nullptr) {
+    loss_step = [pairs](const at::Tensor& tokens, int microbatch) { return pairs->losses(tokens, microbatch); };
+  }
   std::vector<std::unique_ptr<ModelStage>> stages;
-  for (size_t i = 0; i < model.size(); ++i) stages.push_back(std::make_unique<ModelStage>(model[i], forward_step));
+  for (size_t i = 0; i < model.size(); ++i) {
+    stages.push_back(std::make_unique<ModelStage>(model[i], forward_step, loss_step));
+  }
   return stages;
 }
 
@@ -70,8 +110,11 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       optimizer(data_parallel, plan.arguments.optimizer),
       lr(plan.lr),
       scaler(make_scaler(plan.arguments)),
-      loss_rule{plan.arguments.data_parallel.calculate_per_token_loss, job.layout().cp(), job.layout().dp()},
-      stages(make_stages(model, providers.forward_step)),
+      loss_rule{plan.arguments.data_parallel.calculate_per_token_loss, job.layout().cp(), job.layout().dp(),
+                plan.arguments.preference.learns_pairs()},
+      pairs(make_objective(plan, job)),
+      reference(make_reference(plan, job, providers, model)),
+      stages(make_stages(model, providers.forward_step, pairs.get())),
       executor(plan.schedule, pointers(stages), job, plan.arguments.pipeline.executor),
       forward_executor(evaluation_schedule(plan.schedule, plan.schedule.pp), pointers(stages), job,
                        plan.arguments.pipeline.executor) {}
@@ -83,10 +126,36 @@ void TrainingParts::begin(std::span<const MicroBatch> batches, std::vector<doubl
   for (const auto& stage : stages) stage->begin(batches, weights, router_weights);
 }
 
-int64_t TrainingParts::counted_tokens(std::span<const MicroBatch> batches) {
+int64_t TrainingParts::counted(std::span<const MicroBatch> batches) {
   int64_t counted = 0;
-  for (const MicroBatch& batch : batches) counted += model[0].counted_tokens(batch);
-  return counted;
+  for (const MicroBatch& batch : batches) {
+    counted += loss_rule.pairs ? counted_pairs(batch) : model[0].counted_tokens(batch);
+  }
+  // All context-parallel ranks have the loss of a pair, one of them counts it.
+  return loss_rule.pairs && data_parallel.job().coordinates().cp != 0 ? 0 : counted;
+}
+
+void TrainingParts::prepare_pairs(std::span<const MicroBatch> host_batches, std::span<const MicroBatch> batches,
+                                  Data data) {
+  if (!pairs) return;
+  pairs->begin(host_batches);
+  if (data == Data::train && reference_table) {
+    std::vector<at::Tensor> logps;
+    for (const MicroBatch& batch : host_batches) logps.push_back(reference_table->of(batch));
+    pairs->set_reference(std::move(logps));
+  } else if (reference) {
+    pairs->set_reference(pairs->sequence_logps(reference->token_losses(batches)));
+  }
+}
+
+void TrainingParts::precompute_reference(const TrainingPlan& plan) {
+  if (!plan.arguments.preference.precompute_reference || !reference) return;
+  ParallelContext& job = data_parallel.job();
+  reference_table = std::make_unique<ReferenceTable>(plan, job, [&](const std::vector<MicroBatch>& batches) {
+    pairs->begin(batches);
+    return pairs->sequence_logps(reference->token_losses(to_device(batches, job.torch_device())));
+  });
+  if (!plan.eval_data) reference.reset();
 }
 
 void TrainingParts::begin_evaluation(std::span<const MicroBatch> batches) {

@@ -14,7 +14,10 @@
 #include "core/optim/lr_schedule.h"
 #include "core/optim/optimizer.h"
 #include "core/pipeline/executor.h"
+#include "trainer/pair_objective.h"
 #include "trainer/plan.h"
+#include "trainer/reference.h"
+#include "trainer/reference_table.h"
 #include "trainer/step_loss.h"
 
 namespace concord {
@@ -38,16 +41,27 @@ class TrainingParts {
   LrSchedule lr;
   std::optional<LossScaler> scaler;  // of fp16
   LossRule loss_rule;
+  std::unique_ptr<PairObjective> pairs;  // of stages dpo and rm, else null
+  std::unique_ptr<Reference> reference;  // null where the objective has none
+  std::unique_ptr<ReferenceTable> reference_table;
   std::vector<std::unique_ptr<ModelStage>> stages;
   Executor executor;          // forward and backward
   Executor forward_executor;  // evaluation
+
+  enum class Data { train, eval };
 
   // The micro-batches of the next run of the executor, for all stages; |weights| are those of loss_weights,
   // |router_weights| those of router_loss_weights.
   void begin(std::span<const MicroBatch> batches, std::vector<double> weights, std::vector<double> router_weights);
   void begin_evaluation(std::span<const MicroBatch> batches);
-  // Tokens of this rank that count. If |batches| are on the host it does not wait for the device.
-  int64_t counted_tokens(std::span<const MicroBatch> batches);
+  // Before either of them, of pairs: what the objective needs of the batches, and what the reference makes of them.
+  // Nothing happens in other stages.
+  void prepare_pairs(std::span<const MicroBatch> host_batches, std::span<const MicroBatch> batches, Data data);
+  // With precompute_ref_log_probs: the reference is used now for all training data, and then only for evaluation.
+  void precompute_reference(const TrainingPlan& plan);
+  // Tokens, or pairs, of this rank that count: those of all dp x cp ranks add up. If |batches| are on the host it does
+  // not wait for the device.
+  int64_t counted(std::span<const MicroBatch> batches);
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
 };
 

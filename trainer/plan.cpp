@@ -56,6 +56,7 @@ DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& conf
   data.tokenizer = tokenizer_of(a);
   data.seq_length = longest_sample(a, config);
   data.vocab_size = config.vocab_size;
+  data.pairs = a.preference.learns_pairs();
   data.dp_rank = layout.coordinates(rank).dp;
   data.dp_size = layout.dp();
   if (data.seed <= 0) data.seed = a.job.seed;
@@ -173,8 +174,35 @@ void plan_adapter(TrainingPlan* plan) {
   plan->adapter_folder = given.adapter;
   if (!given.adapter.empty()) check_same_settings(given, given.adapter);
   plan->adapter = given.adapter.empty() ? new_adapter(given) : read_adapter_config(given.adapter);
+  if (plan->arguments.preference.stage == "rm" && given.adapter.empty()) {
+    plan->adapter->modules_to_save.push_back("score");  // new, as in peft's task SEQ_CLS
+  }
   if (!given.adapter.empty() && given.dropout > 0) plan->adapter->lora_dropout = given.dropout;
   plan->adapter->base_model = std::filesystem::absolute(model.path).lexically_normal().string();
+}
+
+ModelConfig model_config_of(const TrainingArguments& a) {
+  const std::string& path = a.model.path.empty() ? a.model.config : a.model.path;
+  ModelConfig config = read_model_config(path);
+  if (a.preference.stage == "rm") return reward_model_config(config);
+  if (!config.scores) return config;
+  throw ConfigError(
+      fmt::format("{} is a reward model ({}), which predicts no tokens; set stage: rm to go on training it", path,
+                  config.architecture));
+}
+
+// Its layers may be others, but not the tokens that both read.
+void check_reference(const std::string& folder, const ModelConfig& config) {
+  if (has_adapter(folder)) {
+    throw ConfigError(
+        fmt::format("ref_model {} holds an adapter; merge it into its base model with `concord merge`", folder));
+  }
+  const int64_t vocabulary = read_model_config(folder).vocab_size;
+  if (vocabulary == config.vocab_size) return;
+  throw ConfigError(
+      fmt::format("ref_model {} has a vocabulary of {}, but the model has {}; use a reference with the "
+                  "same tokenizer",
+                  folder, vocabulary, config.vocab_size));
 }
 
 // A step without a backward pass updates no weights; evaluation has its own schedule.
@@ -212,6 +240,13 @@ ResumeParts resume_parts(const TrainingArguments& a) {
           .data = !a.resume.ignore_data_skip};
 }
 
+ReferenceKind reference_of(const TrainingPlan& plan) {
+  const PreferenceArguments& given = plan.arguments.preference;
+  if (!given.uses_reference()) return ReferenceKind::none;
+  const bool starts_as_base = plan.adapter && plan.adapter_folder.empty() && plan.adapter->modules_to_save.empty();
+  return given.ref_model.empty() && starts_as_base ? ReferenceKind::adapter_off : ReferenceKind::second_model;
+}
+
 InitializeArgs initialize_args(const TrainingPlan& plan) {
   InitializeArgs args = plan.arguments.job;
   args.virtual_pipeline_model_parallel_size = plan.schedule.vpp;
@@ -228,14 +263,15 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   TrainingPlan plan;
   plan.arguments = arguments;
   plan_adapter(&plan);
-  const ModelSource& model = plan.arguments.model;
-  plan.config = read_model_config(model.path.empty() ? model.config : model.path);
+  plan.config = model_config_of(plan.arguments);
   if (plan.adapter) plan.adapter = adapter_for(plan.config, *plan.adapter);
+  if (!arguments.preference.ref_model.empty()) check_reference(arguments.preference.ref_model, plan.config);
   plan.schedule = step_schedule(schedule_request(arguments));
   check_trains(plan.schedule);
   plan.stages = stages_of(arguments, plan.config, plan.schedule);
   const RankLayout layout = layout_of(initialize_args(plan), world);
   const DataArguments data = data_arguments(plan.arguments, plan.config, layout, rank);
+  plan.data = data;
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
   const bool reads_files = !sets.train;
   plan.train_data = open_train_data(arguments, data, std::move(sets.train));

@@ -40,6 +40,9 @@ struct ResumeParts {
 };
 ResumeParts resume_parts(const TrainingArguments& arguments);
 
+// What preferences are learnt against (trainer/reference.h).
+enum class ReferenceKind { none, adapter_off, second_model };
+
 struct TrainingPlan {
   TrainingArguments arguments;
   ModelConfig config;
@@ -47,6 +50,7 @@ struct TrainingPlan {
   std::string adapter_folder;            // that it starts from; empty: it is new
   Schedule schedule;
   std::vector<StageLayers> stages;  // of the whole pipeline
+  DataArguments data;               // of the training data, on this rank
   std::unique_ptr<DataLoader> train_data;
   std::unique_ptr<DataLoader> eval_data;  // null if there is none
   int64_t max_steps = 0;
@@ -65,6 +69,8 @@ struct TrainingPlan {
 // |rank| of |world| processes. Throws ConfigError for every error that can be detected at this point.
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
                            const DatasetProvider& datasets = {});
+
+ReferenceKind reference_of(const TrainingPlan& plan);
 
 // The job that the plan is for. The schedule has the last word on the number of chunks per rank.
 InitializeArgs initialize_args(const TrainingPlan& plan);

@@ -12,6 +12,7 @@ StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const 
                               bool hold) {
   const std::vector<double> weights = loss_weights(host_batches, parts.loss_rule);
   const std::vector<MicroBatch> batches = to_device(host_batches, job.torch_device());
+  parts.prepare_pairs(host_batches, batches, TrainingParts::Data::train);
   parts.begin(batches, weights, router_loss_weights(host_batches, parts.loss_rule));
   parts.data_parallel.begin_step(static_cast<int64_t>(batches.size()), hold);
   parts.executor.run();
@@ -19,8 +20,7 @@ StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const 
 }
 
 void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
-  attempt->counted =
-      finalize_grads(parts.data_parallel, {.tokens = parts.counted_tokens(host_batches), .divide = false});
+  attempt->counted = finalize_grads(parts.data_parallel, {.tokens = parts.counted(host_batches), .divide = false});
   if (attempt->counted == 0) return;
   attempt->divisor = parts.loss_scale() * (parts.loss_rule.per_token ? static_cast<double>(attempt->counted) : 1);
   attempt->measured = parts.optimizer.measure(attempt->divisor);

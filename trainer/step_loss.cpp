@@ -5,30 +5,29 @@
 
 #include <algorithm>
 
+#include "trainer/pair_objective.h"
+
 namespace concord {
-namespace {
 
-// Over the whole micro-batch, all context-parallel parts. Without counted tokens the loss is 0, not 0 / 0.
-int64_t counted_in(const MicroBatch& batch) {
-  return std::max<int64_t>(1, batch.labels.ne(kIgnoredLabel).sum().item<int64_t>());
+int64_t counted_in(const MicroBatch& batch, const LossRule& rule) {
+  return rule.pairs ? counted_pairs(batch) : batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
 }
-
-}  // namespace
 
 std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule) {
   std::vector<double> weights(batches.size(), 1);
   if (rule.per_token) return weights;
   const double share = static_cast<double>(rule.cp) / static_cast<double>(batches.size());
-  for (size_t i = 0; i < batches.size(); ++i) weights[i] = share / static_cast<double>(counted_in(batches[i]));
+  for (size_t i = 0; i < batches.size(); ++i) {
+    // Without counted tokens the loss is 0, not 0 / 0.
+    weights[i] = share / static_cast<double>(std::max<int64_t>(1, counted_in(batches[i], rule)));
+  }
   return weights;
 }
 
 std::vector<double> router_loss_weights(std::span<const MicroBatch> batches, const LossRule& rule) {
   std::vector<double> weights(batches.size(), static_cast<double>(rule.cp) / static_cast<double>(batches.size()));
   if (!rule.per_token) return weights;
-  for (size_t i = 0; i < batches.size(); ++i) {
-    weights[i] = static_cast<double>(batches[i].labels.ne(kIgnoredLabel).sum().item<int64_t>());
-  }
+  for (size_t i = 0; i < batches.size(); ++i) weights[i] = static_cast<double>(counted_in(batches[i], rule));
   return weights;
 }
 

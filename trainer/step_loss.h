@@ -22,7 +22,11 @@ struct LossRule {
   bool per_token = true;
   int64_t cp = 1;
   int64_t dp = 1;
+  bool pairs = false;  // the losses are those of pairs: read pair for token
 };
+
+// Tokens or pairs of a micro-batch that count, all context-parallel parts.
+int64_t counted_in(const MicroBatch& batch, const LossRule& rule);
 
 // What the token losses of each micro-batch are multiplied by, for ModelStage::begin. |batches| should be on the host:
 // counting on a device means waiting for it.

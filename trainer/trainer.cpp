@@ -57,6 +57,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       replicas_(parts_.data_parallel),
       losses_(job, plan_.arguments.logging.nan_inf_filter),
       routers_(job, plan_.config.experts, plan_.arguments.model_options.sequence_parallel),
+      pairs_(job),
       samples_(plan_, job),
       best_(plan_, job),
       memory_(plan_, job),
@@ -101,6 +102,7 @@ TrainOutput Trainer::train() {
   first_step_ = state_.global_step;
   notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, state_, control_); });
   agree();
+  parts_.precompute_reference(plan_);
   pulse_.enter(RankPhase::training);
   clock_.restart();
   while (state_.global_step < plan_.max_steps && !control_.should_training_stop) {
@@ -149,6 +151,7 @@ void Trainer::begin_step() {
 void Trainer::record(const StepOutput& step) {
   last_ = step;
   routers_.add(parts_.stages);
+  if (parts_.pairs) pairs_.add(*parts_.pairs);
   if (step.counted > 0) losses_.add(step.loss, parts_.loss_rule.per_token ? step.counted : 0);
   const BatchContents& contents = plan_.train_data->contents();
   window_.add_step(step.updated, step.grad_norm);
@@ -266,6 +269,7 @@ void Trainer::log() {
     report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }
   for (auto& metric : routers_.take()) report.extra.push_back(std::move(metric));
+  for (auto& metric : pairs_.take()) report.extra.push_back(std::move(metric));
   if (window_.save_seconds > 0) report.extra.emplace_back("save_seconds", window_.save_seconds);
   judge_ranks(&report);
   window_ = {};
@@ -292,22 +296,26 @@ EvalLoopOutput Trainer::evaluate() {
   const Clock::time_point begin = Clock::now();
   const DataPosition start = data.position();
   LossTotals totals(job_);
-  const bool is_complete = evaluate_batches(&totals);
+  PairLog pairs(job_);
+  const bool is_complete = evaluate_batches(&totals, &pairs);
   data.restore(start);
   if (!is_complete) return {};
   const auto [loss, tokens] = totals.mean_and_count();
   const double seconds = seconds_since(begin);
   const int64_t samples = data.samples();
   EvalLoopOutput output{.loss = loss, .num_samples = samples, .tokens = tokens, .metrics = {}};
+  const NamedValues preferences = pairs.take("eval_");
   output.metrics = {{"eval_loss", loss},
-                    {"eval_perplexity", std::exp(loss)},
                     {"eval_runtime", seconds},
                     {"eval_samples_per_second", static_cast<double>(samples) / seconds}};
+  if (!parts_.pairs) output.metrics.emplace_back("eval_perplexity", std::exp(loss));
+  output.metrics.insert(output.metrics.end(), preferences.begin(), preferences.end());
   const EvalReport report{.step = state_.global_step,
                           .epoch = state_.epoch,
                           .loss = loss,
                           .tokens = tokens,
                           .seconds = seconds,
+                          .extra = preferences,
                           .samples = samples_.generate(parts_.model)};
   notify([&](TrainerCallback& c) { c.on_evaluate(state_, report, control_); });
   last_log_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -315,19 +323,21 @@ EvalLoopOutput Trainer::evaluate() {
 }
 
 // False after a signal: the ranks leave after the same batch.
-bool Trainer::evaluate_batches(LossTotals* totals) {
-  const LossRule rule{.per_token = true};
+bool Trainer::evaluate_batches(LossTotals* totals, PairLog* pairs) {
+  const LossRule rule{.per_token = true, .pairs = parts_.loss_rule.pairs};
   DataLoader& data = *plan_.eval_data;
   StopAgreement agreement(job_, stop_);
   for (int64_t i = 0; i < data.batches(0); ++i) {
     if (agreement.is_reached()) return false;
     const std::vector<MicroBatch> host_batches = *next_micro_batches(data);
     const std::vector<MicroBatch> batches = to_device(host_batches, job_.torch_device());
+    parts_.prepare_pairs(host_batches, batches, TrainingParts::Data::eval);
     parts_.begin_evaluation(batches);
     parts_.forward_executor.run();
+    if (parts_.pairs) pairs->add(*parts_.pairs);
     const ModelStage& last = *parts_.stages.back();
     const at::Tensor losses = logged_losses(last, loss_weights(host_batches, rule), rule);
-    totals->add(losses.sum(), last.is_last() ? parts_.counted_tokens(host_batches) : 0);
+    totals->add(losses.sum(), last.is_last() ? parts_.counted(host_batches) : 0);
     pulse_.beat();
   }
   return true;

@@ -28,6 +28,7 @@
 #include "trainer/log_window.h"
 #include "trainer/loss_log.h"
 #include "trainer/memory_checkpoints.h"
+#include "trainer/pair_objective.h"
 #include "trainer/prompt_samples.h"
 #include "trainer/router_log.h"
 #include "trainer/step_clock.h"
@@ -49,10 +50,12 @@ struct TrainOutput {
 };
 
 struct EvalLoopOutput {
-  double loss = 0;  // mean over all counted tokens
+  double loss = 0;  // mean over all counted tokens, or pairs
   int64_t num_samples = 0;
   int64_t tokens = 0;
-  NamedValues metrics;  // eval_loss, eval_perplexity, eval_runtime, eval_samples_per_second
+  // eval_loss, eval_perplexity, eval_runtime, eval_samples_per_second; of pairs no perplexity, but eval_rewards/chosen
+  // and so on.
+  NamedValues metrics;
 };
 
 class Trainer {
@@ -100,7 +103,7 @@ class Trainer {
   void load_best_model();
   TrainingState training_state();
   void restore(const TrainingState& state);
-  bool evaluate_batches(LossTotals* totals);
+  bool evaluate_batches(LossTotals* totals, PairLog* pairs);
   TrainOutput output(double seconds);
   HfSaveOptions save_options() const;
   double epoch_fraction() const;
@@ -114,6 +117,7 @@ class Trainer {
   std::optional<StepValidator> validator_;  // with rerun_mode validate
   LossLog losses_;
   RouterLog routers_;
+  PairLog pairs_;
   PromptSamples samples_;
   BestModel best_;
   TrainerState state_;

@@ -331,7 +331,8 @@ std::string to_json(const AdapterConfig& config) {
       {"r", config.r},
       {"rank_pattern", ranks},
       {"target_modules", config.target_pattern.empty() ? Json(config.target_modules) : Json(config.target_pattern)},
-      {"task_type", "CAUSAL_LM"},
+      {"task_type",
+       std::ranges::find(config.modules_to_save, "score") == config.modules_to_save.end() ? "CAUSAL_LM" : "SEQ_CLS"},
       {"use_dora", config.use_dora},
       {"use_rslora", config.use_rslora}};
   return document.dump(2) + "\n";

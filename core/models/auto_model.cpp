@@ -147,17 +147,22 @@ VirtualModels AutoModel::from_config(const ModelConfig& config, const ModelArgs&
 
 VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
                                          ParallelContext& context) {
-  VirtualModels models(read_model_config(folder), args, context);
+  const ModelConfig saved = read_model_config(folder);
+  const bool is_new_score = args.scores && !saved.scores;
+  VirtualModels models(is_new_score ? reward_model_config(saved) : saved, args, context);
   const std::vector<std::string> tensors = tensors_of_model(models.config(), nullptr);
   const std::vector<std::string> unused = unused_tensors(models.config());
   std::vector<Parameter*> own = models.parameters();
-  std::erase_if(own, [](const Parameter* parameter) { return parameter->adapter; });
+  std::erase_if(own, [&](const Parameter* parameter) {
+    return parameter->adapter || (is_new_score && parameter->spec.name == "score.weight");
+  });
   load_hf_weights(folder.string(), own, shard_place(context.layout(), context.rank()),
                   {.model_tensors = tensors,
                    .unused = unused,
                    .weight_block_size = models.config().weight_block_size,
-                   .tied_embeddings = models.config().tie_word_embeddings,
+                   .tied_embeddings = models.config().tie_word_embeddings || is_new_score,
                    .map_files = true});
+  for (size_t i = 0; is_new_score && i < models.size(); ++i) models[i].initialise(ModelChunk::Which::score);
   if (!args.adapter) return models;
   if (args.adapter_folder.empty()) {
     for (size_t i = 0; i < models.size(); ++i) models[i].initialise(ModelChunk::Which::adapter);

@@ -50,6 +50,19 @@ std::string known_architectures() {
                                         nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
 }
 
+// The name of transformers' class for classifying sequences, which reward models are.
+std::string scoring_architecture(const Family& family) {
+  std::string name = family.architecture;
+  constexpr std::string_view kGenerates = "ForCausalLM";
+  if (name.ends_with(kGenerates)) name.resize(name.size() - kGenerates.size());
+  return name + "ForSequenceClassification";
+}
+
+bool names_scores(const ConfigReader& read, const Family& family) {
+  const std::vector<std::string> architectures = read.texts("architectures");
+  return std::ranges::find(architectures, scoring_architecture(family)) != architectures.end();
+}
+
 const Family& family_of(const ConfigReader& read) {
   const std::string model_type = read.text("model_type");
   const auto families = all_families();
@@ -58,7 +71,8 @@ const Family& family_of(const ConfigReader& read) {
   if (found == families.end()) refuse_model_type(read, model_type);
   const std::vector<std::string> architectures = read.texts("architectures");
   const std::string wanted = (*found)->architecture;
-  if (!architectures.empty() && std::find(architectures.begin(), architectures.end(), wanted) == architectures.end()) {
+  if (!architectures.empty() && std::ranges::find(architectures, wanted) == architectures.end() &&
+      !names_scores(read, **found)) {
     read.refuse("architectures", fmt::format("must name {} for model_type {}; supported are {}", wanted, model_type,
                                              known_architectures()));
   }
@@ -211,6 +225,20 @@ void read_numbers(const ConfigReader& read, ModelConfig& model) {
   }
 }
 
+// transformers counts labels by their names, and has two where there are none.
+void read_scores(const ConfigReader& read, const Family& family, ModelConfig& model) {
+  model.scores = names_scores(read, family);
+  if (!model.scores) return;
+  const bool has_one = read.has("id2label") ? read.object("id2label").keys() == 1
+                                            : read.integer("num_labels", {1, int64_t{1} << 31}, 2) == 1;
+  if (!has_one) {
+    read.refuse(fmt::format("{} must have one label (id2label or num_labels) to be a reward model",
+                            scoring_architecture(family)));
+  }
+  model.architecture = scoring_architecture(family);
+  model.tie_word_embeddings = false;
+}
+
 // Settings that would change the results compared with transformers if they were ignored.
 void refuse_the_rest(const ConfigReader& read, const Family& family) {
   const std::string activation = read.text(family.activation_key, family.activation);
@@ -271,10 +299,10 @@ double parameters_of(const ModelConfig& model) {
   const double one_expert = 3 * hidden * expert_inner + hidden + expert_biases;  // and its row of the router
   const double sparse_mlp = number(experts.num_experts) * one_expert +
                             3 * hidden * number(experts.shared_intermediate_size) + (experts.shared_gate ? hidden : 0);
-  const double tables = model.tie_word_embeddings ? 1 : 2;
+  const double tables = model.tie_word_embeddings || model.scores ? 1 : 2;
   const double layers = number(model.num_hidden_layers);
   return layers * layer + (layers - sparse) * dense_mlp + sparse * sparse_mlp +
-         tables * number(model.vocab_size) * hidden + hidden;
+         tables * number(model.vocab_size) * hidden + hidden + (model.scores ? hidden : 0);
 }
 
 }  // namespace
@@ -316,6 +344,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   model.architecture = family.architecture;
   read_sizes(read, family, model);
   read_numbers(read, model);
+  read_scores(read, family, model);
   refuse_the_rest(read, family);
   read_quantization(read, model);
   model.rope = read_rope(read, family, model);
@@ -326,6 +355,22 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   }
   model.text = text;
   return model;
+}
+
+// Batches are padded, and transformers finds the last token before the padding by pad_token_id.
+ModelConfig reward_model_config(const ModelConfig& config) {
+  if (config.scores) return config;
+  using Json = nlohmann::ordered_json;
+  Json object = Json::parse(config.text);
+  const auto families = all_families();
+  const auto family = std::ranges::find(families, config.model_type, &Family::model_type);
+  object["architectures"] = {scoring_architecture(**family)};
+  object["id2label"] = {{"0", "LABEL_0"}};
+  object["label2id"] = {{"LABEL_0", 0}};
+  object.erase("num_labels");
+  const auto is_id = [&](const char* key) { return object.contains(key) && object[key].is_number_integer(); };
+  if (!is_id("pad_token_id") && is_id("eos_token_id")) object["pad_token_id"] = object["eos_token_id"];
+  return parse_model_config(object.dump(2) + "\n", "the config of a reward model");
 }
 
 ModelConfig read_model_config(const std::filesystem::path& path) {

@@ -64,9 +64,11 @@ struct ModelConfig {
   double attn_logit_softcapping = 0;         // scores are cap tanh(score / cap); 0: as they are
   double final_logit_softcapping = 0;        // the same of logits
   double logits_scaling = 1;                 // logits are divided by it
-  int64_t unused_layers = 0;                 // more that files may have after the last: they predict further tokens
-  ExpertConfig experts;                      // none unless the family has them
-  LatentConfig latent;                       // the same
+  // A reward model: one number for each token, by score.weight, instead of logits. Then nothing is tied.
+  bool scores = false;
+  int64_t unused_layers = 0;  // more that files may have after the last: they predict further tokens
+  ExpertConfig experts;       // none unless the family has them
+  LatentConfig latent;        // the same
   // Weights in files may be 8-bit floats with a scale for each block of so many rows and columns; empty: they are not.
   std::vector<int64_t> weight_block_size;
   RopeSettings rope;                        // max_position_embeddings and the head_dim that is rotated among it
@@ -85,6 +87,10 @@ ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
 // Reads |path|, a config.json or a folder that has one. Throws ConfigError as well if it cannot be read.
 ModelConfig read_model_config(const std::filesystem::path& path);
+
+// The reward model that begins as |config| does: transformers' class for classifying sequences, with one label. Itself
+// if it is one already.
+ModelConfig reward_model_config(const ModelConfig& config);
 
 // |text| of a config.json for weights that are saved in |dtype|: unchanged if it says so, else with both of its names
 // for that changed, also in the models within it, or torch_dtype, which all versions of transformers read, added; and

@@ -129,6 +129,8 @@ std::vector<int64_t> ConfigReader::integers(const std::string& key, IntegerRange
   return result;
 }
 
+size_t ConfigReader::keys() const { return object_.size(); }
+
 ConfigReader ConfigReader::object(const std::string& key) const {
   if (!has(key)) refuse(key, "must be a JSON object {...}");
   return {object_.at(key), file_, fmt::format("{}{}.", path_, key)};

@@ -32,6 +32,7 @@ class ConfigReader {
   std::vector<std::string> texts(const std::string& key) const;                     // empty if it is not there
   std::vector<int64_t> integers(const std::string& key, IntegerRange range) const;  // the same
   ConfigReader object(const std::string& key) const;
+  size_t keys() const;  // how many there are
 
   // Throws ConfigError: "FILE: KEY is VALUE; it WHAT".
   [[noreturn]] void refuse(const std::string& key, const std::string& what) const;

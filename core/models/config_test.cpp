@@ -360,6 +360,9 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config(R"("num_experts": 65536, "moe_intermediate_size": 16777216, "hidden_size": 131072)", "qwen3_moe"),
        {"parameters", "the limit"}},
       {config(R"("architectures": ["Qwen2ForTokenClassification"])"), {"Qwen2ForCausalLM", "architectures"}},
+      {config(R"("architectures": ["Qwen2ForSequenceClassification"])"), {"one label", "to be a reward model"}},
+      {config(R"("architectures": ["Qwen2ForSequenceClassification"], "id2label": {"0": "a", "1": "b"})"),
+       {"one label"}},
       {config(R"("vocab_size": 0)"), {"vocab_size is 0", "from 1 to"}},
       {config(R"("vocab_size": 99999999999999999999)"), {"vocab_size", "integer"}},
       {config(R"("vocab_size": 18446744073709551615)"), {"vocab_size", "integer"}},
@@ -441,6 +444,21 @@ TEST(ModelConfig, AnyTextEndsInAModelOrInAnError) {
     }
   }
   EXPECT_GT(accepted, 50);
+}
+
+TEST(ModelConfig, ARewardModelHasOneNumberInsteadOfLogits) {
+  const ModelConfig base = parse(config(R"("tie_word_embeddings": true, "eos_token_id": 7, "pad_token_id": null)"));
+  const ModelConfig reward = reward_model_config(base);
+  EXPECT_FALSE(base.scores);
+  EXPECT_TRUE(reward.scores);
+  EXPECT_EQ(reward.architecture, "Qwen2ForSequenceClassification");
+  EXPECT_FALSE(reward.tie_word_embeddings);
+  EXPECT_EQ(parameter_count(reward), parameter_count(base) + 64);
+  EXPECT_THAT(reward.text, HasSubstr("\"pad_token_id\": 7"));
+  const ModelConfig again = parse(reward.text);
+  EXPECT_TRUE(again.scores);
+  EXPECT_EQ(reward_model_config(again).text, reward.text);
+  EXPECT_TRUE(parse(config(R"("architectures": ["Qwen2ForSequenceClassification"], "num_labels": 1)")).scores);
 }
 
 }  // namespace

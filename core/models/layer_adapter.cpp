@@ -30,7 +30,7 @@ Tensor row_norms(const Tensor& weight, ProcessGroup* group) { return root_of_sum
 
 LayerAdapter::LayerAdapter(const LayerContext& context, const std::string& layer, const std::vector<Module>& modules,
                            bool draws_apart)
-    : tp_(context.tp), rng_(context.rng), draws_apart_(draws_apart && context.tp->size() > 1) {
+    : context_(&context), tp_(context.tp), rng_(context.rng), draws_apart_(draws_apart && context.tp->size() > 1) {
   if (!context.adapter) return;
   const auto find = [&](const std::string& name, const char* side) {
     return context.find(kAdapterPrefix + name + ".lora_" + side);
@@ -48,7 +48,7 @@ LayerAdapter::LayerAdapter(const LayerContext& context, const std::string& layer
 }
 
 LowRank LayerAdapter::pair() const {
-  if (a_ == nullptr) return {};
+  if (is_off()) return {};
   // As peft's, dropout is of training: what has no backward computes without it.
   LowRank pair{.a_ri = a_->used(),
                .sink = a_->grad_sink(),

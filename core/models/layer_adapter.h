@@ -42,10 +42,12 @@ class LayerAdapter {
   };
 
   LowRank pair() const;
-  bool scales() const { return !parts_.empty() && parts_.front().magnitude != nullptr; }
+  bool is_off() const { return a_ == nullptr || context_->adapter_off; }
+  bool scales() const { return !is_off() && !parts_.empty() && parts_.front().magnitude != nullptr; }
   at::Tensor factors(const at::Tensor& weight, bool cut_by_inputs) const;
   at::Tensor norms_of(const Part& part, const at::Tensor& a_ri, const at::Tensor& weight, bool cut_by_inputs) const;
 
+  const LayerContext* context_ = nullptr;
   ProcessGroup* tp_ = nullptr;
   const Parameter* a_ = nullptr;
   std::vector<Part> parts_;

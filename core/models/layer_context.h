@@ -39,6 +39,7 @@ struct LayerContext {
   ProcessGroup* ep = nullptr;
   RngTracker* rng = nullptr;
   std::shared_ptr<const AdapterModules> adapter;  // null: none
+  bool adapter_off = false;                       // for now; ModelChunk::turn_adapter
   // By the name of core/models/parameter_plan.h; null if the model has none.
   std::function<Parameter*(const std::string& name)> find;
 };

@@ -17,6 +17,9 @@ struct MicroBatch {
   at::Tensor labels = {};                // int64 like input_ids: the token that is to follow, kIgnoredLabel for none
   at::Tensor position_ids = {};          // int64 like input_ids; undefined: counted from the sequence's first token
   std::vector<int64_t> cu_seqlens = {};  // boundaries of packed sequences [0, ..., T]; empty: not packed
+  // Of a batch of pairs, two rows or packed sequences each: numbers by which they are known, negative ones are padding.
+  std::vector<int64_t> pairs = {};
+  std::vector<double> margins = {};  // by how much the first of each is to be better; of reward models
 };
 
 }  // namespace concord

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -23,8 +24,11 @@
 #include "core/models/token_slices.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/gated_activation.h"
+#include "core/ops/linear.h"
 #include "core/ops/rope_angles.h"
+#include "core/ops/visit_type.h"
 #include "core/ops/vocab_share.h"
+#include "core/parallel/mappings.h"
 #include "core/parallel/parallel_linear.h"
 #include "core/parallel/vocabulary.h"
 
@@ -153,6 +157,10 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   if (layers.embedding) parts.embedding = find("model.embed_tokens.weight");
   if (!layers.loss) return;
   parts.norm = find("model.norm.weight");
+  if (config.scores) {
+    parts.output = find("score.weight");
+    return;
+  }
   parts.output = find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
   if (parts.output == nullptr) {  // borrowed: this rank has both ends of the model
     parts.output = output_weight;
@@ -167,12 +175,16 @@ ModelChunk::~ModelChunk() = default;
 
 Parameter* ModelChunk::embedding() { return parts_->embedding; }
 
+void ModelChunk::turn_adapter(bool on) { parts_->layers.adapter_off = !on; }
+
 void ModelChunk::initialise(Which which) {
   const ShardPlace place = shard_place(context_.layout(), context_.rank());
   for (Parameter& parameter : parameters_) {
     if (which == Which::adapter && !parameter.adapter) continue;
+    if (which == Which::score && parameter.spec.name != "score.weight") continue;
     initialise_weights(parameter.value, parameter.spec, place, parameter.init, args_.seed, context_.device());
   }
+  if (which == Which::score) return;
   for (Parameter& parameter : parameters_) begin_as_norms(parameter);
 }
 
@@ -325,6 +337,19 @@ Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) co
   return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*parts_->layers.tp)).t().contiguous();
 }
 
+// Each tp rank has the tokens that it has between layers. The sum of parts that are 0 elsewhere is the whole, and its
+// gradient, which is the same on all ranks, goes to each part as it is.
+Tensor ModelChunk::token_scores(const Tensor& x_pbh) const {
+  const LayerContext& layers = parts_->layers;
+  const Tensor normed_pbh = normed(x_pbh, parts_->norm, layers);
+  const Tensor scores_pb = linear(normed_pbh, parts_->output->used(), {}, parts_->output->grad_sink()).squeeze(-1);
+  const Tensor wide_pb = scores_pb.to(ops::sum_type(scores_pb.scalar_type()));
+  if (!layers.sequence_parallel) return wide_pb.t().contiguous();
+  const int64_t own = wide_pb.size(0), rank = layers.tp->rank(), ranks = layers.tp->size();
+  const Tensor padded_sb = at::constant_pad_nd(wide_pb, {0, 0, rank * own, (ranks - 1 - rank) * own});
+  return reduce_from_region(padded_sb, *layers.tp).t().contiguous();
+}
+
 Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
   check_batch(batch, layers_.loss);
   const std::vector<int64_t> shape = hidden_shape(batch);
@@ -343,7 +368,8 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
                          [this, run, inputs](const Tensor& input_pbh) { return run_layers(run, input_pbh, inputs); });
   }
   router_record_ = inputs->router;
-  return layers_.loss ? token_losses(x_pbh, batch) : x_pbh;
+  if (!layers_.loss) return x_pbh;
+  return config_.scores ? token_scores(x_pbh) : token_losses(x_pbh, batch);
 }
 
 // ------------------------------------------------------------------------------------------------------- generation
@@ -384,6 +410,7 @@ std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) 
 }
 
 Tensor ModelChunk::decode(const Tensor& hidden, const NewTokens& tokens, KvCache& cache) {
+  if (config_.scores) throw ConfigError("this is a reward model: it scores texts and cannot continue them");
   const at::NoGradGuard no_grad;
   const Undivided undivided(parts_->layers);
   cache.begin(tokens);

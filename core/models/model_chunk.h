@@ -48,6 +48,7 @@ struct ModelArgs {
   int64_t seed = 42;  // of the initialisation, positive
   // Low-rank pairs beside layers, which are trained instead of the model's own weights; names as with_targets has them.
   std::optional<AdapterConfig> adapter = {};
+  bool scores = false;              // a reward model (ModelConfig::scores), also from a folder that has none
   std::string adapter_folder = {};  // where from_pretrained reads its weights; empty: they are initialised
   // The stages of the whole pipeline in the order of the model, pp * vpp of them; empty: distributed evenly.
   std::vector<StageLayers> stages = {};
@@ -71,9 +72,9 @@ class ModelChunk {
   ModelChunk& operator=(const ModelChunk&) = delete;
 
   // |hidden| comes from the previous stage; undefined on the first. Returns the hidden of the next stage, or on the
-  // last the loss of each token [B, S / cp], fp32 (fp64 for Double), of this rank's tokens, the same on all tp ranks, 0
-  // where the label is kIgnoredLabel. |batch| is the whole micro-batch on all stages, labels are needed on the last one
-  // only. Throws ConfigError, with the sizes, for a batch that does not fit the model or the layout.
+  // last the loss (of a reward model the score) of each token [B, S / cp], fp32 (fp64 for Double), of this rank's
+  // tokens, the same on all tp ranks, 0 where the label is kIgnoredLabel. |batch| is the whole micro-batch on all
+  // stages, labels are needed on the last one. Throws ConfigError, with the sizes, for a batch that does not fit.
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch);
 
   // Generation, without autograd (core/models/kv_cache.h): a cache for this chunk's layers, |capacity| tokens in each
@@ -93,7 +94,7 @@ class ModelChunk {
   Parameter* embedding();  // the table of the first stage; null elsewhere
   // Fills parameters as their init says: normal(initializer_range), norms 1, biases 0; an adapter as peft does. The
   // same bits under any layout.
-  enum class Which { all, adapter };
+  enum class Which { all, adapter, score };
   void initialise(Which which = Which::all);
 
   // After a step whose micro-batches left |records|: the bias of an expert that had fewer tokens than the mean goes up
@@ -108,6 +109,10 @@ class ModelChunk {
   int64_t counted_tokens(const MicroBatch& batch) const;
   // |x| [B, S], one value per token of the whole -> [B, S / cp] of this rank's tokens.
   at::Tensor own_tokens(const at::Tensor& x, const MicroBatch& batch) const;
+
+  // Whether later forwards use the adapter, as they do at first. Nothing changes in a model without one; modules that
+  // are trained whole are always used.
+  void turn_adapter(bool on);
 
   // Layers with experts, in later forwards: what the losses of their routers are multiplied by (1 at first). They are
   // sums over this rank's tokens of terms that add up to the loss of the micro-batch over its tp and cp ranks, and only
@@ -135,6 +140,7 @@ class ModelChunk {
                         const std::shared_ptr<const LayerInputs>& inputs) const;
   at::Tensor logits(const at::Tensor& x_pbh) const;
   at::Tensor token_losses(const at::Tensor& x_pbh, const MicroBatch& batch) const;
+  at::Tensor token_scores(const at::Tensor& x_pbh) const;
 
   ModelConfig config_;
   ModelArgs args_;

@@ -63,6 +63,7 @@ class Planner {
 
   void head(const StageLayers& stage) {
     norm("model.norm.weight");
+    if (config_.scores) return whole("score.weight", 1, {});
     if (!config_.tie_word_embeddings) {
       add("lm_head.weight", {vocabulary(), {config_.hidden_size}}, normal());
       column_pairs("lm_head", {{.module = "lm_head", .rows = vocabulary()}});

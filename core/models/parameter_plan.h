@@ -64,7 +64,8 @@ struct ParameterPlanOptions {
 //   model.layers.N.mlp.shared_expert_gate.weight
 // and in the end
 //   model.norm.weight
-//   lm_head.weight                                    or once more model.embed_tokens.weight where they are tied
+//   lm_head.weight                                    or once more model.embed_tokens.weight where they are tied,
+//   score.weight                                      [1, hidden], of a reward model instead
 // With an adapter, beside a linear layer some of whose modules are targets, names behind base_model.model.:
 //   LAYER.lora_A.weight     [ranks, in], the A of all modules one after the other, pieces MODULE.lora_A.weight
 //   MODULE.lora_B.weight    [out, rank], for each module

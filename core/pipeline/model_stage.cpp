@@ -34,12 +34,13 @@ at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
   const MicroBatch& own = batch(microbatch);
   const auto index = static_cast<size_t>(microbatch);
   chunk_.weigh_router_losses(router_weights_[index]);
-  chunk_.expect_loss_grad(weights_[index]);
+  chunk_.expect_loss_grad(loss_step_ ? 0 : weights_[index]);
   const at::Tensor output = forward_step_ ? forward_step_(chunk_, input, own) : chunk_.forward(input, own);
   router_records_[index] = chunk_.take_router_record();
   if (!is_last()) return output;
-  token_losses_[index] = output.detach();
-  return output.sum().mul(weights_[index]);
+  const StageLoss loss = loss_step_ ? loss_step_(output, microbatch) : StageLoss{output, output.detach()};
+  token_losses_[index] = loss.logged;
+  return loss.differentiated.sum().mul(weights_[index]);
 }
 
 void ModelStage::defer_weight_grads(DeferredGrads* later) {

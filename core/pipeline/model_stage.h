@@ -34,11 +34,18 @@ namespace concord {
 // or on the last one the loss of each of this rank's tokens [B, S / cp], 0 where a token does not count.
 using ForwardStep = std::function<at::Tensor(ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch)>;
 
+// What is made of a micro-batch's token losses where their sum is not the loss.
+struct StageLoss {
+  at::Tensor differentiated;  // any shape; the sum is
+  at::Tensor logged;          // the same without graph; over context-parallel ranks it adds up to the whole
+};
+using LossStep = std::function<StageLoss(const at::Tensor& token_losses, int microbatch)>;
+
 class ModelStage : public Stage {
  public:
-  // |chunk| outlives it. Without |forward_step| it is the chunk's forward.
-  explicit ModelStage(ModelChunk& chunk, ForwardStep forward_step = {})
-      : chunk_(chunk), forward_step_(std::move(forward_step)) {}
+  // |chunk| outlives it. Without |forward_step| it is the chunk's forward, and without |loss_step| the loss is the sum.
+  explicit ModelStage(ModelChunk& chunk, ForwardStep forward_step = {}, LossStep loss_step = {})
+      : chunk_(chunk), forward_step_(std::move(forward_step)), loss_step_(std::move(loss_step)) {}
 
   // Before each run of the executor. |batches| stay until it is done. The scalar of micro-batch i is the sum of its
   // token losses times weights[i], and the losses of its routers are multiplied by router_weights[i]; 1 if none are
@@ -47,7 +54,8 @@ class ModelStage : public Stage {
              std::span<const double> router_weights = {});
 
   bool is_last() const { return chunk_.is_last(); }
-  // Of the run, on the last stage: for each micro-batch the losses of this rank's tokens [B, S / cp], without graph.
+  // Of the run, on the last stage: for each micro-batch the losses of this rank's tokens [B, S / cp], without graph, or
+  // what |loss_step| made of them.
   const std::vector<at::Tensor>& token_losses() const { return token_losses_; }
   // Their sum, in 64 bits on the host. Waits: for the device. 0 where this is not the last stage.
   double loss_sum() const;
@@ -67,6 +75,7 @@ class ModelStage : public Stage {
 
   ModelChunk& chunk_;
   ForwardStep forward_step_;
+  LossStep loss_step_;
   std::span<const MicroBatch> batches_;
   std::vector<double> weights_, router_weights_;
   std::vector<at::Tensor> token_losses_;

@@ -368,6 +368,26 @@ TEST(ArgumentRelations, SettingsOfAnAdapterNeedLoraAndLoraNeedsWeights) {
   EXPECT_THAT(relation_error(a, 1), HasSubstr("finetuning_type is lora, but there is no --model FOLDER"));
 }
 
+TEST(ArgumentRelations, PreferencesHaveTheSettingsOfTheirStage) {
+  TrainingArguments a = complete();
+  a.preference.beta = 0.2;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("that stage sft does not have; set stage: dpo, or remove them"));
+  a.preference.stage = "dpo";
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.preference.center_rewards_coefficient = 0.1;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("is of reward models (stage: rm)"));
+  a.preference = {};
+  a.preference.stage = "dpo";
+  a.preference.loss = "ipo";
+  a.preference.label_smoothing = 0.1;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("losses sigmoid and robust, not of ipo"));
+  a.preference.label_smoothing = 0;
+  a.preference.reference_free = true;
+  a.preference.precompute_reference = true;
+  EXPECT_THAT(relation_error(a, 1),
+              HasSubstr("precompute_ref_log_probs is given, but reference_free uses no reference"));
+}
+
 TEST(ArgumentRelations, FinetuneStartsFromANamedCheckpoint) {
   TrainingArguments a = complete();
   a.resume.finetune = true;

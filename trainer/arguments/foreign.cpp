@@ -18,6 +18,7 @@ constexpr ArgumentAlias kAliases[] = {
     {"lora_r", "lora_rank"},
     {"lora_target_modules", "lora_target"},
     {"additional_target", "modules_to_save"},
+    {"rpo_alpha", "pref_ftx"},
     // Megatron
     {"lr", "learning_rate"},
     {"micro_batch_size", "per_device_train_batch_size"},
@@ -280,7 +281,6 @@ std::vector<RefusedArgument> make_refused() {
       {"loraplus_*", {}, kAdapters},
       {"pissa_*", {"false"}, kAdapters},
       {"create_new_adapter", {"false"}, "merge the first adapter (`concord merge`), and train another on the result"},
-      {"stage", {"sft", "pt"}, "only next-token training is supported (pretraining data and chats)"},
       {"do_predict", {"false"}, "this command only trains; `concord probe` runs a model on one batch"},
       {"dataset", {}, kTrainData},
       {"dataset_dir", {}, kTrainData},

@@ -70,6 +70,42 @@ void check_finetuning(const TrainingArguments& a, Found* found) {
       given.type));
 }
 
+void check_preferences(const TrainingArguments& a, Found* found) {
+  const PreferenceArguments& given = a.preference;
+  if (given.learns_pairs() && a.best_model.metric.ends_with("perplexity")) {
+    found->push_back(fmt::format("metric_for_best_model is {}, which stage {} does not have; use loss",
+                                 a.best_model.metric, given.stage));
+  }
+  if (given.stage == "rm" && !a.evaluation.sample_prompts.empty()) {
+    found->push_back("sample_prompts cannot be continued by a reward model (stage rm); remove them");
+  }
+  PreferenceArguments plain;
+  plain.stage = given.stage;
+  if (given.stage == "rm") plain.center_rewards_coefficient = given.center_rewards_coefficient;
+  if (given.stage != "dpo") {
+    if (given == plain) return;
+    found->push_back(
+        fmt::format("settings of preferences are given (pref_*, dpo_label_smoothing, simpo_gamma, ld_alpha, "
+                    "reference_free, ref_model, "
+                    "precompute_ref_log_probs or center_rewards_coefficient) that stage {} does not have; set stage: "
+                    "dpo, or remove them",
+                    given.stage));
+    return;
+  }
+  if (given.center_rewards_coefficient > 0) {
+    found->push_back("center_rewards_coefficient is of reward models (stage: rm); remove it");
+  }
+  if (given.label_smoothing > 0 && given.loss != "sigmoid" && given.loss != "robust") {
+    found->push_back(
+        fmt::format("dpo_label_smoothing is of the losses sigmoid and robust, not of {}; remove it", given.loss));
+  }
+  if ((!given.ref_model.empty() || given.precompute_reference) && !given.uses_reference()) {
+    found->push_back(fmt::format("{} is given, but {} uses no reference; remove it",
+                                 given.ref_model.empty() ? "precompute_ref_log_probs" : "ref_model",
+                                 given.reference_free ? "reference_free" : "pref_loss " + given.loss));
+  }
+}
+
 void check_numbers(const TrainingArguments& a, Found* found) {
   if (a.precision.fp16 && a.precision.bf16) found->push_back("fp16 and bf16 are both true; choose one");
   if (a.loss_scaler.constant > 0 && !a.precision.fp16) {
@@ -217,6 +253,7 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   if (arguments->steps.global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
   check_model_and_data(*arguments, &found);
   check_finetuning(*arguments, &found);
+  check_preferences(*arguments, &found);
   check_numbers(*arguments, &found);
   check_best_model(*arguments, &found);
   check_finetune(*arguments, &found);

@@ -43,6 +43,26 @@ struct FinetuningArguments {
   bool operator==(const FinetuningArguments&) const = default;
 };
 
+// What is learnt: the tokens that follow, or which of two completions is preferred (docs/preferences.md).
+struct PreferenceArguments {
+  std::string stage = "sft";     // pt and sft: tokens, by the data; dpo: preferences; rm: a reward model
+  std::string loss = "sigmoid";  // pref_loss, see trainer/preference_loss.h
+  double beta = 0.1;             // pref_beta
+  double ftx = 0;                // pref_ftx
+  double label_smoothing = 0;    // dpo_label_smoothing
+  double simpo_gamma = 0.5;
+  double ld_alpha = 1;
+  bool reference_free = false;
+  std::string ref_model = {};
+  bool precompute_reference = false;  // precompute_ref_log_probs
+  double center_rewards_coefficient = 0;
+
+  bool learns_pairs() const { return stage == "dpo" || stage == "rm"; }
+  bool is_of_means() const { return loss == "orpo" || loss == "simpo"; }  // of log-probabilities, not of their sums
+  bool uses_reference() const { return stage == "dpo" && !reference_free && !is_of_means(); }
+  bool operator==(const PreferenceArguments&) const = default;
+};
+
 // How large the steps are and how many of them there are.
 struct StepArguments {
   int64_t global_batch_size = 0;  // above 0: check_arguments finds gradient_accumulation_steps by it
@@ -160,6 +180,7 @@ struct ReportArguments {
 struct TrainingArguments {
   ModelSource model;
   FinetuningArguments finetuning;
+  PreferenceArguments preference;
   // tokenizer: empty is the model's own, "byte" where a model starts afresh. seq_length: 0 is as the data has it, else
   // the model's max_position_embeddings. seed: 0 is the job's.
   DataArguments data = {.tokenizer = "", .micro_batch_size = 8, .seed = 0, .prefetch = 2};

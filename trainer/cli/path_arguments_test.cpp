@@ -55,6 +55,11 @@ std::vector<std::string> evaluating(std::vector<std::string> command) {
   return command;
 }
 
+std::vector<std::string> learning_preferences(std::vector<std::string> command) {
+  command.insert(command.end(), {"--stage", "dpo"});
+  return command;
+}
+
 std::vector<std::string> train_on_model() {
   return {"train", "--nproc", "2", "--model", "@", "--train_data", "F/text.txt", "--output_dir", "F/run"};
 }
@@ -90,6 +95,7 @@ std::vector<PathCase> path_cases() {
       {"train --model", train_on_model(), "/config.json", config, false},
       {"train --model_config", train_with("model_config"), "", config, false},
       {"train --adapter_name_or_path", train_adapter(), "/adapter_config.json", adapter, false},
+      {"train --ref_model", learning_preferences(train_with("ref_model")), "/config.json", config, false},
       {"train --train_data", train_with("train_data"), ".txt", text, false},
       {"train --train_data", train_with("train_data"), ".jsonl", line, false},
       {"train --train_data", train_with("train_data"), ".safetensors", weights, false},
@@ -194,6 +200,8 @@ const std::set<std::string> kTexts = {"train --truncation",
                                       "generate --dtype",
                                       "generate --pipeline_model_parallel_layout",
                                       "train --finetuning_type",
+                                      "train --stage",
+                                      "train --pref_loss",
                                       "train --optimizer",
                                       "train --lr_scheduler_type",
                                       "train --lr_wsd_decay_style",

@@ -41,6 +41,9 @@ struct DataArguments {
   // repeated and shuffled over as many epochs as that takes, as Megatron does it, and this is one epoch of the loader.
   std::optional<int64_t> samples_wanted = {};
 
+  // Samples are pairs, two rows each: a completion that is preferred and one that is not (trainer/data/batcher.h).
+  bool pairs = false;
+
   bool packing = false;  // several samples in a row of seq_length tokens; see trainer/data/packing.h
   std::string packing_strategy = "first_fit";  // or "best_fit"
   int64_t pad_multiple =

@@ -36,10 +36,11 @@ void check(const DataArguments& given) {
 
 Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
     : arguments_(arguments),
+      group_(arguments.pairs ? 2 : 1),
       shape_{arguments.micro_batch_size, arguments.accumulation, arguments.dp_size},
       source_(std::move(source)) {
   check(arguments_);
-  if (source_->size() < 1) throw ConfigError(source_->name() + ": contains no samples");
+  if (samples() < 1) throw ConfigError(source_->name() + ": contains no samples");
   const std::shared_ptr<const Epoch> first = epoch(0);
   if (batches(*first) < 1) {
     throw ConfigError(
@@ -54,10 +55,10 @@ std::shared_ptr<const Epoch> Batcher::epoch(int64_t number) const {
   const std::lock_guard lock(mutex_);
   if (last_epoch_ != nullptr && last_epoch_->number == number) return last_epoch_;
   const bool shuffle = arguments_.shuffle && !(source_->is_shuffled() && number == 0);
-  Epoch made{.number = number, .order = SampleOrder(arguments_.seed, number, source_->size(), shuffle)};
+  Epoch made{.number = number, .order = SampleOrder(arguments_.seed, number, samples(), shuffle)};
   if (arguments_.packing) {
-    std::vector<int64_t> lengths(static_cast<size_t>(source_->size()));
-    for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = source_->length(made.order.at(static_cast<int64_t>(i)));
+    std::vector<int64_t> lengths(static_cast<size_t>(samples()));
+    for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = length(made, static_cast<int64_t>(i));
     const auto pack = arguments_.packing_strategy == "best_fit" ? pack_best_fit : pack_first_fit;
     made.packed_rows = pack(lengths, arguments_.seq_length, arguments_.pad_multiple);
   }
@@ -73,21 +74,44 @@ int64_t Batcher::batches(const Epoch& epoch) const {
   return arguments_.drop_last ? rows(epoch) / shape_.rows() : (rows(epoch) - 1) / shape_.rows() + 1;
 }
 
-Sample Batcher::sample_at(const Epoch& epoch, int64_t place) const { return source_->at(epoch.order.at(place)); }
+void Batcher::read(const Epoch& epoch, int64_t place, std::vector<Sample>* rows, std::vector<int64_t>* pairs) const {
+  const int64_t sample = epoch.order.at(place);
+  for (int64_t i = 0; i < group_; ++i) rows->push_back(source_->at(sample * group_ + i));
+  if (arguments_.pairs) pairs->push_back(sample);
+}
+
+void Batcher::add_pairs(const std::vector<Sample>& rows, std::vector<int64_t> pairs, TokenBatch* batch) const {
+  if (!arguments_.pairs) return;
+  for (size_t i = 0; i < pairs.size(); ++i) batch->margins.push_back(2 * i < rows.size() ? rows[2 * i].margin : 0);
+  batch->samples = std::move(pairs);
+}
+
+int64_t Batcher::length(const Epoch& epoch, int64_t place) const {
+  const int64_t sample = epoch.order.at(place);
+  if (group_ == 1) return source_->length(sample);
+  int64_t sum = 0;
+  for (int64_t i = 0; i < group_; ++i) {
+    sum += padded_length(source_->length(sample * group_ + i), arguments_.pad_multiple);
+  }
+  return sum;
+}
 
 TokenBatch Batcher::padded_batch(const Epoch& epoch, int64_t first_row) const {
   std::vector<Sample> samples;
-  int64_t longest = 1;
+  std::vector<int64_t> pairs;
   for (int64_t row = first_row; row < std::min(first_row + shape_.micro_batch_size, rows(epoch)); ++row) {
-    samples.push_back(sample_at(epoch, row));
-    longest = std::max(longest, static_cast<int64_t>(samples.back().ids.size()));
+    read(epoch, row, &samples, &pairs);
   }
-  TokenBatch batch{.rows = shape_.micro_batch_size,
+  if (arguments_.pairs) pairs.resize(static_cast<size_t>(shape_.micro_batch_size), -1);
+  int64_t longest = 1;
+  for (const Sample& sample : samples) longest = std::max(longest, static_cast<int64_t>(sample.ids.size()));
+  TokenBatch batch{.rows = shape_.micro_batch_size * group_,
                    .columns = padded_length(longest, arguments_.pad_multiple),
                    .ids = {},
                    .labels = {},
                    .position_ids = {},
                    .cu_seqlens = {}};
+  add_pairs(samples, std::move(pairs), &batch);
   const size_t columns = static_cast<size_t>(batch.columns), tokens = columns * static_cast<size_t>(batch.rows);
   batch.ids.reserve(tokens);
   batch.labels.reserve(tokens);
@@ -104,11 +128,17 @@ TokenBatch Batcher::padded_batch(const Epoch& epoch, int64_t first_row) const {
 
 TokenBatch Batcher::packed_batch(const Epoch& epoch, int64_t first_row) const {
   std::vector<Sample> samples;
+  std::vector<int64_t> pairs;
   for (int64_t row = first_row; row < std::min(first_row + shape_.micro_batch_size, rows(epoch)); ++row) {
-    for (const int64_t place : epoch.packed_rows[static_cast<size_t>(row)]) samples.push_back(sample_at(epoch, place));
+    for (const int64_t place : epoch.packed_rows[static_cast<size_t>(row)]) read(epoch, place, &samples, &pairs);
   }
-  if (samples.empty()) samples.push_back({{arguments_.pad_id}, {kIgnoredToken}});
-  return pack_samples(samples, arguments_.pad_multiple, arguments_.pad_id);
+  if (samples.empty()) {
+    samples.resize(static_cast<size_t>(group_), {{arguments_.pad_id}, {kIgnoredToken}});
+    if (arguments_.pairs) pairs.push_back(-1);
+  }
+  TokenBatch batch = pack_samples(samples, arguments_.pad_multiple, arguments_.pad_id);
+  add_pairs(samples, std::move(pairs), &batch);
+  return batch;
 }
 
 std::vector<TokenBatch> Batcher::make(const Epoch& epoch, int64_t first_row) const {
@@ -123,10 +153,12 @@ std::vector<TokenBatch> Batcher::make(const Epoch& epoch, int64_t first_row) con
 BatchContents Batcher::contents(const Epoch& epoch, int64_t first_row) const {
   BatchContents contents;
   const auto add = [&](int64_t place) {
-    const int64_t length = source_->length(epoch.order.at(place));
     ++contents.samples;
-    contents.tokens += length;
-    contents.squared_lengths += static_cast<double>(length) * static_cast<double>(length);
+    for (int64_t i = 0; i < group_; ++i) {
+      const int64_t length = source_->length(epoch.order.at(place) * group_ + i);
+      contents.tokens += length;
+      contents.squared_lengths += static_cast<double>(length) * static_cast<double>(length);
+    }
   };
   for (int64_t row = first_row; row < std::min(first_row + shape_.rows(), rows(epoch)); ++row) {
     if (!arguments_.packing) {

@@ -1,5 +1,8 @@
 // From samples to a rank's micro-batches: a pure function of the data and the position. The loader calls it ahead of
 // time.
+//
+// Of pairs (DataArguments::pairs), samples 2i and 2i + 1 of the source are one sample here: they are always two rows
+// that follow each other in one micro-batch, or two sequences of a packed row, the chosen one first.
 #pragma once
 
 #include <cstdint>
@@ -41,15 +44,20 @@ class Batcher {
   int64_t rows(const Epoch& epoch) const;
   int64_t batches(const Epoch& epoch) const;
   int64_t global_batch_size() const { return shape_.rows(); }
+  int64_t samples() const { return source_->size() / group_; }  // of an epoch
   const SampleSource& source() const { return *source_; }
   DataIdentity identity() const;  // reads all of the data, or parts of it where it is large
 
  private:
-  Sample sample_at(const Epoch& epoch, int64_t place) const;
+  // Adds the rows of the sample there.
+  void read(const Epoch& epoch, int64_t place, std::vector<Sample>* rows, std::vector<int64_t>* pairs) const;
+  void add_pairs(const std::vector<Sample>& rows, std::vector<int64_t> pairs, TokenBatch* batch) const;
+  int64_t length(const Epoch& epoch, int64_t place) const;  // in a packed row
   TokenBatch padded_batch(const Epoch& epoch, int64_t first_row) const;
   TokenBatch packed_batch(const Epoch& epoch, int64_t first_row) const;
 
   DataArguments arguments_;
+  int64_t group_;  // rows of a sample
   BatchShape shape_;
   std::unique_ptr<SampleSource> source_;
   mutable std::mutex mutex_;

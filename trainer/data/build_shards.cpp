@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "core/config_error.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/output_file.h"
+#include "trainer/data/pair_reader.h"
 #include "trainer/data/text_reader.h"
+#include "trainer/data/token_batch.h"
 
 namespace concord {
 namespace {
@@ -85,6 +88,18 @@ std::string sample_line(const AlignedTokens& tokens) {
                      fmt::join(tokens.labels, ","));
 }
 
+std::string pair_line(const PairReader::Pair& pair) {
+  const auto is_learnt = [](int64_t label) { return label != kIgnoredToken; };
+  const AlignedTokens &chosen = pair.chosen, &rejected = pair.rejected;
+  const auto begin = std::ranges::find_if(chosen.labels, is_learnt) - chosen.labels.begin();  // of both completions
+  const auto part = [](const auto& first, const auto& last) { return fmt::format("{}", fmt::join(first, last, ",")); };
+  return fmt::format("{{\"prompt_input_ids\":[{}],\"chosen_input_ids\":[{}],\"rejected_input_ids\":[{}]{}}}\n",
+                     part(chosen.ids.begin(), chosen.ids.begin() + begin),
+                     part(chosen.ids.begin() + begin, chosen.ids.end()),
+                     part(rejected.ids.begin() + begin, rejected.ids.end()),
+                     pair.margin == 0 ? "" : fmt::format(",\"margin\":{}", pair.margin));
+}
+
 ShardCounts build_conversations(const BuildArguments&, const MappedFile& input, const BuildShard& shard,
                                 Tokenizer& tokenizer, const std::string& name) {
   const std::string_view text =
@@ -94,12 +109,19 @@ ShardCounts build_conversations(const BuildArguments&, const MappedFile& input, 
   const auto fail = [&](int64_t number, const std::string& why) {
     throw ConfigError(fmt::format("{}, line {}: {}", input.path(), line_of(input, shard.begin) + number - 1, why));
   };
-  const auto write = [&](const AlignedTokens& tokens, int64_t) {
-    output.write(sample_line(tokens));
+  std::optional<bool> are_pairs;
+  const auto write = [&](const std::string& line, size_t tokens) {
+    output.write(line);
     ++counts.documents;
-    counts.tokens += static_cast<int64_t>(tokens.ids.size());
+    counts.tokens += static_cast<int64_t>(tokens);
   };
-  BatchedSamples samples(tokenizer, write, fail);
+  BatchedSamples samples(
+      tokenizer, [&](const AlignedTokens& tokens, int64_t) { write(sample_line(tokens), tokens.ids.size()); }, fail);
+  PairReader pairs([&]() -> Tokenizer& { return tokenizer; },
+                   [&](const PairReader::Pair& pair, int64_t) {
+                     write(pair_line(pair), pair.chosen.ids.size() + pair.rejected.ids.size());
+                   },
+                   fail);
   for_each_line(text, [&](std::string_view line, int64_t number) {
     JsonRecord record;
     try {
@@ -107,12 +129,19 @@ ShardCounts build_conversations(const BuildArguments&, const MappedFile& input, 
     } catch (const ConfigError& error) {
       fail(number, std::string(error.what()).substr(2));  // without the ": " after an empty location
     }
-    if (record.kind != JsonRecord::Kind::kSample) {
-      fail(number,
-           fmt::format("has \"{}\"; --sft needs conversations, or prompts with completions", to_string(record.kind)));
+    const bool is_pair = record.kind == JsonRecord::Kind::kPair;
+    if (!is_pair && record.kind != JsonRecord::Kind::kSample) {
+      fail(number, fmt::format("has \"{}\"; --sft needs conversations, prompts with completions, or pairs",
+                               to_string(record.kind)));
     }
+    if (are_pairs.value_or(is_pair) != is_pair) {
+      fail(number, "there are pairs to learn preferences from, and others; put them into separate files");
+    }
+    are_pairs = is_pair;
+    if (is_pair) return pairs.add(std::move(record), number);
     samples.add(std::move(record.text), number);
   });
+  pairs.finish();
   samples.finish();
   output.sync();
   output.publish();
@@ -150,7 +179,8 @@ ShardCounts count_shard(const BuildArguments& arguments, const std::string& name
   const MappedFile file(name + ".jsonl");
   for_each_line(file.text(), [&](std::string_view line, int64_t) {
     ++counts.documents;
-    counts.tokens += static_cast<int64_t>(parse_json_record(line, name).tokens.ids.size());
+    const JsonRecord record = parse_json_record(line, name);
+    counts.tokens += static_cast<int64_t>(record.tokens.ids.size() + record.rejected_tokens.ids.size());
   });
   return counts;
 }

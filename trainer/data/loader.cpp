@@ -168,7 +168,7 @@ void DataLoader::restore(const DataPosition& position) {
 }
 
 int64_t DataLoader::global_batch_size() const { return state_->batcher.global_batch_size(); }
-int64_t DataLoader::samples() const { return source().size(); }
+int64_t DataLoader::samples() const { return state_->batcher.samples(); }
 int64_t DataLoader::rows(int64_t epoch) const { return state_->batcher.rows(*state_->batcher.epoch(epoch)); }
 int64_t DataLoader::batches(int64_t epoch) const { return state_->batcher.batches(*state_->batcher.epoch(epoch)); }
 const SampleSource& DataLoader::source() const { return state_->batcher.source(); }

@@ -321,5 +321,58 @@ TEST(DataLoader, ArgumentsThatCannotBeAreRefused) {
   EXPECT_THAT(said({.micro_batch_size = 11}), HasSubstr("counting has 10 samples, fewer than one global batch of 11"));
 }
 
+// Samples 2i and 2i + 1, tokens 2i + 1 and 2i + 2, are pair i.
+void expect_pairs(const TokenBatch& batch, const std::vector<int64_t>& firsts) {
+  ASSERT_EQ(batch.samples.size() * 2, firsts.size());
+  for (size_t i = 0; i < batch.samples.size(); ++i) {
+    EXPECT_EQ(firsts[2 * i], batch.samples[i] < 0 ? 0 : 2 * batch.samples[i] + 1) << i;
+    EXPECT_EQ(firsts[2 * i + 1], batch.samples[i] < 0 ? 0 : 2 * batch.samples[i] + 2) << i;
+  }
+}
+
+TEST(DataLoader, PairsAreNeverPutApart) {
+  DataArguments arguments{.micro_batch_size = 2, .accumulation = 2, .dp_size = 2, .drop_last = false, .pairs = true};
+  std::vector<int64_t> seen;
+  for (arguments.dp_rank = 0; arguments.dp_rank < 2; ++arguments.dp_rank) {
+    DataLoader loader(arguments, std::make_unique<Counting>(2 * 11, 5));
+    EXPECT_EQ(loader.samples(), 11);
+    EXPECT_EQ(loader.batches(0), 2);
+    for (int step = 0; step < 2; ++step) {
+      const std::vector<TokenBatch> batches = *loader.next();
+      for (const TokenBatch& batch : batches) {
+        EXPECT_EQ(batch.rows, 4);
+        std::vector<int64_t> firsts;
+        for (size_t row = 0; row < 4; ++row) firsts.push_back(batch.ids[row * static_cast<size_t>(batch.columns)]);
+        expect_pairs(batch, firsts);
+        seen.insert(seen.end(), batch.samples.begin(), batch.samples.end());
+      }
+    }
+  }
+  std::erase(seen, -1);
+  std::ranges::sort(seen);
+  std::vector<int64_t> all(11);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(seen, all);
+}
+
+TEST(DataLoader, PackedPairsFollowEachOther) {
+  const DataArguments arguments{
+      .seq_length = 24, .micro_batch_size = 1, .drop_last = false, .pairs = true, .packing = true, .pad_multiple = 4};
+  DataLoader loader(arguments, std::make_unique<Counting>(2 * 9, 6));
+  int64_t pairs = 0;
+  for (int64_t step = 0; step < loader.batches(0); ++step) {
+    const TokenBatch batch = loader.next()->front();
+    EXPECT_LE(batch.columns, 24);
+    std::vector<int64_t> firsts;
+    for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
+      firsts.push_back(batch.ids[static_cast<size_t>(batch.cu_seqlens[i])]);
+    }
+    expect_pairs(batch, firsts);
+    pairs += static_cast<int64_t>(batch.samples.size());
+  }
+  EXPECT_EQ(pairs, 9);
+  EXPECT_LT(loader.batches(0), 9) << "every pair has a row of its own";
+}
+
 }  // namespace
 }  // namespace concord

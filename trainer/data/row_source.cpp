@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "core/config_error.h"
@@ -13,30 +14,52 @@ namespace concord {
 
 RowSource::RowSource(std::string file, const DataArguments& arguments)
     : file_(std::move(file)),
+      group_(arguments.pairs ? 2 : 1),
       cutoff_len_(arguments.cutoff_len),
       truncation_(arguments.truncation),
       vocab_size_(arguments.vocab_size),
       longest_(arguments.seq_length) {}
 
 void RowSource::add(const AlignedTokens& tokens, const std::string& place) {
+  const std::optional<Part> part = kept_of(tokens, place);
+  if (!part) {
+    ++dropped_;
+    return;
+  }
+  if (part->end - part->begin < tokens.ids.size()) ++cut_;
+  append(tokens, *part, place);
+}
+
+void RowSource::add(const PairReader::Pair& pair, const std::string& place) {
+  const auto& [chosen, rejected, margin] = pair;
+  const std::optional<Part> better = kept_of(chosen, place), worse = kept_of(rejected, place);
+  if (!better || !worse) {
+    ++dropped_;
+    return;
+  }
+  const size_t kept = better->end - better->begin + worse->end - worse->begin;
+  if (kept < chosen.ids.size() + rejected.ids.size()) ++cut_;
+  append(chosen, *better, place);
+  append(rejected, *worse, place);
+  margins_.push_back(margin);
+}
+
+std::optional<RowSource::Part> RowSource::kept_of(const AlignedTokens& tokens, const std::string& place) const {
   const size_t count = tokens.ids.size();
   if (count == 0) throw ConfigError(fmt::format("{}, {}: the sample has no tokens", file_, place));
   const auto most = static_cast<size_t>(cutoff_len_);
-  if (cutoff_len_ == 0 || count <= most) return append(tokens, 0, count, place);
+  if (cutoff_len_ == 0 || count <= most) return Part{0, count};
+  if (truncation_ == "drop") return std::nullopt;
   const size_t begin = truncation_ == "left" ? count - most : 0;
   // The first label has no token before it that could predict it.
   const auto first = tokens.labels.begin() + static_cast<std::ptrdiff_t>(begin);
   const bool has_label =
       std::any_of(first + 1, first + cutoff_len_, [](int64_t label) { return label != kIgnoredToken; });
-  if (truncation_ == "drop" || !has_label) {
-    ++dropped_;
-    return;
-  }
-  ++cut_;
-  append(tokens, begin, begin + most, place);
+  return has_label ? std::optional(Part{begin, begin + most}) : std::nullopt;
 }
 
-void RowSource::append(const AlignedTokens& tokens, size_t begin, size_t end, const std::string& place) {
+void RowSource::append(const AlignedTokens& tokens, const Part& part, const std::string& place) {
+  const auto [begin, end] = part;
   const auto count = static_cast<int64_t>(end - begin);
   if (longest_ > 0 && count > longest_) {
     throw ConfigError(
@@ -64,7 +87,8 @@ std::string RowSource::cut_text() const {
   if (cut_ + dropped_ == 0) return "";
   const std::string dropped = dropped_ == 0 ? "" : fmt::format("{} dropped", dropped_);
   const std::string cut = cut_ == 0 ? "" : fmt::format("{} cut to {} tokens", cut_, cutoff_len_);
-  return fmt::format("{}{}{} of {} samples", cut, cut_ > 0 && dropped_ > 0 ? ", " : "", dropped, size() + dropped_);
+  return fmt::format("{}{}{} of {} {}", cut, cut_ > 0 && dropped_ > 0 ? ", " : "", dropped, size() / group_ + dropped_,
+                     group_ == 2 ? "pairs" : "samples");
 }
 
 void RowSource::finish() {
@@ -83,7 +107,8 @@ int64_t RowSource::length(int64_t index) const {
 Sample RowSource::at(int64_t index) const {
   const std::ptrdiff_t begin = begins_[static_cast<size_t>(index)], end = begins_[static_cast<size_t>(index) + 1];
   Sample sample{.ids = {ids_.begin() + begin, ids_.begin() + end},
-                .labels = {labels_.begin() + begin + 1, labels_.begin() + end}};
+                .labels = {labels_.begin() + begin + 1, labels_.begin() + end},
+                .margin = group_ == 2 ? margins_[static_cast<size_t>(index / 2)] : 0};
   sample.labels.push_back(kIgnoredToken);  // shifted: the token after the last one is unknown
   return sample;
 }
@@ -93,6 +118,8 @@ DataIdentity RowSource::identity() const {
   hash.add(begins_.data(), begins_.size());
   hash.add(ids_.data(), ids_.size());
   hash.add(labels_.data(), labels_.size());
+  const bool has_margins = std::ranges::any_of(margins_, [](double margin) { return margin != 0; });
+  for (size_t i = 0; has_margins && i < margins_.size(); ++i) hash.add(std::bit_cast<uint64_t>(margins_[i]));
   return {{"samples", std::to_string(size())}, {"contents", fmt::format("{:016x}", hash.value())}};
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "trainer/data/pair_reader.h"
 #include "trainer/data/sample_source.h"
 #include "trainer/data/tokenizer.h"
 
@@ -18,6 +20,8 @@ class RowSource : public SampleSource {
   // |place| ("line 7") is for messages. Cuts rows as cutoff_len and truncation say; one with nothing left to learn is
   // dropped. Throws ConfigError for ids outside of the vocabulary and rows that are too long.
   void add(const AlignedTokens& tokens, const std::string& place);
+  // Two rows; both are dropped where one is.
+  void add(const PairReader::Pair& pair, const std::string& place);
   // Throws ConfigError if there is no sample.
   void finish();
 
@@ -29,9 +33,15 @@ class RowSource : public SampleSource {
   const std::string& name() const override { return file_; }
 
  private:
-  void append(const AlignedTokens& tokens, size_t begin, size_t end, const std::string& place);
+  struct Part {
+    size_t begin, end;
+  };
+  // What is left of a row; nothing: it is dropped.
+  std::optional<Part> kept_of(const AlignedTokens& tokens, const std::string& place) const;
+  void append(const AlignedTokens& tokens, const Part& part, const std::string& place);
 
   std::string file_;
+  int64_t group_;  // rows of a sample
   int64_t cutoff_len_;
   std::string truncation_;
   int64_t cut_ = 0, dropped_ = 0;  // samples
@@ -40,6 +50,7 @@ class RowSource : public SampleSource {
   std::vector<int32_t> ids_;
   std::vector<int32_t> labels_;
   std::vector<int64_t> begins_ = {0};
+  std::vector<double> margins_;  // of pairs
 };
 
 std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments);

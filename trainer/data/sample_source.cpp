@@ -11,6 +11,7 @@
 #include "trainer/data/gpt_source.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/mapped_file.h"
+#include "trainer/data/pair_reader.h"
 #include "trainer/data/records.h"
 #include "trainer/data/row_source.h"
 #include "trainer/data/text_reader.h"
@@ -64,7 +65,39 @@ std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments) {
   return open_lines(MappedFile(arguments.path).text(), arguments);
 }
 
+namespace {
+
+std::unique_ptr<SampleSource> open_pairs(std::string_view text, const DataArguments& arguments) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  auto rows = std::make_unique<RowSource>(arguments.path, arguments);
+  const auto line_of = [](int64_t number) { return fmt::format("line {}", number); };
+  const auto refuse = [&](int64_t number, const std::string& why) {
+    throw ConfigError(fmt::format("{}, {}: {}", arguments.path, line_of(number), why));
+  };
+  const auto the_tokenizer = [&]() -> Tokenizer& {
+    tokenizer = tokenizer_of(arguments);
+    return *tokenizer;
+  };
+  const auto add = [&](const PairReader::Pair& pair, int64_t number) { rows->add(pair, line_of(number)); };
+  PairReader pairs(the_tokenizer, add, refuse);
+  for_each_line(text, [&](std::string_view line, int64_t number) {
+    JsonRecord record = parse_json_record(line, arguments.path + ", " + line_of(number));
+    if (record.kind != JsonRecord::Kind::kPair) {
+      refuse(number, fmt::format("has \"{}\", but stage dpo and rm learn from pairs: {{\"prompt\": ..., \"chosen\": "
+                                 "..., \"rejected\": ...}}, as texts or lists of messages",
+                                 to_string(record.kind)));
+    }
+    pairs.add(std::move(record), number);
+  });
+  pairs.finish();
+  rows->finish();
+  return rows;
+}
+
+}  // namespace
+
 std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArguments& arguments) {
+  if (arguments.pairs) return open_pairs(text, arguments);
   std::unique_ptr<Tokenizer> tokenizer;  // created when a line needs it; ids do not
   std::unique_ptr<TextDocuments> documents;
   auto rows = std::make_unique<RowSource>(arguments.path, arguments);
@@ -77,6 +110,9 @@ std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArgume
   for_each_line(text, [&](std::string_view line, int64_t number) {
     const std::string place = line_of(number), full_place = arguments.path + ", " + place;
     JsonRecord record = parse_json_record(line, full_place);
+    if (record.kind == JsonRecord::Kind::kPair) {
+      refuse(number, "has \"chosen\" and \"rejected\", a pair to learn a preference from; set stage: dpo or stage: rm");
+    }
     const bool is_text = record.kind == JsonRecord::Kind::kText;
     if (is_text ? rows->size() > 0 || samples : documents != nullptr) {
       throw ConfigError(fmt::format(
@@ -119,6 +155,12 @@ std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments)
   }
   if (path.ends_with(".jsonl")) return open_jsonl(arguments);
   if (is_record_file(path)) return open_lines(read_records(path), arguments);
+  if (arguments.pairs) {
+    throw ConfigError(
+        fmt::format("{}: stage dpo and rm learn from pairs in a .jsonl, .json, .jsonl.gz, .parquet or "
+                    ".arrow file",
+                    path));
+  }
   if (path.ends_with(".txt")) return open_text(arguments);
   if (path.ends_with(".safetensors")) return open_safetensors(arguments);
   std::string prefix = path;

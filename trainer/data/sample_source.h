@@ -17,6 +17,7 @@ namespace concord {
 struct Sample {
   std::vector<int64_t> ids;
   std::vector<int64_t> labels;
+  double margin = 0;  // of a pair's first half: by how much it is to be better
 };
 
 // What fixes the samples that a run gets and their order, name and value each, for comparing and for messages.

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -20,7 +21,8 @@ using nlohmann::json;
 
 constexpr std::string_view kKinds =
     R"(a line must be {"text": ...}, {"input_ids": [...], "labels": [...]}, {"messages": [...]}, )"
-    R"({"conversations": [...]}, {"prompt": ..., "completion": ...} or {"instruction": ..., "output": ...})";
+    R"({"conversations": [...]}, {"prompt": ..., "completion": ...}, {"instruction": ..., "output": ...} or )"
+    R"({"prompt": ..., "chosen": ..., "rejected": ...})";
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
@@ -150,6 +152,100 @@ json pair_sample(const json& record, const std::string& place) {
   return {{"messages", messages}, {"learn_from", read_only}};
 }
 
+// Where two lists of messages, or two texts, become different: what is before it is the prompt, as in TRL's
+// extract_prompt. Of texts it is a byte, the first of a character; a space before it belongs to the completions. Where
+// one begins with the other, its last element is still left for the completion.
+template <class List>
+size_t common_prefix(const List& a, const List& b) {
+  const size_t shorter = std::min(a.size(), b.size());
+  for (size_t i = 0; i < shorter; ++i) {
+    if (a[i] != b[i]) return i;
+  }
+  return shorter - 1;
+}
+
+size_t common_text(const std::string& chosen, const std::string& rejected) {
+  size_t end = common_prefix(chosen, rejected);
+  const auto continues = [](char letter) { return (static_cast<uint8_t>(letter) & 0xC0) == 0x80; };
+  while (end > 0 && (continues(chosen[end]) || continues(rejected[end]))) --end;
+  return end > 0 && chosen[end - 1] == ' ' ? end - 1 : end;
+}
+
+json part_of(const json& list, size_t begin, size_t end) {
+  json part = json::array();
+  for (size_t i = begin; i < end; ++i) part.push_back(list[i]);
+  return part;
+}
+
+struct Preference {
+  json prompt, chosen, rejected;  // texts, or lists of messages
+};
+
+Preference preference_of(const json& record, const std::string& place) {
+  const json &chosen = record["chosen"], &rejected = record["rejected"];
+  const bool has_prompt = record.contains("prompt") && !record["prompt"].is_null();
+  if (chosen.is_string() && rejected.is_string() && (!has_prompt || record["prompt"].is_string())) {
+    if (has_prompt) return {record["prompt"], chosen, rejected};
+    const auto &better = chosen.get_ref<const std::string&>(), &worse = rejected.get_ref<const std::string&>();
+    if (better.empty() || worse.empty()) throw ConfigError(place + ": \"chosen\" or \"rejected\" is empty");
+    const size_t end = common_text(better, worse);
+    return {better.substr(0, end), better.substr(end), worse.substr(end)};
+  }
+  const auto refuse_mixture = [&](const json& value, const char* key) {
+    if (value.is_array()) return;
+    throw ConfigError(
+        fmt::format("{}: \"{}\" is {}; \"prompt\", \"chosen\" and \"rejected\" must all be texts, or all "
+                    "lists of messages",
+                    place, key, value.type_name()));
+  };
+  refuse_mixture(chosen, "chosen");
+  refuse_mixture(rejected, "rejected");
+  const json better = checked_messages(chosen, "chosen", place), worse = checked_messages(rejected, "rejected", place);
+  if (has_prompt) {
+    refuse_mixture(record["prompt"], "prompt");
+    return {checked_messages(record["prompt"], "prompt", place), better, worse};
+  }
+  const size_t end = common_prefix(better, worse);
+  return {part_of(better, 0, end), part_of(better, end, better.size()), part_of(worse, end, worse.size())};
+}
+
+JsonRecord pair_of_texts(const json& record, const std::string& place) {
+  const Preference given = preference_of(record, place);
+  const auto half = [&](const json& completion, const json& other) {
+    json sample = {{"prompt", given.prompt}, {"completion", completion}, {"other", other}};
+    if (record.contains("tools") && record["tools"].is_array()) sample["tools"] = record["tools"];
+    return sample.dump();
+  };
+  JsonRecord pair{.kind = JsonRecord::Kind::kPair, .text = half(given.chosen, given.rejected)};
+  pair.rejected_text = half(given.rejected, given.chosen);
+  return pair;
+}
+
+JsonRecord pair_of_tokens(const json& record, const std::string& place) {
+  const std::vector<int64_t> prompt = parse_ids(record["prompt_input_ids"], "prompt_input_ids", place);
+  const auto joined = [&](const char* key) {
+    const std::vector<int64_t> completion = parse_ids(record[key], key, place);
+    if (completion.empty()) throw ConfigError(fmt::format("{}: \"{}\" is empty", place, key));
+    AlignedTokens tokens{.ids = prompt, .labels = std::vector<int64_t>(prompt.size(), kIgnoredToken)};
+    tokens.ids.insert(tokens.ids.end(), completion.begin(), completion.end());
+    tokens.labels.insert(tokens.labels.end(), completion.begin(), completion.end());
+    return tokens;
+  };
+  JsonRecord pair{.kind = JsonRecord::Kind::kPair, .tokens = joined("chosen_input_ids")};
+  pair.rejected_tokens = joined("rejected_input_ids");
+  return pair;
+}
+
+JsonRecord with_margin(JsonRecord pair, const json& record, const std::string& place) {
+  if (!record.contains("margin") || record["margin"].is_null()) return pair;
+  const json& margin = record["margin"];
+  if (!margin.is_number() || !std::isfinite(margin.get<double>())) {
+    throw ConfigError(fmt::format("{}: \"margin\" is {}; must be a number", place, shown(margin)));
+  }
+  pair.margin = margin.get<double>();
+  return pair;
+}
+
 // Copying and printing JSON takes stack for each level.
 void check_depth(std::string_view line, const std::string& place) {
   constexpr int kMost = 64;
@@ -223,6 +319,7 @@ const char* to_string(JsonRecord::Kind kind) {
     case JsonRecord::Kind::kText: return "text";
     case JsonRecord::Kind::kTokens: return "input_ids";
     case JsonRecord::Kind::kSample: return "messages";
+    case JsonRecord::Kind::kPair: return "chosen";
   }
   return "unknown";
 }
@@ -232,12 +329,17 @@ JsonRecord parse_json_record(std::string_view line, const std::string& place) {
   if (!record.is_object()) throw ConfigError(fmt::format("{}: not a JSON object; {}", place, kKinds));
   // A table has the same columns for all records, null where a record has none.
   const auto has = [&](const char* key) { return record.contains(key) && !record[key].is_null() ? 1 : 0; };
-  const int pair = has("prompt") * has("completion"), alpaca = has("instruction") * has("output");
-  if (has("text") + has("input_ids") + has("messages") + has("conversations") + pair + alpaca != 1) {
+  const int completion = has("prompt") * has("completion"), alpaca = has("instruction") * has("output");
+  const int pair = has("chosen") * has("rejected");
+  const int pair_ids = has("prompt_input_ids") * has("chosen_input_ids") * has("rejected_input_ids");
+  if (has("text") + has("input_ids") + has("messages") + has("conversations") + completion + alpaca + pair + pair_ids !=
+      1) {
     throw ConfigError(fmt::format("{}: must have exactly one kind of content; {}", place, kKinds));
   }
+  if (pair_ids != 0) return with_margin(pair_of_tokens(record, place), record, place);
   if (has("input_ids") != 0) return {.kind = JsonRecord::Kind::kTokens, .tokens = parse_tokens(record, place)};
   if (has("text") == 0) check_depth(line, place);
+  if (pair != 0) return with_margin(pair_of_texts(record, place), record, place);
   if (has("text") == 0) return {.kind = JsonRecord::Kind::kSample, .text = sample_of(record, place).dump()};
   if (!record["text"].is_string()) throw ConfigError(place + ": \"text\" is not a string");
   return {.kind = JsonRecord::Kind::kText, .text = record["text"].get<std::string>()};

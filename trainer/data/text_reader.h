@@ -26,11 +26,18 @@ std::optional<size_t> invalid_utf8(std::string_view text);
 //            {"conversations": [{"from", "value"}, ...], "system": ...}         ShareGPT
 //            {"instruction", "input", "output", "system", "history"}            Alpaca
 //            {"prompt", "completion"}                                           texts, or lists of messages
+//   kPair    two completions of a prompt, the first of which is preferred:
+//            {"prompt", "chosen", "rejected"}           texts, or lists of messages; without a prompt it is what both
+//                                                       begin with. Both are then samples, as above
+//            {"prompt_input_ids", "chosen_input_ids", "rejected_input_ids"}     both are then tokens, as above
 struct JsonRecord {
-  enum class Kind { kText, kTokens, kSample };
+  enum class Kind { kText, kTokens, kSample, kPair };
   Kind kind = Kind::kText;
-  std::string text = {};  // of kText; of kSample the JSON text
+  std::string text = {};  // of kText; of kSample the JSON text; of kPair that of the chosen one, empty for tokens
   AlignedTokens tokens = {};
+  std::string rejected_text = {};
+  AlignedTokens rejected_tokens = {};
+  double margin = 0;  // of a pair: "margin", by how much the chosen one is to be better
 };
 const char* to_string(JsonRecord::Kind kind);
 // |place| ("data.jsonl, line 7") begins the message of the ConfigError.

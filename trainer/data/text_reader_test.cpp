@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "trainer/data/testing/folder.h"
@@ -169,6 +170,52 @@ TEST(TextReader, NoMutationOfALineDoesMoreThanBeRefused) {
   EXPECT_EQ(parsed + refused, 6000);
   EXPECT_GT(parsed, 300);
   EXPECT_GT(refused, 3000);
+}
+
+// What the tokenizer is asked for: the prompt, a completion and the other one.
+std::vector<std::string> parts_of(const std::string& sample) {
+  const nlohmann::json json = nlohmann::json::parse(sample);
+  const auto text = [&](const char* key) {
+    return json[key].is_string() ? json[key].get<std::string>() : json[key].dump();
+  };
+  return {text("prompt"), text("completion"), text("other")};
+}
+
+TEST(TextReader, APairIsTwoCompletionsOfOnePrompt) {
+  const auto chosen = [](std::string_view line) { return parts_of(parse_json_record(line, "f").text); };
+  using Texts = std::vector<std::string>;
+  const std::string_view pair = R"({"prompt": "a", "chosen": "b", "rejected": "c", "margin": 1.5})";
+  EXPECT_EQ(parse_json_record(pair, "f").kind, JsonRecord::Kind::kPair);
+  EXPECT_EQ(parse_json_record(pair, "f").margin, 1.5);
+  EXPECT_EQ(chosen(pair), (Texts{"a", "b", "c"}));
+  EXPECT_EQ(parts_of(parse_json_record(pair, "f").rejected_text), (Texts{"a", "c", "b"}));
+  EXPECT_EQ(chosen(R"({"chosen": "it is so", "rejected": "it is not"})"), (Texts{"it is", " so", " not"}));
+  // The two letters have the same first byte.
+  EXPECT_EQ(chosen(R"({"chosen": "gr\u00fcn", "rejected": "gr\u00e4n"})"), (Texts{"gr", "\u00fcn", "\u00e4n"}));
+  EXPECT_EQ(chosen(R"({"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+                       "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "c"}]})"),
+            (Texts{R"([{"content":"a","role":"user"}])", R"([{"content":"b","role":"assistant"}])",
+                   R"([{"content":"c","role":"assistant"}])"}));
+}
+
+TEST(TextReader, APairOfTokensIsLearntAfterThePrompt) {
+  const JsonRecord pair =
+      parse_json_record(R"({"prompt_input_ids": [1, 2], "chosen_input_ids": [3], "rejected_input_ids": [4, 5]})", "f");
+  EXPECT_EQ(pair.tokens.ids, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(pair.tokens.labels, (std::vector<int64_t>{kIgnoredToken, kIgnoredToken, 3}));
+  EXPECT_EQ(pair.rejected_tokens.ids, (std::vector<int64_t>{1, 2, 4, 5}));
+  EXPECT_EQ(pair.rejected_tokens.labels, (std::vector<int64_t>{kIgnoredToken, kIgnoredToken, 4, 5}));
+}
+
+TEST(TextReader, WrongPairsAreRefused) {
+  EXPECT_THAT(said_of_line(R"({"prompt": "a", "chosen": "b", "rejected": [{"role": "user", "content": "c"}]})"),
+              HasSubstr("line 3: \"chosen\" is string; \"prompt\", \"chosen\" and \"rejected\" must all be texts"));
+  EXPECT_THAT(said_of_line(R"({"prompt": "a", "chosen": "b"})"), HasSubstr("exactly one kind"));
+  EXPECT_THAT(said_of_line(R"({"chosen": "", "rejected": "b"})"), HasSubstr("is empty"));
+  EXPECT_THAT(said_of_line(R"({"prompt": "a", "chosen": "b", "rejected": "c", "margin": "d"})"),
+              HasSubstr("\"margin\" is \"d\"; must be a number"));
+  EXPECT_THAT(said_of_line(R"({"prompt_input_ids": [], "chosen_input_ids": [], "rejected_input_ids": [1]})"),
+              HasSubstr("\"chosen_input_ids\" is empty"));
 }
 
 }  // namespace

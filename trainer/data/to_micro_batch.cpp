@@ -24,6 +24,8 @@ MicroBatch to_micro_batch(TokenBatch&& batch) {
   result.labels = tensor_of(std::move(batch.labels), batch.rows, batch.columns);
   result.position_ids = tensor_of(std::move(batch.position_ids), batch.rows, batch.columns);
   result.cu_seqlens = std::move(batch.cu_seqlens);
+  result.pairs = std::move(batch.samples);
+  result.margins = std::move(batch.margins);
   return result;
 }
 

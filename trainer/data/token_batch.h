@@ -16,6 +16,8 @@ struct TokenBatch {
   std::vector<int64_t> labels;        // the token that is to follow, kIgnoredToken for none
   std::vector<int64_t> position_ids;  // packed: starts again with each sequence; else empty
   std::vector<int64_t> cu_seqlens;    // packed: [0, ..., columns]; else empty
+  std::vector<double> margins = {};   // of pairs, one for each
+  std::vector<int64_t> samples = {};  // of pairs: which of the source's each pair is, -1 for what fills up; else empty
 
   bool operator==(const TokenBatch&) const = default;
 };

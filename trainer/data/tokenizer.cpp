@@ -38,7 +38,7 @@ std::vector<AlignedTokens> ByteTokenizer::encode_samples(const std::vector<std::
   std::vector<AlignedTokens> encoded;
   for (const std::string_view text : samples) {
     const nlohmann::json sample = parse_json(text, "sample");
-    if (!sample.contains("completion")) encode_questions({text});
+    if (!sample.contains("completion") || !sample["prompt"].is_string()) encode_questions({text});
     const std::string prompt = sample["prompt"].get<std::string>(),
                       completion = sample["completion"].get<std::string>();
     AlignedTokens& tokens = encoded.emplace_back();

@@ -50,6 +50,8 @@ class Tokenizer {
   //     chat template writes it. Learnt is what the assistant writes, with what ends its turn, in message learn_from
   //     and later. Special tokens in a message stay text.
   //   {"prompt": ..., "completion": ...}: texts. Learnt is the completion, with the token that ends a document.
+  //   {"prompt": ..., "completion": ..., "other": ...}: one of two completions, texts or lists of messages. Learnt is
+  //     what follows the tokens that the prompt, with what begins the assistant's answer, and both of them begin with.
   // Throws ConfigError, with the reason, if there is no template or it refuses a conversation; of several the first.
   virtual std::vector<AlignedTokens> encode_samples(const std::vector<std::string_view>& samples) = 0;
   // Conversations, up to where the assistant's next answer begins. Throws as above.

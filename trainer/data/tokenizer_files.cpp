@@ -105,7 +105,7 @@ bool is_text(const std::string& data) {
   const std::string_view text = file.text();
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos) return false;
-  return parse_json_record(text.substr(begin, text.find('\n', begin) - begin), data).kind != JsonRecord::Kind::kTokens;
+  return parse_json_record(text.substr(begin, text.find('\n', begin) - begin), data).tokens.ids.empty();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ First a greeting, one line of JSON: {"vocab_size", "end_of_document": id or null
   prompt    UTF-8, with the special tokens that the tokenizer adds                    -> u32 count, u32 ids
   learn     JSON {"messages": [...], "tools": [...], "learn_from": 0}: all of it        -> u32 count, u32 ids, u8 learnt
             or {"prompt": ..., "completion": ...}                                      -> the same
+            or {"prompt": ..., "completion": ..., "other": ...}: one of two completions -> the same
   answer    a conversation, followed by what begins the assistant's answer            -> u32 count, u32 ids
   decode    u32 ids, without special tokens                                           -> u32 bytes, UTF-8
 Numbers are little endian. An item that is refused has the count 0xffffffff, then u32 bytes and the reason in UTF-8.
@@ -265,6 +266,9 @@ class Chats:
             found.append((len(begin), len(end)))
         return found
 
+    def ids(self, messages, tools, answer):
+        return self.encode(self.render(self.guarded(messages), self.guarded(tools), answer)[0])[0]
+
     def tokens(self, conversation, learn):
         messages, tools = self.guarded(conversation["messages"]), self.guarded(conversation.get("tools"))
         text, spans = self.render(messages, tools, not learn)
@@ -288,6 +292,10 @@ class Chats:
 # ------------------------------------------------------------------------------------------------------------ requests
 
 
+def common_prefix(ids, others):
+    return next((i for i, (a, b) in enumerate(zip(ids, others)) if a != b), min(len(ids), len(others)))
+
+
 def refusal(error):
     text = str(error).encode("utf-8", "replace")
     return u32([REFUSED, len(text)]) + text
@@ -309,23 +317,42 @@ def main(path, given):
            "end_of_text": plain.token_to_id(end_of_text) if end_of_text else None})
     chats = None
 
-    def pair(prompt, completion):
-        # As TRL: what follows the tokens of the prompt is learnt.
+    def ended(completion):
         end = named_tokens(os.path.dirname(path) or ".").get("eos_token") or next(
             (name for name in ENDS if plain.token_to_id(name) is not None), "")
-        end = "" if completion.endswith(end) else end
-        read = plain.encode(prompt).ids
-        ids = plain.encode(prompt + completion + end).ids
-        return u32([len(ids)]) + u32(ids) + bytes(i >= len(read) for i in range(len(ids)))
+        return completion if completion.endswith(end) else completion + end
+
+    def pair(prompt, completion):
+        # As TRL: what follows the tokens of the prompt is learnt.
+        ids = plain.encode(prompt + ended(completion)).ids
+        begin = len(plain.encode(prompt).ids)
+        return u32([len(ids)]) + u32(ids) + bytes(i >= begin for i in range(len(ids)))
+
+    def preference(request):
+        # As TRL's DPOTrainer: a completion begins where its tokens, or the other one's, are not the prompt's any more.
+        prompt, tools = request["prompt"], request.get("tools")
+        if isinstance(prompt, str):
+            read = plain.encode(prompt).ids
+            ids, other = (plain.encode(prompt + ended(request[side])).ids for side in ("completion", "other"))
+        else:
+            read = the_chats().ids(prompt, tools, True)
+            ids, other = (the_chats().ids(prompt + request[side], tools, False) for side in ("completion", "other"))
+        begin = min(common_prefix(read, ids), common_prefix(read, other))
+        return u32([len(ids)]) + u32(ids) + bytes(i >= begin for i in range(len(ids)))
+
+    def the_chats():
+        nonlocal chats
+        chats = chats or Chats(tokenizers, path, given)
+        return chats
 
     def conversation(item, learn):
-        nonlocal chats
         try:
             request = json.loads(item)
+            if "other" in request:
+                return preference(request)
             if "completion" in request:
                 return pair(request["prompt"], request["completion"])
-            chats = chats or Chats(tokenizers, path, given)
-            return chats.tokens(request, learn)
+            return the_chats().tokens(request, learn)
         except (Refused, RecursionError) as error:
             return refusal(error)
 

@@ -1,0 +1,520 @@
+"""Preferences beside TRL's: preferences.py PROGRAM
+
+Trains for some steps on pairs with the program and with transformers, where losses and metrics are computed by TRL's own
+code (DPOTrainer._compute_loss and RewardTrainer.compute_loss, taken from its source, since the package itself needs more
+than this test has), under layouts, packed, with an adapter, with every loss; those that TRL does not have any more are
+written down here. The tokens of pairs are those of DPOTrainer._prepare_dataset. Exit code 77: something is not there.
+"""
+
+import __future__
+import argparse
+import ast
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+try:
+    import peft
+    import torch
+    import torch.nn.functional as F
+    import transformers
+    if importlib.util.find_spec("trl") is None:
+        raise ImportError("No module named 'trl'")
+except ImportError as missing:
+    print(f"skipped: {missing}; install torch, transformers, peft and the wheel of trl for this Python")
+    sys.exit(77)
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+MODEL = GOLDEN / "hf/qwen2-tiny"
+STEPS, PAIRS, MICRO, LR = 5, 4, 2, 1e-3
+# Of losses and metrics after some steps in float32. Log-probabilities of whole completions are sums of 20 numbers of about
+# 6: 1e-6 of them is 1e-4.
+BOUND, LOGPS_BOUND = 1e-5, 2e-4
+
+LAYOUTS = {
+    "one": [],
+    "dp 2": ["--nproc", 2],
+    "tp 2, sequence parallel": ["--nproc", 2, "--tensor_model_parallel_size", 2, "--sequence_parallel"],
+    "cp 2": ["--nproc", 2, "--context_parallel_size", 2],
+    "pp 2": ["--nproc", 2, "--pipeline_model_parallel_size", 2],
+    "pp 2, vpp 2, dp 2": ["--nproc", 4, "--pipeline_model_parallel_size", 2, "--virtual_pipeline_model_parallel_size", 2,
+                          "--per_device_train_batch_size", 1, "--use_distributed_optimizer"],
+    "tp 2, cp 2": ["--nproc", 4, "--tensor_model_parallel_size", 2, "--context_parallel_size", 2],
+}
+
+
+def run(*command, fails=False):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_LOG": "warn", "CONCORD_PYTHON": sys.executable}
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
+    if (done.returncode != 0) != fails:
+        raise AssertionError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+# ----------------------------------------------------------------------------------------------------------- TRL's code
+
+
+def functions_of_trl(path, names, values):
+    """Functions and methods of a file of TRL, with |values| as the names around them."""
+    root = Path(importlib.util.find_spec("trl").submodule_search_locations[0])
+    tree = ast.parse((root / path).read_text())
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names]
+    if {node.name for node in found} != set(names):
+        raise AssertionError(f"{path} has {[node.name for node in found]}, not all of {names}; this test is for TRL 1.16")
+    for node in found:
+        node.decorator_list = []
+    scope = dict(values)
+    code = compile(ast.Module(found, []), path, "exec", flags=__future__.annotations.compiler_flag)
+    exec(code, scope)
+    return scope
+
+
+@contextlib.contextmanager
+def nothing(*_, **__):
+    yield
+
+
+@contextlib.contextmanager
+def adapter_off(model, adapter_name=None):
+    with model.disable_adapter():
+        yield
+
+
+LOSS = functions_of_trl("trainer/dpo_trainer.py", ["_compute_loss"], {
+    "torch": torch, "F": F, "contextlib": contextlib, "disable_gradient_checkpointing": nothing, "use_adapter": adapter_off,
+    "is_peft_model": lambda model: model.is_peft})["_compute_loss"]
+REWARD_LOSS = functions_of_trl("trainer/reward_trainer.py", ["compute_loss"], {"torch": torch, "nn": torch.nn})["compute_loss"]
+
+
+class Rows(list):
+    """What TRL uses of a datasets.Dataset."""
+
+    column_names = property(lambda self: list(self[0]))
+
+    def map(self, function, fn_kwargs=None, **_):
+        return Rows(dict(row) | function(dict(row), **(fn_kwargs or {})) for row in self)
+
+    def filter(self, function, **_):
+        return Rows(row for row in self if function(row))
+
+
+def trl_tokens(rows, tokenizer, max_length):
+    helpers = functions_of_trl("data_utils.py", ["_tokenize", "common_prefix_length", "extract_prompt", "is_conversational"],
+                               {"ProcessorMixin": transformers.ProcessorMixin})
+    warned = logging.getLogger("trl")
+    warned.warning_once = lambda text: None
+    prepare = functions_of_trl("trainer/dpo_trainer.py", ["_prepare_dataset"], {
+        **helpers, "Dataset": Rows, "IterableDataset": type(None), "json": json, "logger": warned,
+        "global_then_local_main_first": nothing})["_prepare_dataset"]
+    args = SimpleNamespace(dataset_num_proc=None, max_length=max_length, truncation_mode="keep_start")
+    prepared = prepare(SimpleNamespace(_tokenizer=tokenizer), Rows(rows), tokenizer, args, "train")
+    return [{key: list(row[key]) for key in ("prompt_ids", "chosen_ids", "rejected_ids")} for row in prepared]
+
+
+class WithLogProbs(torch.nn.Module):
+    """A model that returns what TRL's fused output layer does, from all logits."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.is_peft = isinstance(model, peft.PeftModel)
+        self.peft_config = {}
+
+    def disable_adapter(self):
+        return self.model.disable_adapter()
+
+    def forward(self, input_ids, attention_mask, labels, use_cache, fused_lm_head):
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits[:, :-1].double()
+        next_ids, all_logps = labels[:, 1:], logits.log_softmax(-1)
+        logps = all_logps.gather(-1, next_ids.clamp_min(0).unsqueeze(-1)).squeeze(-1) * (next_ids != -100)
+        return SimpleNamespace(log_probs=logps, entropy=torch.zeros_like(logps), mean_logits=logits.mean(-1),
+                               is_top1=logits.argmax(-1) == next_ids)
+
+
+def trainer_of(model, reference, settings):
+    wrapped = WithLogProbs(model)
+    gather = lambda value: value
+    return SimpleNamespace(
+        model=wrapped, ref_model=None if wrapped.is_peft else WithLogProbs(reference), ld_alpha=settings.get("ld_alpha"),
+        precompute_ref_logps=False, loss_types=[settings.get("pref_loss", "sigmoid")], loss_weights=[1.0],
+        beta=settings.get("pref_beta", 0.1), label_smoothing=settings.get("dpo_label_smoothing", 0.0), f_divergence_type="reverse_kl",
+        use_weighting=False, aux_loss_enabled=False, _metrics={"train": defaultdict(list)}, _total_train_tokens=0, _tp_size=1,
+        args=SimpleNamespace(gradient_checkpointing_kwargs=None),
+        accelerator=SimpleNamespace(device="cpu", gather=gather, gather_for_metrics=gather, unwrap_model=gather))
+
+
+# ------------------------------------------------------------------------------------------------------------ the data
+
+
+def random_pairs(count, seed=3):
+    draw = random.Random(seed)
+    ids = lambda least, most: [draw.randrange(3, 320) for _ in range(draw.randint(least, most))]
+    return [{"prompt_input_ids": ids(2, 9), "chosen_input_ids": ids(2, 20), "rejected_input_ids": ids(2, 20)}
+            for _ in range(count)]
+
+
+def batch_of(pairs):
+    """As TRL's collator: chosen rows, then rejected ones."""
+    rows = [(pair["prompt_input_ids"], pair[side]) for side in ("chosen_input_ids", "rejected_input_ids") for pair in pairs]
+    width = max(len(prompt) + len(answer) for prompt, answer in rows)
+    pad = lambda values: torch.tensor([row + [0] * (width - len(row)) for row in values])
+    return {"input_ids": pad([prompt + answer for prompt, answer in rows]),
+            "attention_mask": pad([[1] * (len(prompt) + len(answer)) for prompt, answer in rows]),
+            "completion_mask": pad([[0] * len(prompt) + [1] * len(answer) for prompt, answer in rows])}
+
+
+# --------------------------------------------------------------------------------------------- losses TRL does not have
+
+
+def own_loss(trainer, inputs, settings):
+    labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)
+    words = {key: inputs[key] for key in ("input_ids", "attention_mask")} | {"labels": labels, "use_cache": False, "fused_lm_head": True}
+    lengths = (labels[:, 1:] != -100).sum(1)
+    c, j = trainer.model(**words).log_probs.sum(1).chunk(2)
+    (c_mean, j_mean), beta = (trainer_sum / n for trainer_sum, n in zip((c, j), lengths.chunk(2))), settings.get("pref_beta", 0.1)
+    kind, e = settings.get("pref_loss", "sigmoid"), settings.get("dpo_label_smoothing", 0.0)
+    with torch.no_grad():
+        c_ref, j_ref = trainer.ref_model(**words).log_probs.sum(1).chunk(2)
+    if settings.get("reference_free"):
+        c_ref, j_ref = torch.zeros_like(c), torch.zeros_like(j)
+    d = (c - c_ref) - (j - j_ref)
+    rewards = beta * (c - c_ref), beta * (j - j_ref)
+    if kind == "sigmoid":
+        losses = -F.logsigmoid(beta * d) * (1 - e) - F.logsigmoid(-beta * d) * e
+    elif kind == "kto_pair":  # trl 0.8.6
+        c_kl, j_kl = (c - c_ref).mean().clamp(min=0), (j - j_ref).mean().clamp(min=0)
+        losses = torch.cat((1 - F.sigmoid(beta * (c - c_ref - j_kl)), 1 - F.sigmoid(beta * (c_kl - (j - j_ref)))))
+    elif kind == "orpo":  # LLaMA-Factory
+        log_odds = (c_mean - j_mean) - (torch.log1p(-torch.exp(c_mean)) - torch.log1p(-torch.exp(j_mean)))
+        losses, rewards = -c_mean + beta * -F.logsigmoid(log_odds), (beta * c_mean, beta * j_mean)
+    elif kind == "simpo":
+        losses, rewards = -F.logsigmoid(beta * (c_mean - j_mean - settings["simpo_gamma"] / beta)), (beta * c_mean, beta * j_mean)
+    else:
+        raise AssertionError(kind)
+    metrics = trainer._metrics["train"]
+    for name, value in {"rewards/chosen": rewards[0], "rewards/rejected": rewards[1], "logps/chosen": c, "logps/rejected": j,
+                        "rewards/accuracies": (rewards[0] > rewards[1]).double(), "rewards/margins": rewards[0] - rewards[1]}.items():
+        metrics[name].append(value.mean().item())
+    return losses.mean() + settings.get("pref_ftx", 0.0) * -c_mean.mean()
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def optimizer_of(parameters):
+    decays = [{"params": [p for p in parameters if p.dim() >= 2]}, {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]
+    return torch.optim.AdamW(decays, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+
+
+def micro_batches(pairs):
+    """Of each step, MICRO pairs each."""
+    return [[pairs[begin:begin + MICRO] for begin in range(first, first + PAIRS, MICRO)] for first in range(0, len(pairs), PAIRS)]
+
+
+def packed_rows(pairs, capacity, multiple):
+    """The pairs of each row of |capacity| tokens, by first fit; both sequences of a pair are padded to a multiple."""
+    rows = []
+    for pair in pairs:
+        lengths = [len(pair["prompt_input_ids"]) + len(pair[side]) for side in ("chosen_input_ids", "rejected_input_ids")]
+        size = sum(-(-length // multiple) * multiple for length in lengths)
+        row = next((row for row in rows if row[0] + size <= capacity), None)
+        if row is None:
+            rows.append(row := [0, []])
+        row[0] += size
+        row[1].append(pair)
+    return [row[1] for row in rows]
+
+
+def steps_of(parameters, steps, loss_of, metrics):
+    """Loss and metrics of every step, a list of micro-batches of as many pairs."""
+    optimizer, logged = optimizer_of(parameters), []
+    for step in steps:
+        metrics.clear()
+        total = 0
+        for some in step:
+            loss = loss_of(some) / len(step)
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        logged.append({"loss": total} | {name: sum(values) / len(values) for name, values in metrics.items()})
+    return logged
+
+
+def load(folder=MODEL):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+
+
+def expected(steps, settings, adapter=None, reference=MODEL):
+    model = load()
+    if adapter:
+        model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    trainer = trainer_of(model, load(reference), settings)
+    in_trl = settings.get("pref_loss", "sigmoid") in ("sigmoid", "hinge", "ipo", "robust") and not (
+        settings.get("reference_free") or settings.get("pref_ftx")
+        or settings.get("pref_loss", "sigmoid") == "sigmoid" and settings.get("dpo_label_smoothing"))
+
+    def loss_of(some):
+        inputs = batch_of(some)
+        return LOSS(trainer, trainer.model, inputs, False) if in_trl else own_loss(trainer, inputs, settings)
+
+    return steps_of([p for p in model.parameters() if p.requires_grad], steps, loss_of, trainer._metrics["train"])
+
+
+def train(program, data, output, *words, model=MODEL, stage="dpo"):
+    run(program, "train", "--model", model, "--stage", stage, "--train_data", data, "--shuffle", "false", "--global_batch_size", PAIRS,
+        "--per_device_train_batch_size", MICRO, "--learning_rate", LR, "--lr_scheduler_type", "constant", "--adam_beta2", 0.95,
+        "--weight_decay", 0.1, "--max_steps", STEPS, "--logging_steps", 1, "--report_to", "none", "--output_dir", output, *words)
+    return [json.loads(line) for line in open(output / "metrics.jsonl")]
+
+
+def compare(name, found, wanted):
+    if len(found) != len(wanted):
+        raise AssertionError(f"{name}: {len(found)} steps instead of {len(wanted)}")
+    worst = defaultdict(float)
+    ours = set(NAMES) | {"loss"}
+    for step, (a, b) in enumerate(zip(found, wanted)):
+        for key in ours & set(b):
+            worst[key] = max(worst[key], abs(a[key] - b[key]))
+            bound = LOGPS_BOUND if key.startswith("logps") else BOUND
+            if not abs(a[key] - b[key]) <= bound:
+                raise AssertionError(f"{name}, step {step}: {key} is {a[key]}, expected {b[key]}, bound {bound:g}")
+    if not {"loss", "rewards/margins"} <= set(worst) and not {"loss", "margin"} <= set(worst):
+        raise AssertionError(f"{name}: nothing was compared but {set(worst)}")
+    print(f"{name}: loss within {worst['loss']:.2g}, the rest within {max(worst.values()):.2g}", flush=True)
+
+
+NAMES = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected",
+         "accuracy", "margin", "mean_reward")
+
+LOSSES = {
+    "hinge": {"pref_loss": "hinge", "pref_beta": 0.3},
+    "ipo": {"pref_loss": "ipo"},
+    "robust": {"pref_loss": "robust", "dpo_label_smoothing": 0.2},
+    "kto_pair": {"pref_loss": "kto_pair"},
+    "orpo": {"pref_loss": "orpo"},
+    "simpo": {"pref_loss": "simpo", "pref_beta": 2.0, "simpo_gamma": 1.0},
+    "label smoothing": {"dpo_label_smoothing": 0.1},
+    "ftx": {"pref_ftx": 0.5},
+    "ld_alpha": {"ld_alpha": 0.4},
+    "reference_free": {"reference_free": True},
+}
+
+
+def words_of(settings):
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value).lower())]
+
+
+def compare_training(program, data, pairs, folder):
+    steps = micro_batches(pairs)
+    wanted = expected(steps, {})
+    for number, (layout, words) in enumerate(LAYOUTS.items()):
+        compare(layout, train(program, data, folder / f"layout {number}", *words), wanted)
+    # The last loss of the first run shows that its end differs from its start, which is the reference of the others.
+    other = folder / "layout 0/model"
+    found = train(program, data, folder / "other", "--ref_model", other, *LAYOUTS["pp 2"])
+    compare("another reference, pp 2", found, expected(steps, {}, reference=other))
+    again = ["--precompute_ref_log_probs", *LAYOUTS["pp 2, vpp 2, dp 2"]]
+    compare("precomputed, pp 2, vpp 2, dp 2", train(program, data, folder / "precomputed", *again), wanted)
+    for name, settings in LOSSES.items():
+        compare(name, train(program, data, folder / name, *words_of(settings)), expected(steps, settings))
+
+
+def compare_packed(program, data, pairs, folder):
+    for layout, multiple, settings in (("one", 1, {}), ("dp 2", 1, {"ld_alpha": 0.4}), ("cp 2", 4, {"ld_alpha": 0.4})):
+        rows = packed_rows(pairs, 96, multiple)
+        if not any(len(row) > 1 for row in rows):
+            raise AssertionError("no row has two pairs")
+        steps = [[sum(rows[first:first + 2], [])] for first in range(0, len(rows) - 1, 2)]
+        found = train(program, data, folder / f"packed {layout}", "--sequence_packing", "--seq_length", 96, "--global_batch_size", 2,
+                      "--per_device_train_batch_size", 1, "--max_steps", len(steps), *words_of(settings), *LAYOUTS[layout])
+        compare(f"packed, {layout}", found, expected(steps, settings))
+
+
+def compare_adapters(program, data, pairs, folder):
+    lora = ["--finetuning_type", "lora", "--lora_rank", 4]
+    train(program, data, folder / "start", *lora, "--max_steps", 1, "--learning_rate", 0)
+    wanted = expected(micro_batches(pairs), {}, folder / "start/model")
+    for layout in ("one", "tp 2, sequence parallel", "pp 2, vpp 2, dp 2"):
+        compare(f"LoRA, {layout}", train(program, data, folder / f"lora {layout}", *lora, *LAYOUTS[layout]), wanted)
+
+
+# -------------------------------------------------------------------------------------------------------- reward models
+
+
+def load_reward(folder):
+    """With a token for padding that is in no pair."""
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    if model.config.num_labels != 1:
+        raise AssertionError(f"{folder} has {model.config.num_labels} labels")
+    model.config.pad_token_id = 0
+    return model
+
+
+def expected_rewards(start, steps, center, adapter=None):
+    model = load_reward(start)
+    if adapter:
+        model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    gather = lambda value: value
+    trainer = SimpleNamespace(model=model, args=SimpleNamespace(center_rewards_coefficient=center), _metrics={"train": defaultdict(list)},
+                              _total_train_tokens=0, _tp_size=1, accelerator=SimpleNamespace(gather_for_metrics=gather, gather=gather))
+
+    def loss_of(some):
+        inputs = {key: value for key, value in batch_of(some).items() if key != "completion_mask"}
+        if "margin" in some[0]:
+            inputs["margin"] = torch.tensor([pair["margin"] for pair in some])
+        return REWARD_LOSS(trainer, lambda margin=None, **words: model(**words), inputs)
+
+    model.train()
+    return steps_of([p for p in model.parameters() if p.requires_grad], steps, loss_of, trainer._metrics["train"])
+
+
+def compare_rewards(program, pairs, folder):
+    pairs = [pair | {"margin": 0.5 * (i % 3)} for i, pair in enumerate(pairs)]
+    data = folder / "margins.jsonl"
+    data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    center = ["--center_rewards_coefficient", 0.05]
+    start = folder / "reward start/model"
+    train(program, data, start.parent, *center, "--max_steps", 1, "--learning_rate", 0, stage="rm")
+    wanted = expected_rewards(start, micro_batches(pairs), 0.05)
+    for layout in LAYOUTS:
+        found = train(program, data, folder / f"reward {layout}", *center, *LAYOUTS[layout], stage="rm")
+        compare(f"reward model, {layout}", found, wanted)
+    again = train(program, data, folder / "reward again", *center, model=start, stage="rm")
+    compare("reward model, from one", again, wanted)
+
+    lora = [*center, "--finetuning_type", "lora", "--lora_rank", 4]
+    train(program, data, folder / "reward lora start", *lora, "--max_steps", 1, "--learning_rate", 0, stage="rm")
+    wanted = expected_rewards(start, micro_batches(pairs), 0.05, folder / "reward lora start/model")
+    found = train(program, data, folder / "reward lora", *lora, *LAYOUTS["tp 2, sequence parallel"], stage="rm")
+    compare("reward model, LoRA, tp 2, sequence parallel", found, wanted)
+
+    # What was saved is what was trained: its scores are the metrics of a step without an update.
+    trained = folder / "reward pp 2/model"
+    found = train(program, data, folder / "reward same", *center, "--max_steps", 1, "--learning_rate", 0, model=trained, stage="rm")
+    compare("reward model, saved", found, expected_rewards(trained, micro_batches(pairs)[:1], 0.05))
+    said = run(program, "generate", "--model", trained, "--prompt", "a", "--tokenizer", "byte", fails=True)
+    if "reward model" not in said:
+        raise AssertionError(said)
+
+
+# ---------------------------------------------------------------------------------------------------------------- tokens
+
+TEMPLATE = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>' if messages | length > 2 else "
+            "'<|im_start|>assistant\\n' }}{% endif %}")
+USER, ASSISTANT = (lambda text, role=role: {"role": role, "content": text} for role in ("user", "assistant"))
+TEXTS = [
+    {"prompt": "The sky is", "chosen": " blue.", "rejected": " green, I think."},
+    {"prompt": "Grüße aus", "chosen": " Köln 🙂", "rejected": " Kyōto<|endoftext|>"},
+    {"prompt": "Say th", "chosen": "e end", "rejected": "is one"},  # the first begins with a token that reaches into the prompt
+    {"prompt": "a long prompt " * 20, "chosen": "x", "rejected": "y"},
+]
+IMPLICIT = [
+    {"chosen": "The sky is blue.", "rejected": "The sky is green."},
+    {"chosen": "Grüße Ä", "rejected": "Grüße Ö"},
+    {"chosen": "same but longer", "rejected": "same but"},
+]
+CHATS = [
+    {"prompt": [USER("Hi there")], "chosen": [ASSISTANT("Hello!")], "rejected": [ASSISTANT("What?")]},
+    {"prompt": [USER("1 + 1?"), ASSISTANT("2"), USER("Sure?")], "chosen": [ASSISTANT("Yes.")], "rejected": [ASSISTANT("No 東京.")]},
+]
+IMPLICIT_CHATS = [{"chosen": [USER("Hi"), ASSISTANT("Hello!")], "rejected": [USER("Hi"), ASSISTANT("Go away.")]}]
+
+
+def compare_tokens(program, folder):
+    home = folder / "tokenizer"
+    home.mkdir()
+    (home / "tokenizer.json").write_bytes((GOLDEN / "tokenizer/qwen/tokenizer.json").read_bytes())
+    (home / "chat_template.jinja").write_text(TEMPLATE)
+    (home / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}))
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(home)
+    keys = {"prompt_ids": "prompt_input_ids", "chosen_ids": "chosen_input_ids", "rejected_ids": "rejected_input_ids"}
+    for name, rows in {"texts": TEXTS, "implicit": IMPLICIT, "chats": CHATS, "implicit chats": IMPLICIT_CHATS}.items():
+        lines, ids = folder / f"{name}.jsonl", folder / f"{name} ids.jsonl"
+        lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        run(program, "data", "build", "--sft", "--input", lines, "--output", ids, "--tokenizer", home)
+        found = [json.loads(line) for line in open(ids)]
+        wanted = [{keys[key]: value for key, value in row.items()} for row in trl_tokens(rows, tokenizer, None)]
+        if found != wanted:
+            raise AssertionError(f"{name}: tokens are\n{found}, expected\n{wanted}")
+        if not all(row["chosen_input_ids"] and row["rejected_input_ids"] for row in found):
+            raise AssertionError(f"{name}: {found}")
+    print("tokens are TRL's", flush=True)
+
+
+def compare_truncation(program, pairs, folder):
+    """cutoff_len: pairs are cut, or dropped where the prompt fills it, as TRL does."""
+    cutoff = 7
+    kept = [{"prompt_input_ids": pair["prompt_input_ids"]} | {
+        side: pair[side][:cutoff - len(pair["prompt_input_ids"])] for side in ("chosen_input_ids", "rejected_input_ids")}
+        for pair in pairs if len(pair["prompt_input_ids"]) < cutoff]
+    if not PAIRS <= len(kept) < len(pairs):
+        raise AssertionError(f"{len(kept)} pairs are left")
+    data = folder / "long.jsonl"
+    data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    found = train(program, data, folder / "cut", "--cutoff_len", cutoff, "--max_steps", 1, *words_of({"reference_free": True}))
+    compare("cut", found, expected(micro_batches(kept[:PAIRS]), {"reference_free": True}))
+
+
+def compare_evaluation(program, data, pairs, folder):
+    """One pair is left over for the last batch, which is filled up."""
+    rest = folder / "rest.jsonl"
+    rest.write_text("".join(json.dumps(pair) + "\n" for pair in pairs[:7]))
+    wanted = expected([[pairs[:7]]], {"reference_free": True})[0]
+    for layout in ("one", "dp 2", "pp 2"):
+        output = folder / f"evaluated {layout}"
+        train(program, data, output, "--max_steps", 1, "--learning_rate", 0, "--eval_data", rest, "--eval_steps", 1,
+              "--per_device_eval_batch_size", 2, "--reference_free", *LAYOUTS[layout])
+        found = json.loads((output / "eval_metrics.jsonl").read_text().splitlines()[-1])
+        for key, value in wanted.items():
+            if key in NAMES and not abs(found["eval_" + key] - value) <= (LOGPS_BOUND if "logps" in key else BOUND):
+                raise AssertionError(f"{layout}: eval_{key} is {found['eval_' + key]}, expected {value}")
+    print("evaluation: the same metrics", flush=True)
+
+
+def refuse_other_data(program, data, folder):
+    text = folder / "text.jsonl"
+    text.write_text('{"text": "a"}\n')
+    for words, reason in ((["--stage", "dpo", "--train_data", text], "learn from pairs"),
+                          (["--stage", "sft", "--train_data", data], "set stage: dpo"),
+                          (["--stage", "dpo", "--train_data", data, "--pref_loss", "orpo", "--ref_model", MODEL], "uses no reference"),
+                          (["--stage", "sft", "--train_data", data, "--pref_beta", 1], "stage sft does not have")):
+        said = run(program, "train", "--model", MODEL, "--tokenizer", "byte", "--output_dir", folder / "refused", *words, fails=True)
+        if reason not in said:
+            raise AssertionError(f"{words}: {said}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    program = parser.parse_args().program
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory(prefix="concord-pairs-") as name:
+        folder = Path(name)
+        pairs, data = random_pairs(STEPS * PAIRS), folder / "pairs.jsonl"
+        data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+        compare_training(program, data, pairs, folder)
+        compare_packed(program, data, pairs, folder)
+        compare_adapters(program, data, pairs, folder)
+        compare_rewards(program, pairs, folder)
+        compare_tokens(program, folder)
+        compare_truncation(program, pairs, folder)
+        compare_evaluation(program, data, pairs, folder)
+        refuse_other_data(program, data, folder)
+
+
+if __name__ == "__main__":
+    main()
