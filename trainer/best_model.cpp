@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 
@@ -27,7 +28,9 @@ BestModel::BestModel(const TrainingPlan& plan, ParallelContext& job)
     : job_(job),
       output_dir_(plan.arguments.output.dir),
       metric_(plan.arguments.best_model.metric),
-      greater_is_better_(plan.arguments.best_model.greater_is_better == "true") {
+      greater_is_better_(plan.arguments.best_model.greater_is_better == "true"),
+      patience_(plan.arguments.best_model.patience),
+      threshold_(plan.arguments.best_model.threshold) {
   if (!metric_.empty() && !metric_.starts_with("eval_")) metric_ = "eval_" + metric_;
 }
 
@@ -41,6 +44,9 @@ void BestModel::evaluated(int64_t step, const NamedValues& metrics) {
       std::find_if(metrics.begin(), metrics.end(), [&](const auto& each) { return each.first == metric_; });
   if (metric_.empty() || found == metrics.end()) return;
   const auto metric = std::bit_cast<double>(of_first_rank(job_, std::bit_cast<int64_t>(found->second)));
+  // As HF's EarlyStoppingCallback: compared with the best before this evaluation.
+  const bool counts = is_better(metric) && (!result_.metric || std::abs(metric - *result_.metric) > threshold_);
+  waited_ = counts ? 0 : waited_ + 1;
   if (!is_better(metric)) return;
   result_.metric = metric;
   result_.step = step;
@@ -51,6 +57,7 @@ void BestModel::saved(int64_t step) {
 }
 
 void BestModel::save(TrainingState* state) const {
+  state->early_stopping_waited = waited_;
   if (!result_.metric) return;
   const fs::path checkpoint = result_.checkpoint;
   const bool is_own = checkpoint.parent_path() == fs::path(output_dir_);
@@ -61,7 +68,9 @@ void BestModel::save(TrainingState* state) const {
 }
 
 void BestModel::restore(const TrainingState& state, const std::string& folder) {
-  if (metric_.empty() || !state.best) return;
+  if (metric_.empty()) return;
+  waited_ = state.early_stopping_waited;
+  if (!state.best) return;
   result_.metric = state.best->metric;
   result_.step = state.best->step;
   if (state.best->checkpoint.empty()) return;

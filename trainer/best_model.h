@@ -22,6 +22,8 @@ class BestModel {
   // After the evaluation at |step|. Does nothing where the arguments ask for no best model, or the metrics are empty
   // because the evaluation was abandoned. Every rank calls it. Waits: for all ranks.
   void evaluated(int64_t step, const NamedValues& metrics);
+  // Whether early_stopping_patience evaluations in a row have not been better by more than the threshold.
+  bool should_stop() const { return patience_ > 0 && waited_ >= patience_; }
   // After the evaluation, if any: |step| is saved.
   void saved(int64_t step);
 
@@ -40,6 +42,9 @@ class BestModel {
   std::string metric_;  // with eval_; empty: none is wanted
   bool greater_is_better_;
   BestResult result_;
+  int64_t patience_;  // 0: no early stopping
+  double threshold_;
+  int64_t waited_ = 0;  // evaluations since the last that was better
 };
 
 }  // namespace concord

@@ -2,6 +2,7 @@
 
 #include "core/schedule/step_schedule.h"
 #include "trainer/device_batch.h"
+#include "trainer/parameter_groups.h"
 
 namespace concord {
 namespace {
@@ -20,7 +21,7 @@ ModelArgs model_args_of(const TrainingPlan& plan) {
           .placement = placement_of(plan.schedule)};
 }
 
-VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
+VirtualModels load_or_make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
   const ModelArgs args = model_args_of(plan);
   if (!plan.resume_from.empty()) {
     if (!providers.model) {
@@ -33,6 +34,30 @@ VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const P
   if (providers.model) return providers.model(plan.config, args, job);
   if (plan.arguments.model.path.empty()) return AutoModel::from_config(plan.config, args, job);
   return AutoModel::from_pretrained(plan.arguments.model.path, args, job);
+}
+
+ParameterGroups groups_of(const TrainingPlan& plan) {
+  return ParameterGroups(plan.arguments.groups, plan.arguments.lr.learning_rate);
+}
+
+VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
+  VirtualModels model = load_or_make_model(plan, job, providers);
+  const ParameterGroups groups = groups_of(plan);
+  for (Parameter* parameter : model.parameters()) {
+    if (!groups.freezes(parameter->spec)) continue;
+    parameter->frozen = true;
+    parameter->value.requires_grad_(false);
+  }
+  return model;
+}
+
+Multipliers multipliers_of(const TrainingPlan& plan) {
+  return [groups = groups_of(plan)](const Parameter& parameter) {
+    GroupMultipliers multipliers = default_multipliers(parameter);
+    multipliers.lr *= groups.lr_multiplier(parameter.spec);
+    multipliers.weight_decay *= groups.weight_decay_multiplier(parameter.spec);
+    return multipliers;
+  };
 }
 
 std::vector<DistributedDataParallel::Chunk> chunks_of(VirtualModels& model) {
@@ -107,7 +132,7 @@ std::vector<Stage*> pointers(const std::vector<std::unique_ptr<ModelStage>>& sta
 TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, const Providers& providers)
     : model(make_model(plan, job, providers)),
       data_parallel(chunks_of(model), job, data_parallel_options(plan.arguments)),
-      optimizer(data_parallel, plan.arguments.optimizer),
+      optimizer(data_parallel, plan.arguments.optimizer, multipliers_of(plan)),
       lr(plan.lr),
       scaler(make_scaler(plan.arguments)),
       loss_rule{plan.arguments.data_parallel.calculate_per_token_loss, job.layout().cp(), job.layout().dp(),
@@ -115,9 +140,29 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       pairs(make_objective(plan, job)),
       reference(make_reference(plan, job, providers, model)),
       stages(make_stages(model, providers.forward_step, pairs.get())),
-      executor(plan.schedule, pointers(stages), job, plan.arguments.pipeline.executor),
       forward_executor(evaluation_schedule(plan.schedule, plan.schedule.pp), pointers(stages), job,
-                       plan.arguments.pipeline.executor) {}
+                       plan.arguments.pipeline.executor),
+      job_(job),
+      schedule_(schedule_request(plan.arguments)),
+      executor_options_(plan.arguments.pipeline.executor) {
+  executors_[schedule_.microbatches] =
+      std::make_unique<Executor>(plan.schedule, pointers(stages), job, executor_options_);
+}
+
+Executor& TrainingParts::executor(int64_t microbatches) {
+  std::unique_ptr<Executor>& found = executors_[microbatches];
+  if (!found) {
+    ScheduleRequest request = schedule_;
+    request.microbatches = microbatches;
+    found = std::make_unique<Executor>(step_schedule(request), pointers(stages), job_, executor_options_);
+  }
+  return *found;
+}
+
+int64_t TrainingParts::lr_increment(int64_t microbatches) const {
+  const int64_t increment = lr.settings().increment;
+  return increment == 1 ? 1 : increment / schedule_.microbatches * microbatches;
+}
 
 void TrainingParts::begin(std::span<const MicroBatch> batches, std::vector<double> weights,
                           std::vector<double> router_weights) {
@@ -155,7 +200,7 @@ void TrainingParts::precompute_reference(const TrainingPlan& plan) {
     pairs->begin(batches);
     return pairs->sequence_logps(reference->token_losses(to_device(batches, job.torch_device())));
   });
-  if (!plan.eval_data) reference.reset();
+  if (plan.eval_sets.empty() && !plan.test_data) reference.reset();
 }
 
 void TrainingParts::begin_evaluation(std::span<const MicroBatch> batches) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -45,7 +46,6 @@ class TrainingParts {
   std::unique_ptr<Reference> reference;  // null where the objective has none
   std::unique_ptr<ReferenceTable> reference_table;
   std::vector<std::unique_ptr<ModelStage>> stages;
-  Executor executor;          // forward and backward
   Executor forward_executor;  // evaluation
 
   enum class Data { train, eval };
@@ -63,6 +63,16 @@ class TrainingParts {
   // not wait for the device.
   int64_t counted(std::span<const MicroBatch> batches);
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
+  // Forward and backward of a step of so many micro-batches. The first call for a number waits for the other ranks.
+  Executor& executor(int64_t microbatches);
+  // What an update of so many micro-batches adds to the counter of the learning rate.
+  int64_t lr_increment(int64_t microbatches) const;
+
+ private:
+  ParallelContext& job_;
+  ScheduleRequest schedule_;  // of a full batch
+  ExecutorOptions executor_options_;
+  std::map<int64_t, std::unique_ptr<Executor>> executors_;  // by the number of micro-batches
 };
 
 }  // namespace concord

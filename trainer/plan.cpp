@@ -14,7 +14,10 @@
 #include "core/quoted.h"
 #include "core/schedule/step_schedule.h"
 #include "trainer/continuation.h"
+#include "trainer/data/blend.h"
+#include "trainer/data/split.h"
 #include "trainer/output_folder.h"
+#include "trainer/parameter_groups.h"
 #include "trainer/prompts.h"
 #include "trainer/training_state.h"
 
@@ -60,36 +63,81 @@ DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& conf
   data.dp_rank = layout.coordinates(rank).dp;
   data.dp_size = layout.dp();
   if (data.seed <= 0) data.seed = a.job.seed;
+  data.ramp = batch_ramp(a.steps);
   data.pad_multiple = context * (a.model_options.sequence_parallel ? a.job.tensor_model_parallel_size : 1);
   return data;
+}
+
+// Of |steps| steps; none where they do not fit into 63 bits.
+std::optional<int64_t> samples_of_steps(const DataArguments& data, int64_t steps) {
+  const int64_t full = data.micro_batch_size * data.accumulation * data.dp_size;
+  int64_t samples = 0;
+  // A batch that grows is whole after at most this many steps.
+  while (data.ramp && steps > 0 && samples <= data.ramp->samples) {
+    samples += data.ramp->rows_after(samples, full);
+    --steps;
+  }
+  int64_t rest = 0;
+  if (__builtin_mul_overflow(steps, full, &rest) || __builtin_add_overflow(samples, rest, &samples)) {
+    return std::nullopt;
+  }
+  return samples;
 }
 
 std::unique_ptr<DataLoader> open_train_data(const TrainingArguments& a, DataArguments data,
                                             std::unique_ptr<SampleSource> source) {
   if (a.steps.max_steps > 0) {
-    int64_t samples = 0;
-    if (__builtin_mul_overflow(a.steps.max_steps, data.micro_batch_size * data.accumulation, &samples) ||
-        __builtin_mul_overflow(samples, data.dp_size, &samples)) {
+    data.samples_wanted = samples_of_steps(data, a.steps.max_steps);
+    if (!data.samples_wanted) {
       throw ConfigError(
           fmt::format("max_steps {} x per_device_train_batch_size {} x gradient_accumulation_steps {} x {} "
                       "data-parallel ranks overflows a 64-bit sample count; use a smaller max_steps",
                       a.steps.max_steps, data.micro_batch_size, data.accumulation, data.dp_size));
     }
-    data.samples_wanted = samples;
   }
   return source ? std::make_unique<DataLoader>(data, std::move(source)) : std::make_unique<DataLoader>(data);
 }
 
-// Every sample once, in data order. As many micro-batches as there are stages keep a pipeline full.
-std::unique_ptr<DataLoader> open_eval_data(const TrainingArguments& a, DataArguments data,
-                                           std::unique_ptr<SampleSource> source) {
-  data.path = a.evaluation.data;
+// How validation and test data are read: every sample once, in data order. As many micro-batches as there are stages
+// keep a pipeline full.
+DataArguments evaluation_arguments(const TrainingArguments& a, DataArguments data, DataPart part) {
+  data.part = part;
   data.micro_batch_size = a.evaluation.batch_size;
   data.accumulation = a.job.pipeline_model_parallel_size;
+  data.ramp = std::nullopt;
   data.shuffle = false;
   data.drop_last = false;
+  return data;
+}
+
+// From |source|, or from what is named, or (with a split) from the training data. Null where there is none of these.
+std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments data, const std::string& path,
+                                      const std::vector<std::string>& blend, std::unique_ptr<SampleSource> source) {
   if (source) return std::make_unique<DataLoader>(data, std::move(source));
-  return a.evaluation.data.empty() ? nullptr : std::make_unique<DataLoader>(data);
+  if (data.split.empty()) {
+    if (path.empty() && blend.empty()) return nullptr;
+    data.path = path;
+    data.blend = blend;
+  } else if (!parse_split(data.split)[static_cast<size_t>(data.part)]) {
+    return nullptr;
+  }
+  const bool has_weights = !parse_blend(data.blend).weights.empty();
+  if (has_weights && a.evaluation.iters > 0) {
+    data.samples_wanted = a.evaluation.iters * data.micro_batch_size * data.accumulation * data.dp_size;
+  }
+  return std::make_unique<DataLoader>(data);
+}
+
+std::vector<EvaluationSet> open_eval_sets(const TrainingArguments& a, const DataArguments& train,
+                                          std::unique_ptr<SampleSource> source) {
+  const DataArguments data = evaluation_arguments(a, train, DataPart::valid);
+  std::vector<EvaluationSet> sets;
+  for (const auto& [name, path] : a.evaluation.sets) sets.push_back({name, open_part(a, data, path, {}, nullptr)});
+  if (!sets.empty()) return sets;
+  if (auto only = open_part(a, data, a.evaluation.data, a.evaluation.blend, std::move(source))) {
+    sets.push_back({"", std::move(only)});
+  }
+  return sets;
 }
 
 // |epochs| may be fractional; with packed data the number of steps differs between epochs.
@@ -108,10 +156,11 @@ int64_t steps_of_epochs(const DataLoader& data, double epochs) {
 
 void check_enough_data(const TrainingArguments& a, const DataLoader& data) {
   if (data.batches(0) > 0) return;
-  throw ConfigError(fmt::format(
-      "train_data {} has {} samples, fewer than the {} of one step (per_device_train_batch_size {} x "
-      "gradient_accumulation_steps {} x data-parallel ranks); use more data or a smaller batch",
-      quoted(a.data.path), data.samples(), data.global_batch_size(), a.data.micro_batch_size, a.data.accumulation));
+  throw ConfigError(
+      fmt::format("train_data {} has {} samples, fewer than the {} of one step (per_device_train_batch_size {} x "
+                  "gradient_accumulation_steps {} x data-parallel ranks); use more data or a smaller batch",
+                  quoted(data.source().name()), data.samples(), data.global_batch_size(), a.data.micro_batch_size,
+                  a.data.accumulation));
 }
 
 template <class Value>
@@ -214,6 +263,29 @@ void check_trains(const Schedule& schedule) {
                   schedule.kind));
 }
 
+void check_groups(const TrainingPlan& plan) {
+  const GroupArguments& given = plan.arguments.groups;
+  if (given == GroupArguments{}) return;
+  if (plan.adapter && !given.freeze.empty()) {
+    throw ConfigError("freeze and finetuning_type: lora are both given; an adapter's model is frozen anyway");
+  }
+  const ParameterGroups groups(given, plan.arguments.lr.learning_rate);
+  if (!plan.adapter) groups.check(plan.config, plan.stages);
+}
+
+// Every size that a growing batch takes has a schedule of the same kind.
+void check_schedules(const TrainingArguments& a, const BatchRamp& ramp, int64_t world) {
+  const int64_t replicas =
+      world / (a.job.tensor_model_parallel_size * a.job.pipeline_model_parallel_size * a.job.context_parallel_size);
+  const int64_t together = std::max<int64_t>(1, a.data.micro_batch_size * replicas);
+  if (ramp.increment < together || ramp.start < together) return;  // the loader refuses it
+  ScheduleRequest request = schedule_request(a);
+  for (int64_t rows = ramp.start; rows < a.data.accumulation * together; rows += ramp.increment) {
+    request.microbatches = rows / together;
+    step_schedule(request);
+  }
+}
+
 // Reports now what resuming would report later. A restarted attempt has checkpoints of its own, and the one that was
 // named may be gone.
 void check_resumption(const TrainingPlan& plan) {
@@ -268,6 +340,7 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   if (!arguments.preference.ref_model.empty()) check_reference(arguments.preference.ref_model, plan.config);
   plan.schedule = step_schedule(schedule_request(arguments));
   check_trains(plan.schedule);
+  if (const std::optional<BatchRamp> ramp = batch_ramp(arguments.steps)) check_schedules(arguments, *ramp, world);
   plan.stages = stages_of(arguments, plan.config, plan.schedule);
   const RankLayout layout = layout_of(initialize_args(plan), world);
   const DataArguments data = data_arguments(plan.arguments, plan.config, layout, rank);
@@ -275,11 +348,16 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
   const bool reads_files = !sets.train;
   plan.train_data = open_train_data(arguments, data, std::move(sets.train));
-  plan.eval_data = open_eval_data(arguments, data, std::move(sets.eval));
+  plan.eval_sets = open_eval_sets(arguments, data, std::move(sets.eval));
+  plan.test_data = open_part(arguments, evaluation_arguments(arguments, data, DataPart::test),
+                             arguments.evaluation.test_data, arguments.evaluation.test_blend, std::move(sets.test));
   if (rank == 0 && reads_files) {
-    plan.tokenizer_files = read_tokenizer_files(arguments.data.path, data.tokenizer);
+    const bool is_blend = !arguments.data.blend.empty();
+    const std::string first = is_blend ? parse_blend(arguments.data.blend).paths.front() : arguments.data.path;
+    plan.tokenizer_files = read_tokenizer_files(first, data.tokenizer);
   }
   plan.tokenizer = data.tokenizer;
+  check_groups(plan);
   if (!arguments.evaluation.sample_prompts.empty()) {
     plan.sample_prompts = read_prompts(arguments.evaluation.sample_prompts, /*chat=*/false);
   }
@@ -289,6 +367,11 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.lr = arguments.lr;
   plan.lr.max_steps = plan.max_steps;
   plan.lr.global_batch_size = plan.train_data->global_batch_size();
+  if (data.ramp && plan.lr.warmup_samples > 0 && plan.lr.lr_decay_steps == 0) {
+    plan.lr.lr_decay_samples = samples_of_steps(data, plan.max_steps).value_or(0);
+  }
+  const std::vector<int64_t> skipped = skipped_steps(arguments.steps);
+  plan.skipped_steps = {skipped.begin(), skipped.end()};
   resolve_lr(plan.lr);  // reports errors in these two now
   make_scaler(arguments);
   if (!is_restarted_attempt()) check_resumption(plan);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "core/models/adapter_config.h"
@@ -22,10 +23,11 @@
 
 namespace concord {
 
-// Samples of the user's own. |eval| may be null.
+// Samples of the user's own. |eval| and |test| may be null.
 struct Datasets {
   std::unique_ptr<SampleSource> train;
   std::unique_ptr<SampleSource> eval;
+  std::unique_ptr<SampleSource> test = nullptr;
 };
 // What a user may provide instead of what the arguments name.
 using DatasetProvider = std::function<Datasets(const TrainingArguments&)>;
@@ -43,6 +45,12 @@ ResumeParts resume_parts(const TrainingArguments& arguments);
 // What preferences are learnt against (trainer/reference.h).
 enum class ReferenceKind { none, adapter_off, second_model };
 
+// What is evaluated on. Of several sets each has a name.
+struct EvaluationSet {
+  std::string name;
+  std::unique_ptr<DataLoader> data;
+};
+
 struct TrainingPlan {
   TrainingArguments arguments;
   ModelConfig config;
@@ -52,8 +60,10 @@ struct TrainingPlan {
   std::vector<StageLayers> stages;  // of the whole pipeline
   DataArguments data;               // of the training data, on this rank
   std::unique_ptr<DataLoader> train_data;
-  std::unique_ptr<DataLoader> eval_data;  // null if there is none
+  std::vector<EvaluationSet> eval_sets;
+  std::unique_ptr<DataLoader> test_data;  // null if there is none
   int64_t max_steps = 0;
+  std::set<int64_t> skipped_steps;  // iterations_to_skip
   LrArguments lr;
   bool is_restarted = false;           // an attempt after the first: its own run may be in output_dir already
   std::string job;                     // the same in every attempt of a job, see OutputRequest

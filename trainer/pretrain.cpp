@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "core/mesh/job_environment.h"
 #include "core/models/save_folder.h"
@@ -11,6 +12,7 @@
 #include "trainer/fault_callback.h"
 #include "trainer/fewer_ranks.h"
 #include "trainer/output_folder.h"
+#include "trainer/report/files.h"
 #include "trainer/report_callback.h"
 #include "trainer/resume.h"
 #include "trainer/stop_agreement.h"
@@ -29,6 +31,16 @@ void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
         CONCORD_LOG_WARN, "train",
         fmt::format("removed {}, an unfinished save of a run that was killed", (output.folder / name).string()));
   }
+}
+
+// HF's name for the file.
+void report_test(const NamedValues& metrics, const std::filesystem::path& output_dir, bool writes,
+                 FinishReport* finish) {
+  nlohmann::ordered_json json;
+  for (const auto& [name, value] : metrics) json[name] = value;
+  const std::filesystem::path file = output_dir / "test_results.json";
+  if (writes) replace_file(file.string(), json.dump(1) + "\n");
+  finish->files.emplace_back("test loss", fmt::format("{:.4f}, in {}", metrics.front().second, file.string()));
 }
 
 TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,
@@ -60,6 +72,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   } else {
     finish.files = {{"model", "not saved: save_strategy is no"}};
   }
+  if (!output.test_metrics.empty()) report_test(output.test_metrics, output_dir, job.rank() == 0, &finish);
   for (const auto& callback : callbacks) callback->on_train_end(trainer.state(), finish);
   output.stop_signal = agreed_stop_signal(job, *stop);
   return output;

@@ -59,6 +59,7 @@ at::Tensor computed(const TrainingPlan& plan, ParallelContext& job, const Refere
   DataArguments data = plan.data;
   data.shuffle = false;
   data.drop_last = false;
+  data.ramp.reset();
   data.accumulation = plan.schedule.pp;  // keeps a pipeline full
   DataLoader loader(data, std::make_unique<Borrowed>(plan.train_data->source()));
   at::Tensor logps = at::zeros({loader.samples(), 2}, at::kFloat);

@@ -15,7 +15,7 @@ StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const 
   parts.prepare_pairs(host_batches, batches, TrainingParts::Data::train);
   parts.begin(batches, weights, router_loss_weights(host_batches, parts.loss_rule));
   parts.data_parallel.begin_step(static_cast<int64_t>(batches.size()), hold);
-  parts.executor.run();
+  parts.executor(static_cast<int64_t>(batches.size())).run();
   return {.losses = logged_losses(*parts.stages.back(), weights, parts.loss_rule)};
 }
 

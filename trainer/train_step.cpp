@@ -14,7 +14,7 @@ namespace concord {
 namespace {
 
 // Sets what |step| says of the update. The schedules of the learning rate and of the loss scale go on.
-void update(TrainingParts& parts, const StepAttempt& attempt, StepOutput* step) {
+void update(TrainingParts& parts, const StepAttempt& attempt, size_t microbatches, StepOutput* step) {
   step->updated = attempt.measured.updated && !attempt.skipped;
   step->grad_norm = attempt.measured.grad_norm;
   step->zeros = attempt.measured.zeros;
@@ -28,7 +28,7 @@ void update(TrainingParts& parts, const StepAttempt& attempt, StepOutput* step) 
     }
   }
   if (parts.scaler && !attempt.skipped) parts.scaler->update(!step->updated);
-  if (step->updated) parts.lr.step();
+  if (step->updated) parts.lr.step(parts.lr_increment(static_cast<int64_t>(microbatches)));
 }
 
 void warn_of_no_labels(int64_t number, const ParallelContext& job) {
@@ -76,7 +76,7 @@ StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vec
   step.loss = attempt.losses.sum();
   step.counted = attempt.counted;
   if (step.counted > 0) {
-    update(parts, attempt, &step);
+    update(parts, attempt, host_batches.size(), &step);
   } else {
     warn_of_no_labels(number, job);
   }

@@ -4,6 +4,7 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -34,6 +35,33 @@ int64_t interval(const std::string& strategy, double steps, int64_t max_steps) {
 constexpr double kGiB = 1 << 30;
 
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
+// Of an evaluation of |data|.
+int64_t batches_of(const DataLoader& data, const TrainingArguments& a) {
+  const int64_t all = data.batches(0);
+  return a.evaluation.iters > 0 ? std::min(a.evaluation.iters, all) : all;
+}
+
+// The mean over the tokens of both.
+EvalLoopOutput together(const EvalLoopOutput& a, const EvalLoopOutput& b) {
+  if (a.num_samples == 0) return b;
+  const auto of_a = static_cast<double>(a.tokens), of_b = static_cast<double>(b.tokens);
+  return {.loss = (a.loss * of_a + b.loss * of_b) / (of_a + of_b),
+          .num_samples = a.num_samples + b.num_samples,
+          .tokens = a.tokens + b.tokens,
+          .metrics = {}};
+}
+
+// The loss of pairs is not one of tokens, so there is no perplexity.
+NamedValues named_metrics(const std::string& name, const EvalLoopOutput& output, double seconds, bool of_pairs,
+                          const NamedValues& extra) {
+  NamedValues metrics{{name + "_loss", output.loss},
+                      {name + "_runtime", seconds},
+                      {name + "_samples_per_second", static_cast<double>(output.num_samples) / seconds}};
+  if (!of_pairs) metrics.insert(metrics.begin() + 1, {name + "_perplexity", std::exp(output.loss)});
+  metrics.insert(metrics.end(), extra.begin(), extra.end());
+  return metrics;
+}
 
 std::string mismatch_words(const ReplicaDifference& difference, int64_t step) {
   const std::string suspect =
@@ -97,9 +125,10 @@ void Trainer::notify(Call call) {
 TrainOutput Trainer::train() {
   const StopRequest stop(StopRequest::Phase::running, plan_.arguments.saving.exit_signal_grace);
   stop_ = &stop;
-  const Clock::time_point begin = Clock::now();
-  last_log_ = begin - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(window_.seconds));
+  begin_ = Clock::now();
+  last_log_ = begin_ - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(window_.seconds));
   first_step_ = state_.global_step;
+  first_sample_ = plan_.train_data->position().consumed;
   notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, state_, control_); });
   agree();
   parts_.precompute_reference(plan_);
@@ -109,8 +138,10 @@ TrainOutput Trainer::train() {
     const std::optional<std::vector<MicroBatch>> batches = next_batches();
     if (!batches) break;  // the data has ended
     begin_step();
-    record(train_step(parts_, job_, *batches, state_.global_step + 1, on_not_finite_,
-                      validator_ ? &*validator_ : nullptr));
+    const int64_t step = state_.global_step + 1;
+    record(plan_.skipped_steps.contains(step)
+               ? skipped_step()
+               : train_step(parts_, job_, *batches, step, on_not_finite_, validator_ ? &*validator_ : nullptr));
     decide_what_follows();
     agree();
     if (is_due(state_.global_step, plan_.arguments.faults.check_replicas_steps)) check_replicas();
@@ -124,8 +155,10 @@ TrainOutput Trainer::train() {
   complete_save();
   if (plan_.arguments.saving.strategy != "no") save_last_step();
   if (plan_.arguments.best_model.load_at_end) load_best_model();
+  TrainOutput result = output(seconds_since(begin_));
+  if (plan_.test_data && state_.global_step >= plan_.max_steps) result.test_metrics = test().metrics;
   stop_ = nullptr;
-  return output(seconds_since(begin));
+  return result;
 }
 
 void Trainer::save_last_step() {
@@ -147,6 +180,14 @@ void Trainer::begin_step() {
   notify([&](TrainerCallback& c) { c.on_step_begin(state_, control_); });
 }
 
+// One of iterations_to_skip: its data has been read, and nothing else happens.
+StepOutput Trainer::skipped_step() const {
+  StepOutput step;
+  step.learning_rate = parts_.lr.lr();
+  step.loss_scale = parts_.loss_scale();
+  return step;
+}
+
 // |step| is done: what the state, the log line and the mean loss say of it.
 void Trainer::record(const StepOutput& step) {
   last_ = step;
@@ -159,7 +200,7 @@ void Trainer::record(const StepOutput& step) {
   ++state_.global_step;
   ++steps_in_epoch_;
   state_.tokens += contents.tokens;
-  state_.epoch = epoch_fraction();
+  state_.epoch = plan_.train_data->epochs();
   clock_.end_step(state_.global_step);
 }
 
@@ -169,8 +210,18 @@ void Trainer::decide_what_follows() {
   control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging.first_step);
   control_.should_evaluate = is_due(step, eval_steps_);
   control_.should_save = is_due(step, save_steps_);
-  if (steps_in_epoch_ == plan_.train_data->batches(epoch_)) end_epoch();
+  exit_reason_ = exit_reason();
+  control_.should_training_stop |= !exit_reason_.empty();
+  if (plan_.train_data->epoch() > epoch_) end_epoch();
   notify([&](TrainerCallback& c) { c.on_step_end(state_, control_); });
+}
+
+// The argument by which the run ends after this step, on this rank; empty: none.
+std::string Trainer::exit_reason() const {
+  const StepArguments& steps = plan_.arguments.steps;
+  if (is_due(state_.global_step, steps.exit_interval)) return "exit_interval";
+  const bool is_over = steps.exit_duration_in_mins > 0 && seconds_since(begin_) > 60 * steps.exit_duration_in_mins;
+  return is_over ? "exit_duration_in_mins" : "";
 }
 
 void Trainer::end_epoch() {
@@ -213,8 +264,8 @@ void Trainer::do_what_follows() {
   const bool can_resume = a.saving.strategy != "no" && !a.saving.only_model;
   const bool is_last = is_finished || (control_.should_training_stop && !can_resume);
   control_.should_log |= is_last && a.logging.strategy != "no";
-  // As HF does: the last epoch ends with the run, wherever that is.
-  control_.should_evaluate |= is_finished && a.evaluation.strategy == "epoch";
+  // As HF does: the last epoch ends with the run, wherever that is. As Megatron does: whatever the interval is.
+  control_.should_evaluate |= is_finished && a.evaluation.strategy != "no";
   if (std::exchange(control_.should_log, false)) {
     log();
     agree();
@@ -222,6 +273,10 @@ void Trainer::do_what_follows() {
   if (std::exchange(control_.should_evaluate, false)) {
     best_.evaluated(state_.global_step, evaluate().metrics);
     state_.best = best_.result();
+    if (best_.should_stop()) {
+      control_.should_training_stop = true;
+      exit_reason_ = "early_stopping_patience";
+    }
     agree();
   }
   if (std::exchange(control_.should_save, false)) {
@@ -268,6 +323,10 @@ void Trainer::log() {
   if (plan_.arguments.optimizer.log_num_zeros_in_grad) {
     report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }
+  if (plan_.arguments.logging.params_norm) report.extra.emplace_back("params_norm", parts_.optimizer.params_norm());
+  if (!plan_.arguments.steps.rampup_batch_size.empty()) {
+    report.extra.emplace_back("global_batch_size", static_cast<double>(plan_.train_data->batch_rows()));
+  }
   for (auto& metric : routers_.take()) report.extra.push_back(std::move(metric));
   for (auto& metric : pairs_.take()) report.extra.push_back(std::move(metric));
   if (window_.save_seconds > 0) report.extra.emplace_back("save_seconds", window_.save_seconds);
@@ -289,50 +348,73 @@ void Trainer::judge_ranks(StepReport* report) {
 }
 
 EvalLoopOutput Trainer::evaluate() {
-  if (!plan_.eval_data) throw ConfigError("no evaluation data; give --eval_data");
+  if (plan_.eval_sets.empty()) throw ConfigError("no evaluation data; give --eval_data");
   const StepClock::Span span(clock_, StepClock::Activity::other);
-  DataLoader& data = *plan_.eval_data;
   const PhaseScope phase(&pulse_, RankPhase::evaluating);
   const Clock::time_point begin = Clock::now();
-  const DataPosition start = data.position();
-  LossTotals totals(job_);
+  EvalLoopOutput output;
+  NamedValues extra;
   PairLog pairs(job_);
-  const bool is_complete = evaluate_batches(&totals, &pairs);
-  data.restore(start);
-  if (!is_complete) return {};
-  const auto [loss, tokens] = totals.mean_and_count();
+  for (EvaluationSet& set : plan_.eval_sets) {
+    const EvalLoopOutput one = evaluate_set(*set.data, &pairs);
+    if (one.num_samples == 0) return {};
+    if (!set.name.empty()) {
+      extra.emplace_back(fmt::format("eval_{}_loss", set.name), one.loss);
+      if (!parts_.pairs) extra.emplace_back(fmt::format("eval_{}_perplexity", set.name), std::exp(one.loss));
+    }
+    output = together(output, one);
+  }
+  for (auto& metric : pairs.take("eval_")) extra.push_back(std::move(metric));
   const double seconds = seconds_since(begin);
-  const int64_t samples = data.samples();
-  EvalLoopOutput output{.loss = loss, .num_samples = samples, .tokens = tokens, .metrics = {}};
-  const NamedValues preferences = pairs.take("eval_");
-  output.metrics = {{"eval_loss", loss},
-                    {"eval_runtime", seconds},
-                    {"eval_samples_per_second", static_cast<double>(samples) / seconds}};
-  if (!parts_.pairs) output.metrics.emplace_back("eval_perplexity", std::exp(loss));
-  output.metrics.insert(output.metrics.end(), preferences.begin(), preferences.end());
+  output.metrics = named_metrics("eval", output, seconds, parts_.pairs != nullptr, extra);
   const EvalReport report{.step = state_.global_step,
                           .epoch = state_.epoch,
-                          .loss = loss,
-                          .tokens = tokens,
+                          .loss = output.loss,
+                          .tokens = output.tokens,
                           .seconds = seconds,
-                          .extra = preferences,
+                          .extra = std::move(extra),
                           .samples = samples_.generate(parts_.model)};
   notify([&](TrainerCallback& c) { c.on_evaluate(state_, report, control_); });
   last_log_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   return output;
 }
 
+EvalLoopOutput Trainer::test() {
+  if (!plan_.test_data) throw ConfigError("no test data; give --test_data");
+  const PhaseScope phase(&pulse_, RankPhase::evaluating);
+  const Clock::time_point begin = Clock::now();
+  PairLog pairs(job_);
+  EvalLoopOutput output = evaluate_set(*plan_.test_data, &pairs);
+  if (output.num_samples == 0) return output;
+  output.metrics = named_metrics("test", output, seconds_since(begin), parts_.pairs != nullptr, pairs.take("test_"));
+  return output;
+}
+
+// Without samples where it was abandoned.
+EvalLoopOutput Trainer::evaluate_set(DataLoader& data, PairLog* pairs) {
+  const DataPosition start = data.position();
+  LossTotals totals(job_);
+  const bool is_complete = evaluate_batches(data, &totals, pairs);
+  data.restore(start);
+  if (!is_complete) return {};
+  const auto [loss, tokens] = totals.mean_and_count();
+  return {.loss = loss,
+          .num_samples = std::min(data.samples(), batches_of(data, plan_.arguments) * data.global_batch_size()),
+          .tokens = tokens,
+          .metrics = {}};
+}
+
 // False after a signal: the ranks leave after the same batch.
-bool Trainer::evaluate_batches(LossTotals* totals, PairLog* pairs) {
+bool Trainer::evaluate_batches(DataLoader& data, LossTotals* totals, PairLog* pairs) {
   const LossRule rule{.per_token = true, .pairs = parts_.loss_rule.pairs};
-  DataLoader& data = *plan_.eval_data;
   StopAgreement agreement(job_, stop_);
-  for (int64_t i = 0; i < data.batches(0); ++i) {
+  const int64_t batches = batches_of(data, plan_.arguments);
+  for (int64_t i = 0; i < batches; ++i) {
     if (agreement.is_reached()) return false;
     const std::vector<MicroBatch> host_batches = *next_micro_batches(data);
-    const std::vector<MicroBatch> batches = to_device(host_batches, job_.torch_device());
-    parts_.prepare_pairs(host_batches, batches, TrainingParts::Data::eval);
-    parts_.begin_evaluation(batches);
+    const std::vector<MicroBatch> device_batches = to_device(host_batches, job_.torch_device());
+    parts_.prepare_pairs(host_batches, device_batches, TrainingParts::Data::eval);
+    parts_.begin_evaluation(device_batches);
     parts_.forward_executor.run();
     if (parts_.pairs) pairs->add(*parts_.pairs);
     const ModelStage& last = *parts_.stages.back();
@@ -490,7 +572,7 @@ void Trainer::restore(const TrainingState& state) {
   std::error_code ignored;
   if (std::filesystem::equivalent(own, plan_.resume_from, ignored)) last_saved_ = state.step;
   state_.tokens = state.tokens;
-  state_.epoch = epoch_fraction();
+  state_.epoch = plan_.train_data->epochs();
 }
 
 // The model becomes that of the best checkpoint, which is complete by now; the run has ended.
@@ -508,12 +590,6 @@ void Trainer::load_best_model() {
   parts_.optimizer.reload_main_weights();
 }
 
-// With the part of the epoch that is done.
-double Trainer::epoch_fraction() const {
-  return static_cast<double>(epoch_) +
-         static_cast<double>(steps_in_epoch_) / static_cast<double>(plan_.train_data->batches(epoch_));
-}
-
 TrainOutput Trainer::output(double seconds) {
   losses_.take_mean();
   TrainOutput result;
@@ -525,10 +601,11 @@ TrainOutput Trainer::output(double seconds) {
     result.stop_signal = stop_signal_;
     result.reason = fmt::format("stopped by {} after step {}", stop_signal_name(stop_signal_), state_.global_step);
   } else {
-    result.reason = fmt::format("stopped after step {}", state_.global_step);
+    result.reason =
+        fmt::format("stopped{}{} after step {}", exit_reason_.empty() ? "" : " by ", exit_reason_, state_.global_step);
   }
   const double steps = static_cast<double>(state_.global_step - first_step_);
-  const double samples = steps * static_cast<double>(plan_.train_data->global_batch_size());
+  const double samples = static_cast<double>(plan_.train_data->position().consumed - first_sample_);
   result.metrics = {{"train_runtime", seconds},
                     {"train_samples_per_second", samples / seconds},
                     {"train_steps_per_second", steps / seconds},

@@ -45,6 +45,7 @@ struct TrainOutput {
   int64_t global_step = 0;
   double training_loss = 0;  // mean over the steps
   NamedValues metrics;       // train_runtime, train_samples_per_second, train_steps_per_second, train_loss, epoch
+  NamedValues test_metrics;  // test_loss, ... of a run that has test data and was finished
   std::string reason;        // "finished", or what ended it before
   int stop_signal = 0;       // that came to any rank; of a run that was finished all the same, only from run_training
 };
@@ -53,8 +54,9 @@ struct EvalLoopOutput {
   double loss = 0;  // mean over all counted tokens, or pairs
   int64_t num_samples = 0;
   int64_t tokens = 0;
-  // eval_loss, eval_perplexity, eval_runtime, eval_samples_per_second; of pairs no perplexity, but eval_rewards/chosen
-  // and so on.
+  // eval_loss, eval_perplexity, eval_runtime, eval_samples_per_second; of several sets also eval_NAME_loss and
+  // eval_NAME_perplexity of each, where eval_loss is over the tokens of all of them. Of pairs no perplexity, but
+  // eval_rewards/chosen and so on.
   NamedValues metrics;
 };
 
@@ -71,6 +73,9 @@ class Trainer {
   // Forward only, over all of the evaluation data; in train() a signal that asks for the end abandons it, and then
   // nothing is reported of it. Throws ConfigError where there is none.
   EvalLoopOutput evaluate();
+  // The same over the test data, without a report; metrics are test_loss and so on. Throws ConfigError where there is
+  // none.
+  EvalLoopOutput test();
   // An HF folder, which must not be there yet unless this run was resumed: then it is replaced. Waits: for all ranks.
   void save_model(const std::filesystem::path& folder);
 
@@ -85,6 +90,8 @@ class Trainer {
   void save_last_step();
   std::optional<std::vector<MicroBatch>> next_batches();
   void begin_step();
+  StepOutput skipped_step() const;
+  std::string exit_reason() const;
   void record(const StepOutput& step);
   void decide_what_follows();
   void end_epoch();
@@ -103,10 +110,10 @@ class Trainer {
   void load_best_model();
   TrainingState training_state();
   void restore(const TrainingState& state);
-  bool evaluate_batches(LossTotals* totals, PairLog* pairs);
+  EvalLoopOutput evaluate_set(DataLoader& data, PairLog* pairs);
+  bool evaluate_batches(DataLoader& data, LossTotals* totals, PairLog* pairs);
   TrainOutput output(double seconds);
   HfSaveOptions save_options() const;
-  double epoch_fraction() const;
   template <class Call>
   void notify(Call call);
 
@@ -125,6 +132,8 @@ class Trainer {
   StepOutput last_;                    // the newest step
   const StopRequest* stop_ = nullptr;  // in train() only
   int stop_signal_ = 0;                // as the ranks agree
+  Clock::time_point begin_;            // of train()
+  std::string exit_reason_;            // the argument that ended the run, on this rank
   std::vector<std::shared_ptr<TrainerCallback>> callbacks_;
   int64_t epoch_ = 0;           // the number of the one that runs
   int64_t steps_in_epoch_ = 0;  // done
@@ -143,6 +152,7 @@ class Trainer {
   int64_t last_saved_updates_ = 0;  // of the optimizer until then
   std::optional<uint32_t> digest_;  // of the newest complete checkpoint of this run, on rank 0
   int64_t first_step_ = 0;          // done before train(), by the run that is resumed
+  int64_t first_sample_ = 0;        // the same
   LogWindow window_;                // since the last log line
   Clock::time_point last_log_;
   StepClock clock_;  // what the steps of this rank spend their time on

@@ -163,12 +163,14 @@ TrainingState state_of(const Json& json) {
   state.steps_in_epoch = json.at("steps_in_epoch").get<int64_t>();
   state.job = json.value("job", "");
   state.best = best_of(json);
+  state.early_stopping_waited = json.value("early_stopping_waited", int64_t{0});
   const Json& data = json.at("data");
   state.data_identity = texts_of(data, "identity");
   state.global_batch_size = data.value("global_batch_size", int64_t{0});
   state.data = {.epoch = data.at("epoch").get<int64_t>(),
                 .sample = data.at("sample").get<int64_t>(),
-                .fingerprint = from_hex(data.at("fingerprint").get<std::string>())};
+                .fingerprint = from_hex(data.at("fingerprint").get<std::string>()),
+                .consumed = data.value("consumed", int64_t{0})};
   const Json& optimizer = json.at("optimizer");
   state.optimizer = optimizer.at("name").get<std::string>();
   state.optimizer_steps = optimizer.at("steps").get<int64_t>();
@@ -213,10 +215,12 @@ std::string to_json(const TrainingState& state) {
                      {"steps_in_epoch", state.steps_in_epoch},
                      {"job", state.job},
                      {"best", to_json(state.best)},
+                     {"early_stopping_waited", state.early_stopping_waited},
                      {"data",
                       {{"epoch", state.data.epoch},
                        {"sample", state.data.sample},
                        {"fingerprint", hex(state.data.fingerprint)},
+                       {"consumed", state.data.consumed},
                        {"identity", to_json(state.data_identity)},
                        {"global_batch_size", state.global_batch_size}}},
                      {"optimizer",

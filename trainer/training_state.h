@@ -59,6 +59,7 @@ struct TrainingState {
   std::vector<double> unlogged_losses;
   LogWindow window;
   std::optional<BestEvaluation> best;
+  int64_t early_stopping_waited = 0;  // evaluations that were not better than the best before them, in a row
 
   SavedLayout layout;
   std::vector<std::vector<RngState>> rng;                      // by rank

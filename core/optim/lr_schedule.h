@@ -102,7 +102,9 @@ class LrSchedule {
   double weight_decay() const { return weight_decay_at(settings_, counter_ + settings_.offset); }
 
   // After an update that was made; not after one that was skipped.
-  void step() { counter_ += settings_.increment; }
+  void step() { step(settings_.increment); }
+  // The same after one that was smaller than others.
+  void step(int64_t increment) { counter_ += increment; }
 
   int64_t counter() const { return counter_; }
   void set_counter(int64_t counter);  // throws ConfigError below 0

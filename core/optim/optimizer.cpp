@@ -81,6 +81,19 @@ class Optimizer::Impl {
     ddp_.gather_parameters();
   }
 
+  double params_norm() const {
+    const at::NoGradGuard no_grad;
+    at::Tensor squares = at::zeros({1}, at::TensorOptions(ddp_.job().torch_device()).dtype(sum_type_));
+    for (const Segment& segment : segments_) {
+      for (const BufferRange& part : counted_parts(segment, ddp_.job().coordinates())) {
+        const at::Tensor weights = segment.weights.narrow(0, part.begin - segment.range.begin, part.size());
+        squares.add_(weights.square().sum(sum_type_).to(squares.device()));
+      }
+    }
+    ddp_.job().world_group().all_reduce(squares).wait();
+    return std::sqrt(squares.item<double>());
+  }
+
   int64_t steps() const { return steps_; }
 
   int64_t state_bytes() const {
@@ -246,6 +259,7 @@ StepResult Optimizer::step(const StepSettings& settings) {
 }
 StepResult Optimizer::measure(double loss_scale) { return impl_->measure(loss_scale); }
 void Optimizer::update(const StepSettings& settings, const StepResult& measured) { impl_->update(settings, measured); }
+double Optimizer::params_norm() const { return impl_->params_norm(); }
 int64_t Optimizer::steps() const { return impl_->steps(); }
 int64_t Optimizer::state_bytes() const { return impl_->state_bytes(); }
 OptimizerState Optimizer::state() const { return impl_->state(); }

@@ -62,6 +62,9 @@ class Optimizer {
   StepResult measure(double loss_scale);
   void update(const StepSettings& settings, const StepResult& measured);
 
+  // Of all weights that are updated, each counted once. Every rank calls it. Waits: for all ranks.
+  double params_norm() const;
+
   int64_t steps() const;        // that updated
   int64_t state_bytes() const;  // of moments and main weights on this rank, on the host or the device
 

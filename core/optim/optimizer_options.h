@@ -7,7 +7,7 @@ namespace concord {
 
 // Named as in HF's, Megatron's and ROLL's arguments.
 struct OptimizerOptions {
-  std::string optimizer = "adam";  // "adam" (AdamW) or "sgd"
+  std::string optimizer = "adam";  // "adam" (AdamW), "lion" or "sgd"
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sign.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "core/ops/adamw.h"
 #include "core/ops/cpu/parallel.h"
 #include "core/optim/adamw.h"
+#include "core/optim/lion.h"
 #include "core/optim/sgd.h"
 
 namespace concord {
@@ -165,6 +167,44 @@ class SgdRule : public UpdateRule {
   double momentum_;
 };
 
+class LionRule : public UpdateRule {
+ public:
+  LionRule(double beta1, double beta2) : beta1_(beta1), beta2_(beta2) {}
+  std::vector<std::string> moments() const override { return {"exp_avg"}; }
+
+  void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const override {
+    std::vector<std::pair<LionStep, LionArrays>> work;
+    for (const Segment* s : segments) {
+      work.push_back({numbers(step, s->multipliers.lr, s->multipliers.weight_decay, step.grad_scale),
+                      {grads_of(*s), s->weights.data_ptr<float>(), s->moments[0].data_ptr<float>(), values_of(*s)}});
+    }
+    each_block(segments,
+               [&](size_t i, int64_t begin, int64_t end) { lion(work[i].first, work[i].second, begin, end); });
+  }
+
+  void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
+    for (auto& [multipliers, lists] : lists_of(segments, step.grad_scale)) {
+      const LionStep n = numbers(step, multipliers.first, multipliers.second, 1);
+      Tensors directions = at::_foreach_mul(lists.momentum, n.beta1);
+      at::_foreach_add_(directions, lists.grads, 1 - n.beta1);
+      at::_foreach_sign_(directions);
+      at::_foreach_add_(directions, lists.weights, n.weight_decay);
+      at::_foreach_add_(lists.weights, directions, -n.lr);
+      at::_foreach_mul_(lists.momentum, n.beta2);
+      at::_foreach_add_(lists.momentum, lists.grads, 1 - n.beta2);
+    }
+    values_follow(segments);
+  }
+
+ private:
+  LionStep numbers(const RuleStep& step, double lr, double decay, double grad_scale) const {
+    return {static_cast<float>(grad_scale), static_cast<float>(step.weight_decay * decay), static_cast<float>(beta1_),
+            static_cast<float>(beta2_), static_cast<float>(step.lr * lr)};
+  }
+
+  double beta1_, beta2_;
+};
+
 void check_between(const char* name, double value, double low, double high) {
   if (value >= low && value < high) return;
   throw ConfigError(fmt::format("{} is {:g}; must be >= {:g} and < {:g}", name, value, low, high));
@@ -181,7 +221,8 @@ std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options) {
     return std::make_unique<AdamWRule>(AdamWSettings{options.adam_beta1, options.adam_beta2, options.adam_epsilon});
   }
   if (options.optimizer == "sgd") return std::make_unique<SgdRule>(options.sgd_momentum);
-  throw ConfigError(fmt::format("unknown optimizer \"{}\"; must be \"adam\" or \"sgd\"", options.optimizer));
+  if (options.optimizer == "lion") return std::make_unique<LionRule>(options.adam_beta1, options.adam_beta2);
+  throw ConfigError(fmt::format("unknown optimizer \"{}\"; must be \"adam\", \"lion\" or \"sgd\"", options.optimizer));
 }
 
 }  // namespace concord

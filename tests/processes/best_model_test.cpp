@@ -184,7 +184,7 @@ TEST_F(BestModelRun, SettingsThatDoNotFitAreRefused) {
   EXPECT_THAT(refused({"--save_steps", "3"}), HasSubstr("multiple of eval_steps, but they are 3 and 2"));
   EXPECT_THAT(refused({"--save_steps", "0.5"}), HasSubstr("but they are 0.5 and 2, a number and a share"));
   EXPECT_THAT(refused({"--save_steps", "0.5", "--eval_steps", "0.2"}), HasSubstr("but they are 0.5 and 0.2"));
-  EXPECT_THAT(refused({"--metric_for_best_model", "accuracy"}), HasSubstr("eval_perplexity"));
+  EXPECT_THAT(refused({"--metric_for_best_model", "accuracy"}), HasSubstr("perplexity"));
 }
 
 }  // namespace

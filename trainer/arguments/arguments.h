@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,6 +60,10 @@ void check_arguments(TrainingArguments* arguments, int64_t world);
 
 // The pipeline schedule of a step; one stage is a pipeline too.
 ScheduleRequest schedule_request(const TrainingArguments& arguments);
+
+// rampup_batch_size and iterations_to_skip as numbers. Throw ConfigError for what are none.
+std::optional<BatchRamp> batch_ramp(const StepArguments& steps);
+std::vector<int64_t> skipped_steps(const StepArguments& steps);
 
 // Every argument, in groups, each with its help as a comment. read_yaml gives the same arguments back.
 std::string to_yaml(const TrainingArguments& arguments);

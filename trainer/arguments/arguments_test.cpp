@@ -230,7 +230,7 @@ TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: 3"), HasSubstr("must be a mapping"));
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: {a: 1, a: 2}"), HasSubstr("'a' twice"));
   EXPECT_THAT(yaml_error("recompute_modules: {a: 1}"), HasSubstr("must be a list"));
-  EXPECT_THAT(yaml_error("optimizer: lion"), HasSubstr("must be one of: adam, sgd"));
+  EXPECT_THAT(yaml_error("optimizer: adagrad"), HasSubstr("must be one of: adam, lion, sgd"));
   EXPECT_THAT(yaml_error("report_to: [tensorboard, wandb]"), HasSubstr("'wandb'"));
   EXPECT_THAT(yaml_error("learning_rate: .nan"), HasSubstr("a number >= 0"));
   EXPECT_THAT(yaml_error("learning_rate: inf"), HasSubstr("a number >= 0"));

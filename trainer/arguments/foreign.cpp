@@ -26,6 +26,8 @@ constexpr ArgumentAlias kAliases[] = {
     {"data_path", "train_data"},
     {"train_data_path", "train_data"},
     {"valid_data_path", "eval_data"},
+    {"valid_data_blend", "eval_data_blend"},
+    {"test_data_path", "test_data"},
     {"clip_grad", "max_grad_norm"},
     {"adam_eps", "adam_epsilon"},
     {"lr_decay_style", "lr_scheduler_type"},
@@ -78,6 +80,7 @@ constexpr ValueAlias kValueAliases[] = {
     {"optimizer", "adamw_torch_fused", "adam"},
     {"optimizer", "adamw_torch_npu_fused", "adam"},
     {"optimizer", "adamw_apex_fused", "adam"},
+    {"optimizer", "lion_32bit", "lion"},
     {"lora_target", "all", "all-linear"},
 };
 
@@ -111,7 +114,6 @@ std::vector<IgnoredArguments> make_ignored() {
         "include_for_metrics",
         "log_throughput",
         "log_progress",
-        "log_params_norm",
         "log_timers_to_tensorboard",
         "log_memory_to_tensorboard",
         "log_validation_ppl_to_tensorboard",
@@ -224,7 +226,8 @@ constexpr std::string_view kCheckpoints =
 constexpr std::string_view kEightBits = "8-bit formats are not supported yet; use bf16: true for 16 bits";
 constexpr std::string_view kSharded = "set use_distributed_optimizer: true to shard optimizer state";
 constexpr std::string_view kTrainData = "pass the file or prefix as train_data";
-constexpr std::string_view kEvalData = "pass evaluation data as eval_data; each evaluation uses all of it";
+constexpr std::string_view kEvalData =
+    "pass evaluation data as eval_data or eval_datasets, or take it from train_data with split";
 constexpr std::string_view kAdapters =
     "of adapters, lora_rank, lora_alpha, lora_dropout, lora_target, use_rslora, use_dora, rank_pattern, alpha_pattern, "
     "modules_to_save and adapter_name_or_path can be chosen";
@@ -289,10 +292,7 @@ std::vector<RefusedArgument> make_refused() {
       {"max_samples", {}, "all of train_data is used; truncate the file instead"},
       {"train_samples", {}, "use max_steps; a step has global_batch_size samples"},
       {"val_size", {"0", "0.0"}, kEvalData},
-      {"split", {}, kEvalData},
       {"eval_dataset", {}, kEvalData},
-      {"test_data_path", {}, kEvalData},
-      {"eval_iters", {"0"}, kEvalData},
       {"validation.*", {"false"}, kEvalData},
       {"eval_on_start", {"false"}, "the first evaluation runs after eval_steps steps"},
       {"eval_delay", {"0"}, "the first evaluation runs after eval_steps steps"},
@@ -316,7 +316,6 @@ std::vector<RefusedArgument> make_refused() {
       {"parallelism_config",
        {},
        "use tensor_model_parallel_size, pipeline_model_parallel_size and context_parallel_size"},
-      {"rampup_batch_size", {}, "batch size ramp-up is not supported yet"},
       {"auto_find_batch_size", {"false"}, "set per_device_train_batch_size"},
       {"per_gpu_train_batch_size", {}, "use per_device_train_batch_size"},
       {"per_gpu_eval_batch_size", {}, "use per_device_eval_batch_size"},
@@ -331,6 +330,7 @@ std::vector<RefusedArgument> make_refused() {
       {"average_tokens_across_devices", {"true"}, "see calculate_per_token_loss"},
       {"optim_args", {}, "optimizer settings have their own arguments: adam_beta1, sgd_momentum, ..."},
       {"optim_target_modules", {}, "all weights use the same optimizer"},
+      {"decoupled_min_lr", {"0", "0.0"}, "decoupled_lr follows the same curve, so its end is min_lr in proportion"},
       {"full_determinism", {"false"}, "runs with the same seed and layout are reproducible on the cpu platform"},
       {"debug", {""}, "use CONCORD_LOG=debug and CONCORD_LAYERS=validate,trace"},
       {"use_cpu", {"false"}, "select the platform with CONCORD_PLATFORM=cpu"},

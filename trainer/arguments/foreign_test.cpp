@@ -383,7 +383,7 @@ TEST_F(ForeignConfig, OneOfLlamaFactoryIsTakenButForWhatIsNamed) {
 TEST_F(ForeignConfig, OneOfMegatronIsTakenButForWhatIsNamed) {
   const std::set<std::string> refused = refused_names(errors(kMegatron));
   EXPECT_EQ(refused, (std::set<std::string>{"num_layers", "hidden_size", "num_attention_heads", "normalization",
-                                            "eval_iters", "split", "distributed_timeout_minutes"}));
+                                            "distributed_timeout_minutes"}));
   TrainingArguments a = read(without(kMegatron, refused) + "model_config: config.json\n").arguments;
   EXPECT_EQ(a.lr.learning_rate, 2.5e-4);
   EXPECT_EQ(a.steps.max_steps, 500000);
@@ -428,7 +428,7 @@ TEST_F(ForeignConfig, TheSameSectionsAreTakenFromYamlAndTheirNamesFromTheCommand
 
 TEST_F(ForeignConfig, AMistakeUnderAnotherNameIsToldUnderBoth) {
   EXPECT_THAT(errors("lr: fast\n"), ElementsAre(HasSubstr("lr (learning_rate) is 'fast', but must be a number >= 0")));
-  EXPECT_THAT(errors("optim: adafactor\n"), ElementsAre(HasSubstr("must be one of: adam, sgd")));
+  EXPECT_THAT(errors("optim: adafactor\n"), ElementsAre(HasSubstr("must be one of: adam, lion, sgd")));
   EXPECT_THAT(errors("lr: 1e-3\nlearning_rate: 1e-4\n"),
               ElementsAre(HasSubstr("'learning_rate' was already given as 'lr' in line 1")));
 }

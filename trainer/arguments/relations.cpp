@@ -1,8 +1,10 @@
 // Checks of how arguments fit together. Each check is one function that reports what it found; all of them run, so that
 // a user sees all errors at once.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numeric>
 
@@ -11,11 +13,27 @@
 #include "core/quoted.h"
 #include "core/schedule/step_schedule.h"
 #include "trainer/arguments/arguments.h"
+#include "trainer/data/blend.h"
+#include "trainer/data/split.h"
 
 namespace concord {
 namespace {
 
 using Found = std::vector<std::string>;
+
+// All of them >= 1.
+std::vector<int64_t> whole_numbers(const char* argument, const std::vector<std::string>& texts) {
+  std::vector<int64_t> numbers;
+  for (const std::string& text : texts) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size() || number < 1) {
+      throw ConfigError(fmt::format("{} has {}, which is not a whole number >= 1", argument, quoted(text)));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
 
 template <class Check>
 void collect(Found* found, Check check) {
@@ -23,6 +41,48 @@ void collect(Found* found, Check check) {
     check();
   } catch (const ConfigError& error) {
     found->push_back(error.what());
+  }
+}
+
+// Whether there is something to evaluate on.
+bool evaluates(const TrainingArguments& a) {
+  if (a.data.split.empty()) return a.evaluation.is_given();
+  try {
+    return parse_split(a.data.split)[static_cast<size_t>(DataPart::valid)].has_value();
+  } catch (const ConfigError&) {
+    return false;  // check_sources says what is wrong
+  }
+}
+
+void check_sources(const TrainingArguments& a, Found* found) {
+  const EvaluationArguments& evaluation = a.evaluation;
+  if (a.data.path.empty() && a.data.blend.empty()) {
+    found->push_back("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
+  }
+  const auto exclude = [&](bool first, bool second, const char* words) {
+    if (first && second) found->push_back(fmt::format("{} are both given; give only one of them", words));
+  };
+  exclude(!a.data.path.empty(), !a.data.blend.empty(), "train_data and train_data_blend");
+  exclude(!evaluation.data.empty(), !evaluation.blend.empty(), "eval_data and eval_data_blend");
+  exclude(!evaluation.data.empty() || !evaluation.blend.empty(), !evaluation.sets.empty(),
+          "eval_data (or eval_data_blend) and eval_datasets");
+  exclude(!evaluation.test_data.empty(), !evaluation.test_blend.empty(), "test_data and test_data_blend");
+  exclude(!a.data.split.empty(), evaluation.is_given() || evaluation.has_test(),
+          "split and validation or test data of their own");
+  collect(found, [&] { parse_split(a.data.split.empty() ? std::vector<std::string>{"1"} : a.data.split); });
+  for (const auto* blend : {&a.data.blend, &evaluation.blend, &evaluation.test_blend}) {
+    collect(found, [&] { parse_blend(*blend); });
+  }
+  for (const auto& [name, path] : evaluation.sets) {
+    if (name.empty() || path.empty()) found->push_back("eval_datasets has an entry without a name or a path");
+  }
+}
+
+void check_loop(const TrainingArguments& a, Found* found) {
+  collect(found, [&] { batch_ramp(a.steps); });
+  collect(found, [&] { skipped_steps(a.steps); });
+  if (!a.steps.rampup_batch_size.empty() && a.steps.max_steps <= 0) {
+    found->push_back("rampup_batch_size needs max_steps: epochs have no fixed number of steps while the batch grows");
   }
 }
 
@@ -34,8 +94,7 @@ void check_model_and_data(const TrainingArguments& a, Found* found) {
                          : fmt::format("model is {} and model_config is {}; give only one of them",
                                        quoted(a.model.path), quoted(a.model.config)));
   }
-  if (a.data.path.empty())
-    found->push_back("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
+  check_sources(a, found);
   if (a.output.dir.empty()) found->push_back("output_dir is empty; give a folder");
   if (a.evaluation.strategy == "no" && !a.evaluation.sample_prompts.empty()) {
     throw ConfigError(
@@ -43,7 +102,7 @@ void check_model_and_data(const TrainingArguments& a, Found* found) {
         "steps "
         "or epoch");
   }
-  if (a.evaluation.strategy != "no" && a.evaluation.data.empty()) {
+  if (a.evaluation.strategy != "no" && !evaluates(a)) {
     found->push_back(
         fmt::format("eval_strategy is {}, but eval_data is not set; set eval_data, or use eval_strategy: no",
                     a.evaluation.strategy));
@@ -75,6 +134,12 @@ void check_preferences(const TrainingArguments& a, Found* found) {
   if (given.learns_pairs() && a.best_model.metric.ends_with("perplexity")) {
     found->push_back(fmt::format("metric_for_best_model is {}, which stage {} does not have; use loss",
                                  a.best_model.metric, given.stage));
+  }
+  const bool has_blend = !a.data.blend.empty() || !a.evaluation.blend.empty() || !a.evaluation.test_blend.empty();
+  if (given.learns_pairs() && (has_blend || !a.data.split.empty())) {
+    found->push_back(fmt::format(
+        "stage {} learns from pairs, which cannot be blended or split; put them into one file, give eval_data",
+        given.stage));
   }
   if (given.stage == "rm" && !a.evaluation.sample_prompts.empty()) {
     found->push_back("sample_prompts cannot be continued by a reward model (stage rm); remove them");
@@ -128,15 +193,35 @@ void check_numbers(const TrainingArguments& a, Found* found) {
   }
 }
 
+void check_metric(const TrainingArguments& a, Found* found) {
+  std::vector<std::string> known = {"", "loss", "perplexity"};
+  for (const auto& [name, path] : a.evaluation.sets) {
+    for (const char* kind : {"_loss", "_perplexity"}) known.push_back(name + kind);
+  }
+  std::string metric = a.best_model.metric;
+  if (metric.starts_with("eval_")) metric.erase(0, 5);
+  if (std::find(known.begin(), known.end(), metric) != known.end()) return;
+  known.erase(known.begin());
+  found->push_back(fmt::format("metric_for_best_model is {}, but must be one of: {}", quoted(a.best_model.metric),
+                               fmt::join(known, ", ")));
+}
+
 // The rules of HF, so that a checkpoint belongs to every best evaluation. Shares of all steps are compared in
 // millionths.
 void check_best_model(const TrainingArguments& a, Found* found) {
+  check_metric(a, found);
+  if (a.best_model.patience > 0 && a.evaluation.strategy == "no") {
+    found->push_back("early_stopping_patience counts evaluations, but there are none; set eval_data and eval_strategy");
+  }
+  if (a.best_model.patience == 0 && a.best_model.threshold > 0) {
+    found->push_back("early_stopping_threshold is used with early_stopping_patience only; set that too");
+  }
   if (!a.best_model.load_at_end) return;
   if (a.evaluation.strategy != a.saving.strategy || a.saving.strategy == "no") {
     found->push_back(fmt::format(
         "load_best_model_at_end requires eval_strategy and save_strategy to be the same, steps or epoch, but they are "
         "{} and {}{}",
-        a.evaluation.strategy, a.saving.strategy, a.evaluation.data.empty() ? ", and eval_data is not set" : ""));
+        a.evaluation.strategy, a.saving.strategy, !evaluates(a) ? ", and eval_data is not set" : ""));
     return;
   }
   if (a.saving.strategy != "steps") return;
@@ -230,6 +315,20 @@ void check_layout(const TrainingArguments& a, int64_t world, Found* found) {
 
 }  // namespace
 
+std::optional<BatchRamp> batch_ramp(const StepArguments& steps) {
+  if (steps.rampup_batch_size.empty()) return std::nullopt;
+  const std::vector<int64_t> numbers = whole_numbers("rampup_batch_size", steps.rampup_batch_size);
+  if (numbers.size() == 3) return BatchRamp{numbers[0], numbers[1], numbers[2]};
+  throw ConfigError(fmt::format(
+      "rampup_batch_size has {} numbers; must be three: the first batch size, what it grows by, and the samples in "
+      "which it grows",
+      numbers.size()));
+}
+
+std::vector<int64_t> skipped_steps(const StepArguments& steps) {
+  return whole_numbers("iterations_to_skip", steps.iterations_to_skip);
+}
+
 ScheduleRequest schedule_request(const TrainingArguments& a) {
   const int64_t vpp = a.job.virtual_pipeline_model_parallel_size;
   const std::string automatic = vpp > 1 ? "interleaved" : "1f1b";
@@ -245,13 +344,15 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
     arguments->data_parallel.accumulate_allreduce_grads_in_fp32 = true;
   if (arguments->evaluation.strategy == "auto") {
     const std::string when = arguments->evaluation.steps > 0 ? "steps" : "epoch";
-    arguments->evaluation.strategy = arguments->evaluation.data.empty() ? "no" : when;
+    arguments->evaluation.strategy = evaluates(*arguments) ? when : "no";
   }
   if (arguments->saving.resume_from == "false") arguments->saving.resume_from.clear();
-  if (arguments->best_model.load_at_end && arguments->best_model.metric.empty()) arguments->best_model.metric = "loss";
+  const bool needs_metric = arguments->best_model.load_at_end || arguments->best_model.patience > 0;
+  if (needs_metric && arguments->best_model.metric.empty()) arguments->best_model.metric = "loss";
   Found found;
   if (arguments->steps.global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
   check_model_and_data(*arguments, &found);
+  check_loop(*arguments, &found);
   check_finetuning(*arguments, &found);
   check_preferences(*arguments, &found);
   check_numbers(*arguments, &found);

@@ -63,11 +63,24 @@ struct PreferenceArguments {
   bool operator==(const PreferenceArguments&) const = default;
 };
 
+// Which parameters are trained, and how fast; patterns as in trainer/parameter_groups.h.
+struct GroupArguments {
+  std::vector<std::string> freeze;
+  std::map<std::string, std::string> lr_mult_pattern, weight_decay_mult_pattern;
+  double head_lr_mult = 1;
+  double decoupled_lr = 0;  // 0: as the others
+  bool operator==(const GroupArguments&) const = default;
+};
+
 // How large the steps are and how many of them there are.
 struct StepArguments {
   int64_t global_batch_size = 0;  // above 0: check_arguments finds gradient_accumulation_steps by it
   double num_train_epochs = 3;
-  int64_t max_steps = -1;  // above 0 it wins over num_train_epochs
+  int64_t max_steps = -1;                      // above 0 it wins over num_train_epochs
+  std::vector<std::string> rampup_batch_size;  // the first global batch size, its increment, samples until the full one
+  std::vector<std::string> iterations_to_skip;  // numbers of steps, counted from 1
+  int64_t exit_interval = 0;                    // 0: here and below, not
+  double exit_duration_in_mins = 0;
   bool operator==(const StepArguments&) const = default;
 };
 
@@ -101,18 +114,27 @@ struct LoggingArguments {
   double steps = 500;
   bool first_step = false;
   bool nan_inf_filter = true;
+  bool params_norm = false;  // log_params_norm
   bool operator==(const LoggingArguments&) const = default;
 };
 
 struct EvaluationArguments {
   std::string data;
-  int64_t batch_size = 8;  // per_device_eval_batch_size
+  std::vector<std::string> blend;           // eval_data_blend
+  std::map<std::string, std::string> sets;  // eval_datasets, by name
+  std::string test_data;
+  std::vector<std::string> test_blend;  // test_data_blend
+  int64_t iters = 0;                    // eval_iters; 0: all of the data
+  int64_t batch_size = 8;               // per_device_eval_batch_size
   // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
   // HF's default is no, with which nobody hears that the data was not used.
   std::string strategy = "auto";
   double steps = 0;            // 0: as logging_steps
   std::string sample_prompts;  // a file with prompts; what the model makes of them is in the report of each evaluation
   int64_t sample_max_new_tokens = 64;
+
+  bool is_given() const { return !data.empty() || !blend.empty() || !sets.empty(); }
+  bool has_test() const { return !test_data.empty() || !test_blend.empty(); }
   bool operator==(const EvaluationArguments&) const = default;
 };
 
@@ -153,6 +175,8 @@ struct BestModelArguments {
   bool load_at_end = false;  // load_best_model_at_end
   std::string metric;        // metric_for_best_model, with or without eval_; empty: none, or loss with load_at_end
   std::string greater_is_better = "auto";
+  int64_t patience = 0;  // early_stopping_patience; 0: no early stopping
+  double threshold = 0;  // early_stopping_threshold
   bool operator==(const BestModelArguments&) const = default;
 };
 
@@ -186,6 +210,7 @@ struct TrainingArguments {
   DataArguments data = {.tokenizer = "", .micro_batch_size = 8, .seed = 0, .prefetch = 2};
   StepArguments steps;
   OptimizerOptions optimizer;
+  GroupArguments groups;
   LrArguments lr;
   PrecisionArguments precision;
   LossScalerSettings loss_scaler;  // of fp16

@@ -101,6 +101,7 @@ std::vector<PathCase> path_cases() {
       {"train --train_data", train_with("train_data"), ".safetensors", weights, false},
       {"train --train_data", train_with("train_data"), ".idx", index, false},
       {"train --eval_data", train_with("eval_data"), ".jsonl", line, false},
+      {"train --test_data", train_with("test_data"), ".jsonl", line, false},
       {"train --tokenizer", train_with("tokenizer"), "", "{}", false, true},
       {"train --chat_template", train_with("chat_template"), ".jinja", "{{ messages }}", false, true},
       {"train --sample_prompts", evaluating(train_with("sample_prompts")), ".txt", text, false},

@@ -4,13 +4,22 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "trainer/data/batch_ramp.h"
 
 namespace concord {
+
+enum class DataPart { train, valid, test };
 
 // The loader checks all of it when it is made and throws ConfigError with a sentence for what cannot be.
 struct DataArguments {
   // What to read. A Megatron prefix (PREFIX.bin and PREFIX.idx), or a file ending in .jsonl, .txt or .safetensors.
   std::string path = {};
+  std::vector<std::string> blend = {};  // several such sources instead, see trainer/data/blend.h
+  // Weights of training, validation and test data in what is read; empty: all of it is taken. |part| is the one taken.
+  std::vector<std::string> split = {};
+  DataPart part = DataPart::train;
 
   // What makes tokens of text: "byte", which is built in, or a HF tokenizer.json or its folder, which need Python
   // (trainer/data/tokenizer.h). Empty: no tokenizer, and text is refused. Files of ids need none.
@@ -22,13 +31,15 @@ struct DataArguments {
   int64_t seq_length = 0;
   // Samples that come one by one are cut to this many tokens; 0: none is, and longer ones than seq_length are refused.
   int64_t cutoff_len = 0;
-  std::string truncation = "right";  // cut the end; "left": the beginning; "drop": leave such samples out
-  int64_t vocab_size = 0;            // an id at or above it is an error; 0: ids are not checked
+  // cut the end; "left": the beginning; "drop": leave such samples out; "split": each becomes several
+  std::string truncation = "right";
+  int64_t vocab_size = 0;  // an id at or above it is an error; 0: ids are not checked
 
   // A global batch is micro_batch_size * accumulation * dp_size samples; see trainer/data/sampler.h for who takes
   // which.
   int64_t micro_batch_size = 1;
   int64_t accumulation = 1;
+  std::optional<BatchRamp> ramp = {};  // to that size; none: all batches have it
   int64_t dp_rank = 0;
   int64_t dp_size = 1;
 

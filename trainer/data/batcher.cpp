@@ -32,6 +32,27 @@ void check(const DataArguments& given) {
   }
 }
 
+void check_ramp(const BatchRamp& ramp, const BatchShape& shape) {
+  const int64_t together = shape.micro_batch_size * shape.dp_size;
+  if (ramp.start < 1 || ramp.increment < 1 || ramp.samples < 1) {
+    throw ConfigError(
+        fmt::format("rampup_batch_size is {},{},{}; all three must be >= 1: the first batch size, what it "
+                    "grows by, and the samples in which it grows",
+                    ramp.start, ramp.increment, ramp.samples));
+  }
+  if (ramp.start >= shape.rows() || (shape.rows() - ramp.start) % ramp.increment != 0) {
+    throw ConfigError(
+        fmt::format("rampup_batch_size: from {} in steps of {} the global batch size {} is not reached; "
+                    "start below it, at a distance that is a multiple of the increment",
+                    ramp.start, ramp.increment, shape.rows()));
+  }
+  if (ramp.start % together == 0 && ramp.increment % together == 0) return;
+  throw ConfigError(
+      fmt::format("rampup_batch_size: {} and {} have to be multiples of {}, the micro-batch size {} x {} "
+                  "data-parallel ranks",
+                  ramp.start, ramp.increment, together, shape.micro_batch_size, shape.dp_size));
+}
+
 }  // namespace
 
 Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
@@ -40,6 +61,7 @@ Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> s
       shape_{arguments.micro_batch_size, arguments.accumulation, arguments.dp_size},
       source_(std::move(source)) {
   check(arguments_);
+  if (arguments_.ramp) check_ramp(*arguments_.ramp, shape_);
   if (samples() < 1) throw ConfigError(source_->name() + ": contains no samples");
   const std::shared_ptr<const Epoch> first = epoch(0);
   if (batches(*first) < 1) {
@@ -72,6 +94,14 @@ int64_t Batcher::rows(const Epoch& epoch) const {
 
 int64_t Batcher::batches(const Epoch& epoch) const {
   return arguments_.drop_last ? rows(epoch) / shape_.rows() : (rows(epoch) - 1) / shape_.rows() + 1;
+}
+
+int64_t Batcher::batch_rows(int64_t consumed) const {
+  return arguments_.ramp ? arguments_.ramp->rows_after(consumed, shape_.rows()) : shape_.rows();
+}
+
+bool Batcher::holds_a_batch(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const {
+  return arguments_.drop_last ? first_row + batch_rows <= rows(epoch) : first_row < rows(epoch);
 }
 
 void Batcher::read(const Epoch& epoch, int64_t place, std::vector<Sample>* rows, std::vector<int64_t>* pairs) const {
@@ -141,16 +171,16 @@ TokenBatch Batcher::packed_batch(const Epoch& epoch, int64_t first_row) const {
   return batch;
 }
 
-std::vector<TokenBatch> Batcher::make(const Epoch& epoch, int64_t first_row) const {
+std::vector<TokenBatch> Batcher::make(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const {
   std::vector<TokenBatch> micro_batches;
-  for (int64_t m = 0; m < shape_.accumulation; ++m) {
+  for (int64_t m = 0; m < batch_rows / shape_.micro_batch_size / shape_.dp_size; ++m) {
     const int64_t row = first_row + shape_.row_at(m, arguments_.dp_rank, 0);
     micro_batches.push_back(arguments_.packing ? packed_batch(epoch, row) : padded_batch(epoch, row));
   }
   return micro_batches;
 }
 
-BatchContents Batcher::contents(const Epoch& epoch, int64_t first_row) const {
+BatchContents Batcher::contents(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const {
   BatchContents contents;
   const auto add = [&](int64_t place) {
     ++contents.samples;
@@ -160,7 +190,7 @@ BatchContents Batcher::contents(const Epoch& epoch, int64_t first_row) const {
       contents.squared_lengths += static_cast<double>(length) * static_cast<double>(length);
     }
   };
-  for (int64_t row = first_row; row < std::min(first_row + shape_.rows(), rows(epoch)); ++row) {
+  for (int64_t row = first_row; row < std::min(first_row + batch_rows, rows(epoch)); ++row) {
     if (!arguments_.packing) {
       add(row);
       continue;
@@ -181,6 +211,10 @@ DataIdentity Batcher::identity() const {
   // Only where it is not what all rows were packed by before there was a choice.
   if (given.packing && given.packing_strategy != "first_fit") {
     identity.emplace_back("packing_strategy", given.packing_strategy);
+  }
+  if (given.ramp) {
+    identity.emplace_back("rampup_batch_size",
+                          fmt::format("{},{},{}", given.ramp->start, given.ramp->increment, given.ramp->samples));
   }
   return identity;
 }

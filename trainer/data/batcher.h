@@ -32,17 +32,22 @@ class Batcher {
   // Throws ConfigError for arguments that are invalid, and if an epoch holds no global batch.
   Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source);
 
-  // The micro-batches of this dp rank for the global batch that begins at |first_row| of |epoch|. Rows beyond the end
-  // of the epoch are filled up with padding that counts no token.
-  std::vector<TokenBatch> make(const Epoch& epoch, int64_t first_row) const;
+  // The micro-batches of this dp rank for the global batch of |batch_rows| that begins at |first_row| of |epoch|. Rows
+  // beyond the end of the epoch are filled up with padding that counts no token.
+  std::vector<TokenBatch> make(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const;
 
   // The same batch, all ranks of it. Reads lengths only.
-  BatchContents contents(const Epoch& epoch, int64_t first_row) const;
+  BatchContents contents(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const;
+
+  // Of the global batch that follows |consumed| rows.
+  int64_t batch_rows(int64_t consumed) const;
+  // Whether a batch of |batch_rows| begins at |first_row|.
+  bool holds_a_batch(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const;
 
   // Packing an epoch takes a while, so the last one is kept.
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
   int64_t rows(const Epoch& epoch) const;
-  int64_t batches(const Epoch& epoch) const;
+  int64_t batches(const Epoch& epoch) const;  // of the full size
   int64_t global_batch_size() const { return shape_.rows(); }
   int64_t samples() const { return source_->size() / group_; }  // of an epoch
   const SampleSource& source() const { return *source_; }

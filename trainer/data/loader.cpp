@@ -34,24 +34,27 @@ class DataLoader::State {
   State(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
       : batcher(arguments, std::move(source)),
         epochs(arguments.epochs),
+        has_ramp(arguments.ramp.has_value()),
         prefetch(static_cast<size_t>(arguments.prefetch)) {}
 
   // The batch at |position|, which is advanced past it; the end after the last epoch.
   Item make(DataPosition* position) const {
     if (epochs > 0 && position->epoch >= epochs) return {};
     const std::shared_ptr<const Epoch> epoch = batcher.epoch(position->epoch);
-    Item item{.batch = batcher.make(*epoch, position->sample),
-              .contents = batcher.contents(*epoch, position->sample),
+    const int64_t rows = batcher.batch_rows(position->consumed);
+    Item item{.batch = batcher.make(*epoch, position->sample, rows),
+              .contents = batcher.contents(*epoch, position->sample, rows),
               .after = {},
               .error = nullptr};
-    position->sample += batcher.global_batch_size();
-    if (!holds_a_batch(*epoch, position->sample)) *position = {.epoch = position->epoch + 1};
+    position->sample += rows;
+    position->consumed += rows;
+    if (!holds_a_batch(*epoch, *position)) *position = {.epoch = position->epoch + 1, .consumed = position->consumed};
     item.after = *position;
     return item;
   }
 
-  bool holds_a_batch(const Epoch& epoch, int64_t first_row) const {
-    return first_row < batcher.batches(epoch) * batcher.global_batch_size();
+  bool holds_a_batch(const Epoch& epoch, const DataPosition& position) const {
+    return batcher.holds_a_batch(epoch, position.sample, batcher.batch_rows(position.consumed));
   }
 
   // For the thread that calls the loader.
@@ -67,6 +70,7 @@ class DataLoader::State {
 
   const Batcher batcher;
   const int64_t epochs;
+  const bool has_ramp;
   const size_t prefetch;
 
  private:
@@ -147,7 +151,16 @@ std::optional<std::vector<TokenBatch>> DataLoader::next() {
 
 const DataIdentity& DataLoader::identity() const { return state_->identity(); }
 
-DataPosition DataLoader::position() const { return {position_.epoch, position_.sample, state_->fingerprint()}; }
+DataPosition DataLoader::position() const {
+  return {position_.epoch, position_.sample, state_->fingerprint(), position_.consumed};
+}
+
+int64_t DataLoader::batch_rows() const { return state_->batcher.batch_rows(position_.consumed); }
+
+double DataLoader::epochs() const {
+  const int64_t all = state_->has_ramp ? rows(position_.epoch) : batches(position_.epoch) * global_batch_size();
+  return static_cast<double>(position_.epoch) + static_cast<double>(position_.sample) / static_cast<double>(all);
+}
 
 void DataLoader::restore(const DataPosition& position) {
   if (position.fingerprint != state_->fingerprint()) {
@@ -157,8 +170,8 @@ void DataLoader::restore(const DataPosition& position) {
                     source().name()));
   }
   const bool possible =
-      position.epoch >= 0 && position.sample >= 0 &&
-      (position.sample == 0 || state_->holds_a_batch(*state_->batcher.epoch(position.epoch), position.sample));
+      position.epoch >= 0 && position.sample >= 0 && position.consumed >= 0 &&
+      (position.sample == 0 || state_->holds_a_batch(*state_->batcher.epoch(position.epoch), position));
   if (!possible) {
     throw ConfigError(fmt::format("{}: cannot resume from epoch {}, sample {}: out of range", source().name(),
                                   position.epoch, position.sample));

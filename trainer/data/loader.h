@@ -22,11 +22,12 @@
 namespace concord {
 
 // Where a run is in its data: the next global batch begins at |sample| of |epoch|. The same on every rank and under
-// every layout. A checkpoint keeps these three numbers.
+// every layout. A checkpoint keeps these numbers.
 struct DataPosition {
   int64_t epoch = 0;
   int64_t sample = 0;        // counted in the order of the epoch; rows where sequences are packed
   uint64_t fingerprint = 0;  // of DataLoader::identity; another one is not continued
+  int64_t consumed = 0;      // of all epochs, on which the size of a batch that grows depends
 
   bool operator==(const DataPosition&) const = default;
 };
@@ -48,6 +49,10 @@ class DataLoader {
 
   // Of the batch that next() gave last, over all data-parallel ranks.
   const BatchContents& contents() const { return contents_; }
+  // Epochs done, with the part of the one that runs.
+  double epochs() const;
+  int64_t batch_rows() const;  // samples (rows where packed) of the next batch, over all data-parallel ranks
+  int64_t epoch() const { return position_.epoch; }
   // What fixes the samples and their order: contents, seed, shuffle, ... Computed by the first call, which may read all
   // of the data.
   const DataIdentity& identity() const;
@@ -56,7 +61,7 @@ class DataLoader {
   // Continues there. Throws ConfigError if |position| belongs to other data or another order.
   void restore(const DataPosition& position);
 
-  int64_t global_batch_size() const;     // samples (rows where packed) of all dp ranks in a step
+  int64_t global_batch_size() const;     // samples (rows where packed) of all dp ranks in a step; a ramp ends there
   int64_t samples() const;               // of one epoch, packed or not
   int64_t rows(int64_t epoch) const;     // the same; packed: rows they fill
   int64_t batches(int64_t epoch) const;  // steps of an epoch

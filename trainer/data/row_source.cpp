@@ -11,6 +11,16 @@
 #include "trainer/data/token_batch.h"
 
 namespace concord {
+namespace {
+
+// The first label has no token before it that could predict it.
+bool has_label(const AlignedTokens& tokens, size_t begin, size_t end) {
+  return std::any_of(tokens.labels.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
+                     tokens.labels.begin() + static_cast<std::ptrdiff_t>(end),
+                     [](int64_t label) { return label != kIgnoredToken; });
+}
+
+}  // namespace
 
 RowSource::RowSource(std::string file, const DataArguments& arguments)
     : file_(std::move(file)),
@@ -18,9 +28,18 @@ RowSource::RowSource(std::string file, const DataArguments& arguments)
       cutoff_len_(arguments.cutoff_len),
       truncation_(arguments.truncation),
       vocab_size_(arguments.vocab_size),
-      longest_(arguments.seq_length) {}
+      longest_(arguments.seq_length) {
+  if (truncation_ == "split" && arguments.pairs) {
+    throw ConfigError("truncation is split, but a pair cannot be split; use right, left or drop");
+  }
+  if (truncation_ == "split" && cutoff_len_ == 1) {
+    throw ConfigError("truncation is split, but samples of cutoff_len 1 have no token to predict; use cutoff_len >= 2");
+  }
+}
 
 void RowSource::add(const AlignedTokens& tokens, const std::string& place) {
+  const bool is_long = cutoff_len_ > 0 && std::ssize(tokens.ids) > cutoff_len_;
+  if (is_long && truncation_ == "split") return add_pieces(tokens, place);
   const std::optional<Part> part = kept_of(tokens, place);
   if (!part) {
     ++dropped_;
@@ -51,11 +70,23 @@ std::optional<RowSource::Part> RowSource::kept_of(const AlignedTokens& tokens, c
   if (cutoff_len_ == 0 || count <= most) return Part{0, count};
   if (truncation_ == "drop") return std::nullopt;
   const size_t begin = truncation_ == "left" ? count - most : 0;
-  // The first label has no token before it that could predict it.
-  const auto first = tokens.labels.begin() + static_cast<std::ptrdiff_t>(begin);
-  const bool has_label =
-      std::any_of(first + 1, first + cutoff_len_, [](int64_t label) { return label != kIgnoredToken; });
-  return has_label ? std::optional(Part{begin, begin + most}) : std::nullopt;
+  return has_label(tokens, begin, begin + most) ? std::optional(Part{begin, begin + most}) : std::nullopt;
+}
+
+// A piece begins with the last token of the one before, so that no label is lost.
+void RowSource::add_pieces(const AlignedTokens& tokens, const std::string& place) {
+  const size_t count = tokens.ids.size(), most = static_cast<size_t>(cutoff_len_);
+  const int64_t before = size();
+  for (size_t begin = 0; begin + 1 < count; begin += most - 1) {
+    const Part piece{begin, std::min(begin + most, count)};
+    if (has_label(tokens, piece.begin, piece.end)) append(tokens, piece, place);
+  }
+  if (size() == before) {
+    ++dropped_;
+    return;
+  }
+  ++cut_;
+  pieces_ += size() - before;
 }
 
 void RowSource::append(const AlignedTokens& tokens, const Part& part, const std::string& place) {
@@ -86,8 +117,12 @@ void RowSource::append(const AlignedTokens& tokens, const Part& part, const std:
 std::string RowSource::cut_text() const {
   if (cut_ + dropped_ == 0) return "";
   const std::string dropped = dropped_ == 0 ? "" : fmt::format("{} dropped", dropped_);
-  const std::string cut = cut_ == 0 ? "" : fmt::format("{} cut to {} tokens", cut_, cutoff_len_);
-  return fmt::format("{}{}{} of {} {}", cut, cut_ > 0 && dropped_ > 0 ? ", " : "", dropped, size() / group_ + dropped_,
+  const std::string cut = cut_ == 0 ? ""
+                          : pieces_ == 0
+                              ? fmt::format("{} cut to {} tokens", cut_, cutoff_len_)
+                              : fmt::format("{} split into {} of up to {} tokens", cut_, pieces_, cutoff_len_);
+  const int64_t given = size() / group_ + dropped_ - (pieces_ == 0 ? 0 : pieces_ - cut_);
+  return fmt::format("{}{}{} of {} {}", cut, cut_ > 0 && dropped_ > 0 ? ", " : "", dropped, given,
                      group_ == 2 ? "pairs" : "samples");
 }
 

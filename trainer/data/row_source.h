@@ -17,8 +17,8 @@ namespace concord {
 class RowSource : public SampleSource {
  public:
   RowSource(std::string file, const DataArguments& arguments);
-  // |place| ("line 7") is for messages. Cuts rows as cutoff_len and truncation say; one with nothing left to learn is
-  // dropped. Throws ConfigError for ids outside of the vocabulary and rows that are too long.
+  // |place| ("line 7") is for messages. Cuts rows as cutoff_len and truncation say; a row (or piece) with nothing left
+  // to learn is dropped. Throws ConfigError for ids outside of the vocabulary and rows that are too long.
   void add(const AlignedTokens& tokens, const std::string& place);
   // Two rows; both are dropped where one is.
   void add(const PairReader::Pair& pair, const std::string& place);
@@ -38,6 +38,7 @@ class RowSource : public SampleSource {
   };
   // What is left of a row; nothing: it is dropped.
   std::optional<Part> kept_of(const AlignedTokens& tokens, const std::string& place) const;
+  void add_pieces(const AlignedTokens& tokens, const std::string& place);
   void append(const AlignedTokens& tokens, const Part& part, const std::string& place);
 
   std::string file_;
@@ -45,6 +46,7 @@ class RowSource : public SampleSource {
   int64_t cutoff_len_;
   std::string truncation_;
   int64_t cut_ = 0, dropped_ = 0;  // samples
+  int64_t pieces_ = 0;             // that were made of those that were cut
   int64_t vocab_size_;
   int64_t longest_;
   std::vector<int32_t> ids_;

@@ -7,6 +7,7 @@
 #include "core/quoted.h"
 #include "core/safetensors/reader.h"
 #include "trainer/data/row_source.h"
+#include "trainer/data/split.h"
 
 namespace concord {
 namespace {
@@ -65,7 +66,7 @@ std::unique_ptr<SampleSource> open_safetensors(const DataArguments& arguments) {
     copy_row(file, labels, row, columns, &tokens.labels);
     source->add(tokens, fmt::format("row {}", row));
   }
-  return source;
+  return part_of(std::move(source), arguments);
 }
 
 }  // namespace concord

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/config_error.h"
+#include "trainer/data/blend.h"
 #include "trainer/data/content_hash.h"
 #include "trainer/data/gpt_source.h"
 #include "trainer/data/indexed_dataset.h"
@@ -14,6 +15,7 @@
 #include "trainer/data/pair_reader.h"
 #include "trainer/data/records.h"
 #include "trainer/data/row_source.h"
+#include "trainer/data/split.h"
 #include "trainer/data/text_reader.h"
 #include "trainer/data/tokenizer.h"
 
@@ -41,7 +43,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const DataArguments& arguments) {
 std::unique_ptr<SampleSource> text_source(std::unique_ptr<TextDocuments> documents, const DataArguments& arguments) {
   documents->finish();
   if (documents->size() == 0) throw ConfigError(arguments.path + ": contains no text");
-  return std::make_unique<GptSource>(std::move(documents), arguments);
+  return std::make_unique<GptSource>(part_of(std::move(documents), arguments), arguments);
 }
 
 bool is_file(const std::string& path) {
@@ -134,7 +136,7 @@ std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArgume
   if (samples) samples->finish();
   if (documents) return text_source(std::move(documents), arguments);
   rows->finish();
-  return rows;
+  return part_of(std::move(rows), arguments);
 }
 
 DataIdentity SampleSource::identity() const {
@@ -147,6 +149,7 @@ DataIdentity SampleSource::identity() const {
 }
 
 std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments) {
+  if (!arguments.blend.empty()) return open_blend(arguments);
   const std::string& path = arguments.path;
   if (path.empty()) {
     throw ConfigError(
@@ -171,7 +174,7 @@ std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments)
                     ".json, .jsonl.gz, .parquet or .arrow",
                     path, prefix));
   }
-  return std::make_unique<GptSource>(std::make_unique<IndexedDataset>(prefix), arguments);
+  return std::make_unique<GptSource>(part_of(std::make_unique<IndexedDataset>(prefix), arguments), arguments);
 }
 
 }  // namespace concord

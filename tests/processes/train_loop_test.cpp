@@ -1,0 +1,216 @@
+// What steers the loop and its data, through the program: blends, splits, sets to evaluate on, batches that grow, and
+// the ways in which a run ends before its last step. All of it resumes with the same bits.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/processes/resume_runs.h"
+
+namespace concord::testing_processes {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TrainLoop : public TrainResume {
+ protected:
+  // Of Megatron data, which replaces the samples that the other tests have.
+  Words blend(const std::string& blend) {
+    return ranks(1, 4) + Words{"--train_data", "", "--train_data_blend", blend, "--seq_length", "8"};
+  }
+  void expect_resumes(const Words& kind) {
+    run("whole", kind);
+    make_killed("whole", "killed");
+    run("killed", kind + Words{"--resume_from_checkpoint", "true"});
+    expect_same_run("whole", "killed", 12);
+  }
+  std::vector<nlohmann::json> evaluations(const std::string& out) {
+    return read_lines(path(out) + "/eval_metrics.jsonl");
+  }
+  // Of all weights in |file|, which are of 32 bits.
+  double norm_of(const std::string& file) {
+    const std::string bytes = bytes_of(path(file));
+    uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), 8);
+    double squares = 0;
+    for (size_t at = 8 + header; at < bytes.size(); at += 4) {
+      float value = 0;
+      std::memcpy(&value, bytes.data() + at, 4);
+      squares += static_cast<double>(value) * value;
+    }
+    return std::sqrt(squares);
+  }
+  // The bytes of all tensors whose names contain |part|, and of all others.
+  std::pair<std::string, std::string> tensors(const std::string& file, const std::string& part) {
+    const std::string bytes = bytes_of(file);
+    uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), 8);
+    std::pair<std::string, std::string> found;
+    const nlohmann::json entries = nlohmann::json::parse(bytes.substr(8, header));
+    for (const auto& [name, entry] : entries.items()) {
+      if (name == "__metadata__") continue;
+      const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+      (name.find(part) != std::string::npos ? found.first : found.second) +=
+          bytes.substr(8 + header + begin, end - begin);
+    }
+    return found;
+  }
+  std::string model(const std::string& out) { return path(out) + "/model/model.safetensors"; }
+  int64_t last_step(const std::string& out) { return read_steps(path(out)).back()["step"].get<int64_t>(); }
+};
+
+TEST_F(TrainLoop, ABlendIsSplitTestedAndResumed) {
+  const Words kind = blend("0.3," + kGolden + "/data/multi,0.7," + kGolden + "/data/tokens") +
+                     Words{"--split", "4,1,1", "--eval_steps", "7", "--eval_iters", "2", "--logging_steps", "3"};
+  expect_resumes(kind);
+  const auto lines = evaluations("whole");
+  ASSERT_EQ(lines.size(), 2u) << "after step 7 and the last one";
+  EXPECT_EQ(lines.back()["step"], 12);
+  const auto test = nlohmann::json::parse(bytes_of(path("whole/test_results.json")));
+  EXPECT_NEAR(std::exp(test["test_loss"].get<double>()), test["test_perplexity"].get<double>(), 1e-6);
+  EXPECT_EQ(test["test_loss"], nlohmann::json::parse(bytes_of(path("killed/test_results.json")))["test_loss"]);
+  EXPECT_THAT(refusal({"--split", "4,1,1", "--eval_data", "x"}), HasSubstr("split and validation or test data"));
+  EXPECT_THAT(refusal({"--train_data_blend", "1,a"}), HasSubstr("train_data and train_data_blend are both given"));
+}
+
+TEST_F(TrainLoop, SetsAreEvaluatedOneByOneAndTogether) {
+  const std::string first = write_jsonl(path("first.jsonl"), 6), second = write_jsonl(path("second.jsonl"), 10, 200);
+  const Words kind = ranks(2, 2) + Words{"--max_steps", "4", "--eval_steps", "2"};
+  run("sets", kind + Words{"--eval_datasets", "{first: " + first + ", second: " + second + "}", "--save_steps", "2",
+                           "--metric_for_best_model", "eval_second_loss", "--load_best_model_at_end"});
+  for (const auto& [name, file] : {std::pair{"first", first}, std::pair{"second", second}}) {
+    fs::remove_all(path("one"));
+    run("one", kind + Words{"--eval_data", file});
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(evaluations("sets")[i]["eval_" + std::string(name) + "_loss"], evaluations("one")[i]["eval_loss"])
+          << name;
+    }
+  }
+  const nlohmann::json last = evaluations("sets").back();
+  const double a = last["eval_first_loss"], b = last["eval_second_loss"], all = last["eval_loss"];
+  EXPECT_NEAR(all, (a * 6 + b * 10) / 16, 1e-6 * all) << "samples are of the same length";
+  EXPECT_THAT(refusal({"--metric_for_best_model", "third_loss"}), HasSubstr("must be one of: loss, perplexity"));
+}
+
+TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
+  expect_resumes(ranks(1, 4) + Words{"--rampup_batch_size", "1,1,12", "--iterations_to_skip", "3,8", "--logging_steps",
+                                     "1", "--log_params_norm", "--warmup_samples", "9"});
+  const auto lines = read_lines(path("whole/metrics.jsonl"));
+  std::vector<int> tokens;
+  for (const nlohmann::json& line : lines) tokens.push_back(line["tokens"].get<int>() / 16);
+  // Samples so far: 1 x 4, 2 x 2, 3 x 2 (after 8 and 11), then 4 each.
+  EXPECT_THAT(tokens, ::testing::ElementsAre(1, 2, 3, 4, 6, 8, 11, 14, 18, 22, 26, 30));
+  for (const size_t skipped : {2u, 7u}) {
+    EXPECT_EQ(lines[skipped]["skipped_iter"], 1);
+    EXPECT_TRUE(lines[skipped]["loss"].is_null());
+  }
+  EXPECT_NEAR(lines.back()["params_norm"].get<double>(), norm_of("whole/model/model.safetensors"), 1e-4);
+  EXPECT_THAT(refusal({"--rampup_batch_size", "1,1"}), HasSubstr("must be three"));
+  EXPECT_THAT(refusal({"--rampup_batch_size", "3,1,8", "--gradient_accumulation_steps", "4"}),
+              HasSubstr("multiples of 2"));
+  EXPECT_THAT(refusal({"--iterations_to_skip", "0"}), HasSubstr("not a whole number >= 1"));
+}
+
+TEST_F(TrainLoop, TheNormOfTheWeightsIsTheSameUnderEveryLayout) {
+  const Words kind = {"--max_steps", "2", "--logging_steps", "1", "--log_params_norm"};
+  run("one", ranks(1, 4) + kind);
+  const double expected = read_steps(path("one")).back()["params_norm"];
+  const std::vector<Words> layouts = {ranks(2, 4) + Words{"--tensor_model_parallel_size", "2"},
+                                      ranks(2, 2) + Words{"--use_distributed_optimizer"},
+                                      ranks(2, 4) + Words{"--pipeline_model_parallel_size", "2"}};
+  for (const Words& each : layouts) {
+    fs::remove_all(path("other"));
+    run("other", each + kind);
+    EXPECT_NEAR(read_steps(path("other")).back()["params_norm"].get<double>(), expected, 1e-5 * expected)
+        << ::testing::PrintToString(each);
+  }
+}
+
+TEST_F(TrainLoop, ARunInPartsIsTheWholeRun) {
+  run("whole", ranks(1, 4));
+  const Words part = ranks(1, 4) + Words{"--exit_interval", "5", "--resume_from_checkpoint", "true"};
+  run("parts", part);
+  EXPECT_EQ(newest_checkpoint("parts"), 5);
+  EXPECT_FALSE(fs::exists(path("parts/checkpoint-10")));
+  run("parts", part);
+  run("parts", part);
+  expect_same_run("whole", "parts", 12);
+  run("short", ranks(2, 2) + Words{"--exit_duration_in_mins", "1e-6", "--logging_steps", "1"});
+  EXPECT_EQ(newest_checkpoint("short"), 1);
+}
+
+TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
+  const Words frozen = ranks(1, 4) + Words{"--freeze", "embed_tokens,layers\\.[01]\\.mlp", "--optimizer", "lion"};
+  expect_resumes(frozen);
+  const std::string before = kTinyModel + "/model.safetensors";
+  for (const char* part : {"embed_tokens", "layers.0.mlp", "layers.1.mlp"}) {
+    EXPECT_FALSE(tensors(before, part).first.empty()) << part;
+    EXPECT_TRUE(tensors(before, part).first == tensors(model("whole"), part).first) << part;
+    EXPECT_FALSE(tensors(before, part).second == tensors(model("whole"), part).second) << part;
+  }
+  const Words shorter = ranks(1, 2) + Words{"--max_steps", "3", "--weight_decay", "0.1"};
+  const auto same = [&](const Words& a, const Words& b) {
+    for (const char* out : {"a", "b"}) fs::remove_all(path(out));
+    run("a", shorter + a);
+    run("b", shorter + b);
+    expect_same_bytes("a/model/model.safetensors", "b/model/model.safetensors");
+  };
+  // Powers of two, so that products are exact. Decay is multiplied by the learning rate as well.
+  same({"--learning_rate", "1e-3"}, {"--learning_rate", "2e-3", "--lr_mult_pattern", "{.: 0.5}"});
+  same({"--learning_rate", "1e-3", "--decoupled_lr", "4e-3"},
+       {"--learning_rate", "1e-3", "--lr_mult_pattern", "{embed_tokens|lm_head: 4}"});
+  same({"--head_lr_mult", "0.25", "--weight_decay_mult_pattern", "{mlp: 0.5}"},
+       {"--lr_mult_pattern", "{lm_head: 0.25}", "--weight_decay", "0.05", "--weight_decay_mult_pattern",
+        "{embed_tokens|lm_head|self_attn: 2}"});
+  EXPECT_THAT(refusal({"--freeze", "nothing"}), HasSubstr("'nothing' matches no parameter"));
+  EXPECT_THAT(refusal({"--freeze", "q_proj"}), HasSubstr("matches only some of the 3 tensors"));
+  EXPECT_THAT(refusal({"--freeze", "."}), HasSubstr("leaves nothing to train"));
+  EXPECT_THAT(refusal({"--lr_mult_pattern", "{norm: x}"}), HasSubstr("is not a number >= 0"));
+}
+
+// HF's EarlyStoppingCallback, step by step.
+TEST_F(TrainLoop, StopsWhenEvaluationsStopGettingBetter) {
+  std::ofstream file(path("eval.jsonl"));
+  for (int i = 0; i < 8; ++i) {
+    file << "{\"input_ids\": [";
+    for (int t = 0; t < 16; ++t) file << (t ? ", " : "") << (i * 31 + (15 - t) * 7) % 300;
+    file << "]}\n";
+  }
+  file.close();
+  const Words kind =
+      ranks(1, 4) + Words{"--eval_data",         path("eval.jsonl"), "--eval_steps", "1", "--learning_rate", "3e-2",
+                          "--lr_scheduler_type", "constant",         "--save_steps", "3"};
+  run("whole", kind);
+  const double threshold = 0.05;
+  int64_t expected = 12, waited = 0;
+  double best = INFINITY;
+  for (const nlohmann::json& line : evaluations("whole")) {
+    const double loss = line["eval_loss"];
+    waited = loss < best && std::abs(loss - best) > threshold ? 0 : waited + 1;
+    best = std::min(best, loss);
+    if (waited < 3) continue;
+    expected = line["step"];
+    break;
+  }
+  ASSERT_LT(expected, 12);
+  ASSERT_NE(expected % 3, 0) << "the checkpoint below would be the end";
+  const Words stopping =
+      kind + Words{"--early_stopping_patience", "3", "--early_stopping_threshold", std::to_string(threshold)};
+  run("stopped", stopping);
+  EXPECT_EQ(newest_checkpoint("stopped"), expected);
+  EXPECT_EQ(static_cast<int64_t>(evaluations("stopped").size()), expected);
+  // What has been waited for is part of a checkpoint.
+  const int64_t middle = expected / 3 * 3;
+  fs::create_directories(path("resumed"));
+  fs::copy(path("stopped/checkpoint-" + std::to_string(middle)), path("resumed/checkpoint-" + std::to_string(middle)),
+           fs::copy_options::recursive);
+  for (const char* name : {".concord-run.json", "metrics.jsonl", "eval_metrics.jsonl"}) {
+    fs::copy(path("stopped/") + name, path("resumed"));
+  }
+  run("resumed", stopping + Words{"--resume_from_checkpoint", "true"});
+  EXPECT_EQ(newest_checkpoint("resumed"), expected);
+  EXPECT_THAT(refusal({"--early_stopping_patience", "3"}), HasSubstr("but there are none"));
+}
+
+}  // namespace
+}  // namespace concord::testing_processes

@@ -1,0 +1,130 @@
+#include "trainer/parameter_groups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "core/config_error.h"
+#include "core/quoted.h"
+
+namespace concord {
+namespace {
+
+// The tensors that a parameter consists of, by the names they have in files.
+std::vector<std::string> tensor_names(const ShardSpec& parameter) {
+  std::vector<std::string> names;
+  for (const ShardSpec::Piece& piece : parameter.pieces) names.push_back(piece.name);
+  if (names.empty() || parameter.joined) names = {parameter.name};
+  return names;
+}
+
+int64_t matches(const std::regex& regex, const std::vector<std::string>& names) {
+  return std::count_if(names.begin(), names.end(),
+                       [&](const std::string& name) { return std::regex_search(name, regex); });
+}
+
+bool is_matched(const std::regex& regex, const ShardSpec& parameter) {
+  return std::regex_search(parameter.name, regex) || matches(regex, tensor_names(parameter)) > 0;
+}
+
+bool is_output(const ShardSpec& parameter) { return parameter.name.starts_with("lm_head"); }
+bool is_embedding(const ShardSpec& parameter) { return parameter.name.find("embed_tokens") != std::string::npos; }
+
+}  // namespace
+
+ParameterGroups::Pattern ParameterGroups::compiled(const std::string& text, const char* argument) {
+  constexpr size_t kLongest = 4096;
+  if (text.empty() || text.size() > kLongest) {
+    throw ConfigError(
+        fmt::format("{} has a pattern of {} letters; must be from 1 to {}", argument, text.size(), kLongest));
+  }
+  try {
+    return {text, std::regex(text)};
+  } catch (const std::regex_error& error) {
+    throw ConfigError(
+        fmt::format("{}: {} is not a regular expression: {}", argument, quoted(text), one_line(error.what())));
+  }
+}
+
+std::vector<ParameterGroups::Pattern> ParameterGroups::multipliers(const std::map<std::string, std::string>& texts,
+                                                                   const char* argument) {
+  std::vector<Pattern> patterns;
+  for (const auto& [key, text] : texts) {
+    Pattern pattern = compiled(key, argument);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pattern.multiplier);
+    if (error != std::errc() || end != text.data() + text.size() || !(pattern.multiplier >= 0) ||
+        !std::isfinite(pattern.multiplier)) {
+      throw ConfigError(fmt::format("{}: {} of {} is not a number >= 0", argument, quoted(text), quoted(key)));
+    }
+    patterns.push_back(std::move(pattern));
+  }
+  return patterns;
+}
+
+ParameterGroups::ParameterGroups(const GroupArguments& arguments, double learning_rate)
+    : lr_(multipliers(arguments.lr_mult_pattern, "lr_mult_pattern")),
+      weight_decay_(multipliers(arguments.weight_decay_mult_pattern, "weight_decay_mult_pattern")),
+      head_(arguments.head_lr_mult) {
+  for (const std::string& text : arguments.freeze) freeze_.push_back(compiled(text, "freeze"));
+  if (arguments.decoupled_lr == 0) return;
+  if (learning_rate == 0) throw ConfigError("decoupled_lr is a multiple of learning_rate, which is 0; set both");
+  decoupled_ = arguments.decoupled_lr / learning_rate;
+}
+
+bool ParameterGroups::freezes(const ShardSpec& parameter) const {
+  return std::any_of(freeze_.begin(), freeze_.end(),
+                     [&](const Pattern& pattern) { return is_matched(pattern.regex, parameter); });
+}
+
+double ParameterGroups::product(const std::vector<Pattern>& patterns, const ShardSpec& parameter) {
+  double result = 1;
+  for (const Pattern& pattern : patterns) {
+    if (is_matched(pattern.regex, parameter)) result *= pattern.multiplier;
+  }
+  return result;
+}
+
+double ParameterGroups::lr_multiplier(const ShardSpec& parameter) const {
+  double result = product(lr_, parameter);
+  if (is_output(parameter)) result *= head_;
+  if (is_output(parameter) || is_embedding(parameter)) result *= decoupled_;
+  return result;
+}
+
+double ParameterGroups::weight_decay_multiplier(const ShardSpec& parameter) const {
+  return product(weight_decay_, parameter);
+}
+
+void ParameterGroups::check(const ModelConfig& config, const std::vector<StageLayers>& stages) const {
+  std::vector<ParameterPlan> all;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const std::vector<ParameterPlan> own = plan_parameters(config, stages[i], {});
+    const auto is_trained = [&](const ParameterPlan& plan) { return !plan.buffer && !freezes(plan.spec); };
+    if (std::none_of(own.begin(), own.end(), is_trained)) {
+      throw ConfigError(fmt::format("freeze leaves nothing to train on stage {} of the pipeline; freeze less", i));
+    }
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  for (const auto* list : {&freeze_, &lr_, &weight_decay_}) {
+    const char* argument = list == &freeze_ ? "freeze" : list == &lr_ ? "lr_mult_pattern" : "weight_decay_mult_pattern";
+    for (const Pattern& pattern : *list) {
+      bool is_used = false;
+      for (const ParameterPlan& plan : all) {
+        is_used |= is_matched(pattern.regex, plan.spec);
+        const std::vector<std::string> names = tensor_names(plan.spec);
+        const int64_t found = matches(pattern.regex, names);
+        if (found == 0 || found == static_cast<int64_t>(names.size())) continue;
+        throw ConfigError(fmt::format(
+            "{}: {} matches only some of the {} tensors of {}, which are one parameter; match all of them or none",
+            argument, quoted(pattern.text), names.size(), plan.spec.name));
+      }
+      if (is_used) continue;
+      throw ConfigError(fmt::format("{}: {} matches no parameter; names are like {}", argument, quoted(pattern.text),
+                                    all.front().spec.name));
+    }
+  }
+}
+
+}  // namespace concord

@@ -1,0 +1,48 @@
+// Which parameters are not trained, and what the learning rate and the weight decay of the others are multiplied by.
+//
+// A pattern is a regular expression that is found somewhere in the name of a parameter, as HF has it
+// (model.layers.0.mlp.down_proj.weight). Queries, keys and values are one parameter here, and so are gate and up: a
+// pattern has to match all of them or none. Of several patterns that match, all multiply. Needs no libtorch. Threads:
+// plain values.
+#pragma once
+
+#include <regex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/models/parameter_plan.h"
+#include "trainer/arguments/training_arguments.h"
+
+namespace concord {
+
+class ParameterGroups {
+ public:
+  // Throws ConfigError for patterns that are no regular expressions and for values that are no numbers >= 0.
+  // |learning_rate| is what decoupled_lr is compared with.
+  ParameterGroups(const GroupArguments& arguments, double learning_rate);
+
+  bool freezes(const ShardSpec& parameter) const;
+  double lr_multiplier(const ShardSpec& parameter) const;
+  double weight_decay_multiplier(const ShardSpec& parameter) const;
+
+  // Throws ConfigError for a pattern that matches no parameter of |stages|, or only a part of one, and where a stage of
+  // the pipeline has nothing left to train.
+  void check(const ModelConfig& config, const std::vector<StageLayers>& stages) const;
+
+ private:
+  struct Pattern {
+    std::string text;
+    std::regex regex;
+    double multiplier = 1;
+  };
+  static Pattern compiled(const std::string& text, const char* argument);
+  static std::vector<Pattern> multipliers(const std::map<std::string, std::string>& texts, const char* argument);
+  static double product(const std::vector<Pattern>& patterns, const ShardSpec& parameter);
+
+  std::vector<Pattern> freeze_, lr_, weight_decay_;
+  double head_ = 1;       // head_lr_mult
+  double decoupled_ = 1;  // decoupled_lr as a multiple of the learning rate
+};
+
+}  // namespace concord
