@@ -12,7 +12,6 @@
 namespace concord {
 namespace {
 
-using safetensors::DType;
 using safetensors::Weights;
 
 int64_t divided_up(int64_t size, int64_t part) { return (size + part - 1) / part; }
@@ -22,7 +21,7 @@ const std::array<float, 256>& values_of_bytes() {
     std::array<std::byte, 256> bytes;
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
     std::array<double, 256> numbers;
-    safetensors::decode(bytes, DType::kF8E4M3, numbers);
+    safetensors::decode(bytes, safetensors::DType::kF8E4M3, numbers);
     std::array<float, 256> values;
     std::transform(numbers.begin(), numbers.end(), values.begin(), [](double x) { return static_cast<float>(x); });
     return values;
@@ -30,7 +29,10 @@ const std::array<float, 256>& values_of_bytes() {
   return table;
 }
 
-bool is_scale_type(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF8E8M0; }
+bool is_scale_type(safetensors::DType dtype) {
+  return dtype == safetensors::DType::kF32 || dtype == safetensors::DType::kBF16 ||
+         dtype == safetensors::DType::kF8E8M0;
+}
 
 }  // namespace
 
