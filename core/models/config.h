@@ -56,7 +56,8 @@ struct ModelConfig {
   double residual_multiplier = 1;   // of what attention and MLP add to their input
   double attention_multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
   double logits_scaling = 1;        // logits are divided by it
-  int64_t unused_layers = 0;        // more that files may have after the last: they predict further tokens
+  int64_t further_layers = 0;       // that files may have after the last: they predict further tokens,
+  int64_t mtp_layers = 0;           // so many of them are used
   ExpertConfig experts;             // none unless the family has them
   LatentConfig latent;              // the same
   // Weights in files may be 8-bit floats with a scale for each block of so many rows and columns; empty: they are not.
@@ -65,6 +66,10 @@ struct ModelConfig {
   std::string dtype = "float32";  // float32, bfloat16, float16 or float64: what the weights were saved in
   std::string text;               // the file as it was read, for saving the model again
 
+  int64_t window_of(int64_t layer) const { return layer < num_hidden_layers ? windows[static_cast<size_t>(layer)] : 0; }
+  bool rotates(int64_t layer) const {
+    return layer >= static_cast<int64_t>(rotated.size()) || rotated[static_cast<size_t>(layer)];
+  }
   int64_t value_dim() const { return latent.used() ? latent.v_head_dim : head_dim; }  // of a value head
 };
 
@@ -82,6 +87,9 @@ ModelConfig read_model_config(const std::filesystem::path& path);
 // without quantization_config, since weights are saved as they are. Text that is not a JSON object is returned
 // unchanged.
 std::string with_dtype(const std::string& text, const std::string& dtype);
+
+// |config| with |layers| of those that predict further tokens. Throws ConfigError if it does not have so many.
+ModelConfig with_mtp(ModelConfig config, int64_t layers);
 
 // Elements of all its weights; a tied output layer counts once.
 int64_t parameter_count(const ModelConfig& config);
