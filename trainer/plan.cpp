@@ -26,7 +26,7 @@ namespace {
 
 std::vector<StageLayers> stages_of(const TrainingArguments& a, const ModelConfig& config, const Schedule& schedule) {
   if (!a.pipeline.layout.empty()) {
-    return parse_layer_layout(a.pipeline.layout, config.num_hidden_layers, schedule.pp);
+    return parse_layer_layout(a.pipeline.layout, config.num_hidden_layers, schedule.pp, a.model_options.mtp.num_layers);
   }
   LayerDeal deal = a.pipeline.deal;
   deal.num_layers = config.num_hidden_layers;

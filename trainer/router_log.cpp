@@ -48,7 +48,7 @@ void RouterLog::add(const std::vector<std::unique_ptr<ModelStage>>& stages) {
 }
 
 void RouterLog::add(const RouterRecord& record) {
-  for (size_t i = 0; i < record.layers.size(); ++i) {
+  for (size_t i = 0; i < experts_.sparse.size(); ++i) {  // without those that predict further tokens
     const at::Tensor& chosen = record.layers[i].chosen;
     if (chosen.defined()) chosen_[static_cast<int64_t>(i)].add_(chosen.sum(0));
   }

@@ -57,8 +57,10 @@ std::vector<std::string> tensors_of_model(const ModelConfig& config, const Adapt
 
 std::vector<std::string> unused_tensors(const ModelConfig& config) {
   std::vector<std::string> beginnings;
-  for (int64_t i = 0; i < config.unused_layers; ++i) {
-    beginnings.push_back(fmt::format("model.layers.{}.", config.num_hidden_layers + i));
+  for (int64_t i = 0; i < config.further_layers; ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", config.num_hidden_layers + i);
+    if (i >= config.mtp_layers) beginnings.push_back(layer);
+    for (const char* copy : {"embed_tokens.", "shared_head.head."}) beginnings.push_back(layer + copy);
   }
   return beginnings;
 }
@@ -72,7 +74,11 @@ std::vector<Parameter*> pointers(std::vector<Parameter>& parameters) {
 }  // namespace
 
 VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context)
-    : context_(&context), config_(config), args_(args) {
+    : context_(&context), config_(with_mtp(config, args.options.mtp.num_layers)), args_(args) {
+  if (args.adapter && config_.mtp_layers > 0) {
+    throw ConfigError(
+        "mtp_num_layers: layers that predict further tokens are not supported with an adapter; set it to 0");
+  }
   const RankLayout& layout = context.layout();
   args_.stages = stages_of_model(config, args, layout);
   check_stages(args_.stages, config, layout);
@@ -83,8 +89,13 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, P
     if (ranks[stage] != context.coordinates().pp) continue;
     Parameter* output = config.tie_word_embeddings && !args_.stages[stage].embedding ? embedding : nullptr;
     if (!args_.stages[stage].loss) output = nullptr;
+    if (args_.stages[stage].loss && !args_.stages[stage].embedding && embedding != nullptr && config_.mtp_layers > 0) {
+      throw ConfigError(
+          "mtp_num_layers: this schedule has the first and the last stage on one rank, which is not "
+          "supported with layers that predict further tokens; choose another one, e.g. 1f1b");
+    }
     stages_.push_back(static_cast<int64_t>(stage));
-    chunks_.push_back(std::make_unique<ModelChunk>(config, args_, args_.stages[stage], context, output));
+    chunks_.push_back(std::make_unique<ModelChunk>(config_, args_, args_.stages[stage], context, output));
     if (args_.stages[stage].embedding) embedding = chunks_.back()->embedding();
   }
 }

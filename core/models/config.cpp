@@ -326,6 +326,16 @@ std::string with_dtype(const std::string& text, const std::string& dtype) {
   return object == before ? text : object.dump(2) + "\n";
 }
 
+ModelConfig with_mtp(ModelConfig config, int64_t layers) {
+  if (layers < 0 || layers > config.further_layers) {
+    throw ConfigError(fmt::format(
+        "mtp_num_layers is {}; this {} model has {} layers that predict further tokens (num_nextn_predict_layers)",
+        layers, config.model_type, config.further_layers));
+  }
+  config.mtp_layers = layers;
+  return config;
+}
+
 std::string known_model_types() {
   std::vector<std::string> names;
   for (const Family* family : all_families()) names.emplace_back(family->model_type);

@@ -66,9 +66,10 @@ struct ModelConfig {
   double logits_scaling = 1;                 // logits are divided by it
   // A reward model: one number for each token, by score.weight, instead of logits. Then nothing is tied.
   bool scores = false;
-  int64_t unused_layers = 0;  // more that files may have after the last: they predict further tokens
-  ExpertConfig experts;       // none unless the family has them
-  LatentConfig latent;        // the same
+  int64_t further_layers = 0;  // that files may have after the last: they predict further tokens,
+  int64_t mtp_layers = 0;      // so many of them are used
+  ExpertConfig experts;        // none unless the family has them
+  LatentConfig latent;         // the same
   // Weights in files may be 8-bit floats with a scale for each block of so many rows and columns; empty: they are not.
   std::vector<int64_t> weight_block_size;
   RopeSettings rope;                        // max_position_embeddings and the head_dim that is rotated among it
@@ -76,6 +77,10 @@ struct ModelConfig {
   std::string dtype = "float32";            // float32, bfloat16, float16 or float64: what the weights were saved in
   std::string text;                         // the file as it was read, for saving the model again
 
+  int64_t window_of(int64_t layer) const { return layer < num_hidden_layers ? windows[static_cast<size_t>(layer)] : 0; }
+  bool rotates(int64_t layer) const {
+    return layer >= static_cast<int64_t>(rotated.size()) || rotated[static_cast<size_t>(layer)];
+  }
   int64_t value_dim() const { return latent.used() ? latent.v_head_dim : head_dim; }  // of a value head
 };
 
@@ -97,6 +102,9 @@ ModelConfig reward_model_config(const ModelConfig& config);
 // without quantization_config, since weights are saved as they are. Text that is not a JSON object is returned
 // unchanged.
 std::string with_dtype(const std::string& text, const std::string& dtype);
+
+// |config| with |layers| of those that predict further tokens. Throws ConfigError if it does not have so many.
+ModelConfig with_mtp(ModelConfig config, int64_t layers);
 
 // Elements of all its weights; a tied output layer counts once.
 int64_t parameter_count(const ModelConfig& config);

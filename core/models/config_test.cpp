@@ -16,6 +16,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 const std::filesystem::path kModels = std::filesystem::path(CONCORD_GOLDEN) / "hf";
 
@@ -145,8 +146,8 @@ TEST(ModelConfig, Glm4MoeHasGroupsOfExpertsAndDenseLayersBeforeThem) {
   EXPECT_EQ(plain.experts.sparse, (std::vector{false, true, true}));
   EXPECT_EQ(plain.experts.shared_intermediate_size, 1408);
   EXPECT_EQ(plain.rope.partial_rotary_factor, 0.5);
-  EXPECT_EQ(plain.unused_layers, 1);
-  EXPECT_EQ(parse(config(R"("num_nextn_predict_layers": 0)", "glm4_moe")).unused_layers, 0);
+  EXPECT_EQ(plain.further_layers, 1);
+  EXPECT_EQ(parse(config(R"("num_nextn_predict_layers": 0)", "glm4_moe")).further_layers, 0);
   const ModelConfig grouped = parse(config(
       R"("n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4, "first_k_dense_replace": 0)",
       "glm4_moe"));
@@ -170,7 +171,7 @@ TEST(ModelConfig, DeepseekV3HasLatents) {
   EXPECT_TRUE(model.interleaved_rope);
   EXPECT_EQ(model.experts.n_group, 8);
   EXPECT_EQ(model.experts.routed_scaling_factor, 2.5);
-  EXPECT_EQ(model.unused_layers, 1);
+  EXPECT_EQ(model.further_layers, 1);
   EXPECT_EQ(parameter_count(model), 142916);  // as transformers 5.22 counts, which has the biases of experts as buffers
   EXPECT_EQ(
       parameter_count(parse(config(
@@ -183,6 +184,20 @@ TEST(ModelConfig, DeepseekV3HasLatents) {
   EXPECT_EQ(plain.latent.q_lora_rank, 0);
   EXPECT_EQ(plain.latent.kv_lora_rank, 512);
   EXPECT_EQ(parse(config(R"("num_key_value_heads": 4)", "deepseek_v3")).latent.q_lora_rank, 1536);
+}
+
+TEST(ModelConfig, LayersForFurtherTokensAreThoseThatTheModelHas) {
+  const ModelConfig model = parse(config(R"("num_nextn_predict_layers": 2)", "glm4_moe"));
+  EXPECT_EQ(model.mtp_layers, 0);
+  const ModelConfig with = with_mtp(model, 2);
+  EXPECT_EQ(with.mtp_layers, 2);
+  EXPECT_TRUE(with.experts.has_layer(4) && with.rotates(4));
+  EXPECT_EQ(with.window_of(4), 0);
+  EXPECT_THAT(
+      [&] { with_mtp(model, 3); },
+      ThrowsMessage<ConfigError>(HasSubstr("mtp_num_layers is 3; this glm4_moe model has 2 layers that predict")));
+  EXPECT_THAT([&] { with_mtp(parse(config()), 1); },
+              ThrowsMessage<ConfigError>(HasSubstr("has 0 layers that predict")));
 }
 
 TEST(ModelConfig, WeightsInBlocksOfEightBitFloatsAreTheOnlyQuantisedOnes) {

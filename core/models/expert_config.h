@@ -40,7 +40,10 @@ struct ExpertConfig {
   bool whole_stacks = false;
   std::string gate_up = "mlp.experts.gate_up_proj";
 
-  bool has_layer(int64_t number) const { return !sparse.empty() && sparse[static_cast<size_t>(number)]; }
+  // Those that predict further tokens, after the last, have them if any has.
+  bool has_layer(int64_t number) const {
+    return number < static_cast<int64_t>(sparse.size()) ? sparse[static_cast<size_t>(number)] : layers() > 0;
+  }
   int64_t layers() const {
     int64_t count = 0;
     for (const bool each : sparse) count += each ? 1 : 0;

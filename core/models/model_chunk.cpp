@@ -19,6 +19,7 @@
 #include "core/models/kv_cache.h"
 #include "core/models/layer_adapter.h"
 #include "core/models/layer_context.h"
+#include "core/models/mtp_layer.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/router_record.h"
 #include "core/models/token_slices.h"
@@ -110,6 +111,7 @@ Parameter make_parameter(const ParameterPlan& plan, const ShardPlace& place, at:
 struct ModelChunk::Parts {
   LayerContext layers;
   std::vector<Block> blocks;
+  std::vector<MtpLayer> further;  // that predict further tokens; on the last stage
   std::vector<LayerRun> runs;
   Parameter* embedding = nullptr;
   Parameter* norm = nullptr;
@@ -154,8 +156,10 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   check_experts(config, router_losses(args.options.moe, config.experts), layers, parts.layers);
   parts.runs = recompute_plan(args.options.recompute, layers.layers);
   for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
-  if (layers.embedding) parts.embedding = find("model.embed_tokens.weight");
+  if (layers.embedding || (layers.loss && config.mtp_layers > 0)) parts.embedding = find("model.embed_tokens.weight");
   if (!layers.loss) return;
+  for (int64_t i = 0; i < config.mtp_layers; ++i)
+    parts.further.emplace_back(parts.layers, config.num_hidden_layers + i);
   parts.norm = find("model.norm.weight");
   if (config.scores) {
     parts.output = find("score.weight");
@@ -173,7 +177,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
 
 ModelChunk::~ModelChunk() = default;
 
-Parameter* ModelChunk::embedding() { return parts_->embedding; }
+Parameter* ModelChunk::embedding() { return layers_.embedding ? parts_->embedding : nullptr; }
 
 void ModelChunk::turn_adapter(bool on) { parts_->layers.adapter_off = !on; }
 
@@ -200,7 +204,8 @@ void ModelChunk::begin_as_norms(Parameter& parameter) const {
 void ModelChunk::update_expert_bias(std::span<const std::shared_ptr<RouterRecord>> records, double rate) {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> biases, counts;
-  for (int64_t i = layers_.first_layer; i < layers_.first_layer + layers_.layers; ++i) {
+  const auto all = static_cast<int64_t>(config_.num_hidden_layers + config_.mtp_layers);
+  for (int64_t i = 0; i < all; ++i) {
     const Parameter* bias = parts_->layers.find(fmt::format("model.layers.{}.mlp.router.bias", i));
     if (bias == nullptr || bias->frozen) continue;
     biases.push_back(bias->value);
@@ -279,15 +284,16 @@ SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
   inputs->cu_seqlens = batch.cu_seqlens;
   if (config_.experts.layers() > 0 && c10::GradMode::is_enabled()) {
     const ExpertConfig& experts = config_.experts;
-    inputs->router = std::make_shared<RouterRecord>(
-        RouterRecord{.losses = router_losses(args_.options.moe, experts),
-                     .weight = router_loss_weight_,
-                     .rows = batch.input_ids.size(0),
-                     .row_tokens = batch.input_ids.size(1),
-                     .experts = experts.num_experts,
-                     .choices = experts.num_experts_per_tok,
-                     .sparse_layers = experts.layers(),
-                     .layers = std::vector<RouterRecord::Layer>(static_cast<size_t>(config_.num_hidden_layers))});
+    inputs->router = std::make_shared<RouterRecord>(RouterRecord{
+        .losses = router_losses(args_.options.moe, experts),
+        .weight = router_loss_weight_,
+        .rows = batch.input_ids.size(0),
+        .row_tokens = batch.input_ids.size(1),
+        .experts = experts.num_experts,
+        .choices = experts.num_experts_per_tok,
+        .sparse_layers = experts.layers(),
+        .layers =
+            std::vector<RouterRecord::Layer>(static_cast<size_t>(config_.num_hidden_layers + config_.mtp_layers))});
   }
   return inputs;
 }
@@ -313,11 +319,11 @@ Tensor ModelChunk::run_layers(const LayerRun& run, const Tensor& x_pbh, const Sh
   return stream.sum(parts_->layers);
 }
 
-Tensor ModelChunk::logits(const Tensor& x_pbh) const {
+Tensor ModelChunk::last_norm(const Tensor& x_pbh) const { return normed(x_pbh, parts_->norm, parts_->layers); }
+
+Tensor ModelChunk::logits(const Tensor& normed_pbh) const {
   const LayerContext& layers = parts_->layers;
   const Parameter& output = *parts_->output;
-  const Tensor normed_pbh = normed(x_pbh, parts_->norm, layers);
-  if (observer_) observer_("norm", normed_pbh);
   const ParallelLinearOptions options{.name = output.spec.name, .sequence_parallel = layers.sequence_parallel};
   // Before the product, which has a hundred times as many elements after it.
   const Tensor scaled_pbh = config_.logits_scaling == 1 ? normed_pbh : normed_pbh.div(config_.logits_scaling);
@@ -326,14 +332,12 @@ Tensor ModelChunk::logits(const Tensor& x_pbh) const {
   return cap > 0 ? soft_cap(logits_sbv, cap) : logits_sbv;
 }
 
-Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) const {
-  const Tensor logits_sbv = logits(x_pbh);
-  if (observer_) observer_("logits", logits_sbv);
+Tensor ModelChunk::token_losses(const Tensor& logits_sbv, const MicroBatch& batch, double expected_grad) const {
   const Tensor labels_sb = own_tokens(batch.labels, batch).t().contiguous().to(logits_sbv.device());
   const CrossEntropyOptions how{.vocabulary = config_.vocab_size,
                                 .ignore_index = kIgnoredLabel,
                                 .overwrite_logits = !observer_,
-                                .expected_grad = expected_loss_grad_};
+                                .expected_grad = expected_grad};
   return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*parts_->layers.tp)).t().contiguous();
 }
 
@@ -341,13 +345,50 @@ Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) co
 // gradient, which is the same on all ranks, goes to each part as it is.
 Tensor ModelChunk::token_scores(const Tensor& x_pbh) const {
   const LayerContext& layers = parts_->layers;
-  const Tensor normed_pbh = normed(x_pbh, parts_->norm, layers);
+  const Tensor normed_pbh = last_norm(x_pbh);
   const Tensor scores_pb = linear(normed_pbh, parts_->output->used(), {}, parts_->output->grad_sink()).squeeze(-1);
   const Tensor wide_pb = scores_pb.to(ops::sum_type(scores_pb.scalar_type()));
   if (!layers.sequence_parallel) return wide_pb.t().contiguous();
   const int64_t own = wide_pb.size(0), rank = layers.tp->rank(), ranks = layers.tp->size();
   const Tensor padded_sb = at::constant_pad_nd(wide_pb, {0, 0, rank * own, (ranks - 1 - rank) * own});
   return reduce_from_region(padded_sb, *layers.tp).t().contiguous();
+}
+
+Tensor ModelChunk::last_losses(const Tensor& x_pbh, const MicroBatch& batch, const SharedInputs& inputs) const {
+  const Tensor normed_pbh = last_norm(x_pbh);
+  if (observer_) observer_("norm", normed_pbh);
+  const Tensor logits_sbv = logits(normed_pbh);
+  if (observer_) observer_("logits", logits_sbv);
+  const Tensor losses_bs = token_losses(logits_sbv, batch, expected_loss_grad_);
+  if (parts_->further.empty() || !c10::GradMode::is_enabled()) return losses_bs;
+  const Tensor further_bs = further_losses(normed_pbh, batch, inputs);
+  return losses_bs + (further_bs - further_bs.detach());
+}
+
+// Megatron's loss is factor / D sum_k mean_k, the mean over the n_k tokens that depth k predicts. What the sum over
+// tokens is divided by is up to the caller: the n_0 counted tokens of a micro-batch, or those of a step. So a token of
+// depth k counts n_0 / n_k, as Megatron has it for both.
+Tensor ModelChunk::further_losses(Tensor hidden_pbh, MicroBatch batch, const SharedInputs& inputs) const {
+  const bool again = args_.options.recompute.granularity == "full";
+  const double factor = args_.options.mtp.loss_scaling_factor / static_cast<double>(config_.mtp_layers);
+  const auto counted = [&] { return batch.labels.ne(kIgnoredLabel).sum().to(context_.torch_device()).to(at::kDouble); };
+  const Tensor first = counted();
+  Tensor sum_bs;
+  for (const MtpLayer& layer : parts_->further) {
+    batch.labels = labels_that_follow(batch.labels, batch.cu_seqlens);
+    batch.input_ids =
+        labels_that_follow(batch.input_ids, batch.cu_seqlens).clamp_min(0);  // the last ones predict nothing
+    const Tensor ids_sb = own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device());
+    const auto run = [&layer, inputs](const std::vector<Tensor>& x) {
+      return std::vector{layer.forward(x[0], x[1], inputs)};
+    };
+    const std::vector<Tensor> given{embed(ids_sb), hidden_pbh};
+    hidden_pbh = (again ? recompute(run, given, *parts_->layers.rng) : run(given))[0];
+    const Tensor losses_bs = token_losses(logits(hidden_pbh), batch, 0);
+    const Tensor share = (first / counted().clamp_min(1) * factor).to(losses_bs.scalar_type());
+    sum_bs = sum_bs.defined() ? sum_bs + losses_bs * share : losses_bs * share;
+  }
+  return sum_bs;
 }
 
 Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
@@ -369,7 +410,7 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
   }
   router_record_ = inputs->router;
   if (!layers_.loss) return x_pbh;
-  return config_.scores ? token_scores(x_pbh) : token_losses(x_pbh, batch);
+  return config_.scores ? token_scores(x_pbh) : last_losses(x_pbh, batch, inputs);
 }
 
 // ------------------------------------------------------------------------------------------------------- generation
@@ -426,7 +467,7 @@ Tensor ModelChunk::decode(const Tensor& hidden, const NewTokens& tokens, KvCache
     const Tensor row_b = at::arange(x_sbh.size(1), tokens.counts.options());
     x_sbh = at::index(x_sbh, {tokens.counts - 1, row_b}).unsqueeze(0);
   }
-  return logits(x_sbh).squeeze(0);
+  return logits(last_norm(x_sbh)).squeeze(0);
 }
 
 }  // namespace concord

@@ -74,7 +74,8 @@ class ModelChunk {
   // |hidden| comes from the previous stage; undefined on the first. Returns the hidden of the next stage, or on the
   // last the loss (of a reward model the score) of each token [B, S / cp], fp32 (fp64 for Double), of this rank's
   // tokens, the same on all tp ranks, 0 where the label is kIgnoredLabel. |batch| is the whole micro-batch on all
-  // stages, labels are needed on the last one. Throws ConfigError, with the sizes, for a batch that does not fit.
+  // stages, labels are needed on the last one. Layers that predict further tokens add to the gradient of these losses,
+  // not to their values. Throws ConfigError, with the sizes, for a batch that does not fit.
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch);
 
   // Generation, without autograd (core/models/kv_cache.h): a cache for this chunk's layers, |capacity| tokens in each
@@ -138,9 +139,14 @@ class ModelChunk {
   at::Tensor embed(const at::Tensor& ids_sb) const;
   at::Tensor run_layers(const LayerRun& run, const at::Tensor& x_pbh,
                         const std::shared_ptr<const LayerInputs>& inputs) const;
-  at::Tensor logits(const at::Tensor& x_pbh) const;
-  at::Tensor token_losses(const at::Tensor& x_pbh, const MicroBatch& batch) const;
+  at::Tensor last_norm(const at::Tensor& x_pbh) const;
+  at::Tensor logits(const at::Tensor& normed_pbh) const;
+  at::Tensor token_losses(const at::Tensor& logits_sbv, const MicroBatch& batch, double expected_grad) const;
   at::Tensor token_scores(const at::Tensor& x_pbh) const;
+  at::Tensor last_losses(const at::Tensor& x_pbh, const MicroBatch& batch,
+                         const std::shared_ptr<const LayerInputs>& inputs) const;
+  at::Tensor further_losses(at::Tensor hidden_pbh, MicroBatch batch,
+                            const std::shared_ptr<const LayerInputs>& inputs) const;
 
   ModelConfig config_;
   ModelArgs args_;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/models/moe_args.h"
+#include "core/models/mtp_args.h"
 #include "core/parallel/recompute_args.h"
 
 namespace concord {
@@ -16,6 +17,7 @@ struct ModelOptions {
   std::string cp_comm_type = "p2p";
   RecomputeArgs recompute = {};
   MoeArgs moe = {};
+  MtpArgs mtp = {};
   int64_t make_vocab_size_divisible_by = 128;
   bool operator==(const ModelOptions&) const = default;
 };

@@ -39,8 +39,8 @@ class Planner {
 
   void embedding(const StageLayers& stage) {
     add("model.embed_tokens.weight", {vocabulary(), {config_.hidden_size}}, normal());
-    if (!config_.tie_word_embeddings) return;
-    plans_.back().uses = stage.loss ? 2 : 1;
+    if (!config_.tie_word_embeddings && config_.mtp_layers == 0) return;
+    plans_.back().uses = stage.loss ? 1 + output_uses_of_embedding() : 1;
     plans_.back().shared_embedding = !stage.loss;
   }
 
@@ -61,15 +61,31 @@ class Planner {
     layer_norm(config_.norms.after_mlp);
   }
 
+  // Of depth |depth|: a layer like the others, and what comes before and after it.
+  void further_layer(int64_t depth) {
+    const int64_t number = config_.num_hidden_layers + depth, hidden = config_.hidden_size;
+    const std::string layer = fmt::format("model.layers.{}.", number);
+    norm(layer + "enorm.weight");
+    norm(layer + "hnorm.weight");
+    add(layer + "eh_proj.weight", {{hidden}, {2 * hidden}}, normal());
+    plans_.back().partial_over_tp = tokens_are_split();
+    this->layer(number);
+    norm(layer + "shared_head.norm.weight");
+  }
+
   void head(const StageLayers& stage) {
     norm("model.norm.weight");
     if (config_.scores) return whole("score.weight", 1, {});
+    for (int64_t i = 0; i < config_.mtp_layers; ++i) further_layer(i);
     if (!config_.tie_word_embeddings) {
       add("lm_head.weight", {vocabulary(), {config_.hidden_size}}, normal());
+      plans_.back().uses = 1 + config_.mtp_layers;
       column_pairs("lm_head", {{.module = "lm_head", .rows = vocabulary()}});
-    } else if (!stage.embedding && !options_.borrows_output) {
+    }
+    if (output_uses_of_embedding() > 0 && !stage.embedding && !options_.borrows_output) {
       add("model.embed_tokens.weight", {vocabulary(), {config_.hidden_size}}, normal());
       plans_.back().shared_embedding = true;
+      plans_.back().uses = output_uses_of_embedding();
     }
   }
 
@@ -79,6 +95,10 @@ class Planner {
   std::vector<std::string> take_modules() { return std::move(modules_); }
 
  private:
+  // What the last stage does with it: each layer for further tokens embeds, and has logits if it is the output layer.
+  int64_t output_uses_of_embedding() const {
+    return config_.mtp_layers + (config_.tie_word_embeddings ? 1 + config_.mtp_layers : 0);
+  }
   WeightInit normal() const { return normal_init(config_.initializer_range); }
   Dim vocabulary() const {
     return {config_.vocab_size, kCut,
@@ -324,10 +344,11 @@ class Planner {
 
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
                                            const ParameterPlanOptions& options) {
-  if (stage.mtp_layers > 0) {
+  if (stage.mtp_layers > 0 && (stage.mtp_layers != config.mtp_layers || !stage.loss)) {
     throw ConfigError(fmt::format(
-        "the layout has {} multi-token prediction layers, which a model of type {} does not have; remove the m",
-        stage.mtp_layers, config.model_type));
+        "the layout has {} multi-token prediction layers (m) on a stage {} the loss, but mtp_num_layers is {}; "
+        "they must be as many, next to the L",
+        stage.mtp_layers, stage.loss ? "with" : "without", config.mtp_layers));
   }
   if (stage.first_layer < 0 || stage.layers < 0 || stage.first_layer + stage.layers > config.num_hidden_layers) {
     throw ConfigError(fmt::format("a stage has layers {} to {} (exclusive), but the model's num_hidden_layers is {}",

@@ -64,6 +64,7 @@ struct ParameterPlanOptions {
 //   model.layers.N.mlp.shared_expert_gate.weight
 // and in the end
 //   model.norm.weight
+//   model.layers.N.{enorm,hnorm,eh_proj,shared_head.norm}.weight and a layer, for each of config.mtp_layers
 //   lm_head.weight                                    or once more model.embed_tokens.weight where they are tied,
 //   score.weight                                      [1, hidden], of a reward model instead
 // With an adapter, beside a linear layer some of whose modules are targets, names behind base_model.model.:

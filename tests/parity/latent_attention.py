@@ -1,10 +1,11 @@
-"""Attention through latents (DeepSeek V3) beside transformers: values under layouts, training, files in 8-bit blocks.
+"""Attention through latents (DeepSeek V3) beside transformers: values under layouts, layers that predict further tokens,
+training, files in 8-bit blocks.
 
 latent_attention.py PROGRAM
 
 Random tiny models, with and without a latent of queries, of which `concord probe` computes logits, loss and gradients
-under each layout; 20 steps of `concord train`; and a folder as the hub has it, with weights in 8-bit floats and a scale
-for each block. Exit code 77: transformers is not there, nothing was compared.
+under each layout, also with further tokens in the loss; 20 steps of `concord train`; and a folder as the hub has it, with
+weights in 8-bit floats and a scale for each block. Exit code 77: transformers is not there, nothing was compared.
 """
 
 import argparse
@@ -15,8 +16,9 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_models import differences, make_model, reference, torch, transformers  # exits with 77 where they are not
+from random_models import differences, in_files, make_model, reference, torch, transformers  # exits with 77 where they are not
 from safetensors.torch import load_file, save_file
+from transformers.modeling_layers import MtpLayer
 import train_experts
 
 SETTINGS = {
@@ -84,6 +86,105 @@ def compare_layouts(program, name, more, folder):
     print(f"{name}, {len(LAYOUTS)} layouts: " + ", ".join(f"{key} {value:.2g}" for key, value in worst.items()), flush=True)
 
 
+class Further(torch.nn.Module):
+    """Layers that predict further tokens: transformers' own, which it has for generation, with Megatron's loss."""
+
+    def __init__(self, model, depth):
+        super().__init__()
+        decoder, norm = type(model.model.layers[-1]), type(model.model.norm)
+        last = model.config.num_hidden_layers - 1
+        self.layers = torch.nn.ModuleList(MtpLayer(model.config, decoder, norm, last) for _ in range(depth)).double()
+        for name, parameter in self.named_parameters():
+            torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
+
+    def in_files(self, first, kind):
+        """(name in files, tensor) of weights or gradients."""
+        for name, parameter in self.layers.named_parameters():
+            number, _, rest = name.partition(".")
+            rest = rest.replace("mtp_block.", "").replace("post_norm", "shared_head.norm")
+            yield from in_files(f"model.layers.{first + int(number)}.{rest}", kind(parameter), "deepseek_v3")
+        for name, buffer in self.layers.named_buffers():
+            number, _, rest = name.partition(".")
+            if kind(buffer) is not None:
+                yield f"model.layers.{first + int(number)}.{rest.replace('mtp_block.', '')}", kind(buffer)
+
+    def loss(self, model, ids, labels, factor):
+        hidden, count = model.model(input_ids=ids).last_hidden_state, ids.shape[1]
+        positions = torch.arange(count).unsqueeze(0)
+        angles = model.model.rotary_emb(hidden, positions)
+        mask = torch.full((count, count), float("-inf"), dtype=hidden.dtype).triu(1)[None, None]
+        cross_entropy = lambda hidden, k: torch.nn.functional.cross_entropy(
+            model.lm_head(hidden)[:, :-1 - k].flatten(0, 1), labels[:, 1 + k:].flatten())
+        plain = loss = cross_entropy(hidden, 0)
+        for k, layer in enumerate(self.layers, 1):
+            later = torch.cat([ids[:, k:], torch.zeros_like(ids[:, :k])], 1)
+            hidden = layer(model.model.embed_tokens(later), hidden, angles, mask, positions, None)
+            loss = loss + factor / len(self.layers) * cross_entropy(hidden, k)
+        return plain, loss
+
+
+def compare_further(program, tied, folder):
+    settings = SETTINGS | {"num_nextn_predict_layers": 2, "tie_word_embeddings": tied}
+    model = make_model("deepseek_v3", settings, 13)
+    further = Further(model, 2)
+    torch.manual_seed(8)
+    ids = torch.randint(0, SETTINGS["vocab_size"], (2, 24))
+    labels = torch.where(torch.rand(ids.shape) < 0.3, torch.full_like(ids, -100), ids)
+    plain, loss = further.loss(model, ids, labels, 0.3)
+    loss.backward()
+    expected = {"loss": plain.detach().reshape(1)}
+    for name, parameter in model.named_parameters():
+        expected |= {"grad." + part: grad for part, grad in in_files(name, parameter.grad, "deepseek_v3")}
+    expected |= {"grad." + name: grad for name, grad in further.in_files(2, lambda parameter: parameter.grad)}
+    model.save_pretrained(folder / "model")
+    tensors = load_file(str(folder / "model" / "model.safetensors"))
+    copies = {f"model.layers.{2 + i}.{name}": torch.zeros(1) for i in (0, 1) for name in ("embed_tokens.weight", "shared_head.head.weight")}
+    more = {name: tensor.detach().contiguous() for name, tensor in further.in_files(2, lambda parameter: parameter)}
+    save_file(tensors | more | copies, str(folder / "model" / "model.safetensors"), metadata={"format": "pt"})
+    save_file({"input_ids": ids, "labels": labels}, str(folder / "batch.safetensors"))
+    worst = 0.0
+    for layout in ("one process", "tp 2, sequence parallel", "pp 2", "cp 2", "tp 2, ep 2, recomputation"):
+        dump = probe(program, folder / "model", folder, "--dtype", "float64", "--mtp_num_layers", "2",
+                     "--mtp_loss_scaling_factor", "0.3", *LAYOUTS[layout])
+        for what, tensor, share in differences(expected, dump):
+            assert share <= 5e-6, f"further tokens, {layout}: {tensor} {what} by {share:.3g}"
+            worst = max(worst, share)
+    print(f"further tokens, tied {tied}: {worst:.2g}", flush=True)
+    if not tied:
+        train_further(program, folder)
+
+
+def train_further(program, folder):
+    """Four steps end with the same weights under layouts, all tensors of the files among them but the copies."""
+    torch.manual_seed(4)
+    ids = torch.randint(0, SETTINGS["vocab_size"], (16, 24))
+    save_file({"input_ids": ids, "labels": ids.clone()}, str(folder / "data.safetensors"))
+    layouts = {"one process": (1, ["gradient_accumulation_steps: 4"]),
+               "dp 2, ep 2": (2, ["gradient_accumulation_steps: 2", "expert_model_parallel_size: 2",
+                                  "use_distributed_optimizer: true", "overlap_grad_reduce: true"]),
+               "pp 2": (2, ["gradient_accumulation_steps: 4", "pipeline_model_parallel_size: 2",
+                            'pipeline_model_parallel_layout: "E,t|t,m*2,L"'])}
+    first, worst = None, 0.0
+    for name, (world, words) in layouts.items():
+        (folder / "run.yaml").write_text("\n".join([
+            f"model: {folder / 'model'}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out", "max_steps: 4",
+            "shuffle: false", "per_device_train_batch_size: 1", "mtp_num_layers: 2", "learning_rate: 1.0e-3", "adam_epsilon: 1.0e-3",
+            "overwrite_output_dir: true", "report_to: [none]", *words]))
+        run(program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world))
+        weights = load_file(str(folder / "out" / "model" / "model.safetensors"))
+        first = first or weights
+        source = load_file(str(folder / "model" / "model.safetensors"))
+        copies = {tensor for tensor in source if tensor.endswith(("3.embed_tokens.weight", "2.embed_tokens.weight", "head.head.weight"))}
+        assert set(weights) == set(first) == set(source) - copies, name
+        for tensor, wanted in first.items():
+            share = ((weights[tensor] - wanted).norm() / wanted.norm().clamp_min(1e-12)).item()
+            assert share <= 1e-6, f"further tokens, trained under {name}: {tensor} differs by {share:.3g}"
+            worst = max(worst, share)
+        moved = {tensor for tensor, wanted in first.items() if not torch.equal(weights[tensor], source[tensor].float())}
+        assert all(tensor in moved for tensor in weights if not tensor.endswith("correction_bias")), name
+    print(f"further tokens, trained under {len(layouts)} layouts: {worst:.2g}", flush=True)
+
+
 def compare_training(program, folder):
     """20 steps. Biases of experts stay as they are, as in transformers."""
     make_model("deepseek_v3", SETTINGS | {"initializer_range": 0.05}, 9).float().save_pretrained(folder / "trained")
@@ -143,6 +244,9 @@ def compare_blocks(program, folder):
     assert saved[0].keys() == saved[1].keys() == tensors.keys()
     assert all(torch.equal(saved[0][name], saved[1][name]) and torch.equal(saved[0][name], plain[name]) for name in tensors)
     assert "quantization_config" not in (folder / "published-out" / "model" / "config.json").read_text()
+    refused = subprocess.run([program, "convert", "--from", str(folder / "published"), "--to", str(folder / "converted"),
+                              "--dtype", "bfloat16"], capture_output=True, text=True)
+    assert refused.returncode != 0 and "scales, which a conversion does not apply" in refused.stderr, refused.stderr
     print("8-bit blocks: the same bits as their values", flush=True)
 
 
@@ -156,6 +260,9 @@ def main():
     for name, more in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
             compare_layouts(arguments.program, name, more, Path(folder))
+    for tied in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            compare_further(arguments.program, tied, Path(folder))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         compare_training(arguments.program, folder)

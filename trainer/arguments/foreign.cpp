@@ -259,7 +259,6 @@ std::vector<RefusedArgument> make_refused() {
       {"moe_per_layer_logging", {"false"}, kExperts},
       {"moe_deepep_*", {"false"}, kExperts},
       {"num_experts", {}, kShape},
-      {"mtp_num_layers", {"0"}, "multi-token prediction is not supported yet"},
       {"fp8*", {"false"}, kEightBits},
       {"quantize.*", {"false"}, kEightBits},
       {"quantization_bit", {}, kEightBits},

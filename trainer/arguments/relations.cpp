@@ -141,6 +141,10 @@ void check_preferences(const TrainingArguments& a, Found* found) {
         "stage {} learns from pairs, which cannot be blended or split; put them into one file, give eval_data",
         given.stage));
   }
+  if (given.learns_pairs() && a.model_options.mtp.num_layers > 0) {
+    found->push_back(fmt::format("mtp_num_layers is {}, but stage {} does not predict further tokens; remove it",
+                                 a.model_options.mtp.num_layers, given.stage));
+  }
   if (given.stage == "rm" && !a.evaluation.sample_prompts.empty()) {
     found->push_back("sample_prompts cannot be continued by a reward model (stage rm); remove them");
   }

@@ -98,6 +98,12 @@ void add_probe_layout(CLI::App* app, ProbeArguments* given) {
                   "aux_loss, seq_aux_loss, pooled_aux_loss or none (default: as in the config)");
   app->add_option("--moe_aux_loss_coeff", moe.aux_loss_coeff, "coefficient of that loss")->capture_default_str();
   app->add_option("--moe_z_loss_coeff", moe.z_loss_coeff, "coefficient of the router's z-loss")->capture_default_str();
+  MtpArgs& mtp = given->model_options.mtp;
+  app->add_option("--mtp_num_layers", mtp.num_layers,
+                  "layers that predict further tokens; their losses are in gradients only")
+      ->capture_default_str();
+  app->add_option("--mtp_loss_scaling_factor", mtp.loss_scaling_factor, "factor of the mean of their losses")
+      ->capture_default_str();
   app->add_option("--ddp_timeout", sizes.ddp_timeout, "timeout in seconds for a rank waiting on others")
       ->capture_default_str();
 }

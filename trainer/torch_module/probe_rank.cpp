@@ -72,7 +72,8 @@ ModelArgs model_args_of(const ProbeArguments& given, const ModelConfig& config, 
   args.adapter = adapter_of(given, config);
   args.adapter_folder = given.adapter;
   if (!given.layout.empty()) {
-    args.stages = parse_layer_layout(given.layout, config.num_hidden_layers, context.layout().pp());
+    args.stages = parse_layer_layout(given.layout, config.num_hidden_layers, context.layout().pp(),
+                                     given.model_options.mtp.num_layers);
   }
   return args;
 }

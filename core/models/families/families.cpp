@@ -156,7 +156,7 @@ void read_deepseek_experts(const ConfigReader& read, ModelConfig& model, const D
   experts.routed_scaling_factor = read.positive("routed_scaling_factor", defaults.routed_scaling_factor);
   read_groups(read, defaults, experts);
   const char* further = read.has("num_mtp_layers") ? "num_mtp_layers" : "num_nextn_predict_layers";
-  model.unused_layers = read.integer(further, {0, 64}, 1);
+  model.further_layers = read.integer(further, {0, 64}, 1);
   const int64_t dense = read.integer("first_k_dense_replace", {0, int64_t{1} << 16}, defaults.first_k_dense_replace);
   for (int64_t i = 0; i < model.num_hidden_layers; ++i) experts.sparse[static_cast<size_t>(i)] = i >= dense;
 }
