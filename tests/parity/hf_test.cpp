@@ -289,7 +289,7 @@ void save_uneven(const char* config, const std::string& folder) {
       const std::string& name = parameter->spec.name;
       if (parameter->value.dim() > 1 && !name.ends_with("_bias")) continue;
       const at::Tensor waves = at::arange(parameter->value.numel(), at::kDouble).mul(2.3).sin_().mul_(0.3);
-      parameter->value.detach().add_(waves.view_as(parameter->value));
+      parameter->value.detach().add_(waves.view_as(parameter->value).to(parameter->value.device()));
     }
     models.save_pretrained(folder);
   });
