@@ -2,8 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tanh_backward.h>
 #include <fmt/core.h>
@@ -19,7 +17,19 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kTanh = "tanh";
+// Gelu in its tanh form, x (1 + tanh(root (x + cubic x^3))) / 2, and its slope. Written out: libtorch's gelu takes the
+// form as an argument, which not every vendor's kernel heeds.
+struct TanhGelu {
+  explicit TanhGelu(const Tensor& x) : square(x * x), bent((x * (square * kCubic + 1) * kRoot).tanh_()) {
+    value = x * (bent + 1) * 0.5;
+  }
+  Tensor slope(const Tensor& x) const {
+    return (bent + 1 + x * (1 - bent * bent) * (square * (3 * kCubic) + 1) * kRoot) * 0.5;
+  }
+  static constexpr double kRoot = 0.79788456080286535588;  // sqrt(2 / pi)
+  static constexpr double kCubic = 0.044715;
+  Tensor square, bent, value;
+};
 
 struct Halves {
   explicit Halves(const Tensor& both) {
@@ -33,13 +43,13 @@ struct Halves {
 Tensor gelu_gated(const Tensor& both) {
   const auto run = [&] {
     const Halves half(both);
-    return Forward{at::gelu(half.gate, kTanh).mul_(half.up).to(both.scalar_type()), {both}};
+    return Forward{TanhGelu(half.gate).value.mul_(half.up).to(both.scalar_type()), {both}};
   };
   return differentiable("gated_activation", {both}, run, [](const Backward& b) {
     const Halves half(b.saved[0]);
     const Tensor grad = b.grad.to(half.gate.scalar_type());
-    const Tensor dgate = at::gelu_backward(grad * half.up, half.gate, kTanh);
-    return Tensors{at::cat({dgate, at::gelu(half.gate, kTanh).mul_(grad)}, -1).to(b.grad.scalar_type())};
+    const TanhGelu gelu(half.gate);
+    return Tensors{at::cat({grad * half.up * gelu.slope(half.gate), grad * gelu.value}, -1).to(b.grad.scalar_type())};
   });
 }
 

@@ -2,7 +2,8 @@
 
 train_experts.py PROGRAM MODEL
 
-MODEL is a folder with a small model. 20 steps of 8 samples in float32, with warm-up, cosine decay, weight decay, clipping
+MODEL is a folder with a small model; after it a random GPT-OSS is trained, whose experts have biases and are one tensor
+per layer. 20 steps of 8 samples in float32, with warm-up, cosine decay, weight decay, clipping
 and transformers' loss that balances experts, of each micro-batch of two samples. All losses, gradient norms and, in the
 end, all weights are compared. Exit code 77: transformers is not there, nothing was compared.
 """
@@ -15,13 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-try:
-    import torch
-    import transformers
-    from safetensors.torch import load_file, save_file
-except ImportError as missing:
-    print(f"skipped: {missing}; install torch, transformers and safetensors for this Python")
-    sys.exit(77)
+sys.path.insert(0, str(Path(__file__).parent))
+from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
 
 STEPS, BATCH, MICRO, LENGTH = 20, 8, 2, 32
 LR, MIN_LR, WARMUP, BETAS, EPS, DECAY, CLIP, AUX = 1e-3, 1e-4, 5, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.02
@@ -33,6 +29,14 @@ LAYOUTS = {
                              "expert_model_parallel_size: 4", "expert_tensor_parallel_size: 1",
                              "gradient_accumulation_steps: 2"]),
 }
+
+
+GPT_OSS = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "sliding_window": 5,
+           "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 2.0, "initializer_range": 0.1,
+           "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "truncate": False,
+                               "original_max_position_embeddings": 16},
+           "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 
 
 def lr_at(step):  # of the update of |step|, which counts from 1
@@ -56,8 +60,9 @@ def train_reference(folder, ids, aux):
     with_loss = {"output_router_logits": True, "router_aux_loss_coef": aux} if aux > 0 else {}
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                                               **with_loss)
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
+    is_decayed = {name: p.dim() >= 2 and not name.endswith("bias") for name, p in model.named_parameters()}
+    decayed = [p for name, p in model.named_parameters() if is_decayed[name]]
+    others = [p for name, p in model.named_parameters() if not is_decayed[name]]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
                                   betas=BETAS, eps=EPS, foreach=False, fused=False)
     steps = []
@@ -120,6 +125,9 @@ def main():
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     compare_all(arguments.program, arguments.model, AUX, LAYOUTS)
+    with tempfile.TemporaryDirectory() as name:
+        make_model("gpt_oss", GPT_OSS, 3).float().save_pretrained(name)
+        compare_all(arguments.program, name, AUX, LAYOUTS)
 
 
 def compare_all(program, source, aux, layouts):
@@ -132,7 +140,8 @@ def compare_all(program, source, aux, layouts):
         model.save_pretrained(folder / "wanted")
         wanted_weights = load_file(folder / "wanted" / "model.safetensors")
         for layout, (world, words) in layouts.items():
-            compare(layout, *train_here(program, folder, source, aux, world, words), wanted_steps, wanted_weights)
+            compare(f"{model.config.model_type}, {layout}", *train_here(program, folder, source, aux, world, words),
+                    wanted_steps, wanted_weights)
 
 
 if __name__ == "__main__":
