@@ -4,9 +4,9 @@
 #   examples/dpo/run.sh [CONCORD] [FOLDER]     default: build/bin/concord, dpo-example
 #
 #   1. questions are made up, each with a friendly and a grumpy answer
-#   2. a small model learns to answer: both ways, half and half
+#   2. a small model learns to answer: grumpy three times out of four
 #   3. an adapter learns from pairs of answers that the friendly ones are preferred (DPO); the reference is the model with
-#      the adapter off, so there is no second copy of it
+#      the adapter off, so there is no second copy of it; pref_ftx keeps the chosen answers probable, too
 #   4. a reward model learns the same from the same pairs
 #   5. the model without and with the adapter answers some questions
 #
@@ -30,22 +30,22 @@ awk -v out="$folder" '
       question = "Does the " a " want " f "?\\n"
       friendly = "Yes, please give the " a " some " f "."
       grumpy = "No, go away with your " f "."
-      printf "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", question, draw(2) == 1 ? friendly : grumpy > (out "/answers.jsonl")
+      printf "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", question, i % 4 == 0 ? friendly : grumpy > (out "/answers.jsonl")
       file = i % 15 == 0 ? "eval-pairs.jsonl" : "pairs.jsonl"
       printf "{\"prompt\": \"%s\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", question, friendly, grumpy > (out "/" file)
     }
     printf "{\"prompt\": \"Does the fox want honey?\\n\"}\n{\"prompt\": \"Does the baker want milk?\\n\"}\n" > (out "/prompts.jsonl")
   }'
 
-echo "== the model answers both ways"
+echo "== the model answers, mostly grumpy"
 "$concord" train --model_config "$here/config.json" --tokenizer byte --train_data "$folder/answers.jsonl" --seq_length 96 \
   --per_device_train_batch_size 16 --max_steps "${STEPS:-200}" --learning_rate 3e-3 --warmup_steps 10 --logging_steps 50 \
   --save_steps 1000 --report_to none --overwrite_output_dir --output_dir "$folder/base"
 
 echo "== it learns which answers are preferred"
-"$concord" train --model "$folder/base/model" --tokenizer byte --stage dpo --finetuning_type lora --lora_rank 8 \
+"$concord" train --model "$folder/base/model" --tokenizer byte --stage dpo --pref_ftx 1 --finetuning_type lora --lora_rank 8 \
   --train_data "$folder/pairs.jsonl" --eval_data "$folder/eval-pairs.jsonl" --eval_steps "${STEPS:-20}" \
-  --per_device_train_batch_size 8 --max_steps "${STEPS:-40}" --learning_rate 1e-3 --warmup_steps 5 --logging_steps 10 \
+  --per_device_train_batch_size 8 --max_steps "${STEPS:-60}" --learning_rate 5e-4 --warmup_steps 5 --logging_steps 10 \
   --save_steps 1000 --report_to none --overwrite_output_dir --output_dir "$folder/preferred"
 tail -n 1 "$folder/preferred/metrics.jsonl"
 
