@@ -17,6 +17,7 @@
 #include "core/pipeline/executor.h"
 #include "trainer/plan.h"
 #include "trainer/step_loss.h"
+#include "trainer/step_timers.h"
 
 namespace concord {
 
@@ -41,6 +42,7 @@ class TrainingParts {
   LossRule loss_rule;
   std::vector<std::unique_ptr<ModelStage>> stages;
   Executor forward_executor;  // evaluation
+  StepTimers timers;
 
   // The micro-batches of the next run of the executor, for all stages; |weights| are those of loss_weights,
   // |router_weights| those of router_loss_weights.

@@ -302,8 +302,11 @@ Tensor ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch) co
   const Tensor logits_sbv = logits(x_pbh);
   if (observer_) observer_("logits", logits_sbv);
   const Tensor labels_sb = own_tokens(batch.labels, batch).t().contiguous().to(logits_sbv.device());
+  const bool trains = at::GradMode::is_enabled();
   const CrossEntropyOptions how{.vocabulary = config_.vocab_size,
                                 .ignore_index = kIgnoredLabel,
+                                .label_smoothing = trains ? args_.options.label_smoothing_factor : 0,
+                                .z_loss = trains ? args_.options.z_loss_coeff : 0,
                                 .overwrite_logits = !observer_,
                                 .expected_grad = expected_loss_grad_};
   return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*parts_->layers.tp)).t().contiguous();

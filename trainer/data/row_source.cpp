@@ -93,7 +93,7 @@ std::string RowSource::cut_text() const {
   const std::string cut = cut_ == 0 ? ""
                           : pieces_ == 0
                               ? fmt::format("{} cut to {} tokens", cut_, cutoff_len_)
-                              : fmt::format("{} split into {} of up to {} tokens", cut_, pieces_, cutoff_len_);
+                              : fmt::format("{} split into {} pieces of up to {} tokens", cut_, pieces_, cutoff_len_);
   const int64_t given = size() + dropped_ - (pieces_ == 0 ? 0 : pieces_ - cut_);
   return fmt::format("{}{}{} of {} samples", cut, cut_ > 0 && dropped_ > 0 ? ", " : "", dropped, given);
 }
