@@ -142,6 +142,7 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       stages(make_stages(model, providers.forward_step, pairs.get())),
       forward_executor(evaluation_schedule(plan.schedule, plan.schedule.pp), pointers(stages), job,
                        plan.arguments.pipeline.executor),
+      timers(job, plan.arguments.logging.timing_level, plan.arguments.logging.timing_option),
       job_(job),
       schedule_(schedule_request(plan.arguments)),
       executor_options_(plan.arguments.pipeline.executor) {

@@ -20,6 +20,7 @@
 #include "trainer/reference.h"
 #include "trainer/reference_table.h"
 #include "trainer/step_loss.h"
+#include "trainer/step_timers.h"
 
 namespace concord {
 
@@ -47,6 +48,7 @@ class TrainingParts {
   std::unique_ptr<ReferenceTable> reference_table;
   std::vector<std::unique_ptr<ModelStage>> stages;
   Executor forward_executor;  // evaluation
+  StepTimers timers;
 
   enum class Data { train, eval };
 

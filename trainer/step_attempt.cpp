@@ -10,6 +10,7 @@ namespace concord {
 
 StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
                               bool hold) {
+  const StepTimers::Span span(parts.timers, StepPart::forward_backward);
   const std::vector<double> weights = loss_weights(host_batches, parts.loss_rule);
   const std::vector<MicroBatch> batches = to_device(host_batches, job.torch_device());
   parts.prepare_pairs(host_batches, batches, TrainingParts::Data::train);
@@ -20,8 +21,12 @@ StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const 
 }
 
 void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
-  attempt->counted = finalize_grads(parts.data_parallel, {.tokens = parts.counted(host_batches), .divide = false});
+  {
+    const StepTimers::Span span(parts.timers, StepPart::reduce);
+    attempt->counted = finalize_grads(parts.data_parallel, {.tokens = parts.counted(host_batches), .divide = false});
+  }
   if (attempt->counted == 0) return;
+  const StepTimers::Span span(parts.timers, StepPart::optimizer);
   attempt->divisor = parts.loss_scale() * (parts.loss_rule.per_token ? static_cast<double>(attempt->counted) : 1);
   attempt->measured = parts.optimizer.measure(attempt->divisor);
 }

@@ -76,6 +76,7 @@ StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vec
   step.loss = attempt.losses.sum();
   step.counted = attempt.counted;
   if (step.counted > 0) {
+    const StepTimers::Span span(parts.timers, StepPart::optimizer);
     update(parts, attempt, host_batches.size(), &step);
   } else {
     warn_of_no_labels(number, job);

@@ -172,6 +172,7 @@ void Trainer::save_last_step() {
 
 std::optional<std::vector<MicroBatch>> Trainer::next_batches() {
   const StepClock::Span span(clock_, StepClock::Activity::data);
+  const StepTimers::Span timer(parts_.timers, StepPart::data);
   return next_micro_batches(*plan_.train_data);
 }
 
@@ -201,6 +202,7 @@ void Trainer::record(const StepOutput& step) {
   ++steps_in_epoch_;
   state_.tokens += contents.tokens;
   state_.epoch = plan_.train_data->epochs();
+  parts_.timers.end_step();
   clock_.end_step(state_.global_step);
 }
 
@@ -330,6 +332,7 @@ void Trainer::log() {
   for (auto& metric : routers_.take()) report.extra.push_back(std::move(metric));
   for (auto& metric : pairs_.take()) report.extra.push_back(std::move(metric));
   if (window_.save_seconds > 0) report.extra.emplace_back("save_seconds", window_.save_seconds);
+  for (auto& metric : parts_.timers.take()) report.extra.push_back(std::move(metric));
   judge_ranks(&report);
   window_ = {};
   last_log_ = Clock::now();
@@ -437,6 +440,7 @@ HfSaveOptions Trainer::save_options() const {
 void Trainer::save_checkpoint(SaveJob::Source source) {
   const PhaseScope phase(&pulse_, source == SaveJob::Source::live ? RankPhase::writing : RankPhase::saving);
   const StepClock::Span span(clock_, StepClock::Activity::saving);
+  const StepTimers::Span timer(parts_.timers, StepPart::save);
   const Clock::time_point begin = Clock::now();
   if (save_ && plan_.arguments.saving.when_busy == "skip") {
     if (job_.rank() == 0) {

@@ -334,8 +334,11 @@ Tensor ModelChunk::logits(const Tensor& normed_pbh) const {
 
 Tensor ModelChunk::token_losses(const Tensor& logits_sbv, const MicroBatch& batch, double expected_grad) const {
   const Tensor labels_sb = own_tokens(batch.labels, batch).t().contiguous().to(logits_sbv.device());
+  const bool trains = at::GradMode::is_enabled();
   const CrossEntropyOptions how{.vocabulary = config_.vocab_size,
                                 .ignore_index = kIgnoredLabel,
+                                .label_smoothing = trains ? args_.options.label_smoothing_factor : 0,
+                                .z_loss = trains ? args_.options.z_loss_coeff : 0,
                                 .overwrite_logits = !observer_,
                                 .expected_grad = expected_grad};
   return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*parts_->layers.tp)).t().contiguous();

@@ -19,6 +19,9 @@ struct ModelOptions {
   MoeArgs moe = {};
   MtpArgs mtp = {};
   int64_t make_vocab_size_divisible_by = 128;
+  // Of the loss that is trained, see core/ops/cross_entropy.h; evaluation has neither.
+  double label_smoothing_factor = 0;
+  double z_loss_coeff = 0;
   bool operator==(const ModelOptions&) const = default;
 };
 

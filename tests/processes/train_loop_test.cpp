@@ -168,6 +168,51 @@ TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
   EXPECT_THAT(refusal({"--lr_mult_pattern", "{norm: x}"}), HasSubstr("is not a number >= 0"));
 }
 
+// The operator is compared with libtorch's (core/ops); here it gets the numbers, in training only. Both terms are
+// linear in their coefficients.
+TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
+  const auto losses = [&](const Words& more) {
+    fs::remove_all(path("smooth"));
+    run("smooth", ranks(1, 1) +
+                      Words{"--max_steps", "1", "--logging_steps", "1", "--save_strategy", "no", "--learning_rate", "0",
+                            "--eval_data", path("data.jsonl")} +
+                      more);
+    return std::pair<double, double>(read_steps(path("smooth")).back()["loss"],
+                                     evaluations("smooth").back()["eval_loss"]);
+  };
+  const auto [plain, plain_eval] = losses({});
+  for (const Words& term : {Words{"--label_smoothing_factor", "0.1", "0.2"}, Words{"--z_loss_coeff", "0.01", "0.02"}}) {
+    const auto [once, once_eval] = losses({term[0], term[1]});
+    const auto [twice, twice_eval] = losses({term[0], term[2]});
+    EXPECT_GT(std::abs(once - plain), 1e-4) << term[0];
+    EXPECT_NEAR(twice - plain, 2 * (once - plain), 1e-5) << term[0];
+    EXPECT_EQ(once_eval, plain_eval) << term[0];
+    EXPECT_EQ(twice_eval, plain_eval) << term[0];
+  }
+  EXPECT_THAT(refusal({"--label_smoothing_factor", "1"}), HasSubstr("label_smoothing_factor"));
+}
+
+TEST_F(TrainLoop, TimesOfTheStepsPartsAreLoggedOverRanks) {
+  const Words kind = ranks(2, 2) + Words{"--max_steps", "3", "--logging_steps", "1", "--save_strategy", "no"};
+  run("timed", kind + Words{"--timing_log_level", "1", "--timing_log_option", "all"});
+  const nlohmann::json line = read_steps(path("timed")).back();
+  double sum = 0;
+  for (const std::string part : {"forward_backward", "reduce", "optimizer", "data", "save"}) {
+    for (const std::string rank : {"0", "1"}) {
+      ASSERT_TRUE(line.contains("time_" + part + "_rank_" + rank)) << part;
+    }
+    sum += line["time_" + part + "_rank_0"].get<double>();
+  }
+  EXPECT_GT(line["time_forward_backward_rank_1"].get<double>(), 0);
+  EXPECT_LE(sum, line["seconds"].get<double>() * 1.001) << "parts of a step";
+  fs::remove_all(path("timed"));
+  run("timed", kind + Words{"--timing_log_level", "1"});
+  const nlohmann::json both = read_steps(path("timed")).back();
+  EXPECT_LE(both["time_optimizer_min"].get<double>(), both["time_optimizer_max"].get<double>());
+  EXPECT_FALSE(both.contains("time_optimizer_rank_0"));
+  EXPECT_THAT(refusal({"--timing_log_option", "median"}), HasSubstr("max, minmax, all"));
+}
+
 // HF's EarlyStoppingCallback, step by step.
 TEST_F(TrainLoop, StopsWhenEvaluationsStopGettingBetter) {
   std::ofstream file(path("eval.jsonl"));

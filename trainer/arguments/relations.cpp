@@ -141,6 +141,12 @@ void check_preferences(const TrainingArguments& a, Found* found) {
         "stage {} learns from pairs, which cannot be blended or split; put them into one file, give eval_data",
         given.stage));
   }
+  if (given.learns_pairs() && (a.model_options.label_smoothing_factor > 0 || a.model_options.z_loss_coeff != 0)) {
+    found->push_back(
+        fmt::format("label_smoothing_factor and z_loss_coeff are of losses of tokens, which stage {} does not "
+                    "have{}; remove them",
+                    given.stage, given.stage == "dpo" ? " (see dpo_label_smoothing)" : ""));
+  }
   if (given.learns_pairs() && a.model_options.mtp.num_layers > 0) {
     found->push_back(fmt::format("mtp_num_layers is {}, but stage {} does not predict further tokens; remove it",
                                  a.model_options.mtp.num_layers, given.stage));

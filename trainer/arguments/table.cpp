@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/nearest_name.h"
+#include "trainer/data/blend.h"
 
 namespace concord {
 namespace {
@@ -259,6 +260,10 @@ std::vector<ArgumentGroup> make_groups() {
          "",
          {},
          {"constant", "linear", "cosine"}},
+        {"label_smoothing_factor", field<&T::model_options, &ModelOptions::label_smoothing_factor>,
+         "share of every label that is spread evenly over the vocabulary; evaluation has none", below_one()},
+        {"z_loss_coeff", field<&T::model_options, &ModelOptions::z_loss_coeff>,
+         "add this times log(sum(exp(logits)))^2 to the loss of every token; evaluation has none", at_least(0)},
         {"calculate_per_token_loss", field<&T::data_parallel, &DataParallelOptions::calculate_per_token_loss>,
          "weight all tokens of a step equally; false: weight all micro-batches equally (ROLL's default)"}}},
       {"Precision and seed",
@@ -414,6 +419,15 @@ std::vector<ArgumentGroup> make_groups() {
         {"logging_first_step", field<&T::logging, &LoggingArguments::first_step>, ""},
         {"logging_nan_inf_filter", field<&T::logging, &LoggingArguments::nan_inf_filter>,
          "NaN and Inf losses are excluded from the logged mean"},
+        {"timing_log_level", field<&T::logging, &LoggingArguments::timing_level>,
+         "1: log how long forward_backward, reduce, optimizer, data and save take, waiting for the device before and "
+         "after each; 0: no",
+         between(0, 2)},
+        {"timing_log_option",
+         field<&T::logging, &LoggingArguments::timing_option>,
+         "what of these times is logged: the largest over ranks, also the smallest, or that of every rank",
+         {},
+         {"max", "minmax", "all"}},
         {"log_params_norm", field<&T::logging, &LoggingArguments::params_norm>,
          "log the norm of all weights that are trained"},
         {"eval_strategy",
@@ -541,6 +555,10 @@ std::vector<std::string> input_paths(const TrainingArguments& arguments) {
       if (!path.empty()) paths.push_back(path);
     }
   }
+  for (const auto* blend : {&arguments.data.blend, &arguments.evaluation.blend, &arguments.evaluation.test_blend}) {
+    for (const std::string& path : parse_blend(*blend).paths) paths.push_back(path);
+  }
+  for (const auto& [name, path] : arguments.evaluation.sets) paths.push_back(path);
   return paths;
 }
 

@@ -115,6 +115,8 @@ struct LoggingArguments {
   bool first_step = false;
   bool nan_inf_filter = true;
   bool params_norm = false;  // log_params_norm
+  int64_t timing_level = 0;  // timing_log_level
+  std::string timing_option = "minmax";
   bool operator==(const LoggingArguments&) const = default;
 };
 

@@ -120,7 +120,7 @@ std::string RowSource::cut_text() const {
   const std::string cut = cut_ == 0 ? ""
                           : pieces_ == 0
                               ? fmt::format("{} cut to {} tokens", cut_, cutoff_len_)
-                              : fmt::format("{} split into {} of up to {} tokens", cut_, pieces_, cutoff_len_);
+                              : fmt::format("{} split into {} pieces of up to {} tokens", cut_, pieces_, cutoff_len_);
   const int64_t given = size() / group_ + dropped_ - (pieces_ == 0 ? 0 : pieces_ - cut_);
   return fmt::format("{}{}{} of {} {}", cut, cut_ > 0 && dropped_ > 0 ? ", " : "", dropped, given,
                      group_ == 2 ? "pairs" : "samples");

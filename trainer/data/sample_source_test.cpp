@@ -136,6 +136,14 @@ TEST(SampleSource, LongSamplesAreCutAsAskedAndCounted) {
   EXPECT_EQ(left->at(0).ids, (std::vector<int64_t>{3, 4, 5}));
   EXPECT_EQ(left->at(0).labels, (std::vector<int64_t>{4, 5, -100}));
   EXPECT_EQ(open("drop")->cut_text(), "2 dropped of 3 samples");
+  const auto split = open("split");  // pieces share a token; one of each has nothing to learn
+  ASSERT_EQ(split->size(), 3);
+  EXPECT_EQ(split->at(0).ids, (std::vector<int64_t>{3, 4, 5}));
+  EXPECT_EQ(split->at(0).labels, (std::vector<int64_t>{4, 5, -100}));
+  EXPECT_EQ(split->at(1).ids, (std::vector<int64_t>{6, 7, 8}));
+  EXPECT_EQ(split->cut_text(), "2 split into 2 pieces of up to 3 tokens of 3 samples");
+  EXPECT_EQ(open_sample_source({.path = path, .cutoff_len = 2, .truncation = "split"})->cut_text(),
+            "3 split into 5 pieces of up to 2 tokens of 3 samples");
   EXPECT_EQ(open_sample_source({.path = path, .cutoff_len = 5})->cut_text(), "");
   EXPECT_THAT(said_by_source({.path = path, .seq_length = 4}), HasSubstr("or cut such samples with cutoff_len"));
   EXPECT_THAT(said_by_source({.path = path, .cutoff_len = 2, .truncation = "drop"}),

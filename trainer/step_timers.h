@@ -1,0 +1,57 @@
+// How long the parts of a step take, compared over ranks: Megatron's timers (timing_log_level, timing_log_option).
+//
+// Unlike StepClock, which measures always and costs nothing, a timer waits for the device before it begins and ends, so
+// that the part has its own time and not that of another one; a run with timers is therefore slower on devices. Level 0
+// measures nothing, 1 the parts below. Threads: the one that trains.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/mesh/parallel_context.h"
+#include "trainer/report/history.h"
+
+namespace concord {
+
+enum class StepPart { forward_backward, reduce, optimizer, data, save };
+inline constexpr size_t kStepParts = 5;
+const char* to_string(StepPart part);
+
+class StepTimers {
+ public:
+  // |option| is max, minmax or all. |job| outlives it.
+  StepTimers(ParallelContext& job, int64_t level, std::string option);
+
+  // Measures while it exists.
+  class Span {
+   public:
+    Span(StepTimers& timers, StepPart part);
+    ~Span();
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+
+   private:
+    StepTimers& timers_;
+    StepPart part_;
+    std::chrono::steady_clock::time_point begin_;
+  };
+
+  void end_step() { ++steps_; }
+  // Seconds per step since the last call: time_PART_max, also time_PART_min with minmax, time_PART_rank_N with all.
+  // Empty at level 0. Every rank calls it. Waits: for all ranks.
+  NamedValues take();
+
+ private:
+  void settle();
+
+  ParallelContext& job_;
+  bool is_on_;
+  std::string option_;
+  std::array<double, kStepParts> seconds_ = {};
+  int64_t steps_ = 0;
+};
+
+}  // namespace concord
