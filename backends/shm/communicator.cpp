@@ -29,7 +29,8 @@ void create_unique_id(void* out_id, int64_t bytes) {
     left -= got;
   }
   const uint64_t host = this_host();
-  std::memcpy(next - sizeof host, &host, sizeof host);
+  static_assert(sizeof host == kHostBytes);
+  std::memcpy(next - kHostBytes, &host, sizeof host);
 }
 
 bool supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce) {

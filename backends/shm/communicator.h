@@ -25,6 +25,7 @@
 namespace concord::shm {
 
 inline constexpr int64_t kUniqueIdBytes = 128;
+inline constexpr int64_t kHostBytes = 8;  // at its end
 
 // Writes a new id of kUniqueIdBytes: random bytes, and last the host of this process. Any rank may make it; all have to
 // be given it.

@@ -435,7 +435,7 @@ std::shared_ptr<Segment> meet_alone() {
 // A rank elsewhere would wait for its whole time for a socket that it cannot see.
 void check_host(const Meeting& meeting) {
   uint64_t maker = 0;
-  std::memcpy(&maker, static_cast<const char*>(meeting.id) + kUniqueIdBytes - sizeof maker, sizeof maker);
+  std::memcpy(&maker, static_cast<const char*>(meeting.id) + kUniqueIdBytes - kHostBytes, sizeof maker);
   const uint64_t here = this_host();
   if (here == maker || here == 0 || maker == 0) return;
   sdk::fail(CONCORD_STATUS_UNAVAILABLE,

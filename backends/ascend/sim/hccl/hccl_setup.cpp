@@ -115,11 +115,11 @@ void init(uint32_t world, const HcclRootInfo* root, uint32_t rank, const HcclCom
 }
 
 // The meeting place of a sub-communicator follows from the world's and the number that the caller gave it: members find
-// each other without a word between them. FNV-1a, stretched over the id.
+// each other without a word between them. FNV-1a, stretched over the id, whose end names the host and stays.
 Rank::Id derived_id(const Rank::Id& world, uint64_t number) {
-  Rank::Id id;
+  Rank::Id id = world;
   uint64_t hash = 14695981039346656037u ^ number;
-  for (size_t i = 0; i < id.size(); ++i) {
+  for (size_t i = 0; i < id.size() - shm::kHostBytes; ++i) {
     hash = (hash ^ static_cast<uint64_t>(world[i])) * 1099511628211u;
     hash ^= hash >> 29;
     id[i] = world[i] ^ static_cast<std::byte>(hash >> 24);
