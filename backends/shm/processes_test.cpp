@@ -16,6 +16,7 @@
 #include "backends/shm/communicator.h"
 #include "backends/shm/process.h"
 #include "backends/shm/testing/ranks.hpp"
+#include "platform/base/sanitizer.hpp"
 
 namespace concord::shm::testing {
 namespace {
@@ -342,7 +343,7 @@ TEST(OutOfMemoryTest, IsAnErrorOnEveryRankAndNotASignal) {
 }
 
 TEST(OutOfMemoryTest, OfAddressSpaceOnOneRankIsAnErrorOnEveryRank) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if CONCORD_UNDER_ASAN || CONCORD_UNDER_TSAN
   GTEST_SKIP() << "a sanitizer needs address space of its own while it runs";
 #endif
   const Id id = new_id();

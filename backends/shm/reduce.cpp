@@ -3,12 +3,13 @@
 #include <type_traits>
 
 #include "backends/shm/halves.h"
+#include "platform/base/sanitizer.hpp"
 #include "platform/sdk/dtypes.hpp"
 
 // The loops are compiled for several x86 processors and the right one is picked when the program starts. (The picking
 // runs before a sanitizer is ready, so there it stays with one.)
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !CONCORD_UNDER_ASAN && \
+    !CONCORD_UNDER_TSAN && !defined(__clang__)
 #define CONCORD_SHM_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CONCORD_SHM_CLONES

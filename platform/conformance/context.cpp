@@ -4,6 +4,7 @@
 #include <mutex>
 #include <thread>
 
+#include "platform/base/sanitizer.hpp"
 #include "platform/conformance/resources.h"
 
 namespace concord::conformance {
@@ -55,7 +56,7 @@ std::string status_text(concord_status status) {
 }
 
 int slowness() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if CONCORD_UNDER_ASAN || CONCORD_UNDER_TSAN
   return 8;
 #else
   return 1;
@@ -63,7 +64,7 @@ int slowness() {
 }
 
 bool under_thread_sanitizer() {
-#if defined(__SANITIZE_THREAD__)
+#if CONCORD_UNDER_TSAN
   return true;
 #else
   return false;

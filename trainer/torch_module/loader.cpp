@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "platform/base/sanitizer.hpp"
 #include "platform/loader/elf_file.h"
 #include "platform/loader/error.h"
 #include "platform/loader/search_path.h"
@@ -79,7 +80,7 @@ const TorchModule* open_module(Place* place) {
 // that is gone with the process anyway. What was registered after libtorch was loaded (plugins, traces, the job) still
 // runs, because the last registered is the first to run. Not under a sanitizer, which reports at the end.
 void skip_destructors_of_libtorch() {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !CONCORD_UNDER_ASAN && !CONCORD_UNDER_TSAN
   on_exit(
       [](int status, void*) {
         std::fflush(nullptr);

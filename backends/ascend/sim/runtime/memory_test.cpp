@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backends/ascend/sim/runtime/testing/sim_test.h"
+#include "platform/base/sanitizer.hpp"
 
 namespace concord::ascend::sim::testing {
 namespace {
@@ -107,7 +108,7 @@ using MemoryDeathTest = MemoryTest;
 TEST_F(MemoryDeathTest, TheHostCannotTouchDeviceMemory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto* address = static_cast<volatile int32_t*>(device_memory(64));
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if CONCORD_UNDER_ASAN || CONCORD_UNDER_TSAN
   EXPECT_DEATH(*address = 1, "");
 #else
   EXPECT_EXIT(*address = 1, ::testing::KilledBySignal(SIGSEGV), "");
