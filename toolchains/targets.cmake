@@ -231,7 +231,7 @@ function(concord_run_test_program name program)
   set(environment "CONCORD_PLUGIN_PATH=${PROJECT_BINARY_DIR}/lib" ${ARG_ENVIRONMENT})
   concord_searches_leaks(searched ${ARG_LABELS})
   if(searched)
-    list(APPEND environment ASAN_OPTIONS=detect_leaks=1)  # else see the preset asan
+    list(APPEND environment ASAN_OPTIONS=detect_leaks=1:allow_addr2line=1)  # else see the preset asan
   endif()
   math(EXPR last "${ARG_SHARDS} - 1")
   foreach(shard RANGE ${last})

@@ -14,10 +14,13 @@ int64_t round_up(int64_t value) { return (value + kAlign - 1) / kAlign * kAlign;
 int64_t round_down(int64_t value) { return value / kAlign * kAlign; }
 int64_t rounds_for(int64_t bytes, int64_t chunk) { return std::max<int64_t>(1, (bytes + chunk - 1) / chunk); }
 
+// Null, which a rank gives that sends or receives nothing, stays null.
 const std::byte* bytes_of(const void* pointer, int64_t offset = 0) {
-  return static_cast<const std::byte*>(pointer) + offset;
+  return pointer == nullptr ? nullptr : static_cast<const std::byte*>(pointer) + offset;
 }
-std::byte* bytes_of(void* pointer, int64_t offset = 0) { return static_cast<std::byte*>(pointer) + offset; }
+std::byte* bytes_of(void* pointer, int64_t offset = 0) {
+  return pointer == nullptr ? nullptr : static_cast<std::byte*>(pointer) + offset;
+}
 
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
