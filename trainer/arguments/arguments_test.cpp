@@ -388,6 +388,25 @@ TEST(ArgumentRelations, PreferencesHaveTheSettingsOfTheirStage) {
               HasSubstr("precompute_ref_log_probs is given, but reference_free uses no reference"));
 }
 
+TEST(ArgumentRelations, PairsAreNeitherBlendedNorLossesOfTokens) {
+  const auto error_of = [](void (*change)(TrainingArguments&)) {
+    TrainingArguments a = complete();
+    a.preference.stage = "rm";
+    change(a);
+    return relation_error(a, 1);
+  };
+  EXPECT_EQ(error_of([](TrainingArguments&) {}), "no error");
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.evaluation.test_blend = {"a", "b"}; }),
+              HasSubstr("stage rm learns from pairs, which cannot be blended or split"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.data.split = {"9", "1", "0"}; }), HasSubstr("cannot be blended"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.mtp.num_layers = 1; }),
+              HasSubstr("mtp_num_layers is 1, but stage rm does not predict further tokens"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.label_smoothing_factor = 0.1; }),
+              HasSubstr("are of losses of tokens, which stage rm does not have"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.z_loss_coeff = 1e-4; }),
+              HasSubstr("are of losses of tokens"));
+}
+
 TEST(ArgumentRelations, FinetuneStartsFromANamedCheckpoint) {
   TrainingArguments a = complete();
   a.resume.finetune = true;
