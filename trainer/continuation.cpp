@@ -248,6 +248,25 @@ void compare_data(const std::string& folder, const TrainingState& state, const T
                                               beginning)));
 }
 
+// What is learnt from: another objective would go on with the other one's optimizer state. Older checkpoints do not say.
+void compare_objective(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
+  const Texts own = printed_arguments(plan.arguments);
+  Difference objective;
+  for (const char* name : {"stage", "pref_loss", "pref_beta", "pref_ftx", "dpo_label_smoothing", "simpo_gamma",
+                           "ld_alpha", "reference_free", "ref_model", "center_rewards_coefficient"}) {
+    const bool is_known = std::any_of(state.arguments.begin(), state.arguments.end(),
+                                      [&](const auto& argument) { return argument.first == name; });
+    const auto text = [name](const Texts& texts) {
+      const std::string value = value_in(texts, name);
+      return value == "pt" ? "sft" : value;  // two names of the same
+    };
+    if (is_known) objective.add(name, text(state.arguments), text(own));
+  }
+  if (objective.empty()) return;
+  found->push_back(
+      objective.sentence(folder, "use the same settings, or --no_load_optim to continue with fresh optimizer state"));
+}
+
 void compare_seed(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
   Difference seed;
   const std::string saved = value_in(state.arguments, "seed");
@@ -312,6 +331,7 @@ void check_can_continue(const std::string& folder, const TrainingState& state, c
   Found found;
   compare_model(folder, plan, &found);
   if (parts.optimizer) compare_optimizer(folder, state, plan, &found);
+  if (parts.optimizer) compare_objective(folder, state, plan, &found);
   if (parts.optimizer && parts.schedule) compare_schedule(folder, state, plan, &found);
   if (parts.data) compare_data(folder, state, plan, &found);
   if (parts.rng) compare_seed(folder, state, plan, &found);

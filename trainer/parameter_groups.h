@@ -18,7 +18,7 @@ namespace concord {
 
 class ParameterGroups {
  public:
-  // Throws ConfigError for patterns that are no regular expressions and for values that are no numbers >= 0.
+  // Throws ConfigError for patterns that are not regular expressions, and values that are not numbers >= 0.
   // |learning_rate| is what decoupled_lr is compared with.
   ParameterGroups(const GroupArguments& arguments, double learning_rate);
 

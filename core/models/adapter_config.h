@@ -46,7 +46,8 @@ struct LowRankShape {
   double scale;
 };
 
-// Finds a module's pair. Throws ConfigError for numbers out of range and patterns that are no regular expressions.
+// Finds a module's pair. Throws ConfigError for numbers out of range and patterns that are not regular
+// expressions.
 class AdapterModules {
  public:
   explicit AdapterModules(AdapterConfig config);

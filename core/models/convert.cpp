@@ -104,11 +104,12 @@ class Conversion {
 
   void check_types() const {
     for (const auto& [name, tensor] : weights_->tensors()) {
-      if (!options_.dtype || tensor.info->dtype != DType::kF8E4M3) continue;
+      const bool merges = !options_.adapter.empty();
+      if ((!options_.dtype && !merges) || tensor.info->dtype != DType::kF8E4M3) continue;
       throw ConfigError(
-          fmt::format("{}: tensor {} has type F8_E4M3; such weights have scales, which a conversion does not apply. "
+          fmt::format("{}: tensor {} has type F8_E4M3; such weights have scales, which {} does not apply. "
                       "`concord train --model {}` reads them, and saves them in its own type",
-                      tensor.file->path(), quoted(name), from_));
+                      tensor.file->path(), quoted(name), merges ? "a merge" : "a conversion", from_));
     }
   }
 

@@ -244,9 +244,11 @@ def compare_blocks(program, folder):
     assert saved[0].keys() == saved[1].keys() == tensors.keys()
     assert all(torch.equal(saved[0][name], saved[1][name]) and torch.equal(saved[0][name], plain[name]) for name in tensors)
     assert "quantization_config" not in (folder / "published-out" / "model" / "config.json").read_text()
-    refused = subprocess.run([program, "convert", "--from", str(folder / "published"), "--to", str(folder / "converted"),
-                              "--dtype", "bfloat16"], capture_output=True, text=True)
-    assert refused.returncode != 0 and "scales, which a conversion does not apply" in refused.stderr, refused.stderr
+    published, out = str(folder / "published"), str(folder / "converted")
+    for command, word in ((["convert", "--from", published, "--to", out, "--dtype", "bfloat16"], "conversion"),
+                          (["merge", "--model", published, "--adapter", str(folder), "--out", out], "merge")):
+        refused = subprocess.run([program, *command], capture_output=True, text=True)
+        assert refused.returncode != 0 and f"scales, which a {word} does not apply" in refused.stderr, refused.stderr
     print("8-bit blocks: the same bits as their values", flush=True)
 
 

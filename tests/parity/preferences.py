@@ -331,6 +331,12 @@ def compare_training(program, data, pairs, folder):
     found = train(program, data, folder / "precomputed", *once, "--resume_from_checkpoint", "latest")
     compare("precomputed and resumed, pp 2, vpp 2, dp 2", found, wanted)
     train(program, data, folder / "resumed", "--max_steps", 3, "--save_steps", 3)
+    try:
+        train(program, data, folder / "resumed", "--resume_from_checkpoint", "latest", "--pref_beta", 0.3)
+    except Exception as refused:
+        assert "pref_beta 0.1, but this run has pref_beta 0.3" in str(refused), refused
+    else:
+        raise AssertionError("a run was resumed with another pref_beta")
     compare("resumed", train(program, data, folder / "resumed", "--resume_from_checkpoint", "latest"), wanted)
     for name, settings in LOSSES.items():
         compare(name, train(program, data, folder / name, *words_of(settings)), expected(steps, settings))
