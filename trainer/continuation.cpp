@@ -248,7 +248,7 @@ void compare_data(const std::string& folder, const TrainingState& state, const T
                                               beginning)));
 }
 
-// What is learnt from: another objective would go on with the other one's optimizer state. Older checkpoints do not say.
+// Another objective would go on with the other one's optimizer state. Older checkpoints do not tell.
 void compare_objective(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
   const Texts own = printed_arguments(plan.arguments);
   Difference objective;
