@@ -25,7 +25,7 @@ AttentionForward with_sinks(const AttentionForward& parts, const Tensor& sinks_h
 Tensor sinks_grad(const Tensor& grad_bshn, const AttentionForward& whole, const Tensor& sinks_h) {
   const Tensor p_bhs = (as_scores(sinks_h, whole.lse) - whole.lse).exp();
   const Tensor rows_bsh = (grad_bshn.to(p_bhs.scalar_type()) * whole.out.to(p_bhs.scalar_type())).sum(-1);
-  return -(p_bhs * rows_bsh.transpose(1, 2)).sum({0, 2}).to(sinks_h.scalar_type());
+  return -(p_bhs * rows_bsh.transpose(1, 2)).sum(at::IntArrayRef{0, 2}).to(sinks_h.scalar_type());
 }
 
 }  // namespace concord::ops
