@@ -41,6 +41,12 @@ void add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x, const Te
   op.call(main, grad, x, ends);
 }
 
+void set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x, const Tensor& ends) {
+  static const auto op =
+      find<void(Tensor&, const Tensor&, const Tensor&, const Tensor&)>("concord::grouped_linear_weight_grad_set_");
+  op.call(main, grad, x, ends);
+}
+
 // -------------------------------------------------------------------------------------------------------- reference
 
 // |rows| cut into its groups.
@@ -93,6 +99,11 @@ void reference_add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x
   }
 }
 
+void reference_set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x, const Tensor& ends) {
+  main.zero_();
+  reference_add_weight_grad(main, grad, x, ends);
+}
+
 // ------------------------------------------------------------------------------------------------------- derivative
 
 // The input gradient first: with deferred weight gradients it is all that backward computes.
@@ -114,9 +125,9 @@ Tensor into_sink(const Tensor& x, const Tensor& weight, const Tensor& ends, cons
     Tensors result{input_half(b), Tensor()};
     if (!b.needed[1]) return result;
     // Detached from the graph, which would otherwise live as long as a deferred addition.
-    sink.add([grad = b.grad.detach().contiguous(), input = b.saved[0].detach(), ends = b.saved[2]](Tensor& main) {
-      add_weight_grad(main, grad, input, ends);
-    });
+    const Tensor grad = b.grad.detach().contiguous(), input = b.saved[0].detach(), until = b.saved[2];
+    sink.add([grad, input, until](Tensor& main) { add_weight_grad(main, grad, input, until); },
+             [grad, input, until](Tensor& main) { set_weight_grad(main, grad, input, until); });
     return result;
   });
 }
@@ -126,12 +137,14 @@ TORCH_LIBRARY_FRAGMENT(concord, m) {
   m.def("grouped_linear_input_grad(Tensor grad, Tensor weight, Tensor ends) -> Tensor");
   m.def("grouped_linear_weight_grad(Tensor grad, Tensor x, Tensor ends) -> Tensor");
   m.def("grouped_linear_weight_grad_(Tensor(a!) main, Tensor grad, Tensor x, Tensor ends) -> ()");
+  m.def("grouped_linear_weight_grad_set_(Tensor(a!) main, Tensor grad, Tensor x, Tensor ends) -> ()");
 }
 TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
   m.impl("grouped_linear", reference);
   m.impl("grouped_linear_input_grad", reference_input_grad);
   m.impl("grouped_linear_weight_grad", reference_weight_grad);
   m.impl("grouped_linear_weight_grad_", reference_add_weight_grad);
+  m.impl("grouped_linear_weight_grad_set_", reference_set_weight_grad);
 }
 TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("grouped_linear", autograd); }
 

@@ -9,7 +9,8 @@ namespace concord {
 
 // |x| [rows, in], |weight| [groups, out, in], of one type and device; |ends| int64 [groups], ascending, the last one is
 // the number of rows, on the same device. Returns [rows, out]. |sink| as for linear; sink->added is called once for all
-// groups. Throws ConfigError, with the sizes, if they do not fit. Waits: the reference on a device waits for |ends|.
+// groups. Throws ConfigError, with the sizes, if they do not fit. Waits: the reference on a device waits for |ends|;
+// kernels of a device neither wait for them nor check them.
 at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends,
                           const GradSink* sink = nullptr);
 

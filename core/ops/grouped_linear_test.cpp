@@ -61,11 +61,13 @@ const RegisterSamples kWeight("concord::grouped_linear_weight_grad", [](Draw& dr
   const Drawn d(draw, type);
   return Sample{{d.grad, d.x, d.ends}, 4, {size_of(d.rows, d.grad, d.x)}};
 });
-const RegisterSamples kAdd("concord::grouped_linear_weight_grad_", [](Draw& draw, c10::ScalarType type) {
+Sample draw_main_grad(Draw& draw, c10::ScalarType type) {
   const Drawn d(draw, type);
   const at::Tensor main = draw.normal({d.groups, d.out, d.in}, type == at::kDouble ? type : at::kFloat);
   return Sample{{main, d.grad, d.x, d.ends}, 4, {size_of(d.rows, d.grad, d.x) + largest(main)}};
-});
+}
+const RegisterSamples kAdd("concord::grouped_linear_weight_grad_", draw_main_grad);
+const RegisterSamples kSet("concord::grouped_linear_weight_grad_set_", draw_main_grad);
 
 // Three groups, the second of which is empty.
 struct Layer {

@@ -21,6 +21,13 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 
+using Order = std::tuple<Tensor, Tensor, Tensor>;
+
+Order order_of(const Tensor& experts, int64_t count) {
+  static const auto op = find<Order(const Tensor&, int64_t)>("concord::moe_order");
+  return op.call(experts, count);
+}
+
 Tensor permute(const Tensor& x, const Tensor& order, const Tensor& inverse) {
   static const auto op = find<Tensor(const Tensor&, const Tensor&, const Tensor&)>("concord::moe_permute");
   return op.call(x, order, inverse);
@@ -44,6 +51,15 @@ std::tuple<Tensor, Tensor> combine_backward(const Tensor& grad, const Tensor& ro
 Tensor tokens_of(const Tensor& order, int64_t k) { return order.div(k, "floor"); }
 
 // -------------------------------------------------------------------------------------------------------- reference
+
+Order reference_order(const Tensor& experts, int64_t count) {
+  const auto [sorted, order] = experts.reshape({-1}).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const Tensor numbers = at::arange(order.size(0), order.options());
+  const Tensor inverse = at::empty_like(order).index_copy_(0, order, numbers);
+  // Rows of this expert and those before it. As a comparison of all with all, which every device has.
+  const Tensor ends = sorted.unsqueeze(1).le(at::arange(count, order.options())).sum(0);
+  return {order, inverse, ends};
+}
 
 Tensor reference_permute(const Tensor& x, const Tensor& order, const Tensor&) {
   if (x.size(0) == 0) return x;
@@ -96,6 +112,7 @@ Tensor autograd_combine(const Tensor& rows, const MaybeTensor& weights, const Te
 }
 
 TORCH_LIBRARY_FRAGMENT(concord, m) {
+  m.def("moe_order(Tensor experts, int count) -> (Tensor, Tensor, Tensor)");
   m.def("moe_permute(Tensor x, Tensor order, Tensor inverse) -> Tensor");
   m.def("moe_combine(Tensor rows, Tensor? weights, Tensor order, Tensor inverse, int k) -> Tensor");
   m.def(
@@ -103,6 +120,7 @@ TORCH_LIBRARY_FRAGMENT(concord, m) {
       "Tensor)");
 }
 TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
+  m.impl("moe_order", reference_order);
   m.impl("moe_permute", reference_permute);
   m.impl("moe_combine", reference_combine);
   m.impl("moe_combine_backward", reference_combine_backward);
@@ -119,11 +137,7 @@ ExpertOrder order_by_expert(const at::Tensor& experts, int64_t count) {
   if (!experts.defined() || experts.dim() != 2 || experts.scalar_type() != at::kLong) {
     ops::refuse("order_by_expert", fmt::format("experts is {}; must be Long [tokens, k]", ops::text_of(experts)));
   }
-  const auto [sorted, order] = experts.reshape({-1}).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const at::Tensor numbers = at::arange(order.size(0), order.options());
-  const at::Tensor inverse = at::empty_like(order).index_copy_(0, order, numbers);
-  // Rows of this expert and those before it. As a comparison of all with all, which every device has.
-  const at::Tensor ends = sorted.unsqueeze(1).le(at::arange(count, order.options())).sum(0);
+  auto [order, inverse, ends] = ops::moe_permute_op::order_of(experts, count);
   return {order, inverse, ends};
 }
 

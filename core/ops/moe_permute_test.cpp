@@ -35,6 +35,10 @@ struct Drawn {
   ExpertOrder order;
 };
 
+const RegisterSamples kOrder("concord::moe_order", [](Draw& draw, c10::ScalarType type) {
+  const Drawn d(draw, type);
+  return Sample{{d.experts, d.count}, 0};
+});
 const RegisterSamples kPermute("concord::moe_permute", [](Draw& draw, c10::ScalarType type) {
   const Drawn d(draw, type);
   return Sample{{d.x, d.order.order, d.order.inverse}, 0};

@@ -40,17 +40,9 @@ int64_t rms_norm_blocks(Rows shape, Type type);
 void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
                        const void* more, void* dx, void* scratch, void* dweight);
 
-// The first 2 * |half| elements of each head are rotated, the others copied. |x| is [outer, inner, heads, dim] with
-// strides, dense in its last dim; cos and sin are [outer, inner, half] of Sum with strides; y is dense.
-struct RopeShape {
-  int64_t outer, inner, heads, dim, half;
-  int64_t x_stride[3];
-  int64_t angle_stride[2];
-};
-void rope(Where where, const RopeShape& shape, const void* x, const void* cos, const void* sin, bool back, void* y);
-
 // Query, key and value heads, each [outer, inner, heads, dim] with strides and dense in its last dim, -> one packed
-// array y [outer, inner, heads + 2 kv_heads, dim]; queries and keys are rotated.
+// array y [outer, inner, heads + 2 kv_heads, dim]. The first 2 * |half| elements of each query and key head are rotated,
+// the others copied; cos and sin are [outer, inner, half] of Sum with strides. kv_heads may be 0.
 struct HeadsFrom {
   const void* x;
   int64_t stride[3];
@@ -60,12 +52,36 @@ struct PackedRope {
   HeadsFrom q, k, v;
   int64_t angle_stride[2];
 };
-// Fewer than 2^32 elements.
 void rope_packed(Where where, const PackedRope& shape, const void* cos, const void* sin, bool back, void* y);
 
 // Rows of |gate_up| hold the gate and then up, |width| each.
 void swiglu(Where where, Rows shape, const void* gate_up, void* y);
 void swiglu_backward(Where where, Rows shape, const void* grad, const void* gate_up, void* result);
+
+// Rows of experts: those of |k| choices of each token. See core/ops/moe_permute.h for order, inverse and ends.
+struct MoeRows {
+  int64_t tokens, k, width;
+};
+// |chosen| [rows] below |experts|. |scratch| has moe_order_scratch(...) numbers. Only for what fits.
+bool moe_order_fits(int64_t rows, int64_t experts);
+int64_t moe_order_scratch(int64_t rows, int64_t experts);
+void moe_order(cudaStream_t stream, int64_t rows, int64_t experts, const int64_t* chosen, int* scratch, int64_t* order,
+               int64_t* inverse, int64_t* ends);
+void moe_permute(Where where, const MoeRows& shape, const void* x, const int64_t* order, void* y);
+// |weights| of Sum; null: all are 1.
+void moe_combine(Where where, const MoeRows& shape, const void* rows, const void* weights, const int64_t* inverse,
+                 void* y);
+void moe_combine_backward(Where where, const MoeRows& shape, const void* grad, const void* rows, const void* weights,
+                          const int64_t* order, void* drows, void* dweights);
+
+// main [groups, out, in] in fp32 (+)= grad^T x for the rows of each group, which are those until ends[group]. Only for
+// 16-bit types, dense arrays that begin at multiples of 16 bytes, and sizes that are multiples of 8.
+struct GroupedRows {
+  int64_t groups, out, in;
+  bool adds;  // else main is overwritten
+};
+void grouped_weight_grad(Where where, const GroupedRows& shape, const void* grad, const void* x, const int64_t* ends,
+                         float* main);
 
 // Rows of logits of which the first |used| columns count; column 0 is number |first| of the vocabulary.
 struct VocabRows {

@@ -21,27 +21,21 @@ Tensor angles_of(const Tensor& angles, const Tensor& x) {
   return angles.expand(sizes).reshape({-1, inner, angles.size(-1)});
 }
 
-Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
-  const Tensor y = at::empty(x.sizes(), x.options());
-  if (x.numel() == 0) return y;
-  const OnDevice device(x.device());
-  const Tensor four = as_four(x.stride(-1) == 1 ? x : x.contiguous());
-  const Tensor c = angles_of(cos.contiguous(), x), s = angles_of(sin.contiguous(), x);
-  const RopeShape shape{four.size(0),
-                        four.size(1),
-                        four.size(2),
-                        four.size(3),
-                        cos.size(-1),
-                        {four.stride(0), four.stride(1), four.stride(2)},
-                        {c.stride(0), c.stride(1)}};
-  rope(where(x), shape, four.const_data_ptr(), c.const_data_ptr(), s.const_data_ptr(), back, y.mutable_data_ptr());
-  return y;
-}
-
 // |x| [..., heads, n] as the kernel takes it: [outer, inner, heads, n], dense in its last dim.
 Tensor heads_of(const Tensor& x) { return as_four(x.stride(-1) == 1 ? x : x.contiguous()); }
 
 HeadsFrom from(const Tensor& four) { return {four.const_data_ptr(), {four.stride(0), four.stride(1), four.stride(2)}}; }
+
+Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
+  const Tensor y = at::empty(x.sizes(), x.options());
+  if (x.numel() == 0) return y;
+  const OnDevice device(x.device());
+  const Tensor four = heads_of(x), c = angles_of(cos.contiguous(), x), s = angles_of(sin.contiguous(), x);
+  const PackedRope shape{four.size(0), four.size(1), four.size(2), /*kv_heads=*/0, four.size(3),
+                         cos.size(-1), from(four),   from(four),   from(four),     {c.stride(0), c.stride(1)}};
+  rope_packed(where(x), shape, c.const_data_ptr(), s.const_data_ptr(), back, y.mutable_data_ptr());
+  return y;
+}
 
 // Queries, keys and values, packed: [..., (heads + 2 kv_heads) n].
 Tensor packed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& cos, const Tensor& sin, bool back) {

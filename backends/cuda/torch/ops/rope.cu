@@ -7,31 +7,7 @@ namespace {
 constexpr int kBlock = 256;
 
 // [several elements at once]
-const Choice kPacked[2] = {{"rope_qkv: one element", kAllTypes}, {"rope_qkv: vectors", kAllTypes}};
-
-// One thread for a pair of elements, or for one that is only copied.
-template <class T>
-__global__ void turn(RopeShape shape, const T* x, const SumOf<T>* cos, const SumOf<T>* sin, SumOf<T> sign, T* y) {
-  using S = SumOf<T>;
-  const int64_t per_head = shape.dim - shape.half;  // pairs, and what is copied
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
-  const int64_t head = i / per_head, j = i % per_head;
-  const int64_t token = head / shape.heads;
-  if (token >= shape.outer * shape.inner) return;
-  const int64_t outer = token / shape.inner, inner = token % shape.inner;
-  const T* const from =
-      x + outer * shape.x_stride[0] + inner * shape.x_stride[1] + head % shape.heads * shape.x_stride[2];
-  T* const to = y + head * shape.dim;
-  if (j >= shape.half) {
-    to[shape.half + j] = from[shape.half + j];
-    return;
-  }
-  const int64_t angle = outer * shape.angle_stride[0] + inner * shape.angle_stride[1] + j;
-  const S c = cos[angle], s = sin[angle] * sign;
-  const S a = static_cast<S>(from[j]), b = static_cast<S>(from[shape.half + j]);
-  to[j] = static_cast<T>(a * c - b * s);
-  to[shape.half + j] = static_cast<T>(b * c + a * s);
-}
+const Choice kPacked[2] = {{"rope: one element", kAllTypes}, {"rope: vectors", kAllTypes}};
 
 // One thread for N pairs of elements of a query or key head, or for N that are only copied. The items of a token: those
 // of its query and key heads, then those of its value heads.
@@ -89,32 +65,44 @@ bool packs_wide(const PackedRope& shape, const void* cos, const void* sin, const
   return is_aligned(y) && is_whole(shape.dim) && is_whole(shape.half);
 }
 
+// Of its outer lines |count|, from |first| on: the kernel's numbers are of 32 bits.
+template <class T>
+PackedRope some_of(const PackedRope& shape, int64_t first, int64_t count) {
+  PackedRope part = shape;
+  part.outer = count;
+  for (HeadsFrom* each : {&part.q, &part.k, &part.v})
+    each->x = static_cast<const T*>(each->x) + first * each->stride[0];
+  return part;
+}
+
+template <class T, int N>
+void launch_packed(cudaStream_t stream, const PackedRope& shape, const SumOf<T>* cos, const SumOf<T>* sin, bool back,
+                   T* y) {
+  using S = SumOf<T>;
+  const int64_t turned = (shape.heads + shape.kv_heads) * ((shape.dim - shape.half) / N);
+  const int64_t items = shape.inner * (turned + shape.kv_heads * (shape.dim / N));  // of an outer line
+  const int64_t elements = shape.inner * (shape.heads + 2 * shape.kv_heads) * shape.dim;
+  if (items == 0) return;
+  constexpr int64_t kMost = 0xffffffff;
+  const int64_t most = std::max<int64_t>(1, kMost / elements);
+  for (int64_t first = 0; first < shape.outer; first += most) {
+    const int64_t count = std::min(most, shape.outer - first);
+    turn_packed<T, N><<<grid(count * items, kBlock), kBlock, 0, stream>>>(
+        some_of<T>(shape, first, count), cos + first * shape.angle_stride[0], sin + first * shape.angle_stride[0],
+        back ? S(-1) : S(1), y + first * elements);
+  }
+}
+
 }  // namespace
 
 void rope_packed(Where where, const PackedRope& shape, const void* cos, const void* sin, bool back, void* y) {
-  const int64_t tokens = shape.outer * shape.inner;
   visit(where.type, [&]<class T>(T) {
     using S = SumOf<T>;
     visit_wide<T>(packs_wide<T>(shape, cos, sin, y), [&](auto n) {
       kPacked[n.value > 1].take(where.type);
-      const int64_t turned = (shape.heads + shape.kv_heads) * ((shape.dim - shape.half) / n.value);
-      const int64_t items = tokens * (turned + shape.kv_heads * (shape.dim / n.value));
-      if (items == 0) return;
-      turn_packed<T, n.value><<<grid(items, kBlock), kBlock, 0, where.stream>>>(
-          shape, static_cast<const S*>(cos), static_cast<const S*>(sin), back ? S(-1) : S(1), static_cast<T*>(y));
+      launch_packed<T, n.value>(where.stream, shape, static_cast<const S*>(cos), static_cast<const S*>(sin), back,
+                                static_cast<T*>(y));
     });
-  });
-  check_launch("rope_packed");
-}
-
-void rope(Where where, const RopeShape& shape, const void* x, const void* cos, const void* sin, bool back, void* y) {
-  const int64_t items = shape.outer * shape.inner * shape.heads * (shape.dim - shape.half);
-  if (items == 0) return;
-  visit(where.type, [&]<class T>(T) {
-    using S = SumOf<T>;
-    turn<T><<<grid(items, kBlock), kBlock, 0, where.stream>>>(shape, static_cast<const T*>(x),
-                                                              static_cast<const S*>(cos), static_cast<const S*>(sin),
-                                                              back ? S(-1) : S(1), static_cast<T*>(y));
   });
   check_launch("rope");
 }

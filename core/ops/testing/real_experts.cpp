@@ -1,0 +1,175 @@
+// Samples at real sizes (samples.h) of the operators of experts: more rows than a block or a chunk of the sort has,
+// experts without rows, widths with and without vector loads, sizes that a grouped GEMM takes and others.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+
+#include "core/ops/moe_permute.h"
+#include "core/ops/testing/samples.h"
+
+namespace concord::ops::testing {
+namespace {
+
+using ExpertArguments = std::vector<c10::IValue>;
+using ExpertOutputs = std::vector<at::Tensor>;
+
+// ---------------------------------------------------------------------------------------------- order, permute, combine
+
+struct RoutedSize {
+  int64_t tokens, k, width, experts;
+};
+
+// A random begin and the experts that follow it; one token in four goes to the first ones.
+at::Tensor draw_experts(const RoutedSize& size, Draw& draw) {
+  const at::Tensor begin =
+      draw.integers({size.tokens}, 0, size.experts - 1) * (draw.integers({size.tokens}, 0, 3) > 0).to(at::kLong);
+  std::vector<at::Tensor> choices;
+  for (int64_t j = 0; j < size.k; ++j) choices.push_back((begin + j).remainder(size.experts));
+  return at::stack(choices, 1);
+}
+
+Sample real_order(const RoutedSize& size, Draw& draw, c10::ScalarType) {
+  return {{draw_experts(size, draw), size.experts}, 0};
+}
+
+Sample real_permute(const RoutedSize& size, Draw& draw, c10::ScalarType type) {
+  const ExpertOrder order = order_by_expert(draw_experts(size, draw), size.experts);
+  return {{draw.normal({size.tokens, size.width}, type), order.order, order.inverse}, 0};
+}
+
+// A sum of k products.
+Sample real_combine(const RoutedSize& size, Draw& draw, c10::ScalarType type) {
+  const ExpertOrder order = order_by_expert(draw_experts(size, draw), size.experts);
+  const at::Tensor rows = draw.normal({size.tokens * size.k, size.width}, type);
+  const at::Tensor weights = draw.normal({size.tokens, size.k}, type);
+  const auto slack = [=](const ExpertArguments& a, const ExpertOutputs&) {
+    const at::Tensor places = a[3].toTensor(), factors = a[1].toTensor().abs().reshape({-1, 1});
+    const at::Tensor terms = a[0].toTensor().abs().index_select(0, places) * factors;
+    return ExpertOutputs{(static_cast<double>(size.k) + 1) * sum_unit(type) *
+                         terms.view({size.tokens, size.k, size.width}).sum(1)};
+  };
+  return {{rows, weights, order.order, order.inverse, size.k}, 0, {}, slack};
+}
+
+// A product, and a sum over the width.
+Sample real_combine_backward(const RoutedSize& size, Draw& draw, c10::ScalarType type) {
+  const ExpertOrder order = order_by_expert(draw_experts(size, draw), size.experts);
+  const at::Tensor grad = draw.normal({size.tokens, size.width}, type);
+  const at::Tensor rows = draw.normal({size.tokens * size.k, size.width}, type);
+  const auto slack = [=](const ExpertArguments& a, const ExpertOutputs& exact) {
+    const at::Tensor of_rows = a[1].toTensor().abs().index_select(0, a[4].toTensor());
+    const at::Tensor dots =
+        (of_rows.view({size.tokens, size.k, size.width}) * a[0].toTensor().abs().unsqueeze(1)).sum(-1);
+    return ExpertOutputs{2 * sum_unit(type) * exact[0].abs(),
+                         (roundings_of_sum(size.width) + 2) * sum_unit(type) * dots};
+  };
+  return {{grad, rows, draw.normal({size.tokens, size.k}, type), order.order, order.inverse}, 0, {}, slack};
+}
+
+std::vector<SampleMaker> for_routed(Sample (*make)(const RoutedSize&, Draw&, c10::ScalarType)) {
+  const std::vector<RoutedSize> sizes = {{20, 3, 40, 7}, {1500, 8, 1024, 64}, {700, 1, 33, 5}, {515, 4, 1032, 200}};
+  std::vector<SampleMaker> makers;
+  for (const RoutedSize& size : sizes) {
+    makers.push_back([=](Draw& draw, c10::ScalarType type) { return make(size, draw, type); });
+  }
+  return makers;
+}
+
+const RegisterRealSizes kRealOrder("concord::moe_order", for_routed(real_order));
+const RegisterRealSizes kRealPermute("concord::moe_permute", for_routed(real_permute));
+const RegisterRealSizes kRealCombine("concord::moe_combine", for_routed(real_combine));
+const RegisterRealSizes kRealCombineBackward("concord::moe_combine_backward", for_routed(real_combine_backward));
+
+// ------------------------------------------------------------------------------------------------------ grouped_linear
+
+struct GroupedSize {
+  int64_t rows, in, out, groups;
+};
+
+// Cut at random places; the second group and the last have no rows.
+at::Tensor draw_groups(const GroupedSize& size, Draw& draw) {
+  std::vector<int64_t> ends;
+  for (int64_t i = 0; i < size.groups - 2; ++i) ends.push_back(draw.between(0, size.rows));
+  std::sort(ends.begin(), ends.end());
+  ends.insert(ends.begin() + 1, ends.front());
+  ends.push_back(size.rows);
+  ends[ends.size() - 2] = size.rows;
+  return at::tensor(ends, at::kLong);
+}
+
+// |product| of each group's rows of |rows| and of what else is |other|'s of that group.
+template <class Product>
+std::vector<at::Tensor> by_group(const at::Tensor& rows, const at::Tensor& ends, const Product& product) {
+  const at::Tensor host = ends.cpu();
+  std::vector<at::Tensor> results;
+  int64_t begin = 0;
+  for (int64_t i = 0; i < host.numel(); ++i) {
+    const int64_t end = host.const_data_ptr<int64_t>()[i];
+    results.push_back(product(rows.narrow(0, begin, end - begin), i, begin, end));
+    begin = end;
+  }
+  return results;
+}
+
+// Tensor cores truncate instead of rounding: up to a whole unit, two roundings.
+double product_roundings(int64_t depth) { return 2 * (roundings_of_sum(depth) + 2); }
+
+// x W^T, or with |transposed| false grad W, for each group.
+Sample::Slack grouped_slack(int64_t depth, c10::ScalarType type, bool transposed) {
+  return [=](const ExpertArguments& a, const ExpertOutputs&) {
+    const at::Tensor weight = a[1].toTensor().abs();
+    const auto terms =
+        by_group(a[0].toTensor().abs(), a[2].toTensor(), [&](const at::Tensor& rows, int64_t i, auto...) {
+          return at::mm(rows, transposed ? weight[i].t() : weight[i]);
+        });
+    return ExpertOutputs{product_roundings(depth) * sum_unit(type) * at::cat(terms)};
+  };
+}
+
+Sample real_grouped(const GroupedSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor x = draw.normal({size.rows, size.in}, type);
+  const at::Tensor weight = draw.normal({size.groups, size.out, size.in}, type);
+  return {{x, weight, draw_groups(size, draw)}, 0, {}, grouped_slack(size.in, type, true)};
+}
+
+Sample real_grouped_input_grad(const GroupedSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor grad = draw.normal({size.rows, size.out}, type);
+  const at::Tensor weight = draw.normal({size.groups, size.out, size.in}, type);
+  return {{grad, weight, draw_groups(size, draw)}, 0, {}, grouped_slack(size.out, type, false)};
+}
+
+Sample real_grouped_weight_grad(const GroupedSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor main = draw.normal({size.groups, size.out, size.in}, type == at::kDouble ? type : at::kFloat);
+  const at::Tensor grad = draw.normal({size.rows, size.out}, type), x = draw.normal({size.rows, size.in}, type);
+  const auto slack = [=](const ExpertArguments& a, const ExpertOutputs&) {
+    const at::Tensor other = a[2].toTensor().abs();
+    const auto terms = by_group(a[1].toTensor().abs(), a[3].toTensor(),
+                                [&](const at::Tensor& rows, int64_t, int64_t begin, int64_t end) {
+                                  return at::mm(rows.t(), other.narrow(0, begin, end - begin));
+                                });
+    return ExpertOutputs{product_roundings(size.rows) * sum_unit(type) * (a[0].toTensor().abs() + at::stack(terms))};
+  };
+  return {{main, grad, x, draw_groups(size, draw)}, 0, {}, slack};
+}
+
+std::vector<SampleMaker> for_groups(Sample (*make)(const GroupedSize&, Draw&, c10::ScalarType)) {
+  const std::vector<GroupedSize> sizes = {{96, 40, 24, 5}, {1500, 512, 776, 7}, {515, 33, 17, 4}, {1, 256, 128, 3}};
+  std::vector<SampleMaker> makers;
+  for (const GroupedSize& size : sizes) {
+    makers.push_back([=](Draw& draw, c10::ScalarType type) { return make(size, draw, type); });
+  }
+  return makers;
+}
+
+const RegisterRealSizes kRealGrouped("concord::grouped_linear", for_groups(real_grouped));
+const RegisterRealSizes kRealGroupedInput("concord::grouped_linear_input_grad", for_groups(real_grouped_input_grad));
+const RegisterRealSizes kRealGroupedAdd("concord::grouped_linear_weight_grad_", for_groups(real_grouped_weight_grad));
+const RegisterRealSizes kRealGroupedSet("concord::grouped_linear_weight_grad_set_",
+                                        for_groups(real_grouped_weight_grad));
+
+}  // namespace
+}  // namespace concord::ops::testing
