@@ -1,22 +1,23 @@
 // The weight gradients of experts: for each group of rows a product over them, added in fp32. libtorch's grouped GEMM
-// would round it to 16 bits first. Tiles of 128 x 128 by four warps of 64 x 64, with tensor cores; rows arrive 32 at a
+// would round it to 16 bits first. Tiles of 256 x 128 by eight warps of 64 x 64, with tensor cores; rows arrive 32 at a
 // time, four such stages ahead (cp.async).
 #include "backends/cuda/torch/ops/device_math.cuh"
 
 namespace concord::cuda::torch_side {
 namespace {
 
-constexpr int kTile = 128, kDepth = 32, kStages = 4, kThreads = 128;
-constexpr int kChunk = 8;                            // elements in the 16 bytes that are copied at once
-constexpr int kRowChunks = kTile / kChunk;           // of a row of a tile
-constexpr int kTileChunks = kDepth * kRowChunks;     // of an operand's tile
-constexpr int kStageBytes = 2 * kTileChunks * 16;    // of both operands
-constexpr int kSharedBytes = kStages * kStageBytes;  // 64 KiB: two blocks per processor
+constexpr int kTileRows = 256, kTileColumns = 128, kDepth = 32, kStages = 4, kThreads = 256;
+constexpr int kChunk = 8;  // elements in the 16 bytes that are copied at once
+constexpr int kLeftBytes = kDepth * kTileRows * 2, kStageBytes = kLeftBytes + kDepth * kTileColumns * 2;
+constexpr int kSharedBytes = kStages * kStageBytes;  // 96 KiB
 constexpr int kWarpTile = 64, kMmaRows = 16, kMmaColumns = 8, kMmaDepth = 16;
 
-// Where chunk |chunk| of row |row| is in a tile, in chunks: turned by the row, so that the eight rows of a matrix, which
-// are read at once, are in different banks.
-__device__ int place_of(int row, int chunk) { return row * kRowChunks + (chunk ^ (row % 8)); }
+// Where chunk |chunk| of row |row| is in an operand's tile, in bytes: turned by the row, so that the eight rows of a
+// matrix, which are read at once, are in different banks.
+template <int kTile>
+__device__ unsigned place_of(int row, int chunk) {
+  return static_cast<unsigned>(row * (kTile / kChunk) + (chunk ^ (row % 8))) * 16;
+}
 
 __device__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -49,7 +50,7 @@ __device__ void multiply_add(__half, float (&c)[4], const unsigned (&a)[4], unsi
 }
 
 // An operand as a block sees it: rows [begin, end) of |width| elements, columns from |first| on.
-template <class T>
+template <class T, int kTile>
 struct Operand {
   const T* rows;
   int64_t width, first;
@@ -57,12 +58,12 @@ struct Operand {
   // The block's threads together: rows [row, row + kDepth) before |end| into the tile at |to|.
   __device__ void fetch(int64_t row, int64_t end, unsigned to) const {
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kTileChunks; i += kThreads) {
-      const int line = i / kRowChunks, chunk = i % kRowChunks;
+    for (int n = 0; n < kDepth * kTile / kChunk / kThreads; ++n) {
+      const int i = n * kThreads + static_cast<int>(threadIdx.x);
+      const int line = i / (kTile / kChunk), chunk = i % (kTile / kChunk);
       const int64_t column = first + chunk * kChunk;
       const bool is_there = row + line < end && column < width;
-      copy_async(to + static_cast<unsigned>(place_of(line, chunk)) * 16,
-                 is_there ? rows + (row + line) * width + column : rows, is_there);
+      copy_async(to + place_of<kTile>(line, chunk), is_there ? rows + (row + line) * width + column : rows, is_there);
     }
   }
 };
@@ -79,12 +80,12 @@ struct Fragments {
 #pragma unroll
     for (int i = 0; i < kWarpTile / kMmaRows; ++i) {
       const int line = k + lane % 8 + lane / 16 * 8, chunk = (row + i * kMmaRows) / kChunk + lane / 8 % 2;
-      load_transposed(at + static_cast<unsigned>(place_of(line, chunk)) * 16, left[i]);
+      load_transposed(at + place_of<kTileRows>(line, chunk), left[i]);
     }
 #pragma unroll
     for (int j = 0; j < kWarpTile / 16; ++j) {
       const int line = k + lane % 8 + lane / 8 % 2 * 8, chunk = (column + j * 16) / kChunk + lane / 16;
-      load_transposed(at + kStageBytes / 2 + static_cast<unsigned>(place_of(line, chunk)) * 16, right[j]);
+      load_transposed(at + kLeftBytes + place_of<kTileColumns>(line, chunk), right[j]);
     }
   }
 
@@ -103,14 +104,14 @@ struct Fragments {
 // The sum over rows [begin, end). Stages are on their way while others are multiplied, and so are fragments: those that
 // come next are loaded before the tensor cores have done with the present ones.
 template <class T>
-__device__ void multiply_rows(const Operand<T>& left, const Operand<T>& right, int64_t begin, int64_t end,
-                              unsigned memory, int row, int column, Sums& sums) {
+__device__ void multiply_rows(const Operand<T, kTileRows>& left, const Operand<T, kTileColumns>& right, int64_t begin,
+                              int64_t end, unsigned memory, int row, int column, Sums& sums) {
   const auto stages = static_cast<int>((end - begin + kDepth - 1) / kDepth);
   const auto place = [&](int stage) { return memory + static_cast<unsigned>(stage % kStages * kStageBytes); };
   const auto fetch = [&](int stage) {
     if (stage < stages) {
       left.fetch(begin + static_cast<int64_t>(stage) * kDepth, end, place(stage));
-      right.fetch(begin + static_cast<int64_t>(stage) * kDepth, end, place(stage) + kStageBytes / 2);
+      right.fetch(begin + static_cast<int64_t>(stage) * kDepth, end, place(stage) + kLeftBytes);
     }
     asm volatile("cp.async.commit_group;\n");  // empty ones count too
   };
@@ -136,13 +137,13 @@ __device__ void multiply_rows(const Operand<T>& left, const Operand<T>& right, i
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads)
     weight_grad(GroupedRows shape, const T* grad, const T* x, const int64_t* ends, float* main) {
   extern __shared__ uint4 memory[];
   const int64_t group = blockIdx.z, begin = group == 0 ? 0 : ends[group - 1], end = ends[group];
   if (shape.adds && begin == end) return;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kTile;
-  const int64_t first_column = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kTileRows;
+  const int64_t first_column = static_cast<int64_t>(blockIdx.x) * kTileColumns;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int row = warp / 2 * kWarpTile, column = warp % 2 * kWarpTile;
   Sums sums = {};
@@ -178,7 +179,7 @@ void launch(cudaStream_t stream, const GroupedRows& shape, const void* grad, con
   if (allowed != cudaSuccess) {
     throw std::runtime_error(std::string("grouped_weight_grad: ") + cudaGetErrorString(allowed));
   }
-  const dim3 blocks(grid(shape.in, kTile), grid(shape.out, kTile), static_cast<unsigned>(shape.groups));
+  const dim3 blocks(grid(shape.in, kTileColumns), grid(shape.out, kTileRows), static_cast<unsigned>(shape.groups));
   weight_grad<T><<<blocks, kThreads, kSharedBytes, stream>>>(shape, static_cast<const T*>(grad),
                                                              static_cast<const T*>(x), ends, main);
   check_launch("grouped_weight_grad");
