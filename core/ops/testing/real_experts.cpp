@@ -17,7 +17,7 @@ namespace {
 using ExpertArguments = std::vector<c10::IValue>;
 using ExpertOutputs = std::vector<at::Tensor>;
 
-// ---------------------------------------------------------------------------------------------- order, permute, combine
+// --------------------------------------------------------------------------------------------- order, permute, combine
 
 struct RoutedSize {
   int64_t tokens, k, width, experts;

@@ -1,6 +1,6 @@
 // concord::grouped_linear and its derivative on CUDA: libtorch's grouped GEMM where it has one (bf16), and a kernel for
-// the weights' half, which adds to fp32. Neither waits for the device, nor checks |ends|. Other types and sizes take the
-// reference, which waits.
+// the weights' half, which adds to fp32. Neither waits for the device, nor checks |ends|. Other types and sizes take
+// the reference, which waits.
 #include <ATen/ops/_grouped_mm.h>
 
 #include "backends/cuda/torch/ops/choices.h"

@@ -41,7 +41,7 @@ void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x,
                        const void* more, void* dx, void* scratch, void* dweight);
 
 // Query, key and value heads, each [outer, inner, heads, dim] with strides and dense in its last dim, -> one packed
-// array y [outer, inner, heads + 2 kv_heads, dim]. The first 2 * |half| elements of each query and key head are rotated,
+// array y [outer, inner, heads + 2 kv_heads, dim]. The first 2 * |half| elements of each query and key head are turned,
 // the others copied; cos and sin are [outer, inner, half] of Sum with strides. kv_heads may be 0.
 struct HeadsFrom {
   const void* x;
