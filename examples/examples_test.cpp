@@ -69,8 +69,11 @@ TEST(Examples, ThereIsOneForEveryModelAndSize) {
   std::map<std::string, std::set<int64_t>> sizes;
   for (const auto& [path, world] : configurations()) sizes[path.parent_path().filename()].insert(world);
   const std::set<int64_t> all = {1, 8, 16};
-  EXPECT_EQ(sizes, (std::map<std::string, std::set<int64_t>>{
-                       {"qwen2.5-0.5b", all}, {"qwen2.5-7b", all}, {"llama-3.1-8b", all}, {"deepseek-v3", {512}}}));
+  EXPECT_EQ(sizes, (std::map<std::string, std::set<int64_t>>{{"qwen2.5-0.5b", all},
+                                                             {"qwen2.5-7b", all},
+                                                             {"llama-3.1-8b", all},
+                                                             {"qwen3-30b-a3b", {16}},
+                                                             {"deepseek-v3", {512}}}));
 }
 
 TEST(Examples, AModelTrainsOnTheSameTokensAStepHoweverItIsSplit) {
@@ -110,6 +113,17 @@ TEST(Examples, DeepseekV3FitsItsDevices) {
   double most = 0;
   for (const StageLayers& stage : stages) most = std::max(most, bytes_of(config, stage, layout));
   EXPECT_NEAR(most / 1e9, 31, 0.5) << "its first lines say another number";
+}
+
+TEST(Examples, Qwen3WithExpertsFitsItsDevices) {
+  const fs::path folder = kExamples / "qwen3-30b-a3b";
+  const ModelConfig config = read_model_config(folder);
+  EXPECT_EQ(parameter_count(config), 30'532'122'624);  // as transformers counts
+  const TrainingArguments arguments = arguments_in(folder / "16-devices.yaml", 16);
+  const RankLayout layout = layout_of(arguments.job, 16);
+  const auto stages = deal_layers({.num_layers = config.num_hidden_layers});
+  ASSERT_EQ(stages.size(), 1u);
+  EXPECT_NEAR(bytes_of(config, stages[0], layout) / 1e9, 54, 0.5) << "its first lines say another number";
 }
 
 TEST(Examples, TheirLearningRatesAreACurve) {

@@ -57,6 +57,11 @@ std::string narrow_model(const std::string& file, int64_t vocab_size) {
   if (file.starts_with("qwen2.5-0.5b")) return config("Qwen2ForCausalLM", "qwen2", 24, 14, 2, true);
   if (file.starts_with("qwen2.5-7b")) return config("Qwen2ForCausalLM", "qwen2", 28, 28, 4, false);
   if (file.starts_with("llama-3.1-8b")) return config("LlamaForCausalLM", "llama", 32, 32, 8, false);
+  if (file.starts_with("qwen3-30b-a3b")) {
+    auto narrow = nlohmann::json::parse(config("Qwen3MoeForCausalLM", "qwen3_moe", 48, 32, 4, false));
+    narrow.update({{"num_experts", 128}, {"num_experts_per_tok", 8}, {"moe_intermediate_size", 8}, {"head_dim", 8}});
+    return narrow.dump();
+  }
   ADD_FAILURE() << "the layers and heads of " << file << " are not known here";
   return "";
 }
@@ -83,7 +88,8 @@ TEST_P(TrainExamples, IsTakenForItsNumberOfDevicesAndPrintedBack) {
   read_yaml(taken.out(), "printed", &printed);
   EXPECT_EQ(printed.model.path, arguments().model.path);
   TrainProgram odd({"--config", file(), "--nproc", "3", "--print_config"});
-  const bool is_cut = arguments().job.tensor_model_parallel_size > 1;
+  const auto& job = arguments().job;
+  const bool is_cut = job.tensor_model_parallel_size > 1 || job.expert_model_parallel_size > 1;
   EXPECT_EQ(odd.exit_code(), is_cut ? 2 : 0) << "3 devices cannot be pairs";
 }
 
@@ -96,7 +102,8 @@ TEST_P(TrainExamples, TrainsTwoStepsAsItIsSplit) {
   std::ofstream(path("config.json")) << narrow_model(GetParam().file, vocab_size);
   const int64_t parts =
       given.job.tensor_model_parallel_size * given.job.context_parallel_size * given.job.pipeline_model_parallel_size;
-  const int64_t world = std::min(GetParam().devices, parts > 2 ? parts : 2 * parts);  // fewer copies of the whole
+  const int64_t copies = std::min(GetParam().devices, parts > 2 ? parts : 2 * parts);  // fewer copies of the whole
+  const int64_t world = std::max(copies, given.job.expert_model_parallel_size);
   TrainProgram program({"--config",
                         file(),
                         "--model",
@@ -134,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Examples, TrainExamples, ::testing::ValuesIn(examples()
   return name;
 });
 
-TEST(TrainExamplesList, IsNotEmpty) { EXPECT_EQ(examples().size(), 9u); }
+TEST(TrainExamplesList, IsNotEmpty) { EXPECT_EQ(examples().size(), 10u); }
 
 }  // namespace
 }  // namespace concord::testing_processes
