@@ -95,7 +95,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
   const TrainingArguments& a = plan_.arguments;
   on_not_finite_ = a.precision.stops_on_not_finite() ? OnNotFinite::stop : OnNotFinite::skip;
   if (a.faults.rerun_mode == "validate") {
-    validator_.emplace(parts_, job,
+    validator_.emplace(parts_, job, replicas_,
                        StepValidatorOptions{.stops_on_not_finite = a.precision.stops_on_not_finite(),
                                             .spike_factor = a.faults.spike_factor,
                                             .action = rerun_action(a.faults.rerun_action)});
