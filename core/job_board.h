@@ -52,6 +52,7 @@ struct RankNotes {
   std::atomic<int64_t> last_step_at = 0;  // when
   std::atomic<int64_t> saved_step = -1;   // of the newest complete checkpoint, in memory or on the disk; -1: none
   std::atomic<int64_t> kept_step = -1;    // of the newest one on the disk that this job has written; -1: none
+  std::atomic<int64_t> replaced = 0;      // how often its process has ended because it was slow
   std::atomic<int64_t> asked = 0;         // the launcher's question: where are you? Answered when |answered| is equal
   std::atomic<int64_t> answered = 0;
   std::array<char, kTextBytes> answer{};  // pack_positions (core/mesh/flight_recorder.h), with a zero at its end

@@ -45,6 +45,11 @@ void Pulse::saved(int64_t step, bool is_kept) {
   if (is_kept) notes_->kept_step = step;
 }
 
+std::optional<int64_t> Pulse::begin_replacement(int64_t most) {
+  if (notes_ == nullptr || notes_->saved_step < 0 || notes_->replaced >= most) return std::nullopt;
+  return ++notes_->replaced;
+}
+
 void Pulse::publish() {
   if (notes_ == nullptr) return;
   const bool is_limited =

@@ -50,6 +50,9 @@ class Pulse {
   void beat();                             // a piece of the phase is done
   void step_done(int64_t step);            // the same, and it was a step of training
   void saved(int64_t step, bool is_kept);  // a checkpoint is complete; kept: on the disk, not in memory
+  // Before the process ends in order to be replaced by another one: whether it may, and how often it has happened, this
+  // time included. Only where there is a checkpoint to go on from, and at most |most| times in all attempts of a job.
+  std::optional<int64_t> begin_replacement(int64_t most);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -45,6 +45,10 @@ void RecoveryLog::hung(int attempt, int64_t rank, const std::string& how) {
                     json_text(how)));
 }
 
+void RecoveryLog::repaired(int64_t step, const std::string& how) {
+  write(fmt::format(R"({{"event":"repaired","time":{:.6f},"step":{},"how":"{}"}})", now(), step, json_text(how)));
+}
+
 void RecoveryLog::training(int attempt, int64_t step, int64_t nanoseconds) {
   write(fmt::format(R"({{"event":"training","time":{:.6f},"attempt":{},"step":{}}})",
                     static_cast<double>(nanoseconds) * 1e-9, attempt, step));

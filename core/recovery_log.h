@@ -5,6 +5,7 @@
 //   {"event":"fault","time":81.200,"fault":3,"kind":"kill","rank":2,"step":37}      by a rank, see trainer/faults.h
 //   {"event":"failed","time":81.204,"attempt":0,"rank":2,"step":36,"how":"killed by SIGKILL (Killed)"}
 //   {"event":"hung","time":83.100,"attempt":1,"rank":1,"how":"rank 1 is stopped, by SIGSTOP or a debugger (...)"}
+//   {"event":"repaired","time":83.100,"step":40,"how":"rank 1 differs from ..."}    by rank 0, in process
 //   {"event":"training","time":82.310,"attempt":1,"step":37}        every rank has done a step
 //   {"event":"ended","time":99.000,"attempt":1,"exit_code":0}
 //
@@ -27,6 +28,7 @@ class RecoveryLog {
   void fault(int fault, const std::string& kind, int64_t rank, int64_t step);
   void failed(int attempt, int64_t rank, int64_t step, const std::string& how);  // |step| steps were done
   void hung(int attempt, int64_t rank, const std::string& how);
+  void repaired(int64_t step, const std::string& how);  // wrong numbers, without a new attempt
   void training(int attempt, int64_t step, int64_t nanoseconds);
   void ended(int attempt, int exit_code);
 

@@ -16,6 +16,7 @@ namespace concord {
 namespace {
 
 constexpr std::chrono::milliseconds kDelay{300};  // less than any limit of the launcher's
+constexpr std::chrono::milliseconds kSlow{30};    // per step
 
 void break_connections() {
   DIR* folder = ::opendir("/proc/self/fd");
@@ -40,6 +41,7 @@ void FaultCallback::on_step_begin(const TrainerState& state, TrainerControl&) {
   const Clock::time_point now = Clock::now();
   step_time_ = now - last_step_;
   last_step_ = now;
+  if (is_slow_) std::this_thread::sleep_for(kSlow);
   for (size_t i = 0; i < faults_.size(); ++i) {
     const Fault& fault = faults_[i];
     if (fault.rank != rank_ || fault.step != state.global_step + 1) continue;
@@ -72,6 +74,7 @@ void FaultCallback::carry_out(int number, const Fault& fault) {
     case FaultKind::delay: std::this_thread::sleep_for(kDelay); break;
     case FaultKind::disconnect: break_connections(); break;
     case FaultKind::disk: fill_disk(); break;
+    case FaultKind::slow: is_slow_ = true; break;
     default: change_weight(fault);
   }
 }

@@ -33,6 +33,7 @@ class FaultCallback : public TrainerCallback {
   RecoveryLog log_;
   Clock::time_point last_step_ = Clock::now();
   Clock::duration step_time_{};
+  bool is_slow_ = false;
 };
 
 }  // namespace concord

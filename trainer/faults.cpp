@@ -62,6 +62,7 @@ std::string_view to_string(FaultKind kind) {
     case FaultKind::bitflip: return "bitflip";
     case FaultKind::disk: return "disk";
     case FaultKind::nan: return "nan";
+    case FaultKind::slow: return "slow";
   }
   return "?";
 }
@@ -69,7 +70,7 @@ std::string_view to_string(FaultKind kind) {
 const std::vector<FaultKind>& all_fault_kinds() {
   static const std::vector<FaultKind> kinds = {FaultKind::kill,  FaultKind::stop,       FaultKind::hang,
                                                FaultKind::delay, FaultKind::disconnect, FaultKind::bitflip,
-                                               FaultKind::disk,  FaultKind::nan};
+                                               FaultKind::disk,  FaultKind::nan,        FaultKind::slow};
   return kinds;
 }
 

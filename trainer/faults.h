@@ -22,6 +22,7 @@ enum class FaultKind {
   bitflip,     // one bit of one weight changes
   disk,        // nothing can be written to any file any more
   nan,         // one weight becomes NaN
+  slow,        // every further step of this process takes 30 ms longer
 };
 std::string_view to_string(FaultKind kind);
 const std::vector<FaultKind>& all_fault_kinds();

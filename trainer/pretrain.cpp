@@ -8,6 +8,7 @@
 
 #include "core/mesh/job_environment.h"
 #include "core/models/save_folder.h"
+#include "core/torch/device.h"
 #include "platform/loader/host.h"
 #include "trainer/fault_callback.h"
 #include "trainer/fewer_ranks.h"
@@ -79,6 +80,8 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
 }
 
 }  // namespace
+
+void load_device_libraries() { torch_device(current_platform(), 0); }
 
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers, const RunOptions& options) {
   StopRequest stop(StopRequest::Phase::start_up, arguments.saving.exit_signal_grace);

@@ -24,6 +24,10 @@ struct RunOptions {
   std::vector<std::string> next = {};    // what to try next, for the summary
 };
 
+// Loads the plugin and the libraries of its device, which run_training would load first. For a process that waits to
+// become a rank (core/launch/spare_process.h). Throws as current_platform and torch_device do.
+void load_device_libraries();
+
 // Throws ConfigError for invalid settings, before any group is made if possible; Error and std::runtime_error
 // for later failures. Waits: for the other ranks.
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers = {}, const RunOptions& options = {});

@@ -7,13 +7,29 @@
 namespace concord {
 namespace {
 
-constexpr RerunState kStates[] = {RerunState::start,   RerunState::repeating, RerunState::exchanging,
-                                  RerunState::fine,    RerunState::transient, RerunState::persistent,
-                                  RerunState::inherent};
+using Seen = bool RerunObservation::*;
+
+// What the states look at; those that are not here are verdicts.
+struct Looks {
+  RerunState state;
+  std::vector<Seen> at;
+};
+const std::vector<Looks>& all_looks() {
+  using enum RerunState;
+  using O = RerunObservation;
+  static const std::vector<Looks> looks = {{start, {&O::symptom}},
+                                           {repeating, {&O::symptom}},
+                                           {comparing, {&O::damage, &O::intact, &O::replicas}},
+                                           {repairing, {&O::symptom, &O::replicas}},
+                                           {exchanging, {&O::blames_any}}};
+  return looks;
+}
 
 std::string conditions(const RerunObservation& observation) {
   std::vector<std::string_view> words;
   if (observation.symptom) words.emplace_back("symptom");
+  if (observation.damage) words.emplace_back("damage");
+  if (observation.intact) words.emplace_back("intact");
   if (observation.replicas) words.emplace_back("replicas");
   if (observation.blames_any) words.emplace_back("blames any");
   return words.empty() ? "nothing" : fmt::format("{}", fmt::join(words, ", "));
@@ -32,9 +48,13 @@ std::string_view to_string(Symptom symptom) {
 std::string_view to_string(RerunState state) {
   switch (state) {
     case RerunState::repeating: return "repeating";
+    case RerunState::comparing: return "comparing";
+    case RerunState::repairing: return "repairing";
     case RerunState::exchanging: return "exchanging";
     case RerunState::fine: return "fine";
     case RerunState::transient: return "transient";
+    case RerunState::repaired: return "repaired";
+    case RerunState::damaged: return "damaged";
     case RerunState::persistent: return "persistent";
     case RerunState::inherent: return "inherent";
     default: return "start";
@@ -50,15 +70,18 @@ std::string_view to_string(StepFate fate) {
 }
 
 bool is_verdict(RerunState state) {
-  return state != RerunState::start && state != RerunState::repeating && state != RerunState::exchanging;
+  return std::ranges::none_of(all_looks(), [&](const Looks& looks) { return looks.state == state; });
 }
 
 RerunState next(RerunState state, const RerunObservation& observation) {
+  const RerunState undamaged = observation.replicas ? RerunState::exchanging : RerunState::inherent;
   switch (state) {
     case RerunState::start: return observation.symptom ? RerunState::repeating : RerunState::fine;
-    case RerunState::repeating:
-      if (!observation.symptom) return RerunState::transient;
-      return observation.replicas ? RerunState::exchanging : RerunState::inherent;
+    case RerunState::repeating: return observation.symptom ? RerunState::comparing : RerunState::transient;
+    case RerunState::comparing:
+      if (!observation.damage) return undamaged;
+      return observation.intact ? RerunState::repairing : RerunState::damaged;
+    case RerunState::repairing: return observation.symptom ? undamaged : RerunState::repaired;
     case RerunState::exchanging: return observation.blames_any ? RerunState::persistent : RerunState::inherent;
     default: return state;
   }
@@ -66,12 +89,12 @@ RerunState next(RerunState state, const RerunObservation& observation) {
 
 std::string transition_table() {
   std::string table;
-  for (const RerunState state : kStates) {
-    if (is_verdict(state)) continue;
-    for (int bits = 0; bits < 8; ++bits) {
-      const RerunObservation observation{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
-      table += fmt::format("{:<10}  {} -> {}\n", to_string(state), conditions(observation),
-                           to_string(next(state, observation)));
+  for (const Looks& looks : all_looks()) {
+    for (size_t bits = 0; bits < size_t{1} << looks.at.size(); ++bits) {
+      RerunObservation observation;
+      for (size_t i = 0; i < looks.at.size(); ++i) observation.*looks.at[i] = (bits >> i & 1) != 0;
+      table += fmt::format("{:<10}  {} -> {}\n", to_string(looks.state), conditions(observation),
+                           to_string(next(looks.state, observation)));
     }
   }
   return table;
@@ -111,9 +134,10 @@ RerunAction rerun_action(std::string_view name) {
 
 StepFate fate_of(RerunState verdict, Symptom symptom, RerunAction action) {
   if (verdict == RerunState::fine) return StepFate::update;
+  if (verdict == RerunState::damaged) return StepFate::stop;
   if (action == RerunAction::stop) return StepFate::stop;
   if (action == RerunAction::skip) return StepFate::skip;
-  if (verdict == RerunState::transient) return StepFate::update;
+  if (verdict == RerunState::transient || verdict == RerunState::repaired) return StepFate::update;
   return verdict == RerunState::inherent && symptom == Symptom::spike ? StepFate::update : StepFate::stop;
 }
 

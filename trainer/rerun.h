@@ -2,12 +2,15 @@
 // one process, and with the other replicas instead of another job. Pure functions and plain values; needs no libtorch.
 // Threads: any.
 //
-//   start --symptom--> repeating --it stays--> exchanging --the same on another device--> inherent
-//     |                    |      (no replicas: inherent)    |
-//     v                    v                                 v
-//   fine               transient: it is gone             persistent: a device is to blame
+//   start --symptom--> repeating --it stays--> comparing --nothing is damaged--> exchanging --no device--> inherent
+//     |                    |                       |         (no replicas: inherent)   |
+//     v                    v                       v                                   v
+//   fine               transient: it is gone   damaged, or repairing --> repaired   persistent: a device is to blame
 //
 // repeating: the same ranks compute the step again, from the same weights, batches and random numbers.
+// comparing: nothing is computed. A step from weights that are damaged in a rank's memory looks like the work of a bad
+// device, also on another batch, but the device is not to blame: so the weights of the replicas are compared first.
+// repairing: what is damaged is copied from a replica, and the step is computed again.
 // exchanging: each replica computes the batch of the next one; the weights are the same, so the bits have to be.
 #pragma once
 
@@ -25,10 +28,14 @@ std::string_view to_string(Symptom symptom);
 enum class RerunState {
   start,
   repeating,
+  comparing,
+  repairing,
   exchanging,
   // Verdicts:
   fine,
   transient,   // a fault that was gone a moment later
+  repaired,    // weights were damaged in memory; they are those of a replica again
+  damaged,     // weights are damaged in memory, and no replica is known to be intact
   persistent,  // a fault that stays with a device
   inherent,    // a property of the data and the model
 };
@@ -37,13 +44,15 @@ bool is_verdict(RerunState state);
 
 // What the computation that the state asked for has shown. The same on all ranks.
 struct RerunObservation {
-  bool symptom = false;     // start, repeating: the numbers look wrong
-  bool replicas = false;    // repeating: there is another replica to exchange batches with
+  bool symptom = false;     // start, repeating, repairing: the numbers look wrong
+  bool damage = false;      // comparing: weights differ between replicas, or are not finite
+  bool intact = false;      // comparing: a replica has what they were
+  bool replicas = false;    // comparing, repairing: there is another replica to exchange batches with
   bool blames_any = false;  // exchanging: judge_exchange has named a device
 };
 // A verdict stays.
 RerunState next(RerunState state, const RerunObservation& observation);
-// All transitions, a line for each: "repeating  symptom, replicas -> exchanging".
+// All transitions, a line for each: "repeating   symptom -> comparing". A state looks at its own observations only.
 std::string transition_table();
 
 // What a replica has computed: from its own batch, and from that of the next one.
@@ -73,8 +82,9 @@ enum class StepFate {
   stop,
 };
 std::string_view to_string(StepFate fate);
-// To go on takes what a repetition has made of a transient fault, and makes the update of a spike that is inherent. It
-// cannot go on with a device that computes wrong numbers, or with a gradient that is not finite.
+// To go on takes what a repetition has made of a transient fault or of repaired weights, and makes the update of a
+// spike that is inherent. It cannot go on with a device that computes wrong numbers, or with a gradient that is not
+// finite. Damaged weights stop the run whatever the action is: the steps after a skipped one would be wrong too.
 StepFate fate_of(RerunState verdict, Symptom symptom, RerunAction action);
 
 }  // namespace concord

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 #include <tuple>
 
@@ -13,48 +14,51 @@ namespace {
 TEST(Rerun, TheTransitionsAreThese) {
   EXPECT_EQ(transition_table(), R"(start       nothing -> fine
 start       symptom -> repeating
-start       replicas -> fine
-start       symptom, replicas -> repeating
-start       blames any -> fine
-start       symptom, blames any -> repeating
-start       replicas, blames any -> fine
-start       symptom, replicas, blames any -> repeating
 repeating   nothing -> transient
-repeating   symptom -> inherent
-repeating   replicas -> transient
-repeating   symptom, replicas -> exchanging
-repeating   blames any -> transient
-repeating   symptom, blames any -> inherent
-repeating   replicas, blames any -> transient
-repeating   symptom, replicas, blames any -> exchanging
+repeating   symptom -> comparing
+comparing   nothing -> inherent
+comparing   damage -> damaged
+comparing   intact -> inherent
+comparing   damage, intact -> repairing
+comparing   replicas -> exchanging
+comparing   damage, replicas -> damaged
+comparing   intact, replicas -> exchanging
+comparing   damage, intact, replicas -> repairing
+repairing   nothing -> repaired
+repairing   symptom -> inherent
+repairing   replicas -> repaired
+repairing   symptom, replicas -> exchanging
 exchanging  nothing -> inherent
-exchanging  symptom -> inherent
-exchanging  replicas -> inherent
-exchanging  symptom, replicas -> inherent
 exchanging  blames any -> persistent
-exchanging  symptom, blames any -> persistent
-exchanging  replicas, blames any -> persistent
-exchanging  symptom, replicas, blames any -> persistent
 )");
 }
 
-// Whatever is observed: at most three computations until the verdict, which stays.
+RerunObservation observed(int bits) {
+  return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
+}
+
+// Whatever is observed: at most four computations until the verdict, which stays; and no device is blamed for weights
+// that differ.
 TEST(Rerun, EverySequenceOfObservationsEndsWithAVerdict) {
-  for (int sequence = 0; sequence < 8 * 8 * 8 * 8; ++sequence) {
-    RerunState state = RerunState::start;
-    int computations = 0;
-    for (int step = 0, rest = sequence; step < 4; ++step, rest /= 8) {
-      const RerunState after = next(state, {(rest & 1) != 0, (rest & 2) != 0, (rest & 4) != 0});
-      if (is_verdict(state)) {
-        EXPECT_EQ(after, state);
-      } else {
-        ++computations;
-      }
-      state = after;
+  constexpr int kObservations = 32, kSteps = 5;
+  std::function<void(RerunState, int, int, bool)> walk = [&](RerunState state, int steps, int computations,
+                                                             bool is_damaged) {
+    if (is_verdict(state)) {
+      EXPECT_LE(computations, 4);
+      for (int bits = 0; bits < kObservations; ++bits) EXPECT_EQ(next(state, observed(bits)), state);
+      return;
     }
-    EXPECT_TRUE(is_verdict(state));
-    EXPECT_LE(computations, 3);
-  }
+    ASSERT_LT(steps, kSteps);
+    const bool computes = state != RerunState::comparing;
+    for (int bits = 0; bits < kObservations; ++bits) {
+      const RerunObservation seen = observed(bits);
+      const RerunState after = next(state, seen);
+      const bool damage = is_damaged || (state == RerunState::comparing && seen.damage && !seen.intact);
+      EXPECT_FALSE(damage && after == RerunState::persistent);
+      walk(after, steps + 1, computations + computes, damage);
+    }
+  };
+  walk(RerunState::start, 0, 0, false);
 }
 
 // All combinations of verdict, symptom and action.
@@ -66,11 +70,13 @@ TEST(Rerun, WhatBecomesOfAStep) {
   for (const Symptom symptom : {Symptom::not_finite, Symptom::spike}) {
     const bool is_spike = symptom == Symptom::spike;
     for (const char* action : {"stop", "skip", "continue"}) EXPECT_EQ(fate(fine, symptom, action), "update");
-    for (const RerunState verdict : {transient, persistent, inherent}) {
+    for (const char* action : {"stop", "skip", "continue"}) EXPECT_EQ(fate(damaged, symptom, action), "stop");
+    for (const RerunState verdict : {transient, repaired, persistent, inherent}) {
       EXPECT_EQ(fate(verdict, symptom, "stop"), "stop");
       EXPECT_EQ(fate(verdict, symptom, "skip"), "skip");
     }
     EXPECT_EQ(fate(transient, symptom, "continue"), "update");
+    EXPECT_EQ(fate(repaired, symptom, "continue"), "update");
     EXPECT_EQ(fate(persistent, symptom, "continue"), "stop");
     EXPECT_EQ(fate(inherent, symptom, "continue"), is_spike ? "update" : "stop");
   }

@@ -26,15 +26,23 @@ struct StepValidator::Local {
   std::string problem;  // what is not finite, and where
 };
 
+// The step once more.
+struct StepValidator::Repetition {
+  StepAttempt attempt;
+  Local local;  // before the reductions
+  bool symptom = false;
+};
+
 // The same on all ranks.
 struct StepValidator::Finding {
   int64_t step = 0;
   Symptom symptom = Symptom::none;
   Numbers numbers;   // that showed it
-  Numbers repeated;  // the second time
+  Numbers repeated;  // the last time
   RerunState state = RerunState::start;
   bool exchanged = false;
   std::vector<int64_t> suspects;  // ranks
+  std::string damage;             // whose weights, and which of them; empty: none
 
   std::string words() const;
 };
@@ -60,6 +68,10 @@ std::string StepValidator::Finding::words() const {
           seen, repeated.loss, repeated.grad_norm,
           suspects.empty() ? ", after the losses, which are the same on every rank"
                            : fmt::format(" of {}, where the losses differ", rank_list(suspects)));
+    case RerunState::repaired:
+      return fmt::format("{}, because {}: damaged in memory, a transient fault; the weights were copied from a replica",
+                         seen, damage);
+    case RerunState::damaged: return fmt::format("{}, because {}: damaged in memory, a transient fault", seen, damage);
     case RerunState::persistent:
       return fmt::format(
           "{}, and another replica computes other numbers from the same batch: a persistent fault of the device of "
@@ -71,8 +83,14 @@ std::string StepValidator::Finding::words() const {
   }
 }
 
-StepValidator::StepValidator(TrainingParts& parts, ParallelContext& job, const StepValidatorOptions& options)
-    : parts_(parts), job_(job), options_(options), losses_(options.spike_factor), grad_norms_(options.spike_factor) {}
+StepValidator::StepValidator(TrainingParts& parts, ParallelContext& job, ReplicaCheck& replicas,
+                             const StepValidatorOptions& options)
+    : parts_(parts),
+      job_(job),
+      replicas_(replicas),
+      options_(options),
+      losses_(options.spike_factor),
+      grad_norms_(options.spike_factor) {}
 
 StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches) {
   StepAttempt attempt = run_micro_batches(parts_, job_, batches);
@@ -107,43 +125,69 @@ StepAttempt StepValidator::compute(const std::vector<MicroBatch>& host_batches, 
   return first;
 }
 
-// The second computation, with the reductions held back until its gradients are examined, and the third one.
+// With the reductions held back until this rank's gradients are examined.
+StepValidator::Repetition StepValidator::repeat(const StepInputs& inputs, Finding* finding) {
+  job_.rng().restore(inputs.rng);
+  Repetition again{.attempt = run_micro_batches(parts_, job_, inputs.batches, /*hold=*/true), .local = {}};
+  again.local = examine(again.attempt, finding->step);
+  measure(inputs.batches, &again.attempt);
+  finding->repeated = numbers_of(again.attempt);
+  again.symptom = symptom_of(again.attempt, finding->repeated) != Symptom::none;
+  return again;
+}
+
+// Repairs what it finds, where it can.
+void StepValidator::look_for_damage(Finding* finding) const {
+  const std::optional<ReplicaDifference> damage = replicas_.damaged_parameters();
+  const bool is_repaired = damage && replicas_.repair_parameters();
+  if (damage) finding->damage = damage->text;
+  if (damage && damage->culprit) finding->suspects = {*damage->culprit};
+  finding->state =
+      next(finding->state, {.damage = damage.has_value(), .intact = is_repaired, .replicas = job_.layout().dp() > 1});
+}
+
 StepAttempt StepValidator::investigate(const StepInputs& inputs, const StepAttempt& first, Finding finding) {
   const std::vector<RngState> after = job_.rng().save();
-  job_.rng().restore(inputs.rng);
-  StepAttempt second = run_micro_batches(parts_, job_, inputs.batches, /*hold=*/true);
-  const Local local = examine(second, finding.step);
-  measure(inputs.batches, &second);
-  finding.repeated = numbers_of(second);
+  Repetition last = repeat(inputs, &finding);
   const bool have_losses = first.losses.numel() > 0;
   finding.suspects =
-      ranks_where(have_losses && checksums(std::vector{first.losses}) != checksums(std::vector{second.losses}));
+      ranks_where(have_losses && checksums(std::vector{first.losses}) != checksums(std::vector{last.attempt.losses}));
   const bool reproducible =
-      finding.suspects.empty() && have_same_bits(first.measured.grad_norm, second.measured.grad_norm);
-  finding.state = next(finding.state, {.symptom = symptom_of(second, finding.repeated) != Symptom::none,
-                                       .replicas = job_.layout().dp() > 1});
+      finding.suspects.empty() && have_same_bits(first.measured.grad_norm, last.attempt.measured.grad_norm);
+  finding.state = next(finding.state, {.symptom = last.symptom});
+  if (finding.state == RerunState::comparing) look_for_damage(&finding);
+  if (finding.state == RerunState::repairing) {
+    last = repeat(inputs, &finding);
+    finding.state = next(finding.state, {.symptom = last.symptom, .replicas = job_.layout().dp() > 1});
+  }
   finding.exchanged = finding.state == RerunState::exchanging;
   if (finding.exchanged) {
-    finding.suspects = exchange(inputs, local, finding.step, reproducible);
+    finding.suspects = exchange(inputs, last.local, finding.step, reproducible);
     finding.state = next(finding.state, {.blames_any = !finding.suspects.empty()});
   }
   job_.rng().restore(after);
+  return conclude(inputs, finding, last);
+}
 
+// What becomes of the step.
+StepAttempt StepValidator::conclude(const StepInputs& inputs, const Finding& finding, const Repetition& last) {
   const StepFate fate = fate_of(finding.state, finding.symptom, options_.action);
-  if (fate == StepFate::stop) stop(finding, second, local.problem);
+  if (fate == StepFate::stop) stop(finding, last.attempt, last.local.problem);
   if (job_.rank() == 0) {
     loader::log(CONCORD_LOG_WARN, "train",
                 fmt::format("{}; {}", finding.words(),
-                            fate == StepFate::skip ? "the step is skipped" : "the run goes on with the second result"));
+                            fate == StepFate::skip ? "the step is skipped" : "the run goes on with the last result"));
+    if (finding.state == RerunState::repaired) log_.repaired(finding.step, finding.damage);
   }
-  second.skipped = fate == StepFate::skip;
-  if (second.skipped) return second;
+  StepAttempt result = last.attempt;
+  result.skipped = fate == StepFate::skip;
+  if (result.skipped) return result;
   if (finding.exchanged) {  // the gradients are those of another batch
     job_.rng().restore(inputs.rng);
-    second = attempt(inputs.batches);
+    result = attempt(inputs.batches);
   }
   accept(finding.repeated);
-  return second;
+  return result;
 }
 
 // Ranks to blame, after each replica has computed the batch of the next one.
@@ -233,10 +277,10 @@ void StepValidator::stop(const Finding& finding, const StepAttempt& attempt, con
     require_finite_gradient(attempt, finding.step);
   }
   if (!finding.suspects.empty()) peers.blame(finding.suspects.front());
-  const char* advice = finding.state == RerunState::inherent
-                           ? "look at the data of this step, or try a lower learning_rate"
-                       : finding.suspects.empty() ? "resume from the newest checkpoint"
-                                                  : "run without it, and resume from the newest checkpoint";
+  const char* advice =
+      finding.state == RerunState::inherent ? "look at the data of this step, or try a lower learning_rate"
+      : finding.suspects.empty() || !finding.damage.empty() ? "resume from the newest checkpoint"
+                                                            : "run without it, and resume from the newest checkpoint";
   const std::string words = fmt::format("{}; {}", finding.words(), advice);
   if (finding.state == RerunState::persistent) throw BadDevice(CONCORD_STATUS_UNAVAILABLE, words);
   throw Error(CONCORD_STATUS_FAILED_PRECONDITION, words);

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "core/data_parallel/replica_check.h"
+#include "core/recovery_log.h"
 #include "trainer/batch_exchange.h"
 #include "trainer/rerun.h"
 #include "trainer/spike_window.h"
@@ -25,7 +27,9 @@ struct StepValidatorOptions {
 
 class StepValidator {
  public:
-  StepValidator(TrainingParts& parts, ParallelContext& job, const StepValidatorOptions& options);  // which outlive it
+  // All but |options| outlive it.
+  StepValidator(TrainingParts& parts, ParallelContext& job, ReplicaCheck& replicas,
+                const StepValidatorOptions& options);
 
   // The step up to its update; every rank calls it. Generators end where one computation leaves them. Throws Error, on
   // all ranks the same, where the step's fate is to stop: BadDevice, which is one, where a device is to blame. Waits:
@@ -38,6 +42,7 @@ class StepValidator {
     double grad_norm = 0;
   };
   struct Local;  // what this rank has computed before any reduction
+  struct Repetition;
   struct Finding;
 
   Numbers numbers_of(const StepAttempt& attempt) const;
@@ -45,7 +50,10 @@ class StepValidator {
   StepAttempt attempt(const std::vector<MicroBatch>& batches);
   void measure(const std::vector<MicroBatch>& batches, StepAttempt* attempt);
   Local examine(const StepAttempt& attempt, int64_t number) const;
+  Repetition repeat(const StepInputs& inputs, Finding* finding);
+  void look_for_damage(Finding* finding) const;
   StepAttempt investigate(const StepInputs& inputs, const StepAttempt& first, Finding finding);
+  StepAttempt conclude(const StepInputs& inputs, const Finding& finding, const Repetition& last);
   std::vector<int64_t> exchange(const StepInputs& own, const Local& local, int64_t number, bool reproducible) const;
   std::vector<int64_t> ranks_where(bool condition) const;
   [[noreturn]] void stop(const Finding& finding, const StepAttempt& attempt, const std::string& problem) const;
@@ -53,7 +61,9 @@ class StepValidator {
 
   TrainingParts& parts_;
   ParallelContext& job_;
+  ReplicaCheck& replicas_;
   StepValidatorOptions options_;
+  RecoveryLog log_;
   SpikeWindow losses_;
   SpikeWindow grad_norms_;
   at::Tensor loss_sum_;  // [1], of what was measured last, over all ranks

@@ -45,7 +45,8 @@ std::string milliseconds_text(double seconds) {
 StragglerAction straggler_action(const std::string& name) {
   if (name == "none") return StragglerAction::none;
   if (name == "warn") return StragglerAction::warn;
-  throw ConfigError(fmt::format("straggler_action is '{}'; must be none or warn", name));
+  if (name == "replace") return StragglerAction::replace;
+  throw ConfigError(fmt::format("straggler_action is '{}'; must be none, warn or replace", name));
 }
 
 std::string to_string(const Straggler& straggler) {

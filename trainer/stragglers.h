@@ -22,9 +22,12 @@ inline constexpr double kLeastExcess = 1e-3;  // seconds per step
 inline constexpr int64_t kWindowSteps = 10;
 
 enum class StragglerAction {
-  none,  // the times are measured and reported, nothing else
-  warn,  // one line when a rank becomes one, or for another cause
+  none,     // the times are measured and reported, nothing else
+  warn,     // one line when a rank becomes one, or for another cause
+  replace,  // and the rank ends, so that its launcher starts the job again with a new process for it
 };
+// How often the process of a rank is replaced: where a new one is slow too, another would not help.
+inline constexpr int64_t kMostReplacements = 2;
 // |name| is one of --straggler_action. Throws ConfigError for another.
 StragglerAction straggler_action(const std::string& name);
 

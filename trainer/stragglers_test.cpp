@@ -135,6 +135,7 @@ TEST(Stragglers, AreDescribedInOneLine) {
 TEST(Stragglers, AnUnknownActionIsAnError) {
   EXPECT_EQ(straggler_action("none"), StragglerAction::none);
   EXPECT_EQ(straggler_action("warn"), StragglerAction::warn);
+  EXPECT_EQ(straggler_action("replace"), StragglerAction::replace);
   EXPECT_THROW(straggler_action("shoot"), ConfigError);
 }
 

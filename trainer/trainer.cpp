@@ -95,7 +95,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
   const TrainingArguments& a = plan_.arguments;
   on_not_finite_ = a.precision.stops_on_not_finite() ? OnNotFinite::stop : OnNotFinite::skip;
   if (a.faults.rerun_mode == "validate") {
-    validator_.emplace(parts_, job,
+    validator_.emplace(parts_, job, replicas_,
                        StepValidatorOptions{.stops_on_not_finite = a.precision.stops_on_not_finite(),
                                             .spike_factor = a.faults.spike_factor,
                                             .action = rerun_action(a.faults.rerun_action)});
@@ -345,9 +345,25 @@ void Trainer::judge_ranks(StepReport* report) {
   if (!report->ranks) return;
   for (auto& metric : rank_metrics(*report->ranks)) report->extra.push_back(std::move(metric));
   for (const Straggler& straggler : stragglers_.add(*report->ranks)) {
-    if (straggler_action_ == StragglerAction::warn && job_.rank() == 0)
+    if (straggler_action_ != StragglerAction::none && job_.rank() == 0)
       loader::log(CONCORD_LOG_WARN, "train", to_string(straggler));
+    if (straggler_action_ == StragglerAction::replace && straggler.rank == job_.rank()) replace_this_rank(straggler);
   }
+}
+
+// Throws, where it may: the launcher then starts all ranks again, from the newest checkpoint.
+void Trainer::replace_this_rank(const Straggler& straggler) {
+  const std::optional<int64_t> times = pulse_.begin_replacement(kMostReplacements);
+  if (!times) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("rank {} is kept: it was replaced {} times already, or there is no checkpoint or no "
+                            "launcher of concord to start it again",
+                            straggler.rank, kMostReplacements));
+    return;
+  }
+  job_.flight().peers().blame(straggler.rank);
+  throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("{}; it is replaced (time {} of at most {})",
+                                                      to_string(straggler), *times, kMostReplacements));
 }
 
 EvalLoopOutput Trainer::evaluate() {

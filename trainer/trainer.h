@@ -100,6 +100,7 @@ class Trainer {
   void check_replicas();
   void log();
   void judge_ranks(StepReport* report);
+  void replace_this_rank(const Straggler& straggler);
   void save_checkpoint(SaveJob::Source source);
   HfSaveOptions checkpoint_options();
   void add_state(HfSaveOptions* options);

@@ -26,6 +26,8 @@ std::vector<at::Tensor> tensors_of(const Pieces& pieces) {
   return tensors;
 }
 
+bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
+
 std::string parameter_name(const GradBuffer& buffer, const BucketPlan::Slot& slot) {
   return "the parameter " + buffer.parameters()[slot.parameter]->spec.name;
 }
@@ -51,7 +53,8 @@ void ReplicaCheck::add_buckets(const GradBuffer& buffer) {
   std::vector<Part>& parts = sets_.back().parts;
   for (const BucketPlan::Bucket& bucket : buffer.plan().buckets) {
     const BufferRange whole{bucket.begin, bucket.end};
-    Part values{GradBuffer::part(buffer.values(), whole), {}}, grads{GradBuffer::part(buffer.grads(), whole), {}};
+    Part values{Kind::parameters, GradBuffer::part(buffer.values(), whole), {}};
+    Part grads{Kind::gradients, GradBuffer::part(buffer.grads(), whole), {}};
     for (const BucketPlan::Slot& slot : bucket.slots) {
       const BufferRange range{slot.begin, slot.end};
       values.pieces.push_back({parameter_name(buffer, slot), GradBuffer::part(buffer.values(), range)});
@@ -69,7 +72,7 @@ void ReplicaCheck::add_parameters(GroupKind kind, const Chosen& chosen) {
   if (!job.has_group(kind) || job.group(kind).size() == 1) return;
   Set set{&job.group(kind), {}};
   for (const GradBuffer* buffer : ddp_.buffers()) {
-    Part part;
+    Part part{Kind::parameters, {}, {}};
     for (const BucketPlan::Bucket& bucket : buffer->plan().buckets) {
       for (const BucketPlan::Slot& slot : bucket.slots) {
         if (!chosen(*buffer->parameters()[slot.parameter])) continue;
@@ -98,10 +101,14 @@ std::vector<ReplicaVerdict> ReplicaCheck::compare(const Set& set, std::span<cons
   return verdicts;
 }
 
-std::optional<ReplicaDifference> ReplicaCheck::find_difference(const Set& set) const {
+std::optional<ReplicaDifference> ReplicaCheck::find_difference(const Set& set, bool with_gradients) const {
+  std::vector<const Part*> compared;
   std::vector<at::Tensor> tensors;
-  for (const Part& part : set.parts)
+  for (const Part& part : set.parts) {
+    if (part.kind == Kind::gradients && !with_gradients) continue;
+    compared.push_back(&part);
     tensors.push_back(part.flat.defined() ? part.flat : at::cat(tensors_of(part.pieces)));
+  }
   const std::vector<ReplicaVerdict> parts = compare(set, tensors);
   // Every rank of the group has the same verdicts, and so makes the same calls from here on.
   std::vector<Piece> suspects;
@@ -109,7 +116,7 @@ std::optional<ReplicaDifference> ReplicaCheck::find_difference(const Set& set) c
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].agree()) continue;
     if (!found) found = &parts[i];
-    suspects.insert(suspects.end(), set.parts[i].pieces.begin(), set.parts[i].pieces.end());
+    suspects.insert(suspects.end(), compared[i]->pieces.begin(), compared[i]->pieces.end());
   }
   if (!found) return std::nullopt;
 
@@ -145,16 +152,75 @@ std::optional<ReplicaDifference> ReplicaCheck::agree(const std::optional<Replica
   return difference;
 }
 
-std::optional<ReplicaDifference> ReplicaCheck::run() {
+std::optional<ReplicaDifference> ReplicaCheck::first_difference(bool with_gradients) const {
   const at::NoGradGuard no_grad;
-  if (ddp_.job().world() == 1) return std::nullopt;
   ddp_.finish_param_gather();
   std::optional<ReplicaDifference> first;
   for (const Set& set : sets_) {
-    std::optional<ReplicaDifference> difference = find_difference(set);
+    std::optional<ReplicaDifference> difference = find_difference(set, with_gradients);
     if (!first) first = std::move(difference);
   }
   return agree(first);
+}
+
+std::optional<ReplicaDifference> ReplicaCheck::run() {
+  if (ddp_.job().world() == 1) return std::nullopt;
+  return first_difference(/*with_gradients=*/true);
+}
+
+// Of this rank.
+std::optional<ReplicaDifference> ReplicaCheck::first_not_finite() const {
+  const at::NoGradGuard no_grad;
+  const int64_t rank = ddp_.job().rank();
+  for (const GradBuffer* buffer : ddp_.buffers()) {
+    if (is_finite(buffer->values())) continue;
+    for (const BucketPlan::Bucket& bucket : buffer->plan().buckets) {
+      for (const BucketPlan::Slot& slot : bucket.slots) {
+        if (is_finite(GradBuffer::part(buffer->values(), {slot.begin, slot.end}))) continue;
+        return ReplicaDifference{fmt::format("{} is not finite on rank {}", parameter_name(*buffer, slot), rank), rank};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ReplicaDifference> ReplicaCheck::damaged_parameters() {
+  if (const std::optional<ReplicaDifference> difference = first_difference(/*with_gradients=*/false)) return difference;
+  return agree(first_not_finite());
+}
+
+// The same on all ranks of |group|, whose values of a bucket these are.
+std::optional<int64_t> ReplicaCheck::find_intact(ProcessGroup& group, const at::Tensor& values) const {
+  const at::Tensor own = at::tensor({checksums(std::vector{values}).at(0), int64_t{is_finite(values)}}, at::kLong)
+                             .to(ddp_.job().torch_device());
+  const at::Tensor all = at::empty({group.size(), 2}, own.options());
+  group.all_gather(all, own).wait();
+  const at::Tensor by_kind = all.cpu().t().contiguous();
+  const auto count = static_cast<size_t>(group.size());
+  const std::span<const int64_t> sums(by_kind.const_data_ptr<int64_t>(), count);
+  return intact_replica(sums, {sums.data() + count, count});
+}
+
+bool ReplicaCheck::repair_parameters() {
+  const at::NoGradGuard no_grad;
+  struct Copy {
+    ProcessGroup* group;
+    at::Tensor values;
+    int64_t source;
+  };
+  std::vector<Copy> copies;
+  bool is_possible = true;
+  for (const GradBuffer* buffer : ddp_.buffers()) {
+    for (const BucketPlan::Bucket& bucket : buffer->plan().buckets) {
+      const at::Tensor values = GradBuffer::part(buffer->values(), {bucket.begin, bucket.end});
+      const std::optional<int64_t> source = find_intact(buffer->group(), values);
+      is_possible = is_possible && source;
+      if (source) copies.push_back({&buffer->group(), values, *source});
+    }
+  }
+  if (reduced(ddp_.job(), is_possible ? 0 : 1, ReduceOp::kMax) != 0) return false;
+  for (const Copy& copy : copies) copy.group->broadcast(copy.values, copy.source).wait();
+  return true;
 }
 
 }  // namespace concord

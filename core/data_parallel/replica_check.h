@@ -9,6 +9,9 @@
 // Costs one read of these tensors, one small all-gather for each kind and one all-reduce. Only where checksums differ
 // are they computed again for each parameter, to name it.
 //
+// In the middle of a step, where gradients are not reduced, damaged_parameters() compares the parameters alone, and
+// repair_parameters() copies them from a replica.
+//
 // Example, given DistributedDataParallel& ddp:
 //   #include "core/data_parallel/replica_check.h"
 //   ReplicaCheck check(ddp);
@@ -44,12 +47,22 @@ class ReplicaCheck {
   // Waits: for all ranks and the device. Errors: those of collectives.
   std::optional<ReplicaDifference> run();
 
+  // Of the parameters only: one of the differences, or else a parameter that is not finite on some rank, which is then
+  // the culprit. Everything else as in run().
+  std::optional<ReplicaDifference> damaged_parameters();
+  // Buckets that are not finite on some ranks become those of an intact replica (replica_verdict.h); on all ranks, or
+  // on none where there is not one for each. Main weights and moments of the optimizer stay as they are. Returns
+  // whether it was done, on all ranks the same. Waits: for all ranks.
+  bool repair_parameters();
+
  private:
   struct Piece {
     std::string name;  // "the parameter lm_head"
     at::Tensor flat;
   };
+  enum class Kind { parameters, gradients };
   struct Part {
+    Kind kind;
     at::Tensor flat;  // of which |pieces| are parts; undefined: it is the pieces, one after another
     std::vector<Piece> pieces;
   };
@@ -62,7 +75,10 @@ class ReplicaCheck {
   template <class Chosen>
   void add_parameters(GroupKind kind, const Chosen& chosen);
   std::vector<ReplicaVerdict> compare(const Set& set, std::span<const at::Tensor> tensors) const;
-  std::optional<ReplicaDifference> find_difference(const Set& set) const;
+  std::optional<ReplicaDifference> find_difference(const Set& set, bool with_gradients) const;
+  std::optional<ReplicaDifference> first_difference(bool with_gradients) const;
+  std::optional<ReplicaDifference> first_not_finite() const;
+  std::optional<int64_t> find_intact(ProcessGroup& group, const at::Tensor& values) const;
   std::optional<ReplicaDifference> agree(const std::optional<ReplicaDifference>& own) const;
 
   DistributedDataParallel& ddp_;

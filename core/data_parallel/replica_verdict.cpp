@@ -34,6 +34,17 @@ ReplicaVerdict judge_replicas(std::span<const int64_t> values) {
   return verdict;
 }
 
+std::optional<int64_t> intact_replica(std::span<const int64_t> values, std::span<const int64_t> finite) {
+  std::optional<size_t> first;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (finite[i] == 0) continue;
+    if (first && values[i] != values[*first]) return std::nullopt;
+    if (!first) first = i;
+  }
+  if (!first) return std::nullopt;
+  return static_cast<int64_t>(*first);
+}
+
 std::string to_text(const ReplicaVerdict& verdict, std::span<const int64_t> ranks) {
   if (verdict.agree()) return "";
   if (!verdict.culprits.empty()) {

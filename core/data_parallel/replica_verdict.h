@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,11 @@ struct ReplicaVerdict {
 
 // |values| are the replicas', by place.
 ReplicaVerdict judge_replicas(std::span<const int64_t> values);
+
+// The place of a replica whose values may replace those of all others: every replica with finite values has the same
+// ones. What became NaN or Inf in memory has not been trained with, as the loss would not have been finite; a finite
+// value that changed may have been for some steps. Nothing where none is finite, or finite ones differ.
+std::optional<int64_t> intact_replica(std::span<const int64_t> values, std::span<const int64_t> finite);
 
 // "rank 2 differs from ranks 0, 1 and 3"; "rank 0 and rank 4 differ"; |ranks| are those of the places. Empty where they
 // agree.

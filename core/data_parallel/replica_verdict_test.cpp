@@ -57,6 +57,31 @@ TEST(ReplicaVerdict, IsRightForAllAssignmentsOfValuesToSixReplicas) {
   }
 }
 
+// All ways in which up to 5 replicas with three values can be finite or not.
+TEST(ReplicaVerdict, AnIntactReplicaIsFiniteAndEqualToAllThatAre) {
+  for (size_t replicas = 1; replicas <= 5; ++replicas) {
+    std::vector<int64_t> values(replicas), finite(replicas);
+    int cases = 1;
+    for (size_t i = 0; i < replicas; ++i) cases *= 6;
+    for (int number = 0; number < cases; ++number) {
+      for (size_t i = 0, rest = static_cast<size_t>(number); i < replicas; ++i, rest /= 6) {
+        values[i] = static_cast<int64_t>(rest % 3);
+        finite[i] = static_cast<int64_t>(rest / 3 % 2);
+      }
+      std::vector<int64_t> wanted;
+      for (size_t i = 0; i < replicas; ++i) {
+        if (finite[i] != 0) wanted.push_back(values[i]);
+      }
+      const std::optional<int64_t> found = intact_replica(values, finite);
+      const bool is_one = !wanted.empty() && count(wanted, wanted[0]) == static_cast<int64_t>(wanted.size());
+      ASSERT_EQ(found.has_value(), is_one) << number;
+      if (!found) continue;
+      EXPECT_EQ(finite[static_cast<size_t>(*found)], 1);
+      EXPECT_EQ(values[static_cast<size_t>(*found)], wanted[0]);
+    }
+  }
+}
+
 TEST(ReplicaVerdict, SaysWhoDiffersFromWhom) {
   const std::vector<int64_t> ranks{0, 4, 8, 12};
   const auto text = [&](const std::vector<int64_t>& values) { return to_text(judge_replicas(values), ranks); };

@@ -70,7 +70,7 @@ void Attempt::start_all(int count, const std::function<ProcessCommand(int index)
     command.guard_fd = guard_->fd();
     command.guard_slot = i;
     try {
-      StartedProcess process = start_process(command);
+      StartedProcess process = start(command);
       ranks_.push_back({process.pid, true});
       relay_->attach(i, &process);
     } catch (const std::system_error& error) {
@@ -81,6 +81,18 @@ void Attempt::start_all(int count, const std::function<ProcessCommand(int index)
       return;
     }
   }
+}
+
+StartedProcess Attempt::start(const ProcessCommand& command) {
+  std::optional<StartedProcess> spare = options_.spares ? options_.spares->take(command.environment) : std::nullopt;
+  if (!spare) return start_process(command);
+  guard_->adopt(command.guard_slot, spare->pid);
+  return std::move(*spare);
+}
+
+// A child of this process that is no part of the attempt.
+bool Attempt::is_other(pid_t process) const {
+  return process == guard_->pid() || (options_.spares && options_.spares->owns(process));
 }
 
 void Attempt::step() {
@@ -170,6 +182,9 @@ bool Attempt::collect(int id_type, pid_t pid) {
   // Record first, then reap: until then the process id, and that of its group, cannot be reused.
   const size_t index = rank_of(info.si_pid);
   if (index < ranks_.size()) rank_ended(index, wait_status_of(info));
+  if (options_.spares && options_.spares->owns(info.si_pid)) {
+    options_.spares->ended(info.si_pid);
+  }
   ::waitpid(info.si_pid, nullptr, 0);
   return true;
 }
@@ -238,7 +253,7 @@ void Attempt::deadline_reached() {
     return;
   }
   for (const ProcessEntry& entry : list_processes()) {
-    if (entry.parent == ::getpid() && entry.pid != guard_->pid()) result_.unkillable.push_back(describe(entry));
+    if (entry.parent == ::getpid() && !is_other(entry.pid)) result_.unkillable.push_back(describe(entry));
   }
   phase_ = Phase::over;
 }
@@ -247,7 +262,7 @@ void Attempt::deadline_reached() {
 void Attempt::look_for_leftovers() {
   bool found = false;
   for (const ProcessEntry& entry : list_processes()) {
-    if (entry.parent != ::getpid() || entry.pid == guard_->pid()) continue;
+    if (entry.parent != ::getpid() || is_other(entry.pid)) continue;
     found = true;
     if (phase_ != Phase::killing || entry.state == 'Z') continue;
     const std::string text = describe(entry);

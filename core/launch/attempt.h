@@ -17,6 +17,7 @@
 #include "core/launch/process_start.h"
 #include "core/launch/session_guard.h"
 #include "core/launch/signal_queue.h"
+#include "core/launch/spare_pool.h"
 
 namespace concord {
 
@@ -58,6 +59,7 @@ struct AttemptOptions {
   std::chrono::milliseconds period{50};
   // Called about every |period| until none is left, and at once after a failure.
   std::function<AttemptOrder(const AttemptResult& so_far)> orders = {};
+  SparePool* spares = nullptr;  // whose processes become ranks before new ones are started; null: there are none
 };
 
 class Attempt {
@@ -77,6 +79,8 @@ class Attempt {
   };
 
   void start_all(int count, const std::function<ProcessCommand(int index)>& command_of);
+  StartedProcess start(const ProcessCommand& command);
+  bool is_other(pid_t process) const;
   void step();
   void tick();
   void obey();

@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <random>
+
+#include "core/pulse.h"
+
 namespace concord {
 namespace {
 
@@ -69,6 +74,88 @@ TEST_F(HangWatchTest, TimeThatNobodyWatchedDoesNotCount) {
   EXPECT_FALSE(after(HangWatch::kTick));
   EXPECT_FALSE(after(std::chrono::hours(5)));
   EXPECT_FALSE(after(HangWatch::kTick));
+}
+
+// 10,000 steps of four ranks with noisy times: the limits that ranks learn (core/pulse.h) and the watch together, by a
+// clock of its own. The first steps are slower; times are log-normal, and one step in fifty takes 2.5 times as long;
+// every 100 steps there is a save, every 200 an evaluation.
+class NoisyJob {
+ public:
+  NoisyJob(double step_seconds, uint64_t seed) : step_seconds_(step_seconds), random_(seed) {}
+
+  // Steps until an alarm; |count| where there is none.
+  int run(int count) {
+    for (int step = 0; step < count; ++step) {
+      const double warm_up = step < 3 ? 4 : 1;
+      if (works(RankPhase::training, warm_up * noisy(step_seconds_))) return step;
+      if (step % 100 == 99 && works(RankPhase::saving, noisy(0.4))) return step;
+      for (int batch = 0; step % 200 == 199 && batch < 10; ++batch) {
+        if (works(RankPhase::evaluating, noisy(step_seconds_ / 3))) return step;
+      }
+    }
+    return count;
+  }
+  // Until rank 2, which does nothing any more, is overdue.
+  std::optional<Overdue> hang(double* seconds) {
+    const auto begin = now_;
+    enter(RankPhase::training);
+    std::optional<Overdue> found;
+    while (!found && now_ - begin < std::chrono::hours(1)) {
+      for (const int rank : {0, 1, 3}) ++board_.rank(rank).beats;
+      found = look();
+    }
+    *seconds = std::chrono::duration<double>(now_ - begin).count();
+    return found;
+  }
+  double limit() const { return limits_[static_cast<size_t>(RankPhase::training)].seconds().value(); }
+
+ private:
+  double noisy(double seconds) {
+    const double factor = std::uniform_real_distribution<>()(random_) < 0.02 ? 2.5 : 1;
+    return seconds * factor * std::lognormal_distribution<>(0, 0.4)(random_);
+  }
+  void enter(RankPhase phase) {
+    const std::optional<double> limit = limits_[static_cast<size_t>(phase)].seconds();
+    for (int rank = 0; rank < board_.ranks(); ++rank) {
+      board_.rank(rank).phase = static_cast<int64_t>(phase);
+      board_.rank(rank).limit = static_cast<int64_t>(limit.value_or(0) * 1e9);
+      ++board_.rank(rank).beats;
+    }
+  }
+  std::optional<Overdue> look() {
+    return watch_.look(board_, now_ += HangWatch::kTick, [](int) { return false; });
+  }
+  // Whether there was an alarm. A part of a tick is carried over to the next piece of work.
+  bool works(RankPhase phase, double seconds) {
+    enter(phase);
+    for (left_ += seconds; left_ >= kTickSeconds; left_ -= kTickSeconds) {
+      if (look()) return true;
+    }
+    limits_[static_cast<size_t>(phase)].add(seconds);
+    return false;
+  }
+
+  static constexpr double kTickSeconds = std::chrono::duration<double>(HangWatch::kTick).count();
+  double step_seconds_;
+  std::mt19937_64 random_;
+  double left_ = 0;
+  std::array<LearnedLimit, kRankPhases> limits_;
+  JobBoard board_{4};
+  HangWatch watch_{4};
+  std::chrono::steady_clock::time_point now_{};
+};
+
+TEST(HangLimits, NoFalseAlarmInTenThousandNoisyStepsAndAHangIsFound) {
+  for (const double step_seconds : {0.005, 0.06, 0.4, 2.0}) {
+    NoisyJob job(step_seconds, 7);
+    ASSERT_EQ(job.run(10'000), 10'000) << step_seconds;
+    double seconds = 0;
+    const std::optional<Overdue> found = job.hang(&seconds);
+    ASSERT_TRUE(found) << step_seconds;
+    EXPECT_EQ(found->index, 2);
+    EXPECT_EQ(found->phase, RankPhase::training);
+    EXPECT_LE(seconds, job.limit() + 0.15);
+  }
 }
 
 HangEvidence at_calls(int64_t rank, std::vector<GroupPosition> positions) {

@@ -218,7 +218,14 @@ const JobRules& job_rules() {
                  {MemberPhase::running, MemberEvent::leader_lost, MemberPhase::leaving, MemberOrder::kill_ranks},
                  {MemberPhase::ending, MemberEvent::ranks_ended, MemberPhase::ready, MemberOrder::tell_ended},
                  {MemberPhase::ending, MemberEvent::leader_lost, MemberPhase::leaving, MemberOrder::kill_ranks},
-                 {MemberPhase::leaving, MemberEvent::ranks_ended, MemberPhase::over, MemberOrder::none}}};
+                 {MemberPhase::leaving, MemberEvent::ranks_ended, MemberPhase::over, MemberOrder::none}},
+      .spare = {{SparePhase::absent, SpareEvent::wanted, SparePhase::loading, SpareOrder::start},
+                {SparePhase::loading, SpareEvent::loaded, SparePhase::ready, SpareOrder::none},
+                {SparePhase::loading, SpareEvent::taken, SparePhase::absent, SpareOrder::hand_over},
+                {SparePhase::loading, SpareEvent::died, SparePhase::broken, SpareOrder::none},
+                {SparePhase::ready, SpareEvent::taken, SparePhase::absent, SpareOrder::hand_over},
+                {SparePhase::ready, SpareEvent::died, SparePhase::broken, SpareOrder::none},
+                {SparePhase::broken, SpareEvent::renewed, SparePhase::absent, SpareOrder::none}}};
   return rules;
 }
 
@@ -234,6 +241,10 @@ std::string rules_table(const JobRules& rules) {
   }
   text += "\na launcher\n" + row_text("phase", "event", "next", "order");
   for (const MemberRow& row : rules.member) {
+    text += row_text(to_string(row.phase), to_string(row.event), to_string(row.next), to_string(row.order));
+  }
+  text += "\na spare process\n" + row_text("phase", "event", "next", "order");
+  for (const SpareRow& row : rules.spare) {
     text += row_text(to_string(row.phase), to_string(row.event), to_string(row.next), to_string(row.order));
   }
   return text;
@@ -258,6 +269,10 @@ std::string rules_mermaid(const JobRules& rules) {
   text += "  }\n  state launcher {\n";
   for (const MemberRow& row : rules.member) {
     arrow("launcher", to_string(row.phase), to_string(row.next), label(to_string(row.event), to_string(row.order)));
+  }
+  text += "  }\n  state spare {\n";
+  for (const SpareRow& row : rules.spare) {
+    arrow("spare", to_string(row.phase), to_string(row.next), label(to_string(row.event), to_string(row.order)));
   }
   return text + "  }\n";
 }
@@ -368,6 +383,21 @@ const char* to_string(MemberEvent event) {
 const char* to_string(MemberOrder order) {
   constexpr const char* kNames[] = {"-",           "start_ranks", "stop_ranks",  "kill_ranks",
                                     "tell_failed", "tell_ended",  "tell_leaving"};
+  return kNames[static_cast<size_t>(order)];
+}
+
+const char* to_string(SparePhase phase) {
+  constexpr const char* kNames[] = {"absent", "loading", "ready", "broken"};
+  return kNames[static_cast<size_t>(phase)];
+}
+
+const char* to_string(SpareEvent event) {
+  constexpr const char* kNames[] = {"wanted", "loaded", "taken", "died", "renewed"};
+  return kNames[static_cast<size_t>(event)];
+}
+
+const char* to_string(SpareOrder order) {
+  constexpr const char* kNames[] = {"-", "start", "hand_over"};
   return kNames[static_cast<size_t>(order)];
 }
 

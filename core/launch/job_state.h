@@ -1,4 +1,5 @@
-// A job of several launchers, one on each machine, as data: what its leader and its members do after each event.
+// A job of several launchers, one on each machine, as data: what its leader and its members do after each event, and
+// its spare processes (spare_state.h).
 //
 // The launcher of machine 0 leads. Every launcher, that one too, is a member: it starts ranks when it is told to, says
 // when one has failed and when all have ended, and ends them when it is told to. The leader decides: it starts an
@@ -36,6 +37,11 @@ enum class MemberPhase { ready, running, ending, leaving, over };
 enum class MemberEvent { start, stop, finish, rank_failed, ranks_ended, leader_lost, asked };
 enum class MemberOrder { none, start_ranks, stop_ranks, kill_ranks, tell_failed, tell_ended, tell_leaving };
 
+// A spare process of a launcher. broken: it has died, and is not started again in this attempt.
+enum class SparePhase { absent, loading, ready, broken };
+enum class SpareEvent { wanted, loaded, taken, died, renewed };
+enum class SpareOrder { none, start, hand_over };
+
 struct NodeRow {
   NodePhase phase;
   NodeEvent event;
@@ -55,11 +61,19 @@ struct MemberRow {
   MemberOrder order;
 };
 
+struct SpareRow {
+  SparePhase phase;
+  SpareEvent event;
+  SparePhase next;
+  SpareOrder order;
+};
+
 // What is in no row changes nothing.
 struct JobRules {
   std::vector<NodeRow> node;
   std::vector<JobRow> job;
   std::vector<MemberRow> member;
+  std::vector<SpareRow> spare;
 };
 const JobRules& job_rules();
 
@@ -176,5 +190,8 @@ const char* to_string(JobOrder order);
 const char* to_string(MemberPhase phase);
 const char* to_string(MemberEvent event);
 const char* to_string(MemberOrder order);
+const char* to_string(SparePhase phase);
+const char* to_string(SpareEvent event);
+const char* to_string(SpareOrder order);
 
 }  // namespace concord

@@ -30,6 +30,7 @@ class JobWatch {
   JobWatch(JobBoard* board, RecoveryLog* log, Options options, Say say);
 
   // About every HangWatch::kTick, with the processes in order; 0: has ended. Returns which of them to kill.
+  bool is_training() const { return is_training_; }  // every rank has done a step
   std::vector<int> tick(std::span<const pid_t> processes);
 
  private:

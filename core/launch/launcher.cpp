@@ -26,6 +26,7 @@
 #include "core/launch/master_port.h"
 #include "core/launch/rank_environment.h"
 #include "core/launch/restart_policy.h"
+#include "core/launch/spare_process.h"
 #include "core/mesh/job_environment.h"
 
 extern char** environ;
@@ -49,6 +50,7 @@ void check(const LaunchOptions& options, std::span<const std::string> command) {
   check_range("--node_rank", options.node_rank, 0, options.nnodes - 1);
   check_range("--master_port", options.master_port, 0, 65535);
   check_range("--max_restarts", options.max_restarts, 0, 1'000'000);
+  check_range("--spares", options.spares, 0, 4096);
   if (!std::isfinite(options.rejoin_seconds) || options.rejoin_seconds < 0 || options.rejoin_seconds > 1e6) {
     throw ConfigError(fmt::format("--rejoin_timeout is {}; must be >= 0 seconds", options.rejoin_seconds));
   }
@@ -177,7 +179,8 @@ class Launcher {
         launch_id_(random_text()),
         board_(options.nproc),
         memory_(memory_folder_name(options, launch_id_)),
-        guard_(options.nproc, launch_id_, memory_.path()),
+        guard_(options.nproc + options.spares, launch_id_, memory_.path()),
+        spares_(options.max_restarts > 0 ? options.spares : 0, &guard_, options.nproc),
         relay_({options.log_dir, options.prefix}, first_rank(), options.nproc) {
     // A nested launcher appends its name: the outer guard must also find what the inner one has started.
     const char* outer = std::getenv(kLaunchId);
@@ -186,7 +189,7 @@ class Launcher {
     const auto is_ours = [](std::string_view entry) {  // of an outer launcher
       return std::ranges::any_of(
           std::initializer_list<std::string_view>{kLaunchId, kBoardVariable, kMemoryFolderVariable, kJobVariable,
-                                                  kSlotVariable, kFullWorldVariable},
+                                                  kSlotVariable, kFullWorldVariable, kSpareVariable},
           [&](std::string_view name) { return entry.starts_with(fmt::format("{}=", name)); });
     };
     for (char** entry = environ; *entry; ++entry) {
@@ -357,19 +360,31 @@ class Launcher {
                     .kills = options_.max_restarts > 0,
                     .has_others = options_.nnodes > 1},
                    [this](const std::string& line) { relay_.say(line); });
+    spares_.renew();
+    const auto command_of = [&](int index) {
+      place.local_rank = index;
+      ProcessCommand command{program_, command_, rank_environment(environment, place), place.rank() == 0};
+      const int slot = plan.share.slots[static_cast<size_t>(index)];
+      if (slot != index) command.environment.push_back(fmt::format("{}={}", kSlotVariable, slot));
+      return command;
+    };
+    bool is_said = plan.attempt == 0 || options_.spares == 0;
+    const auto tick = [&](std::span<const pid_t> processes) {
+      if (!std::exchange(is_said, true)) {
+        relay_.say(fmt::format("concord launch: {} of {} ranks were spares", spares_.handed_over(), count));
+      }
+      const std::vector<int> overdue = watch.tick(processes);
+      if (watch.is_training() && options_.spares > 0) spares_.tick(command_of(0));
+      return overdue;
+    };
     return Attempt(&signals_, &guard_, &relay_,
                    {.grace = std::chrono::duration<double>(options_.grace_seconds),
                     .kills_at_once = options_.recovers && options_.max_restarts > 0,
-                    .tick = [&](std::span<const pid_t> processes) { return watch.tick(processes); },
+                    .tick = tick,
                     .period = HangWatch::kTick,
-                    .orders = std::move(orders)})
-        .run(count, [&](int index) {
-          place.local_rank = index;
-          ProcessCommand command{program_, command_, rank_environment(environment, place), place.rank() == 0};
-          const int slot = plan.share.slots[static_cast<size_t>(index)];
-          if (slot != index) command.environment.push_back(fmt::format("{}={}", kSlotVariable, slot));
-          return command;
-        });
+                    .orders = std::move(orders),
+                    .spares = &spares_})
+        .run(count, command_of);
   }
 
   // The largest over all ranks.
@@ -431,6 +446,7 @@ class Launcher {
   MemoryFolder memory_;
   SignalQueue signals_;  // outlives the guard: writing to a dead guard must not raise SIGPIPE
   SessionGuard guard_;
+  SparePool spares_;
   Reaper reaper_;
   OutputRelay relay_;
 };

@@ -12,6 +12,9 @@
 //     state in kMemoryFolderVariable's folder or in checkpoints go on from there.
 //   - Launchers on several machines with max_restarts are one job (job_state.h): the one with node_rank 0 leads, all
 //     start and end their ranks together, and all end with the same exit code.
+//   - Spares are started like ranks, once these train, but with kSpareVariable (spare_process.h) instead of a place in
+//     the job; the program loads what it needs and waits. After a failure they become ranks, without the launcher's
+//     standard input.
 //   - Ranks that report what they do (core/pulse.h) are watched: one that is silent for too long is named, with what
 //     the others wait for, and where the job can be restarted it is killed.
 //   - Nothing is left running. On every end but one the launcher waits for, or kills, all descendants, daemons
@@ -32,6 +35,7 @@ struct LaunchOptions {
   std::string master_addr;     // of the machine of rank 0; empty is 127.0.0.1, where nnodes is 1
   int master_port = 0;         // 0 is any free port where nnodes is 1, else torchrun's 29500
   int max_restarts = 0;        // how many times all processes are started again after failures without progress
+  int spares = 0;              // with max_restarts: processes that wait to become ranks; for programs that can (below)
   std::vector<int> worlds;     // with max_restarts: how many ranks the job can run with, descending; empty: all only
   int together = 1;            // with fewer ranks: each machine runs a multiple of this
   double rejoin_seconds = 60;  // how long a launcher that is lost is waited for

@@ -21,6 +21,7 @@ struct ProcessCommand {
   std::vector<std::string> arguments;    // with the program's name first
   std::vector<std::string> environment;  // "NAME=value", all there is
   bool takes_stdin = false;              // else it reads /dev/null
+  int standard_input = -1;               // or this
   int guard_fd = -1;                     // see SessionGuard
   int guard_slot = 0;
 };

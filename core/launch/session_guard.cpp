@@ -106,6 +106,8 @@ SessionGuard::~SessionGuard() {
 
 void SessionGuard::enter(int guard_fd, int slot) { send(guard_fd, {slot, ::getpid()}); }
 
+void SessionGuard::adopt(int slot, pid_t session) { send(pipe_.get(), {slot, session}); }
+
 void SessionGuard::forget(int slot) { send(pipe_.get(), {slot, 0}); }
 
 }  // namespace concord

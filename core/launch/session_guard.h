@@ -28,6 +28,8 @@ class SessionGuard {
 
   // Called by the new process itself before exec, so that no moment is uncovered. Safe after fork.
   static void enter(int guard_fd, int slot);
+  // Called by the launcher for a process that has entered in another slot: from now on it is in this one too.
+  void adopt(int slot, pid_t session);
   // Called by the launcher when the leader of the session has ended: its number may soon be reused.
   void forget(int slot);
 

@@ -14,6 +14,31 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// Sets one element of a parameter on |rank| before |step|, once.
+class DamageAWeight : public TrainerCallback {
+ public:
+  DamageAWeight(Trainer& trainer, int64_t rank, int64_t step, std::string name, double value)
+      : trainer_(trainer), rank_(rank), step_(step), name_(std::move(name)), value_(value) {}
+
+  void on_step_begin(const TrainerState& state, TrainerControl&) override {
+    if (state.global_step + 1 != step_ || trainer_.job().rank() != rank_) return;
+    int found = 0;
+    for (Parameter* parameter : trainer_.model().parameters()) {
+      if (parameter->spec.name != name_) continue;
+      parameter->used().detach().view({-1}).narrow(0, 5, 1).fill_(value_);
+      ++found;
+    }
+    EXPECT_EQ(found, 1) << name_;
+  }
+
+ private:
+  Trainer& trainer_;
+  int64_t rank_;
+  int64_t step_;
+  std::string name_;
+  double value_;
+};
+
 // Flips a bit of a parameter on |rank| when |step| is done.
 class FlipABit : public TrainerCallback {
  public:
@@ -93,6 +118,8 @@ struct Poison {
   bool once = false;   // only the first time that the step is computed
   int64_t token = -1;  // only batches with this token; -1: all
   double factor = std::numeric_limits<double>::quiet_NaN();
+  std::optional<double> weight = {};  // instead of the losses: a weight of |rank| becomes this before the step
+  std::string parameter = "model.layers.0.input_layernorm.weight";
 };
 
 // Knows which step is computed.
@@ -104,7 +131,7 @@ class StepCounter : public TrainerCallback {
   }
 
   bool applies(const Poison& poison, int64_t rank, const MicroBatch& batch) {
-    if (step_ != poison.step || (poison.rank >= 0 && rank != poison.rank)) return false;
+    if (poison.weight || step_ != poison.step || (poison.rank >= 0 && rank != poison.rank)) return false;
     if (poison.token >= 0 && !batch.input_ids.eq(poison.token).any().item<bool>()) return false;
     return calls_++ == 0 || !poison.once;
   }
@@ -145,6 +172,10 @@ class Reruns : public WrongNumbers {
       };
       const auto before = [&](Trainer& trainer) {
         trainer.add_callback(counter);
+        if (poison && poison->weight) {
+          trainer.add_callback(
+              std::make_shared<DamageAWeight>(trainer, poison->rank, poison->step, poison->parameter, *poison->weight));
+        }
         advance(trainer.job().rng().current(), trainer.job().coordinates().dp);  // replicas have different numbers
       };
       check(run_trainer(all, rank, world, before, {.datasets = {}, .model = {}, .forward_step = forward}), rank);
@@ -249,6 +280,34 @@ TEST_F(Reruns, ATransientSpikeLeavesNoTrace) {
   const std::vector<std::string> words = {"--max_steps", "13", "--spike_factor", "10"};
   EXPECT_EQ(weights_after(Poison{.step = 12, .rank = 0, .once = true, .factor = 1000}, words),
             weights_after(std::nullopt, words));
+}
+
+// With two replicas too: the finite one is right. Nothing of the step was used before the repair.
+TEST_F(Reruns, WeightsThatAreNotFiniteAreCopiedFromAReplica) {
+  const Poison damage{.rank = 1, .weight = std::numeric_limits<double>::quiet_NaN()};
+  for (const auto& [world, words] : std::vector<std::pair<int, std::vector<std::string>>>{
+           {3, {}}, {2, {"--bf16", "true", "--use_distributed_optimizer", "true"}}}) {
+    EXPECT_EQ(weights_after(damage, words, world), weights_after(std::nullopt, words, world));
+  }
+  expect_error(3, damage, {"--rerun_action", "stop"},
+               AllOf(HasSubstr("because rank 1 differs from ranks 0 and 2 in the parameter model.layers.0.input"),
+                     HasSubstr("a transient fault; the weights were copied from a replica; resume from the newest")));
+}
+
+// 3e38 overflows in the first product. A finite weight may have been trained with: no replica is intact then.
+TEST_F(Reruns, ADeviceIsNotBlamedForAWeightThatWasDamagedInMemory) {
+  const Poison large{.rank = 1, .weight = 3e38};
+  for (const char* action : {"continue", "skip"}) {
+    expect_error(3, large, {"--rerun_action", action},
+                 AllOf(HasSubstr("because rank 1 differs from ranks 0 and 2 in the parameter model.layers.0."),
+                       HasSubstr("damaged in memory, a transient fault; resume from the newest checkpoint")));
+  }
+  expect_error(2,
+               {.rank = 1,
+                .weight = std::numeric_limits<double>::infinity(),
+                .parameter = "model.layers.0.mlp.down_proj.weight"},
+               {"--tensor_model_parallel_size", "2"},
+               AllOf(HasSubstr(" is not finite on rank 1: damaged in memory"), HasSubstr("resume from the newest")));
 }
 
 }  // namespace

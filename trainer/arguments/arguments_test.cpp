@@ -417,6 +417,16 @@ TEST(ArgumentRelations, FinetuneStartsFromANamedCheckpoint) {
   EXPECT_THAT(relation_error(a, 1), HasSubstr("resume_from_checkpoint: latest"));
 }
 
+TEST(ArgumentRelations, WhatStartsRanksAgainNeedsRestarts) {
+  TrainingArguments a = complete();
+  a.recovery.spares = 2;
+  a.report.straggler_action = "replace";
+  EXPECT_THAT(relation_error(a),
+              AllOf(HasSubstr("spares is 2, but without max_restarts"), HasSubstr("straggler_action: replace")));
+  a.recovery.max_restarts = 1;
+  EXPECT_EQ(relation_error(a), "no error");
+}
+
 TEST(ArgumentRelations, ALossScaleIsForFp16) {
   TrainingArguments a = complete();
   a.loss_scaler.constant = 128;

@@ -263,6 +263,18 @@ void check_data_parallelism(const TrainingArguments& a, Found* found) {
   }
 }
 
+void check_recovery(const TrainingArguments& a, Found* found) {
+  if (a.recovery.max_restarts > 0) return;
+  if (a.recovery.spares > 0) {
+    found->push_back(
+        fmt::format("spares is {}, but without max_restarts nothing is started again after a failure; set max_restarts",
+                    a.recovery.spares));
+  }
+  if (a.report.straggler_action == "replace") {
+    found->push_back("straggler_action: replace starts the ranks again, which needs max_restarts; set it, or use warn");
+  }
+}
+
 // Sequences must split into equal parts.
 void check_sequence(const TrainingArguments& a, Found* found) {
   if (a.data.seq_length == 0) return;
@@ -369,6 +381,7 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   check_best_model(*arguments, &found);
   check_finetune(*arguments, &found);
   check_data_parallelism(*arguments, &found);
+  check_recovery(*arguments, &found);
   check_sequence(*arguments, &found);
   check_layout(*arguments, world, &found);
   if (found.empty()) return;

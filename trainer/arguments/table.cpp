@@ -482,6 +482,10 @@ std::vector<ArgumentGroup> make_groups() {
         {"memory_checkpoint_steps", field<&T::recovery, &RecoveryArguments::memory_steps>,
          "with max_restarts: keep a complete checkpoint in memory every N steps, from which a restart goes on; 0: none",
          between(0, kMostSteps)},
+        {"spares", field<&T::recovery, &RecoveryArguments::spares>,
+         "with max_restarts: keep N more processes per machine that have loaded everything and become ranks after a "
+         "failure; a restart needs one for each rank of the machine to be all warm",
+         between(0, 4096)},
         {"allow_fewer_ranks", field<&T::recovery, &RecoveryArguments::allow_fewer_ranks>,
          "with max_restarts: go on with fewer data-parallel ranks and the same global batch when a device is at fault "
          "or a machine does not come back; results then differ in the last bits"},
@@ -519,9 +523,10 @@ std::vector<ArgumentGroup> make_groups() {
          "peak FLOP/s of one device in the training data type, for MFU; 0: the plugin's value", at_least(0)},
         {"straggler_action",
          field<&T::report, &ReportArguments::straggler_action>,
-         "for a rank at least 10 % slower than its peers: warn with the rank and the cause, or none",
+         "for a rank at least 10 % slower than its peers: warn with the rank and the cause; replace: warn, and start "
+         "its process anew as after a failure (with max_restarts; at most twice per rank); or none",
          {},
-         {"warn", "none"}},
+         {"warn", "replace", "none"}},
         {"loss_floor", field<&T::report, &ReportArguments::loss_floor>,
          "lowest achievable loss, if known; drawn in the report; 0: unknown", at_least(0)}}},
   };

@@ -158,6 +158,7 @@ struct SavingArguments {
 struct RecoveryArguments {
   int64_t max_restarts = 0;   // after failures without progress
   int64_t memory_steps = 10;  // memory_checkpoint_steps, with max_restarts; 0: none
+  int64_t spares = 0;         // processes that wait to become ranks, on each machine, with max_restarts
   bool allow_fewer_ranks = false;
   double rejoin_timeout = 60;  // seconds
   bool operator==(const RecoveryArguments&) const = default;

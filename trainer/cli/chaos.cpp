@@ -36,8 +36,8 @@ every checkpoint, the model and the metrics have to be the same to the last bit.
   concord chaos --seed 7 --faults 5 --kinds kill,stop -- train --config run.yaml --nproc 8 --output_dir out
 
 Kinds: kill (SIGKILL), stop (SIGSTOP), hang (it does nothing any more), delay (a pause, no failure), disconnect (all its
-connections break), bitflip (of a weight), disk (nothing can be written any more), nan (a weight). The same seed makes
-the same faults.
+connections break), bitflip (of a weight), disk (nothing can be written any more), nan (a weight), slow (each further
+step of the process takes 30 ms longer; see --straggler_action). The same seed makes the same faults.
 Exit codes: 0 the results are the same; 1 they are not, or the job did not survive; 2 wrong usage.)";
 
 struct ChaosOptions {
@@ -266,6 +266,12 @@ ChaosReport read_recoveries(const std::vector<Fault>& faults, int64_t steps, con
       if (open != nullptr) cause = std::exchange(open, nullptr);
       if (kind == "failed") done = std::max(done, event.value("step", int64_t{0}));
       if (down_since < 0) down_since = cause != nullptr ? fault_time : time;
+    } else if (kind == "repaired") {
+      ++report.recoveries;
+      if (open == nullptr) continue;
+      open->detected_seconds = open->training_seconds = time - fault_time;
+      down += time - fault_time;
+      open = nullptr;
     } else if (kind == "training") {
       if (first < 0) first = time;
       if (down_since < 0) continue;

@@ -9,6 +9,7 @@
 #include "core/config_error.h"
 #include "core/launch/launcher.h"
 #include "core/launch/native_stacks.h"
+#include "core/launch/spare_process.h"
 #include "core/mesh/job_environment.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/cli/rank_command.h"
@@ -74,6 +75,7 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
   options.master_port = static_cast<int>(line.master_port);
   options.prefix = false;
   options.max_restarts = static_cast<int>(line.arguments.recovery.max_restarts);
+  options.spares = static_cast<int>(line.arguments.recovery.spares);
   options.rejoin_seconds = line.arguments.recovery.rejoin_timeout;
   if (line.arguments.recovery.allow_fewer_ranks) {
     options.worlds = possible_worlds(line.arguments, world_of(line));
@@ -86,6 +88,10 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
 }
 
 int run_train(std::vector<std::string> words) {
+  if (is_spare()) {
+    torch_module().warm_up();
+    wait_to_become_a_rank();
+  }
   CommandLine line = parse_command_line(words);
   if (line.help) {
     fmt::print("{}{}", kTrainUsage, arguments_help());

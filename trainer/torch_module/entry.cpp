@@ -10,6 +10,7 @@ extern "C" [[gnu::visibility("default")]] const concord::TorchModule* concord_to
       .struct_size = sizeof(concord::TorchModule),
       .build = concord::build_identity(),
       .train = concord::train_rank,
+      .warm_up = concord::warm_up_rank,
       .check_probe = concord::check_probe,
       .probe = concord::probe_rank,
       .check_generate = concord::check_generate,

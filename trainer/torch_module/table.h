@@ -33,6 +33,9 @@ struct TorchModule {
   // ranks.
   int (*train)(const CommandLine& line);
 
+  // Loads what a rank needs besides this library: the plugin, and the libraries of its device. For a spare process.
+  void (*warm_up)();
+
   // Throws ConfigError for errors in the files and in a job of |world| ranks that can be detected before it starts.
   void (*check_probe)(const ProbeArguments& arguments, int64_t world);
   // Probes as one rank; rank 0 writes the dump and prints. Throws ConfigError and Error. Waits: for the other ranks.

@@ -41,6 +41,8 @@ std::vector<std::string> suggestions(const CommandLine& line) {
 
 }  // namespace
 
+void warm_up_rank() { load_device_libraries(); }
+
 int train_rank(const CommandLine& line) {
   RunOptions options;
   options.terminal = open_terminal(line.json);

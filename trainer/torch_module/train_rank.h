@@ -1,4 +1,4 @@
-// A rank of `concord train`: TorchModule::train.
+// A rank of `concord train`: TorchModule::train and warm_up.
 #pragma once
 
 #include "trainer/arguments/arguments.h"
@@ -6,5 +6,6 @@
 namespace concord {
 
 int train_rank(const CommandLine& line);
+void warm_up_rank();
 
 }  // namespace concord
