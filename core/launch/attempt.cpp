@@ -85,14 +85,18 @@ void Attempt::start_all(int count, const std::function<ProcessCommand(int index)
 
 StartedProcess Attempt::start(const ProcessCommand& command) {
   std::optional<StartedProcess> spare = options_.spares ? options_.spares->take(command.environment) : std::nullopt;
-  if (!spare) return start_process(command);
-  guard_->adopt(command.guard_slot, spare->pid);
-  return std::move(*spare);
+  if (spare) {
+    guard_->adopt(command.guard_slot, spare->pid);
+    return std::move(*spare);
+  }
+  std::optional<StartedProcess> forked = options_.zygote ? options_.zygote->start(command) : std::nullopt;
+  return forked ? std::move(*forked) : start_process(command);
 }
 
 // A child of this process that is no part of the attempt.
 bool Attempt::is_other(pid_t process) const {
-  return process == guard_->pid() || (options_.spares && options_.spares->owns(process));
+  return process == guard_->pid() || (options_.spares && options_.spares->owns(process)) ||
+         (options_.zygote && options_.zygote->owns(process));
 }
 
 void Attempt::step() {
@@ -185,6 +189,7 @@ bool Attempt::collect(int id_type, pid_t pid) {
   if (options_.spares && options_.spares->owns(info.si_pid)) {
     options_.spares->ended(info.si_pid);
   }
+  if (options_.zygote && options_.zygote->owns(info.si_pid)) options_.zygote->ended();
   ::waitpid(info.si_pid, nullptr, 0);
   return true;
 }

@@ -18,6 +18,7 @@
 #include "core/launch/session_guard.h"
 #include "core/launch/signal_queue.h"
 #include "core/launch/spare_pool.h"
+#include "core/launch/zygote.h"
 
 namespace concord {
 
@@ -60,6 +61,7 @@ struct AttemptOptions {
   // Called about every |period| until none is left, and at once after a failure.
   std::function<AttemptOrder(const AttemptResult& so_far)> orders = {};
   SparePool* spares = nullptr;  // whose processes become ranks before new ones are started; null: there are none
+  Zygote* zygote = nullptr;     // which forks the new ones, if it can; null: all are started
 };
 
 class Attempt {

@@ -27,7 +27,9 @@
 #include "core/launch/rank_environment.h"
 #include "core/launch/restart_policy.h"
 #include "core/launch/spare_process.h"
+#include "core/launch/zygote_process.h"
 #include "core/mesh/job_environment.h"
+#include "platform/base/sanitizer.hpp"
 
 extern char** environ;
 
@@ -160,6 +162,18 @@ bool has_leader(const LaunchOptions& options) {
   return options.max_restarts > 0 && (options.nnodes > 1 || options.worlds.size() > 1);
 }
 
+// Where it saves loading something: more ranks than one, or those that are started again. Sanitizers' threads and fork do
+// not go together.
+bool forks_ranks(const LaunchOptions& options) {
+  const char* said = std::getenv(kRankStartVariable);
+  const std::string_view how = said == nullptr || *said == 0 ? "fork" : said;
+  if (how != "fork" && how != "exec") {
+    throw ConfigError(fmt::format("{} is '{}'; must be fork (the default) or exec", kRankStartVariable, how));
+  }
+  const bool is_sanitized = CONCORD_UNDER_ASAN || CONCORD_UNDER_TSAN;
+  return options.forks_ranks && how == "fork" && !is_sanitized && (options.nproc > 1 || options.max_restarts > 0);
+}
+
 // An attempt on this machine.
 struct AttemptPlan {
   int attempt = 0;
@@ -179,8 +193,9 @@ class Launcher {
         launch_id_(random_text()),
         board_(options.nproc),
         memory_(memory_folder_name(options, launch_id_)),
-        guard_(options.nproc + options.spares, launch_id_, memory_.path()),
+        guard_(options.nproc + options.spares + 1, launch_id_, memory_.path()),
         spares_(options.max_restarts > 0 ? options.spares : 0, &guard_, options.nproc),
+        zygote_(forks_ranks(options), &guard_, options.nproc + options.spares, &signals_),
         relay_({options.log_dir, options.prefix}, first_rank(), options.nproc) {
     // A nested launcher appends its name: the outer guard must also find what the inner one has started.
     const char* outer = std::getenv(kLaunchId);
@@ -189,7 +204,7 @@ class Launcher {
     const auto is_ours = [](std::string_view entry) {  // of an outer launcher
       return std::ranges::any_of(
           std::initializer_list<std::string_view>{kLaunchId, kBoardVariable, kMemoryFolderVariable, kJobVariable,
-                                                  kSlotVariable, kFullWorldVariable, kSpareVariable},
+                                                  kSlotVariable, kFullWorldVariable, kSpareVariable, kZygoteVariable},
           [&](std::string_view name) { return entry.starts_with(fmt::format("{}=", name)); });
     };
     for (char** entry = environ; *entry; ++entry) {
@@ -383,7 +398,8 @@ class Launcher {
                     .tick = tick,
                     .period = HangWatch::kTick,
                     .orders = std::move(orders),
-                    .spares = &spares_})
+                    .spares = &spares_,
+                    .zygote = &zygote_})
         .run(count, command_of);
   }
 
@@ -447,6 +463,7 @@ class Launcher {
   SignalQueue signals_;  // outlives the guard: writing to a dead guard must not raise SIGPIPE
   SessionGuard guard_;
   SparePool spares_;
+  Zygote zygote_;
   Reaper reaper_;
   OutputRelay relay_;
 };

@@ -15,6 +15,8 @@
 //   - Spares are started like ranks, once these train, but with kSpareVariable (spare_process.h) instead of a place in
 //     the job; the program loads what it needs and waits. After a failure they become ranks, without the launcher's
 //     standard input.
+//   - A program that can be a zygote is loaded once and forked for each rank (zygote.h), unless kRankStartVariable says
+//     exec.
 //   - Ranks that report what they do (core/pulse.h) are watched: one that is silent for too long is named, with what
 //     the others wait for, and where the job can be restarted it is killed.
 //   - Nothing is left running. On every end but one the launcher waits for, or kills, all descendants, daemons
@@ -28,6 +30,8 @@
 
 namespace concord {
 
+inline constexpr const char* kRankStartVariable = "CONCORD_RANK_START";  // fork (the default) or exec
+
 struct LaunchOptions {
   int nproc = 1;   // on each machine
   int nnodes = 1;  // machines; each runs its own launcher with its own node_rank
@@ -36,6 +40,7 @@ struct LaunchOptions {
   int master_port = 0;         // 0 is any free port where nnodes is 1, else torchrun's 29500
   int max_restarts = 0;        // how many times all processes are started again after failures without progress
   int spares = 0;              // with max_restarts: processes that wait to become ranks; for programs that can (below)
+  bool forks_ranks = false;    // the program can be a zygote (zygote_process.h)
   std::vector<int> worlds;     // with max_restarts: how many ranks the job can run with, descending; empty: all only
   int together = 1;            // with fewer ranks: each machine runs a multiple of this
   double rejoin_seconds = 60;  // how long a launcher that is lost is waited for

@@ -25,6 +25,8 @@ std::string read_all(int fd) {
   }
 }
 
+}  // namespace
+
 void set_environment(const std::string& text) {
   ::clearenv();
   for (size_t begin = 0; begin < text.size();) {
@@ -36,8 +38,6 @@ void set_environment(const std::string& text) {
     begin = end + 1;
   }
 }
-
-}  // namespace
 
 bool is_spare() {
   const char* value = std::getenv(kSpareVariable);

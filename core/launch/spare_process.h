@@ -4,6 +4,8 @@
 // environment, "NAME=value" with a zero after each, until the end of the stream.
 #pragma once
 
+#include <string>
+
 namespace concord {
 
 inline constexpr const char* kSpareVariable = "CONCORD_SPARE";  // set: this process is one
@@ -13,5 +15,7 @@ bool is_spare();
 // for it, it ends the process with exit code 0. Threads: before others read the environment. Waits: as long as the job
 // runs.
 void wait_to_become_a_rank();
+// In place of what there was: |text| is "NAME=value" with a zero after each.
+void set_environment(const std::string& text);
 
 }  // namespace concord

@@ -6,6 +6,7 @@
 
 #include <csignal>
 
+#include "core/launch/zygote_process.h"
 #include "tests/processes/train_program.h"
 
 namespace concord::testing_processes {
@@ -40,7 +41,9 @@ class TrainStop : public Train, public ::testing::WithParamInterface<int> {
     for (const pid_t pid : processes_with(path("out"))) {
       std::ifstream environment("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
       const std::string text(std::istreambuf_iterator<char>(environment), {});
-      if (text.find(std::string("\0RANK=", 6)) != std::string::npos) found.push_back(pid);
+      std::string name;
+      std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
+      if (name != kZygoteName && text.find(std::string("\0RANK=", 6)) != std::string::npos) found.push_back(pid);
     }
     return found;
   }

@@ -37,9 +37,11 @@
 #include "trainer/cli/report.h"    // concord report: compares runs
 #include "trainer/cli/schedule.h"  // concord schedule: prints, costs and draws a pipeline schedule
 #ifdef CONCORD_WITH_TORCH
+#include "core/launch/zygote_process.h"
 #include "trainer/cli/generate.h"  // concord generate: text that a model writes; not available without libtorch
 #include "trainer/cli/probe.h"     // concord probe: a model's results on one batch; not available without libtorch
 #include "trainer/cli/train.h"     // concord train: trains a model; not available without libtorch
+#include "trainer/torch_module/loader.h"
 #endif
 
 namespace concord {
@@ -113,6 +115,18 @@ int exit_of_parse(const CLI::App& app, const CLI::ParseError& error) {
   return code == 0 ? 0 : kWrongUsage;
 }
 
+#ifdef CONCORD_WITH_TORCH
+// Returns in the ranks that it forks. Where libtorch cannot be loaded, ranks that are started instead say why.
+void be_zygote() {
+  try {
+    torch_module();
+  } catch (const std::exception&) {
+    ::_exit(1);
+  }
+  fork_ranks();
+}
+#endif
+
 }  // namespace
 
 std::unique_ptr<CLI::App> make_program(int* exit_code) {
@@ -146,6 +160,9 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
 
 int run_program(int argc, char** argv) {
   open_standard_streams();
+#ifdef CONCORD_WITH_TORCH
+  if (is_zygote()) be_zygote();
+#endif
   ::signal(SIGXFSZ, SIG_IGN);  // exceeding the file size limit becomes a write error, which names the file
   terminate_before = std::set_terminate(on_terminate);
   int exit_code = 0;

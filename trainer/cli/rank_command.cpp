@@ -53,6 +53,7 @@ int launch_ranks(int nproc) {
   LaunchOptions options;
   options.nproc = nproc;
   options.prefix = false;
+  options.forks_ranks = true;
   return launch(options, rank_command(command_line_words()));
 }
 

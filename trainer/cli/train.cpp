@@ -83,6 +83,7 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
     if (line.nproc % tensor == 0) options.together = static_cast<int>(tensor);
   }
   options.recovers = true;
+  options.forks_ranks = true;
   words.insert(words.begin(), "train");
   return launch(options, rank_command(words));
 }
