@@ -84,7 +84,7 @@ std::string wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
 }
 
 // c10d prints a stack trace for every lost connection; our Error says it in one line. During the lifetime of this
-// object c10's log is silent (for all threads; most store calls take microseconds), unless the user has set a log level.
+// object c10's log is silent (for all threads; most calls take microseconds), unless the user has set a log level.
 class QuietLog {
  public:
   QuietLog() : before_(level().exchange(kFatal)) {
@@ -113,8 +113,8 @@ void ask_no_name_server() {
 using Connect = std::function<c10::intrusive_ptr<c10d::Store>()>;
 
 // Opens one c10d store and makes its calls, one after the other as c10d does anyway, on its own thread: c10d waits
-// forever for a server that never answers, is stopped or disconnected, and callers must not. An abandoned call continues
-// in the background, so it owns everything it uses; the thread is then left behind.
+// forever for a server that never answers, is stopped or disconnected, and callers must not. An abandoned call
+// continues in the background, so it owns everything it uses; the thread is then left behind.
 class StoreThread {
  public:
   // Throws what |connect| throws, or Error (TIMEOUT) if it takes longer than |patience|. |limit|: of a call.
@@ -226,9 +226,9 @@ class TcpStore : public Store {
       return true;
     });
   }
-  // The server tells one waiting thread when the keys are there, on a connection of its own: a large job whose ranks all
-  // wait for the last one costs it one answer per rank. Other threads meanwhile look again and again, with pauses that
-  // grow with the time waited, so that a key is seen late by at most an eighth of it.
+  // The server tells one waiting thread when the keys are there, on a connection of its own: a large job whose ranks
+  // all wait for the last one costs it one answer per rank. Other threads meanwhile look again and again, with pauses
+  // that grow with the time waited, so that a key is seen late by at most an eighth of it.
   void wait(std::span<const std::string> keys, Milliseconds timeout) override {
     const Clock::time_point begin = Clock::now();
     for (int looks = 1; !check(keys); ++looks) {

@@ -181,8 +181,8 @@ TEST(TcpStore, UnderAnAgentRankZeroIsAClientToo) {
   EXPECT_EQ(connect_store(worker, kLong)->add("count", 1), 1);
 }
 
-// The last rank comes late. What the others send meanwhile depends on the time that it takes, which no test can fix: a few
-// requests in every quarter of a second, in which they look for errors of others.
+// The last rank comes late. What the others send meanwhile depends on the time that it takes, which no test can fix:
+// a few requests in every quarter of a second, in which they look for errors of others.
 TEST(TcpStore, RanksThatWaitForTheLastOneDoNotFloodTheServer) {
   constexpr int kRanks = 256;
   const int port = free_port();
