@@ -33,8 +33,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::chrono::microseconds kShortestPause{100};
 constexpr Milliseconds kLongestPause{250};
-// How often a rank looks at a key before the server is asked to say when it comes, which takes a second connection. In a
-// large job most ranks wait long for the last one.
+// How often a rank looks at a key before the server is asked to say when it comes, which takes a second connection. In
+// a large job most ranks wait long for the last one.
 constexpr int kLooksInSmallJobs = 4;
 constexpr int kLooksInLargeJobs = 1;
 constexpr int64_t kSmallJob = 64;  // ranks

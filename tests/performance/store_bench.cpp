@@ -5,6 +5,7 @@
 //                                                    init_process_group does: connect, add to a counter, wait
 //
 // Descriptors: two per rank at the server; ulimit -n has to allow 10,000.
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -33,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeout{300};
 constexpr int kSmallest = 64;
 constexpr int kLargest = 4096;
-constexpr int kRanksPerProcess = 32;  // a process of thousands of threads would measure the kernel's lists of threads
+constexpr int kRanksPerProcess = 64;  // a process of thousands of threads would measure the kernel's lists of threads
 
 struct Join {
   double seconds = 0;
@@ -196,6 +197,7 @@ nlohmann::json measure(const bench::Options& options) {
 
 int main(int argc, char** argv) {
   const concord::bench::Options options = concord::bench::read_options(argc, argv);
+  mallopt(M_ARENA_MAX, 2);  // a process of many threads, not an arena for each of them
   const nlohmann::json rows = concord::measure(options);
   if (options.json) std::printf("%s\n", rows.dump(1).c_str());
   return 0;
