@@ -169,7 +169,7 @@ TEST(Examples, TheSlurmJobStartsWhatItIsGiven) {
   ASSERT_EQ(std::system((command + "some.yaml --max_steps 3 > '" + printed + "'").c_str()), 0);
   EXPECT_EQ(text_of(printed),
             "srun --kill-on-bad-exit=1 --label build/bin/concord train --config some.yaml --output_dir out/job-7 "
-            "--max_steps 3\n");
+            "--resume_from_checkpoint true --max_steps 3\n");
   EXPECT_NE(std::system((command + "2> /dev/null").c_str()), 0) << "without a configuration";
 }
 

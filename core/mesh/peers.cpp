@@ -89,9 +89,9 @@ std::optional<Peers::Process> Peers::find(int64_t rank) {
 }
 
 void Peers::await_process(int64_t rank, Milliseconds timeout) {
-  const std::string key = process_key(rank);
-  store_->wait({&key, 1}, timeout);
-  find(rank);
+  const std::optional<Process> process = parse(store_->get(process_key(rank), timeout));
+  const std::lock_guard lock(mutex_);
+  if (process) known_.emplace(rank, *process);
 }
 
 // If the first thread of a process has exited and others have not, it looks like a zombie but is running.

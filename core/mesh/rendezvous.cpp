@@ -22,7 +22,7 @@ constexpr const char* kSeen = "rendezvous/seen";
 constexpr const char* kArrived = "rendezvous/arrived";
 constexpr const char* kComplete = "rendezvous/complete";
 constexpr const char* kTerms = "rendezvous/terms";
-constexpr Milliseconds kGlance{250};    // how often a waiting rank checks whether another has found an error
+constexpr Milliseconds kGlance{250};    // how often a waiting rank checks whether another has found an error, at most
 constexpr size_t kLongestFault = 1000;  // bytes of a message, and of its part about one rank:
 constexpr size_t kLongestWords = 200;
 constexpr size_t kNamed = 8;  // more missing ranks than this are counted, not named
@@ -34,12 +34,15 @@ Milliseconds left_until(Clock::time_point deadline) {
   return std::max(Milliseconds(0), std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
 }
 
+// A large job must not flood the store: all ranks together check about 2,000 times per second.
+Milliseconds glance_of(const Member& member) { return std::max(kGlance, Milliseconds(member.world / 2)); }
+
 // Ends this rank's rendezvous with an error that all ranks share. Rank 0, which serves the store, is about to exit, so
 // it stays until the others have seen the error as well.
 [[noreturn]] void end_with(Store& store, const Member& member, const std::string& sentence) {
   const int64_t claims = store.add(kClaims, 0);
   int64_t seen = store.add(kSeen, 1);
-  const Clock::time_point deadline = Clock::now() + 4 * kGlance;
+  const Clock::time_point deadline = Clock::now() + 4 * glance_of(member);
   while (member.rank == 0 && seen < claims && Clock::now() < deadline) {
     std::this_thread::sleep_for(Milliseconds(5));
     seen = store.add(kSeen, 0);
@@ -91,16 +94,17 @@ void claim_rank(Store& store, const Member& member) {
 // Waits until |key| is set or |deadline| has passed (false), and meanwhile checks whether another rank has found an
 // error.
 bool wait_for(Store& store, const Member& member, const std::string& key, Clock::time_point deadline) {
+  const Milliseconds glance = glance_of(member);
   for (;;) {
     const Milliseconds left = left_until(deadline);
     try {
-      store.wait({&key, 1}, std::min(left, kGlance));
+      store.wait({&key, 1}, std::min(left, glance));
       return true;
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
     }
     if (store.has(kFault)) end_with(store, member, one_line(store.get(kFault, kGlance), kLongestFault));
-    if (left <= kGlance) return false;
+    if (left <= glance) return false;
   }
 }
 

@@ -52,4 +52,7 @@ bool take_leave(Store& store, const Member& member, std::chrono::milliseconds ti
 // |timeout| (at least 5 seconds, at most 60) is PEER_LOST.
 std::shared_ptr<Store> connect_store(const JobEnvironment& job, std::chrono::milliseconds timeout);
 
+// How many requests the stores of this process have sent to their servers, for tests and benchmarks of large jobs.
+int64_t store_requests();
+
 }  // namespace concord

@@ -100,4 +100,14 @@ UniqueFd connect_once(const std::string& host, int port, std::chrono::millisecon
   return UniqueFd();
 }
 
+std::string peer_address(const UniqueFd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  auto* peer = reinterpret_cast<sockaddr*>(&address);
+  char host[NI_MAXHOST];
+  if (getpeername(socket.get(), peer, &length) != 0) return "";
+  if (getnameinfo(peer, length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) return "";
+  return host;
+}
+
 }  // namespace concord

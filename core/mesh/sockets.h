@@ -24,4 +24,7 @@ Listener listen_on(const std::string& host, int port);
 // why.
 UniqueFd connect_once(const std::string& host, int port, std::chrono::milliseconds limit, std::string* reason);
 
+// The address that |socket| is connected to, as numbers: "10.0.0.7". Empty if it is not connected any more.
+std::string peer_address(const UniqueFd& socket);
+
 }  // namespace concord

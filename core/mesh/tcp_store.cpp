@@ -4,6 +4,7 @@
 #include <c10/util/Logging.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
+#include <resolv.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
@@ -32,9 +33,20 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::chrono::microseconds kShortestPause{100};
 constexpr Milliseconds kLongestPause{250};
+// How often a rank looks at a key before the server is asked to say when it comes, which takes a second connection. In
+// a large job most ranks wait long for the last one.
+constexpr int kLooksInSmallJobs = 4;
+constexpr int kLooksInLargeJobs = 1;
+constexpr int64_t kSmallJob = 64;  // ranks
+// Ranks connect one after the other: what a server's queue of new connections has no room for is tried again by the
+// kernel only after 1, 3 and 7 seconds.
+constexpr std::chrono::microseconds kTurn{100};
+constexpr Milliseconds kSlice{2000};  // of a wait: a server that is stopped is noticed soon after it
 // How long one call, which never waits for another rank, may take: the job's timeout, clamped to these.
 constexpr Milliseconds kShortestLimit{5000};
 constexpr Milliseconds kLongestLimit{60000};
+
+std::atomic<int64_t> requests = 0;  // of all stores
 
 // Throws Error if the port is not available.
 Listener listen_for(const JobEnvironment& job) {
@@ -48,14 +60,18 @@ Listener listen_for(const JobEnvironment& job) {
                                                       job.master_port, std::strerror(listener.error), advice));
 }
 
-// Waits until a process listens at the master's address.
-void wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
+// Waits until a process listens at the master's address, and returns that as numbers.
+std::string wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
+  std::this_thread::sleep_for(std::min<Clock::duration>(job.rank * kTurn, timeout / 2));
   for (Milliseconds pause{2};; pause = std::min(pause * 3 / 2 + Milliseconds(1), Milliseconds(200))) {
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
     const Milliseconds limit = std::clamp(left, Milliseconds(1), Milliseconds(5000));
     std::string reason;
-    if (connect_once(job.master_addr, job.master_port, limit, &reason)) return;
+    if (const UniqueFd socket = connect_once(job.master_addr, job.master_port, limit, &reason)) {
+      const std::string address = peer_address(socket);
+      return address.empty() ? job.master_addr : address;
+    }
     if (Clock::now() + pause < deadline) {
       std::this_thread::sleep_for(pause);
       continue;
@@ -68,7 +84,7 @@ void wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
 }
 
 // c10d prints a stack trace for every lost connection; our Error says it in one line. During the lifetime of this
-// object c10's log is silent (for all threads; a store call takes microseconds), unless the user has set a log level.
+// object c10's log is silent (for all threads; most calls take microseconds), unless the user has set a log level.
 class QuietLog {
  public:
   QuietLog() : before_(level().exchange(kFatal)) {
@@ -86,30 +102,58 @@ class QuietLog {
   int before_;
 };
 
-// Makes the calls of one c10d store, one after the other as c10d does anyway, on its own thread: c10d waits forever for
-// a server that is stopped or disconnected, and callers must not. An abandoned call continues in the background, so it
-// owns everything it uses; the thread is then left behind.
+// c10d asks for the name of the address that it connects to, for messages that nobody sees. If thousands of ranks do
+// that at once, some answer is lost, and its rank waits 5 s. This thread then has no name server to ask; c10d uses the
+// numbers.
+void ask_no_name_server() {
+  if (res_init() == 0) _res.nscount = 0;  // glibc has these once per thread
+}
+
+// Opens a connection to the server. Owns everything it uses.
+using Connect = std::function<c10::intrusive_ptr<c10d::Store>()>;
+
+// Opens one c10d store and makes its calls, one after the other as c10d does anyway, on its own thread: c10d waits
+// forever for a server that never answers, is stopped or disconnected, and callers must not. An abandoned call
+// continues in the background, so it owns everything it uses; the thread is then left behind.
 class StoreThread {
  public:
-  StoreThread(c10::intrusive_ptr<c10d::Store> store, Milliseconds limit)
+  // Throws what |connect| throws, or Error (TIMEOUT) if it takes longer than |patience|. |limit|: of a call.
+  StoreThread(const Connect& connect, Milliseconds patience, Milliseconds limit)
       : limit_(limit), queue_(std::make_shared<Queue>()) {
-    queue_->store = std::move(store);
-    thread_ = std::thread([queue = queue_] { serve(*queue); });
+    std::packaged_task<void()> open([queue = queue_, connect] {
+      const QuietLog quiet;
+      ask_no_name_server();
+      queue->store = connect();
+    });
+    std::future<void> opened = open.get_future();
+    thread_ = std::thread([queue = queue_, open = std::move(open)]() mutable {
+      open();
+      if (queue->store != nullptr) serve(*queue);
+    });
+    if (opened.wait_for(patience) != std::future_status::ready) {
+      close();
+      thread_.detach();
+      throw Error(CONCORD_STATUS_TIMEOUT,
+                  fmt::format("the process that listens there has not answered within {} ms", patience.count()));
+    }
+    try {
+      opened.get();
+    } catch (...) {
+      thread_.join();
+      throw;
+    }
   }
   ~StoreThread() {
-    {
-      const std::lock_guard lock(queue_->mutex);
-      queue_->closed = true;
-      queue_->changed.notify_all();
-    }
+    close();
     queue_->stuck ? thread_.detach() : thread_.join();
   }
   StoreThread(const StoreThread&) = delete;
   StoreThread& operator=(const StoreThread&) = delete;
 
-  // What |body|(c10d::Store&) returns or throws; none if it takes longer than the limit.
+  // What |body|(c10d::Store&) returns or throws; none if it takes longer than the limit and |waits|, the time for which
+  // it may wait for another rank.
   template <class Body>
-  auto run(Body body) -> std::optional<decltype(body(std::declval<c10d::Store&>()))> {
+  auto run(Body body, Milliseconds waits = {}) -> std::optional<decltype(body(std::declval<c10d::Store&>()))> {
     using Result = decltype(body(std::declval<c10d::Store&>()));
     if (queue_->stuck) return std::nullopt;
     auto task = std::make_shared<std::packaged_task<Result(c10d::Store&)>>(std::move(body));
@@ -119,7 +163,7 @@ class StoreThread {
       queue_->calls.push_back([task](c10d::Store& store) { (*task)(store); });
       queue_->changed.notify_all();
     }
-    if (result.wait_for(limit_) == std::future_status::ready) return result.get();
+    if (result.wait_for(limit_ + waits) == std::future_status::ready) return result.get();
     const std::lock_guard lock(queue_->mutex);
     if (result.wait_for(Milliseconds(0)) == std::future_status::ready) return result.get();  // just now
     queue_->stuck = true;
@@ -136,6 +180,12 @@ class StoreThread {
     std::atomic<bool> stuck = false;  // a call was abandoned and has not returned
     c10::intrusive_ptr<c10d::Store> store;
   };
+
+  void close() {
+    const std::lock_guard lock(queue_->mutex);
+    queue_->closed = true;
+    queue_->changed.notify_all();
+  }
 
   static void serve(Queue& queue) {
     std::unique_lock lock(queue.mutex);
@@ -162,8 +212,12 @@ class StoreThread {
 
 class TcpStore : public Store {
  public:
-  TcpStore(c10::intrusive_ptr<c10d::Store> store, std::string where, Milliseconds timeout)
-      : thread_(std::move(store), std::clamp<Milliseconds>(timeout, kShortestLimit, kLongestLimit)),
+  // |connect_again| is called for waits, if there are any that take a while. Waits: at most |timeout|. Throws what
+  // |connect| throws, or Error (TIMEOUT).
+  TcpStore(const Connect& connect, Connect connect_again, std::string where, Milliseconds timeout, int looks)
+      : looks_(looks),
+        thread_(connect, timeout, std::clamp<Milliseconds>(timeout, kShortestLimit, kLongestLimit)),
+        connect_again_(std::move(connect_again)),
         where_(std::move(where)) {}
 
   void set(const std::string& key, std::string_view value) override {
@@ -172,11 +226,12 @@ class TcpStore : public Store {
       return true;
     });
   }
-  // c10d's own wait would block other threads and print two lines for every timeout. The pauses grow with the time
-  // waited, so that a key is seen late by at most an eighth of it, and a large job does not flood the server.
+  // The server tells one waiting thread when the keys are there, on a connection of its own: a large job whose ranks
+  // all wait for the last one costs it one answer per rank. Other threads meanwhile look again and again, with pauses
+  // that grow with the time waited, so that a key is seen late by at most an eighth of it.
   void wait(std::span<const std::string> keys, Milliseconds timeout) override {
     const Clock::time_point begin = Clock::now();
-    while (!check(keys)) {
+    for (int looks = 1; !check(keys); ++looks) {
       const Clock::duration waited = Clock::now() - begin;
       if (waited >= timeout) {
         std::vector<std::string> names;
@@ -184,7 +239,12 @@ class TcpStore : public Store {
         throw Error(CONCORD_STATUS_TIMEOUT, fmt::format("the store at {} has no {} after {} ms", where_,
                                                         fmt::join(names, ", "), timeout.count()));
       }
-      std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause));
+      std::unique_lock lock(waiting_, std::defer_lock);
+      if (looks < looks_ || !lock.try_lock()) {
+        std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause));
+      } else if (wait_at_server(keys, std::chrono::ceil<Milliseconds>(timeout - waited))) {
+        return;
+      }
     }
   }
   std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) override {
@@ -221,34 +281,56 @@ class TcpStore : public Store {
   // |body| owns everything it uses, and returns a value.
   template <class Body>
   auto call(const std::string& key, Body body) -> decltype(body(std::declval<c10d::Store&>())) {
+    return call_on(thread_, key, std::move(body));
+  }
+  template <class Body>
+  auto call_on(StoreThread& thread, const std::string& key, Body body, Milliseconds waits = {})
+      -> decltype(body(std::declval<c10d::Store&>())) {
+    ++requests;
     try {
-      if (auto result = thread_.run(std::move(body))) return std::move(*result);
+      if (auto result = thread.run(std::move(body), waits)) return std::move(*result);
     } catch (const c10::Error& error) {
       throw lost(key, fmt::format("does not answer any more: {}", error.what_without_backtrace()));
     }
-    throw lost(key, fmt::format("has not answered for {} ms", thread_.limit().count()));
+    throw lost(key, fmt::format("has not answered for {} ms", (thread.limit() + waits).count()));
   }
 
+  std::unique_ptr<StoreThread> connect_for_waits(const std::string& key) const {
+    try {
+      return std::make_unique<StoreThread>(connect_again_, thread_.limit(), thread_.limit());
+    } catch (const Error& error) {
+      throw lost(key, error.what());
+    } catch (const c10::Error& error) {
+      throw lost(key, fmt::format("does not answer any more: {}", error.what_without_backtrace()));
+    }
+  }
+
+  // Whether |keys| are there within |timeout| or a slice of it. c10d's wait blocks its connection.
+  bool wait_at_server(std::span<const std::string> keys, Milliseconds timeout) CONCORD_REQUIRES(waiting_) {
+    if (waiter_ == nullptr) waiter_ = connect_for_waits(keys.front());
+    const Milliseconds slice = std::min(timeout, kSlice);
+    const auto wait = [list = list_of(keys), slice](c10d::Store& store) {
+      try {
+        store.wait(list, slice);
+        return true;
+      } catch (const c10::DistStoreError&) {  // not within |slice|; a lost connection is a DistNetworkError
+        return false;
+      }
+    };
+    return call_on(*waiter_, keys.front(), wait, slice);
+  }
+
+  const int looks_;
   StoreThread thread_;
+  const Connect connect_again_;
   std::string where_;
+  std::mutex waiting_;
+  std::unique_ptr<StoreThread> waiter_ CONCORD_GUARDED_BY(waiting_);  // once a wait has needed it
 };
 
-// c10d's constructor waits forever for a server that accepts the connection and never answers. So it runs on its own
-// thread, which is left behind in that case: the process is about to exit with an error.
-c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
-  using Result = c10::intrusive_ptr<c10d::TCPStore>;
-  std::packaged_task<Result()> task([host, options] {
-    const QuietLog quiet;
-    return c10::make_intrusive<c10d::TCPStore>(host, options);
-  });
-  std::future<Result> result = task.get_future();
-  std::thread(std::move(task)).detach();
-  if (result.wait_for(options.timeout) == std::future_status::ready) return result.get();
-  throw Error(CONCORD_STATUS_TIMEOUT,
-              fmt::format("the process that listens there has not answered within {} ms", options.timeout.count()));
-}
-
 }  // namespace
+
+int64_t store_requests() { return requests; }
 
 std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds timeout) {
   if (job.world == 1 && !job.agent_store) return make_local_store();
@@ -264,7 +346,7 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
     options.masterListenFd = listener.socket.release();  // c10d owns it from here on
     host = listener.address;
   } else {
-    wait_for_server(job, timeout);
+    host = wait_for_server(job, timeout);
   }
   const std::string where = fmt::format("{}:{}", job.master_addr, job.master_port);
   const auto refuse = [&](concord_status status, const char* words) {
@@ -275,7 +357,14 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
             job.rank, where, words));
   };
   try {
-    const auto store = std::make_shared<TcpStore>(open_store(host, options), where, timeout);
+    const auto connect = [&](bool first) -> Connect {
+      c10d::TCPStoreOptions chosen = options;
+      if (!first) chosen.isServer = false;
+      if (!first) chosen.masterListenFd.reset();
+      return [host, chosen] { return c10::make_intrusive<c10d::TCPStore>(host, chosen); };
+    };
+    const auto store = std::make_shared<TcpStore>(connect(true), connect(false), where, timeout,
+                                                  job.world <= kSmallJob ? kLooksInSmallJobs : kLooksInLargeJobs);
     if (job.token.empty()) return store;
     return make_sealed_store(store, job.token);
   } catch (const Error& error) {

@@ -5,10 +5,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <future>
 #include <sstream>
+#include <thread>
 
 #include "core/mesh/rendezvous.h"
 #include "platform/loader/error.h"
@@ -177,6 +179,48 @@ TEST(TcpStore, UnderAnAgentRankZeroIsAClientToo) {
   JobEnvironment worker = job(0, 2, port);
   worker.agent_store = true;
   EXPECT_EQ(connect_store(worker, kLong)->add("count", 1), 1);
+}
+
+// The last rank comes late. What the others send meanwhile depends on the time that it takes, which no test can fix:
+// a few requests in every quarter of a second, in which they look for errors of others.
+TEST(TcpStore, RanksThatWaitForTheLastOneDoNotFloodTheServer) {
+  constexpr int kRanks = 256;
+  const int port = free_port();
+  const int64_t before = store_requests();
+  const auto begin = std::chrono::steady_clock::now();
+  std::atomic<int> joining = 0;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const bool is_last = rank == kRanks - 1;
+      while (is_last && joining < kRanks - 1) std::this_thread::sleep_for(10ms);
+      if (is_last) std::this_thread::sleep_for(300ms);
+      const auto store = connect_store(job(rank, kRanks, port), kLong);
+      ++joining;
+      rendezvous(*store, {rank, kRanks, "a thread", {}}, kLong);
+      take_leave(*store, {rank, kRanks, {}, {}}, kLong, [] { return false; });
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  const double quarters = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / 0.25;
+  const double per_rank = static_cast<double>(store_requests() - before) / kRanks;
+  EXPECT_LE(per_rank, 20 + 6 * quarters);
+}
+
+// Only one of them can be told by the server.
+TEST(TcpStore, ManyThreadsWaitForDifferentKeysAtTheSameTime) {
+  const int port = free_port();
+  const auto server = connect_store(job(0, 2, port), kLong);
+  const auto client = connect_store(job(1, 2, port), kLong);
+  std::vector<std::future<std::string>> values;
+  for (int i = 0; i < 4; ++i) {
+    values.push_back(std::async(std::launch::async, [&, i] { return client->get("key" + std::to_string(i), kLong); }));
+    std::this_thread::sleep_for(5ms);  // mostly in this order, so that the first one has the server's attention
+  }
+  for (int i = 3; i >= 0; --i) {
+    server->set("key" + std::to_string(i), std::to_string(i));
+    EXPECT_EQ(values[static_cast<size_t>(i)].get(), std::to_string(i));
+  }
 }
 
 }  // namespace
