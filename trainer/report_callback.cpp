@@ -9,16 +9,10 @@
 #include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
 #include "trainer/report/trainer_state.h"
+#include "trainer/trackers/trackers.h"
 
 namespace concord {
 namespace {
-
-bool reports_to(const TrainingArguments& a, const std::string& name) {
-  const auto has = [&](const char* item) {
-    return std::find(a.report.to.begin(), a.report.to.end(), item) != a.report.to.end();
-  };
-  return has("all") || has(name.c_str());
-}
 
 NamedTexts layout_texts(const ParallelContext& job, const TrainingPlan& plan) {
   const RankLayout& layout = job.layout();
@@ -192,6 +186,7 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   RunDescription run;
   run.output_dir = a.output.dir;
   run.title = "Training " + plan.config.architecture;
+  run.run_name = a.report.run_name.empty() ? a.output.dir : a.report.run_name;
   run.max_steps = plan.max_steps;
   run.num_train_epochs = a.steps.num_train_epochs;
   run.logging_steps = steps_of(a.logging.steps, plan.max_steps);
@@ -209,8 +204,8 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   // mpirun gives its processes a terminal of its own, wherever its output goes.
   const bool is_terminal_unknown = read_job_environment().source == JobSource::openmpi;
   run.progress = a.report.disable_tqdm || is_terminal_unknown ? ProgressMode::plain : ProgressMode::automatic;
-  run.tensorboard = reports_to(a, "tensorboard");
-  run.html = reports_to(a, "html");
+  run.tensorboard = reports_to(a.report, "tensorboard");
+  run.html = reports_to(a.report, "html");
   run.terminal = terminal;
   run.opening = opening(plan, job, run);
   return run;
@@ -219,8 +214,8 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
 }  // namespace
 
 ReportCallback::ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal,
-                               std::vector<std::string> notes)
-    : report_(describe(plan, job, first_step, terminal)), notes_(std::move(notes)) {
+                               std::vector<std::string> notes, std::vector<std::unique_ptr<Tracker>> trackers)
+    : report_(describe(plan, job, first_step, terminal), std::move(trackers)), notes_(std::move(notes)) {
   replace_file(plan.arguments.output.dir + "/training_args.yaml", to_yaml(plan.arguments));
 }
 

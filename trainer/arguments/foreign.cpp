@@ -103,7 +103,6 @@ std::vector<IgnoredArguments> make_ignored() {
         "vocab_extra_ids", "trust_remote_code", "model.hf_assets_path", "model.tokenizer_path"}},
       {"metrics are always written to output_dir: metrics.jsonl, TensorBoard events in runs, report.html",
        {"logging_dir",
-        "run_name",
         "project",
         "plot_loss",
         "log_level",

@@ -245,6 +245,17 @@ void check_best_model(const TrainingArguments& a, Found* found) {
                   save, eval, same_kind ? "" : ", a number and a share of all steps"));
 }
 
+void check_reports(const TrainingArguments& a, Found* found) {
+  const auto has = [&](const char* name) {
+    return std::find(a.report.to.begin(), a.report.to.end(), name) != a.report.to.end();
+  };
+  if (has("none") && a.report.to.size() > 1) found->push_back("report_to has none and other names; none stands alone");
+  if (has("prometheus") && a.report.prometheus_port == 0)
+    found->push_back("report_to has prometheus, but no port to listen at; give prometheus_port, as in 9400");
+  if (!has("prometheus") && a.report.prometheus_port != 0)
+    found->push_back("prometheus_port is given, but report_to does not name prometheus; add it");
+}
+
 void check_finetune(const TrainingArguments& a, Found* found) {
   if (!a.resume.finetune || !resumes_from_newest(a)) return;
   found->push_back(
@@ -367,6 +378,7 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   check_preferences(*arguments, &found);
   check_numbers(*arguments, &found);
   check_best_model(*arguments, &found);
+  check_reports(*arguments, &found);
   check_finetune(*arguments, &found);
   check_data_parallelism(*arguments, &found);
   check_sequence(*arguments, &found);

@@ -194,6 +194,9 @@ struct FaultArguments {
 
 struct ReportArguments {
   std::vector<std::string> to = {"all"};
+  std::string run_name;  // at the services of |to|; empty: output_dir
+  std::string prometheus_host = "127.0.0.1";
+  int64_t prometheus_port = 0;  // 0: not given
   bool disable_tqdm = false;
   double peak_flops = 0;  // of one device, in the type trained in, for MFU; 0: as the plugin knows
   std::string straggler_action = "warn";
