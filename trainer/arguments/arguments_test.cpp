@@ -408,6 +408,19 @@ TEST(ArgumentRelations, PairsAreNeitherBlendedNorLossesOfTokens) {
               HasSubstr("are of losses of tokens"));
 }
 
+TEST(ArgumentRelations, ADataSetStandsForTheTrainingData) {
+  TrainingArguments a = complete();
+  a.dataset.name = "identity";
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset and train_data (or a blend) are both given"));
+  a.data.path.clear();
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.data.split = {"9", "1", "0"};
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset and split"));
+  a.data.split.clear();
+  a.dataset.name = "a,b";
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset has several names"));
+}
+
 TEST(ArgumentRelations, ReportsHaveWhatTheyNeed) {
   TrainingArguments a = complete();
   a.report.to = {"prometheus"};

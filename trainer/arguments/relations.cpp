@@ -56,13 +56,18 @@ bool evaluates(const TrainingArguments& a) {
 
 void check_sources(const TrainingArguments& a, Found* found) {
   const EvaluationArguments& evaluation = a.evaluation;
-  if (a.data.path.empty() && a.data.blend.empty()) {
+  if (a.data.path.empty() && a.data.blend.empty() && a.dataset.name.empty()) {
     found->push_back("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
   }
+  if (a.dataset.name.find(',') != std::string::npos)
+    found->push_back("dataset has several names; give one, or put the records into one file");
   const auto exclude = [&](bool first, bool second, const char* words) {
     if (first && second) found->push_back(fmt::format("{} are both given; give only one of them", words));
   };
   exclude(!a.data.path.empty(), !a.data.blend.empty(), "train_data and train_data_blend");
+  exclude(!a.dataset.name.empty(), !a.data.path.empty() || !a.data.blend.empty(),
+          "dataset and train_data (or a blend)");
+  exclude(!a.dataset.name.empty(), !a.data.split.empty(), "dataset and split");
   exclude(!evaluation.data.empty(), !evaluation.blend.empty(), "eval_data and eval_data_blend");
   exclude(!evaluation.data.empty() || !evaluation.blend.empty(), !evaluation.sets.empty(),
           "eval_data (or eval_data_blend) and eval_datasets");

@@ -116,10 +116,19 @@ std::vector<ArgumentGroup> make_groups() {
       {"Data",
        {{"train_data",
          field<&T::data, &DataArguments::path>,
-         "Megatron prefix (.bin/.idx), .jsonl, .txt or .safetensors",
+         "Megatron prefix (.bin/.idx), .jsonl, .txt, .safetensors, .parquet, .arrow, .json, compressed .jsonl, or a "
+         "folder "
+         "or pattern of such files",
          {},
          {},
          true},
+        {"dataset", field<&T::dataset, &DatasetArguments::name>,
+         "instead of train_data: name of a data set in dataset_info.json, as LLaMA-Factory has it (docs/data.md)"},
+        {"dataset_dir", field<&T::dataset, &DatasetArguments::dir>, "folder of dataset_info.json", {}, {}, true},
+        {"data_cache_path", field<&T::data, &DataArguments::cache>,
+         "folder that keeps the tokens of text, for the next start; empty: $CONCORD_CACHE or ~/.cache/concord; none: "
+         "no "
+         "cache"},
         {"train_data_blend", field<&T::data, &DataArguments::blend>,
          "several sources instead: weights and paths in turn (0.3,a,0.7,b), or paths alone, in proportion to their "
          "sizes"},
