@@ -31,7 +31,7 @@ except ImportError as missing:
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-WORDS = ["the", "The", "of", "x", "don't", "DON'T", "we'll", "I'VE", "'sam", "''d", "12", "123456", "3.14", "a_b", "(x)", "!?", "--",
+WORDS = ["the", "The", "of", "x", "don't", "DON'T", "we'll", "I'VE", "'sam", "'SAM", "'LLama", "''d", "12", "123456", "3.14", "a_b", "(x)", "!?", "--",
          "#include", "é", "naïve", "東京", "Ω", "\u00a0", "ſ", "<|endoftext|>", "<|endoftext", "\x7f", "\x1c", "\x00"[:0]]
 GAPS = [" ", " ", " ", "  ", "   ", "\n", "\n\n", " \n ", "\t", "\r\n", "\t \n\n  ", "\f", "\v", ""]
 

@@ -163,6 +163,7 @@ def wandb_run(folder):
             step = items.pop("train/global_step")
             for key, value in items.items():
                 part, _, metric = key.partition("/")
+                assert not metric.startswith("eval_"), key
                 if part in ("train", "eval"):
                     values[step, metric if part == "train" else "eval_" + metric] = value
         elif kind == "run":
