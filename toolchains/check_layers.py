@@ -46,7 +46,8 @@ ARROWS = {
     # Of core's tensor folders only the options, which are plain values.
     "trainer/arguments": ["trainer/data", "core", "core/data_parallel", "core/mesh", "core/models", "core/optim",
                           "core/pipeline", "core/schedule", BASE],
-    "trainer": ["trainer/arguments", "trainer/data", "trainer/report", "core", "core/checkpoint", "core/data_parallel",
+    "trainer/trackers": ["trainer/arguments", "trainer/data", "trainer/report", "core", BASE],
+    "trainer": ["trainer/arguments", "trainer/data", "trainer/report", "trainer/trackers", "core", "core/checkpoint", "core/data_parallel",
                 "core/mesh", "core/models", "core/optim", "core/parallel", "core/pipeline", "core/schedule", "core/torch", *PLATFORM],
     "trainer/torch_module": ["trainer", "trainer/arguments", "trainer/data", "core", "core/mesh", "core/models",
                              *PLATFORM],

@@ -16,6 +16,8 @@
 #include "trainer/continuation.h"
 #include "trainer/data/blend.h"
 #include "trainer/data/split.h"
+#include "trainer/data/token_cache.h"
+#include "trainer/data/tokenizer_files.h"
 #include "trainer/output_folder.h"
 #include "trainer/parameter_groups.h"
 #include "trainer/prompts.h"
@@ -57,6 +59,11 @@ DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& conf
   const int64_t context = a.job.context_parallel_size > 1 ? 2 * a.job.context_parallel_size : 1;
   DataArguments data = a.data;
   data.tokenizer = tokenizer_of(a);
+  data.cache = a.data.cache == "none" ? "" : a.data.cache.empty() ? default_token_cache() : a.data.cache;
+  if (!a.dataset.name.empty()) {
+    data.dataset = read_dataset_info(a.dataset.dir, a.dataset.name);
+    data.path = data.dataset->file;
+  }
   data.seq_length = longest_sample(a, config);
   data.vocab_size = config.vocab_size;
   data.pairs = a.preference.learns_pairs();
@@ -118,6 +125,7 @@ std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments 
     if (path.empty() && blend.empty()) return nullptr;
     data.path = path;
     data.blend = blend;
+    data.dataset.reset();
   } else if (!parse_split(data.split)[static_cast<size_t>(data.part)]) {
     return nullptr;
   }
@@ -353,8 +361,8 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
                              arguments.evaluation.test_data, arguments.evaluation.test_blend, std::move(sets.test));
   if (rank == 0 && reads_files) {
     const bool is_blend = !arguments.data.blend.empty();
-    const std::string first = is_blend ? parse_blend(arguments.data.blend).paths.front() : arguments.data.path;
-    plan.tokenizer_files = read_tokenizer_files(first, data.tokenizer);
+    const std::string first = is_blend ? parse_blend(arguments.data.blend).paths.front() : data.path;
+    plan.tokenizer_files = data.dataset ? tokenizer_files(data.tokenizer) : read_tokenizer_files(first, data.tokenizer);
   }
   plan.tokenizer = data.tokenizer;
   check_groups(plan);

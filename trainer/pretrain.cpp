@@ -18,6 +18,7 @@
 #include "trainer/resume.h"
 #include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
+#include "trainer/trackers/trackers.h"
 
 namespace concord {
 namespace {
@@ -45,7 +46,8 @@ void report_test(const NamedValues& metrics, const std::filesystem::path& output
 }
 
 TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,
-                     const std::vector<Fault>& faults, const OutputRequest& request, StopRequest* stop) {
+                     const std::vector<Fault>& faults, const OutputRequest& request,
+                     std::vector<std::unique_ptr<Tracker>> trackers, StopRequest* stop) {
   const std::filesystem::path output_dir = plan.arguments.output.dir;
   const bool saves = plan.arguments.saving.strategy != "no";
   const bool loads_best = plan.arguments.best_model.load_at_end;
@@ -56,7 +58,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = options.callbacks;
   if (job.rank() == 0) {
     callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, trainer.state().global_step,
-                                                         options.terminal, options.notes));
+                                                         options.terminal, options.notes, std::move(trackers)));
   }
   if (!faults.empty()) callbacks.push_back(std::make_shared<FaultCallback>(faults, &trainer));
   for (const auto& callback : callbacks) trainer.add_callback(callback);
@@ -93,11 +95,15 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   const std::vector<Fault> faults = parse_faults(requested != nullptr ? requested : "");
   TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
   const OutputRequest request = output_request(arguments, options.inputs);
-  if (environment.rank == 0) check_output_folder(request);
+  std::vector<std::unique_ptr<Tracker>> trackers;
+  if (environment.rank == 0) {
+    check_output_folder(request);
+    trackers = make_trackers(arguments.report);
+  }
   plan.is_restarted = request.is_restarted;
   plan.job = request.job;
   ParallelContext& job = initialize(initialize_args(plan));
-  TrainOutput output = train_in(job, std::move(plan), providers, options, faults, request, &stop);
+  TrainOutput output = train_in(job, std::move(plan), providers, options, faults, request, std::move(trackers), &stop);
   finalize();
   return output;
 }

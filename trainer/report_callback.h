@@ -13,10 +13,10 @@ namespace concord {
 
 class ReportCallback : public TrainerCallback {
  public:
-  // |terminal| is the file descriptor for the progress; |notes| are printed below the first lines. Writes
-  // training_args.yaml into the output folder.
+  // |terminal| is the file descriptor for the progress; |notes| are printed below the first lines; |trackers| are the
+  // services to report to. Writes training_args.yaml into the output folder.
   ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal,
-                 std::vector<std::string> notes);
+                 std::vector<std::string> notes, std::vector<std::unique_ptr<Tracker>> trackers);
 
   void on_train_begin(const TrainingArguments& arguments, const TrainerState& state, TrainerControl& control) override;
   void on_train_end(const TrainerState& state, const FinishReport& report) override;

@@ -231,7 +231,8 @@ TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: {a: 1, a: 2}"), HasSubstr("'a' twice"));
   EXPECT_THAT(yaml_error("recompute_modules: {a: 1}"), HasSubstr("must be a list"));
   EXPECT_THAT(yaml_error("optimizer: adagrad"), HasSubstr("must be one of: adam, lion, sgd"));
-  EXPECT_THAT(yaml_error("report_to: [tensorboard, wandb]"), HasSubstr("'wandb'"));
+  EXPECT_THAT(yaml_error("report_to: [tensorboard, comet_ml]"),
+              AllOf(HasSubstr("'comet_ml'"), HasSubstr("wandb, mlflow, prometheus")));
   EXPECT_THAT(yaml_error("learning_rate: .nan"), HasSubstr("a number >= 0"));
   EXPECT_THAT(yaml_error("learning_rate: inf"), HasSubstr("a number >= 0"));
   EXPECT_THAT(yaml_error("learning_rate: 1e999"), HasSubstr("a number >= 0"));
@@ -405,6 +406,32 @@ TEST(ArgumentRelations, PairsAreNeitherBlendedNorLossesOfTokens) {
               HasSubstr("are of losses of tokens, which stage rm does not have"));
   EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.z_loss_coeff = 1e-4; }),
               HasSubstr("are of losses of tokens"));
+}
+
+TEST(ArgumentRelations, ADataSetStandsForTheTrainingData) {
+  TrainingArguments a = complete();
+  a.dataset.name = "identity";
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset and train_data (or a blend) are both given"));
+  a.data.path.clear();
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.data.split = {"9", "1", "0"};
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset and split"));
+  a.data.split.clear();
+  a.dataset.name = "a,b";
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset has several names"));
+}
+
+TEST(ArgumentRelations, ReportsHaveWhatTheyNeed) {
+  TrainingArguments a = complete();
+  a.report.to = {"prometheus"};
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("give prometheus_port"));
+  a.report.prometheus_port = 9400;
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.report.to = {"none"};
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("report_to does not name prometheus"));
+  a.report = {};
+  a.report.to = {"none", "wandb"};
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("none stands alone"));
 }
 
 TEST(ArgumentRelations, FinetuneStartsFromANamedCheckpoint) {

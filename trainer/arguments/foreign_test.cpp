@@ -372,10 +372,11 @@ TEST_F(ForeignConfig, TheTrainingArgumentsOfHuggingFaceAreTaken) {
 
 TEST_F(ForeignConfig, OneOfLlamaFactoryIsTakenButForWhatIsNamed) {
   const std::set<std::string> refused = refused_names(errors(kLlamaFactory));
-  EXPECT_EQ(refused, (std::set<std::string>{"deepspeed", "dataset", "max_samples", "val_size"}));
+  EXPECT_EQ(refused, (std::set<std::string>{"deepspeed", "max_samples", "val_size"}));
   const TrainingArguments a = read(without(kLlamaFactory, refused)).arguments;
   EXPECT_EQ(a.model.path, "models/llama3-8b");
   EXPECT_EQ(a.data.cutoff_len, 2048);
+  EXPECT_EQ(a.dataset.name, "identity,alpaca_en_demo");
   EXPECT_EQ(a.data.chat_template, "") << "the model's own";
   EXPECT_EQ(a.job.ddp_timeout, 180000000);
 }

@@ -56,13 +56,18 @@ bool evaluates(const TrainingArguments& a) {
 
 void check_sources(const TrainingArguments& a, Found* found) {
   const EvaluationArguments& evaluation = a.evaluation;
-  if (a.data.path.empty() && a.data.blend.empty()) {
+  if (a.data.path.empty() && a.data.blend.empty() && a.dataset.name.empty()) {
     found->push_back("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
   }
+  if (a.dataset.name.find(',') != std::string::npos)
+    found->push_back("dataset has several names; give one, or put the records into one file");
   const auto exclude = [&](bool first, bool second, const char* words) {
     if (first && second) found->push_back(fmt::format("{} are both given; give only one of them", words));
   };
   exclude(!a.data.path.empty(), !a.data.blend.empty(), "train_data and train_data_blend");
+  exclude(!a.dataset.name.empty(), !a.data.path.empty() || !a.data.blend.empty(),
+          "dataset and train_data (or a blend)");
+  exclude(!a.dataset.name.empty(), !a.data.split.empty(), "dataset and split");
   exclude(!evaluation.data.empty(), !evaluation.blend.empty(), "eval_data and eval_data_blend");
   exclude(!evaluation.data.empty() || !evaluation.blend.empty(), !evaluation.sets.empty(),
           "eval_data (or eval_data_blend) and eval_datasets");
@@ -245,6 +250,17 @@ void check_best_model(const TrainingArguments& a, Found* found) {
                   save, eval, same_kind ? "" : ", a number and a share of all steps"));
 }
 
+void check_reports(const TrainingArguments& a, Found* found) {
+  const auto has = [&](const char* name) {
+    return std::find(a.report.to.begin(), a.report.to.end(), name) != a.report.to.end();
+  };
+  if (has("none") && a.report.to.size() > 1) found->push_back("report_to has none and other names; none stands alone");
+  if (has("prometheus") && a.report.prometheus_port == 0)
+    found->push_back("report_to has prometheus, but no port to listen at; give prometheus_port, as in 9400");
+  if (!has("prometheus") && a.report.prometheus_port != 0)
+    found->push_back("prometheus_port is given, but report_to does not name prometheus; add it");
+}
+
 void check_finetune(const TrainingArguments& a, Found* found) {
   if (!a.resume.finetune || !resumes_from_newest(a)) return;
   found->push_back(
@@ -379,6 +395,7 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   check_preferences(*arguments, &found);
   check_numbers(*arguments, &found);
   check_best_model(*arguments, &found);
+  check_reports(*arguments, &found);
   check_finetune(*arguments, &found);
   check_data_parallelism(*arguments, &found);
   check_recovery(*arguments, &found);

@@ -116,10 +116,19 @@ std::vector<ArgumentGroup> make_groups() {
       {"Data",
        {{"train_data",
          field<&T::data, &DataArguments::path>,
-         "Megatron prefix (.bin/.idx), .jsonl, .txt or .safetensors",
+         "Megatron prefix (.bin/.idx), .jsonl, .txt, .safetensors, .parquet, .arrow, .json, compressed .jsonl, or a "
+         "folder "
+         "or pattern of such files",
          {},
          {},
          true},
+        {"dataset", field<&T::dataset, &DatasetArguments::name>,
+         "instead of train_data: name of a data set in dataset_info.json, as LLaMA-Factory has it (docs/data.md)"},
+        {"dataset_dir", field<&T::dataset, &DatasetArguments::dir>, "folder of dataset_info.json", {}, {}, true},
+        {"data_cache_path", field<&T::data, &DataArguments::cache>,
+         "folder that keeps the tokens of text, for the next start; empty: $CONCORD_CACHE or ~/.cache/concord; none: "
+         "no "
+         "cache"},
         {"train_data_blend", field<&T::data, &DataArguments::blend>,
          "several sources instead: weights and paths in turn (0.3,a,0.7,b), or paths alone, in proportion to their "
          "sizes"},
@@ -514,9 +523,16 @@ std::vector<ArgumentGroup> make_groups() {
          between(1, 1e6)},
         {"report_to",
          field<&T::report, &ReportArguments::to>,
-         "reports to write in addition to metrics.jsonl",
+         "reports in addition to metrics.jsonl: tensorboard and html (all is both of them) write files; wandb, mlflow "
+         "and prometheus are services (docs/reporting.md)",
          {},
-         {"all", "none", "tensorboard", "html"}},
+         {"all", "none", "tensorboard", "html", "wandb", "mlflow", "prometheus"}},
+        {"run_name", field<&T::report, &ReportArguments::run_name>,
+         "name of the run at wandb, mlflow and prometheus; empty: output_dir"},
+        {"prometheus_port", field<&T::report, &ReportArguments::prometheus_port>,
+         "with report_to prometheus: port at which rank 0 answers /metrics", between(0, 65535)},
+        {"prometheus_host", field<&T::report, &ReportArguments::prometheus_host>,
+         "address at which it listens; 0.0.0.0: everybody who reaches this machine can read the metrics"},
         {"disable_tqdm", field<&T::report, &ReportArguments::disable_tqdm>,
          "print plain lines instead of a progress bar"},
         {"peak_flops", field<&T::report, &ReportArguments::peak_flops>,

@@ -19,6 +19,13 @@
 
 namespace concord {
 
+// A data set of LLaMA-Factory's, instead of a path (trainer/data/dataset_info.h).
+struct DatasetArguments {
+  std::string name;  // dataset; empty: none
+  std::string dir = "data";
+  bool operator==(const DatasetArguments&) const = default;
+};
+
 // Where the model comes from: exactly one of the two.
 struct ModelSource {
   std::string path;    // an HF folder to start from
@@ -195,6 +202,9 @@ struct FaultArguments {
 
 struct ReportArguments {
   std::vector<std::string> to = {"all"};
+  std::string run_name = {};  // at the services of |to|; empty: output_dir
+  std::string prometheus_host = "127.0.0.1";
+  int64_t prometheus_port = 0;  // 0: not given
   bool disable_tqdm = false;
   double peak_flops = 0;  // of one device, in the type trained in, for MFU; 0: as the plugin knows
   std::string straggler_action = "warn";
@@ -208,8 +218,9 @@ struct TrainingArguments {
   ModelSource model;
   FinetuningArguments finetuning;
   PreferenceArguments preference;
-  // tokenizer: empty is the model's own, "byte" where a model starts afresh. seq_length: 0 is as the data has it, else
-  // the model's max_position_embeddings. seed: 0 is the job's.
+  DatasetArguments dataset;
+  // cache: empty is the default, none is none. tokenizer: empty is the model's own, "byte" where a model starts afresh.
+  // seq_length: 0 is as the data has it, else the model's max_position_embeddings. seed: 0 is the job's.
   DataArguments data = {.tokenizer = "", .micro_batch_size = 8, .seed = 0, .prefetch = 2};
   StepArguments steps;
   OptimizerOptions optimizer;

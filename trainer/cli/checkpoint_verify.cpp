@@ -13,7 +13,7 @@
 #include "core/config_error.h"
 #include "core/paths.h"
 #include "core/quoted.h"
-#include "trainer/cli/progress_printer.h"
+#include "trainer/data/progress_printer.h"
 #include "trainer/output_folder.h"
 
 namespace concord {

@@ -15,7 +15,7 @@
 #include "core/config_error.h"
 #include "core/models/convert.h"
 #include "core/quoted.h"
-#include "trainer/cli/progress_printer.h"
+#include "trainer/data/progress_printer.h"
 
 namespace concord {
 namespace {

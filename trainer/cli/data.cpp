@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
-#include "trainer/cli/progress_printer.h"
 #include "trainer/data/build.h"
 #include "trainer/data/output_file.h"
+#include "trainer/data/progress_printer.h"
 #include "trainer/data/records.h"
 #include "trainer/data/synthetic.h"
 
@@ -46,9 +46,10 @@ void add_build(CLI::App* data) {
   BuildArguments& arguments = given->arguments;
   CLI::App* build = data->add_subcommand("build", "convert text or JSONL to a Megatron .bin/.idx pair");
   build
-      ->add_option(
-          "--input", arguments.inputs,
-          ".txt (documents separated by empty lines) or .jsonl (one document per line); several are read in order")
+      ->add_option("--input", arguments.inputs,
+                   ".txt (documents separated by empty lines), .jsonl (one document per line), .parquet, .arrow, "
+                   ".json, compressed "
+                   ".jsonl, or folders or patterns of such files; several are read in order")
       ->required();
   build->add_option("--output", arguments.output, "PREFIX of the .bin and .idx files; with --sft a .jsonl file")
       ->required();
@@ -82,19 +83,18 @@ void add_build(CLI::App* data) {
 void add_convert(CLI::App* data) {
   const auto input = std::make_shared<std::string>(), output = std::make_shared<std::string>();
   CLI::App* convert = data->add_subcommand("convert", "write the records of a table as .jsonl, which build takes");
-  convert->add_option("--input", *input, ".parquet, .arrow, .json (a list) or .jsonl.gz file")->required();
+  convert->add_option("--input", *input, ".parquet, .arrow, .json (a list), .jsonl.gz, .jsonl.zst or .jsonl.xz file")
+      ->required();
   convert->add_option("--output", *output, ".jsonl file to write")->required();
   convert->callback([input, output] {
     if (!is_record_file(*input)) {
-      throw ConfigError(
-          fmt::format("--input is {}; the name must end in .parquet, .arrow, .json or .jsonl.gz", *input));
+      throw ConfigError(fmt::format("--input is {}; the name must end in {}", *input, kRecordEndings));
     }
     if (!output->ends_with(".jsonl")) {
       throw ConfigError(fmt::format("--output is {}; the name must end in .jsonl", *output));
     }
-    const std::string lines = read_records(*input);
     OutputFile file(*output);
-    file.write(lines);
+    stream_records(*input, [&](std::string_view lines) { file.write(lines); });
     file.sync();
     file.publish();
   });

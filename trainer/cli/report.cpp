@@ -14,6 +14,7 @@
 #include <set>
 
 #include "core/config_error.h"
+#include "trainer/cli/serve_report.h"
 #include "trainer/report/curves_svg.h"
 #include "trainer/report/files.h"
 #include "trainer/report/page.h"
@@ -34,6 +35,8 @@ struct ReportOptions {
   std::string html;
   double floor = NAN;
   bool json = false;
+  bool serve = false;
+  int port = 0;
 };
 
 void check_report_options(const ReportOptions& given) {
@@ -42,6 +45,9 @@ void check_report_options(const ReportOptions& given) {
         fmt::format("got {} names for {} runs; give one name per run", given.names.size(), given.folders.size()));
   if (!given.html.empty() && given.folders.size() != 1)
     throw ConfigError(fmt::format("--html writes the page of one run; got {} runs", given.folders.size()));
+  if (given.serve && (given.folders.size() != 1 || given.json || !given.html.empty() || !given.svg.empty()))
+    throw ConfigError("--serve shows one run, and cannot be combined with --html, --svg or --json");
+  if (!given.serve && given.port != 0) throw ConfigError("--port is for --serve");
   if (given.json && given.svg == "-")
     throw ConfigError("--json and another document cannot both use standard output; write one to a file");
 }
@@ -120,13 +126,20 @@ double tokens_per_second(const RunHistory& history) {
   return seconds > 0 ? static_cast<double>(history.steps.back().tokens) / seconds : 0;
 }
 
+// Of the only run.
+RunDescription description_of(const ReportOptions& given) {
+  const std::string& name = given.names.empty() ? given.folders[0] : given.names[0];
+  RunDescription run{.output_dir = given.folders[0], .title = given.title.empty() ? name : given.title};
+  if (std::isfinite(given.floor)) run.loss_floor = given.floor;
+  return run;
+}
+
 void run_report(const ReportOptions& given) {
   check_report_options(given);
+  if (given.serve) return serve_report(description_of(given), given.port);
   const std::vector<ComparedRun> runs = read_runs(given);
   if (!given.html.empty()) {
-    RunDescription run{.output_dir = given.folders[0], .title = given.title.empty() ? runs[0].name : given.title};
-    if (std::isfinite(given.floor)) run.loss_floor = given.floor;
-    replace_file(given.html, report_page(run, runs[0].history, {.reason = "from its metrics"}));
+    replace_file(given.html, report_page(description_of(given), runs[0].history, {.reason = "from its metrics"}));
   }
   if (given.svg == "-") {
     std::fputs(picture_of(runs, given).c_str(), stdout);
@@ -205,6 +218,11 @@ void add_report_command(CLI::App* program) {
   report->add_option("--floor", given->floor, "loss to draw as a horizontal line");
   report->add_option("--svg", given->svg, "write a plot to this file; - is standard output");
   report->add_option("--html", given->html, "write the HTML page of one run to this file");
+  report->add_flag("--serve", given->serve,
+                   "show the page of one run, live, to browsers on this machine, until Ctrl-C");
+  report->add_option("--port", given->port, "port of --serve; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
   report->add_flag("--json", given->json, "one JSON document on standard output");
   report->callback([given] { run_report(*given); });
 }

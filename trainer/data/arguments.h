@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trainer/data/batch_ramp.h"
+#include "trainer/data/dataset_info.h"
 
 namespace concord {
 
@@ -14,8 +15,11 @@ enum class DataPart { train, valid, test };
 
 // The loader checks all of it when it is made and throws ConfigError with a sentence for what cannot be.
 struct DataArguments {
-  // What to read. A Megatron prefix (PREFIX.bin and PREFIX.idx), or a file ending in .jsonl, .txt or .safetensors.
+  // What to read. A Megatron prefix (PREFIX.bin and PREFIX.idx), a file ending in .jsonl, .txt or .safetensors, a table
+  // (trainer/data/records.h), or a folder or pattern of files.
   std::string path = {};
+  std::optional<DatasetInfo> dataset = {};  // what the records of |path| are called; none: as parse_json_record has it
+  std::string cache = {};  // folder in which tokens of text are kept (trainer/data/token_cache.h); empty: not
   std::vector<std::string> blend = {};  // several such sources instead, see trainer/data/blend.h
   // Weights of training, validation and test data in what is read; empty: all of it is taken. |part| is the one taken.
   std::vector<std::string> split = {};

@@ -20,12 +20,16 @@
 #include <thread>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
 #include "core/stable_hash.h"
+#include "core/threads.h"
 #include "platform/base/thread_safety.hpp"
 #include "platform/base/unique_fd.hpp"
 #include "trainer/data/build_shards.h"
+#include "trainer/data/data_files.h"
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/output_file.h"
+#include "trainer/data/records.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/data/tokenizer_files.h"
 
@@ -34,7 +38,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 2;  // of the folder; part of the plan
+constexpr int kFormat = 3;  // of the folder; part of the plan
 constexpr auto kReportEvery = std::chrono::milliseconds(500);
 
 // Of the chat template that is given, or of the files that may hold the tokenizer's own.
@@ -49,17 +53,29 @@ std::string template_hash(const BuildArguments& arguments) {
 }
 
 // Everything that determines the bytes of the output, as text.
-std::string plan_of(const BuildArguments& arguments, const std::deque<MappedFile>& inputs, const Tokenizer& tokenizer) {
+std::string plan_of(const BuildArguments& arguments, const std::vector<std::string>& inputs,
+                    const Tokenizer& tokenizer) {
   std::string plan =
       fmt::format("concord data build {}\nsft {}, template {}, end of document {}, {} bytes a shard\ntokenizer {}",
                   kFormat, arguments.sft, arguments.sft ? template_hash(arguments) : "-", arguments.append_eod,
                   arguments.shard_bytes, tokenizer.name());
   if (arguments.tokenizer != "byte") plan += fmt::format(", {:016x}", stable_hash(MappedFile(tokenizer.name()).text()));
-  for (const MappedFile& input : inputs) {
-    plan += fmt::format("\ninput {}, {} bytes, changed {}", fs::absolute(input.path()).string(), input.size(),
-                        fs::last_write_time(input.path()).time_since_epoch().count());
+  if (arguments.dataset) plan += "\ndata set " + arguments.dataset->text();
+  for (const std::string& path : inputs) {
+    plan += fmt::format("\ninput {}, {} bytes, changed {}", fs::absolute(path).string(), InputFile(path).size(),
+                        fs::last_write_time(path).time_since_epoch().count());
   }
   return plan + "\n";
+}
+
+std::vector<std::string> input_files(const BuildArguments& arguments) {
+  std::vector<std::string> files;
+  for (const std::string& path : arguments.inputs) std::ranges::copy(data_files(path), std::back_inserter(files));
+  for (const std::string& file : files) {
+    if (!file.ends_with(".txt") && !file.ends_with(".jsonl") && !is_record_file(file))
+      throw ConfigError(fmt::format("{}: the file name must end in .txt, .jsonl, {}", file, kRecordEndings));
+  }
+  return files;
 }
 
 // OUTPUT.build/, locked by one process at a time. The lock is released when the process exits, for whatever reason.
@@ -77,6 +93,7 @@ class WorkFolder {
     take_over(output, plan, overwrite);
   }
 
+  std::string lines_of(size_t input) const { return fmt::format("{}/input-{:06}.jsonl", path_, input); }
   std::string shard(size_t number) const { return fmt::format("{}/shard-{:06}", path_, number); }
   void remove() const { fs::remove_all(path_); }
 
@@ -114,11 +131,17 @@ class Build {
       throw ConfigError(
           fmt::format("the tokenizer {} has no end-of-document token; use --append_eod false", tokenizer_->name()));
     }
-    for (const std::string& path : arguments_.inputs) inputs_.emplace_back(path);
+    const std::vector<std::string> files = input_files(arguments_);
+    folder_ =
+        std::make_unique<WorkFolder>(arguments_.output, plan_of(arguments_, files, *tokenizer_), arguments_.overwrite);
+    write_lines_of_records(files);
+    for (size_t i = 0; i < files.size(); ++i)
+      inputs_.emplace_back(is_record_file(files[i]) ? folder_->lines_of(i) : files[i], files[i]);
     shards_ = cut_into_shards(inputs_, arguments_.shard_bytes);
-    if (shards_.empty()) throw ConfigError(fmt::format("{}: file is empty", arguments_.inputs.front()));
-    folder_ = std::make_unique<WorkFolder>(arguments_.output, plan_of(arguments_, inputs_, *tokenizer_),
-                                           arguments_.overwrite);
+    if (shards_.empty()) {
+      folder_->remove();
+      throw ConfigError(fmt::format("{}: file is empty", arguments_.inputs.front()));
+    }
     progress_.shards = static_cast<int64_t>(shards_.size());
     for (const BuildShard& shard : shards_) progress_.bytes += shard.end - shard.begin;
   }
@@ -138,6 +161,25 @@ class Build {
   }
 
  private:
+  int64_t most_workers() const {
+    const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+    return arguments_.workers > 0 ? arguments_.workers : cores;
+  }
+
+  // Several files at a time. What an earlier build has written is kept.
+  void write_lines_of_records(const std::vector<std::string>& files) const {
+    std::atomic<size_t> next = 0;
+    run_on_threads(std::min<int64_t>(most_workers(), std::ssize(files)), [&] {
+      for (size_t i = next++; i < files.size(); i = next++) {
+        if (!is_record_file(files[i]) || fs::exists(folder_->lines_of(i))) continue;
+        OutputFile output(folder_->lines_of(i));
+        stream_records(files[i], [&](std::string_view lines) { output.write(lines); });
+        output.sync();
+        output.publish();
+      }
+    });
+  }
+
   void find_missing() {
     for (size_t i = 0; i < shards_.size(); ++i) {
       try {
@@ -150,9 +192,7 @@ class Build {
   }
 
   void run_workers() {
-    const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-    const size_t count =
-        std::min(static_cast<size_t>(arguments_.workers > 0 ? arguments_.workers : cores), missing_.size());
+    const size_t count = std::min(static_cast<size_t>(most_workers()), missing_.size());
     std::vector<std::jthread> workers;
     std::unique_lock lock(mutex_);
     running_ = count;
@@ -208,7 +248,7 @@ class Build {
   const BuildArguments& arguments_;
   const std::function<void(const BuildProgress&)>& report_;
   std::unique_ptr<Tokenizer> tokenizer_;  // the first worker's
-  std::deque<MappedFile> inputs_;
+  std::deque<BuildInput> inputs_;
   std::vector<BuildShard> shards_;
   std::unique_ptr<WorkFolder> folder_;
   std::vector<size_t> missing_;

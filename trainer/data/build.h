@@ -9,16 +9,22 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "trainer/data/dataset_info.h"
 
 namespace concord {
 
 struct BuildArguments {
-  std::vector<std::string> inputs = {};  // .txt or .jsonl, one after another
-  std::string output = {};               // the prefix; with sft the .jsonl
-  std::string tokenizer = "byte";        // or a tokenizer.json (trainer/data/tokenizer_process.h)
-  bool append_eod = true;                // a document ends with the tokenizer's end of document
+  // .txt, .jsonl and files of records (trainer/data/records.h), folders and patterns of them, in order. Records
+  // are first written to OUTPUT.build/ as lines.
+  std::vector<std::string> inputs = {};
+  std::optional<DatasetInfo> dataset = {};  // what their records are called; none: as parse_json_record has it
+  std::string output = {};                  // the prefix; with sft the .jsonl
+  std::string tokenizer = "byte";           // or a tokenizer.json (trainer/data/tokenizer_process.h)
+  bool append_eod = true;                   // a document ends with the tokenizer's end of document
   bool sft = false;  // lines with "messages" to lines with "input_ids" and "labels", learnt is what the assistant says
   std::string chat_template = {};           // a Jinja file; empty: the tokenizer's own
   int64_t workers = 0;                      // 0: one per core

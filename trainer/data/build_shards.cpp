@@ -25,8 +25,8 @@ int64_t boundary(std::string_view text, int64_t from, bool jsonl) {
   return static_cast<int64_t>(found == std::string_view::npos ? text.size() : found + (jsonl ? 1 : 2));
 }
 
-int64_t line_of(const MappedFile& input, int64_t byte) {
-  return 1 + std::count(input.data(), input.data() + byte, '\n');
+int64_t line_of(const BuildInput& input, int64_t byte) {
+  return 1 + std::count(input.file.data(), input.file.data() + byte, '\n');
 }
 
 // Writes documents in order.
@@ -54,23 +54,23 @@ class DocumentWriter {
   BatchedEncoder encoder_;
 };
 
-ShardCounts build_documents(const BuildArguments& arguments, const MappedFile& input, const BuildShard& shard,
+ShardCounts build_documents(const BuildArguments& arguments, const BuildInput& input, const BuildShard& shard,
                             Tokenizer& tokenizer, const std::string& name) {
   const std::string_view text =
-      input.text().substr(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.end - shard.begin));
+      input.file.text().substr(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.end - shard.begin));
   const auto place = [&](int64_t line) {
-    return fmt::format("{}, line {}", input.path(), line_of(input, shard.begin) + line - 1);
+    return fmt::format("{}, line {}", input.name, line_of(input, shard.begin) + line - 1);
   };
   DocumentWriter writer(arguments, tokenizer, name);
-  if (!is_jsonl(input.path())) {
-    if (!is_valid_text(text)) check_text(text, input.path(), line_of(input, shard.begin));
+  if (!is_jsonl(input.file.path())) {
+    if (!is_valid_text(text)) check_text(text, input.name, line_of(input, shard.begin));
     for_each_paragraph(text, [&](std::string_view document, int64_t) { writer.add(std::string(document)); });
     return writer.finish();
   }
   for_each_line(text, [&](std::string_view line, int64_t number) {
     JsonRecord record;
     try {
-      record = parse_json_record(line, "");
+      record = parse_json_record(line, "", arguments.dataset);
       if (record.kind != JsonRecord::Kind::kText) {
         throw ConfigError(fmt::format(": has \"{}\"; a corpus needs lines with \"text\" (\"messages\" need --sft)",
                                       to_string(record.kind)));
@@ -100,14 +100,14 @@ std::string pair_line(const PairReader::Pair& pair) {
                      pair.margin == 0 ? "" : fmt::format(",\"margin\":{}", pair.margin));
 }
 
-ShardCounts build_conversations(const BuildArguments&, const MappedFile& input, const BuildShard& shard,
+ShardCounts build_conversations(const BuildArguments& arguments, const BuildInput& input, const BuildShard& shard,
                                 Tokenizer& tokenizer, const std::string& name) {
   const std::string_view text =
-      input.text().substr(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.end - shard.begin));
+      input.file.text().substr(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.end - shard.begin));
   OutputFile output(name + ".jsonl");
   ShardCounts counts;
   const auto fail = [&](int64_t number, const std::string& why) {
-    throw ConfigError(fmt::format("{}, line {}: {}", input.path(), line_of(input, shard.begin) + number - 1, why));
+    throw ConfigError(fmt::format("{}, line {}: {}", input.name, line_of(input, shard.begin) + number - 1, why));
   };
   std::optional<bool> are_pairs;
   const auto write = [&](const std::string& line, size_t tokens) {
@@ -125,9 +125,13 @@ ShardCounts build_conversations(const BuildArguments&, const MappedFile& input, 
   for_each_line(text, [&](std::string_view line, int64_t number) {
     JsonRecord record;
     try {
-      record = parse_json_record(line, "");
+      record = parse_json_record(line, "", arguments.dataset);
     } catch (const ConfigError& error) {
       fail(number, std::string(error.what()).substr(2));  // without the ": " after an empty location
+    }
+    if (record.kind == JsonRecord::Kind::kTokens) {  // tokenized already
+      samples.finish();
+      return write(sample_line(record.tokens), record.tokens.ids.size());
     }
     const bool is_pair = record.kind == JsonRecord::Kind::kPair;
     if (!is_pair && record.kind != JsonRecord::Kind::kSample) {
@@ -150,14 +154,12 @@ ShardCounts build_conversations(const BuildArguments&, const MappedFile& input, 
 
 }  // namespace
 
-std::vector<BuildShard> cut_into_shards(const std::deque<MappedFile>& inputs, int64_t shard_bytes) {
+std::vector<BuildShard> cut_into_shards(const std::deque<BuildInput>& inputs, int64_t shard_bytes) {
   std::vector<BuildShard> shards;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const std::string& path = inputs[i].path();
-    if (!is_jsonl(path) && !path.ends_with(".txt"))
-      throw ConfigError(path + ": the file name must end in .txt or .jsonl");
-    for (int64_t begin = 0; begin < inputs[i].size();) {
-      const int64_t end = boundary(inputs[i].text(), begin + shard_bytes - 1, is_jsonl(path));
+    const std::string& path = inputs[i].file.path();
+    for (int64_t begin = 0; begin < inputs[i].file.size();) {
+      const int64_t end = boundary(inputs[i].file.text(), begin + shard_bytes - 1, is_jsonl(path));
       shards.push_back({i, begin, end});
       begin = end;
     }
@@ -165,7 +167,7 @@ std::vector<BuildShard> cut_into_shards(const std::deque<MappedFile>& inputs, in
   return shards;
 }
 
-ShardCounts build_shard(const BuildArguments& arguments, const MappedFile& input, const BuildShard& shard,
+ShardCounts build_shard(const BuildArguments& arguments, const BuildInput& input, const BuildShard& shard,
                         Tokenizer& tokenizer, const std::string& name) {
   return (arguments.sft ? build_conversations : build_documents)(arguments, input, shard, tokenizer, name);
 }

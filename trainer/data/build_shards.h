@@ -12,6 +12,13 @@
 
 namespace concord {
 
+// A file to read, and the file that the user has named, of which it may be a copy as lines.
+struct BuildInput {
+  BuildInput(const std::string& path, std::string given) : file(path), name(std::move(given)) {}
+  MappedFile file;
+  std::string name;
+};
+
 // Bytes [begin, end) of an input: whole lines of a .jsonl, whole paragraphs of a .txt.
 struct BuildShard {
   size_t input = 0;
@@ -19,8 +26,8 @@ struct BuildShard {
   int64_t end = 0;
 };
 
-// Pure: a function of the inputs and |shard_bytes| only. Throws ConfigError for an input that ends in neither name.
-std::vector<BuildShard> cut_into_shards(const std::deque<MappedFile>& inputs, int64_t shard_bytes);
+// Pure: a function of the inputs and |shard_bytes| only.
+std::vector<BuildShard> cut_into_shards(const std::deque<BuildInput>& inputs, int64_t shard_bytes);
 
 struct ShardCounts {
   int64_t documents = 0;
@@ -29,7 +36,7 @@ struct ShardCounts {
 
 // Writes |name|.bin and .idx, with sft |name|.jsonl, which appear complete. Throws ConfigError, with file and line, for
 // input that is wrong.
-ShardCounts build_shard(const BuildArguments& arguments, const MappedFile& input, const BuildShard& shard,
+ShardCounts build_shard(const BuildArguments& arguments, const BuildInput& input, const BuildShard& shard,
                         Tokenizer& tokenizer, const std::string& name);
 
 // What a complete shard holds; throws ConfigError if it is not.

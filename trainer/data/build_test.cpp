@@ -157,7 +157,7 @@ TEST(DataBuild, WhatCannotBeBuiltIsRefused) {
   EXPECT_THAT(said_by_build({.inputs = {input}}), HasSubstr("no output"));
   EXPECT_THAT(said_by_build({.inputs = {folder / "none.txt"}, .output = output}), HasSubstr("No such file"));
   EXPECT_THAT(said_by_build({.inputs = {write_file(folder / "a.csv", "x")}, .output = output}),
-              HasSubstr("must end in .txt or .jsonl"));
+              HasSubstr("must end in .txt, .jsonl, .parquet"));
   EXPECT_THAT(said_by_build({.inputs = {write_file(folder / "a.txt", "")}, .output = output}),
               HasSubstr("file is empty"));
   EXPECT_THAT(said_by_build({.inputs = {write_file(folder / "b.txt", "\n\n\n")}, .output = output, .overwrite = true}),

@@ -83,8 +83,8 @@ PythonProcess::PythonProcess(const char* script, const std::vector<std::string>&
   if (error == 0) return;
   pid_ = -1;
   throw ConfigError(
-      fmt::format("cannot start {} for {}: {}; install Python with the module tokenizers, or set CONCORD_PYTHON to a "
-                  "Python that has it",
+      fmt::format("cannot start {} for {}: {}; install Python with the modules that it needs, or set CONCORD_PYTHON to "
+                  "a Python that has them",
                   python_, purpose, std::strerror(error)));
 }
 

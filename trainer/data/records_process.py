@@ -1,9 +1,9 @@
-"""Records of a table as lines of JSON, for Concord: Parquet, Arrow, a JSON list, and gzip of text.
+"""Records of a table as lines of JSON, for Concord: Parquet, Arrow, a JSON list, and compressed lines (gzip, zstd, xz).
 
 usage: python3 -c SCRIPT FILE
 
 A line of JSON for each record, then {"end": COUNT} without anything after it. A file that cannot be read is one line
-{"error": REASON} instead. Parquet and Arrow need the module pyarrow.
+{"error": REASON} instead. Parquet, Arrow and zstd need the module pyarrow. Memory holds a batch of records, of a JSON list all.
 """
 import sys
 
@@ -40,16 +40,30 @@ def parquet_batches(path):
     yield from module.parquet.ParquetFile(path).iter_batches()
 
 
+def compressed(path):
+    if path.endswith(".gz"):
+        import gzip
+        return gzip.open(path, "rb")
+    if path.endswith(".xz"):
+        import lzma
+        return lzma.open(path, "rb")
+    module = pyarrow()
+    return module.input_stream(path, compression="zstd")
+
+
+def raw_lines(path):
+    """Lines as they are: whoever reads them parses them."""
+    import io
+    with compressed(path) as file:
+        for line in io.TextIOWrapper(io.BufferedReader(file) if not isinstance(file, io.IOBase) else file, encoding="utf-8", newline="\n"):
+            if line.strip():
+                yield line.rstrip("\r\n")
+
+
 def records(path):
     if path.endswith(".parquet") or path.endswith(".arrow"):
         for batch in (parquet_batches if path.endswith(".parquet") else arrow_batches)(path):
             yield from batch.to_pylist()
-    elif path.endswith(".gz"):
-        import gzip
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                if line.strip():
-                    yield json.loads(line)
     else:
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
@@ -61,8 +75,10 @@ def records(path):
 def main(path):
     count = 0
     try:
-        for record in records(path):
-            print(json.dumps(record, ensure_ascii=False, default=str), flush=False)
+        lines = raw_lines(path) if path.endswith((".gz", ".zst", ".xz")) else (
+            json.dumps(record, ensure_ascii=False, default=str) for record in records(path))
+        for line in lines:
+            print(line, flush=False)
             count += 1
         print(json.dumps({"end": count}))
     except BrokenPipeError:

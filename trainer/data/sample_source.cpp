@@ -9,6 +9,7 @@
 #include "core/config_error.h"
 #include "trainer/data/blend.h"
 #include "trainer/data/content_hash.h"
+#include "trainer/data/data_files.h"
 #include "trainer/data/gpt_source.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/mapped_file.h"
@@ -17,6 +18,7 @@
 #include "trainer/data/row_source.h"
 #include "trainer/data/split.h"
 #include "trainer/data/text_reader.h"
+#include "trainer/data/token_cache.h"
 #include "trainer/data/tokenizer.h"
 
 namespace concord {
@@ -83,7 +85,7 @@ std::unique_ptr<SampleSource> open_pairs(std::string_view text, const DataArgume
   const auto add = [&](const PairReader::Pair& pair, int64_t number) { rows->add(pair, line_of(number)); };
   PairReader pairs(the_tokenizer, add, refuse);
   for_each_line(text, [&](std::string_view line, int64_t number) {
-    JsonRecord record = parse_json_record(line, arguments.path + ", " + line_of(number));
+    JsonRecord record = parse_json_record(line, arguments.path + ", " + line_of(number), arguments.dataset);
     if (record.kind != JsonRecord::Kind::kPair) {
       refuse(number, fmt::format("has \"{}\", but stage dpo and rm learn from pairs: {{\"prompt\": ..., \"chosen\": "
                                  "..., \"rejected\": ...}}, as texts or lists of messages",
@@ -111,7 +113,7 @@ std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArgume
   };
   for_each_line(text, [&](std::string_view line, int64_t number) {
     const std::string place = line_of(number), full_place = arguments.path + ", " + place;
-    JsonRecord record = parse_json_record(line, full_place);
+    JsonRecord record = parse_json_record(line, full_place, arguments.dataset);
     if (record.kind == JsonRecord::Kind::kPair) {
       refuse(number, "has \"chosen\" and \"rejected\", a pair to learn a preference from; set stage: dpo or stage: rm");
     }
@@ -139,6 +141,20 @@ std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArgume
   return part_of(std::move(rows), arguments);
 }
 
+namespace {
+
+// The ids of what is in the cache are final: columns have been renamed, and places in it are those of records.
+std::unique_ptr<SampleSource> open_cached(const DataArguments& arguments) {
+  const std::string tokens = tokens_in_cache(arguments);
+  DataArguments built = arguments;
+  built.dataset.reset();
+  if (tokens.ends_with(".jsonl")) return open_lines(MappedFile(tokens).text(), built);
+  if (arguments.pairs) throw ConfigError(fmt::format("{} is text; stage dpo and rm learn from pairs", arguments.path));
+  return std::make_unique<GptSource>(part_of(std::make_unique<IndexedDataset>(tokens), built), built);
+}
+
+}  // namespace
+
 DataIdentity SampleSource::identity() const {
   constexpr int64_t kLengths = 1024;  // evenly spaced
   ContentHash hash;
@@ -153,8 +169,16 @@ std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments)
   const std::string& path = arguments.path;
   if (path.empty()) {
     throw ConfigError(
-        "no data; --train_data takes a Megatron prefix, .jsonl, .txt, .safetensors, .json, .jsonl.gz, "
-        ".parquet or .arrow");
+        "no data; --train_data takes a Megatron prefix, .jsonl, .txt, .safetensors, .json, .jsonl.gz, .jsonl.zst, "
+        ".jsonl.xz, .parquet or .arrow, or a folder or pattern of them");
+  }
+  if (uses_token_cache(arguments)) return open_cached(arguments);
+  if (is_several_files(path)) {
+    data_files(path);  // throws if there is none
+    throw ConfigError(
+        fmt::format("{} is several files, which are tokenized into a cache: they need a tokenizer, and data_cache_path "
+                    "that is not none",
+                    path));
   }
   if (path.ends_with(".jsonl")) return open_jsonl(arguments);
   if (is_record_file(path)) return open_lines(read_records(path), arguments);

@@ -197,7 +197,10 @@ TEST(SampleSource, WhatIsNotThereIsNamed) {
   EXPECT_THAT(said_by_source({.path = folder / "nothing.jsonl"}), HasSubstr("No such file"));
   EXPECT_THAT(said_by_source({.path = folder / "nothing.safetensors"}), HasSubstr("No such file"));
   std::filesystem::create_directory(folder / "folder.txt");
-  EXPECT_THAT(said_by_source({.path = folder / "folder.txt"}), HasSubstr("not a regular file"));
+  EXPECT_THAT(said_by_source({.path = folder / "folder.txt"}), HasSubstr("the folder has no file that ends in .txt"));
+  EXPECT_THAT(said_by_source({.path = folder / "*.jsonl"}), HasSubstr("no file matches"));
+  write_file(folder / "folder.txt/a.jsonl", "{\"input_ids\": [1]}\n");
+  EXPECT_THAT(said_by_source({.path = folder / "folder.txt"}), HasSubstr("data_cache_path that is not none"));
 }
 
 TEST(SampleSource, AMegatronPrefixIsFoundByEitherOfItsFiles) {

@@ -345,6 +345,12 @@ JsonRecord parse_json_record(std::string_view line, const std::string& place) {
   return {.kind = JsonRecord::Kind::kText, .text = record["text"].get<std::string>()};
 }
 
+JsonRecord parse_json_record(std::string_view line, const std::string& place,
+                             const std::optional<DatasetInfo>& dataset) {
+  if (!dataset) return parse_json_record(line, place);
+  return parse_json_record(dataset->standard_line(line, place), place);
+}
+
 void for_each_line(std::string_view text, const std::function<void(std::string_view line, int64_t number)>& each) {
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/data/dataset_info.h"
 #include "trainer/data/tokenizer.h"
 
 namespace concord {
@@ -42,6 +43,9 @@ struct JsonRecord {
 const char* to_string(JsonRecord::Kind kind);
 // |place| ("data.jsonl, line 7") begins the message of the ConfigError.
 JsonRecord parse_json_record(std::string_view line, const std::string& place);
+// Of a data set that has names of its own.
+JsonRecord parse_json_record(std::string_view line, const std::string& place,
+                             const std::optional<DatasetInfo>& dataset);
 
 // Calls |each| with every line that is not blank and its number, counted from 1.
 void for_each_line(std::string_view text, const std::function<void(std::string_view line, int64_t number)>& each);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/config_error.h"
+#include "trainer/data/data_files.h"
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/output_file.h"
 #include "trainer/data/records.h"
@@ -99,7 +100,7 @@ TokenizerFiles files_in(const fs::path& folder) {
 
 // Whether training tokenizes |data| itself.
 bool is_text(const std::string& data) {
-  if (data.ends_with(".txt") || is_record_file(data)) return true;
+  if (data.ends_with(".txt") || is_record_file(data) || is_several_files(data)) return true;
   if (!data.ends_with(".jsonl")) return false;
   const MappedFile file(data);
   const std::string_view text = file.text();

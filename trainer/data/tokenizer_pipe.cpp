@@ -37,7 +37,21 @@ TokenizerGreeting parse_greeting(const nlohmann::json& greeting) {
   const int64_t end = result.vocab_size;
   if (const auto& id = greeting.at("end_of_document"); !id.is_null()) result.end_of_document = id_of(id, end);
   if (const auto& id = greeting.at("end_of_text"); !id.is_null()) result.end_of_text = id_of(id, end);
+  if (const auto& rule = greeting.value("pieces", nlohmann::json()); rule.is_string()) {
+    result.pieces = piece_rule(rule.get<std::string>());
+    result.added_tokens = greeting.at("added_tokens").get<std::vector<std::string>>();
+  }
   return result;
+}
+
+const char* to_text(TokenizerPipe::Kind kind) {
+  switch (kind) {
+    case TokenizerPipe::Kind::piece: return "piece";
+    case TokenizerPipe::Kind::document: return "document";
+    case TokenizerPipe::Kind::prompt: return "prompt";
+    case TokenizerPipe::Kind::answer: return "answer";
+  }
+  return "unknown";
 }
 
 }  // namespace
@@ -158,7 +172,7 @@ std::optional<std::vector<int64_t>> TokenizerPipe::receive_ids(std::optional<std
 }
 
 std::vector<std::vector<int64_t>> TokenizerPipe::ids_of(Kind kind, const std::vector<std::string_view>& items) {
-  request(kind == Kind::document ? "document" : kind == Kind::prompt ? "prompt" : "answer", items);
+  request(to_text(kind), items);
   std::vector<std::vector<int64_t>> encoded;
   std::optional<std::string> refusal;
   for (size_t i = 0; i < items.size(); ++i) encoded.push_back(receive_ids(&refusal).value_or(std::vector<int64_t>()));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "platform/base/unique_fd.hpp"
+#include "trainer/data/pieces.h"
 #include "trainer/data/tokenizer.h"
 
 namespace concord {
@@ -20,6 +21,8 @@ struct TokenizerGreeting {
   int64_t vocab_size = 0;  // ids are below it
   std::optional<int64_t> end_of_document;
   std::optional<int64_t> end_of_text;  // eos_token of tokenizer_config.json
+  std::optional<PieceRule> pieces;     // how plain texts are cut; none: ask for documents
+  std::vector<std::string> added_tokens;
 };
 
 // Owns both descriptors; |to| is a socket, so that writing without a reader is an error and not a signal. Threads: one
@@ -33,7 +36,7 @@ class TokenizerPipe {
   TokenizerGreeting read_greeting();
 
   // What is asked for; see the script.
-  enum class Kind { document, prompt, answer };
+  enum class Kind { piece, document, prompt, answer };
   // The ids of each item, all below the greeting's vocab_size. Throws ConfigError for an item that is refused.
   std::vector<std::vector<int64_t>> ids_of(Kind kind, const std::vector<std::string_view>& items);
   // The same of conversations, with what is to be learnt.

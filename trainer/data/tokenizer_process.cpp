@@ -53,12 +53,27 @@ TokenizerProcess::TokenizerProcess(const std::string& path, const std::string& c
       process_.take_input(), process_.take_output(),
       fmt::format("the tokenizer process ({}, pid {})", process_.python(), process_.pid()), patience());
   greeting_ = pipe_->read_greeting();
+  if (greeting_.pieces) pieces_.emplace(*greeting_.pieces, greeting_.added_tokens);
 }
 
 TokenizerProcess::~TokenizerProcess() = default;
 
 std::vector<Tokenizer::Ids> TokenizerProcess::encode(const std::vector<std::string_view>& texts) {
-  return pipe_->ids_of(TokenizerPipe::Kind::document, texts);
+  if (!pieces_) return pipe_->ids_of(TokenizerPipe::Kind::document, texts);
+  std::vector<std::string_view> plain, others;
+  std::vector<bool> is_plain;
+  for (const std::string_view text : texts) {
+    is_plain.push_back(pieces_->is_plain(text));
+    (is_plain.back() ? plain : others).push_back(text);
+  }
+  std::vector<Ids> encoded =
+      pieces_->encode(plain, [&](const auto& pieces) { return pipe_->ids_of(TokenizerPipe::Kind::piece, pieces); });
+  std::vector<Ids> rest;
+  if (!others.empty()) rest = pipe_->ids_of(TokenizerPipe::Kind::document, others);
+  std::vector<Ids> all;
+  for (size_t i = 0, from_plain = 0, from_rest = 0; i < texts.size(); ++i)
+    all.push_back(std::move(is_plain[i] ? encoded[from_plain++] : rest[from_rest++]));
+  return all;
 }
 
 std::vector<Tokenizer::Ids> TokenizerProcess::encode_prompts(const std::vector<std::string_view>& texts) {

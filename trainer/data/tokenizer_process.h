@@ -50,6 +50,7 @@ class TokenizerProcess : public Tokenizer {
   PythonProcess process_;
   std::unique_ptr<TokenizerPipe> pipe_;  // closed first: then the process ends by itself
   TokenizerGreeting greeting_;
+  std::optional<PieceCache> pieces_;  // of plain texts, where the tokenizer's rule is known
 };
 
 }  // namespace concord

@@ -2,8 +2,9 @@
 
 usage: python3 -c SCRIPT tokenizer.json [CHAT_TEMPLATE]
 
-First a greeting, one line of JSON: {"vocab_size", "end_of_document": id or null, "end_of_text": id or null}, or
-{"error"}. Then for each request, a line "KIND COUNT\n" followed by COUNT items, each u32 bytes and as many bytes, the answers to all of them, in order:
+First a greeting, one line of JSON: {"vocab_size", "end_of_document": id or null, "end_of_text": id or null, "pieces": name or null,
+"added_tokens": [texts]}, or {"error"}. "pieces" says by which rule of trainer/data/pieces.h ASCII texts without added tokens are cut. Then for each request, a line "KIND COUNT\n" followed by COUNT items, each u32 bytes and as many bytes, the answers to all of them, in order:
+  piece     ASCII, cut by that rule                                                   -> u32 count, u32 ids
   document  UTF-8, as encode(text, add_special_tokens=False)                          -> u32 count, u32 ids
   prompt    UTF-8, with the special tokens that the tokenizer adds                    -> u32 count, u32 ids
   learn     JSON {"messages": [...], "tools": [...], "learn_from": 0}: all of it        -> u32 count, u32 ids, u8 learnt
@@ -296,6 +297,35 @@ def common_prefix(ids, others):
     return next((i for i, (a, b) in enumerate(zip(ids, others)) if a != b), min(len(ids), len(others)))
 
 
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PIECES = {CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + REST: "qwen2",
+          CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + REST: "llama3"}
+MOST_ADDED = 1 << 15  # bytes of all added tokens together
+
+
+def piece_rule(path):
+    """The name of the rule and the added tokens; (None, []) if texts are not cut into pieces that are encoded one by one."""
+    settings = read_json(path)
+    model, cut = settings.get("model") or {}, settings.get("pre_tokenizer") or {}
+    unusual = [name for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback") if model.get(name)]
+    added = [token["content"] for token in settings.get("added_tokens") or []]
+    if model.get("type") != "BPE" or unusual or (settings.get("normalizer") or {"type": "NFC"}) != {"type": "NFC"}:
+        return None, []
+    if sum(len(token.encode()) for token in added) > MOST_ADDED:
+        return None, []
+    whole = [cut] if cut.get("type") != "Sequence" else cut.get("pretokenizers") or []
+    last = whole[-1] if whole else {}
+    if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
+        return None, []
+    if len(whole) == 1:
+        return ("gpt2", added) if last.get("use_regex", True) else (None, [])
+    first = whole[0]
+    is_split = len(whole) == 2 and first.get("type") == "Split" and first.get("behavior") == "Isolated" and not first.get("invert")
+    rule = PIECES.get((first.get("pattern") or {}).get("Regex")) if is_split and not last.get("use_regex", True) else None
+    return (rule, added) if rule else (None, [])
+
+
 def refusal(error):
     text = str(error).encode("utf-8", "replace")
     return u32([REFUSED, len(text)]) + text
@@ -310,11 +340,13 @@ def main(path, given):
     known = [plain.token_to_id(name) for name in ENDS]
     try:
         end_of_text = named_tokens(os.path.dirname(path) or ".").get("eos_token")
+        pieces, added_tokens = piece_rule(path)
     except Refused as error:
         raise SystemExit(greet({"error": str(error)}))
     greet({"vocab_size": max(plain.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
            "end_of_document": next((id for id in known if id is not None), None),
-           "end_of_text": plain.token_to_id(end_of_text) if end_of_text else None})
+           "end_of_text": plain.token_to_id(end_of_text) if end_of_text else None, "pieces": pieces,
+           "added_tokens": added_tokens})
     chats = None
 
     def ended(completion):
@@ -360,11 +392,19 @@ def main(path, given):
         encodings = plain.encode_batch([item.decode() for item in items], add_special_tokens=add_special_tokens)
         return [u32([len(each.ids)]) + u32(each.ids) for each in encodings]
 
+    letters = {byte: chr(byte) if 33 <= byte <= 126 else chr(289 if byte == 127 else 256 + byte) for byte in range(128)}
+    model = plain.model if pieces else None  # takes what ByteLevel makes of a piece
+
+    def piece(item):
+        ids = [token.id for token in model.tokenize(item.decode("ascii").translate(letters))]
+        return u32([len(ids)]) + u32(ids)
+
     def decoded(item):
         text = plain.decode(from_u32(item), skip_special_tokens=True).encode("utf-8", "replace")
         return u32([len(text)]) + text
 
-    answers = {"document": lambda items: texts(items, False),
+    answers = {"piece": lambda items: [piece(item) for item in items],
+               "document": lambda items: texts(items, False),
                "prompt": lambda items: texts(items, True),
                "learn": lambda items: [conversation(item, True) for item in items],
                "answer": lambda items: [conversation(item, False) for item in items],

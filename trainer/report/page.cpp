@@ -152,8 +152,13 @@ std::string html_escaped(std::string_view text) {
   return escaped;
 }
 
-std::string report_page(const RunDescription& run, const RunHistory& history, const FinishReport& end) {
-  return filled(kPageTemplate, {{"TITLE", html_escaped(run.title)},
+std::string report_page(const RunDescription& run, const RunHistory& history, const FinishReport& end,
+                        int refresh_seconds) {
+  const bool is_live = refresh_seconds > 0;
+  return filled(kPageTemplate, {{"LIVE", is_live ? fmt::format(" data-live=\"{}\"", refresh_seconds) : ""},
+                                {"CONNECT", is_live ? "; connect-src 'self'" : ""},
+                                {"REFRESH", is_live ? kPageRefresh : ""},
+                                {"TITLE", html_escaped(run.title)},
                                 {"REASON", html_escaped(end.reason)},
                                 {"WHERE", html_escaped(run.output_dir)},
                                 {"TILES", tiles_of(run, history)},

@@ -12,7 +12,9 @@ namespace concord {
 // visible.
 inline constexpr size_t kMostPoints = 4000;
 
-std::string report_page(const RunDescription& run, const RunHistory& history, const FinishReport& end);
+// |refresh_seconds| > 0: the page is served, and asks for itself so often to show what is new.
+std::string report_page(const RunDescription& run, const RunHistory& history, const FinishReport& end,
+                        int refresh_seconds = 0);
 
 // For text between tags and in attributes.
 std::string html_escaped(std::string_view text);

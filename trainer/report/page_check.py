@@ -10,8 +10,12 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 
 STEPS = 200
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
@@ -115,6 +119,105 @@ def findings_of_one_step(document):
             yield f"one step: {name} has no dot for it"
 
 
+class Browser:
+    """A browser with one page, asked over the pipes of --remote-debugging-pipe: JSON messages that end with a zero byte."""
+
+    def __init__(self, browser, profile, address):
+        theirs, ours = os.pipe()
+        self.answers, out = os.pipe()
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,600", f"--user-data-dir={profile}",
+                   "--remote-debugging-pipe"]
+        self.process = subprocess.Popen(["bash", "-c", f'exec "$0" "$@" 3<&{theirs} 4>&{out}', *command], pass_fds=(theirs, out),
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(theirs)
+        os.close(out)
+        self.requests, self.count, self.rest, self.session = ours, 0, b"", None
+        target = self.ask("Target.createTarget", url=address)["targetId"]
+        self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+    def ask(self, method, **params):
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": params} | ({"sessionId": self.session} if self.session else {})
+        os.write(self.requests, json.dumps(message).encode() + b"\0")
+        while True:
+            while b"\0" not in self.rest:
+                more = os.read(self.answers, 1 << 16)
+                if not more:
+                    raise AssertionError("the browser ended")
+                self.rest += more
+            line, _, self.rest = self.rest.partition(b"\0")
+            answer = json.loads(line)
+            if answer.get("id") == self.count:
+                if "error" in answer:
+                    raise AssertionError(f"{method}: {answer['error']}")
+                return answer["result"]
+
+    def value(self, expression):
+        result = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in result:
+            raise AssertionError(f"{expression}: {result['exceptionDetails']}")
+        return result["result"].get("value")
+
+    def wait_until(self, expression):
+        while not self.value(expression):
+            time.sleep(0.1)
+
+    def close(self):
+        self.ask("Browser.close")
+        self.process.wait()
+
+
+def status_of(address, **headers):
+    try:
+        return urllib.request.urlopen(urllib.request.Request(address, headers=headers)).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+POINTS = "(document.querySelector('svg path') ? document.querySelector('svg path').getAttribute('d').match(/[ML]/g).length : 0)"
+
+
+def findings_of_live(concord, browser, folder, profile):
+    """The page of a run that goes on: what is new appears, and what its reader has chosen stays."""
+    run = os.path.join(folder, "live")
+    os.makedirs(run)
+    served = subprocess.Popen([concord, "report", run, "--serve", "--names", "<live>"], stdout=subprocess.PIPE, text=True)
+    line = served.stdout.readline()
+    address = re.search(r"http://127\.0\.0\.1:\d+", line)[0] + "/"
+    for name, code in (("evil.example", 403), ("localhost", 200)):
+        if status_of(address, Host=name) != code:
+            yield f"live: a request for {name} is not answered with {code}"
+    if status_of(address + "etc/passwd") != 404:
+        yield "live: another path than / is served"
+    page = Browser(browser, profile, address)
+    page.wait_until("document.readyState === 'complete' && document.documentElement.dataset.live === '2'")
+    if "no step logged yet" not in page.value("document.getElementById('reason').textContent"):
+        yield "live: it does not say that no step is logged yet"
+    write_run(run, range(1, 31), evaluations=())
+    page.wait_until(f"{POINTS} === 30")
+    page.value("document.querySelector('.card button').click(); document.getElementById('axis').value = 'tokens';"
+               "document.getElementById('axis').onchange(); document.body.style.zoom = 1.5; window.kept = 1; scrollTo(0, 300)")
+    before = page.value("[scrollY, document.querySelectorAll('svg').length]")
+    write_run(run, range(1, STEPS + 1))
+    page.wait_until(f"{POINTS} === {STEPS - 1}")
+    after = page.value("[scrollY, document.querySelectorAll('svg').length]")
+    if before[0] == 0 or after != before:
+        yield f"live: scrolling and number of charts were {before} and became {after}"
+    kept = page.value("[window.kept, document.body.style.zoom, document.getElementById('axis').value,"
+                      "document.querySelector('.card button').getAttribute('aria-pressed')].join()")
+    if kept != "1,1.5,tokens,true":
+        yield f"live: the reader's choices are lost: {kept}"
+    if "evaluation" not in page.value("document.querySelector('.legend').textContent"):
+        yield "live: the legend does not name what came later"
+    if page.value("document.title") != "<live>" or "205k" not in page.value("document.getElementById('tiles').textContent"):
+        yield "live: the summary is not that of the last step: " + page.value("document.getElementById('tiles').textContent")
+    served.send_signal(signal.SIGINT)
+    if served.wait() != 0:
+        yield f"live: SIGINT ends it with {served.returncode}"
+    page.wait_until("document.getElementById('reason').textContent.startsWith('not refreshed')")
+    page.close()
+
+
 def main():
     concord, folder = sys.argv[1:]
     browser = next((path for path in map(shutil.which, BROWSERS) if path), None)
@@ -134,7 +237,8 @@ def main():
         write_ranks(os.path.join(folder, "run"), world, slow=world - 1)
         subprocess.run([concord, "report", os.path.join(folder, "run"), "--html", page], check=True)
         found += findings_of_ranks(*rendered(browser, page, profile), world, shown)
-    print("\n".join(found) or f"{browser}: four charts and the heat map drawn, nothing on the console")
+    found += findings_of_live(concord, browser, folder, profile)
+    print("\n".join(found) or f"{browser}: the live page follows its run; four charts and the heat map drawn, nothing on the console")
     return 1 if found else 0
 
 

@@ -4,5 +4,7 @@
 namespace concord {
 
 extern const char* const kPageTemplate;
+// What of its script asks for news, in a page that is served.
+extern const char* const kPageRefresh;
 
 }  // namespace concord

@@ -99,6 +99,15 @@ TEST(Page, LoadsNothingFromAnywhere) {
     EXPECT_EQ(found->str(), "http://www.w3.org/2000/svg");  // a name, not a place
 }
 
+TEST(Page, ThatIsServedLoadsOnlyItself) {
+  const std::string page = report_page({}, history_of(2), {}, 2);
+  EXPECT_THAT(page,
+              HasSubstr("default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
+                        "connect-src 'self'\">"));
+  EXPECT_THAT(page, HasSubstr("<html lang=\"en\" data-live=\"2\">"));
+  EXPECT_THAT(page, HasSubstr("fetch(location.pathname)"));
+}
+
 TEST(Page, OfALongRunKeepsTheSpikes) {
   RunHistory history = history_of(100'000);
   history.steps[54'321].loss = 99;

@@ -11,6 +11,7 @@
 #include "trainer/report/page.h"
 #include "trainer/report/summary.h"
 #include "trainer/report/tensorboard.h"
+#include "trainer/report/tracker.h"
 #include "trainer/report/trainer_state.h"
 
 namespace concord {
@@ -40,6 +41,28 @@ void add_to(NamedValues* scalars, const std::string& group, const NamedValues& e
   for (const auto& [name, value] : extra) scalars->emplace_back(group + name, value);
 }
 
+// With the names that Hugging Face gives to the services it reports to.
+TrackedValues tracked(const LoggedStep& entry) {
+  NamedValues values = {{"loss", entry.loss}, {"learning_rate", entry.learning_rate}};
+  if (entry.grad_norm) values.emplace_back("grad_norm", *entry.grad_norm);
+  values.insert(values.end(), {{"epoch", entry.epoch},
+                               {"num_input_tokens_seen", static_cast<double>(entry.tokens)},
+                               {"tokens_per_second", entry.tokens_per_second}});
+  if (entry.mfu) values.emplace_back("mfu", *entry.mfu);
+  if (entry.memory_bytes > 0) values.emplace_back("memory_bytes", static_cast<double>(entry.memory_bytes));
+  add_to(&values, "", entry.extra);
+  return {.step = entry.step, .time = entry.time, .values = std::move(values)};
+}
+
+TrackedValues tracked(const LoggedEval& entry) {
+  NamedValues values = {{"eval_loss", entry.loss},
+                        {"eval_runtime", entry.seconds},
+                        {"eval_tokens_per_second", entry.tokens_per_second},
+                        {"epoch", entry.epoch}};
+  add_to(&values, "", entry.extra);
+  return {.step = entry.step, .time = entry.time, .values = std::move(values)};
+}
+
 // The text about skipped updates. |covered| steps are reported.
 std::string skipped_text(const StepReport& report, int64_t covered) {
   if (report.skipped == 0) return "";
@@ -56,8 +79,9 @@ std::string skipped_text(const StepReport& report, int64_t covered) {
 }  // namespace
 
 struct TrainingReport::Parts {
-  explicit Parts(const RunDescription& description)
+  Parts(const RunDescription& description, std::vector<std::unique_ptr<Tracker>> given)
       : run(prepared(description)),
+        trackers(std::move(given)),
         history(earlier_history(run)),
         metrics(run.output_dir + "/" + kMetricsFile, run.first_step == 0),
         eval_metrics(run.output_dir + "/" + kEvalMetricsFile, run.first_step == 0),
@@ -73,8 +97,11 @@ struct TrainingReport::Parts {
   LoggedStep logged(const StepReport& report);
   void add_samples(const EvalReport& report);
   void measure(const StepReport& report);
+  void track(const TrackedValues& logged);
+  void show_notes();
 
   RunDescription run;
+  std::vector<std::unique_ptr<Tracker>> trackers;
   RunHistory history;
   AppendFile metrics;
   AppendFile eval_metrics;
@@ -89,6 +116,18 @@ struct TrainingReport::Parts {
   double step_seconds = 0;  // per step, smoothed
   BestResult best;
 };
+
+void TrainingReport::Parts::track(const TrackedValues& logged) {
+  for (const auto& tracker : trackers) tracker->log(logged);
+  show_notes();
+}
+
+void TrainingReport::Parts::show_notes() {
+  for (const auto& tracker : trackers) {
+    for (const std::string& note : tracker->take_notes())
+      display.note(fmt::format("note: {}: {}", tracker->name(), note));
+  }
+}
 
 void TrainingReport::Parts::add_samples(const EvalReport& report) {
   if (!samples) samples.emplace(run.output_dir + "/" + kSamplesFile, run.first_step == 0);
@@ -133,11 +172,16 @@ void TrainingReport::Parts::measure(const StepReport& report) {
     progress.seconds_left = step_seconds * static_cast<double>(run.max_steps - report.step);
 }
 
-TrainingReport::TrainingReport(const RunDescription& run) : parts_(std::make_unique<Parts>(run)) {}
+TrainingReport::TrainingReport(const RunDescription& run, std::vector<std::unique_ptr<Tracker>> trackers)
+    : parts_(std::make_unique<Parts>(run, std::move(trackers))) {}
 
 TrainingReport::~TrainingReport() = default;
 
-void TrainingReport::begin() { parts_->display.note(opening_text(parts_->run)); }
+void TrainingReport::begin() {
+  parts_->display.note(opening_text(parts_->run));
+  for (const auto& tracker : parts_->trackers) tracker->begin(parts_->run);
+  parts_->show_notes();
+}
 
 void TrainingReport::on_progress(int64_t step) {
   Parts& parts = *parts_;
@@ -146,6 +190,7 @@ void TrainingReport::on_progress(int64_t step) {
   if (progress.seconds_left && step > progress.step)
     *progress.seconds_left -= parts.step_seconds * static_cast<double>(step - progress.step);
   progress.step = step;
+  parts.show_notes();  // and sends what a service would not take before
   parts.display.moved(progress);
 }
 
@@ -162,6 +207,7 @@ void TrainingReport::on_step(const StepReport& report) {
     add_to(&scalars, "train/", entry.extra);
     parts.events->add(entry.time, entry.step, scalars);
   }
+  parts.track(tracked(entry));
   parts.measure(report);
   parts.progress.step = entry.step;
   parts.progress.loss = entry.loss;
@@ -197,6 +243,7 @@ void TrainingReport::on_eval(const EvalReport& report) {
     add_to(&scalars, "eval/", entry.extra);
     parts.events->add(entry.time, entry.step, scalars);
   }
+  parts.track(tracked(entry));
   parts.display.note(evaluation_line(entry));
   parts.history.evals.push_back(entry);
   if (!report.samples.empty()) parts.add_samples(report);
@@ -219,7 +266,12 @@ void TrainingReport::finish(const FinishReport& report) {
   replace_file(parts.run.output_dir + "/" + kTrainerStateFile, state_json());
   if (parts.run.html)
     replace_file(parts.run.output_dir + "/report.html", report_page(parts.run, parts.history, report));
-  parts.display.note(summary_text(parts.run, parts.history, report));
+  FinishReport summary = report;
+  for (const auto& tracker : parts.trackers) {
+    if (std::string text = tracker->finish(); !text.empty()) summary.files.emplace_back(tracker->name(), text);
+  }
+  parts.show_notes();
+  parts.display.note(summary_text(parts.run, parts.history, summary));
 }
 
 }  // namespace concord

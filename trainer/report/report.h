@@ -18,6 +18,7 @@
 #include "trainer/report/flops.h"
 #include "trainer/report/history.h"
 #include "trainer/report/progress.h"
+#include "trainer/report/tracker.h"
 
 namespace concord {
 
@@ -64,6 +65,7 @@ struct BestResult {
 struct RunDescription {
   std::string output_dir = {};
   std::string title = "Training";
+  std::string run_name = {};  // at services
   int64_t max_steps = 0;
   double num_train_epochs = 0;
   int64_t logging_steps = 1;
@@ -97,12 +99,12 @@ struct FinishReport {
 class TrainingReport {
  public:
   // Creates output_dir if it does not exist and opens the files.
-  explicit TrainingReport(const RunDescription& run);
+  explicit TrainingReport(const RunDescription& run, std::vector<std::unique_ptr<Tracker>> trackers = {});
   ~TrainingReport();  // ends the line on the terminal; writes nothing else
   TrainingReport(const TrainingReport&) = delete;
   TrainingReport& operator=(const TrainingReport&) = delete;
 
-  // What is about to happen, from |opening| of the description. Before the first step.
+  // What is about to happen, from |opening| of the description, and the trackers. Before the first step.
   void begin();
   // After every step, logged or not: moves the line on the terminal, ten times a second at most, and sets global_step
   // of the state. Plain output prints nothing.

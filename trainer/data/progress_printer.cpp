@@ -1,4 +1,4 @@
-#include "trainer/cli/progress_printer.h"
+#include "trainer/data/progress_printer.h"
 
 #include <fmt/core.h>
 
