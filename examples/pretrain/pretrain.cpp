@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> words(argv + 1, argv + argc);
     TrainingArguments arguments = parse_command_line(words).arguments;
-    arguments.data.path = "counting";  // its name; it is made above
+    arguments.data.path = arguments.evaluation.data = "counting";  // its name; it is made above
     const TrainOutput output = pretrain(arguments, dataset_provider, model_provider, forward_step, compute_metrics);
     std::printf("pretrain: mean loss %.4f over %lld steps\n", output.training_loss,
                 static_cast<long long>(output.global_step));

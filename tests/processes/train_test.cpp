@@ -274,6 +274,8 @@ TEST_F(Train, TheExampleOfMegatronsEntryTrainsOnItsOwnDataAndLoss) {
                                        "--pipeline_model_parallel_size",
                                        "2",
                                        "--compute_accuracy",
+                                       "--eval_strategy",
+                                       "steps",
                                        "--eval_steps",
                                        "10",
                                        "--per_device_eval_batch_size",
@@ -283,7 +285,9 @@ TEST_F(Train, TheExampleOfMegatronsEntryTrainsOnItsOwnDataAndLoss) {
   ASSERT_EQ(steps.size(), 10u);
   EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
   // What its metrics count in all samples, dealt to two ranks with padding, is what is counted without gathering them.
-  const nlohmann::json evaluation = read_lines(path("out") + "/eval_metrics.jsonl").back();
+  const auto evaluations = read_lines(path("out") + "/eval_metrics.jsonl");
+  ASSERT_EQ(evaluations.size(), 1u);
+  const nlohmann::json& evaluation = evaluations.back();
   const double accuracy = evaluation["eval_accuracy"];
   EXPECT_GT(accuracy, 0);
   EXPECT_NEAR(evaluation["eval_right_tokens"].get<double>(), accuracy, 1e-9);
