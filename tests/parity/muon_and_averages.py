@@ -92,6 +92,7 @@ def train_here(program, folder, world, words, out="out", precision=()):
               f"adam_beta2: {BETAS[1]}", "max_grad_norm: 1", "logging_steps: 1", f"ema_decay: {EMA}",
               f"ema_start_step: {EMA_START}", "evaluate_ema_weights: true", "compute_accuracy: true",
               f"eval_datasets: {{a: {folder}/a.safetensors, b: {folder}/b.safetensors}}", f"eval_steps: {EVAL_STEPS}",
+              "make_vocab_size_divisible_by: 4",  # so that both tp ranks have columns of tokens
               "per_device_eval_batch_size: 2", "metric_for_best_model: b_accuracy", "save_steps: 3",
               f"test_data: {folder}/a.safetensors", "do_predict: true", "report_to: [none]", *precision, *words]
     if not any(word.startswith("per_device_train_batch_size") for word in words):
