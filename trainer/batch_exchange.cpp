@@ -52,7 +52,8 @@ std::vector<int64_t> to_numbers(const StepInputs& inputs) {
   for (const MicroBatch& batch : inputs.batches) {
     numbers.insert(numbers.end(),
                    {batch.input_ids.size(0), batch.input_ids.size(1), batch.position_ids.defined(),
-                    static_cast<int64_t>(batch.cu_seqlens.size()), static_cast<int64_t>(batch.pairs.size())});
+                    static_cast<int64_t>(batch.cu_seqlens.size()), static_cast<int64_t>(batch.pairs.size()),
+                    batch.draws ? batch.draws->step : -1, batch.draws ? batch.draws->first_row : -1});
     numbers.insert(numbers.end(), batch.cu_seqlens.begin(), batch.cu_seqlens.end());
     numbers.insert(numbers.end(), batch.pairs.begin(), batch.pairs.end());
     for (const double margin : batch.margins) numbers.push_back(std::bit_cast<int64_t>(margin));
@@ -75,7 +76,9 @@ StepInputs from_numbers(const std::vector<int64_t>& numbers, const std::vector<R
     const int64_t rows = reader.number(), columns = reader.number();
     const bool has_positions = reader.number() != 0;
     const int64_t boundaries = reader.number(), pairs = reader.number();
+    const int64_t step = reader.number(), first_row = reader.number();
     MicroBatch& batch = inputs.batches.emplace_back();
+    if (step >= 0) batch.draws = BatchDraws{step, first_row};
     batch.cu_seqlens = reader.list(boundaries);
     batch.pairs = reader.list(pairs);
     for (const int64_t margin : reader.list(pairs)) batch.margins.push_back(std::bit_cast<double>(margin));

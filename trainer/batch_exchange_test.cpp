@@ -14,7 +14,8 @@ TEST(BatchExchange, NumbersBecomeTheSameInputsAgain) {
                                        .position_ids = ids.view({1, 12}).remainder(5),
                                        .cu_seqlens = {0, 5, 12},
                                        .pairs = {7, -1},
-                                       .margins = {0.5, -1e300}},
+                                       .margins = {0.5, -1e300},
+                                       .draws = BatchDraws{9, 12}},
                                       {.input_ids = ids.t(), .labels = ids.t()}},  // not contiguous
                           .rng = {{"default", {~0ULL, 2, 3}}, {"other", {4, 5, 6}}}};
   const StepInputs back = from_numbers(to_numbers(inputs), {{"default", {}}, {"other", {}}});
@@ -30,6 +31,10 @@ TEST(BatchExchange, NumbersBecomeTheSameInputsAgain) {
     EXPECT_EQ(a.cu_seqlens, b.cu_seqlens);
     EXPECT_EQ(a.pairs, b.pairs);
     EXPECT_EQ(a.margins, b.margins);
+    ASSERT_EQ(a.draws.has_value(), b.draws.has_value());
+    if (!a.draws) continue;
+    EXPECT_EQ(a.draws->step, b.draws->step);
+    EXPECT_EQ(a.draws->first_row, b.draws->first_row);
   }
   EXPECT_EQ(back.rng, inputs.rng);
 }

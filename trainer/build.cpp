@@ -146,8 +146,7 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       job_(job),
       schedule_(schedule_request(plan.arguments)),
       executor_options_(plan.arguments.pipeline.executor) {
-  executors_[schedule_.microbatches] =
-      std::make_unique<Executor>(plan.schedule, pointers(stages), job, executor_options_);
+  executor(schedule_.microbatches);
 }
 
 Executor& TrainingParts::executor(int64_t microbatches) {
@@ -156,6 +155,7 @@ Executor& TrainingParts::executor(int64_t microbatches) {
     ScheduleRequest request = schedule_;
     request.microbatches = microbatches;
     found = std::make_unique<Executor>(step_schedule(request), pointers(stages), job_, executor_options_);
+    found->watch([this](const Action& action, bool begins) { timers.watch(action, begins); });
   }
   return *found;
 }

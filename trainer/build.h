@@ -17,6 +17,7 @@
 #include "core/pipeline/executor.h"
 #include "trainer/pair_objective.h"
 #include "trainer/plan.h"
+#include "trainer/predictions.h"
 #include "trainer/reference.h"
 #include "trainer/reference_table.h"
 #include "trainer/step_loss.h"
@@ -30,6 +31,7 @@ struct Providers {
   DatasetProvider datasets;
   ModelProvider model;
   ForwardStep forward_step;
+  ComputeMetrics compute_metrics = {};  // of every evaluation
 };
 
 // What lives as long as the training. |job| and the plan's data outlive it.

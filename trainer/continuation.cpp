@@ -137,6 +137,7 @@ Texts model_texts(const ModelConfig& config) {
                  {"attention_multiplier", number_text(config.attention_multiplier)},
                  {"attn_logit_softcapping", number_text(config.attn_logit_softcapping)},
                  {"final_logit_softcapping", number_text(config.final_logit_softcapping)},
+                 {"attention_dropout", number_text(config.attention_dropout)},
                  {"logits_scaling", number_text(config.logits_scaling)},
                  {"sliding windows", fmt::format("{}", fmt::join(config.windows, " "))}};
   for (auto& each : rope_texts(config.rope)) texts.push_back(std::move(each));
@@ -253,7 +254,9 @@ void compare_objective(const std::string& folder, const TrainingState& state, co
   const Texts own = printed_arguments(plan.arguments);
   Difference objective;
   for (const char* name : {"stage", "pref_loss", "pref_beta", "pref_ftx", "dpo_label_smoothing", "simpo_gamma",
-                           "ld_alpha", "reference_free", "ref_model", "center_rewards_coefficient"}) {
+                           "ld_alpha", "reference_free", "ref_model", "center_rewards_coefficient", "attention_dropout",
+                           "hidden_dropout", "muon_momentum", "muon_use_nesterov", "muon_num_ns_steps",
+                           "muon_scale_mode", "muon_extra_scale_factor", "ema_decay", "ema_start_step"}) {
     const bool is_known = std::any_of(state.arguments.begin(), state.arguments.end(),
                                       [&](const auto& argument) { return argument.first == name; });
     const auto text = [name](const Texts& texts) {

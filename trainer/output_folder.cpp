@@ -35,6 +35,9 @@ constexpr std::string_view kFilesOfARun[] = {"metrics.jsonl",
                                              "runs",
                                              "report.html",
                                              kModelFolder,
+                                             "ema_model",
+                                             "predictions.jsonl",
+                                             "profile",
                                              "training_args.yaml"};
 
 std::vector<fs::path> left_by_a_run(const fs::path& folder) {

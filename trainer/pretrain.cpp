@@ -69,6 +69,10 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
     const std::filesystem::path folder = output_dir / "model";
     trainer.save_model(folder);
     finish.files = {{"model", folder.string()}};
+    if (trainer.plan().arguments.optimizer.ema_decay > 0) {
+      trainer.save_average(output_dir / "ema_model");
+      finish.files.emplace_back("average", (output_dir / "ema_model").string());
+    }
     if (const BestResult& best = trainer.state().best; loads_best && !best.checkpoint.empty()) {
       finish.files.emplace_back("which is", fmt::format("{}, the best: {:.6g}", best.checkpoint, *best.metric));
     }
@@ -109,8 +113,9 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
 }
 
 TrainOutput pretrain(const TrainingArguments& arguments, DatasetProvider dataset_provider, ModelProvider model_provider,
-                     ForwardStep forward_step) {
-  return run_training(arguments, {std::move(dataset_provider), std::move(model_provider), std::move(forward_step)});
+                     ForwardStep forward_step, ComputeMetrics compute_metrics) {
+  return run_training(arguments, {std::move(dataset_provider), std::move(model_provider), std::move(forward_step),
+                                  std::move(compute_metrics)});
 }
 
 }  // namespace concord

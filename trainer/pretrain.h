@@ -3,7 +3,8 @@
 // Example, given const TrainingArguments& arguments, ForwardStep forward_step:
 //   const TrainOutput output = pretrain(arguments, {}, {}, forward_step);
 //
-// Each of the three may be omitted ({}): the data, the model and the loss are then those of the arguments. Every
+// Each of the three may be omitted ({}): the data, the model and the loss are then those of the arguments. What
+// compute_metrics makes of every evaluation (trainer/predictions.h) is logged and can be metric_for_best_model. Every
 // process of the job calls it. It checks all it can, joins the job, builds the model, and only then clears output_dir
 // of another run; then it trains, saves the model to output_dir/model and leaves the job.
 #pragma once
@@ -33,6 +34,6 @@ void load_device_libraries();
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers = {}, const RunOptions& options = {});
 
 TrainOutput pretrain(const TrainingArguments& arguments, DatasetProvider dataset_provider, ModelProvider model_provider,
-                     ForwardStep forward_step);
+                     ForwardStep forward_step, ComputeMetrics compute_metrics = {});
 
 }  // namespace concord

@@ -2,22 +2,25 @@
 //
 // Unlike StepClock, which measures always and costs nothing, a timer waits for the device before it begins and ends, so
 // that the part has its own time and not that of another one; a run with timers is therefore slower on devices. Level 0
-// measures nothing, 1 the parts below. Threads: the one that trains.
+// measures nothing, 1 all parts below but forward and backward, which level 2 has too: the computations of all
+// micro-batches of a step, without what a stage waits for from others. Threads: the one that trains.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "core/mesh/parallel_context.h"
+#include "core/schedule/action.h"
 #include "trainer/report/history.h"
 
 namespace concord {
 
-enum class StepPart { forward_backward, reduce, optimizer, data, save };
-inline constexpr size_t kStepParts = 5;
+enum class StepPart { forward_backward, reduce, optimizer, data, save, forward, backward };
+inline constexpr size_t kStepParts = 7;
 const char* to_string(StepPart part);
 
 class StepTimers {
@@ -39,16 +42,27 @@ class StepTimers {
     std::chrono::steady_clock::time_point begin_;
   };
 
+  // For Executor::watch: adds to forward or backward.
+  void watch(const Action& action, bool begins);
+
+  // Told of every part and action that ends, at any level, with its name. An empty function removes it.
+  using Time = std::chrono::steady_clock::time_point;
+  using Listener = std::function<void(std::string name, Time begin, Time end)>;
+  void listen(Listener listener) { listener_ = std::move(listener); }
+
   void end_step() { ++steps_; }
   // Seconds per step since the last call: time_PART_max, also time_PART_min with minmax, time_PART_rank_N with all.
   // Empty at level 0. Every rank calls it. Waits: for all ranks.
   NamedValues take();
 
  private:
-  void settle();
+  void settle(int64_t level);
+  size_t parts() const;  // that are measured
 
   ParallelContext& job_;
-  bool is_on_;
+  int64_t level_;
+  Listener listener_;
+  Time action_begin_;
   std::string option_;
   std::array<double, kStepParts> seconds_ = {};
   int64_t steps_ = 0;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "trainer/continuation.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
+#include "trainer/first_ranked.h"
 #include "trainer/output_folder.h"
 #include "trainer/resume.h"
 #include "trainer/stop_agreement.h"
@@ -49,7 +51,18 @@ EvalLoopOutput together(const EvalLoopOutput& a, const EvalLoopOutput& b) {
   return {.loss = (a.loss * of_a + b.loss * of_b) / (of_a + of_b),
           .num_samples = a.num_samples + b.num_samples,
           .tokens = a.tokens + b.tokens,
+          .accuracy = (a.accuracy * of_a + b.accuracy * of_b) / (of_a + of_b),
           .metrics = {}};
+}
+
+// function(), for which the model's weights are the average of them where that is asked for. What it throws ends the
+// run, so nothing is undone then.
+template <class Function>
+auto with_average(Optimizer& optimizer, bool is_asked, Function function) {
+  if (is_asked) optimizer.exchange_average();
+  auto result = function();
+  if (is_asked) optimizer.exchange_average();
+  return result;
 }
 
 // The loss of pairs is not one of tokens, so there is no perplexity.
@@ -83,6 +96,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       job_(job),
       parts_(plan_, job, providers),
       replicas_(parts_.data_parallel),
+      compute_metrics_(providers.compute_metrics),
       losses_(job, plan_.arguments.logging.nan_inf_filter),
       routers_(job, plan_.config.experts, plan_.arguments.model_options.sequence_parallel),
       pairs_(job),
@@ -90,6 +104,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       best_(plan_, job),
       memory_(plan_, job),
       pulse_(read_job_environment().local_rank),
+      profile_(plan_.arguments, job.rank(), job.world(), parts_.timers),
       clock_(job),
       straggler_action_(straggler_action(plan_.arguments.report.straggler_action)) {
   const TrainingArguments& a = plan_.arguments;
@@ -135,6 +150,8 @@ TrainOutput Trainer::train() {
   pulse_.enter(RankPhase::training);
   clock_.restart();
   while (state_.global_step < plan_.max_steps && !control_.should_training_stop) {
+    const int64_t done = state_.global_step;
+    profile_.begin_step(done);
     const std::optional<std::vector<MicroBatch>> batches = next_batches();
     if (!batches) break;  // the data has ended
     begin_step();
@@ -142,6 +159,7 @@ TrainOutput Trainer::train() {
     record(plan_.skipped_steps.contains(step)
                ? skipped_step()
                : train_step(parts_, job_, *batches, step, on_not_finite_, validator_ ? &*validator_ : nullptr));
+    profile_.end_step(done);
     decide_what_follows();
     agree();
     if (is_due(state_.global_step, plan_.arguments.faults.check_replicas_steps)) check_replicas();
@@ -151,6 +169,7 @@ TrainOutput Trainer::train() {
     pulse_.step_done(state_.global_step);
   }
   pulse_.enter(RankPhase::ending);
+  profile_.finish();
   memory_.abandon();
   complete_save();
   if (plan_.arguments.saving.strategy != "no") save_last_step();
@@ -173,7 +192,13 @@ void Trainer::save_last_step() {
 std::optional<std::vector<MicroBatch>> Trainer::next_batches() {
   const StepClock::Span span(clock_, StepClock::Activity::data);
   const StepTimers::Span timer(parts_.timers, StepPart::data);
-  return next_micro_batches(*plan_.train_data);
+  auto batches = next_micro_batches(*plan_.train_data);
+  const int64_t ranks = job_.layout().dp(), rank = job_.coordinates().dp;
+  for (size_t i = 0; batches && i < batches->size(); ++i) {  // as the batcher deals rows (BatchShape::row_at)
+    MicroBatch& batch = (*batches)[i];
+    batch.draws = {state_.global_step + 1, (static_cast<int64_t>(i) * ranks + rank) * batch.input_ids.size(0)};
+  }
+  return batches;
 }
 
 void Trainer::begin_step() {
@@ -367,6 +392,10 @@ void Trainer::replace_this_rank(const Straggler& straggler) {
 }
 
 EvalLoopOutput Trainer::evaluate() {
+  return with_average(parts_.optimizer, plan_.arguments.evaluation.uses_ema, [this] { return evaluate_weights(); });
+}
+
+EvalLoopOutput Trainer::evaluate_weights() {
   if (plan_.eval_sets.empty()) throw ConfigError("no evaluation data; give --eval_data");
   const StepClock::Span span(clock_, StepClock::Activity::other);
   const PhaseScope phase(&pulse_, RankPhase::evaluating);
@@ -375,14 +404,18 @@ EvalLoopOutput Trainer::evaluate() {
   NamedValues extra;
   PairLog pairs(job_);
   for (EvaluationSet& set : plan_.eval_sets) {
-    const EvalLoopOutput one = evaluate_set(*set.data, &pairs);
+    const std::string name = set.name.empty() ? "eval" : "eval_" + set.name;
+    const EvalLoopOutput one = evaluate_set(*set.data, name, &pairs, &extra);
     if (one.num_samples == 0) return {};
     if (!set.name.empty()) {
       extra.emplace_back(fmt::format("eval_{}_loss", set.name), one.loss);
       if (!parts_.pairs) extra.emplace_back(fmt::format("eval_{}_perplexity", set.name), std::exp(one.loss));
+      if (plan_.arguments.evaluation.accuracy)
+        extra.emplace_back(fmt::format("eval_{}_accuracy", set.name), one.accuracy);
     }
     output = together(output, one);
   }
+  if (plan_.arguments.evaluation.accuracy) extra.emplace_back("eval_accuracy", output.accuracy);
   for (auto& metric : pairs.take("eval_")) extra.push_back(std::move(metric));
   const double seconds = seconds_since(begin);
   output.metrics = named_metrics("eval", output, seconds, parts_.pairs != nullptr, extra);
@@ -403,30 +436,62 @@ EvalLoopOutput Trainer::test() {
   const PhaseScope phase(&pulse_, RankPhase::evaluating);
   const Clock::time_point begin = Clock::now();
   PairLog pairs(job_);
-  EvalLoopOutput output = evaluate_set(*plan_.test_data, &pairs);
+  NamedValues extra;
+  EvalLoopOutput output = with_average(parts_.optimizer, plan_.arguments.evaluation.uses_ema,
+                                       [&] { return evaluate_set(*plan_.test_data, "test", &pairs, &extra); });
   if (output.num_samples == 0) return output;
-  output.metrics = named_metrics("test", output, seconds_since(begin), parts_.pairs != nullptr, pairs.take("test_"));
+  for (auto& metric : pairs.take("test_")) extra.push_back(std::move(metric));
+  if (plan_.arguments.evaluation.accuracy) extra.emplace_back("test_accuracy", output.accuracy);
+  output.metrics = named_metrics("test", output, seconds_since(begin), parts_.pairs != nullptr, extra);
   return output;
 }
 
-// Without samples where it was abandoned.
-EvalLoopOutput Trainer::evaluate_set(DataLoader& data, PairLog* pairs) {
+struct Trainer::EvalTotals {
+  LossTotals losses, right;
+  PairLog* pairs;
+  std::optional<Predictions> predictions;  // none: nobody wants them
+};
+
+// Without samples where it was abandoned. Adds what compute_metrics says to |extra|.
+EvalLoopOutput Trainer::evaluate_set(DataLoader& data, const std::string& name, PairLog* pairs, NamedValues* extra) {
+  const EvaluationArguments& asked = plan_.arguments.evaluation;
+  const bool is_written = asked.predict && name == "test";
   const DataPosition start = data.position();
-  LossTotals totals(job_);
-  const bool is_complete = evaluate_batches(data, &totals, pairs);
+  EvalTotals totals{LossTotals(job_), LossTotals(job_), pairs, {}};
+  if (compute_metrics_ || is_written) totals.predictions.emplace(job_);
+  const bool is_complete = evaluate_batches(data, &totals);
   data.restore(start);
   if (!is_complete) return {};
-  const auto [loss, tokens] = totals.mean_and_count();
+  const auto [loss, tokens] = totals.losses.mean_and_count();
+  const int64_t samples = std::min(data.samples(), batches_of(data, plan_.arguments) * data.global_batch_size());
+  if (totals.predictions) {
+    const std::vector<PredictedSample> predicted = totals.predictions->take(samples);
+    const RankCoordinates& at = job_.coordinates();
+    const bool has_them = parts_.stages.back()->is_last();
+    const bool writes = has_them && at.tp == 0 && at.cp == 0 && at.dp == 0;
+    if (is_written && writes)
+      write_predictions(std::filesystem::path(plan_.arguments.output.dir) / "predictions.jsonl", predicted);
+    if (compute_metrics_) {
+      const NamedValues own = has_them ? compute_metrics_(predicted) : NamedValues();
+      for (const auto& [metric, value] : of_last_stage(job_, own)) extra->emplace_back(name + "_" + metric, value);
+    }
+  }
   return {.loss = loss,
-          .num_samples = std::min(data.samples(), batches_of(data, plan_.arguments) * data.global_batch_size()),
+          .num_samples = samples,
           .tokens = tokens,
+          .accuracy = asked.accuracy ? totals.right.mean_and_count().first : 0,
           .metrics = {}};
 }
 
 // False after a signal: the ranks leave after the same batch.
-bool Trainer::evaluate_batches(DataLoader& data, LossTotals* totals, PairLog* pairs) {
+bool Trainer::evaluate_batches(DataLoader& data, EvalTotals* totals) {
   const LossRule rule{.per_token = true, .pairs = parts_.loss_rule.pairs};
   StopAgreement agreement(job_, stop_);
+  ModelChunk& chunk = parts_.model[parts_.model.size() - 1];
+  std::optional<FirstRanked> ranked;
+  if (plan_.arguments.evaluation.accuracy || totals->predictions) {
+    ranked.emplace(chunk, plan_.config.vocab_size, job_.group(GroupKind::tp));
+  }
   const int64_t batches = batches_of(data, plan_.arguments);
   for (int64_t i = 0; i < batches; ++i) {
     if (agreement.is_reached()) return false;
@@ -435,16 +500,33 @@ bool Trainer::evaluate_batches(DataLoader& data, LossTotals* totals, PairLog* pa
     parts_.prepare_pairs(host_batches, device_batches, TrainingParts::Data::eval);
     parts_.begin_evaluation(device_batches);
     parts_.forward_executor.run();
-    if (parts_.pairs) pairs->add(*parts_.pairs);
+    if (parts_.pairs) totals->pairs->add(*parts_.pairs);
     const ModelStage& last = *parts_.stages.back();
     const at::Tensor losses = logged_losses(last, loss_weights(host_batches, rule), rule);
-    totals->add(losses.sum(), last.is_last() ? parts_.counted(host_batches) : 0);
+    const int64_t counted = last.is_last() ? parts_.counted(host_batches) : 0;
+    totals->losses.add(losses.sum(), counted);
+    if (ranked) {
+      const std::vector<at::Tensor> predicted = ranked->take(device_batches.size());
+      totals->right.add(last.is_last() ? count_right(chunk, device_batches, predicted) : at::zeros({}, at::kFloat),
+                        counted);
+      if (totals->predictions && last.is_last()) {
+        totals->predictions->add(chunk, device_batches, last.token_losses(), predicted, i * data.global_batch_size(),
+                                 data.samples());
+      }
+    }
     pulse_.beat();
   }
   return true;
 }
 
 void Trainer::save_model(const std::filesystem::path& folder) { parts_.model.save_pretrained(folder, save_options()); }
+
+void Trainer::save_average(const std::filesystem::path& folder) {
+  if (!parts_.optimizer.keeps_average()) throw ConfigError("no average of the weights is kept; give --ema_decay");
+  parts_.optimizer.exchange_average();
+  save_model(folder);
+  parts_.optimizer.exchange_average();
+}
 
 HfSaveOptions Trainer::save_options() const {
   return {.source = plan_.arguments.model.path,

@@ -32,6 +32,7 @@
 #include "trainer/prompt_samples.h"
 #include "trainer/router_log.h"
 #include "trainer/step_clock.h"
+#include "trainer/step_profile.h"
 #include "trainer/step_validator.h"
 #include "trainer/stragglers.h"
 #include "trainer/train_step.h"
@@ -54,9 +55,10 @@ struct EvalLoopOutput {
   double loss = 0;  // mean over all counted tokens, or pairs
   int64_t num_samples = 0;
   int64_t tokens = 0;
-  // eval_loss, eval_perplexity, eval_runtime, eval_samples_per_second; of several sets also eval_NAME_loss and
-  // eval_NAME_perplexity of each, where eval_loss is over the tokens of all of them. Of pairs no perplexity, but
-  // eval_rewards/chosen and so on.
+  double accuracy = 0;  // with compute_accuracy: the share of counted tokens that the model ranks first
+  // eval_loss, eval_perplexity, eval_accuracy, eval_runtime, eval_samples_per_second; of several sets also
+  // eval_NAME_loss, eval_NAME_perplexity and eval_NAME_accuracy of each, where eval_loss is over the tokens of all of
+  // them; what compute_metrics returns. Of pairs no perplexity, but eval_rewards/chosen and so on.
   NamedValues metrics;
 };
 
@@ -73,11 +75,13 @@ class Trainer {
   // Forward only, over all of the evaluation data; in train() a signal that asks for the end abandons it, and then
   // nothing is reported of it. Throws ConfigError where there is none.
   EvalLoopOutput evaluate();
-  // The same over the test data, without a report; metrics are test_loss and so on. Throws ConfigError where there is
-  // none.
+  // The same over the test data, without a report; metrics are test_loss and so on. With do_predict it leaves
+  // predictions.jsonl in output_dir. Throws ConfigError where there is none.
   EvalLoopOutput test();
   // An HF folder, which must not be there yet unless this run was resumed: then it is replaced. Waits: for all ranks.
   void save_model(const std::filesystem::path& folder);
+  // The same of the average that ema_decay keeps. Throws ConfigError where there is none.
+  void save_average(const std::filesystem::path& folder);
 
   const TrainerState& state() const { return state_; }
   const TrainingPlan& plan() const { return plan_; }
@@ -111,8 +115,10 @@ class Trainer {
   void load_best_model();
   TrainingState training_state();
   void restore(const TrainingState& state);
-  EvalLoopOutput evaluate_set(DataLoader& data, PairLog* pairs);
-  bool evaluate_batches(DataLoader& data, LossTotals* totals, PairLog* pairs);
+  EvalLoopOutput evaluate_weights();
+  struct EvalTotals;
+  EvalLoopOutput evaluate_set(DataLoader& data, const std::string& name, PairLog* pairs, NamedValues* extra);
+  bool evaluate_batches(DataLoader& data, EvalTotals* totals);
   TrainOutput output(double seconds);
   HfSaveOptions save_options() const;
   template <class Call>
@@ -122,6 +128,7 @@ class Trainer {
   ParallelContext& job_;
   TrainingParts parts_;
   ReplicaCheck replicas_;
+  ComputeMetrics compute_metrics_;          // empty: none
   std::optional<StepValidator> validator_;  // with rerun_mode validate
   LossLog losses_;
   RouterLog routers_;
@@ -156,6 +163,7 @@ class Trainer {
   int64_t first_sample_ = 0;        // the same
   LogWindow window_;                // since the last log line
   Clock::time_point last_log_;
+  StepProfile profile_;
   StepClock clock_;  // what the steps of this rank spend their time on
   StragglerAction straggler_action_;
   StragglerWatch stragglers_;

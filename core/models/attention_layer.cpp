@@ -142,7 +142,15 @@ Tensor AttentionLayer::attend(const Tensor& q, const Tensor& k, const Tensor& v,
   options.cap = context_.config.attn_logit_softcapping;
   options.sinks = value_of(sinks_);
   if (inputs.cache != nullptr) return inputs.cache->attend(number_, q, k, v, options);
-  const bool gathers = context_.gathers_keys || window_ > 0;
+  if (inputs.dropout) {
+    const LayerDropout& dropout = *inputs.dropout;
+    options.dropout = {.p = dropout.attention,
+                       .key = dropout.key,
+                       .site = dropout_site(number_, DropoutPart::attention_probabilities),
+                       .row = dropout.first_row,
+                       .head = context_.tp->rank() * heads_};
+  }
+  const bool gathers = context_.gathers_keys || window_ > 0 || options.dropout.p > 0;
   return gathers ? gathered_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens)
                  : ring_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens);
 }

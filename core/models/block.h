@@ -14,6 +14,7 @@ class Block {
  public:
   Block(const LayerContext& context, int64_t number)
       : context_(context),
+        number_(number),
         attention_(context, number),
         after_attention_(find_norm(context, number, context.config.norms.after_attention)),
         after_mlp_(find_norm(context, number, context.config.norms.after_mlp)) {
@@ -26,9 +27,9 @@ class Block {
 
   Residual forward(const Residual& stream, const SharedInputs& inputs) const {
     Residual half = attention_.forward(stream, inputs);
-    half.branch_pbh = normed(half.branch_pbh, after_attention_, context_);
+    half.branch_pbh = dropped(normed(half.branch_pbh, after_attention_, context_), *inputs, DropoutPart::attention);
     Residual whole = experts_ ? with_experts(half, inputs) : mlp_->forward(half);
-    whole.branch_pbh = normed(whole.branch_pbh, after_mlp_, context_);
+    whole.branch_pbh = dropped(normed(whole.branch_pbh, after_mlp_, context_), *inputs, DropoutPart::mlp);
     return whole;
   }
 
@@ -38,7 +39,13 @@ class Block {
     return {x_pbh, experts_->forward(x_pbh, inputs)};
   }
 
+  at::Tensor dropped(const at::Tensor& branch_pbh, const LayerInputs& inputs, DropoutPart part) const {
+    if (!inputs.dropout) return branch_pbh;
+    return hidden_dropout(branch_pbh, *inputs.dropout, dropout_site(number_, part));
+  }
+
   const LayerContext& context_;
+  int64_t number_;
   AttentionLayer attention_;
   const Parameter *after_attention_, *after_mlp_;  // null: none
   std::optional<Mlp> mlp_;                         // one of the two

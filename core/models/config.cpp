@@ -240,12 +240,13 @@ void read_scores(const ConfigReader& read, const Family& family, ModelConfig& mo
 }
 
 // Settings that would change the results compared with transformers if they were ignored.
-void refuse_the_rest(const ConfigReader& read, const Family& family) {
+void refuse_the_rest(const ConfigReader& read, const Family& family, ModelConfig& model) {
   const std::string activation = read.text(family.activation_key, family.activation);
   if ((activation == "swish" ? "silu" : activation) != family.activation) {
     read.refuse(family.activation_key, fmt::format("must be {}", family.activation));
   }
-  if (read.not_negative("attention_dropout", 0) != 0) read.refuse("attention_dropout", "must be 0");
+  model.attention_dropout = read.not_negative("attention_dropout", 0);
+  if (model.attention_dropout >= 1) read.refuse("attention_dropout", "must be < 1");
 }
 
 // Weights in 8-bit floats with one scale per block, as DeepSeek publishes them; all other kinds are refused.
@@ -355,7 +356,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   read_sizes(read, family, model);
   read_numbers(read, model);
   read_scores(read, family, model);
-  refuse_the_rest(read, family);
+  refuse_the_rest(read, family, model);
   read_quantization(read, model);
   model.rope = read_rope(read, family, model);
   if (family.default_window_rope_theta > 0) model.window_rope = read_window_rope(read, family, model);

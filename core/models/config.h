@@ -64,6 +64,7 @@ struct ModelConfig {
   double attn_logit_softcapping = 0;         // scores are cap tanh(score / cap); 0: as they are
   double final_logit_softcapping = 0;        // the same of logits
   double logits_scaling = 1;                 // logits are divided by it
+  double attention_dropout = 0;              // in training
   // A reward model: one number for each token, by score.weight, instead of logits. Then nothing is tied.
   bool scores = false;
   int64_t further_layers = 0;  // that files may have after the last: they predict further tokens,

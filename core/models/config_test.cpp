@@ -228,6 +228,9 @@ TEST(ModelConfig, DenseFamiliesDifferFromLlamaByTheirOwnKeys) {
               ElementsAre(0, 5, 0));
   const ModelConfig seed = parse(config(R"("attention_dropout": 0, "residual_dropout": 0)", "seed_oss"));
   EXPECT_TRUE(seed.qkv_bias && !seed.output_bias);
+  EXPECT_EQ(seed.attention_dropout, 0);
+  EXPECT_EQ(parse(config(R"("residual_dropout": 0)", "seed_oss")).attention_dropout, 0.1);
+  EXPECT_EQ(parse(config(R"("attention_dropout": 0.25)")).attention_dropout, 0.25);
   const ModelConfig olmo2 = parse(config("", "olmo2"));
   EXPECT_TRUE(olmo2.qk_norm_all_heads && olmo2.norms.before_mlp.empty() && !olmo2.norms.after_mlp.empty());
   EXPECT_EQ(olmo2.rms_norm_eps, 1e-5);
@@ -391,7 +394,7 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config(R"("head_dim": 16777216)"), {"num_attention_heads 4 times head_dim 16777216"}},
       {config(R"("vocab_size": 2147483648, "hidden_size": 16777216, "head_dim": 16)"), {"parameters", "the limit"}},
       {config(R"("hidden_act": "gelu")"), {"hidden_act is \"gelu\"", "silu"}},
-      {config(R"("attention_dropout": 0.1)"), {"attention_dropout is 0.1"}},
+      {config(R"("attention_dropout": 1)"), {"attention_dropout is 1", "must be < 1"}},
       {config(R"("rms_norm_eps": -1)"), {"rms_norm_eps is -1", "> 0"}},
       {config(R"("rms_norm_eps": 1e999)"), {"not JSON"}},
       {config(R"("tie_word_embeddings": 1)"), {"tie_word_embeddings is 1", "true or false"}},

@@ -71,6 +71,7 @@ class Conversion {
     check_folders(from_, to_);
     weights_ = std::make_unique<Weights>(from_);
     check_types();
+    if (options_.average) open_average();
     if (!options_.adapter.empty()) {
       adapter_.emplace(without_trailing_slashes(options_.adapter));
       adapter_->check(*weights_);
@@ -113,6 +114,25 @@ class Conversion {
     }
   }
 
+  // A checkpoint has the average among the optimizer's state (core/optim/optimizer.h), as "ema.<tensor>" in F32.
+  void open_average() {
+    averages_ = std::make_unique<Weights>(from_, safetensors::kOptimizerStem);
+    for (const auto& [name, tensor] : weights_->tensors()) {
+      const Weights::Tensor* average = averages_->find(fmt::format("ema.{}", name));
+      if (average == nullptr) continue;  // it was not trained
+      if (average->info->shape == tensor.info->shape) {
+        has_average_ = true;
+        continue;
+      }
+      throw ConfigError(
+          fmt::format("{}: the average of {} has another shape than the weight; the checkpoint is damaged",
+                      average->file->path(), quoted(name)));
+    }
+    if (!has_average_) {
+      throw ConfigError(fmt::format("{}: has no average of the weights; it was saved without ema_decay", from_));
+    }
+  }
+
   DType target_of(DType dtype) const {
     return options_.dtype && safetensors::is_weight_type(dtype) ? *options_.dtype : dtype;
   }
@@ -138,6 +158,10 @@ class Conversion {
   }
 
   const Weights::Tensor* source_of(const std::string& tensor) const {
+    if (averages_) {
+      const Weights::Tensor* average = averages_->find("ema." + tensor);
+      if (average != nullptr) return average;
+    }
     const Weights::Tensor* replaced = adapter_ ? adapter_->replacement(tensor) : nullptr;
     return replaced != nullptr ? replaced : weights_->find(tensor);
   }
@@ -236,6 +260,8 @@ class Conversion {
   const ConvertOptions& options_;
   const ConvertProgress& progress_;
   std::unique_ptr<Weights> weights_;
+  std::unique_ptr<Weights> averages_;
+  bool has_average_ = false;
   std::optional<AdapterDelta> adapter_;
   HfFolderPlan plan_;
   std::string temporary_;

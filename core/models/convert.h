@@ -16,6 +16,7 @@ struct ConvertOptions {
   std::string from;
   std::string to;
   std::string adapter = {};  // folder of a LoRA adapter (core/models/adapter_delta.h) to merge; empty: none
+  bool average = false;      // of a checkpoint: the average that ema_decay kept, instead of the weights
   // F32, BF16 or F16, for all tensors of F64, F32, BF16 and F16; others stay as they are. None: all do.
   std::optional<safetensors::DType> dtype = {};
   int64_t max_shard_bytes = 5'000'000'000;  // as transformers has it

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "core/models/adapter_config.h"
 #include "core/models/config.h"
 #include "core/models/layer_angles.h"
+#include "core/models/layer_dropout.h"
 #include "core/models/parameter.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/rope.h"
@@ -51,6 +53,7 @@ struct RouterRecord;
 struct LayerInputs : LayerAngles {       // of rope: [s, 1 or b, r]
   std::vector<int64_t> cu_seqlens;       // of the whole; empty: not packed
   std::shared_ptr<RouterRecord> router;  // what layers with experts did; null: nobody wants to know
+  std::optional<LayerDropout> dropout;   // none: nothing is dropped
   KvCache* cache = nullptr;              // in generation: the keys and values of earlier tokens; null elsewhere
 };
 using SharedInputs = std::shared_ptr<const LayerInputs>;

@@ -49,6 +49,10 @@ void check_args(const ModelArgs& args) {
   if (args.options.cp_comm_type != "p2p" && args.options.cp_comm_type != "all_gather") {
     throw ConfigError(fmt::format("cp_comm_type is '{}'; must be p2p or all_gather", args.options.cp_comm_type));
   }
+  for (const double p : {args.options.attention_dropout, args.options.hidden_dropout}) {
+    if (p < 1) continue;
+    throw ConfigError(fmt::format("a dropout probability is {:g}; must be >= 0 and < 1", p));
+  }
 }
 
 void check_experts(const ModelConfig& config, const RouterLosses& losses, const StageLayers& layers,
@@ -278,10 +282,29 @@ LayerAngles ModelChunk::angles_of(const MicroBatch& batch) const {
   return angles;
 }
 
+std::optional<LayerDropout> ModelChunk::dropout_of(const MicroBatch& batch) const {
+  const ModelOptions& options = args_.options;
+  const double attention = options.attention_dropout < 0 ? config_.attention_dropout : options.attention_dropout;
+  if (attention == 0 && options.hidden_dropout == 0) return {};
+  const LayerContext& layers = parts_->layers;
+  std::vector<TokenRun> tokens{{0, batch.input_ids.size(1)}};
+  if (layers.cp->size() > 1) tokens = context_slices(sequence_lengths(batch), layers.cp->size(), layers.cp->rank());
+  if (layers.sequence_parallel) {
+    const int64_t own = batch.input_ids.size(1) / layers.cp->size() / layers.tp->size();
+    tokens = part_of_runs(tokens, layers.tp->rank() * own, own);
+  }
+  return LayerDropout{.hidden = options.hidden_dropout,
+                      .attention = attention,
+                      .key = (static_cast<uint64_t>(args_.seed) << 32) + static_cast<uint64_t>(batch.draws->step),
+                      .first_row = batch.draws->first_row,
+                      .tokens = std::move(tokens)};
+}
+
 SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
   auto inputs = std::make_shared<LayerInputs>();
   static_cast<LayerAngles&>(*inputs) = angles_of(batch);
   inputs->cu_seqlens = batch.cu_seqlens;
+  if (batch.draws && c10::GradMode::is_enabled()) inputs->dropout = dropout_of(batch);
   if (config_.experts.layers() > 0 && c10::GradMode::is_enabled()) {
     const ExpertConfig& experts = config_.experts;
     inputs->router = std::make_shared<RouterRecord>(RouterRecord{
@@ -406,6 +429,7 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
   const SharedInputs inputs = layer_inputs(batch);
   const auto own_ids = [&] { return own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device()); };
   Tensor x_pbh = layers_.embedding ? embed(own_ids()) : hidden;
+  if (inputs->dropout && layers_.embedding) x_pbh = hidden_dropout(x_pbh, *inputs->dropout, kEmbeddingSite);
   if (observer_ && layers_.embedding) observer_("embedding", x_pbh);
   for (const LayerRun& run : parts_->runs) {
     x_pbh = recompute_if(run.recomputed, parts_->layers, x_pbh,

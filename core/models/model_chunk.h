@@ -36,6 +36,7 @@ namespace concord {
 
 class KvCache;
 struct LayerAngles;
+struct LayerDropout;
 struct LayerInputs;
 struct NewTokens;
 struct RouterRecord;
@@ -134,6 +135,7 @@ class ModelChunk {
   struct Parts;
 
   LayerAngles angles_of(const MicroBatch& batch) const;
+  std::optional<LayerDropout> dropout_of(const MicroBatch& batch) const;
   std::shared_ptr<const LayerInputs> layer_inputs(const MicroBatch& batch) const;
   void begin_as_norms(Parameter& parameter) const;
   at::Tensor embed(const at::Tensor& ids_sb) const;

@@ -13,7 +13,8 @@ namespace concord {
 // Named as in Megatron and ROLL.
 struct ModelOptions {
   bool sequence_parallel = false;  // means nothing where tensor_model_parallel_size is 1
-  // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window gather.
+  // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window or
+  // dropout of attention gather.
   std::string cp_comm_type = "p2p";
   RecomputeArgs recompute = {};
   MoeArgs moe = {};
@@ -22,6 +23,9 @@ struct ModelOptions {
   // Of the loss that is trained, see core/ops/cross_entropy.h; evaluation has neither.
   double label_smoothing_factor = 0;
   double z_loss_coeff = 0;
+  // In training, see core/models/layer_dropout.h.
+  double attention_dropout = -1;  // -1: as the model's config.json says
+  double hidden_dropout = 0;
   bool operator==(const ModelOptions&) const = default;
 };
 

@@ -24,6 +24,7 @@
 #include "core/ops/attention_sinks.h"
 #include "core/ops/capped_attention.h"
 #include "core/ops/check.h"
+#include "core/ops/composed_attention.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
@@ -305,6 +306,9 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOpt
     refuse(kName, fmt::format("the window is {}; must be 0 for none, or > 0 and causal", options.window));
   }
   if (!(options.cap >= 0)) refuse(kName, fmt::format("the cap is {:g}; must be 0 for none, or > 0", options.cap));
+  if (!(options.dropout.p >= 0 && options.dropout.p < 1)) {
+    refuse(kName, fmt::format("the dropout probability is {:g}; must be >= 0 and < 1", options.dropout.p));
+  }
   if (!options.sinks.defined()) return;
   check_like(kName, "sinks", options.sinks, q);
   if (options.sinks.dim() != 1 || options.sinks.size(0) != q.size(2)) {
@@ -318,10 +322,15 @@ double scale_of(const AttentionOptions& options, const Tensor& q) {
 
 IntArrayRef array_of(std::span<const int64_t> numbers) { return {numbers.data(), numbers.size()}; }
 
+ComposedAttention composed(const AttentionOptions& options, IntArrayRef cu_seqlens, double scale) {
+  return {cu_seqlens, options.causal, options.window, scale, options.cap, options.dropout};
+}
+
 Pair forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
              std::span<const int64_t> cu_seqlens) {
   const auto cuts = array_of(cu_seqlens);
   const double scale = scale_of(options, q);
+  if (options.dropout.p > 0) return composed_attention(q, k, v, composed(options, cuts, scale));
   if (options.cap == 0) return forward(q, k, v, cuts, options.causal, options.window, scale);
   return capped_attention(q, k, v, cuts, options.causal, options.window, scale, options.cap);
 }
@@ -330,11 +339,29 @@ Triple backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tens
                 const AttentionOptions& options, std::span<const int64_t> cu_seqlens) {
   const auto cuts = array_of(cu_seqlens);
   const double scale = scale_of(options, q);
+  if (options.dropout.p > 0) {
+    return composed_attention_backward(grad, q, k, v, whole.out, whole.lse, composed(options, cuts, scale));
+  }
   if (options.cap == 0) {
     return backward(grad, q, k, v, whole.out, whole.lse, cuts, options.causal, options.window, scale);
   }
   return capped_attention_backward(grad, q, k, v, whole.out, whole.lse, cuts, options.causal, options.window, scale,
                                    options.cap);
+}
+
+// What is composed has no derivative of its own.
+Tensor forward_with_dropout(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+                            std::span<const int64_t> cu_seqlens) {
+  const auto run = [&] {
+    const auto [out, lse] = forward(q, k, v, options, cu_seqlens);
+    return Forward{out, {q, k, v, out, lse}};
+  };
+  const auto back = [options, cuts = std::vector<int64_t>(cu_seqlens.begin(), cu_seqlens.end())](const Backward& b) {
+    const auto& s = b.saved;
+    const auto [dq, dk, dv] = backward(b.grad, s[0], s[1], s[2], {s[3], s[4]}, options, cuts);
+    return Tensors{dq, dk, dv};
+  };
+  return differentiable("attention with dropout", {q, k, v}, run, back);
 }
 
 // Any attention's halves, with the sinks between them.
@@ -390,6 +417,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   ops::attention_op::check(q, k, v, options);
   ops::attention_op::check_packed(q, k, cu_seqlens);
   if (options.sinks.defined()) return ops::attention_op::forward_with_sinks(q, k, v, options, cu_seqlens);
+  if (options.dropout.p > 0) return ops::attention_op::forward_with_dropout(q, k, v, options, cu_seqlens);
   return std::get<0>(ops::attention_op::forward(q, k, v, options, cu_seqlens));
 }
 

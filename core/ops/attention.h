@@ -13,6 +13,8 @@
 #include <optional>
 #include <span>
 
+#include "core/ops/attention_dropout.h"
+
 namespace concord {
 
 struct AttentionOptions {
@@ -21,6 +23,7 @@ struct AttentionOptions {
   std::optional<double> scale = {};  // 1 / sqrt(head size) unless given
   double cap = 0;                    // scores are cap tanh(score / cap) (core/ops/capped_attention.h); 0: as they are
   at::Tensor sinks = {};  // [heads]: the scores of one more key per head, of value 0 (core/ops/attention_sinks.h)
+  AttentionDropout dropout = {};  // no kernel has it: composed of operators (core/ops/composed_attention.h)
 };
 
 // |q| [B, S, heads, n], |k|, |v| [B, S', kv_heads, n] -> [B, S, heads, n]; S <= S' where causal. With |cu_seqlens| the

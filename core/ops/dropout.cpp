@@ -91,4 +91,10 @@ at::Tensor dropout(const at::Tensor& x, double p, Generator& generator) {
   return y;
 }
 
+void draw_uniform(const at::Tensor& numbers, const Generator::State& from, Runs runs) {
+  if (numbers.numel() == 0) return;
+  fill_runs(CONCORD_RNG_UNIFORM, ops::dropout_op::stream_of(numbers.device()), numbers.data_ptr(), numbers.numel(),
+            DType::kF32, from, runs, 0, 1);
+}
+
 }  // namespace concord

@@ -15,4 +15,7 @@ namespace concord {
 // ConfigError for a p that is not in [0, 1).
 at::Tensor dropout(const at::Tensor& x, double p, Generator& generator);
 
+// Fills |numbers|, fp32 and contiguous, with the uniform numbers at the positions of |runs|, beginning at |from|.
+void draw_uniform(const at::Tensor& numbers, const Generator::State& from, Runs runs);
+
 }  // namespace concord

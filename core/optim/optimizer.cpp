@@ -14,6 +14,7 @@
 
 #include "core/config_error.h"
 #include "core/optim/grad_norm.h"
+#include "core/optim/muon.h"
 #include "core/optim/offload.h"
 #include "core/optim/read_state.h"
 #include "core/optim/update_rule.h"
@@ -21,7 +22,8 @@
 namespace concord {
 namespace {
 
-constexpr const char* kMain = "main";  // key of the fp32 weights
+constexpr const char* kMain = "main";    // key of the fp32 weights
+constexpr const char* kAverage = "ema";  // of their average
 
 double host_fraction(const OptimizerOptions& options) {
   if (!options.optimizer_cpu_offload) return 0;
@@ -62,10 +64,19 @@ class Optimizer::Impl {
     const bool fp64 = Communicator::supports(platform, CommOp::kAllReduce, DType::kF64, ReduceOp::kSum);
     sum_type_ = fp64 ? at::kDouble : at::kFloat;
     segments_ = cut_segments(ddp_, multipliers, host_fraction(options_));
-    std::vector<Segment*> on_host;
-    for (Segment& segment : segments_) (segment.on_host ? on_host : on_device_).push_back(&segment);
-    for (Segment* segment : on_device_) allocate(*segment);
-    if (!on_host.empty()) offload_.emplace(ddp_.job().device(), std::move(on_host), rule_->moments().size());
+    std::vector<Segment*> on_host, matrices;
+    for (Segment& segment : segments_) {
+      if (!segment.on_host) allocate(segment);
+      const bool is_matrix = for_muon(*segment.parameter);
+      (segment.on_host ? on_host : is_matrix ? matrices : on_device_).push_back(&segment);
+    }
+    if (!on_host.empty()) {
+      if (options_.ema_decay > 0 || is_muon()) {
+        throw ConfigError("optimizer_cpu_offload is not supported with ema_decay or the optimizer muon");
+      }
+      offload_.emplace(ddp_.job().device(), std::move(on_host), rule_->moments().size());
+    }
+    if (is_muon()) muon_.emplace(ddp_, options_, matrices);
     reload_main_weights();
   }
 
@@ -78,6 +89,7 @@ class Optimizer::Impl {
   void update(const StepSettings& settings, const StepResult& measured) {
     const at::NoGradGuard no_grad;
     apply(settings, clip_factor(measured.grad_norm, options_.max_grad_norm));
+    follow_weights();
     ddp_.gather_parameters();
   }
 
@@ -98,9 +110,11 @@ class Optimizer::Impl {
 
   int64_t state_bytes() const {
     int64_t bytes = offload_ ? offload_->state_bytes() : 0;
-    for (const Segment* segment : on_device_) {
-      for (const at::Tensor& moment : segment->moments) bytes += static_cast<int64_t>(moment.nbytes());
-      if (has_main(*segment)) bytes += static_cast<int64_t>(segment->weights.nbytes());
+    for (const Segment& segment : segments_) {
+      if (segment.on_host) continue;
+      for (const at::Tensor& moment : segment.moments) bytes += static_cast<int64_t>(moment.nbytes());
+      if (has_main(segment)) bytes += static_cast<int64_t>(segment.weights.nbytes());
+      if (segment.average.defined()) bytes += static_cast<int64_t>(segment.average.nbytes());
     }
     return bytes;
   }
@@ -132,9 +146,10 @@ class Optimizer::Impl {
   std::vector<std::pair<std::string, const Parameter*>> state_tensors() const {
     std::vector<std::pair<std::string, const Parameter*>> tensors;
     for (const GradBuffer* buffer : ddp_.buffers()) {
-      std::vector<std::string> keys = rule_->moments();
-      if (buffer->values().scalar_type() != at::kFloat) keys.emplace_back(kMain);
       for (const Parameter* parameter : buffer->parameters()) {
+        std::vector<std::string> keys = moments_of(*parameter);
+        if (buffer->values().scalar_type() != at::kFloat) keys.emplace_back(kMain);
+        if (options_.ema_decay > 0) keys.emplace_back(kAverage);
         for (const std::string& key : keys) tensors.emplace_back(key, parameter);
       }
     }
@@ -165,10 +180,44 @@ class Optimizer::Impl {
     const at::NoGradGuard no_grad;
     for (const Segment& segment : segments_) {
       if (segment.on_host || has_main(segment)) segment.weights.copy_(values_part(segment));
+      if (segment.average.defined()) segment.average.copy_(segment.weights);
     }
   }
 
+  bool keeps_average() const { return options_.ema_decay > 0; }
+
+  void exchange_average() {
+    const at::NoGradGuard no_grad;
+    ddp_.finish_param_gather();
+    for (const Segment& segment : segments_) {
+      const at::Tensor weights = segment.weights.clone();
+      segment.weights.copy_(segment.average);
+      segment.average.copy_(weights);
+      if (segment.values.defined()) segment.values.copy_(segment.weights);
+    }
+    ddp_.gather_parameters();
+    ddp_.finish_param_gather();
+  }
+
  private:
+  bool is_muon() const { return options_.optimizer == "muon"; }
+  bool for_muon(const Parameter& parameter) const { return is_muon() && Muon::takes(parameter); }
+  std::vector<std::string> moments_of(const Parameter& parameter) const {
+    return for_muon(parameter) ? std::vector<std::string>{"momentum_buffer"} : rule_->moments();
+  }
+
+  // The average over the updates so far, if one is kept.
+  void follow_weights() const {
+    if (options_.ema_decay == 0) return;
+    for (const Segment& segment : segments_) {
+      if (steps_ <= options_.ema_start_step) {
+        segment.average.copy_(segment.weights);
+      } else {
+        mix(segment.average, segment.weights, options_.ema_decay);
+      }
+    }
+  }
+
   static at::Tensor values_part(const Segment& segment) {
     return GradBuffer::part(segment.buffer->values(), segment.range);
   }
@@ -181,7 +230,9 @@ class Optimizer::Impl {
     const at::TensorOptions fp32 = values.options().dtype(at::kFloat);
     segment.weights = has_main(segment) ? at::empty({segment.size()}, fp32) : values;
     if (has_main(segment)) segment.values = values;
-    for (size_t i = 0; i < rule_->moments().size(); ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
+    const size_t moments = moments_of(*segment.parameter).size();
+    for (size_t i = 0; i < moments; ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
+    if (options_.ema_decay > 0) segment.average = at::empty({segment.size()}, fp32);
   }
 
   void prepare() {
@@ -220,6 +271,7 @@ class Optimizer::Impl {
     } else {
       rule_->step_on_device(on_device_, step);
     }
+    if (muon_) muon_->step(step);
     if (offload_) offload_->step(*rule_, step);
   }
 
@@ -232,9 +284,10 @@ class Optimizer::Impl {
 
   std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Segment& segment) const {
     std::vector<std::pair<std::string, at::Tensor>> tensors;
-    const std::vector<std::string> names = rule_->moments();
+    const std::vector<std::string> names = moments_of(*segment.parameter);
     for (size_t i = 0; i < names.size(); ++i) tensors.emplace_back(names[i], segment.moments[i]);
     if (has_main(segment)) tensors.emplace_back(kMain, segment.weights);
+    if (segment.average.defined()) tensors.emplace_back(kAverage, segment.average);
     return tensors;
   }
 
@@ -245,6 +298,7 @@ class Optimizer::Impl {
   c10::ScalarType sum_type_ = at::kFloat;  // of the sum of squares over ranks
   std::vector<Segment> segments_;
   std::vector<Segment*> on_device_;
+  std::optional<Muon> muon_;
   std::optional<Offload> offload_;
   int64_t steps_ = 0;
 };
@@ -259,6 +313,8 @@ StepResult Optimizer::step(const StepSettings& settings) {
 }
 StepResult Optimizer::measure(double loss_scale) { return impl_->measure(loss_scale); }
 void Optimizer::update(const StepSettings& settings, const StepResult& measured) { impl_->update(settings, measured); }
+bool Optimizer::keeps_average() const { return impl_->keeps_average(); }
+void Optimizer::exchange_average() { impl_->exchange_average(); }
 double Optimizer::params_norm() const { return impl_->params_norm(); }
 int64_t Optimizer::steps() const { return impl_->steps(); }
 int64_t Optimizer::state_bytes() const { return impl_->state_bytes(); }

@@ -1,5 +1,5 @@
-// Updates of parameters from their gradients, over the flat memory of core/data_parallel: AdamW or SGD, fp32 main
-// weights for 16-bit parameters, clipping by the global norm, steps skipped on overflow.
+// Updates of parameters from their gradients, over the flat memory of core/data_parallel: AdamW, Lion, Muon or SGD,
+// fp32 main weights for 16-bit ones, clipping by the global norm, steps skipped on overflow, an average of the weights.
 //
 // It works on the parts that this rank owns (GradBuffer::owned). Without the distributed optimizer that is everything,
 // and all data-parallel ranks compute the same bits; with it (ZeRO-1) it is a shard of each bucket, whose state only
@@ -77,6 +77,11 @@ class Optimizer {
   std::vector<std::pair<std::string, const Parameter*>> state_tensors() const;
   // Reads what this rank owns. Throws what |source| throws.
   void load_state(const StateSource& source);
+
+  // With ema_decay: the model's weights become the average and the average the weights; a second call undoes it, bit
+  // for bit. No step, state or checkpoint in between. Every rank calls it. Waits: for all ranks with shards.
+  bool keeps_average() const;
+  void exchange_average();
 
   // Main weights follow parameters that were changed from outside (weights loaded after the optimizer was made).
   void reload_main_weights();

@@ -1,17 +1,25 @@
 // What core/optim/optimizer.h is called with; needs no libtorch.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace concord {
 
 // Named as in HF's, Megatron's and ROLL's arguments.
 struct OptimizerOptions {
-  std::string optimizer = "adam";  // "adam" (AdamW), "lion" or "sgd"
+  std::string optimizer = "adam";  // "adam" (AdamW), "lion", "muon" (core/optim/muon.h) or "sgd"
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
   double sgd_momentum = 0.9;
+  double muon_momentum = 0.95;
+  bool muon_use_nesterov = true;
+  int64_t muon_num_ns_steps = 5;
+  std::string muon_scale_mode = "shape_scaling";  // or spectral, unit_rms_norm
+  double muon_extra_scale_factor = 1;
+  double ema_decay = 0;        // of an average of the weights; 0: none
+  int64_t ema_start_step = 0;  // the average is the weights until so many updates were made
   double max_grad_norm = 1.0;  // 0: no clipping
   bool log_num_zeros_in_grad = false;
   bool optimizer_cpu_offload = false;     // state in the host's memory, where its part of the step is computed

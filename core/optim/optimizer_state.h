@@ -14,7 +14,7 @@ namespace concord {
 
 struct OptimizerState {
   struct Entry {
-    std::string key;             // "exp_avg", "exp_avg_sq", "momentum" or "main" (fp32 weights)
+    std::string key;  // "exp_avg", "exp_avg_sq", "momentum", "momentum_buffer", "main" (fp32 weights) or "ema"
     std::vector<ShardRun> runs;  // tensor, global indices; |local| counts from the beginning of |values|
     at::Tensor values;           // fp32, on the host, flat
   };

@@ -26,6 +26,7 @@ struct Segment {
   at::Tensor weights = {};               // fp32: the parameter itself, or its main weights
   at::Tensor values = {};                // the 16-bit parameter that follows |weights|; else undefined
   std::vector<at::Tensor> moments = {};  // as the rule has them
+  at::Tensor average = {};               // of |weights| (ema_decay); undefined: none is kept
 
   int64_t size() const { return range.size(); }
 };

@@ -18,6 +18,11 @@ struct RuleStep {
   int64_t t = 1;  // counts from 1
 };
 
+// average = decay average + (1 - decay) values. Not libtorch's lerp, whose bits depend on where an element lies.
+inline void mix(const at::Tensor& average, const at::Tensor& values, double decay) {
+  average.mul_(decay).add_(values.mul(1 - decay));
+}
+
 // Threads: one at a time.
 class UpdateRule {
  public:
@@ -30,7 +35,7 @@ class UpdateRule {
   virtual void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const = 0;
 };
 
-// Throws ConfigError for a name other than "adam", "adamw" and "sgd", and for invalid numbers.
+// Of "muon" it is AdamW's, for what is not a matrix. Throws ConfigError for an unknown name and for invalid numbers.
 std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options);
 
 }  // namespace concord

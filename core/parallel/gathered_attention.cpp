@@ -65,8 +65,11 @@ Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, Pro
   for (size_t i = 0; i < runs.size(); ++i) {
     const int64_t first = packed ? cu_seqlens[i / 2] : 0;  // two runs per sequence
     const int64_t seen = runs[i].begin + runs[i].count - first;
+    AttentionOptions of_run = options;
+    of_run.dropout.query += runs[i].begin;
+    of_run.dropout.token += first;
     parts.push_back(attention(rows(q).narrow(1, query, runs[i].count), keys_btkn.narrow(1, first, seen),
-                              values_btkn.narrow(1, first, seen), options));
+                              values_btkn.narrow(1, first, seen), of_run));
     query += runs[i].count;
   }
   const Tensor out_bsqn = at::cat(parts, 1);

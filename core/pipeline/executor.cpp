@@ -75,6 +75,25 @@ class Deferral {
   std::deque<StageRun>& runs_;
 };
 
+class Watched {
+ public:
+  Watched(const ActionWatch& watch, const Action& action) : watch_(watch), action_(action) {
+    if (watch_) watch_(action_, true);
+  }
+  ~Watched() {
+    try {
+      if (watch_) watch_(action_, false);
+    } catch (...) {
+    }  // of a device that no longer works; the next call to it throws the same
+  }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+ private:
+  const ActionWatch& watch_;
+  const Action& action_;
+};
+
 std::string words_of(const std::exception& error) {
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) return torch->what_without_backtrace();
   return error.what();
@@ -133,6 +152,7 @@ struct Executor::Implementation {
   std::vector<at::Tensor> outputs;      // to be sent
   std::vector<at::Tensor> input_grads;  // to be sent
   int64_t steps = 0;                    // passes over the list so far
+  ActionWatch watch;                    // none: nobody does
   std::optional<uint64_t> entry;        // of the current action, in the flight recorder
   bool failed = false;
 };
@@ -177,6 +197,7 @@ void Executor::Implementation::hand_over(const Action& action, int to, at::Tenso
 void Executor::Implementation::forward(const Action& action) {
   at::Tensor input = taken(activations, action);
   if (entry) job.flight_recorder().mark(*entry, CallState::started);
+  const Watched watched(watch, action);
   at::Tensor output = run_of(action).forward(action.microbatch, std::move(input));
   hand_over(action, action.stage + 1, std::move(output), activations, outputs);
 }
@@ -185,6 +206,7 @@ void Executor::Implementation::backward(const Action& action) {
   StageRun& run = run_of(action);
   at::Tensor grad = taken(gradients, action);
   if (entry) job.flight_recorder().mark(*entry, CallState::started);
+  const Watched watched(watch, action);
   at::Tensor input_grad = run.input_grad(action.microbatch, std::move(grad));
   hand_over(action, action.stage - 1, std::move(input_grad), gradients, input_grads);
   if (action.kind == ActionKind::backward) run.weight_grad(action.microbatch);
@@ -195,7 +217,10 @@ void Executor::Implementation::compute(const Action& action) {
     case ActionKind::forward: return forward(action);
     case ActionKind::backward:
     case ActionKind::input_grad: return backward(action);
-    case ActionKind::weight_grad: return run_of(action).weight_grad(action.microbatch);
+    case ActionKind::weight_grad: {
+      const Watched watched(watch, action);
+      return run_of(action).weight_grad(action.microbatch);
+    }
     case ActionKind::reduce_gradients: return run_of(action).stage().reduce_gradients();
     default: throw Error(CONCORD_STATUS_INTERNAL, fmt::format("action {} is not a computation", to_string(action)));
   }
@@ -323,5 +348,7 @@ Executor::~Executor() = default;
 const Schedule& Executor::schedule() const { return implementation_->schedule; }
 
 void Executor::run() { implementation_->run(); }
+
+void Executor::watch(ActionWatch watch) { implementation_->watch = std::move(watch); }
 
 }  // namespace concord

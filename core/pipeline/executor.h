@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@
 #include "core/schedule/schedule.h"
 
 namespace concord {
+
+// Told of each computation of a run, before it begins, once what it needs of other ranks is there, and after its end.
+using ActionWatch = std::function<void(const Action& action, bool begins)>;
 
 // Threads: one at a time, always the same.
 class Executor {
@@ -46,6 +50,8 @@ class Executor {
 
   // One step. Waits: where the host is the current stream, for the transfers of this rank; else for nothing.
   void run();
+  // Of later runs. An empty function removes it.
+  void watch(ActionWatch watch);
 
  private:
   struct Implementation;

@@ -253,13 +253,45 @@ TEST_F(Train, TheExampleWithACallbackStopsAtItsGoalOnAllRanks) {
 }
 
 TEST_F(Train, TheExampleOfMegatronsEntryTrainsOnItsOwnDataAndLoss) {
-  const std::string out =
-      run_example({PRETRAIN, "--model_config", kTinyModel + "/config.json", "--output_dir", path("out"), "--max_steps",
-                   "10", "--learning_rate", "1e-2", "--logging_steps", "1", "--per_device_train_batch_size", "4"});
+  const std::string out = run_example({LAUNCH_PROGRAM,
+                                       "launch",
+                                       "--nproc",
+                                       "4",
+                                       "--",
+                                       PRETRAIN,
+                                       "--model_config",
+                                       kTinyModel + "/config.json",
+                                       "--output_dir",
+                                       path("out"),
+                                       "--max_steps",
+                                       "10",
+                                       "--learning_rate",
+                                       "1e-2",
+                                       "--logging_steps",
+                                       "1",
+                                       "--per_device_train_batch_size",
+                                       "4",
+                                       "--pipeline_model_parallel_size",
+                                       "2",
+                                       "--compute_accuracy",
+                                       "--eval_strategy",
+                                       "steps",
+                                       "--eval_steps",
+                                       "10",
+                                       "--per_device_eval_batch_size",
+                                       "3"});
   EXPECT_THAT(out, AllOf(HasSubstr("pretrain: a qwen2"), HasSubstr("over 10 steps")));
   const auto steps = read_steps(path("out"));
   ASSERT_EQ(steps.size(), 10u);
   EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
+  // What its metrics count in all samples, dealt to two ranks with padding, is what is counted without gathering them.
+  const auto evaluations = read_lines(path("out") + "/eval_metrics.jsonl");
+  ASSERT_EQ(evaluations.size(), 1u);
+  const nlohmann::json& evaluation = evaluations.back();
+  const double accuracy = evaluation["eval_accuracy"];
+  EXPECT_GT(accuracy, 0);
+  EXPECT_NEAR(evaluation["eval_right_tokens"].get<double>(), accuracy, 1e-9);
+  EXPECT_LE(evaluation["eval_right_samples"].get<double>(), accuracy);
 }
 
 }  // namespace

@@ -230,7 +230,7 @@ TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: 3"), HasSubstr("must be a mapping"));
   EXPECT_THAT(yaml_error("lr_scheduler_kwargs: {a: 1, a: 2}"), HasSubstr("'a' twice"));
   EXPECT_THAT(yaml_error("recompute_modules: {a: 1}"), HasSubstr("must be a list"));
-  EXPECT_THAT(yaml_error("optimizer: adagrad"), HasSubstr("must be one of: adam, lion, sgd"));
+  EXPECT_THAT(yaml_error("optimizer: adagrad"), HasSubstr("must be one of: adam, lion, muon, sgd"));
   EXPECT_THAT(yaml_error("report_to: [tensorboard, comet_ml]"),
               AllOf(HasSubstr("'comet_ml'"), HasSubstr("wandb, mlflow, prometheus")));
   EXPECT_THAT(yaml_error("learning_rate: .nan"), HasSubstr("a number >= 0"));
@@ -406,6 +406,51 @@ TEST(ArgumentRelations, PairsAreNeitherBlendedNorLossesOfTokens) {
               HasSubstr("are of losses of tokens, which stage rm does not have"));
   EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.z_loss_coeff = 1e-4; }),
               HasSubstr("are of losses of tokens"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.evaluation.accuracy = true; }),
+              HasSubstr("compute_accuracy is of tokens; stage rm has"));
+}
+
+TEST(ArgumentRelations, AveragesMuonAndDropoutAreRefusedWhereTheyWereNotTried) {
+  const auto error_of = [](void (*change)(TrainingArguments&)) {
+    TrainingArguments a = complete();
+    a.optimizer.ema_decay = 0.9;
+    a.optimizer.optimizer = "muon";
+    a.model_options.hidden_dropout = 0.1;
+    change(a);
+    return relation_error(a, 1);
+  };
+  EXPECT_EQ(error_of([](TrainingArguments&) {}), "no error");
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.mtp.num_layers = 1; }),
+              HasSubstr("hidden_dropout 0.1 is not supported with mtp_num_layers 1"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.optimizer.optimizer_cpu_offload = true; }),
+              HasSubstr("optimizer_cpu_offload is not supported with optimizer: muon"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.finetuning.type = "lora"; }),
+              AllOf(HasSubstr("ema_decay is not supported with finetuning_type: lora"), HasSubstr("use adam with")));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.best_model.load_at_end = true; }),
+              HasSubstr("ema_decay is not supported with load_best_model_at_end"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) {
+                a.optimizer.ema_decay = 0;
+                a.evaluation.uses_ema = true;
+              }),
+              HasSubstr("evaluate_ema_weights is of the average that ema_decay keeps"));
+}
+
+TEST(ArgumentRelations, PredictionsAreOfTestDataThatIsNotPacked) {
+  TrainingArguments a = complete();
+  a.evaluation.predict = true;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("do_predict is of test data"));
+  a.evaluation.test_data = "test.jsonl";
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.data.packing = true;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("do_predict is not supported with sequence_packing"));
+}
+
+TEST(ArgumentRelations, AProfileHasAStep) {
+  TrainingArguments a = complete();
+  a.logging.profile_step_start = a.logging.profile_step_end = 3;
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.logging.profile = true;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("profile_step_start 3 is not before profile_step_end 3"));
 }
 
 TEST(ArgumentRelations, ADataSetStandsForTheTrainingData) {

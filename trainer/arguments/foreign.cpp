@@ -281,7 +281,6 @@ std::vector<RefusedArgument> make_refused() {
       {"loraplus_*", {}, kAdapters},
       {"pissa_*", {"false"}, kAdapters},
       {"create_new_adapter", {"false"}, "merge the first adapter (`concord merge`), and train another on the result"},
-      {"do_predict", {"false"}, "this command only trains; `concord probe` runs a model on one batch"},
       {"training.dataset", {}, kTrainData},
       {"mock_data", {"false"}, "set train_data; `concord train` without arguments generates its own data"},
       {"max_samples", {}, "all of train_data is used; truncate the file instead"},
@@ -355,8 +354,6 @@ std::vector<RefusedArgument> make_refused() {
       {"add_qkv_bias", {}, kShape},
       {"untie_embeddings_and_output_weights", {}, kShape},
       {"init_method_std", {}, kShape},
-      {"attention_dropout", {"0", "0.0"}, kShape},
-      {"hidden_dropout", {"0", "0.0"}, kShape},
       {"vocab_size", {}, kShape},
       {"model.*", {}, kShape},
   };

@@ -429,7 +429,7 @@ TEST_F(ForeignConfig, TheSameSectionsAreTakenFromYamlAndTheirNamesFromTheCommand
 
 TEST_F(ForeignConfig, AMistakeUnderAnotherNameIsToldUnderBoth) {
   EXPECT_THAT(errors("lr: fast\n"), ElementsAre(HasSubstr("lr (learning_rate) is 'fast', but must be a number >= 0")));
-  EXPECT_THAT(errors("optim: adafactor\n"), ElementsAre(HasSubstr("must be one of: adam, lion, sgd")));
+  EXPECT_THAT(errors("optim: adafactor\n"), ElementsAre(HasSubstr("must be one of: adam, lion, muon, sgd")));
   EXPECT_THAT(errors("lr: 1e-3\nlearning_rate: 1e-4\n"),
               ElementsAre(HasSubstr("'learning_rate' was already given as 'lr' in line 1")));
 }

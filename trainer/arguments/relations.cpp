@@ -156,6 +156,11 @@ void check_preferences(const TrainingArguments& a, Found* found) {
     found->push_back(fmt::format("mtp_num_layers is {}, but stage {} does not predict further tokens; remove it",
                                  a.model_options.mtp.num_layers, given.stage));
   }
+  if (given.learns_pairs() && a.evaluation.accuracy) {
+    found->push_back(fmt::format(
+        "compute_accuracy is of tokens; stage {} has eval_rewards/accuracies, the share of pairs, anyway; remove it",
+        given.stage));
+  }
   if (given.stage == "rm" && !a.evaluation.sample_prompts.empty()) {
     found->push_back("sample_prompts cannot be continued by a reward model (stage rm); remove them");
   }
@@ -208,10 +213,58 @@ void check_numbers(const TrainingArguments& a, Found* found) {
   }
 }
 
+// What has not been tried together.
+void check_optimizer(const TrainingArguments& a, Found* found) {
+  const bool has_ema = a.optimizer.ema_decay > 0, is_muon = a.optimizer.optimizer == "muon";
+  if (!has_ema && (a.evaluation.uses_ema || a.optimizer.ema_start_step > 0)) {
+    found->push_back(fmt::format("{} is of the average that ema_decay keeps; set ema_decay too, e.g. 0.999",
+                                 a.evaluation.uses_ema ? "evaluate_ema_weights" : "ema_start_step"));
+  }
+  if (a.optimizer.optimizer_cpu_offload && (has_ema || is_muon)) {
+    found->push_back(fmt::format("optimizer_cpu_offload is not supported with {}; remove one of them",
+                                 is_muon ? "optimizer: muon" : "ema_decay"));
+  }
+  if (has_ema && (a.best_model.load_at_end || a.finetuning.is_lora())) {
+    found->push_back(fmt::format("ema_decay is not supported with {}; remove one of them",
+                                 a.finetuning.is_lora() ? "finetuning_type: lora" : "load_best_model_at_end"));
+  }
+  if (is_muon && a.finetuning.is_lora()) {
+    found->push_back("optimizer: muon is for the matrices of a model; use adam with finetuning_type: lora");
+  }
+}
+
+void check_prediction(const TrainingArguments& a, Found* found) {
+  if (!a.evaluation.predict) return;
+  if (a.evaluation.test_data.empty() && a.evaluation.test_blend.empty() && a.data.split.empty()) {
+    found->push_back("do_predict is of test data; give test_data, test_data_blend or split too");
+  }
+  if (a.data.packing || a.preference.learns_pairs()) {
+    found->push_back(fmt::format("do_predict is not supported with {}; remove one of them",
+                                 a.data.packing ? "sequence_packing" : "stage " + a.preference.stage));
+  }
+}
+
+void check_profile(const TrainingArguments& a, Found* found) {
+  const LoggingArguments& given = a.logging;
+  if (given.profile && given.profile_step_start >= given.profile_step_end) {
+    found->push_back(fmt::format("profile_step_start {} is not before profile_step_end {}", given.profile_step_start,
+                                 given.profile_step_end));
+  }
+}
+
+void check_dropout(const TrainingArguments& a, Found* found) {
+  if (a.model_options.hidden_dropout > 0 && a.model_options.mtp.num_layers > 0) {
+    found->push_back(fmt::format("hidden_dropout {:g} is not supported with mtp_num_layers {}; remove one of them",
+                                 a.model_options.hidden_dropout, a.model_options.mtp.num_layers));
+  }
+}
+
 void check_metric(const TrainingArguments& a, Found* found) {
   std::vector<std::string> known = {"", "loss", "perplexity"};
+  if (a.evaluation.accuracy) known.emplace_back("accuracy");
   for (const auto& [name, path] : a.evaluation.sets) {
     for (const char* kind : {"_loss", "_perplexity"}) known.push_back(name + kind);
+    if (a.evaluation.accuracy) known.push_back(name + "_accuracy");
   }
   std::string metric = a.best_model.metric;
   if (metric.starts_with("eval_")) metric.erase(0, 5);
@@ -394,6 +447,10 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   check_finetuning(*arguments, &found);
   check_preferences(*arguments, &found);
   check_numbers(*arguments, &found);
+  check_optimizer(*arguments, &found);
+  check_dropout(*arguments, &found);
+  check_profile(*arguments, &found);
+  check_prediction(*arguments, &found);
   check_best_model(*arguments, &found);
   check_reports(*arguments, &found);
   check_finetune(*arguments, &found);

@@ -124,6 +124,10 @@ struct LoggingArguments {
   bool params_norm = false;  // log_params_norm
   int64_t timing_level = 0;  // timing_log_level
   std::string timing_option = "minmax";
+  bool profile = false;
+  int64_t profile_step_start = 10;
+  int64_t profile_step_end = 12;
+  std::vector<std::string> profile_ranks = {"0"};
   bool operator==(const LoggingArguments&) const = default;
 };
 
@@ -135,6 +139,9 @@ struct EvaluationArguments {
   std::vector<std::string> test_blend;  // test_data_blend
   int64_t iters = 0;                    // eval_iters; 0: all of the data
   int64_t batch_size = 8;               // per_device_eval_batch_size
+  bool accuracy = false;                // compute_accuracy
+  bool uses_ema = false;                // evaluate_ema_weights
+  bool predict = false;                 // do_predict
   // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
   // HF's default is no, with which nobody hears that the data was not used.
   std::string strategy = "auto";

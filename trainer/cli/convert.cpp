@@ -22,12 +22,14 @@ namespace {
 
 struct ConvertArguments {
   std::string from, to, dtype, max_shard_size = "5GB";
+  bool ema = false;
   bool json = false;
 };
 
 int run_convert(const ConvertArguments& arguments) {
   const ConvertOptions options{.from = arguments.from,
                                .to = arguments.to,
+                               .average = arguments.ema,
                                .dtype = parse_weight_type(arguments.dtype),
                                .max_shard_bytes = parse_size(arguments.max_shard_size)};
   const auto [converted, seconds] = convert_with_progress(options, "convert");
@@ -93,6 +95,7 @@ void add_convert_command(CLI::App* program, int* exit_code) {
                   "float32, bfloat16 or float16, for all floating-point weights; default: as they are");
   app->add_option("--max_shard_size", arguments->max_shard_size, "most bytes of tensors in a file: 5GB, 500MB, 2GiB")
       ->capture_default_str();
+  app->add_flag("--ema", arguments->ema, "of a checkpoint: the average that ema_decay kept, instead of the weights");
   app->add_flag("--json", arguments->json, "print one JSON document");
   app->footer(
       "Rounds to the nearest, from the middle to even, as torch does. Copies config.json (with the new type), the\n"

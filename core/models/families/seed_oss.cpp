@@ -11,9 +11,11 @@ void describe_seed_oss(const ConfigReader& read, ModelConfig& model) {
   model.output_bias = read.flag("attention_out_bias", false);
   model.mlp_bias = read.flag("mlp_bias", false);
   // transformers drops out a tenth unless the file says otherwise.
-  for (const char* key : {"attention_dropout", "residual_dropout"}) {
-    if (read.not_negative(key, 0.1) == 0) continue;
-    read.refuse(fmt::format("{} must be 0 (0.1 if it is missing); set it to 0 to train without dropout", key));
+  model.attention_dropout = read.not_negative("attention_dropout", 0.1);
+  if (read.not_negative("residual_dropout", 0.1) != 0) {
+    read.refuse(
+        "residual_dropout must be 0 (0.1 if it is missing); set it to 0, and hidden_dropout in the arguments to drop "
+        "out");
   }
 }
 

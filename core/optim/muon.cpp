@@ -1,0 +1,172 @@
+#include "core/optim/muon.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/config_error.h"
+#include "core/models/hf_plan.h"
+
+namespace concord {
+namespace {
+
+// Calls body(part of |flat|, part of |whole|), of the same shapes, for all elements of |run|; |whole| begins with its
+// tensor.
+template <class Body>
+void each_row_block(const ShardRun& run, const at::Tensor& flat, const at::Tensor& whole, const Body& body) {
+  const int64_t rows = run.count / run.run_length, rest = run.count % run.run_length;
+  const at::Tensor own = flat.narrow(0, run.local, run.count);
+  if (rows > 0) {
+    body(own.narrow(0, 0, rows * run.run_length).view({rows, run.run_length}),
+         whole.as_strided({rows, run.run_length}, {run.run_stride, 1}, whole.storage_offset() + run.offset));
+  }
+  if (rest > 0) {
+    body(own.narrow(0, rows * run.run_length, rest), whole.narrow(0, run.offset + rows * run.run_stride, rest));
+  }
+}
+
+}  // namespace
+
+at::Tensor orthogonalised(const at::Tensor& x, int64_t steps) {
+  constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kLeastNorm = 1e-7;
+  const bool is_tall = x.size(0) > x.size(1);  // the smaller of the two products
+  at::Tensor y = is_tall ? x.t() : x;
+  y = y.div(y.norm().clamp_min(kLeastNorm));
+  for (int64_t i = 0; i < steps; ++i) {
+    const at::Tensor gram = at::matmul(y, y.t());
+    y = at::addmm(y, at::addmm(gram, gram, gram, kB, kC), y, kA);
+  }
+  return is_tall ? y.t() : y;
+}
+
+double muon_scale(const std::string& mode, int64_t rows, int64_t columns) {
+  const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
+  if (mode == "shape_scaling") return std::sqrt(std::max(1.0, r / c));
+  if (mode == "spectral") return std::sqrt(std::max(r, c));
+  if (mode == "unit_rms_norm") return std::sqrt(r / c);
+  throw ConfigError(fmt::format("muon_scale_mode is \"{}\"; must be shape_scaling, spectral or unit_rms_norm", mode));
+}
+
+bool Muon::takes(const Parameter& parameter) {
+  const ShardSpec& spec = parameter.spec;
+  if (spec.name == "model.embed_tokens.weight" || spec.name == "lm_head.weight" || spec.name == "score.weight") {
+    return false;
+  }
+  return spec.dims.size() - (spec.stacked ? 1 : 0) == 2 && !spec.name.ends_with("bias");
+}
+
+Muon::Muon(const DistributedDataParallel& ddp, const OptimizerOptions& options, std::span<Segment* const> segments)
+    : job_(ddp.job()), options_(options) {
+  muon_scale(options.muon_scale_mode, 1, 1);
+  if (!(options.muon_momentum >= 0 && options.muon_momentum < 1) || options.muon_num_ns_steps < 1) {
+    throw ConfigError(fmt::format("muon_momentum is {:g} and muon_num_ns_steps {}; must be from 0 to below 1, and >= 1",
+                                  options.muon_momentum, options.muon_num_ns_steps));
+  }
+  for (const GradBuffer* buffer : ddp.buffers()) {
+    for (const Parameter* parameter : buffer->parameters()) {
+      if (takes(*parameter)) tasks_.push_back(task_of(*buffer, *parameter, segments));
+    }
+  }
+}
+
+// The same on all ranks of its groups but for the parts.
+Muon::Task Muon::task_of(const GradBuffer& buffer, const Parameter& parameter, std::span<Segment* const> segments) {
+  const ShardPlace place = shard_place(job_.layout(), job_.rank());
+  const std::vector<ShardRun> runs = shard_runs(parameter.spec, place);
+  Task task;
+  task.options = buffer.values().options().dtype(at::kFloat);
+  for (const ShardSpec::Dim& dim : parameter.spec.dims) {
+    if (dim.cut == ShardAxis::tp) task.groups.push_back(&job_.group(GroupKind::tp));
+    if (dim.cut == ShardAxis::etp) task.groups.push_back(&job_.group(GroupKind::etp));
+  }
+  if (buffer.plan().shards > 1) task.groups.push_back(&buffer.group());
+  int64_t ranks = 1, own = 0;
+  for (const ProcessGroup* group : task.groups) {
+    own += ranks * group->rank();
+    ranks *= group->size();
+  }
+  for (const GlobalTensor& tensor : global_tensors(parameter.spec)) {
+    const bool is_here =
+        std::any_of(runs.begin(), runs.end(), [&](const ShardRun& run) { return run.tensor == tensor.name; });
+    if (!is_here) continue;  // another ep rank's
+    task.matrices.push_back({tensor.name, tensor.shape[0], tensor.shape[1], task.elements, dealt_++ % ranks == own});
+    task.elements += tensor.shape[0] * tensor.shape[1];
+  }
+  for (Segment* segment : segments) {
+    if (segment->parameter != &parameter) continue;
+    task.parts.push_back({segment, cut_runs(runs, segment->local_begin, segment->local_begin + segment->size())});
+    for (ShardRun& run : task.parts.back().runs) {
+      const auto matrix = std::find_if(task.matrices.begin(), task.matrices.end(),
+                                       [&](const Matrix& each) { return each.tensor == run.tensor; });
+      run.offset += matrix->begin;
+    }
+  }
+  return task;
+}
+
+// All matrices of |task| one after another; zeros where other ranks have the parts.
+at::Tensor Muon::momentum_of(const Task& task, double grad_scale) const {
+  at::Tensor whole = at::zeros({task.elements}, task.options);
+  for (const Part& part : task.parts) {
+    const at::Tensor grads = part.segment->grads.to(at::kFloat).mul(grad_scale);
+    const at::Tensor& momentum = part.segment->moments[0];
+    mix(momentum, grads, options_.muon_momentum);
+    at::Tensor update = momentum;
+    if (options_.muon_use_nesterov) {
+      update = momentum.clone();
+      mix(update, grads, options_.muon_momentum);
+    }
+    for (const ShardRun& run : part.runs) {
+      each_row_block(run, update, whole, [](const at::Tensor& own, const at::Tensor& there) { there.copy_(own); });
+    }
+  }
+  for (ProcessGroup* group : task.groups) group->all_reduce(whole).wait();
+  return whole;
+}
+
+void Muon::iterate(const Task& task, const at::Tensor& whole) const {
+  for (const Matrix& matrix : task.matrices) {
+    const at::Tensor own = whole.narrow(0, matrix.begin, matrix.rows * matrix.columns);
+    if (!matrix.is_own) {
+      own.zero_();
+      continue;
+    }
+    const double scale =
+        muon_scale(options_.muon_scale_mode, matrix.rows, matrix.columns) * options_.muon_extra_scale_factor;
+    const at::Tensor shaped = own.view({matrix.rows, matrix.columns});
+    shaped.copy_(orthogonalised(shaped, options_.muon_num_ns_steps).mul(scale));
+  }
+}
+
+void Muon::apply(const Task& task, const at::Tensor& whole, const RuleStep& step) const {
+  for (ProcessGroup* group : task.groups) group->all_reduce(whole).wait();
+  for (const Part& part : task.parts) {
+    const Segment& segment = *part.segment;
+    const at::Tensor update = at::empty({segment.size()}, task.options);
+    for (const ShardRun& run : part.runs) {
+      each_row_block(run, update, whole, [](const at::Tensor& own, const at::Tensor& there) { own.copy_(there); });
+    }
+    const double lr = step.lr * segment.multipliers.lr;
+    segment.weights.mul_(1 - lr * step.weight_decay * segment.multipliers.weight_decay).sub_(update.mul_(lr));
+    if (segment.values.defined()) segment.values.copy_(segment.weights);
+  }
+}
+
+void Muon::step(const RuleStep& step) {
+  for (size_t begin = 0, end = 0; begin < tasks_.size(); begin = end) {
+    std::vector<at::Tensor> wholes;
+    for (int64_t elements = 0; end < tasks_.size() && (end == begin || elements < kBatch); ++end) {
+      elements += tasks_[end].elements;
+      wholes.push_back(momentum_of(tasks_[end], step.grad_scale));
+    }
+    for (size_t i = begin; i < end; ++i) iterate(tasks_[i], wholes[i - begin]);
+    for (size_t i = begin; i < end; ++i) apply(tasks_[i], wholes[i - begin], step);
+  }
+}
+
+}  // namespace concord

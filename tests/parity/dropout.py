@@ -1,0 +1,225 @@
+"""Training with dropout by `concord train` under several layouts, beside transformers with the same masks.
+
+dropout.py PROGRAM
+
+The masks are made here, by numpy, from what docs/training.md says of them (Philox 4x32-10 at global addresses), and put
+into transformers' models: attention_dropout in place of torch's own dropout, hidden_dropout by hooks where Megatron has
+it. Losses and gradient norms of a few steps are compared, and the weights in the end. A layout whose masks differed
+anywhere would be off by orders of magnitude. Exit code 77: transformers is not there, nothing was compared.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
+
+import numpy
+
+STEPS, BATCH, LENGTH, SEED, LR = 3, 4, 16, 7, 1e-2
+ATTENTION, HIDDEN = 0.2, 0.1
+# What float32 leaves: ten times what was measured, as in train_experts.py; of norms and weights the share.
+LOSS, NORM, WEIGHT = 4e-6, 2e-6, 4e-7
+LLAMA = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.1,
+         "attention_dropout": ATTENTION, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+SMALL = {key: LLAMA[key] for key in LLAMA if key != "rope_parameters"} | {"head_dim": 8}
+# Families whose attention has more: the model, what is trained of it, and the modules whose output is what is added.
+MODELS = {
+    "llama": (LLAMA, [], ("self_attn", "mlp")),
+    "gemma2": (SMALL | {"sliding_window": 5, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 8}, [],
+               ("post_attention_layernorm", "post_feedforward_layernorm")),
+    "gpt_oss": (SMALL | {"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2,
+                         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+                ["moe_router_load_balancing_type: none"], ("self_attn", "mlp")),
+}
+LAYOUTS = {
+    "one process": (1, ["per_device_train_batch_size: 4"]),
+    "dp 2, distributed optimizer": (2, ["use_distributed_optimizer: true", "gradient_accumulation_steps: 2"]),
+    "tp 2, sequence parallel, all recomputed": (2, ["tensor_model_parallel_size: 2", "sequence_parallel: true",
+                                                    "per_device_train_batch_size: 2", "gradient_accumulation_steps: 2",
+                                                    "recompute_granularity: full", "recompute_method: uniform"]),
+    "cp 2, pp 2": (4, ["context_parallel_size: 2", "pipeline_model_parallel_size: 2", "per_device_train_batch_size: 2",
+                       "gradient_accumulation_steps: 2", "recompute_granularity: selective",
+                       "recompute_modules: [core_attn]"]),
+    "tp 2, cp 2": (4, ["tensor_model_parallel_size: 2", "context_parallel_size: 2", "sequence_parallel: true",
+                       "per_device_train_batch_size: 4"]),
+}
+
+
+def philox(key, subsequence, positions):
+    """The word of each position: word p % 4 of block p / 4."""
+    positions = positions.astype(numpy.uint64)
+    low = numpy.uint64(0xffffffff)
+    block = positions >> numpy.uint64(2)
+    counter = [block & low, block >> numpy.uint64(32), numpy.full_like(block, subsequence & 0xffffffff),
+               numpy.full_like(block, subsequence >> 32)]
+    k0, k1 = key & 0xffffffff, key >> 32
+    for _ in range(10):
+        p0, p1 = numpy.uint64(0xd2511f53) * counter[0], numpy.uint64(0xcd9e8d57) * counter[2]
+        counter = [(p1 >> numpy.uint64(32)) ^ counter[1] ^ numpy.uint64(k0), p1 & low,
+                   (p0 >> numpy.uint64(32)) ^ counter[3] ^ numpy.uint64(k1), p0 & low]
+        k0, k1 = (k0 + 0x9e3779b9) & 0xffffffff, (k1 + 0xbb67ae85) & 0xffffffff
+    return numpy.choose((positions & numpy.uint64(3)).astype(int), counter)
+
+
+def kept(step, site, row, positions, p):
+    words = philox((SEED << 32) + step, (site << 32) + row, positions)
+    uniform = (words >> numpy.uint64(8)).astype(numpy.float32) * numpy.float32(2.0**-24)
+    return torch.from_numpy((uniform >= numpy.float32(p)).astype(numpy.float32)) / (1 - p)
+
+
+def hidden_mask(step, site, shape):
+    rows, tokens, size = shape
+    positions = numpy.arange(tokens * size).reshape(tokens, size)
+    return torch.stack([kept(step, site, row, positions, HIDDEN) for row in range(rows)])
+
+
+def attention_mask(step, site, shape):
+    rows, heads, queries, keys = shape
+    h, q, k = numpy.ogrid[:heads, :queries, :keys]
+    positions = ((h.astype(numpy.uint64) << numpy.uint64(48)) + (q.astype(numpy.uint64) << numpy.uint64(24)) + k.astype(
+        numpy.uint64))
+    return torch.stack([kept(step, site, row, positions, ATTENTION) for row in range(rows)])
+
+
+class Masks:
+    """Multiplies where the model would drop, in the order in which a forward does."""
+
+    def __init__(self, model, modules):
+        self.step, self.layer = 0, 0
+        torch.nn.functional.dropout = self.drop
+        model.model.embed_tokens.register_forward_hook(lambda m, i, x: self.hidden(x, 0))
+        for number, layer in enumerate(model.model.layers):
+            for part, module in enumerate(modules):
+                getattr(layer, module).register_forward_hook(
+                    lambda m, i, x, site=number * 3 + 2 + part: self.hidden(x, site))
+
+    def hidden(self, x, site):
+        if isinstance(x, tuple):
+            return (self.hidden(x[0], site), *x[1:])
+        return x * hidden_mask(self.step, site, x.shape)
+
+    def drop(self, x, p=0.5, training=True, inplace=False):
+        assert training and p == ATTENTION
+        self.layer += 1
+        return x * attention_mask(self.step, (self.layer - 1) * 3 + 1, x.shape)
+
+    def begin(self, step):
+        self.step, self.layer = step, 0
+
+
+def train_reference(model, ids, modules):
+    model = model.float().train()
+    model.config._attn_implementation = "eager"
+    masks, plain = None, torch.nn.functional.dropout
+    try:
+        masks = Masks(model, modules)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+        steps = []
+        for step in range(1, STEPS + 1):
+            masks.begin(step)
+            optimizer.zero_grad()
+            part = ids[(step - 1) * BATCH:step * BATCH]
+            loss = model(input_ids=part, labels=part).loss
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9, foreach=False)
+            optimizer.step()
+            steps.append((loss.item(), norm.item()))
+        return steps
+    finally:
+        torch.nn.functional.dropout = plain
+
+
+def train_here(program, folder, world, layout, more=()):
+    config = [f"model: {folder}/model", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out",
+              "shuffle: false", f"max_steps: {STEPS}", f"learning_rate: {LR}", "lr_scheduler_type: constant",
+              "optimizer: sgd", "sgd_momentum: 0.9", "weight_decay: 0", "max_grad_norm: 0", "logging_steps: 1",
+              f"seed: {SEED}", f"hidden_dropout: {HIDDEN}", "report_to: [none]", "overwrite_output_dir: true",
+              "per_device_train_batch_size: 1"]
+    keys = {line.split(":")[0] for line in (*layout, *more)}
+    config = [line for line in config if line.split(":")[0] not in keys] + [*layout, *more]
+    (folder / "run.yaml").write_text("\n".join(config) + "\n")
+    command = [program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)}\n{done.stderr}")
+    lines = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if "loss" in line]
+    return [(line["loss"], line["grad_norm"]) for line in lines], load_file(folder / "out" / "model" / "model.safetensors")
+
+
+def compare(name, steps, weights, wanted_steps, wanted_weights):
+    worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
+    assert len(steps) == len(wanted_steps), f"{name}: {len(steps)} steps"
+    for (loss, norm), (wanted_loss, wanted_norm) in zip(steps, wanted_steps):
+        worst["loss"] = max(worst["loss"], abs(loss - wanted_loss))
+        worst["norm"] = max(worst["norm"], abs(norm - wanted_norm) / wanted_norm)
+    for tensor, wanted in wanted_weights.items():
+        worst["weight"] = max(worst["weight"], ((weights[tensor] - wanted).norm() / wanted.norm()).item())
+    print(f"{name}: differences " + ", ".join(f"{what} {value:.2g}" for what, value in worst.items()), flush=True)
+    for what, bound in (("loss", LOSS), ("norm", NORM), ("weight", WEIGHT)):
+        assert worst[what] <= bound, f"{name}: {what} differs by {worst[what]:.3g}, bound {bound:g}"
+
+
+def compare_packed(program, folder):
+    """Packed rows with fewer tokens per rank: the masks of one process. Lengths that need no padding for cp 2."""
+    torch.manual_seed(3)
+    lines = [{"input_ids": torch.randint(0, 64, (length, )).tolist()} for length in (8, 4, 12, 8, 16, 4, 8, 4) * STEPS]
+    (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    packed = [f"train_data: {folder}/data.jsonl", "sequence_packing: true", "seq_length: 24"]
+    wanted = train_here(program, folder, 1, [], packed)
+    # What one process trains does depend on the masks.
+    other, _ = train_here(program, folder, 1, [], [*packed, f"seed: {SEED + 1}"])
+    assert abs(other[0][0] - wanted[0][0][0]) > 1e-3, f"another seed has the same loss {other[0][0]}"
+    compare("packed, tp 2, cp 2", *train_here(program, folder, 4, ["tensor_model_parallel_size: 2",
+                                                                  "context_parallel_size: 2"], packed), *wanted)
+
+
+def compare_resumed(program, folder):
+    """Bit for bit."""
+    _, wanted = train_here(program, folder, 1, ["per_device_train_batch_size: 4"], ["save_strategy: steps", "save_steps: 2"])
+    config = (folder / "run.yaml").read_text().replace("overwrite_output_dir: true", "resume_from_checkpoint: "
+                                                       f"{folder}/out/checkpoint-2")
+    (folder / "run.yaml").write_text(config)
+    command = [program, "train", "--config", str(folder / "run.yaml"), "--output_dir", str(folder / "resumed")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    weights = load_file(folder / "resumed" / "model" / "model.safetensors")
+    for name, tensor in wanted.items():
+        assert torch.equal(weights[name], tensor), f"resumed: {name} differs"
+    refused = subprocess.run([*command[:-1], str(folder / "refused"), "--hidden_dropout", "0.2"], capture_output=True,
+                             text=True)
+    assert refused.returncode == 2 and "hidden_dropout" in refused.stderr, refused.stderr
+    print("resumed: bit-identical")
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.manual_seed(11)
+    ids = torch.randint(0, LLAMA["vocab_size"], (STEPS * BATCH, LENGTH))
+    for family, (settings, more, modules) in MODELS.items():
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            model = make_model(family, settings, 5).float()
+            model.save_pretrained(folder / "model")
+            save_file({"input_ids": ids, "labels": ids.clone()}, folder / "data.safetensors")
+            wanted_steps = train_reference(model, ids, modules)
+            model.save_pretrained(folder / "wanted")
+            wanted = load_file(folder / "wanted" / "model.safetensors")
+            for layout in LAYOUTS if family == "llama" else list(LAYOUTS)[-1:]:
+                world, words = LAYOUTS[layout]
+                steps, weights = train_here(sys.argv[1], folder, world, words, more)
+                compare(f"{family}, {layout}", steps, weights, wanted_steps, wanted)
+            if family == "llama":
+                compare_resumed(sys.argv[1], folder)
+                compare_packed(sys.argv[1], folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+#include "trainer/step_profile.h"
+
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "core/config_error.h"
+#include "core/quoted.h"
+#include "platform/loader/host.h"
+#include "trainer/report/files.h"
+
+namespace concord {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMostSpans = 4'000'000;  // some 600 MB of text; the rest is counted and left out
+
+// When an operator began; libtorch gives it back at its end.
+struct Begin : at::ObserverContext {
+  Clock::time_point time = Clock::now();
+};
+
+int64_t whole_number(const std::string& text) {
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? number : -1;
+}
+
+bool names_rank(const std::vector<std::string>& ranks, int64_t rank, int64_t world) {
+  bool is_named = false;
+  for (const std::string& text : ranks) {
+    const int64_t number = whole_number(text);
+    if (number < 0 || number >= world) {
+      throw ConfigError(
+          fmt::format("profile_ranks has {}, but the ranks of this job are 0 to {}", quoted(text), world - 1));
+    }
+    is_named |= number == rank;
+  }
+  return is_named || ranks.empty();
+}
+
+}  // namespace
+
+// One at a time in a process: libtorch's callbacks are plain functions.
+class StepProfile::Recording {
+ public:
+  Recording() {
+    current_ = this;
+    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&Recording::began, &Recording::ended)
+                                        .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  }
+  ~Recording() { stop(); }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  void stop() {
+    if (current_ != this) return;
+    at::removeCallback(handle_);
+    current_ = nullptr;
+  }
+
+  void add(std::string name, const char* kind, Clock::time_point begin, Clock::time_point end) {
+    const std::lock_guard lock(mutex_);
+    if (spans_.size() >= kMostSpans) {
+      ++left_out_;
+      return;
+    }
+    spans_.push_back({std::move(name), kind, at::RecordFunction::currentThreadId(), begin, end});
+  }
+
+  std::string text(int64_t rank) const {
+    const auto micros = [](Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); };
+    std::string text = fmt::format(
+        "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
+        "{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {}, \"args\": {{\"name\": \"rank {}\"}}}}",
+        rank, rank);
+    for (const Span& span : spans_) {
+      const std::string name = nlohmann::json(span.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      text += fmt::format(
+          ",\n{{\"ph\": \"X\", \"name\": {}, \"cat\": \"{}\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": "
+          "{:.3f}}}",
+          name, span.kind, rank, span.thread, micros(span.begin - begin_), micros(span.end - span.begin));
+    }
+    return text + "\n]}\n";
+  }
+  int64_t left_out() const { return left_out_; }
+
+ private:
+  struct Span {
+    std::string name;
+    const char* kind;
+    uint64_t thread;
+    Clock::time_point begin, end;
+  };
+
+  static std::unique_ptr<at::ObserverContext> began(const at::RecordFunction&) { return std::make_unique<Begin>(); }
+  static void ended(const at::RecordFunction& function, at::ObserverContext* context) {
+    if (current_ == nullptr) return;
+    current_->add(function.name(), "operator", static_cast<Begin*>(context)->time, Clock::now());
+  }
+
+  static Recording* current_;
+  at::CallbackHandle handle_ = 0;
+  const Clock::time_point begin_ = Clock::now();
+  std::mutex mutex_;
+  std::vector<Span> spans_;
+  int64_t left_out_ = 0;
+};
+
+StepProfile::Recording* StepProfile::Recording::current_ = nullptr;
+
+StepProfile::StepProfile(const TrainingArguments& arguments, int64_t rank, int64_t world, StepTimers& timers)
+    : first_(arguments.logging.profile_step_start), end_(arguments.logging.profile_step_end), timers_(timers) {
+  if (!arguments.logging.profile) return;
+  is_asked_ = names_rank(arguments.logging.profile_ranks, rank, world);
+  file_ = (std::filesystem::path(arguments.output.dir) / "profile" / fmt::format("rank_{}.json", rank)).string();
+}
+
+StepProfile::~StepProfile() { timers_.listen({}); }
+
+void StepProfile::begin_step(int64_t done) {
+  if (!is_asked_ || done < first_ || done >= end_) return;
+  if (!recording_) {
+    recording_ = std::make_unique<Recording>();
+    timers_.listen([this](std::string name, Clock::time_point begin, Clock::time_point end) {
+      recording_->add(std::move(name), "part", begin, end);
+    });
+  }
+  begin_ = Clock::now();
+}
+
+void StepProfile::end_step(int64_t done) {
+  if (!recording_) return;
+  recording_->add(fmt::format("step {}", done + 1), "step", begin_, Clock::now());
+  if (done + 1 >= end_) finish();
+}
+
+void StepProfile::finish() {
+  if (!recording_) return;
+  is_asked_ = false;
+  timers_.listen({});
+  recording_->stop();
+  std::filesystem::create_directories(std::filesystem::path(file_).parent_path());
+  const std::string name = std::filesystem::path(file_).stem().string();
+  replace_file(file_, recording_->text(whole_number(name.substr(name.find('_') + 1))));
+  if (recording_->left_out() > 0) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("{}: {} more spans are left out; profile fewer steps", file_, recording_->left_out()));
+  }
+  recording_.reset();
+}
+
+}  // namespace concord
