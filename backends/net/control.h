@@ -25,7 +25,7 @@
 
 namespace concord::net {
 
-inline constexpr std::chrono::milliseconds kUnreachableAfter{3000};
+inline constexpr std::chrono::milliseconds kUnreachableAfter{2000};
 
 // Makes an id of shm::kUniqueIdBytes bytes that also tells where this process listens.
 void create_id(void* out_id);
