@@ -55,8 +55,8 @@ ARROWS = {
                     "core/checkpoint", "core/data_parallel", "core/launch", "core/mesh", "core/models", "core/optim",
                     "core/safetensors", "core/schedule", *PLATFORM],
 }
-# backends/<name>, each for itself: the contract, the author kit and the collective engine.
-BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm", BASE]
+# backends/<name>, each for itself: the contract, the author kit and the collective engines.
+BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm", "backends/net", BASE]
 
 LIBTORCH = r"(torch|ATen|c10|caffe2)/"
 # What is built without it: values, files and processes; and the program, which loads trainer/torch_module where a rank runs.
@@ -66,6 +66,7 @@ WITHOUT_LIBTORCH = ["core", "core/launch", "core/safetensors", "core/schedule", 
 OUTSIDE = [
     (r"(cuda|cublas|cudnn|curand|nccl|nvml|nvrtc|nvtx|nvToolsExt|cub/|thrust/|cooperative_groups)", ["backends/cuda"],
      "vendor headers stay inside backends/cuda"),
+    (r"(ucp|ucs|uct)/", ["backends/net/ucx"], "UCX stays inside its module, backends/net/ucx"),
     (r"(acl/|aclnn|hccl|ascend|torch_npu/)", ["backends/ascend"], "vendor headers stay inside backends/ascend"),
     # A vendor's operator library computes on tensors; the simulated one is such a library.
     (LIBTORCH, ["core", "trainer", "backends/ascend/sim/opapi", "backends/ascend/torch/ops", "backends/cuda/torch/ops"],

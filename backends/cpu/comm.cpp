@@ -6,6 +6,9 @@
 #include "backends/cpu/device.h"
 #include "backends/cpu/status.h"
 #include "backends/cpu/stream.h"
+#include "backends/net/communicator.h"
+#include "backends/net/control.h"
+#include "backends/shm/communicator.h"
 #include "platform/sdk/checks.hpp"
 
 namespace concord::cpu {
@@ -112,7 +115,7 @@ int64_t Communicators::unique_id_size() { return shm::kUniqueIdBytes; }
 
 void Communicators::unique_id_create(void* out_id, int64_t bytes) {
   sdk::check_unique_id(out_id, bytes, shm::kUniqueIdBytes);
-  shm::create_unique_id(out_id, bytes);
+  several_hosts_ ? net::create_id(out_id) : shm::create_unique_id(out_id, bytes);
 }
 
 concord_comm Communicators::init(int32_t device, int32_t world, int32_t rank, const void* id, int64_t id_bytes,
@@ -120,8 +123,8 @@ concord_comm Communicators::init(int32_t device, int32_t world, int32_t rank, co
   devices_.check(device);
   sdk::check_init(world, rank, id, id_bytes, shm::kUniqueIdBytes);
   const sdk::CommConfig settings = sdk::read_comm_config(config);
-  const shm::Options options{settings.name, std::chrono::milliseconds(settings.timeout_ms)};
-  auto engine = shm::Communicator::connect(world, rank, id, id_bytes, options);
+  const shm::Options options{settings.name, std::chrono::milliseconds(settings.timeout_ms), {}};
+  auto engine = net::connect(world, rank, id, id_bytes, options);
   return comms_.insert(std::make_shared<Comm>(std::move(engine), device, options.timeout));
 }
 
@@ -130,9 +133,9 @@ concord_comm Communicators::split(concord_comm parent, const int32_t* ranks, int
   Comm& from = comms_.find(parent);
   sdk::check_split(ranks, count, from.rank(), from.size());
   const sdk::CommConfig settings = sdk::read_comm_config(config);
-  const shm::Options options{settings.name, std::chrono::milliseconds(settings.timeout_ms)};
-  auto engine = from.run(
-      [&](shm::Communicator& whole) { return whole.split(std::span(ranks, static_cast<size_t>(count)), options); });
+  const shm::Options options{settings.name, std::chrono::milliseconds(settings.timeout_ms), {}};
+  auto engine =
+      from.run([&](shm::Engine& whole) { return whole.split(std::span(ranks, static_cast<size_t>(count)), options); });
   if (engine == nullptr) return nullptr;
   return comms_.insert(std::make_shared<Comm>(std::move(engine), from.device(), options.timeout));
 }
@@ -160,45 +163,42 @@ void Communicators::all_reduce(concord_comm comm, const void* send, void* recv, 
                                concord_reduce_op reduce, concord_stream stream) {
   Comm& found = find(comm, stream);
   sdk::check_all_reduce(send, recv, count, dtype, reduce);
-  found.submit(streams_, stream,
-               [=](shm::Communicator& engine) { engine.all_reduce(send, recv, count, dtype, reduce); });
+  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.all_reduce(send, recv, count, dtype, reduce); });
 }
 
 void Communicators::reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
                            concord_reduce_op reduce, int32_t root, concord_stream stream) {
   Comm& found = find(comm, stream);
   sdk::check_reduce(send, recv, count, dtype, reduce, root, found.rank(), found.size());
-  found.submit(streams_, stream,
-               [=](shm::Communicator& engine) { engine.reduce(send, recv, count, dtype, reduce, root); });
+  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.reduce(send, recv, count, dtype, reduce, root); });
 }
 
 void Communicators::broadcast(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
                               int32_t root, concord_stream stream) {
   Comm& found = find(comm, stream);
   sdk::check_broadcast(send, recv, count, dtype, root, found.rank(), found.size());
-  found.submit(streams_, stream, [=](shm::Communicator& engine) { engine.broadcast(send, recv, count, dtype, root); });
+  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.broadcast(send, recv, count, dtype, root); });
 }
 
 void Communicators::all_gather(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
                                concord_stream stream) {
   Comm& found = find(comm, stream);
   sdk::check_all_gather(send, recv, count, dtype, found.rank(), found.size());
-  found.submit(streams_, stream, [=](shm::Communicator& engine) { engine.all_gather(send, recv, count, dtype); });
+  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.all_gather(send, recv, count, dtype); });
 }
 
 void Communicators::reduce_scatter(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
                                    concord_reduce_op reduce, concord_stream stream) {
   Comm& found = find(comm, stream);
   sdk::check_reduce_scatter(send, recv, count, dtype, reduce, found.rank(), found.size());
-  found.submit(streams_, stream,
-               [=](shm::Communicator& engine) { engine.reduce_scatter(send, recv, count, dtype, reduce); });
+  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.reduce_scatter(send, recv, count, dtype, reduce); });
 }
 
 void Communicators::all_to_all(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
                                concord_stream stream) {
   Comm& found = find(comm, stream);
   sdk::check_all_to_all(send, recv, count, dtype, found.size());
-  found.submit(streams_, stream, [=](shm::Communicator& engine) { engine.all_to_all(send, recv, count, dtype); });
+  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.all_to_all(send, recv, count, dtype); });
 }
 
 void Communicators::all_to_all_v(concord_comm comm, const void* send, const int64_t* send_counts,
@@ -211,21 +211,21 @@ void Communicators::all_to_all_v(concord_comm comm, const void* send, const int6
   for (const int64_t* array : {send_counts, send_offsets, recv_counts, recv_offsets}) {
     numbers.insert(numbers.end(), array, array + size);
   }
-  found.submit(streams_, stream, [=, numbers = std::move(numbers)](shm::Communicator& engine) {
+  found.submit(streams_, stream, [=, numbers = std::move(numbers)](shm::Engine& engine) {
     const int64_t* at = numbers.data();
     engine.all_to_all_v(send, at, at + size, recv, at + 2 * size, at + 3 * size, dtype);
   });
 }
 
 void Communicators::barrier(concord_comm comm, concord_stream stream) {
-  find(comm, stream).submit(streams_, stream, [](shm::Communicator& engine) { engine.barrier(); });
+  find(comm, stream).submit(streams_, stream, [](shm::Engine& engine) { engine.barrier(); });
 }
 
 void Communicators::batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream) {
   Comm& found = find(comm, stream);
   sdk::check_batch_p2p(items, count, found.rank(), found.size());
   found.submit(streams_, stream,
-               [copy = std::vector(items, items + count)](shm::Communicator& engine) { engine.batch_p2p(copy); });
+               [copy = std::vector(items, items + count)](shm::Engine& engine) { engine.batch_p2p(copy); });
 }
 
 }  // namespace concord::cpu

@@ -1,4 +1,5 @@
-// The comm table, on the shared-memory engine of backends/shm: ranks are processes (or threads) of one host.
+// The comm table, on the engines of backends/shm (ranks are processes, or threads, of one host) and backends/net (ranks
+// of several hosts).
 //
 // An operation is a task of its stream that blocks the stream's thread until it is done on this rank; on the null
 // stream it blocks the caller. The engine wants one operation at a time, in the same order on all ranks. So each call
@@ -17,7 +18,7 @@
 
 #include "backends/cpu/handle_table.h"
 #include "backends/cpu/parking.h"
-#include "backends/shm/communicator.h"
+#include "backends/shm/engine.h"
 #include "platform/abi/comm.h"
 #include "platform/base/thread_safety.hpp"
 
@@ -30,7 +31,7 @@ class Streams;
 // Shared by its handle and by its queued operations.
 class Comm : public std::enable_shared_from_this<Comm> {
  public:
-  Comm(std::unique_ptr<shm::Communicator> engine, int32_t device, std::chrono::milliseconds timeout)
+  Comm(std::unique_ptr<shm::Engine> engine, int32_t device, std::chrono::milliseconds timeout)
       : engine_(std::move(engine)), device_(device), timeout_(timeout) {}
 
   int32_t rank() const { return engine_->rank(); }
@@ -62,7 +63,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   void await_turn(uint64_t turn);
   sdk::Failure keep(sdk::Failure failure);  // returns the failure that was first
 
-  std::unique_ptr<shm::Communicator> engine_;
+  std::unique_ptr<shm::Engine> engine_;
   const int32_t device_;
   const std::chrono::milliseconds timeout_;
   std::atomic<uint64_t> begun_{0};
@@ -76,7 +77,9 @@ class Comm : public std::enable_shared_from_this<Comm> {
 
 class Communicators {
  public:
-  Communicators(const Devices& devices, Streams& streams) : devices_(devices), streams_(streams) {}
+  // |several_hosts|: ids are for ranks of several hosts.
+  Communicators(const Devices& devices, Streams& streams, bool several_hosts)
+      : devices_(devices), streams_(streams), several_hosts_(several_hosts) {}
 
   int64_t unique_id_size();
   void unique_id_create(void* out_id, int64_t bytes);
@@ -112,6 +115,7 @@ class Communicators {
 
   const Devices& devices_;
   Streams& streams_;
+  const bool several_hosts_;
   HandleTable<concord_comm, Comm> comms_{0xdc, "communicator"};
 };
 

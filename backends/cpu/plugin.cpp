@@ -12,6 +12,7 @@
 #include "backends/cpu/rng.h"
 #include "backends/cpu/settings.h"
 #include "backends/cpu/stream.h"
+#include "backends/shm/communicator.h"
 
 namespace concord::cpu {
 namespace {
@@ -71,7 +72,7 @@ class CpuPlugin : public sdk::Plugin {
   Streams streams_{devices_, events_};
   Events events_{devices_, streams_};
   Memory memory_{settings_.devices, total_memory_, devices_, streams_};
-  Communicators communicators_{devices_, streams_};
+  Communicators communicators_{devices_, streams_, settings_.several_hosts};
   Rng rng_{streams_};
 };
 

@@ -3,7 +3,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
+#include "backends/net/control.h"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::cpu {
@@ -42,12 +44,20 @@ int64_t parse_bytes(const char* value) {
   return bytes;
 }
 
+bool parse_network(const std::string& value) {
+  if (value == "auto") return net::job_spans_hosts();
+  if (value == "always" || value == "never") return value == "always";
+  sdk::invalid(sdk::text("cpu.network is \"%s\"; it must be auto, always or never", value.c_str()));
+}
+
 }  // namespace
 
 Settings read_settings() {
   Settings settings;
   if (const char* value = sdk::config("cpu.devices")) settings.devices = parse_devices(value);
   if (const char* value = sdk::config("cpu.memory_limit")) settings.memory_limit = parse_bytes(value);
+  const char* network = sdk::config("cpu.network");
+  settings.several_hosts = parse_network(network != nullptr ? network : "auto");
   return settings;
 }
 

@@ -52,7 +52,7 @@ Channels::Channels(Team& team)
       outgoing_(static_cast<size_t>(team.world())),
       incoming_(static_cast<size_t>(team.world())) {}
 
-void Channels::run(std::span<const concord_p2p_item> items) {
+void Channels::run(std::span<const concord_p2p_item> items, const std::function<void()>& meanwhile) {
   sort_into_lanes(items);
   copy_to_self(items);
   while (true) {
@@ -66,7 +66,11 @@ void Channels::run(std::span<const concord_p2p_item> items) {
     if (!open) return;
     if (moved) continue;
     News news(*this);
-    team_.wait(news);
+    if (meanwhile == nullptr) {
+      team_.wait(news);
+    } else {
+      team_.wait(news, meanwhile);
+    }
   }
 }
 
@@ -118,8 +122,8 @@ uint64_t Channels::space(const Lane& lane) const {
     team_.fail(
         CONCORD_STATUS_INTERNAL,
         sdk::text("communicator '%s': the channel between ranks %d and %d is corrupt (%llu of %llu bytes in use)",
-                  team_.name().c_str(), team_.rank(), lane.peer, static_cast<unsigned long long>(filled),
-                  static_cast<unsigned long long>(capacity_)));
+                  team_.name().c_str(), team_.number(team_.rank()), team_.number(lane.peer),
+                  static_cast<unsigned long long>(filled), static_cast<unsigned long long>(capacity_)));
   }
   return lane.sends ? capacity_ - filled : filled;
 }
@@ -190,14 +194,15 @@ void Channels::check_header(const Lane& lane, const std::byte* header, int64_t n
   const concord_p2p_item& item = *order_[lane.next];
   if (given.magic == kTransferMagic && given.dtype == item.dtype && given.count == item.count) return;
   if (given.magic != kTransferMagic) {
-    team_.fail(CONCORD_STATUS_INTERNAL, sdk::text("communicator '%s': a message from rank %d to rank %d has no header",
-                                                  team_.name().c_str(), lane.peer, team_.rank()));
+    team_.fail(CONCORD_STATUS_INTERNAL,
+               sdk::text("communicator '%s': a message from rank %d to rank %d has no header", team_.name().c_str(),
+                         team_.number(lane.peer), team_.number(team_.rank())));
   }
   team_.fail(CONCORD_STATUS_INVALID_ARGUMENT,
              sdk::text("communicator '%s': rank %d sent %s x %lld to rank %d, which receives %s x %lld there (message "
                        "number %lld between them)",
-                       team_.name().c_str(), lane.peer, sdk::dtype_name(given.dtype),
-                       static_cast<long long>(given.count), team_.rank(), sdk::dtype_name(item.dtype),
+                       team_.name().c_str(), team_.number(lane.peer), sdk::dtype_name(given.dtype),
+                       static_cast<long long>(given.count), team_.number(team_.rank()), sdk::dtype_name(item.dtype),
                        static_cast<long long>(item.count), static_cast<long long>(number + 1)));
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -18,8 +19,9 @@ class Channels {
  public:
   explicit Channels(Team& team);
 
-  // Runs a batch to completion. The items have been checked.
-  void run(std::span<const concord_p2p_item> items);
+  // Runs a batch to completion. The items have been checked. |meanwhile|, unless null, is called again and again while
+  // nothing moves; it should wait a little.
+  void run(std::span<const concord_p2p_item> items, const std::function<void()>& meanwhile);
 
  private:
   using Item = const concord_p2p_item*;

@@ -54,14 +54,15 @@ template <class Produce, class Consume>
 void Collectives::run(const Call& call, const int64_t& rounds, Produce&& produce, Consume&& consume) {
   ++sequence_;
   auto& words = team_.segment().progress(rank_).call[sequence_ & 1];
-  words[0].store(call.head(), std::memory_order_relaxed);  // made visible by the first step
-  words[1].store(call.tail(), std::memory_order_relaxed);
+  const Call& shown = team_.shown(call);
+  words[0].store(shown.head(), std::memory_order_relaxed);  // made visible by the first step
+  words[1].store(shown.tail(), std::memory_order_relaxed);
   for (int64_t k = 0; k < rounds; ++k) {
     ++step_;
     produce(k);
     team_.publish(step_);
     team_.wait_for_all(step_);
-    if (k == 0) compare_calls(call);
+    if (k == 0) compare_calls(shown);
     consume(k);
   }
 }
@@ -74,8 +75,8 @@ void Collectives::compare_calls(const Call& call) {
     if (head == call.head() && tail == call.tail()) continue;
     team_.fail(CONCORD_STATUS_INVALID_ARGUMENT,
                sdk::text("communicator '%s': rank %d called %s where rank %d called %s (operation number %llu)",
-                         team_.name().c_str(), r, describe(Call::unpack(head, tail)).c_str(), rank_,
-                         describe(call).c_str(), static_cast<unsigned long long>(sequence_)));
+                         team_.name().c_str(), team_.number(r), describe(Call::unpack(head, tail)).c_str(),
+                         team_.number(rank_), describe(call).c_str(), static_cast<unsigned long long>(sequence_)));
   }
 }
 
@@ -276,8 +277,8 @@ int64_t Collectives::compare_counts(const Pieces& received) {
     if (row[rank_] == received.bytes(r)) continue;
     team_.fail(CONCORD_STATUS_INVALID_ARGUMENT,
                sdk::text("communicator '%s': all_to_all_v: rank %d sends %lld elements to rank %d, which receives %lld",
-                         team_.name().c_str(), r, static_cast<long long>(row[rank_] / received.element), rank_,
-                         static_cast<long long>(received.counts[r])));
+                         team_.name().c_str(), team_.number(r), static_cast<long long>(row[rank_] / received.element),
+                         team_.number(rank_), static_cast<long long>(received.counts[r])));
   }
   return largest;
 }

@@ -12,6 +12,7 @@
 #include "backends/shm/collectives.h"
 #include "backends/shm/reduce.h"
 #include "backends/shm/rendezvous.h"
+#include "backends/shm/split_offers.h"
 #include "backends/shm/team.h"
 #include "platform/sdk/checks.hpp"
 
@@ -56,8 +57,10 @@ int64_t bytes_per_rank(int32_t world) {
 // -------------------------------------------------------------------------------------------------------------- set-up
 
 struct Communicator::State {
-  State(std::shared_ptr<Segment> segment, const Meeting& meeting)
-      : team(std::move(segment), meeting.rank, meeting.name, meeting.timeout), collectives(team), channels(team) {}
+  State(std::shared_ptr<Segment> segment, const Meeting& meeting, const std::vector<int32_t>& numbers)
+      : team(std::move(segment), meeting.rank, meeting.name, meeting.timeout, numbers),
+        collectives(team),
+        channels(team) {}
 
   bool alone() const { return team.world() == 1; }
 
@@ -87,35 +90,9 @@ void copy_alone(void* recv, const void* send, int64_t bytes) {
   if (bytes > 0 && recv != send) std::memcpy(recv, send, static_cast<size_t>(bytes));
 }
 
-// What the ranks tell each other in a split: an id, made by the first of each group, and the list of the group.
-class SplitOffers {
- public:
-  explicit SplitOffers(int32_t parent_size)
-      : record_(kUniqueIdBytes + static_cast<int64_t>(sizeof(int32_t)) * (1 + parent_size)),
-        bytes_(static_cast<size_t>(record_ * parent_size)) {}
-
-  int64_t record_bytes() const { return record_; }
-  std::byte* record(int32_t rank) { return bytes_.data() + rank * record_; }
-
-  void write(int32_t rank, std::span<const int32_t> ranks) {
-    if (!ranks.empty() && ranks.front() == rank) create_unique_id(record(rank), kUniqueIdBytes);
-    const auto count = static_cast<int32_t>(ranks.size());
-    std::memcpy(record(rank) + kUniqueIdBytes, &count, sizeof count);
-    if (count > 0) std::memcpy(record(rank) + kUniqueIdBytes + sizeof count, ranks.data(), ranks.size_bytes());
-  }
-  bool same_list(int32_t a, int32_t b) {
-    const auto length = static_cast<size_t>(record_ - kUniqueIdBytes);
-    return std::memcmp(record(a) + kUniqueIdBytes, record(b) + kUniqueIdBytes, length) == 0;
-  }
-
- private:
-  int64_t record_;
-  std::vector<std::byte> bytes_;
-};
-
 }  // namespace
 
-std::unique_ptr<Communicator> Communicator::join(const Meeting& meeting) {
+std::unique_ptr<Communicator> Communicator::join(const Meeting& meeting, const std::vector<int32_t>& numbers) {
   if (meeting.world > kMaxWorld) {
     sdk::fail(CONCORD_STATUS_UNIMPLEMENTED,
               sdk::text("communicator '%s' of %d ranks on one host; at most %d are supported", meeting.name.c_str(),
@@ -127,20 +104,20 @@ std::unique_ptr<Communicator> Communicator::join(const Meeting& meeting) {
   }
   Meeting limited = meeting;
   limited.timeout = std::min<std::chrono::milliseconds>(meeting.timeout, kLongestTimeout);
-  return std::unique_ptr<Communicator>(new Communicator(std::make_unique<State>(meet(limited), limited)));
+  return std::unique_ptr<Communicator>(new Communicator(std::make_unique<State>(meet(limited), limited, numbers)));
 }
 
 std::unique_ptr<Communicator> Communicator::connect(int32_t world, int32_t rank, const void* id, int64_t id_bytes,
                                                     const Options& options) {
   sdk::check_init(world, rank, id, id_bytes, kUniqueIdBytes);
-  return join({world, rank, id, options.name, options.timeout, nullptr});
+  return join({world, rank, id, options.name, options.timeout, nullptr}, options.numbers);
 }
 
-std::unique_ptr<Communicator> Communicator::split(std::span<const int32_t> ranks, const Options& options) {
+std::unique_ptr<Engine> Communicator::split(std::span<const int32_t> ranks, const Options& options) {
   sdk::check_split(ranks.data(), static_cast<int32_t>(ranks.size()), rank(), size());
   Team& team = state_->team;
   SplitOffers offers(size());
-  offers.write(rank(), ranks);
+  offers.write(rank(), ranks, [](void* place) { create_unique_id(place, kUniqueIdBytes); });
   const Call call{kSplit, 0, 0, -1, offers.record_bytes()};
   const Operation operation(team, call);
   if (!state_->alone()) {
@@ -148,16 +125,13 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const int32_t> ranks
     state_->collectives.all_gather(gather, offers.record(rank()), offers.record(0));
   }
   if (ranks.empty()) return nullptr;
-  for (const int32_t member : ranks) {
-    if (offers.same_list(rank(), member)) continue;
-    team.fail(CONCORD_STATUS_INVALID_ARGUMENT,
-              sdk::text("communicator '%s': in a split, rank %d lists rank %d in its group of %zu, but the two passed "
-                        "different lists",
-                        name().c_str(), rank(), member, ranks.size()));
+  if (const int32_t other = offers.find_other_list(rank(), ranks); other >= 0) {
+    team.fail(CONCORD_STATUS_INVALID_ARGUMENT, different_lists_text(name(), rank(), other, ranks.size()));
   }
   const auto place = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
   return join({static_cast<int32_t>(ranks.size()), static_cast<int32_t>(place), offers.record(ranks.front()),
-               options.name, options.timeout, [&team] { team.throw_if_failed(); }});
+               options.name, options.timeout, [&team] { team.throw_if_failed(); }},
+              options.numbers);
 }
 
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -168,6 +142,11 @@ int32_t Communicator::size() const { return state_->team.world(); }
 const std::string& Communicator::name() const { return state_->team.name(); }
 void Communicator::abort() noexcept { state_->team.abort(); }
 concord_status Communicator::error(std::string* out_detail) const { return state_->team.error(out_detail); }
+void Communicator::record(concord_status status, const std::string& detail) noexcept {
+  state_->team.record(status, detail);
+}
+void Communicator::throw_if_failed() const { state_->team.throw_if_failed(); }
+void Communicator::act_for(const Call* call) { state_->team.act_for(call); }
 
 // ---------------------------------------------------------------------------------------------------------- operations
 
@@ -244,10 +223,10 @@ void Communicator::barrier() {
   if (!state_->alone()) state_->collectives.barrier(call);
 }
 
-void Communicator::batch_p2p(std::span<const concord_p2p_item> items) {
+void Communicator::batch_p2p(std::span<const concord_p2p_item> items, const std::function<void()>& meanwhile) {
   sdk::check_batch_p2p(items.data(), static_cast<int64_t>(items.size()), rank(), size());
   const Operation operation(state_->team, {CONCORD_COMM_P2P, 0, 0, -1, 0});
-  state_->channels.run(items);
+  state_->channels.run(items, meanwhile);
 }
 
 }  // namespace concord::shm

@@ -14,12 +14,15 @@
 // Waits: every operation blocks the calling thread until it is done on this rank.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "backends/shm/call.h"
+#include "backends/shm/engine.h"
 #include "platform/abi/comm.h"
 
 namespace concord::shm {
@@ -31,12 +34,6 @@ inline constexpr int64_t kHostBytes = 8;  // at its end
 // be given it.
 void create_unique_id(void* out_id, int64_t bytes);
 
-struct Options {
-  std::string name = "comm";  // for messages
-  // How long a rank waits for its peers: in set-up, and within an operation each time that it cannot continue.
-  std::chrono::milliseconds timeout{30 * 60 * 1000};
-};
-
 // Whether |operation| works with |dtype| and, where it reduces, |reduce|.
 bool supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce);
 
@@ -45,49 +42,51 @@ int64_t bytes_per_rank(int32_t world);
 
 struct Meeting;
 
-class Communicator {
+class Communicator final : public Engine {
  public:
   // Joins as |rank| of |world|. Waits: until all ranks have, or the timeout.
   static std::unique_ptr<Communicator> connect(int32_t world, int32_t rank, const void* id, int64_t id_bytes,
                                                const Options& options = {});
 
-  // Makes a communicator of this one's ranks |ranks|, in that order. Every rank calls it: members with the list of
-  // their group (several disjoint groups may be created in the same call), the others with an empty one, which get
-  // null.
-  std::unique_ptr<Communicator> split(std::span<const int32_t> ranks, const Options& options = {});
+  std::unique_ptr<Engine> split(std::span<const int32_t> ranks, const Options& options = {}) override;
 
-  // Never waits; the peers may destroy theirs later or never.
-  ~Communicator();
+  ~Communicator() override;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  int32_t rank() const;
-  int32_t size() const;
-  const std::string& name() const;
+  int32_t rank() const override;
+  int32_t size() const override;
+  const std::string& name() const override;
 
-  void all_reduce(const void* send, void* recv, int64_t count, concord_dtype dtype, concord_reduce_op op);
-  void reduce(const void* send, void* recv, int64_t count, concord_dtype dtype, concord_reduce_op op, int32_t root);
-  void broadcast(const void* send, void* recv, int64_t count, concord_dtype dtype, int32_t root);
-  void all_gather(const void* send, void* recv, int64_t count, concord_dtype dtype);
-  void reduce_scatter(const void* send, void* recv, int64_t count, concord_dtype dtype, concord_reduce_op op);
-  void all_to_all(const void* send, void* recv, int64_t count, concord_dtype dtype);
+  void all_reduce(const void* send, void* recv, int64_t count, concord_dtype dtype, concord_reduce_op op) override;
+  void reduce(const void* send, void* recv, int64_t count, concord_dtype dtype, concord_reduce_op op,
+              int32_t root) override;
+  void broadcast(const void* send, void* recv, int64_t count, concord_dtype dtype, int32_t root) override;
+  void all_gather(const void* send, void* recv, int64_t count, concord_dtype dtype) override;
+  void reduce_scatter(const void* send, void* recv, int64_t count, concord_dtype dtype, concord_reduce_op op) override;
+  void all_to_all(const void* send, void* recv, int64_t count, concord_dtype dtype) override;
   void all_to_all_v(const void* send, const int64_t* send_counts, const int64_t* send_offsets, void* recv,
-                    const int64_t* recv_counts, const int64_t* recv_offsets, concord_dtype dtype);
-  void barrier();
+                    const int64_t* recv_counts, const int64_t* recv_offsets, concord_dtype dtype) override;
+  void barrier() override;
+  void batch_p2p(std::span<const concord_p2p_item> items) override { batch_p2p(items, nullptr); }
+  // |meanwhile|, unless null, is called again and again while nothing moves; it should wait a little.
+  void batch_p2p(std::span<const concord_p2p_item> items, const std::function<void()>& meanwhile);
 
-  // A send is done when its data has left the buffer, which may be before the peer receives it.
-  void batch_p2p(std::span<const concord_p2p_item> items);
+  void abort() noexcept override;
+  concord_status error(std::string* out_detail) const override;
 
-  // Ends running and later operations on every rank with ABORTED. Never waits.
-  void abort() noexcept;
-
-  // OK, or the first failure of this communicator on any of its ranks. |out_detail| may be null.
-  concord_status error(std::string* out_detail) const;
+  // For an engine whose operations are made of operations of this one.
+  // Records a failure for all ranks, unless there is one already. Any thread at any time.
+  void record(concord_status status, const std::string& detail) noexcept;
+  // Throws the recorded failure, if there is one.
+  void throw_if_failed() const;
+  // Operations that begin from now on are steps of |call|: ranks compare it, and messages name it. Null: no longer.
+  void act_for(const Call* call);
 
  private:
   struct State;
   explicit Communicator(std::unique_ptr<State> state);
-  static std::unique_ptr<Communicator> join(const Meeting& meeting);
+  static std::unique_ptr<Communicator> join(const Meeting& meeting, const std::vector<int32_t>& numbers);
 
   std::unique_ptr<State> state_;
 };

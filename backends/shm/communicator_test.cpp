@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 // For what is meant to time out; long enough for set-up on a machine that is busy with other things.
 constexpr milliseconds kShort{1000};
 
-int64_t sum_over(Communicator& comm, int64_t value) {
+int64_t sum_over(Engine& comm, int64_t value) {
   comm.all_reduce(&value, &value, 1, CONCORD_DTYPE_I64, CONCORD_REDUCE_SUM);
   return value;
 }

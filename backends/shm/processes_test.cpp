@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-void sum_floats(Communicator& comm, int64_t count) {
+void sum_floats(Engine& comm, int64_t count) {
   std::vector<float> data(static_cast<size_t>(count), 1.0f);
   comm.all_reduce(data.data(), data.data(), count, CONCORD_DTYPE_F32, CONCORD_REDUCE_SUM);
 }

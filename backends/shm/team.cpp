@@ -74,12 +74,14 @@ class AllArrived final : public Awaited {
 
 }  // namespace
 
-Team::Team(std::shared_ptr<Segment> segment, int32_t rank, std::string name, milliseconds timeout)
+Team::Team(std::shared_ptr<Segment> segment, int32_t rank, std::string name, milliseconds timeout,
+           std::vector<int32_t> numbers)
     : segment_(std::move(segment)),
       rank_(rank),
       world_(segment_->geometry().world),
       name_(std::move(name)),
       timeout_(timeout),
+      numbers_(std::move(numbers)),
       owner_(::getpid()),
       spins_(crowded(*segment_, world_) ? kSpinsWhenCrowded : kSpins),
       yields_(crowded(*segment_, world_) ? kYieldsWhenCrowded : kYields) {}
@@ -90,8 +92,8 @@ Team::~Team() {
 
 void Team::begin(const Call& call) {
   throw_if_failed();
-  current_ = call;
-  segment_->bedside(rank_).activity.store(call.head(), std::memory_order_relaxed);
+  current_ = shown(call);
+  segment_->bedside(rank_).activity.store(current_.head(), std::memory_order_relaxed);
 }
 
 void Team::end() { segment_->bedside(rank_).activity.store(0, std::memory_order_relaxed); }
@@ -159,6 +161,20 @@ void Team::wait_slowly(Awaited& awaited) {
   }
 }
 
+void Team::wait(Awaited& awaited, const std::function<void()>& meanwhile) {
+  const auto start = Clock::now();
+  auto look_at = start + kLookAround;
+  while (!awaited.ready()) {
+    throw_if_failed();
+    meanwhile();
+    const auto now = Clock::now();
+    if (now < look_at) continue;
+    if (look_for_lost(awaited) || awaited.ready()) return;
+    look_at = now + kLookAround;
+    if (now - start >= timeout_) time_out(awaited, std::chrono::duration_cast<milliseconds>(now - start));
+  }
+}
+
 void Team::sleep(Awaited& awaited, milliseconds at_most) {
   Bedside& mine = segment_->bedside(rank_);
   mine.wish.store(awaited.wish());
@@ -177,8 +193,8 @@ bool Team::look_for_lost(Awaited& awaited) {
     throw_if_failed();
     if (!awaited.awaits(r)) continue;
     fail(CONCORD_STATUS_PEER_LOST,
-         sdk::text("rank %d (pid %lld) of communicator '%s' has ended; rank %d was waiting for it in %s", r,
-                   static_cast<long long>(process.pid), name_.c_str(), rank_, describe(current_).c_str()));
+         sdk::text("rank %d (pid %lld) of communicator '%s' has ended; rank %d was waiting for it in %s", number(r),
+                   static_cast<long long>(process.pid), name_.c_str(), number(rank_), describe(current_).c_str()));
   }
   return false;
 }
@@ -194,7 +210,8 @@ std::string Team::whereabouts(int32_t rank) const {
     call.dtype = 0;  // the count is not part of it
     doing = "is in " + describe(call);
   }
-  return sdk::text("rank %d (%s; it %s)", rank, describe(segment_->member(rank).process).c_str(), doing.c_str());
+  return sdk::text("rank %d (%s; it %s)", number(rank), describe(segment_->member(rank).process).c_str(),
+                   doing.c_str());
 }
 
 void Team::time_out(const Awaited& awaited, milliseconds waited) {
@@ -209,7 +226,7 @@ void Team::time_out(const Awaited& awaited, milliseconds waited) {
     }
   }
   fail(CONCORD_STATUS_TIMEOUT,
-       sdk::text("rank %d of communicator '%s' has waited %lld ms in %s for %s", rank_, name_.c_str(),
+       sdk::text("rank %d of communicator '%s' has waited %lld ms in %s for %s", number(rank_), name_.c_str(),
                  static_cast<long long>(waited.count()), describe(current_).c_str(), missing.c_str()));
 }
 
@@ -243,7 +260,7 @@ void Team::throw_if_failed() const {
 void Team::abort() noexcept {
   try {
     record(CONCORD_STATUS_ABORTED, sdk::text("communicator '%s' was aborted by rank %d (pid %lld)", name_.c_str(),
-                                             rank_, static_cast<long long>(::getpid())));
+                                             number(rank_), static_cast<long long>(::getpid())));
   } catch (...) {  // no memory for the sentence
     record(CONCORD_STATUS_ABORTED, std::string());
   }
@@ -261,7 +278,7 @@ concord_status Team::error(std::string* out_detail) const {
     *out_detail = failure.text;
   } else {
     *out_detail = sdk::text("communicator '%s' has failed: rank %d saw status %d", name_.c_str(),
-                            static_cast<int32_t>(verdict >> 32), status);
+                            number(static_cast<int32_t>(verdict >> 32)), status);
   }
   return status;
 }

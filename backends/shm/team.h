@@ -5,13 +5,15 @@
 // times a second: has the communicator failed, has an awaited process ended, has the timeout passed. The first rank
 // that sees a failure writes it down for all and wakes them, so that every rank reports the same.
 //
-// Threads: one at a time, except abort(), error() and failed(), which any thread may call at any time.
+// Threads: one at a time, except abort(), error(), failed() and record(), which any thread may call at any time.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backends/shm/call.h"
 #include "backends/shm/segment.h"
@@ -40,13 +42,16 @@ class Awaited {
 
 class Team {
  public:
-  Team(std::shared_ptr<Segment> segment, int32_t rank, std::string name, std::chrono::milliseconds timeout);
+  // |numbers|: what the ranks are called in messages; empty: what they are called here.
+  Team(std::shared_ptr<Segment> segment, int32_t rank, std::string name, std::chrono::milliseconds timeout,
+       std::vector<int32_t> numbers = {});
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
   int32_t rank() const { return rank_; }
   int32_t world() const { return world_; }
+  int32_t number(int32_t rank) const { return numbers_.empty() ? rank : numbers_[static_cast<size_t>(rank)]; }
   const std::string& name() const { return name_; }
   const Segment& segment() const { return *segment_; }
 
@@ -72,10 +77,20 @@ class Team {
     wait_slowly(awaited);
   }
 
+  // The same, but calls |meanwhile| again and again instead of sleeping.
+  void wait(Awaited& awaited, const std::function<void()>& meanwhile);
+
   // Records the failure unless there is one already, wakes all ranks, and throws the recorded one.
   [[noreturn]] void fail(concord_status status, const std::string& detail);
   void throw_if_failed() const;
   bool failed() const;
+  // Records the failure unless there is one already, and wakes all ranks. Any thread at any time.
+  void record(concord_status status, const std::string& detail) noexcept;
+
+  // The operations that begin from now on are steps of |call|: ranks compare it instead, and messages name it. Null: no
+  // longer.
+  void act_for(const Call* call) { acting_for_ = call; }
+  const Call& shown(const Call& call) const { return acting_for_ != nullptr ? *acting_for_ : call; }
 
   void abort() noexcept;
   concord_status error(std::string* out_detail) const;
@@ -96,7 +111,6 @@ class Team {
   [[noreturn]] void time_out(const Awaited& awaited, std::chrono::milliseconds waited);
   bool all_have_reached(uint64_t step) const;
   void ring(int32_t rank) const;
-  void record(concord_status status, const std::string& detail) noexcept;
   std::string whereabouts(int32_t rank) const;
 
   const std::shared_ptr<Segment> segment_;
@@ -104,10 +118,12 @@ class Team {
   const int32_t world_;
   const std::string name_;
   const std::chrono::milliseconds timeout_;
+  const std::vector<int32_t> numbers_;
   const int64_t owner_;  // the process that may speak for this rank: not a child made by fork
   const int spins_;
   const int yields_;
   Call current_;
+  const Call* acting_for_ = nullptr;
 };
 
 }  // namespace concord::shm

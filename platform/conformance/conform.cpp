@@ -33,6 +33,7 @@ Launch launch_of(const std::vector<std::string>& self, const Options& options) {
   launch.deadline_s = options.deadline_s;
   launch.verbose = options.verbose;
   launch.rank_environment = options.rank_environment;
+  launch.rank_program = options.rank_program;
   return launch;
 }
 

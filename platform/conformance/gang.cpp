@@ -62,6 +62,9 @@ void put_fd(int from, int to) {
   close(steps_high);
   for (const auto& [name, value] : launch.rank_environment) setenv(name.c_str(), with_rank(value, rank).c_str(), 1);
   std::vector<std::string> arguments = launch.self;
+  if (!launch.rank_program.empty()) {
+    arguments.insert(arguments.begin(), {launch.rank_program, std::to_string(rank), std::to_string(world)});
+  }
   for (const std::string& argument : {std::string("--worker"), std::to_string(rank), std::to_string(world),
                                       std::string(launch.quick ? "quick" : "full"), std::to_string(launch.deadline_s),
                                       launch.platform.empty() ? std::string("-") : launch.platform}) {
@@ -70,7 +73,7 @@ void put_fd(int from, int to) {
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
-  execv(pointers[0], pointers.data());
+  execvp(pointers[0], pointers.data());
   _exit(127);
 }
 

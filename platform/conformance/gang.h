@@ -25,6 +25,9 @@ struct Launch {
   bool verbose = false;  // what workers write to standard error is passed on immediately
   // Set in each worker; "{rank}" in a value is its rank. Several ranks on one GPU need NCCL_HOSTID=concord{rank}.
   std::vector<std::pair<std::string, std::string>> rank_environment;
+  // Put before each worker's command line, with the rank and the world, unless empty: a program that becomes the
+  // worker, on another host for instance.
+  std::string rank_program;
 };
 
 class Gang {

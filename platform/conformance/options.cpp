@@ -44,6 +44,7 @@ Values value_options(Options& options) {
   return {
       {"platform", text_into(options.platform)},
       {"report", text_into(options.report)},
+      {"rank_program", text_into(options.rank_program)},
       {"expectations", text_into(options.expectations)},
       {"filter",
        [&options](const std::string& value) {
@@ -120,6 +121,7 @@ std::string usage() {
                       libconcord_<name>.expectations.json
   --deadline S        end a test that has not finished after S seconds. Default: each test's own, 30 or more
   --rank_env N=V      set an environment variable for each rank; {rank} in V is replaced by its rank. Can be repeated
+  --rank_program P    start each rank as 'P RANK WORLD COMMAND...'; P becomes COMMAND, say on another host
   --perf              measure latency and bandwidth of each collective by size; no tests are run
   --max_bytes B       the largest size that --perf measures. Default: 16777216
   --verbose           show what the tested processes write to standard error

@@ -22,6 +22,7 @@ struct Options {
   int deadline_s = 0;  // 0: each test's own
   long long perf_max_bytes = 16ll << 20;
   std::vector<std::pair<std::string, std::string>> rank_environment;
+  std::string rank_program;
 
   int largest_world() const;
 };

@@ -14,14 +14,15 @@ namespace concord::conformance {
 namespace {
 
 TEST(Options, AreReadInBothSpellings) {
-  const Options options =
-      parse_options({"--platform", "cpu", "--world=4", "--max-bytes", "64", "--rank_env", "A=b{rank}", "--quick"});
+  const Options options = parse_options({"--platform", "cpu", "--world=4", "--max-bytes", "64", "--rank_env",
+                                         "A=b{rank}", "--quick", "--rank_program", "elsewhere"});
   EXPECT_EQ(options.platform, "cpu");
   EXPECT_EQ(options.largest_world(), 4);
   EXPECT_EQ(options.perf_max_bytes, 64);
   EXPECT_TRUE(options.quick);
   ASSERT_EQ(options.rank_environment.size(), 1u);
   EXPECT_EQ(options.rank_environment[0].second, "b{rank}");
+  EXPECT_EQ(options.rank_program, "elsewhere");
 }
 
 TEST(Options, MistakesAreSentences) {

@@ -29,7 +29,7 @@ inline Id new_id() {
 
 // A test that hangs fails by TIMEOUT instead; far longer than anything takes here.
 inline Options test_options(std::string name = "test", std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-  return {std::move(name), timeout};
+  return {std::move(name), timeout, {}};
 }
 
 inline std::unique_ptr<Communicator> connect(int world, int rank, const Id& id,

@@ -1,0 +1,77 @@
+// Large reductions between hosts: sums that travel from host to host in rank order.
+//
+// A reduction is cut into steps, and a step into one slice for each rank of a host. For its slice a rank collects the
+// values of the ranks beside it, adds them to the sum that came from the host before, and passes it on. The last host
+// has the result, which goes back the same way; then the ranks of a host share their slices. A host begins the next
+// steps before the result of a step is back. Every message is sent off before a rank waits for the ranks beside it, and
+// receives are posted before that, so no two hosts wait for each other.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/net/hosts.h"
+#include "backends/net/mail.h"
+#include "backends/net/slice_sum.h"
+
+namespace concord::net {
+
+// A range of a reduction: where its values are, and where the result goes.
+struct Piece {
+  const std::byte* send = nullptr;
+  std::byte* recv = nullptr;  // null: not wanted by this rank
+  int64_t elements = 0;
+  int32_t host = -1;  // where it is wanted; -1: everywhere
+};
+
+// For one operation. Hosts have the same number of ranks each, and consecutive ones.
+class Chain {
+ public:
+  Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& mail, const SliceSum& sum,
+        concord_dtype dtype);
+
+  void run(const std::vector<Piece>& pieces);
+
+ private:
+  struct Step {
+    Piece piece;
+    int64_t part = 0;  // elements of a slice; the last ones may have fewer, or none
+    Letter* result = nullptr;
+    std::byte* slice = nullptr;  // where the result of this rank's slice is to be
+  };
+
+  void cut(const std::vector<Piece>& pieces);
+  int64_t slice_elements(const Step& step, int32_t place) const;
+  bool comes_by(const Step& step, int32_t host) const { return step.piece.host < 0 || host >= step.piece.host; }
+  bool stays_at(const Step& step, int32_t host) const { return step.piece.host < 0 || host == step.piece.host; }
+  std::byte* place_for_slice(const Step& step, size_t index);
+
+  void pass_on(size_t index);
+  const std::byte* collect_values(const Step& step);
+  void bring_back(size_t index);
+
+  const HostMap& map_;
+  shm::Communicator& local_;
+  Mail& mail_;
+  const SliceSum sum_;
+  const concord_dtype dtype_;
+  const int64_t element_;
+  const int32_t host_;
+  const int32_t place_;
+  const int32_t beside_;
+  const bool first_;
+  const bool last_;
+  const size_t lag_;      // steps that this host is ahead of their results
+  const int32_t before_;  // the rank in this place on the host before, and after
+  const int32_t after_;
+  int64_t most_ = 0;  // elements of the largest slice
+  std::vector<Step> steps_;
+  std::vector<std::byte> values_;   // of the ranks beside, for this rank's slice
+  std::vector<std::byte> widened_;  // the same in the travelling type
+  std::vector<std::byte> incoming_;
+  std::vector<std::byte> sums_;
+  std::vector<std::byte> results_;  // lag_ + 1 slices
+  std::vector<std::byte> shared_;   // a whole step
+};
+
+}  // namespace concord::net

@@ -1,0 +1,171 @@
+#include "backends/net/connection.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "backends/net/control.h"
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::net {
+namespace {
+
+constexpr uint32_t kMagic = 0x434e4e31;  // changes with the protocol
+
+struct Prefix {
+  uint32_t magic = kMagic;
+  uint32_t kind = 0;
+  uint64_t bytes = 0;
+};
+
+union AnyAddress {
+  sockaddr plain;
+  sockaddr_in v4;
+  sockaddr_in6 v6;
+};
+
+bool is_v4(const Address& address) { return IN6_IS_ADDR_V4MAPPED(reinterpret_cast<const in6_addr*>(address.data())); }
+
+socklen_t write_address(const Address& address, uint16_t port, AnyAddress* out) {
+  std::memset(out, 0, sizeof *out);
+  if (is_v4(address)) {
+    out->v4.sin_family = AF_INET;
+    out->v4.sin_port = htons(port);
+    std::memcpy(&out->v4.sin_addr, address.data() + 12, 4);
+    return sizeof out->v4;
+  }
+  out->v6.sin6_family = AF_INET6;
+  out->v6.sin6_port = htons(port);
+  std::memcpy(&out->v6.sin6_addr, address.data(), address.size());
+  return sizeof out->v6;
+}
+
+// A host that has gone is noticed although nobody sends anything, and also while something is not acknowledged.
+void watch_for_silence(int socket) {
+  const int on = 1;
+  const int interval = 1;
+  const int probes = static_cast<int>(kUnreachableAfter.count() / 1000);
+  const unsigned limit = static_cast<unsigned>(kUnreachableAfter.count());
+  ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &interval, sizeof interval);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+UniqueFd open_listener(int family) {
+  UniqueFd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return {};
+  AnyAddress any{};
+  any.plain.sa_family = static_cast<sa_family_t>(family);
+  const int off = 0;
+  if (family == AF_INET6) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  const socklen_t bytes = family == AF_INET6 ? sizeof any.v6 : sizeof any.v4;
+  if (::bind(socket.get(), &any.plain, bytes) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) return {};
+  return socket;
+}
+
+}  // namespace
+
+std::string to_text(const Address& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (is_v4(address)) return ::inet_ntop(AF_INET, address.data() + 12, text, sizeof text);
+  return ::inet_ntop(AF_INET6, address.data(), text, sizeof text);
+}
+
+void Connection::put(uint32_t kind, std::string_view body) {
+  const Prefix prefix{kMagic, kind, body.size()};
+  out_.append(reinterpret_cast<const char*>(&prefix), sizeof prefix);
+  out_.append(body);
+  flush();
+}
+
+void Connection::flush() {
+  while (!out_.empty() && socket_) {
+    const ssize_t sent = ::send(socket_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (sent < 0) return out_.clear();  // the reason shows when reading
+    out_.erase(0, static_cast<size_t>(sent));
+  }
+}
+
+bool Connection::fill() {
+  char piece[16 << 10];
+  while (socket_) {
+    const ssize_t got = ::recv(socket_.get(), piece, sizeof piece, MSG_DONTWAIT);
+    if (got > 0) {
+      in_.append(piece, static_cast<size_t>(got));
+    } else if (got < 0 && errno == EINTR) {
+      continue;
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return true;
+    } else {
+      error_ = got == 0 ? 0 : errno;
+      return false;
+    }
+  }
+  return false;
+}
+
+std::optional<Message> Connection::next(size_t limit) {
+  Prefix prefix;
+  if (in_.size() < sizeof prefix) return std::nullopt;
+  std::memcpy(&prefix, in_.data(), sizeof prefix);
+  if (prefix.magic != kMagic || prefix.bytes > limit) {
+    in_.clear();
+    error_ = EPROTO;
+    close();
+    return std::nullopt;
+  }
+  if (in_.size() < sizeof prefix + prefix.bytes) return std::nullopt;
+  Message message{prefix.kind, in_.substr(sizeof prefix, prefix.bytes)};
+  in_.erase(0, sizeof prefix + prefix.bytes);
+  return message;
+}
+
+UniqueFd listen_anywhere(uint16_t* out_port) {
+  UniqueFd socket = open_listener(AF_INET6);
+  if (!socket) socket = open_listener(AF_INET);
+  AnyAddress bound{};
+  socklen_t bytes = sizeof bound;
+  if (!socket || ::getsockname(socket.get(), &bound.plain, &bytes) != 0) {
+    sdk::fail(CONCORD_STATUS_UNAVAILABLE,
+              sdk::text("cannot listen on a TCP port for ranks of other hosts: %s", std::strerror(errno)));
+  }
+  *out_port = ntohs(bound.plain.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
+  return socket;
+}
+
+UniqueFd accept_from(const UniqueFd& listener) {
+  UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket) watch_for_silence(socket.get());
+  return socket;
+}
+
+UniqueFd connect_to(const Address& address, uint16_t port, std::chrono::milliseconds patience, int* out_error) {
+  AnyAddress to{};
+  const socklen_t bytes = write_address(address, port, &to);
+  UniqueFd socket(::socket(to.plain.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  *out_error = errno;
+  if (!socket) return {};
+  if (::connect(socket.get(), &to.plain, bytes) != 0) {
+    *out_error = errno;
+    if (errno != EINPROGRESS) return {};
+    pollfd entry{socket.get(), POLLOUT, 0};
+    *out_error = ETIMEDOUT;
+    if (::poll(&entry, 1, static_cast<int>(patience.count())) <= 0) return {};
+    socklen_t length = sizeof *out_error;
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, out_error, &length);
+    if (*out_error != 0) return {};
+  }
+  watch_for_silence(socket.get());
+  return socket;
+}
+
+}  // namespace concord::net

@@ -1,0 +1,80 @@
+// How the ranks of a communicator on several hosts find each other, and how they learn what happened to each other.
+//
+// The process that makes an id listens on a TCP port, and the id says where. Every rank keeps one line to it. Over the
+// line go the records that ranks exchange in set-up, and afterwards nothing but news: a rank has failed, has ended,
+// cannot be reached, has left. Data between ranks take another way (transport.h). The process with the id, its keeper,
+// passes the first failure on to everybody.
+//
+// A process that ends closes its line, which the keeper sees at once. A host that cannot be reached does not answer the
+// kernel's probes: kUnreachableAfter. A process that was stopped still answers them, so it is not taken for lost.
+//
+// Only processes that have the whole id are admitted. One thread for each process that has ids or lines does all the
+// listening; it ends with the process.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "platform/abi/status.h"
+
+namespace concord::net {
+
+inline constexpr std::chrono::milliseconds kUnreachableAfter{2000};
+
+// Makes an id of shm::kUniqueIdBytes bytes that also tells where this process listens.
+void create_id(void* out_id);
+// Nobody will come with |id| any more. Nothing happens in another process than its maker.
+void forget_id(const void* id);
+// Whether |id| was made by create_id; if not, it is for ranks of one host.
+bool has_address(const void* id);
+
+// Whether the launcher's variables say that the job runs on more than one host.
+bool job_spans_hosts();
+
+struct Seat {
+  int32_t world = 0;
+  int32_t rank = 0;
+  const void* id = nullptr;
+  std::string name;  // of the communicator, for messages
+  std::chrono::milliseconds timeout{};
+};
+
+// One rank's line. Threads: set-up by one thread; then any.
+class Line {
+ public:
+  // Waits until the keeper answers, or the timeout. Throws sdk::Failure.
+  static std::unique_ptr<Line> open(const Seat& seat);
+  ~Line();  // tells the others that this rank leaves; never waits
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+
+  // Gives |record| to all and returns everybody's, in rank order. Every rank calls it the same number of times. Throws
+  // what another rank has reported, PEER_LOST, or TIMEOUT with the ranks that are missing. Only before watch().
+  std::vector<std::string> exchange(const std::string& record);
+
+  // From now on |on_failure| is called, on another thread, with what another rank reports; at most once.
+  using OnFailure = std::function<void(concord_status, const std::string&)>;
+  void watch(OnFailure on_failure);
+
+  // Tells all other ranks, unless another failure was first. Never waits.
+  void report(concord_status status, const std::string& detail) noexcept;
+
+  // Why nothing more will come from |rank|; nothing if it seems to be there.
+  std::optional<std::string> loss_of(int32_t rank) const;
+  // Whether |rank| has destroyed its communicator.
+  bool has_left(int32_t rank) const;
+
+  struct State;  // shared with the thread that listens
+
+ private:
+  explicit Line(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace concord::net

@@ -1,0 +1,25 @@
+// Which rank runs on which host. Plain values; a pure function of the hosts that the ranks report.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace concord::net {
+
+struct HostMap {
+  std::vector<std::vector<int32_t>> ranks;  // of each host, ascending; hosts in the order of their first ranks
+  std::vector<int32_t> host;                // of each rank
+  std::vector<int32_t> place;               // of each rank among those of its host
+  bool contiguous = true;                   // the ranks of every host are consecutive
+  bool even = true;                         // every host has the same number of ranks
+
+  int32_t host_count() const { return static_cast<int32_t>(ranks.size()); }
+  int32_t leader(int32_t of) const { return ranks[static_cast<size_t>(of)].front(); }
+  int32_t size_of(int32_t of) const { return static_cast<int32_t>(ranks[static_cast<size_t>(of)].size()); }
+};
+
+// |identities|: for every rank, a number that ranks of the same host share.
+HostMap map_hosts(std::span<const uint64_t> identities);
+
+}  // namespace concord::net

@@ -1,0 +1,136 @@
+// Where an id says that its maker listens, and what the launcher says about hosts.
+#include "backends/net/id.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "backends/net/control.h"
+#include "backends/shm/communicator.h"
+
+namespace concord::net {
+namespace {
+
+constexpr uint64_t kMark = 0x54454e44524f4e43;  // "CNORDNET": ids without an address have random bytes here
+constexpr size_t kPlace = 48;                   // behind the name that backends/shm makes of an id's first bytes
+
+std::optional<Address> address_of(const sockaddr* from) {
+  Address address{};
+  if (from == nullptr) return std::nullopt;
+  if (from->sa_family == AF_INET) {
+    address[10] = address[11] = 0xff;
+    std::memcpy(address.data() + 12, &reinterpret_cast<const sockaddr_in*>(from)->sin_addr, 4);
+    return address;
+  }
+  if (from->sa_family != AF_INET6) return std::nullopt;
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(from)->sin6_addr;
+  if (IN6_IS_ADDR_LINKLOCAL(&v6)) return std::nullopt;  // means nothing on another host
+  std::memcpy(address.data(), &v6, address.size());
+  return address;
+}
+
+bool is_loopback(const Address& address) {
+  const auto* v6 = reinterpret_cast<const in6_addr*>(address.data());
+  return IN6_IS_ADDR_V4MAPPED(v6) ? address[12] == 127 : IN6_IS_ADDR_LOOPBACK(v6);
+}
+
+// This host's address on the way to the job's first host, which every rank reaches.
+std::optional<Address> address_towards_master() {
+  const char* master = std::getenv("MASTER_ADDR");
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (master == nullptr || ::getaddrinfo(master, "9", &hints, &found) != 0) return std::nullopt;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    const UniqueFd socket(::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    if (!socket || ::connect(socket.get(), each->ai_addr, each->ai_addrlen) != 0) continue;  // sends nothing
+    if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) continue;
+    const auto address = address_of(reinterpret_cast<sockaddr*>(&own));
+    if (address && !is_loopback(*address)) return address;
+  }
+  return std::nullopt;
+}
+
+std::vector<Address> own_addresses() {
+  std::vector<Address> addresses;
+  const auto add = [&](const std::optional<Address>& address) {
+    if (!address || is_loopback(*address)) return;
+    if (std::find(addresses.begin(), addresses.end(), *address) == addresses.end()) addresses.push_back(*address);
+  };
+  add(address_towards_master());
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) == 0) {
+    const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, ::freeifaddrs);
+    for (const int family : {AF_INET, AF_INET6}) {
+      for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+        const bool up = (each->ifa_flags & IFF_UP) != 0 && each->ifa_addr != nullptr;
+        if (up && each->ifa_addr->sa_family == family) add(address_of(each->ifa_addr));
+      }
+    }
+  }
+  if (addresses.empty()) addresses.push_back({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1});
+  return addresses;
+}
+
+int64_t number_in(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? 0 : std::strtoll(value, nullptr, 10);
+}
+
+}  // namespace
+
+void Where::write(void* id) const {
+  static_assert(kPlace + sizeof kMark + sizeof(Where) <= static_cast<size_t>(shm::kUniqueIdBytes - shm::kHostBytes));
+  auto* out = static_cast<char*>(id) + kPlace;
+  std::memcpy(out, &kMark, sizeof kMark);
+  std::memcpy(out + sizeof kMark, this, sizeof *this);
+}
+
+std::optional<Where> Where::read(const void* id) {
+  const auto* in = static_cast<const char*>(id) + kPlace;
+  if (std::memcmp(in, &kMark, sizeof kMark) != 0) return std::nullopt;
+  Where where;
+  std::memcpy(&where, in + sizeof kMark, sizeof where);
+  where.count = std::min<uint16_t>(where.count, static_cast<uint16_t>(where.addresses.size()));
+  return where;
+}
+
+Where Where::here(uint16_t port) {
+  Where where;
+  where.port = port;
+  for (const Address& each : own_addresses()) {
+    if (where.count < where.addresses.size()) where.addresses[where.count++] = each;
+  }
+  return where;
+}
+
+std::string Where::text() const {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + to_text(addresses[i]);
+  return text + " port " + std::to_string(port);
+}
+
+bool has_address(const void* id) { return Where::read(id).has_value(); }
+
+bool job_spans_hosts() {
+  constexpr const char* kSizes[][2] = {{"WORLD_SIZE", "LOCAL_WORLD_SIZE"},
+                                       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                                       {"PMI_SIZE", "MPI_LOCALNRANKS"}};
+  for (const auto& [all, local] : kSizes) {
+    if (number_in(local) > 0 && number_in(all) > number_in(local)) return true;
+  }
+  return number_in("SLURM_STEP_NUM_NODES") > 1 || number_in("SLURM_NNODES") > 1;
+}
+
+}  // namespace concord::net

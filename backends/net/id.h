@@ -1,0 +1,24 @@
+// The part of an id that says where its maker listens.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "backends/net/connection.h"
+
+namespace concord::net {
+
+struct Where {
+  uint16_t port = 0;
+  uint16_t count = 0;  // of the addresses, the likeliest first
+  std::array<Address, 3> addresses{};
+
+  static Where here(uint16_t port);
+  static std::optional<Where> read(const void* id);
+  void write(void* id) const;
+  std::string text() const;  // "10.0.0.1, 10.1.0.1 port 4711"
+};
+
+}  // namespace concord::net

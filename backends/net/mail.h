@@ -1,0 +1,85 @@
+// The messages of one communicator: posting them, waiting for them, and blaming the right rank when they do not come.
+//
+// A rank may post as many as it likes; they move while it waits for any of them. While it waits for something else (the
+// ranks of its host, in shared memory) nothing moves, so it first sees all it has sent off: settle().
+// Threads: one at a time.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "backends/net/control.h"
+#include "backends/net/transport.h"
+#include "backends/shm/call.h"
+#include "backends/shm/communicator.h"
+
+namespace concord::net {
+
+struct Letter {
+  Transfer transfer;
+  int32_t peer = 0;
+  bool incoming = false;
+  int64_t bytes = 0;
+  bool goes_unanswered = false;  // a flush: no matter if it breaks, as a receive will tell
+};
+
+class Mail {
+ public:
+  // |local| has the record of failures, for the ranks of this host.
+  Mail(int32_t rank, std::unique_ptr<Port> port, std::unique_ptr<Line> line, shm::Communicator& local,
+       const shm::Options& options);
+
+  ~Mail();
+  Mail(const Mail&) = delete;
+  Mail& operator=(const Mail&) = delete;
+
+  // Begins an operation: forgets the letters of the one before, which are all done.
+  void begin(const shm::Call& call, Lane lane);
+  // Ends an operation that did not fail. After a failure nothing moves any more: receives may point to freed memory.
+  void end() { port_->drive(false); }
+
+  Letter& send(int32_t peer, const void* data, int64_t bytes) { return send(peer, data, bytes, header()); }
+  Letter& send(int32_t peer, const void* data, int64_t bytes, const Header& header);
+  Letter& receive(int32_t peer, void* data, int64_t bytes);
+
+  // Waits until |letter| is done; one that came in has to be of the same call and of the right length.
+  void await(Letter& letter);
+  // The same without a look at the header.
+  void await_any(Letter& letter);
+  // Waits until all that was sent has left this process.
+  void settle();
+  // Waits for all letters.
+  void finish();
+  // Moves what can be moved, and waits for news for at most |milliseconds|.
+  void progress(int milliseconds) { port_->progress(milliseconds); }
+
+  Line& line() { return *line_; }
+
+  // Records the failure for the ranks of this host, tells the others, and throws what is recorded.
+  [[noreturn]] void fail(concord_status status, const std::string& detail);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Header header() const { return {{call_.head(), call_.tail()}}; }
+  void wait_slowly(const Letter& letter);
+  void compare(const Letter& letter);
+
+  const int32_t rank_;
+  std::unique_ptr<Port> port_;
+  const std::unique_ptr<Line> line_;
+  shm::Communicator& local_;
+  const shm::Options options_;
+  const int spins_;
+  shm::Call call_;
+  Lane lane_ = Lane::kCollectives;
+  std::deque<Letter> letters_;     // a deque never moves them
+  std::vector<Letter*> outgoing_;  // since the last settle()
+  std::set<int32_t> unsettled_;
+};
+
+}  // namespace concord::net

@@ -1,0 +1,36 @@
+// The sum of one slice as it goes from host to host, so that it has the bits of backends/shm's reductions: what those
+// keep in a wider type within one call has to travel in it.
+#pragma once
+
+#include <cstdint>
+
+#include "platform/abi/types.h"
+
+namespace concord::net {
+
+class SliceSum {
+ public:
+  SliceSum(concord_dtype dtype, concord_reduce_op op, int32_t world);
+
+  // Whether the reduction can be continued on another host: all but averages of integers.
+  static bool works(concord_dtype dtype, concord_reduce_op op);
+
+  concord_dtype travels_as() const { return wide_; }  // f32 for bf16 and f16
+  int64_t travel_bytes(int64_t elements) const;
+
+  // An element as it is stored -> as it travels.
+  void widen(void* out, const void* in, int64_t elements) const;
+  // out = the reduction of |sources|, in order, all in the travelling type; |out| may be one of them.
+  void add(void* out, const void* const* sources, int32_t source_count, int64_t elements) const;
+  // What the last rank's host does: divides averages (in place, in |sum|) and writes |out| as it is stored.
+  void finish(void* out, void* sum, int64_t elements) const;
+
+ private:
+  concord_dtype dtype_;
+  concord_dtype wide_;
+  concord_reduce_op op_;  // of the travelling sum: that of an average is a sum
+  bool average_;
+  int32_t world_;
+};
+
+}  // namespace concord::net

@@ -1,0 +1,64 @@
+// Messages between hosts: what backends/net needs of an engine, and what a module that wraps one provides.
+//
+// A module is a shared library of its own, libconcordnet_<engine>.so, so that neither the plugin nor the program needs
+// the engine's library to start. It exports one function, kOpenPort, and is from the same build as the plugin that
+// loads it. No exception leaves it.
+//
+// Messages from one rank to another on one lane arrive in the order in which they were sent: the n-th message meets the
+// n-th receive. A message that is not as long as its receive is not delivered, but its header and length are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace concord::net {
+
+// Goes with every message, so that a rank can see what its peer is doing before it uses the data.
+struct Header {
+  uint64_t words[2] = {};
+};
+
+// Independent orders of messages between the same two ranks.
+enum class Lane : uint32_t { kCollectives = 0, kPointToPoint = 1 };
+inline constexpr size_t kLanes = 2;
+
+// One message under way. Belongs to the caller, who leaves it and the data where they are until it is not pending.
+struct Transfer {
+  enum class State { kPending, kDone, kBroken };
+  State state = State::kPending;
+  Header header;         // of a message that was received
+  int64_t bytes = 0;     // of a message that was received
+  const char* why = "";  // the engine's words for what broke; never freed
+};
+
+// One rank's end in one communicator. Threads: one at a time.
+class Port {
+ public:
+  virtual ~Port() = default;  // nothing is pending; never waits
+  // Instead of deleting it, after a failure: nothing that is pending moves any more. The module keeps its memory and
+  // its sockets.
+  virtual void retire() = 0;
+
+  // What the others need to reach it.
+  virtual const std::byte* address() const = 0;
+  virtual size_t address_bytes() const = 0;
+  virtual void set_address(int32_t peer, const std::byte* address, size_t bytes) = 0;
+
+  virtual void send(int32_t peer, Lane lane, const Header& header, const void* data, int64_t bytes,
+                    Transfer* transfer) = 0;
+  virtual void receive(int32_t peer, Lane lane, void* data, int64_t bytes, Transfer* transfer) = 0;
+  // Done when all that was sent to |peer| has left this process: a send may be done before.
+  virtual void flush(int32_t peer, Transfer* transfer) = 0;
+
+  // Whether the caller drives the port, by progress(). While nobody does, the module does so itself, on a thread of its
+  // own, because peers may need an answer; then no receive may be pending.
+  virtual void drive(bool mine) = 0;
+  // Moves what can be moved. If that is nothing, waits for news for at most |milliseconds|.
+  virtual void progress(int milliseconds) = 0;
+};
+
+// The port of |rank| in a world of |world| ranks; null, with a sentence in |error|, if the engine does not work here.
+using OpenPort = Port* (*)(int32_t rank, int32_t world, char* error, size_t error_bytes);
+inline constexpr const char* kOpenPort = "concord_net_open_port";
+
+}  // namespace concord::net

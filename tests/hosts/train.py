@@ -1,0 +1,143 @@
+"""Training over two hosts (network namespaces), two ranks each: the same bits as on one host, and the right blame.
+
+    train.py CONCORD MODEL [trajectories|killed|cut]...
+
+Trajectories: a layout on two hosts, started by `concord launch --nnodes 2`, has the losses, gradient norms and weights of
+the same layout on one host, bit for bit. Killed, cut: a host's processes are killed, or its link is cut, in the
+middle of training; every rank ends, and says which rank is gone. How long that took is printed.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from hosts import SKIP, Hosts
+
+LAYOUTS = {
+    "DP 2 x TP 2": ["--tensor_model_parallel_size", "2"],
+    "PP 2 x TP 2": ["--tensor_model_parallel_size", "2", "--pipeline_model_parallel_size", "2"],
+    "CP 4": ["--context_parallel_size", "4"],
+}
+SEED = 20261116
+
+
+def write_rows(path, count):
+    numbers = random.Random(SEED)
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(count):
+            file.write(json.dumps({"input_ids": [numbers.randrange(1, 200) for _ in range(32)]}) + "\n")
+
+
+class Runs:
+    def __init__(self, concord, model, folder):
+        self.concord, self.model, self.folder = os.path.abspath(concord), os.path.abspath(model), folder
+        self.rows = os.path.join(folder, "rows.jsonl")
+        write_rows(self.rows, 64)
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_PLATFORM": "cpu", "CONCORD_LOG": "warn",
+                            "CONCORD_JOB_TOKEN": "the token of the tests of many hosts"}
+
+    def words(self, out, layout, steps):
+        return ["train", "--model", self.model, "--train_data", self.rows, "--output_dir", os.path.join(self.folder, out),
+                "--max_steps", str(steps), "--global_batch_size", "4", "--per_device_train_batch_size", "1",
+                "--seq_length", "32", "--logging_steps", "1", "--save_strategy", "no", "--shuffle", "false", *layout]
+
+    def alone(self, out, layout, steps):
+        words = [self.concord, "launch", "--nproc", "4", "--", *self.words(out, layout, steps)]
+        done = subprocess.run(words, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False)
+        assert done.returncode == 0, f"on one host: exit code {done.returncode}\n{done.stdout}"
+
+    def launchers(self, hosts, out, layout, steps, port):
+        started = []
+        for node in range(2):
+            words = [self.concord, "launch", "--nproc", "2", "--nnodes", "2", "--node_rank", str(node), "--master_addr",
+                     hosts.addresses[0], "--master_port", str(port), "--", *self.words(out, layout, steps)]
+            log = open(os.path.join(self.folder, f"{out}-{node}.log"), "w+", encoding="utf-8")
+            process = hosts.start(node, words, env=self.environment, stdout=log, stderr=log, cwd=self.folder)
+            started.append((process, log))
+        return started
+
+    def metrics(self, out):
+        path = os.path.join(self.folder, out, "metrics.jsonl")
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file if line.endswith("\n")]
+        return [(row["step"], row["loss"], row["grad_norm"]) for row in rows if "loss" in row and "grad_norm" in row]
+
+
+def text_of(log):
+    log.flush()
+    log.seek(0)
+    return log.read()
+
+
+def check_trajectories(runs, hosts):
+    for number, (name, layout) in enumerate(LAYOUTS.items()):
+        runs.alone(f"one{number}", layout, 6)
+        for process, log in runs.launchers(hosts, f"two{number}", layout, 6, 4400 + number):
+            assert process.wait() == 0, f"{name} on two hosts: exit code {process.returncode}\n{text_of(log)}"
+        one, two = runs.metrics(f"one{number}"), runs.metrics(f"two{number}")
+        assert len(one) == 6, f"{name}: {len(one)} steps were logged"
+        assert one == two, f"{name}: on one host\n{one}\non two hosts\n{two}"
+        print(f"{name}: 6 steps on two hosts have the bits of one host; last loss {two[-1][1]}")
+
+
+def ranks_of(launcher):
+    with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+def check_fault(runs, hosts, out, port, what, strike, blame, silent_host):
+    """|silent_host|: a host whose processes are all killed, so that none of its can say anything."""
+    started = runs.launchers(hosts, out, LAYOUTS["DP 2 x TP 2"], 100000, port)
+    while len(runs.metrics(out)) < 3:
+        for process, log in started:
+            assert process.poll() is None, f"{what}: ended before the fault\n{text_of(log)}"
+        time.sleep(0.05)
+    start = time.monotonic()
+    strike(started)
+    for host, (process, log) in enumerate(started):
+        code = process.wait()
+        if host == silent_host:
+            continue
+        took = time.monotonic() - start
+        said = text_of(log)
+        assert code != 0, f"{what}: host {host} ended as if nothing had happened\n{said}"
+        assert any(f"rank {rank} " in said for rank in blame[host]), f"{what}: host {host} blames nobody\n{said}"
+        print(f"{what}: host {host} ended after {took:.1f} s with exit code {code}")
+
+
+def check_killed(runs, hosts):
+    def kill_second_host(started):
+        launcher = started[1][0].pid
+        for pid in [launcher, *ranks_of(launcher)]:
+            os.kill(pid, signal.SIGKILL)
+
+    check_fault(runs, hosts, "killed", 4410, "processes killed", kill_second_host, {0: [2, 3]}, 1)
+
+
+def check_cut(runs, hosts):
+    check_fault(runs, hosts, "cut", 4411, "link cut", lambda _: hosts.cut(1), {0: [2, 3], 1: [0, 1]}, None)
+
+
+def main(arguments):
+    concord, model, *chosen = arguments
+    checks = {"trajectories": check_trajectories, "killed": check_killed, "cut": check_cut}
+    module = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(concord))), "lib", "libconcordnet_ucx.so")
+    if not os.path.exists(module):
+        print("skipped: built without UCX (libucx-dev)")
+        return SKIP
+    with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:
+        for name in chosen or checks:
+            checks[name](Runs(concord, model, folder), hosts)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
