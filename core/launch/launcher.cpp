@@ -162,8 +162,8 @@ bool has_leader(const LaunchOptions& options) {
   return options.max_restarts > 0 && (options.nnodes > 1 || options.worlds.size() > 1);
 }
 
-// Where it saves loading something: more ranks than one, or those that are started again. Sanitizers' threads and fork do
-// not go together.
+// Where it saves loading something: more ranks than one, or those that are started again. Sanitizers' threads and fork
+// do not go together.
 bool forks_ranks(const LaunchOptions& options) {
   const char* said = std::getenv(kRankStartVariable);
   const std::string_view how = said == nullptr || *said == 0 ? "fork" : said;

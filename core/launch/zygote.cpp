@@ -102,8 +102,8 @@ bool Zygote::is_ready(ProcessCommand command) {
   return receive(&byte, 1, -1, /*heeds_signals=*/true);
 }
 
-// False: it has ended, the time is over, or there is a signal for the launcher. A rank that it forks later cannot answer
-// and ends.
+// False: it has ended, the time is over, or there is a signal for the launcher. A rank that it forks later cannot
+// answer and ends.
 bool Zygote::receive(void* to, size_t bytes, int milliseconds, bool heeds_signals) {
   for (size_t got = 0; got < bytes;) {
     pollfd both[2] = {{control_.get(), POLLIN, 0}, {heeds_signals ? signals_->fd() : -1, POLLIN, 0}};

@@ -1,5 +1,6 @@
-// The launcher's side of a zygote: a process that is started like a rank, loads what ranks need and forks them. libtorch
-// takes 0.4 s of a core to load: with it that is once per machine, and a rank that is started again is there at once.
+// The launcher's side of a zygote: a process that is started like a rank, loads what ranks need and forks them.
+// libtorch takes 0.4 s of a core to load: with it that is once per machine, and a rank that is started again is there
+// at once.
 //
 // A zygote that cannot be had is none: ranks are then started as programs of their own. Threads: the launcher's.
 #pragma once
@@ -22,8 +23,8 @@ class Zygote {
   Zygote(const Zygote&) = delete;
   Zygote& operator=(const Zygote&) = delete;
 
-  // A rank that is forked: a child of this process, which must be a subreaper. Nothing: it has to be started. Waits: the
-  // first time until the zygote is ready; not beyond the next signal for the launcher.
+  // A rank that is forked: a child of this process, which must be a subreaper. Nothing: it has to be started. Waits:
+  // the first time until the zygote is ready; not beyond the next signal for the launcher.
   std::optional<StartedProcess> start(const ProcessCommand& command);
 
   bool owns(pid_t process) const { return process_.pid > 0 && process == process_.pid; }

@@ -71,8 +71,8 @@ void send_answer(const ZygoteAnswer& text) {
   if (::send(STDIN_FILENO, &text, sizeof text, MSG_NOSIGNAL) != sizeof text) ::_exit(1);
 }
 
-// In the new process, once |middle| has ended and the launcher, which takes in orphans, is its parent: then the launcher
-// can wait for it, and the kernel kills it with the launcher.
+// In the new process, once |middle| has ended and the launcher, which takes in orphans, is its parent: then the
+// launcher can wait for it, and the kernel kills it with the launcher.
 void become_rank(const RankOrder& order, pid_t middle) {
   while (::getppid() == middle) ::usleep(100);
   ::setsid();

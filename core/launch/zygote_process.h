@@ -1,8 +1,8 @@
 // The side of a zygote: a process that has loaded what ranks need, and forks them.
 //
-// Its standard input is a socket of the launcher's (zygote.h). It writes one byte when it is ready. Then every request is
-// a ZygoteRequest with four descriptors (standard input, output and error of the rank, and the guard's), followed by the
-// environment, "NAME=value" with a zero after each. The answer is a ZygoteAnswer, which the new rank writes itself.
+// Its standard input is a socket of the launcher's (zygote.h). It writes one byte when it is ready. Then every request
+// is a ZygoteRequest with four descriptors (standard input, output and error of the rank, and the guard's), followed by
+// the environment, "NAME=value" with a zero after each. The answer is a ZygoteAnswer, which the new rank writes itself.
 #pragma once
 
 #include <sys/types.h>
