@@ -18,7 +18,7 @@ struct Options {
   // How long a rank waits for its peers: in set-up, and within an operation each time that it cannot continue.
   std::chrono::milliseconds timeout{30 * 60 * 1000};
   // What the ranks are called in messages, if these are some of the ranks of a larger communicator; empty: 0, 1, 2, ...
-  std::vector<int32_t> numbers;
+  std::vector<int32_t> numbers = {};
 };
 
 class Engine {

@@ -23,8 +23,8 @@
 
 // Two engines, because NCCL's set-up (boot) and its kernels (data) do not wait for each other.
 struct ncclComm {
-  std::unique_ptr<concord::shm::Communicator> boot;
-  std::unique_ptr<concord::shm::Communicator> data;
+  std::unique_ptr<concord::shm::Engine> boot;
+  std::unique_ptr<concord::shm::Engine> data;
   bool blocking = true;
   std::atomic<int> state{ncclInProgress};
   std::atomic<bool> ended{false};   // revoked or aborted: kernels leave
@@ -36,6 +36,7 @@ struct ncclComm {
 namespace {
 
 using concord::shm::Communicator;
+using concord::shm::Engine;
 using std::chrono::milliseconds;
 using Shared = std::shared_ptr<ncclComm>;
 
@@ -106,7 +107,7 @@ ncclResult_t run_setup(const Shared& owner, Setup setup) {
   return static_cast<ncclResult_t>(owner->state.load());
 }
 
-std::unique_ptr<Communicator> twin(Communicator& boot) {
+std::unique_ptr<Engine> twin(Engine& boot) {
   std::vector<int32_t> all(static_cast<size_t>(boot.size()));
   std::iota(all.begin(), all.end(), 0);
   return boot.split(all);
@@ -320,7 +321,7 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state
 EXPORT ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                   ncclComm_t comm, cudaStream_t stream) {
   if (drops_nan(type, op)) return ncclInvalidUsage;
-  return launch(comm, stream, [=](Communicator& ranks) {
+  return launch(comm, stream, [=](Engine& ranks) {
     ranks.all_reduce(send, recv, static_cast<int64_t>(count), dtype_of(type), reduction_of(op));
   });
 }
@@ -328,7 +329,7 @@ EXPORT ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, nc
 EXPORT ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                int root, ncclComm_t comm, cudaStream_t stream) {
   if (drops_nan(type, op)) return ncclInvalidUsage;
-  return launch(comm, stream, [=](Communicator& ranks) {
+  return launch(comm, stream, [=](Engine& ranks) {
     ranks.reduce(send, recv, static_cast<int64_t>(count), dtype_of(type), reduction_of(op), root);
   });
 }
@@ -336,23 +337,21 @@ EXPORT ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclD
 EXPORT ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                       ncclComm_t comm, cudaStream_t stream) {
   if (drops_nan(type, op)) return ncclInvalidUsage;
-  return launch(comm, stream, [=](Communicator& ranks) {
+  return launch(comm, stream, [=](Engine& ranks) {
     ranks.reduce_scatter(send, recv, static_cast<int64_t>(count), dtype_of(type), reduction_of(op));
   });
 }
 
 EXPORT ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
                                   ncclComm_t comm, cudaStream_t stream) {
-  return launch(comm, stream, [=](Communicator& ranks) {
-    ranks.broadcast(send, recv, static_cast<int64_t>(count), dtype_of(type), root);
-  });
+  return launch(comm, stream,
+                [=](Engine& ranks) { ranks.broadcast(send, recv, static_cast<int64_t>(count), dtype_of(type), root); });
 }
 
 EXPORT ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                                   cudaStream_t stream) {
-  return launch(comm, stream, [=](Communicator& ranks) {
-    ranks.all_gather(send, recv, static_cast<int64_t>(count), dtype_of(type));
-  });
+  return launch(comm, stream,
+                [=](Engine& ranks) { ranks.all_gather(send, recv, static_cast<int64_t>(count), dtype_of(type)); });
 }
 
 EXPORT ncclResult_t ncclGroupStart() {
@@ -366,7 +365,7 @@ EXPORT ncclResult_t ncclGroupEnd() {
   const std::vector<Transfers> transfers = std::exchange(group, {});
   for (const Transfers& each : transfers) {
     const ncclResult_t result =
-        launch(each.comm, each.stream, [items = each.items](Communicator& ranks) { ranks.batch_p2p(items); });
+        launch(each.comm, each.stream, [items = each.items](Engine& ranks) { ranks.batch_p2p(items); });
     if (result != ncclSuccess) return result;
   }
   return ncclSuccess;

@@ -148,7 +148,7 @@ Rank::~Rank() {
 
 // ---------------------------------------------------------------------------------------------------------- operations
 
-void Rank::submit(const char* operation, void* stream, std::function<void(shm::Communicator&)> work) {
+void Rank::submit(const char* operation, void* stream, std::function<void(shm::Engine&)> work) {
   if (stream == nullptr) refuse(abi::kHcclPtr, "the stream is null; HCCL does not accept the default stream");
   if (suspended_.load()) refuse(abi::kHcclSuspending, "the communicator is suspended");
   const int32_t stream_device = concord_sim_device_of(stream);
@@ -170,7 +170,7 @@ void Rank::submit(const char* operation, void* stream, std::function<void(shm::C
   refuse(abi::kHcclRuntime, aclGetRecentErrMsg());
 }
 
-int32_t Rank::run(const std::function<void(shm::Communicator&)>& work) {
+int32_t Rank::run(const std::function<void(shm::Engine&)>& work) {
   const std::lock_guard lock(turn_);
   try {
     work(*engine_);

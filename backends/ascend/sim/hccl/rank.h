@@ -73,7 +73,7 @@ class Rank : public std::enable_shared_from_this<Rank> {
   const RankOptions& options() const { return options_; }
 
   // Queues |work| on |stream|, a stream of this device, under |name|. Throws on invalid arguments.
-  void submit(const char* name, void* stream, std::function<void(shm::Communicator& engine)> work);
+  void submit(const char* name, void* stream, std::function<void(shm::Engine& engine)> work);
 
   // Runs transfers to completion, including receipts. On the stream's thread.
   void transfer(std::span<const concord_p2p_item> items);
@@ -88,7 +88,7 @@ class Rank : public std::enable_shared_from_this<Rank> {
       : device_(device), id_(id), is_world_(is_world), options_(options) {}
   void connect(uint32_t world, uint32_t rank);
   void compare_ranks(const std::vector<uint32_t>& members);
-  int32_t run(const std::function<void(shm::Communicator&)>& work);
+  int32_t run(const std::function<void(shm::Engine&)>& work);
   int32_t note_failure(abi::HcclResult code, const std::string& text);
   void stop();
 
@@ -97,8 +97,8 @@ class Rank : public std::enable_shared_from_this<Rank> {
   const bool is_world_;
   const RankOptions options_;
   bool charged_ = false;
-  std::unique_ptr<shm::Communicator> engine_;
-  std::unique_ptr<shm::Communicator> receipts_;
+  std::unique_ptr<shm::Engine> engine_;
+  std::unique_ptr<shm::Engine> receipts_;
   std::atomic<int64_t> pending_{0};  // operations that are queued or run
   std::atomic<bool> suspended_{false};
   std::atomic<abi::HcclResult> failure_{abi::kHcclSuccess};
