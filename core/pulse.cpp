@@ -10,8 +10,10 @@ void LearnedLimit::add(double seconds) {
 }
 
 std::optional<double> LearnedLimit::seconds() const {
-  if (last_.size() < kLeast) return std::nullopt;
-  return std::max(kLeastSeconds, kFactor * *std::max_element(last_.begin(), last_.end()));
+  if (last_.empty()) return std::nullopt;
+  const double longest = *std::max_element(last_.begin(), last_.end());
+  if (last_.size() < kLeast) return std::max(kFirstLeastSeconds, kFirstFactor * longest);
+  return std::max(kLeastSeconds, kFactor * longest);
 }
 
 Pulse::Pulse(int64_t local_rank) : board_(JobBoard::of_launcher()) {

@@ -23,14 +23,16 @@
 namespace concord {
 
 // What a piece of work may take, from what those before it took: three times the longest of the last hundred, at least
-// one second. The first ones are slower than any later one (memory, caches, compiled kernels) and say nothing: until
-// there are kLeast of them there is no limit, and the longest of them counts as long as it is among the last hundred.
+// one second. The first ones are slower than any later one (memory, caches, compiled kernels) and say little: until
+// there are kLeast of them the limit is ten times the longest, at least ten seconds; the very first has none.
 class LearnedLimit {
  public:
   static constexpr size_t kLeast = 5;
   static constexpr size_t kRemembered = 100;
   static constexpr double kFactor = 3;
   static constexpr double kLeastSeconds = 1;
+  static constexpr double kFirstFactor = 10;
+  static constexpr double kFirstLeastSeconds = 10;
 
   void add(double seconds);
   std::optional<double> seconds() const;

@@ -8,11 +8,14 @@
 namespace concord {
 namespace {
 
-TEST(LearnedLimit, NoneUntilItHasSeenEnough) {
+TEST(LearnedLimit, IsGenerousUntilItHasSeenEnough) {
   LearnedLimit limit;
-  for (size_t i = 1; i < LearnedLimit::kLeast; ++i) {
+  EXPECT_FALSE(limit.seconds());
+  limit.add(0.5);
+  EXPECT_EQ(limit.seconds(), 10);
+  for (size_t i = 2; i < LearnedLimit::kLeast; ++i) {
     limit.add(10);
-    EXPECT_FALSE(limit.seconds());
+    EXPECT_EQ(limit.seconds(), 100);
   }
   limit.add(0.5);
   EXPECT_EQ(limit.seconds(), 30);

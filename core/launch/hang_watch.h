@@ -33,7 +33,7 @@ class HangWatch {
 
   // To be called about every kTick. The first rank that is overdue. Only time that was watched counts: a job that was
   // suspended as a whole (Ctrl-Z, a scheduler, a laptop's lid) is not hung when it goes on. A rank without a limit yet
-  // (it starts, or has made few steps) may be silent, but not stopped: |is_stopped| is asked of these.
+  // (it starts, or is in its first step) may be silent, but not stopped: |is_stopped| is asked of these.
   std::optional<Overdue> look(const JobBoard& board, std::chrono::steady_clock::time_point now,
                               const std::function<bool(int index)>& is_stopped);
 

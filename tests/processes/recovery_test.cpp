@@ -58,6 +58,10 @@ TEST_F(Recovery, NamesAndReplacesARankThatIsStopped) {
 
 TEST_F(Recovery, ShowsWhereARankHangs) {
   expect_survived(chaos({"--seed", "4", "--faults", "1", "--kinds", "hang"}, ranks(2, 2)), 1, 1);
+  // In step 2, which the first step alone says something about.
+  TrainProgram early(run_words("early", ranks(2, 2) + Words{"--max_restarts", "1", "--save_strategy", "no"}),
+                     {.environment = {"CONCORD_FAULTS=hang:1@2+0"}});
+  EXPECT_EQ(early.exit_code(), 0) << early.err();
   const std::string log = bytes_of(path("out/faults.log"));
   EXPECT_THAT(log, HasSubstr("is in no call and keeps the others waiting"));
   EXPECT_THAT(log, HasSubstr("libconcordtorch.so("));  // a frame of its stack
