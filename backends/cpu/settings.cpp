@@ -57,7 +57,7 @@ Settings read_settings() {
   if (const char* value = sdk::config("cpu.devices")) settings.devices = parse_devices(value);
   if (const char* value = sdk::config("cpu.memory_limit")) settings.memory_limit = parse_bytes(value);
   const char* network = sdk::config("cpu.network");
-  settings.several_hosts = parse_network(network != nullptr ? network : "auto");
+  settings.several_hosts = parse_network(network != nullptr ? network : "never");
   return settings;
 }
 

@@ -441,7 +441,8 @@ void check_host(const Meeting& meeting) {
   sdk::fail(CONCORD_STATUS_UNAVAILABLE,
             sdk::text("communicator '%s': rank %d runs on another host, or in another network namespace, than the rank "
                       "that made the communicator's id. These collectives use shared memory, which does not leave a "
-                      "host: run all ranks on one host, or use a platform whose collectives do (cuda, ascend)",
+                      "host: run all ranks on one host, or use a platform whose collectives do (cuda, ascend). On "
+                      "the cpu platform CONCORD_CPU_NETWORK=auto on every host tries UCX, which is experimental",
                       meeting.name.c_str(), meeting.rank));
 }
 

@@ -2,7 +2,7 @@
 
     train.py CONCORD MODEL [trajectories|killed|cut]...
 
-Trajectories: a layout on two hosts, started by `concord launch --nnodes 2`, has the losses, gradient norms and weights of
+Trajectories: a layout on two hosts, started by `concord launch --nnodes 2`, has the losses and gradient norms of
 the same layout on one host, bit for bit. Killed, cut: a host's processes are killed, or its link is cut, in the
 middle of training; every rank ends, and says which rank is gone. How long that took is printed.
 """
@@ -38,7 +38,7 @@ class Runs:
         self.concord, self.model, self.folder = os.path.abspath(concord), os.path.abspath(model), folder
         self.rows = os.path.join(folder, "rows.jsonl")
         write_rows(self.rows, 64)
-        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_PLATFORM": "cpu", "CONCORD_LOG": "warn",
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_PLATFORM": "cpu", "CONCORD_CPU_NETWORK": "auto", "CONCORD_LOG": "warn",
                             "CONCORD_JOB_TOKEN": "the token of the tests of many hosts"}
 
     def words(self, out, layout, steps):
