@@ -141,17 +141,18 @@ def check_killed(program, folder):
     command = [program, "data", "build", "--input", str(folder / "*.parquet"), "--output", str(folder / "parts"), "--tokenizer",
                str(tokenizer), "--shard_bytes", "8000", "--workers", "2"]
     rng, kills, code = random.Random(5), 0, None
-    while code != 0:
+    while code != 0 and not (folder / "parts.idx").exists():  # it may be killed when all is there
         run = subprocess.Popen(command, env=os.environ | {"CONCORD_PYTHON": sys.executable}, stdout=subprocess.DEVNULL)
         try:
             code = run.wait(timeout=rng.uniform(0.1, 1.0) if kills < 6 else None)
+            assert code == 0, f"exit code {code}"
         except subprocess.TimeoutExpired:
             run.send_signal(signal.SIGKILL)
             run.wait()
             kills += 1
     assert kills > 0, "it was never killed"
     assert (folder / "parts.bin").read_bytes() == wanted[0] and (folder / "parts.idx").read_bytes() == wanted[1]
-    assert not (folder / "parts.build").exists()
+    assert code != 0 or not (folder / "parts.build").exists()
 
 
 def main():
