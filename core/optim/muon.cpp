@@ -69,7 +69,12 @@ Muon::Muon(const DistributedDataParallel& ddp, const OptimizerOptions& options, 
   }
   for (const GradBuffer* buffer : ddp.buffers()) {
     for (const Parameter* parameter : buffer->parameters()) {
-      if (takes(*parameter)) tasks_.push_back(task_of(*buffer, *parameter, segments));
+      if (!takes(*parameter)) continue;
+      if (parameter->expert) {  // its stacks over ranks of ep and etp have not been compared with anything
+        throw ConfigError(
+            fmt::format("optimizer is muon, which is not supported for experts ({}); use adam", parameter->spec.name));
+      }
+      tasks_.push_back(task_of(*buffer, *parameter, segments));
     }
   }
 }

@@ -396,7 +396,13 @@ TEST(ArgumentRelations, PairsAreNeitherBlendedNorLossesOfTokens) {
     change(a);
     return relation_error(a, 1);
   };
-  EXPECT_EQ(error_of([](TrainingArguments&) {}), "no error");
+  EXPECT_EQ(error_of([](TrainingArguments& a) { EXPECT_LT(a.model_options.attention_dropout, 0); }), "no error");
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.attention_dropout = 0.1; }),
+              HasSubstr("a dropout of 0.1 is not supported with stage rm"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.hidden_dropout = 0.2; }),
+              HasSubstr("a dropout of 0.2 is not supported with stage rm"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.optimizer.ema_decay = 0.99; }),
+              HasSubstr("ema_decay is not supported with stage rm"));
   EXPECT_THAT(error_of([](TrainingArguments& a) { a.evaluation.test_blend = {"a", "b"}; }),
               HasSubstr("stage rm learns from pairs, which cannot be blended or split"));
   EXPECT_THAT(error_of([](TrainingArguments& a) { a.data.split = {"9", "1", "0"}; }), HasSubstr("cannot be blended"));

@@ -228,6 +228,9 @@ void check_optimizer(const TrainingArguments& a, Found* found) {
     found->push_back(fmt::format("ema_decay is not supported with {}; remove one of them",
                                  a.finetuning.is_lora() ? "finetuning_type: lora" : "load_best_model_at_end"));
   }
+  if (has_ema && a.preference.learns_pairs()) {
+    found->push_back(fmt::format("ema_decay is not supported with stage {}; remove it", a.preference.stage));
+  }
   if (is_muon && a.finetuning.is_lora()) {
     found->push_back("optimizer: muon is for the matrices of a model; use adam with finetuning_type: lora");
   }
@@ -252,7 +255,15 @@ void check_profile(const TrainingArguments& a, Found* found) {
   }
 }
 
+// As TRL: the reference of a preference has none, so the model that is compared with it has none either.
 void check_dropout(const TrainingArguments& a, Found* found) {
+  const double most = std::max(a.model_options.hidden_dropout, a.model_options.attention_dropout);
+  if (a.preference.learns_pairs() && most > 0) {
+    found->push_back(
+        fmt::format("a dropout of {:g} is not supported with stage {}; remove attention_dropout and "
+                    "hidden_dropout",
+                    most, a.preference.stage));
+  }
   if (a.model_options.hidden_dropout > 0 && a.model_options.mtp.num_layers > 0) {
     found->push_back(fmt::format("hidden_dropout {:g} is not supported with mtp_num_layers {}; remove one of them",
                                  a.model_options.hidden_dropout, a.model_options.mtp.num_layers));
@@ -438,6 +449,8 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
     arguments->evaluation.strategy = evaluates(*arguments) ? when : "no";
   }
   if (arguments->saving.resume_from == "false") arguments->saving.resume_from.clear();
+  double& dropout = arguments->model_options.attention_dropout;
+  if (arguments->preference.learns_pairs() && dropout < 0) dropout = 0;  // see check_dropout
   const bool needs_metric = arguments->best_model.load_at_end || arguments->best_model.patience > 0;
   if (needs_metric && arguments->best_model.metric.empty()) arguments->best_model.metric = "loss";
   Found found;
