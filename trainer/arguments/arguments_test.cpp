@@ -482,7 +482,7 @@ TEST(ArgumentRelations, ReportsHaveWhatTheyNeed) {
   EXPECT_THAT(relation_error(a, 1), HasSubstr("report_to does not name prometheus"));
   a.report = {};
   a.report.to = {"none", "wandb"};
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("none stands alone"));
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("give none alone"));
 }
 
 TEST(ArgumentRelations, FinetuneStartsFromANamedCheckpoint) {

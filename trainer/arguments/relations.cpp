@@ -318,7 +318,8 @@ void check_reports(const TrainingArguments& a, Found* found) {
   const auto has = [&](const char* name) {
     return std::find(a.report.to.begin(), a.report.to.end(), name) != a.report.to.end();
   };
-  if (has("none") && a.report.to.size() > 1) found->push_back("report_to has none and other names; none stands alone");
+  if (has("none") && a.report.to.size() > 1)
+    found->push_back("report_to lists none together with other names; give none alone, or only the others");
   if (has("prometheus") && a.report.prometheus_port == 0)
     found->push_back("report_to has prometheus, but no port to listen at; give prometheus_port, as in 9400");
   if (!has("prometheus") && a.report.prometheus_port != 0)
