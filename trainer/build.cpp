@@ -1,5 +1,8 @@
 #include "trainer/build.h"
 
+#include <fmt/core.h>
+
+#include "core/config_error.h"
 #include "core/schedule/step_schedule.h"
 #include "trainer/device_batch.h"
 #include "trainer/parameter_groups.h"
@@ -40,7 +43,14 @@ ParameterGroups groups_of(const TrainingPlan& plan) {
   return ParameterGroups(plan.arguments.groups, plan.arguments.lr.learning_rate);
 }
 
+void check_fp8(const Fp8Args& fp8, const Platform& platform) {
+  if (!fp8.is_on() || platform.capability(CONCORD_CAP_TORCH_FP8) != 0) return;
+  throw ConfigError(fmt::format("fp8 {}: platform {} does not support 8-bit floats ({} is 0); set fp8 to none",
+                                fp8.format, platform.name(), CONCORD_CAP_TORCH_FP8));
+}
+
 VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
+  check_fp8(plan.arguments.model_options.fp8, job.platform());
   VirtualModels model = load_or_make_model(plan, job, providers);
   const ParameterGroups groups = groups_of(plan);
   for (Parameter* parameter : model.parameters()) {

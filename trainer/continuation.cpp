@@ -253,10 +253,29 @@ void compare_data(const std::string& folder, const TrainingState& state, const T
 void compare_objective(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
   const Texts own = printed_arguments(plan.arguments);
   Difference objective;
-  for (const char* name : {"stage", "pref_loss", "pref_beta", "pref_ftx", "dpo_label_smoothing", "simpo_gamma",
-                           "ld_alpha", "reference_free", "ref_model", "center_rewards_coefficient", "attention_dropout",
-                           "hidden_dropout", "muon_momentum", "muon_use_nesterov", "muon_num_ns_steps",
-                           "muon_scale_mode", "muon_extra_scale_factor", "ema_decay", "ema_start_step"}) {
+  for (const char* name : {"stage",
+                           "pref_loss",
+                           "pref_beta",
+                           "pref_ftx",
+                           "dpo_label_smoothing",
+                           "simpo_gamma",
+                           "ld_alpha",
+                           "reference_free",
+                           "ref_model",
+                           "center_rewards_coefficient",
+                           "attention_dropout",
+                           "hidden_dropout",
+                           "muon_momentum",
+                           "muon_use_nesterov",
+                           "muon_num_ns_steps",
+                           "muon_scale_mode",
+                           "muon_extra_scale_factor",
+                           "ema_decay",
+                           "ema_start_step",
+                           "fp8",
+                           "fp8_recipe",
+                           "fp8_amax_history_len",
+                           "first_last_layers_bf16"}) {
     const bool is_known = std::any_of(state.arguments.begin(), state.arguments.end(),
                                       [&](const auto& argument) { return argument.first == name; });
     const auto text = [name](const Texts& texts) {

@@ -27,6 +27,7 @@ void update(TrainingParts& parts, const StepAttempt& attempt, size_t microbatche
       if (rate > 0) stage->update_expert_bias(rate);
     }
   }
+  for (const auto& stage : parts.stages) stage->end_fp8_step(step->updated);
   if (parts.scaler && !attempt.skipped) parts.scaler->update(!step->updated);
   if (step->updated) parts.lr.step(parts.lr_increment(static_cast<int64_t>(microbatches)));
 }

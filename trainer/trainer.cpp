@@ -583,6 +583,7 @@ HfSaveOptions Trainer::checkpoint_options() {
 // What a run needs besides the weights to go on.
 void Trainer::add_state(HfSaveOptions* options) {
   options->more.push_back(saved_tensors(parts_.optimizer));
+  if (std::optional<SavedTensors> fp8 = parts_.model.saved_fp8()) options->more.push_back(std::move(*fp8));
   options->more_files.emplace_back(kMetadataFile, to_json(training_state()));
 }
 
@@ -657,6 +658,7 @@ void Trainer::restore(const TrainingState& state) {
   if (taken.optimizer) {
     parts_.optimizer.load_state(OptimizerFiles(plan_.resume_from, state.optimizer_steps));
     parts_.lr.set_counter(continued_lr_counter(state, parts_.lr.settings()));
+    parts_.model.load_fp8(plan_.resume_from);
     if (parts_.scaler && state.loss_scaler) parts_.scaler->set_state(*state.loss_scaler);
   }
   if (taken.rng) restore_generators(state, plan_, job_);

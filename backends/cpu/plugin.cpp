@@ -37,6 +37,7 @@ const concord_capability kCapabilities[] = {
     {CONCORD_CAP_COMM_DETECTS_MISMATCH, 1, nullptr},
     {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
     {CONCORD_CAP_COMM_BYTES, shm::bytes_per_rank(kManyRanks), "shared memory, with 64 ranks; fewer ranks need less"},
+    {CONCORD_CAP_TORCH_FP8, 1, "the reference: numbers of 8 bits, products in fp32"},
 };
 
 concord_core_table core_table() {

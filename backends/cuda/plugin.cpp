@@ -81,6 +81,7 @@ std::vector<concord_capability> capabilities(const Devices& devices) {
       {CONCORD_CAP_COMM_DETECTS_MISMATCH, 0, "NCCL does not compare the ranks' calls"},
       {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
       {CONCORD_CAP_COMM_BYTES, 0, "depends on the topology; NCCL does not report it"},
+      {CONCORD_CAP_TORCH_FP8, 1, "in tensor cores from compute capability 8.9 on"},
   };
 }
 

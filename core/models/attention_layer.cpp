@@ -32,11 +32,13 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       sinks_(context.find(name_ + "sinks")),
       output_(context.find(name_ + "o_proj.weight")),
       output_bias_(context.find(name_ + "o_proj.bias")),
-      output_adapter_(context, name_ + "o_proj", {{name_ + "o_proj", context.config.hidden_size}}, true) {
+      output_adapter_(context, name_ + "o_proj", {{name_ + "o_proj", context.config.hidden_size}}, true),
+      output_fp8_(context.add_fp8(output_->spec.name)) {
   if (context.config.latent.used()) {
     latent_.emplace(context, name_, norm_);
     return;
   }
+  qkv_fp8_ = context.add_fp8(qkv_->spec.name);
   const int64_t size = context.config.head_dim, queries = heads_ * size, keys = kv_heads_ * size;
   std::vector<LayerAdapter::Module> modules{
       {name_ + "q_proj", queries}, {name_ + "k_proj", keys}, {name_ + "v_proj", keys}};
@@ -45,7 +47,8 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
 }
 
 Tensor AttentionLayer::project(const Tensor& normed_pbh) const {
-  const ParallelLinearOptions options{.name = name_ + "qkv_proj", .sequence_parallel = context_.sequence_parallel};
+  const ParallelLinearOptions options{
+      .name = name_ + "qkv_proj", .sequence_parallel = context_.sequence_parallel, .fp8 = qkv_fp8_};
   return qkv_adapter_.column(normed_pbh, *qkv_, qkv_bias_, options);
 }
 
@@ -113,7 +116,8 @@ Residual AttentionLayer::forward(const Residual& stream, const SharedInputs& inp
   } else {
     out_sbc = core(q_sbqn, k_sbkn, v_sbkn, *inputs);
   }
-  const ParallelLinearOptions options{.name = name_ + "o_proj", .sequence_parallel = context_.sequence_parallel};
+  const ParallelLinearOptions options{
+      .name = name_ + "o_proj", .sequence_parallel = context_.sequence_parallel, .fp8 = output_fp8_};
   return {x_pbh, output_adapter_.row(out_sbc, *output_, output_bias_, options)};
 }
 

@@ -38,7 +38,8 @@ class AttentionLayer {
   bool has_window_rope_;
   const Parameter *norm_, *qkv_, *qkv_bias_, *q_norm_, *k_norm_, *sinks_, *output_, *output_bias_;
   LayerAdapter qkv_adapter_, output_adapter_;
-  std::optional<LatentHeads> latent_;  // in place of qkv
+  Fp8Layer *qkv_fp8_ = nullptr, *output_fp8_ = nullptr;  // null: in the model's type
+  std::optional<LatentHeads> latent_;                    // in place of qkv
 };
 
 }  // namespace concord

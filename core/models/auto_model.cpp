@@ -2,7 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "core/config_error.h"
+#include "core/models/fp8_layers.h"
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
 #include "core/models/parameter_plan.h"
@@ -117,6 +121,28 @@ std::vector<Parameter> VirtualModels::saved_parameters() {
     if (args_.adapter && !parameter->adapter) saved.back().spec.name = kAdapterPrefix + parameter->spec.name;
   }
   return saved;
+}
+
+std::optional<SavedTensors> VirtualModels::saved_fp8() {
+  std::optional<SavedTensors> all;
+  for (const auto& chunk : chunks_) {
+    const Fp8Layers* const layers = chunk->fp8_layers();
+    if (layers == nullptr) continue;
+    SavedTensors saved = layers->saved(context_->group(GroupKind::tp_dp_cp).rank() == 0);
+    if (!all) {
+      all = std::move(saved);
+      continue;
+    }
+    std::move(saved.tensors.begin(), saved.tensors.end(), std::back_inserter(all->tensors));
+    std::move(saved.parts.begin(), saved.parts.end(), std::back_inserter(all->parts));
+  }
+  return all && !all->tensors.empty() ? std::move(all) : std::nullopt;
+}
+
+void VirtualModels::load_fp8(const std::string& folder) {
+  for (const auto& chunk : chunks_) {
+    if (Fp8Layers* const layers = chunk->fp8_layers()) layers->load(folder);
+  }
 }
 
 void VirtualModels::load_saved(const std::filesystem::path& folder) {

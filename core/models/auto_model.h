@@ -41,6 +41,11 @@ class VirtualModels {
   std::unique_ptr<SaveJob> start_save(const std::filesystem::path& folder, HfSaveOptions options,
                                       SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous = nullptr);
 
+  // What 8-bit layers remember (fp8_layers.h), for HfSaveOptions::more and from the folder of a checkpoint; nothing in
+  // a model without them.
+  std::optional<SavedTensors> saved_fp8();
+  void load_fp8(const std::string& folder);
+
   // The values that save_pretrained has written to |folder|. Throws as load_hf_weights does.
   void load_saved(const std::filesystem::path& folder);
 

@@ -29,6 +29,8 @@
 
 namespace concord {
 
+class Fp8Layer;
+
 // The same for all layers of a chunk, which owns it. Groups and streams belong to the parallel context.
 struct LayerContext {
   ModelConfig config;
@@ -42,6 +44,8 @@ struct LayerContext {
   RngTracker* rng = nullptr;
   std::shared_ptr<const AdapterModules> adapter;  // null: none
   bool adapter_off = false;                       // for now; ModelChunk::turn_adapter
+  // The 8-bit layer of a weight, added to the chunk's; null where it computes in the model's type.
+  std::function<Fp8Layer*(const std::string& weight)> add_fp8;
   // By the name of core/models/parameter_plan.h; null if the model has none.
   std::function<Parameter*(const std::string& name)> find;
 };

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/ops/fp8_layer.h"
 #include "core/ops/gated_activation.h"
 
 namespace concord {
@@ -19,7 +20,9 @@ GatedMlp::GatedMlp(const LayerContext& context, std::string name)
       gate_up_bias_(context.find(name_ + "gate_up_proj.bias")),
       down_(context.find(name_ + "down_proj.weight")),
       down_bias_(context.find(name_ + "down_proj.bias")),
-      down_adapter_(context, name_ + "down_proj", {{name_ + "down_proj", context.config.hidden_size}}, true) {
+      down_adapter_(context, name_ + "down_proj", {{name_ + "down_proj", context.config.hidden_size}}, true),
+      gate_up_fp8_(context.add_fp8(gate_up_->spec.name)),
+      down_fp8_(context.add_fp8(down_->spec.name)) {
   const int64_t both = gate_up_->spec.dims.front().size / context.tp->size();
   std::vector<LayerAdapter::Module> modules{{name_ + "gate_proj", both / 2}, {name_ + "up_proj", both / 2}};
   if (context.config.joined_gate_up) modules = {{name_ + "gate_up_proj", both}};
@@ -27,13 +30,23 @@ GatedMlp::GatedMlp(const LayerContext& context, std::string name)
 }
 
 Tensor GatedMlp::gate_up(const Tensor& normed_pbh) const {
-  const ParallelLinearOptions options{.name = name_ + "gate_up_proj", .sequence_parallel = context_.sequence_parallel};
+  const ParallelLinearOptions options{
+      .name = name_ + "gate_up_proj", .sequence_parallel = context_.sequence_parallel, .fp8 = gate_up_fp8_};
   return gate_up_adapter_.column(normed_pbh, *gate_up_, gate_up_bias_, options);
 }
 
 Tensor GatedMlp::down(const Tensor& both_sbc) const {
-  const ParallelLinearOptions options{.name = name_ + "down_proj", .sequence_parallel = context_.sequence_parallel};
+  const ParallelLinearOptions options{
+      .name = name_ + "down_proj", .sequence_parallel = context_.sequence_parallel, .fp8 = down_fp8_};
   return down_adapter_.row(gated_activation(both_sbc, context_.config.activation), *down_, down_bias_, options);
+}
+
+Tensor GatedMlp::forward(const Tensor& normed_pbh) const {
+  const bool plain = gate_up_bias_ == nullptr && down_bias_ == nullptr && context_.tp->size() == 1 &&
+                     context_.config.activation.kind == GatedActivation::Kind::silu;
+  if (gate_up_fp8_ == nullptr || !plain) return down(gate_up(normed_pbh));
+  return fp8_mlp(normed_pbh, {gate_up_->used(), gate_up_->grad_sink(), gate_up_fp8_},
+                 {down_->used(), down_->grad_sink(), down_fp8_});
 }
 
 Mlp::Mlp(const LayerContext& context, int64_t number)
@@ -50,7 +63,7 @@ Residual Mlp::whole(const Residual& stream) const {
     return {sum_pbh, gated_.down(both_sbc)};
   }
   const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
-  return {sum_pbh, gated_.down(gated_.gate_up(normed_pbh))};
+  return {sum_pbh, gated_.forward(normed_pbh)};
 }
 
 Residual Mlp::forward(const Residual& stream) const {

@@ -11,6 +11,7 @@ class GatedMlp {
  public:
   // |name| is what the names of its parameters begin with, "model.layers.0.mlp.".
   GatedMlp(const LayerContext& context, std::string name);
+  at::Tensor forward(const at::Tensor& normed_pbh) const;  // both, -> pbh
   at::Tensor gate_up(const at::Tensor& normed_pbh) const;  // -> sbc
   at::Tensor down(const at::Tensor& both_sbc) const;       // -> pbh
 
@@ -19,6 +20,7 @@ class GatedMlp {
   std::string name_;
   const Parameter *gate_up_, *gate_up_bias_, *down_, *down_bias_;
   LayerAdapter gate_up_adapter_, down_adapter_;
+  Fp8Layer *gate_up_fp8_, *down_fp8_;  // null: in the model's type
 };
 
 class Mlp {

@@ -16,6 +16,7 @@
 
 #include "core/config_error.h"
 #include "core/models/block.h"
+#include "core/models/fp8_layers.h"
 #include "core/models/kv_cache.h"
 #include "core/models/layer_adapter.h"
 #include "core/models/layer_context.h"
@@ -113,6 +114,7 @@ Parameter make_parameter(const ParameterPlan& plan, const ShardPlace& place, at:
 
 // What forward walks over. Lives as long as the chunk, at one address: the backward of recomputed layers refers to it.
 struct ModelChunk::Parts {
+  std::optional<Fp8Layers> fp8;
   LayerContext layers;
   std::vector<Block> blocks;
   std::vector<MtpLayer> further;  // that predict further tokens; on the last stage
@@ -156,7 +158,9 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
                   .ep = &context.group(GroupKind::ep),
                   .rng = &context.rng(),
                   .adapter = parts.layers.adapter,
+                  .add_fp8 = [this](const std::string& weight) { return add_fp8(weight); },
                   .find = find};
+  if (args.options.fp8.is_on()) parts.fp8.emplace(args.options.fp8, context.torch_device());
   check_experts(config, router_losses(args.options.moe, config.experts), layers, parts.layers);
   parts.runs = recompute_plan(args.options.recompute, layers.layers);
   for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
@@ -184,6 +188,23 @@ ModelChunk::~ModelChunk() = default;
 Parameter* ModelChunk::embedding() { return layers_.embedding ? parts_->embedding : nullptr; }
 
 void ModelChunk::turn_adapter(bool on) { parts_->layers.adapter_off = !on; }
+
+Fp8Layer* ModelChunk::add_fp8(const std::string& weight) {
+  if (!parts_->fp8) return nullptr;
+  const auto is_of = [&](int64_t layer) { return weight.rfind(fmt::format("model.layers.{}.", layer), 0) == 0; };
+  const bool at_an_end = is_of(0) || is_of(config_.num_hidden_layers - 1);
+  return args_.options.fp8.first_last_layers_bf16 && at_an_end ? nullptr : parts_->fp8->add(weight);
+}
+
+void ModelChunk::forget_fp8_weights() {
+  if (parts_->fp8) parts_->fp8->forget_weights();
+}
+
+void ModelChunk::end_fp8_step(bool updated) {
+  if (parts_->fp8) parts_->fp8->end_step(updated, context_.group(GroupKind::tp_dp_cp));
+}
+
+Fp8Layers* ModelChunk::fp8_layers() { return parts_->fp8 ? &*parts_->fp8 : nullptr; }
 
 void ModelChunk::initialise(Which which) {
   const ShardPlace place = shard_place(context_.layout(), context_.rank());
@@ -426,6 +447,7 @@ Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
                                   hidden.defined() ? fmt::format("{}", fmt::join(hidden.sizes(), ", ")) : "",
                                   layers_.embedding ? "none" : fmt::format("[{}]", fmt::join(shape, ", "))));
   }
+  if (parts_->fp8) parts_->fp8->count_inputs(c10::GradMode::is_enabled());
   const SharedInputs inputs = layer_inputs(batch);
   const auto own_ids = [&] { return own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device()); };
   Tensor x_pbh = layers_.embedding ? embed(own_ids()) : hidden;
@@ -481,6 +503,7 @@ Tensor ModelChunk::decode(const Tensor& hidden, const NewTokens& tokens, KvCache
   if (config_.scores) throw ConfigError("this is a reward model: it scores texts and cannot continue them");
   const at::NoGradGuard no_grad;
   const Undivided undivided(parts_->layers);
+  if (parts_->fp8) parts_->fp8->count_inputs(false);
   cache.begin(tokens);
   const auto inputs = std::make_shared<LayerInputs>();
   static_cast<LayerAngles&>(*inputs) = cache.angles();

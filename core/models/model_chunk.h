@@ -34,6 +34,8 @@
 
 namespace concord {
 
+class Fp8Layer;
+class Fp8Layers;
 class KvCache;
 struct LayerAngles;
 struct LayerDropout;
@@ -104,6 +106,12 @@ class ModelChunk {
   // the stage calls it; waits for them as Work::wait does. Nothing happens without such biases.
   void update_expert_bias(std::span<const std::shared_ptr<RouterRecord>> records, double rate);
 
+  // 8-bit floats (fp8_layers.h): weights have changed, or may have; a step has ended, on all ranks of the stage.
+  // Nothing happens in a model without.
+  void forget_fp8_weights();
+  void end_fp8_step(bool updated);
+  Fp8Layers* fp8_layers();  // null: none
+
   // What forward takes from the previous stage, for receive buffers.
   std::vector<int64_t> hidden_shape(const MicroBatch& batch) const;
   c10::ScalarType hidden_dtype() const { return dtype_; }
@@ -134,6 +142,7 @@ class ModelChunk {
  private:
   struct Parts;
 
+  Fp8Layer* add_fp8(const std::string& weight);
   LayerAngles angles_of(const MicroBatch& batch) const;
   std::optional<LayerDropout> dropout_of(const MicroBatch& batch) const;
   std::shared_ptr<const LayerInputs> layer_inputs(const MicroBatch& batch) const;

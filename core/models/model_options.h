@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/models/fp8_args.h"
 #include "core/models/moe_args.h"
 #include "core/models/mtp_args.h"
 #include "core/parallel/recompute_args.h"
@@ -19,6 +20,7 @@ struct ModelOptions {
   RecomputeArgs recompute = {};
   MoeArgs moe = {};
   MtpArgs mtp = {};
+  Fp8Args fp8 = {};
   int64_t make_vocab_size_divisible_by = 128;
   // Of the loss that is trained, see core/ops/cross_entropy.h; evaluation has neither.
   double label_smoothing_factor = 0;

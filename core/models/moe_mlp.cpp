@@ -164,7 +164,7 @@ Tensor MoeMlp::run_experts(const Tensor& rows, const Tensor& ends) const {
 }
 
 Tensor MoeMlp::shared_expert(const Tensor& normed_pbh) const {
-  const Tensor y_pbh = shared_->down(shared_->gate_up(normed_pbh));
+  const Tensor y_pbh = shared_->forward(normed_pbh);
   if (shared_gate_ == nullptr) return y_pbh;
   const Tensor gate_pb1 = concord::linear(normed_pbh, shared_gate_->used(), {}, shared_gate_->grad_sink());
   return y_pbh.mul(gate_pb1.sigmoid());

@@ -13,6 +13,7 @@
 #include "core/ops/check.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
+#include "core/ops/fp8_layer.h"
 
 namespace concord {
 namespace ops::linear_op {
@@ -135,7 +136,8 @@ void check_main(const Tensor& main, int64_t out, int64_t in, at::Device device) 
 }  // namespace
 }  // namespace ops::linear_op
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const GradSink* sink) {
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const GradSink* sink,
+                  Fp8Layer* fp8) {
   using namespace ops;
   using namespace ops::linear_op;
   check_floating("linear", "x", x);
@@ -148,32 +150,37 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
                                  text_of(weight), text_of(bias)));
   }
   const std::optional<at::Tensor> shift = bias.defined() ? std::optional(bias) : std::nullopt;
-  if (sink == nullptr) return forward(x, weight, shift);
+  if (sink == nullptr) return fp8 != nullptr ? fp8_linear(x, weight, bias, nullptr, *fp8) : forward(x, weight, shift);
   check_main(sink->main, weight.size(0), weight.size(1), weight.device());
-  return into_sink(x, weight, shift, *sink);
+  return fp8 != nullptr ? fp8_linear(x, weight, bias, sink, *fp8) : into_sink(x, weight, shift, *sink);
 }
 
-at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& weight) {
+at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& weight, Fp8Layer* fp8) {
   const at::NoGradGuard no_grad;
+  if (fp8 != nullptr) return fp8_input_grad(grad, weight, *fp8);
   return ops::linear_op::input_grad(grad, weight);
 }
 
-at::Tensor linear_weight_grad(const at::Tensor& grad, const at::Tensor& x) {
+at::Tensor linear_weight_grad(const at::Tensor& grad, const at::Tensor& x, Fp8Layer* fp8) {
   const at::NoGradGuard no_grad;
+  if (fp8 != nullptr) return fp8_weight_grad(nullptr, grad, x, *fp8);
   return ops::linear_op::weight_grad(grad, x);
 }
 
-void add_linear_weight_grad(const at::Tensor& main, const at::Tensor& grad, const at::Tensor& x) {
-  const at::NoGradGuard no_grad;
-  ops::linear_op::check_main(main, grad.size(-1), x.size(-1), x.device());
-  at::Tensor to = main;
-  ops::linear_op::add_weight_grad(to, grad, x);
+void add_linear_weight_grad(const at::Tensor& main, const at::Tensor& grad, const at::Tensor& x, Fp8Layer* fp8) {
+  add_linear_weight_grad(GradSink{.main = main}, grad, x, fp8);
 }
 
-void add_linear_weight_grad(const GradSink& sink, const at::Tensor& grad, const at::Tensor& x) {
+void add_linear_weight_grad(const GradSink& sink, const at::Tensor& grad, const at::Tensor& x, Fp8Layer* fp8) {
+  const at::NoGradGuard no_grad;
+  ops::linear_op::check_main(sink.main, grad.size(-1), x.size(-1), x.device());
+  if (fp8 != nullptr) {
+    fp8_weight_grad(&sink, grad, x, *fp8);
+    return;
+  }
   // Detached from the graph, which would otherwise live as long as the deferred addition.
   const at::Tensor out = grad.detach(), in = x.detach();
-  sink.add([out, in](at::Tensor& main) { add_linear_weight_grad(main, out, in); },
+  sink.add([out, in](at::Tensor& main) { ops::linear_op::add_weight_grad(main, out, in); },
            [out, in](at::Tensor& main) { ops::linear_op::set_weight_grad(main, out, in); });
 }
 

@@ -55,10 +55,11 @@ bool is_put_off(const std::optional<GradSink>& sink) { return sink && sink->late
 
 // If the weight gradient is deferred, so are its operands: only the share is kept and gathered again later, since the
 // whole is as large as that of all ranks. Ranks of a group run deferred work in the same order.
-void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad, Operand x) {
+void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad, Operand x, Fp8Layer* fp8) {
   grad.value = grad.value.detach();
   x.value = x.value.detach();
-  sink.add([&group, grad, x](Tensor& main) { add_linear_weight_grad(main, grad.whole(group), x.whole(group)); });
+  sink.add(
+      [&group, grad, x, fp8](Tensor& main) { add_linear_weight_grad(main, grad.whole(group), x.whole(group), fp8); });
 }
 
 Tensor bias_half(const Tensor& grad_so) { return grad_so.flatten(0, -2).sum(0); }
@@ -112,20 +113,23 @@ void add_pair_grads(const Backward& b, const LowRankProducts& products, const Mo
 
 // ------------------------------------------------------------------------------------------------------------ column
 
-Tensors column_backward(const Backward& b, ProcessGroup& group, bool sequence_parallel,
+Tensors column_backward(const Backward& b, ProcessGroup& group, const ParallelLinearOptions& options,
                         const std::optional<GradSink>& sink) {
+  const bool sequence_parallel = options.sequence_parallel;
   const Tensor &x_pi = b.saved[0], &weight_oi = b.saved[1];
   const bool now = b.needed[1] && !is_put_off(sink);
   std::optional<Moving> gathered_si;
   if (sequence_parallel && now) gathered_si = gather(x_pi, group, 0);  // beside the input's half
   std::optional<Moving> summed_pi;
   if (b.needed[0]) {
-    const Tensor partial_si = linear_input_grad(b.grad, weight_oi);
+    const Tensor partial_si = linear_input_grad(b.grad, weight_oi, options.fp8);
     summed_pi = combined(partial_si, group, sequence_parallel);
   }
   Tensors result(kLayerInputs);
-  if (now) result[1] = weight_half(sink, b.grad, gathered_si ? gathered_si->take() : x_pi);  // beside the sum
-  if (b.needed[1] && !now) put_off_weight_half(*sink, group, {b.grad}, {x_pi, sequence_parallel});
+  if (now) {  // beside the sum
+    result[1] = weight_half(sink, b.grad, gathered_si ? gathered_si->take() : x_pi, options.fp8);
+  }
+  if (b.needed[1] && !now) put_off_weight_half(*sink, group, {b.grad}, {x_pi, sequence_parallel}, options.fp8);
   if (b.needed[2]) result[2] = bias_half(b.grad);
   if (summed_pi) result[0] = summed_pi->take();
   return result;
@@ -147,26 +151,28 @@ Tensor row_forward(const Tensor& x_si, const Tensor& weight_oi, ProcessGroup& gr
   const int64_t shares = options.sequence_parallel ? group.size() : 1;
   if (options.sequence_parallel)
     divide(x_si.size(0), group, fmt::format("the tokens of layer {}", options.name).c_str());
+  const auto product = [&](const Tensor& x) { return concord::linear(x, weight_oi, {}, nullptr, options.fp8); };
   const bool whole = options.pieces == 1 || group.size() == 1 || x_si.size(0) % (shares * options.pieces) != 0;
-  if (whole) return combined(concord::linear(x_si, weight_oi), group, options.sequence_parallel).take();
+  if (whole) return combined(product(x_si), group, options.sequence_parallel).take();
   std::vector<Moving> sums;
   for (const Tensor& piece_si : pieces_of(x_si, options.pieces, shares)) {
-    sums.push_back(combined(concord::linear(piece_si, weight_oi), group, options.sequence_parallel));
+    sums.push_back(combined(product(piece_si), group, options.sequence_parallel));
   }
   std::vector<Tensor> parts_po;
   for (Moving& sum : sums) parts_po.push_back(sum.take());
   return at::cat(parts_po);
 }
 
-Tensors row_backward(const Backward& b, ProcessGroup& group, bool sequence_parallel,
+Tensors row_backward(const Backward& b, ProcessGroup& group, const ParallelLinearOptions& options,
                      const std::optional<GradSink>& sink) {
+  const bool sequence_parallel = options.sequence_parallel;
   const Tensor grad_so = sequence_parallel ? gather(b.grad, group, 0).take() : b.grad;
   Tensors result(kLayerInputs);
-  if (b.needed[0]) result[0] = linear_input_grad(grad_so, b.saved[1]);
+  if (b.needed[0]) result[0] = linear_input_grad(grad_so, b.saved[1], options.fp8);
   if (b.needed[1] && is_put_off(sink)) {
-    put_off_weight_half(*sink, group, {b.grad, sequence_parallel}, {b.saved[0]});
+    put_off_weight_half(*sink, group, {b.grad, sequence_parallel}, {b.saved[0]}, options.fp8);
   } else if (b.needed[1]) {
-    result[1] = weight_half(sink, grad_so, b.saved[0]);
+    result[1] = weight_half(sink, grad_so, b.saved[0], options.fp8);
   }
   return result;
 }
@@ -176,21 +182,22 @@ Tensors row_backward(const Backward& b, ProcessGroup& group, bool sequence_paral
 Tensor column_parallel_linear(const Tensor& x_pi, const Tensor& weight_oi, const Tensor& bias_o, ProcessGroup& group,
                               const ParallelLinearOptions& options, const GradSink* sink, const LowRank& pair) {
   check(x_pi, weight_oi, group, options);
-  if (group.size() == 1 && pair.empty()) return concord::linear(x_pi, weight_oi, bias_o, sink);
+  if (group.size() == 1 && pair.empty()) return concord::linear(x_pi, weight_oi, bias_o, sink, options.fp8);
   const bool sequence_parallel = options.sequence_parallel;
   const auto products = std::make_shared<LowRankProducts>(pair);
   const auto run = [&] {
-    Forward forward{linear(sequence_parallel ? gather(x_pi, group, 0).take() : x_pi, weight_oi, bias_o),
+    const Tensor x_si = sequence_parallel ? gather(x_pi, group, 0).take() : x_pi;
+    Forward forward{linear(x_si, weight_oi, bias_o, nullptr, options.fp8),
                     {input_to_keep(x_pi, weight_oi, pair), weight_oi}};
     const auto move = [&](const Tensor& z_pr) { return sequence_parallel ? gather(z_pr, group, 0).take() : z_pr; };
     add_pair(pair, *products, x_pi, move, &forward);
     return forward;
   };
   return ops::differentiable("column_parallel_linear", inputs_with(pair, {x_pi, weight_oi, bias_o}), run,
-                             [&group, sequence_parallel, products, kept = copy_of(sink)](const Backward& b) {
-                               Tensors result = column_backward(b, group, sequence_parallel, kept);
+                             [&group, options, products, kept = copy_of(sink)](const Backward& b) {
+                               Tensors result = column_backward(b, group, options, kept);
                                const auto move = [&](const Tensor& grad_sr) {
-                                 return combined(grad_sr, group, sequence_parallel).take();
+                                 return combined(grad_sr, group, options.sequence_parallel).take();
                                };
                                add_pair_grads(b, *products, move, &result);
                                return result;
@@ -200,7 +207,7 @@ Tensor column_parallel_linear(const Tensor& x_pi, const Tensor& weight_oi, const
 Tensor row_parallel_linear(const Tensor& x_si, const Tensor& weight_oi, const Tensor& bias_o, ProcessGroup& group,
                            const ParallelLinearOptions& options, const GradSink* sink, const LowRank& pair) {
   check(x_si, weight_oi, group, options);
-  if (group.size() == 1 && pair.empty()) return concord::linear(x_si, weight_oi, bias_o, sink);
+  if (group.size() == 1 && pair.empty()) return concord::linear(x_si, weight_oi, bias_o, sink, options.fp8);
   const bool sequence_parallel = options.sequence_parallel;
   const auto products = std::make_shared<LowRankProducts>(pair);
   const auto run = [&] {
@@ -211,10 +218,10 @@ Tensor row_parallel_linear(const Tensor& x_si, const Tensor& weight_oi, const Te
   };
   const Tensor y_po =
       ops::differentiable("row_parallel_linear", inputs_with(pair, {x_si, weight_oi, Tensor()}), run,
-                          [&group, sequence_parallel, products, kept = copy_of(sink)](const Backward& b) {
-                            Tensors result = row_backward(b, group, sequence_parallel, kept);
+                          [&group, options, products, kept = copy_of(sink)](const Backward& b) {
+                            Tensors result = row_backward(b, group, options, kept);
                             const auto move = [&](const Tensor& grad_pr) {
-                              return sequence_parallel ? gather(grad_pr, group, 0).take() : grad_pr;
+                              return options.sequence_parallel ? gather(grad_pr, group, 0).take() : grad_pr;
                             };
                             add_pair_grads(b, *products, move, &result);
                             return result;

@@ -29,12 +29,15 @@
 
 namespace concord {
 
+class Fp8Layer;
+
 struct ParallelLinearOptions {
   std::string name = "linear";     // for errors
   bool sequence_parallel = false;  // the side that is not cut by features is split along tokens
   // row: its tokens are computed in this many pieces, the sum of one in parallel with the GEMM of the next. A result
   // does not depend on it. Tokens that do not divide by it, or by it times the group, are computed in one piece.
   int64_t pieces = 1;
+  Fp8Layer* fp8 = nullptr;  // its GEMMs are of 8-bit floats (core/ops/fp8_layer.h); has to live until backward is done
 };
 
 at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

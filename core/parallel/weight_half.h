@@ -12,9 +12,10 @@ inline std::optional<GradSink> copy_of(const GradSink* sink) {
 }
 
 // Into the sink, or as a gradient for autograd.
-inline at::Tensor weight_half(const std::optional<GradSink>& sink, const at::Tensor& grad_so, const at::Tensor& x_si) {
-  if (!sink) return linear_weight_grad(grad_so, x_si);
-  add_linear_weight_grad(*sink, grad_so, x_si);
+inline at::Tensor weight_half(const std::optional<GradSink>& sink, const at::Tensor& grad_so, const at::Tensor& x_si,
+                              Fp8Layer* fp8 = nullptr) {
+  if (!sink) return linear_weight_grad(grad_so, x_si, fp8);
+  add_linear_weight_grad(*sink, grad_so, x_si, fp8);
   return {};
 }
 

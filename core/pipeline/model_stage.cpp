@@ -19,6 +19,7 @@ std::vector<double> one_for_each(std::span<const double> weights, size_t batches
 
 void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const double> weights,
                        std::span<const double> router_weights) {
+  chunk_.forget_fp8_weights();
   batches_ = batches;
   weights_ = one_for_each(weights, batches.size());
   router_weights_ = one_for_each(router_weights, batches.size());

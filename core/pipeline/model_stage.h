@@ -63,6 +63,7 @@ class ModelStage : public Stage {
   // backward.
   const std::vector<std::shared_ptr<RouterRecord>>& router_records() const { return router_records_; }
   void update_expert_bias(double rate) { chunk_.update_expert_bias(router_records_, rate); }  // as ModelChunk says
+  void end_fp8_step(bool updated) { chunk_.end_fp8_step(updated); }                           // the same
   // Tokens of this rank that count in the run; on any stage.
   int64_t counted_tokens() const;
 

@@ -26,6 +26,7 @@
 #define CONCORD_CAP_COMM_DETECTS_MISMATCH   "comm.detects_mismatch"   /* INVALID_ARGUMENT when ranks' calls disagree */
 #define CONCORD_CAP_COMM_TIMEOUT            "comm.timeout"            /* TIMEOUT after concord_comm_config.timeout_ms */
 #define CONCORD_CAP_COMM_BYTES              "comm.bytes"              /* memory that one communicator takes on a rank */
+#define CONCORD_CAP_TORCH_FP8               "torch.fp8"               /* libtorch has 8-bit floats on the device */
 /* clang-format on */
 
 /* ------------------------------------------------------------------------------------------------------------------ */

@@ -211,7 +211,7 @@ TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNo
   EXPECT_EQ(from_yaml("moe_aux_loss_coeff: 0.01").model_options.moe.aux_loss_coeff, 0.01);
   EXPECT_THAT(yaml_error("moe_aux_loss_coeff: -1"), HasSubstr("a number >= 0"));
   EXPECT_THAT(yaml_error("moe_router_load_balancing_type: sinkhorn"), HasSubstr("pooled_aux_loss"));
-  EXPECT_THAT(yaml_error("fp8: hybrid"), HasSubstr("8-bit formats are not supported yet"));
+  EXPECT_THAT(yaml_error("fp8_param: true"), HasSubstr("of 8-bit formats, fp8, fp8_recipe"));
   EXPECT_THAT(yaml_error("ckpt_format: torch_dist"), HasSubstr("resume_from_checkpoint"));
   EXPECT_THAT(yaml_error("additional_configs: {a: 1}"), HasSubstr("every setting has its own argument"));
   EXPECT_THAT(parse_error({"--gradient_checkpointing"}), HasSubstr("recompute_granularity"));
@@ -414,6 +414,30 @@ TEST(ArgumentRelations, PairsAreNeitherBlendedNorLossesOfTokens) {
               HasSubstr("are of losses of tokens"));
   EXPECT_THAT(error_of([](TrainingArguments& a) { a.evaluation.accuracy = true; }),
               HasSubstr("compute_accuracy is of tokens; stage rm has"));
+}
+
+TEST(ArgumentRelations, EightBitsAreRefusedWhereTheyMeanNothingOrWereNotTried) {
+  const auto error_of = [](const char* format, void (*change)(TrainingArguments&)) {
+    TrainingArguments a = complete();
+    a.model_options.fp8.format = format;
+    change(a);
+    return relation_error(a, 1);
+  };
+  EXPECT_EQ(error_of("hybrid", [](TrainingArguments& a) { a.model_options.fp8.amax_history_len = 16; }), "no error");
+  EXPECT_THAT(error_of("none", [](TrainingArguments& a) { a.model_options.fp8.recipe = "current"; }),
+              HasSubstr("but fp8 is none; set fp8 to hybrid or e4m3"));
+  EXPECT_THAT(error_of("hybrid", [](TrainingArguments& a) { a.model_options.fp8.recipe = "blockwise"; }),
+              HasSubstr("fp8_recipe blockwise is not supported with fp8 hybrid; use fp8 e4m3"));
+  EXPECT_THAT(error_of("e4m3",
+                       [](TrainingArguments& a) {
+                         a.model_options.fp8.recipe = "current";
+                         a.model_options.fp8.amax_history_len = 2;
+                       }),
+              HasSubstr("fp8_amax_history_len 2 means nothing with fp8_recipe current"));
+  EXPECT_THAT(error_of("hybrid", [](TrainingArguments& a) { a.finetuning.type = "lora"; }),
+              HasSubstr("fp8 hybrid is not supported with finetuning_type lora"));
+  EXPECT_THAT(error_of("hybrid", [](TrainingArguments& a) { a.preference.stage = "rm"; }),
+              HasSubstr("fp8 hybrid is not supported with stage rm"));
 }
 
 TEST(ArgumentRelations, AveragesMuonAndDropoutAreRefusedWhereTheyWereNotTried) {

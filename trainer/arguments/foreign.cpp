@@ -221,7 +221,8 @@ constexpr std::string_view kExperts =
     "split experts";
 constexpr std::string_view kCheckpoints =
     "resume_from_checkpoint restores everything, and --model starts anew from weights";
-constexpr std::string_view kEightBits = "8-bit formats are not supported yet; use bf16: true for 16 bits";
+constexpr std::string_view kEightBits =
+    "of 8-bit formats, fp8, fp8_recipe, fp8_amax_history_len and first_last_layers_bf16 can be chosen";
 constexpr std::string_view kSharded = "set use_distributed_optimizer: true to shard optimizer state";
 constexpr std::string_view kTrainData = "pass the file or prefix as train_data";
 constexpr std::string_view kEvalData =
@@ -257,7 +258,13 @@ std::vector<RefusedArgument> make_refused() {
       {"moe_per_layer_logging", {"false"}, kExperts},
       {"moe_deepep_*", {"false"}, kExperts},
       {"num_experts", {}, kShape},
-      {"fp8*", {"false"}, kEightBits},
+      {"fp8_margin", {"0"}, kEightBits},
+      {"fp8_interval", {"1"}, kEightBits},
+      {"fp8_wgrad", {"true"}, kEightBits},
+      {"fp8_amax_compute_algo", {"max", "most_recent"}, "the largest of the last fp8_amax_history_len steps counts"},
+      {"fp8_param*", {"false"}, kEightBits},
+      {"fp8_dot_product_attention", {"false"}, kEightBits},
+      {"fp8_multi_head_attention", {"false"}, kEightBits},
       {"quantize.*", {"false"}, kEightBits},
       {"quantization_bit", {}, kEightBits},
       {"additional_configs", {"{}"}, "every setting has its own argument; `concord train --help` lists them"},

@@ -270,6 +270,32 @@ void check_dropout(const TrainingArguments& a, Found* found) {
   }
 }
 
+void check_fp8(const TrainingArguments& a, Found* found) {
+  const Fp8Args& fp8 = a.model_options.fp8;
+  if (!fp8.is_on()) {
+    if (fp8 != Fp8Args{}) {
+      found->push_back(
+          "fp8_recipe, fp8_amax_history_len or first_last_layers_bf16 is given, but fp8 is none; set fp8 to "
+          "hybrid or e4m3, or remove them");
+    }
+    return;
+  }
+  if (fp8.recipe == "blockwise" && fp8.format != "e4m3") {
+    found->push_back(fmt::format("fp8_recipe blockwise is not supported with fp8 {}; use fp8 e4m3", fp8.format));
+  }
+  if (fp8.recipe != "delayed" && fp8.amax_history_len != Fp8Args{}.amax_history_len) {
+    found->push_back(fmt::format("fp8_amax_history_len {} means nothing with fp8_recipe {}; remove it",
+                                 fp8.amax_history_len, fp8.recipe));
+  }
+  if (a.preference.learns_pairs()) {
+    found->push_back(
+        fmt::format("fp8 {} is not supported with stage {}; remove one of them", fp8.format, a.preference.stage));
+  }
+  if (a.finetuning.is_lora()) {
+    found->push_back(fmt::format("fp8 {} is not supported with finetuning_type lora; remove one of them", fp8.format));
+  }
+}
+
 void check_metric(const TrainingArguments& a, Found* found) {
   std::vector<std::string> known = {"", "loss", "perplexity"};
   if (a.evaluation.accuracy) known.emplace_back("accuracy");
@@ -463,6 +489,7 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   check_numbers(*arguments, &found);
   check_optimizer(*arguments, &found);
   check_dropout(*arguments, &found);
+  check_fp8(*arguments, &found);
   check_profile(*arguments, &found);
   check_prediction(*arguments, &found);
   check_best_model(*arguments, &found);

@@ -94,6 +94,14 @@ void require(cudaError_t status, const char* what) {
 }
 
 cudaDataType_t type_of(Type type) { return type == Type::bf16 ? CUDA_R_16BF : CUDA_R_16F; }
+cudaDataType_t type_of(Narrow narrow, Type type) {
+  switch (narrow) {
+    case Narrow::e4m3: return CUDA_R_8F_E4M3;
+    case Narrow::e5m2: return CUDA_R_8F_E5M2;
+    default: return type_of(type);
+  }
+}
+bool is_narrow(const Gemm& g) { return g.narrow_a != Narrow::none; }
 
 // A GEMM as cublasLt sees it: by columns, so that c^T = op(b)^T op(a)^T; its first operand is our second. Owns the
 // descriptors.
@@ -107,12 +115,13 @@ class Described {
     set(CUBLASLT_MATMUL_DESC_TRANSA, first);
     set(CUBLASLT_MATMUL_DESC_TRANSB, second);
     if (g.has_bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    if (is_narrow(g)) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(g.fast ? 1 : 0));
     const auto layout = [&](cublasLtMatrixLayout_t* to, cudaDataType_t type, int64_t lines, int64_t length) {
       const auto u = [](int64_t x) { return static_cast<uint64_t>(x); };
       require(l.make_layout(to, type, u(length), u(lines), length), "cublasLtMatrixLayoutCreate");
     };
-    layout(&b, type_of(g.type), g.transposed_b ? g.columns : g.depth, g.transposed_b ? g.depth : g.columns);
-    layout(&a, type_of(g.type), g.transposed_a ? g.depth : g.rows, g.transposed_a ? g.rows : g.depth);
+    layout(&b, type_of(g.narrow_b, g.type), g.transposed_b ? g.columns : g.depth, g.transposed_b ? g.depth : g.columns);
+    layout(&a, type_of(g.narrow_a, g.type), g.transposed_a ? g.depth : g.rows, g.transposed_a ? g.rows : g.depth);
     layout(&c, g.wide ? CUDA_R_32F : type_of(g.type), g.rows, g.columns);
   }
   ~Described() {
@@ -133,7 +142,7 @@ class Described {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
 };
 
-// What is known of a shape. The descriptors' bias pointer changes from call to call.
+// What is known of a shape. The descriptors' pointers to the bias and to scales change from call to call.
 struct Known {
   std::unique_ptr<Described> described;
   cublasLtMatmulAlgo_t algorithm = {};
@@ -162,7 +171,7 @@ class Device {
     auto found = known_.find(g);
     if (found == known_.end()) found = known_.emplace(g, choose(stream, g, arrays, workspace, memory)).first;
     Known& known = found->second;
-    if (g.has_bias) known.described->set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, arrays.bias);
+    point(g, arrays, known.described.get());
     enqueue(stream, g, known, arrays, arrays.c, memory);
   }
 
@@ -176,9 +185,17 @@ class Device {
             "cublasLtMatmul");
   }
 
+  // What changes from call to call; cublasLt's first operand is our second.
+  static void point(const Gemm& g, const GemmArrays& arrays, Described* to) {
+    if (g.has_bias) to->set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, arrays.bias);
+    if (!is_narrow(g)) return;
+    to->set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, arrays.b_scale);
+    to->set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, arrays.a_scale);
+  }
+
   Known choose(cudaStream_t stream, const Gemm& g, const GemmArrays& arrays, const Workspace& workspace, void* memory) {
     Known known{std::make_unique<Described>(g)};
-    if (g.has_bias) known.described->set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, arrays.bias);
+    point(g, arrays, known.described.get());
     if (read(key_of(g), &known)) return known;
     // Repeated additions would change c.
     const size_t size = static_cast<size_t>(g.rows * g.columns) * (g.wide ? 4 : 2);
@@ -260,6 +277,10 @@ class Device {
     for (const bool each : {g.transposed_a, g.transposed_b, g.type == Type::bf16, g.wide, g.adds, g.has_bias}) {
       key += each ? "1" : "0";
     }
+    if (is_narrow(g)) {
+      for (const Narrow each : {g.narrow_a, g.narrow_b}) key += each == Narrow::e4m3 ? " e4m3" : " e5m2";
+      key += g.fast ? " fast" : "";
+    }
     return key;
   }
 
@@ -289,6 +310,8 @@ bool takes(const Gemm& g) {
   const bool is_large = g.rows >= kLeast && g.columns >= kLeast && g.depth >= kLeast;
   const bool is_whole =
       g.rows % 8 == 0 && g.columns % 8 == 0 && g.depth % 8 == 0;  // of 16 bytes, which algorithms need
+  const bool is_by_rows = !g.transposed_a && g.transposed_b;
+  if (is_narrow(g) && (!is_by_rows || g.rows % 16 != 0 || g.columns % 16 != 0 || g.depth % 16 != 0)) return false;
   return is_large && is_whole && (g.type == Type::bf16 || g.type == Type::f16) && library().is_complete;
 }
 

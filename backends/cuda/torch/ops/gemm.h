@@ -1,5 +1,5 @@
-// Large GEMMs of 16-bit operands through cublasLt, with algorithms chosen by timing: cuBLAS's own first choice is 3 to
-// 7 % slower on the shapes of small models. Free of libtorch.
+// Large GEMMs of 16-bit or 8-bit operands through cublasLt, with algorithms chosen by timing: cuBLAS's own first choice
+// is 3 to 7 % slower on the shapes of small models. Free of libtorch.
 //
 // The first GEMM of a shape times what cublasLt suggests and keeps the fastest, also on disk, by device and library
 // version: in $XDG_CACHE_HOME/concord or ~/.cache/concord. So a run that is started again computes the same bits. Where
@@ -20,10 +20,13 @@ namespace concord::cuda::torch_side {
 struct Gemm {
   int64_t rows, columns, depth;
   bool transposed_a = false, transposed_b = false;
-  Type type = Type::bf16;  // of a and b
-  bool wide = false;       // c is fp32, else of their type
+  Type type = Type::bf16;  // of c unless it is wide, and of a and b unless they are narrow
+  bool wide = false;       // c is fp32
   bool adds = false;       // to c, else c is overwritten
   bool has_bias = false;   // [columns], of c's type; added to each row
+  // 8-bit floats, both or none; then only b is transposed. Their scales are on the device.
+  Narrow narrow_a = Narrow::none, narrow_b = Narrow::none;
+  bool fast = false;  // narrow: sums may be kept in fewer than 32 bits
 
   auto operator<=>(const Gemm&) const = default;
 };
@@ -39,6 +42,7 @@ struct GemmArrays {
   const void *a, *b;
   void* c;
   const void* bias = nullptr;
+  const float *a_scale = nullptr, *b_scale = nullptr;  // what narrow numbers are multiplied with
 };
 // Memory on the device that the caller frees when the stream has come so far: a function from bytes.
 using Workspace = std::function<void*(size_t bytes)>;

@@ -12,6 +12,7 @@
 namespace concord::cuda::torch_side {
 
 enum class Type { f32, f64, bf16, f16 };
+enum class Narrow { none, e4m3, e5m2 };  // 8-bit floats
 
 struct Where {
   cudaStream_t stream;
@@ -57,6 +58,22 @@ void rope_packed(Where where, const PackedRope& shape, const void* cos, const vo
 // Rows of |gate_up| hold the gate and then up, |width| each.
 void swiglu(Where where, Rows shape, const void* gate_up, void* y);
 void swiglu_backward(Where where, Rows shape, const void* grad, const void* gate_up, void* result);
+
+// A matrix of 8-bit floats of a scale, largest / amax, as it is and transposed; see core/ops/fp8.h. Only for what fits:
+// 16-bit types, sizes that are multiples of 16, arrays that begin at multiples of 16 bytes.
+struct Fp8Arrays {
+  const float* amax;
+  float* seen;  // becomes the larger of itself and the matrix's own amax; may be null
+  void *rows, *columns;
+  float* inverse;  // gets 1 / scale
+};
+bool fp8_fits(Rows shape, Type type, std::initializer_list<const void*> pointers);
+void fp8_amax(Where where, int64_t count, const void* x, float* amax);  // |count| is a multiple of 8
+void fp8_quantise(Where where, Rows shape, const void* x, Narrow format, const Fp8Arrays& to);
+// |shape|: of one half of |gate_up|, and of |grad|; the derivative's matrix is twice as wide.
+void fp8_swiglu(Where where, Rows shape, const void* gate_up, Narrow format, const Fp8Arrays& to);
+void fp8_swiglu_backward(Where where, Rows shape, const void* grad, const void* gate_up, Narrow format,
+                         const Fp8Arrays& to);
 
 // Rows of experts: those of |k| choices of each token. See core/ops/moe_permute.h for order, inverse and ends.
 struct MoeRows {

@@ -7,6 +7,7 @@
 
 #include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/gemm.h"
+#include "backends/cuda/torch/ops/run_gemm.h"
 #include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {
@@ -22,25 +23,12 @@ Tensor rows(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 bool is_narrow(const Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
-bool is_ready(const Tensor& x) {
-  return x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
-}
-
 // Whether cublasLt is asked; |a|, |b| and |c| are the matrices.
 bool goes_timed(const Gemm& g, const Tensor& a, const Tensor& b, const Tensor& c) {
   const bool timed =
       is_narrow(a) && a.scalar_type() == b.scalar_type() && is_ready(a) && is_ready(b) && is_ready(c) && takes(g);
   kGemm[timed].take(g.type);
   return timed;
-}
-
-void run_gemm(const Gemm& g, const GemmArrays& arrays, const Tensor& like) {
-  std::vector<Tensor> kept;  // until everything is enqueued: libtorch gives memory away in the stream's order
-  const Workspace workspace = [&](size_t bytes) {
-    kept.push_back(at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte)));
-    return kept.back().mutable_data_ptr();
-  };
-  gemm(where(like).stream, g, arrays, workspace);
 }
 
 std::vector<int64_t> with_last(const Tensor& x, int64_t size) {

@@ -1,0 +1,176 @@
+// Matrices of 8-bit floats and their products on CUDA: kernels of our own for one scale per matrix, and cublasLt.
+// Matrices with a scale per block, and sizes that are no multiples of 16, are computed by the reference.
+#include <ATen/ops/empty.h>
+
+#include <optional>
+#include <tuple>
+
+#include "backends/cuda/torch/ops/choices.h"
+#include "backends/cuda/torch/ops/gemm.h"
+#include "backends/cuda/torch/ops/run_gemm.h"
+#include "backends/cuda/torch/ops/tensors.h"
+
+namespace concord::cuda::torch_side {
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+// [timed]
+const Choice kFp8Product[2] = {{"fp8: the reference", kShortTypes},
+                               {"fp8: a timed GEMM", kShortTypes, has_timed_gemms}};
+
+Three three_of(const std::vector<c10::IValue>& made) {
+  return {made[0].toTensor(), made[1].toTensor(), made[2].toTensor()};
+}
+
+Narrow narrow_of(const Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kFloat8_e4m3fn: return Narrow::e4m3;
+    case at::kFloat8_e5m2: return Narrow::e5m2;
+    default: return Narrow::none;
+  }
+}
+
+bool is_amax(const Tensor& x) { return x.scalar_type() == at::kFloat && x.numel() == 1; }
+
+// Of |columns| columns, with the memory that |to| points to.
+struct Made {
+  Made(const Tensor& x, int64_t columns, const Tensor& amax, const MaybeTensor& seen, int64_t format)
+      : narrow(format == 0 ? Narrow::e4m3 : Narrow::e5m2) {
+    const auto options = x.options().dtype(format == 0 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2);
+    rows = at::empty({x.size(0), columns}, options);
+    transposed = at::empty({columns, x.size(0)}, options);
+    scale = at::empty({1}, amax.options());
+    to = {amax.const_data_ptr<float>(), seen ? seen->mutable_data_ptr<float>() : nullptr, rows.mutable_data_ptr(),
+          transposed.mutable_data_ptr(), scale.mutable_data_ptr<float>()};
+  }
+  Three result() const { return {rows, transposed, scale}; }
+
+  Narrow narrow;
+  Tensor rows, transposed, scale;
+  Fp8Arrays to;
+};
+
+void amax_on_device(Tensor& amax, const Tensor& x) {
+  const bool dense = x.is_contiguous() && is_amax(amax) && x.numel() % 8 == 0;
+  if (!dense || !fp8_fits({16, 16}, type_of(x), {x.const_data_ptr()})) {
+    reference("concord::fp8_amax_", {amax, x});
+    return;
+  }
+  const OnDevice device(x.device());
+  fp8_amax(where(x), x.numel(), x.const_data_ptr(), amax.mutable_data_ptr<float>());
+}
+
+Three quantise_on_device(const Tensor& x, const Tensor& amax, const MaybeTensor& seen, int64_t format) {
+  const Tensor dense = x.contiguous();
+  const Rows shape{dense.size(0), dense.size(1)};
+  if (!is_amax(amax) || !fp8_fits(shape, type_of(x), {dense.const_data_ptr()})) {
+    return three_of(reference("concord::fp8_quantise", {x, amax, seen, format}));
+  }
+  const OnDevice device(x.device());
+  const Made made(dense, shape.width, amax, seen, format);
+  fp8_quantise(where(dense), shape, dense.const_data_ptr(), made.narrow, made.to);
+  return made.result();
+}
+
+Three swiglu_on_device(const Tensor& gate_up, const Tensor& amax, const MaybeTensor& seen, int64_t format) {
+  const Tensor dense = gate_up.contiguous();
+  const Rows shape{dense.size(0), dense.size(1) / 2};
+  if (!is_amax(amax) || !fp8_fits(shape, type_of(dense), {dense.const_data_ptr()})) {
+    return three_of(reference("concord::fp8_swiglu", {gate_up, amax, seen, format}));
+  }
+  const OnDevice device(dense.device());
+  const Made made(dense, shape.width, amax, seen, format);
+  fp8_swiglu(where(dense), shape, dense.const_data_ptr(), made.narrow, made.to);
+  return made.result();
+}
+
+Three swiglu_backward_on_device(const Tensor& grad, const Tensor& gate_up, const Tensor& amax, const MaybeTensor& seen,
+                                int64_t format) {
+  const Tensor dense = gate_up.contiguous(), g = grad.contiguous();
+  const Rows shape{g.size(0), g.size(1)};
+  if (!is_amax(amax) || !fp8_fits(shape, type_of(dense), {dense.const_data_ptr(), g.const_data_ptr()})) {
+    return three_of(reference("concord::fp8_swiglu_backward", {grad, gate_up, amax, seen, format}));
+  }
+  const OnDevice device(dense.device());
+  const Made made(dense, dense.size(1), amax, seen, format);
+  fp8_swiglu_backward(where(dense), shape, g.const_data_ptr(), dense.const_data_ptr(), made.narrow, made.to);
+  return made.result();
+}
+
+// a [m, k] b [n, k]^T; |c| is what it is written to.
+Gemm gemm_of(const Tensor& a, const Tensor& b) {
+  return {.rows = a.size(0),
+          .columns = b.size(0),
+          .depth = a.size(1),
+          .transposed_b = true,
+          .narrow_a = narrow_of(a),
+          .narrow_b = narrow_of(b)};
+}
+
+bool goes_timed(const Gemm& g, std::initializer_list<const Tensor*> dense, const Tensor& a_scales,
+                const Tensor& b_scales) {
+  bool timed = g.narrow_a != Narrow::none && g.narrow_b != Narrow::none && is_amax(a_scales) && is_amax(b_scales);
+  for (const Tensor* each : dense) timed = timed && is_ready(*each);
+  return timed && takes(g);
+}
+
+Tensor matmul_on_device(const Tensor& a, const Tensor& a_scales, const Tensor& b, const Tensor& b_scales,
+                        const MaybeTensor& bias, at::ScalarType type, bool fast) {
+  const auto by_reference = [&] {
+    return reference("concord::fp8_matmul", {a, a_scales, b, b_scales, bias, type, fast})[0].toTensor();
+  };
+  const bool is_short = type == at::kBFloat16 || type == at::kHalf;
+  if (!is_short || (bias && (bias->scalar_type() != type || !is_ready(*bias)))) return by_reference();
+  Gemm g = gemm_of(a, b);
+  g.type = type == at::kBFloat16 ? Type::bf16 : Type::f16;
+  g.has_bias = bias.has_value();
+  g.fast = fast;
+  const OnDevice device(a.device());
+  const Tensor c = at::empty({g.rows, g.columns}, a_scales.options().dtype(type));
+  const bool timed = goes_timed(g, {&a, &b, &c}, a_scales, b_scales);
+  kFp8Product[timed].take(g.type);
+  if (!timed) return by_reference();
+  run_gemm(g,
+           {.a = a.const_data_ptr(),
+            .b = b.const_data_ptr(),
+            .c = c.mutable_data_ptr(),
+            .bias = bias ? bias->const_data_ptr() : nullptr,
+            .a_scale = a_scales.const_data_ptr<float>(),
+            .b_scale = b_scales.const_data_ptr<float>()},
+           c);
+  return c;
+}
+
+void matmul_into_on_device(Tensor& main, const Tensor& a, const Tensor& a_scales, const Tensor& b,
+                           const Tensor& b_scales, bool adds) {
+  Gemm g = gemm_of(a, b);
+  g.wide = true;
+  g.adds = adds;
+  if (main.scalar_type() != at::kFloat || !goes_timed(g, {&a, &b, &main}, a_scales, b_scales)) {
+    reference("concord::fp8_matmul_", {main, a, a_scales, b, b_scales, adds});
+    return;
+  }
+  const OnDevice device(a.device());
+  run_gemm(g,
+           {.a = a.const_data_ptr(),
+            .b = b.const_data_ptr(),
+            .c = main.mutable_data_ptr(),
+            .a_scale = a_scales.const_data_ptr<float>(),
+            .b_scale = b_scales.const_data_ptr<float>()},
+           main);
+}
+
+TORCH_LIBRARY_IMPL(concord, CUDA, m) {
+  m.impl("fp8_amax_", amax_on_device);
+  m.impl("fp8_quantise", quantise_on_device);
+  m.impl("fp8_swiglu", swiglu_on_device);
+  m.impl("fp8_swiglu_backward", swiglu_backward_on_device);
+  m.impl("fp8_matmul", matmul_on_device);
+  m.impl("fp8_matmul_", matmul_into_on_device);
+}
+
+}  // namespace
+}  // namespace concord::cuda::torch_side

@@ -1,0 +1,128 @@
+// Samples at real sizes (samples.h) of the operators on 8-bit floats: more than one tile of a kernel each way, last
+// tiles that are not full, and products that go to a device's GEMM.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+#include "core/ops/fp8.h"
+#include "core/ops/testing/samples.h"
+
+namespace concord::ops::testing {
+namespace {
+
+struct MatrixSize {
+  int64_t rows, columns;
+};
+
+const std::vector<MatrixSize> kFp8Matrices = {{48, 144}, {1040, 912}, {2048, 896}, {131, 77}};
+
+at::Tensor draw_fp8_amax(Draw& draw) { return draw.normal({1}, at::kFloat).abs() + 0.5; }
+
+std::vector<SampleMaker> for_fp8_matrices(Sample (*maker)(const MatrixSize&, Draw&, c10::ScalarType)) {
+  std::vector<SampleMaker> made;
+  for (const MatrixSize& size : kFp8Matrices) {
+    made.push_back([size, maker](Draw& draw, c10::ScalarType type) { return maker(size, draw, type); });
+  }
+  return made;
+}
+
+const RegisterRealSizes kRealFp8Amax("concord::fp8_amax_",
+                                     for_fp8_matrices([](const MatrixSize& size, Draw& draw, c10::ScalarType type) {
+                                       const at::Tensor x = draw.normal({size.rows, size.columns}, type);
+                                       return Sample{{draw_fp8_amax(draw), x}, 0};
+                                     }));
+
+const RegisterRealSizes kRealFp8Quantise("concord::fp8_quantise",
+                                         for_fp8_matrices([](const MatrixSize& size, Draw& draw, c10::ScalarType type) {
+                                           const at::Tensor x = draw.normal({size.rows, size.columns}, type);
+                                           const int64_t format = draw.between(0, 1);
+                                           return Sample{{x, draw_fp8_amax(draw), c10::IValue(), format}, 0};
+                                         }));
+
+// As in fp8_test.cpp: the neighbour of the exact number, where what is in between is rounded the other way.
+Sample::Slack real_neighbour(int64_t format) {
+  return [format](const std::vector<c10::IValue>&, const std::vector<at::Tensor>& exact) {
+    const double step = format == 0 ? 0.125 : 0.25, smallest = format == 0 ? std::ldexp(1, -9) : std::ldexp(1, -16);
+    const auto near = [&](const at::Tensor& x) { return x.to(at::kDouble).abs() * step * 1.01 + smallest; };
+    return std::vector<at::Tensor>{near(exact[0]), near(exact[1]),
+                                   at::zeros({1}, exact[0].options().dtype(at::kDouble))};
+  };
+}
+
+const RegisterRealSizes kRealFp8Swiglu(
+    "concord::fp8_swiglu", for_fp8_matrices([](const MatrixSize& size, Draw& draw, c10::ScalarType type) {
+      const at::Tensor both = draw.normal({size.rows, 2 * size.columns}, type);
+      const int64_t format = draw.between(0, 1);
+      return Sample{{both, draw_fp8_amax(draw), c10::IValue(), format}, 0, {}, real_neighbour(format)};
+    }));
+
+const RegisterRealSizes kRealFp8SwigluBackward(
+    "concord::fp8_swiglu_backward", for_fp8_matrices([](const MatrixSize& size, Draw& draw, c10::ScalarType type) {
+      const at::Tensor both = draw.normal({size.rows, 2 * size.columns}, type);
+      const at::Tensor grad = draw.normal({size.rows, size.columns}, type);
+      const int64_t format = draw.between(0, 1);
+      return Sample{{grad, both, draw_fp8_amax(draw), c10::IValue(), format}, 0, {}, real_neighbour(format)};
+    }));
+
+// ----------------------------------------------------------------------------------------------------------- products
+
+struct Fp8ProductSize {
+  int64_t m, n, k;
+  bool e5m2, fast;
+};
+
+const std::vector<Fp8ProductSize> kFp8Products = {{48, 32, 80, false, false},
+                                                  {2048, 896, 4864, false, true},
+                                                  {4096, 1152, 896, true, false},
+                                                  {100, 60, 33, true, false}};
+
+at::Tensor draw_narrow(Draw& draw, int64_t rows, int64_t columns, bool e5m2) {
+  const auto type = type_of(e5m2 ? Fp8Format::e5m2 : Fp8Format::e4m3);
+  return draw.normal({rows, columns}, at::kFloat, e5m2 ? 1000 : 10).to(type);
+}
+
+// Hopper's tensor cores add products with 13 bits behind the point of the largest, and keep that sum for the whole of k
+// where it may be fast: each of k / 32 additions loses up to 2^-13 of the largest partial sum, which is at most the sum
+// of absolute values; what is lost is of random sign. A correct kernel is far below.
+at::Tensor product_slack(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale) {
+  const double share = std::ldexp(1, -13);
+  return share * at::matmul(a.abs(), b.abs().t()) * scale;
+}
+
+Sample real_product(const Fp8ProductSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor a = draw_narrow(draw, size.m, size.k, size.e5m2), b = draw_narrow(draw, size.n, size.k, false);
+  const at::Tensor a_scale = draw_fp8_amax(draw), b_scale = draw_fp8_amax(draw);
+  const auto slack = [](const std::vector<c10::IValue>& given, const std::vector<at::Tensor>&) {
+    const auto tensor = [&](size_t i) { return given[i].toTensor(); };
+    return std::vector<at::Tensor>{product_slack(tensor(0), tensor(2), tensor(1) * tensor(3))};
+  };
+  const c10::IValue bias = draw.coin() ? c10::IValue(draw.normal({size.n}, type)) : c10::IValue();
+  return Sample{{a, a_scale, b, b_scale, bias, type, size.fast}, 0, {}, slack};
+}
+
+Sample real_product_into(const Fp8ProductSize& size, Draw& draw, c10::ScalarType) {
+  const at::Tensor a = draw_narrow(draw, size.m, size.k, size.e5m2), b = draw_narrow(draw, size.n, size.k, false);
+  const at::Tensor a_scale = draw_fp8_amax(draw), b_scale = draw_fp8_amax(draw);
+  const auto slack = [](const std::vector<c10::IValue>& given, const std::vector<at::Tensor>&) {
+    const auto tensor = [&](size_t i) { return given[i].toTensor(); };
+    return std::vector<at::Tensor>{product_slack(tensor(1), tensor(3), tensor(2) * tensor(4))};
+  };
+  const at::Tensor main = draw.normal({size.m, size.n}, at::kFloat);
+  return Sample{{main, a, a_scale, b, b_scale, draw.coin()}, 0, {}, slack};
+}
+
+std::vector<SampleMaker> for_fp8_products(Sample (*maker)(const Fp8ProductSize&, Draw&, c10::ScalarType)) {
+  std::vector<SampleMaker> made;
+  for (const Fp8ProductSize& size : kFp8Products) {
+    made.push_back([size, maker](Draw& draw, c10::ScalarType type) { return maker(size, draw, type); });
+  }
+  return made;
+}
+
+const RegisterRealSizes kRealFp8Product("concord::fp8_matmul", for_fp8_products(real_product));
+const RegisterRealSizes kRealFp8ProductInto("concord::fp8_matmul_", for_fp8_products(real_product_into));
+
+}  // namespace
+}  // namespace concord::ops::testing
