@@ -41,8 +41,9 @@ class VirtualModels {
   std::unique_ptr<SaveJob> start_save(const std::filesystem::path& folder, HfSaveOptions options,
                                       SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous = nullptr);
 
-  // The values that save_pretrained has written to |folder|. Throws as load_hf_weights does.
-  void load_saved(const std::filesystem::path& folder);
+  // The values that save_pretrained has written to |folder|. Throws as load_hf_weights does; |share_reads| as its
+  // |sharing|.
+  void load_saved(const std::filesystem::path& folder, bool share_reads = false);
 
  private:
   // What save_pretrained writes, by the names in files: all parameters, or those that are trained with an adapter.
