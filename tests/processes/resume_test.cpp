@@ -177,6 +177,21 @@ TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
   EXPECT_THAT(refused({}), HasSubstr("format 2"));
 }
 
+// One byte of the optimizer's state is not what was written: it is found before anything is taken from it.
+TEST_F(TrainResume, ADamagedTensorIsNamedUnlessNothingIsVerified) {
+  run("whole", ranks(2, 2) + Words{"--max_steps", "5"});
+  const std::string file = path("whole/checkpoint-5/optimizer.safetensors");
+  std::fstream bytes(file, std::ios::binary | std::ios::in | std::ios::out);
+  bytes.seekp(-1, std::ios::end);
+  bytes.put('\x01');
+  bytes.close();
+  const Words resume = ranks(2, 2) + Words{"--resume_from_checkpoint", path("whole/checkpoint-5"), "--max_steps", "5"};
+  TrainProgram refused(run_words("refused", resume));
+  EXPECT_EQ(refused.exit_code(), 1) << refused.err();
+  EXPECT_THAT(refused.err(), AllOf(HasSubstr("is damaged: optimizer.safetensors"), HasSubstr("exp_avg")));
+  run("taken", resume + Words{"--verify_checkpoint", "false"});
+}
+
 // A save takes two steps at least: with one after every step the second one is due while the first is written.
 TEST_F(TrainResume, ACheckpointThatIsDueWhileOneIsWrittenIsWaitedForOrSkipped) {
   const Words every_step = ranks(1, 4) + Words{"--save_steps", "1", "--max_steps", "5"};
