@@ -6,6 +6,7 @@
 #include "core/schedule/step_schedule.h"
 #include "trainer/device_batch.h"
 #include "trainer/parameter_groups.h"
+#include "trainer/resume.h"
 
 namespace concord {
 namespace {
@@ -24,19 +25,24 @@ ModelArgs model_args_of(const TrainingPlan& plan) {
           .placement = placement_of(plan.schedule)};
 }
 
+VirtualModels read_model(const std::string& folder, const TrainingPlan& plan, ModelArgs args, ParallelContext& job) {
+  args.share_reads = reads_together(plan.arguments, folder, job);
+  return AutoModel::from_pretrained(folder, args, job);
+}
+
 VirtualModels load_or_make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
   const ModelArgs args = model_args_of(plan);
   if (!plan.resume_from.empty()) {
     if (!providers.model) {
-      return AutoModel::from_pretrained(plan.adapter ? plan.arguments.model.path : plan.resume_from, args, job);
+      return read_model(plan.adapter ? plan.arguments.model.path : plan.resume_from, plan, args, job);
     }
     VirtualModels model = providers.model(plan.config, args, job);
-    model.load_saved(plan.resume_from);
+    model.load_saved(plan.resume_from, reads_together(plan.arguments, plan.resume_from, job));
     return model;
   }
   if (providers.model) return providers.model(plan.config, args, job);
   if (plan.arguments.model.path.empty()) return AutoModel::from_config(plan.config, args, job);
-  return AutoModel::from_pretrained(plan.arguments.model.path, args, job);
+  return read_model(plan.arguments.model.path, plan, args, job);
 }
 
 ParameterGroups groups_of(const TrainingPlan& plan) {
@@ -95,11 +101,11 @@ VirtualModels make_reference_model(const TrainingPlan& plan, ParallelContext& jo
   if (!folder.empty()) {
     args.adapter = std::nullopt;
     args.adapter_folder.clear();
-    return AutoModel::from_pretrained(folder, args, job);
+    return read_model(folder, plan, std::move(args), job);
   }
   if (providers.model) return providers.model(plan.config, args, job);
   if (plan.arguments.model.path.empty()) return AutoModel::from_config(plan.config, args, job);
-  return AutoModel::from_pretrained(plan.arguments.model.path, args, job);
+  return read_model(plan.arguments.model.path, plan, std::move(args), job);
 }
 
 std::unique_ptr<PairObjective> make_objective(const TrainingPlan& plan, ParallelContext& job) {

@@ -10,6 +10,7 @@
 #include "core/config_error.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
+#include "core/paths.h"
 #include "core/threads.h"
 #include "platform/loader/host.h"
 #include "trainer/memory_checkpoints.h"
@@ -80,6 +81,17 @@ void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   if (plan->resume_from.empty() || !plan->arguments.saving.verify) return;
   run_together(job, [&] { verify_part(plan->resume_from, job.rank(), job.world()); });
 }
+
+// On one machine the page cache is what bytes would be sent from, and a disk of each machine's own is read by all of
+// them in parallel; a file system that all machines share is where the same bytes would be asked for again and again.
+bool reads_together(const TrainingArguments& arguments, const std::string& folder, ParallelContext& job) {
+  const std::string& setting = arguments.saving.share_reads;
+  if (setting != "auto") return setting == "true";
+  const JobEnvironment environment = read_job_environment();
+  if (environment.local_world == environment.world) return false;
+  return reduced(job, job.rank() == 0 && is_on_network(folder) ? 1 : 0, ReduceOp::kMax) == 1;
+}
+
 SavedLayout saved_layout(const TrainingPlan& plan, const ParallelContext& job) {
   const RankLayout& layout = job.layout();
   return {.world = layout.world(),

@@ -17,6 +17,10 @@ namespace concord {
 // The ranks verify its checksums, each a part. Throws ConfigError where it is damaged.
 void choose_checkpoint(TrainingPlan* plan, ParallelContext& job);
 
+// Whether the ranks read the files in |folder| together, each byte once per data-parallel group, as
+// ckpt_fully_parallel_load says. Rank 0 looks at the file system, so that all ranks do the same.
+bool reads_together(const TrainingArguments& arguments, const std::string& folder, ParallelContext& job);
+
 // The layout of this run, as a checkpoint says it.
 SavedLayout saved_layout(const TrainingPlan& plan, const ParallelContext& job);
 

@@ -656,7 +656,8 @@ void Trainer::restore(const TrainingState& state) {
   const ResumeParts& taken = plan_.resume_parts;
   check_can_continue(plan_.resume_from, state, plan_, taken);
   if (taken.optimizer) {
-    parts_.optimizer.load_state(OptimizerFiles(plan_.resume_from, state.optimizer_steps));
+    parts_.optimizer.load_state(OptimizerFiles(plan_.resume_from, state.optimizer_steps),
+                                reads_together(plan_.arguments, plan_.resume_from, job_));
     parts_.lr.set_counter(continued_lr_counter(state, parts_.lr.settings()));
     parts_.model.load_fp8(plan_.resume_from);
     if (parts_.scaler && state.loss_scaler) parts_.scaler->set_state(*state.loss_scaler);
@@ -690,7 +691,7 @@ void Trainer::load_best_model() {
     return;
   }
   parts_.data_parallel.finish_param_gather();
-  parts_.model.load_saved(folder);
+  parts_.model.load_saved(folder, reads_together(plan_.arguments, folder, job_));
   parts_.optimizer.reload_main_weights();
 }
 

@@ -145,7 +145,7 @@ void VirtualModels::load_fp8(const std::string& folder) {
   }
 }
 
-void VirtualModels::load_saved(const std::filesystem::path& folder) {
+void VirtualModels::load_saved(const std::filesystem::path& folder, bool share_reads) {
   std::optional<AdapterModules> adapter;
   if (args_.adapter) adapter.emplace(*args_.adapter);
   const std::vector<std::string> tensors = tensors_of_model(config_, adapter ? &*adapter : nullptr);
@@ -153,7 +153,8 @@ void VirtualModels::load_saved(const std::filesystem::path& folder) {
   load_hf_weights(folder.string(), pointers(saved), shard_place(context_->layout(), context_->rank()),
                   {.stem = adapter ? kAdapterStem : safetensors::kModelStem,
                    .model_tensors = tensors,
-                   .tied_embeddings = config_.tie_word_embeddings});
+                   .tied_embeddings = config_.tie_word_embeddings,
+                   .sharing = share_reads ? context_ : nullptr});
 }
 
 void VirtualModels::save_pretrained(const std::filesystem::path& folder, HfSaveOptions options) {
@@ -198,13 +199,14 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
                    .unused = unused,
                    .weight_block_size = models.config().weight_block_size,
                    .tied_embeddings = models.config().tie_word_embeddings || is_new_score,
-                   .map_files = true});
+                   .map_files = true,
+                   .sharing = args.share_reads ? &context : nullptr});
   for (size_t i = 0; is_new_score && i < models.size(); ++i) models[i].initialise(ModelChunk::Which::score);
   if (!args.adapter) return models;
   if (args.adapter_folder.empty()) {
     for (size_t i = 0; i < models.size(); ++i) models[i].initialise(ModelChunk::Which::adapter);
   } else {
-    models.load_saved(args.adapter_folder);
+    models.load_saved(args.adapter_folder, args.share_reads);
   }
   return models;
 }

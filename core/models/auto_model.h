@@ -46,8 +46,9 @@ class VirtualModels {
   std::optional<SavedTensors> saved_fp8();
   void load_fp8(const std::string& folder);
 
-  // The values that save_pretrained has written to |folder|. Throws as load_hf_weights does.
-  void load_saved(const std::filesystem::path& folder);
+  // The values that save_pretrained has written to |folder|. Throws as load_hf_weights does; |share_reads| as its
+  // |sharing|.
+  void load_saved(const std::filesystem::path& folder, bool share_reads = false);
 
  private:
   // What save_pretrained writes, by the names in files: all parameters, or those that are trained with an adapter.

@@ -6,16 +6,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
 #include <unordered_set>
 
 #include "core/config_error.h"
+#include "core/mesh/agreement.h"
 #include "core/models/block_scales.h"
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
 #include "core/models/hf_weights.h"
+#include "core/models/shared_read.h"
 #include "core/quoted.h"
 #include "core/safetensors/index.h"
 
@@ -28,6 +31,7 @@ using safetensors::Weights;
 
 constexpr int64_t kWindowBytes = 8 << 20;        // of a file, mapped at a time per thread
 constexpr uint64_t kLeastMappedBytes = 1 << 18;  // smaller values are not worth their own mapping
+constexpr size_t kLeastReadBytes = 1 << 16;      // of a row: shorter ones are not worth a system call each
 
 // A block of a tensor in a file, |rows| of |length| elements at a distance of |stride|, and where it goes.
 struct FileBlock {
@@ -159,22 +163,25 @@ Found find_all(const Weights& weights, const Parameter& parameter, bool takes_sc
 // The blocks of a run, none of which covers more than a window of the file, unless a single row does.
 void cut_run(const ShardRun& run, FileBlock block, std::vector<FileBlock>& blocks) {
   const int64_t window = kWindowBytes / (block.scales != nullptr ? sizeof(float) : size_of(block.tensor->dtype));
-  const int64_t rows = run.count / run.run_length;
-  const int64_t rows_at_once = std::max<int64_t>(1, window / std::max(run.run_stride, run.run_length));
+  const bool is_contiguous = run.run_stride == run.run_length;
+  const int64_t row_length = is_contiguous ? run.count : run.run_length;
+  const int64_t stride = is_contiguous ? run.count : run.run_stride;
+  const int64_t rows = run.count / row_length;
+  const int64_t rows_at_once = std::max<int64_t>(1, window / std::max(stride, row_length));
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     block.rows = std::min(rows_at_once, rows - row);
-    const int64_t columns_at_once = block.rows > 1 ? run.run_length : window;
-    for (int64_t column = 0; column < run.run_length; column += columns_at_once) {
-      block.length = std::min(columns_at_once, run.run_length - column);
-      block.stride = block.rows > 1 ? run.run_stride : block.length;
-      block.from = run.offset + row * run.run_stride + column;
-      block.local = run.local + row * run.run_length + column;
+    const int64_t columns_at_once = block.rows > 1 ? row_length : window;
+    for (int64_t column = 0; column < row_length; column += columns_at_once) {
+      block.length = std::min(columns_at_once, row_length - column);
+      block.stride = block.rows > 1 ? stride : block.length;
+      block.from = run.offset + row * stride + column;
+      block.local = run.local + row * row_length + column;
       blocks.push_back(block);
     }
   }
 }
 
-// Reads the bytes of |block| as stored in the file, row after row. |to| must be large enough.
+// The bytes of |block| as stored in the file, row after row. |to| must be large enough.
 void copy_rows(const FileBlock& block, std::byte* to) {
   const auto size = static_cast<size_t>(size_of(block.tensor->dtype));
   const std::byte* from = block.data().data();
@@ -182,6 +189,16 @@ void copy_rows(const FileBlock& block, std::byte* to) {
   for (int64_t row = 0; row < block.rows; ++row)
     std::memcpy(to + static_cast<size_t>(row) * row_bytes, from + static_cast<size_t>(row * block.stride) * size,
                 row_bytes);
+}
+
+// The same without the mapping, whose page faults cost as much as the copy.
+void read_rows(const FileBlock& block, std::byte* to) {
+  const auto size = static_cast<uint64_t>(size_of(block.tensor->dtype));
+  const auto row_bytes = static_cast<size_t>(block.length) * size;
+  for (int64_t row = 0; row < block.rows; ++row) {
+    block.file->read(*block.tensor, static_cast<uint64_t>(block.from + row * block.stride) * size, {to, row_bytes});
+    to += row_bytes;
+  }
 }
 
 // Whether the file's bytes can be copied to the parameter's memory unchanged.
@@ -217,10 +234,12 @@ void copy_converted(const FileBlock& block) {
 }
 
 void copy(const FileBlock& block) {
-  if (is_plain(block)) {
-    copy_rows(block, static_cast<std::byte*>(block.to->data_ptr()) + block.local * block.to->element_size());
-  } else {
+  if (!is_plain(block)) {
     copy_converted(block);
+  } else {
+    std::byte* const to = static_cast<std::byte*>(block.to->data_ptr()) + block.local * block.to->element_size();
+    if (static_cast<size_t>(block.length * block.to->element_size()) >= kLeastReadBytes) return read_rows(block, to);
+    copy_rows(block, to);
   }
   block.file->release(block.data());
 }
@@ -244,50 +263,152 @@ void copy_all(std::vector<FileBlock>& blocks) {
   }
 }
 
-}  // namespace
+// The files of a folder and what a rank needs of them.
+class FolderLoad {
+ public:
+  // Checks everything.
+  FolderLoad(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
+             const HfLoadOptions& options)
+      : weights_(folder, options.stem), options_(options), place_(place) {
+    check_extra(weights_, options);
+    for (Parameter* parameter : parameters) {
+      check_value(*parameter, local_shape(parameter->spec, place));
+      targets_.push_back({.parameter = parameter,
+                          .found = find_all(weights_, *parameter, !options.weight_block_size.empty()),
+                          .value = parameter->value.detach().view({-1}),
+                          .runs = shard_runs(parameter->spec, place)});
+      for (const auto& [name, tensor] : targets_.back().found) add_scales(tensor);
+    }
+  }
 
-void load_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
-                     const HfLoadOptions& options) {
-  const Weights weights(folder, options.stem);
-  check_extra(weights, options);
-  std::vector<at::Tensor> values(parameters.size()), mapped(parameters.size());
-  std::vector<FileBlock> blocks;
-  std::map<std::string, BlockScales> scales;  // of tensors that have them, by name
-  const auto scales_of = [&](const Weights::Tensor& tensor) -> const BlockScales* {
-    if (!is_scaled(tensor)) return nullptr;
-    return &scales.try_emplace(tensor.info->name, weights, tensor, options.weight_block_size).first->second;
+  void read_alone() {
+    std::vector<FileBlock> blocks;
+    for (Target& target : targets_) {
+      if (options_.map_files) target.mapped = map_value(*target.parameter, place_, target.found);
+      if (!target.mapped.defined()) add_blocks(target, target.runs, target.value, &blocks);
+    }
+    read(blocks);
+  }
+
+  // With the other ranks that need the same; returns what went wrong on this one (read_shared).
+  std::exception_ptr read_with(ParallelContext& job) {
+    std::exception_ptr error;
+    const auto keep_first = [&](const std::exception_ptr& later) { error = error ? error : later; };
+    for (const GroupKind kind : {GroupKind::dp_cp, GroupKind::edp}) keep_first(read_in(job.group(kind), kind, job));
+    return error;
+  }
+
+  // Returns the bytes of tensors that were read.
+  int64_t finish() {
+    const at::NoGradGuard no_grad;
+    for (const Target& target : targets_) {
+      if (target.mapped.defined()) {
+        target.parameter->value.set_data(target.mapped);
+      } else {
+        clear_padding(target.parameter->value, target.parameter->spec, place_);
+      }
+    }
+    return bytes_read_;
+  }
+
+ private:
+  struct Target {
+    Parameter* parameter;
+    Found found;
+    at::Tensor value;  // flat
+    std::vector<ShardRun> runs;
+    at::Tensor mapped = {};  // the new value, where it needs not be read
   };
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const Parameter& parameter = *parameters[i];
-    check_value(parameter, local_shape(parameter.spec, place));
-    const Found found = find_all(weights, parameter, !options.weight_block_size.empty());
-    if (options.map_files) mapped[i] = map_value(parameter, place, found);
-    if (mapped[i].defined()) continue;
-    values[i] = parameter.value.detach().view({-1});
-    for (const ShardRun& run : shard_runs(parameter.spec, place)) {
-      const Weights::Tensor& tensor = found.at(run.tensor);
+
+  void add_scales(const Weights::Tensor& tensor) {
+    if (is_scaled(tensor)) scales_.try_emplace(tensor.info->name, weights_, tensor, options_.weight_block_size);
+  }
+
+  // |to| has what |runs| are about, and stays where it is.
+  void add_blocks(const Target& target, const std::vector<ShardRun>& runs, const at::Tensor& to,
+                  std::vector<FileBlock>* blocks) const {
+    for (const ShardRun& run : runs) {
+      const Weights::Tensor& tensor = target.found.at(run.tensor);
       cut_run(run,
               {.file = tensor.file,
                .tensor = tensor.info,
-               .scales = scales_of(tensor),
-               .to = &values[i],
+               .scales = is_scaled(tensor) ? &scales_.at(tensor.info->name) : nullptr,
+               .to = &to,
                .from = 0,
                .local = 0,
                .rows = 0,
                .length = 0,
                .stride = 0},
-              blocks);
+              *blocks);
     }
   }
-  copy_all(blocks);
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (mapped[i].defined()) {
-      parameters[i]->value.set_data(mapped[i]);
-    } else {
-      clear_padding(parameters[i]->value, parameters[i]->spec, place);
-    }
+
+  void read(std::vector<FileBlock>& blocks) {
+    copy_all(blocks);
+    for (const FileBlock& block : blocks) bytes_read_ += block.rows * block.length * size_of(block.tensor->dtype);
   }
+
+  // The targets that are the same on all ranks of the group |kind|.
+  std::exception_ptr read_in(ProcessGroup& group, GroupKind kind, ParallelContext& job) {
+    std::vector<const Target*> shared;
+    std::vector<at::Tensor> values;
+    for (const Target& target : targets_) {
+      const std::vector<GroupKind>& over = target.parameter->spec.replicated_over;
+      if (std::find(over.begin(), over.end(), kind) == over.end()) continue;
+      shared.push_back(&target);
+      values.push_back(target.value);
+    }
+    return read_shared(group, job.torch_device(), values, [&](std::span<const SharedPiece> pieces, std::byte* share) {
+      std::vector<at::Tensor> parts;
+      parts.reserve(pieces.size());  // blocks point to them
+      std::vector<FileBlock> blocks;
+      for (const SharedPiece& piece : pieces) {
+        const Target& target = *shared[piece.tensor];
+        parts.push_back(at::from_blob(share + piece.at, {piece.end - piece.begin}, target.value.scalar_type()));
+        add_blocks(target, cut_runs(target.runs, piece.begin, piece.end), parts.back(), &blocks);
+      }
+      read(blocks);
+    });
+  }
+
+  const Weights weights_;
+  const HfLoadOptions options_;
+  const ShardPlace place_;
+  std::vector<Target> targets_;
+  std::map<std::string, BlockScales> scales_;  // of tensors that have them, by name
+  int64_t bytes_read_ = 0;
+};
+
+// Every parameter is the same in one of the two groups.
+void check_groups(std::span<Parameter* const> parameters) {
+  for (const Parameter* parameter : parameters) {
+    const std::vector<GroupKind>& over = parameter->spec.replicated_over;
+    const auto has = [&](GroupKind kind) { return std::count(over.begin(), over.end(), kind); };
+    if (has(GroupKind::dp_cp) + has(GroupKind::edp) != 1)
+      throw ConfigError(
+          fmt::format("parameter {}: it is not known which ranks need the same elements", parameter->spec.name));
+  }
+}
+
+}  // namespace
+
+int64_t load_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
+                        const HfLoadOptions& options) {
+  std::optional<FolderLoad> load;
+  if (options.sharing == nullptr) {
+    load.emplace(folder, parameters, place, options);
+    load->read_alone();
+    return load->finish();
+  }
+  run_together(*options.sharing, [&] {
+    check_groups(parameters);
+    load.emplace(folder, parameters, place, options);
+  });
+  const std::exception_ptr error = load->read_with(*options.sharing);
+  run_together(*options.sharing, [&] {
+    if (error) std::rethrow_exception(error);
+  });
+  return load->finish();
 }
 
 }  // namespace concord

@@ -35,6 +35,10 @@ struct HfLoadOptions {
   // becomes a private mapping of the file instead of a copy: nothing is read before it is used, and writing to it
   // copies the page. The file must not become shorter or be overwritten in place meanwhile (safetensors/reader.h).
   bool map_files = false;
+  // The job whose ranks all load together, at the same time: of what the ranks of a data-parallel group (dp_cp; edp for
+  // experts) need alike, each reads a share and sends it to the others (shared_read.h), and where one rank fails, all
+  // throw. Nothing is mapped then. Null: each rank reads all that it needs.
+  ParallelContext* sharing = nullptr;
 };
 
 // Fills the parameters' values from |folder| (core/safetensors/index.h: one file or several), each rank separately: it
@@ -43,10 +47,11 @@ struct HfLoadOptions {
 // the parameters it holds at most a few mapped or staged windows of 8 MiB, one per thread. Extra tensors called
 // *.rotary_emb.inv_freq, which older versions of transformers wrote, are ignored. Throws ConfigError with the file, the
 // tensor and both values: a missing or extra tensor, another shape, a type that is not a float; and what
-// safetensors::Weights throws. Parameters are unchanged if it does. Waits: on the host, until the values are in
-// place. Threads: one at a time for a parameter.
-void load_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
-                     const HfLoadOptions& options = {});
+// safetensors::Weights throws. Parameters are unchanged if it does. Returns the bytes of tensors that this rank read
+// (not those of mapped values, nor scales). Waits: on the host, until the values are in place; with |sharing| for all
+// ranks. Threads: one at a time for a parameter.
+int64_t load_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
+                        const HfLoadOptions& options = {});
 
 // More tensors of a saved folder, in files of their own: the optimizer's state.
 struct SavedTensors {

@@ -142,6 +142,29 @@ TEST(SaveFiles, MissingBytesAndForeignPartsAreErrors) {
   }
 }
 
+// Chunks are copied faster than they are written. One that is larger than the limit is alone.
+TEST(ChunkQueue, CopiesTakeNoMoreThanTheLimit) {
+  ChunkQueue queue(100);
+  std::atomic<int64_t> taken = 0;
+  std::jthread writer([&] {
+    while (const std::optional<SaveChunk> chunk = queue.pop()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      taken -= chunk->reserved;
+      queue.release(chunk->reserved);
+    }
+  });
+  for (int i = 0; i < 5; ++i) {
+    for (const int64_t bytes : {60, 40, 30, 250, 100, 1}) {
+      ASSERT_TRUE(queue.reserve(bytes));
+      EXPECT_LE(taken += bytes, std::max<int64_t>(100, bytes));
+      SaveChunk chunk;
+      chunk.reserved = bytes;
+      queue.push({chunk});
+    }
+  }
+  queue.close();
+}
+
 TEST(ChunkQueue, WhoWaitsIsToldThatItIsAbandoned) {
   ChunkQueue queue(10);
   ASSERT_TRUE(queue.reserve(10));

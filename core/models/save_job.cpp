@@ -5,8 +5,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -17,6 +15,7 @@
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
 #include "core/models/hf_dtype.h"
+#include "core/models/landing.h"
 #include "core/models/saved_texts.h"
 #include "core/paths.h"
 #include "core/threads.h"
@@ -31,9 +30,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kLeastMemory = 1 << 30;      // of copies in host memory
 constexpr int64_t kMostWriters = 4;            // threads per rank, where nothing else happens
 constexpr int64_t kMostBackgroundWriters = 2;  // beside a step, which needs cores too
-constexpr auto kPoll = std::chrono::microseconds(200);
-constexpr int64_t kAlignment = 64;      // of copies on a device, bytes
-constexpr int64_t kDeviceReserve = 20;  // 1 / this part of a device's memory stays free
+constexpr int64_t kAlignment = 64;             // of copies on a device, bytes
+constexpr int64_t kDeviceReserve = 20;         // 1 / this part of a device's memory stays free
 
 std::vector<safetensors::TensorShape> tensors_of(std::span<Parameter* const> parameters) {
   std::vector<safetensors::TensorShape> tensors;
@@ -82,41 +80,6 @@ int64_t memory_limit(std::span<Parameter* const> parameters) {
   for (const Parameter* parameter : parameters) largest = std::max(largest, parameter->value.nbytes());
   return std::max(kLeastMemory, 2 * static_cast<int64_t>(largest));
 }
-
-// Where a thread receives what is on a device: two buffers, so that one is filled while the other one is read.
-class Landing {
- public:
-  Landing(const Device& device, const Event& copied) : stream_(device), slots_{Slot(device), Slot(device)} {
-    copied.make_wait(stream_);
-  }
-  // How many have been begun and not finished: at most two.
-  int64_t under_way() const { return begun_ - finished_; }
-  void begin(const SaveChunk& chunk) {
-    const Slot& slot = slots_[begun_++ % 2];
-    copy(stream_, slot.buffer.data(), chunk.data, chunk.bytes, CopyKind::kDeviceToHost);
-    slot.filled.record(stream_);
-  }
-  // The bytes of the oldest one. They stay until the next begin().
-  const std::byte* finish() {
-    const Slot& slot = slots_[finished_++ % 2];
-    // A thread that waits inside of the device's library may take turns with the one that launches kernels.
-    while (!slot.filled.done()) std::this_thread::sleep_for(kPoll);
-    slot.filled.synchronize();
-    return static_cast<const std::byte*>(slot.buffer.data());
-  }
-
- private:
-  struct Slot {
-    explicit Slot(const Device& device) : buffer(device.platform(), kChunkBytes), filled(device) {}
-    HostBuffer buffer;
-    Event filled;
-  };
-
-  Stream stream_;
-  std::array<Slot, 2> slots_;
-  int64_t begun_ = 0;
-  int64_t finished_ = 0;
-};
 
 }  // namespace
 

@@ -8,11 +8,15 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
+#include <exception>
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/mesh/agreement.h"
 #include "core/optim/grad_norm.h"
 #include "core/optim/muon.h"
 #include "core/optim/offload.h"
@@ -47,6 +51,16 @@ at::Tensor zeros_on_device(const std::vector<at::Tensor>& grads, const at::Tenso
   at::Tensor zeros = at::zeros({1}, options.dtype(at::kLong));
   for (const at::Tensor& grad : grads) zeros.add_(grad.eq(0).sum());
   return zeros;
+}
+
+// What |body| throws.
+std::exception_ptr error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -148,7 +162,7 @@ class Optimizer::Impl {
     for (const GradBuffer* buffer : ddp_.buffers()) {
       for (const Parameter* parameter : buffer->parameters()) {
         std::vector<std::string> keys = moments_of(*parameter);
-        if (buffer->values().scalar_type() != at::kFloat) keys.emplace_back(kMain);
+        if (has_main(*buffer)) keys.emplace_back(kMain);
         if (options_.ema_decay > 0) keys.emplace_back(kAverage);
         for (const std::string& key : keys) tensors.emplace_back(key, parameter);
       }
@@ -156,14 +170,13 @@ class Optimizer::Impl {
     return tensors;
   }
 
-  void load_state(const StateSource& index) {
+  void load_state(const StateSource& index, bool share_reads) {
     const at::NoGradGuard no_grad;
-    std::vector<StateTarget> targets;
-    for (const Segment& segment : segments_) {
-      const std::vector<ShardRun> runs = runs_of(segment, 0, segment.size());
-      for (const auto& [key, tensor] : tensors_of(segment)) targets.push_back({key, runs, tensor.detach()});
+    if (share_reads) {
+      read_with_others(index);
+    } else {
+      read_state(index, state_targets(nullptr), ddp_.job().device());
     }
-    read_state(index, targets, ddp_.job().device());
     for (Segment& segment : segments_) {
       if (has_main(segment)) {
         values_part(segment).copy_(segment.weights);
@@ -172,6 +185,7 @@ class Optimizer::Impl {
       }
     }
     steps_ = index.steps();
+    if (!has_main_weights()) return;  // the parameters were not changed
     ddp_.gather_parameters();
     ddp_.finish_param_gather();
   }
@@ -200,6 +214,33 @@ class Optimizer::Impl {
   }
 
  private:
+  // What is to be read, of the segments in |buffer|; null: of all.
+  std::vector<StateTarget> state_targets(const GradBuffer* buffer) const {
+    std::vector<StateTarget> targets;
+    for (const Segment& segment : segments_) {
+      if (buffer != nullptr && segment.buffer != buffer) continue;
+      const std::vector<ShardRun> runs = runs_of(segment, 0, segment.size());
+      for (const auto& [key, tensor] : tensors_of(segment)) targets.push_back({key, runs, tensor.detach()});
+    }
+    return targets;
+  }
+
+  // All ranks of a buffer's group have the same state, unless it is distributed over them.
+  void read_with_others(const StateSource& index) {
+    std::exception_ptr error;
+    for (const GradBuffer* buffer : ddp_.buffers()) {
+      const Device& device = ddp_.job().device();
+      const std::vector<StateTarget> targets = state_targets(buffer);
+      const std::exception_ptr own = buffer->plan().shards > 1
+                                         ? error_of([&] { read_state(index, targets, device); })
+                                         : read_state_shared(index, targets, buffer->group(), device);
+      if (!error) error = own;
+    }
+    run_together(ddp_.job(), [&] {
+      if (error) std::rethrow_exception(error);
+    });
+  }
+
   bool is_muon() const { return options_.optimizer == "muon"; }
   bool for_muon(const Parameter& parameter) const { return is_muon() && Muon::takes(parameter); }
   std::vector<std::string> moments_of(const Parameter& parameter) const {
@@ -222,7 +263,12 @@ class Optimizer::Impl {
     return GradBuffer::part(segment.buffer->values(), segment.range);
   }
   // 16-bit parameters have separate fp32 weights, which are part of the state.
-  static bool has_main(const Segment& segment) { return segment.buffer->values().scalar_type() != at::kFloat; }
+  static bool has_main(const GradBuffer& buffer) { return buffer.values().scalar_type() != at::kFloat; }
+  static bool has_main(const Segment& segment) { return has_main(*segment.buffer); }
+  bool has_main_weights() const {  // on some rank
+    const auto buffers = ddp_.buffers();
+    return std::any_of(buffers.begin(), buffers.end(), [](const GradBuffer* buffer) { return has_main(*buffer); });
+  }
 
   void allocate(Segment& segment) const {
     segment.grads = GradBuffer::part(segment.buffer->grads(), segment.range);
@@ -323,7 +369,7 @@ std::vector<OptimizerState::Entry> Optimizer::saved_state() const { return impl_
 std::vector<std::pair<std::string, const Parameter*>> Optimizer::state_tensors() const {
   return impl_->state_tensors();
 }
-void Optimizer::load_state(const StateSource& source) { impl_->load_state(source); }
+void Optimizer::load_state(const StateSource& source, bool share_reads) { impl_->load_state(source, share_reads); }
 void Optimizer::reload_main_weights() { impl_->reload_main_weights(); }
 
 }  // namespace concord

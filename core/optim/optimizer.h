@@ -75,8 +75,10 @@ class Optimizer {
   std::vector<OptimizerState::Entry> saved_state() const;
   // Which tensors the state of this rank's stage consists of, the parts of all ranks together: a key and the parameter.
   std::vector<std::pair<std::string, const Parameter*>> state_tensors() const;
-  // Reads what this rank owns. Throws what |source| throws.
-  void load_state(const StateSource& source);
+  // Reads what this rank owns. Throws what |source| throws. With |share_reads| all ranks load together, at the same
+  // time: what data-parallel ranks own alike each reads a share of and sends it to the others, and where one fails all
+  // throw. Waits: with it, and for 16-bit parameters, for all ranks.
+  void load_state(const StateSource& source, bool share_reads = false);
 
   // With ema_decay: the model's weights become the average and the average the weights; a second call undoes it, bit
   // for bit. No step, state or checkpoint in between. Every rank calls it. Waits: for all ranks with shards.

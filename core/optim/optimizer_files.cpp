@@ -49,6 +49,7 @@ void OptimizerFiles::read(const std::string& key, const std::vector<ShardRun>& r
       throw ConfigError(fmt::format("{}: {} has {} bytes of {}, but element {} of 32-bit floats is needed",
                                     tensor->file->path(), name, bytes, to_string(tensor->info->dtype), last));
     }
+    bytes_read_ += static_cast<uint64_t>(run.count) * sizeof(float);
     for (int64_t i = 0, length = 0; i < run.count; i += length) {
       length = std::min(run.run_length - i % run.run_length, run.count - i);
       const int64_t global = run.offset + i / run.run_length * run.run_stride;

@@ -6,6 +6,7 @@
 // that it alone has, or has by its share, at their place, and reads those that it needs. Threads: one at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -31,9 +32,12 @@ class OptimizerFiles : public StateSource {
   // Throws ConfigError with the file and the tensor where it is missing, is not fp32, or is too small.
   void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const override;
 
+  uint64_t bytes_read() const { return bytes_read_; }  // of tensors, so far
+
  private:
   safetensors::Weights files_;
   int64_t steps_;
+  mutable std::atomic<uint64_t> bytes_read_ = 0;
 };
 
 }  // namespace concord

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/mesh/job_environment.h"
+#include "core/models/shared_read.h"
 #include "core/threads.h"
 #include "core/torch/device.h"
 #include "platform/cpp/memory.hpp"
@@ -82,6 +83,24 @@ void read_state(const StateSource& source, const std::vector<StateTarget>& targe
     }
   };
   run_on_threads(cores_for_each(read_job_environment().local_world, kMostThreads), work);
+}
+
+std::exception_ptr read_state_shared(const StateSource& source, const std::vector<StateTarget>& targets,
+                                     ProcessGroup& group, const Device& device) {
+  std::vector<at::Tensor> values;
+  for (const StateTarget& target : targets) values.push_back(target.values);
+  const c10::Device memory = torch_device(device.platform(), device.index());
+  return read_shared(group, memory, values, [&](std::span<const SharedPiece> pieces, std::byte* share) {
+    std::vector<StateTarget> own;
+    for (const SharedPiece& piece : pieces) {
+      const StateTarget& target = targets[piece.tensor];
+      const int64_t count = piece.end - piece.begin;
+      std::memset(share + piece.at, 0, static_cast<size_t>(count) * sizeof(float));
+      own.push_back({target.key, cut_runs(target.runs, piece.begin, piece.end),
+                     at::from_blob(share + piece.at, {count}, at::TensorOptions(at::kFloat))});
+    }
+    read_state(source, own, device);
+  });
 }
 
 }  // namespace concord

@@ -3,9 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <string>
 #include <vector>
 
+#include "core/mesh/process_group.h"
 #include "core/optim/optimizer_state.h"
 #include "platform/cpp/device.hpp"
 
@@ -21,5 +23,11 @@ struct StateTarget {
 // covers become or stay 0 on a device and stay as they are on the host. Throws what |source| throws. Waits: until the
 // values are in place, after all work that the device has.
 void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device);
+
+// The same for |targets| that all ranks of |group| have alike: each reads a share and sends it to the others. Elements
+// that no run covers become 0. Returns what |source| throws here, as read_shared does (core/models/shared_read.h).
+// Waits: for all ranks of the group.
+std::exception_ptr read_state_shared(const StateSource& source, const std::vector<StateTarget>& targets,
+                                     ProcessGroup& group, const Device& device);
 
 }  // namespace concord

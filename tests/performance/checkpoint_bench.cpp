@@ -83,10 +83,9 @@ double slowest(ParallelContext& job, const std::function<void()>& body) {
   const auto nanoseconds = static_cast<int64_t>(seconds_of(body) * 1e9);
   return static_cast<double>(reduced(job, nanoseconds, ReduceOp::kMax)) * 1e-9;
 }
-double best_of_slowest(ParallelContext& job, int runs, const std::function<void()>& body) {
-  double best = 1e30;
-  for (int i = 0; i < runs; ++i) best = std::min(best, slowest(job, body));
-  return best;
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
 int64_t bytes_in(const std::string& folder) {
@@ -158,9 +157,17 @@ class RankBench {
     }
     remove("copy");  // room for the peer
     found["stalls"] = stalls;
-    found["plain_read"] =
-        best_of_slowest(job_, shape_.runs, [&] { read_plainly(folder_ + "/live", job_.rank(), job_.world()); });
-    found["load"] = best_of_slowest(job_, shape_.runs, [&] { load(); });
+    std::vector<double> loads, loads_together, plain_reads;
+    for (int i = 0; i < 2 * shape_.runs + 1; ++i) {
+      plain_reads.push_back(slowest(job_, [&] { read_plainly(folder_ + "/live", job_.rank(), job_.world()); }));
+      loads.push_back(slowest(job_, [&] { load(/*together=*/false); }));
+      loads_together.push_back(slowest(job_, [&] { load(/*together=*/true); }));
+    }
+    found["plain_read"] = median(plain_reads);
+    found["load"] = median(loads);
+    found["load_together"] = median(loads_together);
+    found["loads"] = loads;
+    found["plain_reads"] = plain_reads;
     remove("live");
     return found;
   }
@@ -186,9 +193,11 @@ class RankBench {
     plan_ = save->plan();
     return save;
   }
-  void load() {
-    load_hf_weights(folder_ + "/live", model_.parameters(), shard_place(job_.layout(), job_.rank()));
-    optimizer_.load_state(OptimizerFiles(folder_ + "/live", 1));
+  // |together|: each byte of the weights is read by one rank and sent to the others.
+  void load(bool together) {
+    load_hf_weights(folder_ + "/live", model_.parameters(), shard_place(job_.layout(), job_.rank()),
+                    {.sharing = together ? &job_ : nullptr});
+    optimizer_.load_state(OptimizerFiles(folder_ + "/live", 1), together);
     job_.device().synchronize();
   }
 
@@ -273,6 +282,8 @@ Json compare(const std::string& model, int ranks, const std::string& folder, boo
       {json_of({name + "save beside a plain write", *rate(ours, "save"), rate(ours, "plain_write"), "GB/s", 0.9}),
        json_of({name + "save beside torch.distributed.checkpoint", *rate(ours, "save"), rate(dcp, "save"), "GB/s", 3}),
        json_of({name + "load beside a plain read", *rate(ours, "load"), rate(ours, "plain_read"), "GB/s", 0.9}),
+       json_of({name + "load, read once and sent on, beside a plain read", *rate(ours, "load_together"),
+                rate(ours, "plain_read"), "GB/s", std::nullopt}),
        json_of({name + "load beside torch.distributed.checkpoint", *rate(ours, "load"), rate(dcp, "load"), "GB/s", 3}),
        json_of({name + "stall of an asynchronous save, inverse", 1 / stall,
                 dcp_stall ? std::optional(1 / *dcp_stall) : std::nullopt, "1/s", std::nullopt})});

@@ -9,7 +9,10 @@
 
 #include "core/config_error.h"
 #include "core/data_parallel/finalize_grads.h"
+#include "core/mesh/agreement.h"
+#include "core/models/save_job.h"
 #include "core/optim/optimizer.h"
+#include "core/optim/optimizer_files.h"
 #include "core/optim/state_index.h"
 #include "tests/processes/group_job.h"
 #include "tests/processes/small_network.h"
@@ -470,6 +473,45 @@ TEST(Optimizers, StateMovesToAnyLayoutUnderItsGlobalNames) {
       Addressed loaded;
       for (const OptimizerState& state : states_in(again.path(), world)) add(loaded, state);
       EXPECT_TRUE(loaded == saved) << world;
+    }
+  }
+}
+
+// Each rank has all of the state, or its shard of it: in both cases the ranks together read the files once.
+TEST(Optimizers, StateIsReadOncePerDataParallelGroup) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    for (const bool is_sharded : {false, true}) {
+      const TemporaryFolder folder;
+      expect_job(3, {}, [&](ParallelContext& job) {
+        SmallNetwork network(type), other(type);
+        for (Parameter* parameter : network.parameters()) parameter->spec.replicated_over = {GroupKind::dp_cp};
+        const DataParallelOptions options{.use_distributed_optimizer = is_sharded, .ddp_bucket_size = 100};
+        DistributedDataParallel ddp({network.parameters()}, job, options), second({other.parameters()}, job, options);
+        Optimizer optimizer(ddp, {}), loaded(second, {});
+        ddp.begin_step(1);
+        network.loss(seed_of(job)).backward();
+        finalize_grads(ddp);
+        optimizer.step({.lr = 1e-2});
+        HfSaveOptions save{.with_config = false};
+        save.more.push_back(saved_tensors(optimizer));
+        SaveJob(folder.path() + "/c", network.parameters(), job, save, SaveJob::Source::live).wait();
+
+        const OptimizerFiles files(folder.path() + "/c", 1);
+        loaded.load_state(files, /*share_reads=*/true);
+        Addressed expected, found;
+        add(expected, optimizer.state());
+        add(found, loaded.state());
+        EXPECT_TRUE(found == expected);
+        for (size_t i = 0; type == at::kBFloat16 && i < 4; ++i) {  // follow the main weights
+          EXPECT_TRUE(network.parameters()[i]->value.equal(other.parameters()[i]->value)) << i;
+        }
+        const int64_t values = (24 * 24 + 24 + 24 + 3 * 24) * (type == at::kFloat ? 2 : 3);
+        const auto own = static_cast<int64_t>(files.bytes_read());
+        EXPECT_EQ(reduced(job, own, ReduceOp::kSum), values * static_cast<int64_t>(sizeof(float)));
+        if (!is_sharded) {
+          EXPECT_LE(own, values * 2) << "about a third";
+        }
+      });
     }
   }
 }

@@ -1,9 +1,13 @@
 // Folders written by jobs of real processes: the same bytes from every layout, all or nothing.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <fstream>
 #include <thread>
 
@@ -11,7 +15,9 @@
 #include "core/config_error.h"
 #include "core/mesh/agreement.h"
 #include "core/models/hf_weights.h"
+#include "core/models/landing.h"
 #include "core/models/save_job.h"
+#include "core/models/shared_read.h"
 #include "core/models/testing/sample_parameters.h"
 #include "core/safetensors/index.h"
 #include "tests/processes/group_job.h"
@@ -87,6 +93,172 @@ TEST(HfWeightsSave, GivesTheSameBytesFromEveryLayout) {
     EXPECT_EQ(other->info->shape, tensor.info->shape);
     EXPECT_TRUE(std::ranges::equal(other->file->data(*other->info), tensor.file->data(*tensor.info))) << name;
   }
+}
+
+// ------------------------------------------------------------------------------------------- read once, sent on
+
+struct SharingJob {
+  int world;
+  InitializeArgs args;
+};
+const SharingJob kSharingJobs[] = {
+    {2, {}},  // two replicas
+    {3, {}},
+    {2, {.context_parallel_size = 2}},
+    {4, {.tensor_model_parallel_size = 2}},
+    {4, {.pipeline_model_parallel_size = 2}},
+    {4, {.expert_model_parallel_size = 2}},
+    {4, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2, .expert_tensor_parallel_size = 1}},
+    {2, {.tensor_model_parallel_size = 2}}};  // nobody to share with
+
+// Bytes of fp32 that a rank has to read if each that it has in common with a data-parallel group is read once there.
+double fair_bytes(const SampleParameters& sample, const ParallelContext& job) {
+  double bytes = 0;
+  for (const Parameter* parameter : sample.list) {
+    const bool is_expert = parameter->spec.replicated_over.back() == GroupKind::edp;
+    const auto group = job.layout().group_of(is_expert ? GroupKind::edp : GroupKind::dp_cp, job.rank());
+    for (const ShardRun& run : shard_runs(parameter->spec, shard_place(job.layout(), job.rank())))
+      bytes += static_cast<double>(run.count) * sizeof(float) / static_cast<double>(group->size());
+  }
+  return bytes;
+}
+
+TEST(HfWeightsShared, EveryByteIsReadOncePerDataParallelGroupAndArrivesEverywhere) {
+  const TemporaryFolder folder;
+  concord::testing::write_sample(folder.path() + "/model.safetensors", stage_specs(0, 1));
+  for (const SharingJob& each : kSharingJobs) {
+    expect_job(each.world, each.args, [&](ParallelContext& job) {
+      const ShardPlace place = shard_place(job.layout(), job.rank());
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        const SampleParameters alone = parameters_of(job, type), shared = parameters_of(job, type);
+        const int64_t bytes_alone = load_hf_weights(folder.path(), alone.list, place);
+        const int64_t bytes = load_hf_weights(folder.path(), shared.list, place, {.sharing = &job});
+        for (size_t i = 0; i < alone.list.size(); ++i) {
+          EXPECT_TRUE(alone.list[i]->value.equal(shared.list[i]->value)) << alone.list[i]->spec.name;
+        }
+        const auto thousandths = std::llround(1000 * fair_bytes(shared, job));  // of one byte, for the sum of fractions
+        EXPECT_NEAR(static_cast<double>(reduced(job, bytes, ReduceOp::kSum)),
+                    static_cast<double>(reduced(job, thousandths, ReduceOp::kSum)) / 1000, 0.1);
+        EXPECT_LE(bytes, bytes_alone);
+      }
+    });
+  }
+}
+
+// As the kernel counts them: what each process has asked it for.
+int64_t bytes_of_reads() {
+  std::ifstream file("/proc/self/io");
+  std::string name;
+  int64_t bytes = 0;
+  file >> name >> bytes;
+  EXPECT_EQ(name, "rchar:");
+  return bytes;
+}
+
+TEST(HfWeightsShared, TheKernelSeesEveryByteReadOnce) {
+  const TemporaryFolder folder;
+  const ShardSpec spec{.name = "w", .dims = {{1 << 10}, {1 << 10}}, .replicated_over = {GroupKind::dp_cp}};
+  concord::testing::write_sample(folder.path() + "/model.safetensors", {spec});
+  expect_job(4, {}, [&](ParallelContext& job) {
+    const SampleParameters sample({spec}, ShardPlace{});
+    for (const bool shares : {true, false}) {
+      const int64_t before = bytes_of_reads();
+      load_hf_weights(folder.path(), sample.list, ShardPlace{}, {.sharing = shares ? &job : nullptr});
+      const int64_t own = bytes_of_reads() - before;
+      EXPECT_NEAR(static_cast<double>(reduced(job, own, ReduceOp::kSum)), (shares ? 1 : 4) * (4 << 20), 1 << 18);
+    }
+  });
+}
+
+TEST(HfWeightsShared, AllRanksThrowWhereOneCannotOpenTheFiles) {
+  const TemporaryFolder folder;
+  concord::testing::write_sample(folder.path() + "/model.safetensors", stage_specs(0, 1));
+  expect_job(2, {}, [&](ParallelContext& job) {
+    const SampleParameters sample = parameters_of(job);
+    const std::string from = folder.path() + (job.rank() == 1 ? "/elsewhere" : "");
+    EXPECT_THAT(words_of<ConfigError>([&] {
+                  load_hf_weights(from, sample.list, shard_place(job.layout(), job.rank()), {.sharing = &job});
+                }),
+                ::testing::AllOf(HasSubstr("/elsewhere"), HasSubstr("(rank 1)")));
+  });
+}
+
+// Rounds of 256 bytes; rank 1 fails in its second one.
+TEST(SharedRead, ARankThatFailsDoesNotKeepTheOthersWaiting) {
+  expect_job(3, {}, [](ParallelContext& job) {
+    const std::vector<at::Tensor> values = {at::zeros({500}), at::zeros({70}, at::kBFloat16), at::zeros({9})};
+    const auto fill = [&](std::span<const SharedPiece> pieces, std::byte* share) {
+      for (const SharedPiece& piece : pieces) {
+        at::from_blob(share + piece.at, {piece.end - piece.begin}, values[piece.tensor].options())
+            .copy_(at::arange(piece.begin, piece.end));
+      }
+    };
+    ProcessGroup& group = job.world_group();
+    EXPECT_EQ(read_shared(group, at::kCPU, values, fill, 256), nullptr);
+    for (const at::Tensor& value : values) {
+      EXPECT_TRUE(value.equal(at::arange(value.numel()).to(value.scalar_type())));
+    }
+    int rounds = 0;
+    const std::exception_ptr error = read_shared(
+        group, at::kCPU, values,
+        [&](std::span<const SharedPiece> pieces, std::byte* share) {
+          if (++rounds == 2 && job.rank() == 1) throw std::runtime_error("a bad disk");
+          fill(pieces, share);
+        },
+        256);
+    EXPECT_EQ(error != nullptr, job.rank() == 1);
+    EXPECT_EQ(rounds == 2, job.rank() == 1) << "it has stopped reading";
+  });
+}
+
+// ------------------------------------------------------------------------------------------- from a device
+
+SaveChunk chunk_of(const std::vector<std::byte>& bytes) {
+  SaveChunk chunk;
+  chunk.data = bytes.data();
+  chunk.bytes = static_cast<int64_t>(bytes.size());
+  chunk.on_host = false;
+  return chunk;
+}
+
+TEST(Landing, GivesChunksInTheirOrderWhileTheNextOneIsFetched) {
+  expect_job(1, {}, [](ParallelContext& job) {
+    std::vector<std::vector<std::byte>> chunks;
+    for (const int64_t size : {int64_t{1}, kChunkBytes, int64_t{1000}, kChunkBytes - 1, int64_t{77}, int64_t{64}})
+      chunks.emplace_back(static_cast<size_t>(size), std::byte(1 + chunks.size()));
+    for (const int64_t ahead : {1, 2}) {
+      const Event nothing_to_wait_for(job.device());
+      Landing landing(job.device(), nothing_to_wait_for);
+      size_t begun = 0;
+      for (const std::vector<std::byte>& chunk : chunks) {
+        for (; landing.under_way() < ahead && begun < chunks.size(); ++begun) landing.begin(chunk_of(chunks[begun]));
+        const std::byte* const found = landing.finish();
+        EXPECT_TRUE(std::equal(chunk.begin(), chunk.end(), found)) << chunk.size();
+      }
+      EXPECT_EQ(landing.under_way(), 0);
+    }
+  });
+}
+
+// What it copies is not there yet when it is asked for it.
+TEST(Landing, WaitsForTheCopyThatItReads) {
+  expect_job(1, {}, [](ParallelContext& job) {
+    std::vector<std::byte> bytes(1000, std::byte{1});
+    const Stream stream(job.device());
+    stream.launch_host(
+        [](void* user) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          auto& late = *static_cast<std::vector<std::byte>*>(user);
+          std::fill(late.begin(), late.end(), std::byte{2});
+        },
+        &bytes);
+    const Event copied(job.device());
+    copied.record(stream);
+    Landing landing(job.device(), copied);
+    landing.begin(chunk_of(bytes));
+    const std::byte* const found = landing.finish();
+    EXPECT_EQ(std::count(found, found + bytes.size(), std::byte{2}), 1000);
+  });
 }
 
 TEST(HfWeightsSave, WritesTheTypeOfTheParameters) {

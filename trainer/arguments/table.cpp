@@ -576,6 +576,12 @@ std::vector<ArgumentGroup> make_groups() {
          "by how much metric_for_best_model has to be better to count", at_least(0)},
         {"verify_checkpoint", field<&T::saving, &SavingArguments::verify>,
          "compare a checkpoint with its checksums before resuming from it; the ranks divide the bytes"},
+        {"ckpt_fully_parallel_load",
+         field<&T::saving, &SavingArguments::share_reads>,
+         "read each byte of weights and state once per data-parallel group and send it on, instead of on every rank; "
+         "auto: for jobs on several machines that read from a network file system",
+         {},
+         {"auto", "true", "false"}},
         {"exit_signal_grace", field<&T::saving, &SavingArguments::exit_signal_grace>,
          "seconds a run may take to save and exit after SIGTERM, SIGINT or SIGHUP; after that it exits without saving",
          between(1, 1e6)},

@@ -164,6 +164,7 @@ struct SavingArguments {
   double memory_limit = 0;         // save_memory_limit, GiB of host memory per rank; 0: see HfSaveOptions
   std::string resume_from;  // resume_from_checkpoint. Empty: no; true, latest: the newest of output_dir; or a folder
   bool verify = true;       // verify_checkpoint
+  std::string share_reads = "auto";  // ckpt_fully_parallel_load
   int64_t exit_signal_grace = 120;
   bool operator==(const SavingArguments&) const = default;
 };
