@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backends/net/control.h"
+#include "backends/net/id.h"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::cpu {
@@ -57,7 +58,8 @@ Settings read_settings() {
   if (const char* value = sdk::config("cpu.devices")) settings.devices = parse_devices(value);
   if (const char* value = sdk::config("cpu.memory_limit")) settings.memory_limit = parse_bytes(value);
   const char* network = sdk::config("cpu.network");
-  settings.several_hosts = parse_network(network != nullptr ? network : "never");
+  settings.several_hosts = parse_network(network != nullptr ? network : "auto");
+  if (settings.several_hosts) net::own_network();  // fails now, not at the first communicator
   return settings;
 }
 

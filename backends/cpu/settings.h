@@ -8,9 +8,9 @@ namespace concord::cpu {
 struct Settings {
   int32_t devices = 1;       // cpu.devices: how many devices to show, 1 to 64. All are the same cores and memory
   int64_t memory_limit = 0;  // cpu.memory_limit: bytes that one device may hand out; 0: what the machine has
-  // cpu.network: whether ranks of other hosts can join a communicator: never (the default, for this is experimental),
-  // always, or auto, when the launcher's variables say that the job has several hosts. Where they can, the process that
-  // makes an id listens on a TCP port.
+  // cpu.network: whether ranks of other hosts can join a communicator: auto (the default), when the launcher's
+  // variables say that the job has several hosts; always; or never. Where they can, the process that makes an id
+  // listens on a TCP port.
   bool several_hosts = false;
 };
 

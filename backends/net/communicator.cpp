@@ -10,6 +10,7 @@
 
 #include "backends/net/control.h"
 #include "backends/net/hosts.h"
+#include "backends/net/id.h"
 #include "backends/net/module.h"
 #include "backends/net/spanning.h"
 #include "backends/shm/communicator.h"
@@ -58,15 +59,23 @@ std::unique_ptr<shm::Engine> join(int32_t world, int32_t rank, const void* id, s
   HostMap map = exchange_hosts(*line);
   const auto here = local_id(id);
   if (map.host_count() == 1) return shm::Communicator::connect(world, rank, here.data(), shm::kUniqueIdBytes, options);
-  auto port = open_port(rank, world);
-  exchange_addresses(*line, *port, rank);
-  shm::Options local_options = options;
-  const auto own = static_cast<size_t>(map.host[static_cast<size_t>(rank)]);
-  local_options.numbers = map.ranks[own];
-  auto local =
-      shm::Communicator::connect(static_cast<int32_t>(map.ranks[own].size()), map.place[static_cast<size_t>(rank)],
-                                 here.data(), shm::kUniqueIdBytes, local_options);
-  return std::make_unique<Spanning>(rank, std::move(map), std::move(local), std::move(port), std::move(line), options);
+  const Network network = own_network();
+  auto port = open_port({rank, world, key_of(id), network.interface.c_str(), network.chosen});
+  try {
+    exchange_addresses(*line, *port, rank);
+    port->drive(false);  // peers may connect from now on
+    shm::Options local_options = options;
+    const auto own = static_cast<size_t>(map.host[static_cast<size_t>(rank)]);
+    local_options.numbers = map.ranks[own];
+    auto local =
+        shm::Communicator::connect(static_cast<int32_t>(map.ranks[own].size()), map.place[static_cast<size_t>(rank)],
+                                   here.data(), shm::kUniqueIdBytes, local_options);
+    return std::make_unique<Spanning>(rank, std::move(map), std::move(local), std::move(port), std::move(line),
+                                      options);
+  } catch (...) {
+    if (port != nullptr) port.release()->retire();
+    throw;
+  }
 }
 
 }  // namespace

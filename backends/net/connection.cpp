@@ -58,15 +58,15 @@ void watch_for_silence(int socket) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-UniqueFd open_listener(int family) {
-  UniqueFd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+// IPv6's "any" address takes IPv4 connections, too.
+UniqueFd open_listener(const Address& address) {
+  AnyAddress own{};
+  const socklen_t bytes = write_address(address, 0, &own);
+  UniqueFd socket(::socket(own.plain.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return {};
-  AnyAddress any{};
-  any.plain.sa_family = static_cast<sa_family_t>(family);
   const int off = 0;
-  if (family == AF_INET6) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  const socklen_t bytes = family == AF_INET6 ? sizeof any.v6 : sizeof any.v4;
-  if (::bind(socket.get(), &any.plain, bytes) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) return {};
+  if (!is_v4(address)) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (::bind(socket.get(), &own.plain, bytes) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) return {};
   return socket;
 }
 
@@ -129,14 +129,17 @@ std::optional<Message> Connection::next(size_t limit) {
   return message;
 }
 
-UniqueFd listen_anywhere(uint16_t* out_port) {
-  UniqueFd socket = open_listener(AF_INET6);
-  if (!socket) socket = open_listener(AF_INET);
+UniqueFd listen_on(const std::optional<Address>& address, uint16_t* out_port) {
+  constexpr Address kAny{};
+  constexpr Address kAnyV4{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  UniqueFd socket = open_listener(address.value_or(kAny));
+  if (!socket && !address) socket = open_listener(kAnyV4);
   AnyAddress bound{};
   socklen_t bytes = sizeof bound;
   if (!socket || ::getsockname(socket.get(), &bound.plain, &bytes) != 0) {
     sdk::fail(CONCORD_STATUS_UNAVAILABLE,
-              sdk::text("cannot listen on a TCP port for ranks of other hosts: %s", std::strerror(errno)));
+              sdk::text("cannot listen on a TCP port of %s for ranks of other hosts: %s",
+                        address ? to_text(*address).c_str() : "this host", std::strerror(errno)));
   }
   *out_port = ntohs(bound.plain.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
   return socket;

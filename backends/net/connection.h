@@ -51,8 +51,8 @@ class Connection {
   int error_ = 0;
 };
 
-// A socket that listens on a free port of all this host's addresses, and the port. Throws UNAVAILABLE.
-UniqueFd listen_anywhere(uint16_t* out_port);
+// A socket that listens on a free port of |address|, or of all this host's addresses, and the port. Throws UNAVAILABLE.
+UniqueFd listen_on(const std::optional<Address>& address, uint16_t* out_port);
 // A new connection to |listener|, or none.
 UniqueFd accept_from(const UniqueFd& listener);
 // A connection to |address|, or none if there is no answer within |patience|; |out_error| is why.

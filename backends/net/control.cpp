@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <list>
 #include <map>
@@ -29,8 +31,9 @@ constexpr size_t kIdBytes = static_cast<size_t>(shm::kUniqueIdBytes);
 constexpr size_t kMostRecord = 64 << 10;  // what a rank may send at once
 constexpr size_t kMostRound = 256 << 20;  // what the keeper may send at once
 constexpr milliseconds kSlice{100};
-constexpr milliseconds kAnswerGrace{2000};  // for the keeper's sentence about who is missing
-constexpr milliseconds kHelloGrace{10000};  // for a stranger to say who it is
+constexpr milliseconds kAnswerGrace{2000};   // for the keeper's sentence about who is missing
+constexpr milliseconds kHelloGrace{10000};   // for a stranger to say who it is
+constexpr milliseconds kPartingGrace{1000};  // for others to leave, when this process exits
 
 // From a rank: kHello, kRecord, kFailure, kLeaving. From the keeper: kRound, kFailure, kLost, kLeft.
 enum Kind : uint32_t { kHello = 1, kRecord, kRound, kFailure, kLeaving, kLost, kLeft };
@@ -217,7 +220,10 @@ struct Line::State {
   OnFailure on_failure CONCORD_GUARDED_BY(mutex);
   std::map<int32_t, std::string> lost CONCORD_GUARDED_BY(mutex);
   std::set<int32_t> left CONCORD_GUARDED_BY(mutex);
-  std::string cut CONCORD_GUARDED_BY(mutex);  // why there is no line any more; empty: there is
+  std::string cut CONCORD_GUARDED_BY(mutex);                  // why there is no line any more; empty: there is
+  std::function<void()> on_parted CONCORD_GUARDED_BY(mutex);  // set once this rank leaves
+
+  bool all_left() const CONCORD_REQUIRES(mutex) { return static_cast<int32_t>(left.size()) == seat.world - 1; }
 
   // Handles what has come; returns a failure that another rank has reported. Called by the thread that listens.
   std::optional<sdk::Failure> listen() CONCORD_REQUIRES(mutex);
@@ -285,7 +291,7 @@ class Switchboard {
 
   void keep(const void* id) {
     const std::lock_guard lock(mutex_);
-    if (!listener_) listener_ = listen_anywhere(&port_);
+    if (!listener_) listener_ = listen_on(own_network().address, &port_);
     Where::here(port_).write(const_cast<void*>(id));
     rooms_.try_emplace(std::string(static_cast<const char*>(id), kIdBytes));
     start();
@@ -299,6 +305,8 @@ class Switchboard {
     lines_.push_back(line);
     start();
   }
+  // Keeps |line| until all ranks have left it, or one is lost.
+  void add_parting(const std::shared_ptr<Line::State>& line);
   // Afterwards nothing of the line is called any more.
   void remove(const std::shared_ptr<Line::State>& line) {
     const std::lock_guard lock(mutex_);
@@ -324,6 +332,9 @@ class Switchboard {
   void listen_to_strangers() CONCORD_REQUIRES(mutex_);
   void listen_to_guests() CONCORD_REQUIRES(mutex_);
   void listen_to_lines() CONCORD_REQUIRES(mutex_);
+  // What is to be called for lines that all ranks have left; they are removed.
+  std::vector<std::function<void()>> close_parted() CONCORD_REQUIRES(mutex_);
+  static void wait_for_parting();
 
   const pid_t owner_ = ::getpid();
   const UniqueFd wake_;
@@ -334,6 +345,8 @@ class Switchboard {
   std::map<std::string, Room> rooms_ CONCORD_GUARDED_BY(mutex_);
   std::list<Stranger> strangers_ CONCORD_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Line::State>> lines_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Line::State>> parting_ CONCORD_GUARDED_BY(mutex_);  // of lines_
+  std::atomic<size_t> unparted_{0};  // of parting_, and of those whose calls have not returned
 };
 
 void Switchboard::run() {
@@ -342,11 +355,49 @@ void Switchboard::run() {
     ::poll(wanted.data(), wanted.size(), static_cast<int>(kSlice.count()));
     uint64_t rings = 0;
     static_cast<void>(!::read(wake_.get(), &rings, sizeof rings));
-    const std::lock_guard lock(mutex_);
-    listen_to_strangers();
-    listen_to_guests();
-    listen_to_lines();
+    std::vector<std::function<void()>> calls;
+    {
+      const std::lock_guard lock(mutex_);
+      listen_to_strangers();
+      listen_to_guests();
+      listen_to_lines();
+      calls = close_parted();
+    }
+    for (const auto& call : calls) call();
+    unparted_ -= calls.size();
   }
+}
+
+void Switchboard::add_parting(const std::shared_ptr<Line::State>& line) {
+  // At exit handlers run in the opposite order: this one before those of the engine, which is loaded by now.
+  static const int registered = std::atexit(wait_for_parting);
+  static_cast<void>(registered);
+  const std::lock_guard lock(mutex_);
+  parting_.push_back(line);
+  ++unparted_;
+  start();
+}
+
+std::vector<std::function<void()>> Switchboard::close_parted() {
+  std::vector<std::function<void()>> calls;
+  std::erase_if(parting_, [&](const std::shared_ptr<Line::State>& line) {
+    const std::lock_guard lock(line->mutex);
+    const bool parted = line->all_left();
+    if (!parted && line->connection.open() && line->lost.empty()) return false;
+    calls.push_back(parted ? std::move(line->on_parted) : [] {});
+    line->on_parted = nullptr;
+    line->connection.close();
+    std::erase(lines_, line);
+    return true;
+  });
+  return calls;
+}
+
+// A process that ends closes its sockets, and what its peers have not read of them yet may be lost.
+void Switchboard::wait_for_parting() {
+  Switchboard& board = here();
+  const auto end = Clock::now() + kPartingGrace;
+  while (board.unparted_ > 0 && Clock::now() < end) std::this_thread::sleep_for(milliseconds(1));
 }
 
 std::vector<pollfd> Switchboard::entries() {
@@ -480,6 +531,7 @@ std::unique_ptr<Line> Line::open(const Seat& seat) {
 }
 
 Line::~Line() {
+  if (state_ == nullptr) return;  // part() has taken it
   Switchboard::here().remove(state_);
   const std::lock_guard lock(state_->mutex);
   state_->on_failure = nullptr;
@@ -547,6 +599,17 @@ std::optional<std::string> Line::loss_of(int32_t rank) const {
   const auto who = state_->keeper >= 0 ? sdk::text("rank %d (%s)", state_->keeper, state_->where.c_str())
                                        : sdk::text("the process that made the id (%s)", state_->where.c_str());
   return who + " " + state_->cut;
+}
+
+void Line::part(std::unique_ptr<Line> line, std::function<void()> then) {
+  const std::shared_ptr<State> state = std::move(line->state_);
+  {
+    const std::lock_guard lock(state->mutex);
+    state->on_failure = nullptr;
+    state->on_parted = std::move(then);
+    if (state->connection.open()) state->connection.put(kLeaving, {});
+  }
+  Switchboard::here().add_parting(state);
 }
 
 bool Line::has_left(int32_t rank) const {

@@ -70,6 +70,10 @@ class Line {
   // Whether |rank| has destroyed its communicator.
   bool has_left(int32_t rank) const;
 
+  // Tells the others that this rank leaves, and calls |then| once, on another thread, when all of them have left, too.
+  // Never, if one of them or the keeper is lost. A process that exits before waits for a second.
+  static void part(std::unique_ptr<Line> line, std::function<void()> then);
+
   struct State;  // shared with the thread that listens
 
  private:

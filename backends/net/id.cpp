@@ -12,15 +12,20 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "backends/net/control.h"
 #include "backends/shm/communicator.h"
+#include "platform/sdk/plugin.hpp"
 
 namespace concord::net {
 namespace {
 
 constexpr uint64_t kMark = 0x54454e44524f4e43;  // "CNORDNET": ids without an address have random bytes here
 constexpr size_t kPlace = 48;                   // behind the name that backends/shm makes of an id's first bytes
+
+constexpr Address kLoopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
 
 std::optional<Address> address_of(const sockaddr* from) {
   Address address{};
@@ -59,27 +64,51 @@ std::optional<Address> address_towards_master() {
     const auto address = address_of(reinterpret_cast<sockaddr*>(&own));
     if (address && !is_loopback(*address)) return address;
   }
+  // A name that this host has for itself says nothing about other hosts (Debian's 127.0.1.1).
+  const std::string_view text = master;
+  if (text == "localhost" || text == "::1" || text.starts_with("127.")) return kLoopback;
   return std::nullopt;
 }
 
-std::vector<Address> own_addresses() {
-  std::vector<Address> addresses;
-  const auto add = [&](const std::optional<Address>& address) {
-    if (!address || is_loopback(*address)) return;
-    if (std::find(addresses.begin(), addresses.end(), *address) == addresses.end()) addresses.push_back(*address);
-  };
-  add(address_towards_master());
+struct Interface {
+  std::string name;
+  Address address{};
+};
+
+// Those that are up, with one entry per address; IPv4 first.
+std::vector<Interface> interfaces() {
+  std::vector<Interface> found;
   ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) == 0) {
-    const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, ::freeifaddrs);
-    for (const int family : {AF_INET, AF_INET6}) {
-      for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
-        const bool up = (each->ifa_flags & IFF_UP) != 0 && each->ifa_addr != nullptr;
-        if (up && each->ifa_addr->sa_family == family) add(address_of(each->ifa_addr));
-      }
+  if (::getifaddrs(&all) != 0) return found;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, ::freeifaddrs);
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+      const bool up = (each->ifa_flags & IFF_UP) != 0 && each->ifa_addr != nullptr;
+      if (!up || each->ifa_addr->sa_family != family) continue;
+      if (const auto address = address_of(each->ifa_addr)) found.push_back({each->ifa_name, *address});
     }
   }
-  if (addresses.empty()) addresses.push_back({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1});
+  return found;
+}
+
+Network named_network(const std::string& name) {
+  std::string names;
+  for (const Interface& each : interfaces()) {
+    if (each.name == name) return {name, each.address, true};
+    names += (names.empty() ? "" : ", ") + each.name + " (" + to_text(each.address) + ")";
+  }
+  sdk::invalid(
+      sdk::text("CONCORD_CPU_INTERFACE is \"%s\", which is not a network interface with an address; there are %s",
+                name.c_str(), names.c_str()));
+}
+
+std::vector<Address> own_addresses() {
+  if (const Network network = own_network(); network.address) return {*network.address};
+  std::vector<Address> addresses;
+  for (const Interface& each : interfaces()) {
+    if (!is_loopback(each.address)) addresses.push_back(each.address);
+  }
+  if (addresses.empty()) addresses.push_back(kLoopback);
   return addresses;
 }
 
@@ -89,6 +118,25 @@ int64_t number_in(const char* variable) {
 }
 
 }  // namespace
+
+Network own_network() {
+  const char* name = std::getenv("CONCORD_CPU_INTERFACE");
+  if (name != nullptr && *name != 0) return named_network(name);
+  Network network;
+  network.address = address_towards_master();
+  for (const Interface& each : interfaces()) {
+    if (each.address == network.address) network.interface = each.name;
+  }
+  return network;
+}
+
+uint64_t key_of(const void* id) {
+  constexpr size_t kKeyPlace = shm::kUniqueIdBytes - shm::kHostBytes - sizeof(uint64_t);
+  static_assert(kPlace + sizeof kMark + sizeof(Where) <= kKeyPlace);  // random bytes of their own
+  uint64_t key = 0;
+  std::memcpy(&key, static_cast<const char*>(id) + kKeyPlace, sizeof key);
+  return key;
+}
 
 void Where::write(void* id) const {
   static_assert(kPlace + sizeof kMark + sizeof(Where) <= static_cast<size_t>(shm::kUniqueIdBytes - shm::kHostBytes));

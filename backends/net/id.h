@@ -10,6 +10,20 @@
 
 namespace concord::net {
 
+// What this process uses to reach other hosts, and where it listens.
+struct Network {
+  std::string interface;           // empty: any
+  std::optional<Address> address;  // none: all of this host's
+  bool chosen = false;             // by the user
+};
+
+// The interface that CONCORD_CPU_INTERFACE names, or the one on the way to MASTER_ADDR, or none if that is not known.
+// Throws INVALID_ARGUMENT.
+Network own_network();
+
+// A number that only processes with |id| know.
+uint64_t key_of(const void* id);
+
 struct Where {
   uint16_t port = 0;
   uint16_t count = 0;  // of the addresses, the likeliest first

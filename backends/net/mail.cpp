@@ -22,8 +22,13 @@ Mail::Mail(int32_t rank, std::unique_ptr<Port> port, std::unique_ptr<Line> line,
            const shm::Options& options)
     : rank_(rank), port_(std::move(port)), line_(std::move(line)), local_(local), options_(options), spins_(kSpins) {}
 
+// A peer may still be about to connect, or to read what this rank has sent last: the port stays until all have left.
 Mail::~Mail() {
-  if (local_.error(nullptr) != CONCORD_STATUS_OK) port_.release()->retire();
+  if (local_.error(nullptr) == CONCORD_STATUS_OK) {
+    Line::part(std::move(line_), [port = port_.release()] { delete port; });
+  } else {
+    port_.release()->retire();
+  }
 }
 
 void Mail::begin(const shm::Call& call, Lane lane) {

@@ -71,7 +71,7 @@ class Mail {
 
   const int32_t rank_;
   std::unique_ptr<Port> port_;
-  const std::unique_ptr<Line> line_;
+  std::unique_ptr<Line> line_;
   shm::Communicator& local_;
   const shm::Options options_;
   const int spins_;

@@ -34,7 +34,7 @@ OpenPort load(std::string* out_error) {
 
 }  // namespace
 
-std::unique_ptr<Port> open_port(int32_t rank, int32_t world) {
+std::unique_ptr<Port> open_port(const Opening& opening) {
   static std::string error;
   static const OpenPort open = load(&error);  // once: a module is never unloaded
   if (open == nullptr) {
@@ -45,7 +45,7 @@ std::unique_ptr<Port> open_port(int32_t rank, int32_t world) {
                         error.c_str(), kModule));
   }
   char why[256] = {};
-  std::unique_ptr<Port> port(open(rank, world, why, sizeof why));
+  std::unique_ptr<Port> port(open(opening, why, sizeof why));
   if (port == nullptr) sdk::fail(CONCORD_STATUS_UNAVAILABLE, why);
   return port;
 }

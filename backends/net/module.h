@@ -8,6 +8,6 @@
 namespace concord::net {
 
 // A port of the engine. Throws UNAVAILABLE: says what is not installed, and which package has it.
-std::unique_ptr<Port> open_port(int32_t rank, int32_t world);
+std::unique_ptr<Port> open_port(const Opening& opening);
 
 }  // namespace concord::net

@@ -51,7 +51,8 @@ template <class Work>
 void Spanning::run(const shm::Call& call, Lane lane, Work&& work) {
   try {
     mail_.begin(call, lane);
-    local_->act_for(&call);
+    // Peers on other hosts may need an answer of the engine's before this host's ranks can go on.
+    local_->act_for(&call, [this] { mail_.progress(0); });
     work();
     local_->act_for(nullptr);
     mail_.end();

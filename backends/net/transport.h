@@ -34,7 +34,9 @@ struct Transfer {
 // One rank's end in one communicator. Threads: one at a time.
 class Port {
  public:
-  virtual ~Port() = default;  // nothing is pending; never waits
+  // Nothing is pending, and no peer will use its port any more: an engine may lose what a peer has not read yet, or
+  // fail if a peer is just connecting. Never waits.
+  virtual ~Port() = default;
   // Instead of deleting it, after a failure: nothing that is pending moves any more. The module keeps its memory and
   // its sockets.
   virtual void retire() = 0;
@@ -57,8 +59,16 @@ class Port {
   virtual void progress(int milliseconds) = 0;
 };
 
-// The port of |rank| in a world of |world| ranks; null, with a sentence in |error|, if the engine does not work here.
-using OpenPort = Port* (*)(int32_t rank, int32_t world, char* error, size_t error_bytes);
+struct Opening {
+  int32_t rank = 0;
+  int32_t world = 0;
+  uint64_t key = 0;                // only messages with it are taken
+  const char* interface = "";      // the network interface to use and listen on; empty: the engine chooses
+  bool interface_is_must = false;  // of the user's choice; otherwise a faster network may be used
+};
+
+// A port; null, with a sentence in |error|, if the engine does not work here.
+using OpenPort = Port* (*)(const Opening& opening, char* error, size_t error_bytes);
 inline constexpr const char* kOpenPort = "concord_net_open_port";
 
 }  // namespace concord::net

@@ -146,7 +146,9 @@ void Communicator::record(concord_status status, const std::string& detail) noex
   state_->team.record(status, detail);
 }
 void Communicator::throw_if_failed() const { state_->team.throw_if_failed(); }
-void Communicator::act_for(const Call* call) { state_->team.act_for(call); }
+void Communicator::act_for(const Call* call, std::function<void()> meanwhile) {
+  state_->team.act_for(call, std::move(meanwhile));
+}
 
 // ---------------------------------------------------------------------------------------------------------- operations
 

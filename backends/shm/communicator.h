@@ -80,8 +80,9 @@ class Communicator final : public Engine {
   void record(concord_status status, const std::string& detail) noexcept;
   // Throws the recorded failure, if there is one.
   void throw_if_failed() const;
-  // Operations that begin from now on are steps of |call|: ranks compare it, and messages name it. Null: no longer.
-  void act_for(const Call* call);
+  // Operations that begin from now on are steps of |call|: ranks compare it, and messages name it. Null: no longer. A
+  // rank that sleeps in them calls |meanwhile| every few milliseconds.
+  void act_for(const Call* call, std::function<void()> meanwhile = nullptr);
 
  private:
   struct State;

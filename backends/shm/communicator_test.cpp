@@ -62,6 +62,19 @@ TEST(SetUpTest, RanksKnowTheirPlaceAndName) {
   EXPECT_EQ(sum, 0b111);
 }
 
+// A rank that waits for its peer on this host must not keep the network waiting (backends/net).
+TEST(SetUpTest, ARankThatSleepsInAnOperationCallsMeanwhile) {
+  std::atomic<bool> called{false};
+  in_threads(2, [&](Communicator& comm) {
+    const Call call{CONCORD_COMM_BARRIER, 0, 0, -1, 0};
+    if (comm.rank() == 0) comm.act_for(&call, [&] { called = true; });
+    while (comm.rank() == 1 && !called) std::this_thread::sleep_for(milliseconds(1));  // ends only if it is called
+    comm.barrier();
+    comm.act_for(nullptr);
+  });
+  EXPECT_TRUE(called);
+}
+
 TEST(SetUpTest, AMissingRankIsATimeoutThatNamesItOnEveryRankThatCame) {
   const Id id = new_id();
   in_threads(4, [&](int rank) {

@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAround{100};
+constexpr milliseconds kNap{2};          // between calls of "meanwhile"
 constexpr milliseconds kTextGrace{200};  // how long a reader waits for the text that follows a verdict
 
 // Rounds of spinning (about 10 ns each) before a rank lets others run, and how often it does so before it sleeps. With
@@ -146,7 +147,8 @@ void Team::wait_slowly(Awaited& awaited) {
   auto look_at = start + kLookAround;
   while (true) {
     const auto left = std::chrono::ceil<milliseconds>(timeout_ - (Clock::now() - start));
-    sleep(awaited, std::clamp(left, milliseconds{1}, kLookAround));
+    if (meanwhile_ != nullptr) meanwhile_();
+    sleep(awaited, std::clamp(left, milliseconds{1}, meanwhile_ != nullptr ? kNap : kLookAround));
     if (awaited.ready()) return;
     throw_if_failed();
     const auto now = Clock::now();

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/shm/call.h"
@@ -88,8 +89,11 @@ class Team {
   void record(concord_status status, const std::string& detail) noexcept;
 
   // The operations that begin from now on are steps of |call|: ranks compare it instead, and messages name it. Null: no
-  // longer.
-  void act_for(const Call* call) { acting_for_ = call; }
+  // longer. A rank that sleeps in them calls |meanwhile| every few milliseconds.
+  void act_for(const Call* call, std::function<void()> meanwhile) {
+    acting_for_ = call;
+    meanwhile_ = std::move(meanwhile);
+  }
   const Call& shown(const Call& call) const { return acting_for_ != nullptr ? *acting_for_ : call; }
 
   void abort() noexcept;
@@ -124,6 +128,7 @@ class Team {
   const int yields_;
   Call current_;
   const Call* acting_for_ = nullptr;
+  std::function<void()> meanwhile_;
 };
 
 }  // namespace concord::shm

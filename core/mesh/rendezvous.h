@@ -49,7 +49,8 @@ bool take_leave(Store& store, const Member& member, std::chrono::milliseconds ti
 // 1 has a store of its own without a port. With a token, processes without it cannot affect it (make_sealed_store);
 // without one, anyone who reaches the port can. Waits: for the server, at most |timeout|. Throws Error: UNAVAILABLE for
 // a port that cannot be listened on, TIMEOUT if no server answers. Later a call that the server does not answer within
-// |timeout| (at least 5 seconds, at most 60) is PEER_LOST.
+// |timeout| (at least 5 seconds, at most 60) is PEER_LOST, and so is one to a machine that cannot be reached
+// for 3 seconds.
 std::shared_ptr<Store> connect_store(const JobEnvironment& job, std::chrono::milliseconds timeout);
 
 // How many requests the stores of this process have sent to their servers, for tests and benchmarks of large jobs.

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <fmt/core.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -100,14 +102,43 @@ UniqueFd connect_once(const std::string& host, int port, std::chrono::millisecon
   return UniqueFd();
 }
 
-std::string peer_address(const UniqueFd& socket) {
+namespace {
+
+// |ask|: getpeername or getsockname.
+std::string address_by(decltype(getpeername)* ask, const UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  auto* peer = reinterpret_cast<sockaddr*>(&address);
+  auto* end = reinterpret_cast<sockaddr*>(&address);
   char host[NI_MAXHOST];
-  if (getpeername(socket.get(), peer, &length) != 0) return "";
-  if (getnameinfo(peer, length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) return "";
+  if (ask(socket.get(), end, &length) != 0) return "";
+  if (getnameinfo(end, length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) return "";
   return host;
+}
+
+}  // namespace
+
+std::string peer_address(const UniqueFd& socket) { return address_by(getpeername, socket); }
+std::string own_address(const UniqueFd& socket) { return address_by(getsockname, socket); }
+
+Pulse::Pulse(UniqueFd socket) : socket_(std::move(socket)) {
+  constexpr int kSeconds = static_cast<int>(kSilence.count());
+  constexpr unsigned kMilliseconds = 1000 * kSeconds;
+  const int on = 1;
+  const int probes = kSeconds - 1;
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_KEEPIDLE, &on, sizeof on);
+  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_KEEPINTVL, &on, sizeof on);
+  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kMilliseconds, sizeof kMilliseconds);
+}
+
+int Pulse::error() {
+  int now = 0;
+  socklen_t length = sizeof now;
+  if (!socket_ || ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &now, &length) != 0) return error_;
+  // Others are of a server that has ended, which its clients see for themselves.
+  if (now == ETIMEDOUT || now == EHOSTUNREACH || now == ENETUNREACH) error_ = now;  // the kernel tells it once
+  return error_;
 }
 
 }  // namespace concord

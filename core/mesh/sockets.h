@@ -1,6 +1,7 @@
 // TCP sockets as the processes of a job open them: to listen where the others look, and to connect.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <string>
 
@@ -26,5 +27,23 @@ UniqueFd connect_once(const std::string& host, int port, std::chrono::millisecon
 
 // The address that |socket| is connected to, as numbers: "10.0.0.7". Empty if it is not connected any more.
 std::string peer_address(const UniqueFd& socket);
+// That of this end.
+std::string own_address(const UniqueFd& socket);
+
+// A connection on which nothing is sent: the kernel probes the other machine every second and ends it when that has not
+// answered for kSilence. A process that is stopped still answers: its kernel does. Threads: any.
+class Pulse {
+ public:
+  static constexpr std::chrono::seconds kSilence{3};
+
+  Pulse() = default;  // never fails
+  explicit Pulse(UniqueFd socket);
+  // Why the other machine cannot be reached, an errno; 0 if it can, and also where the other end just closed.
+  int error();
+
+ private:
+  UniqueFd socket_;
+  std::atomic<int> error_ = 0;
+};
 
 }  // namespace concord

@@ -41,6 +41,7 @@ constexpr int64_t kSmallJob = 64;  // ranks
 // Ranks connect one after the other: what a server's queue of new connections has no room for is tried again by the
 // kernel only after 1, 3 and 7 seconds.
 constexpr std::chrono::microseconds kTurn{100};
+constexpr Milliseconds kPulseEvery{250};
 constexpr Milliseconds kSlice{2000};  // of a wait: a server that is stopped is noticed soon after it
 // How long one call, which never waits for another rank, may take: the job's timeout, clamped to these.
 constexpr Milliseconds kShortestLimit{5000};
@@ -60,17 +61,22 @@ Listener listen_for(const JobEnvironment& job) {
                                                       job.master_port, std::strerror(listener.error), advice));
 }
 
-// Waits until a process listens at the master's address, and returns that as numbers.
-std::string wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
+struct Server {
+  std::string address;  // as numbers
+  UniqueFd socket;
+};
+
+// Waits until a process listens at the master's address.
+Server wait_for_server(const JobEnvironment& job, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   std::this_thread::sleep_for(std::min<Clock::duration>(job.rank * kTurn, timeout / 2));
   for (Milliseconds pause{2};; pause = std::min(pause * 3 / 2 + Milliseconds(1), Milliseconds(200))) {
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
     const Milliseconds limit = std::clamp(left, Milliseconds(1), Milliseconds(5000));
     std::string reason;
-    if (const UniqueFd socket = connect_once(job.master_addr, job.master_port, limit, &reason)) {
+    if (UniqueFd socket = connect_once(job.master_addr, job.master_port, limit, &reason)) {
       const std::string address = peer_address(socket);
-      return address.empty() ? job.master_addr : address;
+      return {address.empty() ? job.master_addr : address, std::move(socket)};
     }
     if (Clock::now() + pause < deadline) {
       std::this_thread::sleep_for(pause);
@@ -118,8 +124,8 @@ using Connect = std::function<c10::intrusive_ptr<c10d::Store>()>;
 class StoreThread {
  public:
   // Throws what |connect| throws, or Error (TIMEOUT) if it takes longer than |patience|. |limit|: of a call.
-  StoreThread(const Connect& connect, Milliseconds patience, Milliseconds limit)
-      : limit_(limit), queue_(std::make_shared<Queue>()) {
+  StoreThread(const Connect& connect, Milliseconds patience, Milliseconds limit, std::shared_ptr<Pulse> pulse)
+      : limit_(limit), pulse_(std::move(pulse)), queue_(std::make_shared<Queue>()) {
     std::packaged_task<void()> open([queue = queue_, connect] {
       const QuietLog quiet;
       ask_no_name_server();
@@ -151,7 +157,7 @@ class StoreThread {
   StoreThread& operator=(const StoreThread&) = delete;
 
   // What |body|(c10d::Store&) returns or throws; none if it takes longer than the limit and |waits|, the time for which
-  // it may wait for another rank.
+  // it may wait for another rank, or if the server's machine cannot be reached any more.
   template <class Body>
   auto run(Body body, Milliseconds waits = {}) -> std::optional<decltype(body(std::declval<c10d::Store&>()))> {
     using Result = decltype(body(std::declval<c10d::Store&>()));
@@ -163,7 +169,11 @@ class StoreThread {
       queue_->calls.push_back([task](c10d::Store& store) { (*task)(store); });
       queue_->changed.notify_all();
     }
-    if (result.wait_for(limit_ + waits) == std::future_status::ready) return result.get();
+    const auto end = Clock::now() + limit_ + waits;
+    while (Clock::now() < end && pulse_->error() == 0) {
+      const auto left = std::min<Clock::duration>(kPulseEvery, end - Clock::now());
+      if (result.wait_for(left) == std::future_status::ready) return result.get();
+    }
     const std::lock_guard lock(queue_->mutex);
     if (result.wait_for(Milliseconds(0)) == std::future_status::ready) return result.get();  // just now
     queue_->stuck = true;
@@ -206,6 +216,7 @@ class StoreThread {
   }
 
   const Milliseconds limit_;
+  const std::shared_ptr<Pulse> pulse_;
   std::shared_ptr<Queue> queue_;
   std::thread thread_;
 };
@@ -214,9 +225,11 @@ class TcpStore : public Store {
  public:
   // |connect_again| is called for waits, if there are any that take a while. Waits: at most |timeout|. Throws what
   // |connect| throws, or Error (TIMEOUT).
-  TcpStore(const Connect& connect, Connect connect_again, std::string where, Milliseconds timeout, int looks)
+  TcpStore(const Connect& connect, Connect connect_again, std::string where, Milliseconds timeout, int looks,
+           std::shared_ptr<Pulse> pulse)
       : looks_(looks),
-        thread_(connect, timeout, std::clamp<Milliseconds>(timeout, kShortestLimit, kLongestLimit)),
+        pulse_(std::move(pulse)),
+        thread_(connect, timeout, std::clamp<Milliseconds>(timeout, kShortestLimit, kLongestLimit), pulse_),
         connect_again_(std::move(connect_again)),
         where_(std::move(where)) {}
 
@@ -292,12 +305,15 @@ class TcpStore : public Store {
     } catch (const c10::Error& error) {
       throw lost(key, fmt::format("does not answer any more: {}", error.what_without_backtrace()));
     }
+    if (const int error = pulse_->error()) {
+      throw lost(key, fmt::format("cannot be reached any more: {}", std::strerror(error)));
+    }
     throw lost(key, fmt::format("has not answered for {} ms", (thread.limit() + waits).count()));
   }
 
   std::unique_ptr<StoreThread> connect_for_waits(const std::string& key) const {
     try {
-      return std::make_unique<StoreThread>(connect_again_, thread_.limit(), thread_.limit());
+      return std::make_unique<StoreThread>(connect_again_, thread_.limit(), thread_.limit(), pulse_);
     } catch (const Error& error) {
       throw lost(key, error.what());
     } catch (const c10::Error& error) {
@@ -321,6 +337,7 @@ class TcpStore : public Store {
   }
 
   const int looks_;
+  const std::shared_ptr<Pulse> pulse_;
   StoreThread thread_;
   const Connect connect_again_;
   std::string where_;
@@ -340,13 +357,17 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
   options.timeout = timeout;
   const bool serves = job.rank == 0 && !job.agent_store;
   std::string host = job.master_addr;
+  auto pulse = std::make_shared<Pulse>();
   if (serves) {
     Listener listener = listen_for(job);
     options.isServer = true;
     options.masterListenFd = listener.socket.release();  // c10d owns it from here on
     host = listener.address;
   } else {
-    host = wait_for_server(job, timeout);
+    Server server = wait_for_server(job, timeout);
+    host = server.address;
+    // On this machine the end of the process is enough to see.
+    if (own_address(server.socket) != host) pulse = std::make_shared<Pulse>(std::move(server.socket));
   }
   const std::string where = fmt::format("{}:{}", job.master_addr, job.master_port);
   const auto refuse = [&](concord_status status, const char* words) {
@@ -363,8 +384,9 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
       if (!first) chosen.masterListenFd.reset();
       return [host, chosen] { return c10::make_intrusive<c10d::TCPStore>(host, chosen); };
     };
-    const auto store = std::make_shared<TcpStore>(connect(true), connect(false), where, timeout,
-                                                  job.world <= kSmallJob ? kLooksInSmallJobs : kLooksInLargeJobs);
+    const auto store =
+        std::make_shared<TcpStore>(connect(true), connect(false), where, timeout,
+                                   job.world <= kSmallJob ? kLooksInSmallJobs : kLooksInLargeJobs, pulse);
     if (job.token.empty()) return store;
     return make_sealed_store(store, job.token);
   } catch (const Error& error) {

@@ -9,14 +9,12 @@ import subprocess
 import sys
 import tempfile
 
-from hosts import SKIP, Hosts
+from hosts import Hosts, skip_without_engine
 
 
 def main(arguments):
     kit, plugin, *more = arguments
-    if not os.path.exists(os.path.join(os.path.dirname(os.path.abspath(plugin)), "libconcordnet_ucx.so")):
-        print("skipped: built without UCX (libucx-dev)")
-        return SKIP
+    skip_without_engine(plugin)
     with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:
         program = os.path.join(folder, "on_its_host")
         with open(program, "w", encoding="utf-8") as file:

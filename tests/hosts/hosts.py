@@ -12,6 +12,13 @@ def quiet(*words):
     return subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
 
 
+def skip_without_engine(plugin):
+    """Ends the program as skipped where the cpu plugin's messages between hosts were not built."""
+    if not os.path.exists(os.path.join(os.path.dirname(os.path.abspath(plugin)), "libconcordnet_ucx.so")):
+        print("skipped: built without UCX (libucx-dev)")
+        sys.exit(SKIP)
+
+
 class Hosts:
     """|count| hosts; used with `with`. Where namespaces cannot be made, the program ends as skipped and says why."""
 

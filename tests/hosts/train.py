@@ -1,10 +1,11 @@
 """Training over two hosts (network namespaces), two ranks each: the same bits as on one host, and the right blame.
 
-    train.py CONCORD MODEL [trajectories|killed|cut]...
+    train.py CONCORD MODEL [trajectories|torchrun|killed|cut|recovers]...
 
 Trajectories: a layout on two hosts, started by `concord launch --nnodes 2`, has the losses and gradient norms of
-the same layout on one host, bit for bit. Killed, cut: a host's processes are killed, or its link is cut, in the
-middle of training; every rank ends, and says which rank is gone. How long that took is printed.
+the same layout on one host, bit for bit. Torchrun: the same for one layout, started by torchrun (CONCORD_PYTHON). Killed,
+cut: a host's processes are killed, or its link is cut, in the middle of training; every rank ends, and says which rank is
+gone. How long that took is printed. Recovers: with --max_restarts the job goes on, with the same bits.
 """
 
 import json
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from hosts import SKIP, Hosts
+from hosts import Hosts, skip_without_engine
 
 LAYOUTS = {
     "DP 2 x TP 2": ["--tensor_model_parallel_size", "2"],
@@ -38,13 +39,14 @@ class Runs:
         self.concord, self.model, self.folder = os.path.abspath(concord), os.path.abspath(model), folder
         self.rows = os.path.join(folder, "rows.jsonl")
         write_rows(self.rows, 64)
-        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_PLATFORM": "cpu", "CONCORD_CPU_NETWORK": "auto", "CONCORD_LOG": "warn",
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_PLATFORM": "cpu", "CONCORD_LOG": "warn",
                             "CONCORD_JOB_TOKEN": "the token of the tests of many hosts"}
 
     def words(self, out, layout, steps):
         return ["train", "--model", self.model, "--train_data", self.rows, "--output_dir", os.path.join(self.folder, out),
                 "--max_steps", str(steps), "--global_batch_size", "4", "--per_device_train_batch_size", "1",
-                "--seq_length", "32", "--logging_steps", "1", "--save_strategy", "no", "--shuffle", "false", *layout]
+                "--seq_length", "32", "--logging_steps", "1", "--shuffle", "false", *(layout if "--save_steps" in layout else
+                                                                                     ["--save_strategy", "no", *layout])]
 
     def alone(self, out, layout, steps):
         words = [self.concord, "launch", "--nproc", "4", "--", *self.words(out, layout, steps)]
@@ -52,11 +54,24 @@ class Runs:
                               check=False)
         assert done.returncode == 0, f"on one host: exit code {done.returncode}\n{done.stdout}"
 
-    def launchers(self, hosts, out, layout, steps, port):
+    def launchers(self, hosts, out, layout, steps, port, more=()):
+        def words(node):
+            return [self.concord, "launch", "--nproc", "2", "--nnodes", "2", "--node_rank", str(node), "--master_addr",
+                    hosts.addresses[0], "--master_port", str(port), *more, "--", *self.words(out, layout, steps)]
+        return self.start(hosts, out, words)
+
+    def torchruns(self, hosts, out, layout, steps, port):
+        def words(node):
+            return [os.environ.get("CONCORD_PYTHON", "python3"), "-m", "torch.distributed.run", "--nnodes", "2",
+                    "--node-rank", str(node), "--nproc-per-node", "2", "--master-addr", hosts.addresses[0],
+                    "--master-port", str(port), "--no-python", self.concord, *self.words(out, layout, steps)]
+        return self.start(hosts, out, words)
+
+    def start(self, hosts, out, words_for):
+        """One launcher per host."""
         started = []
         for node in range(2):
-            words = [self.concord, "launch", "--nproc", "2", "--nnodes", "2", "--node_rank", str(node), "--master_addr",
-                     hosts.addresses[0], "--master_port", str(port), "--", *self.words(out, layout, steps)]
+            words = words_for(node)
             log = open(os.path.join(self.folder, f"{out}-{node}.log"), "w+", encoding="utf-8")
             process = hosts.start(node, words, env=self.environment, stdout=log, stderr=log, cwd=self.folder)
             started.append((process, log))
@@ -68,7 +83,8 @@ class Runs:
             return []
         with open(path, encoding="utf-8") as file:
             rows = [json.loads(line) for line in file if line.endswith("\n")]
-        return [(row["step"], row["loss"], row["grad_norm"]) for row in rows if "loss" in row and "grad_norm" in row]
+        found = [(row["step"], row["loss"], row["grad_norm"]) for row in rows if "loss" in row and "grad_norm" in row]
+        return sorted({step[0]: step for step in found}.values())  # the last of steps that were repeated
 
 
 def text_of(log):
@@ -86,6 +102,20 @@ def check_trajectories(runs, hosts):
         assert len(one) == 6, f"{name}: {len(one)} steps were logged"
         assert one == two, f"{name}: on one host\n{one}\non two hosts\n{two}"
         print(f"{name}: 6 steps on two hosts have the bits of one host; last loss {two[-1][1]}")
+
+
+def check_torchrun(runs, hosts):
+    if subprocess.run([os.environ.get("CONCORD_PYTHON", "python3"), "-c", "import torch"], stderr=subprocess.DEVNULL,
+                      check=False).returncode != 0:
+        print("torchrun: left out, there is no Python with torch in CONCORD_PYTHON")
+        return
+    layout = LAYOUTS["DP 2 x TP 2"]
+    runs.alone("one-torchrun", layout, 3)
+    for process, log in runs.torchruns(hosts, "two-torchrun", layout, 3, 4420):
+        assert process.wait() == 0, f"torchrun: exit code {process.returncode}\n{text_of(log)}"
+    one, two = runs.metrics("one-torchrun"), runs.metrics("two-torchrun")
+    assert len(one) == 3 and one == two, f"torchrun: on one host\n{one}\non two hosts\n{two}"
+    print(f"started by torchrun: 3 steps on two hosts have the bits of one host; last loss {two[-1][1]}")
 
 
 def ranks_of(launcher):
@@ -126,13 +156,37 @@ def check_cut(runs, hosts):
     check_fault(runs, hosts, "cut", 4411, "link cut", lambda _: hosts.cut(1), {0: [2, 3], 1: [0, 1]}, None)
 
 
+def check_recovers(runs, hosts):
+    layout = [*LAYOUTS["DP 2 x TP 2"], "--save_steps", "5"]
+    steps = 30
+    runs.alone("one-recovers", layout, steps)
+    started = runs.launchers(hosts, "two-recovers", layout, steps, 4430, ["--max_restarts", "3"])
+    while len(runs.metrics("two-recovers")) < 8:
+        for process, log in started:
+            assert process.poll() is None, f"recovery: ended before the fault\n{text_of(log)}"
+        time.sleep(0.02)
+    for pid in ranks_of(started[1][0].pid):
+        if "concord-guard" not in name_of(pid):
+            os.kill(pid, signal.SIGKILL)
+    for process, log in started:
+        assert process.wait() == 0, f"recovery: exit code {process.returncode}\n{text_of(log)}"
+    said = text_of(started[0][1])
+    assert "restart 1 of 3" in said, f"recovery: no restart\n{said}"
+    one, two = runs.metrics("one-recovers"), runs.metrics("two-recovers")
+    assert len(one) == steps and one == two, f"recovery: on one host\n{one}\non two hosts\n{two}"
+    print(f"ranks of a host killed: the job went on, and {steps} steps have the bits of one host without faults")
+
+
+def name_of(pid):
+    with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+        return file.read()
+
+
 def main(arguments):
     concord, model, *chosen = arguments
-    checks = {"trajectories": check_trajectories, "killed": check_killed, "cut": check_cut}
-    module = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(concord))), "lib", "libconcordnet_ucx.so")
-    if not os.path.exists(module):
-        print("skipped: built without UCX (libucx-dev)")
-        return SKIP
+    checks = {"trajectories": check_trajectories, "torchrun": check_torchrun, "killed": check_killed, "cut": check_cut,
+              "recovers": check_recovers}
+    skip_without_engine(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(concord))), "lib", "plugin"))
     with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:
         for name in chosen or checks:
             checks[name](Runs(concord, model, folder), hosts)

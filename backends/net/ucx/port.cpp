@@ -1,7 +1,8 @@
 // Ports on UCX (ucp): active messages with a header, over TCP or whatever network UCX finds on the machine.
 //
 // One context for the process, one worker for a port: communicators share no state, and closing one disturbs no other.
-// An endpoint is made at the first send to a peer.
+// An endpoint is made at the first send to a peer. A worker is destroyed only when all peers have left: UCX 1.13 loses
+// messages where one goes while a peer still connects to it (docs/reports/2026-11-17-hosts.md).
 //
 // A message goes in fragments, each an active message that is sent eagerly: a rank that has received all it waits for
 // may turn to something else, and no peer then waits for an answer of its. (UCX's rendezvous protocol has them.)
@@ -12,6 +13,7 @@
 #include <ucp/api/ucp.h>
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -37,6 +39,7 @@ constexpr int64_t kFragmentBytes = 120 << 10;
 
 // What travels with the data of a fragment.
 struct Envelope {
+  uint64_t key = 0;   // of the communicator
   uint32_t rank = 0;  // of the sender
   uint32_t lane = 0;
   uint64_t number = 0;  // of the message, among those of this sender and lane
@@ -53,17 +56,24 @@ void tame() {
   if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
 }
 
+// InfiniBand and the like, which UCX prefers to TCP.
+bool has_faster_network() { return ::access("/sys/class/infiniband", F_OK) == 0; }
+
 struct Context {
   ucp_context_h handle = nullptr;
   ucs_status_t status = UCS_OK;
 
-  Context() {
+  explicit Context(const Opening& opening) {
     tame();
     ucp_config_t* config = nullptr;
     status = ucp_config_read(nullptr, nullptr, &config);
     if (status != UCS_OK) return;
     // Inside a host there is backends/shm. UCX would take two network namespaces of one machine for one host.
     if (std::getenv("UCX_TLS") == nullptr) ucp_config_modify(config, "TLS", "^sm");
+    const bool restricted = opening.interface_is_must || !has_faster_network();
+    if (restricted && *opening.interface != 0 && std::getenv("UCX_NET_DEVICES") == nullptr) {
+      ucp_config_modify(config, "NET_DEVICES", opening.interface);  // where UCX listens, too
+    }
     if (std::getenv("UCX_TCP_TX_SEG_SIZE") == nullptr) ucp_config_modify(config, "TCP_TX_SEG_SIZE", kSegment);
     if (std::getenv("UCX_TCP_RX_SEG_SIZE") == nullptr) ucp_config_modify(config, "TCP_RX_SEG_SIZE", kSegment);
     ucp_params_t parameters{};
@@ -75,8 +85,9 @@ struct Context {
   }
 };
 
-const Context& context() {
-  static const auto* const one = new Context();  // for as long as the process: ports may outlive any owner
+// For as long as the process: ports may outlive any owner. |first|: for the first port; all have the same network.
+const Context& context(const Opening* first = nullptr) {
+  static const auto* const one = new Context(*first);
   return *one;
 }
 
@@ -91,6 +102,15 @@ class Attendant {
     static auto* const one = new Attendant();
     return *one;
   }
+  // When the process exits: UCX's own handlers come next, and nobody may be inside UCX then.
+  static void stop() {
+    const std::lock_guard lock(here().mutex_);
+    here().stopped_ = true;
+  }
+  bool stopped() {
+    const std::lock_guard lock(mutex_);
+    return stopped_;
+  }
   // Ports are known by numbers: one that was removed is not found any more.
   uint64_t add(UcxPort* port, int events);
   void remove(uint64_t number, int events);
@@ -99,6 +119,7 @@ class Attendant {
 
  private:
   Attendant() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+    std::atexit(stop);
     std::thread([this] { run(); }).detach();
   }
   [[noreturn]] void run();
@@ -106,6 +127,7 @@ class Attendant {
   const int epoll_;
   std::mutex mutex_;  // guards all below; held while a port is driven, so that none is removed meanwhile
   uint64_t last_ = 0;
+  bool stopped_ = false;
   struct Ward {
     UcxPort* port = nullptr;
     bool ours = false;
@@ -123,7 +145,8 @@ class Attendant {
 
 class UcxPort final : public Port {
  public:
-  UcxPort(int32_t rank, int32_t world) : rank_(rank), peers_(static_cast<size_t>(world)) {}
+  explicit UcxPort(const Opening& opening)
+      : rank_(opening.rank), key_(opening.key), peers_(static_cast<size_t>(opening.world)) {}
   ~UcxPort() override;
 
   ucs_status_t open();
@@ -199,6 +222,7 @@ class UcxPort final : public Port {
   static void deliver(Incoming& incoming, std::map<uint64_t, Arriving>::iterator message);
 
   const int32_t rank_;
+  const uint64_t key_;
   std::vector<Peer> peers_;
   ucp_worker_h worker_ = nullptr;
   ucp_address_t* address_ = nullptr;
@@ -230,6 +254,7 @@ ucs_status_t UcxPort::open() {
 UcxPort::~UcxPort() {
   if (worker_ == nullptr) return;
   if (number_ != 0) Attendant::here().remove(number_, events_);
+  if (Attendant::here().stopped()) return;
   closing_ = true;
   ucp_request_param_t now{};
   now.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -267,7 +292,7 @@ void UcxPort::send(int32_t to, Lane lane, const Header& header, const void* data
   sending->transfer = transfer;
   for (int64_t offset = 0; offset == 0 || offset < bytes; offset += kFragmentBytes) {
     sending->envelopes.push_back(
-        {static_cast<uint32_t>(rank_), static_cast<uint32_t>(lane), number, bytes, offset, header});
+        {key_, static_cast<uint32_t>(rank_), static_cast<uint32_t>(lane), number, bytes, offset, header});
   }
   sending->left = sending->envelopes.size();
   Sending* const kept = sending.release();  // sent_one() frees it after the last fragment
@@ -346,8 +371,8 @@ ucs_status_t UcxPort::on_fragment(void* given, const void* header, size_t header
   if (self->closing_ || header_bytes != sizeof envelope) return UCS_OK;
   std::memcpy(&envelope, header, sizeof envelope);
   const auto bytes = static_cast<int64_t>(length);
-  const bool sound = envelope.rank < self->peers_.size() && envelope.lane < kLanes && envelope.offset >= 0 &&
-                     bytes <= envelope.bytes && envelope.offset <= envelope.bytes - bytes;
+  const bool sound = envelope.key == self->key_ && envelope.rank < self->peers_.size() && envelope.lane < kLanes &&
+                     envelope.offset >= 0 && bytes <= envelope.bytes && envelope.offset <= envelope.bytes - bytes;
   if (!sound) return UCS_OK;
   Incoming& incoming = self->peers_[envelope.rank].incoming[envelope.lane];
   if (envelope.number < incoming.next && !incoming.messages.contains(envelope.number)) return UCS_OK;
@@ -419,7 +444,7 @@ void Attendant::run() {
     if (::epoll_wait(epoll_, &event, 1, -1) != 1) continue;
     const std::lock_guard lock(mutex_);
     const auto found = ports_.find(event.data.u64);
-    if (found == ports_.end() || !found->second.ours) continue;
+    if (stopped_ || found == ports_.end() || !found->second.ours) continue;
     found->second.port->drain();
     watch(found->first, found->second.port->events(), true);
   }
@@ -441,11 +466,11 @@ void UcxPort::progress(int milliseconds) {
 }  // namespace
 }  // namespace concord::net
 
-extern "C" __attribute__((visibility("default"))) concord::net::Port* concord_net_open_port(int32_t rank, int32_t world,
-                                                                                            char* error,
-                                                                                            size_t error_bytes) {
+extern "C" __attribute__((visibility("default"))) concord::net::Port* concord_net_open_port(
+    const concord::net::Opening& opening, char* error, size_t error_bytes) {
   try {
-    auto port = std::make_unique<concord::net::UcxPort>(rank, world);
+    auto port = std::make_unique<concord::net::UcxPort>(opening);
+    concord::net::context(&opening);
     const ucs_status_t status = port->open();
     if (status == UCS_OK) return port.release();
     std::snprintf(error, error_bytes, "UCX cannot be used here: %s", ucs_status_string(status));

@@ -1,0 +1,250 @@
+// Messages between ports, lines between ranks, and addresses. Ranks are threads or ports of one process.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "backends/net/control.h"
+#include "backends/net/hosts.h"
+#include "backends/net/id.h"
+#include "backends/net/transport.h"
+#include "backends/shm/communicator.h"
+#include "platform/sdk/plugin.hpp"
+
+namespace concord::net {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+constexpr milliseconds kLong{60000};  // ends a hang; no verdict depends on it
+
+// --------------------------------------------------------------------------------------------------------------- ports
+
+std::unique_ptr<Port> open_test_port(int32_t rank, uint64_t key) {
+  void* const module = ::dlopen(NET_MODULE, RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) ADD_FAILURE() << ::dlerror();
+  const auto open = reinterpret_cast<OpenPort>(::dlsym(module, kOpenPort));
+  char error[256] = {};
+  std::unique_ptr<Port> port(open({rank, 2, key, "", false}, error, sizeof error));
+  EXPECT_NE(port, nullptr) << error;
+  return port;
+}
+
+// Two ports that know each other, of which this test drives both.
+struct Pair {
+  explicit Pair(uint64_t key_of_second = 7) {
+    ports.push_back(open_test_port(0, 7));
+    ports.push_back(open_test_port(1, key_of_second));
+    for (int32_t r = 0; r < 2; ++r) {
+      Port& other = *ports[static_cast<size_t>(1 - r)];
+      ports[static_cast<size_t>(r)]->set_address(1 - r, other.address(), other.address_bytes());
+    }
+  }
+  void move_until(const Transfer& transfer, milliseconds patience = kLong) {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    while (transfer.state == Transfer::State::kPending && std::chrono::steady_clock::now() < end) {
+      for (auto& port : ports) port->progress(1);
+    }
+  }
+  void settle() {
+    for (int32_t r = 0; r < 2; ++r) {
+      Transfer flushed;
+      ports[static_cast<size_t>(r)]->flush(1 - r, &flushed);
+      move_until(flushed);
+    }
+  }
+  ~Pair() { settle(); }
+
+  std::vector<std::unique_ptr<Port>> ports;
+};
+
+TEST(PortTest, MessagesOfALaneArriveInOrderAndWhole) {
+  Pair pair;
+  constexpr int kMessages = 5;
+  std::vector<std::vector<int>> sent;
+  std::vector<std::vector<int>> received;
+  std::vector<Transfer> transfers(2 * kMessages);
+  for (int i = 0; i < kMessages; ++i) {  // one fragment, several, none
+    std::vector<int>& values = sent.emplace_back(static_cast<size_t>(i == 3 ? 0 : 1 + i * 40000));
+    std::iota(values.begin(), values.end(), 1000 * i);
+    received.emplace_back(values.size(), -1);
+  }
+  const auto bytes = [&](int i) { return static_cast<int64_t>(sent[static_cast<size_t>(i)].size() * sizeof(int)); };
+  for (int i = 0; i < kMessages; ++i) {
+    const auto at = static_cast<size_t>(i);
+    pair.ports[0]->send(1, Lane::kCollectives, {{at, 9}}, sent[at].data(), bytes(i), &transfers[at]);
+    if (i == 1) {  // another lane has its own order
+      Transfer other;
+      pair.ports[0]->send(1, Lane::kPointToPoint, {{77, 0}}, nullptr, 0, &other);
+      pair.move_until(other);
+    }
+  }
+  for (int i = 0; i < kMessages; ++i) {
+    const auto at = static_cast<size_t>(i);
+    Transfer& transfer = transfers[kMessages + at];
+    pair.ports[1]->receive(0, Lane::kCollectives, received[at].data(), bytes(i), &transfer);
+    pair.move_until(transfer);
+    EXPECT_EQ(transfer.state, Transfer::State::kDone);
+    EXPECT_EQ(transfer.header.words[0], at);
+    EXPECT_EQ(received[at], sent[at]);
+  }
+  Transfer other;
+  pair.ports[1]->receive(0, Lane::kPointToPoint, nullptr, 0, &other);
+  pair.move_until(other);
+  EXPECT_EQ(other.header.words[0], 77u);
+  for (int i = 0; i < kMessages; ++i) pair.move_until(transfers[static_cast<size_t>(i)]);
+}
+
+TEST(PortTest, AMessageOfAnotherLengthIsToldButNotDelivered) {
+  Pair pair;
+  const int sent[3] = {1, 2, 3};
+  int received[2] = {-1, -1};
+  Transfer sending;
+  Transfer receiving;
+  pair.ports[1]->receive(0, Lane::kCollectives, received, sizeof received, &receiving);
+  pair.ports[0]->send(1, Lane::kCollectives, {{5, 6}}, sent, sizeof sent, &sending);
+  pair.move_until(receiving);
+  EXPECT_EQ(receiving.state, Transfer::State::kDone);
+  EXPECT_EQ(receiving.bytes, static_cast<int64_t>(sizeof sent));
+  EXPECT_EQ(receiving.header.words[1], 6u);
+  EXPECT_EQ(received[0], -1);
+  pair.move_until(sending);
+}
+
+TEST(PortTest, MessagesOfAnotherCommunicatorAreDropped) {
+  Pair strangers(8);
+  int value = 3;
+  int received = -1;
+  Transfer sending;
+  Transfer receiving;
+  strangers.ports[1]->receive(0, Lane::kCollectives, &received, sizeof received, &receiving);
+  strangers.ports[0]->send(1, Lane::kCollectives, {}, &value, sizeof value, &sending);
+  strangers.move_until(sending);
+  strangers.settle();
+  strangers.move_until(receiving, milliseconds(200));
+  EXPECT_EQ(receiving.state, Transfer::State::kPending);
+  EXPECT_EQ(received, -1);
+}
+
+// --------------------------------------------------------------------------------------------------------------- lines
+
+using Id = std::vector<std::byte>;
+
+std::vector<std::unique_ptr<Line>> open_lines(const Id& id, int32_t world) {
+  std::vector<std::unique_ptr<Line>> lines;
+  for (int32_t r = 0; r < world; ++r) lines.push_back(Line::open({world, r, id.data(), "lines", kLong}));
+  std::vector<std::thread> threads;  // every line has heard of the others afterwards
+  for (auto& line : lines) {
+    threads.emplace_back([&line] { EXPECT_EQ(line->exchange("here").size(), 3u); });
+  }
+  for (auto& thread : threads) thread.join();
+  for (auto& line : lines) line->watch([](concord_status, const std::string&) {});
+  return lines;
+}
+
+Id new_net_id() {
+  Id id(shm::kUniqueIdBytes);
+  create_id(id.data());
+  return id;
+}
+
+void wait_for(const std::atomic<int>& number, int value) {
+  for (auto end = std::chrono::steady_clock::now() + kLong; number < value && std::chrono::steady_clock::now() < end;) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+TEST(LineTest, RanksPartWhenAllHaveLeft) {
+  auto lines = open_lines(new_net_id(), 3);
+  std::atomic<int> parted{0};
+  const auto count = [&] { ++parted; };
+  Line::part(std::move(lines[0]), count);
+  Line::part(std::move(lines[1]), count);
+  while (!lines[2]->has_left(0) || !lines[2]->has_left(1)) std::this_thread::sleep_for(milliseconds(1));
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(parted, 0);  // rank 2 may still send
+  Line::part(std::move(lines[2]), count);
+  wait_for(parted, 3);
+  EXPECT_EQ(parted, 3);
+}
+
+TEST(LineTest, AStrangerWithoutTheIdIsNotAdmitted) {
+  const Id id = new_net_id();
+  Id other = id;
+  other[0] ^= std::byte{1};  // the same address
+  auto stranger = Line::open({3, 0, other.data(), "stranger", milliseconds(1000)});
+  EXPECT_THROW(stranger->exchange("let me in"), sdk::Failure);
+  forget_id(id.data());
+}
+
+// ----------------------------------------------------------------------------------------------------------- addresses
+
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    ::setenv(name, value, 1);
+  }
+  ~Variable() { before_.empty() ? ::unsetenv(name_) : ::setenv(name_, before_.c_str(), 1); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  std::string before_;
+};
+
+TEST(NetworkTest, ListensWhereItIsTold) {
+  const Variable variable("CONCORD_CPU_INTERFACE", "lo");
+  const Network network = own_network();
+  EXPECT_TRUE(network.chosen);
+  EXPECT_EQ(network.interface, "lo");
+  ASSERT_TRUE(network.address);
+  EXPECT_EQ(Where::here(1).text(), to_text(*network.address) + " port 1");
+  uint16_t port = 0;
+  const UniqueFd listener = listen_on(network.address, &port);
+  int error = 0;
+  EXPECT_TRUE(connect_to(*network.address, port, milliseconds(1000), &error));
+  constexpr Address kOtherLoopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 2};
+  EXPECT_FALSE(connect_to(kOtherLoopback, port, milliseconds(1000), &error));
+}
+
+TEST(NetworkTest, AMasterOnThisHostIsReachedByLoopbackAlone) {
+  const Variable variable("MASTER_ADDR", "127.0.0.1");
+  EXPECT_EQ(Where::here(2).text(), "127.0.0.1 port 2");
+}
+
+TEST(NetworkTest, AnUnknownInterfaceIsRefusedWithThoseThatThereAre) {
+  const Variable variable("CONCORD_CPU_INTERFACE", "eth77");
+  try {
+    own_network();
+    ADD_FAILURE() << "eth77 was taken";
+  } catch (const sdk::Failure& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("\"eth77\""));
+    EXPECT_THAT(failure.what(), HasSubstr("lo (127.0.0.1)"));
+  }
+}
+
+TEST(HostsTest, RanksAreMappedInOrder) {
+  const uint64_t even[] = {5, 5, 3, 3};
+  const HostMap map = map_hosts(even);
+  EXPECT_EQ(map.host, (std::vector<int32_t>{0, 0, 1, 1}));
+  EXPECT_EQ(map.place, (std::vector<int32_t>{0, 1, 0, 1}));
+  EXPECT_TRUE(map.even && map.contiguous);
+  const uint64_t mixed[] = {5, 3, 5};
+  const HostMap other = map_hosts(mixed);
+  EXPECT_FALSE(other.contiguous);
+  EXPECT_FALSE(other.even);
+  EXPECT_EQ(other.ranks, (std::vector<std::vector<int32_t>>{{0, 2}, {1}}));
+}
+
+}  // namespace
+}  // namespace concord::net

@@ -1,0 +1,136 @@
+// One rank of a communicator, which may span hosts: does what its standard input says, line by line, and answers each
+// line. Started by communicators.py and by the benchmark of several hosts (tests/performance/hosts_bench.py).
+//   id                       the id of a new communicator, in hexadecimal digits
+//   join WORLD RANK ID       joins it
+//   setups COUNT             makes a communicator of all ranks, uses and destroys it, COUNT times
+//   all_reduce BYTES COUNT   microseconds of one such call, over COUNT
+//   leave                    destroys the communicator
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <numeric>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "platform/cpp/concord.hpp"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kTimeout{30};  // a test that stalls says in which call
+
+std::string to_hex(const concord::UniqueId& id) {
+  std::string text;
+  char digits[3];
+  for (const uint8_t byte : id) {
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
+concord::UniqueId from_hex(const std::string& text) {
+  concord::UniqueId id;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    id.push_back(static_cast<uint8_t>(std::stoi(text.substr(i, 2), nullptr, 16)));
+  }
+  return id;
+}
+
+class Rank {
+ public:
+  std::string answer(const std::string& line) {
+    std::istringstream words(line);
+    std::string command;
+    words >> command;
+    if (command == "id") return to_hex(concord::create_unique_id(platform_));
+    if (command == "join") {
+      int32_t world = 0;
+      int32_t rank = 0;
+      std::string id;
+      words >> world >> rank >> id;
+      whole_.emplace(device_, world, rank, from_hex(id), concord::CommOptions{"all", kTimeout});
+      return "joined";
+    }
+    if (command == "setups") {
+      int64_t count = 0;
+      words >> count;
+      for (int64_t i = 0; i < count; ++i) set_up(i);
+      return "done";
+    }
+    if (command == "all_reduce") {
+      int64_t bytes = 0;
+      int64_t count = 0;
+      words >> bytes >> count;
+      return std::to_string(measure(bytes, count));
+    }
+    if (command != "leave") throw std::runtime_error("unknown command " + line);
+    whole_.reset();
+    return "left";
+  }
+
+ private:
+  // A communicator that lives for one call, or for none: its ranks destroy it as soon as each is done.
+  void set_up(int64_t number) {
+    std::vector<int32_t> ranks(static_cast<size_t>(whole_->size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const auto name = "set-up " + std::to_string(number);
+    const auto comm = whole_->split(ranks, {name, kTimeout});
+    if (number % 4 == 0) pass_around(*comm);
+    if (number % 4 == 3) return;
+    const size_t count = number % 4 == 2 ? 50000 : 10;  // in slices, and through the leaders
+    std::vector<int32_t> values(count, comm->rank() + static_cast<int32_t>(number));
+    comm->all_reduce(stream_, values.data(), values.data(), static_cast<int64_t>(count), concord::DType::kI32,
+                     concord::ReduceOp::kSum);
+    const int32_t size = comm->size();
+    const int32_t expected = size * (size - 1) / 2 + size * static_cast<int32_t>(number);
+    if (values.front() != expected || values.back() != expected) throw std::runtime_error("wrong sum in " + name);
+  }
+
+  // Every rank's first message to its neighbour. Afterwards a rank may wait for those of its host while its neighbour
+  // on the other one still needs an answer of the engine's.
+  void pass_around(const concord::Communicator& comm) const {
+    const int32_t size = comm.size();
+    const int32_t own = comm.rank();
+    int32_t got = -1;
+    const int32_t before = (own + size - 1) % size;
+    const concord_p2p_item items[] = {concord::send_to((own + 1) % size, &own, 1, concord::DType::kI32),
+                                      concord::receive_from(before, &got, 1, concord::DType::kI32)};
+    comm.batch_p2p(stream_, items);
+    if (got != before) throw std::runtime_error("a wrong message");
+  }
+
+  double measure(int64_t bytes, int64_t count) const {
+    std::vector<float> values(static_cast<size_t>(bytes) / sizeof(float), 1.0f);
+    const auto reduce = [&] {
+      whole_->all_reduce(stream_, values.data(), values.data(), static_cast<int64_t>(values.size()),
+                         concord::DType::kF32, concord::ReduceOp::kSum);
+    };
+    for (int i = 0; i < 2; ++i) reduce();
+    whole_->barrier(stream_);
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < count; ++i) reduce();
+    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / static_cast<double>(count);
+  }
+
+  const concord::Platform platform_ = concord::current_platform();
+  const concord::Device device_{platform_, 0};
+  const concord::Stream stream_ = concord::Stream::of_device(device_);
+  std::optional<concord::Communicator> whole_;
+};
+
+}  // namespace
+
+int main() {
+  try {
+    Rank rank;
+    for (std::string line; std::getline(std::cin, line);) std::cout << rank.answer(line) << std::endl;
+    return 0;
+  } catch (const std::exception& error) {
+    std::cout << "failed: " << error.what() << std::endl;
+    return 1;
+  }
+}

@@ -1,0 +1,50 @@
+"""Ranks on several hosts that do what they are told, line by line (host_rank.cpp, collectives_gloo.py)."""
+
+import os
+import subprocess
+
+
+class Ranks:
+    """Processes, the first half on the first host and the rest on the other."""
+
+    def __init__(self, hosts, commands):
+        """|commands|: for each rank its words and what is added to its environment."""
+        self.processes = []
+        for rank, (words, environment) in enumerate(commands):
+            self.processes.append(hosts.start(
+                rank * 2 // len(commands), words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **environment}))
+
+    @classmethod
+    def ours(cls, hosts, program, plugin, count=4, **environment):
+        """The ranks of a communicator of the cpu platform, which have joined it."""
+        variables = {"CONCORD_PLATFORM": plugin, "CONCORD_CPU_NETWORK": "always", "MASTER_ADDR": hosts.addresses[0],
+                     "CONCORD_LOG": "warn", **environment}
+        ranks = cls(hosts, [([os.path.abspath(program)], variables)] * count)
+        ranks.tell(0, "id")
+        number = ranks.hear(0)
+        for rank in range(count):
+            ranks.tell(rank, f"join {count} {rank} {number}")
+        for rank in range(count):
+            answer = ranks.hear(rank)
+            assert answer == "joined", f"rank {rank}: {answer}"
+        return ranks
+
+    def tell(self, rank, line):
+        self.processes[rank].stdin.write(line + "\n")
+        self.processes[rank].stdin.flush()
+
+    def hear(self, rank):
+        line = self.processes[rank].stdout.readline()
+        return line.rstrip("\n") if line else f"ended with exit code {self.processes[rank].wait()}"
+
+    def ask_all(self, line):
+        for rank in range(len(self.processes)):
+            self.tell(rank, line)
+        return [self.hear(rank) for rank in range(len(self.processes))]
+
+    def end(self):
+        """Their exit codes."""
+        for process in self.processes:
+            process.stdin.close()
+        return [process.wait() for process in self.processes]
