@@ -1,11 +1,12 @@
-// Samples for the choice among plugins; CMake gives each its name, priority and number of devices.
+// Samples for the choice among plugins, which differ in good_plugin_settings.c only: this is compiled once for all.
+#include "tests/abi/good_plugin_settings.h"
 #include "tests/abi/sample_plugin.hpp"
 
 namespace {
 
 class GoodPlugin : public concord::sample::Plugin {
  public:
-  GoodPlugin() : Plugin({SAMPLE_NAME, SAMPLE_PRIORITY, SAMPLE_DEVICES}) {}
+  GoodPlugin() : Plugin({sample_name, sample_priority, sample_devices}) {}
 };
 
 }  // namespace

@@ -338,8 +338,9 @@ def compare_training(program, data, pairs, folder):
     else:
         raise AssertionError("a run was resumed with another pref_beta")
     compare("resumed", train(program, data, folder / "resumed", "--resume_from_checkpoint", "latest"), wanted)
+    # In the first step the model is its own reference; the next two show the loss.
     for name, settings in LOSSES.items():
-        compare(name, train(program, data, folder / name, *words_of(settings)), expected(steps, settings))
+        compare(name, train(program, data, folder / name, "--max_steps", 3, *words_of(settings)), expected(steps[:3], settings))
 
 
 def compare_packed(program, data, pairs, folder):

@@ -1,10 +1,10 @@
 """Random models of transformers beside ours, of other shapes than the golden ones, through `concord probe`.
 
-random_models.py PROGRAM [--seed N] [--count N]
+random_models.py PROGRAM [--seed N] [--count N] [--both]
 
 Each case is of the next family and draws its sizes, saves the model as transformers does, computes logits, loss and
-gradients there in float64, and compares what the program dumps in float64 and in float32, under one process and under a
-layout that the heads allow. Exit code 77: transformers is not there, nothing was compared.
+gradients there in float64, and compares what the program dumps in float64 with one process, and in float32 under a layout
+that the heads allow; with --both in both types under both. Exit code 77: transformers is not there, nothing was compared.
 """
 
 import argparse
@@ -210,8 +210,8 @@ def in_files(name, gradient, family):
             yield mine.format(number, kind), part
 
 
-def layouts(draw, settings):
-    """One process, and one cut that the sizes allow."""
+def draw_layout(draw, settings):
+    """One cut that the sizes allow."""
     inner = [settings.get(key, 12) for key in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")]
     tp = [n for n in (2, 3, 4) if settings["num_key_value_heads"] % n == 0 and all(size % n == 0 for size in inner)]
     cuts = [(["--context_parallel_size", "2"], 2), (["--context_parallel_size", "2", "--cp_comm_type", "all_gather"], 2)]
@@ -225,7 +225,7 @@ def layouts(draw, settings):
         cuts.append((["--tensor_model_parallel_size", str(n), "--sequence_parallel"], n))
     arguments, world = draw.choice(cuts)
     recompute = draw.choice([[], ["--recompute_granularity", "full"]])
-    return [[], arguments + recompute + ["--nproc", str(world)]]
+    return arguments + recompute + ["--nproc", str(world)]
 
 
 def differences(expected, dump):
@@ -241,7 +241,7 @@ def differences(expected, dump):
             yield "extra", name, float("inf")
 
 
-def run_case(program, seed, folder):
+def run_case(program, seed, folder, both):
     draw = random.Random(seed)
     family, settings = draw_config(draw, seed)
     model = make_model(family, settings, seed)
@@ -253,7 +253,8 @@ def run_case(program, seed, folder):
     save_file({"input_ids": ids, "labels": labels}, str(folder / "batch.safetensors"))
     worst = {}
     for dtype, bound in BOUNDS.items():
-        for layout in layouts(draw, settings):
+        cut = draw_layout(draw, settings)
+        for layout in [[], cut] if both else [[]] if dtype == "float64" else [cut]:
             command = [program, "probe", "--model", str(folder / "model"), "--batch", str(folder / "batch.safetensors"),
                        "--out", str(folder / "dump.safetensors"), "--grads", "--dtype", dtype, *layout]
             done = subprocess.run(command, capture_output=True, text=True)
@@ -273,12 +274,13 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=len(FAMILIES))
+    parser.add_argument("--both", action="store_true")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         with tempfile.TemporaryDirectory() as folder:
-            family, rope, worst = run_case(arguments.program, seed, Path(folder))
+            family, rope, worst = run_case(arguments.program, seed, Path(folder), arguments.both)
         print(f"seed {seed}: {family}, rope {rope}: " + ", ".join(f"{k} {v:.2g}" for k, v in worst.items()), flush=True)
 
 

@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TrainedLikePyTorch, ::testing::ValuesIn(kLayou
 // on a cpu that has none.
 TEST(TrainedInBf16, EveryLossIsWithinAPercent) {
   TrainGolden golden("full_batch");
-  golden.lr.resize(5);
+  golden.lr.resize(3);
   expect_training(kLayouts[1], [&](ParallelContext& job) {
     TrainOptions sharded{.dtype = at::kBFloat16};
     sharded.ddp = ddp_options(true, true);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <set>
 
 #include "tests/processes/resume_runs.h"
 
@@ -39,10 +40,13 @@ TEST_F(TrainResume, EveryKindOfRunContinuesWithTheSameBits) {
 }
 
 // Each layout reads what the one before it has written, and writes it again: the files are the same to the last byte.
+// Of layouts whose parts others have, and of every pair: resume_layouts_test.
 TEST_F(TrainResume, ACheckpointIsTheSameUnderEveryLayout) {
+  const std::set<std::string> in_others = {"dp2", "tp2", "pp2", "dp4_zero", "tp2_pp2"};
   run("start", layouts()[0].words + Words{"--max_steps", "5"});
   std::string last = "start";
   for (const Layout& layout : layouts()) {
+    if (in_others.contains(layout.name)) continue;
     SCOPED_TRACE(layout.name);
     // Where there are replicas they read together.
     const bool has_replicas = layout.name.find("dp") != std::string::npos || layout.name == "cp2";

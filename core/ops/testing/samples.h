@@ -36,6 +36,8 @@ class Draw {
   at::Tensor integers(std::vector<int64_t> sizes, int64_t least, int64_t most);
 
  private:
+  double fraction();
+
   std::mt19937_64 engine_;
 };
 
