@@ -42,6 +42,7 @@ ParameterGroups groups_of(const TrainingPlan& plan) {
 
 VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
   VirtualModels model = load_or_make_model(plan, job, providers);
+  for (size_t i = 0; i < model.size(); ++i) model[i].measure_tokens(measures_tokens(plan.arguments));
   const ParameterGroups groups = groups_of(plan);
   for (Parameter* parameter : model.parameters()) {
     if (!groups.freezes(parameter->spec)) continue;

@@ -1,8 +1,9 @@
-"""Adapters beside peft's: lora_in_peft.py PROGRAM
+"""Adapters beside peft's: lora_in_peft.py PROGRAM [--platform P]
 
 Trains an adapter for 20 steps with peft and with the program, under layouts, from the golden adapter and from a new one of the
 program: the losses of every step agree. peft reads the adapter that the program has written, and computes the logits that
-`concord probe` computes. `concord merge` gives merge_and_unload's weights. Exit code 77: peft is not there.
+`concord probe` computes. `concord merge` gives merge_and_unload's weights. With --platform it is one run, on that platform. Exit code 77: peft is not
+there.
 """
 
 import argparse
@@ -48,13 +49,16 @@ def run(*command):
     return done.stdout
 
 
-def load(adapter, trainable=False):
-    base = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager")
+def load(adapter, trainable=False, model=MODEL):
+    base = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
     return peft.PeftModel.from_pretrained(base, adapter, is_trainable=trainable)
 
 
 def peft_losses(adapter, data, lr=LR):
-    model = load(adapter, trainable=True)
+    return losses_of(load(adapter, trainable=True), data, lr)
+
+
+def losses_of(model, data, lr):
     trained = [p for p in model.parameters() if p.requires_grad]
     decays = [{"params": [p for p in trained if p.dim() >= 2]}, {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(decays, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
@@ -69,8 +73,8 @@ def peft_losses(adapter, data, lr=LR):
     return losses
 
 
-def train(program, data, output, *words):
-    run(program, "train", "--model", MODEL, "--finetuning_type", "lora", "--train_data", data, "--shuffle", "false",
+def train(program, data, output, *words, model=MODEL):
+    run(program, "train", "--model", model, "--finetuning_type", "lora", "--train_data", data, "--shuffle", "false",
         "--global_batch_size", 8, "--per_device_train_batch_size", 4, "--learning_rate", LR, "--lr_scheduler_type", "constant",
         "--adam_beta2", 0.95, "--weight_decay", 0.1, "--max_steps", STEPS, "--logging_steps", 1, "--report_to", "none",
         "--output_dir", output, *words)
@@ -86,23 +90,23 @@ def compare_losses(name, found, wanted):
     print(f"{name}: losses of {len(found)} steps within {worst:.2g} of peft's", flush=True)
 
 
-def compare_logits(program, adapter, batch, folder):
+def compare_logits(program, adapter, batch, folder, model=MODEL):
     dump = folder / "dump.safetensors"
     # The folder names its base model. In float64, so that what is left of a difference is not rounding.
     run(program, "probe", "--model", adapter, "--batch", batch, "--out", dump, "--dtype", "float64")
     with torch.no_grad():
-        wanted = load(adapter).double().eval()(input_ids=load_file(str(batch))["input_ids"]).logits
+        wanted = load(adapter, model=model).double().eval()(input_ids=load_file(str(batch))["input_ids"]).logits
     worst = (load_file(str(dump))["logits"] - wanted).abs().max().item()
     if not worst <= LOGITS_BOUND:
         raise AssertionError(f"{adapter}: logits differ by {worst:.3g}, bound {LOGITS_BOUND:g}")
     print(f"{adapter.parent.name}: peft computes the same logits within {worst:.2g}", flush=True)
 
 
-def compare_merged(program, adapter, dtype, folder):
+def compare_merged(program, adapter, dtype, folder, start=MODEL):
     """B A is a sum of r products in float32, here rounded once and by peft once a product; the product with the scale and the sum
     are rounded once each by both."""
     base, out = folder / f"base {dtype}", folder / f"merged {dtype}"
-    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=dtype)
+    model = transformers.AutoModelForCausalLM.from_pretrained(start, dtype=dtype)
     model.save_pretrained(base)
     before = {name: value.detach().double() for name, value in model.named_parameters()}
     with_adapter = peft.PeftModel.from_pretrained(model, adapter)
@@ -178,7 +182,11 @@ def compare_generated(program, adapter, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
-    program = parser.parse_args().program
+    parser.add_argument("--platform")
+    arguments = parser.parse_args()
+    program = arguments.program
+    if arguments.platform:
+        os.environ["CONCORD_PLATFORM"] = arguments.platform
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -191,6 +199,9 @@ def main():
         save_file({key: expected[key] for key in ("input_ids", "labels")}, str(batch))
 
         wanted = peft_losses(GOLDEN / "lora", data)
+        if arguments.platform:
+            found = train(program, data_file, folder / "there", "--adapter_name_or_path", GOLDEN / "lora", *LAYOUTS["dp 2, ZeRO, overlapping"])
+            return compare_losses(arguments.platform, found, wanted)
         for number, (layout, words) in enumerate(LAYOUTS.items()):
             found = train(program, data_file, folder / str(number), "--adapter_name_or_path", GOLDEN / "lora", *words)
             compare_losses(layout, found, wanted)

@@ -161,6 +161,9 @@ void check_preferences(const TrainingArguments& a, Found* found) {
         "compute_accuracy is of tokens; stage {} has eval_rewards/accuracies, the share of pairs, anyway; remove it",
         given.stage));
   }
+  if (given.stage == "rm" && a.logging.token_metrics == "true") {
+    found->push_back("log_token_metrics is of models that predict tokens, which stage rm does not train; remove it");
+  }
   if (given.stage == "rm" && !a.evaluation.sample_prompts.empty()) {
     found->push_back("sample_prompts cannot be continued by a reward model (stage rm); remove them");
   }

@@ -482,6 +482,13 @@ std::vector<ArgumentGroup> make_groups() {
         {"profile_ranks", field<&T::logging, &LoggingArguments::profile_ranks>, "ranks that do; empty: all"},
         {"log_params_norm", field<&T::logging, &LoggingArguments::params_norm>,
          "log the norm of all weights that are trained"},
+        {"log_token_metrics",
+         field<&T::logging, &LoggingArguments::token_metrics>,
+         "log entropy and mean_token_accuracy, and of pairs logits/chosen and logits/rejected, as TRL does, for one "
+         "more "
+         "pass over the logits; auto: in stage dpo",
+         {},
+         {"auto", "true", "false"}},
         {"eval_strategy",
          field<&T::evaluation, &EvaluationArguments::strategy>,
          "auto: no without evaluation data; with it, steps if eval_steps is set, else epoch. The last step is always "

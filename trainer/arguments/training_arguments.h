@@ -121,8 +121,9 @@ struct LoggingArguments {
   double steps = 500;
   bool first_step = false;
   bool nan_inf_filter = true;
-  bool params_norm = false;  // log_params_norm
-  int64_t timing_level = 0;  // timing_log_level
+  bool params_norm = false;            // log_params_norm
+  std::string token_metrics = "auto";  // log_token_metrics
+  int64_t timing_level = 0;            // timing_log_level
   std::string timing_option = "minmax";
   bool profile = false;
   int64_t profile_step_start = 10;
@@ -258,5 +259,10 @@ struct TrainingArguments {
 
   bool operator==(const TrainingArguments&) const = default;
 };
+
+// Whether what the model makes of each token is logged (log_token_metrics).
+inline bool measures_tokens(const TrainingArguments& a) {
+  return a.logging.token_metrics == "true" || (a.logging.token_metrics == "auto" && a.preference.stage == "dpo");
+}
 
 }  // namespace concord
