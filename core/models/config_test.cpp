@@ -470,7 +470,7 @@ TEST(ModelConfig, RewardModelsAreOfClassesThatTransformersHas) {
   const std::map<std::string, std::string> classes = {{"gemma3_text", "Gemma3TextForSequenceClassification"},
                                                       {"llama", "LlamaForSequenceClassification"},
                                                       {"qwen3_moe", "Qwen3MoeForSequenceClassification"},
-                                                      {"seed_oss", "SeedOssForSequenceClassification"},
+                                                      {"olmo2", "Olmo2ForSequenceClassification"},
                                                       {"smollm3", "SmolLM3ForSequenceClassification"}};
   for (const auto& [type, name] : classes) {
     EXPECT_EQ(reward_model_config(parse(config("", type))).architecture, name);

@@ -294,7 +294,8 @@ def compare(name, found, wanted, beta=0.1):
     for step, (a, b) in enumerate(zip(found, wanted)):
         for key in ours & set(b):
             # Of the norm relative: it alone shows a wrong factor of all gradients, which neither clipping nor Adam lets through.
-            size = max(1, abs(b[key]))
+            # A margin is the difference of two rewards, which are large where there is no reference.
+            size = max(1, *(abs(b[of]) for of in (("rewards/chosen", "rewards/rejected") if key == "rewards/margins" else (key,))))
             bound = NORM_BOUND if key == "grad_norm" else (BOUND if key == "loss" else METRIC_BOUND) * max(1, beta / 0.1)
             bound *= size
             worst[key] = max(worst[key], abs(a[key] - b[key]) / size)
