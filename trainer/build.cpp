@@ -82,6 +82,8 @@ DataParallelOptions data_parallel_options(const TrainingArguments& a) {
 VirtualModels make_reference_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
   ModelArgs args = model_args_of(plan);
   args.adapter_folder = plan.adapter_folder;
+  // Such an adapter changes nothing at the start, and the weights are read as they are.
+  if (args.adapter && args.adapter->begins_as_weights()) args.adapter = std::nullopt;
   const std::string& folder = plan.arguments.preference.ref_model;
   if (!folder.empty()) {
     args.adapter = std::nullopt;

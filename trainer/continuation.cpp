@@ -184,7 +184,8 @@ void compare_adapter(const std::string& folder, const TrainingPlan& plan, Found*
                                                 folder));
     return;
   }
-  const Difference adapter = difference(adapter_texts(read_adapter_config(folder)), adapter_texts(*plan.adapter));
+  const Difference adapter =
+      difference(adapter_texts(read_adapter_config(folder)), adapter_texts(saved_form(*plan.adapter)));
   if (!adapter.empty()) found->push_back(adapter.sentence(folder, "use the same settings, or start anew"));
 }
 
@@ -253,10 +254,26 @@ void compare_data(const std::string& folder, const TrainingState& state, const T
 void compare_objective(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
   const Texts own = printed_arguments(plan.arguments);
   Difference objective;
-  for (const char* name : {"stage", "pref_loss", "pref_beta", "pref_ftx", "dpo_label_smoothing", "simpo_gamma",
-                           "ld_alpha", "reference_free", "ref_model", "center_rewards_coefficient", "attention_dropout",
-                           "hidden_dropout", "muon_momentum", "muon_use_nesterov", "muon_num_ns_steps",
-                           "muon_scale_mode", "muon_extra_scale_factor", "ema_decay", "ema_start_step"}) {
+  for (const char* name : {"stage",
+                           "pref_loss",
+                           "pref_beta",
+                           "pref_ftx",
+                           "dpo_label_smoothing",
+                           "simpo_gamma",
+                           "ld_alpha",
+                           "reference_free",
+                           "ref_model",
+                           "center_rewards_coefficient",
+                           "init_lora_weights",
+                           "attention_dropout",
+                           "hidden_dropout",
+                           "muon_momentum",
+                           "muon_use_nesterov",
+                           "muon_num_ns_steps",
+                           "muon_scale_mode",
+                           "muon_extra_scale_factor",
+                           "ema_decay",
+                           "ema_start_step"}) {
     const bool is_known = std::any_of(state.arguments.begin(), state.arguments.end(),
                                       [&](const auto& argument) { return argument.first == name; });
     const auto text = [name](const Texts& texts) {

@@ -129,7 +129,7 @@ void check_finetuning(const TrainingArguments& a, Found* found) {
   plain.type = given.type;
   if (given == plain) return;
   found->push_back(fmt::format(
-      "settings of an adapter are given (lora_*, use_rslora, use_dora, rank_pattern, alpha_pattern, "
+      "settings of an adapter are given (lora_*, use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern, "
       "modules_to_save or adapter_name_or_path), but finetuning_type is {}; set finetuning_type: lora, or remove them",
       given.type));
 }

@@ -68,6 +68,10 @@ std::vector<ArgumentGroup> make_groups() {
          "multiply by lora_alpha / sqrt(lora_rank) instead"},
         {"use_dora", field<&T::finetuning, &FinetuningArguments::use_dora>,
          "train the length of every row of the changed weights too (DoRA); without lora_dropout"},
+        {"init_lora_weights", field<&T::finetuning, &FinetuningArguments::init>,
+         "how the adapter begins: true (adds nothing), or as a part of the weights, which stays out of them while it "
+         "is "
+         "trained: pissa, pissa_niter_N (faster), olora"},
         {"rank_pattern", field<&T::finetuning, &FinetuningArguments::rank_pattern>,
          "other ranks for some layers: {q_proj: 16}; keys are regular expressions for the end of a module's name"},
         {"alpha_pattern", field<&T::finetuning, &FinetuningArguments::alpha_pattern>, "the same for lora_alpha"},

@@ -42,6 +42,7 @@ struct FinetuningArguments {
   std::vector<std::string> target = {"all-linear"};  // lora_target
   bool use_rslora = false;
   bool use_dora = false;
+  std::string init = "true";  // init_lora_weights
   std::map<std::string, std::string> rank_pattern, alpha_pattern;
   std::vector<std::string> modules_to_save;
   std::string adapter;  // adapter_name_or_path, to start from; the settings above are then its own
