@@ -58,6 +58,7 @@ void check_fp8(const Fp8Args& fp8, const Platform& platform) {
 VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
   check_fp8(plan.arguments.model_options.fp8, job.platform());
   VirtualModels model = load_or_make_model(plan, job, providers);
+  for (size_t i = 0; i < model.size(); ++i) model[i].measure_tokens(measures_tokens(plan.arguments));
   const ParameterGroups groups = groups_of(plan);
   for (Parameter* parameter : model.parameters()) {
     if (!groups.freezes(parameter->spec)) continue;
@@ -97,6 +98,8 @@ DataParallelOptions data_parallel_options(const TrainingArguments& a) {
 VirtualModels make_reference_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
   ModelArgs args = model_args_of(plan);
   args.adapter_folder = plan.adapter_folder;
+  // Such an adapter changes nothing at the start, and the weights are read as they are.
+  if (args.adapter && args.adapter->begins_as_weights()) args.adapter = std::nullopt;
   const std::string& folder = plan.arguments.preference.ref_model;
   if (!folder.empty()) {
     args.adapter = std::nullopt;

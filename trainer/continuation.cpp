@@ -184,7 +184,8 @@ void compare_adapter(const std::string& folder, const TrainingPlan& plan, Found*
                                                 folder));
     return;
   }
-  const Difference adapter = difference(adapter_texts(read_adapter_config(folder)), adapter_texts(*plan.adapter));
+  const Difference adapter =
+      difference(adapter_texts(read_adapter_config(folder)), adapter_texts(saved_form(*plan.adapter)));
   if (!adapter.empty()) found->push_back(adapter.sentence(folder, "use the same settings, or start anew"));
 }
 
@@ -263,6 +264,7 @@ void compare_objective(const std::string& folder, const TrainingState& state, co
                            "reference_free",
                            "ref_model",
                            "center_rewards_coefficient",
+                           "init_lora_weights",
                            "attention_dropout",
                            "hidden_dropout",
                            "muon_momentum",

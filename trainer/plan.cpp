@@ -193,6 +193,7 @@ AdapterConfig new_adapter(const FinetuningArguments& a) {
   adapter.lora_dropout = a.dropout;
   adapter.use_rslora = a.use_rslora;
   adapter.use_dora = a.use_dora;
+  adapter.init_lora_weights = a.init;
   set_targets(a.target, &adapter);
   adapter.rank_pattern = numbers_of<int64_t>(a.rank_pattern, "rank_pattern");
   adapter.alpha_pattern = numbers_of<double>(a.alpha_pattern, "alpha_pattern");
@@ -207,10 +208,11 @@ void check_same_settings(const FinetuningArguments& given, const std::string& fo
   plain.adapter = given.adapter;
   plain.dropout = given.dropout;
   if (given == plain) return;
-  throw ConfigError(
-      fmt::format("{} has a rank, an alpha and targets of its own; remove lora_rank, lora_alpha, lora_target, "
-                  "use_rslora, use_dora, rank_pattern, alpha_pattern and modules_to_save, or start without an adapter",
-                  folder));
+  throw ConfigError(fmt::format(
+      "{} has a rank, an alpha and targets of its own; remove lora_rank, lora_alpha, lora_target, "
+      "use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern and modules_to_save, or start without an "
+      "adapter",
+      folder));
 }
 
 // |model| may be the folder of an adapter: it then becomes the one with the base model.
@@ -323,7 +325,8 @@ ResumeParts resume_parts(const TrainingArguments& a) {
 ReferenceKind reference_of(const TrainingPlan& plan) {
   const PreferenceArguments& given = plan.arguments.preference;
   if (!given.uses_reference()) return ReferenceKind::none;
-  const bool starts_as_base = plan.adapter && plan.adapter_folder.empty() && plan.adapter->modules_to_save.empty();
+  const bool starts_as_base = plan.adapter && plan.adapter_folder.empty() && plan.adapter->modules_to_save.empty() &&
+                              !plan.adapter->begins_as_weights();
   return given.ref_model.empty() && starts_as_base ? ReferenceKind::adapter_off : ReferenceKind::second_model;
 }
 

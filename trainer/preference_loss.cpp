@@ -77,10 +77,11 @@ Tensor losses_of(const Terms& terms) {
 }  // namespace
 
 PairLosses preference_losses(const PreferenceArguments& a, const OfPairs& policy, const OfPairs& reference,
-                             const OfPairs& lengths) {
+                             const OfPairs& lengths, at::ScalarType as) {
+  const auto typed = [as](const OfPairs& x) { return OfPairs{x.chosen.to(as), x.rejected.to(as)}; };
   OfPairs ratios = policy;
   if (a.uses_reference()) ratios = {policy.chosen - reference.chosen, policy.rejected - reference.rejected};
-  const Terms terms{a, ratios, divided(ratios, lengths), divided(policy, lengths)};
+  const Terms terms{a, typed(ratios), typed(divided(ratios, lengths)), typed(divided(policy, lengths))};
   const OfPairs& rewarded = a.is_of_means() ? terms.policy_means : terms.ratios;
   return {losses_of(terms), {rewarded.chosen.detach() * a.beta, rewarded.rejected.detach() * a.beta}};
 }

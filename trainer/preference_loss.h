@@ -30,9 +30,11 @@ struct PairLosses {
   OfPairs rewards;    // b (c - c_ref), b (j - j_ref); of the means where the loss is of these; without graph
 };
 
-// |reference| is not read where there is none. |lengths| are the tokens of each completion that are predicted.
+// |reference| is not read where there is none. |lengths| are the tokens of each completion that are predicted. Log-
+// probabilities of hundreds differ by hundredths: they may be fp64 where their differences, and all that follows, are
+// of type |as|.
 PairLosses preference_losses(const PreferenceArguments& arguments, const OfPairs& policy, const OfPairs& reference,
-                             const OfPairs& lengths);
+                             const OfPairs& lengths, at::ScalarType as);
 
 // Of a reward model, by the scores of both: -logsig(chosen - rejected) + center_rewards_coefficient (chosen +
 // rejected)^2 (Bradley-Terry; Eisenstein 2023). |margins| [pairs] are subtracted from the difference; undefined: none.

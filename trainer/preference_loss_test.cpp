@@ -104,7 +104,7 @@ TEST(PreferenceLoss, EveryLossAndItsGradientIsThatOfItsFormula) {
     Pairs p;
     const OfPairs policy{tensor(p.chosen).requires_grad_(), tensor(p.rejected).requires_grad_()};
     const PairLosses result = preference_losses(a, policy, {tensor(p.chosen_ref), tensor(p.rejected_ref)},
-                                                {tensor(p.chosen_length), tensor(p.rejected_length)});
+                                                {tensor(p.chosen_length), tensor(p.rejected_length)}, at::kDouble);
     const at::Tensor mean = result.losses.mean();
     EXPECT_NEAR(mean.item<double>(), formula(a, p), 1e-12);
     torch::autograd::backward({mean}, {});
@@ -120,7 +120,7 @@ TEST(PreferenceLoss, RewardsAreOfWhatTheLossIsOf) {
   a.stage = "dpo";
   const auto rewards = [&] {
     return preference_losses(a, {tensor(p.chosen), tensor(p.rejected)}, {tensor(p.chosen_ref), tensor(p.rejected_ref)},
-                             {tensor(p.chosen_length), tensor(p.rejected_length)})
+                             {tensor(p.chosen_length), tensor(p.rejected_length)}, at::kDouble)
         .rewards;
   };
   EXPECT_NEAR(rewards().chosen[0].item<double>(), 0.1 * (-12.5 + 13), 1e-12);

@@ -1,6 +1,8 @@
 #include "trainer/reference_table.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -51,7 +53,7 @@ std::optional<at::Tensor> read(const std::string& file, int64_t identity, int64_
   const at::Tensor logps = read_tensor(reader, kTensor), saved = read_tensor(reader, kIdentity);
   const bool is_same = saved.scalar_type() == at::kLong && saved.numel() == 1 && saved.item<int64_t>() == identity;
   const bool fits =
-      logps.scalar_type() == at::kFloat && logps.dim() == 2 && logps.size(0) == pairs && logps.size(1) == 2;
+      logps.scalar_type() == at::kDouble && logps.dim() == 2 && logps.size(0) == pairs && logps.size(1) == 2;
   return is_same && fits ? std::optional(logps) : std::nullopt;
 }
 
@@ -62,22 +64,24 @@ at::Tensor computed(const TrainingPlan& plan, ParallelContext& job, const Refere
   data.ramp.reset();
   data.accumulation = plan.schedule.pp;  // keeps a pipeline full
   DataLoader loader(data, std::make_unique<Borrowed>(plan.train_data->source()));
-  at::Tensor logps = at::zeros({loader.samples(), 2}, at::kFloat);
+  at::Tensor logps = at::zeros({loader.samples(), 2}, at::kDouble);
   // Tensor- and context-parallel ranks have the same numbers; one of them brings them into the sum.
   const bool counts = job.coordinates().tp == 0 && job.coordinates().cp == 0;
   for (int64_t step = 0; step < loader.batches(0); ++step) {
     const std::vector<MicroBatch> batches = *next_micro_batches(loader);
     const std::vector<at::Tensor> results = compute(batches);
     for (size_t i = 0; counts && i < results.size(); ++i) {
-      const at::Tensor values = results[i].to(at::kCPU, at::kFloat).view({-1, 2});
+      const at::Tensor values = results[i].to(at::kCPU).view({-1, 2});
       for (int64_t pair = 0; pair < values.size(0); ++pair) {
         logps[batches[i].pairs[static_cast<size_t>(pair)]].copy_(values[pair]);
       }
     }
   }
-  logps = logps.to(job.torch_device());
-  job.world_group().all_reduce(logps).wait();
-  return logps.to(at::kCPU);
+  // In two parts, since not every vendor adds in 64 bits; all but one rank have 0, so nothing is rounded.
+  const at::Tensor coarse = logps.to(at::kFloat), fine = (logps - coarse).to(at::kFloat);
+  const at::Tensor parts = at::stack({coarse, fine}).to(job.torch_device());
+  job.world_group().all_reduce(parts).wait();
+  return parts.to(at::kCPU, at::kDouble).sum(0);
 }
 
 bool all_have(ParallelContext& job, bool has) {

@@ -1,5 +1,5 @@
 // Log-probabilities of the reference for all pairs of the training data, computed once before training and kept in a
-// file (precompute_ref_log_probs). Every rank has all of them, 8 bytes per pair. Threads: the one that trains.
+// file (precompute_ref_log_probs). Every rank has all of them, 16 bytes per pair. Threads: the one that trains.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,7 +33,7 @@ class ReferenceTable {
 
  private:
   ParallelContext& job_;
-  at::Tensor logps_;  // fp32 [pairs, 2], on the host
+  at::Tensor logps_;  // fp64 [pairs, 2], on the host
 };
 
 }  // namespace concord

@@ -99,7 +99,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       compute_metrics_(providers.compute_metrics),
       losses_(job, plan_.arguments.logging.nan_inf_filter),
       routers_(job, plan_.config.experts, plan_.arguments.model_options.sequence_parallel),
-      pairs_(job),
+      objective_(job, measures_tokens(plan_.arguments)),
       samples_(plan_, job),
       best_(plan_, job),
       memory_(plan_, job),
@@ -218,7 +218,7 @@ StepOutput Trainer::skipped_step() const {
 void Trainer::record(const StepOutput& step) {
   last_ = step;
   routers_.add(parts_.stages);
-  if (parts_.pairs) pairs_.add(*parts_.pairs);
+  if (step.counted > 0) objective_.add(*parts_.stages.back(), parts_.pairs.get());
   if (step.counted > 0) losses_.add(step.loss, parts_.loss_rule.per_token ? step.counted : 0);
   const BatchContents& contents = plan_.train_data->contents();
   window_.add_step(step.updated, step.grad_norm);
@@ -355,7 +355,7 @@ void Trainer::log() {
     report.extra.emplace_back("global_batch_size", static_cast<double>(plan_.train_data->batch_rows()));
   }
   for (auto& metric : routers_.take()) report.extra.push_back(std::move(metric));
-  for (auto& metric : pairs_.take()) report.extra.push_back(std::move(metric));
+  for (auto& metric : objective_.take()) report.extra.push_back(std::move(metric));
   if (window_.save_seconds > 0) report.extra.emplace_back("save_seconds", window_.save_seconds);
   for (auto& metric : parts_.timers.take()) report.extra.push_back(std::move(metric));
   judge_ranks(&report);
@@ -402,10 +402,10 @@ EvalLoopOutput Trainer::evaluate_weights() {
   const Clock::time_point begin = Clock::now();
   EvalLoopOutput output;
   NamedValues extra;
-  PairLog pairs(job_);
+  ObjectiveLog objective(job_, measures_tokens(plan_.arguments));
   for (EvaluationSet& set : plan_.eval_sets) {
     const std::string name = set.name.empty() ? "eval" : "eval_" + set.name;
-    const EvalLoopOutput one = evaluate_set(*set.data, name, &pairs, &extra);
+    const EvalLoopOutput one = evaluate_set(*set.data, name, &objective, &extra);
     if (one.num_samples == 0) return {};
     if (!set.name.empty()) {
       extra.emplace_back(fmt::format("eval_{}_loss", set.name), one.loss);
@@ -416,7 +416,7 @@ EvalLoopOutput Trainer::evaluate_weights() {
     output = together(output, one);
   }
   if (plan_.arguments.evaluation.accuracy) extra.emplace_back("eval_accuracy", output.accuracy);
-  for (auto& metric : pairs.take("eval_")) extra.push_back(std::move(metric));
+  for (auto& metric : objective.take("eval_")) extra.push_back(std::move(metric));
   const double seconds = seconds_since(begin);
   output.metrics = named_metrics("eval", output, seconds, parts_.pairs != nullptr, extra);
   const EvalReport report{.step = state_.global_step,
@@ -435,12 +435,12 @@ EvalLoopOutput Trainer::test() {
   if (!plan_.test_data) throw ConfigError("no test data; give --test_data");
   const PhaseScope phase(&pulse_, RankPhase::evaluating);
   const Clock::time_point begin = Clock::now();
-  PairLog pairs(job_);
+  ObjectiveLog objective(job_, measures_tokens(plan_.arguments));
   NamedValues extra;
   EvalLoopOutput output = with_average(parts_.optimizer, plan_.arguments.evaluation.uses_ema,
-                                       [&] { return evaluate_set(*plan_.test_data, "test", &pairs, &extra); });
+                                       [&] { return evaluate_set(*plan_.test_data, "test", &objective, &extra); });
   if (output.num_samples == 0) return output;
-  for (auto& metric : pairs.take("test_")) extra.push_back(std::move(metric));
+  for (auto& metric : objective.take("test_")) extra.push_back(std::move(metric));
   if (plan_.arguments.evaluation.accuracy) extra.emplace_back("test_accuracy", output.accuracy);
   output.metrics = named_metrics("test", output, seconds_since(begin), parts_.pairs != nullptr, extra);
   return output;
@@ -448,16 +448,17 @@ EvalLoopOutput Trainer::test() {
 
 struct Trainer::EvalTotals {
   LossTotals losses, right;
-  PairLog* pairs;
+  ObjectiveLog* objective;
   std::optional<Predictions> predictions;  // none: nobody wants them
 };
 
 // Without samples where it was abandoned. Adds what compute_metrics says to |extra|.
-EvalLoopOutput Trainer::evaluate_set(DataLoader& data, const std::string& name, PairLog* pairs, NamedValues* extra) {
+EvalLoopOutput Trainer::evaluate_set(DataLoader& data, const std::string& name, ObjectiveLog* objective,
+                                     NamedValues* extra) {
   const EvaluationArguments& asked = plan_.arguments.evaluation;
   const bool is_written = asked.predict && name == "test";
   const DataPosition start = data.position();
-  EvalTotals totals{LossTotals(job_), LossTotals(job_), pairs, {}};
+  EvalTotals totals{LossTotals(job_), LossTotals(job_), objective, {}};
   if (compute_metrics_ || is_written) totals.predictions.emplace(job_);
   const bool is_complete = evaluate_batches(data, &totals);
   data.restore(start);
@@ -500,7 +501,7 @@ bool Trainer::evaluate_batches(DataLoader& data, EvalTotals* totals) {
     parts_.prepare_pairs(host_batches, device_batches, TrainingParts::Data::eval);
     parts_.begin_evaluation(device_batches);
     parts_.forward_executor.run();
-    if (parts_.pairs) totals->pairs->add(*parts_.pairs);
+    totals->objective->add(*parts_.stages.back(), parts_.pairs.get());
     const ModelStage& last = *parts_.stages.back();
     const at::Tensor losses = logged_losses(last, loss_weights(host_batches, rule), rule);
     const int64_t counted = last.is_last() ? parts_.counted(host_batches) : 0;

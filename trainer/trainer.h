@@ -28,13 +28,13 @@
 #include "trainer/log_window.h"
 #include "trainer/loss_log.h"
 #include "trainer/memory_checkpoints.h"
-#include "trainer/pair_objective.h"
 #include "trainer/prompt_samples.h"
 #include "trainer/router_log.h"
 #include "trainer/step_clock.h"
 #include "trainer/step_profile.h"
 #include "trainer/step_validator.h"
 #include "trainer/stragglers.h"
+#include "trainer/token_log.h"
 #include "trainer/train_step.h"
 #include "trainer/training_state.h"
 
@@ -117,7 +117,7 @@ class Trainer {
   void restore(const TrainingState& state);
   EvalLoopOutput evaluate_weights();
   struct EvalTotals;
-  EvalLoopOutput evaluate_set(DataLoader& data, const std::string& name, PairLog* pairs, NamedValues* extra);
+  EvalLoopOutput evaluate_set(DataLoader& data, const std::string& name, ObjectiveLog* objective, NamedValues* extra);
   bool evaluate_batches(DataLoader& data, EvalTotals* totals);
   TrainOutput output(double seconds);
   HfSaveOptions save_options() const;
@@ -132,7 +132,7 @@ class Trainer {
   std::optional<StepValidator> validator_;  // with rerun_mode validate
   LossLog losses_;
   RouterLog routers_;
-  PairLog pairs_;
+  ObjectiveLog objective_;
   PromptSamples samples_;
   BestModel best_;
   TrainerState state_;

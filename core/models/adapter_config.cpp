@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -21,6 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kMostBytes = 1 << 20;
 constexpr size_t kLongestPattern = 4096;
 constexpr int64_t kMostRank = 1 << 16;
+constexpr int64_t kMostIterations = 1000;
 constexpr std::string_view kOutput = "lm_head";
 
 bool is_named(const std::string& module, const std::vector<std::string>& names) {
@@ -49,6 +51,23 @@ void check_rank(int64_t rank, std::string_view what) {
 void check_alpha(double alpha, std::string_view what) {
   if (std::isfinite(alpha) && alpha != 0) return;
   throw ConfigError(fmt::format("{} is {:g}; must be a number other than 0", what, alpha));
+}
+
+void check_init(const AdapterConfig& config) {
+  const std::string& init = config.init_lora_weights;
+  if (!config.begins_as_weights()) return;
+  if (init != "pissa" && init != "olora" && !pissa_iterations(init)) {
+    throw ConfigError(
+        fmt::format("init_lora_weights is {}; must be true, pissa, pissa_niter_N with N from 1 to {}, or olora",
+                    quoted(init), kMostIterations));
+  }
+  if (config.use_dora) {
+    throw ConfigError(fmt::format("init_lora_weights {} with use_dora is not supported; choose one of them", init));
+  }
+  const bool negative = config.lora_alpha < 0 || std::any_of(
+                                                     config.alpha_pattern.begin(), config.alpha_pattern.end(),
+                                                     [](const auto& each) { return each.second < 0; });
+  if (negative) throw ConfigError(fmt::format("init_lora_weights {} needs a positive lora_alpha", init));
 }
 
 std::string last_word(const std::string& module) { return module.substr(module.rfind('.') + 1); }
@@ -89,6 +108,7 @@ class Fields {
     throw ConfigError(fmt::format("{}: {} is {}; {}", file_, key, one_line(json_.at(key).dump(), 200), allowed));
   }
   bool has(const char* key) const { return json_.contains(key) && !json_.at(key).is_null(); }
+  bool is_text(const char* key) const { return json_.at(key).is_string(); }
   double number(const char* key, double otherwise) const {
     if (!has(key)) return otherwise;
     if (!json_.at(key).is_number()) refuse(key, "must be a number");
@@ -157,9 +177,28 @@ void refuse_other_methods(const Fields& fields) {
         "layer_replication", "velora_config", "monteclora_config"}) {
     fields.require_off(key, unsupported);
   }
+  // With these the files are of weights that peft changed as it made the adapter.
+  if (!fields.has("init_lora_weights") || !fields.is_text("init_lora_weights")) return;
+  const std::string init = fields.text("init_lora_weights");
+  for (const char* changing : {"pissa", "olora", "corda", "loftq", "lora_ga"}) {
+    if (!init.starts_with(changing)) continue;
+    fields.refuse("init_lora_weights",
+                  "the adapter is not one of the model's own weights; save it with peft's "
+                  "path_initial_model_for_weight_conversion, or merge it there");
+  }
 }
 
 }  // namespace
+
+std::optional<int64_t> pissa_iterations(std::string_view init) {
+  constexpr std::string_view kBefore = "pissa_niter_";
+  int64_t count = 0;
+  if (!init.starts_with(kBefore)) return std::nullopt;
+  const char* const end = init.data() + init.size();
+  const auto [next, error] = std::from_chars(init.data() + kBefore.size(), end, count);
+  return error == std::errc() && next == end && count >= 1 && count <= kMostIterations ? std::optional(count)
+                                                                                       : std::nullopt;
+}
 
 // ------------------------------------------------------------------------------------------------------------ modules
 
@@ -173,6 +212,7 @@ AdapterModules::AdapterModules(AdapterConfig config) : config_(std::move(config)
     throw ConfigError(fmt::format("use_dora with a lora_dropout of {:g} is not supported; set one of them to 0",
                                   config_.lora_dropout));
   }
+  check_init(config_);
   if (!config_.target_pattern.empty()) pattern_ = compiled(config_.target_pattern);
   for (const auto& [key, rank] : config_.rank_pattern) {
     check_rank(rank, fmt::format("the rank of {} in rank_pattern", quoted(key)));
@@ -308,6 +348,17 @@ bool has_adapter(const std::filesystem::path& folder) {
 }
 
 std::string weights_stem(const std::filesystem::path& folder) { return has_adapter(folder) ? kAdapterStem : "model"; }
+
+AdapterConfig saved_form(AdapterConfig config) {
+  if (!config.begins_as_weights()) return config;
+  const double factor = config.use_rslora ? std::sqrt(2.0) : 2;  // alpha / rank or alpha / sqrt(rank) stays
+  config.init_lora_weights = kPlainInit;
+  config.r *= 2;
+  config.lora_alpha *= factor;
+  for (auto& [key, rank] : config.rank_pattern) rank *= 2;
+  for (auto& [key, alpha] : config.alpha_pattern) alpha *= factor;
+  return config;
+}
 
 std::string to_json(const AdapterConfig& config) {
   const auto number = [](double value) {

@@ -21,6 +21,11 @@ inline constexpr const char* kAdapterStem = "adapter_model";        // of its we
 inline constexpr const char* kAdapterPrefix = "base_model.model.";  // of its tensors, before the module
 inline constexpr const char* kAllLinear = "all-linear";             // as a target: all but the output layer
 
+inline constexpr const char* kPlainInit = "true";  // init_lora_weights: nothing of the weights
+
+// N of pissa_niter_N; none for other values of init_lora_weights.
+std::optional<int64_t> pissa_iterations(std::string_view init);
+
 // Named as in adapter_config.json.
 struct AdapterConfig {
   int64_t r = 8;
@@ -29,6 +34,9 @@ struct AdapterConfig {
   bool use_rslora = false;  // the scale is alpha / sqrt(r) instead of alpha / r
   // DoRA: rows of W + scale * B A are scaled to a length of their own, which is trained too.
   bool use_dora = false;
+  // true: A random, B 0; or pissa, pissa_niter_N, olora (core/models/adapter_start.h), which change the weights beside
+  // the pairs too. Not of adapters in files, which are all of unchanged weights.
+  std::string init_lora_weights = kPlainInit;
   std::vector<std::string> target_modules;   // names, or kAllLinear alone
   std::string target_pattern;                // a regular expression instead of names; target_modules as text in files
   std::vector<std::string> exclude_modules;  // names that are no targets after all
@@ -37,6 +45,8 @@ struct AdapterConfig {
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::string> modules_to_save;  // ends of the names of modules that are trained whole
   std::string base_model;                    // base_model_name_or_path
+
+  bool begins_as_weights() const { return init_lora_weights != kPlainInit; }
   bool operator==(const AdapterConfig&) const = default;
 };
 
@@ -78,7 +88,9 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 bool has_adapter(const std::filesystem::path& folder);
 // What the names of the files with a folder's weights begin with: those of an adapter, or of a model.
 std::string weights_stem(const std::filesystem::path& folder);
-// As peft writes it.
+// As it is in files: where pairs begin as a part of the weights, a plain one of twice the rank with the same scale.
+AdapterConfig saved_form(AdapterConfig config);
+// As peft writes it; |config| is in the form of files.
 std::string to_json(const AdapterConfig& config);
 
 // The folder with the weights that the adapter in |folder| was made for, by its base_model_name_or_path: as it stands,

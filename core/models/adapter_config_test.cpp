@@ -1,5 +1,6 @@
 #include "core/models/adapter_config.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "core/config_error.h"
@@ -120,11 +121,47 @@ TEST(AdapterConfig, ThatPeftHasWrittenIsReadAndWrittenAgain) {
   EXPECT_EQ(parse_adapter_config(to_json(other), "own"), other);
 }
 
+TEST(AdapterConfig, PairsThatBeginAsWeightsAreSavedWithTwiceTheRankAndTheSameScale) {
+  for (const bool rslora : {false, true}) {
+    AdapterConfig config = with({"q_proj", "down_proj"});
+    config.use_rslora = rslora;
+    config.rank_pattern = {{"q_proj", 3}};
+    config.alpha_pattern = {{"down_proj", 5}};
+    EXPECT_EQ(saved_form(config), config);
+    config.init_lora_weights = "pissa_niter_4";
+    const AdapterModules own(config), saved(saved_form(config));
+    EXPECT_FALSE(saved.config().begins_as_weights());
+    for (const int i : {0, 3}) {
+      EXPECT_EQ(saved.find(kModules[i])->rank, 2 * own.find(kModules[i])->rank);
+      EXPECT_NEAR(saved.find(kModules[i])->scale, own.find(kModules[i])->scale, 1e-12);
+    }
+  }
+}
+
+TEST(AdapterConfig, BeginningsThatDoNotExistAreRefused) {
+  const auto refused = [](const std::string& init, bool dora = false, double alpha = 16) {
+    AdapterConfig config = with({"q_proj"});
+    config.init_lora_weights = init;
+    config.use_dora = dora;
+    config.lora_alpha = alpha;
+    return refusal([&] { AdapterModules{config}; });
+  };
+  for (const char* wrong : {"pisa", "pissa_niter_", "pissa_niter_0", "pissa_niter_4x", "false", ""}) {
+    EXPECT_THAT(refused(wrong), HasSubstr("must be true, pissa, pissa_niter_N")) << wrong;
+  }
+  EXPECT_THAT(refused("olora", /*dora=*/true), HasSubstr("with use_dora is not supported"));
+  EXPECT_THAT(refused("pissa", false, -1), HasSubstr("needs a positive lora_alpha"));
+}
+
 TEST(AdapterConfig, WhatCannotBeComputedIsRefused) {
   EXPECT_THAT(refused_file(R"("peft_type": "IA3")"), AllOf(HasSubstr("a.json"), HasSubstr("IA3")));
   EXPECT_THAT(refused_file(R"("use_dora": true, "lora_dropout": 0.1)"),
               HasSubstr("use_dora with a lora_dropout of 0.1"));
   EXPECT_THAT(refused_file(R"("bias": "all")"), HasSubstr("bias is \"all\""));
+  for (const char* init : {"pissa", "pissa_niter_16", "olora", "loftq"}) {
+    EXPECT_THAT(refused_file(fmt::format(R"("init_lora_weights": "{}")", init)), HasSubstr("weight_conversion"));
+  }
+  EXPECT_EQ(parse_adapter_config(R"({"target_modules": ["q_proj"], "init_lora_weights": "gaussian"})", "a.json").r, 8);
   EXPECT_THAT(refused_file(R"("r": 0)"), HasSubstr("rank of the adapter is 0"));
   EXPECT_THAT(refused_file(R"("r": 1e9)"), HasSubstr("r is 1000000000.0; must be a whole number"));
   EXPECT_THAT(refused_file(R"("lora_alpha": "8")"), HasSubstr("must be a number"));

@@ -112,12 +112,24 @@ std::vector<Parameter*> VirtualModels::parameters() {
   return all;
 }
 
+bool VirtualModels::has_start(const Parameter& parameter) const {
+  return parameter.adapter && args_.adapter->begins_as_weights();
+}
+
+void VirtualModels::begin_adapter() {
+  for (const auto& chunk : chunks_) chunk->initialise(ModelChunk::Which::adapter);
+  if (!args_.adapter->begins_as_weights()) return;
+  start_.compute(parameters(), AdapterModules(*args_.adapter), *context_, args_.seed);
+}
+
 // Copies, whose values are the same tensors.
-std::vector<Parameter> VirtualModels::saved_parameters() {
+std::vector<Parameter> VirtualModels::saved_parameters(bool with_values) {
   std::vector<Parameter> saved;
   for (const Parameter* parameter : parameters()) {
     if (args_.adapter && parameter->frozen) continue;
-    saved.push_back(*parameter);
+    saved.push_back(!has_start(*parameter) ? *parameter
+                    : with_values          ? start_.in_file(*parameter)
+                                           : AdapterStart::room_for(*parameter));
     if (args_.adapter && !parameter->adapter) saved.back().spec.name = kAdapterPrefix + parameter->spec.name;
   }
   return saved;
@@ -149,12 +161,23 @@ void VirtualModels::load_saved(const std::filesystem::path& folder, bool share_r
   std::optional<AdapterModules> adapter;
   if (args_.adapter) adapter.emplace(*args_.adapter);
   const std::vector<std::string> tensors = tensors_of_model(config_, adapter ? &*adapter : nullptr);
-  std::vector<Parameter> saved = saved_parameters();
-  load_hf_weights(folder.string(), pointers(saved), shard_place(context_->layout(), context_->rank()),
+  const std::vector<Parameter*> own = parameters();
+  const ShardPlace place = shard_place(context_->layout(), context_->rank());
+  std::vector<Parameter> saved = saved_parameters(/*with_values=*/false);
+  load_hf_weights(folder.string(), pointers(saved), place,
                   {.stem = adapter ? kAdapterStem : safetensors::kModelStem,
                    .model_tensors = tensors,
                    .tied_embeddings = config_.tie_word_embeddings,
                    .sharing = share_reads ? context_ : nullptr});
+  if (!adapter || !adapter->config().begins_as_weights()) return;
+  const bool is_first = !start_.is_known();
+  for (Parameter* parameter : own) {
+    if (!parameter->adapter) continue;
+    const auto read = std::find_if(saved.begin(), saved.end(),
+                                   [&](const Parameter& each) { return each.spec.name == parameter->spec.name; });
+    start_.take(*read, *parameter);
+  }
+  if (is_first) start_.subtract(own, *adapter, place);
 }
 
 void VirtualModels::save_pretrained(const std::filesystem::path& folder, HfSaveOptions options) {
@@ -167,12 +190,18 @@ std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& 
     options.stem = kAdapterStem;
     options.with_config = false;
     options.max_shard_bytes = kOneFile;
-    options.more_files.emplace_back(kAdapterConfigFile, to_json(*args_.adapter));
+    options.more_files.emplace_back(kAdapterConfigFile, to_json(saved_form(*args_.adapter)));
   } else {
     if (options.config_json.empty()) options.config_json = config_.text;
     options.config_json = with_dtype(options.config_json, config_dtype(chunks_.front()->hidden_dtype()));
   }
   std::vector<Parameter> saved = saved_parameters();
+  if (args_.adapter && args_.adapter->begins_as_weights()) {
+    // These are written from memory of their own, which has to be there until they are.
+    options.after_publish = [saved, then = std::move(options.after_publish)] {
+      if (then) then();
+    };
+  }
   return std::make_unique<SaveJob>(folder.string(), pointers(saved), *context_, std::move(options), source,
                                    std::move(previous));
 }
@@ -204,7 +233,7 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
   for (size_t i = 0; is_new_score && i < models.size(); ++i) models[i].initialise(ModelChunk::Which::score);
   if (!args.adapter) return models;
   if (args.adapter_folder.empty()) {
-    for (size_t i = 0; i < models.size(); ++i) models[i].initialise(ModelChunk::Which::adapter);
+    models.begin_adapter();
   } else {
     models.load_saved(args.adapter_folder, args.share_reads);
   }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/models/adapter_start.h"
 #include "core/models/hf_weights.h"
 #include "core/models/model_chunk.h"
 #include "core/models/save_job.h"
@@ -41,6 +42,9 @@ class VirtualModels {
   std::unique_ptr<SaveJob> start_save(const std::filesystem::path& folder, HfSaveOptions options,
                                       SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous = nullptr);
 
+  // Sets the pairs of a new adapter, as its init_lora_weights says. Every rank calls it.
+  void begin_adapter();
+
   // What 8-bit layers remember (fp8_layers.h), for HfSaveOptions::more and from the folder of a checkpoint; nothing in
   // a model without them.
   std::optional<SavedTensors> saved_fp8();
@@ -52,13 +56,16 @@ class VirtualModels {
 
  private:
   // What save_pretrained writes, by the names in files: all parameters, or those that are trained with an adapter.
-  std::vector<Parameter> saved_parameters();
+  // |with_values|: those of now; else there may be room for them only.
+  std::vector<Parameter> saved_parameters(bool with_values = true);
+  bool has_start(const Parameter& parameter) const;  // whether it is in files with what it began as
 
   ParallelContext* context_;
   ModelConfig config_;
   ModelArgs args_;
   std::vector<int64_t> stages_;
   std::vector<std::unique_ptr<ModelChunk>> chunks_;
+  AdapterStart start_;  // of pairs that begin as a part of the weights
 };
 
 struct AutoModel {

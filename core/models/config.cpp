@@ -50,8 +50,9 @@ std::string known_architectures() {
                                         nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
 }
 
-// The name of transformers' class for classifying sequences, which reward models are.
+// The name of transformers' class for classifying sequences, which reward models are; empty: it has none.
 std::string scoring_architecture(const Family& family) {
+  if (family.scoring_architecture != nullptr) return family.scoring_architecture;
   std::string name = family.architecture;
   constexpr std::string_view kGenerates = "ForCausalLM";
   if (name.ends_with(kGenerates)) name.resize(name.size() - kGenerates.size());
@@ -375,7 +376,15 @@ ModelConfig reward_model_config(const ModelConfig& config) {
   Json object = Json::parse(config.text);
   const auto families = all_families();
   const auto family = std::ranges::find(families, config.model_type, &Family::model_type);
-  object["architectures"] = {scoring_architecture(**family)};
+  const std::string architecture = scoring_architecture(**family);
+  if (architecture.empty()) {
+    throw ConfigError(
+        fmt::format("stage rm cannot be used with model_type {}: transformers has no class for classifying sequences "
+                    "with it, so that "
+                    "nothing else could read the reward model; start from a model of another family",
+                    config.model_type));
+  }
+  object["architectures"] = {architecture};
   object["id2label"] = {{"0", "LABEL_0"}};
   object["label2id"] = {{"LABEL_0", 0}};
   object.erase("num_labels");

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <random>
 #include <sstream>
 
@@ -462,6 +463,23 @@ TEST(ModelConfig, AnyTextEndsInAModelOrInAnError) {
     }
   }
   EXPECT_GT(accepted, 50);
+}
+
+// The classes of transformers 5.22, by MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES; it has none for two families.
+TEST(ModelConfig, RewardModelsAreOfClassesThatTransformersHas) {
+  const std::map<std::string, std::string> classes = {{"gemma3_text", "Gemma3TextForSequenceClassification"},
+                                                      {"llama", "LlamaForSequenceClassification"},
+                                                      {"qwen3_moe", "Qwen3MoeForSequenceClassification"},
+                                                      {"olmo2", "Olmo2ForSequenceClassification"},
+                                                      {"smollm3", "SmolLM3ForSequenceClassification"}};
+  for (const auto& [type, name] : classes) {
+    EXPECT_EQ(reward_model_config(parse(config("", type))).architecture, name);
+  }
+  for (const char* type : {"granite", "glm4_moe"}) {
+    const ModelConfig model = parse(config("", type));
+    EXPECT_THAT([&] { reward_model_config(model); },
+                ThrowsMessage<ConfigError>(HasSubstr("transformers has no class for classifying sequences")));
+  }
 }
 
 TEST(ModelConfig, ARewardModelHasOneNumberInsteadOfLogits) {

@@ -376,8 +376,12 @@ Tensor ModelChunk::logits(const Tensor& normed_pbh) const {
   return cap > 0 ? soft_cap(logits_sbv, cap) : logits_sbv;
 }
 
+// [s, b], on the device.
+Tensor ModelChunk::own_labels(const MicroBatch& batch) const {
+  return own_tokens(batch.labels, batch).t().contiguous().to(context_.torch_device());
+}
+
 Tensor ModelChunk::token_losses(const Tensor& logits_sbv, const MicroBatch& batch, double expected_grad) const {
-  const Tensor labels_sb = own_tokens(batch.labels, batch).t().contiguous().to(logits_sbv.device());
   const bool trains = at::GradMode::is_enabled();
   const CrossEntropyOptions how{.vocabulary = config_.vocab_size,
                                 .ignore_index = kIgnoredLabel,
@@ -385,7 +389,7 @@ Tensor ModelChunk::token_losses(const Tensor& logits_sbv, const MicroBatch& batc
                                 .z_loss = trains ? args_.options.z_loss_coeff : 0,
                                 .overwrite_logits = !observer_,
                                 .expected_grad = expected_grad};
-  return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*parts_->layers.tp)).t().contiguous();
+  return cross_entropy(logits_sbv, own_labels(batch), how, vocab_share(*parts_->layers.tp)).t().contiguous();
 }
 
 // Each tp rank has the tokens that it has between layers. The sum of parts that are 0 elsewhere is the whole, and its
@@ -401,11 +405,15 @@ Tensor ModelChunk::token_scores(const Tensor& x_pbh) const {
   return reduce_from_region(padded_sb, *layers.tp).t().contiguous();
 }
 
-Tensor ModelChunk::last_losses(const Tensor& x_pbh, const MicroBatch& batch, const SharedInputs& inputs) const {
+Tensor ModelChunk::last_losses(const Tensor& x_pbh, const MicroBatch& batch, const SharedInputs& inputs) {
   const Tensor normed_pbh = last_norm(x_pbh);
   if (observer_) observer_("norm", normed_pbh);
   const Tensor logits_sbv = logits(normed_pbh);
   if (observer_) observer_("logits", logits_sbv);
+  if (measures_tokens_) {  // before their gradient overwrites them
+    token_statistics_ =
+        token_statistics(logits_sbv, own_labels(batch), config_.vocab_size, vocab_share(*parts_->layers.tp));
+  }
   const Tensor losses_bs = token_losses(logits_sbv, batch, expected_loss_grad_);
   if (parts_->further.empty() || !c10::GradMode::is_enabled()) return losses_bs;
   const Tensor further_bs = further_losses(normed_pbh, batch, inputs);

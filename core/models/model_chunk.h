@@ -29,6 +29,7 @@
 #include "core/models/micro_batch.h"
 #include "core/models/model_options.h"
 #include "core/models/parameter.h"
+#include "core/models/token_statistics.h"
 #include "core/parallel/recompute.h"
 #include "core/schedule/layer_layout.h"
 
@@ -136,6 +137,12 @@ class ModelChunk {
   // the forward can have no backward.
   std::shared_ptr<RouterRecord> take_router_record() { return std::exchange(router_record_, nullptr); }
 
+  // Whether later forwards of the last stage measure what they make of each token (core/models/token_statistics.h);
+  // not so at first, and never of a reward model.
+  void measure_tokens(bool on) { measures_tokens_ = on; }
+  // What the last forward measured, once.
+  std::optional<TokenStatistics> take_token_statistics() { return std::exchange(token_statistics_, std::nullopt); }
+
   // Called with the parts' outputs in every later forward (again if a part is recomputed). An empty function removes
   // it.
   void observe(Observer observer) { observer_ = std::move(observer); }
@@ -155,8 +162,9 @@ class ModelChunk {
   at::Tensor logits(const at::Tensor& normed_pbh) const;
   at::Tensor token_losses(const at::Tensor& logits_sbv, const MicroBatch& batch, double expected_grad) const;
   at::Tensor token_scores(const at::Tensor& x_pbh) const;
+  at::Tensor own_labels(const MicroBatch& batch) const;
   at::Tensor last_losses(const at::Tensor& x_pbh, const MicroBatch& batch,
-                         const std::shared_ptr<const LayerInputs>& inputs) const;
+                         const std::shared_ptr<const LayerInputs>& inputs);
   at::Tensor further_losses(at::Tensor hidden_pbh, MicroBatch batch,
                             const std::shared_ptr<const LayerInputs>& inputs) const;
 
@@ -171,6 +179,8 @@ class ModelChunk {
   double router_loss_weight_ = 1;
   double expected_loss_grad_ = 0;
   std::shared_ptr<RouterRecord> router_record_;
+  bool measures_tokens_ = false;
+  std::optional<TokenStatistics> token_statistics_;
 };
 
 }  // namespace concord

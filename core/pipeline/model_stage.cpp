@@ -24,6 +24,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const doub
   weights_ = one_for_each(weights, batches.size());
   router_weights_ = one_for_each(router_weights, batches.size());
   router_records_.assign(batches.size(), nullptr);
+  token_statistics_.assign(is_last() ? batches.size() : 0, {});
   token_losses_.assign(is_last() ? batches.size() : 0, at::Tensor());
 }
 
@@ -39,6 +40,7 @@ at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
   const at::Tensor output = forward_step_ ? forward_step_(chunk_, input, own) : chunk_.forward(input, own);
   router_records_[index] = chunk_.take_router_record();
   if (!is_last()) return output;
+  if (auto measured = chunk_.take_token_statistics()) token_statistics_[index] = std::move(*measured);
   const StageLoss loss = loss_step_ ? loss_step_(output, microbatch) : StageLoss{output, output.detach()};
   token_losses_[index] = loss.logged;
   return loss.differentiated.sum().mul(weights_[index]);

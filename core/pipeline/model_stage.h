@@ -64,6 +64,9 @@ class ModelStage : public Stage {
   const std::vector<std::shared_ptr<RouterRecord>>& router_records() const { return router_records_; }
   void update_expert_bias(double rate) { chunk_.update_expert_bias(router_records_, rate); }  // as ModelChunk says
   void end_fp8_step(bool updated) { chunk_.end_fp8_step(updated); }                           // the same
+  // Of the run, on the last stage: what was measured of each micro-batch's tokens, where the chunk is told to; none
+  // elsewhere.
+  const std::vector<TokenStatistics>& token_statistics() const { return token_statistics_; }
   // Tokens of this rank that count in the run; on any stage.
   int64_t counted_tokens() const;
 
@@ -81,6 +84,7 @@ class ModelStage : public Stage {
   std::vector<double> weights_, router_weights_;
   std::vector<at::Tensor> token_losses_;
   std::vector<std::shared_ptr<RouterRecord>> router_records_;
+  std::vector<TokenStatistics> token_statistics_;
 };
 
 }  // namespace concord

@@ -1,8 +1,9 @@
-"""Adapters beside peft's: lora_in_peft.py PROGRAM
+"""Adapters beside peft's: lora_in_peft.py PROGRAM [--platform P]
 
 Trains an adapter for 10 steps with peft and with the program, under layouts, from the golden adapter and from a new one of the
 program: the losses of every step agree. peft reads the adapter that the program has written, and computes the logits that
-`concord probe` computes. `concord merge` gives merge_and_unload's weights. Exit code 77: peft is not there.
+`concord probe` computes. `concord merge` gives merge_and_unload's weights. With --platform it is one run, on that platform.
+Exit code 77: peft is not there.
 """
 
 import argparse
@@ -48,13 +49,16 @@ def run(*command):
     return done.stdout
 
 
-def load(adapter, trainable=False):
-    base = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager")
+def load(adapter, trainable=False, model=MODEL):
+    base = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
     return peft.PeftModel.from_pretrained(base, adapter, is_trainable=trainable)
 
 
 def peft_losses(adapter, data, lr=LR):
-    model = load(adapter, trainable=True)
+    return losses_of(load(adapter, trainable=True), data, lr)
+
+
+def losses_of(model, data, lr):
     trained = [p for p in model.parameters() if p.requires_grad]
     decays = [{"params": [p for p in trained if p.dim() >= 2]}, {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(decays, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
@@ -69,8 +73,8 @@ def peft_losses(adapter, data, lr=LR):
     return losses
 
 
-def train(program, data, output, *words):
-    run(program, "train", "--model", MODEL, "--finetuning_type", "lora", "--train_data", data, "--shuffle", "false",
+def train(program, data, output, *words, model=MODEL):
+    run(program, "train", "--model", model, "--finetuning_type", "lora", "--train_data", data, "--shuffle", "false",
         "--global_batch_size", 8, "--per_device_train_batch_size", 4, "--learning_rate", LR, "--lr_scheduler_type", "constant",
         "--adam_beta2", 0.95, "--weight_decay", 0.1, "--max_steps", STEPS, "--logging_steps", 1, "--report_to", "none",
         "--output_dir", output, *words)
@@ -86,23 +90,23 @@ def compare_losses(name, found, wanted):
     print(f"{name}: losses of {len(found)} steps within {worst:.2g} of peft's", flush=True)
 
 
-def compare_logits(program, adapter, batch, folder):
+def compare_logits(program, adapter, batch, folder, model=MODEL):
     dump = folder / "dump.safetensors"
     # The folder names its base model. In float64, so that what is left of a difference is not rounding.
     run(program, "probe", "--model", adapter, "--batch", batch, "--out", dump, "--dtype", "float64")
     with torch.no_grad():
-        wanted = load(adapter).double().eval()(input_ids=load_file(str(batch))["input_ids"]).logits
+        wanted = load(adapter, model=model).double().eval()(input_ids=load_file(str(batch))["input_ids"]).logits
     worst = (load_file(str(dump))["logits"] - wanted).abs().max().item()
     if not worst <= LOGITS_BOUND:
         raise AssertionError(f"{adapter}: logits differ by {worst:.3g}, bound {LOGITS_BOUND:g}")
     print(f"{adapter.parent.name}: peft computes the same logits within {worst:.2g}", flush=True)
 
 
-def compare_merged(program, adapter, dtype, folder):
+def compare_merged(program, adapter, dtype, folder, start=MODEL):
     """B A is a sum of r products in float32, here rounded once and by peft once a product; the product with the scale and the sum
     are rounded once each by both."""
     base, out = folder / f"base {dtype}", folder / f"merged {dtype}"
-    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=dtype)
+    model = transformers.AutoModelForCausalLM.from_pretrained(start, dtype=dtype)
     model.save_pretrained(base)
     before = {name: value.detach().double() for name, value in model.named_parameters()}
     with_adapter = peft.PeftModel.from_pretrained(model, adapter)
@@ -175,10 +179,73 @@ def compare_generated(program, adapter, folder):
     print("generated as peft does, with and without the adapter", flush=True)
 
 
+# -------------------------------------------------------------------------------------- that begin as a part of the weights
+
+
+def decaying(folder):
+    """A model whose matrices have singular values far enough apart that their largest are unique up to signs."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    for name, weight in model.named_parameters():
+        if "_proj.weight" in name:
+            u, s, v = torch.linalg.svd(weight.data.double(), full_matrices=False)
+            weight.data = (u @ torch.diag(s[0] * 0.8 ** torch.arange(len(s), dtype=torch.float64)) @ v).float()
+    model.save_pretrained(folder)
+    return folder
+
+
+def compare_start(program, init, data, batch, folder, layout):
+    """The same pairs, up to signs, and the same rest of the weights as peft's; saved, an adapter of the weights as they were."""
+    base, rank, alpha, lr = decaying(folder / "base"), 4, 6, 2e-3
+    names = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
+    words = ["--init_lora_weights", init, "--lora_rank", rank, "--lora_alpha", alpha, "--lora_target", ",".join(names), "--learning_rate", lr]
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, init_lora_weights=init)
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model = peft.get_peft_model(model, config)
+
+    start = folder / "start/model"
+    train(program, data, start.parent, *words, "--max_steps", 1, "--learning_rate", 0, model=base)
+    saved = load_file(str(start / "adapter_model.safetensors"))
+    layers = dict(model.base_model.model.named_modules())
+    worst = 0.0
+    for key, a in saved.items():
+        if not key.endswith("lora_A.weight"):
+            continue
+        module = key.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+        b = saved[key.replace("lora_A", "lora_B")]
+        if not torch.equal(a[:rank], a[rank:]) or not torch.equal(b[:, :rank], -b[:, rank:]):
+            raise AssertionError(f"{key}: the saved adapter is not the beginning twice")
+        own, layer, weight = b[:, :rank] @ a[:rank], layers[module], before[module + ".weight"]
+        theirs = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+        rest = weight - alpha / rank * own
+        # Vectors of the r-th singular value turn by the rounding of W over the gap to the next one, 0.2 of it.
+        bound = 1e-6 * torch.linalg.matrix_norm(weight, 2)
+        for one, other in ((own, theirs), (rest, layer.base_layer.weight)):
+            worst = max(worst, ((one - other).abs().max() / bound).item())
+    if not worst <= 1:
+        raise AssertionError(f"{init}: a pair or the rest of the weights differs from peft's by {worst:.2g} of the bound")
+    print(f"{init}: pairs and the rest of the weights are peft's, {worst:.2g} of the bound", flush=True)
+
+    wanted = losses_of(model, load_file(str(data)), lr)
+    if init == "pissa":  # interrupted
+        train(program, data, folder / layout, *words, "--save_steps", 10, "--max_steps", 10, model=base)
+        words += ["--resume_from_checkpoint", "latest"]
+    found = train(program, data, folder / layout, *words, *LAYOUTS[layout], model=base)
+    compare_losses(f"{init}, {layout}", found, wanted)
+    compare_logits(program, folder / layout / "model", batch, folder, base)
+    compare_merged(program, folder / layout / "model", torch.float32, folder / "merge", base)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
-    program = parser.parse_args().program
+    parser.add_argument("--platform")
+    parser.add_argument("--only_starts", action="store_true", help="only adapters that begin as a part of the weights")
+    arguments = parser.parse_args()
+    program = arguments.program
+    if arguments.platform:
+        os.environ["CONCORD_PLATFORM"] = arguments.platform
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -190,7 +257,17 @@ def main():
         save_file(data, str(data_file))
         save_file({key: expected[key] for key in ("input_ids", "labels")}, str(batch))
 
+        def compare_starts():
+            compare_start(program, "pissa", data_file, batch, folder / "pissa", "tp 2, sequence parallel")
+            compare_start(program, "pissa_niter_40", data_file, batch, folder / "pissa by iteration", "pp 2, vpp 2")
+            compare_start(program, "olora", data_file, batch, folder / "olora", "tp 2, dp 2, ZeRO")
+
+        if arguments.only_starts:
+            return compare_starts()
         wanted = peft_losses(GOLDEN / "lora", data)
+        if arguments.platform:
+            found = train(program, data_file, folder / "there", "--adapter_name_or_path", GOLDEN / "lora", *LAYOUTS["dp 2, ZeRO, overlapping"])
+            return compare_losses(arguments.platform, found, wanted)
         for number, (layout, words) in enumerate(LAYOUTS.items()):
             found = train(program, data_file, folder / str(number), "--adapter_name_or_path", GOLDEN / "lora", *words)
             compare_losses(layout, found, wanted)
@@ -218,6 +295,8 @@ def main():
             compare_losses(f"DoRA, {layout}", found, wanted)
         compare_logits(program, folder / "dora tp 2, sequence parallel/model", batch, folder)
         compare_merged(program, folder / "dora pp 2, zero bubble/model", torch.float32, folder / "dora")
+
+        compare_starts()
 
         whole = ["--lora_target", "q_proj,down_proj", "--modules_to_save", "embed_tokens,lm_head,norm"]
         train(program, data_file, folder / "whole start", *whole, "--max_steps", 1, "--learning_rate", 0)

@@ -1,9 +1,10 @@
-"""Preferences beside TRL's: preferences.py PROGRAM
+"""Preferences beside TRL's: preferences.py PROGRAM [--platform P]
 
 Trains for some steps on pairs with the program and with transformers, where losses and metrics are computed by TRL's own
 code (DPOTrainer._compute_loss and RewardTrainer.compute_loss, taken from its source, since the package itself needs more
 than this test has), under layouts, packed, with an adapter, with every loss; those that TRL does not have any more are
-written down here. The tokens of pairs are those of DPOTrainer._prepare_dataset. Exit code 77: something is not there.
+written down here. The tokens of pairs are those of DPOTrainer._prepare_dataset. With --platform it is one run
+with an adapter, on that platform. Exit code 77: something is not there.
 """
 
 import __future__
@@ -36,9 +37,9 @@ except ImportError as missing:
 GOLDEN = Path(__file__).parent.parent / "golden"
 MODEL = GOLDEN / "hf/qwen2-tiny"
 STEPS, PAIRS, MICRO, LR = 5, 4, 2, 1e-3
-# Of losses and metrics after some steps in float32. Log-probabilities of whole completions are sums of 20 numbers of about
-# 6: 1e-6 of them is 1e-4.
-BOUND, LOGPS_BOUND, NORM_BOUND = 1e-5, 2e-4, 1e-4
+# Of losses, and of metrics, after some steps in float32, beside TRL's code in float64; of numbers above 1 their share. What is
+# left is the rounding of log-probabilities of tokens, some 3e-7 each, in sums of up to 40 of them: 1e-5 at most, times beta.
+BOUND, METRIC_BOUND, NORM_BOUND = 1e-6, 2e-6, 1e-4
 
 LAYOUTS = {
     "one": [],
@@ -136,7 +137,8 @@ class WithLogProbs(torch.nn.Module):
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits[:, :-1].double()
         next_ids, all_logps = labels[:, 1:], logits.log_softmax(-1)
         logps = all_logps.gather(-1, next_ids.clamp_min(0).unsqueeze(-1)).squeeze(-1) * (next_ids != -100)
-        return SimpleNamespace(log_probs=logps, entropy=torch.zeros_like(logps), mean_logits=logits.mean(-1),
+        entropy = -(all_logps.exp() * all_logps).sum(-1)
+        return SimpleNamespace(log_probs=logps, entropy=entropy, mean_logits=logits.mean(-1),
                                is_top1=logits.argmax(-1) == next_ids)
 
 
@@ -239,6 +241,11 @@ def steps_of(parameters, steps, loss_of, metrics):
     optimizer, logged = optimizer_of(parameters), []
     for step in steps:
         metrics.clear()
+        # Of all micro-batches together: every token weighs the same, and extremes are those of the step.
+        with torch.no_grad():
+            loss_of(sum(step, []))
+        whole = {name: values[0] for name, values in metrics.items() if name in OF_STEPS}
+        metrics.clear()
         total = 0
         for some in step:
             loss = loss_of(some) / len(step)
@@ -247,7 +254,7 @@ def steps_of(parameters, steps, loss_of, metrics):
         norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0).item()
         optimizer.step()
         optimizer.zero_grad()
-        logged.append({"loss": total, "grad_norm": norm} | {name: sum(values) / len(values) for name, values in metrics.items()})
+        logged.append({"loss": total, "grad_norm": norm} | {name: sum(values) / len(values) for name, values in metrics.items()} | whole)
     return logged
 
 
@@ -255,11 +262,12 @@ def load(folder=MODEL):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
 
 
-def expected(steps, settings, adapter=None, reference=MODEL):
+def expected(steps, settings, adapter=None, reference=MODEL, dtype=torch.float64):
     model = load()
     if adapter:
         model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
-    trainer = trainer_of(model, load(reference), settings)
+    model = model.to(dtype)
+    trainer = trainer_of(model, load(reference).to(dtype), settings)
     in_trl = settings.get("pref_loss", "sigmoid") in ("sigmoid", "hinge", "ipo", "robust") and not (
         settings.get("reference_free") or settings.get("pref_ftx")
         or settings.get("pref_loss", "sigmoid") == "sigmoid" and settings.get("dpo_label_smoothing"))
@@ -278,7 +286,7 @@ def train(program, data, output, *words, model=MODEL, stage="dpo"):
     return [json.loads(line) for line in open(output / "metrics.jsonl")]
 
 
-def compare(name, found, wanted):
+def compare(name, found, wanted, beta=0.1):
     if len(found) != len(wanted):
         raise AssertionError(f"{name}: {len(found)} steps instead of {len(wanted)}")
     worst = defaultdict(float)
@@ -286,17 +294,23 @@ def compare(name, found, wanted):
     for step, (a, b) in enumerate(zip(found, wanted)):
         for key in ours & set(b):
             # Of the norm relative: it alone shows a wrong factor of all gradients, which neither clipping nor Adam lets through.
-            bound = NORM_BOUND * max(1, b[key]) if key == "grad_norm" else LOGPS_BOUND if key.startswith("logps") else BOUND
-            worst[key] = max(worst[key], abs(a[key] - b[key]) / (max(1, b[key]) if key == "grad_norm" else 1))
+            # A margin is the difference of two rewards, which are large where there is no reference.
+            size = max(1, *(abs(b[of]) for of in (("rewards/chosen", "rewards/rejected") if key == "rewards/margins" else (key,))))
+            bound = NORM_BOUND if key == "grad_norm" else (BOUND if key == "loss" else METRIC_BOUND) * max(1, beta / 0.1)
+            bound *= size
+            worst[key] = max(worst[key], abs(a[key] - b[key]) / size)
             if not abs(a[key] - b[key]) <= bound:
                 raise AssertionError(f"{name}, step {step}: {key} is {a[key]}, expected {b[key]}, bound {bound:g}")
     if not {"loss", "rewards/margins"} <= set(worst) and not {"loss", "margin"} <= set(worst):
         raise AssertionError(f"{name}: nothing was compared but {set(worst)}")
-    print(f"{name}: loss within {worst['loss']:.2g}, the rest within {max(worst.values()):.2g}", flush=True)
+    rest = {key: value for key, value in worst.items() if key not in ("loss", "grad_norm")}
+    print(f"{name}: loss within {worst['loss']:.2g}, {max(rest, key=rest.get)} within {max(rest.values()):.2g}", flush=True)
 
 
+TOKEN_NAMES = ("entropy", "mean_token_accuracy", "logits/chosen", "logits/rejected")
+OF_STEPS = (*TOKEN_NAMES, "min_reward", "max_reward")
 NAMES = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected",
-         "accuracy", "margin", "mean_reward")
+         "accuracy", "margin", "mean_reward", "min_reward", "max_reward", *TOKEN_NAMES)
 
 LOSSES = {
     "hinge": {"pref_loss": "hinge", "pref_beta": 0.3},
@@ -319,6 +333,7 @@ def words_of(settings):
 def compare_training(program, data, pairs, folder):
     steps = micro_batches(pairs)
     wanted = expected(steps, {})
+    compare("TRL itself in float32", expected(steps, {}, dtype=torch.float32), wanted)
     for number, (layout, words) in enumerate(LAYOUTS.items()):
         compare(layout, train(program, data, folder / f"layout {number}", *words), wanted)
     # The last loss of the first run shows that its end differs from its start, which is the reference of the others.
@@ -340,7 +355,9 @@ def compare_training(program, data, pairs, folder):
     compare("resumed", train(program, data, folder / "resumed", "--resume_from_checkpoint", "latest"), wanted)
     # In the first step the model is its own reference; the next two show the loss.
     for name, settings in LOSSES.items():
-        compare(name, train(program, data, folder / name, "--max_steps", 3, *words_of(settings)), expected(steps[:3], settings))
+        is_of_sums = name not in ("ipo", "orpo", "simpo")
+        compare(name, train(program, data, folder / name, "--max_steps", 3, *words_of(settings)), expected(steps[:3], settings),
+                beta=settings.get("pref_beta", 0.1) if is_of_sums else 0.1)
 
 
 def compare_packed(program, data, pairs, folder):
@@ -354,11 +371,13 @@ def compare_packed(program, data, pairs, folder):
         compare(f"packed, {layout}", found, expected(steps, settings))
 
 
-def compare_adapters(program, data, pairs, folder):
+def compare_adapters(program, data, pairs, folder, layouts=("one", "tp 2, sequence parallel", "pp 2, vpp 2, dp 2"), platform=None):
     lora = ["--finetuning_type", "lora", "--lora_rank", 4]
     train(program, data, folder / "start", *lora, "--max_steps", 1, "--learning_rate", 0)
     wanted = expected(micro_batches(pairs), {}, folder / "start/model")
-    for layout in ("one", "tp 2, sequence parallel", "pp 2, vpp 2, dp 2"):
+    if platform:
+        os.environ["CONCORD_PLATFORM"] = platform
+    for layout in layouts:
         compare(f"LoRA, {layout}", train(program, data, folder / f"lora {layout}", *lora, *LAYOUTS[layout]), wanted)
 
 
@@ -378,6 +397,7 @@ def expected_rewards(start, steps, center, adapter=None):
     model = load_reward(start)
     if adapter:
         model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    model = model.double()
     gather = lambda value: value
     trainer = SimpleNamespace(model=model, args=SimpleNamespace(center_rewards_coefficient=center), _metrics={"train": defaultdict(list)},
                               _total_train_tokens=0, _tp_size=1, accelerator=SimpleNamespace(gather_for_metrics=gather, gather=gather))
@@ -491,7 +511,7 @@ def compare_evaluation(program, data, pairs, folder):
               "--per_device_eval_batch_size", 2, "--reference_free", *LAYOUTS[layout])
         found = json.loads((output / "eval_metrics.jsonl").read_text().splitlines()[-1])
         for key, value in wanted.items():
-            if key in NAMES and not abs(found["eval_" + key] - value) <= (LOGPS_BOUND if "logps" in key else BOUND):
+            if key in NAMES and not abs(found["eval_" + key] - value) <= METRIC_BOUND * max(1, abs(value)):
                 raise AssertionError(f"{layout}: eval_{key} is {found['eval_' + key]}, expected {value}")
     print("evaluation: the same metrics", flush=True)
 
@@ -511,7 +531,9 @@ def refuse_other_data(program, data, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
-    program = parser.parse_args().program
+    parser.add_argument("--platform")
+    arguments = parser.parse_args()
+    program = arguments.program
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -519,6 +541,8 @@ def main():
         folder = Path(name)
         pairs, data = random_pairs(STEPS * PAIRS), folder / "pairs.jsonl"
         data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+        if arguments.platform:
+            return compare_adapters(program, data, pairs, folder, ["dp 2"], arguments.platform)
         compare_training(program, data, pairs, folder)
         compare_packed(program, data, pairs, folder)
         compare_adapters(program, data, pairs, folder)

@@ -286,7 +286,7 @@ std::vector<RefusedArgument> make_refused() {
       {"checkpoint.enable", {"true"}, "use save_strategy: no"},
       {"checkpoint.*", {"true"}, "an HF folder is saved every save_steps steps, in the training data type"},
       {"loraplus_*", {}, kAdapters},
-      {"pissa_*", {"false"}, kAdapters},
+      {"pissa_*", {"false"}, "use init_lora_weights: pissa, or pissa_niter_16"},
       {"create_new_adapter", {"false"}, "merge the first adapter (`concord merge`), and train another on the result"},
       {"training.dataset", {}, kTrainData},
       {"mock_data", {"false"}, "set train_data; `concord train` without arguments generates its own data"},

@@ -129,7 +129,7 @@ void check_finetuning(const TrainingArguments& a, Found* found) {
   plain.type = given.type;
   if (given == plain) return;
   found->push_back(fmt::format(
-      "settings of an adapter are given (lora_*, use_rslora, use_dora, rank_pattern, alpha_pattern, "
+      "settings of an adapter are given (lora_*, use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern, "
       "modules_to_save or adapter_name_or_path), but finetuning_type is {}; set finetuning_type: lora, or remove them",
       given.type));
 }
@@ -160,6 +160,9 @@ void check_preferences(const TrainingArguments& a, Found* found) {
     found->push_back(fmt::format(
         "compute_accuracy is of tokens; stage {} has eval_rewards/accuracies, the share of pairs, anyway; remove it",
         given.stage));
+  }
+  if (given.stage == "rm" && a.logging.token_metrics == "true") {
+    found->push_back("log_token_metrics is of models that predict tokens, which stage rm does not train; remove it");
   }
   if (given.stage == "rm" && !a.evaluation.sample_prompts.empty()) {
     found->push_back("sample_prompts cannot be continued by a reward model (stage rm); remove them");

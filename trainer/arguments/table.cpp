@@ -68,6 +68,10 @@ std::vector<ArgumentGroup> make_groups() {
          "multiply by lora_alpha / sqrt(lora_rank) instead"},
         {"use_dora", field<&T::finetuning, &FinetuningArguments::use_dora>,
          "train the length of every row of the changed weights too (DoRA); without lora_dropout"},
+        {"init_lora_weights", field<&T::finetuning, &FinetuningArguments::init>,
+         "how the adapter begins: true (adds nothing), or as a part of the weights, which stays out of them while it "
+         "is "
+         "trained: pissa, pissa_niter_N (faster), olora"},
         {"rank_pattern", field<&T::finetuning, &FinetuningArguments::rank_pattern>,
          "other ranks for some layers: {q_proj: 16}; keys are regular expressions for the end of a module's name"},
         {"alpha_pattern", field<&T::finetuning, &FinetuningArguments::alpha_pattern>, "the same for lora_alpha"},
@@ -497,6 +501,13 @@ std::vector<ArgumentGroup> make_groups() {
         {"profile_ranks", field<&T::logging, &LoggingArguments::profile_ranks>, "ranks that do; empty: all"},
         {"log_params_norm", field<&T::logging, &LoggingArguments::params_norm>,
          "log the norm of all weights that are trained"},
+        {"log_token_metrics",
+         field<&T::logging, &LoggingArguments::token_metrics>,
+         "log entropy and mean_token_accuracy, and of pairs logits/chosen and logits/rejected, as TRL does, for one "
+         "more "
+         "pass over the logits; auto: in stage dpo",
+         {},
+         {"auto", "true", "false"}},
         {"eval_strategy",
          field<&T::evaluation, &EvaluationArguments::strategy>,
          "auto: no without evaluation data; with it, steps if eval_steps is set, else epoch. The last step is always "

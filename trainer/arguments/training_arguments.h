@@ -42,6 +42,7 @@ struct FinetuningArguments {
   std::vector<std::string> target = {"all-linear"};  // lora_target
   bool use_rslora = false;
   bool use_dora = false;
+  std::string init = "true";  // init_lora_weights
   std::map<std::string, std::string> rank_pattern, alpha_pattern;
   std::vector<std::string> modules_to_save;
   std::string adapter;  // adapter_name_or_path, to start from; the settings above are then its own
@@ -121,8 +122,9 @@ struct LoggingArguments {
   double steps = 500;
   bool first_step = false;
   bool nan_inf_filter = true;
-  bool params_norm = false;  // log_params_norm
-  int64_t timing_level = 0;  // timing_log_level
+  bool params_norm = false;            // log_params_norm
+  std::string token_metrics = "auto";  // log_token_metrics
+  int64_t timing_level = 0;            // timing_log_level
   std::string timing_option = "minmax";
   bool profile = false;
   int64_t profile_step_start = 10;
@@ -259,5 +261,10 @@ struct TrainingArguments {
 
   bool operator==(const TrainingArguments&) const = default;
 };
+
+// Whether what the model makes of each token is logged (log_token_metrics).
+inline bool measures_tokens(const TrainingArguments& a) {
+  return a.logging.token_metrics == "true" || (a.logging.token_metrics == "auto" && a.preference.stage == "dpo");
+}
 
 }  // namespace concord

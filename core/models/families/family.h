@@ -26,6 +26,9 @@ struct Family {
   double default_window_rope_theta = 0;      // of layers with a window; 0: they have the rope of the others
   const char* activation_key = "hidden_act";
   const char* activation = "silu";  // the only one
+  // transformers' class for classifying sequences, which reward models are. Null: |architecture| with that end; empty:
+  // there is none.
+  const char* scoring_architecture = nullptr;
 };
 
 // The values that transformers uses if the file has none.

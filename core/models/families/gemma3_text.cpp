@@ -22,6 +22,7 @@ const Family kGemma3Text{.model_type = "gemma3_text",
                          .default_rope_theta = 1e6,
                          .default_window_rope_theta = 1e4,
                          .activation_key = "hidden_activation",
-                         .activation = "gelu_pytorch_tanh"};
+                         .activation = "gelu_pytorch_tanh",
+                         .scoring_architecture = "Gemma3TextForSequenceClassification"};
 
 }  // namespace concord

@@ -21,6 +21,12 @@ void describe_glm4_moe(const ConfigReader& read, ModelConfig& model) {
 }  // namespace
 
 extern const Family kGlm4Moe;
-const Family kGlm4Moe{"glm4_moe", "Glm4MoeForCausalLM", 8, 0, &describe_glm4_moe, 10000, 0.5};
+const Family kGlm4Moe{.model_type = "glm4_moe",
+                      .architecture = "Glm4MoeForCausalLM",
+                      .default_key_value_heads = 8,
+                      .default_head_dim = 0,
+                      .describe = &describe_glm4_moe,
+                      .default_partial_rotary_factor = 0.5,
+                      .scoring_architecture = ""};
 
 }  // namespace concord

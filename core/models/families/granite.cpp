@@ -16,6 +16,11 @@ void describe_granite(const ConfigReader& read, ModelConfig& model) {
 }  // namespace
 
 extern const Family kGranite;
-const Family kGranite{"granite", "GraniteForCausalLM", 0, 0, &describe_granite};
+const Family kGranite{.model_type = "granite",
+                      .architecture = "GraniteForCausalLM",
+                      .default_key_value_heads = 0,
+                      .default_head_dim = 0,
+                      .describe = &describe_granite,
+                      .scoring_architecture = ""};
 
 }  // namespace concord

@@ -254,6 +254,10 @@ OPERATOR(GeluBackward, (Tensor gradient, Tensor self, Out out) { out = at::gelu_
 OPERATOR(GeluBackwardV2, (Tensor gradient, Tensor self, std::string approximate, Out out) {
   out = at::gelu_backward(gradient, self, approximate);
 })
+// Without the buffer of forward, which torch_npu leaves empty.
+OPERATOR(LogSigmoidBackward, (Tensor gradient, Tensor self, Tensor, Out out) {
+  out = at::mul(gradient, at::sigmoid(at::neg(self)));
+})
 OPERATOR(SigmoidBackward, (Tensor gradient, Tensor result, Out out) { out = at::sigmoid_backward(gradient, result); })
 OPERATOR(SiluBackward, (Tensor gradient, Tensor self, Out out) { out = at::silu_backward(gradient, self); })
 OPERATOR(TanhBackward, (Tensor gradient, Tensor result, Out out) { out = at::tanh_backward(gradient, result); })
