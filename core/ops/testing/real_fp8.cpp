@@ -83,8 +83,8 @@ at::Tensor draw_narrow(Draw& draw, int64_t rows, int64_t columns, bool e5m2) {
   return draw.normal({rows, columns}, at::kFloat, e5m2 ? 3 : 1).to(type);
 }
 
-// Hopper's tensor cores keep a sum with 13 bits behind the point and cut off the rest: each of k / 32 additions loses up
-// to 2^-13 of it. Partial sums of terms of random sign are at most 8 / sqrt(k) of the sum of absolute values. Where it
+// Hopper's tensor cores keep a sum with 13 bits behind the point and cut off the rest: each of k / 32 additions loses
+// up to 2^-13 of it. Partial sums of terms of random sign are at most 8 / sqrt(k) of the sum of absolute values. Where it
 // may not be fast, partial sums are short and are added in fp32.
 at::Tensor product_slack(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale, bool fast) {
   const double share = std::ldexp(1, -13) * (fast ? std::max(1.0, std::sqrt(a.size(1)) / 4) : 1);
