@@ -79,6 +79,29 @@ TEST_F(SeveralLaunchers, WaitForALauncherThatIsKilled) {
   expect_no_ranks();
 }
 
+// A third machine waits and becomes the one that is lost; a fourth one is not needed.
+TEST_F(SeveralLaunchers, ASpareMachineTakesThePlaceOfOneThatIsLost) {
+  run_alone();
+  auto first = launcher(0, {}, "delay:0@6+900");
+  auto second = launcher(1), third = launcher(2);
+  EXPECT_TRUE(third->process().wait_for_text("this is a spare machine"));
+  auto fourth = launcher(3);
+  ASSERT_TRUE(has_saved());
+  EXPECT_TRUE(fourth->process().wait_for_text("this is a spare machine"));
+  second->process().signal(SIGKILL);
+  ASSERT_EQ(first->exit_code(), 0) << first->err();
+  EXPECT_EQ(third->exit_code(), 0) << third->err();
+  EXPECT_EQ(fourth->exit_code(), 0) << fourth->err();
+  const std::string name = "the spare machine 2 (process " + std::to_string(third->process().pid());
+  EXPECT_THAT(first->err(), HasSubstr(name));
+  EXPECT_THAT(first->err(),
+              HasSubstr("takes the place of machine 1 (process " + std::to_string(second->process().pid())));
+  EXPECT_THAT(third->err(), HasSubstr("this spare machine is machine 1 from now on"));
+  EXPECT_THAT(fourth->err(), Not(HasSubstr("from now on")));
+  expect_same_run("alone", "out", 12);
+  expect_no_ranks();
+}
+
 TEST_F(SeveralLaunchers, EndWhenALauncherDoesNotComeBack) {
   auto first = launcher(0, {"--rejoin_timeout", "0"}, "delay:0@6+900");
   auto second = launcher(1, {"--rejoin_timeout", "0"});
