@@ -27,6 +27,7 @@ constexpr std::chrono::milliseconds kPrinterStays{1000};
 constexpr std::chrono::milliseconds kOthersStay{2000};
 // Where the launcher kills the others as soon as one has failed, in order to start all of them again.
 constexpr std::chrono::milliseconds kPrinterStaysBeforeRestart{50};
+constexpr std::chrono::milliseconds kOthersStayBeforeRestart{200};  // the one to blame, which all wait for, may be one
 
 std::optional<JobEnvironment> job_of_several() {
   try {
@@ -62,7 +63,7 @@ void print_error(const std::string& text) {
   const std::optional<JobEnvironment> job = job_of_several();
   if (job) Pulse(job->local_rank).enter(RankPhase::ending);  // what follows is not a hang
   if (job && !is_first_to_say(text, *job)) {
-    std::this_thread::sleep_for(kOthersStay);
+    std::this_thread::sleep_for(will_be_restarted() ? kOthersStayBeforeRestart : kOthersStay);
     return;
   }
   std::fprintf(stderr, "concord: %s\n", text.c_str());
