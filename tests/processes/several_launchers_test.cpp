@@ -62,6 +62,18 @@ TEST_F(SeveralLaunchers, GoOnTogetherAfterARankIsKilled) {
   expect_no_ranks();
 }
 
+// Each launcher has its own, for its own ranks. Late: spares are loaded when the job trains.
+TEST_F(SeveralLaunchers, TheirSparesBecomeRanks) {
+  const Words spares = {"--max_steps", "200", "--save_steps", "100", "--spares", "1"};
+  auto first = launcher(0, spares, "kill:1@190+0");
+  auto second = launcher(1, spares, "kill:1@190+0");
+  ASSERT_EQ(first->exit_code(), 0) << first->err();
+  EXPECT_EQ(second->exit_code(), 0) << second->err();
+  EXPECT_THAT(first->err(), HasSubstr("1 of 1 ranks were spares"));
+  EXPECT_THAT(second->err(), HasSubstr("1 of 1 ranks were spares"));
+  expect_no_ranks();
+}
+
 // Killed, and started again by whoever looks after the machines: the job ends as if nothing had happened.
 TEST_F(SeveralLaunchers, WaitForALauncherThatIsKilled) {
   run_alone();
