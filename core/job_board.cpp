@@ -17,7 +17,7 @@
 namespace concord {
 namespace {
 
-constexpr uint64_t kMagic = 0x31304452424e4f43;  // "CONBRD01": what is not a board, or that of another version
+constexpr uint64_t kMagic = 0x32304452424e4f43;  // "CONBRD02": what is not a board, or that of another version
 constexpr int kMostRanks = 4096;
 
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -32,6 +32,7 @@ void* map(int fd, size_t bytes) {
 struct JobBoard::Layout {
   uint64_t magic = kMagic;
   int64_t ranks = 0;
+  int64_t created_at = 0;
   std::array<std::atomic<uint8_t>, kMostFaults> faults{};
   RankNotes notes[1];  // |ranks| of them
 
@@ -59,6 +60,7 @@ JobBoard::JobBoard(int ranks) : bytes_(Layout::bytes(ranks)) {
   if (memory == nullptr) throw std::system_error(errno, std::generic_category(), "cannot map shared memory");
   memory_ = new (memory) Layout;
   memory_->ranks = ranks;
+  memory_->created_at = monotonic_nanoseconds();
   for (int i = 1; i < ranks; ++i) new (&memory_->notes[i]) RankNotes;
 }
 
@@ -114,6 +116,8 @@ bool JobBoard::begin_fault(int fault) {
 bool JobBoard::has_begun(int fault) const {
   return fault >= 0 && fault < kMostFaults && memory_->faults[static_cast<size_t>(fault)] != 0;
 }
+
+int64_t JobBoard::created_at() const { return memory_->created_at; }
 
 int64_t monotonic_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())

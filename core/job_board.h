@@ -79,6 +79,7 @@ class JobBoard {
   // Faults that were requested (trainer/faults.h) happen once, also in later attempts: whether |fault| is new.
   bool begin_fault(int fault);
   bool has_begun(int fault) const;
+  int64_t created_at() const;  // nanoseconds of CLOCK_MONOTONIC: the begin of the job, in every attempt
 
  private:
   struct Layout;

@@ -30,9 +30,9 @@ RecoveryLog::RecoveryLog() {
   if (name != nullptr && *name != 0) file_ = UniqueFd(::open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
 }
 
-void RecoveryLog::fault(int fault, const std::string& kind, int64_t rank, int64_t step) {
-  write(fmt::format(R"({{"event":"fault","time":{:.6f},"fault":{},"kind":"{}","rank":{},"step":{}}})", now(), fault,
-                    json_text(kind), rank, step));
+void RecoveryLog::fault(int attempt, int fault, const std::string& kind, int64_t rank, int64_t step) {
+  write(fmt::format(R"({{"event":"fault","time":{:.6f},"attempt":{},"fault":{},"kind":"{}","rank":{},"step":{}}})",
+                    now(), attempt, fault, json_text(kind), rank, step));
 }
 
 void RecoveryLog::failed(int attempt, int64_t rank, int64_t step, const std::string& how) {
@@ -45,8 +45,14 @@ void RecoveryLog::hung(int attempt, int64_t rank, const std::string& how) {
                     json_text(how)));
 }
 
-void RecoveryLog::repaired(int64_t step, const std::string& how) {
-  write(fmt::format(R"({{"event":"repaired","time":{:.6f},"step":{},"how":"{}"}})", now(), step, json_text(how)));
+void RecoveryLog::wrong(int64_t step, std::optional<int64_t> rank, const std::string& how) {
+  write(fmt::format(R"({{"event":"wrong","time":{:.6f},"step":{},"rank":{},"how":"{}"}})", now(), step,
+                    rank.value_or(-1), json_text(how)));
+}
+
+void RecoveryLog::repaired(int64_t step, std::optional<int64_t> rank, const std::string& how) {
+  write(fmt::format(R"({{"event":"repaired","time":{:.6f},"step":{},"rank":{},"how":"{}"}})", now(), step,
+                    rank.value_or(-1), json_text(how)));
 }
 
 void RecoveryLog::training(int attempt, int64_t step, int64_t nanoseconds) {

@@ -41,32 +41,38 @@ void FaultCallback::on_step_begin(const TrainerState& state, TrainerControl&) {
   const Clock::time_point now = Clock::now();
   step_time_ = now - last_step_;
   last_step_ = now;
+  step_ = state.global_step + 1;
   if (is_slow_) std::this_thread::sleep_for(kSlow);
   for (size_t i = 0; i < faults_.size(); ++i) {
-    const Fault& fault = faults_[i];
-    if (fault.rank != rank_ || fault.step != state.global_step + 1) continue;
-    if (board_ && board_->has_begun(static_cast<int>(i))) continue;
-    carry_out(static_cast<int>(i), fault);
+    if (!is_due(static_cast<int>(i), faults_[i])) continue;
+    carry_out(static_cast<int>(i), faults_[i]);
     return;  // another one of this step comes in the next attempt
   }
 }
 
+bool FaultCallback::is_due(int number, const Fault& fault) const {
+  if (fault.rank != rank_ || (board_ && board_->has_begun(number))) return false;
+  if (fault.step > 0) return fault.step == step_;
+  return board_ && monotonic_nanoseconds() - board_->created_at() >= fault.milliseconds * 1'000'000;
+}
+
 // Whether it has not happened yet.
-bool FaultCallback::begin(int number, const Fault& fault) {
+bool FaultCallback::begin(int number, const Fault& fault, int64_t step) {
   if (board_ && !board_->begin_fault(number)) return false;
-  log_.fault(number, std::string(to_string(fault.kind)), fault.rank, fault.step);
+  const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  log_.fault(attempt != nullptr ? std::atoi(attempt) : 0, number, std::string(to_string(fault.kind)), fault.rank, step);
   return true;
 }
 
 void FaultCallback::carry_out(int number, const Fault& fault) {
   if (fault.kind == FaultKind::kill) {
-    std::thread([this, number, fault, wait = step_time_ * fault.where / 1000] {
+    std::thread([this, number, fault, step = step_, wait = step_time_ * fault.where / 1000] {
       std::this_thread::sleep_for(wait);
-      if (begin(number, fault)) ::kill(::getpid(), SIGKILL);
+      if (begin(number, fault, step)) ::kill(::getpid(), SIGKILL);
     }).detach();
     return;
   }
-  if (!begin(number, fault)) return;
+  if (!begin(number, fault, step_)) return;
   switch (fault.kind) {
     case FaultKind::stop: ::kill(::getpid(), SIGSTOP); break;
     case FaultKind::hang:

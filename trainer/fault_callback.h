@@ -23,7 +23,8 @@ class FaultCallback : public TrainerCallback {
  private:
   using Clock = std::chrono::steady_clock;
   void carry_out(int number, const Fault& fault);
-  bool begin(int number, const Fault& fault);
+  bool is_due(int number, const Fault& fault) const;
+  bool begin(int number, const Fault& fault, int64_t step);
   void change_weight(const Fault& fault);
 
   std::vector<Fault> faults_;  // all, by number
@@ -33,6 +34,7 @@ class FaultCallback : public TrainerCallback {
   RecoveryLog log_;
   Clock::time_point last_step_ = Clock::now();
   Clock::duration step_time_{};
+  int64_t step_ = 0;  // the one that begins
   bool is_slow_ = false;
 };
 

@@ -36,19 +36,34 @@ FaultKind parse_kind(std::string_view text) {
 }
 
 // Removes "<number><end>" from the front of |text|.
-int64_t take_number(std::string_view* text, std::string_view whole, char end) {
+int64_t take_number(std::string_view* text, std::string_view whole, std::string_view end) {
   int64_t number = -1;
   const auto [rest, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  const bool is_last = end == 0;
-  const bool has_end =
-      is_last ? rest == text->data() + text->size() : rest != text->data() + text->size() && *rest == end;
+  const std::string_view after(rest, text->data() + text->size());
+  const bool has_end = end.empty() ? after.empty() : after.starts_with(end);
   if (error != std::errc() || number < 0 || !has_end) {
     throw ConfigError(
-        fmt::format("{} is not a fault; it must be kind:rank@step+place, e.g. kill:2@37+400", quoted(whole)));
+        fmt::format("{} is not a fault; it must be kind:rank@step+place or kind:rank@TIMEms+place, e.g. kill:2@37+400",
+                    quoted(whole)));
   }
-  text->remove_prefix(static_cast<size_t>(rest - text->data()) + (is_last ? 0 : 1));
+  *text = after.substr(end.size());
   return number;
 }
+
+// Its numbers are the same everywhere; those of distributions are not.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : random_(seed) {}
+  int64_t below(int64_t end) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(end)); }
+  Fault fault(const std::vector<FaultKind>& kinds, int64_t world) {
+    const FaultKind kind = kinds[static_cast<size_t>(below(static_cast<int64_t>(kinds.size())))];
+    const int64_t rank = below(world);
+    return {.kind = kind, .rank = rank, .step = 0, .where = below(kPlaces)};
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
 
 }  // namespace
 
@@ -80,15 +95,20 @@ std::vector<Fault> plan_faults(uint64_t seed, int64_t count, const std::vector<F
     throw ConfigError(
         fmt::format("{} faults do not fit into {} steps, at most one per step and none in the first", count, steps));
   }
-  std::mt19937_64 random(seed);  // its numbers are the same everywhere; those of distributions are not
-  const auto below = [&](int64_t end) { return static_cast<int64_t>(random() % static_cast<uint64_t>(end)); };
+  Dice dice(seed);
   std::set<int64_t> chosen;
-  while (static_cast<int64_t>(chosen.size()) < count) chosen.insert(2 + below(steps - 1));
+  while (static_cast<int64_t>(chosen.size()) < count) chosen.insert(2 + dice.below(steps - 1));
   std::vector<Fault> faults;
-  for (const int64_t step : chosen) {
-    const FaultKind kind = kinds[static_cast<size_t>(below(static_cast<int64_t>(kinds.size())))];
-    const int64_t rank = below(world);
-    faults.push_back({kind, rank, step, below(kPlaces)});
+  for (const int64_t step : chosen) faults.emplace_back(dice.fault(kinds, world)).step = step;
+  return faults;
+}
+
+std::vector<Fault> plan_faults_by_time(uint64_t seed, int64_t count, const std::vector<FaultKind>& kinds, int64_t world,
+                                       int64_t period) {
+  Dice dice(seed);
+  std::vector<Fault> faults;
+  for (int64_t i = 0; i < count; ++i) {
+    faults.emplace_back(dice.fault(kinds, world)).milliseconds = i * period + dice.below(period);
   }
   return faults;
 }
@@ -96,7 +116,8 @@ std::vector<Fault> plan_faults(uint64_t seed, int64_t count, const std::vector<F
 std::string to_string(const std::vector<Fault>& faults) {
   std::vector<std::string> texts;
   for (const Fault& fault : faults) {
-    texts.push_back(fmt::format("{}:{}@{}+{}", to_string(fault.kind), fault.rank, fault.step, fault.where));
+    const std::string when = fault.step > 0 ? fmt::format("{}", fault.step) : fmt::format("{}ms", fault.milliseconds);
+    texts.push_back(fmt::format("{}:{}@{}+{}", to_string(fault.kind), fault.rank, when, fault.where));
   }
   return fmt::format("{}", fmt::join(texts, ","));
 }
@@ -109,9 +130,11 @@ std::vector<Fault> parse_faults(std::string_view text) {
     const size_t colon = std::min(rest.find(':'), rest.size());
     Fault fault{.kind = parse_kind(rest.substr(0, colon))};
     rest.remove_prefix(std::min(colon + 1, rest.size()));
-    fault.rank = take_number(&rest, whole, '@');
-    fault.step = take_number(&rest, whole, '+');
-    fault.where = take_number(&rest, whole, 0);
+    fault.rank = take_number(&rest, whole, "@");
+    const bool is_by_time = rest.find("ms+") != rest.npos;
+    (is_by_time ? fault.milliseconds : fault.step) = take_number(&rest, whole, is_by_time ? "ms+" : "+");
+    if (is_by_time) fault.step = 0;
+    fault.where = take_number(&rest, whole, "");
     faults.push_back(fault);
   }
   return faults;

@@ -30,8 +30,9 @@ const std::vector<FaultKind>& all_fault_kinds();
 struct Fault {
   FaultKind kind{};
   int64_t rank = 0;
-  int64_t step = 1;   // the one that it comes in, from 1
-  int64_t where = 0;  // a number from 0 to 999: the part of the step, or which weight and which bit
+  int64_t step = 1;          // the one that it comes in, from 1; 0: by time
+  int64_t where = 0;         // a number from 0 to 999: the part of the step, or which weight and which bit
+  int64_t milliseconds = 0;  // without a step: after the begin of the job; it comes in the step that begins next
   bool operator==(const Fault&) const = default;
 };
 
@@ -40,7 +41,11 @@ struct Fault {
 std::vector<Fault> plan_faults(uint64_t seed, int64_t count, const std::vector<FaultKind>& kinds, int64_t world,
                                int64_t steps);
 
-// "kill:2@37+400,stop:1@50+0" and back. Throws ConfigError for anything else.
+// |count| faults, one in each |period| milliseconds from the begin of the job, at a random moment of it.
+std::vector<Fault> plan_faults_by_time(uint64_t seed, int64_t count, const std::vector<FaultKind>& kinds, int64_t world,
+                                       int64_t period);
+
+// "kill:2@37+400,stop:1@60500ms+0" and back. Throws ConfigError for anything else.
 std::string to_string(const std::vector<Fault>& faults);
 std::vector<Fault> parse_faults(std::string_view text);
 // "kill,stop" and back.

@@ -45,6 +45,7 @@ struct StepValidator::Finding {
   std::string damage;             // whose weights, and which of them; empty: none
 
   std::string words() const;
+  std::optional<int64_t> culprit() const { return suspects.size() == 1 ? std::optional(suspects[0]) : std::nullopt; }
 };
 
 namespace {
@@ -172,12 +173,15 @@ StepAttempt StepValidator::investigate(const StepInputs& inputs, const StepAttem
 // What becomes of the step.
 StepAttempt StepValidator::conclude(const StepInputs& inputs, const Finding& finding, const Repetition& last) {
   const StepFate fate = fate_of(finding.state, finding.symptom, options_.action);
-  if (fate == StepFate::stop) stop(finding, last.attempt, last.local.problem);
+  if (fate == StepFate::stop) {
+    if (job_.rank() == 0) log_.wrong(finding.step, finding.culprit(), finding.words());
+    stop(finding, last.attempt, last.local.problem);
+  }
   if (job_.rank() == 0) {
     loader::log(CONCORD_LOG_WARN, "train",
                 fmt::format("{}; {}", finding.words(),
                             fate == StepFate::skip ? "the step is skipped" : "the run goes on with the last result"));
-    if (finding.state == RerunState::repaired) log_.repaired(finding.step, finding.damage);
+    if (finding.state == RerunState::repaired) log_.repaired(finding.step, finding.culprit(), finding.damage);
   }
   StepAttempt result = last.attempt;
   result.skipped = fate == StepFate::skip;

@@ -12,6 +12,7 @@
 #include "core/config_error.h"
 #include "core/mesh/job_environment.h"
 #include "core/optim/optimizer_files.h"
+#include "core/recovery_log.h"
 #include "platform/loader/host.h"
 #include "trainer/continuation.h"
 #include "trainer/data/to_micro_batch.h"
@@ -320,6 +321,7 @@ void Trainer::check_replicas() {
   const std::optional<ReplicaDifference> difference = replicas_.run();
   if (!difference) return;
   const std::string words = mismatch_words(*difference, state_.global_step);
+  if (job_.rank() == 0) RecoveryLog().wrong(state_.global_step, difference->culprit, words);
   if (faults.on_replica_mismatch == "stop") {
     if (difference->culprit) job_.flight().peers().blame(*difference->culprit);
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION, words);

@@ -57,12 +57,15 @@ std::optional<Overdue> HangWatch::look(const JobBoard& board, std::chrono::stead
     Seen& seen = seen_[static_cast<size_t>(i)];
     const RankNotes& notes = board.rank(i);
     const int64_t beats = notes.beats;
-    const bool has_limit = notes.limit > 0;
+    const std::chrono::nanoseconds allowed(notes.limit.load());
+    const bool has_limit = allowed > allowed.zero();
     seen.silent = beats == seen.beats ? seen.silent + watched : std::chrono::steady_clock::duration{};
     seen.beats = beats;
-    seen.stopped = !has_limit && is_stopped(i) ? seen.stopped + watched : std::chrono::steady_clock::duration{};
-    const std::chrono::nanoseconds limit = has_limit ? std::chrono::nanoseconds(notes.limit) : kStoppedLimit;
-    const std::chrono::steady_clock::duration silent = has_limit ? seen.silent : seen.stopped;
+    const bool has_short_limit = has_limit && allowed <= kStoppedLimit;
+    seen.stopped = !has_short_limit && is_stopped(i) ? seen.stopped + watched : std::chrono::steady_clock::duration{};
+    const bool is_stuck = has_limit && seen.silent > allowed;
+    const std::chrono::nanoseconds limit = is_stuck ? allowed : kStoppedLimit;
+    const std::chrono::steady_clock::duration silent = is_stuck ? seen.silent : seen.stopped;
     const double seconds = std::chrono::duration<double>(silent).count();
     if (silent <= limit || (worst && worst->silent_seconds >= seconds)) continue;
     worst =
@@ -73,6 +76,7 @@ std::optional<Overdue> HangWatch::look(const JobBoard& board, std::chrono::stead
 
 HangVerdict explain_hang(const std::vector<HangEvidence>& ranks) {
   HangVerdict verdict;
+  std::vector<int64_t> silent;
   for (const HangEvidence& rank : ranks) {
     if (is_stopped(rank)) {
       verdict.guilty.push_back(rank.rank);
@@ -80,7 +84,7 @@ HangVerdict explain_hang(const std::vector<HangEvidence>& ranks) {
     } else if (!rank.positions && rank.phase == RankPhase::start_up) {
       verdict.lines.push_back(fmt::format("rank {} is starting", rank.rank));  // answers only when it has started
     } else if (!rank.positions) {
-      verdict.guilty.push_back(rank.rank);
+      silent.push_back(rank.rank);
       verdict.lines.push_back(fmt::format("rank {} does not answer ({})", rank.rank, where(rank)));
     } else if (const GroupPosition* call = unfinished_call(rank)) {
       const std::vector<int64_t> others = waits_for(rank, *call, ranks);
@@ -93,6 +97,7 @@ HangVerdict explain_hang(const std::vector<HangEvidence>& ranks) {
           fmt::format("rank {} is in no call and keeps the others waiting ({})", rank.rank, where(rank)));
     }
   }
+  if (verdict.guilty.empty()) verdict.guilty = silent;
   return verdict;
 }
 

@@ -32,8 +32,9 @@ class HangWatch {
   explicit HangWatch(int ranks) : seen_(static_cast<size_t>(ranks)) {}
 
   // To be called about every kTick. The first rank that is overdue. Only time that was watched counts: a job that was
-  // suspended as a whole (Ctrl-Z, a scheduler, a laptop's lid) is not hung when it goes on. A rank without a limit yet
-  // (it starts, or is in its first step) may be silent, but not stopped: |is_stopped| is asked of these.
+  // suspended as a whole (Ctrl-Z, a scheduler, a laptop's lid) is not hung when it goes on. A rank whose limit is
+  // longer than kStoppedLimit, or that has none yet (it starts, or is in its first steps), may be silent, but not
+  // stopped for that long: |is_stopped| is asked of these.
   std::optional<Overdue> look(const JobBoard& board, std::chrono::steady_clock::time_point now,
                               const std::function<bool(int index)>& is_stopped);
 
@@ -44,7 +45,7 @@ class HangWatch {
   struct Seen {
     int64_t beats = -1;
     std::chrono::steady_clock::duration silent{};
-    std::chrono::steady_clock::duration stopped{};  // while it has no limit
+    std::chrono::steady_clock::duration stopped{};  // while it has no limit, or a long one
   };
   std::vector<Seen> seen_;
   std::optional<std::chrono::steady_clock::time_point> last_;
@@ -65,7 +66,8 @@ struct HangVerdict {
 };
 
 // The wait-for graph over all groups: a rank that has made a call that is not finished waits for the members of that
-// group that have not made it. Those who wait for nobody, have started and do not answer, or are stopped are guilty.
+// group that have not made it. Those who wait for nobody or are stopped are guilty. Those who have started and do not
+// answer are where nobody else is: on a busy machine a rank may be too slow to answer.
 HangVerdict explain_hang(const std::vector<HangEvidence>& ranks);
 
 }  // namespace concord

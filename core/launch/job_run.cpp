@@ -21,13 +21,14 @@ constexpr Seconds kFenceAfterSilence = JobLink::kSilence + std::chrono::seconds(
 constexpr Seconds kKilling{15};  // ranks that do not die are reported after 10 s (attempt.h)
 constexpr std::chrono::seconds kFarewell{5};
 constexpr std::chrono::seconds kSayWaiting{5};
+constexpr int kMostNodes = 1 << 15;
 
 std::string seconds_text(Seconds seconds) { return fmt::format("{:g} s", seconds.count()); }
 
 }  // namespace
 
 JobRun::JobRun(JobRunOptions options, Say say, const std::function<bool()>& is_cancelled)
-    : options_(std::move(options)), say_(std::move(say)), job_(options_.job) {
+    : options_(std::move(options)), say_(std::move(say)), node_(options_.node), job_(options_.job) {
   if (leads()) {
     if (options_.nnodes > 1) link_ = JobLink::serve(options_.master_addr, options_.master_port, options_.token);
     settings_ = {.slots = std::vector<int>(static_cast<size_t>(options_.nnodes), options_.nproc),
@@ -61,6 +62,7 @@ void JobRun::pump() {
   if (link_) {
     for (const JobLink::Heard& heard : link_->take()) hear(heard);
   }
+  if (leads()) replace_lost_machines();
   if (leads()) keep_time();
 }
 
@@ -71,6 +73,8 @@ void JobRun::hear(const JobLink::Heard& heard) { leads() ? hear_as_leader(heard)
 void JobRun::hear_as_leader(const JobLink::Heard& heard) {
   const auto known = std::ranges::find_if(peers_, [&](const auto& each) { return each.second == heard.peer; });
   if (known == peers_.end()) {
+    const auto spare = std::ranges::find_if(spares_, [&](const auto& each) { return each.second == heard.peer; });
+    if (spare != spares_.end()) return hear_spare_machine(spare->first, heard);
     if (heard.message && heard.message->kind == Kind::hello) greet(heard.peer, *heard.message);
     return;
   }
@@ -86,36 +90,66 @@ void JobRun::hear_as_leader(const JobLink::Heard& heard) {
 }
 
 void JobRun::greet(int peer, const JobMessage& hello) {
-  const int64_t node = hello.numbers[0];
-  const auto refuse = [&](const std::string& why) {
+  if (const std::string why = why_refused(hello); !why.empty()) {
     link_->send(peer, {.kind = Kind::refused, .text = why});
     link_->drop(peer);
-  };
+    return;
+  }
+  const int node = static_cast<int>(hello.numbers[0]);
+  const bool is_spare = node >= options_.nnodes;
+  (is_spare ? spares_ : peers_)[node] = peer;
+  names_[node] = hello.text;
+  link_->send(peer, {.kind = Kind::welcome, .text = options_.job});
+  if (is_spare || state_.policy.attempts > 0) {
+    say_(fmt::format("concord launch: {}{} is here", is_spare ? "the spare " : "", name_of(node)));
+  }
+  if (!is_spare) lead({.kind = JobEvent::Kind::joined, .node = node});
+}
+
+std::string JobRun::why_refused(const JobMessage& hello) const {
+  const int64_t node = hello.numbers[0];
   const auto differs = [&](const char* name, int64_t given, int64_t own) {
     return fmt::format("{} is {} on machine {} and {} on machine 0; start all launchers with the same settings", name,
                        given, node, own);
   };
-  if (hello.numbers[1] != options_.nnodes) return refuse(differs("--nnodes", hello.numbers[1], options_.nnodes));
-  if (hello.numbers[2] != options_.nproc) return refuse(differs("--nproc", hello.numbers[2], options_.nproc));
+  if (hello.numbers[1] != options_.nnodes) return differs("--nnodes", hello.numbers[1], options_.nnodes);
+  if (hello.numbers[2] != options_.nproc) return differs("--nproc", hello.numbers[2], options_.nproc);
   if (hello.numbers[3] != options_.max_restarts) {
-    return refuse(differs("--max_restarts", hello.numbers[3], options_.max_restarts));
+    return differs("--max_restarts", hello.numbers[3], options_.max_restarts);
   }
   // Ranks of a machine that does not know of fewer ranks would train another batch.
   if (hello.numbers[4] != static_cast<int64_t>(options_.worlds.size())) {
-    return refuse(differs("the number of layouts with fewer ranks (--allow_fewer_ranks)", hello.numbers[4] - 1,
-                          static_cast<int64_t>(options_.worlds.size()) - 1));
+    return differs("the number of layouts with fewer ranks (--allow_fewer_ranks)", hello.numbers[4] - 1,
+                   static_cast<int64_t>(options_.worlds.size()) - 1);
   }
-  if (node < 1 || node >= options_.nnodes) return refuse(fmt::format("there is no machine {}", node));
+  if (node < 1 || node > kMostNodes) return fmt::format("there is no machine {}", node);
   const int index = static_cast<int>(node);
-  if (peers_.contains(index)) {
-    return refuse(fmt::format("two launchers have --node_rank {}: {}, and {}", node, names_[index], hello.text));
+  if (peers_.contains(index) || spares_.contains(index)) {
+    return fmt::format("two launchers have --node_rank {}: {}, and {}", node, names_.at(index), hello.text);
   }
-  if (state_.phase == JobPhase::over) return refuse("the job is over");
-  peers_[index] = peer;
-  names_[index] = hello.text;
-  link_->send(peer, {.kind = Kind::welcome, .text = options_.job});
-  if (state_.policy.attempts > 0) say_(fmt::format("concord launch: {} is here", name_of(index)));
-  lead({.kind = JobEvent::Kind::joined, .node = index});
+  return state_.phase == JobPhase::over ? "the job is over" : "";
+}
+
+void JobRun::hear_spare_machine(int node, const JobLink::Heard& heard) {
+  const bool has_gone = !heard.message || heard.message->kind == Kind::left;
+  if (!has_gone) return;
+  spares_.erase(node);
+  say_(fmt::format("concord launch: the spare {} is gone", name_of(node)));
+}
+
+// For the leader a spare machine is the lost one, started again.
+void JobRun::replace_lost_machines() {
+  for (int node = 1; node < options_.nnodes && !spares_.empty(); ++node) {
+    const bool is_lost = names_.contains(node) && state_.nodes[static_cast<size_t>(node)].phase == NodePhase::absent;
+    if (!is_lost || peers_.contains(node) || state_.phase == JobPhase::over) continue;
+    const auto [number, peer] = *spares_.begin();
+    spares_.erase(spares_.begin());
+    say_(fmt::format("concord launch: the spare {} takes the place of {}", name_of(number), name_of(node)));
+    peers_[node] = peer;
+    names_[node] = names_[number];
+    link_->send(peer, {.kind = Kind::welcome, .numbers = {node}, .text = options_.job});
+    lead({.kind = JobEvent::Kind::joined, .node = node});
+  }
 }
 
 void JobRun::take_message(int node, const JobMessage& message) {
@@ -174,6 +208,11 @@ void JobRun::tell_changes(const JobState& before, const JobEvent& event) {
       say_(fmt::format("concord launch: starting{}", ranks.substr(1)));
     }
   }
+  if (state_.phase == JobPhase::over && before.phase != JobPhase::over) {
+    for (const auto& [node, peer] : spares_) {
+      link_->send(peer, {.kind = Kind::finish, .numbers = {state_.exit_code}, .text = cause_});
+    }
+  }
   if (state_.phase == JobPhase::over && before.phase == JobPhase::gathering && state_.asked_signal == 0) {
     const std::vector<std::string> missing = absent_nodes();
     cause_ = missing.empty() ? "the ranks that are left cannot train this job"
@@ -192,8 +231,12 @@ void JobRun::carry_out(const JobAction& action) {
       if (is_own) store_port_.emplace();  // machine 0 is the first, and serves the store
       const JobMessage message = start_message(action);
       if (!is_own) return send(message);
-      start_ = AttemptStart{action.attempt, store_port_->port(), state_.assignment.world, state_.assignment.nodes[0],
-                            options_.job};
+      start_ = AttemptStart{.attempt = action.attempt,
+                            .node = 0,
+                            .store_port = store_port_->port(),
+                            .world = state_.assignment.world,
+                            .share = state_.assignment.nodes[0],
+                            .job = options_.job};
       return signal({.event = MemberEvent::start, .attempt = action.attempt});
     }
     case JobAction::Kind::stop:
@@ -292,8 +335,19 @@ void JobRun::hear_as_member(const JobLink::Heard& heard) {
   if (message.kind == Kind::welcome) {
     is_welcome_ = true;
     job_ = message.text;
+    if (!n.empty()) {
+      node_ = static_cast<int>(n[0]);
+      say_(fmt::format("concord launch: this spare machine is machine {} from now on", node_));
+    } else if (node_ >= options_.nnodes) {
+      say_("concord launch: this is a spare machine, which waits for another one to be lost");
+    }
   } else if (message.kind == Kind::start) {
-    AttemptStart start{static_cast<int>(n[0]), static_cast<int>(n[1]), static_cast<int>(n[2]), {}, job_};
+    AttemptStart start{.attempt = static_cast<int>(n[0]),
+                       .node = node_,
+                       .store_port = static_cast<int>(n[1]),
+                       .world = static_cast<int>(n[2]),
+                       .share = {},
+                       .job = job_};
     start.share.first_rank = static_cast<int>(n[3]);
     for (size_t i = 4; i < n.size(); ++i) start.share.slots.push_back(static_cast<int>(n[i]));
     if (start.attempt > 0) say_(fmt::format("concord launch: attempt {}", start.attempt + 1));

@@ -23,7 +23,7 @@
 namespace concord {
 
 struct JobRunOptions {
-  int node = 0;
+  int node = 0;  // from nnodes on: a spare machine, which waits for another one to be lost and takes its place
   int nnodes = 1;
   int nproc = 1;  // on each machine
   std::string master_addr = {};
@@ -42,6 +42,7 @@ struct JobRunOptions {
 // An attempt to be run here.
 struct AttemptStart {
   int attempt = 0;
+  int node = 0;  // which machine this one is
   int store_port = 0;
   int world = 0;
   NodeShare share;
@@ -76,6 +77,9 @@ class JobRun {
   void hear_as_leader(const JobLink::Heard& heard);
   void hear_as_member(const JobLink::Heard& heard);
   void greet(int peer, const JobMessage& hello);
+  std::string why_refused(const JobMessage& hello) const;  // empty: it is welcome
+  void hear_spare_machine(int node, const JobLink::Heard& heard);
+  void replace_lost_machines();
   void lead(const JobEvent& event);
   void carry_out(const JobAction& action);
   void tell_changes(const JobState& before, const JobEvent& event);
@@ -92,6 +96,7 @@ class JobRun {
   const Say say_;
   std::unique_ptr<JobLink> link_;
 
+  int node_;  // of a spare machine: its place, once it has one
   MemberState member_;
   AttemptOrder order_ = AttemptOrder::none;
   std::optional<AttemptStart> start_;
@@ -106,7 +111,8 @@ class JobRun {
   JobSettings settings_;
   JobState state_;
   std::map<int, int> peers_;          // by machine
-  std::map<int, std::string> names_;  // by machine
+  std::map<int, std::string> names_;  // by machine, also of those that are lost
+  std::map<int, int> spares_;         // peers of spare machines that wait, by their number
   std::map<int, Clock::time_point> fences_;
   std::optional<Clock::time_point> waits_since_, stops_since_;
   bool has_said_waiting_ = false;

@@ -46,10 +46,21 @@ void check_range(const char* name, int64_t value, int64_t lowest, int64_t highes
   throw ConfigError(fmt::format("{} is {}; must be from {} to {}", name, value, lowest, highest));
 }
 
+// Whether launchers, or ranks that may be left out, need a leader.
+bool has_leader(const LaunchOptions& options) {
+  return options.max_restarts > 0 && (options.nnodes > 1 || options.worlds.size() > 1);
+}
+
 void check(const LaunchOptions& options, std::span<const std::string> command) {
   check_range("--nproc", options.nproc, 1, 4096);
   check_range("--nnodes", options.nnodes, 1, 1 << 15);
-  check_range("--node_rank", options.node_rank, 0, options.nnodes - 1);
+  const bool may_be_spare = has_leader(options) && options.nnodes > 1;
+  if (options.node_rank >= options.nnodes && !may_be_spare) {
+    throw ConfigError(fmt::format(
+        "--node_rank is {}; must be from 0 to {}, or, with --nnodes and --max_restarts, above for a spare machine",
+        options.node_rank, options.nnodes - 1));
+  }
+  check_range("--node_rank", options.node_rank, 0, 1 << 15);
   check_range("--master_port", options.master_port, 0, 65535);
   check_range("--max_restarts", options.max_restarts, 0, 1'000'000);
   check_range("--spares", options.spares, 0, 4096);
@@ -157,11 +168,6 @@ std::string random_text() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-// Whether launchers, or ranks that may be left out, need a leader.
-bool has_leader(const LaunchOptions& options) {
-  return options.max_restarts > 0 && (options.nnodes > 1 || options.worlds.size() > 1);
-}
-
 // Where it saves loading something: more ranks than one, or those that are started again. Sanitizers' threads and fork
 // do not go together.
 bool forks_ranks(const LaunchOptions& options) {
@@ -177,6 +183,7 @@ bool forks_ranks(const LaunchOptions& options) {
 // An attempt on this machine.
 struct AttemptPlan {
   int attempt = 0;
+  int node = 0;
   int master_port = 0;
   int world = 1;
   NodeShare share;
@@ -278,7 +285,7 @@ class Launcher {
       return job->order();
     };
     const AttemptResult result =
-        run_once({start.attempt, start.store_port, start.world, start.share, start.job}, orders);
+        run_once({start.attempt, start.node, start.store_port, start.world, start.share, start.job}, orders);
     const bool is_cause = result.succeeded() || result.first_failure || !result.start_error.empty() ||
                           result.stop_signal != 0 || !result.unkillable.empty();
     if (is_cause) report(start.attempt, result);
@@ -332,6 +339,7 @@ class Launcher {
   // All ranks of this machine.
   AttemptPlan whole_plan(int attempt) const {
     AttemptPlan plan{.attempt = attempt,
+                     .node = options_.node_rank,
                      .master_port = options_.master_port,
                      .world = options_.nproc * options_.nnodes,
                      .share = {.first_rank = first_rank(), .slots = {}}};
@@ -353,7 +361,7 @@ class Launcher {
     const int count = static_cast<int>(plan.share.slots.size());
     RankPlace place{.local_rank = 0,
                     .nproc = count,
-                    .node_rank = options_.node_rank,
+                    .node_rank = plan.node,
                     .nnodes = options_.nnodes,
                     .master_addr = options_.master_addr,
                     .master_port = plan.master_port,

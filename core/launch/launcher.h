@@ -33,9 +33,9 @@ namespace concord {
 inline constexpr const char* kRankStartVariable = "CONCORD_RANK_START";  // fork (the default) or exec
 
 struct LaunchOptions {
-  int nproc = 1;   // on each machine
-  int nnodes = 1;  // machines; each runs its own launcher with its own node_rank
-  int node_rank = 0;
+  int nproc = 1;      // on each machine
+  int nnodes = 1;     // machines; each runs its own launcher with its own node_rank
+  int node_rank = 0;  // with max_restarts, from nnodes on: a spare machine, which takes the place of one that is lost
   std::string master_addr;     // of the machine of rank 0; empty is 127.0.0.1, where nnodes is 1
   int master_port = 0;         // 0 is any free port where nnodes is 1, else torchrun's 29500
   int max_restarts = 0;        // how many times all processes are started again after failures without progress

@@ -8,6 +8,7 @@ namespace concord::testing_processes {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class Recovery : public TrainResume {
@@ -32,6 +33,8 @@ class Recovery : public TrainResume {
       EXPECT_TRUE(fault["happened"].get<bool>()) << fault;
       const bool is_failure = fault["kind"] != "delay";
       EXPECT_EQ(fault["training_seconds"].is_number(), is_failure) << fault;
+      const bool is_named = fault["kind"] == "kill" || fault["kind"] == "stop" || fault["kind"] == "hang";
+      EXPECT_TRUE(!is_named || fault["named_rank"] == fault["rank"]) << fault;
     }
   }
 };
@@ -58,10 +61,11 @@ TEST_F(Recovery, NamesAndReplacesARankThatIsStopped) {
 
 TEST_F(Recovery, ShowsWhereARankHangs) {
   expect_survived(chaos({"--seed", "4", "--faults", "1", "--kinds", "hang"}, ranks(2, 2)), 1, 1);
-  // In step 2, which the first step alone says something about.
-  TrainProgram early(run_words("early", ranks(2, 2) + Words{"--max_restarts", "1", "--save_strategy", "no"}),
-                     {.environment = {"CONCORD_FAULTS=hang:1@2+0"}});
+  // In step 2, which the first step alone says something about; before, by time, in step 1.
+  TrainProgram early(run_words("early", ranks(2, 2) + Words{"--max_restarts", "2", "--save_strategy", "no"}),
+                     {.environment = {"CONCORD_FAULTS=kill:0@1ms+0,hang:1@2+0"}});
   EXPECT_EQ(early.exit_code(), 0) << early.err();
+  EXPECT_THAT(early.err(), AllOf(HasSubstr("restart 2 of 2"), HasSubstr("rank 1 is in no call")));
   const std::string log = bytes_of(path("out/faults.log"));
   EXPECT_THAT(log, HasSubstr("is in no call and keeps the others waiting"));
   EXPECT_THAT(log, HasSubstr("libconcordtorch.so("));  // a frame of its stack
@@ -106,8 +110,12 @@ TEST_F(Recovery, ReplacesARankThatIsSlowButNotForEver) {
 }
 
 TEST_F(Recovery, FindsABitThatHasChangedAndTheRank) {
-  expect_survived(chaos({"--seed", "6", "--faults", "1", "--kinds", "bitflip"}, ranks(4, 1)), 1, 1);
-  EXPECT_THAT(bytes_of(path("out/faults.log")), HasSubstr("the replicas are not equal: rank "));
+  const json report = chaos({"--seed", "6", "--faults", "1", "--kinds", "bitflip"}, ranks(4, 1));
+  expect_survived(report, 1, 1);
+  EXPECT_EQ(report["faults"][0]["named_rank"], report["faults"][0]["rank"]);
+  const std::string log = bytes_of(path("out/faults.log"));
+  EXPECT_THAT(log, HasSubstr("the replicas are not equal: rank "));
+  EXPECT_THAT(log, ::testing::Not(HasSubstr("has made no progress"))) << "ranks that end do not hang";
 }
 
 TEST_F(Recovery, ChaosRemovesNothingThatItHasNotWritten) {

@@ -62,6 +62,18 @@ TEST_F(SeveralLaunchers, GoOnTogetherAfterARankIsKilled) {
   expect_no_ranks();
 }
 
+// Each launcher has its own, for its own ranks. Late: spares are loaded when the job trains.
+TEST_F(SeveralLaunchers, TheirSparesBecomeRanks) {
+  const Words spares = {"--max_steps", "200", "--save_steps", "100", "--spares", "1"};
+  auto first = launcher(0, spares, "kill:1@190+0");
+  auto second = launcher(1, spares, "kill:1@190+0");
+  ASSERT_EQ(first->exit_code(), 0) << first->err();
+  EXPECT_EQ(second->exit_code(), 0) << second->err();
+  EXPECT_THAT(first->err(), HasSubstr("1 of 1 ranks were spares"));
+  EXPECT_THAT(second->err(), HasSubstr("1 of 1 ranks were spares"));
+  expect_no_ranks();
+}
+
 // Killed, and started again by whoever looks after the machines: the job ends as if nothing had happened.
 TEST_F(SeveralLaunchers, WaitForALauncherThatIsKilled) {
   run_alone();
@@ -75,6 +87,29 @@ TEST_F(SeveralLaunchers, WaitForALauncherThatIsKilled) {
   auto third = launcher(1);
   ASSERT_EQ(first->exit_code(), 0) << first->err();
   EXPECT_EQ(third->exit_code(), 0) << third->err();
+  expect_same_run("alone", "out", 12);
+  expect_no_ranks();
+}
+
+// A third machine waits and becomes the one that is lost; a fourth one is not needed.
+TEST_F(SeveralLaunchers, ASpareMachineTakesThePlaceOfOneThatIsLost) {
+  run_alone();
+  auto first = launcher(0, {}, "delay:0@6+900");
+  auto second = launcher(1), third = launcher(2);
+  EXPECT_TRUE(third->process().wait_for_text("this is a spare machine"));
+  auto fourth = launcher(3);
+  ASSERT_TRUE(has_saved());
+  EXPECT_TRUE(fourth->process().wait_for_text("this is a spare machine"));
+  second->process().signal(SIGKILL);
+  ASSERT_EQ(first->exit_code(), 0) << first->err();
+  EXPECT_EQ(third->exit_code(), 0) << third->err();
+  EXPECT_EQ(fourth->exit_code(), 0) << fourth->err();
+  const std::string name = "the spare machine 2 (process " + std::to_string(third->process().pid());
+  EXPECT_THAT(first->err(), HasSubstr(name));
+  EXPECT_THAT(first->err(),
+              HasSubstr("takes the place of machine 1 (process " + std::to_string(second->process().pid())));
+  EXPECT_THAT(third->err(), HasSubstr("this spare machine is machine 1 from now on"));
+  EXPECT_THAT(fourth->err(), Not(HasSubstr("from now on")));
   expect_same_run("alone", "out", 12);
   expect_no_ranks();
 }

@@ -17,9 +17,9 @@
 
 #include "core/config_error.h"
 #include "core/launch/failure_report.h"
-#include "core/quoted.h"
 #include "core/recovery_log.h"
 #include "trainer/arguments/arguments.h"
+#include "trainer/cli/chaos_report.h"
 
 extern char** environ;
 
@@ -34,16 +34,19 @@ constexpr const char* kChaosFooter =
 every checkpoint, the model and the metrics have to be the same to the last bit.
   concord chaos --faults 10 -- train --nproc 4 --max_steps 400 --save_steps 100 --output_dir out
   concord chaos --seed 7 --faults 5 --kinds kill,stop -- train --config run.yaml --nproc 8 --output_dir out
+  concord chaos --faults 20 --every 60 -- train --nproc 4 --max_steps 6000 --output_dir out
 
 Kinds: kill (SIGKILL), stop (SIGSTOP), hang (it does nothing any more), delay (a pause, no failure), disconnect (all its
 connections break), bitflip (of a weight), disk (nothing can be written any more), nan (a weight), slow (each further
-step of the process takes 30 ms longer; see --straggler_action). The same seed makes the same faults.
+step of the process takes 30 ms longer; see --straggler_action). The same seed makes the same faults. With --every 60
+one of them comes in each minute, at a random moment, while the job runs: the same ranks and kinds, at other steps.
 Exit codes: 0 the results are the same; 1 they are not, or the job did not survive; 2 wrong usage.)";
 
 struct ChaosOptions {
   uint64_t seed = 1;
   int64_t faults = 5;
   std::string kinds = "kill,stop,delay";
+  double every = 0;  // seconds; 0: at random steps
   bool json = false;
   std::vector<std::string> command;
 };
@@ -126,14 +129,23 @@ std::string seconds_text(const std::optional<double>& seconds) {
   return seconds ? fmt::format("{:.2f} s", *seconds) : "-";
 }
 
+std::string rank_text(const FaultOutcome& outcome) {
+  return outcome.named_rank ? fmt::format("{}", *outcome.named_rank) : "-";
+}
+
+std::string_view remark(const FaultOutcome& outcome) {
+  if (!outcome.happened) return "  did not happen";
+  return outcome.is_overtaken ? "  its process was replaced before, after another fault" : "";
+}
+
 void print(const ChaosReport& report, const std::vector<std::string>& different, double reference_seconds) {
-  fmt::print("{:>4}  {:<10} {:>5} {:>6}  {:>10} {:>15} {:>11}\n", "", "fault", "rank", "step", "detected",
-             "training again", "lost steps");
+  fmt::print("{:>4}  {:<10} {:>5} {:>6}  {:>10} {:>6} {:>15} {:>11}\n", "", "fault", "rank", "step", "detected",
+             "named", "training again", "lost steps");
   for (size_t i = 0; i < report.outcomes.size(); ++i) {
     const FaultOutcome& each = report.outcomes[i];
-    fmt::print("{:>4}  {:<10} {:>5} {:>6}  {:>10} {:>15} {:>11}{}\n", i + 1, to_string(each.fault.kind),
-               each.fault.rank, each.fault.step, seconds_text(each.detected_seconds),
-               seconds_text(each.training_seconds), each.lost_steps, each.happened ? "" : "  did not happen");
+    fmt::print("{:>4}  {:<10} {:>5} {:>6}  {:>10} {:>6} {:>15} {:>11}{}\n", i + 1, to_string(each.fault.kind),
+               each.fault.rank, each.fault.step, seconds_text(each.detected_seconds), rank_text(each),
+               seconds_text(each.training_seconds), each.lost_steps, remark(each));
   }
   fmt::print("{} recoveries; {:.1f} s of training ({:.1f} s without faults), {:.1f} % of it effective\n",
              report.recoveries, report.seconds, reference_seconds, 100 * report.effective);
@@ -141,14 +153,17 @@ void print(const ChaosReport& report, const std::vector<std::string>& different,
   for (const std::string& name : different) fmt::print("differs from the run without faults: {}\n", name);
 }
 
-Json to_json(const ChaosReport& report, const std::vector<std::string>& different) {
+Json to_json(const ChaosReport& report, const std::vector<std::string>& different, double reference_seconds) {
   Json faults = Json::array();
   for (const FaultOutcome& each : report.outcomes) {
     const auto value = [](const std::optional<double>& seconds) { return seconds ? Json(*seconds) : Json(nullptr); };
+    const Json named = each.named_rank ? Json(*each.named_rank) : Json(nullptr);
     faults.push_back({{"kind", to_string(each.fault.kind)},
                       {"rank", each.fault.rank},
                       {"step", each.fault.step},
                       {"happened", each.happened},
+                      {"overtaken", each.is_overtaken},
+                      {"named_rank", named},
                       {"detected_seconds", value(each.detected_seconds)},
                       {"training_seconds", value(each.training_seconds)},
                       {"lost_steps", each.lost_steps}});
@@ -156,6 +171,7 @@ Json to_json(const ChaosReport& report, const std::vector<std::string>& differen
   return {{"faults", faults},
           {"recoveries", report.recoveries},
           {"seconds", report.seconds},
+          {"reference_seconds", reference_seconds},
           {"effective_training_time", report.effective},
           {"identical", different.empty()},
           {"differences", different}};
@@ -206,8 +222,11 @@ int run_chaos(const ChaosOptions& options) {
   if (line.nproc < 1) throw ConfigError("give --nproc: the launcher that survives the faults is that of concord train");
   if (line.nnodes > 1) throw ConfigError("--nnodes: concord chaos runs a job of one launcher; remove it");
   if (steps < 2) throw ConfigError("give --max_steps: faults come at random steps of the run");
-  const std::vector<Fault> faults =
-      plan_faults(options.seed, options.faults, parse_fault_kinds(options.kinds), line.nproc, steps);
+  const std::vector<FaultKind> kinds = parse_fault_kinds(options.kinds);
+  const std::vector<Fault> faults = options.every > 0
+                                        ? plan_faults_by_time(options.seed, options.faults, kinds, line.nproc,
+                                                              static_cast<int64_t>(1000 * options.every))
+                                        : plan_faults(options.seed, options.faults, kinds, line.nproc, steps);
   const bool has_restarts = std::ranges::find(line.given, "max_restarts") != line.given.end();
   const fs::path folder = line.arguments.output.dir, log = folder / "recovery.jsonl";
   check_folder(folder, line.arguments.output.overwrite);
@@ -225,7 +244,7 @@ int run_chaos(const ChaosOptions& options) {
   const ChaosReport report = read_recoveries(faults, steps, text_of(log));
   const std::vector<std::string> different = differences(folder / "reference", folder / "faults");
   if (options.json) {
-    fmt::print("{}\n", to_json(report, different).dump(1));
+    fmt::print("{}\n", to_json(report, different, reference.seconds).dump(1));
   } else {
     print(report, different, reference.seconds);
   }
@@ -234,65 +253,6 @@ int run_chaos(const ChaosOptions& options) {
 
 }  // namespace
 
-ChaosReport read_recoveries(const std::vector<Fault>& faults, int64_t steps, const std::string& log) {
-  ChaosReport report;
-  for (const Fault& fault : faults) report.outcomes.emplace_back().fault = fault;
-  std::vector<Json> events;
-  std::istringstream lines(log);
-  for (std::string line; std::getline(lines, line);) {
-    Json event = Json::parse(line, nullptr, false);
-    if (!event.is_object() || !event.contains("event") || !event.contains("time")) {
-      throw ConfigError(fmt::format("not a line of a recovery log: {}", quoted(line)));
-    }
-    events.push_back(std::move(event));
-  }
-  std::ranges::stable_sort(events, {}, [](const Json& event) { return event["time"].get<double>(); });
-  FaultOutcome* open = nullptr;   // the newest fault, until the launcher knows of it
-  FaultOutcome* cause = nullptr;  // of the failure that the job recovers from
-  double fault_time = 0, first = -1, last = 0, down_since = -1, down = 0;
-  int64_t done = 0, repeated = 0;
-  for (const Json& event : events) {
-    const std::string kind = event["event"];
-    const double time = event["time"];
-    last = std::max(last, time);
-    if (kind == "fault") {
-      const auto number = event["fault"].get<size_t>();
-      if (number >= report.outcomes.size()) continue;
-      open = &report.outcomes[number];
-      open->happened = true;
-      fault_time = time;
-    } else if (kind == "hung" || kind == "failed") {
-      if (open != nullptr) open->detected_seconds = time - fault_time;
-      if (open != nullptr) cause = std::exchange(open, nullptr);
-      if (kind == "failed") done = std::max(done, event.value("step", int64_t{0}));
-      if (down_since < 0) down_since = cause != nullptr ? fault_time : time;
-    } else if (kind == "repaired") {
-      ++report.recoveries;
-      if (open == nullptr) continue;
-      open->detected_seconds = open->training_seconds = time - fault_time;
-      down += time - fault_time;
-      open = nullptr;
-    } else if (kind == "training") {
-      if (first < 0) first = time;
-      if (down_since < 0) continue;
-      ++report.recoveries;
-      const int64_t lost = std::max<int64_t>(0, done - event.value("step", int64_t{0}) + 1);
-      repeated += lost;
-      if (cause != nullptr) {
-        cause->training_seconds = time - fault_time;
-        cause->lost_steps = lost;
-      }
-      down += time - down_since;
-      down_since = -1;
-      cause = nullptr;
-    }
-  }
-  report.seconds = first < 0 ? 0 : last - first;
-  const auto new_steps = static_cast<double>(steps), all_steps = static_cast<double>(steps + repeated);
-  if (report.seconds > 0) report.effective = (1 - down / report.seconds) * new_steps / all_steps;
-  return report;
-}
-
 void add_chaos_command(CLI::App* program, int* exit_code) {
   const auto options = std::make_shared<ChaosOptions>();
   CLI::App* app = program->add_subcommand("chaos", "train under faults, and compare with the run without them");
@@ -300,6 +260,8 @@ void add_chaos_command(CLI::App* program, int* exit_code) {
   app->add_option("--seed", options->seed, "of the faults")->capture_default_str();
   app->add_option("--faults", options->faults, "number of faults")->capture_default_str()->check(CLI::Range(0, 4096));
   app->add_option("--kinds", options->kinds, "kinds of faults to choose from")->capture_default_str();
+  app->add_option("--every", options->every, "one fault in each so many seconds, not at random steps")
+      ->check(CLI::Range(0.1, 1e6));
   app->add_flag("--json", options->json, "print the report as JSON");
   app->add_option("command", options->command, "train and its arguments, after --");
   app->callback([options, exit_code] { *exit_code = run_chaos(*options); });

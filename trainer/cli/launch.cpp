@@ -1,10 +1,13 @@
 #include "trainer/cli/launch.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
+#include "core/config_error.h"
 #include "core/launch/job_state.h"
 #include "core/launch/launcher.h"
 
@@ -21,7 +24,8 @@ The processes get torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK
 Ctrl-C, SIGTERM and SIGHUP are forwarded to them; a second signal kills them. When one process fails, the others are
 stopped and its error is shown first.
 Launchers on several machines with --max_restarts are led by the one with --node_rank 0, at --master_port: all restart
-together, and a launcher that is lost may be started again within --rejoin_timeout. Set CONCORD_JOB_TOKEN to the same
+together, and a launcher that is lost may be started again within --rejoin_timeout. One with a --node_rank from --nnodes
+on is a spare machine: it waits and takes the place of one that is lost. Set CONCORD_JOB_TOKEN to the same
 random text on all machines.
 Exit codes: 0 all processes exited with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by that signal; 75 a
 training failed that has written a checkpoint: requeue; 71 a device is at fault: requeue without it.)";
@@ -31,6 +35,24 @@ struct LaunchArguments {
   bool no_prefix = false;
   std::vector<std::string> command;
 };
+
+// Only `train` of this program knows how to wait for its turn, and keeps what it needs in checkpoints.
+void recover_as_train_does(const std::vector<std::string>& command, LaunchOptions* options) {
+  const bool is_train = !command.empty() && command.front() == "train";
+  if (options->spares > 0 && !is_train) {
+    throw ConfigError(
+        fmt::format("--spares is {}, but '{}' cannot wait as a spare; only train can, e.g. concord launch "
+                    "--nproc 2 --max_restarts 3 --spares 1 -- train ...",
+                    options->spares, command.empty() ? "" : command.front()));
+  }
+  if (options->spares > 0 && options->max_restarts == 0) {
+    throw ConfigError(
+        fmt::format("--spares is {}, but without --max_restarts nothing is started again after a failure; "
+                    "set it",
+                    options->spares));
+  }
+  options->recovers = is_train;
+}
 
 // A subcommand name runs this same program.
 std::vector<std::string> resolve(const CLI::App& program, std::vector<std::string> command) {
@@ -66,7 +88,9 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   launch_app->footer(kLaunchFooter);
   launch_app->add_option("--nproc,--nproc_per_node", options.nproc, "number of processes on this machine")->required();
   launch_app->add_option("--nnodes", options.nnodes, "number of machines")->capture_default_str();
-  launch_app->add_option("--node_rank", options.node_rank, "index of this machine, from 0")->capture_default_str();
+  launch_app
+      ->add_option("--node_rank", options.node_rank, "index of this machine, from 0; from --nnodes on: a spare machine")
+      ->capture_default_str();
   launch_app->add_option("--master_addr", options.master_addr,
                          "address of machine 0 (default for one machine: 127.0.0.1)");
   launch_app->add_option("--master_port", options.master_port,
@@ -74,6 +98,10 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   launch_app
       ->add_option("--max_restarts", options.max_restarts,
                    "how many times to restart all processes after failures without progress")
+      ->capture_default_str();
+  launch_app
+      ->add_option("--spares", options.spares,
+                   "with --max_restarts and train: processes per machine that wait to replace a lost one")
       ->capture_default_str();
   launch_app
       ->add_option("--rejoin_timeout", options.rejoin_seconds,
@@ -88,6 +116,7 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   launch_app->add_option("command", arguments->command, "command that each process runs, after --");
   launch_app->callback([program, arguments, exit_code] {
     arguments->options.prefix = !arguments->no_prefix;
+    recover_as_train_does(arguments->command, &arguments->options);
     *exit_code = launch(arguments->options, resolve(*program, arguments->command));
   });
 }

@@ -9,20 +9,25 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <thread>
 
 #include "core/config_error.h"
 #include "core/mesh/job_environment.h"
+#include "core/pulse.h"
 #include "core/stable_hash.h"
 
 namespace concord {
 namespace {
 
 // A process that fails later than this may print the same error again.
-constexpr auto kPrinterStays = std::chrono::seconds(1);
-constexpr auto kOthersStay = std::chrono::seconds(2);
+constexpr std::chrono::milliseconds kPrinterStays{1000};
+constexpr std::chrono::milliseconds kOthersStay{2000};
+// Where the launcher kills the others as soon as one has failed, in order to start all of them again.
+constexpr std::chrono::milliseconds kPrinterStaysBeforeRestart{50};
+constexpr std::chrono::milliseconds kOthersStayBeforeRestart{200};  // the one to blame, which all wait for, may be one
 
 std::optional<JobEnvironment> job_of_several() {
   try {
@@ -47,17 +52,23 @@ bool is_first_to_say(const std::string& text, const JobEnvironment& job) {
   return fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0 || errno != EADDRINUSE;
 }
 
+bool will_be_restarted() {
+  const char* restarts = std::getenv("TORCHELASTIC_MAX_RESTARTS");
+  return JobBoard::of_launcher() && restarts != nullptr && std::atoi(restarts) > 0;
+}
+
 }  // namespace
 
 void print_error(const std::string& text) {
   const std::optional<JobEnvironment> job = job_of_several();
+  if (job) Pulse(job->local_rank).enter(RankPhase::ending);  // what follows is not a hang
   if (job && !is_first_to_say(text, *job)) {
-    std::this_thread::sleep_for(kOthersStay);
+    std::this_thread::sleep_for(will_be_restarted() ? kOthersStayBeforeRestart : kOthersStay);
     return;
   }
   std::fprintf(stderr, "concord: %s\n", text.c_str());
   std::fflush(stderr);
-  if (job) std::this_thread::sleep_for(kPrinterStays);
+  if (job) std::this_thread::sleep_for(will_be_restarted() ? kPrinterStaysBeforeRestart : kPrinterStays);
 }
 
 }  // namespace concord

@@ -35,7 +35,8 @@ constexpr const char* kTrainUsage = R"(concord train [--config FILE.yaml] [--npr
   --config FILE     YAML or TOML file with the names below; the command line takes precedence
   --nproc N         start N processes on this machine
   --nnodes M --node_rank R --master_addr HOST [--master_port P]
-                    on each of M machines, with R from 0: one job on all of them
+                    on each of M machines, with R from 0: one job on all of them; with max_restarts, one with R
+                    from M on is a spare machine, which takes the place of one that is lost
   --print_config    print the arguments and exit
   --json            print the result as JSON on standard output, and nothing else there
 Names may also be written with '-'. Flags: --bf16, --bf16 false, --no_bf16.
