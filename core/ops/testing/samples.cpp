@@ -19,7 +19,7 @@ int64_t Draw::size() {
 }
 
 // 0 < x <= 1. Not the distributions of libstdc++: for every number they take two logarithms of a long double, which
-// 64-bit ARM has in software only; that was two thirds of the test's time.
+// 64-bit ARM has in software only; that was half of the test's time.
 double Draw::fraction() { return (static_cast<double>(engine_() >> 11) + 1) * 0x1p-53; }
 
 at::Tensor Draw::normal(std::vector<int64_t> sizes, c10::ScalarType type, double deviation) {
