@@ -471,7 +471,7 @@ std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) 
                              .layers = layers_.layers,
                              .rows = rows,
                              .capacity = capacity,
-                             .kv_heads = config_.num_key_value_heads / parts_->layers.tp->size(),
+                             .kv_heads = config_.kv_heads_of_rank(parts_->layers.tp->size()),
                              .head_dim = std::max(config_.head_dim, config_.value_dim())};
   return std::make_unique<KvCache>(sizes, layer_angles(config_, capacity, positions, dtype_),
                                    at::TensorOptions(dtype_).device(context_.torch_device()));

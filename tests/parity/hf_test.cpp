@@ -70,6 +70,23 @@ TEST(HfParity, TensorParallelism) {
   expect_golden("qwen2-tied", {layout("tp 4", 4, 1), layout("tp 4, sequence parallel", 4, 1, true)});
 }
 
+// All but qwen2-tied have two of them. What is saved is what was read, byte by byte.
+TEST(HfParity, FewerKeyHeadsThanTensorParallelRanks) {
+  for (const std::string& model : models()) {
+    expect_golden(model, {layout("tp 4", 4, 1), layout("tp 4, sequence parallel", 4, 1, true)});
+    const TemporaryFolder folder;
+    const Layout one = layout("one", 1, 1), four = layout("four", 4, 1);
+    for (const Layout& each : {one, four}) {
+      expect_job(each.world, each.sizes, [&](ParallelContext& context) {
+        AutoModel::from_pretrained(golden("hf") / model, each.args, context)
+            .save_pretrained(folder.path() + "/" + each.name);
+      });
+    }
+    EXPECT_TRUE(safetensors::testing::read_file(folder.path() + "/four/model.safetensors") ==
+                safetensors::testing::read_file(folder.path() + "/one/model.safetensors"));
+  }
+}
+
 TEST(HfParity, ContextParallelism) {
   for (const std::string& model : models()) {
     expect_golden(model, {layout("cp 2", 1, 2), gathering(layout("cp 2, gathered", 1, 2))});
@@ -314,8 +331,10 @@ TEST(HfParity, WindowsCapsAndSinksAreTheSameUnderEveryLayoutAndSavedAsTheyWereRe
     const ModelConfig described = parse_model_config(config, "config.json");
     EXPECT_EQ(parameter_count(described), elements);
     TensorMap expected;
-    std::vector<Layout> layouts{layout("one process", 1, 1), layout("tp 2", 2, 1), layout("cp 2", 1, 2),
-                                layout("tp 2, cp 2, sequence parallel", 2, 2, true), layout("pp 2", 1, 1, false, 2)};
+    std::vector<Layout> layouts{
+        layout("one process", 1, 1),    layout("tp 2", 2, 1),
+        layout("cp 2", 1, 2),           layout("tp 2, cp 2, sequence parallel", 2, 2, true),
+        layout("pp 2", 1, 1, false, 2), layout("tp 4, two key heads, sequence parallel", 4, 1, true)};
     layouts.push_back(
         with_recompute(layout("selective", 1, 1), {.granularity = "selective", .modules = {"core_attn"}}));
     if (described.experts.layers() > 0) {
