@@ -130,6 +130,32 @@ TEST(HfParity, ExpertParallelism) {
   for (const std::string& model : models_with_experts()) expect_golden(model, expert_layouts());
 }
 
+// The shared expert while tokens are under way: not a bit differs.
+TEST(HfParity, OverlapOfTheSharedExpertWithTheExchangeOfTokens) {
+  const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
+  const TensorMap expected = read_tensors((model / "expected.safetensors").string());
+  const TemporaryFolder folder;
+  const auto recompute = RecomputeArgs{.granularity = "full", .method = "uniform", .num_layers = 1};
+  for (Layout each :
+       {layout("one process", 1, 1), with_experts(layout("tp 2, ep 2", 2, 1, true), 2, 1),
+        with_experts(layout("tp 2, cp 2, ep 2, etp 2, sequence parallel", 2, 2, true), 2, 2),
+        with_recompute(with_experts(layout("full, dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1), recompute)}) {
+    SCOPED_TRACE(each.name);
+    std::map<bool, TensorMap> results;
+    for (const bool overlaps : {false, true}) {
+      each.args.options.moe.shared_expert_overlap = overlaps;
+      const std::string file = folder.path() + "/result.safetensors";
+      run_golden(model, each, golden_batch(expected), [&](const ProbeResult& result) {
+        expect_parity(result, expected);
+        write_tensors(file, result);
+      });
+      results[overlaps] = read_tensors(file);
+    }
+    ASSERT_EQ(results[true].size(), results[false].size());
+    for (const auto& [name, tensor] : results[false]) EXPECT_TRUE(results[true].at(name).equal(tensor)) << name;
+  }
+}
+
 // Layouts differ only by the order of sums: by 1e-6 in fp32, and in fp64 by so little that any mistake is seen.
 TEST(HfParity, ExpertParallelismIsTheSameAsOneProcessInDouble) {
   const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
