@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,9 +14,10 @@
 
 namespace concord {
 
-NamedValues load_metrics(const std::vector<std::vector<double>>& chosen, const std::vector<bool>& sparse) {
+NamedValues load_metrics(const std::vector<std::vector<double>>& chosen,
+                         const std::vector<std::vector<double>>& dropped, const std::vector<bool>& sparse) {
   NamedValues metrics;
-  double sum = 0;
+  double sum = 0, sum_of_rates = 0;
   int64_t layers = 0;
   for (size_t i = 0; i < chosen.size(); ++i) {
     const double tokens = std::accumulate(chosen[i].begin(), chosen[i].end(), 0.0);
@@ -26,8 +28,14 @@ NamedValues load_metrics(const std::vector<std::vector<double>>& chosen, const s
     metrics.emplace_back(fmt::format("expert_load_min_layer_{}", i), *least / even);
     sum += *most / even;
     ++layers;
+    if (dropped.empty()) continue;
+    const double rate = std::accumulate(dropped[i].begin(), dropped[i].end(), 0.0) / tokens;
+    metrics.emplace_back(fmt::format("token_drop_rate_layer_{}", i), rate);
+    sum_of_rates += rate;
   }
-  if (layers > 0) metrics.emplace_back("load_imbalance", sum / static_cast<double>(layers));
+  if (layers == 0) return metrics;
+  metrics.emplace_back("load_imbalance", sum / static_cast<double>(layers));
+  if (!dropped.empty()) metrics.emplace_back("token_drop_rate", sum_of_rates / static_cast<double>(layers));
   return metrics;
 }
 
@@ -37,6 +45,7 @@ void RouterLog::add(const std::vector<std::unique_ptr<ModelStage>>& stages) {
   if (!chosen_.defined()) {
     const auto options = at::TensorOptions(at::kFloat).device(job_.torch_device());
     chosen_ = at::zeros({static_cast<int64_t>(experts_.sparse.size()), experts_.num_experts}, options);
+    dropped_ = at::zeros_like(chosen_);
     losses_ = at::zeros({2}, options);
   }
   micro_batches_ += static_cast<int64_t>(stages.front()->router_records().size());
@@ -49,8 +58,9 @@ void RouterLog::add(const std::vector<std::unique_ptr<ModelStage>>& stages) {
 
 void RouterLog::add(const RouterRecord& record) {
   for (size_t i = 0; i < experts_.sparse.size(); ++i) {  // without those that predict further tokens
-    const at::Tensor& chosen = record.layers[i].chosen;
-    if (chosen.defined()) chosen_[static_cast<int64_t>(i)].add_(chosen.sum(0));
+    const RouterRecord::Layer& layer = record.layers[i];
+    if (layer.chosen.defined()) chosen_[static_cast<int64_t>(i)].add_(layer.chosen.sum(0));
+    if (layer.dropped.defined()) dropped_[static_cast<int64_t>(i)].add_(layer.dropped);
   }
   const at::Tensor parts = router_loss_parts(record);
   if (parts.defined()) losses_.add_(parts.to(at::kFloat));
@@ -60,7 +70,7 @@ void RouterLog::add(const RouterRecord& record) {
 
 NamedValues RouterLog::take() {
   if (micro_batches_ == 0) return {};
-  const at::Tensor all = at::cat({chosen_.flatten(), losses_});
+  const at::Tensor all = at::cat({chosen_.flatten(), dropped_.flatten(), losses_});
   std::vector<GroupKind> groups{GroupKind::dp_cp, GroupKind::pp};
   if (sequence_parallel_) groups.push_back(GroupKind::tp);  // else its ranks have the same tokens
   for (const GroupKind kind : groups) {
@@ -68,15 +78,20 @@ NamedValues RouterLog::take() {
   }
   const at::Tensor host = all.cpu();
   const float* values = host.const_data_ptr<float>();
-  std::vector<std::vector<double>> chosen;
-  for (size_t i = 0; i < experts_.sparse.size(); ++i, values += experts_.num_experts) {
-    chosen.emplace_back(values, values + experts_.num_experts);
-  }
-  NamedValues metrics = load_metrics(chosen, experts_.sparse);
+  const auto take_layers = [&] {
+    std::vector<std::vector<double>> layers;
+    for (size_t i = 0; i < experts_.sparse.size(); ++i, values += experts_.num_experts) {
+      layers.emplace_back(values, values + experts_.num_experts);
+    }
+    return layers;
+  };
+  const std::vector<std::vector<double>> chosen = take_layers(), dropped = take_layers();
+  NamedValues metrics = load_metrics(chosen, has_capacity_ ? dropped : decltype(dropped){}, experts_.sparse);
   const double batches = static_cast<double>(micro_batches_ * job_.layout().dp());
   if (has_balancing_) metrics.emplace_back("router_aux_loss", values[0] / batches);
   if (has_z_) metrics.emplace_back("router_z_loss", values[1] / batches);
   chosen_.zero_();
+  dropped_.zero_();
   losses_.zero_();
   micro_batches_ = 0;
   return metrics;

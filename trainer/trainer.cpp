@@ -99,7 +99,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       replicas_(parts_.data_parallel),
       compute_metrics_(providers.compute_metrics),
       losses_(job, plan_.arguments.logging.nan_inf_filter),
-      routers_(job, plan_.config.experts, plan_.arguments.model_options.sequence_parallel),
+      routers_(job, plan_.config.experts, plan_.arguments.model_options),
       objective_(job, measures_tokens(plan_.arguments)),
       samples_(plan_, job),
       best_(plan_, job),

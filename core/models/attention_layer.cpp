@@ -1,6 +1,8 @@
 #include "core/models/attention_layer.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/stack.h>
 #include <fmt/core.h>
 
 #include "core/models/kv_cache.h"
@@ -20,7 +22,8 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       number_(number),
       name_(fmt::format("model.layers.{}.self_attn.", number)),
       heads_(context.config.num_attention_heads / context.tp->size()),
-      kv_heads_(context.config.num_key_value_heads / context.tp->size()),
+      kv_heads_(context.config.kv_heads_of_rank(context.tp->size())),
+      key_columns_(context.config.num_key_value_heads * context.config.head_dim / context.tp->size()),
       window_(context.config.window_of(number)),
       rotates_(context.config.rotates(number)),
       has_window_rope_(window_ > 0 && context.config.window_rope.has_value()),
@@ -39,7 +42,7 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
     return;
   }
   qkv_fp8_ = context.add_fp8(qkv_->spec.name);
-  const int64_t size = context.config.head_dim, queries = heads_ * size, keys = kv_heads_ * size;
+  const int64_t size = context.config.head_dim, queries = heads_ * size, keys = key_columns_;
   std::vector<LayerAdapter::Module> modules{
       {name_ + "q_proj", queries}, {name_ + "k_proj", keys}, {name_ + "v_proj", keys}};
   if (context.config.joined_qkv) modules = {{name_ + "qkv_proj", queries + 2 * keys}};
@@ -76,7 +79,21 @@ Tensor AttentionLayer::normed_together(const Tensor& x_sbc, const Parameter* nor
   return wide_sbc.mul(scale_sb1).to(x_sbc.scalar_type()).mul(norm->used());
 }
 
-Heads AttentionLayer::heads_of(const Tensor& qkv_sbc, const LayerInputs& inputs) const {
+// With more ranks than key heads, the weights of a head's keys and values are split over the ranks whose queries need
+// it: each makes a part of them, and all get the whole head. The gradients of a part are summed over these ranks.
+Tensor AttentionLayer::with_whole_head(const Tensor& qkv_sbc) const {
+  const int64_t size = context_.config.head_dim;
+  const auto parts = qkv_sbc.split_with_sizes({heads_ * size, key_columns_, key_columns_}, -1);
+  const Tensor k_sbc = context_.config.qk_norm_all_heads ? normed_together(parts[1], k_norm_) : parts[1];
+  const Tensor all_2sbc = gather_into_region(at::stack({k_sbc, parts[2]}), *context_.tp, -1);
+  const int64_t head = context_.tp->rank() * key_columns_ / size;
+  const auto own_2sbn = all_2sbc.narrow(-1, head * size, size).unbind(0);
+  return at::cat({parts[0], own_2sbn[0], own_2sbn[1]}, -1);
+}
+
+Heads AttentionLayer::heads_of(const Tensor& projected_sbc, const LayerInputs& inputs) const {
+  const bool shares_head = key_columns_ < kv_heads_ * context_.config.head_dim;
+  const Tensor qkv_sbc = shares_head ? with_whole_head(projected_sbc) : projected_sbc;
   const bool has_norms = q_norm_ != nullptr || k_norm_ != nullptr;
   if (rotates_ && !has_norms && !context_.config.interleaved_rope) {
     const auto [cos, sin] = angles_of(inputs);
@@ -87,7 +104,7 @@ Heads AttentionLayer::heads_of(const Tensor& qkv_sbc, const LayerInputs& inputs)
   const auto as_heads = [&](const Tensor& part) { return part.unflatten(-1, {-1, size}); };
   const bool together = context_.config.qk_norm_all_heads;
   Tensor q_sbqn = as_heads(together ? normed_together(parts[0], q_norm_) : parts[0]);
-  Tensor k_sbkn = as_heads(together ? normed_together(parts[1], k_norm_) : parts[1]);
+  Tensor k_sbkn = as_heads(together && !shares_head ? normed_together(parts[1], k_norm_) : parts[1]);
   if (!together) {
     q_sbqn = normed(q_sbqn, q_norm_, context_);
     k_sbkn = normed(k_sbkn, k_norm_, context_);

@@ -23,7 +23,8 @@ class AttentionLayer {
   at::Tensor project(const at::Tensor& normed_pbh) const;  // the q, k and v of this rank's heads
   NormedSum project(const Residual& stream) const;         // the stream's sum and these
   HeadsOfSum heads_of(const Residual& stream, const LayerInputs& inputs) const;
-  Heads heads_of(const at::Tensor& qkv_sbc, const LayerInputs& inputs) const;
+  Heads heads_of(const at::Tensor& projected_sbc, const LayerInputs& inputs) const;
+  at::Tensor with_whole_head(const at::Tensor& qkv_sbc) const;
   at::Tensor normed_together(const at::Tensor& x_sbc, const Parameter* norm) const;
   RopeAngles angles_of(const LayerInputs& inputs) const;
   at::Tensor core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInputs& inputs) const;
@@ -33,6 +34,7 @@ class AttentionLayer {
   int64_t number_;
   std::string name_;
   int64_t heads_, kv_heads_;  // of this rank
+  int64_t key_columns_;       // of keys, or values, that this rank projects: its key heads, or a part of its one
   int64_t window_;
   bool rotates_;
   bool has_window_rope_;

@@ -82,6 +82,8 @@ struct ModelConfig {
   bool rotates(int64_t layer) const {
     return layer >= static_cast<int64_t>(rotated.size()) || rotated[static_cast<size_t>(layer)];
   }
+  // Key heads that a rank of |tp| computes with: its share, or one that it shares with others where there are fewer.
+  int64_t kv_heads_of_rank(int64_t tp) const { return tp > num_key_value_heads ? 1 : num_key_value_heads / tp; }
   int64_t value_dim() const { return latent.used() ? latent.v_head_dim : head_dim; }  // of a value head
 };
 

@@ -21,6 +21,7 @@
 #include "core/models/config.h"
 #include "core/models/layer_angles.h"
 #include "core/models/layer_dropout.h"
+#include "core/models/moe_args.h"
 #include "core/models/parameter.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/rope.h"
@@ -35,11 +36,13 @@ class Fp8Layer;
 struct LayerContext {
   ModelConfig config;
   RecomputeArgs recompute;
+  MoeArgs moe;
   bool sequence_parallel = false;
   bool gathers_keys = false;  // context parallelism by all-gather instead of a ring
   ProcessGroup* tp = nullptr;
   ProcessGroup* cp = nullptr;
-  ProcessGroup* etp = nullptr;  // experts' own: their inner size is split over etp, their number over ep
+  ProcessGroup* dp_cp = nullptr;  // all that have other tokens of the step
+  ProcessGroup* etp = nullptr;    // experts' own: their inner size is split over etp, their number over ep
   ProcessGroup* ep = nullptr;
   RngTracker* rng = nullptr;
   std::shared_ptr<const AdapterModules> adapter;  // null: none

@@ -56,8 +56,7 @@ void check_args(const ModelArgs& args) {
   }
 }
 
-void check_experts(const ModelConfig& config, const RouterLosses& losses, const StageLayers& layers,
-                   const LayerContext& context) {
+void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerContext& context) {
   if (config.experts.layers() == 0) {
     if (context.ep->size() == 1) return;
     throw ConfigError(
@@ -71,16 +70,18 @@ void check_experts(const ModelConfig& config, const RouterLosses& losses, const 
                     "ranks as the other layers",
                     context.etp->size(), context.tp->size()));
   }
-  if (config.experts.sigmoid_scores && losses.balances()) {
-    throw ConfigError(
-        fmt::format("moe_aux_loss_coeff {:g}: losses that balance experts are for softmax scores; a {} model balances "
-                    "them by their bias (moe_router_bias_update_rate); set moe_router_load_balancing_type to none",
-                    losses.coefficient, config.model_type));
+  if (moe.expert_capacity_factor < 0) {
+    throw ConfigError(fmt::format("moe_expert_capacity_factor is {:g}; must be > 0, or 0 for experts without a limit",
+                                  moe.expert_capacity_factor));
   }
-  if (losses.balancing == Balancing::pooled && losses.coefficient > 0 && layers.layers != config.num_hidden_layers) {
-    throw ConfigError(
-        "the load-balancing loss of Hugging Face counts the tokens of all layers together, so all of them must be on "
-        "one pipeline stage; set moe_router_load_balancing_type to aux_loss, which counts per layer, or to none");
+  if (moe.expert_capacity_factor > 0 && context.tp->size() > 1) {
+    throw ConfigError(fmt::format(
+        "moe_expert_capacity_factor {:g} with tensor_model_parallel_size {} is not supported yet; set one of "
+        "them to its default, or split the model by other means",
+        moe.expert_capacity_factor, context.tp->size()));
+  }
+  if (moe.token_drop_policy != "probs" && moe.token_drop_policy != "position") {
+    throw ConfigError(fmt::format("moe_token_drop_policy is '{}'; must be probs or position", moe.token_drop_policy));
   }
 }
 
@@ -150,10 +151,12 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   Parts& parts = *parts_;
   parts.layers = {.config = config,
                   .recompute = args.options.recompute,
+                  .moe = args.options.moe,
                   .sequence_parallel = args.options.sequence_parallel,
                   .gathers_keys = args.options.cp_comm_type == "all_gather",
                   .tp = &context.group(GroupKind::tp),
                   .cp = &context.group(GroupKind::cp),
+                  .dp_cp = &context.group(GroupKind::dp_cp),
                   .etp = &context.group(GroupKind::etp),
                   .ep = &context.group(GroupKind::ep),
                   .rng = &context.rng(),
@@ -161,7 +164,9 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
                   .add_fp8 = [this](const std::string& weight) { return add_fp8(weight); },
                   .find = find};
   if (args.options.fp8.is_on()) parts.fp8.emplace(args.options.fp8, context.torch_device());
-  check_experts(config, router_losses(args.options.moe, config.experts), layers, parts.layers);
+  router_losses_ = router_losses(args.options.moe, config.experts);
+  check_experts(config, args.options.moe, parts.layers);
+  begin_step();
   parts.runs = recompute_plan(args.options.recompute, layers.layers);
   for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
   if (layers.embedding || (layers.loss && config.mtp_layers > 0)) parts.embedding = find("model.embed_tokens.weight");
@@ -186,6 +191,18 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
 ModelChunk::~ModelChunk() = default;
 
 Parameter* ModelChunk::embedding() { return layers_.embedding ? parts_->embedding : nullptr; }
+
+void ModelChunk::begin_step() {
+  if (router_losses_.balancing != Balancing::global_aux) return;
+  counts_of_step_ = std::make_shared<CountsOfStep>();
+  counts_of_step_->layers.resize(static_cast<size_t>(config_.num_hidden_layers + config_.mtp_layers));
+}
+
+bool ModelChunk::passes_expert_counts() const {
+  const bool is_whole = layers_.embedding && layers_.loss;
+  return !is_whole && config_.experts.layers() > 0 && router_losses_.balancing == Balancing::pooled &&
+         router_losses_.balances();
+}
 
 void ModelChunk::turn_adapter(bool on) { parts_->layers.adapter_off = !on; }
 
@@ -238,7 +255,10 @@ void ModelChunk::update_expert_bias(std::span<const std::shared_ptr<RouterRecord
     for (const auto& record : records) {
       if (!record) continue;  // of a forward step that does not run the chunk
       const Tensor& chosen = record->layers[static_cast<size_t>(i)].chosen;
-      if (chosen.defined()) counts.back().add_(chosen.sum(0));
+      if (!chosen.defined()) continue;
+      counts.back().add_(chosen.sum(0));
+      const Tensor& dropped = record->layers[static_cast<size_t>(i)].dropped;
+      if (dropped.defined()) counts.back().sub_(dropped);
     }
   }
   if (biases.empty()) return;
@@ -329,15 +349,16 @@ SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
   if (config_.experts.layers() > 0 && c10::GradMode::is_enabled()) {
     const ExpertConfig& experts = config_.experts;
     inputs->router = std::make_shared<RouterRecord>(RouterRecord{
-        .losses = router_losses(args_.options.moe, experts),
+        .losses = router_losses_,
         .weight = router_loss_weight_,
         .rows = batch.input_ids.size(0),
         .row_tokens = batch.input_ids.size(1),
         .experts = experts.num_experts,
         .choices = experts.num_experts_per_tok,
         .sparse_layers = experts.layers(),
-        .layers =
-            std::vector<RouterRecord::Layer>(static_cast<size_t>(config_.num_hidden_layers + config_.mtp_layers))});
+        .layers = std::vector<RouterRecord::Layer>(static_cast<size_t>(config_.num_hidden_layers + config_.mtp_layers)),
+        .step = counts_of_step_,
+        .chosen_in_all_layers = {}});
   }
   return inputs;
 }
@@ -501,7 +522,7 @@ std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) 
                              .layers = layers_.layers,
                              .rows = rows,
                              .capacity = capacity,
-                             .kv_heads = config_.num_key_value_heads / parts_->layers.tp->size(),
+                             .kv_heads = config_.kv_heads_of_rank(parts_->layers.tp->size()),
                              .head_dim = std::max(config_.head_dim, config_.value_dim())};
   return std::make_unique<KvCache>(sizes, layer_angles(config_, capacity, positions, dtype_),
                                    at::TensorOptions(dtype_).device(context_.torch_device()));

@@ -29,6 +29,7 @@
 #include "core/models/micro_batch.h"
 #include "core/models/model_options.h"
 #include "core/models/parameter.h"
+#include "core/models/router_losses.h"
 #include "core/models/token_statistics.h"
 #include "core/parallel/recompute.h"
 #include "core/schedule/layer_layout.h"
@@ -43,6 +44,7 @@ struct LayerDropout;
 struct LayerInputs;
 struct NewTokens;
 struct RouterRecord;
+struct CountsOfStep;
 
 // How a model is run; names are Megatron's and ROLL's where they have them.
 struct ModelArgs {
@@ -130,6 +132,11 @@ class ModelChunk {
   // sums over this rank's tokens of terms that add up to the loss of the micro-batch over its tp and cp ranks, and only
   // have a gradient: forward returns the losses of tokens without them.
   void weigh_router_losses(double weight) { router_loss_weight_ = weight; }
+  // Before the first forward of a step: global_aux_loss counts from there.
+  void begin_step();
+  // Whether what the routers of all stages counted is passed from one to the next, and back (pooled_aux_loss).
+  bool passes_expert_counts() const;
+  int64_t experts() const { return config_.experts.num_experts; }
   // What the gradient of each token's loss is going to be in the passes that follow; 0: not known. Saves time, and
   // changes nothing else (core/ops/cross_entropy.h).
   void expect_loss_grad(double grad) { expected_loss_grad_ = grad; }
@@ -178,6 +185,8 @@ class ModelChunk {
   Observer observer_;
   double router_loss_weight_ = 1;
   double expected_loss_grad_ = 0;
+  RouterLosses router_losses_;
+  std::shared_ptr<CountsOfStep> counts_of_step_;  // null unless a loss is of the whole step
   std::shared_ptr<RouterRecord> router_record_;
   bool measures_tokens_ = false;
   std::optional<TokenStatistics> token_statistics_;

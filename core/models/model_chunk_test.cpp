@@ -116,7 +116,10 @@ TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {
 TEST(ParameterPlan, RefusesWhatDoesNotDivideWithNamesAndNumbers) {
   const auto plan = [](int64_t tp) { return refusal([tp] { plan_parameters(small("qwen2"), kWhole, {.tp = tp}); }); };
   EXPECT_EQ(plan(2), "accepted");
-  EXPECT_THAT(plan(4), HasSubstr("num_key_value_heads 2 is not divisible by tensor_model_parallel_size 4"));
+  EXPECT_EQ(plan(4), "accepted");  // of two key heads, each is split over two ranks
+  const ModelConfig three = small("qwen2", R"(, "num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 8)");
+  EXPECT_THAT(refusal([&] { plan_parameters(three, kWhole, {.tp = 4}); }),
+              HasSubstr("num_key_value_heads 3 of 8 columns each cannot be split over tensor_model_parallel_size 4"));
   const ModelConfig odd = small("qwen3_moe", R"(, "moe_intermediate_size": 5)");
   EXPECT_THAT(refusal([&] { plan_parameters(odd, kWhole, {.etp = 2}); }),
               HasSubstr("the intermediate size of an expert, 5 is not divisible by expert_tensor_parallel_size 2"));

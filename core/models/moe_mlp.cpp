@@ -6,16 +6,20 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
 
 #include "core/models/router_record.h"
 #include "core/ops/gated_activation.h"
 #include "core/ops/grouped_linear.h"
 #include "core/ops/linear.h"
+#include "core/ops/moe_capacity.h"
 #include "core/ops/moe_permute.h"
 #include "core/ops/visit_type.h"
 #include "core/parallel/mappings.h"
-#include "core/parallel/moe_dispatch.h"
 #include "core/parallel/moves.h"
 
 namespace concord {
@@ -33,16 +37,22 @@ bool is_inside(const RankGroup& inner, const RankGroup& outer) {
   return true;
 }
 
+Tensor padded_rows(const Tensor& x, int64_t rows, int64_t padding = 0) {
+  return x.size(0) == rows ? x : at::constant_pad_nd(x, {0, 0, 0, rows - x.size(0)}, padding);
+}
+
+// The backward of a narrow is a copy, so none where all rows are meant.
+Tensor first_rows(const Tensor& x, int64_t rows) { return x.size(0) == rows ? x : x.narrow(0, 0, rows); }
+
 int64_t largest(int64_t own, ProcessGroup& group, at::Device device) {
   const Tensor number = at::full({1}, own, at::TensorOptions(device).dtype(at::kLong));
   group.all_reduce(number, ReduceOp::kMax).wait();
   return number.item<int64_t>();
 }
 
-// [p, b, n] -> [rows, n], where rows beyond p b are 0.
-Tensor as_rows(const Tensor& x_pbn, int64_t rows) {
-  const Tensor own = x_pbn.flatten(0, 1);
-  return own.size(0) == rows ? own : at::constant_pad_nd(own, {0, 0, 0, rows - own.size(0)});
+// [p, b, n] -> [rows, n], where rows beyond p b are |padding|.
+Tensor as_rows(const Tensor& x_pbn, int64_t rows, int64_t padding = 0) {
+  return padded_rows(x_pbn.flatten(0, 1), rows, padding);
 }
 
 // [rows, experts]: 1 for the expert of a row, else 0. As a matrix, so that the sum over the rows of an expert, which is
@@ -83,8 +93,14 @@ Tensor MoeMlp::forward(const Tensor& x_pbh, const SharedInputs& inputs) const {
 
 Tensor MoeMlp::whole(const Tensor& x_pbh, const SharedInputs& inputs) const {
   const Tensor normed_pbh = normed(x_pbh, norm_, context_);
-  const Tensor chosen_pbh = chosen_experts(normed_pbh, route(normed_pbh, inputs));
-  return shared_ ? chosen_pbh.add(shared_expert(normed_pbh)) : chosen_pbh;
+  const Routing routing = route(normed_pbh, inputs);
+  if (!shared_) return chosen_experts(normed_pbh, routing, {});
+  Tensor both_sbc, shared_pbh;
+  const bool overlaps = context_.moe.shared_expert_overlap;
+  const SharedHalves halves{{[&] { both_sbc = shared_->gate_up(normed_pbh); }, overlaps},
+                            {[&] { shared_pbh = shared_output(both_sbc, normed_pbh); }, overlaps}};
+  const Tensor chosen_pbh = chosen_experts(normed_pbh, routing, halves);
+  return chosen_pbh.add(shared_pbh);
 }
 
 // 16-bit weights in fp32 are other tensors, so their gradient does not go to the sink, but through autograd.
@@ -111,11 +127,34 @@ Routing MoeMlp::route(const Tensor& normed_pbh, const SharedInputs& inputs) cons
   if (inputs->router) {
     routing.weights = with_router_losses(logits_pbe, routing, number_, context_, inputs->router);
   }
+  if (has_capacity()) drop_choices(&routing, inputs);
   if (!experts.wide_weights) routing.weights = routing.weights.to(normed_pbh.scalar_type());
   return routing;
 }
 
-Tensor MoeMlp::chosen_experts(const Tensor& normed_pbh, const Routing& routing) const {
+void MoeMlp::drop_choices(Routing* routing, const SharedInputs& inputs) const {
+  const int64_t count = context_.config.experts.num_experts, k = context_.config.experts.num_experts_per_tok;
+  const int64_t tokens = routing->experts.size(0) * routing->experts.size(1);
+  const int64_t capacity = expert_capacity(tokens, k, count, context_.moe.expert_capacity_factor);
+  const auto policy = context_.moe.token_drop_policy == "position" ? DropPolicy::position : DropPolicy::probs;
+  const Tensor kept_pbk = within_capacity(*routing, count, capacity, policy);
+  if (inputs->router) {
+    const Tensor lost = kept_pbk.logical_not().flatten().to(at::kFloat);
+    inputs->router->layers[static_cast<size_t>(number_)].dropped =
+        at::zeros({count}, lost.options()).scatter_add_(0, routing->experts.flatten(), lost);
+  }
+  routing->weights = routing->weights * kept_pbk.to(routing->weights.scalar_type());
+  routing->experts = routing->experts.masked_fill(kept_pbk.logical_not(), count);
+}
+
+int64_t MoeMlp::most_rows(int64_t tokens, int64_t choices) const {
+  if (!has_capacity()) return choices;
+  const int64_t count = context_.config.experts.num_experts, k = context_.config.experts.num_experts_per_tok;
+  const int64_t room = count * expert_capacity(tokens, k, count, context_.moe.expert_capacity_factor);
+  return std::min(choices, room * (split_tokens_ ? context_.etp->size() : 1));
+}
+
+Tensor MoeMlp::chosen_experts(const Tensor& normed_pbh, const Routing& routing, const SharedHalves& shared) const {
   ProcessGroup& etp = *context_.etp;
   const int64_t own = normed_pbh.size(0) * normed_pbh.size(1);
   const int64_t rows = uneven_tokens_ ? largest(own, etp, normed_pbh.device()) : own;
@@ -125,20 +164,37 @@ Tensor MoeMlp::chosen_experts(const Tensor& normed_pbh, const Routing& routing) 
     return split_tokens_ ? gather_into_region(own_rows, etp, 0) : copy_to_region(own_rows, etp);
   };
   const Tensor x_th = into(normed_pbh), weights_tk = into(routing.weights);
-  const Tensor own_experts = as_rows(routing.experts, rows);
+  const int64_t count = context_.config.experts.num_experts;
+  const Tensor own_experts = as_rows(routing.experts, rows, has_capacity() ? count : 0);
   const Tensor experts_tk = split_tokens_ ? gather(own_experts, etp, 0).take() : own_experts;
-  const ExpertOrder order = order_by_expert(experts_tk, context_.config.experts.num_experts);
-  const Tensor results = on_their_ranks(moe_permute(x_th, order), order.ends);
+  // Choices that were dropped are those of one more expert, after all others.
+  const ExpertOrder order = order_by_expert(experts_tk, has_capacity() ? count + 1 : count);
+  const Tensor results = on_their_ranks(moe_permute(x_th, order), order.ends.narrow(0, 0, count),
+                                        most_rows(rows, experts_tk.numel()), shared);
   const Tensor partial_th = moe_combine(results, weights_tk, order);
   const Tensor y = split_tokens_ ? reduce_scatter_to_region(partial_th, etp, 0) : reduce_from_region(partial_th, etp);
   return (rows == own ? y : y.narrow(0, 0, own)).view(normed_pbh.sizes());
 }
 
-Tensor MoeMlp::on_their_ranks(const Tensor& rows, const Tensor& ends) const {
+// On one rank the host does not know how many rows experts take. The last expert gets what is left of |most|: rows with
+// weight 0, which change nothing.
+Tensor MoeMlp::on_their_ranks(const Tensor& rows, const Tensor& ends, int64_t most, const SharedHalves& shared) const {
   ProcessGroup& ep = *context_.ep;
-  if (ep.size() == 1) return run_experts(rows, ends);
+  if (ep.size() == 1) {
+    if (shared.first.run) shared.first.run();
+    Tensor filled = ends;
+    if (has_capacity()) {
+      filled = ends.clone();
+      filled.narrow(0, ends.size(0) - 1, 1).fill_(most);
+    }
+    const Tensor results = padded_rows(run_experts(first_rows(rows, most), filled), rows.size(0));
+    if (shared.second.run) shared.second.run();
+    return results;
+  }
   const MoeDispatch plan = plan_dispatch(ends, ep);
-  return return_rows(run_experts(dispatch_rows(rows, plan, ep), plan.order.ends), plan, ep);
+  const int64_t sent = std::accumulate(plan.sent.begin(), plan.sent.end(), int64_t{0});
+  const Tensor own = dispatch_rows(first_rows(rows, sent), plan, ep, shared.first);
+  return padded_rows(return_rows(run_experts(own, plan.order.ends), plan, ep, shared.second), rows.size(0));
 }
 
 // A stack that files have as a whole is [experts, in, out].
@@ -163,8 +219,8 @@ Tensor MoeMlp::run_experts(const Tensor& rows, const Tensor& ends) const {
   return at::addmm(expert_linear(inner, *down_, ends), chosen_ne, down_bias_->used(), 1, share);
 }
 
-Tensor MoeMlp::shared_expert(const Tensor& normed_pbh) const {
-  const Tensor y_pbh = shared_->forward(normed_pbh);
+Tensor MoeMlp::shared_output(const Tensor& both_sbc, const Tensor& normed_pbh) const {
+  const Tensor y_pbh = shared_->down(both_sbc);
   if (shared_gate_ == nullptr) return y_pbh;
   const Tensor gate_pb1 = concord::linear(normed_pbh, shared_gate_->used(), {}, shared_gate_->grad_sink());
   return y_pbh.mul(gate_pb1.sigmoid());

@@ -12,6 +12,7 @@
 
 #include "core/models/mlp.h"
 #include "core/ops/moe_router.h"
+#include "core/parallel/moe_dispatch.h"
 
 namespace concord {
 
@@ -26,13 +27,25 @@ class MoeMlp {
   at::Tensor whole(const at::Tensor& x_pbh, const SharedInputs& inputs) const;
   at::Tensor router_logits(const at::Tensor& normed_pbh) const;
   Routing route(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;
-  at::Tensor chosen_experts(const at::Tensor& normed_pbh, const Routing& routing) const;
-  // [n, h] of all experts one after the other, until |ends| -> their results. Waits: on the host, if ep has ranks.
-  at::Tensor on_their_ranks(const at::Tensor& rows, const at::Tensor& ends) const;
+  bool has_capacity() const { return context_.moe.expert_capacity_factor > 0; }
+  // Choices beyond the capacity of their expert get no weight, and an expert that is not there.
+  void drop_choices(Routing* routing, const SharedInputs& inputs) const;
+  // How many of |choices| experts have room for, of |tokens| on each rank that has other ones.
+  int64_t most_rows(int64_t tokens, int64_t choices) const;
+  // The two halves of the shared expert, each while rows are under way to the experts of other ranks or back; without
+  // such ranks in the same order.
+  struct SharedHalves {
+    Meanwhile first, second;
+  };
+  at::Tensor chosen_experts(const at::Tensor& normed_pbh, const Routing& routing, const SharedHalves& shared) const;
+  // [n, h] of all experts one after the other, until |ends| -> their results. Rows after these, which no expert takes,
+  // become 0; at most |most| rows are before them. Waits: on the host, if ep has ranks.
+  at::Tensor on_their_ranks(const at::Tensor& rows, const at::Tensor& ends, int64_t most,
+                            const SharedHalves& shared) const;
   // The same of this rank's experts.
   at::Tensor run_experts(const at::Tensor& rows, const at::Tensor& ends) const;
   at::Tensor expert_linear(const at::Tensor& rows, const Parameter& stack, const at::Tensor& ends) const;
-  at::Tensor shared_expert(const at::Tensor& normed_pbh) const;
+  at::Tensor shared_output(const at::Tensor& both_sbc, const at::Tensor& normed_pbh) const;
 
   const LayerContext& context_;
   int64_t number_;

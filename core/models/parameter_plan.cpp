@@ -26,7 +26,7 @@ class Planner {
  public:
   Planner(const ModelConfig& config, const ParameterPlanOptions& options) : config_(config), options_(options) {
     check_divides("num_attention_heads", config.num_attention_heads, options.tp);
-    check_divides("num_key_value_heads", config.num_key_value_heads, options.tp);
+    check_key_heads();
     const ExpertConfig& experts = config.experts;
     const bool all_sparse = experts.layers() == config.num_hidden_layers;
     if (!all_sparse) check_divides("intermediate_size", config.intermediate_size, options.tp);
@@ -95,6 +95,15 @@ class Planner {
   std::vector<std::string> take_modules() { return std::move(modules_); }
 
  private:
+  // A key head that several ranks use is split over them.
+  void check_key_heads() const {
+    const int64_t heads = config_.num_key_value_heads, columns = heads * config_.head_dim;
+    if (heads % options_.tp == 0 || (options_.tp % heads == 0 && columns % options_.tp == 0)) return;
+    throw ConfigError(
+        fmt::format("num_key_value_heads {} of {} columns each cannot be split over tensor_model_parallel_size {}; "
+                    "choose one that divides the heads, or a multiple of them that divides their {} columns",
+                    heads, config_.head_dim, options_.tp, columns));
+  }
   // What the last stage does with it: each layer for further tokens embeds, and has logits if it is the output layer.
   int64_t output_uses_of_embedding() const {
     return config_.mtp_layers + (config_.tie_word_embeddings ? 1 + config_.mtp_layers : 0);

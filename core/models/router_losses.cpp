@@ -12,10 +12,13 @@ Balancing balancing_of(const MoeArgs& args, const ExpertConfig& experts) {
   if (type.empty()) return experts.output_router_logits ? Balancing::pooled : Balancing::aux;
   if (type == "aux_loss") return Balancing::aux;
   if (type == "seq_aux_loss") return Balancing::sequence_aux;
+  if (type == "global_aux_loss") return Balancing::global_aux;
   if (type == "pooled_aux_loss") return Balancing::pooled;
   if (type == "none") return Balancing::none;
   throw ConfigError(fmt::format(
-      "moe_router_load_balancing_type is '{}'; must be aux_loss, seq_aux_loss, pooled_aux_loss, none or empty", type));
+      "moe_router_load_balancing_type is '{}'; must be aux_loss, seq_aux_loss, global_aux_loss, pooled_aux_loss, "
+      "none or empty",
+      type));
 }
 
 void check_not_negative(const char* name, double value) {
@@ -31,6 +34,12 @@ RouterLosses router_losses(const MoeArgs& args, const ExpertConfig& experts) {
   RouterLosses losses{balancing_of(args, experts), args.aux_loss_coeff, args.z_loss_coeff};
   if (losses.balancing == Balancing::pooled && losses.coefficient == 0) {
     losses.coefficient = experts.router_aux_loss_coef;
+  }
+  if (experts.sigmoid_scores && losses.balancing == Balancing::pooled && losses.balances()) {
+    throw ConfigError(
+        "the load-balancing loss of transformers (pooled_aux_loss, output_router_logits) is for softmax scores; for "
+        "this "
+        "model set moe_router_load_balancing_type to seq_aux_loss, aux_loss, global_aux_loss or none");
   }
   return losses;
 }

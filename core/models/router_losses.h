@@ -1,13 +1,17 @@
 // Which losses the routers of a model have in training, from the arguments and config.json. Pure values; threads: any.
 //
-// With P(e) the sum over tokens of the softmax score of expert e, n(e) the number of tokens that chose it, T tokens, k
-// choices of each and E experts, a layer's loss for a micro-batch is
+// With P(e) the sum over tokens of the score of expert e, n(e) the number of tokens that have it among their k best
+// scores, T tokens and E experts, a layer's loss for a micro-batch is
 //   aux_loss         c E / (k T^2) sum_e P(e) n(e)                                  Megatron; 1 c if all is even
 //   seq_aux_loss     the same for each row of the batch by itself, and the mean of the rows
+//   global_aux_loss  c E / T sum_e P(e) n(e) / sum_f n(f), n over all data-parallel ranks and the micro-batches of the
+//                    step so far
 //   pooled_aux_loss  c E / (L T)^2 sum_e P(e) n(e), P and n over all L layers with experts: one loss for the model
 //                                                                                   transformers; k c if all is even
 //   z loss           c / T sum_t logsumexp(logits of t)^2
-// n has no gradient.
+// n has no gradient. Scores are the softmax over all experts, or sigmoids divided by their sum where a router has them;
+// biases and groups that a router chooses by, and the capacity of experts, are not in n, as in Megatron. (Its
+// global_aux_loss is divided by the number of data-parallel ranks once more, so that it is weaker the more there are.)
 #pragma once
 
 #include "core/models/expert_config.h"
@@ -15,7 +19,7 @@
 
 namespace concord {
 
-enum class Balancing { none, aux, sequence_aux, pooled };
+enum class Balancing { none, aux, sequence_aux, global_aux, pooled };
 
 struct RouterLosses {
   Balancing balancing = Balancing::none;
@@ -26,7 +30,7 @@ struct RouterLosses {
   bool any() const { return balances() || z_coefficient > 0; }
 };
 
-// Throws ConfigError for an unknown type or a negative coefficient.
+// Throws ConfigError for an unknown type, a negative coefficient, and the loss of transformers with sigmoid scores.
 RouterLosses router_losses(const MoeArgs& args, const ExpertConfig& experts);
 
 }  // namespace concord

@@ -4,8 +4,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 
 #include "core/ops/derivative.h"
@@ -25,11 +27,33 @@ Tensor count_choices(const Tensor& experts_pbk, int64_t count) {
   return counts_be.scatter_add_(1, of_rows_bn, at::ones_like(of_rows_bn, counts_be.options()));
 }
 
-Tensor summed_over_tokens(const Tensor& chosen_be, const LayerContext& context) {
+Tensor summed_over_tokens(const Tensor& chosen_be, const LayerContext& context, bool over_dp = false) {
   const Tensor sum_be = chosen_be.clone();
-  if (context.cp->size() > 1) context.cp->all_reduce(sum_be).wait();
+  ProcessGroup& group = over_dp ? *context.dp_cp : *context.cp;
+  if (group.size() > 1) group.all_reduce(sum_be).wait();
   if (context.sequence_parallel && context.tp->size() > 1) context.tp->all_reduce(sum_be).wait();
   return sum_be;
+}
+
+// What losses balance; a sum of sigmoids may be 0.
+Tensor balanced_scores(const Tensor& wide_pbe, const ExpertConfig& experts) {
+  if (!experts.sigmoid_scores) return at::softmax(wide_pbe, -1);
+  const Tensor sigmoids_pbe = at::sigmoid(wide_pbe);
+  return sigmoids_pbe / (sigmoids_pbe.sum(-1, /*keepdim=*/true) + 1e-20);
+}
+
+// Whose best scores an expert is among, where that is not what the router chose by.
+Tensor counted_choices(const Tensor& scores_pbe, const Tensor& chosen_be, const ExpertConfig& experts) {
+  if (experts.bias.empty() && experts.n_group == 1) return chosen_be;
+  return count_choices(std::get<1>(at::topk(scores_pbe, experts.num_experts_per_tok, -1)), experts.num_experts);
+}
+
+// Adds a micro-batch to the counts of the step, and returns them.
+Tensor counted_in_step(CountsOfStep& step, size_t number, const Tensor& counted_be, const LayerContext& context) {
+  const Tensor own_be = summed_over_tokens(counted_be.sum(0, true), context, /*over_dp=*/true);
+  Tensor& so_far = step.layers[number];
+  so_far = so_far.defined() ? so_far + own_be : own_be;
+  return so_far;
 }
 
 // d loss / d score of a token for each expert, [1 or b, e]: the counts times a number.
@@ -39,31 +63,34 @@ Tensor score_factors(const RouterRecord& record, size_t number) {
   const double scaled = losses.coefficient * real(record.experts);
   const double choices = real(record.choices), tokens = real(record.tokens());
   const Tensor& counts_be = record.layers[number].chosen_by_all;
-  if (losses.balancing == Balancing::sequence_aux) {
-    return counts_be * (scaled / (choices * real(record.row_tokens) * tokens));  // 1 / (S^2 B)
+  switch (losses.balancing) {
+    case Balancing::sequence_aux:
+      return counts_be * (scaled / (choices * real(record.row_tokens) * tokens));  // 1 / (S^2 B)
+    case Balancing::aux: return counts_be.sum(0, true) * (scaled / (choices * tokens * tokens));
+    case Balancing::global_aux: return counts_be / counts_be.sum() * (scaled / tokens);
+    default: break;
   }
-  if (losses.balancing == Balancing::aux) return counts_be.sum(0, true) * (scaled / (choices * tokens * tokens));
-  Tensor of_all_be = at::zeros({1, record.experts}, counts_be.options());
-  for (const RouterRecord::Layer& layer : record.layers) {
-    if (layer.chosen_by_all.defined()) of_all_be = of_all_be + layer.chosen_by_all.sum(0, true);
-  }
+  const Tensor all_be =
+      record.chosen_in_all_layers.defined() ? record.chosen_in_all_layers : chosen_in_own_layers(record);
   const double rows = real(record.sparse_layers) * tokens;
-  return of_all_be * (scaled / (rows * rows));
+  return all_be * (scaled / (rows * rows));
 }
 
-Tensor logits_grad(const Tensor& logits_pbe, const RouterRecord& record, size_t number) {
+Tensor logits_grad(const Tensor& logits_pbe, const RouterRecord& record, size_t number, const ExpertConfig& experts) {
   const Tensor wide_pbe = logits_pbe.to(ops::sum_type(logits_pbe.scalar_type()));
-  const Tensor scores_pbe = at::softmax(wide_pbe, -1);
   const RouterLosses& losses = record.losses;
-  Tensor grad_pbe = at::zeros({}, scores_pbe.options());
+  Tensor grad_pbe = at::zeros({}, wide_pbe.options());
   if (losses.balances()) {
+    const Tensor scores_pbe = balanced_scores(wide_pbe, experts);
     const Tensor factors_be = score_factors(record, number).to(scores_pbe.scalar_type());
     const Tensor mean_pb1 = (scores_pbe * factors_be).sum(-1, true);
-    grad_pbe = scores_pbe * (factors_be - mean_pb1);  // softmax's derivative
+    // Softmax's derivative, and that of s / sum s, whose s have s (1 - s).
+    grad_pbe = scores_pbe * (factors_be - mean_pb1);
+    if (experts.sigmoid_scores) grad_pbe = grad_pbe * (1 - at::sigmoid(wide_pbe));
   }
   if (losses.z_coefficient > 0) {
     const double factor = 2 * losses.z_coefficient / static_cast<double>(record.tokens());
-    grad_pbe = grad_pbe + scores_pbe * at::logsumexp(wide_pbe, -1, true) * factor;
+    grad_pbe = grad_pbe + at::softmax(wide_pbe, -1) * at::logsumexp(wide_pbe, -1, true) * factor;
   }
   return (grad_pbe * record.weight).to(logits_pbe.scalar_type());
 }
@@ -76,8 +103,14 @@ void write(RouterRecord& record, size_t number, const Tensor& logits_pbe, const 
   const RouterLosses& losses = record.losses;
   const Tensor wide_pbe = logits_pbe.to(ops::sum_type(logits_pbe.scalar_type()));
   if (losses.balances()) {
-    layer.chosen_by_all = summed_over_tokens(layer.chosen, context);
-    layer.scores = at::softmax(wide_pbe, -1).sum(0);
+    const Tensor scores_pbe = balanced_scores(wide_pbe, context.config.experts);
+    const Tensor counted_be = counted_choices(scores_pbe, layer.chosen, context.config.experts);
+    layer.scores = scores_pbe.sum(0);
+    if (losses.balancing != Balancing::global_aux) {
+      layer.chosen_by_all = summed_over_tokens(counted_be, context);
+    } else if (!layer.chosen_by_all.defined()) {  // when it is recomputed, other micro-batches have been added
+      layer.chosen_by_all = counted_in_step(*record.step, number, counted_be, context);
+    }
   }
   if (losses.z_coefficient > 0) layer.squared_z = at::logsumexp(wide_pbe, -1).square().sum();
 }
@@ -91,9 +124,19 @@ Tensor with_router_losses(const Tensor& logits_pbe, const Routing& routing, int6
   if (!record->losses.any()) return routing.weights;
   const auto run = [&] { return ops::Forward{routing.weights.view_as(routing.weights), {logits_pbe}}; };
   return ops::differentiable("router_losses", {routing.weights, logits_pbe}, run,
-                             [index, record](const ops::Backward& b) {
-                               return ops::Tensors{b.grad, logits_grad(b.saved[0], *record, index)};
+                             [index, record, &experts = context.config.experts](const ops::Backward& b) {
+                               return ops::Tensors{b.grad, logits_grad(b.saved[0], *record, index, experts)};
                              });
+}
+
+Tensor chosen_in_own_layers(const RouterRecord& record) {
+  Tensor sum_be;
+  for (const RouterRecord::Layer& layer : record.layers) {
+    if (!layer.chosen_by_all.defined()) continue;
+    const Tensor own_be = layer.chosen_by_all.sum(0, true);
+    sum_be = sum_be.defined() ? sum_be + own_be : own_be;
+  }
+  return sum_be;
 }
 
 Tensor router_loss_parts(const RouterRecord& record) {

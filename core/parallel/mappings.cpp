@@ -1,5 +1,11 @@
 #include "core/parallel/mappings.h"
 
+#include <ATen/ops/empty.h>
+
+#include <numeric>
+#include <optional>
+#include <utility>
+
 #include "core/ops/derivative.h"
 #include "core/parallel/moves.h"
 
@@ -66,11 +72,53 @@ at::Tensor exchange_in_region(const at::Tensor& x, ProcessGroup& group, int64_t 
 
 at::Tensor exchange_rows_in_region(const at::Tensor& x, ProcessGroup& group, const std::vector<int64_t>& sent,
                                    const std::vector<int64_t>& received) {
-  if (group.size() == 1) return x;
-  const auto forth = [&] { return ops::Forward{exchange_rows(x, group, sent, received).take(), {}}; };
-  return ops::differentiable("exchange_rows", {x}, forth, [&group, sent, received](const ops::Backward& back) {
-    return ops::Tensors{exchange_rows(back.grad, group, received, sent).take()};
-  });
+  return RowsUnderWay(x, group, sent, received, /*waits=*/true).take();
+}
+
+struct RowsUnderWay::State {
+  ProcessGroup& group;
+  const std::vector<int64_t> sent, received;
+  const bool waits;
+  std::optional<Moving> moving = {};
+  at::Tensor kept = {};     // what is being sent
+  at::Tensor arrived = {};  // what came, if it was waited for
+
+  void begin(const at::Tensor& x, bool back) {
+    kept = x;
+    moving.emplace(back ? exchange_rows(x, group, received, sent) : exchange_rows(x, group, sent, received));
+    if (waits) arrived = moving->take();
+  }
+  at::Tensor end() {
+    const at::Tensor rows = waits ? std::exchange(arrived, {}) : moving->take();
+    moving.reset();
+    kept.reset();
+    return rows;
+  }
+};
+
+// Of the shape that the rows are going to have, without memory for them.
+RowsUnderWay::RowsUnderWay(const at::Tensor& x, ProcessGroup& group, std::vector<int64_t> sent,
+                           std::vector<int64_t> received, bool waits)
+    : state_(std::make_shared<State>(State{group, std::move(sent), std::move(received), waits})), ticket_(x) {
+  if (group.size() == 1) return;
+  const auto begin = [&] {
+    state_->begin(x, /*back=*/false);
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.front() = std::accumulate(state_->received.begin(), state_->received.end(), int64_t{0});
+    return ops::Forward{at::empty({1}, x.options()).expand(shape), {}};
+  };
+  ticket_ = ops::differentiable("the beginning of an exchange of rows", {x}, begin,
+                                [state = state_](const ops::Backward&) { return ops::Tensors{state->end()}; });
+}
+
+at::Tensor RowsUnderWay::take() {
+  if (state_->group.size() == 1) return std::exchange(ticket_, {});
+  const auto end = [&] { return ops::Forward{state_->end(), {}}; };
+  return ops::differentiable("the end of an exchange of rows", {std::exchange(ticket_, {})}, end,
+                             [state = state_](const ops::Backward& back) {
+                               state->begin(back.grad, /*back=*/true);
+                               return ops::Tensors{back.grad};  // of the ticket: not looked at
+                             });
 }
 
 }  // namespace concord

@@ -10,11 +10,14 @@
 //   exchange_in_region        split a -> split b     split b -> split a     all_to_all
 //   exchange_rows_in_region   rows to other ranks    rows back from them    all_to_all with splits
 //
+//   RowsUnderWay              the same in two halves, between which other work is issued
+//
 // The dim is the last one for tensor parallelism, that of the tokens for sequence parallelism. A group of one costs
 // nothing. Threads: those of moves.h; backward runs on the thread of autograd, in the same order on all ranks.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/mesh/process_group.h"
@@ -28,5 +31,21 @@ at::Tensor reduce_scatter_to_region(const at::Tensor& x, ProcessGroup& group, in
 at::Tensor exchange_in_region(const at::Tensor& x, ProcessGroup& group, int64_t split_dim, int64_t joined_dim);
 at::Tensor exchange_rows_in_region(const at::Tensor& x, ProcessGroup& group, const std::vector<int64_t>& sent,
                                    const std::vector<int64_t>& received);
+
+// exchange_rows_in_region from its construction to take(). What is computed in between runs in parallel with it, and so
+// does the backward of that with the backward of the exchange: autograd takes the latest operations first. With |waits|
+// the halves are the same operations in the same order, and only the waiting is at once: results are equal to the bit.
+class RowsUnderWay {
+ public:
+  RowsUnderWay(const at::Tensor& x, ProcessGroup& group, std::vector<int64_t> sent, std::vector<int64_t> received,
+               bool waits);
+  // The rows. Once.
+  at::Tensor take();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+  at::Tensor ticket_;  // stands for the rows until they are there, so that autograd sees one after the other
+};
 
 }  // namespace concord

@@ -28,6 +28,13 @@ ExpertOrder order_of_received(const Tensor& counts, int64_t rows) {
   return order_by_expert(block.remainder(counts.size(1)).unsqueeze(1), counts.size(1));
 }
 
+Tensor exchanged(const Tensor& rows, ProcessGroup& group, const std::vector<int64_t>& sent,
+                 const std::vector<int64_t>& received, const Meanwhile& meanwhile) {
+  RowsUnderWay under_way(rows, group, sent, received, !meanwhile.overlaps);
+  if (meanwhile.run) meanwhile.run();
+  return under_way.take();
+}
+
 }  // namespace
 
 MoeDispatch plan_dispatch(const Tensor& ends, ProcessGroup& group) {
@@ -47,13 +54,13 @@ MoeDispatch plan_dispatch(const Tensor& ends, ProcessGroup& group) {
   return plan;
 }
 
-Tensor dispatch_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group) {
-  return moe_permute(exchange_rows_in_region(rows, group, plan.sent, plan.received), plan.order);
+Tensor dispatch_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group, const Meanwhile& meanwhile) {
+  return moe_permute(exchanged(rows, group, plan.sent, plan.received, meanwhile), plan.order);
 }
 
-Tensor return_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group) {
+Tensor return_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group, const Meanwhile& meanwhile) {
   const ExpertOrder as_received{plan.order.inverse, plan.order.order, plan.order.ends};
-  return exchange_rows_in_region(moe_permute(rows, as_received), group, plan.received, plan.sent);
+  return exchanged(moe_permute(rows, as_received), group, plan.received, plan.sent, meanwhile);
 }
 
 }  // namespace concord

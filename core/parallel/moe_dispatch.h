@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/mesh/process_group.h"
@@ -32,9 +33,17 @@ struct MoeDispatch {
 // once on the host, for the numbers of rows.
 MoeDispatch plan_dispatch(const at::Tensor& ends, ProcessGroup& group);
 
+// What is computed while rows are under way, if |overlaps|; just after that if not. Bit by bit the same.
+struct Meanwhile {
+  std::function<void()> run;  // empty: nothing
+  bool overlaps = false;
+};
+
 // |rows| [n, h] of all experts -> the rows of this rank's experts, in their order.
-at::Tensor dispatch_rows(const at::Tensor& rows, const MoeDispatch& plan, ProcessGroup& group);
+at::Tensor dispatch_rows(const at::Tensor& rows, const MoeDispatch& plan, ProcessGroup& group,
+                         const Meanwhile& meanwhile = {});
 // The way back: what became of them, to the ranks and places that they came from.
-at::Tensor return_rows(const at::Tensor& rows, const MoeDispatch& plan, ProcessGroup& group);
+at::Tensor return_rows(const at::Tensor& rows, const MoeDispatch& plan, ProcessGroup& group,
+                       const Meanwhile& meanwhile = {});
 
 }  // namespace concord

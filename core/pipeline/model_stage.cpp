@@ -1,8 +1,10 @@
 #include "core/pipeline/model_stage.h"
 
+#include <c10/util/accumulate.h>
 #include <fmt/core.h>
 
 #include "core/config_error.h"
+#include "core/pipeline/passed_counts.h"
 
 namespace concord {
 namespace {
@@ -25,21 +27,39 @@ void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const doub
   router_weights_ = one_for_each(router_weights, batches.size());
   router_records_.assign(batches.size(), nullptr);
   token_statistics_.assign(is_last() ? batches.size() : 0, {});
+  chunk_.begin_step();
   token_losses_.assign(is_last() ? batches.size() : 0, at::Tensor());
 }
 
 ValueSpec ModelStage::input_spec(int microbatch) {
-  return {chunk_.hidden_shape(batch(microbatch)), chunk_.hidden_dtype()};
+  const std::vector<int64_t> shape = chunk_.hidden_shape(batch(microbatch));
+  if (!chunk_.passes_expert_counts()) return {shape, chunk_.hidden_dtype()};
+  return {{PassedCounts::size(c10::multiply_integers(shape), chunk_.experts())}, chunk_.hidden_dtype()};
+}
+
+at::Tensor ModelStage::run_chunk(size_t index, const at::Tensor& hidden) {
+  chunk_.weigh_router_losses(router_weights_[index]);
+  chunk_.expect_loss_grad(loss_step_ ? 0 : weights_[index]);
+  const MicroBatch& own = batches_[index];
+  const at::Tensor output = forward_step_ ? forward_step_(chunk_, hidden, own) : chunk_.forward(hidden, own);
+  router_records_[index] = chunk_.take_router_record();
+  return output;
 }
 
 at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
-  const MicroBatch& own = batch(microbatch);
   const auto index = static_cast<size_t>(microbatch);
-  chunk_.weigh_router_losses(router_weights_[index]);
-  chunk_.expect_loss_grad(loss_step_ ? 0 : weights_[index]);
-  const at::Tensor output = forward_step_ ? forward_step_(chunk_, input, own) : chunk_.forward(input, own);
-  router_records_[index] = chunk_.take_router_record();
-  if (!is_last()) return output;
+  at::Tensor output;
+  if (chunk_.passes_expert_counts()) {
+    PassedCounts counts(chunk_.experts());
+    const at::Tensor hidden =
+        input.defined() ? counts.received(input, chunk_.hidden_shape(batch(microbatch))) : at::Tensor();
+    output = run_chunk(index, hidden);
+    counts.add(router_records_[index], is_last());
+    if (!is_last()) return counts.sent(output);
+  } else {
+    output = run_chunk(index, input);
+    if (!is_last()) return output;
+  }
   if (auto measured = chunk_.take_token_statistics()) token_statistics_[index] = std::move(*measured);
   const StageLoss loss = loss_step_ ? loss_step_(output, microbatch) : StageLoss{output, output.detach()};
   token_losses_[index] = loss.logged;

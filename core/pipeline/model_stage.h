@@ -76,6 +76,8 @@ class ModelStage : public Stage {
 
  private:
   const MicroBatch& batch(int microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }
+  // The chunk's part of a forward.
+  at::Tensor run_chunk(size_t index, const at::Tensor& hidden);
 
   ModelChunk& chunk_;
   ForwardStep forward_step_;

@@ -70,6 +70,23 @@ TEST(HfParity, TensorParallelism) {
   expect_golden("qwen2-tied", {layout("tp 4", 4, 1), layout("tp 4, sequence parallel", 4, 1, true)});
 }
 
+// All but qwen2-tied have two of them. What is saved is what was read, byte by byte.
+TEST(HfParity, FewerKeyHeadsThanTensorParallelRanks) {
+  for (const std::string& model : models()) {
+    expect_golden(model, {layout("tp 4", 4, 1), layout("tp 4, sequence parallel", 4, 1, true)});
+    const TemporaryFolder folder;
+    const Layout one = layout("one", 1, 1), four = layout("four", 4, 1);
+    for (const Layout& each : {one, four}) {
+      expect_job(each.world, each.sizes, [&](ParallelContext& context) {
+        AutoModel::from_pretrained(golden("hf") / model, each.args, context)
+            .save_pretrained(folder.path() + "/" + each.name);
+      });
+    }
+    EXPECT_TRUE(safetensors::testing::read_file(folder.path() + "/four/model.safetensors") ==
+                safetensors::testing::read_file(folder.path() + "/one/model.safetensors"));
+  }
+}
+
 TEST(HfParity, ContextParallelism) {
   for (const std::string& model : models()) {
     expect_golden(model, {layout("cp 2", 1, 2), gathering(layout("cp 2, gathered", 1, 2))});
@@ -111,6 +128,32 @@ std::vector<Layout> expert_layouts() {
 
 TEST(HfParity, ExpertParallelism) {
   for (const std::string& model : models_with_experts()) expect_golden(model, expert_layouts());
+}
+
+// The shared expert while tokens are under way: not a bit differs.
+TEST(HfParity, OverlapOfTheSharedExpertWithTheExchangeOfTokens) {
+  const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
+  const TensorMap expected = read_tensors((model / "expected.safetensors").string());
+  const TemporaryFolder folder;
+  const auto recompute = RecomputeArgs{.granularity = "full", .method = "uniform", .num_layers = 1};
+  for (Layout each :
+       {layout("one process", 1, 1), with_experts(layout("tp 2, ep 2", 2, 1, true), 2, 1),
+        with_experts(layout("tp 2, cp 2, ep 2, etp 2, sequence parallel", 2, 2, true), 2, 2),
+        with_recompute(with_experts(layout("full, dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1), recompute)}) {
+    SCOPED_TRACE(each.name);
+    std::map<bool, TensorMap> results;
+    for (const bool overlaps : {false, true}) {
+      each.args.options.moe.shared_expert_overlap = overlaps;
+      const std::string file = folder.path() + "/result.safetensors";
+      run_golden(model, each, golden_batch(expected), [&](const ProbeResult& result) {
+        expect_parity(result, expected);
+        write_tensors(file, result);
+      });
+      results[overlaps] = read_tensors(file);
+    }
+    ASSERT_EQ(results[true].size(), results[false].size());
+    for (const auto& [name, tensor] : results[false]) EXPECT_TRUE(results[true].at(name).equal(tensor)) << name;
+  }
 }
 
 // Layouts differ only by the order of sums: by 1e-6 in fp32, and in fp64 by so little that any mistake is seen.
@@ -314,8 +357,10 @@ TEST(HfParity, WindowsCapsAndSinksAreTheSameUnderEveryLayoutAndSavedAsTheyWereRe
     const ModelConfig described = parse_model_config(config, "config.json");
     EXPECT_EQ(parameter_count(described), elements);
     TensorMap expected;
-    std::vector<Layout> layouts{layout("one process", 1, 1), layout("tp 2", 2, 1), layout("cp 2", 1, 2),
-                                layout("tp 2, cp 2, sequence parallel", 2, 2, true), layout("pp 2", 1, 1, false, 2)};
+    std::vector<Layout> layouts{
+        layout("one process", 1, 1),    layout("tp 2", 2, 1),
+        layout("cp 2", 1, 2),           layout("tp 2, cp 2, sequence parallel", 2, 2, true),
+        layout("pp 2", 1, 1, false, 2), layout("tp 4, two key heads, sequence parallel", 4, 1, true)};
     layouts.push_back(
         with_recompute(layout("selective", 1, 1), {.granularity = "selective", .modules = {"core_attn"}}));
     if (described.experts.layers() > 0) {

@@ -133,8 +133,8 @@ TEST(Probe, RefusesWhatCannotBeMeantBeforeAnyProcessStarts) {
   expect({"--model", model, "--batch", batch, "--dtype", "int8"}, "float32, bfloat16");
   expect({"--model", model, "--batch", folder.path() + "/none"}, folder.path() + "/none");
   expect({"--model", folder.path(), "--batch", batch}, "config.json");
-  expect({"--model", model, "--batch", batch, "--nproc", "4", "--tensor_model_parallel_size", "4"},
-         "num_key_value_heads 2 is not divisible by tensor_model_parallel_size 4");
+  expect({"--model", model, "--batch", batch, "--nproc", "8", "--tensor_model_parallel_size", "8"},
+         "num_attention_heads 4 is not divisible by tensor_model_parallel_size 8");
   expect({"--model", model, "--batch", batch, "--nproc", "2", "--tensor_model_parallel_size", "3"}, "3");
   EXPECT_FALSE(std::filesystem::exists(out));
 }

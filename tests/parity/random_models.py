@@ -213,9 +213,12 @@ def in_files(name, gradient, family):
 def draw_layout(draw, settings):
     """One cut that the sizes allow."""
     inner = [settings.get(key, 12) for key in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")]
-    tp = [n for n in (2, 3, 4) if settings["num_key_value_heads"] % n == 0 and all(size % n == 0 for size in inner)]
+    kv_heads, heads = settings["num_key_value_heads"], settings["num_attention_heads"]
+    columns = kv_heads * settings.get("head_dim", settings["hidden_size"] // heads)
+    splits_keys = lambda n: kv_heads % n == 0 or (n % kv_heads == 0 and columns % n == 0)  # a head over several ranks
+    tp = [n for n in (2, 3, 4) if heads % n == 0 and splits_keys(n) and all(size % n == 0 for size in inner)]
     cuts = [(["--context_parallel_size", "2"], 2), (["--context_parallel_size", "2", "--cp_comm_type", "all_gather"], 2)]
-    if settings["num_hidden_layers"] == 2 and not settings.get("output_router_logits"):  # that loss needs all layers
+    if settings["num_hidden_layers"] == 2:
         cuts.append((["--pipeline_model_parallel_size", "2"], 2))
     experts = next((settings[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in settings), 1)
     if experts % 2 == 0 and has_experts(settings):

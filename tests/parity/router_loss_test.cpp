@@ -59,7 +59,9 @@ TEST(RouterLoss, IsThatOfTransformersUnderEveryLayout) {
     for (const Layout& each :
          {layout("one process", 1, 1), layout("tp 2", 2, 1), layout("tp 2, cp 2, sequence parallel", 2, 2, true),
           recomputing(layout("full", 1, 1), full), recomputing(layout("mlp, cp 2", 1, 2), mlp),
-          with_experts(layout("cp 2, ep 2", 1, 2), 2, 1), with_experts(layout("tp 2, ep 2", 2, 1, true), 2, 1)}) {
+          with_experts(layout("cp 2, ep 2", 1, 2), 2, 1), with_experts(layout("tp 2, ep 2", 2, 1, true), 2, 1),
+          layout("pp 2", 1, 1, false, 2), with_experts(layout("pp 2, cp 2, ep 2", 1, 2, false, 2), 2, 1),
+          recomputing(layout("pp 2, full", 1, 1, false, 2), full)}) {
       SCOPED_TRACE(std::string(model) + ", " + each.name);
       const TensorMap result = probed(model, with_losses(each, pooled), expected);
       expect_parity(result, expected);
@@ -96,16 +98,17 @@ double loss_by_definition(const at::Tensor& logits, int64_t rows, const MoeArgs&
   return loss;
 }
 
-// The batch has two rows, so that with a row per data-parallel rank the loss per sequence is the same.
+// The batch has two rows, so that with a row per data-parallel rank the loss per sequence is the same. So is that which
+// counts over these ranks; of one micro-batch it is aux_loss.
 TEST(RouterLoss, IsMegatronsAndHasTheSameGradientsUnderEveryLayout) {
   const TensorMap expected = expected_of("qwen3-moe-tiny");
-  for (const std::string type : {"aux_loss", "seq_aux_loss"}) {
+  for (const std::string type : {"aux_loss", "seq_aux_loss", "global_aux_loss"}) {
     const MoeArgs moe{.router_load_balancing_type = type, .aux_loss_coeff = 0.5, .z_loss_coeff = 0.25};
     const double loss = loss_by_definition(expected.at("router_logits"), 2, moe, 2);
     std::vector<Layout> layouts{layout("tp 2", 2, 1), layout("pp 2", 1, 1, false, 2),
                                 layout("tp 2, cp 2, sequence parallel", 2, 2, true)};
     layouts.push_back(with_experts(layout("tp 2, cp 2, ep 2, etp 2, sequence parallel", 2, 2, true), 2, 2));
-    if (type == "seq_aux_loss") {
+    if (type != "aux_loss") {
       layouts.push_back(layout("dp 2", 1, 1, false, 1, 1, 2));
       layouts.push_back(with_experts(layout("dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1));
     }
@@ -128,7 +131,7 @@ TEST(RouterLoss, IsMegatronsAndHasTheSameGradientsUnderEveryLayout) {
 TEST(RouterLoss, HasGradientsThatAreItsSlopes) {
   constexpr double kStep = 1e-5;
   const TensorMap expected = expected_of("qwen2-moe-tiny");
-  for (const char* type : {"aux_loss", "seq_aux_loss", "pooled_aux_loss"}) {
+  for (const char* type : {"aux_loss", "seq_aux_loss", "global_aux_loss", "pooled_aux_loss"}) {
     Layout each = with_losses(layout(type, 1, 1),
                               {.router_load_balancing_type = type, .aux_loss_coeff = 0.5, .z_loss_coeff = 0.25});
     each.args.dtype = at::kDouble;
@@ -151,18 +154,11 @@ TEST(RouterLoss, HasGradientsThatAreItsSlopes) {
   }
 }
 
-TEST(RouterLoss, OfAllLayersTogetherIsRefusedWhereTheyAreOnSeveralStages) {
-  expect_job(1, {}, [](ParallelContext& context) {
-    ModelArgs args;
-    args.options.moe.router_load_balancing_type = "pooled_aux_loss";
-    const StageLayers half{.embedding = true, .first_layer = 0, .layers = 1, .mtp_layers = 0, .loss = false};
-    try {
-      ModelChunk(read_model_config(golden("hf/mixtral-tiny")), args, half, context);
-      ADD_FAILURE() << "accepted";
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("set moe_router_load_balancing_type to aux_loss"));
-    }
-  });
+TEST(RouterLoss, OfTransformersIsRefusedForSigmoids) {
+  ExpertConfig sigmoids;
+  sigmoids.sigmoid_scores = true;
+  EXPECT_THAT([&] { router_losses({.router_load_balancing_type = "pooled_aux_loss"}, sigmoids); },
+              ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("to seq_aux_loss, aux_loss")));
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ LAYOUTS = {
     "tp 2, dp 2, ep 4": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true",
                              "expert_model_parallel_size: 4", "expert_tensor_parallel_size: 1",
                              "gradient_accumulation_steps: 2"]),
+    "pp 2, dp 2": (4, ["pipeline_model_parallel_size: 2", "gradient_accumulation_steps: 2"]),
 }
 
 
@@ -56,15 +57,19 @@ def make_tokens(vocabulary):
     return ids
 
 
+def make_optimizer(model):
+    is_decayed = {name: p.dim() >= 2 and not name.endswith("bias") for name, p in model.named_parameters()}
+    decayed = [p for name, p in model.named_parameters() if is_decayed[name]]
+    others = [p for name, p in model.named_parameters() if not is_decayed[name]]
+    return torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
+                             betas=BETAS, eps=EPS, foreach=False, fused=False)
+
+
 def train_reference(folder, ids, aux):
     with_loss = {"output_router_logits": True, "router_aux_loss_coef": aux} if aux > 0 else {}
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                                               **with_loss)
-    is_decayed = {name: p.dim() >= 2 and not name.endswith("bias") for name, p in model.named_parameters()}
-    decayed = [p for name, p in model.named_parameters() if is_decayed[name]]
-    others = [p for name, p in model.named_parameters() if not is_decayed[name]]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
-                                  betas=BETAS, eps=EPS, foreach=False, fused=False)
+    optimizer = make_optimizer(model)
     steps = []
     for step in range(1, STEPS + 1):
         for group in optimizer.param_groups:
@@ -86,18 +91,26 @@ def train_here(program, folder, model, aux, world, layout):
     balancing = ["moe_router_load_balancing_type: pooled_aux_loss", f"moe_aux_loss_coeff: {aux}"]
     if aux == 0:
         balancing = ["moe_router_load_balancing_type: none", "moe_router_bias_update_rate: 0"]
+    return run_here(program, folder, model, world, balancing + layout)
+
+
+def metrics_of(folder):
+    return [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+
+
+def run_here(program, folder, model, world, words):
+    """Losses, gradient norms and weights of a run on the data of |folder|."""
     config = [f"model: {model}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out", "shuffle: false",
               f"per_device_train_batch_size: {MICRO}", f"max_steps: {STEPS}", f"learning_rate: {LR}", f"min_lr: {MIN_LR}",
               f"warmup_steps: {WARMUP}", "lr_scheduler_type: cosine", "lr_step_offset: 1", f"adam_beta1: {BETAS[0]}",
               f"adam_beta2: {BETAS[1]}", f"adam_epsilon: {EPS}", f"weight_decay: {DECAY}", f"max_grad_norm: {CLIP}",
-              "logging_steps: 1", "report_to: [none]", "overwrite_output_dir: true", *balancing, *layout]
+              "logging_steps: 1", "report_to: [none]", "overwrite_output_dir: true", *words]
     (folder / "run.yaml").write_text("\n".join(config) + "\n")
     command = [program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}\n{done.stderr}")
-    lines = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
-    return [(line["loss"], line["grad_norm"]) for line in lines], load_file(folder / "out" / "model" / "model.safetensors")
+    return [(line["loss"], line["grad_norm"]) for line in metrics_of(folder)], load_file(folder / "out" / "model" / "model.safetensors")
 
 
 def compare(name, steps, weights, wanted_steps, wanted_weights):

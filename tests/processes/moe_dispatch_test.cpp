@@ -3,13 +3,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "core/models/moe_mlp.h"
+#include "core/ops/derivative.h"
 #include "core/ops/grouped_linear.h"
+#include "core/parallel/mappings.h"
 #include "core/parallel/moe_dispatch.h"
 #include "tests/processes/group_job.h"
 #include "tests/processes/parallel_samples.h"
@@ -88,6 +91,43 @@ TEST(MoeDispatch, AThousandRoutingsGiveExactlyWhatOneRankComputes) {
       }
       EXPECT_TRUE(got.dexperts.equal(wanted_dexperts.narrow(0, first, own)));
     }
+  });
+}
+
+// |x| as it is; |run| is called when its gradient is.
+Tensor when_differentiated(const Tensor& x, std::function<void()> run) {
+  return ops::differentiable(
+      "a call in backward", {x}, [&] { return ops::Forward{x.clone(), {}}; },
+      [run = std::move(run)](const ops::Backward& b) {
+        run();
+        return ops::Tensors{b.grad};
+      });
+}
+
+// Rank 1 begins an exchange only after rank 0, which has begun before, has gone on to the work in between, in forward
+// and in backward: if rank 0 waited for its rows first, the two would wait for each other until the time is over.
+TEST(MoeDispatch, WorkInBetweenRunsWhileRowsAreUnderWay) {
+  const std::vector<int64_t> two{2, 2};
+  expect_job(2, {.expert_model_parallel_size = 2, .ddp_timeout = 30}, [&](ParallelContext& job) {
+    ProcessGroup& ep = job.group(GroupKind::ep);
+    const auto tell = [&](const char* what) {
+      if (ep.rank() == 0) job.store().set(what, "1");
+    };
+    const auto hear = [&](const char* what) {
+      if (ep.rank() == 1) job.store().get(what, Store::Milliseconds(20000));
+    };
+    const Tensor x = whole_numbers({4, kWidth}, static_cast<uint64_t>(ep.rank())).requires_grad_(true);
+    const Tensor other = whole_numbers({4, kWidth}, 9).requires_grad_(true);
+    hear("forward");
+    RowsUnderWay under_way(x, ep, two, two, /*waits=*/false);
+    const Tensor between = when_differentiated(other, [&] { tell("backward"); });
+    tell("forward");
+    const Tensor rows = under_way.take();
+    const Tensor from_zero = whole_numbers({4, kWidth}, 0), from_one = whole_numbers({4, kWidth}, 1);
+    EXPECT_TRUE(rows.equal(at::cat({from_zero.narrow(0, 2 * ep.rank(), 2), from_one.narrow(0, 2 * ep.rank(), 2)})));
+    const Tensor late = when_differentiated(rows, [&] { hear("backward"); });
+    (late * static_cast<double>(ep.rank() + 1) + between).sum().backward();
+    EXPECT_TRUE(x.grad().equal(at::cat({at::full({2, kWidth}, 1.0), at::full({2, kWidth}, 2.0)}).to(x.options())));
   });
 }
 

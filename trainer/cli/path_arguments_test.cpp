@@ -219,6 +219,7 @@ const std::set<std::string> kTexts = {"train --truncation",
                                       "train --order",
                                       "train --cp_comm_type",
                                       "train --moe_router_load_balancing_type",
+                                      "train --moe_token_drop_policy",
                                       "train --pipeline_model_parallel_layout",
                                       "train --recompute_granularity",
                                       "train --recompute_method",
@@ -263,7 +264,8 @@ const std::set<std::string> kTexts = {"train --truncation",
                                       "probe --recompute_granularity",
                                       "probe --recompute_method",
                                       "probe --recompute_modules",
-                                      "probe --moe_router_load_balancing_type"};
+                                      "probe --moe_router_load_balancing_type",
+                                      "probe --moe_token_drop_policy"};
 
 void collect_texts(const CLI::App& app, const std::string& front, std::set<std::string>* names) {
   for (const CLI::Option* option : app.get_options()) {

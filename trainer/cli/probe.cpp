@@ -95,9 +95,14 @@ void add_probe_layout(CLI::App* app, ProbeArguments* given) {
                   "for selective: core_attn, mlp, layernorm");
   MoeArgs& moe = given->model_options.moe;
   app->add_option("--moe_router_load_balancing_type", moe.router_load_balancing_type,
-                  "aux_loss, seq_aux_loss, pooled_aux_loss or none (default: as in the config)");
+                  "aux_loss, seq_aux_loss, global_aux_loss, pooled_aux_loss or none (default: as in the config)");
   app->add_option("--moe_aux_loss_coeff", moe.aux_loss_coeff, "coefficient of that loss")->capture_default_str();
   app->add_option("--moe_z_loss_coeff", moe.z_loss_coeff, "coefficient of the router's z-loss")->capture_default_str();
+  app->add_option("--moe_expert_capacity_factor", moe.expert_capacity_factor,
+                  "tokens that an expert takes at most, as a multiple of an even share; 0: no limit")
+      ->capture_default_str();
+  app->add_option("--moe_token_drop_policy", moe.token_drop_policy, "which of them it keeps: probs or position")
+      ->capture_default_str();
   MtpArgs& mtp = given->model_options.mtp;
   app->add_option("--mtp_num_layers", mtp.num_layers,
                   "layers that predict further tokens; their losses are in gradients only")

@@ -99,6 +99,49 @@ std::string heat_json(const RankHeatMap& map) {
   return fmt::format("{{{},\"world\":{}}}", fmt::join(parts, ","), map.world);
 }
 
+double extra_of(const LoggedStep& step, const std::string& name) {
+  for (const auto& [each, value] : step.extra) {
+    if (each == name) return value;
+  }
+  return NAN;
+}
+
+// Curves of models with experts; nothing for others.
+std::string expert_columns(const std::vector<const LoggedStep*>& steps) {
+  std::string columns;
+  for (const char* name : {"load_imbalance", "token_drop_rate"}) {
+    const auto value = [name](const LoggedStep* step) { return extra_of(*step, name); };
+    if (std::none_of(steps.begin(), steps.end(), [&](const LoggedStep* step) { return std::isfinite(value(step)); }))
+      continue;
+    columns += column(name, steps, value) + ",";
+  }
+  return columns;
+}
+
+// The experts of each layer in the last log line that has any.
+std::string experts_of(const RunHistory& history) {
+  constexpr std::string_view kFullest = "expert_load_max_layer_";
+  for (size_t i = history.steps.size(); i-- > 0;) {
+    const LoggedStep& step = history.steps[i];
+    NamedTexts layers;
+    for (const auto& [name, value] : step.extra) {
+      if (!name.starts_with(kFullest)) continue;
+      const std::string layer = name.substr(kFullest.size());
+      std::string text = fmt::format("{:.2f} of an even share at most, {:.2f} at least", value,
+                                     extra_of(step, "expert_load_min_layer_" + layer));
+      const double dropped = extra_of(step, "token_drop_rate_layer_" + layer);
+      if (std::isfinite(dropped)) text += fmt::format(", {:.2f} % dropped", 100 * dropped);
+      layers.emplace_back("layer " + layer, text);
+    }
+    if (layers.empty()) continue;
+    return fmt::format(
+        "<section class=\"tables\"><div class=\"card\"><div><h2>Tokens per expert, step {}</h2></div><table "
+        "id=\"experts\">{}</table></div></section>\n",
+        step.step, rows_of(layers));
+  }
+  return "";
+}
+
 // Only numbers and fixed names, so nothing in it can close the script element.
 std::string data_json(const RunDescription& run, const RunHistory& history) {
   const std::vector<const LoggedStep*> steps = drawn_steps(history.steps);
@@ -116,8 +159,8 @@ std::string data_json(const RunDescription& run, const RunHistory& history) {
       column("time", history.evals, [&](const LoggedEval& eval) { return eval.time - begin; }),
       column("loss", history.evals, [](const LoggedEval& eval) { return eval.loss; })};
   const std::string time = column("time", steps, [&](Step step) { return step->time - begin; });
-  return fmt::format("{{\"columns\":{{{},{}}},\"evals\":{{{}}},\"floor\":{},\"ranks\":{}}}", fmt::join(columns, ","),
-                     time, fmt::join(evals, ","), number_json(run.loss_floor.value_or(NAN)),
+  return fmt::format("{{\"columns\":{{{}{},{}}},\"evals\":{{{}}},\"floor\":{},\"ranks\":{}}}", expert_columns(steps),
+                     fmt::join(columns, ","), time, fmt::join(evals, ","), number_json(run.loss_floor.value_or(NAN)),
                      heat_json(rank_heat_map(history.ranks)));
 }
 
@@ -162,6 +205,7 @@ std::string report_page(const RunDescription& run, const RunHistory& history, co
                                 {"REASON", html_escaped(end.reason)},
                                 {"WHERE", html_escaped(run.output_dir)},
                                 {"TILES", tiles_of(run, history)},
+                                {"EXPERTS", experts_of(history)},
                                 {"SAMPLES", samples_of(history)},
                                 {"LAYOUT", rows_of(run.layout)},
                                 {"CONFIGURATION", rows_of(run.configuration)},

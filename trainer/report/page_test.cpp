@@ -58,6 +58,21 @@ TEST(Page, HoldsEveryNumberOfTheCurves) {
   EXPECT_EQ(data.at("floor"), 1.75);
 }
 
+TEST(Page, ShowsTheLoadOfExpertsPerLayer) {
+  EXPECT_THAT(report_page({}, history_of(2), {}), Not(HasSubstr("id=\"experts\"")));
+  RunHistory history = history_of(2);
+  history.steps[1].extra = {{"expert_load_max_layer_3", 1.5},
+                            {"expert_load_min_layer_3", 0.25},
+                            {"token_drop_rate_layer_3", 0.125},
+                            {"load_imbalance", 1.5},
+                            {"token_drop_rate", 0.125}};
+  const std::string page = report_page({}, history, {});
+  EXPECT_THAT(page, HasSubstr("Tokens per expert, step 2"));
+  EXPECT_THAT(page, HasSubstr("<tr><td>layer 3</td><td>1.50 of an even share at most, 0.25 at least, 12.50 % dropped"));
+  EXPECT_EQ(data_in(page).at("columns").at("load_imbalance"), json({nullptr, 1.5}));
+  EXPECT_EQ(data_in(page).at("columns").at("token_drop_rate"), json({nullptr, 0.125}));
+}
+
 TEST(Page, HoldsTheTimesOfTheRanks) {
   RunHistory history = history_of(20);
   EXPECT_TRUE(data_in(report_page({}, history, {})).at("ranks").at("last").empty());

@@ -9,7 +9,7 @@
 //   at::Scalar (or optional)    const aclScalar*
 //   Ints (or optional)          const aclIntArray*
 //   Bools                       const aclBoolArray*
-//   Tensors, Outs, Scalars      const aclTensorList*, const aclScalarList*
+//   Tensors, Outs, Scalars      const aclTensorList*, const aclScalarList*; optional for lists of tensors
 //   at::ScalarType              aclDataType
 //   std::string                 const char*
 //   numbers and bool            themselves
@@ -204,8 +204,25 @@ struct TensorListArgument {
     return list;
   }
 };
+template <class Element, class List>
+struct OptionalListArgument {
+  using C = const aclTensorList*;
+  using Kept = std::optional<std::vector<std::shared_ptr<TensorView>>>;
+  static Kept keep(C list) {
+    if (list == nullptr) return std::nullopt;
+    return TensorListArgument<Element, List>::keep(list);
+  }
+  static std::optional<List> open(const Kept& kept) {
+    if (!kept) return std::nullopt;
+    return TensorListArgument<Element, List>::open(*kept);
+  }
+};
 template <>
 struct Argument<Tensors> : TensorListArgument<at::Tensor, Tensors> {};
+template <>
+struct Argument<std::optional<Tensors>> : OptionalListArgument<at::Tensor, Tensors> {};
+template <>
+struct Argument<std::optional<Outs>> : OptionalListArgument<Out, Outs> {};
 template <>
 struct Argument<Outs> : TensorListArgument<Out, Outs> {};
 

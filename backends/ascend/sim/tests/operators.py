@@ -492,6 +492,54 @@ def check_cases(simulator):
     return checked, failures
 
 
+# --- experts: groups of rows with matrices of their own, one of them empty; tokens in the order of their experts and back
+GROUP_ENDS = torch.tensor([2, 2, 7])
+ROUTES = torch.tensor([[2, 0], [1, 2], [0, 1], [2, 1]])  # of four tokens
+
+
+def in_groups(function):
+    return [function(slice(begin, end), i) for i, (begin, end) in enumerate(zip([0, 2, 2], [2, 2, 7]))]
+
+
+def grouped(x, w, ends, group_type):
+    return torch_npu.npu_grouped_matmul([x], [w], group_list=ends, split_item=3, group_type=group_type, group_list_type=0)[0]
+
+
+def plain_permute(x, routes):
+    order = routes.flatten().argsort(stable=True)
+    return x[order // routes.shape[1]], order.argsort().int()
+
+
+def plain_unpermute(rows, places, probs):
+    return (rows[places.long()].view(*probs.shape, -1) * probs.unsqueeze(-1)).sum(1)
+
+
+def gradients(function, *leaves):
+    leaves = [x.detach().requires_grad_(True) for x in leaves]
+    y = function(*leaves)
+    return torch.autograd.grad((y * torch.arange(y.numel(), device=y.device).view(y.shape) / 7).sum(), leaves)
+
+
+case("GroupedMatmulV5", lambda x, w, e: grouped(x, w, e, 0), f(7, 4), f(3, 4, 5), GROUP_ENDS, atol=1e-6,
+     reference=lambda x, w, e: torch.cat(in_groups(lambda rows, i: x[rows] @ w[i])))
+case("GroupedMatmulV5", lambda x, w, e: grouped(x, w.transpose(1, 2), e, 0), f(7, 4), f(3, 5, 4), GROUP_ENDS, atol=1e-6,
+     reference=lambda x, w, e: torch.cat(in_groups(lambda rows, i: x[rows] @ w[i].t())))
+case("GroupedMatmulV5", lambda g, x, e: grouped(g.t(), x, e, 2), f(7, 4), f(7, 5), GROUP_ENDS, atol=1e-6,
+     reference=lambda g, x, e: torch.stack(in_groups(lambda rows, i: g[rows].t() @ x[rows])))
+case("GroupedMatmulAdd", lambda y, g, x, e: torch.ops.npu.npu_grouped_matmul_add_(y, g, x, e), f(12, 5),
+     f(7, 4, dtype=torch.bfloat16), f(7, 5, dtype=torch.bfloat16), GROUP_ENDS, atol=1e-6,
+     reference=lambda y, g, x, e: y + torch.cat(in_groups(lambda rows, i: g[rows].float().t() @ x[rows].float())))
+case("MoeTokenPermute", torch_npu.npu_moe_token_permute, f(4, 6), ROUTES, reference=plain_permute)
+case("MoeTokenPermute MoeTokenPermuteGrad", lambda x, r: gradients(lambda t: torch_npu.npu_moe_token_permute(t, r)[0], x),
+     f(4, 6), ROUTES, atol=1e-6, reference=lambda x, r: gradients(lambda t: plain_permute(t, r)[0], x))
+case("MoeTokenUnpermute", lambda rows, p, w: torch_npu.npu_moe_token_unpermute(rows, p, w), f(8, 6),
+     plain_permute(f(4, 1), ROUTES)[1], f(4, 2), atol=1e-6, reference=plain_unpermute)
+case("MoeTokenUnpermute MoeTokenUnpermuteGrad",
+     lambda rows, p, w: gradients(lambda t, v: torch_npu.npu_moe_token_unpermute(t, p, v), rows, w), f(8, 6),
+     plain_permute(f(4, 1), ROUTES)[1], f(4, 2), atol=1e-5,
+     reference=lambda rows, p, w: gradients(lambda t, v: plain_unpermute(t, p, v), rows, w))
+
+
 # --- random operators have no reference: what is checked is their distribution, and that a seed gives the same again
 def check_random(simulator):
     def draw(function):

@@ -1,64 +1,26 @@
 // concord::attention and its derivative on Ascend: torch_npu's fused attention (CANN's FlashAttentionScore), which
-// never materialises a matrix of queries by keys. It is found by its name and called by the names of its arguments, so
-// that neither torch_npu's headers nor one version of its schema are needed. What is beyond its limits goes to the
-// reference.
+// never materialises a matrix of queries by keys. What is beyond its limits goes to the reference.
 //
 // B batch, S queries, T tokens of packed sequences, N query heads.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
-#include <torch/library.h>
 
 #include <map>
 #include <mutex>
-#include <optional>
-#include <stdexcept>
-#include <string>
 #include <tuple>
 #include <vector>
+
+#include "backends/ascend/torch/ops/dispatcher.h"
 
 namespace concord::ascend::torch_side {
 namespace {
 
 using at::IntArrayRef;
 using at::Tensor;
-using torch::jit::Stack;
-using Arguments = std::map<std::string, c10::IValue>;
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
-
-// -------------------------------------------------------------------------------------------------------- dispatcher
-
-// An operator of torch_npu; nothing if this torch_npu has none of that name.
-std::optional<c10::OperatorHandle> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchema({name, ""});
-}
-
-// Arguments that are not named get the schema's defaults.
-Stack call(const c10::OperatorHandle& op, Arguments arguments) {
-  Stack stack;
-  for (const c10::Argument& each : op.schema().arguments()) {
-    auto given = arguments.extract(each.name());
-    if (given.empty() && !each.default_value()) {
-      throw std::runtime_error("this torch_npu's " + op.schema().name() +
-                               " needs an argument that Concord does not know: " + each.name());
-    }
-    stack.push_back(given.empty() ? *each.default_value() : std::move(given.mapped()));
-  }
-  if (!arguments.empty()) {
-    throw std::runtime_error("this torch_npu's " + op.schema().name() + " has no argument " + arguments.begin()->first);
-  }
-  op.callBoxed(stack);
-  return stack;
-}
-
-// The reference of an operator of Concord, which runs on any device.
-Stack reference(const char* name, Stack stack) {
-  const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
-  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
-  return stack;
-}
 
 // --------------------------------------------------------------------------------------------------------- what fits
 

@@ -1,0 +1,35 @@
+#include "backends/ascend/torch/ops/dispatcher.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace concord::ascend::torch_side {
+
+std::optional<c10::OperatorHandle> find(const char* name) {
+  return c10::Dispatcher::singleton().findSchema({name, ""});
+}
+
+Stack call(const c10::OperatorHandle& op, Arguments arguments) {
+  Stack stack;
+  for (const c10::Argument& each : op.schema().arguments()) {
+    auto given = arguments.extract(each.name());
+    if (given.empty() && !each.default_value()) {
+      throw std::runtime_error("this torch_npu's " + op.schema().name() +
+                               " needs an argument that Concord does not know: " + each.name());
+    }
+    stack.push_back(given.empty() ? *each.default_value() : std::move(given.mapped()));
+  }
+  if (!arguments.empty()) {
+    throw std::runtime_error("this torch_npu's " + op.schema().name() + " has no argument " + arguments.begin()->first);
+  }
+  op.callBoxed(stack);
+  return stack;
+}
+
+Stack reference(const char* name, Stack stack) {
+  const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+  return stack;
+}
+
+}  // namespace concord::ascend::torch_side

@@ -1,0 +1,45 @@
+// What routers counted, passed along a pipeline with a micro-batch: pooled_aux_loss (core/models/router_losses.h) needs
+// the counts of all layers in the backward of each. A stage adds its own to those of the stages before it, and sends
+// the sum after the hidden values; the last stage has the total, which returns in the same places of the gradients. So
+// a message stays one tensor of the model's type: a count is sent as digits to the base 128, which every type has.
+//
+// For one micro-batch of one stage:
+//   PassedCounts counts(experts);
+//   const at::Tensor hidden = counts.received(message, shape);        // not on the first stage
+//   ... forward, which leaves a RouterRecord ...
+//   counts.add(record, is_last);
+//   return is_last ? loss : counts.sent(output);
+// Backward of what is sent completes |record| before any of the stage's layers is differentiated.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/models/router_record.h"
+
+namespace concord {
+
+class PassedCounts {
+ public:
+  explicit PassedCounts(int64_t experts);
+
+  // Elements of a message with |hidden| values.
+  static int64_t size(int64_t hidden, int64_t experts);
+  // The hidden values of |message|, of |shape|.
+  at::Tensor received(const at::Tensor& message, const std::vector<int64_t>& shape);
+  // The stage's own; null if nothing was recorded, as in evaluation. On the last stage |record| is complete then.
+  void add(const std::shared_ptr<RouterRecord>& record, bool is_last);
+  // The message with |hidden|.
+  at::Tensor sent(const at::Tensor& hidden) const;
+
+ private:
+  int64_t experts_;
+  at::Tensor counts_;                  // fp32 [1, experts], of the stages so far; undefined: none
+  std::shared_ptr<at::Tensor> total_;  // the same of all stages, in backward
+  std::shared_ptr<RouterRecord> record_;
+};
+
+}  // namespace concord
