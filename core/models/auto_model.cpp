@@ -56,7 +56,7 @@ std::vector<std::string> tensors_of_model(const ModelConfig& config, const Adapt
 }
 
 std::vector<std::string> unused_tensors(const ModelConfig& config) {
-  std::vector<std::string> beginnings;
+  std::vector<std::string> beginnings = config.unused_tensors;
   for (int64_t i = 0; i < config.further_layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", config.num_hidden_layers + i);
     if (i >= config.mtp_layers) beginnings.push_back(layer);
@@ -78,6 +78,11 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, P
   if (args.adapter && config_.mtp_layers > 0) {
     throw ConfigError(
         "mtp_num_layers: layers that predict further tokens are not supported with an adapter; set it to 0");
+  }
+  if (args.adapter && config_.delta.count() > 0) {
+    throw ConfigError(fmt::format(
+        "an adapter is not supported for a {} model, which has layers with linear attention; set finetuning_type: full",
+        config_.model_type));
   }
   const RankLayout& layout = context.layout();
   args_.stages = stages_of_model(config, args, layout);

@@ -283,16 +283,18 @@ double parameters_of(const ModelConfig& model) {
   const double sparse = number(experts.layers());
   const double q = number(model.num_attention_heads) * number(model.head_dim);
   const double kv = number(model.num_key_value_heads) * number(model.head_dim);
-  double layer = model.latent.used() ? latent_parameters_of(model) : hidden * (2 * q + 2 * kv);
+  const double own_q = model.attention_gate ? 2 * q : q;
+  double attention = model.latent.used() ? latent_parameters_of(model) : hidden * (own_q + q + 2 * kv);
+  if (model.qkv_bias) attention += own_q + 2 * kv;
+  if (model.output_bias) attention += hidden;
+  if (model.qk_norm) attention += 2 * number(model.head_dim);
+  if (model.qk_norm_all_heads) attention += q + kv;
+  if (model.sinks) attention += number(model.num_attention_heads);
+  double norms = 0;
   for (const std::string* norm :
        {&model.norms.before_attention, &model.norms.after_attention, &model.norms.before_mlp, &model.norms.after_mlp}) {
-    if (!norm->empty()) layer += hidden;
+    if (!norm->empty()) norms += hidden;
   }
-  if (model.qkv_bias) layer += q + 2 * kv;
-  if (model.output_bias) layer += hidden;
-  if (model.qk_norm) layer += 2 * number(model.head_dim);
-  if (model.qk_norm_all_heads) layer += q + kv;
-  if (model.sinks) layer += number(model.num_attention_heads);
   const double dense_mlp = 3 * hidden * inner + (model.mlp_bias ? 2 * inner + hidden : 0);
   const double expert_inner = number(experts.intermediate_size);
   const double expert_biases =
@@ -301,10 +303,21 @@ double parameters_of(const ModelConfig& model) {
   const double sparse_mlp = number(experts.num_experts) * one_expert +
                             3 * hidden * number(experts.shared_intermediate_size) + (experts.shared_gate ? hidden : 0);
   const double tables = model.tie_word_embeddings || model.scores ? 1 : 2;
-  const double layers = number(model.num_hidden_layers);
-  return layers * layer + (layers - sparse) * dense_mlp + sparse * sparse_mlp +
-         tables * number(model.vocab_size) * hidden + hidden + (model.scores ? hidden : 0);
+  const double layers = number(model.num_hidden_layers), linear = number(model.delta.count());
+  return layers * norms + (layers - linear) * attention + linear * delta_parameters_of(model) +
+         (layers - sparse) * dense_mlp + sparse * sparse_mlp + tables * number(model.vocab_size) * hidden + hidden +
+         (model.scores ? hidden : 0);
 }
+// Of a layer without its norms.
+double delta_parameters_of(const ModelConfig& model) {
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const DeltaConfig& delta = model.delta;
+  const double hidden = number(model.hidden_size), heads = number(delta.value_heads);
+  const double keys = number(delta.key_heads) * number(delta.key_dim), values = heads * number(delta.value_dim);
+  const double in = hidden * (2 * (keys + values) + 2 * heads);
+  return in + (2 * keys + values) * number(delta.taps) + 2 * heads + number(delta.value_dim) + values * hidden;
+}
+
 
 }  // namespace
 

@@ -160,6 +160,17 @@ TEST(ModelConfig, Glm4MoeHasGroupsOfExpertsAndDenseLayersBeforeThem) {
   }
 }
 
+TEST(ModelConfig, Qwen3NextHasLayersWithLinearAttention) {
+  const ModelConfig model = parse(config(R"("full_attention_interval": 2)", "qwen3_next"));
+  EXPECT_THAT(model.delta.layers, ElementsAre(true, false, true));
+  EXPECT_EQ(model.delta.shared_by(), 2);
+  EXPECT_EQ(model.rope.partial_rotary_factor, 0.25);
+  EXPECT_TRUE(model.experts.norm_topk_prob);
+  EXPECT_EQ(parameter_count(model), 153'835'520);  // as transformers 5.22 counts
+  const std::string types = R"("layer_types": ["full_attention", "full_attention", "linear_attention"])";
+  EXPECT_THAT(parse(config(types, "qwen3_next")).delta.layers, ElementsAre(false, false, true));
+}
+
 TEST(ModelConfig, DeepseekV3HasLatents) {
   const std::string heads = R"("num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 20, "qk_nope_head_dim": 10,
       "qk_rope_head_dim": 6, "v_head_dim": 14, "n_routed_experts": 16, "moe_intermediate_size": 12)";
@@ -352,7 +363,11 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config("", "gpt2"),
        {"model_type is \"gpt2\"",
         "deepseek_v3, gemma2, gemma3_text, glm4, glm4_moe, gpt_oss, granite, llama, mistral, mixtral, olmo2, phi3, "
-        "qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3"}},
+        "qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, seed_oss, smollm3"}},
+      {config(R"("layer_types": ["full_attention"])", "qwen3_next"), {"layer_types", "has 1 entries"}},
+      {config(R"("layer_types": ["full_attention", "mamba", "full_attention"])", "qwen3_next"),
+       {"names 'mamba'", "full_attention and linear_attention"}},
+      {config(R"("linear_num_key_heads": 5)", "qwen3_next"), {"linear_num_value_heads 32 must be a multiple", "5"}},
       {config("", "deepseek_v2"), {"model_type is \"deepseek_v2\"", "the nearest is deepseek_v3"}},
       {config("", "deepseek_v3"), {"num_key_value_heads 2 must be num_attention_heads 4"}},
       {config(R"("num_key_value_heads": 4, "qk_rope_head_dim": 7)", "deepseek_v3"), {"qk_rope_head_dim is 7", "even"}},

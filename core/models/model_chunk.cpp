@@ -55,6 +55,14 @@ void check_args(const ModelArgs& args) {
   }
 }
 
+void check_delta(const ModelConfig& config, const LayerContext& context) {
+  if (config.delta.count() == 0 || context.cp->size() == 1) return;
+  throw ConfigError(
+      fmt::format("context_parallel_size is {}, but {} layers of this {} model have linear attention, whose state goes "
+                  "from token to token of a sequence; set it to 1",
+                  context.cp->size(), config.delta.count(), config.model_type));
+}
+
 void check_experts(const ModelConfig& config, const RouterLosses& losses, const StageLayers& layers,
                    const LayerContext& context) {
   if (config.experts.layers() == 0) {
@@ -157,6 +165,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
                   .rng = &context.rng(),
                   .adapter = parts.layers.adapter,
                   .find = find};
+  check_delta(config, parts.layers);
   check_experts(config, router_losses(args.options.moe, config.experts), layers, parts.layers);
   parts.runs = recompute_plan(args.options.recompute, layers.layers);
   for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
