@@ -164,6 +164,14 @@ VirtualModels AutoModel::from_config(const ModelConfig& config, const ModelArgs&
 VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
                                          ParallelContext& context) {
   const ModelConfig saved = read_model_config(folder);
+  if (args.adapter &&
+      safetensors::Weights(folder.string()).find("language_model.model.embed_tokens.weight") != nullptr) {
+    throw ConfigError(fmt::format(
+        "{} has a model with images, of which the text part is trained: it has no names of its own for the modules of "
+        "an adapter. Save the text part first (train it without an adapter for a step with learning_rate 0), and "
+        "train an adapter for that",
+        folder.string()));
+  }
   const bool is_new_score = args.scores && !saved.scores;
   VirtualModels models(is_new_score ? reward_model_config(saved) : saved, args, context);
   const std::vector<std::string> tensors = tensors_of_model(models.config(), nullptr);
