@@ -96,6 +96,17 @@ Texts expert_texts(const ExpertConfig& experts) {
           {"layers with experts", sparse}};
 }
 
+Texts delta_texts(const DeltaConfig& delta) {
+  std::string linear;
+  for (const bool each : delta.layers) linear += each ? '1' : '0';
+  return {{"linear_num_key_heads", std::to_string(delta.key_heads)},
+          {"linear_num_value_heads", std::to_string(delta.value_heads)},
+          {"linear_key_head_dim", std::to_string(delta.key_dim)},
+          {"linear_value_head_dim", std::to_string(delta.value_dim)},
+          {"linear_conv_kernel_dim", std::to_string(delta.taps)},
+          {"layers with linear attention", linear}};
+}
+
 std::string activation_text(const GatedActivation& activation) {
   using Kind = GatedActivation::Kind;
   if (activation.kind != Kind::clamped) return activation.kind == Kind::silu ? "silu" : "gelu_pytorch_tanh";
@@ -127,6 +138,7 @@ Texts model_texts(const ModelConfig& config) {
                  {"mlp_bias", flag_text(config.mlp_bias)},
                  {"qk_norm", flag_text(config.qk_norm)},
                  {"qk_norm of all heads together", flag_text(config.qk_norm_all_heads)},
+                 {"gate of the attention's output", flag_text(config.attention_gate)},
                  {"norms times 1 + weight", flag_text(config.norms_plus_one)},
                  {"attention sinks", flag_text(config.sinks)},
                  {"activation", activation_text(config.activation)},
@@ -147,6 +159,7 @@ Texts model_texts(const ModelConfig& config) {
     }
   }
   for (auto& each : expert_texts(config.experts)) texts.push_back(std::move(each));
+  for (auto& each : delta_texts(config.delta)) texts.push_back(std::move(each));
   return texts;
 }
 

@@ -1,6 +1,7 @@
 #include "trainer/report_callback.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -109,6 +110,10 @@ std::string not_resumed(const ResumeParts& parts) {
 }
 
 std::string trained_text(const TrainingPlan& plan) {
+  if (!plan.adapter && !plan.config.unused_tensors.empty()) {
+    return fmt::format("all weights; tensors of its files that begin with {} are neither used nor saved",
+                       fmt::join(plan.config.unused_tensors, " or "));
+  }
   if (!plan.adapter) return "all weights";
   const int64_t all = parameter_count(plan.config), trained = adapter_parameters(plan.config, *plan.adapter);
   return fmt::format("an adapter of rank {}: {} parameters, {:.3g} % of the model's {}", plan.adapter->r, trained,
@@ -167,6 +172,13 @@ TransformerShape shape_of(const ModelConfig& config, int64_t seq_length) {
   shape.kv_lora_rank = config.latent.kv_lora_rank;
   shape.qk_rope_head_dim = config.latent.qk_rope_head_dim;
   shape.v_head_dim = config.latent.v_head_dim;
+  shape.num_linear_layers = config.delta.count();
+  shape.linear_key_heads = config.delta.key_heads;
+  shape.linear_value_heads = config.delta.value_heads;
+  shape.linear_key_dim = config.delta.key_dim;
+  shape.linear_value_dim = config.delta.value_dim;
+  shape.linear_conv_taps = config.delta.taps;
+  shape.attention_gate = config.attention_gate;
   shape.vocab_size = config.vocab_size;
   shape.seq_length = seq_length;
   shape.num_moe_layers = config.experts.layers();

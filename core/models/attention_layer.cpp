@@ -42,7 +42,8 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
     return;
   }
   qkv_fp8_ = context.add_fp8(qkv_->spec.name);
-  const int64_t size = context.config.head_dim, queries = heads_ * size, keys = key_columns_;
+  const int64_t size = context.config.head_dim, keys = key_columns_;
+  const int64_t queries = heads_ * size * (context.config.attention_gate ? 2 : 1);
   std::vector<LayerAdapter::Module> modules{
       {name_ + "q_proj", queries}, {name_ + "k_proj", keys}, {name_ + "v_proj", keys}};
   if (context.config.joined_qkv) modules = {{name_ + "qkv_proj", queries + 2 * keys}};
@@ -118,11 +119,15 @@ Heads AttentionLayer::heads_of(const Tensor& projected_sbc, const LayerInputs& i
 
 HeadsOfSum AttentionLayer::heads_of(const Residual& stream, const LayerInputs& inputs) const {
   const auto [sum_pbh, qkv_sbc] = project(stream);
-  return {sum_pbh, heads_of(qkv_sbc, inputs)};
+  if (!context_.config.attention_gate) return {sum_pbh, heads_of(qkv_sbc, inputs)};
+  const int64_t size = context_.config.head_dim, keys = 2 * key_columns_;  // and values
+  const auto parts = qkv_sbc.split_with_sizes({2 * heads_ * size, keys}, -1);
+  const auto queries = parts[0].unflatten(-1, {heads_, -1}).split_with_sizes({size, size}, -1);
+  return {sum_pbh, heads_of(at::cat({queries[0].flatten(2), parts[1]}, -1), inputs), queries[1].flatten(2)};
 }
 
 Residual AttentionLayer::forward(const Residual& stream, const SharedInputs& inputs) const {
-  const auto [x_pbh, heads] = latent_ ? latent_->heads_of(stream, *inputs) : heads_of(stream, *inputs);
+  const auto [x_pbh, heads, gate_sbc] = latent_ ? latent_->heads_of(stream, *inputs) : heads_of(stream, *inputs);
   const auto& [q_sbqn, k_sbkn, v_sbkn] = heads;
   Tensor out_sbc;
   if (recomputes_module(context_.recompute, "core_attn")) {
@@ -133,6 +138,7 @@ Residual AttentionLayer::forward(const Residual& stream, const SharedInputs& inp
   } else {
     out_sbc = core(q_sbqn, k_sbkn, v_sbkn, *inputs);
   }
+  if (gate_sbc.defined()) out_sbc = out_sbc.mul(gate_sbc.sigmoid());
   const ParallelLinearOptions options{
       .name = name_ + "o_proj", .sequence_parallel = context_.sequence_parallel, .fp8 = output_fp8_};
   return {x_pbh, output_adapter_.row(out_sbc, *output_, output_bias_, options)};

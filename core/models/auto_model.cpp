@@ -60,7 +60,7 @@ std::vector<std::string> tensors_of_model(const ModelConfig& config, const Adapt
 }
 
 std::vector<std::string> unused_tensors(const ModelConfig& config) {
-  std::vector<std::string> beginnings;
+  std::vector<std::string> beginnings = config.unused_tensors;
   for (int64_t i = 0; i < config.further_layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", config.num_hidden_layers + i);
     if (i >= config.mtp_layers) beginnings.push_back(layer);
@@ -82,6 +82,11 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, P
   if (args.adapter && config_.mtp_layers > 0) {
     throw ConfigError(
         "mtp_num_layers: layers that predict further tokens are not supported with an adapter; set it to 0");
+  }
+  if (args.adapter && config_.delta.count() > 0) {
+    throw ConfigError(fmt::format(
+        "an adapter is not supported for a {} model, which has layers with linear attention; set finetuning_type: full",
+        config_.model_type));
   }
   const RankLayout& layout = context.layout();
   args_.stages = stages_of_model(config, args, layout);
@@ -215,6 +220,14 @@ VirtualModels AutoModel::from_config(const ModelConfig& config, const ModelArgs&
 VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
                                          ParallelContext& context) {
   const ModelConfig saved = read_model_config(folder);
+  if (args.adapter &&
+      safetensors::Weights(folder.string()).find("language_model.model.embed_tokens.weight") != nullptr) {
+    throw ConfigError(fmt::format(
+        "{} has a model with images, of which the text part is trained: it has no names of its own for the modules of "
+        "an adapter. Save the text part first (train it without an adapter for a step with learning_rate 0), and "
+        "train an adapter for that",
+        folder.string()));
+  }
   const bool is_new_score = args.scores && !saved.scores;
   VirtualModels models(is_new_score ? reward_model_config(saved) : saved, args, context);
   const std::vector<std::string> tensors = tensors_of_model(models.config(), nullptr);

@@ -1,10 +1,12 @@
 // One layer of the transformer, the same for all families: x + attention, then x + MLP. Families differ in where norms
-// are: before each of the two, after what it adds, or both. The MLP of some layers, or of all, is a mixture of experts.
+// are: before each of the two, after what it adds, or both. The attention of some layers may be a gated delta net, and
+// the MLP of some, or of all, a mixture of experts.
 #pragma once
 
 #include <optional>
 
 #include "core/models/attention_layer.h"
+#include "core/models/delta_layer.h"
 #include "core/models/mlp.h"
 #include "core/models/moe_mlp.h"
 
@@ -15,9 +17,13 @@ class Block {
   Block(const LayerContext& context, int64_t number)
       : context_(context),
         number_(number),
-        attention_(context, number),
         after_attention_(find_norm(context, number, context.config.norms.after_attention)),
         after_mlp_(find_norm(context, number, context.config.norms.after_mlp)) {
+    if (context.config.delta.has_layer(number)) {
+      delta_.emplace(context, number);
+    } else {
+      attention_.emplace(context, number);
+    }
     if (context.config.experts.has_layer(number)) {
       experts_.emplace(context, number);
     } else {
@@ -26,7 +32,7 @@ class Block {
   }
 
   Residual forward(const Residual& stream, const SharedInputs& inputs) const {
-    Residual half = attention_.forward(stream, inputs);
+    Residual half = delta_ ? delta_->forward(stream, inputs) : attention_->forward(stream, inputs);
     half.branch_pbh = dropped(normed(half.branch_pbh, after_attention_, context_), *inputs, DropoutPart::attention);
     Residual whole = experts_ ? with_experts(half, inputs) : mlp_->forward(half);
     whole.branch_pbh = dropped(normed(whole.branch_pbh, after_mlp_, context_), *inputs, DropoutPart::mlp);
@@ -46,7 +52,8 @@ class Block {
 
   const LayerContext& context_;
   int64_t number_;
-  AttentionLayer attention_;
+  std::optional<AttentionLayer> attention_;  // one of the two
+  std::optional<DeltaLayer> delta_;
   const Parameter *after_attention_, *after_mlp_;  // null: none
   std::optional<Mlp> mlp_;                         // one of the two
   std::optional<MoeMlp> experts_;

@@ -43,9 +43,7 @@ std::string known_architectures() {
 [[noreturn]] void refuse_model_type(const ConfigReader& read, const std::string& model_type) {
   std::vector<std::string_view> known;
   for (const Family* family : all_families()) known.emplace_back(family->model_type);
-  // That of a part of a larger model ("gemma3" has "gemma3_text"), before one that is spelled alike.
-  const auto part = std::ranges::find_if(known, [&](auto name) { return name.starts_with(model_type + "_"); });
-  const std::string nearest = part != known.end() ? std::string(*part) : nearest_name(model_type, known);
+  const std::string nearest = nearest_name(model_type, known);
   read.refuse("model_type", fmt::format("must be one of {}{}", known_model_types(),
                                         nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
 }
@@ -78,6 +76,36 @@ const Family& family_of(const ConfigReader& read) {
                                              known_architectures()));
   }
   return **found;
+}
+
+// The family whose text models are a part of |read|'s model; null: it is a text model itself.
+const Family* part_of(const ConfigReader& read) {
+  const std::string model_type = read.text("model_type", "");
+  const auto is_whole = [&](const Family* each) {
+    return each->whole_model_type != nullptr && model_type == each->whole_model_type;
+  };
+  const auto families = all_families();
+  const auto found = std::ranges::find_if(families, is_whole);
+  return found == families.end() ? nullptr : *found;
+}
+
+// The config of |family|'s text model in a |whole| one with images: what transformers would write for it alone.
+json text_model(const json& whole, const ConfigReader& read, const Family& family) {
+  const std::vector<std::string> architectures = read.texts("architectures");
+  if (!architectures.empty() && std::ranges::find(architectures, family.whole_architecture) == architectures.end()) {
+    read.refuse("architectures",
+                fmt::format("must name {} for model_type {}", family.whole_architecture, family.whole_model_type));
+  }
+  read.object("text_config");
+  json text = json::parse(family.text_defaults);
+  text.update(whole["text_config"]);
+  for (const char* key :
+       {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config"}) {
+    if (!text.contains(key) && whole.contains(key)) text[key] = whole[key];
+  }
+  text["model_type"] = family.model_type;
+  text["architectures"] = {family.architecture};
+  return text;
 }
 
 // ------------------------------------------------------------------------------------------------------------- rope
@@ -250,16 +278,17 @@ void refuse_the_rest(const ConfigReader& read, const Family& family, ModelConfig
   if (model.attention_dropout >= 1) read.refuse("attention_dropout", "must be < 1");
 }
 
-// Weights in 8-bit floats with one scale per block, as DeepSeek publishes them; all other kinds are refused.
+// Weights in 8-bit floats with one scale per block, as DeepSeek publishes them, or in MXFP4, as GPT-OSS is published:
+// these say themselves what they are (core/models/mxfp4.h). All other kinds are refused.
 void read_quantization(const ConfigReader& read, ModelConfig& model) {
   if (!read.has("quantization_config")) return;
   const ConfigReader how = read.object("quantization_config");
+  if (how.text("quant_method", "") == "mxfp4") return;
   if (how.text("quant_method", "") != "fp8" || how.text("fmt", "e4m3") != "e4m3" || !how.has("weight_block_size")) {
     read.refuse(
         "quantization_config",
-        "is not supported: quant_method must be fp8, fmt e4m3, with a weight_block_size; save the model without "
-        "it first, with transformers (MXFP4 files of GPT-OSS: "
-        "quantization_config=Mxfp4Config(dequantize=True))");
+        "is not supported: quant_method must be mxfp4, or fp8 with fmt e4m3 and a weight_block_size; save the model "
+        "without it first, with transformers");
   }
   model.weight_block_size = how.integers("weight_block_size", {1, int64_t{1} << 20});
   if (model.weight_block_size.size() != 2) how.refuse("weight_block_size", "must have two numbers, rows and columns");
@@ -277,6 +306,16 @@ double latent_parameters_of(const ModelConfig& model) {
   return latent.bias ? count + query + compressed : count;
 }
 
+// Of a layer without its norms.
+double delta_parameters_of(const ModelConfig& model) {
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const DeltaConfig& delta = model.delta;
+  const double hidden = number(model.hidden_size), heads = number(delta.value_heads);
+  const double keys = number(delta.key_heads) * number(delta.key_dim), values = heads * number(delta.value_dim);
+  const double in = hidden * (2 * (keys + values) + 2 * heads);
+  return in + (2 * keys + values) * number(delta.taps) + 2 * heads + number(delta.value_dim) + values * hidden;
+}
+
 double parameters_of(const ModelConfig& model) {
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const double hidden = number(model.hidden_size), inner = number(model.intermediate_size);
@@ -284,16 +323,18 @@ double parameters_of(const ModelConfig& model) {
   const double sparse = number(experts.layers());
   const double q = number(model.num_attention_heads) * number(model.head_dim);
   const double kv = number(model.num_key_value_heads) * number(model.head_dim);
-  double layer = model.latent.used() ? latent_parameters_of(model) : hidden * (2 * q + 2 * kv);
+  const double own_q = model.attention_gate ? 2 * q : q;
+  double attention = model.latent.used() ? latent_parameters_of(model) : hidden * (own_q + q + 2 * kv);
+  if (model.qkv_bias) attention += own_q + 2 * kv;
+  if (model.output_bias) attention += hidden;
+  if (model.qk_norm) attention += 2 * number(model.head_dim);
+  if (model.qk_norm_all_heads) attention += q + kv;
+  if (model.sinks) attention += number(model.num_attention_heads);
+  double norms = 0;
   for (const std::string* norm :
        {&model.norms.before_attention, &model.norms.after_attention, &model.norms.before_mlp, &model.norms.after_mlp}) {
-    if (!norm->empty()) layer += hidden;
+    if (!norm->empty()) norms += hidden;
   }
-  if (model.qkv_bias) layer += q + 2 * kv;
-  if (model.output_bias) layer += hidden;
-  if (model.qk_norm) layer += 2 * number(model.head_dim);
-  if (model.qk_norm_all_heads) layer += q + kv;
-  if (model.sinks) layer += number(model.num_attention_heads);
   const double dense_mlp = 3 * hidden * inner + (model.mlp_bias ? 2 * inner + hidden : 0);
   const double expert_inner = number(experts.intermediate_size);
   const double expert_biases =
@@ -302,9 +343,10 @@ double parameters_of(const ModelConfig& model) {
   const double sparse_mlp = number(experts.num_experts) * one_expert +
                             3 * hidden * number(experts.shared_intermediate_size) + (experts.shared_gate ? hidden : 0);
   const double tables = model.tie_word_embeddings || model.scores ? 1 : 2;
-  const double layers = number(model.num_hidden_layers);
-  return layers * layer + (layers - sparse) * dense_mlp + sparse * sparse_mlp +
-         tables * number(model.vocab_size) * hidden + hidden + (model.scores ? hidden : 0);
+  const double layers = number(model.num_hidden_layers), linear = number(model.delta.count());
+  return layers * norms + (layers - linear) * attention + linear * delta_parameters_of(model) +
+         (layers - sparse) * dense_mlp + sparse * sparse_mlp + tables * number(model.vocab_size) * hidden + hidden +
+         (model.scores ? hidden : 0);
 }
 
 }  // namespace
@@ -347,9 +389,16 @@ std::string known_model_types() {
 // Exact in a double: at most 2^50.
 int64_t parameter_count(const ModelConfig& config) { return static_cast<int64_t>(parameters_of(config)); }
 
-ModelConfig parse_model_config(std::string_view text, const std::string& file) {
-  const json document = parse(text, file);
-  const ConfigReader read(document, file);
+ModelConfig parse_model_config(std::string_view given, const std::string& file) {
+  const json document = parse(given, file);
+  const ConfigReader whole(document, file);
+  if (const Family* part = part_of(whole)) {
+    const std::string text = text_model(document, whole, *part).dump(2) + "\n";
+    ModelConfig model = parse_model_config(text, fmt::format("{}: text_config", file));
+    model.unused_tensors = {"vision_tower.", "multi_modal_projector."};
+    return model;
+  }
+  const ConfigReader& read = whole;
   const Family& family = family_of(read);
   ModelConfig model;
   model.model_type = family.model_type;
@@ -365,7 +414,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   if (const double count = parameters_of(model); count > static_cast<double>(kMostParameters)) {
     read.refuse(fmt::format("describes a model of {:g} parameters; the limit is {}", count, kMostParameters));
   }
-  model.text = text;
+  model.text = given;
   return model;
 }
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/models/delta_config.h"
 #include "core/models/expert_config.h"
 #include "core/models/latent_config.h"
 #include "core/ops/gated_activation.h"
@@ -48,6 +49,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;            // queries and keys are normed, before rope: head by head,
   bool qk_norm_all_heads = false;  // or all heads of a token together
+  bool attention_gate = false;     // q_proj makes a gate after each query head: outputs are multiplied by its sigmoid
   LayerNorms norms;
   bool norms_plus_one = false;    // norms multiply by 1 + their weight
   bool joined_qkv = false;        // in files q, k, v are one tensor, qkv_proj
@@ -67,10 +69,12 @@ struct ModelConfig {
   double attention_dropout = 0;              // in training
   // A reward model: one number for each token, by score.weight, instead of logits. Then nothing is tied.
   bool scores = false;
-  int64_t further_layers = 0;  // that files may have after the last: they predict further tokens,
-  int64_t mtp_layers = 0;      // so many of them are used
-  ExpertConfig experts;        // none unless the family has them
-  LatentConfig latent;         // the same
+  int64_t further_layers = 0;               // that files may have after the last: they predict further tokens,
+  int64_t mtp_layers = 0;                   // so many of them are used
+  ExpertConfig experts;                     // none unless the family has them
+  LatentConfig latent;                      // the same
+  DeltaConfig delta;                        // the same
+  std::vector<std::string> unused_tensors;  // what the names of those begin with that files may have beyond the model's
   // Weights in files may be 8-bit floats with a scale for each block of so many rows and columns; empty: they are not.
   std::vector<int64_t> weight_block_size;
   RopeSettings rope;                        // max_position_embeddings and the head_dim that is rotated among it

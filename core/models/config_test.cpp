@@ -161,6 +161,31 @@ TEST(ModelConfig, Glm4MoeHasGroupsOfExpertsAndDenseLayersBeforeThem) {
   }
 }
 
+// The files of 4B name only what is not transformers' default.
+TEST(ModelConfig, OfAModelWithImagesTheTextPartIsATextModel) {
+  const ModelConfig model = parse(R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+      "eos_token_id": [1, 106], "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152},
+      "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                      "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                      "sliding_window": 1024}})");
+  EXPECT_EQ(model.architecture, "Gemma3ForCausalLM");
+  EXPECT_EQ(model.dtype, "bfloat16");
+  EXPECT_EQ(parameter_count(model), 3'880'263'168);  // as transformers 5.22 counts those of its language model
+  EXPECT_THAT(model.unused_tensors, ElementsAre("vision_tower.", "multi_modal_projector."));
+  expect_same(parse(model.text), model);
+}
+
+TEST(ModelConfig, Qwen3NextHasLayersWithLinearAttention) {
+  const ModelConfig model = parse(config(R"("full_attention_interval": 2)", "qwen3_next"));
+  EXPECT_THAT(model.delta.layers, ElementsAre(true, false, true));
+  EXPECT_EQ(model.delta.shared_by(), 2);
+  EXPECT_EQ(model.rope.partial_rotary_factor, 0.25);
+  EXPECT_TRUE(model.experts.norm_topk_prob);
+  EXPECT_EQ(parameter_count(model), 153'835'520);  // as transformers 5.22 counts
+  const std::string types = R"("layer_types": ["full_attention", "full_attention", "linear_attention"])";
+  EXPECT_THAT(parse(config(types, "qwen3_next")).delta.layers, ElementsAre(false, false, true));
+}
+
 TEST(ModelConfig, DeepseekV3HasLatents) {
   const std::string heads = R"("num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 20, "qk_nope_head_dim": 10,
       "qk_rope_head_dim": 6, "v_head_dim": 14, "n_routed_experts": 16, "moe_intermediate_size": 12)";
@@ -206,8 +231,8 @@ TEST(ModelConfig, WeightsInBlocksOfEightBitFloatsAreTheOnlyQuantisedOnes) {
   EXPECT_THAT(parse(with(R"("quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 64])")).weight_block_size,
               ElementsAre(128, 64));
   EXPECT_THAT(parse(config()).weight_block_size, ElementsAre());
-  EXPECT_THAT(refusal(with(R"("quant_method": "awq")")), HasSubstr("quant_method must be fp8"));
-  EXPECT_THAT(refusal(with(R"("quant_method": "fp8")")), HasSubstr("with a weight_block_size"));
+  EXPECT_THAT(refusal(with(R"("quant_method": "awq")")), HasSubstr("quant_method must be mxfp4, or fp8"));
+  EXPECT_THAT(refusal(with(R"("quant_method": "fp8")")), HasSubstr("and a weight_block_size"));
   EXPECT_THAT(refusal(with(R"("quant_method": "fp8", "fmt": "e5m2", "weight_block_size": [1, 1])")), HasSubstr("e4m3"));
   EXPECT_THAT(refusal(with(R"("quant_method": "fp8", "weight_block_size": [128])")),
               HasSubstr("must have two numbers"));
@@ -353,7 +378,11 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config("", "gpt2"),
        {"model_type is \"gpt2\"",
         "deepseek_v3, gemma2, gemma3_text, glm4, glm4_moe, gpt_oss, granite, llama, mistral, mixtral, olmo2, phi3, "
-        "qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3"}},
+        "qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, seed_oss, smollm3"}},
+      {config(R"("layer_types": ["full_attention"])", "qwen3_next"), {"layer_types", "has 1 entries"}},
+      {config(R"("layer_types": ["full_attention", "mamba", "full_attention"])", "qwen3_next"),
+       {"names 'mamba'", "full_attention and linear_attention"}},
+      {config(R"("linear_num_key_heads": 5)", "qwen3_next"), {"linear_num_value_heads 32 must be a multiple", "5"}},
       {config("", "deepseek_v2"), {"model_type is \"deepseek_v2\"", "the nearest is deepseek_v3"}},
       {config("", "deepseek_v3"), {"num_key_value_heads 2 must be num_attention_heads 4"}},
       {config(R"("num_key_value_heads": 4, "qk_rope_head_dim": 7)", "deepseek_v3"), {"qk_rope_head_dim is 7", "even"}},
@@ -362,7 +391,6 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
            R"("num_key_value_heads": 4, "kv_lora_rank": null, "rope_scaling": {"type": "yarn", "mscale_all_dim": 1})",
            "deepseek_v3"),
        {"mscale_all_dim", "needs a factor"}},
-      {config("", "gemma3"), {"model_type is \"gemma3\"", "the nearest is gemma3_text"}},
       {config(R"("hidden_activation": "gelu")", "gemma2"), {"hidden_activation is \"gelu\"", "gelu_pytorch_tanh"}},
       {config(R"("sliding_window": null)", "gemma2"), {"sliding_window is null", "layer 0 has sliding_attention"}},
       {config(R"("use_bidirectional_attention": true)", "gemma3_text"), {"use_bidirectional_attention is true"}},
@@ -401,7 +429,10 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config(R"("tie_word_embeddings": 1)"), {"tie_word_embeddings is 1", "true or false"}},
       {config(R"("torch_dtype": "int8")"), {"torch_dtype is \"int8\"", "bfloat16"}},
       {config(R"("quantization_config": {})"), {"quantization_config"}},
-      {config(R"("quantization_config": {"quant_method": "mxfp4"})", "gpt_oss"), {"mxfp4", "dequantize=True"}},
+      {config(R"("quantization_config": {"quant_method": "gptq"})", "gpt_oss"), {"gptq", "must be mxfp4, or fp8"}},
+      {R"({"model_type": "gemma3"})", {"text_config is not given"}},
+      {R"({"model_type": "gemma3", "architectures": ["X"], "text_config": {}})", {"Gemma3ForConditionalGeneration"}},
+      {R"({"model_type": "gemma3", "text_config": {"hidden_size": 0}})", {"text_config", "hidden_size is 0"}},
       {config(R"("rope_scaling": {"type": "longrope", "factor": 2})"), {"rope_scaling.type", "longrope", "llama3"}},
       {config(R"("rope_scaling": {"rope_type": "linear"})"), {"rope_scaling.factor is not given"}},
       {config(R"("rope_scaling": {"factor": 2})"), {"rope_scaling.rope_type is not given"}},

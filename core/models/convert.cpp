@@ -20,6 +20,7 @@
 #include "core/models/carried_files.h"
 #include "core/models/config.h"
 #include "core/models/hf_plan.h"
+#include "core/models/mxfp4.h"
 #include "core/models/save_folder.h"
 #include "core/parse_json.h"
 #include "core/paths.h"
@@ -103,14 +104,19 @@ class Conversion {
     int64_t first, count;
   };
 
+  static bool is_packed(const Weights::Tensor& tensor) {
+    return tensor.info->dtype == DType::kU8 && !Mxfp4Weight::weight_of(tensor.info->name).empty();
+  }
   void check_types() const {
     for (const auto& [name, tensor] : weights_->tensors()) {
       const bool merges = !options_.adapter.empty();
-      if ((!options_.dtype && !merges) || tensor.info->dtype != DType::kF8E4M3) continue;
+      const bool is_scaled = tensor.info->dtype == DType::kF8E4M3 || is_packed(tensor);
+      if ((!options_.dtype && !merges) || !is_scaled) continue;
       throw ConfigError(
-          fmt::format("{}: tensor {} has type F8_E4M3; such weights have scales, which {} does not apply. "
+          fmt::format("{}: tensor {} has type {}; such weights have scales, which {} does not apply. "
                       "`concord train --model {}` reads them, and saves them in its own type",
-                      tensor.file->path(), quoted(name), merges ? "a merge" : "a conversion", from_));
+                      tensor.file->path(), quoted(name), to_string(tensor.info->dtype),
+                      merges ? "a merge" : "a conversion", from_));
     }
   }
 

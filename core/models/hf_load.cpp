@@ -18,6 +18,7 @@
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
 #include "core/models/hf_weights.h"
+#include "core/models/mxfp4.h"
 #include "core/models/shared_read.h"
 #include "core/quoted.h"
 #include "core/safetensors/index.h"
@@ -37,7 +38,8 @@ constexpr size_t kLeastReadBytes = 1 << 16;      // of a row: shorter ones are n
 struct FileBlock {
   const Reader* file;
   const TensorInfo* tensor;
-  const BlockScales* scales;  // of 8-bit floats; null: the tensor is as it is
+  const BlockScales* scales;  // of 8-bit floats
+  const Mxfp4Weight* packed;  // the weight that |tensor| has the blocks of; both null: the tensor is as it is
   const at::Tensor* to;       // flat
   int64_t from;               // element of the tensor in the file
   int64_t local;              // element of |to|
@@ -46,11 +48,25 @@ struct FileBlock {
   int64_t stride;
 
   int64_t span() const { return (rows - 1) * stride + length; }  // elements in the file from first to last
+  bool is_decoded() const { return scales != nullptr || packed != nullptr; }
   std::span<const std::byte> data() const {
+    if (packed != nullptr) return packed->bytes(from, span());
     const int64_t size = size_of(tensor->dtype);
     return file->data(*tensor).subspan(static_cast<size_t>(from * size), static_cast<size_t>(span() * size));
   }
 };
+
+// In the files of a model with images, before the names of its text model.
+constexpr std::string_view kTextPart = "language_model.";
+
+std::string without_part(const std::string& name) {
+  return name.starts_with(kTextPart) ? name.substr(kTextPart.size()) : name;
+}
+
+const Weights::Tensor* find_named(const Weights& weights, const std::string& name) {
+  const Weights::Tensor* found = weights.find(name);
+  return found != nullptr ? found : weights.find(std::string(kTextPart) + name);
+}
 
 bool is_expendable(const std::string& name, const HfLoadOptions& options) {
   const auto begins_name = [&](const std::string& beginning) { return name.starts_with(beginning); };
@@ -66,11 +82,14 @@ void check_extra(const Weights& weights, const HfLoadOptions& options) {
   const auto is_scale = [&](const std::string& name) {
     const Weights::Tensor* weight = weights.find(BlockScales::weight_of(name));
     return !options.weight_block_size.empty() && weight != nullptr && is_scaled(*weight) &&
-           known.count(weight->info->name) != 0;
+           known.count(without_part(weight->info->name)) != 0;
+  };
+  const auto is_packed = [&](const std::string& name) {
+    return known.count(std::string(Mxfp4Weight::weight_of(name))) != 0;
   };
   for (const auto& [name, tensor] : weights.tensors()) {
-    if (known.count(tensor.info->name) != 0 || is_scale(tensor.info->name) || is_expendable(tensor.info->name, options))
-      continue;
+    const std::string own = without_part(tensor.info->name);
+    if (known.count(own) != 0 || is_scale(tensor.info->name) || is_packed(own) || is_expendable(own, options)) continue;
     throw ConfigError(
         fmt::format("{}: tensor {} of {} does not belong to any parameter of the model, which has {} tensors; is this "
                     "the folder of another model?",
@@ -80,7 +99,11 @@ void check_extra(const Weights& weights, const HfLoadOptions& options) {
 
 const Weights::Tensor& find_checked(const Weights& weights, const GlobalTensor& wanted, const Parameter& parameter,
                                     bool takes_scaled) {
-  const Weights::Tensor* found = weights.find(wanted.name);
+  const Weights::Tensor* found = find_named(weights, wanted.name);
+  if (found == nullptr) {
+    const Weights::Tensor* blocks = Mxfp4Weight::blocks_of(weights, wanted.name);
+    if (blocks != nullptr) return *blocks;  // Mxfp4Weight checks them
+  }
   if (found == nullptr) {
     throw ConfigError(fmt::format("{}: has no tensor {}, which parameter {} needs in shape {}", weights.path(),
                                   quoted(wanted.name), parameter.spec.name, safetensors::shape_text(wanted.shape)));
@@ -162,7 +185,7 @@ Found find_all(const Weights& weights, const Parameter& parameter, bool takes_sc
 
 // The blocks of a run, none of which covers more than a window of the file, unless a single row does.
 void cut_run(const ShardRun& run, FileBlock block, std::vector<FileBlock>& blocks) {
-  const int64_t window = kWindowBytes / (block.scales != nullptr ? sizeof(float) : size_of(block.tensor->dtype));
+  const int64_t window = kWindowBytes / (block.is_decoded() ? sizeof(float) : size_of(block.tensor->dtype));
   const bool is_contiguous = run.run_stride == run.run_length;
   const int64_t row_length = is_contiguous ? run.count : run.run_length;
   const int64_t stride = is_contiguous ? run.count : run.run_stride;
@@ -206,21 +229,26 @@ bool is_plain(const FileBlock& block) {
   return block.to->device().is_cpu() && float_type(block.tensor->dtype) == block.to->scalar_type();
 }
 
-void copy_scaled(const FileBlock& block, const at::Tensor& to) {
+void copy_decoded(const FileBlock& block, const at::Tensor& to) {
   const auto length = static_cast<size_t>(block.length), stride = static_cast<size_t>(block.stride);
   const auto values = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(block.rows) * length);
   const std::span<const std::byte> data = block.data();
   for (int64_t row = 0; row < block.rows; ++row) {
     const auto number = static_cast<size_t>(row);
-    block.scales->decode(data.subspan(number * stride, length), block.from + row * block.stride,
-                         {values.get() + number * length, length});
+    const std::span<float> out{values.get() + number * length, length};
+    const int64_t first = block.from + row * block.stride;
+    if (block.packed != nullptr) {
+      block.packed->decode(first, out);
+    } else {
+      block.scales->decode(data.subspan(number * stride, length), first, out);
+    }
   }
   to.copy_(at::from_blob(values.get(), {block.rows, block.length}, at::kFloat));
 }
 
 void copy_converted(const FileBlock& block) {
   const at::Tensor to = block.to->narrow(0, block.local, block.rows * block.length).view({block.rows, block.length});
-  if (block.scales != nullptr) return copy_scaled(block, to);
+  if (block.is_decoded()) return copy_decoded(block, to);
   const c10::ScalarType type = *float_type(block.tensor->dtype);
   const std::span<const std::byte> data = block.data();
   if (Reader::is_aligned(data, block.tensor->dtype)) {
@@ -277,7 +305,7 @@ class FolderLoad {
                           .found = find_all(weights_, *parameter, !options.weight_block_size.empty()),
                           .value = parameter->value.detach().view({-1}),
                           .runs = shard_runs(parameter->spec, place)});
-      for (const auto& [name, tensor] : targets_.back().found) add_scales(tensor);
+      for (const auto& [name, tensor] : targets_.back().found) add_scales(name, tensor, *parameter);
     }
   }
 
@@ -320,9 +348,16 @@ class FolderLoad {
     at::Tensor mapped = {};  // the new value, where it needs not be read
   };
 
-  void add_scales(const Weights::Tensor& tensor) {
+  // |name| as the parameter's runs have it.
+  void add_scales(const std::string& name, const Weights::Tensor& tensor, const Parameter& parameter) {
     if (is_scaled(tensor)) scales_.try_emplace(tensor.info->name, weights_, tensor, options_.weight_block_size);
+    if (!is_packed(tensor)) return;
+    std::vector<int64_t> shape;
+    for (const ShardSpec::Dim& dim : parameter.spec.dims) shape.push_back(dim.size);
+    packed_.try_emplace(name, weights_, name, shape);
   }
+
+  static bool is_packed(const Weights::Tensor& tensor) { return tensor.info->dtype == safetensors::DType::kU8; }
 
   // |to| has what |runs| are about, and stays where it is.
   void add_blocks(const Target& target, const std::vector<ShardRun>& runs, const at::Tensor& to,
@@ -333,6 +368,7 @@ class FolderLoad {
               {.file = tensor.file,
                .tensor = tensor.info,
                .scales = is_scaled(tensor) ? &scales_.at(tensor.info->name) : nullptr,
+               .packed = is_packed(tensor) ? &packed_.at(run.tensor) : nullptr,
                .to = &to,
                .from = 0,
                .local = 0,
@@ -376,6 +412,7 @@ class FolderLoad {
   const ShardPlace place_;
   std::vector<Target> targets_;
   std::map<std::string, BlockScales> scales_;  // of tensors that have them, by name
+  std::map<std::string, Mxfp4Weight> packed_;  // the same of weights
   int64_t bytes_read_ = 0;
 };
 

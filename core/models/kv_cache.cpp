@@ -17,10 +17,13 @@ namespace concord {
 using at::Tensor;
 
 KvCache::KvCache(const Sizes& sizes, LayerAngles angles, const at::TensorOptions& options)
-    : sizes_(sizes), angles_(std::move(angles)) {
+    : sizes_(sizes),
+      angles_(std::move(angles)),
+      options_(options),
+      keys_(static_cast<size_t>(sizes.layers)),
+      values_(keys_.size()),
+      states_(keys_.size()) {
   const auto whole = options.dtype(at::kLong);
-  keys_ = at::empty({sizes.layers, sizes.rows, sizes.capacity, sizes.kv_heads, sizes.head_dim}, options);
-  values_ = at::empty(keys_.sizes(), options);
   row_ = at::arange(sizes.rows, whole);
   lengths_ = at::zeros({sizes.rows}, whole);
 }
@@ -34,7 +37,8 @@ void KvCache::begin(const NewTokens& tokens) {
                             "and after the first step one token is new",
                             tokens.ids.size(0), step_, sizes_.rows, longest_, sizes_.capacity));
   }
-  seen_ = lengths_ + tokens.counts;
+  counts_ = tokens.counts;
+  seen_ = lengths_ + counts_;
   place_ = lengths_.clamp_max(sizes_.capacity - 1);  // of a full row, which has nothing new
 }
 
@@ -46,9 +50,11 @@ LayerAngles KvCache::angles() const {
 
 Tensor KvCache::attend(int64_t number, const Tensor& q, const Tensor& k, const Tensor& v,
                        const AttentionOptions& options) {
-  const Tensor keys = keys_.select(0, number - sizes_.first_layer);
-  const Tensor values = values_.select(0, number - sizes_.first_layer);
+  Tensor& keys = keys_[static_cast<size_t>(number - sizes_.first_layer)];
+  Tensor& values = values_[static_cast<size_t>(number - sizes_.first_layer)];
   if (longest_ == 0) {
+    keys = at::empty({sizes_.rows, sizes_.capacity, sizes_.kv_heads, sizes_.head_dim}, options_);
+    values = at::empty(keys.sizes(), options_);
     keys.narrow(1, 0, step_).copy_(k);
     values.narrow(1, 0, step_).copy_(v);
     return attention(q, k, v, options);
@@ -57,6 +63,15 @@ Tensor KvCache::attend(int64_t number, const Tensor& q, const Tensor& k, const T
   values.index_put_({row_, place_}, v.squeeze(1));
   const int64_t longest = std::min(longest_ + 1, sizes_.capacity);
   return cached_attention(q, keys.narrow(1, 0, longest), values.narrow(1, 0, longest), seen_, options);
+}
+
+Tensor KvCache::is_real(int64_t tokens) const {
+  return at::arange(tokens, counts_.options()).unsqueeze(0) < counts_.unsqueeze(1);
+}
+
+Tensor KvCache::last_of_rows(const Tensor& x, int64_t count) const {
+  const Tensor place = counts_.unsqueeze(1) + at::arange(count, counts_.options()).unsqueeze(0);
+  return x.gather(1, place.unsqueeze(-1).expand({-1, -1, x.size(2)}));
 }
 
 void KvCache::end() {

@@ -4,13 +4,15 @@
 // one token per row. Rows have lengths of their own, which are on the device only, so a step never waits for it. What
 // padding left in the cache is overwritten by the row's next tokens and not seen before that.
 //
-// Memory: 2 x layers x rows x capacity x kv_heads x head_dim elements, allocated once. Layers with a sliding window
-// keep all tokens too. Threads: one at a time, the one that computes.
+// Memory: 2 x layers x rows x capacity x kv_heads x head_dim elements, allocated once, in the first step. Layers with a
+// sliding window keep all tokens too; those with a gated delta net have a state of fixed size instead. Threads: one at
+// a time, the one that computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "core/models/layer_angles.h"
 #include "core/ops/attention.h"
@@ -50,14 +52,27 @@ class KvCache {
                     const AttentionOptions& options);
   void end();
 
+  // What a layer keeps that has no keys; undefined at first.
+  struct LayerState {
+    at::Tensor inputs;  // [B, K - 1, channels]: the last ones of its convolution
+    at::Tensor state;   // [B, heads, n, m]
+  };
+  LayerState& state_of(int64_t number) { return states_[static_cast<size_t>(number - sizes_.first_layer)]; }
+  at::Tensor is_real(int64_t tokens) const;  // bool [B, tokens]: those of this step that are no padding
+  // The last |count| of |x| [B, count + tokens of this step, channels] in each row, without its padding.
+  at::Tensor last_of_rows(const at::Tensor& x, int64_t count) const;
+
  private:
   Sizes sizes_;
   LayerAngles angles_;
-  at::Tensor keys_, values_;  // [layers, rows, capacity, kv_heads, head_dim]
-  at::Tensor row_;            // int64 [rows]: 0, 1, ...
-  at::Tensor lengths_;        // int64 [rows]: tokens before this step
-  at::Tensor seen_;           // int64 [rows]: with those of this step
-  at::Tensor place_;          // int64 [rows]: where the one token of this step goes
+  at::TensorOptions options_;
+  std::vector<at::Tensor> keys_, values_;  // of each layer: [rows, capacity, kv_heads, head_dim]
+  std::vector<LayerState> states_;
+  at::Tensor row_;      // int64 [rows]: 0, 1, ...
+  at::Tensor lengths_;  // int64 [rows]: tokens before this step
+  at::Tensor counts_;   // int64 [rows]: of this step
+  at::Tensor seen_;     // int64 [rows]: with those of this step
+  at::Tensor place_;    // int64 [rows]: where the one token of this step goes
   int64_t longest_ = 0;
   int64_t step_ = 0;  // tokens of this step
 };

@@ -18,6 +18,7 @@ namespace concord {
 struct HeadsOfSum {
   at::Tensor sum_pbh;
   Heads heads;
+  at::Tensor gate_sbc = {};  // of the heads' outputs, before its sigmoid; undefined: there is none
 };
 
 class LatentHeads {

@@ -56,6 +56,14 @@ void check_args(const ModelArgs& args) {
   }
 }
 
+void check_delta(const ModelConfig& config, const LayerContext& context) {
+  if (config.delta.count() == 0 || context.cp->size() == 1) return;
+  throw ConfigError(
+      fmt::format("context_parallel_size is {}, but {} layers of this {} model have linear attention, whose state goes "
+                  "from token to token of a sequence; set it to 1",
+                  context.cp->size(), config.delta.count(), config.model_type));
+}
+
 void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerContext& context) {
   if (config.experts.layers() == 0) {
     if (context.ep->size() == 1) return;
@@ -164,6 +172,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
                   .add_fp8 = [this](const std::string& weight) { return add_fp8(weight); },
                   .find = find};
   if (args.options.fp8.is_on()) parts.fp8.emplace(args.options.fp8, context.torch_device());
+  check_delta(config, parts.layers);
   router_losses_ = router_losses(args.options.moe, config.experts);
   check_experts(config, args.options.moe, parts.layers);
   begin_step();

@@ -27,6 +27,7 @@ class Planner {
   Planner(const ModelConfig& config, const ParameterPlanOptions& options) : config_(config), options_(options) {
     check_divides("num_attention_heads", config.num_attention_heads, options.tp);
     check_key_heads();
+    if (config.delta.count() > 0) check_divides("linear_num_key_heads", config.delta.key_heads, options.tp);
     const ExpertConfig& experts = config.experts;
     const bool all_sparse = experts.layers() == config.num_hidden_layers;
     if (!all_sparse) check_divides("intermediate_size", config.intermediate_size, options.tp);
@@ -50,7 +51,11 @@ class Planner {
       if (!name.empty()) norm(layer + name + ".weight");
     };
     layer_norm(config_.norms.before_attention);
-    attention(layer + "self_attn.");
+    if (config_.delta.has_layer(number)) {
+      delta_net(layer + "linear_attn.");
+    } else {
+      attention(layer + "self_attn.");
+    }
     layer_norm(config_.norms.after_attention);
     layer_norm(config_.norms.before_mlp);
     if (config_.experts.has_layer(number)) {
@@ -264,11 +269,28 @@ class Planner {
     output(prefix + "o_proj", heads * latent.v_head_dim, config_.output_bias);
   }
 
+  // Heads are cut as attention's are. Each key head has its part of both projections, with its value heads.
+  void delta_net(const std::string& prefix) {
+    const DeltaConfig& delta = config_.delta;
+    const int64_t keys = delta.keys(), values = delta.values(), heads = delta.value_heads;
+    fused(prefix, "in_proj", {{"in_proj_qkvz", 2 * (keys + values)}, {"in_proj_ba", 2 * heads}}, false, false);
+    add(prefix + "conv1d.weight", {{2 * keys + values, kCut}, {1}, {delta.taps}}, normal(),
+        {{"queries", keys}, {"keys", keys}, {"values", values}});
+    plans_.back().spec.joined = true;
+    add(prefix + "dt_bias", {{heads, kCut}}, constant_init(1));
+    add(prefix + "A_log", {{heads, kCut}}, log_uniform_init(0.01, 16));  // as transformers has it
+    add(prefix + "norm.weight", {{delta.value_dim}}, constant_init(1));
+    plans_.back().partial_over_tp = options_.tp > 1;  // each rank has seen its own heads
+    output(prefix + "out_proj", values, false);
+  }
+
   void attention(const std::string& prefix) {
     if (config_.latent.used()) return latent_attention(prefix);
     const int64_t q = config_.num_attention_heads * config_.head_dim;
     const int64_t kv = config_.num_key_value_heads * config_.head_dim;
-    fused(prefix, "qkv_proj", {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}, config_.qkv_bias, config_.joined_qkv);
+    const int64_t own_q = config_.attention_gate ? 2 * q : q;
+    fused(prefix, "qkv_proj", {{"q_proj", own_q}, {"k_proj", kv}, {"v_proj", kv}}, config_.qkv_bias,
+          config_.joined_qkv);
     if (config_.qk_norm_all_heads) {
       add(prefix + "q_norm.weight", {{q, kCut}}, constant_init(1));
       add(prefix + "k_norm.weight", {{kv, kCut}}, constant_init(1));

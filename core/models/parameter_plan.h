@@ -51,6 +51,10 @@ struct ParameterPlanOptions {
 //   model.layers.N.self_attn.qkv_a_proj.{weight,bias} pieces q_a_proj, if queries have a latent, kv_a_proj_with_mqa
 //   model.layers.N.self_attn.{q_a_layernorm,kv_a_layernorm}.weight
 //   model.layers.N.self_attn.{q_b_proj,kv_b_proj,o_proj}.weight  q_proj where queries have no latent
+// or, where it is a gated delta net, cut by key heads with their value heads:
+//   model.layers.N.linear_attn.in_proj.weight         pieces in_proj_qkvz, in_proj_ba
+//   model.layers.N.linear_attn.conv1d.weight          [channels, 1, taps], queries, keys and values each cut by heads
+//   model.layers.N.linear_attn.{dt_bias,A_log,norm.weight,out_proj.weight}
 //   model.layers.N.post_attention_layernorm.weight
 //   model.layers.N.mlp.gate_up_proj.{weight,bias}     pieces gate_proj, up_proj
 //   model.layers.N.mlp.down_proj.{weight,bias}

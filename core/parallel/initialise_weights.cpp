@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -49,14 +50,19 @@ void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const Sh
   } else {
     const bool normal = init.kind == WeightInit::Kind::normal;
     const Stream stream = torch_stream(device);
-    const DType dtype = *platform_dtype(shard.scalar_type());
-    auto* data = static_cast<char*>(shard.data_ptr());
+    const bool takes_log = init.kind == WeightInit::Kind::log_uniform;
+    // Logarithms of rounded numbers would be rounded twice.
+    const bool is_short = shard.element_size() < 4;
+    const at::Tensor drawn = takes_log && is_short ? at::empty_like(shard, at::kFloat) : shard;
+    const DType dtype = *platform_dtype(drawn.scalar_type());
+    auto* data = static_cast<char*>(drawn.data_ptr());
     for (const ShardRun& run : shard_runs(spec, place)) {
       const Generator::State from{static_cast<uint64_t>(seed), stable_hash(run.tensor),
                                   static_cast<uint64_t>(run.offset)};
       fill_runs(normal ? CONCORD_RNG_NORMAL : CONCORD_RNG_UNIFORM, stream, data + run.local * size_of(dtype), run.count,
-                dtype, from, {run.run_length, run.run_stride}, normal ? 0.0 : -init.value, init.value);
+                dtype, from, {run.run_length, run.run_stride}, normal ? 0.0 : init.low, init.value);
     }
+    if (takes_log) shard.copy_(drawn.log());
   }
   clear_padding(shard, spec, place);
 }

@@ -18,13 +18,15 @@ class Tensor;
 namespace concord {
 
 struct WeightInit {
-  enum class Kind { normal, uniform, constant };
+  enum class Kind { normal, uniform, log_uniform, constant };
   Kind kind;
-  double value;  // the standard deviation; the bound, of both signs; or the constant
+  double value;    // the standard deviation; the upper bound; or the constant
+  double low = 0;  // the lower bound, of numbers drawn uniformly or of those whose logarithms are the weights
 };
 
 inline WeightInit normal_init(double sigma) { return {WeightInit::Kind::normal, sigma}; }
-inline WeightInit uniform_init(double bound) { return {WeightInit::Kind::uniform, bound}; }
+inline WeightInit uniform_init(double bound) { return {WeightInit::Kind::uniform, bound, -bound}; }
+inline WeightInit log_uniform_init(double low, double high) { return {WeightInit::Kind::log_uniform, high, low}; }
 inline WeightInit constant_init(double value) { return {WeightInit::Kind::constant, value}; }
 
 // Fills |shard|, this rank's part of the parameter, on the current stream; padding becomes 0. |shard| is contiguous, on

@@ -27,6 +27,7 @@ TOKENS = 50
 # Logits of these models are sums of at most 200 products in each of at most 14 layers of sums, of magnitude up to 10:
 # 14 * sqrt(200) * 10 * 2^-24 = 1.2e-4 is a generous estimate of how far two orders of summation are apart.
 BOUND = 2e-4
+LAID_OUT = ("llama", "mixtral", "qwen3_next")  # families that run under layouts as well
 LAYOUTS = {"tp 2": ["--tensor_model_parallel_size", "2", "--nproc", "2"],
            "pp 2": ["--pipeline_model_parallel_size", "2", "--nproc", "2"]}
 
@@ -68,8 +69,10 @@ def run_case(program, seed, folder):
     family, settings = draw_config(draw, seed)
     settings["max_position_embeddings"] = 80
     settings["num_hidden_layers"] = 2
-    if family in ("llama", "qwen3", "mixtral"):  # those that run under layouts as well
+    if family in (*LAID_OUT, "qwen3"):
         settings |= {"num_key_value_heads": 2, "num_attention_heads": 4, "hidden_size": 32}
+    if family == "qwen3_next":
+        settings |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "layer_types": ["linear_attention", "full_attention"]}
     model = make_model(family, settings, seed).float().eval()
     prompts = [[draw.randrange(settings["vocab_size"]) for _ in range(length)] for length in (3, 17, 8)]
     model.save_pretrained(folder / "model")
@@ -161,7 +164,7 @@ def main():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             family, settings, same = run_case(arguments.program, seed, folder)
-            if family in ("llama", "mixtral"):
+            if family in LAID_OUT:
                 check_layouts(arguments.program, folder, f"seed {seed}, {family}")
                 check_refusals(arguments.program, folder, settings)
         print(f"seed {seed}: {family}, rope {rope_name(settings)}: {same} of 3 prompts the same",

@@ -61,17 +61,17 @@ def probe(program, model, folder, *more):
     return load_file(str(folder / "dump.safetensors"))
 
 
-def compare_layouts(program, name, more, folder):
-    model = make_model("deepseek_v3", SETTINGS | more, 3)
+def compare_layouts(program, name, family, settings, layouts, tokens, folder):
+    model = make_model(family, settings, 3)
     torch.manual_seed(5)
-    ids = torch.randint(0, SETTINGS["vocab_size"], (2, 24))
+    ids = torch.randint(0, settings["vocab_size"], (2, tokens))
     labels = torch.where(torch.rand(ids.shape) < 0.2, torch.full_like(ids, -100), ids)
     expected = reference(model, ids, labels)
     model.float().save_pretrained(folder / "model")
     save_file({"input_ids": ids, "labels": labels}, str(folder / "batch.safetensors"))
     worst = {"logits": 0.0, "gradient": 0.0, "between": 0.0}
     first = None
-    for layout, words in LAYOUTS.items():
+    for layout, words in layouts.items():
         dump = probe(program, folder / "model", folder, "--dtype", "float32", *words)
         first = first or dump
         worst["logits"] = max(worst["logits"], (dump["logits"].double() - expected["logits"]).abs().max().item())
@@ -83,7 +83,7 @@ def compare_layouts(program, name, more, folder):
             assert share <= BETWEEN, f"{name}, {layout}: {tensor} differs from one process by {share:.3g}"
             worst["between"] = max(worst["between"], share)
     assert worst["logits"] <= LOGITS, f"{name}: logits differ by {worst['logits']:.3g}, bound {LOGITS:g}"
-    print(f"{name}, {len(LAYOUTS)} layouts: " + ", ".join(f"{key} {value:.2g}" for key, value in worst.items()), flush=True)
+    print(f"{name}, {len(layouts)} layouts: " + ", ".join(f"{key} {value:.2g}" for key, value in worst.items()), flush=True)
 
 
 class Further(torch.nn.Module):
@@ -261,7 +261,7 @@ def main():
     torch.set_num_threads(1)
     for name, more in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
-            compare_layouts(arguments.program, name, more, Path(folder))
+            compare_layouts(arguments.program, name, "deepseek_v3", SETTINGS | more, LAYOUTS, 24, Path(folder))
     for tied in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             compare_further(arguments.program, tied, Path(folder))

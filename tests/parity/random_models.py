@@ -8,6 +8,8 @@ that the heads allow; with --both in both types under both. Exit code 77: transf
 """
 
 import argparse
+import importlib
+import inspect
 import json
 import random
 import subprocess
@@ -24,7 +26,7 @@ except ImportError as missing:
     sys.exit(77)
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "qwen2_moe", "qwen3_moe", "mixtral", "granite", "smollm3", "seed_oss",
-            "olmo2", "phi3", "glm4", "glm4_moe", "deepseek_v3", "gemma2", "gemma3_text", "gpt_oss")
+            "olmo2", "phi3", "glm4", "glm4_moe", "deepseek_v3", "gemma2", "gemma3_text", "gpt_oss", "qwen3_next")
 # Norm of the difference / norm of the reference, for each tensor: golden/README.md's for gradients. In float64 what is
 # left is transformers' own rounding, since it has norms, softmax and loss in float32 even then.
 BOUNDS = {"float64": 5e-6, "float32": 2e-5}
@@ -64,6 +66,8 @@ def draw_experts(draw, family):
                  "mlp_only_layers": draw.choice([[], [0]])}
     if family == "qwen2_moe":
         settings |= {"shared_expert_intermediate_size": 12, "qkv_bias": draw.random() < 0.5}
+    if family == "qwen3_next":
+        settings |= {"shared_expert_intermediate_size": 12}
     return settings
 
 
@@ -76,6 +80,16 @@ def draw_latents(draw, settings):
     if settings["rope_parameters"]["rope_type"] == "yarn":
         latents["rope_parameters"] = settings["rope_parameters"] | {"mscale": 0.7, "mscale_all_dim": draw.choice([0.5, 1.0])}
     return latents
+
+
+def draw_delta_net(draw, settings):
+    """Layers with linear attention before and after one without; value heads that share keys, wider and narrower than these."""
+    heads, kinds = settings["num_key_value_heads"], ["linear_attention", "full_attention"]
+    layers = max(2, settings["num_hidden_layers"])  # transformers needs one of each kind
+    return {"num_hidden_layers": layers, "head_dim": 16, "linear_num_key_heads": heads, "linear_num_value_heads": heads * draw.choice([1, 2]),
+            "linear_key_head_dim": draw.choice([4, 6]), "linear_value_head_dim": draw.choice([4, 8]),
+            "linear_conv_kernel_dim": draw.choice([2, 4]),
+            "layer_types": [kinds[i % 2] for i in range(layers)]}
 
 
 def draw_gemma(draw, family, settings):
@@ -128,7 +142,7 @@ def draw_config(draw, seed):
     if family in ("glm4", "glm4_moe"):
         settings["head_dim"] = 8  # half of it is rotated
     if family in ("llama", "qwen3", "qwen3_moe", "granite", "smollm3", "seed_oss", "olmo2", "glm4", "glm4_moe",
-                  "deepseek_v3", "gemma2", "gemma3_text", "gpt_oss"):
+                  "deepseek_v3", "gemma2", "gemma3_text", "gpt_oss", "qwen3_next"):
         settings["attention_bias"] = draw.random() < 0.5
     if family in ("llama", "granite", "smollm3", "seed_oss"):
         settings["mlp_bias"] = draw.random() < 0.5
@@ -143,9 +157,11 @@ def draw_config(draw, seed):
         settings |= {"attention_out_bias": draw.random() < 0.5, "attention_dropout": 0.0, "residual_dropout": 0.0}
     if family == "deepseek_v3":
         settings |= draw_latents(draw, settings)
+    if family == "qwen3_next":
+        settings |= draw_delta_net(draw, settings)
     if family in ("gemma2", "gemma3_text"):
         settings |= draw_gemma(draw, family, settings)
-    if family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe", "deepseek_v3", "gpt_oss"):
+    if family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen3_next"):
         settings |= draw_experts(draw, family)
         if family in ("glm4_moe", "deepseek_v3") and not has_experts(settings):
             settings["first_k_dense_replace"] = 0
@@ -156,12 +172,25 @@ def draw_config(draw, seed):
     elif family in ("mistral", "mixtral", "phi3"):
         settings["sliding_window"] = draw.choice([None, 3, 5])
     elif family not in ("llama", "granite", "seed_oss", "olmo2", "glm4", "glm4_moe", "deepseek_v3", "gemma2",
-                        "gemma3_text") and draw.random() < 0.5:
+                        "gemma3_text", "qwen3_next") and draw.random() < 0.5:
         settings |= {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
     return family, settings
 
 
+def use_float64(module, name):
+    """A function of transformers that computes in float32 in models of any type, in float64 instead."""
+    if hasattr(getattr(module, name), "in_float64"):
+        return
+    source = inspect.getsource(inspect.unwrap(getattr(module, name)))
+    scope = dict(vars(module))
+    exec(source[source.index("def "):].replace("torch.float32", "torch.float64"), scope)
+    scope[name].in_float64 = True
+    setattr(module, name, scope[name])
+
+
 def make_model(family, settings, seed):
+    if family == "qwen3_next":  # sums of decays in float32 leave no more than four digits
+        use_float64(importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next"), "torch_chunk_gated_delta_rule")
     torch.manual_seed(seed)
     config = transformers.AutoConfig.for_model(family, **settings)
     # The default path of experts has no float64.
@@ -212,17 +241,22 @@ def in_files(name, gradient, family):
 
 def draw_layout(draw, settings):
     """One cut that the sizes allow."""
-    inner = [settings.get(key, 12) for key in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")]
+    inner = [settings.get(key, 12) for key in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
+                                              "linear_num_key_heads")]
     kv_heads, heads = settings["num_key_value_heads"], settings["num_attention_heads"]
     columns = kv_heads * settings.get("head_dim", settings["hidden_size"] // heads)
     splits_keys = lambda n: kv_heads % n == 0 or (n % kv_heads == 0 and columns % n == 0)  # a head over several ranks
     tp = [n for n in (2, 3, 4) if heads % n == 0 and splits_keys(n) and all(size % n == 0 for size in inner)]
     cuts = [(["--context_parallel_size", "2"], 2), (["--context_parallel_size", "2", "--cp_comm_type", "all_gather"], 2)]
+    has_states = "linear_num_key_heads" in settings  # which pass through all tokens of a sequence
+    if has_states:
+        cuts = [([], 2)]
     if settings["num_hidden_layers"] == 2:
         cuts.append((["--pipeline_model_parallel_size", "2"], 2))
     experts = next((settings[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in settings), 1)
     if experts % 2 == 0 and has_experts(settings):
-        cuts = [(["--context_parallel_size", "2", "--expert_model_parallel_size", "2"], 2)]
+        split = [] if has_states else ["--context_parallel_size", "2"]
+        cuts = [([*split, "--expert_model_parallel_size", "2"], 2)]
     for n in tp:
         cuts.append((["--tensor_model_parallel_size", str(n)], n))
         cuts.append((["--tensor_model_parallel_size", str(n), "--sequence_parallel"], n))
@@ -248,7 +282,7 @@ def run_case(program, seed, folder, both):
     draw = random.Random(seed)
     family, settings = draw_config(draw, seed)
     model = make_model(family, settings, seed)
-    length = draw.choice([12, 24])
+    length = 72 if family == "qwen3_next" else draw.choice([12, 24])  # of linear attention more than a chunk
     ids = torch.randint(0, settings["vocab_size"], (2, length))
     labels = torch.where(torch.rand(ids.shape) < 0.2, torch.full_like(ids, -100), ids)
     expected = reference(model, ids, labels)

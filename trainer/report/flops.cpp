@@ -13,13 +13,28 @@ double real(int64_t value) { return static_cast<double>(value); }
 double attention_weights(const TransformerShape& shape) {
   const double hidden = real(shape.hidden_size), heads = real(shape.num_attention_heads);
   const double query = heads * real(shape.head_dim);
-  if (shape.kv_lora_rank == 0)
-    return hidden * (query + 2 * real(shape.num_key_value_heads * shape.head_dim)) + query * hidden;
+  if (shape.kv_lora_rank == 0) {
+    const double columns = shape.attention_gate ? 2 * query : query;
+    return hidden * (columns + 2 * real(shape.num_key_value_heads * shape.head_dim)) + query * hidden;
+  }
   const double rank = real(shape.q_lora_rank), value = heads * real(shape.v_head_dim);
   const double of_queries = rank > 0 ? rank * (hidden + query) : hidden * query;
   const double latent = real(shape.kv_lora_rank), shared = real(shape.qk_rope_head_dim);
   const double of_keys = hidden * (latent + shared) + latent * (query - heads * shared + value);
   return of_queries + of_keys + value * hidden;
+}
+
+// The same of a gated delta net.
+double delta_weights(const TransformerShape& shape) {
+  const double hidden = real(shape.hidden_size), heads = real(shape.linear_value_heads);
+  const double keys = real(shape.linear_key_heads * shape.linear_key_dim),
+               values = heads * real(shape.linear_value_dim);
+  return hidden * (2 * keys + 2 * values + 2 * heads) + real(shape.linear_conv_taps) * (2 * keys + values) +
+         values * hidden;
+}
+// Products of each token with the state: Megatron counts k k^T, v k^T, what is left of the state, and the query's.
+double state_products(const TransformerShape& shape) {
+  return 4 * real(shape.linear_value_heads * shape.linear_value_dim * shape.linear_value_dim);
 }
 
 }  // namespace
@@ -34,14 +49,16 @@ double training_flops(const TransformerShape& shape, double tokens, double squar
   const double experts =
       products * hidden *
       real(shape.moe_intermediate_size * shape.experts_per_token + shape.shared_expert_intermediate_size);
-  const double weights_of_a_token = real(shape.num_layers) * attention_weights(shape) + dense_layers * dense +
-                                    real(shape.num_moe_layers) * experts + hidden * real(shape.vocab_size);
+  const double linear = real(shape.num_linear_layers), attending = real(shape.num_layers) - linear;
+  const double weights_of_a_token = attending * attention_weights(shape) + linear * delta_weights(shape) +
+                                    dense_layers * dense + real(shape.num_moe_layers) * experts +
+                                    hidden * real(shape.vocab_size);
   // Attention scores and their use: products of |query| and |value| columns per pair of positions, half of which are
   // masked.
   const double pairs = squared_lengths / 2;
   const double per_weight = shape.frozen ? kFrozenPerProduct : kTrainingPerProduct;
   return per_weight * tokens * weights_of_a_token +
-         kTrainingPerProduct * pairs * (query + value) * real(shape.num_layers);
+         kTrainingPerProduct * (pairs * (query + value) * attending + tokens * linear * state_products(shape));
 }
 
 double training_flops(const TransformerShape& shape, double tokens) {

@@ -19,10 +19,16 @@ struct TransformerShape {
   int64_t kv_lora_rank = 0;
   int64_t qk_rope_head_dim = 0;  // the part of head_dim that is no part of the latent
   int64_t v_head_dim = 0;
-  int64_t vocab_size = 0;  // Megatron counts the padded one
-  int64_t seq_length = 0;  // of a sample, where lengths are not given
-  bool gated = true;       // SwiGLU: three products, else two
-  bool frozen = false;     // weights have no gradients: an adapter is trained, whose own products are not counted
+  // Layers with a gated delta net, among num_layers.
+  int64_t num_linear_layers = 0;
+  int64_t linear_key_heads = 0, linear_value_heads = 0;
+  int64_t linear_key_dim = 0, linear_value_dim = 0;
+  int64_t linear_conv_taps = 0;
+  bool attention_gate = false;  // of the others: as many columns more as queries have
+  int64_t vocab_size = 0;       // Megatron counts the padded one
+  int64_t seq_length = 0;       // of a sample, where lengths are not given
+  bool gated = true;            // SwiGLU: three products, else two
+  bool frozen = false;          // weights have no gradients: an adapter is trained, whose own products are not counted
   // Layers with experts, among num_layers.
   int64_t num_moe_layers = 0;
   int64_t moe_intermediate_size = 0;

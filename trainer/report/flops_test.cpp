@@ -66,6 +66,26 @@ TEST(Flops, OfLatentAttentionAreThoseOfItsWeightsAndOfBothWidths) {
                    6.0 * 1e6 / 2 * 128 * (192 + 128));
 }
 
+// The layers of Qwen 3 Next: three with linear attention of 33'718'464 weights, as transformers counts them, of which
+// 192 are a norm, biases and decays, and one whose attention has 27'263'488, 512 of them norms.
+TEST(Flops, OfLinearAttentionAreThoseOfItsWeightsAndItsStates) {
+  const TransformerShape shape{.num_layers = 4,
+                               .hidden_size = 2048,
+                               .num_attention_heads = 16,
+                               .num_key_value_heads = 2,
+                               .head_dim = 256,
+                               .num_linear_layers = 3,
+                               .linear_key_heads = 16,
+                               .linear_value_heads = 32,
+                               .linear_key_dim = 128,
+                               .linear_value_dim = 128,
+                               .linear_conv_taps = 4,
+                               .attention_gate = true};
+  const double weights = 3.0 * (33'718'464 - 192) + 27'263'488 - 512, states = 3.0 * 32 * 4 * 128 * 128;
+  EXPECT_DOUBLE_EQ(training_flops(shape, 1000, 0), 6.0 * 1000 * (weights + states));
+  EXPECT_DOUBLE_EQ(training_flops(shape, 1000, 1e6) - training_flops(shape, 1000, 0), 6.0 * 1e6 / 2 * 16 * 2 * 256);
+}
+
 TEST(Flops, OfPackedSequencesCountOnlyPairsWithinOne) {
   const TransformerShape shape = qwen2_5_0_5b();
   const double whole = training_flops(shape, 4096);

@@ -22,13 +22,14 @@ extern const Family kQwen2;
 extern const Family kQwen2Moe;
 extern const Family kQwen3;
 extern const Family kQwen3Moe;
+extern const Family kQwen3Next;
 extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kDeepseekV3, &kGemma2,   &kGemma3Text, &kGlm4,     &kGlm4Moe, &kGptOss,
-                                   &kGranite,    &kLlama,    &kMistral,    &kMixtral,  &kOlmo2,   &kPhi3,
-                                   &kQwen2,      &kQwen2Moe, &kQwen3,      &kQwen3Moe, &kSeedOss, &kSmolLm3};
+  static const std::array families{&kDeepseekV3, &kGemma2,   &kGemma3Text, &kGlm4,    &kGlm4Moe, &kGptOss, &kGranite,
+                                   &kLlama,      &kMistral,  &kMixtral,    &kOlmo2,   &kPhi3,    &kQwen2,  &kQwen2Moe,
+                                   &kQwen3,      &kQwen3Moe, &kQwen3Next,  &kSeedOss, &kSmolLm3};
   return families;
 }
 

@@ -26,6 +26,10 @@ struct Family {
   double default_window_rope_theta = 0;      // of layers with a window; 0: they have the rope of the others
   const char* activation_key = "hidden_act";
   const char* activation = "silu";  // the only one
+  // A model with images whose text_config is of this family, which is then read as a text model of its own; null: none.
+  const char* whole_model_type = nullptr;
+  const char* whole_architecture = nullptr;
+  const char* text_defaults = "{}";  // the values that transformers uses if text_config has none, as JSON
   // transformers' class for classifying sequences, which reward models are. Null: |architecture| with that end; empty:
   // there is none.
   const char* scoring_architecture = nullptr;

@@ -1,5 +1,5 @@
 // Gemma 3, its text models: Gemma 2 with norms of q and k and another rope on layers with a window, which are five of
-// six; no caps.
+// six; no caps. Of the models with images (gemma3) the text part is read, and saved as such a text model.
 #include "core/models/families/family.h"
 
 namespace concord {
@@ -23,6 +23,10 @@ const Family kGemma3Text{.model_type = "gemma3_text",
                          .default_window_rope_theta = 1e4,
                          .activation_key = "hidden_activation",
                          .activation = "gelu_pytorch_tanh",
+                         .whole_model_type = "gemma3",
+                         .whole_architecture = "Gemma3ForConditionalGeneration",
+                         .text_defaults = R"({"vocab_size": 262208, "num_attention_heads": 8, "hidden_size": 2304,
+                             "intermediate_size": 9216, "num_hidden_layers": 26, "max_position_embeddings": 131072})",
                          .scoring_architecture = "Gemma3TextForSequenceClassification"};
 
 }  // namespace concord

@@ -1,0 +1,122 @@
+#include "core/models/delta_layer.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/softplus.h>
+#include <fmt/core.h>
+
+#include "core/ops/causal_conv.h"
+#include "core/ops/gated_delta_rule.h"
+#include "core/ops/visit_type.h"
+
+namespace concord {
+
+// Shapes in names: p, s, b, h as in layer_context.h; k, v this rank's key and value heads, n the size of a key, m that
+// of a value, c the columns of several heads side by side.
+
+using at::Tensor;
+
+DeltaLayer::DeltaLayer(const LayerContext& context, int64_t number)
+    : context_(context),
+      sizes_(context.config.delta),
+      number_(number),
+      name_(fmt::format("model.layers.{}.linear_attn.", number)),
+      key_heads_(sizes_.key_heads / context.tp->size()),
+      value_heads_(sizes_.value_heads / context.tp->size()),
+      norm_(find_norm(context, number, context.config.norms.before_attention)),
+      in_(context.find(name_ + "in_proj.weight")),
+      conv_(context.find(name_ + "conv1d.weight")),
+      dt_bias_(context.find(name_ + "dt_bias")),
+      a_log_(context.find(name_ + "A_log")),
+      heads_norm_(context.find(name_ + "norm.weight")),
+      output_(context.find(name_ + "out_proj.weight")),
+      in_adapter_(context, name_ + "in_proj",
+                  {{name_ + "in_proj_qkvz", 2 * (key_heads_ * sizes_.key_dim + value_heads_ * sizes_.value_dim)},
+                   {name_ + "in_proj_ba", 2 * value_heads_}},
+                  context.sequence_parallel),
+      output_adapter_(context, name_ + "out_proj", {{name_ + "out_proj", context.config.hidden_size}}, true) {}
+
+Tensor DeltaLayer::project(const Tensor& normed_pbh) const {
+  const ParallelLinearOptions options{.name = name_ + "in_proj", .sequence_parallel = context_.sequence_parallel};
+  return in_adapter_.column(normed_pbh, *in_, nullptr, options);
+}
+
+NormedSum DeltaLayer::project(const Residual& stream) const {
+  if (recomputes_module(context_.recompute, "layernorm")) {
+    const Tensor sum_pbh = stream.sum(context_);
+    return {sum_pbh, recompute_if(true, context_, sum_pbh, [this](const Tensor& input_pbh) {
+              return project(normed(input_pbh, norm_, context_));
+            })};
+  }
+  const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
+  return {sum_pbh, project(normed_pbh)};
+}
+
+// In generation it goes on from the last inputs before, and leaves its own last ones: those of the row, not padding.
+Tensor DeltaLayer::convolve(const Tensor& qkv_bsc, const LayerInputs& inputs) const {
+  const Tensor weight = conv_->used().squeeze(1);
+  if (inputs.cache == nullptr) return causal_conv(qkv_bsc, weight, inputs.cu_seqlens);
+  const int64_t before = sizes_.taps - 1;
+  KvCache::LayerState& state = inputs.cache->state_of(number_);
+  if (!state.inputs.defined()) state.inputs = qkv_bsc.new_zeros({qkv_bsc.size(0), before, qkv_bsc.size(2)});
+  const Tensor all_bsc = at::cat({state.inputs, qkv_bsc}, 1);
+  state.inputs = inputs.cache->last_of_rows(all_bsc, before);
+  return causal_conv(all_bsc, weight).narrow(1, before, qkv_bsc.size(1));
+}
+
+// How much of the state each token keeps, as its logarithm, in the type of sums.
+Tensor DeltaLayer::forgetting(const Tensor& a_bsv) const {
+  const auto wide = ops::sum_type(a_bsv.scalar_type());
+  return -a_log_->used().to(wide).exp() * at::softplus(a_bsv.to(wide) + dt_bias_->used());
+}
+
+// -> bsvm
+Tensor DeltaLayer::apply_rule(const Tensor& qkv_bsc, const Tensor& g_bsv, const Tensor& beta_bsv,
+                              const LayerInputs& inputs) const {
+  const int64_t keys = key_heads_ * sizes_.key_dim, values = value_heads_ * sizes_.value_dim;
+  const auto parts = qkv_bsc.split_with_sizes({keys, keys, values}, -1);
+  const Tensor q_bskn = parts[0].unflatten(-1, {key_heads_, -1}), k_bskn = parts[1].unflatten(-1, {key_heads_, -1});
+  const Tensor v_bsvm = parts[2].unflatten(-1, {value_heads_, -1});
+  if (inputs.cache == nullptr)
+    return gated_delta_rule(q_bskn, k_bskn, v_bsvm, g_bsv, beta_bsv, {}, inputs.cu_seqlens).out;
+  const Tensor real_bs1 = inputs.cache->is_real(qkv_bsc.size(1)).unsqueeze(-1);  // padding changes nothing
+  KvCache::LayerState& state = inputs.cache->state_of(number_);
+  const DeltaRule made = gated_delta_rule(q_bskn, k_bskn, v_bsvm, g_bsv * real_bs1, beta_bsv * real_bs1, state.state);
+  state.state = made.state;
+  return made.out;
+}
+
+// Files have for each key head its q, k, and the v and z of its value heads; and their b and a. -> sbc
+Tensor DeltaLayer::mix(const Tensor& projected_sbc, const LayerInputs& inputs) const {
+  const int64_t n = sizes_.key_dim, shared = sizes_.shared_by(), values = shared * sizes_.value_dim;
+  const Tensor projected_bsc = projected_sbc.transpose(0, 1);
+  const int64_t gates = 2 * value_heads_;
+  const auto both = projected_bsc.split_with_sizes({projected_bsc.size(-1) - gates, gates}, -1);
+  const auto qkvz = both[0].unflatten(-1, {key_heads_, -1}).split_with_sizes({n, n, values, values}, -1);
+  const auto ba = both[1].unflatten(-1, {key_heads_, -1}).split_with_sizes({shared, shared}, -1);
+  const Tensor qkv_bsc = at::cat({qkvz[0].flatten(2), qkvz[1].flatten(2), qkvz[2].flatten(2)}, -1);
+  const Tensor beta_bsv = ba[0].flatten(2).sigmoid();
+  const auto wide = ops::sum_type(beta_bsv.scalar_type());
+  const Tensor out_bsvm =
+      apply_rule(convolve(qkv_bsc, inputs), forgetting(ba[1].flatten(2)), beta_bsv.to(wide), inputs);
+  const Tensor normed_bsvm = rms_norm(out_bsvm, heads_norm_->used(), context_.config.rms_norm_eps);
+  const Tensor z_bsvm = qkvz[3].flatten(2).unflatten(-1, {value_heads_, -1});
+  const Tensor gated_bsvm = (normed_bsvm * at::silu(z_bsvm.to(wide))).to(projected_sbc.scalar_type());
+  return gated_bsvm.flatten(2).transpose(0, 1);
+}
+
+Residual DeltaLayer::forward(const Residual& stream, const SharedInputs& inputs) const {
+  const auto [x_pbh, projected_sbc] = project(stream);
+  Tensor out_sbc;
+  if (recomputes_module(context_.recompute, "core_attn")) {
+    const auto again = [this, inputs](const Tensor& again_sbc) { return mix(again_sbc, *inputs); };
+    out_sbc = recompute_if(true, context_, projected_sbc, again);
+  } else {
+    out_sbc = mix(projected_sbc, *inputs);
+  }
+  const ParallelLinearOptions options{.name = name_ + "out_proj", .sequence_parallel = context_.sequence_parallel};
+  return {x_pbh, output_adapter_.row(out_sbc.contiguous(), *output_, nullptr, options)};
+}
+
+}  // namespace concord

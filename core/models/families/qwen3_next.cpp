@@ -1,0 +1,63 @@
+// Qwen 3 Next: three of four layers have a gated delta net, the others attention with a gate on its output and rope on
+// a quarter of each head. Norms multiply by 1 + their weight; experts, and a shared one behind a gate. What its files
+// have for predicting further tokens is not used, as in transformers.
+#include <fmt/core.h>
+
+#include "core/models/families/family.h"
+
+namespace concord {
+namespace {
+
+constexpr IntegerRange kSizes{1, int64_t{1} << 16};
+
+std::vector<bool> linear_layers(const ConfigReader& read, const ModelConfig& model) {
+  const auto layers = static_cast<size_t>(model.num_hidden_layers);
+  const auto interval = static_cast<size_t>(read.integer("full_attention_interval", kSizes, 4));
+  const std::vector<std::string> types = read.texts("layer_types");
+  if (read.has("layer_types") && types.size() != layers) {
+    read.refuse("layer_types", fmt::format("has {} entries, but needs one for each of the {} of num_hidden_layers",
+                                           types.size(), layers));
+  }
+  std::vector<bool> linear(layers);
+  for (size_t i = 0; i < layers; ++i) {
+    linear[i] = types.empty() ? (i + 1) % interval != 0 : types[i] == "linear_attention";
+    if (types.empty() || linear[i] || types[i] == "full_attention") continue;
+    read.refuse("layer_types",
+                fmt::format("names '{}'; supported are full_attention and linear_attention", types[i].substr(0, 40)));
+  }
+  return linear;
+}
+
+void read_delta_net(const ConfigReader& read, ModelConfig& model) {
+  DeltaConfig& delta = model.delta;
+  delta = {.key_heads = read.integer("linear_num_key_heads", kSizes, 16),
+           .value_heads = read.integer("linear_num_value_heads", kSizes, 32),
+           .key_dim = read.integer("linear_key_head_dim", kSizes, 128),
+           .value_dim = read.integer("linear_value_head_dim", kSizes, 128),
+           .taps = read.integer("linear_conv_kernel_dim", {1, 64}, 4),
+           .layers = linear_layers(read, model)};
+  if (delta.value_heads % delta.key_heads != 0) {
+    read.refuse(fmt::format("linear_num_value_heads {} must be a multiple of linear_num_key_heads {}",
+                            delta.value_heads, delta.key_heads));
+  }
+}
+
+void describe_qwen3_next(const ConfigReader& read, ModelConfig& model) {
+  model.qk_norm = true;
+  model.norms_plus_one = true;
+  model.attention_gate = true;
+  model.unused_tensors = {"mtp."};
+  read_attention_bias(read, model);
+  read_delta_net(read, model);
+  read_qwen_experts(read, model, {.num_experts = 512, .num_experts_per_tok = 10, .moe_intermediate_size = 512});
+  model.experts.norm_topk_prob = read.flag("norm_topk_prob", true);
+  model.experts.shared_intermediate_size = read.integer("shared_expert_intermediate_size", {1, int64_t{1} << 24}, 512);
+  model.experts.shared_gate = true;
+}
+
+}  // namespace
+
+extern const Family kQwen3Next;
+const Family kQwen3Next{"qwen3_next", "Qwen3NextForCausalLM", 2, 256, &describe_qwen3_next, 10000, 0.25};
+
+}  // namespace concord

@@ -1,0 +1,133 @@
+"""Layers with linear attention (the gated delta nets of Qwen 3 Next) beside transformers: values under layouts, packed
+sequences, training, files.
+
+linear_attention.py PROGRAM
+
+A random tiny model, of which `concord probe` computes logits, loss and gradients under each layout; packed sequences beside
+each of them alone; 20 steps of `concord train`; and files that are written as they were read. Exit code 77: transformers is
+not there, nothing was compared.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from random_models import differences, in_files, make_model, torch, transformers  # exits with 77 where they are not
+from latent_attention import EP, GRADIENT, TP, compare_layouts, load_file, probe, run, save_file
+import train_experts
+
+SETTINGS = {
+    "vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "initializer_range": 0.08,
+    "tie_word_embeddings": False, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6,
+    "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "mlp_only_layers": [1],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+    "attn_implementation": "eager", "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+STAGES = "E,t|t*2,L"
+PP = ["--pipeline_model_parallel_size", "2", "--pipeline_model_parallel_layout", STAGES]
+LAYOUTS = {
+    "one process": [], "tp 2": [*TP, "--nproc", "2"],
+    "tp 2, sequence parallel, full recomputation": [*TP, "--sequence_parallel", "--recompute_granularity", "full",
+                                                    "--nproc", "2"],
+    "pp 2": [*PP, "--nproc", "2"], "dp 2, ep 2": [*EP, "--nproc", "2"],
+    "tp 2, ep 2, recomputation": [*TP, "--sequence_parallel", *EP, "--expert_tensor_parallel_size", "1", "--nproc", "2",
+                                  "--recompute_granularity", "selective", "--recompute_modules", "core_attn", "layernorm"],
+}
+
+
+def compare_packed(program, folder):
+    """Sequences in one row beside each of them alone: neither states nor convolutions reach into the next."""
+    model = make_model("qwen3_next", SETTINGS, 4)
+    torch.manual_seed(6)
+    lengths = [70, 2, 24]
+    ids = torch.randint(0, SETTINGS["vocab_size"], (1, sum(lengths)))
+    labels = ids.clone()
+    cuts, losses, logits = [0], 0.0, []
+    for length in lengths:
+        own = ids[:, cuts[-1]:cuts[-1] + length]
+        labels[0, cuts[-1]] = -100  # nothing predicts the first token of a sequence
+        output = model(input_ids=own).logits
+        losses = losses + torch.nn.functional.cross_entropy(output[0, :-1], own[0, 1:], reduction="sum")
+        logits.append(output.detach())
+        cuts.append(cuts[-1] + length)
+    loss = losses / (sum(lengths) - len(lengths))
+    loss.backward()
+    expected = {"logits": torch.cat(logits, 1), "loss": loss.detach().reshape(1)}
+    for name, parameter in model.named_parameters():
+        expected |= {"grad." + part: grad for part, grad in in_files(name, parameter.grad, "qwen3_next")}
+    model.float().save_pretrained(folder / "model")
+    save_file({"input_ids": ids, "labels": labels, "cu_seqlens": torch.tensor(cuts)}, str(folder / "batch.safetensors"))
+    worst = 0.0
+    for layout in ("one process", "tp 2"):
+        for what, tensor, share in differences(expected, probe(program, folder / "model", folder, "--dtype", "float32", *LAYOUTS[layout])):
+            assert share <= GRADIENT, f"packed, {layout}: {tensor} {what} by {share:.3g}, bound {GRADIENT:g}"
+            worst = max(worst, share)
+    print(f"packed sequences: {worst:.2g}", flush=True)
+    refused = subprocess.run([program, "probe", "--model", str(folder / "model"), "--batch", str(folder / "batch.safetensors"),
+                              "--out", str(folder / "dump.safetensors"), "--context_parallel_size", "2", "--nproc", "2"],
+                             capture_output=True, text=True)
+    assert refused.returncode != 0 and "context_parallel_size is 2, but 2 layers" in refused.stderr, refused.stderr
+
+
+def check_refusals(program, folder):
+    (folder / "adapter.yaml").write_text("\n".join([
+        f"model: {folder / 'trained'}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/adapter", "max_steps: 1",
+        "finetuning_type: lora", "lora_rank: 2", "per_device_train_batch_size: 1", "report_to: [none]"]))
+    refused = subprocess.run([program, "train", "--config", str(folder / "adapter.yaml")], capture_output=True, text=True)
+    assert refused.returncode != 0 and "an adapter is not supported for a qwen3_next model" in refused.stderr, refused.stderr
+
+
+def compare_training(program, folder):
+    """20 steps, beside transformers."""
+    make_model("qwen3_next", SETTINGS | {"initializer_range": 0.05}, 9).float().save_pretrained(folder / "trained")
+    train_experts.compare_all(program, folder / "trained", aux=0.0, layouts={
+        "dp 2, ep 2": (2, ["expert_model_parallel_size: 2", "gradient_accumulation_steps: 2",
+                           "use_distributed_optimizer: true"]),
+        "tp 2, pp 2": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true", "pipeline_model_parallel_size: 2",
+                           f'pipeline_model_parallel_layout: "{STAGES}"', "gradient_accumulation_steps: 4"]),
+    })
+
+
+def compare_files(program, folder):
+    """What is read is written, bit by bit, under layouts; but not what files have for predicting further tokens."""
+    source = load_file(str(folder / "trained" / "model.safetensors"))
+    save_file(source | {"mtp.fc.weight": torch.zeros(2, 3)}, str(folder / "trained" / "model.safetensors"), metadata={"format": "pt"})
+    ids = torch.randint(0, SETTINGS["vocab_size"], (4, 16))
+    save_file({"input_ids": ids, "labels": ids.clone()}, str(folder / "data.safetensors"))
+    for world, words in ((1, []), (4, ["tensor_model_parallel_size: 2", "expert_model_parallel_size: 2", "sequence_parallel: true",
+                                       "expert_tensor_parallel_size: 1"])):
+        (folder / "run.yaml").write_text("\n".join([
+            f"model: {folder / 'trained'}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out",
+            "max_steps: 1", "learning_rate: 0", "weight_decay: 0", "per_device_train_batch_size: 1", "report_to: [none]",
+            "overwrite_output_dir: true", *words]))
+        run(program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world))
+        written = load_file(str(folder / "out" / "model" / "model.safetensors"))
+        assert set(written) == set(source), set(written) ^ set(source)
+        assert all(torch.equal(written[name], tensor) for name, tensor in source.items()), f"{world} processes"
+    print(f"files: {len(source)} tensors as they were", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        compare_layouts(arguments.program, "linear attention", "qwen3_next", SETTINGS, LAYOUTS, 72, Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        compare_packed(arguments.program, Path(folder))
+    with tempfile.TemporaryDirectory() as name:
+        compare_training(arguments.program, Path(name))
+        compare_files(arguments.program, Path(name))
+        check_refusals(arguments.program, Path(name))
+
+
+if __name__ == "__main__":
+    main()
