@@ -58,6 +58,7 @@ class Batcher {
   void read(const Epoch& epoch, int64_t place, std::vector<Sample>* rows, std::vector<int64_t>* pairs) const;
   void add_pairs(const std::vector<Sample>& rows, std::vector<int64_t> pairs, TokenBatch* batch) const;
   int64_t length(const Epoch& epoch, int64_t place) const;  // in a packed row
+  void check_source() const;
   TokenBatch padded_batch(const Epoch& epoch, int64_t first_row) const;
   TokenBatch packed_batch(const Epoch& epoch, int64_t first_row) const;
 
