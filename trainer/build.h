@@ -27,11 +27,18 @@ namespace concord {
 
 // What a user may provide instead of what the arguments name; empty ones are made from the arguments.
 using ModelProvider = std::function<VirtualModels(const ModelConfig&, const ModelArgs&, ParallelContext&)>;
+// Megatron's non_loss_data_func: what a user wants to see of the model after an evaluation. Every rank calls it.
+using NonLossData = std::function<std::vector<at::Tensor>(VirtualModels& model)>;
+// Megatron's process_non_loss_data_func: |data| after step |step| -> names and numbers, which are logged as eval_NAME.
+// Called on every rank of the last stage; what is logged is of the one with the first part of the data and the tokens.
+using ProcessNonLossData = std::function<NamedValues(const std::vector<at::Tensor>& data, int64_t step)>;
 struct Providers {
   DatasetProvider datasets;
   ModelProvider model;
   ForwardStep forward_step;
-  ComputeMetrics compute_metrics = {};  // of every evaluation
+  ComputeMetrics compute_metrics = {};            // of every evaluation
+  ProcessNonLossData process_non_loss_data = {};  // the same
+  NonLossData non_loss_data = {};  // what it is given; empty: what forward_step returned for the last batch
 };
 
 // What lives as long as the training. |job| and the plan's data outlive it.

@@ -63,6 +63,17 @@ std::vector<ParameterGroups::Pattern> ParameterGroups::multipliers(const std::ma
   return patterns;
 }
 
+std::vector<std::pair<std::string, double>> group_learning_rates(const TrainingArguments& arguments, double lr) {
+  const GroupArguments& groups = arguments.groups;
+  std::vector<std::pair<std::string, double>> rates;
+  const double decoupled = groups.decoupled_lr > 0 ? lr * (groups.decoupled_lr / arguments.lr.learning_rate) : lr;
+  if (groups.decoupled_lr > 0) rates.emplace_back("decoupled_learning_rate", decoupled);
+  if (groups.head_lr_mult != 1) rates.emplace_back("head_learning_rate", decoupled * groups.head_lr_mult);
+  for (const auto& [pattern, multiplier] : groups.lr_mult_pattern)
+    rates.emplace_back("learning_rate/" + pattern, lr * std::stod(multiplier));
+  return rates;
+}
+
 ParameterGroups::ParameterGroups(const GroupArguments& arguments, double learning_rate)
     : lr_(multipliers(arguments.lr_mult_pattern, "lr_mult_pattern")),
       weight_decay_(multipliers(arguments.weight_decay_mult_pattern, "weight_decay_mult_pattern")),

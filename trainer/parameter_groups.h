@@ -16,6 +16,9 @@
 
 namespace concord {
 
+// The learning rates of the groups, for the log, where the others have |lr|.
+std::vector<std::pair<std::string, double>> group_learning_rates(const TrainingArguments& arguments, double lr);
+
 class ParameterGroups {
  public:
   // Throws ConfigError for patterns that are not regular expressions, and values that are not numbers >= 0.

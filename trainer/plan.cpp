@@ -75,6 +75,30 @@ DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& conf
   return data;
 }
 
+// As Megatron's update_train_iters: a last batch that would not be whole is left out, and a batch that was decreased
+// counts as the one that was asked for.
+int64_t steps_of_samples(const TrainingArguments& a, const DataArguments& data) {
+  const int64_t samples = a.steps.train_samples;
+  const int64_t full = a.steps.decrease_batch_size ? a.steps.global_batch_size
+                                                   : data.micro_batch_size * data.accumulation * data.dp_size;
+  int64_t steps = 0, consumed = 0;
+  while (data.ramp && consumed <= data.ramp->samples && consumed <= samples) {
+    consumed += data.ramp->rows_after(consumed, full);
+    ++steps;
+  }
+  steps += std::max<int64_t>(0, samples - consumed) / full;
+  if (steps > 0) return steps;
+  throw ConfigError(fmt::format("train_samples {} is less than the {} samples of one step", samples, full));
+}
+
+TokenizerFiles files_of_tokenizer(const DataArguments& data) {
+  const std::string first = data.blend.empty() ? data.path : parse_blend(data.blend).paths.front();
+  return data.dataset ? tokenizer_files(data.tokenizer) : read_tokenizer_files(first, data.tokenizer);
+}
+
+// -1 if it is not known.
+int64_t eod_of(const DataArguments& data) { return end_of_document(files_of_tokenizer(data)).value_or(-1); }
+
 // Of |steps| steps; none where they do not fit into 63 bits.
 std::optional<int64_t> samples_of_steps(const DataArguments& data, int64_t steps) {
   const int64_t full = data.micro_batch_size * data.accumulation * data.dp_size;
@@ -93,7 +117,9 @@ std::optional<int64_t> samples_of_steps(const DataArguments& data, int64_t steps
 
 std::unique_ptr<DataLoader> open_train_data(const TrainingArguments& a, DataArguments data,
                                             std::unique_ptr<SampleSource> source) {
-  if (a.steps.max_steps > 0) {
+  if (a.steps.train_samples > 0) {
+    data.samples_wanted = a.steps.train_samples;
+  } else if (a.steps.max_steps > 0) {
     data.samples_wanted = samples_of_steps(data, a.steps.max_steps);
     if (!data.samples_wanted) {
       throw ConfigError(
@@ -351,7 +377,8 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   if (const std::optional<BatchRamp> ramp = batch_ramp(arguments.steps)) check_schedules(arguments, *ramp, world);
   plan.stages = stages_of(arguments, plan.config, plan.schedule);
   const RankLayout layout = layout_of(initialize_args(plan), world);
-  const DataArguments data = data_arguments(plan.arguments, plan.config, layout, rank);
+  DataArguments data = data_arguments(plan.arguments, plan.config, layout, rank);
+  if (data.acts_at_document_ends() && data.eod_token_id < 0) data.eod_token_id = eod_of(data);
   plan.data = data;
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
   const bool reads_files = !sets.train;
@@ -360,9 +387,7 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.test_data = open_part(arguments, evaluation_arguments(arguments, data, DataPart::test),
                              arguments.evaluation.test_data, arguments.evaluation.test_blend, std::move(sets.test));
   if (rank == 0 && reads_files) {
-    const bool is_blend = !arguments.data.blend.empty();
-    const std::string first = is_blend ? parse_blend(arguments.data.blend).paths.front() : data.path;
-    plan.tokenizer_files = data.dataset ? tokenizer_files(data.tokenizer) : read_tokenizer_files(first, data.tokenizer);
+    plan.tokenizer_files = files_of_tokenizer(data);
   }
   plan.tokenizer = data.tokenizer;
   check_groups(plan);
@@ -370,12 +395,16 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
     plan.sample_prompts = read_prompts(arguments.evaluation.sample_prompts, /*chat=*/false);
   }
   check_enough_data(arguments, *plan.train_data);
-  plan.max_steps = arguments.steps.max_steps > 0 ? arguments.steps.max_steps
-                                                 : steps_of_epochs(*plan.train_data, arguments.steps.num_train_epochs);
+  plan.max_steps = arguments.steps.train_samples > 0 ? steps_of_samples(arguments, data)
+                   : arguments.steps.max_steps > 0
+                       ? arguments.steps.max_steps
+                       : steps_of_epochs(*plan.train_data, arguments.steps.num_train_epochs);
   plan.lr = arguments.lr;
+  plan.lr.train_samples = arguments.steps.train_samples;
   plan.lr.max_steps = plan.max_steps;
   plan.lr.global_batch_size = plan.train_data->global_batch_size();
-  if (data.ramp && plan.lr.warmup_samples > 0 && plan.lr.lr_decay_steps == 0) {
+  const bool counts_samples = plan.lr.warmup_samples > 0 && plan.lr.train_samples == 0;
+  if (data.ramp && counts_samples && plan.lr.lr_decay_steps == 0 && plan.lr.lr_decay_samples == 0) {
     plan.lr.lr_decay_samples = samples_of_steps(data, plan.max_steps).value_or(0);
   }
   const std::vector<int64_t> skipped = skipped_steps(arguments.steps);

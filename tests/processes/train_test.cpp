@@ -279,8 +279,11 @@ TEST_F(Train, TheExampleOfMegatronsEntryTrainsOnItsOwnDataAndLoss) {
                                        "--eval_steps",
                                        "10",
                                        "--per_device_eval_batch_size",
-                                       "3"});
-  EXPECT_THAT(out, AllOf(HasSubstr("pretrain: a qwen2"), HasSubstr("over 10 steps")));
+                                       "3",
+                                       "--focal_gamma",
+                                       "2"});
+  EXPECT_THAT(out, AllOf(HasSubstr("pretrain: a qwen2"), HasSubstr("over 10 steps"),
+                         HasSubstr("pretrain: 4 ranks have met"), HasSubstr("pretrain: finished")));
   const auto steps = read_steps(path("out"));
   ASSERT_EQ(steps.size(), 10u);
   EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
@@ -292,6 +295,26 @@ TEST_F(Train, TheExampleOfMegatronsEntryTrainsOnItsOwnDataAndLoss) {
   EXPECT_GT(accuracy, 0);
   EXPECT_NEAR(evaluation["eval_right_tokens"].get<double>(), accuracy, 1e-9);
   EXPECT_LE(evaluation["eval_right_samples"].get<double>(), accuracy);
+  // Losses of the last batch, of one rank: the mean over all of its samples lies near them.
+  const double mean = evaluation["eval_loss"];
+  EXPECT_NEAR(evaluation["eval_later_token_loss"].get<double>(), mean, 0.5 * mean);
+  EXPECT_TRUE(evaluation.contains("eval_first_token_loss"));
+  std::ifstream yaml(path("out/training_args.yaml"));
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(yaml), {}), HasSubstr("focal_gamma: 2\n"));
+}
+
+TEST_F(Train, TheExampleHearsOfItsEndAndRefusesWhatItCannot) {
+  const auto fails = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {
+        PRETRAIN, "--model_config", kTinyModel + "/config.json", "--output_dir", path("out"), "--max_steps", "2"};
+    command.insert(command.end(), more.begin(), more.end());
+    RunningProcess process(command);
+    EXPECT_NE(process.wait(), 0);
+    return process.out() + process.err();
+  };
+  EXPECT_THAT(fails({"--focal_gamma", "nan", "--rerun_mode", "disabled"}), HasSubstr("pretrain: aborted: "));
+  EXPECT_THAT(fails({"--focal_gama", "1"}), HasSubstr("unknown argument 'focal_gama'"));
+  EXPECT_THAT(fails({"--nproc", "2"}), HasSubstr("concord launch"));
 }
 
 }  // namespace
