@@ -50,7 +50,8 @@ class TrainingParts {
   DistributedDataParallel data_parallel;
   Optimizer optimizer;
   LrSchedule lr;
-  std::optional<LossScaler> scaler;  // of fp16
+  std::optional<LrSettings> decoupled_lr;  // at the counter of |lr|
+  std::optional<LossScaler> scaler;        // of fp16
   LossRule loss_rule;
   std::unique_ptr<PairObjective> pairs;  // of stages dpo and rm, else null
   std::unique_ptr<Reference> reference;  // null where the objective has none
@@ -73,6 +74,9 @@ class TrainingParts {
   // Tokens, or pairs, of this rank that count: those of all dp x cp ranks add up. If |batches| are on the host it does
   // not wait for the device.
   int64_t counted(std::span<const MicroBatch> batches);
+  double decoupled_learning_rate() const {  // of the next update; 0: there is none
+    return decoupled_lr ? lr_at(*decoupled_lr, lr.counter() + lr.settings().offset) : 0;
+  }
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
   // Forward and backward of a step of so many micro-batches. The first call for a number waits for the other ranks.
   Executor& executor(int64_t microbatches);

@@ -116,7 +116,7 @@ std::optional<int64_t> samples_of_steps(const DataArguments& data, int64_t steps
 }
 
 std::unique_ptr<DataLoader> open_train_data(const TrainingArguments& a, DataArguments data,
-                                            std::unique_ptr<SampleSource> source) {
+                                            std::unique_ptr<SampleSource> source, const DataCollator& collator) {
   if (a.steps.train_samples > 0) {
     data.samples_wanted = a.steps.train_samples;
   } else if (a.steps.max_steps > 0) {
@@ -128,7 +128,7 @@ std::unique_ptr<DataLoader> open_train_data(const TrainingArguments& a, DataArgu
                       a.steps.max_steps, data.micro_batch_size, data.accumulation, data.dp_size));
     }
   }
-  return source ? std::make_unique<DataLoader>(data, std::move(source)) : std::make_unique<DataLoader>(data);
+  return source ? std::make_unique<DataLoader>(data, std::move(source), collator) : std::make_unique<DataLoader>(data);
 }
 
 // How validation and test data are read: every sample once, in data order. As many micro-batches as there are stages
@@ -145,8 +145,9 @@ DataArguments evaluation_arguments(const TrainingArguments& a, DataArguments dat
 
 // From |source|, or from what is named, or (with a split) from the training data. Null where there is none of these.
 std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments data, const std::string& path,
-                                      const std::vector<std::string>& blend, std::unique_ptr<SampleSource> source) {
-  if (source) return std::make_unique<DataLoader>(data, std::move(source));
+                                      const std::vector<std::string>& blend, std::unique_ptr<SampleSource> source,
+                                      const DataCollator& collator) {
+  if (source) return std::make_unique<DataLoader>(data, std::move(source), collator);
   if (data.split.empty()) {
     if (path.empty() && blend.empty()) return nullptr;
     data.path = path;
@@ -163,12 +164,12 @@ std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments 
 }
 
 std::vector<EvaluationSet> open_eval_sets(const TrainingArguments& a, const DataArguments& train,
-                                          std::unique_ptr<SampleSource> source) {
+                                          std::unique_ptr<SampleSource> source, const DataCollator& collator) {
   const DataArguments data = evaluation_arguments(a, train, DataPart::valid);
   std::vector<EvaluationSet> sets;
-  for (const auto& [name, path] : a.evaluation.sets) sets.push_back({name, open_part(a, data, path, {}, nullptr)});
+  for (const auto& [name, path] : a.evaluation.sets) sets.push_back({name, open_part(a, data, path, {}, nullptr, {})});
   if (!sets.empty()) return sets;
-  if (auto only = open_part(a, data, a.evaluation.data, a.evaluation.blend, std::move(source))) {
+  if (auto only = open_part(a, data, a.evaluation.data, a.evaluation.blend, std::move(source), collator)) {
     sets.push_back({"", std::move(only)});
   }
   return sets;
@@ -303,7 +304,7 @@ void check_groups(const TrainingPlan& plan) {
   if (plan.adapter && !given.freeze.empty()) {
     throw ConfigError("freeze and finetuning_type: lora are both given; an adapter's model is frozen anyway");
   }
-  const ParameterGroups groups(given, plan.arguments.lr.learning_rate);
+  const ParameterGroups groups(given);
   if (!plan.adapter) groups.check(plan.config, plan.stages);
 }
 
@@ -382,10 +383,11 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.data = data;
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
   const bool reads_files = !sets.train;
-  plan.train_data = open_train_data(arguments, data, std::move(sets.train));
-  plan.eval_sets = open_eval_sets(arguments, data, std::move(sets.eval));
-  plan.test_data = open_part(arguments, evaluation_arguments(arguments, data, DataPart::test),
-                             arguments.evaluation.test_data, arguments.evaluation.test_blend, std::move(sets.test));
+  plan.train_data = open_train_data(arguments, data, std::move(sets.train), sets.collator);
+  plan.eval_sets = open_eval_sets(arguments, data, std::move(sets.eval), sets.collator);
+  plan.test_data =
+      open_part(arguments, evaluation_arguments(arguments, data, DataPart::test), arguments.evaluation.test_data,
+                arguments.evaluation.test_blend, std::move(sets.test), sets.collator);
   if (rank == 0 && reads_files) {
     plan.tokenizer_files = files_of_tokenizer(data);
   }
@@ -409,7 +411,13 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   }
   const std::vector<int64_t> skipped = skipped_steps(arguments.steps);
   plan.skipped_steps = {skipped.begin(), skipped.end()};
-  resolve_lr(plan.lr);  // reports errors in these two now
+  if (arguments.groups.decoupled_lr > 0) {
+    plan.decoupled_lr = plan.lr;
+    plan.decoupled_lr->learning_rate = arguments.groups.decoupled_lr;
+    if (arguments.groups.decoupled_min_lr >= 0) plan.decoupled_lr->min_lr = arguments.groups.decoupled_min_lr;
+    resolve_lr(*plan.decoupled_lr);
+  }
+  resolve_lr(plan.lr);  // reports errors in these now
   make_scaler(arguments);
   if (!is_restarted_attempt()) check_resumption(plan);
   return plan;

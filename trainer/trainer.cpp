@@ -214,6 +214,7 @@ void Trainer::begin_step() {
 StepOutput Trainer::skipped_step() const {
   StepOutput step;
   step.learning_rate = parts_.lr.lr();
+  step.decoupled_learning_rate = parts_.decoupled_learning_rate();
   step.loss_scale = parts_.loss_scale();
   return step;
 }
@@ -346,7 +347,7 @@ void Trainer::log() {
   report.squared_lengths = window_.squared_lengths;
   report.seconds = seconds_since(last_log_);
   report.memory_bytes = memory_in_use(job_);
-  report.extra = group_learning_rates(plan_.arguments, last_.learning_rate);
+  report.extra = group_learning_rates(plan_.arguments.groups, last_.learning_rate, last_.decoupled_learning_rate);
   if (window_.steps > 1) report.extra.emplace_back("grad_norm_max", window_.largest_grad_norm);
   if (parts_.scaler) report.extra.emplace_back("loss_scale", last_.loss_scale);
   if (parts_.scaler || window_.skipped > 0) {

@@ -138,6 +138,8 @@ TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
                    text("min_lr"),
                    "--decoupled_lr",
                    text("decoupled_lr"),
+                   "--decoupled_min_lr",
+                   text("decoupled_min_lr"),
                    "--lr_warmup_samples",
                    text("warmup_samples"),
                    "--logging_steps",
@@ -156,7 +158,7 @@ TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
     ASSERT_EQ(lines.size(), of["train_iters"].get<size_t>());
     int64_t tokens = 0;
     for (size_t i = 0; i < lines.size(); ++i) {
-      const double lr = of["steps"][i]["learning_rate"], decoupled = lr * 0.4;
+      const double lr = of["steps"][i]["learning_rate"], decoupled = of["steps"][i]["decoupled_learning_rate"];
       EXPECT_NEAR(lines[i]["learning_rate"].get<double>(), lr, 1e-12) << i;
       EXPECT_NEAR(lines[i]["decoupled_learning_rate"].get<double>(), decoupled, 1e-12) << i;
       EXPECT_NEAR(lines[i]["head_learning_rate"].get<double>(), decoupled / 2, 1e-12) << i;
@@ -224,8 +226,10 @@ TEST_F(TrainLoop, DocumentsOfARowAreLearntAsIfTheyWereAlone) {
 }
 
 TEST_F(TrainLoop, TheNormOfTheWeightsIsTheSameUnderEveryLayout) {
-  const Words kind = {"--max_steps", "2", "--logging_steps", "1", "--log_params_norm"};
+  const Words kind = {"--max_steps", "2", "--logging_steps", "1", "--log_params_norm", "--log_num_zeros_in_grad"};
   run("one", ranks(1, 4) + kind);
+  EXPECT_GT(read_steps(path("one")).back()["num_zeros_in_grad"],
+            64);  // a row of the embedding whose token is not there
   const double expected = read_steps(path("one")).back()["params_norm"];
   const std::vector<Words> layouts = {ranks(2, 4) + Words{"--tensor_model_parallel_size", "2"},
                                       ranks(2, 2) + Words{"--use_distributed_optimizer"},

@@ -646,6 +646,11 @@ TEST(Relations, OfRunsInSamplesAndOfDocumentEnds) {
   a.data.eod_token_id = 3;
   EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("none of which is set"));
   a.data.eod_token_id = -1;
+  a.groups.decoupled_min_lr = 1;
+  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("without decoupled_lr"));
+  a.groups.decoupled_lr = 0.5;
+  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("decoupled_min_lr 1 is greater"));
+  a.groups = {};
   a.evaluation.loss_only = a.evaluation.accuracy = true;
   EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("prediction_loss_only and compute_accuracy"));
 }

@@ -323,7 +323,6 @@ std::vector<RefusedArgument> make_refused() {
       {"average_tokens_across_devices", {"true"}, "see calculate_per_token_loss"},
       {"optim_args", {}, "optimizer settings have their own arguments: adam_beta1, sgd_momentum, ..."},
       {"optim_target_modules", {}, "all weights use the same optimizer"},
-      {"decoupled_min_lr", {"0", "0.0"}, "decoupled_lr follows the same curve, so its end is min_lr in proportion"},
       {"full_determinism", {"false"}, "runs with the same seed and layout are reproducible on the cpu platform"},
       {"debug", {""}, "use CONCORD_LOG=debug and CONCORD_LAYERS=validate,trace"},
       {"use_cpu", {"false"}, "select the platform with CONCORD_PLATFORM=cpu"},

@@ -256,6 +256,14 @@ void check_numbers(const TrainingArguments& a, Found* found) {
   if (a.lr.min_lr > a.lr.learning_rate) {
     found->push_back(fmt::format("min_lr {:g} is greater than learning_rate {:g}", a.lr.min_lr, a.lr.learning_rate));
   }
+  const double decoupled_min = a.groups.decoupled_min_lr < 0 ? a.lr.min_lr : a.groups.decoupled_min_lr;
+  if (a.groups.decoupled_lr == 0 && a.groups.decoupled_min_lr >= 0) {
+    found->push_back("decoupled_min_lr is given without decoupled_lr; set that too");
+  } else if (a.groups.decoupled_lr > 0 && decoupled_min > a.groups.decoupled_lr) {
+    found->push_back(fmt::format("{} {:g} is greater than decoupled_lr {:g}; set a smaller decoupled_min_lr",
+                                 a.groups.decoupled_min_lr < 0 ? "min_lr" : "decoupled_min_lr", decoupled_min,
+                                 a.groups.decoupled_lr));
+  }
 }
 
 // What has not been tried together.

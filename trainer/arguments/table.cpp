@@ -259,6 +259,8 @@ std::vector<ArgumentGroup> make_groups() {
          "multiply the learning rate of the output layer (lm_head)", at_least(0)},
         {"decoupled_lr", field<&T::groups, &GroupArguments::decoupled_lr>,
          "peak learning rate of the embedding and the output layer; 0: that of the others", at_least(0)},
+        {"decoupled_min_lr", field<&T::groups, &GroupArguments::decoupled_min_lr>,
+         "final learning rate of these; -1: min_lr", at_least(-1)},
         {"adam_beta1", field<&T::optimizer, &OptimizerOptions::adam_beta1>, "also lion's", below_one()},
         {"adam_beta2", field<&T::optimizer, &OptimizerOptions::adam_beta2>, "also lion's", below_one()},
         {"adam_epsilon", field<&T::optimizer, &OptimizerOptions::adam_epsilon>, "", above(0)},

@@ -89,11 +89,12 @@ std::vector<int64_t> document_positions(const TokenBatch& batch, int64_t eod) {
 
 }  // namespace
 
-Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
+Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source, DataCollator collator)
     : arguments_(arguments),
       group_(arguments.pairs ? 2 : 1),
       shape_{arguments.micro_batch_size, arguments.accumulation, arguments.dp_size},
-      source_(std::move(source)) {
+      source_(std::move(source)),
+      collator_(std::move(collator)) {
   check(arguments_);
   check_source();
   if (arguments_.ramp) check_ramp(*arguments_.ramp, shape_);
@@ -109,6 +110,11 @@ Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> s
 }
 
 void Batcher::check_source() const {
+  if (collator_ && (arguments_.packing || arguments_.pairs || arguments_.reset_attention_mask)) {
+    throw ConfigError(
+        fmt::format("{}: a data collator is not supported with sequence_packing, preferences and reset_attention_mask",
+                    source_->name()));
+  }
   if (!arguments_.acts_at_document_ends()) return;
   if (!source_->joins_documents()) {
     throw ConfigError(fmt::format(
@@ -175,6 +181,21 @@ int64_t Batcher::length(const Epoch& epoch, int64_t place) const {
   return sum;
 }
 
+TokenBatch Batcher::collated(const std::vector<Sample>& samples) const {
+  TokenBatch batch = collator_(samples, shape_.micro_batch_size);
+  const auto tokens = static_cast<size_t>(batch.rows * batch.columns);
+  const bool has_positions = batch.position_ids.empty() || batch.position_ids.size() == tokens;
+  if (batch.rows == shape_.micro_batch_size && batch.columns > 0 && batch.columns % arguments_.pad_multiple == 0 &&
+      batch.ids.size() == tokens && batch.labels.size() == tokens && has_positions && batch.cu_seqlens.empty()) {
+    return batch;
+  }
+  throw ConfigError(fmt::format(
+      "the data collator made a batch of {} rows and {} columns with {} ids, {} labels and {} positions; must be {} "
+      "rows, columns that are a multiple of {}, and a number for each",
+      batch.rows, batch.columns, batch.ids.size(), batch.labels.size(), batch.position_ids.size(),
+      shape_.micro_batch_size, arguments_.pad_multiple));
+}
+
 TokenBatch Batcher::padded_batch(const Epoch& epoch, int64_t first_row) const {
   std::vector<Sample> samples;
   std::vector<int64_t> pairs;
@@ -185,6 +206,7 @@ TokenBatch Batcher::padded_batch(const Epoch& epoch, int64_t first_row) const {
   if (arguments_.eod_mask_loss) {
     for (Sample& sample : samples) mask_document_ends(eod, &sample);
   }
+  if (collator_) return collated(samples);
   if (arguments_.reset_attention_mask) {
     if (samples.empty()) samples.push_back({{arguments_.pad_id}, {kIgnoredToken}});
     return pack_documents(samples, arguments_);
