@@ -107,7 +107,7 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   }
   plan.is_restarted = request.is_restarted;
   plan.job = request.job;
-  ParallelContext& job = initialize(initialize_args(plan));
+  ParallelContext& job = initialize(initialize_args(plan), options.store);
   const InprocessHooks& hooks = options.inprocess;
   TrainOutput output;
   try {
@@ -136,7 +136,7 @@ TrainOutput pretrain(std::span<const std::string> words, const PretrainParameter
   if (line.nproc > 0 || line.nnodes > 1) {
     throw ConfigError("--nproc and --nnodes are of `concord train`; start this program with `concord launch`");
   }
-  RunOptions options{.notes = line.notes, .inprocess = parameters.inprocess};
+  RunOptions options{.notes = line.notes, .store = parameters.store, .inprocess = parameters.inprocess};
   if (!line.config.empty()) options.inputs = {line.config};
   return run_training(line.arguments,
                       {.datasets = parameters.train_valid_test_datasets_provider,

@@ -35,6 +35,7 @@ struct RunOptions {
   std::vector<std::string> inputs = {};  // files that are read besides those that the arguments name
   std::vector<std::string> notes = {};   // what to print before the run, one line each
   std::vector<std::string> next = {};    // what to try next, for the summary
+  std::shared_ptr<Store> store = {};     // in which the ranks meet (core/mesh/initialize.h); null: a new one
   InprocessHooks inprocess = {};
 };
 
@@ -61,6 +62,7 @@ struct PretrainParameters {
   std::function<void(ExtraArguments&)> extra_args_provider = {};  // adds arguments of the program's own
   std::map<std::string, std::string> args_defaults = {};          // by name; what the user gives comes first
   NonLossData non_loss_data_func = {};
+  std::shared_ptr<Store> store = {};
   InprocessHooks inprocess = {};
   ComputeMetrics compute_metrics = {};
 };
