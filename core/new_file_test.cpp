@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/config_error.h"
+#include "core/file_lock.h"
 #include "core/resources.h"
 #include "tests/temporary_folder.h"
 
@@ -52,6 +53,19 @@ TEST(Resources, WhatRanOutIsNamedWithItsLimit) {
   EXPECT_THAT(*what_is_short(std::system_error(EMFILE, std::generic_category(), "socket")), HasSubstr("ulimit -n"));
   EXPECT_EQ(what_is_short(std::system_error(EIO, std::generic_category())), std::nullopt);
   EXPECT_EQ(what_is_short(std::runtime_error("x")), std::nullopt);
+}
+
+// One process at a time; who waits for long is told.
+TEST(FileLock, IsWaitedForWithAWord) {
+  const tests::TemporaryFolder folder;
+  const std::string path = folder / "lock";
+  auto held = std::make_unique<FileLock>(path);
+  int words = 0;
+  FileLock second(path, [&] {
+    ++words;
+    held.reset();
+  });
+  EXPECT_EQ(words, 1);
 }
 
 }  // namespace

@@ -45,9 +45,7 @@ VirtualModels load_or_make_model(const TrainingPlan& plan, ParallelContext& job,
   return read_model(plan.arguments.model.path, plan, args, job);
 }
 
-ParameterGroups groups_of(const TrainingPlan& plan) {
-  return ParameterGroups(plan.arguments.groups, plan.arguments.lr.learning_rate);
-}
+ParameterGroups groups_of(const TrainingPlan& plan) { return ParameterGroups(plan.arguments.groups); }
 
 void check_fp8(const Fp8Args& fp8, const Platform& platform) {
   if (!fp8.is_on() || platform.capability(CONCORD_CAP_TORCH_FP8) != 0) return;
@@ -72,6 +70,7 @@ Multipliers multipliers_of(const TrainingPlan& plan) {
   return [groups = groups_of(plan)](const Parameter& parameter) {
     GroupMultipliers multipliers = default_multipliers(parameter);
     multipliers.lr *= groups.lr_multiplier(parameter.spec);
+    multipliers.decoupled = groups.is_decoupled(parameter.spec);
     multipliers.weight_decay *= groups.weight_decay_multiplier(parameter.spec);
     return multipliers;
   };
@@ -153,6 +152,7 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       data_parallel(chunks_of(model), job, data_parallel_options(plan.arguments)),
       optimizer(data_parallel, plan.arguments.optimizer, multipliers_of(plan)),
       lr(plan.lr),
+      decoupled_lr(plan.decoupled_lr ? std::optional(resolve_lr(*plan.decoupled_lr)) : std::nullopt),
       scaler(make_scaler(plan.arguments)),
       loss_rule{plan.arguments.data_parallel.calculate_per_token_loss, job.layout().cp(), job.layout().dp(),
                 plan.arguments.preference.learns_pairs()},

@@ -27,11 +27,18 @@ namespace concord {
 
 // What a user may provide instead of what the arguments name; empty ones are made from the arguments.
 using ModelProvider = std::function<VirtualModels(const ModelConfig&, const ModelArgs&, ParallelContext&)>;
+// Megatron's non_loss_data_func: what a user wants to see of the model after an evaluation. Every rank calls it.
+using NonLossData = std::function<std::vector<at::Tensor>(VirtualModels& model)>;
+// Megatron's process_non_loss_data_func: |data| after step |step| -> names and numbers, which are logged as eval_NAME.
+// Called on every rank of the last stage; what is logged is of the one with the first part of the data and the tokens.
+using ProcessNonLossData = std::function<NamedValues(const std::vector<at::Tensor>& data, int64_t step)>;
 struct Providers {
   DatasetProvider datasets;
   ModelProvider model;
   ForwardStep forward_step;
-  ComputeMetrics compute_metrics = {};  // of every evaluation
+  ComputeMetrics compute_metrics = {};            // of every evaluation
+  ProcessNonLossData process_non_loss_data = {};  // the same
+  NonLossData non_loss_data = {};  // what it is given; empty: what forward_step returned for the last batch
 };
 
 // What lives as long as the training. |job| and the plan's data outlive it.
@@ -43,7 +50,8 @@ class TrainingParts {
   DistributedDataParallel data_parallel;
   Optimizer optimizer;
   LrSchedule lr;
-  std::optional<LossScaler> scaler;  // of fp16
+  std::optional<LrSettings> decoupled_lr;  // at the counter of |lr|
+  std::optional<LossScaler> scaler;        // of fp16
   LossRule loss_rule;
   std::unique_ptr<PairObjective> pairs;  // of stages dpo and rm, else null
   std::unique_ptr<Reference> reference;  // null where the objective has none
@@ -66,6 +74,9 @@ class TrainingParts {
   // Tokens, or pairs, of this rank that count: those of all dp x cp ranks add up. If |batches| are on the host it does
   // not wait for the device.
   int64_t counted(std::span<const MicroBatch> batches);
+  double decoupled_learning_rate() const {  // of the next update; 0: there is none
+    return decoupled_lr ? lr_at(*decoupled_lr, lr.counter() + lr.settings().offset) : 0;
+  }
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
   // Forward and backward of a step of so many micro-batches. The first call for a number waits for the other ranks.
   Executor& executor(int64_t microbatches);

@@ -237,7 +237,11 @@ void compare_schedule(const std::string& folder, const TrainingState& state, con
 
 void compare_data(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
   const std::string beginning = "or --ignore_data_skip to start at the beginning of the data";
-  if (state.global_batch_size > 0 && state.global_batch_size != plan.train_data->global_batch_size()) {
+  // A batch that was decreased for one number of ranks is another one for others; samples and their order are the same.
+  const bool may_differ =
+      plan.arguments.steps.decrease_batch_size &&
+      value_in(state.arguments, "global_batch_size") == std::to_string(plan.arguments.steps.global_batch_size);
+  if (!may_differ && state.global_batch_size > 0 && state.global_batch_size != plan.train_data->global_batch_size()) {
     Difference batch;
     batch.add("global batch size", std::to_string(state.global_batch_size),
               std::to_string(plan.train_data->global_batch_size()));

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/config_error.h"
+#include "core/file_lock.h"
 #include "trainer/data/synthetic.h"
 #include "trainer/output_folder.h"
 #include "trainer/report/files.h"
@@ -18,6 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFolderOfInput = "input";
 constexpr const char* kDefaultFolder = "first-run";
+constexpr const char* kLock = ".concord-input.lock";
 constexpr int64_t kTokens = 2'000'000;
 constexpr uint64_t kCorpusSeed = 20;
 constexpr int64_t kProcesses = 2;
@@ -73,7 +75,7 @@ void complete_first_run(CommandLine* line) {
   }
   complete("seq_length", a.data.seq_length, 64);
   if (line->nproc == 0) line->nproc = kProcesses;
-  complete("per_device_train_batch_size", a.data.micro_batch_size, rows_of_micro_batch(a, line->nproc));
+  complete("per_device_train_batch_size", a.data.micro_batch_size, rows_of_micro_batch(a, line->nproc * line->nnodes));
   complete("max_steps", a.steps.max_steps, 400);
   complete("learning_rate", a.lr.learning_rate, 4e-3);
   complete("lr_scheduler_type", a.lr.lr_scheduler_type, "cosine");
@@ -91,6 +93,11 @@ void complete_first_run(CommandLine* line) {
 FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc) {
   const fs::path input = fs::path(arguments->output.dir) / kFolderOfInput;
   std::error_code error;
+  fs::create_directories(input.parent_path(), error);
+  if (error) throw ConfigError(fmt::format("cannot create output_dir '{}': {}", input.string(), error.message()));
+  // Launchers on several machines write the same bytes into the folder that they share. Files get their names when they
+  // are complete, so one that another launcher's ranks have open already stays as it is.
+  const FileLock one_at_a_time((input.parent_path() / kLock).string());
   if (fs::exists(input, error) && !has_run_mark(arguments->output.dir)) {
     throw ConfigError(
         fmt::format("'{}' already exists and was not written by Concord; choose another output_dir", input.string()));

@@ -63,14 +63,24 @@ std::vector<ParameterGroups::Pattern> ParameterGroups::multipliers(const std::ma
   return patterns;
 }
 
-ParameterGroups::ParameterGroups(const GroupArguments& arguments, double learning_rate)
+std::vector<std::pair<std::string, double>> group_learning_rates(const GroupArguments& arguments, double lr,
+                                                                 double decoupled_lr) {
+  std::vector<std::pair<std::string, double>> rates;
+  const bool decouples = arguments.decoupled_lr > 0;
+  if (decouples) rates.emplace_back("decoupled_learning_rate", decoupled_lr);
+  if (arguments.head_lr_mult != 1)
+    rates.emplace_back("head_learning_rate", (decouples ? decoupled_lr : lr) * arguments.head_lr_mult);
+  for (const auto& [pattern, multiplier] : arguments.lr_mult_pattern)
+    rates.emplace_back("learning_rate/" + pattern, lr * std::stod(multiplier));
+  return rates;
+}
+
+ParameterGroups::ParameterGroups(const GroupArguments& arguments)
     : lr_(multipliers(arguments.lr_mult_pattern, "lr_mult_pattern")),
       weight_decay_(multipliers(arguments.weight_decay_mult_pattern, "weight_decay_mult_pattern")),
-      head_(arguments.head_lr_mult) {
+      head_(arguments.head_lr_mult),
+      decouples_(arguments.decoupled_lr > 0) {
   for (const std::string& text : arguments.freeze) freeze_.push_back(compiled(text, "freeze"));
-  if (arguments.decoupled_lr == 0) return;
-  if (learning_rate == 0) throw ConfigError("decoupled_lr is a multiple of learning_rate, which is 0; set both");
-  decoupled_ = arguments.decoupled_lr / learning_rate;
 }
 
 bool ParameterGroups::freezes(const ShardSpec& parameter) const {
@@ -89,8 +99,11 @@ double ParameterGroups::product(const std::vector<Pattern>& patterns, const Shar
 double ParameterGroups::lr_multiplier(const ShardSpec& parameter) const {
   double result = product(lr_, parameter);
   if (is_output(parameter)) result *= head_;
-  if (is_output(parameter) || is_embedding(parameter)) result *= decoupled_;
   return result;
+}
+
+bool ParameterGroups::is_decoupled(const ShardSpec& parameter) const {
+  return decouples_ && (is_output(parameter) || is_embedding(parameter));
 }
 
 double ParameterGroups::weight_decay_multiplier(const ShardSpec& parameter) const {

@@ -16,14 +16,19 @@
 
 namespace concord {
 
+// The learning rates of |arguments|' groups, for the log: their names, and the rates where the others have |lr| and
+// those that are decoupled |decoupled_lr|.
+std::vector<std::pair<std::string, double>> group_learning_rates(const GroupArguments& arguments, double lr,
+                                                                 double decoupled_lr);
+
 class ParameterGroups {
  public:
   // Throws ConfigError for patterns that are not regular expressions, and values that are not numbers >= 0.
-  // |learning_rate| is what decoupled_lr is compared with.
-  ParameterGroups(const GroupArguments& arguments, double learning_rate);
+  explicit ParameterGroups(const GroupArguments& arguments);
 
   bool freezes(const ShardSpec& parameter) const;
   double lr_multiplier(const ShardSpec& parameter) const;
+  bool is_decoupled(const ShardSpec& parameter) const;  // its learning rate is the multiple of decoupled_lr
   double weight_decay_multiplier(const ShardSpec& parameter) const;
 
   // Throws ConfigError for a pattern that matches no parameter of |stages|, or only a part of one, and where a stage of
@@ -41,8 +46,8 @@ class ParameterGroups {
   static double product(const std::vector<Pattern>& patterns, const ShardSpec& parameter);
 
   std::vector<Pattern> freeze_, lr_, weight_decay_;
-  double head_ = 1;       // head_lr_mult
-  double decoupled_ = 1;  // decoupled_lr as a multiple of the learning rate
+  double head_ = 1;  // head_lr_mult
+  bool decouples_ = false;
 };
 
 }  // namespace concord

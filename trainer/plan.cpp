@@ -75,6 +75,30 @@ DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& conf
   return data;
 }
 
+// As Megatron's update_train_iters: a last batch that would not be whole is left out, and a batch that was decreased
+// counts as the one that was asked for.
+int64_t steps_of_samples(const TrainingArguments& a, const DataArguments& data) {
+  const int64_t samples = a.steps.train_samples;
+  const int64_t full = a.steps.decrease_batch_size ? a.steps.global_batch_size
+                                                   : data.micro_batch_size * data.accumulation * data.dp_size;
+  int64_t steps = 0, consumed = 0;
+  while (data.ramp && consumed <= data.ramp->samples && consumed <= samples) {
+    consumed += data.ramp->rows_after(consumed, full);
+    ++steps;
+  }
+  steps += std::max<int64_t>(0, samples - consumed) / full;
+  if (steps > 0) return steps;
+  throw ConfigError(fmt::format("train_samples {} is less than the {} samples of one step", samples, full));
+}
+
+TokenizerFiles files_of_tokenizer(const DataArguments& data) {
+  const std::string first = data.blend.empty() ? data.path : parse_blend(data.blend).paths.front();
+  return data.dataset ? tokenizer_files(data.tokenizer) : read_tokenizer_files(first, data.tokenizer);
+}
+
+// -1 if it is not known.
+int64_t eod_of(const DataArguments& data) { return end_of_document(files_of_tokenizer(data)).value_or(-1); }
+
 // Of |steps| steps; none where they do not fit into 63 bits.
 std::optional<int64_t> samples_of_steps(const DataArguments& data, int64_t steps) {
   const int64_t full = data.micro_batch_size * data.accumulation * data.dp_size;
@@ -92,8 +116,10 @@ std::optional<int64_t> samples_of_steps(const DataArguments& data, int64_t steps
 }
 
 std::unique_ptr<DataLoader> open_train_data(const TrainingArguments& a, DataArguments data,
-                                            std::unique_ptr<SampleSource> source) {
-  if (a.steps.max_steps > 0) {
+                                            std::unique_ptr<SampleSource> source, const DataCollator& collator) {
+  if (a.steps.train_samples > 0) {
+    data.samples_wanted = a.steps.train_samples;
+  } else if (a.steps.max_steps > 0) {
     data.samples_wanted = samples_of_steps(data, a.steps.max_steps);
     if (!data.samples_wanted) {
       throw ConfigError(
@@ -102,7 +128,7 @@ std::unique_ptr<DataLoader> open_train_data(const TrainingArguments& a, DataArgu
                       a.steps.max_steps, data.micro_batch_size, data.accumulation, data.dp_size));
     }
   }
-  return source ? std::make_unique<DataLoader>(data, std::move(source)) : std::make_unique<DataLoader>(data);
+  return source ? std::make_unique<DataLoader>(data, std::move(source), collator) : std::make_unique<DataLoader>(data);
 }
 
 // How validation and test data are read: every sample once, in data order. As many micro-batches as there are stages
@@ -119,8 +145,9 @@ DataArguments evaluation_arguments(const TrainingArguments& a, DataArguments dat
 
 // From |source|, or from what is named, or (with a split) from the training data. Null where there is none of these.
 std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments data, const std::string& path,
-                                      const std::vector<std::string>& blend, std::unique_ptr<SampleSource> source) {
-  if (source) return std::make_unique<DataLoader>(data, std::move(source));
+                                      const std::vector<std::string>& blend, std::unique_ptr<SampleSource> source,
+                                      const DataCollator& collator) {
+  if (source) return std::make_unique<DataLoader>(data, std::move(source), collator);
   if (data.split.empty()) {
     if (path.empty() && blend.empty()) return nullptr;
     data.path = path;
@@ -137,12 +164,12 @@ std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments 
 }
 
 std::vector<EvaluationSet> open_eval_sets(const TrainingArguments& a, const DataArguments& train,
-                                          std::unique_ptr<SampleSource> source) {
+                                          std::unique_ptr<SampleSource> source, const DataCollator& collator) {
   const DataArguments data = evaluation_arguments(a, train, DataPart::valid);
   std::vector<EvaluationSet> sets;
-  for (const auto& [name, path] : a.evaluation.sets) sets.push_back({name, open_part(a, data, path, {}, nullptr)});
+  for (const auto& [name, path] : a.evaluation.sets) sets.push_back({name, open_part(a, data, path, {}, nullptr, {})});
   if (!sets.empty()) return sets;
-  if (auto only = open_part(a, data, a.evaluation.data, a.evaluation.blend, std::move(source))) {
+  if (auto only = open_part(a, data, a.evaluation.data, a.evaluation.blend, std::move(source), collator)) {
     sets.push_back({"", std::move(only)});
   }
   return sets;
@@ -279,7 +306,7 @@ void check_groups(const TrainingPlan& plan) {
   if (plan.adapter && !given.freeze.empty()) {
     throw ConfigError("freeze and finetuning_type: lora are both given; an adapter's model is frozen anyway");
   }
-  const ParameterGroups groups(given, plan.arguments.lr.learning_rate);
+  const ParameterGroups groups(given);
   if (!plan.adapter) groups.check(plan.config, plan.stages);
 }
 
@@ -354,18 +381,18 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   if (const std::optional<BatchRamp> ramp = batch_ramp(arguments.steps)) check_schedules(arguments, *ramp, world);
   plan.stages = stages_of(arguments, plan.config, plan.schedule);
   const RankLayout layout = layout_of(initialize_args(plan), world);
-  const DataArguments data = data_arguments(plan.arguments, plan.config, layout, rank);
+  DataArguments data = data_arguments(plan.arguments, plan.config, layout, rank);
+  if (data.acts_at_document_ends() && data.eod_token_id < 0) data.eod_token_id = eod_of(data);
   plan.data = data;
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
   const bool reads_files = !sets.train;
-  plan.train_data = open_train_data(arguments, data, std::move(sets.train));
-  plan.eval_sets = open_eval_sets(arguments, data, std::move(sets.eval));
-  plan.test_data = open_part(arguments, evaluation_arguments(arguments, data, DataPart::test),
-                             arguments.evaluation.test_data, arguments.evaluation.test_blend, std::move(sets.test));
+  plan.train_data = open_train_data(arguments, data, std::move(sets.train), sets.collator);
+  plan.eval_sets = open_eval_sets(arguments, data, std::move(sets.eval), sets.collator);
+  plan.test_data =
+      open_part(arguments, evaluation_arguments(arguments, data, DataPart::test), arguments.evaluation.test_data,
+                arguments.evaluation.test_blend, std::move(sets.test), sets.collator);
   if (rank == 0 && reads_files) {
-    const bool is_blend = !arguments.data.blend.empty();
-    const std::string first = is_blend ? parse_blend(arguments.data.blend).paths.front() : data.path;
-    plan.tokenizer_files = data.dataset ? tokenizer_files(data.tokenizer) : read_tokenizer_files(first, data.tokenizer);
+    plan.tokenizer_files = files_of_tokenizer(data);
   }
   plan.tokenizer = data.tokenizer;
   check_groups(plan);
@@ -373,17 +400,27 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
     plan.sample_prompts = read_prompts(arguments.evaluation.sample_prompts, /*chat=*/false);
   }
   check_enough_data(arguments, *plan.train_data);
-  plan.max_steps = arguments.steps.max_steps > 0 ? arguments.steps.max_steps
-                                                 : steps_of_epochs(*plan.train_data, arguments.steps.num_train_epochs);
+  plan.max_steps = arguments.steps.train_samples > 0 ? steps_of_samples(arguments, data)
+                   : arguments.steps.max_steps > 0
+                       ? arguments.steps.max_steps
+                       : steps_of_epochs(*plan.train_data, arguments.steps.num_train_epochs);
   plan.lr = arguments.lr;
+  plan.lr.train_samples = arguments.steps.train_samples;
   plan.lr.max_steps = plan.max_steps;
   plan.lr.global_batch_size = plan.train_data->global_batch_size();
-  if (data.ramp && plan.lr.warmup_samples > 0 && plan.lr.lr_decay_steps == 0) {
+  const bool counts_samples = plan.lr.warmup_samples > 0 && plan.lr.train_samples == 0;
+  if (data.ramp && counts_samples && plan.lr.lr_decay_steps == 0 && plan.lr.lr_decay_samples == 0) {
     plan.lr.lr_decay_samples = samples_of_steps(data, plan.max_steps).value_or(0);
   }
   const std::vector<int64_t> skipped = skipped_steps(arguments.steps);
   plan.skipped_steps = {skipped.begin(), skipped.end()};
-  resolve_lr(plan.lr);  // reports errors in these two now
+  if (arguments.groups.decoupled_lr > 0) {
+    plan.decoupled_lr = plan.lr;
+    plan.decoupled_lr->learning_rate = arguments.groups.decoupled_lr;
+    if (arguments.groups.decoupled_min_lr >= 0) plan.decoupled_lr->min_lr = arguments.groups.decoupled_min_lr;
+    resolve_lr(*plan.decoupled_lr);
+  }
+  resolve_lr(plan.lr);  // reports errors in these now
   make_scaler(arguments);
   if (!is_restarted_attempt()) check_resumption(plan);
   return plan;

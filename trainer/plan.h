@@ -28,6 +28,7 @@ struct Datasets {
   std::unique_ptr<SampleSource> train;
   std::unique_ptr<SampleSource> eval;
   std::unique_ptr<SampleSource> test = nullptr;
+  DataCollator collator = {};  // of all of them; empty: rows are padded to the longest
 };
 // What a user may provide instead of what the arguments name.
 using DatasetProvider = std::function<Datasets(const TrainingArguments&)>;
@@ -65,13 +66,14 @@ struct TrainingPlan {
   int64_t max_steps = 0;
   std::set<int64_t> skipped_steps;  // iterations_to_skip
   LrArguments lr;
-  bool is_restarted = false;           // an attempt after the first: its own run may be in output_dir already
-  std::string job;                     // the same in every attempt of a job, see OutputRequest
-  std::string resume_from;             // the checkpoint that the run resumes; empty: it starts at the first step
-  ResumeParts resume_parts;            // of it
-  std::string tokenizer;               // as make_tokenizer takes it; empty: there is none
-  std::vector<Prompt> sample_prompts;  // to be continued at every evaluation
-  TokenizerFiles tokenizer_files;      // of the data, for saved models; on rank 0, which writes them
+  std::optional<LrArguments> decoupled_lr;  // the same with decoupled_lr and decoupled_min_lr, where these are given
+  bool is_restarted = false;                // an attempt after the first: its own run may be in output_dir already
+  std::string job;                          // the same in every attempt of a job, see OutputRequest
+  std::string resume_from;                  // the checkpoint that the run resumes; empty: it starts at the first step
+  ResumeParts resume_parts;                 // of it
+  std::string tokenizer;                    // as make_tokenizer takes it; empty: there is none
+  std::vector<Prompt> sample_prompts;       // to be continued at every evaluation
+  TokenizerFiles tokenizer_files;           // of the data, for saved models; on rank 0, which writes them
 
   bool continues() const { return !resume_from.empty() && resume_parts.progress; }  // a run that has done steps
 };

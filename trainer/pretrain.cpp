@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/config_error.h"
 #include "core/mesh/job_environment.h"
 #include "core/models/save_folder.h"
 #include "core/torch/device.h"
@@ -106,16 +107,45 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   }
   plan.is_restarted = request.is_restarted;
   plan.job = request.job;
-  ParallelContext& job = initialize(initialize_args(plan));
-  TrainOutput output = train_in(job, std::move(plan), providers, options, faults, request, std::move(trackers), &stop);
+  ParallelContext& job = initialize(initialize_args(plan), options.store);
+  const InprocessHooks& hooks = options.inprocess;
+  TrainOutput output;
+  try {
+    if (hooks.initialized) hooks.initialized(job);
+    output = train_in(job, std::move(plan), providers, options, faults, request, std::move(trackers), &stop);
+  } catch (const std::exception& error) {
+    if (hooks.aborted) hooks.aborted(error);
+    throw;
+  }
   finalize();
+  if (hooks.finalized) hooks.finalized(output);
   return output;
 }
 
-TrainOutput pretrain(const TrainingArguments& arguments, DatasetProvider dataset_provider, ModelProvider model_provider,
-                     ForwardStep forward_step, ComputeMetrics compute_metrics) {
-  return run_training(arguments, {std::move(dataset_provider), std::move(model_provider), std::move(forward_step),
-                                  std::move(compute_metrics)});
+TrainOutput pretrain(std::span<const std::string> words, const PretrainParameters& parameters) {
+  if (parameters.model_type != ModelType::encoder_or_decoder) {
+    throw ConfigError("model_type is encoder_and_decoder; only encoder_or_decoder is supported");
+  }
+  ExtraArguments extra;
+  if (parameters.extra_args_provider) parameters.extra_args_provider(extra);
+  const CommandLine line = parse_command_line(words, {&extra, parameters.args_defaults});
+  if (line.help || line.print_config) {
+    fmt::print("{}", line.help ? arguments_help() + extra.help() : to_yaml(line.arguments));
+    return {};
+  }
+  if (line.nproc > 0 || line.nnodes > 1) {
+    throw ConfigError("--nproc and --nnodes are of `concord train`; start this program with `concord launch`");
+  }
+  RunOptions options{.notes = line.notes, .store = parameters.store, .inprocess = parameters.inprocess};
+  if (!line.config.empty()) options.inputs = {line.config};
+  return run_training(line.arguments,
+                      {.datasets = parameters.train_valid_test_datasets_provider,
+                       .model = parameters.model_provider,
+                       .forward_step = parameters.forward_step_func,
+                       .compute_metrics = parameters.compute_metrics,
+                       .process_non_loss_data = parameters.process_non_loss_data_func,
+                       .non_loss_data = parameters.non_loss_data_func},
+                      options);
 }
 
 }  // namespace concord

@@ -19,9 +19,11 @@ void update(TrainingParts& parts, const StepAttempt& attempt, size_t microbatche
   step->grad_norm = attempt.measured.grad_norm;
   step->zeros = attempt.measured.zeros;
   if (step->updated) {
-    parts.optimizer.update(
-        {.lr = step->learning_rate, .weight_decay = parts.lr.weight_decay(), .loss_scale = attempt.divisor},
-        attempt.measured);
+    parts.optimizer.update({.lr = step->learning_rate,
+                            .weight_decay = parts.lr.weight_decay(),
+                            .grad_divisor = attempt.divisor,
+                            .decoupled_lr = step->decoupled_learning_rate},
+                           attempt.measured);
     const double rate = parts.model.args().options.moe.router_bias_update_rate;
     for (const auto& stage : parts.stages) {
       if (rate > 0) stage->update_expert_bias(rate);
@@ -71,6 +73,7 @@ StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vec
                       int64_t number, OnNotFinite on_not_finite, StepValidator* validator) {
   StepOutput step;
   step.learning_rate = parts.lr.lr();
+  step.decoupled_learning_rate = parts.decoupled_learning_rate();
   step.loss_scale = parts.loss_scale();
   const StepAttempt attempt =
       validator ? validator->compute(host_batches, number) : compute(parts, job, host_batches, number, on_not_finite);

@@ -21,6 +21,7 @@ struct StepOutput {
   double grad_norm = 0;
   int64_t zeros = 0;
   double learning_rate = 0;
+  double decoupled_learning_rate = 0;  // 0: there is none
   double loss_scale = 1;
 };
 

@@ -1,5 +1,6 @@
 #include "trainer/trainer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -19,6 +20,7 @@
 #include "trainer/device_batch.h"
 #include "trainer/first_ranked.h"
 #include "trainer/output_folder.h"
+#include "trainer/parameter_groups.h"
 #include "trainer/resume.h"
 #include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
@@ -98,6 +100,8 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       parts_(plan_, job, providers),
       replicas_(parts_.data_parallel),
       compute_metrics_(providers.compute_metrics),
+      process_non_loss_data_(providers.process_non_loss_data),
+      non_loss_data_(providers.non_loss_data),
       losses_(job, plan_.arguments.logging.nan_inf_filter),
       routers_(job, plan_.config.experts, plan_.arguments.model_options),
       objective_(job, measures_tokens(plan_.arguments)),
@@ -122,8 +126,8 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
   save_steps_ = interval(a.saving.strategy, a.saving.steps, plan_.max_steps);
   state_.max_steps = plan_.max_steps;
   state_.num_train_epochs =
-      a.steps.max_steps > 0
-          ? std::ceil(static_cast<double>(a.steps.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
+      a.steps.has_length()
+          ? std::ceil(static_cast<double>(plan_.max_steps) / static_cast<double>(plan_.train_data->batches(0)))
           : a.steps.num_train_epochs;
   state_.is_world_process_zero = job.rank() == 0;
   if (plan_.continues()) restore(read_training_state(plan_.resume_from));
@@ -211,6 +215,7 @@ void Trainer::begin_step() {
 StepOutput Trainer::skipped_step() const {
   StepOutput step;
   step.learning_rate = parts_.lr.lr();
+  step.decoupled_learning_rate = parts_.decoupled_learning_rate();
   step.loss_scale = parts_.loss_scale();
   return step;
 }
@@ -344,6 +349,7 @@ void Trainer::log() {
   report.squared_lengths = window_.squared_lengths;
   report.seconds = seconds_since(last_log_);
   report.memory_bytes = memory_in_use(job_);
+  report.extra = group_learning_rates(plan_.arguments.groups, last_.learning_rate, last_.decoupled_learning_rate);
   if (window_.steps > 1) report.extra.emplace_back("grad_norm_max", window_.largest_grad_norm);
   if (parts_.scaler) report.extra.emplace_back("loss_scale", last_.loss_scale);
   if (parts_.scaler || window_.skipped > 0) {
@@ -419,6 +425,7 @@ EvalLoopOutput Trainer::evaluate_weights() {
   }
   if (plan_.arguments.evaluation.accuracy) extra.emplace_back("eval_accuracy", output.accuracy);
   for (auto& metric : objective.take("eval_")) extra.push_back(std::move(metric));
+  for (auto& metric : non_loss_metrics()) extra.push_back(std::move(metric));
   const double seconds = seconds_since(begin);
   output.metrics = named_metrics("eval", output, seconds, parts_.pairs != nullptr, extra);
   const EvalReport report{.step = state_.global_step,
@@ -431,6 +438,18 @@ EvalLoopOutput Trainer::evaluate_weights() {
   notify([&](TrainerCallback& c) { c.on_evaluate(state_, report, control_); });
   last_log_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   return output;
+}
+
+// Waits: for the ranks of the pipeline.
+NamedValues Trainer::non_loss_metrics() {
+  if (!process_non_loss_data_) return {};
+  const at::NoGradGuard no_grad;
+  const ModelStage& last = *parts_.stages.back();
+  const std::vector<at::Tensor> data = non_loss_data_ ? non_loss_data_(parts_.model) : last.token_losses();
+  NamedValues metrics =
+      of_last_stage(job_, last.is_last() ? process_non_loss_data_(data, state_.global_step) : NamedValues());
+  for (auto& [name, value] : metrics) name = "eval_" + name;
+  return metrics;
 }
 
 EvalLoopOutput Trainer::test() {
@@ -459,9 +478,10 @@ EvalLoopOutput Trainer::evaluate_set(DataLoader& data, const std::string& name, 
                                      NamedValues* extra) {
   const EvaluationArguments& asked = plan_.arguments.evaluation;
   const bool is_written = asked.predict && name == "test";
+  const bool has_metrics = compute_metrics_ && !asked.loss_only;
   const DataPosition start = data.position();
   EvalTotals totals{LossTotals(job_), LossTotals(job_), objective, {}};
-  if (compute_metrics_ || is_written) totals.predictions.emplace(job_);
+  if (has_metrics || is_written) totals.predictions.emplace(job_);
   const bool is_complete = evaluate_batches(data, &totals);
   data.restore(start);
   if (!is_complete) return {};
@@ -474,7 +494,7 @@ EvalLoopOutput Trainer::evaluate_set(DataLoader& data, const std::string& name, 
     const bool writes = has_them && at.tp == 0 && at.cp == 0 && at.dp == 0;
     if (is_written && writes)
       write_predictions(std::filesystem::path(plan_.arguments.output.dir) / "predictions.jsonl", predicted);
-    if (compute_metrics_) {
+    if (has_metrics) {
       const NamedValues own = has_them ? compute_metrics_(predicted) : NamedValues();
       for (const auto& [metric, value] : of_last_stage(job_, own)) extra->emplace_back(name + "_" + metric, value);
     }

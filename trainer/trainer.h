@@ -116,6 +116,7 @@ class Trainer {
   TrainingState training_state();
   void restore(const TrainingState& state);
   EvalLoopOutput evaluate_weights();
+  NamedValues non_loss_metrics();
   struct EvalTotals;
   EvalLoopOutput evaluate_set(DataLoader& data, const std::string& name, ObjectiveLog* objective, NamedValues* extra);
   bool evaluate_batches(DataLoader& data, EvalTotals* totals);
@@ -128,7 +129,9 @@ class Trainer {
   ParallelContext& job_;
   TrainingParts parts_;
   ReplicaCheck replicas_;
-  ComputeMetrics compute_metrics_;          // empty: none
+  ComputeMetrics compute_metrics_;  // empty: none
+  ProcessNonLossData process_non_loss_data_;
+  NonLossData non_loss_data_;
   std::optional<StepValidator> validator_;  // with rerun_mode validate
   LossLog losses_;
   RouterLog routers_;

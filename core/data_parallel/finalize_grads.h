@@ -19,7 +19,7 @@ struct FinalizeOptions {
   // Without it nothing counts them: only if micro-batches weigh the same.
   std::optional<int64_t> tokens = std::nullopt;
   // Whether that sum divides them here. If not, the caller does: Optimizer::measure and update divide in their own
-  // passes (StepSettings::loss_scale).
+  // passes (StepSettings::grad_divisor).
   bool divide = true;
 };
 

@@ -141,8 +141,14 @@ void check_timeout(int64_t seconds) {
   }
 }
 
-// The store of |job|: the previous one, unless the process has since become part of another job.
-void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) CONCORD_REQUIRES(one.mutex) {
+// The store of |job|: |given|, or the previous one, unless the process has since become part of another job.
+void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout, std::shared_ptr<Store> given)
+    CONCORD_REQUIRES(one.mutex) {
+  if (given != nullptr && given != one.store) {
+    one.store = std::move(given);
+    one.job = job;
+    one.generation = 0;
+  }
   if (one.store != nullptr && one.job == job) return;
   one.store.reset();  // before the next one, which may use the same port
   one.store = connect_store(job, timeout);
@@ -157,7 +163,7 @@ void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout) 
 }
 
 void make_context(Instance& one, const InitializeArgs& args, const JobEnvironment& job, const RankLayout& layout,
-                  std::vector<Term> arguments) CONCORD_REQUIRES(one.mutex) {
+                  std::vector<Term> arguments, std::shared_ptr<Store> given) CONCORD_REQUIRES(one.mutex) {
   const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
   const Milliseconds timeout = std::chrono::seconds(args.ddp_timeout);
   loader::override_config("comm.timeout",
@@ -165,7 +171,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   const Platform platform = current_platform();
   const Device device = device_of(platform, job);
   device.make_current();
-  join_store(one, job, timeout);
+  join_store(one, job, timeout, std::move(given));
   const std::shared_ptr<Store> store = make_prefix_store(one.store, key_prefix(++one.generation));
   const Peers early(store, job.rank);  // announces this rank: it may exit before all have joined
   std::vector<Term> terms = arguments;
@@ -183,7 +189,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
 
 }  // namespace
 
-ParallelContext& initialize(const InitializeArgs& args) {
+ParallelContext& initialize(const InitializeArgs& args, std::shared_ptr<Store> store) {
   Instance& one = instance();
   const std::lock_guard lock(one.mutex);
   const JobEnvironment job = read_job_environment();
@@ -197,7 +203,7 @@ ParallelContext& initialize(const InitializeArgs& args) {
     seed_torch(*one.context, seeds);
     return *one.context;
   }
-  make_context(one, args, job, layout, std::move(arguments));
+  make_context(one, args, job, layout, std::move(arguments), std::move(store));
   return *one.context;
 }
 

@@ -77,7 +77,8 @@ std::vector<Parameter*> pointers(std::vector<Parameter>& parameters) {
 
 }  // namespace
 
-VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context)
+VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context,
+                             const MakeChunk& make_chunk)
     : context_(&context), config_(with_mtp(config, args.options.mtp.num_layers)), args_(args) {
   if (args.adapter && config_.mtp_layers > 0) {
     throw ConfigError(
@@ -104,7 +105,8 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, P
           "supported with layers that predict further tokens; choose another one, e.g. 1f1b");
     }
     stages_.push_back(static_cast<int64_t>(stage));
-    chunks_.push_back(std::make_unique<ModelChunk>(config_, args_, args_.stages[stage], context, output));
+    chunks_.push_back(make_chunk ? make_chunk(config_, args_, args_.stages[stage], context)
+                                 : std::make_unique<ModelChunk>(config_, args_, args_.stages[stage], context, output));
     if (args_.stages[stage].embedding) embedding = chunks_.back()->embedding();
   }
 }
@@ -165,7 +167,8 @@ void VirtualModels::load_fp8(const std::string& folder) {
 void VirtualModels::load_saved(const std::filesystem::path& folder, bool share_reads) {
   std::optional<AdapterModules> adapter;
   if (args_.adapter) adapter.emplace(*args_.adapter);
-  const std::vector<std::string> tensors = tensors_of_model(config_, adapter ? &*adapter : nullptr);
+  std::vector<std::string> tensors;  // those of a network of the caller's own are not known
+  if (!chunks_.front()->is_own()) tensors = tensors_of_model(config_, adapter ? &*adapter : nullptr);
   const std::vector<Parameter*> own = parameters();
   const ShardPlace place = shard_place(context_->layout(), context_->rank());
   std::vector<Parameter> saved = saved_parameters(/*with_values=*/false);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -21,9 +22,14 @@ namespace concord {
 // is virtual. Owns them; the context has to outlive it. Threads: those of ModelChunk.
 class VirtualModels {
  public:
+  // A stage of a network of the caller's own (the protected constructor of ModelChunk).
+  using MakeChunk = std::function<std::unique_ptr<ModelChunk>(const ModelConfig&, const ModelArgs&, const StageLayers&,
+                                                              ParallelContext&)>;
+
   // Parameters have memory and no values yet. Throws ConfigError as ModelChunk does, and for stages that do not fit the
-  // layout.
-  VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context);
+  // layout. With |make_chunk| the stages are those it makes.
+  VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context,
+                const MakeChunk& make_chunk = {});
 
   const ModelConfig& config() const { return config_; }
   const ModelArgs& args() const { return args_; }  // with the stages filled in

@@ -143,34 +143,14 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
       layers_(layers),
       context_(context),
       dtype_(type_of(config, args)),
+      is_own_(false),
       parts_(std::make_unique<Parts>()) {
   check_args(args);
-  const ShardPlace place = shard_place(context.layout(), context.rank());
-  const auto options = at::TensorOptions(dtype_).device(context.torch_device());
   if (args.adapter) parts_->layers.adapter = std::make_shared<const AdapterModules>(*args.adapter);
-  const auto plans = plan_parameters(
-      config, layers, plan_options(args, context.layout(), output_weight != nullptr, parts_->layers.adapter.get()));
-  for (const ParameterPlan& plan : plans) parameters_.push_back(make_parameter(plan, place, options));
-  const auto find = [this](const std::string& name) {
-    const auto found =
-        std::find_if(parameters_.begin(), parameters_.end(), [&](const Parameter& p) { return p.spec.name == name; });
-    return found == parameters_.end() ? nullptr : &*found;
-  };
+  make_parameters(plan_parameters(
+      config, layers, plan_options(args, context.layout(), output_weight != nullptr, parts_->layers.adapter.get())));
   Parts& parts = *parts_;
-  parts.layers = {.config = config,
-                  .recompute = args.options.recompute,
-                  .moe = args.options.moe,
-                  .sequence_parallel = args.options.sequence_parallel,
-                  .gathers_keys = args.options.cp_comm_type == "all_gather",
-                  .tp = &context.group(GroupKind::tp),
-                  .cp = &context.group(GroupKind::cp),
-                  .dp_cp = &context.group(GroupKind::dp_cp),
-                  .etp = &context.group(GroupKind::etp),
-                  .ep = &context.group(GroupKind::ep),
-                  .rng = &context.rng(),
-                  .adapter = parts.layers.adapter,
-                  .add_fp8 = [this](const std::string& weight) { return add_fp8(weight); },
-                  .find = find};
+  const auto& find = parts.layers.find;
   if (args.options.fp8.is_on()) parts.fp8.emplace(args.options.fp8, context.torch_device());
   check_delta(config, parts.layers);
   router_losses_ = router_losses(args.options.moe, config.experts);
@@ -197,7 +177,55 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
       parts.layers, "lm_head", {{"lm_head", parts.output->value.size(0)}}, args.options.sequence_parallel};
 }
 
+ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers,
+                       ParallelContext& context, const std::vector<ParameterPlan>& plans)
+    : config_(config),
+      args_(args),
+      layers_(layers),
+      context_(context),
+      dtype_(type_of(config, args)),
+      is_own_(true),
+      parts_(std::make_unique<Parts>()) {
+  check_args(args);
+  make_parameters(plans);
+}
+
 ModelChunk::~ModelChunk() = default;
+
+void ModelChunk::make_parameters(const std::vector<ParameterPlan>& plans) {
+  const ShardPlace place = shard_place(context_.layout(), context_.rank());
+  const auto options = at::TensorOptions(dtype_).device(context_.torch_device());
+  for (const ParameterPlan& plan : plans) parameters_.push_back(make_parameter(plan, place, options));
+  const auto find = [this](const std::string& name) {
+    const auto found =
+        std::find_if(parameters_.begin(), parameters_.end(), [&](const Parameter& p) { return p.spec.name == name; });
+    return found == parameters_.end() ? nullptr : &*found;
+  };
+  parts_->layers = {.config = config_,
+                    .recompute = args_.options.recompute,
+                    .moe = args_.options.moe,
+                    .sequence_parallel = args_.options.sequence_parallel,
+                    .gathers_keys = args_.options.cp_comm_type == "all_gather",
+                    .tp = &context_.group(GroupKind::tp),
+                    .cp = &context_.group(GroupKind::cp),
+                    .dp_cp = &context_.group(GroupKind::dp_cp),
+                    .etp = &context_.group(GroupKind::etp),
+                    .ep = &context_.group(GroupKind::ep),
+                    .rng = &context_.rng(),
+                    .adapter = parts_->layers.adapter,
+                    .add_fp8 = [this](const std::string& weight) { return add_fp8(weight); },
+                    .find = find};
+}
+
+const Parameter& ModelChunk::parameter(const std::string& name) const {
+  if (const Parameter* found = parts_->layers.find(name)) return *found;
+  throw ConfigError(fmt::format("this stage of the model has no parameter {}", name));
+}
+
+void ModelChunk::refuse_generation() const {
+  if (is_own_) throw ConfigError("a model of one's own can be trained, but not generate text; remove sample_prompts");
+  if (config_.scores) throw ConfigError("this is a reward model: it scores texts and cannot continue them");
+}
 
 Parameter* ModelChunk::embedding() { return layers_.embedding ? parts_->embedding : nullptr; }
 
@@ -522,6 +550,7 @@ class Undivided {
 }  // namespace
 
 std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) const {
+  refuse_generation();
   if (capacity > config_.max_position_embeddings) {
     throw ConfigError(fmt::format("{} tokens per row exceed the model's max_position_embeddings {}", capacity,
                                   config_.max_position_embeddings));
@@ -538,7 +567,7 @@ std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) 
 }
 
 Tensor ModelChunk::decode(const Tensor& hidden, const NewTokens& tokens, KvCache& cache) {
-  if (config_.scores) throw ConfigError("this is a reward model: it scores texts and cannot continue them");
+  refuse_generation();
   const at::NoGradGuard no_grad;
   const Undivided undivided(parts_->layers);
   if (parts_->fp8) parts_->fp8->count_inputs(false);

@@ -43,6 +43,7 @@ struct LayerAngles;
 struct LayerDropout;
 struct LayerInputs;
 struct NewTokens;
+struct ParameterPlan;
 struct RouterRecord;
 struct CountsOfStep;
 
@@ -74,7 +75,7 @@ class ModelChunk {
   // to outlive it.
   ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers, ParallelContext& context,
              Parameter* output_weight = nullptr);
-  ~ModelChunk();
+  virtual ~ModelChunk();
   ModelChunk(const ModelChunk&) = delete;
   ModelChunk& operator=(const ModelChunk&) = delete;
 
@@ -83,7 +84,7 @@ class ModelChunk {
   // tokens, the same on all tp ranks, 0 where the label is kIgnoredLabel. |batch| is the whole micro-batch on all
   // stages, labels are needed on the last one. Layers that predict further tokens add to the gradient of these losses,
   // not to their values. Throws ConfigError, with the sizes, for a batch that does not fit.
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch);
+  virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch);
 
   // Generation, without autograd (core/models/kv_cache.h): a cache for this chunk's layers, |capacity| tokens in each
   // of |rows| rows. Throws ConfigError for a capacity beyond the model's positions.
@@ -154,10 +155,30 @@ class ModelChunk {
   // it.
   void observe(Observer observer) { observer_ = std::move(observer); }
 
+  // Whether the network is a subclass's own.
+  bool is_own() const { return is_own_; }
+
+ protected:
+  // A network of the caller's own, which overrides forward and has the parameters of |plans|; examples/pretrain is one.
+  // It trains, is evaluated and saved as others; make_cache and decode throw ConfigError. Values between stages are of
+  // hidden_shape.
+  ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers, ParallelContext& context,
+             const std::vector<ParameterPlan>& plans);
+
+  const ModelConfig& config() const { return config_; }
+  ParallelContext& context() const { return context_; }
+  const Parameter& parameter(const std::string& name) const;  // throws ConfigError if there is none
+  // What observers of |part| get; "logits" are what compute_accuracy, compute_metrics and do_predict need.
+  void observed(const std::string& part, const at::Tensor& output) const {
+    if (observer_) observer_(part, output);
+  }
+
  private:
   struct Parts;
 
   Fp8Layer* add_fp8(const std::string& weight);
+  void make_parameters(const std::vector<ParameterPlan>& plans);
+  void refuse_generation() const;
   LayerAngles angles_of(const MicroBatch& batch) const;
   std::optional<LayerDropout> dropout_of(const MicroBatch& batch) const;
   std::shared_ptr<const LayerInputs> layer_inputs(const MicroBatch& batch) const;
@@ -180,6 +201,7 @@ class ModelChunk {
   StageLayers layers_;
   ParallelContext& context_;
   c10::ScalarType dtype_;
+  bool is_own_;
   std::vector<Parameter> parameters_;  // filled by the constructor; it never grows later
   std::unique_ptr<Parts> parts_;
   Observer observer_;

@@ -77,7 +77,8 @@ class Resolver {
                                                             {"lr_decay_samples", given_.lr_decay_samples},
                                                             {"lr_wsd_decay_steps", given_.lr_wsd_decay_steps},
                                                             {"lr_wsd_decay_samples", given_.lr_wsd_decay_samples},
-                                                            {"max_steps", given_.max_steps}};
+                                                            {"max_steps", given_.max_steps},
+                                                            {"train_samples", given_.train_samples}};
     for (const auto& [name, value] : lengths) {
       if (value < 0 || value > kLongest) refuse(fmt::format("{} is {}; must be from 0 to 2^53", name, value));
     }
@@ -112,14 +113,14 @@ class Resolver {
   void resolve_lengths() {
     // Megatron's inverse square root without warmup starts from one sample, so counting in steps gives another curve.
     const bool samples = given_.warmup_samples > 0 || given_.lr_decay_samples > 0 || given_.lr_wsd_decay_samples > 0 ||
-                         type_ == "inverse_square_root";
+                         given_.train_samples > 0 || type_ == "inverse_square_root";
     settings_.lr = given_.learning_rate;
     settings_.min_lr = given_.min_lr;
     settings_.init_lr = given_.lr_warmup_init;
     settings_.increment = samples ? given_.global_batch_size : 1;
     settings_.offset = given_.lr_step_offset * settings_.increment;
     settings_.decay_end = length("lr_decay", given_.lr_decay_steps, given_.lr_decay_samples);
-    if (settings_.decay_end == 0) settings_.decay_end = units(given_.max_steps);
+    if (settings_.decay_end == 0) settings_.decay_end = run_length();
     settings_.warmup = length("warmup", given_.warmup_steps, given_.warmup_samples);
     if (given_.warmup_ratio > 0 && settings_.warmup > 0) {
       refuse(fmt::format("warmup_ratio {} and a warmup of {} {} are both given; give only one", given_.warmup_ratio,
@@ -130,6 +131,8 @@ class Resolver {
     settings_.decay_start = settings_.warmup;
     settings_.last = settings_.decay_end;
   }
+
+  int64_t run_length() { return given_.train_samples > 0 ? given_.train_samples : units(given_.max_steps); }
 
   // As HF rounds: up, from the product as a double.
   double ratio_steps() const {
@@ -255,7 +258,7 @@ class Resolver {
                                 quoted(given_.weight_decay_incr_style)));
     if (given_.max_steps == 0) return refuse(fmt::format("weight_decay_incr_style {} requires max_steps", style));
     settings_.weight_decay_curve = style == "linear" ? LrCurve::linear : LrCurve::cosine;
-    settings_.weight_decay_length = units(given_.max_steps);
+    settings_.weight_decay_length = run_length();
   }
 
   std::optional<std::string> text(const std::string& name) {

@@ -50,6 +50,8 @@ struct LrArguments {
   double end_weight_decay = -1;
   std::string weight_decay_incr_style = "constant";  // constant, linear, cosine
   int64_t max_steps = 0;
+  // The length of the run in samples, which are then counted (as Megatron does); not given: max_steps.
+  int64_t train_samples = 0;
   int64_t global_batch_size = 1;  // samples of an update
   // 0: the first update has the curve's value at 0, so no effect under a warm-up from 0 (HF and Megatron); 1: the value
   // after one step, so the first update is on the slope already and the last one has the curve's last value.

@@ -156,8 +156,8 @@ void Muon::apply(const Task& task, const at::Tensor& whole, const RuleStep& step
     for (const ShardRun& run : part.runs) {
       each_row_block(run, update, whole, [](const at::Tensor& own, const at::Tensor& there) { own.copy_(there); });
     }
-    const double lr = step.lr * segment.multipliers.lr;
-    segment.weights.mul_(1 - lr * step.weight_decay * segment.multipliers.weight_decay).sub_(update.mul_(lr));
+    const double lr = step.lr_of(segment.multipliers);
+    segment.weights.mul_(1 - lr * step.weight_decay_of(segment.multipliers)).sub_(update.mul_(lr));
     if (segment.values.defined()) segment.values.copy_(segment.weights);
   }
 }

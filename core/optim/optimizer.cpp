@@ -94,10 +94,10 @@ class Optimizer::Impl {
     reload_main_weights();
   }
 
-  StepResult measure(double loss_scale) {
+  StepResult measure(double grad_divisor) {
     const at::NoGradGuard no_grad;
     prepare();
-    return norm_and_zeros(loss_scale);
+    return norm_and_zeros(grad_divisor);
   }
 
   void update(const StepSettings& settings, const StepResult& measured) {
@@ -288,10 +288,10 @@ class Optimizer::Impl {
 
   // Over all ranks; if one sum is not finite, all ranks see it. In fp64, so that the split over ranks does not affect
   // the norm's bits, except on platforms that cannot reduce fp64.
-  StepResult norm_and_zeros(double loss_scale) const {
+  StepResult norm_and_zeros(double grad_divisor) const {
     const std::vector<at::Tensor> grads = counted_grads(ddp_);
     const at::TensorOptions device(ddp_.job().torch_device());
-    const double scale = 1 / (loss_scale * loss_scale);
+    const double scale = 1 / (grad_divisor * grad_divisor);
     const bool count_zeros = options_.log_num_zeros_in_grad;
     at::Tensor squares, zeros;
     if (on_cpu_) {
@@ -311,7 +311,8 @@ class Optimizer::Impl {
   }
 
   void apply(const StepSettings& settings, double clip) {
-    const RuleStep step{settings.lr, settings.weight_decay, clip / settings.loss_scale, ++steps_};
+    const RuleStep step{settings.lr, settings.weight_decay, clip / settings.grad_divisor, ++steps_,
+                        settings.decoupled_lr};
     if (on_cpu_) {
       rule_->step_on_host(on_device_, step);
     } else {
@@ -353,11 +354,11 @@ Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options, con
     : impl_(std::make_unique<Impl>(ddp, std::move(options), multipliers)) {}
 Optimizer::~Optimizer() = default;
 StepResult Optimizer::step(const StepSettings& settings) {
-  const StepResult result = measure(settings.loss_scale);
+  const StepResult result = measure(settings.grad_divisor);
   if (result.updated) update(settings, result);
   return result;
 }
-StepResult Optimizer::measure(double loss_scale) { return impl_->measure(loss_scale); }
+StepResult Optimizer::measure(double grad_divisor) { return impl_->measure(grad_divisor); }
 void Optimizer::update(const StepSettings& settings, const StepResult& measured) { impl_->update(settings, measured); }
 bool Optimizer::keeps_average() const { return impl_->keeps_average(); }
 void Optimizer::exchange_average() { impl_->exchange_average(); }

@@ -5,7 +5,7 @@
 // and all data-parallel ranks compute the same bits; with it (ZeRO-1) it is a shard of each bucket, whose state only
 // this rank has, and step() ends by gathering the parameters. Nothing else differs.
 //
-// step(): every rank of the job calls it. Gradients are divided by loss_scale; the norm counts each element of the
+// step(): every rank of the job calls it. Gradients are divided by grad_divisor; the norm counts each element of the
 // model once, over tensor, pipeline, expert and data parallel ranks and for embeddings on two stages; where it is not
 // finite on any rank nothing is changed on all of them. Threads: the one that computes.
 #pragma once
@@ -27,6 +27,9 @@ namespace concord {
 struct GroupMultipliers {
   double lr = 1;
   double weight_decay = 1;
+  bool decoupled = false;  // of StepSettings::decoupled_lr instead of lr
+
+  auto operator<=>(const GroupMultipliers&) const = default;
 };
 using Multipliers = std::function<GroupMultipliers(const Parameter&)>;
 // No decay for parameters with one dimension and for biases.
@@ -37,12 +40,13 @@ struct StepSettings {
   double weight_decay = 0;
   // What the gradients are divided by: what the loss was multiplied by (core/optim/loss_scaler.h), and the step's
   // tokens where finalize_grads has not divided by them.
-  double loss_scale = 1;
+  double grad_divisor = 1;
+  double decoupled_lr = 0;  // of groups that are decoupled
 };
 
 struct StepResult {
   bool updated = false;  // false: a gradient overflowed somewhere, and nothing changed anywhere
-  double grad_norm = 0;  // before clipping, without loss_scale; not finite where not updated
+  double grad_norm = 0;  // before clipping, divided by grad_divisor; not finite where not updated
   int64_t zeros = 0;     // elements of the gradient that are 0, with log_num_zeros_in_grad
 };
 
@@ -59,7 +63,7 @@ class Optimizer {
   StepResult step(const StepSettings& settings);
   // Its two halves, for callers that decide in between: the norm and the zeros; |updated| says whether an update can be
   // made. And the update from the gradients that were measured.
-  StepResult measure(double loss_scale);
+  StepResult measure(double grad_divisor);
   void update(const StepSettings& settings, const StepResult& measured);
 
   // Of all weights that are updated, each counted once. Every rank calls it. Waits: for all ranks.

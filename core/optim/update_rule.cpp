@@ -52,12 +52,12 @@ FlatValues values_of(const Segment& segment) {
 struct Lists {
   Tensors grads, weights, momentum;  // grads are fp32 and scaled
 };
-using ListsByGroup = std::map<std::pair<double, double>, Lists>;
+using ListsByGroup = std::map<GroupMultipliers, Lists>;
 
 ListsByGroup lists_of(std::span<Segment* const> segments, double grad_scale) {
   ListsByGroup groups;
   for (const Segment* segment : segments) {
-    Lists& lists = groups[{segment->multipliers.lr, segment->multipliers.weight_decay}];
+    Lists& lists = groups[segment->multipliers];
     lists.grads.push_back(segment->grads.to(at::kFloat).mul(grad_scale));
     lists.weights.push_back(segment->weights);
     lists.momentum.push_back(segment->moments[0]);
@@ -79,7 +79,7 @@ class AdamWRule : public UpdateRule {
   void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const override {
     std::vector<std::pair<AdamWStep, AdamWArrays>> work;
     for (const Segment* s : segments) {
-      work.push_back({numbers(step, s->multipliers.lr, s->multipliers.weight_decay, step.grad_scale),
+      work.push_back({numbers(step, s->multipliers, step.grad_scale),
                       {grads_of(*s), s->weights.data_ptr<float>(), s->moments[0].data_ptr<float>(),
                        s->moments[1].data_ptr<float>(), values_of(*s)}});
     }
@@ -93,13 +93,13 @@ class AdamWRule : public UpdateRule {
     };
     if (!std::ranges::equal(segments, listed_, is_same)) list(segments);
     for (const auto& [group, lists] : groups_) {
-      adamw_(lists, numbers(step, group.lr, group.weight_decay, step.grad_scale));
+      adamw_(lists, numbers(step, group.multipliers, step.grad_scale));
     }
   }
 
  private:
   struct Group {
-    double lr, weight_decay;
+    GroupMultipliers multipliers;
     bool has_values;
     auto operator<=>(const Group&) const = default;
   };
@@ -115,7 +115,7 @@ class AdamWRule : public UpdateRule {
     listed_.clear();
     for (const Segment* s : segments) {
       listed_.push_back({s, s->grads, s->weights});
-      AdamWLists& lists = groups_[{s->multipliers.lr, s->multipliers.weight_decay, s->values.defined()}];
+      AdamWLists& lists = groups_[{s->multipliers, s->values.defined()}];
       lists.weights.push_back(s->weights);
       lists.m.push_back(s->moments[0]);
       lists.v.push_back(s->moments[1]);
@@ -124,8 +124,8 @@ class AdamWRule : public UpdateRule {
     }
   }
 
-  AdamWStep numbers(const RuleStep& step, double lr, double decay, double grad_scale) const {
-    return adamw_step(settings_, step.lr * lr, step.weight_decay * decay, grad_scale, step.t);
+  AdamWStep numbers(const RuleStep& step, const GroupMultipliers& group, double grad_scale) const {
+    return adamw_step(settings_, step.lr_of(group), step.weight_decay_of(group), grad_scale, step.t);
   }
 
   AdamWSettings settings_;
@@ -141,7 +141,7 @@ class SgdRule : public UpdateRule {
   void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const override {
     std::vector<std::pair<SgdStep, SgdArrays>> work;
     for (const Segment* s : segments) {
-      work.push_back({numbers(step, s->multipliers.lr, s->multipliers.weight_decay, step.grad_scale),
+      work.push_back({numbers(step, s->multipliers, step.grad_scale),
                       {grads_of(*s), s->weights.data_ptr<float>(), s->moments[0].data_ptr<float>(), values_of(*s)}});
     }
     each_block(segments, [&](size_t i, int64_t begin, int64_t end) { sgd(work[i].first, work[i].second, begin, end); });
@@ -149,7 +149,7 @@ class SgdRule : public UpdateRule {
 
   void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
     for (auto& [multipliers, lists] : lists_of(segments, step.grad_scale)) {
-      const SgdStep n = numbers(step, multipliers.first, multipliers.second, 1);
+      const SgdStep n = numbers(step, multipliers, 1);
       at::_foreach_add_(lists.grads, lists.weights, n.weight_decay);
       at::_foreach_mul_(lists.momentum, n.momentum);
       at::_foreach_add_(lists.momentum, lists.grads);
@@ -159,9 +159,9 @@ class SgdRule : public UpdateRule {
   }
 
  private:
-  SgdStep numbers(const RuleStep& step, double lr, double decay, double grad_scale) const {
-    return {static_cast<float>(grad_scale), static_cast<float>(step.weight_decay * decay),
-            static_cast<float>(momentum_), static_cast<float>(step.lr * lr)};
+  SgdStep numbers(const RuleStep& step, const GroupMultipliers& group, double grad_scale) const {
+    return {static_cast<float>(grad_scale), static_cast<float>(step.weight_decay_of(group)),
+            static_cast<float>(momentum_), static_cast<float>(step.lr_of(group))};
   }
 
   double momentum_;
@@ -175,7 +175,7 @@ class LionRule : public UpdateRule {
   void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const override {
     std::vector<std::pair<LionStep, LionArrays>> work;
     for (const Segment* s : segments) {
-      work.push_back({numbers(step, s->multipliers.lr, s->multipliers.weight_decay, step.grad_scale),
+      work.push_back({numbers(step, s->multipliers, step.grad_scale),
                       {grads_of(*s), s->weights.data_ptr<float>(), s->moments[0].data_ptr<float>(), values_of(*s)}});
     }
     each_block(segments,
@@ -184,7 +184,7 @@ class LionRule : public UpdateRule {
 
   void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
     for (auto& [multipliers, lists] : lists_of(segments, step.grad_scale)) {
-      const LionStep n = numbers(step, multipliers.first, multipliers.second, 1);
+      const LionStep n = numbers(step, multipliers, 1);
       Tensors directions = at::_foreach_mul(lists.momentum, n.beta1);
       at::_foreach_add_(directions, lists.grads, 1 - n.beta1);
       at::_foreach_sign_(directions);
@@ -197,9 +197,9 @@ class LionRule : public UpdateRule {
   }
 
  private:
-  LionStep numbers(const RuleStep& step, double lr, double decay, double grad_scale) const {
-    return {static_cast<float>(grad_scale), static_cast<float>(step.weight_decay * decay), static_cast<float>(beta1_),
-            static_cast<float>(beta2_), static_cast<float>(step.lr * lr)};
+  LionStep numbers(const RuleStep& step, const GroupMultipliers& group, double grad_scale) const {
+    return {static_cast<float>(grad_scale), static_cast<float>(step.weight_decay_of(group)), static_cast<float>(beta1_),
+            static_cast<float>(beta2_), static_cast<float>(step.lr_of(group))};
   }
 
   double beta1_, beta2_;

@@ -16,6 +16,10 @@ struct RuleStep {
   double weight_decay = 0;
   double grad_scale = 1;
   int64_t t = 1;  // counts from 1
+  double decoupled_lr = 0;
+
+  double lr_of(const GroupMultipliers& group) const { return (group.decoupled ? decoupled_lr : lr) * group.lr; }
+  double weight_decay_of(const GroupMultipliers& group) const { return weight_decay * group.weight_decay; }
 };
 
 // average = decay average + (1 - decay) values. Not libtorch's lerp, whose bits depend on where an element lies.

@@ -1,11 +1,18 @@
-// Megatron's functional entry: with its own data set, model, forward step and metrics.
+// Megatron's functional entry with everything of one's own: data, network, loss, metrics, arguments, hooks.
 //
 //   pretrain --model_config config.json --output_dir out --max_steps 20       one process; concord launch for a job
+//   pretrain --help                                                           its arguments: those of `concord train`
+//                                                                             and --focal_gamma
 //
-// The data counts upwards from a start that differs from sample to sample; the loss is the focal loss (Lin et al.
-// 2017), in which tokens that the model knows already count less. Arguments are those of `concord train`.
-#include <ATen/core/Tensor.h>
+// The data counts upwards from a start that differs from sample to sample. The network has no attention: a layer looks
+// at a token and the one before it. Its sizes come from config.json (vocab_size, hidden_size, intermediate_size,
+// num_hidden_layers). The loss is the focal loss (Lin et al. 2017), in which tokens that the model knows already count
+// less.
+#include <ATen/ATen.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -13,11 +20,16 @@
 #include <vector>
 
 #include "core/config_error.h"
+#include "core/mesh/job_environment.h"
+#include "core/mesh/rendezvous.h"
+#include "core/models/parameter_plan.h"
 #include "trainer/pretrain.h"
 
 namespace {
 
 using namespace concord;
+
+// ------------------------------------------------------------------------------------------------------------- data
 
 class Counting : public SampleSource {
  public:
@@ -41,22 +53,107 @@ class Counting : public SampleSource {
   std::string name_ = "counting";
 };
 
-Datasets dataset_provider(const TrainingArguments&) {
-  return {std::make_unique<Counting>(4096, 32, 100), std::make_unique<Counting>(64, 32, 100)};
+constexpr int64_t kLength = 32;
+
+// Every row has kLength tokens, also those that fill up a batch.
+TokenBatch collate(const std::vector<Sample>& samples, int64_t rows) {
+  const auto tokens = static_cast<size_t>(rows * kLength);
+  TokenBatch batch{.rows = rows,
+                   .columns = kLength,
+                   .ids = std::vector<int64_t>(tokens),
+                   .labels = std::vector<int64_t>(tokens, kIgnoredToken),
+                   .position_ids = {},
+                   .cu_seqlens = {}};
+  for (size_t i = 0; i < samples.size(); ++i) {
+    std::ranges::copy(samples[i].ids, batch.ids.begin() + static_cast<int64_t>(i) * kLength);
+    std::ranges::copy(samples[i].labels, batch.labels.begin() + static_cast<int64_t>(i) * kLength);
+  }
+  return batch;
 }
+
+Datasets datasets_provider(const TrainingArguments&) {
+  return {.train = std::make_unique<Counting>(4096, kLength, 100),
+          .eval = std::make_unique<Counting>(64, kLength, 100),
+          .collator = collate};
+}
+
+// ------------------------------------------------------------------------------------------------------------ model
+
+// x + out(gelu(in([x, the token before]))) in every layer. Replicated over data parallelism, cut into stages by
+// pipelines; other cuts are refused.
+class Neighbours : public ModelChunk {
+ public:
+  Neighbours(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers, ParallelContext& job)
+      : ModelChunk(config, args, layers, job, plan(config, layers)) {
+    if (job.layout().tp() > 1 || job.layout().cp() > 1) {
+      throw ConfigError(
+          "pretrain: this model cannot be split by tensor_model_parallel_size or context_parallel_size; remove them");
+    }
+  }
+
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+    if (!batch.cu_seqlens.empty()) throw ConfigError("pretrain: this model has no packed sequences");
+    const at::Tensor ids_sb = batch.input_ids.t().to(context().torch_device());
+    at::Tensor x_sbh = is_first() ? at::embedding(parameter("embedding.weight").used(), ids_sb) : hidden;
+    for (int64_t i = 0; i < layers().layers; ++i) {
+      const std::string name = "layers." + std::to_string(layers().first_layer + i);
+      const at::Tensor before_sbh = at::constant_pad_nd(x_sbh.narrow(0, 0, x_sbh.size(0) - 1), {0, 0, 0, 0, 1, 0});
+      const at::Tensor both = at::cat({x_sbh, before_sbh}, -1);
+      x_sbh = x_sbh + at::linear(at::gelu(at::linear(both, parameter(name + ".in.weight").used())),
+                                 parameter(name + ".out.weight").used());
+    }
+    return is_last() ? losses(at::linear(x_sbh, parameter("output.weight").used()), batch) : x_sbh;
+  }
+
+ private:
+  at::Tensor losses(const at::Tensor& logits_sbv, const MicroBatch& batch) const {
+    observed("logits", logits_sbv);
+    const at::Tensor labels_sb = batch.labels.t().to(logits_sbv.device());
+    const at::Tensor counts_sb = labels_sb.ne(kIgnoredLabel);
+    const at::Tensor logp_sbv = at::log_softmax(logits_sbv, -1, at::kFloat);
+    const at::Tensor logp_sb = logp_sbv.gather(-1, labels_sb.clamp_min(0).unsqueeze(-1)).squeeze(-1);
+    return (-logp_sb * counts_sb).t().contiguous();
+  }
+
+  // Names, shapes and how each begins; every rank of a stage has all of them.
+  static std::vector<ParameterPlan> plan(const ModelConfig& config, const StageLayers& layers) {
+    std::vector<ParameterPlan> plans;
+    const auto add = [&](const std::string& name, int64_t rows, int64_t columns, double scale) {
+      const ShardSpec spec{
+          .name = name, .dims = {{rows}, {columns}}, .replicated_over = {GroupKind::tp, GroupKind::dp_cp}};
+      plans.push_back({.spec = spec, .init = normal_init(scale / std::sqrt(static_cast<double>(columns)))});
+    };
+    const int64_t size = config.hidden_size;
+    if (layers.embedding) add("embedding.weight", config.vocab_size, size, 1);
+    for (int64_t i = 0; i < layers.layers; ++i) {
+      const std::string name = "layers." + std::to_string(layers.first_layer + i);
+      add(name + ".in.weight", config.intermediate_size, 2 * size, 1);
+      add(name + ".out.weight", size, config.intermediate_size, 0.5);
+    }
+    if (layers.loss) add("output.weight", config.vocab_size, size, 1);
+    return plans;
+  }
+};
 
 VirtualModels model_provider(const ModelConfig& config, const ModelArgs& args, ParallelContext& job) {
-  if (job.rank() == 0)
-    std::printf("pretrain: a %s of %lld layers\n", config.model_type.c_str(),
-                static_cast<long long>(config.num_hidden_layers));
-  return AutoModel::from_config(config, args, job);
+  VirtualModels model(config, args, job, [](auto&... of_stage) { return std::make_unique<Neighbours>(of_stage...); });
+  for (size_t i = 0; i < model.size(); ++i) model[i].initialise();
+  return model;
 }
 
-// (1 - p) * -log p of each token, with -log p the loss that the model gives.
+// ----------------------------------------------------------------------------------------------- loss and evaluation
+
+double focal_gamma = 1;
+
+void extra_args_provider(ExtraArguments& extra) {
+  extra.add("focal_gamma", &focal_gamma, "exponent of the focal loss; 0: cross-entropy");
+}
+
+// (1 - p)^gamma * -log p of each token, with -log p the loss that the model gives.
 at::Tensor forward_step(ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch) {
   const at::Tensor output = chunk.forward(hidden, batch);
   if (!chunk.is_last()) return output;
-  return output.mul(output.neg().exp().neg().add(1));
+  return output.mul(output.neg().exp().neg().add(1).clamp_min(1e-6).pow(focal_gamma));
 }
 
 // The shares of tokens and of whole samples that the model ranks first, in every evaluation.
@@ -70,16 +167,53 @@ NamedValues compute_metrics(const std::vector<PredictedSample>& samples) {
   return {{"right_tokens", right / tokens}, {"right_samples", whole / static_cast<double>(samples.size())}};
 }
 
+// Of what forward_step returned for the last batch: the mean loss of the first token of a sample, which has none before
+// it, and of the others. Rows that fill up the batch have no loss.
+NamedValues process_non_loss_data(const std::vector<at::Tensor>& losses, int64_t) {
+  const at::Tensor all = at::cat(losses), rows = all.index({all.sum(1).ne(0)});
+  return {{"first_token_loss", rows.select(1, 0).mean().item<double>()},
+          {"later_token_loss", rows.narrow(1, 1, kLength - 1).mean().item<double>()}};
+}
+
+// -------------------------------------------------------------------------------------------------------------- job
+
+// Of one rank, which speaks for all.
+InprocessHooks hooks(int64_t rank) {
+  if (rank != 0) return {};
+  return {.initialized = [](ParallelContext& job) { std::printf("pretrain: %d ranks have met\n", int(job.world())); },
+          .aborted = [](const std::exception& error) { std::printf("pretrain: aborted: %s\n", error.what()); },
+          .finalized = [](const TrainOutput& output) { std::printf("pretrain: %s\n", output.reason.c_str()); }};
+}
+
+// A store that this program uses too: all ranks count themselves.
+std::shared_ptr<Store> shared_store(const JobEnvironment& environment) {
+  const std::shared_ptr<Store> store = connect_store(environment, std::chrono::minutes(1));
+  store->add("pretrain/ranks", 1);
+  return store;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const std::vector<std::string> words(argv + 1, argv + argc);
-    TrainingArguments arguments = parse_command_line(words).arguments;
-    arguments.data.path = arguments.evaluation.data = "counting";  // its name; it is made above
-    const TrainOutput output = pretrain(arguments, dataset_provider, model_provider, forward_step, compute_metrics);
-    std::printf("pretrain: mean loss %.4f over %lld steps\n", output.training_loss,
-                static_cast<long long>(output.global_step));
+    const JobEnvironment environment = read_job_environment();
+    const std::shared_ptr<Store> store = shared_store(environment);
+    const TrainOutput output =
+        pretrain(words, {.train_valid_test_datasets_provider = datasets_provider,
+                         .model_provider = model_provider,
+                         .model_type = ModelType::encoder_or_decoder,
+                         .forward_step_func = forward_step,
+                         .process_non_loss_data_func = process_non_loss_data,
+                         .extra_args_provider = extra_args_provider,
+                         .args_defaults = {{"train_data", "counting"}, {"eval_data", "counting"}},  // made above
+                         .store = store,
+                         .inprocess = hooks(environment.rank),
+                         .compute_metrics = compute_metrics});
+    if (environment.rank == 0 && output.global_step > 0) {
+      std::printf("pretrain: mean loss %.4f over %lld steps on %lld ranks\n", output.training_loss,
+                  static_cast<long long>(output.global_step), static_cast<long long>(store->add("pretrain/ranks", 0)));
+    }
     return 0;
   } catch (const ConfigError& error) {
     std::fprintf(stderr, "pretrain: %s\n", error.what());

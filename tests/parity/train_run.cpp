@@ -213,8 +213,8 @@ TrainRecord train_like(const TrainGolden& golden, ParallelContext& job, const Tr
     const Counted counted = pipeline ? run_pipeline(*pipeline, ddp, batches, options.loss_scale)
                                      : run_batches(models[0], ddp, batches, options);
     const int64_t all = finalize_grads(ddp, {.tokens = counted.tokens * options.tokens_factor});
-    const StepResult result =
-        optimizer.step({.lr = golden.lr[step], .weight_decay = golden.weight_decay, .loss_scale = options.loss_scale});
+    const StepResult result = optimizer.step(
+        {.lr = golden.lr[step], .weight_decay = golden.weight_decay, .grad_divisor = options.loss_scale});
     record.steps.push_back({mean_loss(counted.loss, all / options.tokens_factor, job), result.grad_norm});
   }
   ddp.finish_param_gather();

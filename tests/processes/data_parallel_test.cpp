@@ -349,7 +349,7 @@ TEST(Optimizers, TheLossScaleIsDividedOut) {
       ddp.begin_step(1);
       network.loss(1).mul(scale).backward();
       finalize_grads(ddp);
-      const StepResult result = optimizer.step({.lr = 0.1, .loss_scale = scale});
+      const StepResult result = optimizer.step({.lr = 0.1, .grad_divisor = scale});
       return std::pair(result.grad_norm, ddp.buffers()[0]->values().clone());
     };
     const auto [norm, values] = run(1);

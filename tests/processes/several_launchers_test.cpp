@@ -185,5 +185,19 @@ TEST(OneLauncher, LeavesOutADeviceThatIsAtFault) {
   EXPECT_EQ(launch(options, std::vector<std::string>{"/bin/sh", "-c", script}), 71);
 }
 
+// Both find no data and generate it, into the folder that they share.
+TEST_F(SeveralLaunchers, WriteTheInputOfAFirstRunOneAfterTheOther) {
+  const ProcessSettings settings{.environment = {"CONCORD_JOB_TOKEN=" + token_}};
+  std::vector<std::unique_ptr<TrainProgram>> launchers;
+  for (const char* node : {"0", "1"}) {
+    launchers.push_back(std::make_unique<TrainProgram>(
+        Words{"--nproc", "1", "--nnodes", "2", "--node_rank", node, "--master_addr", "127.0.0.1", "--master_port",
+              std::to_string(port_.port()), "--output_dir", path("first"), "--max_steps", "2", "--save_strategy", "no"},
+        settings));
+  }
+  for (auto& one : launchers) EXPECT_EQ(one->exit_code(), 0) << one->err();
+  EXPECT_EQ(read_steps(path("first")).back()["tokens"], 2 * 32 * 64);
+}
+
 }  // namespace
 }  // namespace concord::testing_processes

@@ -113,9 +113,123 @@ TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
   EXPECT_THAT(refusal({"--iterations_to_skip", "0"}), HasSubstr("not a whole number >= 1"));
 }
 
+// Megatron's numbers of a run whose length is in samples: steps, batch sizes and the learning rates of both groups.
+TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
+  const auto golden = nlohmann::json::parse(std::ifstream(kGolden + "/data/runs.json"))["runs"];
+  for (const size_t which : {0u, 3u}) {  // with a ramp on two ranks, with a batch that is decreased on one
+    const nlohmann::json& of = golden[which];
+    const std::string ranks = std::to_string(of["dp_size"].get<int>());
+    const auto text = [&](const char* name) { return of[name].dump(); };
+    Words words = {"--nproc",
+                   ranks,
+                   "--max_steps",
+                   "-1",
+                   "--per_device_train_batch_size",
+                   text("micro_batch_size"),
+                   "--train_samples",
+                   text("train_samples"),
+                   "--global_batch_size",
+                   text("global_batch_size"),
+                   "--lr_scheduler_type",
+                   "cosine",
+                   "--learning_rate",
+                   text("learning_rate"),
+                   "--min_lr",
+                   text("min_lr"),
+                   "--decoupled_lr",
+                   text("decoupled_lr"),
+                   "--decoupled_min_lr",
+                   text("decoupled_min_lr"),
+                   "--lr_warmup_samples",
+                   text("warmup_samples"),
+                   "--logging_steps",
+                   "1",
+                   "--head_lr_mult",
+                   "0.5",
+                   "--lr_mult_pattern",
+                   "{norm: 2}",
+                   "--save_strategy",
+                   "no"};
+    if (of["decrease_batch_size_if_needed"].get<bool>()) words.push_back("--decrease_batch_size_if_needed");
+    if (!of["rampup_batch_size"].is_null()) words = words + Words{"--rampup_batch_size", "2,2,8"};
+    const std::string out = "samples" + ranks;
+    run(out, words);
+    const auto lines = read_steps(path(out));
+    ASSERT_EQ(lines.size(), of["train_iters"].get<size_t>());
+    int64_t tokens = 0;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const double lr = of["steps"][i]["learning_rate"], decoupled = of["steps"][i]["decoupled_learning_rate"];
+      EXPECT_NEAR(lines[i]["learning_rate"].get<double>(), lr, 1e-12) << i;
+      EXPECT_NEAR(lines[i]["decoupled_learning_rate"].get<double>(), decoupled, 1e-12) << i;
+      EXPECT_NEAR(lines[i]["head_learning_rate"].get<double>(), decoupled / 2, 1e-12) << i;
+      EXPECT_NEAR(lines[i]["learning_rate/norm"].get<double>(), lr * 2, 1e-12) << i;
+      tokens += 16 * of["steps"][i]["global_batch_size"].get<int64_t>();
+      EXPECT_EQ(lines[i]["tokens"].get<int64_t>(), tokens) << i;
+    }
+  }
+}
+
+// A row of several documents is what these documents are alone: positions, attention and labels.
+TEST_F(TrainLoop, DocumentsOfARowAreLearntAsIfTheyWereAlone) {
+  // Text under the byte tokenizer, where 256 ends a document. Two rows of 16 tokens, and one that the last predicts.
+  std::ofstream text(path("docs.txt"));
+  std::vector<int> tokens;
+  for (const std::string document : {"abcd", "ef", "ghijk", "lmnopq", "r", "stuvwxyz01"}) {
+    text << document << "\n\n";
+    tokens.insert(tokens.end(), document.begin(), document.end());
+    tokens.push_back(256);
+  }
+  text.close();
+  std::ofstream alone(path("alone.jsonl"));
+  nlohmann::json ids = nlohmann::json::array();
+  for (size_t t = 0; t < 32; ++t) {
+    ids.push_back(tokens[t]);
+    const bool ends = tokens[t] == 256, ends_row = t % 16 == 15;
+    if (!ends && !ends_row) continue;
+    if (!ends) ids.push_back(tokens[t + 1]);
+    alone << nlohmann::json{{"input_ids", ids}}.dump() << "\n";
+    ids.clear();
+  }
+  alone.close();
+  const int samples = static_cast<int>(read_lines(path("alone.jsonl")).size());
+  const Words kind = {"--max_steps", "-1",   "--num_train_epochs", "3",     "--logging_steps", "1",
+                      "--tokenizer", "byte", "--shuffle",          "false", "--save_strategy", "no"};
+  run("alone", kind + Words{"--nproc", "1", "--train_data", path("alone.jsonl"), "--per_device_train_batch_size",
+                            std::to_string(samples)});
+  const auto expected = read_steps(path("alone"));
+  const Words rows = kind + Words{"--train_data",
+                                  path("docs.txt"),
+                                  "--seq_length",
+                                  "16",
+                                  "--reset_position_ids",
+                                  "--reset_attention_mask",
+                                  "--eod_mask_loss",
+                                  "--per_device_train_batch_size",
+                                  "2"};
+  const std::vector<Words> layouts = {
+      {"--nproc", "1"},
+      {"--nproc", "2", "--context_parallel_size", "2"},
+      {"--nproc", "4", "--tensor_model_parallel_size", "2", "--pipeline_model_parallel_size", "2",
+       "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2"}};
+  for (const Words& layout : layouts) {
+    fs::remove_all(path("rows"));
+    run("rows", rows + layout);
+    const auto steps = read_steps(path("rows"));
+    ASSERT_EQ(steps.size(), 3u);
+    ASSERT_EQ(expected.size(), 3u);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const double loss = expected[i]["loss"];
+      EXPECT_NEAR(steps[i]["loss"].get<double>(), loss, 2e-5 * loss) << i << ::testing::PrintToString(layout);
+    }
+  }
+  EXPECT_THAT(refusal({"--eod_mask_loss"}), HasSubstr("these samples come one by one"));
+}
+
 TEST_F(TrainLoop, TheNormOfTheWeightsIsTheSameUnderEveryLayout) {
-  const Words kind = {"--max_steps", "2", "--logging_steps", "1", "--log_params_norm"};
+  const Words kind = {"--max_steps", "2", "--logging_steps", "1", "--log_params_norm", "--log_num_zeros_in_grad"};
   run("one", ranks(1, 4) + kind);
+  EXPECT_GT(read_steps(path("one")).back()["num_zeros_in_grad"],
+            64);  // a row of the embedding whose token is not there
   const double expected = read_steps(path("one")).back()["params_norm"];
   const std::vector<Words> layouts = {ranks(2, 4) + Words{"--tensor_model_parallel_size", "2"},
                                       ranks(2, 2) + Words{"--use_distributed_optimizer"},

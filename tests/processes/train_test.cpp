@@ -252,38 +252,25 @@ TEST_F(Train, TheExampleWithACallbackStopsAtItsGoalOnAllRanks) {
   EXPECT_EQ(read_steps(path("out")).size(), 1u);
 }
 
-TEST_F(Train, TheExampleOfMegatronsEntryTrainsOnItsOwnDataAndLoss) {
-  const std::string out = run_example({LAUNCH_PROGRAM,
-                                       "launch",
-                                       "--nproc",
-                                       "4",
-                                       "--",
-                                       PRETRAIN,
-                                       "--model_config",
-                                       kTinyModel + "/config.json",
-                                       "--output_dir",
-                                       path("out"),
-                                       "--max_steps",
-                                       "10",
-                                       "--learning_rate",
-                                       "1e-2",
-                                       "--logging_steps",
-                                       "1",
-                                       "--per_device_train_batch_size",
-                                       "4",
-                                       "--pipeline_model_parallel_size",
-                                       "2",
-                                       "--compute_accuracy",
-                                       "--eval_strategy",
-                                       "steps",
-                                       "--eval_steps",
-                                       "10",
-                                       "--per_device_eval_batch_size",
-                                       "3"});
-  EXPECT_THAT(out, AllOf(HasSubstr("pretrain: a qwen2"), HasSubstr("over 10 steps")));
+TEST_F(Train, TheExampleOfMegatronsEntryTrainsAModelOfItsOwn) {
+  const auto train = [&](const std::string& out, int nproc, const std::vector<std::string>& more) {
+    std::vector<std::string> command = {LAUNCH_PROGRAM, "launch", "--nproc", std::to_string(nproc), "--", PRETRAIN};
+    for (const char* word : {"--learning_rate", "1e-2", "--logging_steps", "1", "--compute_accuracy", "--eval_strategy",
+                             "steps", "--eval_steps", "10", "--per_device_eval_batch_size", "3"}) {
+      command.emplace_back(word);
+    }
+    command.insert(command.end(), {"--model_config", kTinyModel + "/config.json", "--output_dir", path(out)});
+    command.insert(command.end(), more.begin(), more.end());
+    return run_example(command);
+  };
+  const std::string said = train("out", 4,
+                                 {"--max_steps", "10", "--per_device_train_batch_size", "4", "--focal_gamma", "2",
+                                  "--pipeline_model_parallel_size", "2", "--save_steps", "6"});
+  EXPECT_THAT(said, AllOf(HasSubstr("pretrain: 4 ranks have met"), HasSubstr("pretrain: finished"),
+                          HasSubstr("over 10 steps on 4 ranks")));
   const auto steps = read_steps(path("out"));
   ASSERT_EQ(steps.size(), 10u);
-  EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>());
+  EXPECT_LT(steps.back()["loss"].get<double>(), 0.9 * steps.front()["loss"].get<double>());
   // What its metrics count in all samples, dealt to two ranks with padding, is what is counted without gathering them.
   const auto evaluations = read_lines(path("out") + "/eval_metrics.jsonl");
   ASSERT_EQ(evaluations.size(), 1u);
@@ -292,6 +279,43 @@ TEST_F(Train, TheExampleOfMegatronsEntryTrainsOnItsOwnDataAndLoss) {
   EXPECT_GT(accuracy, 0);
   EXPECT_NEAR(evaluation["eval_right_tokens"].get<double>(), accuracy, 1e-9);
   EXPECT_LE(evaluation["eval_right_samples"].get<double>(), accuracy);
+  EXPECT_GT(evaluation["eval_later_token_loss"].get<double>(), 0);
+  EXPECT_GT(evaluation["eval_first_token_loss"].get<double>(), 0);
+  std::ifstream file(path("out/model/model.safetensors"));
+  const std::string model(std::istreambuf_iterator<char>(file), {});
+  for (const char* name : {"embedding.weight", "layers.3.in.weight", "output.weight"})
+    EXPECT_THAT(model.substr(0, 4000), HasSubstr(name));
+  // One process, from the middle on, by the arguments that the first run has left: the same losses.
+  fs::remove_all(path("out/checkpoint-10"));
+  fs::remove_all(path("out/model"));
+  train("out", 1,
+        {"--config", path("out/training_args.yaml"), "--per_device_train_batch_size", "8",
+         "--pipeline_model_parallel_size", "1", "--prediction_loss_only", "--compute_accuracy", "false",
+         "--resume_from_checkpoint", "true"});
+  const auto again = read_steps(path("out"));
+  ASSERT_EQ(again.size(), 10u);
+  for (size_t i = 6; i < 10; ++i) {
+    const double loss = steps[i]["loss"];
+    EXPECT_NEAR(again[i]["loss"].get<double>(), loss, 1e-4 * loss) << i;
+  }
+  const nlohmann::json loss_only = read_lines(path("out") + "/eval_metrics.jsonl").back();
+  EXPECT_FALSE(loss_only.contains("eval_right_tokens"));
+  EXPECT_NEAR(loss_only["eval_loss"].get<double>(), evaluation["eval_loss"].get<double>(), 1e-4);
+}
+
+TEST_F(Train, TheExampleHearsOfItsEndAndRefusesWhatItCannot) {
+  const auto fails = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {
+        PRETRAIN, "--model_config", kTinyModel + "/config.json", "--output_dir", path("out"), "--max_steps", "2"};
+    command.insert(command.end(), more.begin(), more.end());
+    RunningProcess process(command);
+    EXPECT_TRUE(poll_until([&] { return process.has_ended(); }));
+    EXPECT_NE(process.wait(), 0);
+    return process.out() + process.err();
+  };
+  EXPECT_THAT(fails({"--focal_gamma", "nan", "--rerun_mode", "disabled"}), HasSubstr("pretrain: aborted: "));
+  EXPECT_THAT(fails({"--focal_gama", "1"}), HasSubstr("unknown argument 'focal_gama'"));
+  EXPECT_THAT(fails({"--nproc", "2"}), HasSubstr("concord launch"));
 }
 
 }  // namespace

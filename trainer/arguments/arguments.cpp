@@ -46,6 +46,7 @@ class Problems {
 // What was read so far: values, the names that were set, errors, and names without effect, grouped by reason.
 struct Reading {
   TrainingArguments* arguments;
+  ExtraArguments* extra = nullptr;  // null: none
   std::vector<std::string> given = {};
   Problems problems = {};
   std::map<const IgnoredArguments*, std::vector<std::string>> ignored = {};
@@ -238,6 +239,13 @@ void take(const std::string& name, const ArgumentValue& value, const std::string
       const std::string shown_name = is_own ? name : fmt::format("{} ({})", name, argument->name);
       reading->problems.add(where, shown_name + " " + refusal.why);
     }
+  } else if (reading->extra != nullptr && reading->extra->has(name)) {
+    try {
+      if (value.form != ArgumentValue::Form::scalar) throw ConfigError(name + " must be one value");
+      reading->extra->set(name, value.text, value.quoted);
+    } catch (const ConfigError& error) {
+      reading->problems.add(where, error.what());
+    }
   } else if (const IgnoredArguments* ignored = find_ignored_argument(name)) {
     if (!is_null(value)) reading->ignored[ignored].push_back(name);
   } else if (const RefusedArgument* refused = find_refused_argument(name)) {
@@ -297,8 +305,9 @@ struct Option {
   std::optional<std::string> value;
 };
 
-bool is_flag(const std::string& name) {
+bool is_flag(const std::string& name, const ExtraArguments* extra) {
   const Argument* argument = find_argument(name);
+  if (extra != nullptr && extra->is_flag(name)) return true;
   return argument != nullptr && std::holds_alternative<ArgumentField<bool>>(argument->member);
 }
 
@@ -312,7 +321,7 @@ bool names_bool(const std::string& word) {
          word == "on" || word == "off" || word == "1" || word == "0";
 }
 
-std::vector<Option> split_options(std::span<const std::string> words, Problems* problems) {
+std::vector<Option> split_options(std::span<const std::string> words, const ExtraArguments* extra, Problems* problems) {
   static const std::set<std::string> switches = {"help", "print_config", "json"};
   std::vector<Option> options;
   for (size_t i = 0; i < words.size(); ++i) {
@@ -330,8 +339,9 @@ std::vector<Option> split_options(std::span<const std::string> words, Problems* 
     const bool more = i + 1 < words.size();
     if (equals != std::string::npos) {
       option.value = words[i].substr(equals + 1);
-    } else if (switches.contains(option.name) || (option.name.starts_with("no_") && is_flag(option.name.substr(3)))) {
-    } else if (more && (is_flag(option.name) ? names_bool(words[i + 1]) : is_value(words[i + 1]))) {
+    } else if (switches.contains(option.name) ||
+               (option.name.starts_with("no_") && is_flag(option.name.substr(3), extra))) {
+    } else if (more && (is_flag(option.name, extra) ? names_bool(words[i + 1]) : is_value(words[i + 1]))) {
       option.value = words[++i];
     }
     options.push_back(std::move(option));
@@ -389,9 +399,11 @@ void take_option(const Option& option, CommandLine* line, Reading* reading) {
     return;
   }
   Option meant = option;
-  if (!option.value && option.name.starts_with("no_") && is_flag(option.name.substr(3))) {
+  const bool is_known =
+      find_argument(option.name) != nullptr || (reading->extra != nullptr && reading->extra->has(option.name));
+  if (!option.value && option.name.starts_with("no_") && is_flag(option.name.substr(3), reading->extra)) {
     meant = {option.name.substr(3), "false"};
-  } else if (!option.value && find_argument(option.name) != nullptr && !is_flag(option.name)) {
+  } else if (!option.value && is_known && !is_flag(option.name, reading->extra)) {
     reading->problems.add("--" + option.name, "needs a value");
     return;
   }
@@ -413,10 +425,14 @@ std::vector<std::string> read_yaml(std::string_view yaml, const std::string& fil
   return reading.given;
 }
 
-CommandLine parse_command_line(std::span<const std::string> words) {
+CommandLine parse_command_line(std::span<const std::string> words, const ParseOptions& parse_options) {
   CommandLine line;
-  Reading reading{.arguments = &line.arguments};
-  const std::vector<Option> options = split_options(words, &reading.problems);
+  Reading reading{.arguments = &line.arguments, .extra = parse_options.extra};
+  for (const auto& [name, text] : parse_options.defaults) {
+    take(name, command_line_value({name, text}), "args_defaults", &reading);
+  }
+  reading.given.clear();
+  const std::vector<Option> options = split_options(words, parse_options.extra, &reading.problems);
   for (const Option& option : options) {
     if (option.name != "config") continue;
     if (!line.config.empty()) reading.problems.add("--config", "was given twice; only one file can be read");
@@ -432,6 +448,7 @@ CommandLine parse_command_line(std::span<const std::string> words) {
   reading.problems.throw_if_any();
   line.given = reading.given;
   line.notes = reading.notes();
+  if (parse_options.extra != nullptr) line.arguments.extra = parse_options.extra->yaml();
   return line;
 }
 

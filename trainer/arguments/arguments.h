@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "core/schedule/schedules.h"
+#include "trainer/arguments/extra_arguments.h"
 #include "trainer/arguments/training_arguments.h"
 
 namespace concord {
@@ -47,7 +48,11 @@ struct CommandLine {
 // names. The file of --config is read first, whatever the order, so that the command line wins; of two values on the
 // command line the later one does. Throws one ConfigError with all that is wrong: unknown names with the nearest known
 // one, values of the wrong type or outside of their range, names of features that are not there.
-CommandLine parse_command_line(std::span<const std::string> words);
+struct ParseOptions {
+  ExtraArguments* extra = nullptr;                   // names of the program's own; their variables are set
+  std::map<std::string, std::string> defaults = {};  // by name, instead of those of TrainingArguments
+};
+CommandLine parse_command_line(std::span<const std::string> words, const ParseOptions& options = {});
 
 // Sets what |yaml| says in |arguments|; returns the names it sets. |file| is for messages. Throws as above, also for
 // text that is not YAML, with "file:line" in front; nothing is set then. Where |file| ends in .toml, it is TOML.

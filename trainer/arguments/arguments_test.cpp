@@ -609,5 +609,79 @@ TEST(Arguments, HelpNamesEveryArgument) {
   }
 }
 
+TEST(ExtraArguments, AreReadLikeTheOthersAndPrinted) {
+  bool flag = false;
+  int64_t count = 3;
+  double rate = 0.5;
+  std::string word = "a";
+  ExtraArguments extra;
+  extra.add("own_flag", &flag, "");
+  extra.add("own_count", &count, "how many");
+  extra.add("own_rate", &rate, "");
+  extra.add("own_word", &word, "");
+  const std::vector<std::string> words = {"--own_flag", "--own-count", "7",     "--own_rate=0.25",
+                                          "--own_word", "b c",         "--bf16"};
+  const CommandLine line = parse_command_line(words, {&extra, {{"learning_rate", "0.125"}, {"own_count", "5"}}});
+  EXPECT_TRUE(flag);
+  EXPECT_EQ(count, 7);
+  EXPECT_EQ(rate, 0.25);
+  EXPECT_EQ(word, "b c");
+  EXPECT_EQ(line.arguments.lr.learning_rate, 0.125);
+  EXPECT_TRUE(line.arguments.precision.bf16);
+  EXPECT_THAT(line.given, ::testing::ElementsAre("bf16"));
+  EXPECT_THAT(to_yaml(line.arguments), HasSubstr("own_flag: true\nown_rate: 0.25\nown_word: \"b c\"\n"));
+  EXPECT_THAT(extra.help(), HasSubstr("how many"));
+  const std::vector<std::string> lower = {"--no_own_flag", "--learning_rate", "1"};
+  EXPECT_EQ(parse_command_line(lower, {&extra, {{"learning_rate", "0.125"}}}).arguments.lr.learning_rate, 1);
+  EXPECT_FALSE(flag);
+}
+
+TEST(ExtraArguments, BadNamesAndValuesAreRefused) {
+  double rate = 0;
+  ExtraArguments extra;
+  extra.add("own_rate", &rate, "");
+  EXPECT_THAT(error_of([&] { extra.add("own_rate", &rate, ""); }), HasSubstr("already"));
+  EXPECT_THAT(error_of([&] { extra.add("seed", &rate, ""); }), HasSubstr("already"));
+  EXPECT_THAT(error_of([&] { extra.add("Rate!", &rate, ""); }), HasSubstr("a-z"));
+  const std::vector<std::string> wrong = {"--own_rate", "fast"}, none = {"--own_rate"};
+  EXPECT_THAT(error_of([&] { parse_command_line(wrong, {&extra, {}}); }), HasSubstr("must be a number"));
+  EXPECT_THAT(error_of([&] { parse_command_line(none, {&extra, {}}); }), HasSubstr("needs a value"));
+  EXPECT_THAT(error_of([&] { parse_command_line({}, {&extra, {{"learning_rat", "1"}}}); }), HasSubstr("learning_rate"));
+}
+
+TEST(Relations, OfRunsInSamplesAndOfDocumentEnds) {
+  TrainingArguments a;
+  a.model.config = "c";
+  a.data.path = "d";
+  a.steps.train_samples = 100;
+  check_arguments(&a, 1);
+  a.steps.max_steps = 5;
+  a.lr.warmup_steps = 2;
+  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }),
+              ::testing::AllOf(HasSubstr("are both given"), HasSubstr("use warmup_samples")));
+  a.steps.max_steps = -1;
+  a.lr.warmup_steps = 0;
+  a.steps.decrease_batch_size = true;
+  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("which is not given"));
+  a.steps.global_batch_size = 7;
+  a.data.micro_batch_size = 2;
+  check_arguments(&a, 1);
+  EXPECT_EQ(a.data.accumulation, 3);
+  a.data.reset_attention_mask = true;
+  a.data.packing = true;
+  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("which sequence_packing does not have"));
+  a.data.packing = a.data.reset_attention_mask = false;
+  a.data.eod_token_id = 3;
+  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("none of which is set"));
+  a.data.eod_token_id = -1;
+  a.groups.decoupled_min_lr = 1;
+  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("without decoupled_lr"));
+  a.groups.decoupled_lr = 0.5;
+  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("decoupled_min_lr 1 is greater"));
+  a.groups = {};
+  a.evaluation.loss_only = a.evaluation.accuracy = true;
+  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("prediction_loss_only and compute_accuracy"));
+}
+
 }  // namespace
 }  // namespace concord

@@ -1,6 +1,8 @@
 // What users of HF, LLaMA-Factory, ROLL, Megatron and torchtitan have in their files: the same settings under other
 // names, settings without effect here, and features that are not supported. torchtitan's names are prefixed with their
 // section.
+#include <algorithm>
+
 #include "trainer/arguments/table.h"
 
 namespace concord {
@@ -87,7 +89,7 @@ constexpr ValueAlias kValueAliases[] = {
 std::vector<IgnoredArguments> make_ignored() {
   return {
       {"this command always trains; eval_data and eval_strategy control evaluation",
-       {"do_train", "do_eval", "prediction_loss_only", "skip_memory_metrics"}},
+       {"do_train", "do_eval", "skip_memory_metrics"}},
       {"conversations are written by the model's own chat template, or by chat_template FILE.jinja",
        {"template", "default_system"}},
       {"samples that do not fill a whole step are always dropped", {"dataloader_drop_last"}},
@@ -292,7 +294,6 @@ std::vector<RefusedArgument> make_refused() {
       {"training.dataset", {}, kTrainData},
       {"mock_data", {"false"}, "set train_data; `concord train` without arguments generates its own data"},
       {"max_samples", {}, "all of train_data is used; truncate the file instead"},
-      {"train_samples", {}, "use max_steps; a step has global_batch_size samples"},
       {"val_size", {"0", "0.0"}, kEvalData},
       {"eval_dataset", {}, kEvalData},
       {"validation.*", {"false"}, kEvalData},
@@ -323,7 +324,6 @@ std::vector<RefusedArgument> make_refused() {
       {"per_gpu_eval_batch_size", {}, "use per_device_eval_batch_size"},
       {"group_by_length", {"false"}, "use sequence_packing: true to avoid padding"},
       {"train_sampling_strategy", {"random"}, "use shuffle: false to read the data in order"},
-      {"lr_decay_samples", {}, "use lr_decay_steps"},
       {"lr_scheduler.decay_ratio", {}, "use lr_scheduler_type: wsd with lr_wsd_decay_steps"},
       {"lr_scheduler.min_lr_factor", {"0", "0.0"}, "use min_lr, an absolute learning rate"},
       {"distributed_timeout_minutes", {}, "use ddp_timeout, in seconds"},
@@ -331,7 +331,6 @@ std::vector<RefusedArgument> make_refused() {
       {"average_tokens_across_devices", {"true"}, "see calculate_per_token_loss"},
       {"optim_args", {}, "optimizer settings have their own arguments: adam_beta1, sgd_momentum, ..."},
       {"optim_target_modules", {}, "all weights use the same optimizer"},
-      {"decoupled_min_lr", {"0", "0.0"}, "decoupled_lr follows the same curve, so its end is min_lr in proportion"},
       {"full_determinism", {"false"}, "runs with the same seed and layout are reproducible on the cpu platform"},
       {"debug", {""}, "use CONCORD_LOG=debug and CONCORD_LAYERS=validate,trace"},
       {"use_cpu", {"false"}, "select the platform with CONCORD_PLATFORM=cpu"},
@@ -407,6 +406,13 @@ const IgnoredArguments* find_ignored_argument(std::string_view name) {
     }
   }
   return nullptr;
+}
+
+bool is_known_name(std::string_view name) {
+  constexpr std::string_view kProgram[] = {"config",      "nproc", "nnodes",       "node_rank", "master_addr",
+                                           "master_port", "help",  "print_config", "json"};
+  return std::ranges::find(kProgram, name) != std::ranges::end(kProgram) || find_argument(name) != nullptr ||
+         find_ignored_argument(name) != nullptr || find_refused_argument(name) != nullptr;
 }
 
 std::string_view value_meant(std::string_view argument, std::string_view value) {

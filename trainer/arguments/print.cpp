@@ -16,22 +16,6 @@ std::string number_text(double number) {
   return std::string(text, result.ptr);
 }
 
-// Double quotes with JSON escapes, which YAML supports too. Also for words that YAML would interpret otherwise.
-std::string yaml_text(const std::string& text) {
-  std::string out = "\"";
-  for (const char letter : text) {
-    const auto code = static_cast<unsigned char>(letter);
-    if (letter == '"' || letter == '\\') {
-      out += {'\\', letter};
-    } else if (code < 0x20 || code == 0x7f) {
-      out += fmt::format("\\x{:02x}", code);
-    } else {
-      out += letter;
-    }
-  }
-  return out + "\"";
-}
-
 template <class Items, class Print>
 std::string joined(const Items& items, Print print) {
   std::string out;
@@ -71,6 +55,22 @@ std::string help_text(const Argument& argument) {
 
 }  // namespace
 
+// Double quotes with JSON escapes, which YAML supports too. Also for words that YAML would interpret otherwise.
+std::string yaml_text(const std::string& text) {
+  std::string out = "\"";
+  for (const char letter : text) {
+    const auto code = static_cast<unsigned char>(letter);
+    if (letter == '"' || letter == '\\') {
+      out += {'\\', letter};
+    } else if (code < 0x20 || code == 0x7f) {
+      out += fmt::format("\\x{:02x}", code);
+    } else {
+      out += letter;
+    }
+  }
+  return out + "\"";
+}
+
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments) {
   return std::visit(Print{arguments}, argument.member);
 }
@@ -95,6 +95,8 @@ std::string to_yaml(const TrainingArguments& arguments) {
       yaml += help.empty() ? line + "\n" : fmt::format("{:<48}  # {}\n", line, help);
     }
   }
+  if (!arguments.extra.empty()) yaml += "\n# Of this program\n";
+  for (const auto& [name, text] : arguments.extra) yaml += fmt::format("{}: {}\n", name, text);
   return yaml;
 }
 

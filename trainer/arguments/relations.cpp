@@ -86,8 +86,53 @@ void check_sources(const TrainingArguments& a, Found* found) {
 void check_loop(const TrainingArguments& a, Found* found) {
   collect(found, [&] { batch_ramp(a.steps); });
   collect(found, [&] { skipped_steps(a.steps); });
-  if (!a.steps.rampup_batch_size.empty() && a.steps.max_steps <= 0) {
-    found->push_back("rampup_batch_size needs max_steps: epochs have no fixed number of steps while the batch grows");
+  if (!a.steps.rampup_batch_size.empty() && !a.steps.has_length()) {
+    found->push_back(
+        "rampup_batch_size needs max_steps or train_samples: epochs have no fixed number of steps while the batch "
+        "grows");
+  }
+  if (a.steps.decrease_batch_size && !a.steps.rampup_batch_size.empty()) {
+    found->push_back(
+        "decrease_batch_size_if_needed is not supported with rampup_batch_size; give sizes that are multiples of "
+        "per_device_train_batch_size x data-parallel ranks");
+  }
+  if (a.steps.decrease_batch_size && a.steps.global_batch_size <= 0) {
+    found->push_back("decrease_batch_size_if_needed decreases global_batch_size, which is not given; set it");
+  }
+}
+
+// As in Megatron: of a run whose length is in samples, all lengths are.
+void check_train_samples(const TrainingArguments& a, Found* found) {
+  if (a.steps.train_samples == 0) return;
+  if (a.steps.max_steps > 0) {
+    found->push_back(fmt::format("max_steps {} and train_samples {} are both given; give only one of them",
+                                 a.steps.max_steps, a.steps.train_samples));
+  }
+  if (a.data.packing) {
+    found->push_back("train_samples counts samples, but sequence_packing trains rows of several; use max_steps");
+  }
+  if (a.lr.warmup_steps > 0 || a.lr.lr_decay_steps > 0 || a.lr.lr_wsd_decay_steps > 0) {
+    found->push_back(
+        "with train_samples the learning rate counts samples; use warmup_samples (or warmup_ratio), lr_decay_samples "
+        "and lr_wsd_decay_samples instead of warmup_steps, lr_decay_steps and lr_wsd_decay_steps");
+  }
+}
+
+void check_document_ends(const TrainingArguments& a, Found* found) {
+  if (!a.data.acts_at_document_ends()) {
+    if (a.data.eod_token_id >= 0)
+      found->push_back(
+          "eod_token_id is used by reset_position_ids, reset_attention_mask and eod_mask_loss, none of which is set");
+    return;
+  }
+  if (a.data.packing || a.preference.learns_pairs()) {
+    found->push_back(fmt::format(
+        "reset_position_ids, reset_attention_mask and eod_mask_loss are for rows that are cut from documents, which {} "
+        "does not have; remove them",
+        a.data.packing ? "sequence_packing" : "stage " + a.preference.stage));
+  }
+  if (a.data.reset_attention_mask && a.evaluation.predict) {
+    found->push_back("do_predict is not supported with reset_attention_mask; remove one of them");
   }
 }
 
@@ -214,6 +259,14 @@ void check_numbers(const TrainingArguments& a, Found* found) {
   if (a.lr.min_lr > a.lr.learning_rate) {
     found->push_back(fmt::format("min_lr {:g} is greater than learning_rate {:g}", a.lr.min_lr, a.lr.learning_rate));
   }
+  const double decoupled_min = a.groups.decoupled_min_lr < 0 ? a.lr.min_lr : a.groups.decoupled_min_lr;
+  if (a.groups.decoupled_lr == 0 && a.groups.decoupled_min_lr >= 0) {
+    found->push_back("decoupled_min_lr is given without decoupled_lr; set that too");
+  } else if (a.groups.decoupled_lr > 0 && decoupled_min > a.groups.decoupled_lr) {
+    found->push_back(fmt::format("{} {:g} is greater than decoupled_lr {:g}; set a smaller decoupled_min_lr",
+                                 a.groups.decoupled_min_lr < 0 ? "min_lr" : "decoupled_min_lr", decoupled_min,
+                                 a.groups.decoupled_lr));
+  }
 }
 
 // What has not been tried together.
@@ -240,6 +293,10 @@ void check_optimizer(const TrainingArguments& a, Found* found) {
 }
 
 void check_prediction(const TrainingArguments& a, Found* found) {
+  if (a.evaluation.loss_only && (a.evaluation.accuracy || a.evaluation.predict)) {
+    found->push_back(fmt::format("prediction_loss_only and {} are both set; remove one of them",
+                                 a.evaluation.accuracy ? "compute_accuracy" : "do_predict"));
+  }
   if (!a.evaluation.predict) return;
   if (a.evaluation.test_data.empty() && a.evaluation.test_blend.empty() && a.data.split.empty()) {
     found->push_back("do_predict is of test data; give test_data, test_data_blend or split too");
@@ -409,7 +466,9 @@ void find_accumulation(TrainingArguments* a, int64_t world, Found* found) {
   const int64_t micro = std::max<int64_t>(1, a->data.micro_batch_size);
   const int64_t rank_samples = a->steps.global_batch_size / data_parallel;
   const int64_t accumulation = rank_samples / micro;
-  if (rank_samples * data_parallel != a->steps.global_batch_size || accumulation * micro != rank_samples) {
+  if (a->steps.decrease_batch_size && accumulation > 0) {
+    a->data.accumulation = accumulation;
+  } else if (rank_samples * data_parallel != a->steps.global_batch_size || accumulation * micro != rank_samples) {
     found->push_back(
         fmt::format("global_batch_size {} is not divisible by per_device_train_batch_size {} x {} data-parallel ranks",
                     a->steps.global_batch_size, micro, data_parallel));
@@ -487,6 +546,8 @@ void check_arguments(TrainingArguments* arguments, int64_t world) {
   if (arguments->steps.global_batch_size > 0 && world > 0) find_accumulation(arguments, world, &found);
   check_model_and_data(*arguments, &found);
   check_loop(*arguments, &found);
+  check_train_samples(*arguments, &found);
+  check_document_ends(*arguments, &found);
   check_finetuning(*arguments, &found);
   check_preferences(*arguments, &found);
   check_numbers(*arguments, &found);

@@ -99,6 +99,10 @@ std::string_view value_meant(std::string_view argument, std::string_view value);
 // What is put before the names in a mapping called |name| where such mappings are sections of a file of another
 // program: "training." for torchtitan's, "" for Megatron's.
 std::optional<std::string> section_prefix(std::string_view name);
+// Whether it is one of the above.
+bool is_known_name(std::string_view name);
+// |text| as a string of YAML.
+std::string yaml_text(const std::string& text);
 // Its value as YAML has it.
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
 // The name and the text of every argument.

@@ -76,7 +76,8 @@ struct GroupArguments {
   std::vector<std::string> freeze;
   std::map<std::string, std::string> lr_mult_pattern, weight_decay_mult_pattern;
   double head_lr_mult = 1;
-  double decoupled_lr = 0;  // 0: as the others
+  double decoupled_lr = 0;       // 0: as the others
+  double decoupled_min_lr = -1;  // -1: min_lr
   bool operator==(const GroupArguments&) const = default;
 };
 
@@ -85,10 +86,13 @@ struct StepArguments {
   int64_t global_batch_size = 0;  // above 0: check_arguments finds gradient_accumulation_steps by it
   double num_train_epochs = 3;
   int64_t max_steps = -1;                      // above 0 it wins over num_train_epochs
+  int64_t train_samples = 0;                   // above 0 the length of the run in samples instead of max_steps
+  bool decrease_batch_size = false;            // decrease_batch_size_if_needed
   std::vector<std::string> rampup_batch_size;  // the first global batch size, its increment, samples until the full one
   std::vector<std::string> iterations_to_skip;  // numbers of steps, counted from 1
   int64_t exit_interval = 0;                    // 0: here and below, not
   double exit_duration_in_mins = 0;
+  bool has_length() const { return max_steps > 0 || train_samples > 0; }  // else num_train_epochs says it
   bool operator==(const StepArguments&) const = default;
 };
 
@@ -144,6 +148,7 @@ struct EvaluationArguments {
   bool accuracy = false;                // compute_accuracy
   bool uses_ema = false;                // evaluate_ema_weights
   bool predict = false;                 // do_predict
+  bool loss_only = false;               // prediction_loss_only
   // Data to evaluate on is evaluated on: every eval_steps where these are given, else after every epoch and at the end.
   // HF's default is no, with which nobody hears that the data was not used.
   std::string strategy = "auto";
@@ -258,6 +263,7 @@ struct TrainingArguments {
   BestModelArguments best_model;
   FaultArguments faults;
   ReportArguments report;
+  std::map<std::string, std::string> extra;  // arguments of the program's own (extra_arguments.h), their values as YAML
 
   bool operator==(const TrainingArguments&) const = default;
 };

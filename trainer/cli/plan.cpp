@@ -143,6 +143,7 @@ void add_bucket_options(CLI::App* plan, BucketArguments& buckets) {
   with_buckets(plan->add_flag("--sequence_parallel", buckets.sequence_parallel, "as for train"));
   with_buckets(plan->add_flag("--grads_in_parameter_type", buckets.grads_in_parameter_type,
                               "keep gradients in the parameter dtype instead of fp32"));
+  with_buckets(plan->add_option("--ema_decay", buckets.ema_decay, "as for train: above 0, count the average too"));
   with_buckets(
       plan->add_option("--ddp_bucket_size", buckets.ddp_bucket_size, "elements per bucket; 0: max(40e6, 1e6 * dp)")
           ->capture_default_str());

@@ -93,6 +93,33 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
   return parameters;
 }
 
+namespace {
+
+// Of the average, in fp32 and sharded as the optimizer's state is.
+int64_t average_bytes(const BucketPlan& plan) {
+  int64_t bytes = 0;
+  for (const BucketPlan::Buffer& buffer : plan.buffers) bytes += buffer.elements / buffer.shards * 4;
+  return bytes;
+}
+
+std::string plan_json(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters, bool has_average) {
+  if (!has_average) return to_json(plan, parameters);
+  auto document = nlohmann::ordered_json::parse(to_json(plan, parameters));
+  document["bytes"]["average"] = average_bytes(plan);
+  document["bytes"]["total"] = memory_of(plan).total() + average_bytes(plan);
+  return document.dump();
+}
+
+std::string plan_table(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters, bool has_average) {
+  const std::string table = to_text(plan, parameters);
+  if (!has_average) return table;
+  const auto megabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  return table + fmt::format("  average (ema_decay) {:.1f} MB, with it {:.1f} MB in all\n",
+                             megabytes(average_bytes(plan)), megabytes(memory_of(plan).total() + average_bytes(plan)));
+}
+
+}  // namespace
+
 std::string buckets_text(const BucketArguments& arguments, const RankLayout& layout, int64_t rank, bool as_json) {
   if (arguments.model_config.empty() == arguments.parameters.empty()) {
     throw ConfigError("--buckets needs the parameters: give either --model FOLDER or --parameters FILE");
@@ -114,9 +141,9 @@ std::string buckets_text(const BucketArguments& arguments, const RankLayout& lay
                                                      .distributed_optimizer = arguments.use_distributed_optimizer,
                                                      .fp32_grads = !arguments.grads_in_parameter_type});
     if (as_json) {
-      text += fmt::format("{}{}", i > 0 ? "," : "[", to_json(plan, chunks[i]));
+      text += fmt::format("{}{}", i > 0 ? "," : "[", plan_json(plan, chunks[i], arguments.ema_decay > 0));
     } else {
-      text += fmt::format("chunk {} of rank {}\n{}", i, rank, to_text(plan, chunks[i]));
+      text += fmt::format("chunk {} of rank {}\n{}", i, rank, plan_table(plan, chunks[i], arguments.ema_decay > 0));
     }
   }
   if (as_json) text.append("]\n");

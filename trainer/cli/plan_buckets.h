@@ -20,6 +20,7 @@ struct BucketArguments {
   bool sequence_parallel = false;
   bool grads_in_parameter_type = false;
   int64_t ddp_bucket_size = 0;
+  double ema_decay = 0;  // above 0: with the average of the weights that a run then keeps
 };
 
 // A table, or one JSON document: a list with the plan of each chunk of |rank|. Throws ConfigError, with the file and

@@ -60,6 +60,11 @@ TEST(PlanBuckets, PlansTheParametersOfAModel) {
   EXPECT_EQ(document[0]["bytes"]["total"], elements * (2 + 4 + 6));
   EXPECT_EQ(buffer["dtype"], "bf16");
   EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("chunk 0 of rank 0"));
+  arguments.ema_decay = 0.99;  // 4 bytes more for each of this rank's half
+  const auto averaged = nlohmann::json::parse(buckets_text(arguments, layout, 0, true))[0]["bytes"];
+  EXPECT_EQ(averaged["average"], elements * 2);
+  EXPECT_EQ(averaged["total"], elements * (2 + 4 + 6 + 2));
+  EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("average (ema_decay)"));
   arguments.dtype = "";
   EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("parameters of f32"));  // as config.json says
 }

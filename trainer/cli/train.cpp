@@ -118,7 +118,7 @@ int run_train(std::vector<std::string> words) {
   }
   check_torch_module();
   if (is_first) {
-    check_output(line);
+    if (line.node_rank == 0) check_output(line);  // as check_train does
     const FirstRun run = write_first_run(&line.arguments, line.nproc);
     fmt::print(stderr, "{}\n", run.introduction);
     words = {"--config", run.config};

@@ -59,6 +59,13 @@ struct DataArguments {
   // Samples are pairs, two rows each: a completion that is preferred and one that is not (trainer/data/batcher.h).
   bool pairs = false;
 
+  // Megatron's, of rows that are cut from documents: what happens at the token that ends one (document_ends.h).
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  bool eod_mask_loss = false;
+  int64_t eod_token_id = -1;  // that token; -1: that of the tokenizer
+  bool acts_at_document_ends() const { return reset_position_ids || reset_attention_mask || eod_mask_loss; }
+
   bool packing = false;  // several samples in a row of seq_length tokens; see trainer/data/packing.h
   std::string packing_strategy = "first_fit";  // or "best_fit"
   int64_t pad_multiple =

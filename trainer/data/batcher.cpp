@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/config_error.h"
+#include "trainer/data/document_ends.h"
 
 namespace concord {
 namespace {
@@ -53,14 +54,49 @@ void check_ramp(const BatchRamp& ramp, const BatchShape& shape) {
                   ramp.start, ramp.increment, together, shape.micro_batch_size, shape.dp_size));
 }
 
+// One sample a row, filled up to the longest of them, and rows that are all padding up to |rows|.
+TokenBatch pad_samples(const std::vector<Sample>& samples, int64_t rows, const DataArguments& arguments) {
+  int64_t longest = 1;
+  for (const Sample& sample : samples) longest = std::max(longest, static_cast<int64_t>(sample.ids.size()));
+  TokenBatch batch{.rows = rows,
+                   .columns = padded_length(longest, arguments.pad_multiple),
+                   .ids = {},
+                   .labels = {},
+                   .position_ids = {},
+                   .cu_seqlens = {}};
+  const size_t columns = static_cast<size_t>(batch.columns), tokens = columns * static_cast<size_t>(rows);
+  batch.ids.reserve(tokens);
+  batch.labels.reserve(tokens);
+  for (size_t row = 0; row < samples.size(); ++row) {
+    batch.ids.insert(batch.ids.end(), samples[row].ids.begin(), samples[row].ids.end());
+    batch.ids.resize((row + 1) * columns, arguments.pad_id);
+    batch.labels.insert(batch.labels.end(), samples[row].labels.begin(), samples[row].labels.end());
+    batch.labels.resize((row + 1) * columns, kIgnoredToken);
+  }
+  batch.ids.resize(tokens, arguments.pad_id);
+  batch.labels.resize(tokens, kIgnoredToken);
+  return batch;
+}
+
+std::vector<int64_t> document_positions(const TokenBatch& batch, int64_t eod) {
+  std::vector<int64_t> positions;
+  for (auto row = batch.ids.begin(); row != batch.ids.end(); row += batch.columns) {
+    const std::vector<int64_t> own = positions_in_documents({row, row + batch.columns}, eod);
+    positions.insert(positions.end(), own.begin(), own.end());
+  }
+  return positions;
+}
+
 }  // namespace
 
-Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
+Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source, DataCollator collator)
     : arguments_(arguments),
       group_(arguments.pairs ? 2 : 1),
       shape_{arguments.micro_batch_size, arguments.accumulation, arguments.dp_size},
-      source_(std::move(source)) {
+      source_(std::move(source)),
+      collator_(std::move(collator)) {
   check(arguments_);
+  check_source();
   if (arguments_.ramp) check_ramp(*arguments_.ramp, shape_);
   if (samples() < 1) throw ConfigError(source_->name() + ": contains no samples");
   const std::shared_ptr<const Epoch> first = epoch(0);
@@ -70,6 +106,25 @@ Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> s
                     "use more data or a smaller batch, or keep the incomplete last batch (drop_last false)",
                     source_->name(), rows(*first), arguments_.packing ? "packed rows" : "samples", shape_.rows(),
                     shape_.micro_batch_size, shape_.accumulation, shape_.dp_size));
+  }
+}
+
+void Batcher::check_source() const {
+  if (collator_ && (arguments_.packing || arguments_.pairs || arguments_.reset_attention_mask)) {
+    throw ConfigError(
+        fmt::format("{}: a data collator is not supported with sequence_packing, preferences and reset_attention_mask",
+                    source_->name()));
+  }
+  if (!arguments_.acts_at_document_ends()) return;
+  if (!source_->joins_documents()) {
+    throw ConfigError(fmt::format(
+        "{}: reset_position_ids, reset_attention_mask and eod_mask_loss are for text and Megatron data, which are cut "
+        "into samples without regard to documents; these samples come one by one: remove them",
+        source_->name()));
+  }
+  if (arguments_.eod_token_id < 0) {
+    throw ConfigError(
+        fmt::format("{}: it is not known which token ends a document; give eod_token_id", source_->name()));
   }
 }
 
@@ -126,33 +181,40 @@ int64_t Batcher::length(const Epoch& epoch, int64_t place) const {
   return sum;
 }
 
+TokenBatch Batcher::collated(const std::vector<Sample>& samples) const {
+  TokenBatch batch = collator_(samples, shape_.micro_batch_size);
+  const auto tokens = static_cast<size_t>(batch.rows * batch.columns);
+  const bool has_positions = batch.position_ids.empty() || batch.position_ids.size() == tokens;
+  if (batch.rows == shape_.micro_batch_size && batch.columns > 0 && batch.columns % arguments_.pad_multiple == 0 &&
+      batch.ids.size() == tokens && batch.labels.size() == tokens && has_positions && batch.cu_seqlens.empty()) {
+    return batch;
+  }
+  throw ConfigError(fmt::format(
+      "the data collator made a batch of {} rows and {} columns with {} ids, {} labels and {} positions; must be {} "
+      "rows, columns that are a multiple of {}, and a number for each",
+      batch.rows, batch.columns, batch.ids.size(), batch.labels.size(), batch.position_ids.size(),
+      shape_.micro_batch_size, arguments_.pad_multiple));
+}
+
 TokenBatch Batcher::padded_batch(const Epoch& epoch, int64_t first_row) const {
   std::vector<Sample> samples;
   std::vector<int64_t> pairs;
   for (int64_t row = first_row; row < std::min(first_row + shape_.micro_batch_size, rows(epoch)); ++row) {
     read(epoch, row, &samples, &pairs);
   }
-  if (arguments_.pairs) pairs.resize(static_cast<size_t>(shape_.micro_batch_size), -1);
-  int64_t longest = 1;
-  for (const Sample& sample : samples) longest = std::max(longest, static_cast<int64_t>(sample.ids.size()));
-  TokenBatch batch{.rows = shape_.micro_batch_size * group_,
-                   .columns = padded_length(longest, arguments_.pad_multiple),
-                   .ids = {},
-                   .labels = {},
-                   .position_ids = {},
-                   .cu_seqlens = {}};
-  add_pairs(samples, std::move(pairs), &batch);
-  const size_t columns = static_cast<size_t>(batch.columns), tokens = columns * static_cast<size_t>(batch.rows);
-  batch.ids.reserve(tokens);
-  batch.labels.reserve(tokens);
-  for (size_t row = 0; row < samples.size(); ++row) {
-    batch.ids.insert(batch.ids.end(), samples[row].ids.begin(), samples[row].ids.end());
-    batch.ids.resize((row + 1) * columns, arguments_.pad_id);
-    batch.labels.insert(batch.labels.end(), samples[row].labels.begin(), samples[row].labels.end());
-    batch.labels.resize((row + 1) * columns, kIgnoredToken);
+  const int64_t eod = arguments_.eod_token_id;
+  if (arguments_.eod_mask_loss) {
+    for (Sample& sample : samples) mask_document_ends(eod, &sample);
   }
-  batch.ids.resize(tokens, arguments_.pad_id);
-  batch.labels.resize(tokens, kIgnoredToken);
+  if (collator_) return collated(samples);
+  if (arguments_.reset_attention_mask) {
+    if (samples.empty()) samples.push_back({{arguments_.pad_id}, {kIgnoredToken}});
+    return pack_documents(samples, arguments_);
+  }
+  if (arguments_.pairs) pairs.resize(static_cast<size_t>(shape_.micro_batch_size), -1);
+  TokenBatch batch = pad_samples(samples, shape_.micro_batch_size * group_, arguments_);
+  if (arguments_.reset_position_ids) batch.position_ids = document_positions(batch, eod);
+  add_pairs(samples, std::move(pairs), &batch);
   return batch;
 }
 
@@ -212,6 +274,11 @@ DataIdentity Batcher::identity() const {
   if (given.packing && given.packing_strategy != "first_fit") {
     identity.emplace_back("packing_strategy", given.packing_strategy);
   }
+  // Only where they are set: checkpoints from before they existed have none of them.
+  if (given.reset_position_ids) identity.emplace_back("reset_position_ids", "true");
+  if (given.reset_attention_mask) identity.emplace_back("reset_attention_mask", "true");
+  if (given.eod_mask_loss) identity.emplace_back("eod_mask_loss", "true");
+  if (given.acts_at_document_ends()) identity.emplace_back("eod_token_id", std::to_string(given.eod_token_id));
   if (given.ramp) {
     identity.emplace_back("rampup_batch_size",
                           fmt::format("{},{},{}", given.ramp->start, given.ramp->increment, given.ramp->samples));

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -26,11 +27,16 @@ struct Epoch {
   PackedRows packed_rows = {};  // places in |order|; empty if not packed
 };
 
+// HF's data_collator: a micro-batch of |rows| rows from the samples that are to be in it, in their order. At the end of
+// evaluation data there are fewer of them; other rows then count no token. Called by the loader's thread.
+using DataCollator = std::function<TokenBatch(const std::vector<Sample>& samples, int64_t rows)>;
+
 // Threads: any.
 class Batcher {
  public:
-  // Throws ConfigError for arguments that are invalid, and if an epoch holds no global batch.
-  Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source);
+  // Throws ConfigError for arguments that are invalid, and if an epoch holds no global batch. With |collator| it makes
+  // the batches; what it makes is checked.
+  Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source, DataCollator collator = {});
 
   // The micro-batches of this dp rank for the global batch of |batch_rows| that begins at |first_row| of |epoch|. Rows
   // beyond the end of the epoch are filled up with padding that counts no token.
@@ -58,6 +64,8 @@ class Batcher {
   void read(const Epoch& epoch, int64_t place, std::vector<Sample>* rows, std::vector<int64_t>* pairs) const;
   void add_pairs(const std::vector<Sample>& rows, std::vector<int64_t> pairs, TokenBatch* batch) const;
   int64_t length(const Epoch& epoch, int64_t place) const;  // in a packed row
+  void check_source() const;
+  TokenBatch collated(const std::vector<Sample>& samples) const;
   TokenBatch padded_batch(const Epoch& epoch, int64_t first_row) const;
   TokenBatch packed_batch(const Epoch& epoch, int64_t first_row) const;
 
@@ -65,6 +73,7 @@ class Batcher {
   int64_t group_;  // rows of a sample
   BatchShape shape_;
   std::unique_ptr<SampleSource> source_;
+  DataCollator collator_;  // empty: none
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Epoch> last_epoch_ CONCORD_GUARDED_BY(mutex_);
 };

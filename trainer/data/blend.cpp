@@ -75,6 +75,9 @@ class BlendedSource : public SampleSource {
     return sources_[sample.source]->length(place_in(sample));
   }
   bool is_shuffled() const override { return true; }
+  bool joins_documents() const override {
+    return std::ranges::all_of(sources_, [](const auto& source) { return source->joins_documents(); });
+  }
   // Not the number of samples: a longer run begins with those of a shorter one, where its sources do.
   DataIdentity identity() const override {
     DataIdentity identity;

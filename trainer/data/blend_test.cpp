@@ -157,6 +157,129 @@ TEST(BatchRamp, SizesAreMegatrons) {
   EXPECT_EQ(sizes, (std::vector<int64_t>{8, 8, 8, 8, 12, 12, 16, 16, 20, 24, 24, 24, 24}));
 }
 
+json golden_runs() { return json::parse(read_file(kData + "runs.json")); }
+
+// Rows of |tokens| as the data has them: labels are the tokens that follow.
+class Rows : public SampleSource {
+ public:
+  explicit Rows(std::vector<std::vector<int64_t>> rows) : rows_(std::move(rows)) {}
+  int64_t size() const override { return static_cast<int64_t>(rows_.size()); }
+  int64_t length(int64_t index) const override { return std::ssize(rows_[static_cast<size_t>(index)]); }
+  Sample at(int64_t index) const override {
+    Sample sample{.ids = rows_[static_cast<size_t>(index)], .labels = {}};
+    sample.labels.assign(sample.ids.begin() + 1, sample.ids.end());
+    sample.labels.push_back(1);
+    return sample;
+  }
+  bool joins_documents() const override { return true; }
+  const std::string& name() const override { return name_; }
+
+ private:
+  std::vector<std::vector<int64_t>> rows_;
+  std::string name_ = "rows";
+};
+
+// Megatron's samplers and calculators, with the position that a resumed run begins at.
+TEST(BatchRamp, RunsReadMegatronsSamplesAlsoAfterTheyAreResumed) {
+  const nlohmann::json golden = golden_runs();
+  ASSERT_EQ(golden["runs"].size(), 4U);
+  for (const nlohmann::json& run : golden["runs"]) {
+    const int64_t ranks = run["dp_size"], micro = run["micro_batch_size"], resumed = run["resumed_after"];
+    std::vector<std::vector<int64_t>> rows(run["samples"].get<size_t>());
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = {static_cast<int64_t>(i)};
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      DataArguments arguments{.micro_batch_size = micro,
+                              .accumulation = run["global_batch_size"].get<int64_t>() / ranks / micro,
+                              .dp_rank = rank,
+                              .dp_size = ranks,
+                              .shuffle = false};
+      if (const nlohmann::json& ramp = run["rampup_batch_size"]; !ramp.is_null())
+        arguments.ramp = BatchRamp{ramp[0], ramp[1], ramp[2]};
+      auto loader = std::make_unique<DataLoader>(arguments, std::make_unique<Rows>(rows));
+      int64_t step = 0;
+      for (const nlohmann::json& expected : run["steps"]) {
+        if (step++ == resumed) {
+          const DataPosition position = loader->position();
+          loader = std::make_unique<DataLoader>(arguments, std::make_unique<Rows>(rows));
+          loader->restore(position);
+        }
+        EXPECT_EQ(loader->batch_rows(), expected["global_batch_size"].get<int64_t>());
+        std::vector<std::vector<int64_t>> ids;
+        const std::vector<TokenBatch> batches = *loader->next();
+        for (const TokenBatch& batch : batches) ids.push_back(batch.ids);
+        EXPECT_EQ(nlohmann::json(ids), expected["indices"][static_cast<size_t>(rank)]) << "step " << step;
+      }
+    }
+  }
+}
+
+// What a batch says of which token sees which: |row| by |row|, without padding.
+std::vector<std::string> attends(const TokenBatch& batch, int64_t length) {
+  std::vector<std::string> lines;
+  const std::vector<int64_t> whole = {0, length};
+  const std::vector<int64_t>& ends = batch.cu_seqlens.empty() ? whole : batch.cu_seqlens;
+  for (size_t i = 0; i + 1 < ends.size(); ++i) {
+    for (int64_t t = ends[i]; t < ends[i + 1]; ++t) {
+      std::string line(static_cast<size_t>(length), '0');
+      for (int64_t seen = ends[i]; seen <= t; ++seen) line[static_cast<size_t>(seen)] = '1';
+      lines.push_back(line);
+    }
+  }
+  return lines;
+}
+
+TEST(DocumentEnds, PositionsMasksAndLossesAreMegatrons) {
+  const nlohmann::json golden = golden_runs();
+  ASSERT_EQ(golden["document_ends"].size(), 72U);
+  for (const nlohmann::json& row : golden["document_ends"]) {
+    const std::vector<int64_t> tokens = row["tokens"];
+    DataArguments arguments{.shuffle = false,
+                            .reset_position_ids = row["reset_position_ids"],
+                            .reset_attention_mask = row["reset_attention_mask"],
+                            .eod_mask_loss = row["eod_mask_loss"],
+                            .eod_token_id = golden["eod"]};
+    DataLoader loader(arguments, std::make_unique<Rows>(std::vector<std::vector<int64_t>>{tokens}));
+    const TokenBatch batch = loader.next()->front();
+    EXPECT_EQ(batch.ids, tokens);
+    std::vector<int64_t> counts, positions = batch.position_ids;
+    for (const int64_t label : batch.labels) counts.push_back(label != kIgnoredToken);
+    EXPECT_EQ(nlohmann::json(counts), row["loss_mask"]) << row;
+    for (size_t t = 0; batch.position_ids.empty() && t < tokens.size(); ++t)
+      positions.push_back(static_cast<int64_t>(t));
+    EXPECT_EQ(nlohmann::json(positions), row["position_ids"]) << row;
+    EXPECT_EQ(nlohmann::json(attends(batch, std::ssize(tokens))), row["attends"]) << row;
+  }
+}
+
+// Each document gets the padding that context parallelism needs; its own tokens keep their labels and positions.
+TEST(DocumentEnds, DocumentsArePaddedOneByOneAndOfEveryRow) {
+  const std::vector<std::vector<int64_t>> rows = {{1, 2, 9, 3}, {4, 9, 5, 6}};
+  DataArguments arguments{.micro_batch_size = 2,
+                          .shuffle = false,
+                          .reset_attention_mask = true,
+                          .eod_mask_loss = true,
+                          .eod_token_id = 9,
+                          .pad_multiple = 4};
+  const TokenBatch batch = DataLoader(arguments, std::make_unique<Rows>(rows)).next()->front();
+  constexpr int64_t x = kIgnoredToken;
+  EXPECT_EQ(batch.rows, 1);
+  EXPECT_EQ(batch.cu_seqlens, (std::vector<int64_t>{0, 4, 8, 12, 16}));
+  EXPECT_EQ(batch.ids, (std::vector<int64_t>{1, 2, 9, 0, 3, 0, 0, 0, 4, 9, 0, 0, 5, 6, 0, 0}));
+  EXPECT_EQ(batch.labels, (std::vector<int64_t>{2, 9, x, x, 1, x, x, x, 9, x, x, x, 6, 1, x, x}));
+  EXPECT_EQ(batch.position_ids, (std::vector<int64_t>{0, 1, 2, 3, 3, 4, 5, 6, 0, 1, 2, 3, 2, 3, 4, 5}));
+}
+
+TEST(DocumentEnds, SamplesWithoutDocumentsOrWithoutTheirEndAreRefused) {
+  const Folder folder;
+  DataArguments arguments{
+      .path = write_file(folder / "a.jsonl", "{\"input_ids\": [1, 2]}\n"), .eod_mask_loss = true, .eod_token_id = 9};
+  EXPECT_THAT(config_error([&] { DataLoader{arguments}; }), HasSubstr("these samples come one by one"));
+  arguments.eod_token_id = -1;
+  EXPECT_THAT(
+      config_error([&] { DataLoader(arguments, std::make_unique<Rows>(std::vector<std::vector<int64_t>>{{1}})); }),
+      HasSubstr("give eod_token_id"));
+}
+
 TEST(BatchRamp, GrowsAndResumesWithTheSameSamplesOnAnyRanks) {
   const Folder folder;
   std::string lines;

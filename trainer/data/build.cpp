@@ -274,7 +274,9 @@ void check(const BuildArguments& arguments) {
                                                 : "it must be a prefix for .bin and .idx (only --sft writes .jsonl)"));
   }
   const std::string last_file = arguments.sft ? arguments.output : arguments.output + ".idx";
-  if (fs::exists(last_file) && !arguments.overwrite) {
+  // A build that was killed after its last file got its name has left its folder: it goes on, to remove it.
+  const bool goes_on = fs::exists(arguments.output + ".build/plan");
+  if (fs::exists(last_file) && !arguments.overwrite && !goes_on) {
     throw ConfigError(fmt::format("{} already exists; choose another --output, or pass --overwrite", last_file));
   }
 }

@@ -122,6 +122,31 @@ TEST(DataBuild, ABuildThatWasKilledContinuesToTheSameBytes) {
   EXPECT_EQ(read_file(folder / "stopped.idx"), read_file(folder / "whole.idx"));
 }
 
+// Killed between the last rename and the removal of its folder.
+TEST(DataBuild, ABuildThatWasKilledAtItsVeryEndIsTidiedUp) {
+  const Folder folder;
+  const std::string input = write_file(folder / "in.jsonl", many_lines(50));
+  const BuildArguments arguments{.inputs = {input}, .output = folder / "out", .workers = 1, .shard_bytes = 2000};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    build_data(arguments, [&](const BuildProgress& progress) {
+      if (progress.shards_done < progress.shards) return;
+      constexpr auto kHow =
+          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing;
+      std::filesystem::copy(folder / "out.build", folder / "kept", kHow);
+    });
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  const std::string bytes = read_file(folder / "out.bin"), index = read_file(folder / "out.idx");
+  std::filesystem::rename(folder / "kept", folder / "out.build");
+  EXPECT_GT(build_data(arguments, ignore).shards_kept, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.build"));
+  EXPECT_EQ(read_file(folder / "out.bin"), bytes);
+  EXPECT_EQ(read_file(folder / "out.idx"), index);
+  EXPECT_THAT(said_by_build(arguments), HasSubstr("already exists"));
+}
+
 TEST(DataBuild, ABadLineIsNamedAndWhatWasDoneIsKept) {
   const Folder folder;
   const std::string good = many_lines(100);

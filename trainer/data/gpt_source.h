@@ -48,6 +48,7 @@ class GptSource : public SampleSource {
   int64_t length(int64_t) const override { return seq_length_; }
   Sample at(int64_t index) const override;
   bool is_shuffled() const override { return shuffled_; }
+  bool joins_documents() const override { return true; }
   // With the number of epochs that the samples wanted take: the documents of all of them are shuffled together.
   DataIdentity identity() const override;
   const std::string& name() const override { return documents_->name(); }

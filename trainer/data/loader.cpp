@@ -31,8 +31,8 @@ struct Item {
 
 class DataLoader::State {
  public:
-  State(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
-      : batcher(arguments, std::move(source)),
+  State(const DataArguments& arguments, std::unique_ptr<SampleSource> source, DataCollator collator)
+      : batcher(arguments, std::move(source), std::move(collator)),
         epochs(arguments.epochs),
         has_ramp(arguments.ramp.has_value()),
         prefetch(static_cast<size_t>(arguments.prefetch)) {}
@@ -133,8 +133,8 @@ class DataLoader::Thread {
 
 DataLoader::DataLoader(const DataArguments& arguments) : DataLoader(arguments, open_sample_source(arguments)) {}
 
-DataLoader::DataLoader(const DataArguments& arguments, std::unique_ptr<SampleSource> source)
-    : state_(std::make_unique<State>(arguments, std::move(source))) {}
+DataLoader::DataLoader(const DataArguments& arguments, std::unique_ptr<SampleSource> source, DataCollator collator)
+    : state_(std::make_unique<State>(arguments, std::move(source), std::move(collator))) {}
 
 DataLoader::~DataLoader() = default;
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "trainer/data/arguments.h"
+#include "trainer/data/batcher.h"
 #include "trainer/data/sample_source.h"
 #include "trainer/data/token_batch.h"
 
@@ -37,8 +38,8 @@ class DataLoader {
  public:
   // Opens and checks the data. Throws ConfigError.
   explicit DataLoader(const DataArguments& arguments);
-  // The same from samples of the caller's own; |arguments.path| is not read.
-  DataLoader(const DataArguments& arguments, std::unique_ptr<SampleSource> source);
+  // The same from samples of the caller's own; |arguments.path| is not read. |collator| may be empty.
+  DataLoader(const DataArguments& arguments, std::unique_ptr<SampleSource> source, DataCollator collator = {});
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;

@@ -131,6 +131,37 @@ TEST(DataLoader, RowsOfAMicroBatchAreAsLongAsItsLongestRoundedUp) {
   EXPECT_TRUE(batch.cu_seqlens.empty());
 }
 
+TEST(DataLoader, ACollatorMakesTheBatchesAndIsChecked) {
+  const DataArguments arguments{.micro_batch_size = 2, .shuffle = false, .drop_last = false};
+  std::vector<size_t> sizes;
+  int64_t columns = 3;
+  const DataCollator collate = [&](const std::vector<Sample>& samples, int64_t rows) {
+    sizes.push_back(samples.size());
+    TokenBatch batch{.rows = rows,
+                     .columns = columns,
+                     .ids = std::vector<int64_t>(6, 7),
+                     .labels = {},
+                     .position_ids = {},
+                     .cu_seqlens = {}};
+    batch.labels.resize(6, kIgnoredToken);
+    batch.labels[0] = samples[0].ids[0];
+    return batch;
+  };
+  {
+    DataLoader loader(arguments, std::make_unique<Counting>(3), collate);
+    for (const int64_t first : {1, 3}) EXPECT_EQ(loader.next()->front().labels[0], first);
+  }
+  EXPECT_THAT(std::vector<size_t>(sizes.begin(), sizes.begin() + 2), ::testing::ElementsAre(2, 1));
+  columns = 2;
+  DataLoader wrong(arguments, std::make_unique<Counting>(3), collate);
+  EXPECT_THAT(config_error([&] { wrong.next(); }), HasSubstr("2 rows and 2 columns with 6 ids"));
+  DataArguments packed = arguments;
+  packed.packing = true;
+  packed.seq_length = 4;
+  EXPECT_THAT(config_error([&] { DataLoader(packed, std::make_unique<Counting>(3), collate); }),
+              HasSubstr("a data collator is not supported"));
+}
+
 TEST(DataLoader, PackedEpochsHoldEveryTokenOnce) {
   for (const int64_t ranks : {1, 3}) {
     const DataArguments arguments{.seq_length = 32,

@@ -38,6 +38,8 @@ class SampleSource {
   virtual int64_t length(int64_t index) const = 0;
   // Whether samples come shuffled from the source itself; the sampler then leaves the first epoch unchanged.
   virtual bool is_shuffled() const { return false; }
+  // Whether a sample is cut from documents that follow each other, each with a token that ends it.
+  virtual bool joins_documents() const { return false; }
   // What its samples depend on; where two sources have the same, sample i of both is the same. The file's name is not
   // part of it: data may be moved. The default knows the number of samples and some of their lengths.
   virtual DataIdentity identity() const;

@@ -1,22 +1,17 @@
 #include "trainer/data/token_cache.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <thread>
 
 #include "core/config_error.h"
-#include "platform/base/unique_fd.hpp"
+#include "core/file_lock.h"
 #include "trainer/data/build.h"
 #include "trainer/data/content_hash.h"
 #include "trainer/data/data_files.h"
@@ -74,27 +69,6 @@ std::string key_of(const DataArguments& arguments, const std::vector<std::string
   }
   return fmt::format("{:016x}", hash.value());
 }
-
-// Held while the object lives, by one process at a time.
-class EntryLock {
- public:
-  explicit EntryLock(const std::string& path)
-      : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666)) {
-    if (!file_)
-      throw ConfigError(
-          fmt::format("cannot write {}: {}; set data_cache_path to a folder that can be written to, or to none", path,
-                      std::strerror(errno)));
-    // Not a wait in the kernel, which a signal handler of the program would not end.
-    while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK && errno != EINTR)
-        throw ConfigError(fmt::format("cannot lock {}: {}", path, std::strerror(errno)));
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-  }
-
- private:
-  UniqueFd file_;
-};
 
 // The first line of |text| that is not blank.
 std::string first_line(std::string_view text) {
@@ -218,7 +192,11 @@ std::string tokens_in_cache(const DataArguments& arguments) {
                     error.message()));
   }
   const std::string entry = folder + "/" + key_of(arguments, files);
-  const EntryLock lock(entry + ".lock");
+  const auto say = [&] {
+    std::fprintf(stderr, "tokenization cache: waiting for another process, which is tokenizing %s\n",
+                 arguments.path.c_str());
+  };
+  const FileLock lock(entry + ".lock", say, "; set data_cache_path to a folder that can be written to, or to none");
   if (const std::optional<std::string> tokens = tokens_of(entry)) return *tokens;
   return build_entry(arguments, files, entry);
 }

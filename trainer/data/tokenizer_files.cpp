@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/config_error.h"
+#include "core/parse_json.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/output_file.h"
@@ -117,6 +118,30 @@ TokenizerFiles tokenizer_files(const std::string& tokenizer) {
   const fs::path file = tokenizer;
   if (file.filename() == kTokenizerFile) return files_in(file.has_parent_path() ? file.parent_path() : ".");
   return {{kTokenizerFile, read_whole(file)}};
+}
+
+// The names are those of ENDS in tokenizer_process.py.
+std::optional<int64_t> end_of_document(const TokenizerFiles& files) {
+  const auto found = std::ranges::find(files, kTokenizerFile, &TokenizerFiles::value_type::first);
+  if (found == files.end()) return std::nullopt;
+  const auto json = parse_json(found->second, kTokenizerFile);
+  const auto id_of = [&](const std::string& token) -> std::optional<int64_t> {
+    for (const auto& added : json.value("added_tokens", nlohmann::json::array())) {
+      if (added.is_object() && added.value("content", "") == token) return added.value("id", int64_t{-1});
+    }
+    const auto vocabulary = nlohmann::json::json_pointer("/model/vocab");
+    if (!json.contains(vocabulary) || !json.at(vocabulary).is_object()) return std::nullopt;
+    const auto& words = json.at(vocabulary);
+    return words.contains(token) ? std::optional(words.at(token).get<int64_t>()) : std::nullopt;
+  };
+  try {
+    for (const char* token : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"}) {
+      if (const std::optional<int64_t> id = id_of(token)) return id;
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(fmt::format("{}: {}", kTokenizerFile, one_line(error.what())));
+  }
+  return std::nullopt;
 }
 
 std::string tokenizer_folder(const std::string& data) {

@@ -2,6 +2,8 @@
 // it, and from there into every model that is trained on it: tokens are useless without the tokenizer that made them.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,10 @@ using TokenizerFiles = std::vector<std::pair<std::string, std::string>>;  // nam
 // Of a tokenizer as make_tokenizer takes it. For "byte" they are generated: HF's byte-level BPE without merges has the
 // same ids. Else the tokenizer.json and what belongs to it in its folder. Throws ConfigError if they cannot be read.
 TokenizerFiles tokenizer_files(const std::string& tokenizer);
+
+// The id of the token that ends a document, as make_tokenizer's end_of_document has it; none if |files| have none of
+// them. Throws ConfigError for a tokenizer.json that cannot be read.
+std::optional<int64_t> end_of_document(const TokenizerFiles& files);
 
 // Where the files of |data|, a path as --train_data takes it, are: "corpus.tokenizer" of corpus.bin and corpus.idx.
 std::string tokenizer_folder(const std::string& data);

@@ -80,6 +80,7 @@ TEST(TokenizerFiles, OfBytesGiveTheSameIdsInHfsTokenizers) {
     EXPECT_EQ(theirs.encode({special}).at(0), (std::vector<int64_t>{*ByteTokenizer::special(special)})) << special;
   }
   EXPECT_EQ(theirs.end_of_document(), ours.end_of_document());
+  EXPECT_EQ(end_of_document(tokenizer_files("byte")), theirs.end_of_document());
 }
 
 }  // namespace
