@@ -187,6 +187,12 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
       is_own_(true),
       parts_(std::make_unique<Parts>()) {
   check_args(args);
+  if (args.options.fp8.is_on()) {
+    throw ConfigError(
+        fmt::format("fp8 {}: 8-bit floats are of the layers of known models; set fp8 to none for a model "
+                    "of one's own",
+                    args.options.fp8.format));
+  }
   make_parameters(plans);
 }
 

@@ -16,6 +16,8 @@
 // nothing. Threads: those of moves.h; backward runs on the thread of autograd, in the same order on all ranks.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <vector>

@@ -3,13 +3,9 @@
 // the sum after the hidden values; the last stage has the total, which returns in the same places of the gradients. So
 // a message stays one tensor of the model's type: a count is sent as digits to the base 128, which every type has.
 //
-// For one micro-batch of one stage:
-//   PassedCounts counts(experts);
-//   const at::Tensor hidden = counts.received(message, shape);        // not on the first stage
-//   ... forward, which leaves a RouterRecord ...
-//   counts.add(record, is_last);
-//   return is_last ? loss : counts.sent(output);
-// Backward of what is sent completes |record| before any of the stage's layers is differentiated.
+// A stage makes one for each micro-batch: |received| (not on the first stage), forward, which leaves a RouterRecord,
+// |add|, and |sent| (not on the last one). Backward of what is sent completes the record before any of the stage's
+// layers is differentiated.
 #pragma once
 
 #include <ATen/core/Tensor.h>

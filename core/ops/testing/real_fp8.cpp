@@ -84,8 +84,8 @@ at::Tensor draw_narrow(Draw& draw, int64_t rows, int64_t columns, bool e5m2) {
 }
 
 // Hopper's tensor cores keep a sum with 13 bits behind the point and cut off the rest: each of k / 32 additions loses
-// up to 2^-13 of it. Partial sums of terms of random sign are at most 8 / sqrt(k) of the sum of absolute values. Where it
-// may not be fast, partial sums are short and are added in fp32.
+// up to 2^-13 of it. Partial sums of terms of random sign are at most 8 / sqrt(k) of the sum of absolute values. Where
+// it may not be fast, partial sums are short and are added in fp32.
 at::Tensor product_slack(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale, bool fast) {
   const double share = std::ldexp(1, -13) * (fast ? std::max(1.0, std::sqrt(a.size(1)) / 4) : 1);
   return share * at::matmul(a.abs(), b.abs().t()) * scale;
