@@ -24,6 +24,12 @@ using ::testing::ThrowsMessage;
 // The smallest length of the last dimension: gradients of unit vectors are divided by it.
 double shortest(const at::Tensor& x) { return std::sqrt(x.to(at::kDouble).square().sum(-1).min().item<double>()); }
 
+// None of them shorter than 1/2: finite differences of a unit vector are off by the fifth power of step / length.
+at::Tensor draw_long(Draw& draw, std::vector<int64_t> sizes, c10::ScalarType type) {
+  const at::Tensor x = draw.normal(std::move(sizes), at::kDouble), length = x.square().sum(-1, true).sqrt();
+  return (x * (1 + 0.5 / length)).to(type);
+}
+
 struct Drawn {
   at::Tensor q, k, v, g, beta;
 };
@@ -32,7 +38,7 @@ Drawn draw_heads(Draw& draw, c10::ScalarType type, int64_t rows, int64_t tokens)
   const int64_t key_heads = draw.between(1, 2), groups = draw.between(1, 2), n = draw.between(2, 9);
   const int64_t heads = key_heads * groups, m = draw.between(1, 9);
   const auto sums = sum_type(type);
-  return {draw.normal({rows, tokens, key_heads, n}, type), draw.normal({rows, tokens, key_heads, n}, type),
+  return {draw_long(draw, {rows, tokens, key_heads, n}, type), draw_long(draw, {rows, tokens, key_heads, n}, type),
           draw.normal({rows, tokens, heads, m}, type),
           -at::softplus(draw.normal({rows, tokens, heads}, sums, 3)),  // some forget nearly all at once
           draw.normal({rows, tokens, heads}, sums).sigmoid()};

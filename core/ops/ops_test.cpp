@@ -147,11 +147,17 @@ struct Kernel {
   c10::Device device;
 };
 
+// Whether the platform's device has the types that the operator is about.
+bool has_types_of(const c10::OperatorHandle& op) {
+  return op.operator_name().name.rfind("concord::fp8_", 0) != 0 ||
+         current_platform().capability(CONCORD_CAP_TORCH_FP8) != 0;
+}
+
 // The kernels to test: the reference and those of the cpu and of the platform's device.
 std::vector<Kernel> kernels_of(const c10::OperatorHandle& op, c10::Device device) {
   std::vector<Kernel> found = {{DispatchKey::CompositeExplicitAutograd, c10::kCPU}};
   if (op.hasKernelForDispatchKey(DispatchKey::CPU)) found.push_back({DispatchKey::CPU, c10::kCPU});
-  if (device.is_cpu()) return found;
+  if (device.is_cpu() || !has_types_of(op)) return found;
   found.push_back({DispatchKey::CompositeExplicitAutograd, device});
   const DispatchKey key = c10::computeDispatchKey(std::nullopt, std::nullopt, device);
   if (op.hasKernelForDispatchKey(key)) found.push_back({key, device});
