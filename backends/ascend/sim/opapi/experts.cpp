@@ -8,6 +8,8 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
+
 #include "backends/ascend/sim/opapi/operator.h"
 
 namespace concord::ascend::sim {
@@ -21,6 +23,11 @@ using OptionalOuts = std::optional<Outs>;
 
 static void refuse_unless(bool simulated, const char* what) {
   if (!simulated) throw OperatorError(kAclnnParamInvalid, std::string("not simulated: ") + what);
+}
+
+// torch_npu passes a list that is not given as none, or with its second task queue as one of nothing.
+static bool is_absent(const OptionalTensors& list) {
+  return !list || std::none_of(list->begin(), list->end(), [](const Tensor& each) { return each.defined(); });
 }
 
 // The sizes of groups: |list| has their ends (0) or sizes (1).
@@ -83,9 +90,12 @@ OPERATOR(GroupedMatmulV5, (Tensors x, Tensors weight, OptionalTensors bias, Opti
                            OptionalTensors activation_quant_scale, OptionalTensors activation_quant_offset,
                            int64_t split_item, int64_t group_type, int64_t group_list_type, int64_t act_type,
                            OptionalInts, Outs out, OptionalOuts activation_feature, OptionalOuts dynamic_scale) {
-  const bool plain = !bias && !scale && !offset && !antiquant_scale && !antiquant_offset && !per_token_scale &&
-                     !activation_input && !activation_quant_scale && !activation_quant_offset && !activation_feature &&
-                     !dynamic_scale && act_type == 0;
+  bool plain = act_type == 0;
+  for (const auto* each : {&bias, &scale, &offset, &antiquant_scale, &antiquant_offset, &per_token_scale,
+                           &activation_input, &activation_quant_scale, &activation_quant_offset}) {
+    plain = plain && is_absent(*each);
+  }
+  plain = plain && (!activation_feature || activation_feature->empty()) && (!dynamic_scale || dynamic_scale->empty());
   refuse_unless(plain, "grouped products with biases, scales or activations");
   refuse_unless(x.size() == 1 && weight.size() == 1 && out.size() == 1 && split_item == 3 && group_list.has_value(),
                 "grouped products of several tensors");
