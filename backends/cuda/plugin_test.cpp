@@ -67,7 +67,7 @@ TEST(CudaPlugin, EveryCapabilityItDoesNotHaveSaysWhy) {
       EXPECT_NE(capability.note, nullptr) << capability.name;
     }
   }
-  EXPECT_EQ(listed.size(), 16U);
+  EXPECT_EQ(listed.size(), 17U);
   EXPECT_EQ(listed[CONCORD_CAP_COMM_TIMEOUT], 1);
   EXPECT_EQ(listed[CONCORD_CAP_COMM_SPLIT], 2);
 }

@@ -247,14 +247,15 @@ TEST_F(Chunk, BiasesOfExpertsMoveTowardsAnEvenLoad) {
   }
 }
 
-TEST_F(Chunk, LossesThatBalanceSoftmaxScoresAreRefusedForSigmoidScores) {
-  ModelArgs args;
-  args.options.moe.aux_loss_coeff = 0.01;
-  EXPECT_THAT(refusal([&] { AutoModel::from_config(small("glm4_moe", kSigmoidExperts), args, context_); }),
-              HasSubstr("set moe_router_load_balancing_type to none"));
-  args.options.moe.router_load_balancing_type = "none";
-  args.options.moe.z_loss_coeff = 0.01;
-  AutoModel::from_config(small("glm4_moe", kSigmoidExperts), args, context_);
+TEST_F(Chunk, FormatsAndRecipesOf8BitsThatThereAreNotAreRefused) {
+  const auto refused = [&](const Fp8Args& fp8) {
+    ModelArgs args;
+    args.options.fp8 = fp8;
+    return refusal([&] { AutoModel::from_config(small("qwen3"), args, context_); });
+  };
+  EXPECT_THAT(refused({.format = "e3m4"}), HasSubstr("fp8 is 'e3m4'; must be none, hybrid or e4m3"));
+  EXPECT_THAT(refused({.format = "hybrid", .recipe = "late"}), HasSubstr("must be delayed, current or blockwise"));
+  EXPECT_THAT(refused({.format = "hybrid", .amax_history_len = 0}), HasSubstr("must be >= 1"));
 }
 
 // The same values, rounded to the type: 8 bits of mantissa move a loss near ln 40 by some thousandths.
