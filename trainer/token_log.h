@@ -1,6 +1,6 @@
 // Means over the tokens between two log lines, or of an evaluation, under TRL's names: entropy and mean_token_accuracy
 // (stage sft: of all tokens that count; dpo: the accuracy of chosen ones only), and of pairs logits/chosen and
-// logits/rejected, the mean logit of the vocabulary. Every token weighs the same, so that no number depends on how a
+// logits/rejected, the mean logit of the vocabulary. Every token weighs the same, so that they do not depend on how a
 // batch is split; TRL takes the mean of micro-batches' means. Everything stays on the devices until it is taken.
 // Threads: the one that trains.
 #pragma once

@@ -57,14 +57,7 @@ Tensor AttentionLayer::project(const Tensor& normed_pbh) const {
 }
 
 NormedSum AttentionLayer::project(const Residual& stream) const {
-  if (recomputes_module(context_.recompute, "layernorm")) {
-    const Tensor sum_pbh = stream.sum(context_);
-    return {sum_pbh, recompute_if(true, context_, sum_pbh, [this](const Tensor& input_pbh) {
-              return project(normed(input_pbh, norm_, context_));
-            })};
-  }
-  const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
-  return {sum_pbh, project(normed_pbh)};
+  return of_normed(stream, norm_, context_, [this](const Tensor& normed_pbh) { return project(normed_pbh); });
 }
 
 // The norm over all heads of a token, of which this rank has a part: squares are added up over the ranks, and so are

@@ -43,14 +43,7 @@ Tensor DeltaLayer::project(const Tensor& normed_pbh) const {
 }
 
 NormedSum DeltaLayer::project(const Residual& stream) const {
-  if (recomputes_module(context_.recompute, "layernorm")) {
-    const Tensor sum_pbh = stream.sum(context_);
-    return {sum_pbh, recompute_if(true, context_, sum_pbh, [this](const Tensor& input_pbh) {
-              return project(normed(input_pbh, norm_, context_));
-            })};
-  }
-  const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
-  return {sum_pbh, project(normed_pbh)};
+  return of_normed(stream, norm_, context_, [this](const Tensor& normed_pbh) { return project(normed_pbh); });
 }
 
 // In generation it goes on from the last inputs before, and leaves its own last ones: those of the row, not padding.

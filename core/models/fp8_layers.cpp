@@ -55,14 +55,13 @@ Fp8Layers::Fp8Layers(const Fp8Args& args, c10::Device device) : args_(args), dev
 
 Fp8Layer* Fp8Layers::add(const std::string& name) {
   layers_.push_back({name, std::make_unique<Fp8Layer>(layer_for(args_))});
-  remember();
   return layers_.back().layer.get();
 }
 
-// Makes room for what is seen.
-void Fp8Layers::remember() {
-  if (!args_.remembers()) return;
+// For what is seen, once all layers are here.
+void Fp8Layers::make_room() {
   const auto count = static_cast<int64_t>(layers_.size());
+  if (!args_.remembers() || (seen_.defined() && seen_.size(0) == count)) return;
   const auto options = at::TensorOptions(at::kFloat).device(device_);
   history_ = at::zeros({count, args_.amax_history_len, kTensors}, options);
   amax_ = at::zeros({count, kTensors}, options);
@@ -89,12 +88,14 @@ void Fp8Layers::forget_weights() {
 }
 
 void Fp8Layers::count_inputs(bool count) {
+  make_room();
   for (const Named& each : layers_) each.layer->count_inputs(count);
 }
 
 void Fp8Layers::end_step(bool updated, ProcessGroup& group) {
   forget_weights();
   if (!args_.remembers() || layers_.empty()) return;
+  make_room();
   const at::NoGradGuard no_grad;
   if (updated) {
     if (group.size() > 1) group.all_reduce(seen_, ReduceOp::kMax).wait();
@@ -129,6 +130,7 @@ SavedTensors Fp8Layers::saved(bool writes) const {
 void Fp8Layers::load(const std::string& folder) {
   forget_weights();
   if (!args_.remembers() || layers_.empty() || !has_files(folder)) return;
+  make_room();
   const safetensors::Weights files(folder, kStem);
   const int64_t each = args_.amax_history_len * kTensors;
   const at::Tensor values = at::zeros(history_.sizes(), at::kFloat);

@@ -41,7 +41,7 @@ class Fp8Layers {
  private:
   static constexpr int64_t kTensors = 3;  // input, weight, gradient
 
-  void remember();
+  void make_room();
   void follow();
 
   struct Named {

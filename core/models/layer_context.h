@@ -115,4 +115,19 @@ at::Tensor recompute_if(bool again, const LayerContext& context, const at::Tenso
   return recompute(call, {x}, *context.rng)[0];
 }
 
+// The stream's sum, and |function| of that normed; both norm and function are recomputed in backward where the user
+// wants that of norms. |context| has to outlive backward.
+template <class Function>
+NormedSum of_normed(const Residual& stream, const Parameter* norm, const LayerContext& context, Function function) {
+  if (recomputes_module(context.recompute, "layernorm")) {
+    const at::Tensor sum_pbh = stream.sum(context);
+    const auto again = [norm, &context, function](const at::Tensor& x_pbh) {
+      return function(normed(x_pbh, norm, context));
+    };
+    return {sum_pbh, recompute_if(true, context, sum_pbh, again)};
+  }
+  const auto [sum_pbh, normed_pbh] = normed(stream, norm, context);
+  return {sum_pbh, function(normed_pbh)};
+}
+
 }  // namespace concord

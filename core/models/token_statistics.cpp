@@ -48,8 +48,8 @@ Tensor own_parts(const Tensor& rows, int64_t first, int64_t used) {
 
 }  // namespace
 
-// With m the largest of all, Z = sum exp(x - m) and T = sum exp(x - m) (x - m), the entropy is log Z - T / Z: no number
-// in it is larger than the entropy itself.
+// With m the largest of all, Z = sum exp(x - m) and T = sum exp(x - m) (x - m), the entropy is log Z - T / Z:
+// neither term is larger than the entropy itself.
 TokenStatistics token_statistics(const Tensor& logits_sbv, const Tensor& labels_sb, int64_t vocabulary,
                                  const VocabShare& share) {
   const at::NoGradGuard no_grad;

@@ -32,7 +32,7 @@ class ExtraArguments {
   bool has(std::string_view name) const;
   bool is_flag(std::string_view name) const;
   // Sets the variable called |name|, which is there. Throws ConfigError for a |text| that does not fit its type;
-  // |is_quoted|: in a file, so that it is no number.
+  // |is_quoted|: in a file, so that it is text and not a number.
   void set(std::string_view name, const std::string& text, bool is_quoted);
 
   std::map<std::string, std::string> yaml() const;  // every value by its name, as YAML has it

@@ -38,7 +38,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 3;  // of the folder; part of the plan
+constexpr const char* kPublishing = "/publishing";  // a file of the folder
+constexpr int kFormat = 3;                          // of the folder; part of the plan
 constexpr auto kReportEvery = std::chrono::milliseconds(500);
 
 // Of the chat template that is given, or of the files that may hold the tokenizer's own.
@@ -96,6 +97,8 @@ class WorkFolder {
   std::string lines_of(size_t input) const { return fmt::format("{}/input-{:06}.jsonl", path_, input); }
   std::string shard(size_t number) const { return fmt::format("{}/shard-{:06}", path_, number); }
   void remove() const { fs::remove_all(path_); }
+  // From now on files with the names of the output are this build's.
+  void begin_publishing() const { write_whole(path_ + kPublishing, ""); }
 
  private:
   // Resumes what an earlier build of the same plan has left.
@@ -111,8 +114,12 @@ class WorkFolder {
     for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
       if (entry.path().filename() != "lock") fs::remove_all(entry.path());
     }
+    write_whole(file, plan);
+  }
+
+  static void write_whole(const std::string& file, std::string_view text) {
     OutputFile written(file);
-    written.write(plan);
+    written.write(text);
     written.sync();
     written.publish();
   }
@@ -153,6 +160,7 @@ class Build {
       throw ConfigError(fmt::format("{}: contains no documents", arguments_.inputs.front()));
     std::vector<std::string> names;
     for (size_t i = 0; i < shards_.size(); ++i) names.push_back(folder_->shard(i));
+    folder_->begin_publishing();
     write_tokenizer_files(arguments_.output,
                           tokenizer_files(arguments_.tokenizer));  // the index is renamed into place last
     join_shards(arguments_, names, *tokenizer_);
@@ -274,8 +282,9 @@ void check(const BuildArguments& arguments) {
                                                 : "it must be a prefix for .bin and .idx (only --sft writes .jsonl)"));
   }
   const std::string last_file = arguments.sft ? arguments.output : arguments.output + ".idx";
-  // A build that was killed after its last file got its name has left its folder: it goes on, to remove it.
-  const bool goes_on = fs::exists(arguments.output + ".build/plan");
+  // A build that was killed after its last file got its name has left its folder: it goes on, to remove it. Before that
+  // what has the name is a file of the user's.
+  const bool goes_on = fs::exists(arguments.output + ".build" + kPublishing);
   if (fs::exists(last_file) && !arguments.overwrite && !goes_on) {
     throw ConfigError(fmt::format("{} already exists; choose another --output, or pass --overwrite", last_file));
   }

@@ -140,6 +140,8 @@ TEST(DataBuild, ABuildThatWasKilledAtItsVeryEndIsTidiedUp) {
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   const std::string bytes = read_file(folder / "out.bin"), index = read_file(folder / "out.idx");
   std::filesystem::rename(folder / "kept", folder / "out.build");
+  EXPECT_THAT(said_by_build(arguments), HasSubstr("already exists"));  // it had not begun to give files their names
+  write_file(folder / "out.build/publishing", "");
   EXPECT_GT(build_data(arguments, ignore).shards_kept, 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "out.build"));
   EXPECT_EQ(read_file(folder / "out.bin"), bytes);
