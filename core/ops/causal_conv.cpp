@@ -57,7 +57,7 @@ Pair reference_backward(const Tensor& grad, const Tensor& x, const Tensor& weigh
     const Tensor dfrom = at::zeros(from.sizes(), from.options());
     for (int64_t j = 0; j < taps; ++j) {
       dfrom.narrow(1, j, tokens).addcmul_(dsum, w.select(1, j));
-      dw.select(1, j).add_((dsum * from.narrow(1, j, tokens)).sum({0, 1}));
+      dw.select(1, j).add_((dsum * from.narrow(1, j, tokens)).sum(at::IntArrayRef{0, 1}));
     }
     dx.push_back(dfrom.narrow(1, taps - 1, tokens).to(x.scalar_type()));
   }

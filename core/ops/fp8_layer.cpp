@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/ops/derivative.h"
+#include "core/ops/linear.h"
 
 namespace concord {
 namespace {
@@ -82,7 +83,7 @@ Tensor fp8_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, con
     Tensors result(3);
     if (b.needed[0]) result[0] = input_half(grad, &b.saved[2], type).view(sizes_with(b.grad, in));
     if (b.needed[1]) result[1] = weight_half(sink, grad, &b.saved[0], type);
-    if (b.needed[2]) result[2] = rows(b.grad).sum(0);
+    if (b.needed[2]) result[2] = linear_bias_grad(b.grad);
     return result;
   };
   return ops::differentiable("linear", {x, weight, bias}, run, back);

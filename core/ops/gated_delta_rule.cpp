@@ -212,7 +212,7 @@ Inputs of_one_backward(const Tensor& grad, const Inputs& in) {
   // Sums of g between two tokens, in D and in exp(l_c - l), which is a part of its last row; and from the start.
   const Tensor of_pairs = sums_from(da * c.mixing + dscores * c.scores) + flipped(rows(dk_kept * c.k));
   const Tensor from_start = rows(dq_read * c.q) + rows(dz * z);
-  const Tensor of_whole = c.whole * (s.states * d.dstates).sum({-2, -1}, true);
+  const Tensor of_whole = c.whole * (s.states * d.dstates).sum(at::IntArrayRef{-2, -1}, true);
   const Tensor dg = rows(of_pairs.tril(-1)) + sums_from(from_start) + of_whole;
   const int64_t tokens = in.v.size(1), key_heads = in.k.size(2);
   const auto of_unit = [&](const Tensor& dx, const Tensor& x, double scale) {

@@ -85,8 +85,10 @@ void reference_set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x
 // What backward needs of |x|: nothing for a frozen weight.
 Tensor input_to_keep(const Tensor& x, const Tensor& weight) { return weight.requires_grad() ? x : Tensor(); }
 
+Tensor reference_bias_grad(const Tensor& grad) { return rows(grad).sum(0); }
+
 // The bias gradient, or undefined.
-Tensor bias_grad(const Backward& b) { return b.needed[2] ? rows(b.grad).sum(0) : Tensor(); }
+Tensor bias_grad(const Backward& b) { return b.needed[2] ? linear_bias_grad(b.grad) : Tensor(); }
 
 Tensor autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
   const auto run = [&] { return Forward{forward(x, weight, bias), {input_to_keep(x, weight), weight}}; };
@@ -110,6 +112,7 @@ TORCH_LIBRARY_FRAGMENT(concord, m) {
   m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
   m.def("linear_input_grad(Tensor grad, Tensor weight) -> Tensor");
   m.def("linear_weight_grad(Tensor grad, Tensor x) -> Tensor");
+  m.def("linear_bias_grad(Tensor grad) -> Tensor");
   m.def("linear_weight_grad_(Tensor(a!) main, Tensor grad, Tensor x) -> ()");
   m.def("linear_weight_grad_set_(Tensor(a!) main, Tensor grad, Tensor x) -> ()");
 }
@@ -117,6 +120,7 @@ TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
   m.impl("linear", reference);
   m.impl("linear_input_grad", reference_input_grad);
   m.impl("linear_weight_grad", reference_weight_grad);
+  m.impl("linear_bias_grad", reference_bias_grad);
   m.impl("linear_weight_grad_", reference_add_weight_grad);
   m.impl("linear_weight_grad_set_", reference_set_weight_grad);
 }
@@ -159,6 +163,11 @@ at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& weight, F
   const at::NoGradGuard no_grad;
   if (fp8 != nullptr) return fp8_input_grad(grad, weight, *fp8);
   return ops::linear_op::input_grad(grad, weight);
+}
+
+at::Tensor linear_bias_grad(const at::Tensor& grad) {
+  static const auto op = ops::find<at::Tensor(const at::Tensor&)>("concord::linear_bias_grad");
+  return op.call(grad);
 }
 
 at::Tensor linear_weight_grad(const at::Tensor& grad, const at::Tensor& x, Fp8Layer* fp8) {

@@ -20,6 +20,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 // The halves separately, for layers that put communication between them.
 at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& weight, Fp8Layer* fp8 = nullptr);
 at::Tensor linear_weight_grad(const at::Tensor& grad, const at::Tensor& x, Fp8Layer* fp8 = nullptr);
+at::Tensor linear_bias_grad(const at::Tensor& grad);
 // main += grad^T x, over all rows.
 void add_linear_weight_grad(const at::Tensor& main, const at::Tensor& grad, const at::Tensor& x,
                             Fp8Layer* fp8 = nullptr);

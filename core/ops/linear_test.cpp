@@ -50,6 +50,10 @@ const RegisterSamples kInput("concord::linear_input_grad", [](Draw& draw, c10::S
   const Drawn d(draw, type);
   return Sample{{d.grad, d.weight}, 4, {size_of(d.out, d.grad, d.weight)}};
 });
+const RegisterSamples kBias("concord::linear_bias_grad", [](Draw& draw, c10::ScalarType type) {
+  const Drawn d(draw, type);
+  return Sample{{d.grad}, 4, {static_cast<double>(2 * d.rows) * largest(d.grad)}};
+});
 const RegisterSamples kWeight("concord::linear_weight_grad", [](Draw& draw, c10::ScalarType type) {
   const Drawn d(draw, type);
   return Sample{{d.grad, d.x}, 4, {size_of(2 * d.rows, d.grad, d.x)}};

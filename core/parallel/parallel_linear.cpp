@@ -62,8 +62,6 @@ void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad
       [&group, grad, x, fp8](Tensor& main) { add_linear_weight_grad(main, grad.whole(group), x.whole(group), fp8); });
 }
 
-Tensor bias_half(const Tensor& grad_so) { return grad_so.flatten(0, -2).sum(0); }
-
 // partial -> whole, or split along tokens.
 Moving combined(const Tensor& partial_so, ProcessGroup& group, bool sequence_parallel) {
   return sequence_parallel ? reduce_scatter(partial_so, group, 0) : sum_in_place(partial_so, group);
@@ -130,7 +128,7 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, const ParallelLi
     result[1] = weight_half(sink, b.grad, gathered_si ? gathered_si->take() : x_pi, options.fp8);
   }
   if (b.needed[1] && !now) put_off_weight_half(*sink, group, {b.grad}, {x_pi, sequence_parallel}, options.fp8);
-  if (b.needed[2]) result[2] = bias_half(b.grad);
+  if (b.needed[2]) result[2] = linear_bias_grad(b.grad);
   if (summed_pi) result[0] = summed_pi->take();
   return result;
 }

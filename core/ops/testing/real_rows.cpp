@@ -1,6 +1,6 @@
 // Samples at real sizes (samples.h) of the operators that work on rows: rms_norm, swiglu, rope, cross entropy. Rows as
-// wide as in real models, on both sides of the widths at which a kernel switches from a warp to a block per row (1024),
-// needs more memory (48 KiB of sums), falls back (96 KiB), or cannot use vector loads (odd widths and offsets).
+// wide as in real models, on both sides of the widths at which a kernel takes more threads per row, falls back, or cannot
+// use vector loads (odd widths and offsets).
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -97,27 +97,21 @@ Sample real_add_norm_backward(const RowsSize& size, Draw& draw, c10::ScalarType 
   return made;
 }
 
-// Also on both sides of the maximum number of blocks of the derivative (264 or 1056 of one row, 660 of four), and of
-// what a thread's registers hold.
+// For every number of threads to a row of the derivative, also with more rows than the device takes at a time (an H200:
+// 1056 blocks of one row, or of eight), and on both sides of what a thread's registers hold.
 const std::vector<RowsSize> kNormSizes = {
-    {65, 512},        {3, 1032},
-    {2113, 64},       {9, 768},
-    {2049, 896},      {2115, 1023},
-    {2113, 1024},     {265, 1025},
-    {529, 1032},      {1, 2048},
-    {531, 2048},      {531, 4096},
-    {9, 6144},        {31, 8191},
-    {263, 8192},      {267, 8192},
-    {3, 12280},       {3, 12288},
-    {33, 12296},      {5, 24576},
-    {3, 24584},       {33, 512, /*odd_place=*/true},
+    {35, 15},         {35, 32},   {8459, 128}, {2115, 256}, {35, 384},    {1059, 1536}, {65, 512},
+    {3, 1032},        {2113, 64}, {9, 768},    {2049, 896}, {2115, 1023}, {2113, 1024}, {265, 1025},
+    {529, 1032},      {1, 2048},  {531, 2048}, {531, 4096}, {9, 6144},    {31, 8191},   {263, 8192},
+    {267, 8192},      {3, 12280}, {3, 12288},  {33, 12296}, {5, 24576},   {3, 24584},   {33, 512, /*odd_place=*/true},
     {31, 2048, true},
 };
 const RegisterRealSizes kRealNorm("concord::rms_norm", for_rows(kNormSizes, real_norm));
 const RegisterRealSizes kRealNormBackward("concord::rms_norm_backward", for_rows(kNormSizes, real_norm_backward));
 // The same kernels.
-const std::vector<RowsSize> kAddNormSizes = {{65, 512}, {2049, 896}, {529, 1032}, {31, 2048},
-                                             {9, 6144}, {267, 8192}, {3, 24584},  {33, 512, /*odd_place=*/true}};
+const std::vector<RowsSize> kAddNormSizes = {{35, 128},    {65, 512},  {2049, 896},
+                                             {1059, 1536}, {31, 2048}, {9, 6144},
+                                             {267, 8192},  {3, 24584}, {33, 512, /*odd_place=*/true}};
 const RegisterRealSizes kRealAddNorm("concord::add_rms_norm", for_rows(kAddNormSizes, real_add_norm));
 const RegisterRealSizes kRealAddNormBackward("concord::add_rms_norm_backward",
                                              for_rows(kAddNormSizes, real_add_norm_backward));

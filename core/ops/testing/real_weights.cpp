@@ -109,6 +109,18 @@ SampleMaker real_input_grad(const LinearSize& size) {
   };
 }
 
+// Sums over all tokens.
+SampleMaker real_bias_grad(int64_t tokens, int64_t out) {
+  return [=](Draw& draw, c10::ScalarType type) {
+    const auto slack = [=](const WeightArguments& a, const WeightOutputs&) {
+      return WeightOutputs{roundings_of_sum(tokens) * sum_unit(type) * a[0].toTensor().abs().flatten(0, -2).sum(0)};
+    };
+    return Sample{{draw.normal({1, tokens, out}, type)}, 0, {}, slack};
+  };
+}
+const RegisterRealSizes kRealBiasGrad("concord::linear_bias_grad",
+                                      {real_bias_grad(1, 40), real_bias_grad(4099, 1152), real_bias_grad(1025, 897)});
+
 // Above and below the sizes from which on the CUDA kernels time cublasLt's algorithms (640), and sizes that they do not
 // take.
 const RegisterRealSizes kRealLinear("concord::linear",

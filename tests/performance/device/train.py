@@ -29,6 +29,11 @@ SHAPES = {
         num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, vocab_size=151936, rope_theta=1e6,
         rms_norm_eps=1e-6, tie_word_embeddings=True, max_position_embeddings=32768, hidden_act="silu",
         initializer_range=0.02, torch_dtype="bfloat16"),
+    "qwen2.5-1.5b": dict(
+        model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=1536, intermediate_size=8960,
+        num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2, vocab_size=151936, rope_theta=1e6,
+        rms_norm_eps=1e-6, tie_word_embeddings=True, max_position_embeddings=32768, hidden_act="silu",
+        initializer_range=0.02, torch_dtype="bfloat16"),
     "llama-3.2-1b": dict(
         model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=2048, intermediate_size=8192,
         num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, head_dim=64, vocab_size=128256,

@@ -61,14 +61,19 @@ inline void check_launch(const char* kernel) {
   }
 }
 
-// Over the |kThreads| threads that share a row; all of them get it. |shared| has room for one value per warp of the
-// block. Threads of one row are 32 that make a warp, or the whole block.
-template <int kThreads, class S, class Combine>
+// Over the |kThreads| threads that share a row; all of them get it. Threads of one row are half a warp, a warp, or the
+// whole block, for which |shared| has room for one value per warp; with |kIsFree| no thread may still read a former use
+// of it.
+template <int kThreads, bool kIsFree = false, class S, class Combine>
 __device__ S over_row(S value, S* shared, const Combine& combine) {
-  for (int lane = 16; lane > 0; lane /= 2) value = combine(value, __shfl_xor_sync(~0u, value, lane));
-  if constexpr (kThreads == 32) return value;
+  const unsigned lanes = kThreads == 16 ? 0xffffu << (threadIdx.x & 16) : ~0u;
+#pragma unroll
+  for (int lane = kThreads == 16 ? 8 : 16; lane > 0; lane /= 2) {
+    value = combine(value, __shfl_xor_sync(lanes, value, lane));
+  }
+  if constexpr (kThreads <= 32) return value;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  __syncthreads();  // the former use of |shared| is over
+  if constexpr (!kIsFree) __syncthreads();
   if (threadIdx.x % 32 == 0) shared[warp] = value;
   __syncthreads();
   value = shared[0];
@@ -82,5 +87,29 @@ struct Plus {
     return a + b;
   }
 };
+
+// A block adds up 32 neighbouring columns of |scratch|: a warp reads them together, and each of the block's warps takes
+// a share of the lines.
+constexpr int kSumColumns = 32, kSumLines = 32;
+template <class T>
+__global__ void add_up(int64_t lines, int64_t width, const SumOf<T>* scratch, T* sums) {
+  using S = SumOf<T>;
+  __shared__ S shared[kSumLines][kSumColumns];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kSumColumns + threadIdx.x;
+  S sum = 0;
+  if (column < width) {
+    for (int64_t line = threadIdx.y; line < lines; line += kSumLines) sum += scratch[line * width + column];
+  }
+  shared[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= width) return;
+  for (int i = 1; i < kSumLines; ++i) sum += shared[i][threadIdx.x];
+  sums[column] = static_cast<T>(sum);
+}
+
+template <class T>
+void add_up_lines(cudaStream_t stream, int64_t lines, int64_t width, const SumOf<T>* scratch, T* sums) {
+  add_up<T><<<grid(width, kSumColumns), dim3(kSumColumns, kSumLines), 0, stream>>>(lines, width, scratch, sums);
+}
 
 }  // namespace concord::cuda::torch_side

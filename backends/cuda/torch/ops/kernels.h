@@ -41,6 +41,10 @@ int64_t rms_norm_blocks(Rows shape, Type type);
 void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
                        const void* more, void* dx, void* scratch, void* dweight);
 
+// Sums over the rows. |scratch| of Sum has column_sum_lines(...) lines of |width|; at most 65535 of them.
+int64_t column_sum_lines(Rows shape);
+void column_sum(Where where, Rows shape, const void* x, void* scratch, void* sums);
+
 // Query, key and value heads, each [outer, inner, heads, dim] with strides and dense in its last dim, -> one packed
 // array y [outer, inner, heads + 2 kv_heads, dim]. The first 2 * |half| elements of each query and key head are turned,
 // the others copied; cos and sin are [outer, inner, half] of Sum with strides. kv_heads may be 0.

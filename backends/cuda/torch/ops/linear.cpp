@@ -91,8 +91,21 @@ void weight_grad(Tensor& main, const Tensor& grad, const Tensor& x, bool adds) {
 void add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) { weight_grad(main, grad, x, true); }
 void set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) { weight_grad(main, grad, x, false); }
 
+Tensor linear_bias_grad(const Tensor& grad) {
+  constexpr int64_t kMostLines = 65535;  // of a grid in its second dim
+  const Tensor from = rows(grad).contiguous();
+  const Rows shape = rows_of(from);
+  if (from.size(1) == 0 || column_sum_lines(shape) > kMostLines) return from.sum(0);
+  const OnDevice device(grad.device());
+  const Tensor sums = at::empty({shape.width}, grad.options());
+  const Tensor scratch = at::empty({column_sum_lines(shape), shape.width}, sums_of(grad));
+  column_sum(where(grad), shape, from.const_data_ptr(), scratch.mutable_data_ptr(), sums.mutable_data_ptr());
+  return sums;
+}
+
 TORCH_LIBRARY_IMPL(concord, CUDA, m) {
   m.impl("linear", linear_forward);
+  m.impl("linear_bias_grad", linear_bias_grad);
   m.impl("linear_input_grad", linear_input_grad);
   m.impl("linear_weight_grad_", add_weight_grad);
   m.impl("linear_weight_grad_set_", set_weight_grad);

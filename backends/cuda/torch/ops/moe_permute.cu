@@ -63,7 +63,7 @@ __global__ void combine_backward(MoeRows shape, const T* grad, const T* rows, co
     }
     out[i] = result;
   }
-  dot = over_row<32, S>(dot, nullptr, Plus{});
+  dot = over_row<32>(dot, static_cast<S*>(nullptr), Plus{});
   if (threadIdx.x % 32 == 0) dweights[row] = dot;
 }
 

@@ -4,28 +4,33 @@
 namespace concord::cuda::torch_side {
 namespace {
 
-// Threads to a row: a warp, then a block has several rows, or the whole block.
+// Threads to a row: half a warp or a warp, then a block has several rows, or the whole block.
 constexpr int kForwardBlock = 256;
 constexpr int64_t kForwardShort = 2048;  // up to that width a warp
 
-// The derivative keeps a row in registers: |V| vectors per thread.
+// The derivative keeps a row in registers, one vector per thread where that can be: with more of them so few threads
+// run at a time that the memory waits for them.
 template <int kThreads>
-constexpr int kBackBlock = kThreads == 32 ? 128 : kThreads;
+constexpr int kBackBlock = kThreads <= 32 ? 128 : kThreads;
 template <int kThreads>
-constexpr int64_t kMostBlocks = kThreads == 32   ? 660
-                                : kThreads == 64 ? 1056
-                                                 : 264;  // what an H200 runs at a time
+constexpr int kBackRows = kBackBlock<kThreads> / kThreads;  // of a block at a time
 
-// [for short rows][several elements at once]
-const Choice kForth[2][2] = {
+// [threads to a row: a block, a warp, half a warp][several elements at once]
+const Choice kForth[3][2] = {
     {{"rms_norm: a block for a row", kAllTypes}, {"rms_norm: a block for a row, vectors", kAllTypes}},
-    {{"rms_norm: a warp for a row", kAllTypes}, {"rms_norm: a warp for a row, vectors", kAllTypes}}};
+    {{"rms_norm: a warp for a row", kAllTypes}, {"rms_norm: a warp for a row, vectors", kAllTypes}},
+    {{"rms_norm: half a warp for a row", kAllTypes}, {"rms_norm: half a warp for a row, vectors", kAllTypes}}};
 // Not in fp64, which is for tests.
 constexpr std::initializer_list<Type> kBackTypes = {Type::f32, Type::bf16, Type::f16};
+const Choice kBackHalf("rms_norm_backward: half a warp for a row", kBackTypes);
 const Choice kBackWarp("rms_norm_backward: a warp for a row", kBackTypes);
-const Choice kBackPair("rms_norm_backward: two warps for a row", kBackTypes);
-const Choice kBackWide[2] = {{"rms_norm_backward: a block for a row, 2 vectors per thread", kBackTypes},
-                             {"rms_norm_backward: a block for a row, 8 vectors per thread", kBackTypes}};
+const Choice kBackWarps[5] = {{"rms_norm_backward: 2 warps for a row", kBackTypes},
+                              {"rms_norm_backward: 3 warps for a row", kBackTypes},
+                              {"rms_norm_backward: 4 warps for a row", kBackTypes},
+                              {"rms_norm_backward: 6 warps for a row", kBackTypes},
+                              {"rms_norm_backward: 8 warps for a row", kBackTypes}};
+const Choice kBackWide[2] = {{"rms_norm_backward: 8 warps for a row, 2 vectors per thread", kBackTypes},
+                             {"rms_norm_backward: 8 warps for a row, 8 vectors per thread", kBackTypes}};
 const Choice kMoreRows("rms_norm_backward: several rows for a block", kBackTypes);
 
 // With |branch| the norm is that of sum = x + multiplier * branch, rounded, which is written too.
@@ -36,7 +41,7 @@ __global__ void forward(Rows shape, const T* x, const T* branch, SumOf<T> multip
   __shared__ S shared[kForwardBlock / 32];
   constexpr int kRows = kForwardBlock / kThreads;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kThreads;
-  if (row >= shape.rows) return;  // for a whole warp, or none of it
+  if (row >= shape.rows) return;  // all threads of a row, or none of them
   const int64_t vectors = shape.width / N;
   const auto* in = reinterpret_cast<const Vector<T, N>*>(x + row * shape.width);
   const auto* const scale = reinterpret_cast<const Vector<T, N>*>(weight);
@@ -81,8 +86,9 @@ __global__ void __launch_bounds__(kBackBlock<kThreads>)
   using S = SumOf<T>;
   constexpr int N = kWide<T>;
   using Vec = Vector<T, N>;
-  constexpr int kRows = kBackBlock<kThreads> / kThreads;
-  __shared__ S shared[kBackBlock<kThreads> / 32];
+  constexpr int kRows = kBackRows<kThreads>;
+  __shared__ S shared[2][kBackBlock<kThreads> / 32];  // for every other row, so that one barrier per row is enough
+  int turn_of_shared = 0;
   const int group = static_cast<int>(threadIdx.x) / kThreads, lane = static_cast<int>(threadIdx.x) % kThreads;
   const int vectors = static_cast<int>(shape.width / N);
   const auto* const scale = reinterpret_cast<const Vec*>(weight);
@@ -114,7 +120,9 @@ __global__ void __launch_bounds__(kBackBlock<kThreads>)
         sums[v][k] += gh;
       }
     }
-    const S mean = over_row<kThreads>(product, shared, Plus()) / static_cast<S>(shape.width);
+    const S mean =
+        over_row<kThreads, /*kIsFree=*/true>(product, shared[turn_of_shared], Plus()) / static_cast<S>(shape.width);
+    turn_of_shared ^= 1;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const int i = lane + v * kThreads;
@@ -152,42 +160,22 @@ __global__ void __launch_bounds__(kBackBlock<kThreads>)
   }
 }
 
-// A block adds up 32 neighbouring columns of |scratch|: a warp reads them together, and each of the block's warps takes
-// a share of the lines.
-constexpr int kColumns = 32, kLines = 32;
-template <class T>
-__global__ void add_up(int64_t lines, int64_t width, const SumOf<T>* scratch, T* dweight) {
-  using S = SumOf<T>;
-  __shared__ S shared[kLines][kColumns];
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
-  S sum = 0;
-  if (column < width) {
-    for (int64_t line = threadIdx.y; line < lines; line += kLines) sum += scratch[line * width + column];
-  }
-  shared[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= width) return;
-  for (int i = 1; i < kLines; ++i) sum += shared[i][threadIdx.x];
-  dweight[column] = static_cast<T>(sum);
-}
-
 // How the derivative of such rows is taken: by |threads| threads per row with |vectors| vectors each; none (0) where
 // that many registers do not hold a row.
 struct Plan {
   int threads = 0;
   int vectors = 0;
-  int64_t blocks = 0;
 };
 
 Plan plan_of(Rows shape, Type type) {
   const int64_t at_once = type == Type::f32 ? 4 : 8;
   if (type == Type::f64 || shape.width % at_once != 0) return {};
   const int64_t vectors = shape.width / at_once;
-  const auto blocks = [&](int64_t rows, int64_t most) { return std::min((shape.rows + rows - 1) / rows, most); };
-  if (vectors <= 32 * 4) return {32, 4, blocks(kBackBlock<32> / 32, kMostBlocks<32>)};
-  if (vectors <= 64 * 4) return {64, 4, blocks(1, kMostBlocks<64>)};
+  for (const int threads : {16, 32, 64, 96, 128, 192, 256}) {
+    if (vectors <= threads) return {threads, 1};
+  }
   for (const int v : {2, 8}) {
-    if (vectors <= 256 * v) return {256, v, blocks(1, kMostBlocks<256>)};
+    if (vectors <= 256 * v) return {256, v};
   }
   return {};
 }
@@ -195,14 +183,41 @@ Plan plan_of(Rows shape, Type type) {
 template <class Body>
 void visit_plan(const Plan& plan, const Body& body) {
   using std::integral_constant;
-  if (plan.threads == 32) return body(integral_constant<int, 32>{}, integral_constant<int, 4>{});
-  if (plan.threads == 64) return body(integral_constant<int, 64>{}, integral_constant<int, 4>{});
+  using One = integral_constant<int, 1>;
   if (plan.vectors == 2) return body(integral_constant<int, 256>{}, integral_constant<int, 2>{});
-  body(integral_constant<int, 256>{}, integral_constant<int, 8>{});
+  if (plan.vectors == 8) return body(integral_constant<int, 256>{}, integral_constant<int, 8>{});
+  switch (plan.threads) {
+    case 16: return body(integral_constant<int, 16>{}, One{});
+    case 32: return body(integral_constant<int, 32>{}, One{});
+    case 64: return body(integral_constant<int, 64>{}, One{});
+    case 96: return body(integral_constant<int, 96>{}, One{});
+    case 128: return body(integral_constant<int, 128>{}, One{});
+    case 192: return body(integral_constant<int, 192>{}, One{});
+    default: return body(integral_constant<int, 256>{}, One{});
+  }
 }
 
 const Choice& choice_of(const Plan& plan) {
-  return plan.threads == 32 ? kBackWarp : plan.threads == 64 ? kBackPair : kBackWide[plan.vectors == 8];
+  if (plan.vectors > 1) return kBackWide[plan.vectors == 8];
+  switch (plan.threads) {
+    case 16: return kBackHalf;
+    case 32: return kBackWarp;
+    case 64: return kBackWarps[0];
+    case 96: return kBackWarps[1];
+    case 128: return kBackWarps[2];
+    case 192: return kBackWarps[3];
+    default: return kBackWarps[4];
+  }
+}
+
+// As many as the device runs at a time: others would begin when the first have ended, with little left to do.
+template <class Kernel>
+int64_t blocks_at_a_time(Kernel kernel, int threads) {
+  int device = 0, processors = 0, blocks = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0);
+  return std::max<int64_t>(1, static_cast<int64_t>(blocks) * processors);
 }
 
 }  // namespace
@@ -214,14 +229,16 @@ void rms_norm(Where where, Rows shape, const void* x, const Branch& branch, cons
     const bool wide = goes_wide<T>(shape.width, {x, weight, y, branch.value, branch.sum});
     visit_wide<T>(wide, [&](auto n) {
       const auto launch = [&](auto threads) {
-        kForth[threads.value == 32][n.value > 1].take(where.type);
+        kForth[threads.value == 16 ? 2 : threads.value == 32][n.value > 1].take(where.type);
         forward<T, n.value, threads.value>
             <<<grid(shape.rows, kForwardBlock / threads.value), kForwardBlock, 0, where.stream>>>(
                 shape, static_cast<const T*>(x), static_cast<const T*>(branch.value),
                 static_cast<SumOf<T>>(branch.multiplier), static_cast<const T*>(weight), eps,
                 static_cast<T*>(branch.sum), static_cast<T*>(y), static_cast<SumOf<T>*>(rstd));
       };
-      if (shape.width <= kForwardShort) {
+      if (shape.width <= 16 * n.value) {
+        launch(std::integral_constant<int, 16>{});
+      } else if (shape.width <= kForwardShort) {
         launch(std::integral_constant<int, 32>{});
       } else {
         launch(std::integral_constant<int, kForwardBlock>{});
@@ -231,7 +248,21 @@ void rms_norm(Where where, Rows shape, const void* x, const Branch& branch, cons
   check_launch("rms_norm");
 }
 
-int64_t rms_norm_blocks(Rows shape, Type type) { return plan_of(shape, type).blocks; }
+int64_t rms_norm_blocks(Rows shape, Type type) {
+  const Plan plan = plan_of(shape, type);
+  int64_t blocks = 0;
+  visit(type, [&]<class T>(T) {
+    if constexpr (!std::is_same_v<T, double>) {
+      visit_plan(plan, [&](auto threads, auto vectors) {
+        static const int64_t most =
+            blocks_at_a_time(backward<T, threads.value, vectors.value>, kBackBlock<threads.value>);
+        const int64_t rows = kBackRows<threads.value>;
+        blocks = std::min((shape.rows + rows - 1) / rows, most);
+      });
+    }
+  });
+  return blocks;
+}
 
 bool rms_norm_fits(Rows shape, Type type, std::initializer_list<const void*> pointers) {
   return plan_of(shape, type).threads > 0 && std::all_of(pointers.begin(), pointers.end(), is_aligned);
@@ -240,24 +271,20 @@ bool rms_norm_fits(Rows shape, Type type, std::initializer_list<const void*> poi
 void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
                        const void* more, void* dx, void* scratch, void* dweight) {
   const Plan plan = plan_of(shape, where.type);
-  if (plan.blocks > 0) {
-    choice_of(plan).take(where.type);
-    const int64_t at_a_time = plan.blocks * (plan.threads == 32 ? kBackBlock<32> / 32 : 1);
-    if (at_a_time < shape.rows) kMoreRows.take(where.type);
-  }
+  const int64_t blocks = rms_norm_blocks(shape, where.type);
   visit(where.type, [&]<class T>(T) {
     if constexpr (!std::is_same_v<T, double>) {
-      if (plan.blocks > 0) {
-        visit_plan(plan, [&](auto threads, auto vectors) {
-          backward<T, threads.value, vectors.value>
-              <<<static_cast<unsigned>(plan.blocks), kBackBlock<threads.value>, 0, where.stream>>>(
-                  shape, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<const T*>(weight),
-                  static_cast<const float*>(rstd), static_cast<const T*>(more), static_cast<T*>(dx),
-                  static_cast<float*>(scratch));
-        });
-      }
-      add_up<T><<<grid(shape.width, kColumns), dim3(kColumns, kLines), 0, where.stream>>>(
-          plan.blocks, shape.width, static_cast<const float*>(scratch), static_cast<T*>(dweight));
+      visit_plan(plan, [&](auto threads, auto vectors) {
+        if (blocks == 0) return;
+        choice_of(plan).take(where.type);
+        if (blocks * kBackRows<threads.value> < shape.rows) kMoreRows.take(where.type);
+        backward<T, threads.value, vectors.value>
+            <<<static_cast<unsigned>(blocks), kBackBlock<threads.value>, 0, where.stream>>>(
+                shape, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<const T*>(weight),
+                static_cast<const float*>(rstd), static_cast<const T*>(more), static_cast<T*>(dx),
+                static_cast<float*>(scratch));
+      });
+      add_up_lines<T>(where.stream, blocks, shape.width, static_cast<const float*>(scratch), static_cast<T*>(dweight));
     }
   });
   check_launch("rms_norm_backward");
