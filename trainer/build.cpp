@@ -162,6 +162,7 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       forward_executor(evaluation_schedule(plan.schedule, plan.schedule.pp), pointers(stages), job,
                        plan.arguments.pipeline.executor),
       timers(job, plan.arguments.logging.timing_level, plan.arguments.logging.timing_option),
+      copies(job),
       job_(job),
       schedule_(schedule_request(plan.arguments)),
       executor_options_(plan.arguments.pipeline.executor) {

@@ -15,6 +15,7 @@
 #include "core/optim/lr_schedule.h"
 #include "core/optim/optimizer.h"
 #include "core/pipeline/executor.h"
+#include "trainer/device_batch.h"
 #include "trainer/pair_objective.h"
 #include "trainer/plan.h"
 #include "trainer/predictions.h"
@@ -59,6 +60,7 @@ class TrainingParts {
   std::vector<std::unique_ptr<ModelStage>> stages;
   Executor forward_executor;  // evaluation
   StepTimers timers;
+  BatchCopies copies;
 
   enum class Data { train, eval };
 

@@ -8,11 +8,40 @@
 
 #include "core/mesh/parallel_context.h"
 #include "core/models/micro_batch.h"
+#include "platform/cpp/event.hpp"
+#include "platform/cpp/memory.hpp"
 
 namespace concord {
 
-// The batches themselves if they are already there. Enqueues; the host's tensors may be dropped.
+// The batches themselves if they are already there. The host's tensors may be dropped. Waits: for the current stream,
+// as copies from memory that is not pinned do.
 std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& batches, c10::Device device);
+
+// The same without waiting, for the training loop: so the host prepares a step while the device still updates weights.
+// Batches go through pinned memory, of which there are two sets. Threads: one at a time.
+class BatchCopies {
+ public:
+  explicit BatchCopies(const ParallelContext& job);
+  ~BatchCopies();  // waits for copies in flight
+  BatchCopies(const BatchCopies&) = delete;
+  BatchCopies& operator=(const BatchCopies&) = delete;
+
+  // Waits: for the copies of the call before the last.
+  std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& batches);
+
+ private:
+  struct PinnedSet {
+    std::vector<HostBuffer> buffers;
+    Event copied;
+  };
+
+  at::Tensor enqueue(const at::Tensor& host, size_t buffer);
+
+  const c10::Device device_;
+  const Device platform_device_;
+  std::vector<PinnedSet> sets_;  // none where the device is the host
+  size_t current_ = 0;
+};
 
 // The peak of this process if the device is the host, otherwise what all processes use of the device.
 int64_t memory_in_use(const ParallelContext& job);

@@ -4,15 +4,13 @@
 
 #include "core/data_parallel/finalize_grads.h"
 #include "platform/loader/error.h"
-#include "trainer/device_batch.h"
 
 namespace concord {
 
-StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
-                              bool hold) {
+StepAttempt run_micro_batches(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, bool hold) {
   const StepTimers::Span span(parts.timers, StepPart::forward_backward);
   const std::vector<double> weights = loss_weights(host_batches, parts.loss_rule);
-  const std::vector<MicroBatch> batches = to_device(host_batches, job.torch_device());
+  const std::vector<MicroBatch> batches = parts.copies.to_device(host_batches);
   parts.prepare_pairs(host_batches, batches, TrainingParts::Data::train);
   parts.begin(batches, weights, router_loss_weights(host_batches, parts.loss_rule));
   parts.data_parallel.begin_step(static_cast<int64_t>(batches.size()), hold);

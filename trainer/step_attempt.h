@@ -22,8 +22,7 @@ struct StepAttempt {
 
 // Forward and backward of this rank's micro-batches, which are on the host. |hold| as in
 // DistributedDataParallel::begin_step.
-StepAttempt run_micro_batches(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
-                              bool hold = false);
+StepAttempt run_micro_batches(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, bool hold = false);
 // The rest. Waits: for the gradient norm of all ranks.
 void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt);
 

@@ -94,7 +94,7 @@ StepValidator::StepValidator(TrainingParts& parts, ParallelContext& job, Replica
       grad_norms_(options.spike_factor) {}
 
 StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches) {
-  StepAttempt attempt = run_micro_batches(parts_, job_, batches);
+  StepAttempt attempt = run_micro_batches(parts_, batches);
   measure(batches, &attempt);
   return attempt;
 }
@@ -129,7 +129,7 @@ StepAttempt StepValidator::compute(const std::vector<MicroBatch>& host_batches, 
 // With the reductions held back until this rank's gradients are examined.
 StepValidator::Repetition StepValidator::repeat(const StepInputs& inputs, Finding* finding) {
   job_.rng().restore(inputs.rng);
-  Repetition again{.attempt = run_micro_batches(parts_, job_, inputs.batches, /*hold=*/true), .local = {}};
+  Repetition again{.attempt = run_micro_batches(parts_, inputs.batches, /*hold=*/true), .local = {}};
   again.local = examine(again.attempt, finding->step);
   measure(inputs.batches, &again.attempt);
   finding->repeated = numbers_of(again.attempt);
@@ -199,7 +199,7 @@ std::vector<int64_t> StepValidator::exchange(const StepInputs& own, const Local&
                                              bool reproducible) const {
   const StepInputs others = inputs_of_next_replica(job_, own);
   job_.rng().restore(others.rng);
-  const Local of_next = examine(run_micro_batches(parts_, job_, others.batches, /*hold=*/true), number);
+  const Local of_next = examine(run_micro_batches(parts_, others.batches, /*hold=*/true), number);
   ProcessGroup& group = job_.group(GroupKind::dp);
   const at::Tensor sent =
       at::tensor({local.result.bits, int64_t{local.result.finite}, of_next.result.bits, int64_t{of_next.result.finite}},

@@ -53,7 +53,7 @@ void blame_the_loss(const TrainingParts& parts, const ParallelContext& job, int6
 // Without a validator, a number that is not finite is found by each rank for itself.
 StepAttempt compute(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
                     int64_t number, OnNotFinite on_not_finite) try {
-  StepAttempt attempt = run_micro_batches(parts, job, host_batches);
+  StepAttempt attempt = run_micro_batches(parts, host_batches);
   std::optional<LossCheck> loss_check;
   if (on_not_finite == OnNotFinite::stop) loss_check.emplace(attempt.losses, job);
   reduce_and_measure(parts, host_batches, &attempt);

@@ -1,6 +1,6 @@
 // Samples at real sizes (samples.h) of the operators that work on rows: rms_norm, swiglu, rope, cross entropy. Rows as
-// wide as in real models, on both sides of the widths at which a kernel takes more threads per row, falls back, or cannot
-// use vector loads (odd widths and offsets).
+// wide as in real models, on both sides of the widths at which a kernel takes more threads per row, falls back, or
+// cannot use vector loads (odd widths and offsets).
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
