@@ -109,7 +109,8 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       best_(plan_, job),
       memory_(plan_, job),
       pulse_(read_job_environment().local_rank),
-      profile_(plan_.arguments, job.rank(), job.world(), parts_.timers),
+      profile_(plan_.arguments, job.rank(), job.world(), parts_.timers,
+               {job.platform().extension<concord_activity_table>(), [&job] { job.device().synchronize(); }}),
       clock_(job),
       straggler_action_(straggler_action(plan_.arguments.report.straggler_action)) {
   const TrainingArguments& a = plan_.arguments;
