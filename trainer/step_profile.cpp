@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -21,6 +22,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostSpans = 4'000'000;  // some 600 MB of text; the rest is counted and left out
+constexpr uint64_t kFirstRow =
+    1'000'000;  // rows of devices' streams; those of threads are libtorch's numbers from 1 on
 
 // When an operator began; libtorch gives it back at its end.
 struct Begin : at::ObserverContext {
@@ -67,13 +70,15 @@ class StepProfile::Recording {
   }
 
   void add(std::string name, const char* kind, Clock::time_point begin, Clock::time_point end) {
-    const std::lock_guard lock(mutex_);
-    if (spans_.size() >= kMostSpans) {
-      ++left_out_;
-      return;
-    }
-    spans_.push_back({std::move(name), kind, at::RecordFunction::currentThreadId(), begin, end});
+    add({std::move(name), kind, at::RecordFunction::currentThreadId(), begin, end});
   }
+  // Clock is CLOCK_MONOTONIC, as the activity's times are.
+  void add(const concord_activity& activity) {
+    const auto time = [](int64_t ns) { return Clock::time_point(std::chrono::nanoseconds(ns)); };
+    const auto [row, is_new] = rows_.try_emplace({activity.device, activity.stream}, kFirstRow + rows_.size());
+    add({activity.name, kind_name(activity.kind), row->second, time(activity.begin_ns), time(activity.end_ns)});
+  }
+  void add_left_out(int64_t count) { left_out_ += count; }
 
   std::string text(int64_t rank) const {
     const auto micros = [](Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); };
@@ -81,6 +86,12 @@ class StepProfile::Recording {
         "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
         "{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {}, \"args\": {{\"name\": \"rank {}\"}}}}",
         rank, rank);
+    for (const auto& [stream, row] : rows_) {
+      text += fmt::format(
+          ",\n{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": \"device {}, "
+          "stream {}\"}}}}",
+          rank, row, stream.first, stream.second);
+    }
     for (const Span& span : spans_) {
       const std::string name = nlohmann::json(span.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       text += fmt::format(
@@ -100,6 +111,22 @@ class StepProfile::Recording {
     Clock::time_point begin, end;
   };
 
+  static const char* kind_name(concord_activity_kind kind) {
+    switch (kind) {
+      case CONCORD_ACTIVITY_COPY: return "copy";
+      case CONCORD_ACTIVITY_FILL: return "fill";
+      default: return "kernel";
+    }
+  }
+  void add(Span span) {
+    const std::lock_guard lock(mutex_);
+    if (spans_.size() >= kMostSpans) {
+      ++left_out_;
+      return;
+    }
+    spans_.push_back(std::move(span));
+  }
+
   static std::unique_ptr<at::ObserverContext> began(const at::RecordFunction&) { return std::make_unique<Begin>(); }
   static void ended(const at::RecordFunction& function, at::ObserverContext* context) {
     if (current_ == nullptr) return;
@@ -111,19 +138,29 @@ class StepProfile::Recording {
   const Clock::time_point begin_ = Clock::now();
   std::mutex mutex_;
   std::vector<Span> spans_;
+  std::map<std::pair<int32_t, int64_t>, uint64_t> rows_;  // of a device's streams
   int64_t left_out_ = 0;
 };
 
 StepProfile::Recording* StepProfile::Recording::current_ = nullptr;
 
-StepProfile::StepProfile(const TrainingArguments& arguments, int64_t rank, int64_t world, StepTimers& timers)
-    : first_(arguments.logging.profile_step_start), end_(arguments.logging.profile_step_end), timers_(timers) {
+StepProfile::StepProfile(const TrainingArguments& arguments, int64_t rank, int64_t world, StepTimers& timers,
+                         DeviceActivities device)
+    : first_(arguments.logging.profile_step_start),
+      end_(arguments.logging.profile_step_end),
+      timers_(timers),
+      device_(std::move(device)) {
   if (!arguments.logging.profile) return;
   is_asked_ = names_rank(arguments.logging.profile_ranks, rank, world);
   file_ = (std::filesystem::path(arguments.output.dir) / "profile" / fmt::format("rank_{}.json", rank)).string();
 }
 
-StepProfile::~StepProfile() { timers_.listen({}); }
+StepProfile::~StepProfile() {
+  timers_.listen({});
+  if (!device_records_) return;  // else the run has failed within the steps
+  int64_t dropped = 0;
+  device_.table->stop(device_.table->self, [](void*, const concord_activity*) {}, nullptr, &dropped);
+}
 
 void StepProfile::begin_step(int64_t done) {
   if (!is_asked_ || done < first_ || done >= end_) return;
@@ -132,6 +169,7 @@ void StepProfile::begin_step(int64_t done) {
     timers_.listen([this](std::string name, Clock::time_point begin, Clock::time_point end) {
       recording_->add(std::move(name), "part", begin, end);
     });
+    start_device();
   }
   begin_ = Clock::now();
 }
@@ -142,11 +180,37 @@ void StepProfile::end_step(int64_t done) {
   if (done + 1 >= end_) finish();
 }
 
+// What the device can not tell is no reason to end a run: the timeline is then that of the host.
+void StepProfile::start_device() {
+  if (!device_.table) return;
+  device_.synchronize();  // work of earlier steps is not in it
+  device_records_ = device_.table->start(device_.table->self) == CONCORD_STATUS_OK;
+  if (!device_records_) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("the profile has no kernels of the device: {}", loader::take_error_detail()));
+  }
+}
+
+void StepProfile::stop_device() {
+  if (!std::exchange(device_records_, false)) return;
+  device_.synchronize();
+  const auto add = [](void* recording, const concord_activity* activity) {
+    static_cast<Recording*>(recording)->add(*activity);
+  };
+  int64_t dropped = 0;
+  if (device_.table->stop(device_.table->self, add, recording_.get(), &dropped) != CONCORD_STATUS_OK) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("the profile has no kernels of the device: {}", loader::take_error_detail()));
+  }
+  recording_->add_left_out(dropped);
+}
+
 void StepProfile::finish() {
   if (!recording_) return;
   is_asked_ = false;
   timers_.listen({});
   recording_->stop();
+  stop_device();
   std::filesystem::create_directories(std::filesystem::path(file_).parent_path());
   const std::string name = std::filesystem::path(file_).stem().string();
   replace_file(file_, recording_->text(whole_number(name.substr(name.find('_') + 1))));

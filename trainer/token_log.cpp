@@ -6,6 +6,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
 
 namespace concord {
 namespace {
@@ -63,6 +64,28 @@ NamedValues TokenLog::take(const std::string& prefix) {
   if (of[sum::chosen] > 0) metrics.emplace_back(prefix + "logits/chosen", of[sum::chosen_logits] / of[sum::chosen]);
   if (of[sum::rejected] > 0)
     metrics.emplace_back(prefix + "logits/rejected", of[sum::rejected_logits] / of[sum::rejected]);
+  return metrics;
+}
+
+void FurtherLog::add(const ModelStage& last) {
+  if (depths_ == 0) return;
+  const at::NoGradGuard no_grad;
+  if (!sums_.defined()) sums_ = at::zeros({depths_, 2}, at::TensorOptions(at::kFloat).device(job_.torch_device()));
+  if (last.further_losses().defined()) sums_ = sums_ + last.further_losses();
+}
+
+NamedValues FurtherLog::take() {
+  if (!sums_.defined()) return {};
+  // Tensor-parallel ranks have the same sums, all stages but the last have zeros.
+  Tensor sums = job_.coordinates().tp == 0 ? sums_.clone() : at::zeros_like(sums_);
+  job_.world_group().all_reduce(sums).wait();
+  sums = sums.to(at::kCPU, at::kDouble);
+  sums_.reset();
+  NamedValues metrics;
+  for (int64_t i = 0; i < depths_; ++i) {
+    const double* of = sums.const_data_ptr<double>() + 2 * i;
+    if (of[1] > 0) metrics.emplace_back(fmt::format("mtp_{}_loss", i + 1), of[0] / of[1]);
+  }
   return metrics;
 }
 

@@ -31,6 +31,20 @@ class TokenLog {
   at::Tensor sums_;
 };
 
+// The losses of layers that predict further tokens, as Megatron logs them: mtp_1_loss is the mean over the tokens that
+// the first depth predicts, without mtp_loss_scaling_factor. Tokens weigh as above.
+class FurtherLog {
+ public:
+  FurtherLog(ParallelContext& job, int64_t depths) : job_(job), depths_(depths) {}
+  void add(const ModelStage& last);  // as TokenLog
+  NamedValues take();                // the same
+
+ private:
+  ParallelContext& job_;
+  int64_t depths_;
+  at::Tensor sums_;
+};
+
 // Everything that is logged of an objective beside its loss.
 class ObjectiveLog {
  public:

@@ -105,11 +105,13 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       losses_(job, plan_.arguments.logging.nan_inf_filter),
       routers_(job, plan_.config.experts, plan_.arguments.model_options),
       objective_(job, measures_tokens(plan_.arguments)),
+      further_(job, plan_.arguments.model_options.mtp.num_layers),
       samples_(plan_, job),
       best_(plan_, job),
       memory_(plan_, job),
       pulse_(read_job_environment().local_rank),
-      profile_(plan_.arguments, job.rank(), job.world(), parts_.timers),
+      profile_(plan_.arguments, job.rank(), job.world(), parts_.timers,
+               {job.platform().extension<concord_activity_table>(), [&job] { job.device().synchronize(); }}),
       clock_(job),
       straggler_action_(straggler_action(plan_.arguments.report.straggler_action)) {
   const TrainingArguments& a = plan_.arguments;
@@ -225,6 +227,7 @@ void Trainer::record(const StepOutput& step) {
   last_ = step;
   routers_.add(parts_.stages);
   if (step.counted > 0) objective_.add(*parts_.stages.back(), parts_.pairs.get());
+  if (step.counted > 0) further_.add(*parts_.stages.back());
   if (step.counted > 0) losses_.add(step.loss, parts_.loss_rule.per_token ? step.counted : 0);
   const BatchContents& contents = plan_.train_data->contents();
   window_.add_step(step.updated, step.grad_norm);
@@ -364,6 +367,7 @@ void Trainer::log() {
   }
   for (auto& metric : routers_.take()) report.extra.push_back(std::move(metric));
   for (auto& metric : objective_.take()) report.extra.push_back(std::move(metric));
+  for (auto& metric : further_.take()) report.extra.push_back(std::move(metric));
   if (window_.save_seconds > 0) report.extra.emplace_back("save_seconds", window_.save_seconds);
   for (auto& metric : parts_.timers.take()) report.extra.push_back(std::move(metric));
   judge_ranks(&report);

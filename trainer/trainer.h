@@ -136,6 +136,7 @@ class Trainer {
   LossLog losses_;
   RouterLog routers_;
   ObjectiveLog objective_;
+  FurtherLog further_;
   PromptSamples samples_;
   BestModel best_;
   TrainerState state_;

@@ -1,11 +1,9 @@
 #include "backends/cuda/nccl.h"
 
-#include <link.h>
-
-#include <cstdlib>
 #include <iterator>
-#include <string_view>
 #include <vector>
+
+#include "backends/cuda/beside_torch.h"
 
 namespace concord::cuda {
 namespace {
@@ -15,28 +13,9 @@ constexpr const char* kSoname = "libnccl.so.2";
 constexpr int kOldest = 21900;
 constexpr int kBeyondNewest = 23100;
 
-// The folder of NCCL next to |torch|, a folder .../site-packages/torch as pip installs it.
-std::string beside_torch(const std::string& torch) { return torch + "/../nvidia/nccl/lib/" + kSoname; }
-
-// The folder .../torch of the libtorch in this process; "" if there is none.
-std::string loaded_torch() {
-  std::string folder;
-  const auto look = [](dl_phdr_info* info, size_t, void* result) {
-    const std::string_view path = info->dlpi_name != nullptr ? info->dlpi_name : "";
-    constexpr std::string_view kEnd = "/lib/libtorch_cpu.so";
-    if (!path.ends_with(kEnd)) return 0;
-    *static_cast<std::string*>(result) = path.substr(0, path.size() - kEnd.size());
-    return 1;
-  };
-  dl_iterate_phdr(look, &folder);
-  return folder;
-}
-
 std::vector<std::string> candidates() {
-  std::vector<std::string> paths;
   if (const char* chosen = sdk::config("cuda.nccl")) return {chosen};  // an explicit choice that fails is an error
-  if (const std::string torch = loaded_torch(); !torch.empty()) paths.push_back(beside_torch(torch));
-  if (const char* torch = std::getenv("CONCORD_TORCH")) paths.push_back(beside_torch(torch));
+  std::vector<std::string> paths = beside_torch(std::string("nccl/lib/") + kSoname);
   paths.emplace_back(kSoname);
   return paths;
 }

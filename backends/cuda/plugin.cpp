@@ -10,6 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#if defined(CONCORD_CUDA_WITH_CUPTI)
+#include "backends/cuda/activity.h"
+#endif
 #include "backends/cuda/comm.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/event.h"
@@ -97,6 +100,9 @@ class CudaPlugin : public sdk::Plugin {
     add(sdk::rng_table(&rng_));
     add(CONCORD_GRAPH_TABLE, graph_table(&graphs_));
     add(CONCORD_PROFILER_TABLE, profiler_table(&profiler_));
+#if defined(CONCORD_CUDA_WITH_CUPTI)
+    add(CONCORD_ACTIVITY_TABLE, activity_table(&activities_));
+#endif
     sdk::log(CONCORD_LOG_DEBUG,
              sdk::text("cuda: NCCL %s from %s", version_text(nccl_.version).c_str(), nccl_.path.c_str()));
   }
@@ -130,6 +136,9 @@ class CudaPlugin : public sdk::Plugin {
   Rng rng_{devices_};
   Graphs graphs_{communicators_};
   Profiler profiler_;
+#if defined(CONCORD_CUDA_WITH_CUPTI)
+  Activities activities_;
+#endif
 };
 
 }  // namespace

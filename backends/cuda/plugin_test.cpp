@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 
+#include "backends/cuda/fake/control.h"
 #include "backends/cuda/fake/testing.h"
 #include "platform/sdk/philox.hpp"
 
@@ -247,6 +249,109 @@ TEST(CudaProfiler, APopWithoutAPushIsRefused) {
   EXPECT_TRUE(ok(profiler.start(profiler.self)));
   EXPECT_TRUE(ok(profiler.stop(profiler.self)));
 }
+
+#if defined(FAKE_CUPTI_PATH)
+class CudaActivity : public testing::Test {
+ protected:
+  struct Seen {
+    concord_activity activity;
+    std::string name;
+  };
+
+  // The table, whose CUPTI is the fake one. A path that has none comes first: it is looked for at each start until it
+  // is found.
+  static const concord_activity_table& table() {
+    static const concord_activity_table* found = [] {
+      const auto& activity = extension<concord_activity_table>(CONCORD_ACTIVITY_TABLE);
+      sdk::TestHost::set_config("cuda.cupti", "/nowhere/libcupti.so");
+      EXPECT_EQ(activity.start(activity.self), CONCORD_STATUS_UNAVAILABLE);
+      EXPECT_THAT(detail(), HasSubstr("CUPTI was not found: tried /nowhere/libcupti.so ("));
+      EXPECT_THAT(detail(), HasSubstr("CONCORD_CUDA_CUPTI"));
+      sdk::TestHost::set_config("cuda.cupti", FAKE_CUPTI_PATH);
+      return &activity;
+    }();
+    return *found;
+  }
+  template <class Function, class... Arguments>
+  static void fake(const char* name, Arguments... arguments) {
+    fake_control<Function>(name, FAKE_CUPTI_PATH)(arguments...);
+  }
+  static std::vector<Seen> stop(int64_t* dropped) {
+    std::vector<Seen> seen;
+    const auto keep = [](void* user, const concord_activity* activity) {
+      static_cast<std::vector<Seen>*>(user)->push_back({*activity, activity->name});
+    };
+    EXPECT_TRUE(ok(table().stop(table().self, keep, &seen, dropped)));
+    return seen;
+  }
+  static int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+};
+
+TEST_F(CudaActivity, IsWhatTheDeviceDidBetweenStartAndStopInTheHostsTime) {
+  ASSERT_TRUE(ok(table().start(table().self)));
+  const int64_t begin = now();
+  fake<decltype(fake_cupti_fill)>("fake_cupti_fill", 1u, 7u, begin + 3000, begin + 3500);
+  fake<decltype(fake_cupti_kernel)>("fake_cupti_kernel", "_ZN7concord4gemmEi", 0u, 13u, begin, begin + 1000);
+  fake<decltype(fake_cupti_copy)>("fake_cupti_copy", 1, 0u, 14u, begin + 500, begin + 2000);
+  fake<decltype(fake_cupti_kernel)>("fake_cupti_kernel", "sm90_xmma_gemm", 0u, 13u, begin + 2000, begin + 2001);
+  fake<decltype(fake_cupti_kernel)>("fake_cupti_kernel", "unfinished", 0u, 13u, int64_t{0}, int64_t{0});
+  int64_t dropped = -1;
+  const std::vector<Seen> seen = stop(&dropped);
+  EXPECT_EQ(dropped, 0);
+  ASSERT_EQ(seen.size(), 4u);
+  const std::vector<std::string> names = {seen[0].name, seen[1].name, seen[2].name, seen[3].name};
+  EXPECT_THAT(names, ElementsAre("concord::gemm(int)", "copy host to device", "sm90_xmma_gemm", "fill"));
+  const concord_activity_kind kinds[] = {CONCORD_ACTIVITY_KERNEL, CONCORD_ACTIVITY_COPY, CONCORD_ACTIVITY_KERNEL,
+                                         CONCORD_ACTIVITY_FILL};
+  const int64_t streams[] = {13, 14, 13, 7}, begins[] = {0, 500, 2000, 3000}, lengths[] = {1000, 1500, 1, 500};
+  for (size_t i = 0; i < 4; ++i) {
+    const concord_activity& one = seen[i].activity;
+    EXPECT_EQ(one.struct_size, sizeof one);
+    EXPECT_EQ(one.kind, kinds[i]);
+    EXPECT_EQ(one.device, i == 3 ? 1 : 0);
+    EXPECT_EQ(one.stream, streams[i]);
+    EXPECT_EQ(one.begin_ns - seen[0].activity.begin_ns, begins[i]);
+    EXPECT_EQ(one.end_ns - one.begin_ns, lengths[i]);
+  }
+  // The clocks are 500,000,000 s apart; how well they are matched depends on how long reading them takes.
+  EXPECT_NEAR(static_cast<double>(seen[0].activity.begin_ns - begin), 0.0, 10e9);
+}
+
+TEST_F(CudaActivity, IsNotKeptBeforeAStartAndAfterAStop) {
+  ASSERT_TRUE(ok(table().start(table().self)));
+  EXPECT_EQ(table().start(table().self), CONCORD_STATUS_FAILED_PRECONDITION);
+  fake<decltype(fake_cupti_kernel)>("fake_cupti_kernel", "first", 0u, 1u, now(), now());
+  int64_t dropped = -1;
+  EXPECT_EQ(stop(&dropped).size(), 1u);
+  fake<decltype(fake_cupti_kernel)>("fake_cupti_kernel", "between", 0u, 1u, now(), now());
+  ASSERT_TRUE(ok(table().start(table().self)));
+  fake<decltype(fake_cupti_kernel)>("fake_cupti_kernel", "second", 0u, 1u, now(), now());
+  fake<decltype(fake_cupti_drop)>("fake_cupti_drop", 3);
+  const std::vector<Seen> seen = stop(&dropped);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].name, "second");
+  EXPECT_EQ(dropped, 3);
+  const auto ignore = [](void*, const concord_activity*) {};
+  EXPECT_EQ(table().stop(table().self, ignore, nullptr, &dropped), CONCORD_STATUS_FAILED_PRECONDITION);
+  EXPECT_EQ(table().stop(table().self, nullptr, nullptr, &dropped), CONCORD_STATUS_INVALID_ARGUMENT);
+}
+
+TEST_F(CudaActivity, ThatCuptiRefusesSaysWhyAndCanBeTriedAgain) {
+  ASSERT_TRUE(ok(table().start(table().self)));
+  int64_t dropped = -1;
+  stop(&dropped);
+  fake<decltype(fake_cupti_fail_enable)>("fake_cupti_fail_enable", 35);
+  EXPECT_EQ(table().start(table().self), CONCORD_STATUS_VENDOR_ERROR);
+  EXPECT_THAT(detail(), HasSubstr("cuptiActivityEnable failed with 35, CUPTI_ERROR_OF_THE_FAKE"));
+  fake<decltype(fake_cupti_fail_enable)>("fake_cupti_fail_enable", 0);
+  fake<decltype(fake_cupti_kernel)>("fake_cupti_kernel", "while it was refused", 0u, 1u, now(), now());
+  ASSERT_TRUE(ok(table().start(table().self)));
+  EXPECT_TRUE(stop(&dropped).empty());
+}
+#endif
 
 }  // namespace
 }  // namespace concord::cuda

@@ -97,16 +97,13 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, P
   Parameter* embedding = nullptr;
   for (size_t stage = 0; stage < ranks.size(); ++stage) {
     if (ranks[stage] != context.coordinates().pp) continue;
-    Parameter* output = config.tie_word_embeddings && !args_.stages[stage].embedding ? embedding : nullptr;
-    if (!args_.stages[stage].loss) output = nullptr;
-    if (args_.stages[stage].loss && !args_.stages[stage].embedding && embedding != nullptr && config_.mtp_layers > 0) {
-      throw ConfigError(
-          "mtp_num_layers: this schedule has the first and the last stage on one rank, which is not "
-          "supported with layers that predict further tokens; choose another one, e.g. 1f1b");
-    }
+    const bool uses_embedding = config.tie_word_embeddings || config_.mtp_layers > 0;
+    const bool is_last_alone = args_.stages[stage].loss && !args_.stages[stage].embedding;
+    Parameter* const borrowed = uses_embedding && is_last_alone ? embedding : nullptr;
     stages_.push_back(static_cast<int64_t>(stage));
-    chunks_.push_back(make_chunk ? make_chunk(config_, args_, args_.stages[stage], context)
-                                 : std::make_unique<ModelChunk>(config_, args_, args_.stages[stage], context, output));
+    chunks_.push_back(make_chunk
+                          ? make_chunk(config_, args_, args_.stages[stage], context)
+                          : std::make_unique<ModelChunk>(config_, args_, args_.stages[stage], context, borrowed));
     if (args_.stages[stage].embedding) embedding = chunks_.back()->embedding();
   }
 }

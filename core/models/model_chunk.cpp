@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -82,25 +83,19 @@ void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerCon
     throw ConfigError(fmt::format("moe_expert_capacity_factor is {:g}; must be > 0, or 0 for experts without a limit",
                                   moe.expert_capacity_factor));
   }
-  if (moe.expert_capacity_factor > 0 && context.tp->size() > 1) {
-    throw ConfigError(fmt::format(
-        "moe_expert_capacity_factor {:g} with tensor_model_parallel_size {} is not supported yet; set one of "
-        "them to its default, or split the model by other means",
-        moe.expert_capacity_factor, context.tp->size()));
-  }
   if (moe.token_drop_policy != "probs" && moe.token_drop_policy != "position") {
     throw ConfigError(fmt::format("moe_token_drop_policy is '{}'; must be probs or position", moe.token_drop_policy));
   }
 }
 
-ParameterPlanOptions plan_options(const ModelArgs& args, const RankLayout& layout, bool borrows_output,
+ParameterPlanOptions plan_options(const ModelArgs& args, const RankLayout& layout, bool borrows_embedding,
                                   const AdapterModules* adapter) {
   return {.tp = layout.tp(),
           .ep = layout.ep(),
           .etp = layout.etp(),
           .sequence_parallel = args.options.sequence_parallel,
           .make_vocab_size_divisible_by = args.options.make_vocab_size_divisible_by,
-          .borrows_output = borrows_output,
+          .borrows_embedding = borrows_embedding,
           .adapter = adapter};
 }
 
@@ -137,7 +132,7 @@ struct ModelChunk::Parts {
 };
 
 ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers,
-                       ParallelContext& context, Parameter* output_weight)
+                       ParallelContext& context, Parameter* borrowed_embedding)
     : config_(config),
       args_(args),
       layers_(layers),
@@ -148,7 +143,8 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   check_args(args);
   if (args.adapter) parts_->layers.adapter = std::make_shared<const AdapterModules>(*args.adapter);
   make_parameters(plan_parameters(
-      config, layers, plan_options(args, context.layout(), output_weight != nullptr, parts_->layers.adapter.get())));
+      config, layers,
+      plan_options(args, context.layout(), borrowed_embedding != nullptr, parts_->layers.adapter.get())));
   Parts& parts = *parts_;
   const auto& find = parts.layers.find;
   if (args.options.fp8.is_on()) parts.fp8.emplace(args.options.fp8, context.torch_device());
@@ -158,7 +154,12 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   begin_step();
   parts.runs = recompute_plan(args.options.recompute, layers.layers);
   for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
-  if (layers.embedding || (layers.loss && config.mtp_layers > 0)) parts.embedding = find("model.embed_tokens.weight");
+  if (borrowed_embedding != nullptr) {  // this rank has both ends of the model
+    borrowed_embedding->uses = 1 + output_uses_of_embedding(config);
+    borrowed_embedding->shared_embedding = false;
+  }
+  Parameter* const embedding = borrowed_embedding ? borrowed_embedding : find("model.embed_tokens.weight");
+  if (layers.embedding || (layers.loss && config.mtp_layers > 0)) parts.embedding = embedding;
   if (!layers.loss) return;
   for (int64_t i = 0; i < config.mtp_layers; ++i)
     parts.further.emplace_back(parts.layers, config.num_hidden_layers + i);
@@ -167,12 +168,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
     parts.output = find("score.weight");
     return;
   }
-  parts.output = find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
-  if (parts.output == nullptr) {  // borrowed: this rank has both ends of the model
-    parts.output = output_weight;
-    output_weight->uses = 2;
-    output_weight->shared_embedding = false;
-  }
+  parts.output = config.tie_word_embeddings ? embedding : find("lm_head.weight");
   parts.output_adapter = {
       parts.layers, "lm_head", {{"lm_head", parts.output->value.size(0)}}, args.options.sequence_parallel};
 }
@@ -487,12 +483,13 @@ Tensor ModelChunk::last_losses(const Tensor& x_pbh, const MicroBatch& batch, con
 // Megatron's loss is factor / D sum_k mean_k, the mean over the n_k tokens that depth k predicts. What the sum over
 // tokens is divided by is up to the caller: the n_0 counted tokens of a micro-batch, or those of a step. So a token of
 // depth k counts n_0 / n_k, as Megatron has it for both.
-Tensor ModelChunk::further_losses(Tensor hidden_pbh, MicroBatch batch, const SharedInputs& inputs) const {
+Tensor ModelChunk::further_losses(Tensor hidden_pbh, MicroBatch batch, const SharedInputs& inputs) {
   const bool again = args_.options.recompute.granularity == "full";
   const double factor = args_.options.mtp.loss_scaling_factor / static_cast<double>(config_.mtp_layers);
   const auto counted = [&] { return batch.labels.ne(kIgnoredLabel).sum().to(context_.torch_device()).to(at::kDouble); };
   const Tensor first = counted();
   Tensor sum_bs;
+  std::vector<Tensor> logged;
   for (const MtpLayer& layer : parts_->further) {
     batch.labels = labels_that_follow(batch.labels, batch.cu_seqlens);
     batch.input_ids =
@@ -506,7 +503,10 @@ Tensor ModelChunk::further_losses(Tensor hidden_pbh, MicroBatch batch, const Sha
     const Tensor losses_bs = token_losses(logits(hidden_pbh), batch, 0);
     const Tensor share = (first / counted().clamp_min(1) * factor).to(losses_bs.scalar_type());
     sum_bs = sum_bs.defined() ? sum_bs + losses_bs * share : losses_bs * share;
+    logged.push_back(losses_bs.detach().sum().to(at::kFloat));
+    logged.push_back(own_labels(batch).ne(kIgnoredLabel).sum().to(at::kFloat));
   }
+  further_losses_ = at::stack(logged).view({-1, 2});
   return sum_bs;
 }
 

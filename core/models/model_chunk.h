@@ -69,12 +69,12 @@ using Observer = std::function<void(const std::string& part, const at::Tensor& o
 
 class ModelChunk {
  public:
-  // Allocates the parameters, without values so far, on the context's device. |output_weight| is the embedding of
-  // another chunk of this rank, for the last stage of a tied model where both are here; else null. Throws
-  // ConfigError, with the numbers, for sizes that do not divide by the layout's. |context| and |output_weight| have
-  // to outlive it.
+  // Allocates the parameters, without values so far, on the context's device. |borrowed_embedding| is
+  // that of another chunk of this rank, for a last stage that uses it where both are here; else null. Throws
+  // ConfigError, with the numbers, for sizes that do not divide by the layout's. |context| and |borrowed_embedding|
+  // have to outlive it.
   ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers, ParallelContext& context,
-             Parameter* output_weight = nullptr);
+             Parameter* borrowed_embedding = nullptr);
   virtual ~ModelChunk();
   ModelChunk(const ModelChunk&) = delete;
   ModelChunk& operator=(const ModelChunk&) = delete;
@@ -151,6 +151,10 @@ class ModelChunk {
   // What the last forward measured, once.
   std::optional<TokenStatistics> take_token_statistics() { return std::exchange(token_statistics_, std::nullopt); }
 
+  // Of the last forward of the last stage, once: for each depth that predicts further tokens the sum of their losses
+  // and how many they are, fp32 [depths, 2] on the device, of this rank's tokens; undefined if there are none.
+  at::Tensor take_further_losses() { return std::exchange(further_losses_, {}); }
+
   // Called with the parts' outputs in every later forward (again if a part is recomputed). An empty function removes
   // it.
   void observe(Observer observer) { observer_ = std::move(observer); }
@@ -193,8 +197,7 @@ class ModelChunk {
   at::Tensor own_labels(const MicroBatch& batch) const;
   at::Tensor last_losses(const at::Tensor& x_pbh, const MicroBatch& batch,
                          const std::shared_ptr<const LayerInputs>& inputs);
-  at::Tensor further_losses(at::Tensor hidden_pbh, MicroBatch batch,
-                            const std::shared_ptr<const LayerInputs>& inputs) const;
+  at::Tensor further_losses(at::Tensor hidden_pbh, MicroBatch batch, const std::shared_ptr<const LayerInputs>& inputs);
 
   ModelConfig config_;
   ModelArgs args_;
@@ -212,6 +215,7 @@ class ModelChunk {
   std::shared_ptr<RouterRecord> router_record_;
   bool measures_tokens_ = false;
   std::optional<TokenStatistics> token_statistics_;
+  at::Tensor further_losses_;
 };
 
 }  // namespace concord

@@ -110,7 +110,7 @@ TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {
   const auto end = plan_parameters(tied, last, {});
   EXPECT_EQ(end.back().spec.name, "model.embed_tokens.weight");
   EXPECT_TRUE(end.back().shared_embedding);
-  EXPECT_EQ(plan_parameters(tied, last, {.borrows_output = true}).back().spec.name, "model.norm.weight");
+  EXPECT_EQ(plan_parameters(tied, last, {.borrows_embedding = true}).back().spec.name, "model.norm.weight");
 }
 
 TEST(ParameterPlan, RefusesWhatDoesNotDivideWithNamesAndNumbers) {

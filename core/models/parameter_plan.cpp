@@ -41,7 +41,7 @@ class Planner {
   void embedding(const StageLayers& stage) {
     add("model.embed_tokens.weight", {vocabulary(), {config_.hidden_size}}, normal());
     if (!config_.tie_word_embeddings && config_.mtp_layers == 0) return;
-    plans_.back().uses = stage.loss ? 1 + output_uses_of_embedding() : 1;
+    plans_.back().uses = stage.loss ? 1 + output_uses_of_embedding(config_) : 1;
     plans_.back().shared_embedding = !stage.loss;
   }
 
@@ -87,10 +87,10 @@ class Planner {
       plans_.back().uses = 1 + config_.mtp_layers;
       column_pairs("lm_head", {{.module = "lm_head", .rows = vocabulary()}});
     }
-    if (output_uses_of_embedding() > 0 && !stage.embedding && !options_.borrows_output) {
+    if (output_uses_of_embedding(config_) > 0 && !stage.embedding && !options_.borrows_embedding) {
       add("model.embed_tokens.weight", {vocabulary(), {config_.hidden_size}}, normal());
       plans_.back().shared_embedding = true;
-      plans_.back().uses = output_uses_of_embedding();
+      plans_.back().uses = output_uses_of_embedding(config_);
     }
   }
 
@@ -108,10 +108,6 @@ class Planner {
         fmt::format("num_key_value_heads {} of {} columns each cannot be split over tensor_model_parallel_size {}; "
                     "choose one that divides the heads, or a multiple of them that divides their {} columns",
                     heads, config_.head_dim, options_.tp, columns));
-  }
-  // What the last stage does with it: each layer for further tokens embeds, and has logits if it is the output layer.
-  int64_t output_uses_of_embedding() const {
-    return config_.mtp_layers + (config_.tie_word_embeddings ? 1 + config_.mtp_layers : 0);
   }
   WeightInit normal() const { return normal_init(config_.initializer_range); }
   Dim vocabulary() const {
@@ -372,6 +368,10 @@ class Planner {
 };
 
 }  // namespace
+
+int64_t output_uses_of_embedding(const ModelConfig& config) {
+  return config.mtp_layers + (config.tie_word_embeddings ? 1 + config.mtp_layers : 0);
+}
 
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
                                            const ParameterPlanOptions& options) {

@@ -35,7 +35,7 @@ struct ParameterPlanOptions {
   int64_t etp = 1;
   bool sequence_parallel = false;
   int64_t make_vocab_size_divisible_by = 128;
-  bool borrows_output = false;  // the output's weight is the embedding of another chunk of this rank
+  bool borrows_embedding = false;  // a last stage uses that of another chunk of this rank
   const AdapterModules* adapter =
       nullptr;  // its low-rank pairs beside the layers; all others are frozen but those it trains
 };
@@ -80,6 +80,10 @@ struct ParameterPlanOptions {
 // Throws ConfigError, with the names and numbers, if heads or sizes do not divide by tp, etp or ep.
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
                                            const ParameterPlanOptions& options);
+
+// What a last stage does with the embedding: each layer for further tokens embeds, and has logits if it is the output
+// layer too.
+int64_t output_uses_of_embedding(const ModelConfig& config);
 
 // |adapter| for this model: with_targets of its modules.
 AdapterConfig adapter_for(const ModelConfig& config, AdapterConfig adapter);

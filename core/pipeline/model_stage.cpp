@@ -27,6 +27,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const doub
   router_weights_ = one_for_each(router_weights, batches.size());
   router_records_.assign(batches.size(), nullptr);
   token_statistics_.assign(is_last() ? batches.size() : 0, {});
+  further_losses_.reset();
   chunk_.begin_step();
   token_losses_.assign(is_last() ? batches.size() : 0, at::Tensor());
 }
@@ -61,6 +62,9 @@ at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
     if (!is_last()) return output;
   }
   if (auto measured = chunk_.take_token_statistics()) token_statistics_[index] = std::move(*measured);
+  if (const at::Tensor further = chunk_.take_further_losses(); further.defined()) {
+    further_losses_ = further_losses_.defined() ? further_losses_.add(further) : further;
+  }
   const StageLoss loss = loss_step_ ? loss_step_(output, microbatch) : StageLoss{output, output.detach()};
   token_losses_[index] = loss.logged;
   return loss.differentiated.sum().mul(weights_[index]);

@@ -67,6 +67,9 @@ class ModelStage : public Stage {
   // Of the run, on the last stage: what was measured of each micro-batch's tokens, where the chunk is told to; none
   // elsewhere.
   const std::vector<TokenStatistics>& token_statistics() const { return token_statistics_; }
+  // Of the run, on the last stage: ModelChunk::take_further_losses of all micro-batches, summed; undefined if the model
+  // predicts no further tokens, and in runs without backward.
+  const at::Tensor& further_losses() const { return further_losses_; }
   // Tokens of this rank that count in the run; on any stage.
   int64_t counted_tokens() const;
 
@@ -87,6 +90,7 @@ class ModelStage : public Stage {
   std::vector<at::Tensor> token_losses_;
   std::vector<std::shared_ptr<RouterRecord>> router_records_;
   std::vector<TokenStatistics> token_statistics_;
+  at::Tensor further_losses_;
 };
 
 }  // namespace concord

@@ -31,8 +31,9 @@
 /* clang-format on */
 
 #define CONCORD_ABI_MAJOR 1
-/* 1.1: runs in concord_rng_request, stream.host_is_current; 1.2: peak_flops_* in concord_device_info */
-#define CONCORD_ABI_MINOR 2
+/* 1.1: runs in concord_rng_request, stream.host_is_current; 1.2: peak_flops_* in concord_device_info; 1.3: the
+ * extension activity */
+#define CONCORD_ABI_MINOR 3
 
 #define CONCORD_PLUGIN_ENTRY "concord_plugin_open"
 

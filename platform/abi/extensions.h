@@ -5,6 +5,7 @@
  *
  *   graph     work of a stream, captured once and launched again with one call
  *   profiler  named ranges and the vendor's profiler switched on and off
+ *   activity  what devices did and when: kernels, copies, fills
  */
 #ifndef CONCORD_PLATFORM_ABI_EXTENSIONS_H_
 #define CONCORD_PLATFORM_ABI_EXTENSIONS_H_
@@ -70,5 +71,47 @@ typedef struct concord_profiler_table {
   concord_status (*start)(void* self);
   concord_status (*stop)(void* self);
 } concord_profiler_table;
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+/* activity                                                                                                           */
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+#define CONCORD_ACTIVITY_TABLE "activity"
+
+typedef int32_t concord_activity_kind;
+/* clang-format off */
+#define CONCORD_ACTIVITY_KERNEL 1
+#define CONCORD_ACTIVITY_COPY   2
+#define CONCORD_ACTIVITY_FILL   3
+/* clang-format on */
+
+/* One piece of work that a device did. Owns: the plugin, for the time of the call that passes it. since 1.3 */
+typedef struct concord_activity {
+  uint32_t struct_size; /* set by the plugin; later versions add fields at the end */
+  concord_activity_kind kind;
+  int32_t device;
+  int32_t reserved; /* the plugin writes 0 */
+  int64_t stream;   /* tells the streams of a device apart; not a concord_stream */
+  const char* name; /* of the kernel, for people; not null */
+  int64_t begin_ns; /* of CLOCK_MONOTONIC */
+  int64_t end_ns;   /* not before begin_ns */
+} concord_activity;
+
+typedef void (*concord_activity_function)(void* user, const concord_activity* activity);
+
+/* Costs nothing before start and after stop. Threads: any thread, one at a time. */
+typedef struct concord_activity_table {
+  concord_table_header header;
+  void* self;
+
+  /* Records the work that this process queues from here on, on all devices. UNAVAILABLE if the vendor's library for it
+   * is missing, FAILED_PRECONDITION if it records already. since 1.3 */
+  concord_status (*start)(void* self);
+
+  /* Ends the recording and passes it to |visit| from the calling thread, ordered by begin_ns. Work that has not ended
+   * is not in it: synchronize first. *out_dropped counts work that was done but not recorded, for lack of memory.
+   * FAILED_PRECONDITION if nothing records. since 1.3 */
+  concord_status (*stop)(void* self, concord_activity_function visit, void* user, int64_t* out_dropped);
+} concord_activity_table;
 
 #endif /* CONCORD_PLATFORM_ABI_EXTENSIONS_H_ */

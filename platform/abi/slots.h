@@ -87,6 +87,10 @@
   X(profiler, mark,       1, 0, "name") \
   X(profiler, start,      1, 0, "") \
   X(profiler, stop,       1, 0, "")
+
+#define CONCORD_ACTIVITY_SLOTS(X) \
+  X(activity, start, 1, 3, "") \
+  X(activity, stop,  1, 3, "visit,user,out_dropped")
 /* clang-format on */
 
 #endif /* CONCORD_PLATFORM_ABI_SLOTS_H_ */

@@ -196,6 +196,23 @@ FROZEN(concord_profiler_table, start, 40)
 FROZEN(concord_profiler_table, stop, 48)
 GROWS(concord_profiler_table, 56)
 
+/* since 1.3 */
+FROZEN(concord_activity, struct_size, 0)
+FROZEN(concord_activity, kind, 4)
+FROZEN(concord_activity, device, 8)
+FROZEN(concord_activity, reserved, 12)
+FROZEN(concord_activity, stream, 16)
+FROZEN(concord_activity, name, 24)
+FROZEN(concord_activity, begin_ns, 32)
+FROZEN(concord_activity, end_ns, 40)
+GROWS(concord_activity, 48)
+
+FROZEN(concord_activity_table, header, 0)
+FROZEN(concord_activity_table, self, 8)
+FROZEN(concord_activity_table, start, 16)
+FROZEN(concord_activity_table, stop, 24)
+GROWS(concord_activity_table, 32)
+
 /* Numbers that both sides have compiled in. */
 #define VALUE(name, number) static_assert((name) == (number), #name " has changed its value");
 
@@ -253,6 +270,9 @@ VALUE(CONCORD_RNG_BITS, 1)
 VALUE(CONCORD_RNG_UNIFORM, 2)
 VALUE(CONCORD_RNG_NORMAL, 3)
 VALUE(CONCORD_RNG_INTEGER, 4)
+VALUE(CONCORD_ACTIVITY_KERNEL, 1)
+VALUE(CONCORD_ACTIVITY_COPY, 2)
+VALUE(CONCORD_ACTIVITY_FILL, 3)
 
 #undef VALUE
 #undef GROWS

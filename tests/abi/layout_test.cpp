@@ -31,6 +31,7 @@ TEST(Layout, SlotListsFollowTheOrderOfTheTables) {
   tables.for_each([]<class Table>(Table&) { expect_slots_in_order<Table>(); });
   expect_slots_in_order<concord_graph_table>();
   expect_slots_in_order<concord_profiler_table>();
+  expect_slots_in_order<concord_activity_table>();
 }
 
 TEST(Layout, ListsNameTheTablesAsTheHeadersDo) {
@@ -42,6 +43,7 @@ TEST(Layout, ListsNameTheTablesAsTheHeadersDo) {
   EXPECT_STREQ(TableTraits<concord_rng_table>::kName, CONCORD_RNG_TABLE);
   EXPECT_STREQ(TableTraits<concord_graph_table>::kName, CONCORD_GRAPH_TABLE);
   EXPECT_STREQ(TableTraits<concord_profiler_table>::kName, CONCORD_PROFILER_TABLE);
+  EXPECT_STREQ(TableTraits<concord_activity_table>::kName, CONCORD_ACTIVITY_TABLE);
 }
 
 }  // namespace

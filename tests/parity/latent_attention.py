@@ -116,10 +116,12 @@ class Further(torch.nn.Module):
         cross_entropy = lambda hidden, k: torch.nn.functional.cross_entropy(
             model.lm_head(hidden)[:, :-1 - k].flatten(0, 1), labels[:, 1 + k:].flatten())
         plain = loss = cross_entropy(hidden, 0)
+        self.losses = []
         for k, layer in enumerate(self.layers, 1):
             later = torch.cat([ids[:, k:], torch.zeros_like(ids[:, :k])], 1)
             hidden = layer(model.model.embed_tokens(later), hidden, angles, mask, positions, None)
-            loss = loss + factor / len(self.layers) * cross_entropy(hidden, k)
+            self.losses.append(cross_entropy(hidden, k))
+            loss = loss + factor / len(self.layers) * self.losses[-1]
         return plain, loss
 
 
@@ -150,12 +152,12 @@ def compare_further(program, tied, folder):
             assert share <= 5e-6, f"further tokens, {layout}: {tensor} {what} by {share:.3g}"
             worst = max(worst, share)
     print(f"further tokens, tied {tied}: {worst:.2g}", flush=True)
-    if not tied:
-        train_further(program, folder)
+    train_further(program, folder, model, further)
 
 
-def train_further(program, folder):
-    """Four steps end with the same weights under layouts, all tensors of the files among them but the copies."""
+def train_further(program, folder, model, further):
+    """Four steps end with the same weights under layouts, all tensors of the files among them but the copies; the losses of both
+    depths are logged."""
     torch.manual_seed(4)
     ids = torch.randint(0, SETTINGS["vocab_size"], (16, 24))
     save_file({"input_ids": ids, "labels": ids.clone()}, str(folder / "data.safetensors"))
@@ -163,16 +165,26 @@ def train_further(program, folder):
                "dp 2, ep 2": (2, ["gradient_accumulation_steps: 2", "expert_model_parallel_size: 2",
                                   "use_distributed_optimizer: true", "overlap_grad_reduce: true"]),
                "pp 2": (2, ["gradient_accumulation_steps: 4", "pipeline_model_parallel_size: 2",
-                            'pipeline_model_parallel_layout: "E,t|t,m*2,L"'])}
+                            'pipeline_model_parallel_layout: "E,t|t,m*2,L"']),
+               "cp 2": (2, ["gradient_accumulation_steps: 4", "context_parallel_size: 2"]),
+               "pp 2, both ends on one rank": (2, ["gradient_accumulation_steps: 4", "pipeline_model_parallel_size: 2",
+                                                   "virtual_pipeline_model_parallel_size: 2", "pipeline_schedule: zb-v",
+                                                   'pipeline_model_parallel_layout: "E|t|t|m*2,L"'])}
     first, worst = None, 0.0
+    with torch.no_grad():
+        further.loss(model, ids[:4], ids[:4], 0.0)  # of the first step
     for name, (world, words) in layouts.items():
         (folder / "run.yaml").write_text("\n".join([
             f"model: {folder / 'model'}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out", "max_steps: 4",
             "shuffle: false", "per_device_train_batch_size: 1", "mtp_num_layers: 2", "learning_rate: 1.0e-3", "adam_epsilon: 1.0e-3",
-            "overwrite_output_dir: true", "report_to: [none]", *words]))
+            "logging_steps: 1", "overwrite_output_dir: true", "report_to: [none]", *words]))
         run(program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world))
         weights = load_file(str(folder / "out" / "model" / "model.safetensors"))
         first = first or weights
+        line = json.loads((folder / "out" / "metrics.jsonl").read_text().splitlines()[0])
+        for k, loss in enumerate(further.losses, 1):
+            share = abs(line[f"mtp_{k}_loss"] - loss.item()) / loss.item()
+            assert share <= 2e-6, f"further tokens, {name}: mtp_{k}_loss is {line[f'mtp_{k}_loss']}, not {loss.item()}"
         source = load_file(str(folder / "model" / "model.safetensors"))
         copies = {tensor for tensor in source if tensor.endswith(("3.embed_tokens.weight", "2.embed_tokens.weight", "head.head.weight"))}
         assert set(weights) == set(first) == set(source) - copies, name

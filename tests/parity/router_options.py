@@ -47,11 +47,18 @@ def whole(tokens):
     return [range(tokens)]
 
 
+def halves(tokens):  # of sequence-parallel ranks
+    return [range(tokens // 2), range(tokens // 2, tokens)]
+
+
 # name: (processes, data-parallel ranks, arguments, positions of a sequence that a router sees together)
 ONE = ("one process", 1, 1, [], whole)
 DP = ("dp 2, ep 2", 2, 2, EP + ["use_distributed_optimizer: true"], whole)
 ETP = ("dp 2, etp 2", 2, 2, ["expert_tensor_parallel_size: 2"], whole)
 TP = ("tp 2, ep 2", 2, 1, TP_SP + EP, whole)
+SP_EP = ("tp 2, sequence parallel, ep 2", 2, 1, TP_SP + EP, halves)
+SP_ETP = ("tp 2, sequence parallel, etp 2", 2, 1, TP_SP, halves)
+TP_ONLY = ("tp 2", 2, 1, TP_SP[:1], whole)
 CP = ("cp 2, ep 2", 2, 1, ["context_parallel_size: 2"] + EP, ring)
 PP = ("pp 2", 2, 1, ["pipeline_model_parallel_size: 2"], whole)
 ZB = ("pp 2, dp 2, ep 2, zb-h1", 4, 2, ["pipeline_model_parallel_size: 2", "pipeline_schedule: zb-h1"] + EP, whole)
@@ -61,10 +68,10 @@ TOKENS = ("per token, recomputed", 1, 1, ["calculate_per_token_loss: true", "rec
 CASES = [
     ("qwen3_moe", "global_aux_loss", None, [ONE, DP, TP, CP, ZB, TOKENS]),
     ("glm4_moe", "seq_aux_loss", None, [ONE, DP, CP, PP, TOKENS]),
-    ("glm4_moe", "aux_loss", (1.0, "probs"), [ONE]),
+    ("glm4_moe", "aux_loss", (1.0, "probs"), [ONE, SP_EP]),
     ("glm4_moe", "global_aux_loss", None, [DP]),
-    ("qwen3_moe", "none", (0.75, "probs"), [ONE, DP, CP, ETP]),
-    ("qwen2_moe", "none", (1.0, "position"), [ONE, CP, ZB, ETP, TOKENS]),
+    ("qwen3_moe", "none", (0.75, "probs"), [ONE, DP, CP, ETP, SP_EP, TP_ONLY]),
+    ("qwen2_moe", "none", (1.0, "position"), [ONE, CP, ZB, ETP, TOKENS, SP_ETP]),
 ]
 
 
@@ -88,7 +95,7 @@ def kept(weights, indices, experts, factor, policy):
     dense = torch.zeros(tokens, experts).scatter(1, indices, weights.detach())
     if policy == "position":  # the first ones among those that chose it
         dense = dense_map(indices, experts) * torch.arange(tokens, 0, -1).unsqueeze(1)
-    best = dense.topk(capacity, dim=0).indices
+    best = dense.sort(dim=0, descending=True, stable=True).indices[:capacity]  # topk leaves open which of two equal ones it takes
     return torch.zeros(tokens, experts, dtype=torch.bool).scatter(0, best, True).gather(1, indices)
 
 

@@ -1,11 +1,11 @@
-"""What `concord train --report_to wandb mlflow prometheus` reports, beside what the run itself has logged.
+"""What `concord train --report_to wandb mlflow prometheus otel` reports, beside what the run itself has logged.
 
 trackers.py PROGRAM MODEL
 
 W&B's own library writes the run (offline), and its own protocol buffers read it back; a small server speaks MLflow's REST API
-and checks its limits; prometheus_client parses what is scraped during the run. Then what can go wrong: no server, a server
-that refuses or never answers, a helper process that dies, missing libraries, hostile clients. Exit code 77: wandb or
-prometheus_client is not there, nothing was compared.
+and checks its limits; prometheus_client parses what is scraped during the run; OpenTelemetry's own protocol buffers parse what
+a collector gets. Then what can go wrong: no server, a server that refuses or never answers, a helper process that dies, missing
+libraries, hostile clients. Exit code 77: wandb, prometheus_client or opentelemetry-proto is not there, nothing was compared.
 """
 
 import http.server
@@ -25,10 +25,12 @@ import urllib.request
 from pathlib import Path
 
 try:
+    from google.protobuf import json_format
+    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
     from prometheus_client.parser import text_string_to_metric_families
     from wandb.proto import wandb_internal_pb2
 except ImportError as missing:
-    print(f"skipped: {missing}; install wandb and prometheus_client for this Python")
+    print(f"skipped: {missing}; install wandb, prometheus_client and opentelemetry-proto for this Python")
     sys.exit(77)
 
 
@@ -96,6 +98,54 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class Collector(http.server.ThreadingHTTPServer):
+    """An OpenTelemetry collector for OTLP/HTTP. |codes|: what it answers first; after that it rejects |rejected| points."""
+
+    def __init__(self, codes=(), rejected=0):
+        super().__init__(("127.0.0.1", 0), CollectorHandler)
+        self.codes, self.rejected, self.requests = list(codes), rejected, []
+        self.daemon_threads = True
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def points(self):
+        """[(name, time in ns, value, run)], and that every request is what it should be."""
+        found = []
+        for path, headers, body in self.requests:
+            assert path == "/v1/metrics" and headers["Content-Type"] == "application/json", (path, headers)
+            request = json_format.Parse(body, metrics_service_pb2.ExportMetricsServiceRequest())
+            [resource] = request.resource_metrics
+            [scope] = resource.scope_metrics
+            self.resource = {each.key: each.value.string_value for each in resource.resource.attributes}
+            for metric in scope.metrics:
+                assert metric.WhichOneof("data") == "gauge" and metric.gauge.data_points, metric
+                for point in metric.gauge.data_points:
+                    [run] = point.attributes
+                    assert run.key == "run" and point.WhichOneof("value") == "as_double", point
+                    found.append((metric.name, point.time_unix_nano, point.as_double, run.value.string_value))
+        return found
+
+
+class CollectorHandler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        code = self.server.codes.pop(0) if self.server.codes else 200
+        if code == 200:
+            self.server.requests.append((self.path, self.headers, body))
+        partial = {"partialSuccess": {"rejectedDataPoints": str(self.server.rejected), "errorMessage": "too old"}}
+        data = json.dumps(partial if self.server.rejected else {}).encode() if code == 200 else b"not now"
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
 def words(program, model, folder, *more):
     return [program, "train", "--model", model, "--train_data", str(folder / "text.txt"), "--tokenizer", "byte", "--seq_length", "8",
             "--per_device_train_batch_size", "1", "--logging_steps", "1", "--save_strategy", "no", "--output_dir",
@@ -103,8 +153,8 @@ def words(program, model, folder, *more):
 
 
 def environment(folder, **more):
-    """Without anything that this machine knows of W&B or MLflow."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "MLFLOW_"))}
+    """Without anything that this machine knows of the services."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "MLFLOW_", "OTEL_"))}
     return kept | {"CONCORD_PYTHON": sys.executable, "HOME": str(folder), "OMP_NUM_THREADS": "1"} | more
 
 
@@ -203,6 +253,45 @@ def check_reported(program, model, folder):
     assert [each["step"] for each in run["metrics"] if each["key"] == "loss"] == [1, 2, 3, 4, 5, 6, 5, 6]
 
 
+def check_collected(program, model, folder):
+    """An OpenTelemetry collector gets what the run logs, also a loss that is not finite; what it does not want is counted."""
+    collector = Collector()
+    env = environment(folder, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url + "/", OTEL_SERVICE_NAME="tiny",
+                      OTEL_EXPORTER_OTLP_HEADERS="x-team=a%20b, x-key=c",
+                      OTEL_RESOURCE_ATTRIBUTES="deployment.environment=test,service.name=other")
+    command = words(program, model, folder, "--report_to", "otel", "--run_name", "a run", "--max_steps", 3, "--eval_data",
+                    folder / "text.txt", "--eval_steps", 3)
+    text = train(command, env)
+    points = collector.points()
+    assert collector.resource == {"service.name": "tiny", "deployment.environment": "test"}, collector.resource
+    assert all(headers["x-team"] == "a b" and headers["x-key"] == "c" for _, headers, _ in collector.requests)
+    assert {run for *_, run in points} == {"a run"} and f"{collector.url}/v1/metrics" in text, text
+    steps = {at: int(value) for name, at, value, _ in points if name == "concord.global_step"}
+    compare("OpenTelemetry", {(steps[at], name.removeprefix("concord.")): value for name, at, value, _ in points}, logged(folder))
+    times = [json.loads(line)["time"] for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert all(any(abs(at / 1e9 - time) < 0.002 for time in times) for name, at, *_ in points if name == "concord.loss")
+    collector = Collector()
+    env["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"] = collector.url + "/v1/metrics"
+    train(words(program, model, folder, "--report_to", "otel", "--max_steps", 3, "--check_for_nan_in_loss_and_grad", "false",
+                "--learning_rate", 1e30, "--lr_scheduler_type", "constant", "--max_grad_norm", 0, "--logging_nan_inf_filter",
+                "false"), env)
+    losses = [value for name, _, value, _ in collector.points() if name == "concord.loss"]
+    assert len(losses) == 3 and not math.isfinite(losses[-1]), losses
+    command = words(program, model, folder, "--report_to", "otel", "--max_steps", 1)
+    text = train(command, environment(folder, OTEL_EXPORTER_OTLP_ENDPOINT=Collector(rejected=2).url))
+    assert "note: otel: the collector rejects 2 of" in text and "2 values could not be reported" in text, text
+    again = Collector(codes=[503])
+    text = train(command, environment(folder, OTEL_EXPORTER_OTLP_ENDPOINT=again.url))
+    assert again.points() and "503 not now" in text and "the server answers again" in text, text
+    text = train(command, environment(folder, OTEL_EXPORTER_OTLP_ENDPOINT=Collector(codes=[400]).url))
+    assert "note: otel: the server refuses" in text and "values could not be reported" in text, text
+    for name, value, words_of_it in (("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost", "takes OTLP over HTTP"),
+                                     ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "only http/json is supported"),
+                                     ("OTEL_RESOURCE_ATTRIBUTES", "a", "key=value,key=value is expected"),
+                                     ("OTEL_EXPORTER_OTLP_TIMEOUT", "1 s", "milliseconds")):
+        assert words_of_it in train(command, environment(folder, **{name: value}), 2), name
+
+
 def check_nan(program, model, folder):
     """A loss that is not finite arrives as such."""
     server = Server()
@@ -240,7 +329,7 @@ def check_failures(program, model, folder):
     assert "pip install wandb" in train(failing, environment(folder, CONCORD_PYTHON=bare), 2)
     assert "WANDB_MODE=offline" in train(failing, environment(folder), 2)
     assert "set it to the address" in train(command, environment(folder), 2)
-    assert "wandb, mlflow, prometheus" in train(words(program, model, folder, "--report_to", "comet_ml"), environment(folder), 2)
+    assert "wandb, mlflow, prometheus, otel" in train(words(program, model, folder, "--report_to", "comet_ml"), environment(folder), 2)
 
 
 def script(folder, name, text):
@@ -297,7 +386,7 @@ def check_prometheus(program, model, folder):
 
 def main():
     program, model = sys.argv[1:]
-    for check in check_reported, check_nan, check_failures, check_prometheus:
+    for check in check_reported, check_collected, check_nan, check_failures, check_prometheus:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 4)

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "core/safetensors/reader.h"
 #include "core/safetensors/writer.h"
@@ -19,6 +20,11 @@ using nlohmann::json;
 constexpr double kLoss = 5e-5, kNorm = 5e-5, kSum = 2e-5, kRamp = 2e-6, kSquares = 2e-5;
 
 json read_golden(const std::string& name) { return json::parse(std::ifstream(kGolden + "/train/" + name + ".json")); }
+
+// The model of |golden|; those that are older do not name it.
+std::string model_of(const json& golden) {
+  return golden.contains("model") ? kGolden + "/" + golden["model"].get<std::string>() : kTinyModel;
+}
 
 // The golden samples under the names that the program knows.
 void write_data(const std::string& path, const std::string& labels) {
@@ -41,7 +47,7 @@ std::string configuration(const json& golden, const std::string& folder, int dp,
       "learning_rate: {}\nmin_lr: {}\nwarmup_steps: {}\nlr_scheduler_type: cosine\nlr_step_offset: 1\n"
       "adam_beta1: {}\nadam_beta2: {}\nadam_epsilon: {}\nweight_decay: {}\nmax_grad_norm: {}\nlogging_steps: 1\n"
       "report_to: [none]\n{}",
-      kTinyModel, folder, folder, rows, micro_batches, h["steps"].get<int>(), h["lr"].get<double>(),
+      model_of(golden), folder, folder, rows, micro_batches, h["steps"].get<int>(), h["lr"].get<double>(),
       h["min_lr"].get<double>(), h["warmup"].get<int>(), h["betas"][0].get<double>(), h["betas"][1].get<double>(),
       h["eps"].get<double>(), h["weight_decay"].get<double>(), h["clip"].get<double>(), layout);
 }
@@ -124,6 +130,26 @@ INSTANTIATE_TEST_SUITE_P(
                       Layout{"Tp2Dp2", 4, 2, 1,
                              "tensor_model_parallel_size: 2\noverlap_grad_reduce: true\ndelay_grad_reduce: false\n"}),
     [](const auto& layout) { return layout.param.name; });
+
+// Experts that each of two data-parallel ranks has half of, beside what transformers made of them
+// (tests/golden/train/make_experts.py).
+class TrainsExpertsLikeTransformers : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(TrainsExpertsLikeTransformers, UnderDataAndExpertParallelism) {
+  const TemporaryFolder folder;
+  const json golden = read_golden(GetParam());
+  std::filesystem::copy(kGolden + "/train/" + GetParam() + ".safetensors", folder.path() + "/data.safetensors");
+  std::string arguments = "expert_model_parallel_size: 2\n";
+  for (const json& argument : golden["arguments"]) arguments += argument.get<std::string>() + "\n";
+  std::ofstream(folder.path() + "/run.yaml") << configuration(golden, folder.path(), 2, 2, arguments);
+  TrainProgram program({"--config", folder.path() + "/run.yaml", "--nproc", "2"});
+  ASSERT_EQ(program.exit_code(), 0) << program.err() << program.out();
+  expect_steps(read_steps(folder.path() + "/out"), golden["steps"]);
+  expect_weights(folder.path() + "/out/model/model.safetensors", golden["final_weights"]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TrainsExpertsLikeTransformers, ::testing::Values("experts", "latents"),
+                         [](const auto& model) { return std::string(model.param); });
 
 // --------------------------------------------------------------------------------------- one run compared with another
 

@@ -169,6 +169,60 @@ TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
   }
 }
 
+// A batch of 5 is one of 4 on two ranks. With weights that do not move, a step's loss is the mean of its samples'
+// losses, which a run of one sample per step tells.
+TEST_F(TrainLoop, ADecreasedBatchGoesOnWithTheNextSampleOnAnotherNumberOfRanks) {
+  const Words still = {"--learning_rate", "1e-30", "--weight_decay",      "0",
+                       "--logging_steps", "1",     "--lr_scheduler_type", "constant"};
+  const Words kind = still + Words{"--global_batch_size", "5", "--decrease_batch_size_if_needed"};
+  run("each", still + ranks(1, 1) + Words{"--max_steps", "22", "--save_strategy", "no"});
+  run("decreased", kind + Words{"--nproc", "2", "--max_steps", "3", "--save_steps", "3"});
+  run("decreased", kind + Words{"--nproc", "1", "--max_steps", "5", "--resume_from_checkpoint", "true",
+                                "--override_opt_param_scheduler"});
+  const auto each = read_steps(path("each")), steps = read_steps(path("decreased"));
+  const size_t sizes[] = {4, 4, 4, 5, 5};
+  ASSERT_EQ(steps.size(), 5u);
+  size_t next = 0;
+  for (size_t i = 0; i < 5; ++i) {
+    double sum = 0;
+    for (size_t end = next + sizes[i]; next < end; ++next) sum += each[next]["loss"].get<double>();
+    const double mean = sum / static_cast<double>(sizes[i]);
+    EXPECT_NEAR(steps[i]["loss"].get<double>(), mean, 1e-6 * mean) << "step " << i + 1;
+    EXPECT_EQ(steps[i]["tokens"].get<size_t>(), 16 * next);
+  }
+}
+
+// What a run makes of long samples is what it makes of samples that were cut before, by hand.
+TEST_F(TrainLoop, LongSamplesAreCutDroppedOrSplitAndCounted) {
+  const auto write = [&](const std::string& name, const std::vector<std::vector<int>>& samples) {
+    std::ofstream file(path(name));
+    for (const std::vector<int>& ids : samples) file << nlohmann::json{{"input_ids", ids}}.dump() << "\n";
+  };
+  write("long.jsonl", {{1, 2, 3, 4, 5, 6, 7}, {11, 12, 13, 14}, {21, 22, 23, 24, 25}, {31, 32, 33}});
+  const std::vector<int> second = {11, 12, 13, 14}, last = {31, 32, 33};
+  write("right.jsonl", {{1, 2, 3, 4}, second, {21, 22, 23, 24}, last});
+  write("drop.jsonl", {second, last});
+  write("split.jsonl", {{1, 2, 3, 4}, {4, 5, 6, 7}, second, {21, 22, 23, 24}, {24, 25}, last});
+  const std::map<std::string, std::string> said = {
+      {"right", "4 samples; 2 cut to 4 tokens of 4 samples"},
+      {"drop", "2 samples; 2 dropped of 4 samples"},
+      {"split", "6 samples; 2 split into 4 pieces of up to 4 tokens of 4"}};
+  const Words kind = ranks(1, 2) + Words{"--max_steps", "3", "--logging_steps", "1", "--save_strategy", "no"};
+  for (const auto& [how, words] : said) {
+    TrainProgram program(
+        run_words(how, kind + Words{"--train_data", path("long.jsonl"), "--cutoff_len", "4", "--truncation", how}));
+    ASSERT_EQ(program.exit_code(), 0) << program.err();
+    EXPECT_THAT(program.out(), HasSubstr(words));
+    run(how + "_by_hand", kind + Words{"--train_data", path(how + ".jsonl")});
+    const auto cut = read_steps(path(how)), by_hand = read_steps(path(how + "_by_hand"));
+    ASSERT_EQ(cut.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(cut[i]["loss"], by_hand[i]["loss"]) << how << ", step " << i + 1;
+      EXPECT_EQ(cut[i]["tokens"], by_hand[i]["tokens"]) << how;
+    }
+  }
+}
+
 // A row of several documents is what these documents are alone: positions, attention and labels.
 TEST_F(TrainLoop, DocumentsOfARowAreLearntAsIfTheyWereAlone) {
   // Text under the byte tokenizer, where 256 ends a document. Two rows of 16 tokens, and one that the last predicts.

@@ -236,7 +236,7 @@ TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {
   EXPECT_THAT(yaml_error("recompute_modules: {a: 1}"), HasSubstr("must be a list"));
   EXPECT_THAT(yaml_error("optimizer: adagrad"), HasSubstr("must be one of: adam, lion, muon, sgd"));
   EXPECT_THAT(yaml_error("report_to: [tensorboard, comet_ml]"),
-              AllOf(HasSubstr("'comet_ml'"), HasSubstr("wandb, mlflow, prometheus")));
+              AllOf(HasSubstr("'comet_ml'"), HasSubstr("wandb, mlflow, prometheus, otel")));
   EXPECT_THAT(yaml_error("learning_rate: .nan"), HasSubstr("a number >= 0"));
   EXPECT_THAT(yaml_error("learning_rate: inf"), HasSubstr("a number >= 0"));
   EXPECT_THAT(yaml_error("learning_rate: 1e999"), HasSubstr("a number >= 0"));

@@ -632,12 +632,12 @@ std::vector<ArgumentGroup> make_groups() {
          between(1, 1e6)},
         {"report_to",
          field<&T::report, &ReportArguments::to>,
-         "reports in addition to metrics.jsonl: tensorboard and html (all is both of them) write files; wandb, mlflow "
-         "and prometheus are services (docs/reporting.md)",
+         "reports in addition to metrics.jsonl: tensorboard and html (all is both of them) write files; wandb, mlflow, "
+         "prometheus and otel (OpenTelemetry) are services (docs/reporting.md)",
          {},
-         {"all", "none", "tensorboard", "html", "wandb", "mlflow", "prometheus"}},
+         {"all", "none", "tensorboard", "html", "wandb", "mlflow", "prometheus", "otel"}},
         {"run_name", field<&T::report, &ReportArguments::run_name>,
-         "name of the run at wandb, mlflow and prometheus; empty: output_dir"},
+         "name of the run at wandb, mlflow, prometheus and otel; empty: output_dir"},
         {"prometheus_port", field<&T::report, &ReportArguments::prometheus_port>,
          "with report_to prometheus: port at which rank 0 answers /metrics", between(0, 65535)},
         {"prometheus_host", field<&T::report, &ReportArguments::prometheus_host>,

@@ -1,5 +1,5 @@
-// Weights & Biases and MLflow, in a Python process of their own that is fed with JSON lines: W&B has only a Python
-// library, and Python's own HTTP client has what MLflow needs (TLS, proxies).
+// Weights & Biases, MLflow and OpenTelemetry, in a Python process of their own that is fed with JSON lines: W&B has
+// only a Python library, and Python's own HTTP client has what the other two need (TLS, proxies).
 //
 // The training process never waits for it: lines that the other one does not take are kept, up to 16 MiB, later ones
 // are dropped and counted. If it dies, that is said once.
@@ -17,7 +17,7 @@ namespace concord {
 
 class TrackerProcess : public Tracker {
  public:
-  // |service| is wandb or mlflow. Throws ConfigError, with what to do, if its library or its settings are missing.
+  // |service| is wandb, mlflow or otel. Throws ConfigError, with what to do, if a library or a setting is missing.
   // Waits: for Python to load the library, two minutes at most.
   explicit TrackerProcess(std::string service);
 

@@ -1,6 +1,7 @@
-"""Reports a run to Weights & Biases or MLflow for Concord, so that nothing of it can hold up or end the training.
+"""Reports a run to Weights & Biases, MLflow or an OpenTelemetry collector for Concord, so that nothing of it can hold up
+or end the training.
 
-usage: python3 -c SCRIPT wandb|mlflow
+usage: python3 -c SCRIPT wandb|mlflow|otel
 
 Standard input has one JSON object per line, from the training process:
   {"begin": {"name", "folder", "first_step", "config": {name: text}}}     once
@@ -114,51 +115,102 @@ class Wandb:
         return place
 
 
-# --------------------------------------------------------------------------------------------------------------- MLflow
+# ----------------------------------------------------------------------------------------------------- services by HTTP
 
 
 class Refused(Exception):
     """The server answered, and does not want it."""
 
 
-class Mlflow:
-    METRICS, PARAMETERS, VALUE = 1000, 100, 500  # the most in a request, and of a parameter's letters
-    WAITING = 100_000                            # metrics that are kept for a server that does not answer
-    SECONDS = float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT") or 10)  # for a request
-    RETRY = 10                                   # seconds between attempts
+class HttpService:
+    """Values that wait for a server and are sent in batches. What it refuses is lost; if it does not answer, everything
+    waits. A service has |address|, retried(code) (whether a request is tried again), entries_of(), headers(),
+    prepare() before the first batch, and deliver()."""
+
+    BATCH = 1000       # the most in a request
+    WAITING = 100_000  # values that are kept for a server that does not answer
+    RETRY = 10         # seconds between attempts
+
+    def __init__(self, seconds):
+        self.seconds = seconds  # for a request
+        self.waiting, self.lost, self.is_silent, self.next_try = [], 0, False, 0.0
+
+    def request(self, url, body=None):
+        """POST with a body, otherwise GET. Raises Refused, or OSError if the server does not answer."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json", **self.headers()})
+        try:
+            with urllib.request.urlopen(request, timeout=self.seconds) as answer:
+                return json.loads(answer.read(1 << 20) or b"{}")
+        except urllib.error.HTTPError as error:
+            text = error.read(2000).decode("utf-8", "replace")
+            if self.retried(error.code):
+                raise OSError(f"{error.code} {text}")
+            raise Refused(f"{error.code} {text}")
+        except ValueError as error:
+            raise OSError(f"its answer is not JSON: {error}")
+
+    def log(self, lines):
+        for line in lines:
+            self.waiting += self.entries_of(line)
+        if len(self.waiting) > self.WAITING:
+            self.lost += len(self.waiting) - self.WAITING
+            del self.waiting[:-self.WAITING]
+        if time.monotonic() >= self.next_try:
+            self.send()
+
+    def send(self):
+        """As much as the server takes."""
+        try:
+            self.prepare()
+            while self.waiting:
+                batch = self.waiting[:self.BATCH]
+                try:
+                    self.deliver(batch)
+                except Refused as error:
+                    self.lost += len(batch)
+                    note(f"the server refuses {len(batch)} metrics: {error}")
+                del self.waiting[:len(batch)]
+            if self.is_silent:
+                note("the server answers again")
+            self.is_silent = False
+        except (OSError, Refused, KeyError, TypeError) as error:
+            if not self.is_silent:
+                note(f"{self.address} cannot be used ({error}); training goes on, and it is tried again")
+            self.is_silent, self.next_try = True, time.monotonic() + self.RETRY
+
+
+def json_number(value):
+    """JSON has no NaN and no Infinity; MLflow and protocol buffers take them as text."""
+    return value if math.isfinite(value) else str(value).replace("inf", "Infinity").replace("nan", "NaN")
+
+
+# --------------------------------------------------------------------------------------------------------------- MLflow
+
+
+class Mlflow(HttpService):
+    PARAMETERS, VALUE = 100, 500  # the most in a request, and of a parameter's letters
 
     def __init__(self):
+        super().__init__(float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT") or 10))
         self.address = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
         if not re.match(r"https?://[^/]", self.address):
             raise CannotStart(f"MLFLOW_TRACKING_URI is {self.address!r}; set it to the address of an MLflow server, as in "
                               "http://127.0.0.1:5000")
         self.run_id, self.given, self.experiment = "", None, "0"
-        self.waiting, self.lost, self.is_silent, self.next_try = [], 0, False, 0.0
 
     def headers(self):
-        headers = {"Content-Type": "application/json"}
         user, token = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_TOKEN")
         if user:
             secret = user + ":" + os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
-            headers["Authorization"] = "Basic " + base64.b64encode(secret.encode()).decode()
-        elif token:
-            headers["Authorization"] = "Bearer " + token
-        return headers
+            return {"Authorization": "Basic " + base64.b64encode(secret.encode()).decode()}
+        return {"Authorization": "Bearer " + token} if token else {}
+
+    def retried(self, code):
+        return code >= 500 or code == 429
 
     def call(self, path, body=None):
-        """POST with a body, otherwise GET. Raises Refused, or OSError if the server does not answer."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.address}/api/2.0/mlflow/{path}", data, self.headers())
-        try:
-            with urllib.request.urlopen(request, timeout=self.SECONDS) as answer:
-                return json.loads(answer.read(1 << 20) or b"{}")
-        except urllib.error.HTTPError as error:
-            text = error.read(2000).decode("utf-8", "replace")
-            if error.code >= 500 or error.code == 429:
-                raise OSError(f"{error.code} {text}")
-            raise Refused(f"{error.code} {text}")
-        except ValueError as error:
-            raise OSError(f"its answer is not JSON: {error}")
+        return self.request(f"{self.address}/api/2.0/mlflow/{path}", body)
 
     def experiment_id(self):
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
@@ -176,7 +228,9 @@ class Mlflow:
         self.kept = RunId(given["folder"], "mlflow", given["first_step"])
         self.send()
 
-    def create_run(self):
+    def prepare(self):
+        if self.run_id:
+            return
         if self.kept.value or os.environ.get("MLFLOW_RUN_ID"):
             self.run_id = self.kept.value or os.environ["MLFLOW_RUN_ID"]
             self.call("runs/update", {"run_id": self.run_id, "status": "RUNNING"})
@@ -193,38 +247,12 @@ class Mlflow:
         for i in range(0, len(parameters), self.PARAMETERS):
             self.call("runs/log-batch", {"run_id": self.run_id, "params": parameters[i:i + self.PARAMETERS]})
 
-    def log(self, lines):
-        for line in lines:
-            for name, value in line["log"].items():
-                value = value if math.isfinite(value) else str(value).replace("inf", "Infinity").replace("nan", "NaN")
-                self.waiting.append({"key": re.sub(r"[^\w\-. /:]", "_", name), "value": value, "step": line["step"],
-                                     "timestamp": int(1000 * line["time"])})
-        if len(self.waiting) > self.WAITING:
-            self.lost += len(self.waiting) - self.WAITING
-            del self.waiting[:-self.WAITING]
-        if time.monotonic() >= self.next_try:
-            self.send()
+    def entries_of(self, line):
+        return [{"key": re.sub(r"[^\w\-. /:]", "_", name), "value": json_number(value), "step": line["step"],
+                 "timestamp": int(1000 * line["time"])} for name, value in line["log"].items()]
 
-    def send(self):
-        """As much as the server takes. What it refuses is lost; if it does not answer, everything waits."""
-        try:
-            if not self.run_id:
-                self.create_run()
-            while self.waiting:
-                batch = self.waiting[:self.METRICS]
-                try:
-                    self.call("runs/log-batch", {"run_id": self.run_id, "metrics": batch})
-                except Refused as error:
-                    self.lost += len(batch)
-                    note(f"the server refuses {len(batch)} metrics: {error}")
-                del self.waiting[:len(batch)]
-            if self.is_silent:
-                note("the server answers again")
-            self.is_silent = False
-        except (OSError, Refused, KeyError, TypeError) as error:
-            if not self.is_silent:
-                note(f"{self.address} cannot be used ({error}); training goes on, and it is tried again")
-            self.is_silent, self.next_try = True, time.monotonic() + self.RETRY
+    def deliver(self, batch):
+        self.call("runs/log-batch", {"run_id": self.run_id, "metrics": batch})
 
     def finish(self, failed):
         self.send()
@@ -237,6 +265,88 @@ class Mlflow:
         except (OSError, Refused) as error:
             note(f"the end of the run cannot be reported: {error}")
         return f"{self.address}/#/experiments/{self.experiment}/runs/{self.run_id}"
+
+
+# -------------------------------------------------------------------------------------------------------- OpenTelemetry
+
+
+def pairs(name):
+    """What a variable of OpenTelemetry says: key=value,key=value with percent signs for what they must not have."""
+    found = {}
+    for part in filter(None, map(str.strip, os.environ.get(name, "").split(","))):
+        key, sign, value = part.partition("=")
+        if not key.strip() or not sign:
+            raise CannotStart(f"{name} has {part!r}; key=value,key=value is expected")
+        found[key.strip()] = urllib.parse.unquote(value.strip())
+    return found
+
+
+def attributes(values):
+    return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]
+
+
+class OpenTelemetry(HttpService):
+    """OTLP over HTTP in its JSON encoding: gauges concord.NAME at the time at which they were logged. The step is a gauge
+    of its own: as an attribute it would make every step a time series."""
+
+    def __init__(self):
+        def setting(name, default=""):
+            return os.environ.get(f"OTEL_EXPORTER_OTLP_METRICS_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or default
+
+        timeout = setting("TIMEOUT", "10000")
+        if not timeout.isdecimal() or timeout == "0":
+            raise CannotStart(f"OTEL_EXPORTER_OTLP_TIMEOUT is {timeout!r}; a number of milliseconds is expected, as in 10000")
+        super().__init__(int(timeout) / 1000)
+        base = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
+        self.address = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") or base.rstrip("/") + "/v1/metrics"
+        if not re.match(r"https?://[^/]", self.address):
+            raise CannotStart(f"OTEL_EXPORTER_OTLP_ENDPOINT is {base!r}; set it to the address of a collector that takes OTLP over "
+                              "HTTP, as in http://127.0.0.1:4318")
+        if setting("PROTOCOL") == "grpc":
+            raise CannotStart("OTEL_EXPORTER_OTLP_PROTOCOL is grpc; only http/json is supported: set it, and "
+                              "OTEL_EXPORTER_OTLP_ENDPOINT to the collector's port for HTTP, usually 4318")
+        self.extra = pairs("OTEL_EXPORTER_OTLP_METRICS_HEADERS") or pairs("OTEL_EXPORTER_OTLP_HEADERS")
+        given = pairs("OTEL_RESOURCE_ATTRIBUTES")
+        service = os.environ.get("OTEL_SERVICE_NAME") or given.get("service.name") or "concord"
+        self.resource = attributes({**given, "service.name": service})
+        self.run = ""
+
+    def headers(self):
+        return self.extra
+
+    def retried(self, code):
+        return code in (429, 502, 503, 504)  # as OTLP has it: all others are final
+
+    def begin(self, given):
+        self.run = given["name"]
+
+    def prepare(self):
+        pass
+
+    def entries_of(self, line):
+        def entry(name, value):
+            point = {"timeUnixNano": str(int(1e9 * line["time"])), "asDouble": json_number(value),
+                     "attributes": attributes({"run": self.run})}
+            return "concord." + re.sub(r"[^A-Za-z0-9_.\-/]", "_", name)[:200], point
+
+        return [entry(name, value) for name, value in [*line["log"].items(), ("global_step", line["step"])]]
+
+    def deliver(self, batch):
+        gauges = {}
+        for name, point in batch:
+            gauges.setdefault(name, []).append(point)
+        metrics = [{"name": name, "gauge": {"dataPoints": points}} for name, points in gauges.items()]
+        answer = self.request(self.address, {"resourceMetrics": [{
+            "resource": {"attributes": self.resource}, "scopeMetrics": [{"scope": {"name": "concord"}, "metrics": metrics}]}]})
+        partial = answer.get("partialSuccess") or {}
+        if rejected := int(partial.get("rejectedDataPoints") or 0):
+            self.lost += rejected
+            note(f"the collector rejects {rejected} of {len(batch)} metrics: {partial.get('errorMessage', '')}")
+
+    def finish(self, failed):
+        self.send()
+        self.lost += len(self.waiting)
+        return "" if self.is_silent else self.address
 
 
 # ------------------------------------------------------------------------------------------------------------- messages
@@ -270,7 +380,7 @@ def main(kind):
     global note
     note = lambda text: say(out, note=text)
     try:
-        service = {"wandb": Wandb, "mlflow": Mlflow}[kind]()
+        service = {"wandb": Wandb, "mlflow": Mlflow, "otel": OpenTelemetry}[kind]()
     except CannotStart as error:
         return say(out, error=str(error))
     say(out, ready=True)

@@ -15,7 +15,7 @@ bool reports_to(const ReportArguments& report, const std::string& service) {
 
 std::vector<std::unique_ptr<Tracker>> make_trackers(const ReportArguments& report) {
   std::vector<std::unique_ptr<Tracker>> trackers;
-  for (const char* const service : {"wandb", "mlflow"}) {
+  for (const char* const service : {"wandb", "mlflow", "otel"}) {
     if (reports_to(report, service)) trackers.push_back(std::make_unique<TrackerProcess>(service));
   }
   if (reports_to(report, "prometheus")) {

@@ -24,11 +24,11 @@ inline const sdk::TestHost& fake_host() {
   return *host;
 }
 
-// A function of the fake NCCL that the plugin has loaded, by its name in control.h.
+// A function of the fake NCCL (or another library) that the plugin has loaded, by its name in control.h.
 template <class Function>
-Function* fake_control(const char* name) {
+Function* fake_control(const char* name, const char* path = FAKE_NCCL_PATH) {
   fake_host();
-  void* library = dlopen(FAKE_NCCL_PATH, RTLD_NOW | RTLD_NOLOAD);
+  void* library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
