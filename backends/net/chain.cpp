@@ -8,11 +8,17 @@
 namespace concord::net {
 namespace {
 
-constexpr int64_t kSliceBytes = 256 << 10;
+constexpr int64_t kSliceBytes = 256 << 10;  // at most
+constexpr int64_t kAlign = 64;
 constexpr int32_t kMostLag = 8;
+
+void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 
 }  // namespace
 
+// The last host has the result of a step when its round ends, so it shares it in the next one.
 Chain::Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& mail, const SliceSum& sum,
              concord_dtype dtype)
     : map_(map),
@@ -26,7 +32,7 @@ Chain::Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& m
       beside_(map.size_of(host_)),
       first_(host_ == 0),
       last_(host_ == map.host_count() - 1),
-      lag_(static_cast<size_t>(std::min(2 * (map.host_count() - 1 - host_), kMostLag))),
+      lag_(static_cast<size_t>(std::clamp(2 * (map.host_count() - 1 - host_), 1, kMostLag))),
       before_(first_ ? -1 : map.leader(host_ - 1) + place_),
       after_(last_ ? -1 : map.leader(host_ + 1) + place_) {}
 
@@ -34,21 +40,35 @@ void Chain::run(const std::vector<Piece>& pieces) {
   cut(pieces);
   const auto most = static_cast<size_t>(most_);
   const auto travel = static_cast<size_t>(sum_.travel_bytes(most_));
-  values_.resize(beside_ > 1 ? most * static_cast<size_t>(beside_ * element_) : 0);
   widened_.resize(sum_.travels_as() == dtype_ ? 0 : travel * static_cast<size_t>(beside_));
   incoming_.resize(first_ ? 0 : travel);
   sums_.resize(travel);
   results_.resize((lag_ + 1) * most * static_cast<size_t>(element_));
   for (size_t i = 0; i < steps_.size() + lag_; ++i) {
-    if (i < steps_.size()) pass_on(i);
-    if (i >= lag_) bring_back(i - lag_);
+    const Step* const begun = i < steps_.size() ? &steps_[i] : nullptr;
+    const Step* const ended = i >= lag_ && comes_by(steps_[i - lag_], host_) ? &steps_[i - lag_] : nullptr;
+    Letter* sum_before = nullptr;
+    if (begun != nullptr && !first_) {
+      sum_before = &mail_.receive(before_, incoming_.data(), sum_.travel_bytes(slice_elements(*begun, place_)));
+    }
+    if (ended != nullptr) bring_back(*ended);
+    const auto read = [&](Slots slots) {
+      if (ended != nullptr) take_results(*ended, slots);
+      if (begun != nullptr) pass_on(i, sum_before, slots);
+    };
+    if (beside_ == 1) {
+      read({});
+    } else {
+      local_.round([&](std::byte* slot) { stage(begun, ended, slot); }, read);
+    }
   }
   mail_.finish();
 }
 
 // Steps of about one size: the last one is not much shorter.
 void Chain::cut(const std::vector<Piece>& pieces) {
-  const int64_t largest = kSliceBytes / element_ * beside_;
+  const int64_t slice = beside_ == 1 ? kSliceBytes : std::min(kSliceBytes, local_.slot_bytes() / beside_);
+  const int64_t largest = slice / kAlign * kAlign / element_ * beside_;
   for (const Piece& piece : pieces) {
     const int64_t count = (piece.elements + largest - 1) / largest;
     const int64_t part = count == 0 ? 0 : (piece.elements + count * beside_ - 1) / (count * beside_);
@@ -63,91 +83,81 @@ void Chain::cut(const std::vector<Piece>& pieces) {
       steps_.push_back(step);
     }
   }
+  stride_ = (most_ * element_ + kAlign - 1) / kAlign * kAlign;
 }
 
 int64_t Chain::slice_elements(const Step& step, int32_t place) const {
   return std::clamp<int64_t>(step.piece.elements - place * step.part, 0, step.part);
 }
 
-// Where it belongs, if the ranks of this host can then share it in place.
 std::byte* Chain::place_for_slice(const Step& step, size_t index) {
-  const bool whole = step.piece.elements == step.part * beside_;
-  if (step.piece.recv != nullptr && whole) return step.piece.recv + place_ * step.part * element_;
+  if (step.piece.recv != nullptr) return step.piece.recv + place_ * step.part * element_;
   return results_.data() + (index % (lag_ + 1)) * static_cast<size_t>(most_ * element_);
 }
 
-void Chain::pass_on(size_t index) {
+// The result of this rank's slice, which came from the host after this one, goes on to the one before.
+void Chain::bring_back(const Step& step) {
+  if (last_) return;
+  mail_.await(*step.result);
+  if (!first_ && comes_by(step, host_ - 1)) {
+    mail_.send(before_, step.slice, slice_elements(step, place_) * element_);
+    mail_.settle();
+  }
+}
+
+// Fills this rank's slot: its values for the slices of the others, and the result of its own slice.
+void Chain::stage(const Step* begun, const Step* ended, std::byte* slot) const {
+  for (int32_t r = 0; begun != nullptr && r < beside_; ++r) {
+    if (r == place_) continue;
+    copy_bytes(slot + part_offset(place_, r), begun->piece.send + r * begun->part * element_,
+               slice_elements(*begun, r) * element_);
+  }
+  if (ended != nullptr && stays_at(*ended, host_)) {
+    copy_bytes(slot + result_offset(), ended->slice, slice_elements(*ended, place_) * element_);
+  }
+}
+
+void Chain::take_results(const Step& step, Slots slots) const {
+  if (step.piece.recv == nullptr || !stays_at(step, host_)) return;
+  for (int32_t r = 0; r < beside_; ++r) {
+    if (r == place_) continue;
+    copy_bytes(step.piece.recv + r * step.part * element_, slots[static_cast<size_t>(r)] + result_offset(),
+               slice_elements(step, r) * element_);
+  }
+}
+
+// In place the result of the slice is written over this rank's own values, which are part of it.
+void Chain::pass_on(size_t index, Letter* sum_before, Slots slots) {
   Step& step = steps_[index];
   const int64_t elements = slice_elements(step, place_);
-  const int64_t travel = sum_.travel_bytes(elements);
-  Letter* sum_before = first_ ? nullptr : &mail_.receive(before_, incoming_.data(), travel);
-  const std::byte* values = collect_values(step);
-  // In place the result may only be written where the values have been read.
   step.slice = place_for_slice(step, index);
-  if (!last_ && comes_by(step, host_)) step.result = &mail_.receive(after_, step.slice, elements * element_);
   std::vector<const void*> sources;
   if (!first_) {
     mail_.await(*sum_before);
     sources.push_back(incoming_.data());
   }
-  const int64_t stride = sum_.travels_as() == dtype_ ? elements * element_ : travel;
-  for (int32_t r = 0; r < beside_; ++r) sources.push_back(values + r * stride);
-  sum_.add(sums_.data(), sources.data(), static_cast<int32_t>(sources.size()), elements);
+  for (int32_t r = 0; r < beside_; ++r) sources.push_back(values_of(step, r, slots));
+  void* const sum = last_ && sum_.travels_as() == dtype_ ? step.slice : sums_.data();
+  sum_.add(sum, sources.data(), static_cast<int32_t>(sources.size()), elements);
   if (!last_) {
-    mail_.send(after_, sums_.data(), travel);
+    if (comes_by(step, host_)) step.result = &mail_.receive(after_, step.slice, elements * element_);
+    mail_.send(after_, sum, sum_.travel_bytes(elements));
   } else {
-    sum_.finish(step.slice, sums_.data(), elements);
+    sum_.finish(step.slice, sum, elements);
     if (comes_by(step, host_ - 1)) mail_.send(before_, step.slice, elements * element_);
   }
   mail_.settle();
 }
 
-// The values of all ranks of this host for this rank's slice, in the travelling type, one rank after the other.
-const std::byte* Chain::collect_values(const Step& step) {
+// What the rank in |place| has for this rank's slice, in the travelling type.
+const void* Chain::values_of(const Step& step, int32_t place, Slots slots) {
+  const std::byte* const stored = place == place_ ? step.piece.send + place_ * step.part * element_
+                                                  : slots[static_cast<size_t>(place)] + part_offset(place, place_);
+  if (sum_.travels_as() == dtype_) return stored;
   const int64_t elements = slice_elements(step, place_);
-  const std::byte* values = step.piece.send;
-  if (beside_ > 1) {
-    std::vector<int64_t> send_counts;
-    std::vector<int64_t> send_offsets;
-    std::vector<int64_t> offsets;
-    for (int32_t r = 0; r < beside_; ++r) {
-      send_counts.push_back(slice_elements(step, r));
-      send_offsets.push_back(r * step.part);
-      offsets.push_back(r * elements);
-    }
-    const std::vector<int64_t> counts(static_cast<size_t>(beside_), elements);
-    local_.all_to_all_v(values, send_counts.data(), send_offsets.data(), values_.data(), counts.data(), offsets.data(),
-                        dtype_);
-    values = values_.data();
-  }
-  if (sum_.travels_as() == dtype_) return values;
-  sum_.widen(widened_.data(), values, beside_ * elements);
-  return widened_.data();
-}
-
-void Chain::bring_back(size_t index) {
-  const Step& step = steps_[index];
-  if (!comes_by(step, host_)) return;
-  const int64_t elements = slice_elements(step, place_);
-  if (!last_) {
-    mail_.await(*step.result);
-    if (!first_ && comes_by(step, host_ - 1)) mail_.send(before_, step.slice, elements * element_);
-    mail_.settle();
-  }
-  if (!stays_at(step, host_)) return;
-  const bool whole = step.piece.elements == step.part * beside_;
-  std::byte* out = step.piece.recv;
-  if (beside_ == 1) {
-    if (out != nullptr && out != step.slice) std::memcpy(out, step.slice, static_cast<size_t>(elements * element_));
-    return;
-  }
-  if (out == nullptr || !whole) {
-    shared_.resize(static_cast<size_t>(most_ * beside_ * element_));
-    local_.all_gather(step.slice, shared_.data(), step.part, dtype_);
-    if (out != nullptr) std::memcpy(out, shared_.data(), static_cast<size_t>(step.piece.elements * element_));
-  } else {
-    local_.all_gather(step.slice, out, step.part, dtype_);
-  }
+  std::byte* const wide = widened_.data() + place * sum_.travel_bytes(step.part);
+  sum_.widen(wide, stored, elements);
+  return wide;
 }
 
 }  // namespace concord::net

@@ -1,13 +1,15 @@
 // Large reductions between hosts: sums that travel from host to host in rank order.
 //
-// A reduction is cut into steps, and a step into one slice for each rank of a host. For its slice a rank collects the
+// A reduction is cut into steps, and a step into one slice for each rank of a host. For its slice a rank takes the
 // values of the ranks beside it, adds them to the sum that came from the host before, and passes it on. The last host
 // has the result, which goes back the same way; then the ranks of a host share their slices. A host begins the next
-// steps before the result of a step is back. Every message is sent off before a rank waits for the ranks beside it, and
-// receives are posted before that, so no two hosts wait for each other.
+// steps before the result of a step is back: in one round through shared memory its ranks give each other the values of
+// a step and the results of an earlier one. Every message is sent off before a rank waits for the ranks beside it, so
+// no two hosts wait for each other.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backends/net/hosts.h"
@@ -33,11 +35,13 @@ class Chain {
   void run(const std::vector<Piece>& pieces);
 
  private:
+  using Slots = std::span<const std::byte* const>;  // of the ranks of this host; none if there is only this one
+
   struct Step {
     Piece piece;
     int64_t part = 0;  // elements of a slice; the last ones may have fewer, or none
     Letter* result = nullptr;
-    std::byte* slice = nullptr;  // where the result of this rank's slice is to be
+    std::byte* slice = nullptr;  // where the result of this rank's slice is
   };
 
   void cut(const std::vector<Piece>& pieces);
@@ -46,9 +50,15 @@ class Chain {
   bool stays_at(const Step& step, int32_t host) const { return step.piece.host < 0 || host == step.piece.host; }
   std::byte* place_for_slice(const Step& step, size_t index);
 
-  void pass_on(size_t index);
-  const std::byte* collect_values(const Step& step);
-  void bring_back(size_t index);
+  void bring_back(const Step& step);
+  void stage(const Step* begun, const Step* ended, std::byte* slot) const;
+  void take_results(const Step& step, Slots slots) const;
+  void pass_on(size_t index, Letter* sum_before, Slots slots);
+  const void* values_of(const Step& step, int32_t place, Slots slots);
+
+  // Where a slot has what its rank gives to the rank in |place|, which is another one; and its own result.
+  int64_t part_offset(int32_t of, int32_t place) const { return (place < of ? place : place - 1) * stride_; }
+  int64_t result_offset() const { return (beside_ - 1) * stride_; }
 
   const HostMap& map_;
   shm::Communicator& local_;
@@ -64,14 +74,13 @@ class Chain {
   const size_t lag_;      // steps that this host is ahead of their results
   const int32_t before_;  // the rank in this place on the host before, and after
   const int32_t after_;
-  int64_t most_ = 0;  // elements of the largest slice
+  int64_t most_ = 0;    // elements of the largest slice
+  int64_t stride_ = 0;  // bytes from one part of a slot to the next
   std::vector<Step> steps_;
-  std::vector<std::byte> values_;   // of the ranks beside, for this rank's slice
-  std::vector<std::byte> widened_;  // the same in the travelling type
+  std::vector<std::byte> widened_;  // this host's values in the travelling type, if that is another one
   std::vector<std::byte> incoming_;
   std::vector<std::byte> sums_;
   std::vector<std::byte> results_;  // lag_ + 1 slices
-  std::vector<std::byte> shared_;   // a whole step
 };
 
 }  // namespace concord::net

@@ -1,7 +1,5 @@
 #include "backends/net/mail.h"
 
-#include <sched.h>
-
 #include <thread>
 
 #include "platform/sdk/dtypes.hpp"
@@ -68,7 +66,7 @@ void Mail::await_any(Letter& letter) {
   const auto& state = letter.transfer.state;
   for (int i = 0; i < spins_ && state == Transfer::State::kPending; ++i) {
     port_->progress(0);
-    if (i > spins_ / 4) ::sched_yield();
+    if (i > spins_ / 4 && !yielding_.yield()) break;
   }
   if (state != Transfer::State::kDone) wait_slowly(letter);
 }

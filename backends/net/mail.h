@@ -16,6 +16,7 @@
 #include "backends/net/transport.h"
 #include "backends/shm/call.h"
 #include "backends/shm/communicator.h"
+#include "backends/shm/yielding.h"
 
 namespace concord::net {
 
@@ -75,6 +76,7 @@ class Mail {
   shm::Communicator& local_;
   const shm::Options options_;
   const int spins_;
+  shm::Yielding yielding_;
   shm::Call call_;
   Lane lane_ = Lane::kCollectives;
   std::deque<Letter> letters_;     // a deque never moves them

@@ -119,6 +119,31 @@ TEST(PortTest, AMessageOfAnotherLengthIsToldButNotDelivered) {
   pair.move_until(sending);
 }
 
+// A flush costs an answer of the peer's, for which a reduction would wait after every slice.
+TEST(PortTest, OnlyMessagesThatWereCopiedNeedAFlush) {
+  Pair pair;
+  const std::vector<std::byte> sent(300000, std::byte{7});
+  std::vector<std::byte> received(sent.size());
+  const auto pass = [&](size_t bytes) {
+    Transfer sending;
+    Transfer receiving;
+    pair.ports[1]->receive(0, Lane::kCollectives, received.data(), static_cast<int64_t>(bytes), &receiving);
+    pair.ports[0]->send(1, Lane::kCollectives, {}, sent.data(), static_cast<int64_t>(bytes), &sending);
+    pair.move_until(sending);
+    pair.move_until(receiving);
+  };
+  pass(sent.size());
+  EXPECT_EQ(received, sent);
+  Transfer flush;
+  pair.ports[0]->flush(1, &flush);
+  EXPECT_EQ(flush.state, Transfer::State::kDone);
+  pass(1);
+  pair.ports[0]->flush(1, &flush);
+  EXPECT_EQ(flush.state, Transfer::State::kPending);
+  pair.move_until(flush);
+  EXPECT_EQ(flush.state, Transfer::State::kDone);
+}
+
 TEST(PortTest, MessagesOfAnotherCommunicatorAreDropped) {
   Pair strangers(8);
   int value = 3;

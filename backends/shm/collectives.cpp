@@ -87,6 +87,15 @@ void Collectives::barrier(const Call& call) {
   run(call, 1, [](int64_t) {}, [](int64_t) {});
 }
 
+void Collectives::round(const Call& call, const Fill& fill, const Read& read) {
+  const auto read_all = [&](int64_t) {
+    std::vector<const std::byte*> slots;
+    for (int32_t r = 0; r < world_; ++r) slots.push_back(slot(r));
+    read(slots);
+  };
+  run(call, 1, [&](int64_t) { fill(slot(rank_)); }, read_all);
+}
+
 // ------------------------------------------------------------------------------------------------------------ reducing
 
 void Collectives::all_reduce(const Call& call, const void* send, void* recv) { reduce_to(call, true, send, recv); }

@@ -9,6 +9,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "backends/shm/reduce.h"
@@ -34,6 +36,11 @@ class Collectives {
   void all_to_all_v(const Call& call, const void* send, const int64_t* send_counts, const int64_t* send_offsets,
                     void* recv, const int64_t* recv_counts, const int64_t* recv_offsets);
   void barrier(const Call& call);
+
+  // One round whose contents are the caller's.
+  using Fill = std::function<void(std::byte* own_slot)>;
+  using Read = std::function<void(std::span<const std::byte* const> slots)>;
+  void round(const Call& call, const Fill& fill, const Read& read);
 
  private:
   struct Pieces;

@@ -150,6 +150,15 @@ void Communicator::act_for(const Call* call, std::function<void()> meanwhile) {
   state_->team.act_for(call, std::move(meanwhile));
 }
 
+int64_t Communicator::slot_bytes() const { return state_->team.segment().geometry().slot_bytes; }
+
+void Communicator::round(const std::function<void(std::byte*)>& fill,
+                         const std::function<void(std::span<const std::byte* const>)>& read) {
+  const Call call{CONCORD_COMM_BARRIER, 0, 0, -1, 0};
+  const Operation operation(state_->team, call);
+  state_->collectives.round(call, fill, read);
+}
+
 // ---------------------------------------------------------------------------------------------------------- operations
 
 void Communicator::all_reduce(const void* send, void* recv, int64_t count, concord_dtype dtype, concord_reduce_op op) {

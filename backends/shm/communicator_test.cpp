@@ -75,6 +75,23 @@ TEST(SetUpTest, ARankThatSleepsInAnOperationCallsMeanwhile) {
   EXPECT_TRUE(called);
 }
 
+TEST(RoundTest, EveryRankReadsTheSlotsOfAllInTheirOrder) {
+  in_threads(3, [&](Communicator& comm) {
+    const auto last = static_cast<size_t>(comm.slot_bytes()) - 1;
+    for (int i = 0; i < 5; ++i) {  // slots alternate
+      const auto value = [&](int rank) { return static_cast<std::byte>(10 * rank + i); };
+      const auto fill = [&](std::byte* slot) { slot[0] = slot[last] = value(comm.rank()); };
+      comm.round(fill, [&](std::span<const std::byte* const> slots) {
+        ASSERT_EQ(slots.size(), 3u);
+        for (int r = 0; r < 3; ++r) {
+          EXPECT_EQ(slots[static_cast<size_t>(r)][0], value(r));
+          EXPECT_EQ(slots[static_cast<size_t>(r)][last], value(r));
+        }
+      });
+    }
+  });
+}
+
 TEST(SetUpTest, AMissingRankIsATimeoutThatNamesItOnEveryRankThatCame) {
   const Id id = new_id();
   in_threads(4, [&](int rank) {

@@ -141,7 +141,7 @@ void Team::wait_slowly(Awaited& awaited) {
   for (int i = 0; i < yields_; ++i) {
     if (awaited.ready()) return;
     throw_if_failed();
-    ::sched_yield();
+    if (!yielding_.yield()) break;
   }
   const auto start = Clock::now();
   auto look_at = start + kLookAround;

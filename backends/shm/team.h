@@ -18,6 +18,7 @@
 
 #include "backends/shm/call.h"
 #include "backends/shm/segment.h"
+#include "backends/shm/yielding.h"
 #include "platform/abi/status.h"
 
 namespace concord::shm {
@@ -126,6 +127,7 @@ class Team {
   const int64_t owner_;  // the process that may speak for this rank: not a child made by fork
   const int spins_;
   const int yields_;
+  Yielding yielding_;
   Call current_;
   const Call* acting_for_ = nullptr;
   std::function<void()> meanwhile_;

@@ -3,10 +3,12 @@
 //   id                       the id of a new communicator, in hexadecimal digits
 //   join WORLD RANK ID       joins it
 //   setups COUNT             makes a communicator of all ranks, uses and destroys it, COUNT times
+//   bits                     a hash of what reductions of many kinds and sizes give on this rank
 //   all_reduce BYTES COUNT   microseconds of one such call, over COUNT
 //   leave                    destroys the communicator
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -61,6 +63,7 @@ class Rank {
       for (int64_t i = 0; i < count; ++i) set_up(i);
       return "done";
     }
+    if (command == "bits") return std::to_string(reduce_everything());
     if (command == "all_reduce") {
       int64_t bytes = 0;
       int64_t count = 0;
@@ -101,6 +104,54 @@ class Rank {
                                       concord::receive_from(before, &got, 1, concord::DType::kI32)};
     comm.batch_p2p(stream_, items);
     if (got != before) throw std::runtime_error("a wrong message");
+  }
+
+  // Small ones go through the leaders; large ones in slices, of which the last are short, and in several steps.
+  uint64_t reduce_everything() const {
+    using enum concord::DType;
+    using enum concord::ReduceOp;
+    uint64_t hash = 14695981039346656037u;
+    for (const int64_t count : {1, 1001, 65537, 300001}) {
+      for (const auto dtype : {kF32, kBF16, kF16, kF64, kI32}) {
+        for (const auto op : {kSum, kAvg, kMax}) reduce_both_ways(count, dtype, op, &hash);
+      }
+    }
+    return hash;
+  }
+
+  void reduce_both_ways(int64_t count, concord::DType dtype, concord::ReduceOp op, uint64_t* hash) const {
+    const int32_t size = whole_->size();
+    const auto block = static_cast<size_t>(count * concord::size_of(dtype));
+    const std::vector<std::byte> values = make_values(block * static_cast<size_t>(size), dtype);
+    std::vector<std::byte> result(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(block));
+    whole_->all_reduce(stream_, result.data(), result.data(), count, dtype, op);
+    add_to_hash(result, hash);
+    whole_->all_reduce(stream_, values.data(), result.data(), count, dtype, op);
+    add_to_hash(result, hash);
+    whole_->reduce_scatter(stream_, values.data(), result.data(), count, dtype, op);
+    add_to_hash(result, hash);
+    const bool root = whole_->rank() == size - 2;
+    whole_->reduce(stream_, values.data(), root ? result.data() : nullptr, count, dtype, op, size - 2);
+    if (root) add_to_hash(result, hash);
+  }
+
+  // Numbers of many magnitudes, so that the order of a sum shows in its bits.
+  std::vector<std::byte> make_values(size_t bytes, concord::DType dtype) const {
+    std::vector<std::byte> values(bytes);
+    const auto width = static_cast<size_t>(concord::size_of(dtype));
+    uint64_t state = 0x9e3779b97f4a7c15u * static_cast<uint64_t>(whole_->rank() + 1);
+    for (size_t i = 0; i < bytes; i += width) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      uint64_t word = state >> (64 - 8 * width);
+      // The two upper bits of the exponent are 01: neither infinite nor NaN, also in sums.
+      if (dtype != concord::DType::kI32) word = (word & ~(3ull << (8 * width - 3))) | (1ull << (8 * width - 3));
+      std::memcpy(values.data() + i, &word, width);  // the lower bytes of a little-endian number
+    }
+    return values;
+  }
+
+  static void add_to_hash(const std::vector<std::byte>& bytes, uint64_t* hash) {
+    for (const std::byte each : bytes) *hash = (*hash ^ static_cast<uint64_t>(each)) * 1099511628211u;
   }
 
   double measure(int64_t bytes, int64_t count) const {

@@ -5,14 +5,14 @@ import subprocess
 
 
 class Ranks:
-    """Processes, the first half on the first host and the rest on the other."""
+    """Processes, spread over the hosts in order, the same number on each."""
 
     def __init__(self, hosts, commands):
         """|commands|: for each rank its words and what is added to its environment."""
         self.processes = []
         for rank, (words, environment) in enumerate(commands):
             self.processes.append(hosts.start(
-                rank * 2 // len(commands), words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                rank * len(hosts.names) // len(commands), words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env={**os.environ, "OMP_NUM_THREADS": "1", **environment}))
 
     @classmethod

@@ -187,8 +187,8 @@ def main(arguments):
     checks = {"trajectories": check_trajectories, "torchrun": check_torchrun, "killed": check_killed, "cut": check_cut,
               "recovers": check_recovers}
     skip_without_engine(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(concord))), "lib", "plugin"))
-    with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:
-        for name in chosen or checks:
+    for name in chosen or checks:
+        with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:  # of its own: some cut a link
             checks[name](Runs(concord, model, folder), hosts)
     return 0
 

@@ -3,7 +3,8 @@ with gloo over the same namespaces in the same run.
 
     hosts_bench.py HOST_RANK PLUGIN [--json] [--rounds N] [--seconds S]
 
-Rounds alternate between the two, and the median of the rounds counts: microseconds of one call on the slowest rank.
+Rounds alternate between the two, and the median of the rounds counts: microseconds of one call on the slowest rank. What
+the call took of the processors, all ranks together, is printed next to it: it depends less on what else the machine does.
 CONCORD_PYTHON is a Python with torch; without one there is no peer.
 """
 
@@ -34,20 +35,33 @@ def gloo(hosts):
     return ranks if all(greeting.startswith("ready ") for greeting in greetings) else None
 
 
+def cpu_microseconds(ranks):
+    total = 0
+    for process in ranks.processes:
+        with open(f"/proc/{process.pid}/stat", encoding="ascii") as file:
+            total += sum(int(word) for word in file.read().rsplit(")", 1)[1].split()[11:13])  # utime and stime
+    return total * 1e6 / os.sysconf("SC_CLK_TCK")
+
+
 def measure(ranks, size, count):
-    return max(float(answer) for answer in ranks.ask_all(f"all_reduce {size} {count}"))
+    """Microseconds of one call: on the slowest rank, and of processors, all ranks together."""
+    before = cpu_microseconds(ranks)
+    slowest = max(float(answer) for answer in ranks.ask_all(f"all_reduce {size} {count}"))
+    return slowest, (cpu_microseconds(ranks) - before) / (count + 2)  # two more to warm up
 
 
 def row_for(contestants, size, rounds, seconds):
     times = {name: [] for name in contestants}
-    counts = {name: max(3, min(5000, int(seconds * 1e6 / measure(ranks, size, 3)))) for name, ranks in contestants.items()}
+    counts = {name: max(3, min(5000, int(seconds * 1e6 / measure(ranks, size, 3)[0]))) for name, ranks in contestants.items()}
     for _ in range(rounds):
         for name, ranks in contestants.items():
             times[name].append(measure(ranks, size, counts[name]))
-    ours, peer = statistics.median(times["ours"]), statistics.median(times["gloo"]) if "gloo" in times else None
+    (ours, our_cpu), (peer, peer_cpu) = ([statistics.median(column) for column in zip(*times[name])] if name in times
+                                         else (None, None) for name in ("ours", "gloo"))
     name = f"hosts/all_reduce/f32/{size >> 20}MB" if size >= 1 << 20 else f"hosts/all_reduce/f32/{size >> 10}KB"
     return {"name": f"{name}/2x2ranks", "ours": ours, "peer": peer, "unit": "us", "goal": GOAL,
-            "ratio": peer / ours if peer else None, "met": peer / ours >= GOAL if peer else None}
+            "ratio": peer / ours if peer else None, "met": peer / ours >= GOAL if peer else None,
+            "ours_cpu": our_cpu, "peer_cpu": peer_cpu}
 
 
 def main():
@@ -69,7 +83,8 @@ def main():
             rows.append(row)
             if not arguments.json and row["peer"]:
                 print(f"{row['name']:40} {row['ours']:10.1f} {row['peer']:10.1f} us {row['ratio']:6.2f}x  "
-                      f"{'met' if row['met'] else 'NOT MET'}", flush=True)
+                      f"{'met' if row['met'] else 'NOT MET':7}  processors {row['ours_cpu']:8.0f} {row['peer_cpu']:8.0f} us",
+                      flush=True)
             elif not arguments.json:
                 print(f"{row['name']:40} {row['ours']:10.1f}          - us  no peer", flush=True)
         assert contestants["ours"].end() == [0] * RANKS

@@ -36,6 +36,15 @@ constexpr unsigned kFragment = 1;  // the active message's number
 // A fragment with its envelope fits into one segment of UCX's TCP transport, so that UCX never has to assemble any.
 constexpr const char* kSegment = "128k";
 constexpr int64_t kFragmentBytes = 120 << 10;
+// Fragments from this size on are sent from where they are, without a copy.
+constexpr int64_t kDirectBytes = 8 << 10;
+
+// The fragments of a message have about one length: a short one would be copied.
+int64_t fragment_bytes(int64_t message_bytes) {
+  const int64_t count = (message_bytes + kFragmentBytes - 1) / kFragmentBytes;
+  constexpr int64_t kAlign = 64;
+  return count <= 1 ? kFragmentBytes : ((message_bytes + count - 1) / count + kAlign - 1) / kAlign * kAlign;
+}
 
 // What travels with the data of a fragment.
 struct Envelope {
@@ -59,23 +68,45 @@ void tame() {
 // InfiniBand and the like, which UCX prefers to TCP.
 bool has_faster_network() { return ::access("/sys/class/infiniband", F_OK) == 0; }
 
+// Settings of UCX's that the user has not chosen otherwise.
+class Settings {
+ public:
+  explicit Settings(ucp_config_t* config) : config_(config) {}
+  // |name| is for ucp_config_modify, and |variable| the user's; true if the user has left it to this program.
+  bool set(const char* variable, const char* name, const char* value) {
+    if (std::getenv(variable) != nullptr) return false;
+    return ucp_config_modify(config_, name, value) == UCS_OK;
+  }
+
+ private:
+  ucp_config_t* const config_;
+};
+
 struct Context {
   ucp_context_h handle = nullptr;
   ucs_status_t status = UCS_OK;
+  // On TCP, a direct fragment that is done is in the kernel; copied ones, and other networks, need a flush.
+  bool done_means_gone = false;
 
   explicit Context(const Opening& opening) {
     tame();
     ucp_config_t* config = nullptr;
     status = ucp_config_read(nullptr, nullptr, &config);
     if (status != UCS_OK) return;
+    Settings settings(config);
     // Inside a host there is backends/shm. UCX would take two network namespaces of one machine for one host.
-    if (std::getenv("UCX_TLS") == nullptr) ucp_config_modify(config, "TLS", "^sm");
+    const bool own_choice = settings.set("UCX_TLS", "TLS", "^sm");
     const bool restricted = opening.interface_is_must || !has_faster_network();
-    if (restricted && *opening.interface != 0 && std::getenv("UCX_NET_DEVICES") == nullptr) {
-      ucp_config_modify(config, "NET_DEVICES", opening.interface);  // where UCX listens, too
+    if (restricted && *opening.interface != 0) {
+      settings.set("UCX_NET_DEVICES", "NET_DEVICES", opening.interface);  // where UCX listens, too
     }
-    if (std::getenv("UCX_TCP_TX_SEG_SIZE") == nullptr) ucp_config_modify(config, "TCP_TX_SEG_SIZE", kSegment);
-    if (std::getenv("UCX_TCP_RX_SEG_SIZE") == nullptr) ucp_config_modify(config, "TCP_RX_SEG_SIZE", kSegment);
+    for (const std::string name : {"TX_SEG_SIZE", "RX_SEG_SIZE"}) {
+      const std::string variable = "UCX_TCP_" + name;
+      settings.set(variable.c_str(), name.c_str(), kSegment);             // UCX up to 1.13
+      settings.set(variable.c_str(), ("TCP_" + name).c_str(), kSegment);  // later ones
+    }
+    const bool direct = settings.set("UCX_ZCOPY_THRESH", "ZCOPY_THRESH", std::to_string(kDirectBytes).c_str());
+    done_means_gone = own_choice && direct && !has_faster_network();
     ucp_params_t parameters{};
     parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
     parameters.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -195,6 +226,7 @@ class UcxPort final : public Port {
     std::vector<std::byte> address;
     ucp_ep_h endpoint = nullptr;
     ucs_status_t broken = UCS_OK;
+    bool needs_flush = false;  // something was sent that may be done without having left this process
     std::array<uint64_t, kLanes> sent{};
     std::array<Incoming, kLanes> incoming;
   };
@@ -288,9 +320,11 @@ void UcxPort::send(int32_t to, Lane lane, const Header& header, const void* data
   Peer& peer = peers_[static_cast<size_t>(to)];
   if (const ucs_status_t status = connect(peer); status != UCS_OK) return end(transfer, status);
   const uint64_t number = peer.sent[static_cast<size_t>(lane)]++;
+  if (!context().done_means_gone || bytes < kDirectBytes) peer.needs_flush = true;
   auto sending = std::make_unique<Sending>();
   sending->transfer = transfer;
-  for (int64_t offset = 0; offset == 0 || offset < bytes; offset += kFragmentBytes) {
+  const int64_t fragment = fragment_bytes(bytes);
+  for (int64_t offset = 0; offset == 0 || offset < bytes; offset += fragment) {
     sending->envelopes.push_back(
         {key_, static_cast<uint32_t>(rank_), static_cast<uint32_t>(lane), number, bytes, offset, header});
   }
@@ -303,9 +337,9 @@ void UcxPort::send(int32_t to, Lane lane, const Header& header, const void* data
   parameters.flags = UCP_AM_SEND_FLAG_EAGER;
   for (size_t i = 0, count = kept->envelopes.size(); i < count; ++i) {
     const int64_t offset = kept->envelopes[i].offset;
-    ucs_status_ptr_t request = ucp_am_send_nbx(
-        peer.endpoint, kFragment, &kept->envelopes[i], sizeof(Envelope), static_cast<const std::byte*>(data) + offset,
-        static_cast<size_t>(std::min(kFragmentBytes, bytes - offset)), &parameters);
+    ucs_status_ptr_t request = ucp_am_send_nbx(peer.endpoint, kFragment, &kept->envelopes[i], sizeof(Envelope),
+                                               static_cast<const std::byte*>(data) + offset,
+                                               static_cast<size_t>(std::min(fragment, bytes - offset)), &parameters);
     if (!UCS_PTR_IS_PTR(request)) sent_one(kept, UCS_PTR_STATUS(request));
   }
 }
@@ -324,8 +358,9 @@ void UcxPort::on_sent(void* request, ucs_status_t status, void* sending) {
 
 void UcxPort::flush(int32_t to, Transfer* transfer) {
   *transfer = {};
-  const Peer& peer = peers_[static_cast<size_t>(to)];
-  if (peer.endpoint == nullptr || peer.broken != UCS_OK) return end(transfer, peer.broken);
+  Peer& peer = peers_[static_cast<size_t>(to)];
+  if (peer.endpoint == nullptr || peer.broken != UCS_OK || !peer.needs_flush) return end(transfer, peer.broken);
+  peer.needs_flush = false;
   ucp_request_param_t parameters{};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   parameters.cb.send = on_flushed;
