@@ -4,17 +4,27 @@
 #include <sys/statvfs.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <utility>
+#include <vector>
 
 #include "core/bytes_text.h"
 #include "core/job_board.h"
 #include "core/mesh/agreement.h"
+#include "core/mesh/job_environment.h"
 #include "core/models/parameter_plan.h"
+#include "core/models/part_save.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
 #include "trainer/output_folder.h"
 
 namespace concord {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRestored = "restored";  // in the launcher's folder: what this attempt has begun with
 
 // Of a checkpoint, at most: weights in 32 bits, main weights, two moments.
 constexpr int64_t kBytesPerParameter = 16;
@@ -26,6 +36,11 @@ int64_t free_bytes(const std::string& folder) {
   return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
 }
 
+// On any machine: without /dev/shm, say.
+bool folder_is_missing(ParallelContext& job, const std::string& folder) {
+  return reduced(job, folder.empty() ? 1 : 0, ReduceOp::kMax) != 0;
+}
+
 }  // namespace
 
 std::string memory_folder() {
@@ -33,9 +48,42 @@ std::string memory_folder() {
   return folder != nullptr ? folder : "";
 }
 
+bool has_several_machines() {
+  const char* machines = std::getenv("GROUP_WORLD_SIZE");  // as torchrun has it
+  return machines != nullptr && std::atoi(machines) > 1;
+}
+
+std::string restore_from_machines(int64_t than, ParallelContext& job) {
+  const std::string folder = memory_folder();
+  std::vector<int64_t> steps;
+  for (const auto& each : folder.empty() ? std::vector<fs::path>{} : checkpoints_in(folder)) {
+    steps.push_back(*checkpoint_step(each));
+  }
+  for (int64_t below = std::numeric_limits<int64_t>::max();;) {
+    // The newest one on any machine that was not looked at yet.
+    std::erase_if(steps, [&](int64_t step) { return step >= below; });
+    below = reduced(job, steps.empty() ? -1 : steps.back(), ReduceOp::kMax);
+    if (below <= than) return "";
+    const std::string parts = checkpoint_folder(folder, below).string();
+    const std::string whole = checkpoint_folder(fs::path(folder) / kRestored, below).string();
+    try {
+      if (folder_is_missing(job, folder) || !gather_parts(parts, job)) continue;
+      assemble_parts(parts, whole, job);
+      return whole;
+    } catch (const Error&) {
+      throw;
+    } catch (const std::runtime_error& error) {
+      if (job.rank() != 0) continue;
+      loader::log(CONCORD_LOG_WARN, "train",
+                  fmt::format("the checkpoint of step {} in memory cannot be used: {}", below, error.what()));
+    }
+  }
+}
+
 MemoryCheckpoints::MemoryCheckpoints(const TrainingPlan& plan, ParallelContext& job)
     : job_(job), folder_(memory_folder()) {
-  if (plan.arguments.recovery.memory_steps == 0 || folder_.empty()) return;
+  if (plan.arguments.recovery.memory_steps == 0) return;
+  if (has_several_machines() ? folder_is_missing(job, folder_) : folder_.empty()) return;
   const int64_t parameters =
       plan.adapter ? adapter_parameters(plan.config, *plan.adapter) : parameter_count(plan.config);
   const int64_t needed = parameters * kBytesPerParameter * kAtOnce;
@@ -49,6 +97,7 @@ MemoryCheckpoints::MemoryCheckpoints(const TrainingPlan& plan, ParallelContext& 
 }
 
 void MemoryCheckpoints::start(VirtualModels& model, int64_t step, HfSaveOptions options) {
+  if (has_several_machines()) return save_on_machines(model, step, std::move(options));
   options.after_publish = [folder = folder_] { keep_newest(folder, 1); };
   options.overwrite = true;
   try {
@@ -56,26 +105,56 @@ void MemoryCheckpoints::start(VirtualModels& model, int64_t step, HfSaveOptions 
   } catch (const Error&) {
     throw;  // a rank is lost, or the device
   } catch (const std::runtime_error& error) {
-    return switch_off(error.what());
+    return give_up_this_one(error.what());
   }
   plan_ = save_->plan();
   started_ = step;
 }
 
+// Older ones are removed when this one is complete on all machines: there is always one that all of them have.
+void MemoryCheckpoints::save_on_machines(VirtualModels& model, int64_t step, HfSaveOptions options) {
+  try {
+    plan_ = model.save_parts(checkpoint_folder(folder_, step), std::move(options), plan_);
+    if (read_job_environment().local_rank == 0) {
+      keep_newest(folder_, 1);
+      fs::remove_all(fs::path(folder_) / kRestored);
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    return give_up_this_one(error.what());
+  }
+  newest_ = step;
+  is_failing_ = false;
+  is_complete_ = true;
+}
+
 bool MemoryCheckpoints::advance(SaveJob::Progress of_all_ranks) {
-  if (!save_) return false;
+  if (!save_) return std::exchange(is_complete_, false);
   try {
     save_->advance(of_all_ranks);
   } catch (const Error&) {
     throw;
   } catch (const std::runtime_error& error) {
-    switch_off(error.what());
+    give_up_this_one(error.what());
     return false;
   }
   if (!save_->is_done()) return false;
   save_.reset();
   newest_ = started_;
+  is_failing_ = false;
   return true;
+}
+
+// A full disk may have room again by then.
+void MemoryCheckpoints::give_up_this_one(const std::string& why) {
+  save_.reset();
+  if (std::exchange(is_failing_, true) || job_.rank() != 0) return;
+  loader::log(
+      CONCORD_LOG_WARN, "train",
+      fmt::format("a checkpoint in memory could not be written: {}; it is tried again every {} steps, and until "
+                  "then a restart goes on from an older one",
+                  why, every_));
 }
 
 void MemoryCheckpoints::switch_off(const std::string& why) {

@@ -25,6 +25,12 @@ constexpr int64_t kMostThreads = 8;
 // The newest checkpoint of this run, on the disk or, after a restart, in memory. Rank 0 looks; empty: none.
 std::string folder_of_newest(const TrainingPlan& plan, ParallelContext& job) {
   const std::string& on_disk = plan.arguments.output.dir;
+  if (plan.is_restarted && has_several_machines()) {
+    const int64_t step =
+        reduced(job, job.rank() == 0 ? newest_resumable_step(on_disk).value_or(-1) : -1, ReduceOp::kMax);
+    const std::string restored = restore_from_machines(step, job);
+    return restored.empty() && step >= 0 ? checkpoint_folder(on_disk, step).string() : restored;
+  }
   const std::string in_memory = plan.is_restarted ? memory_folder() : "";
   int64_t seen = -1;
   if (job.rank() == 0) {
@@ -79,6 +85,7 @@ void verify_part(const std::string& folder, int64_t rank, int64_t world) {
 void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   find_checkpoint(plan, job);
   if (plan->resume_from.empty() || !plan->arguments.saving.verify) return;
+  if (has_several_machines() && lies_in(plan->resume_from, memory_folder())) return;  // its parts were verified
   run_together(job, [&] { verify_part(plan->resume_from, job.rank(), job.world()); });
 }
 

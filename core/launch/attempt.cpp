@@ -204,12 +204,14 @@ void Attempt::rank_ended(size_t rank_index, int wait_status) {
   if (failed) signal_group(rank, phase_ == Phase::killing ? SIGKILL : SIGTERM);
   rank.alive = false;
   guard_->forget(static_cast<int>(rank_index));
+  const ProcessEnd end{static_cast<int>(rank_index), rank.pid, wait_status, seconds, asked_};
   if (failed && !asked_) {
+    if (options_.failed) options_.failed(end);
     result_.first_failure = result_.ends.size();
     note_stopped();
     next_order_ = Clock::now();  // whoever gives them has to know
   }
-  result_.ends.push_back({static_cast<int>(rank_index), rank.pid, wait_status, seconds, asked_});
+  result_.ends.push_back(end);
   if (phase_ != Phase::running) return;
   // If a stop was already forwarded, the others have their signal and, after a failure, a time limit too. If a rank was
   // stopped by someone else, the others have agreed with it and are about to exit.

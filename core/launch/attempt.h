@@ -58,6 +58,8 @@ struct AttemptOptions {
   // index it returns are killed.
   std::function<std::vector<int>(std::span<const pid_t> processes)> tick = {};
   std::chrono::milliseconds period{50};
+  // Called at once when a process fails before the others are ended.
+  std::function<void(const ProcessEnd& end)> failed = {};
   // Called about every |period| until none is left, and at once after a failure.
   std::function<AttemptOrder(const AttemptResult& so_far)> orders = {};
   SparePool* spares = nullptr;  // whose processes become ranks before new ones are started; null: there are none

@@ -152,7 +152,7 @@ class MemoryFolder {
 };
 
 std::string memory_folder_name(const LaunchOptions& options, const std::string& launch_id) {
-  if (options.max_restarts == 0 || options.nnodes > 1) return "";
+  if (options.max_restarts == 0) return "";
   const char* folder = std::getenv(kMemoryDirVariable);
   return fmt::format("{}/concord-{}", folder != nullptr && *folder != 0 ? folder : "/dev/shm", launch_id);
 }
@@ -234,7 +234,7 @@ class Launcher {
     for (;;) {
       const int attempt = policy.attempts;
       const AttemptResult result = run_once(whole_plan(attempt));
-      report(attempt, result);
+      report(result);
       const RestartPolicy::Next next = policy.after(end_of(result));
       const std::string again =
           fmt::format("restart {} of {} (attempt {})", policy.failures, options_.max_restarts, policy.attempts + 1);
@@ -288,7 +288,7 @@ class Launcher {
         run_once({start.attempt, start.node, start.store_port, start.world, start.share, start.job}, orders);
     const bool is_cause = result.succeeded() || result.first_failure || !result.start_error.empty() ||
                           result.stop_signal != 0 || !result.unkillable.empty();
-    if (is_cause) report(start.attempt, result);
+    if (is_cause) report(result);
     NodeEnd end = node_end_of(result, start.share);
     end.can_start_again = write_output(result) && end.can_start_again;
     job->progress(newest(&RankNotes::saved_step), newest(&RankNotes::kept_step));
@@ -400,11 +400,16 @@ class Launcher {
       if (watch.is_training() && options_.spares > 0) spares_.tick(command_of(0));
       return overdue;
     };
+    const auto failed = [&](const ProcessEnd& end) {
+      log_.failed(plan.attempt, plan.share.first_rank + end.index, newest(&RankNotes::step),
+                  describe_wait_status(end.wait_status));
+    };
     return Attempt(&signals_, &guard_, &relay_,
                    {.grace = std::chrono::duration<double>(options_.grace_seconds),
                     .kills_at_once = options_.recovers && options_.max_restarts > 0,
                     .tick = tick,
                     .period = HangWatch::kTick,
+                    .failed = failed,
                     .orders = std::move(orders),
                     .spares = &spares_,
                     .zygote = &zygote_})
@@ -442,15 +447,13 @@ class Launcher {
     return node;
   }
 
-  void report(int attempt, const AttemptResult& result) {
+  void report(const AttemptResult& result) {
     std::string text;
     if (!result.succeeded()) {
       std::vector<std::string> last_lines;
       if (result.first_failure) {
         const ProcessEnd& first = result.ends[*result.first_failure];
-        log_.failed(attempt, relay_.first_rank() + first.index, newest(&RankNotes::step),
-                    describe_wait_status(first.wait_status));
-        last_lines = relay_.last_error_lines(result.ends[*result.first_failure].index, kReportedLines);
+        last_lines = relay_.last_error_lines(first.index, kReportedLines);
       }
       text = failure_report(result, relay_.first_rank(), last_lines);
     }

@@ -10,6 +10,7 @@
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
 #include "core/models/parameter_plan.h"
+#include "core/models/part_save.h"
 
 namespace concord {
 namespace {
@@ -189,8 +190,7 @@ void VirtualModels::save_pretrained(const std::filesystem::path& folder, HfSaveO
   start_save(folder, std::move(options), SaveJob::Source::live)->wait();
 }
 
-std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& folder, HfSaveOptions options,
-                                                   SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous) {
+HfSaveOptions VirtualModels::with_config(HfSaveOptions options) const {
   if (args_.adapter) {
     options.stem = kAdapterStem;
     options.with_config = false;
@@ -200,6 +200,19 @@ std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& 
     if (options.config_json.empty()) options.config_json = config_.text;
     options.config_json = with_dtype(options.config_json, config_dtype(chunks_.front()->hidden_dtype()));
   }
+  return options;
+}
+
+std::shared_ptr<const AgreedPlan> VirtualModels::save_parts(const std::filesystem::path& folder, HfSaveOptions options,
+                                                            std::shared_ptr<const AgreedPlan> previous) {
+  std::vector<Parameter> saved = saved_parameters();
+  return concord::save_parts(folder.string(), pointers(saved), *context_, with_config(std::move(options)),
+                             std::move(previous));
+}
+
+std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& folder, HfSaveOptions options,
+                                                   SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous) {
+  options = with_config(std::move(options));
   std::vector<Parameter> saved = saved_parameters();
   if (args_.adapter && args_.adapter->begins_as_weights()) {
     // These are written from memory of their own, which has to be there until they are.

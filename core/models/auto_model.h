@@ -47,6 +47,9 @@ class VirtualModels {
   // The same, as a save that goes on while the model trains.
   std::unique_ptr<SaveJob> start_save(const std::filesystem::path& folder, HfSaveOptions options,
                                       SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous = nullptr);
+  // The same, in a folder of each machine (part_save.h). Waits: until it is complete.
+  std::shared_ptr<const AgreedPlan> save_parts(const std::filesystem::path& folder, HfSaveOptions options,
+                                               std::shared_ptr<const AgreedPlan> previous = nullptr);
 
   // Sets the pairs of a new adapter, as its init_lora_weights says. Every rank calls it.
   void begin_adapter();
@@ -64,7 +67,8 @@ class VirtualModels {
   // What save_pretrained writes, by the names in files: all parameters, or those that are trained with an adapter.
   // |with_values|: those of now; else there may be room for them only.
   std::vector<Parameter> saved_parameters(bool with_values = true);
-  bool has_start(const Parameter& parameter) const;  // whether it is in files with what it began as
+  HfSaveOptions with_config(HfSaveOptions options) const;  // and what else says what the weights are
+  bool has_start(const Parameter& parameter) const;        // whether it is in files with what it began as
 
   ParallelContext* context_;
   ModelConfig config_;

@@ -7,14 +7,12 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <set>
 #include <utility>
 
 #include "core/checkpoint/crc32.h"
 #include "core/config_error.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
-#include "core/models/hf_dtype.h"
 #include "core/models/landing.h"
 #include "core/models/saved_texts.h"
 #include "core/paths.h"
@@ -33,47 +31,6 @@ constexpr int64_t kMostBackgroundWriters = 2;  // beside a step, which needs cor
 constexpr int64_t kAlignment = 64;             // of copies on a device, bytes
 constexpr int64_t kDeviceReserve = 20;         // 1 / this part of a device's memory stays free
 
-std::vector<safetensors::TensorShape> tensors_of(std::span<Parameter* const> parameters) {
-  std::vector<safetensors::TensorShape> tensors;
-  for (const Parameter* parameter : parameters) {
-    const std::optional<safetensors::DType> dtype = file_type(parameter->value.scalar_type());
-    if (!dtype || !parameter->value.is_contiguous()) {
-      throw ConfigError(fmt::format("parameter {} is {}; only contiguous Float, Double, BFloat16 or Half can be saved",
-                                    parameter->spec.name, c10::toString(parameter->value.scalar_type())));
-    }
-    for (GlobalTensor& tensor : global_tensors(parameter->spec)) {
-      tensors.push_back({std::move(tensor.name), *dtype, std::move(tensor.shape)});
-    }
-  }
-  return tensors;
-}
-
-// What each stage has. All ranks of a stage have the same tensors, each a part of them; the first one reports.
-std::vector<std::string> exchange_lists(const std::string& own, ParallelContext& job) {
-  std::vector<std::string> lists;
-  for (int64_t stage = 0; stage < job.layout().pp(); ++stage) {
-    lists.push_back(broadcast_text(job, own, job.layout().rank_at(0, 0, 0, stage)));
-  }
-  return lists;
-}
-
-// |values| (flat) in chunks: views, without those runs that an earlier stage writes.
-void cut_into_chunks(size_t set, std::vector<ShardRun> runs, const at::Tensor& values,
-                     const std::set<std::string>& of_earlier_stages, std::vector<SaveChunk>* chunks) {
-  std::erase_if(runs, [&](const ShardRun& run) { return of_earlier_stages.count(run.tensor) > 0; });
-  const int64_t size = values.element_size(), at_once = kChunkBytes / size;
-  for (int64_t begin = 0; begin < values.numel() && !runs.empty(); begin += at_once) {
-    const int64_t end = std::min(begin + at_once, values.numel());
-    SaveChunk chunk{.set = set, .runs = values.numel() > at_once ? cut_runs(runs, begin, end) : runs};
-    if (chunk.runs.empty()) continue;
-    chunk.data = static_cast<const std::byte*>(values.const_data_ptr()) + begin * size;
-    chunk.element_size = size;
-    chunk.bytes = (end - begin) * size;
-    chunk.on_host = values.device().is_cpu();
-    chunks->push_back(std::move(chunk));
-  }
-}
-
 // Of copies in host memory, by default: room for two of the largest shard.
 int64_t memory_limit(std::span<Parameter* const> parameters) {
   size_t largest = 0;
@@ -90,13 +47,15 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
       options_(std::move(options)),
       source_(source) {
   try {
-    agree_on_plan(parameters, std::move(previous));
+    plan_ = agree_on_plan(parameters, options_, context_, std::move(previous), [&] {
+      if (context_.rank() == 0) begin();
+    });
     nonce_ = broadcast_text(context_, nonce_, 0);
   } catch (const Error& error) {
     throw Error(error.status(), fmt::format("{}; while saving {}", error.what(), folder_));
   }
   files_.emplace(temporary_folder(folder_, nonce_), plan_->plan);
-  std::vector<SaveChunk> chunks = own_chunks(parameters);
+  std::vector<SaveChunk> chunks = own_chunks(*plan_, parameters, options_, context_);
   queue_.emplace(options_.memory_limit > 0 ? options_.memory_limit : memory_limit(parameters));
   if (source == Source::copy) copy_on_device(&chunks);
   if (!context_.torch_device().is_cpu()) {
@@ -116,33 +75,6 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
 
 SaveJob::~SaveJob() { abandon(); }
 
-// |previous| where nothing has changed on any rank.
-void SaveJob::agree_on_plan(std::span<Parameter* const> parameters, std::shared_ptr<const AgreedPlan> previous) {
-  auto agreed = std::make_shared<AgreedPlan>();
-  agreed->max_shard_bytes = options_.max_shard_bytes;
-  run_together(context_, [&] {
-    agreed->own_sets.emplace_back(options_.stem, tensors_of(parameters));
-    for (const SavedTensors& more : options_.more) agreed->own_sets.emplace_back(more.stem, more.tensors);
-    if (context_.rank() == 0) begin();
-  });
-  plan_ = previous;
-  const bool is_same =
-      previous && previous->own_sets == agreed->own_sets && previous->max_shard_bytes == agreed->max_shard_bytes;
-  if (reduced(context_, is_same ? 0 : 1, ReduceOp::kMax) == 0) return;
-  std::vector<std::string> stems, own;
-  run_together(context_, [&] {
-    for (const auto& [stem, tensors] : agreed->own_sets) {
-      stems.push_back(stem);
-      own.push_back(list_text(tensors));
-    }
-  });
-  std::vector<std::vector<std::string>> of_stages;
-  for (const std::string& list : own) of_stages.push_back(exchange_lists(list, context_));
-  run_together(context_,
-               [&] { agreed->plan = plan_save(stems, of_stages, agreed->max_shard_bytes, context_.coordinates().pp); });
-  plan_ = std::move(agreed);
-}
-
 // Rank 0 makes the folder.
 void SaveJob::begin() {
   if (fs::exists(folder_) && !(fs::is_directory(folder_) && (options_.overwrite || fs::is_empty(folder_)))) {
@@ -150,22 +82,6 @@ void SaveJob::begin() {
   }
   nonce_ = make_nonce();
   made_.emplace(folder_, nonce_);
-}
-
-// What this rank writes, as it is in the parameters and the state.
-std::vector<SaveChunk> SaveJob::own_chunks(std::span<Parameter* const> parameters) const {
-  std::vector<SaveChunk> chunks;
-  for (const Parameter* parameter : parameters) {
-    const WrittenPart part = written_part(parameter->spec, context_.layout(), context_.rank());
-    cut_into_chunks(0, part.runs, parameter->used().detach().view({-1}).narrow(0, part.begin, part.end - part.begin),
-                    plan_->plan.sets[0].of_earlier_stages, &chunks);
-  }
-  for (size_t i = 0; i < options_.more.size(); ++i) {
-    for (const SavedTensors::Part& part : options_.more[i].parts) {
-      cut_into_chunks(i + 1, part.runs, part.values, plan_->plan.sets[i + 1].of_earlier_stages, &chunks);
-    }
-  }
-  return chunks;
 }
 
 // Where it has room. Chunks that follow each other in memory are copied at once.

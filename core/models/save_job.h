@@ -28,25 +28,17 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "core/mesh/parallel_context.h"
+#include "core/models/agreed_plan.h"
 #include "core/models/hf_weights.h"
 #include "core/models/save_chunks.h"
 #include "core/models/save_files.h"
 #include "core/models/save_folder.h"
-#include "core/models/save_plan.h"
 #include "platform/cpp/event.hpp"
 
 namespace concord {
-
-// What a job's saves have in common, as long as their tensors do not change: made by the first one.
-struct AgreedPlan {
-  std::vector<std::pair<std::string, std::vector<safetensors::TensorShape>>> own_sets;  // of this rank: stem, tensors
-  int64_t max_shard_bytes = 0;
-  SavePlan plan;
-};
 
 class SaveJob {
  public:
@@ -81,11 +73,9 @@ class SaveJob {
  private:
   enum class Phase { writing, finishing, done };
 
-  void agree_on_plan(std::span<Parameter* const> parameters, std::shared_ptr<const AgreedPlan> previous);
   void begin();
   void next_phase();
   [[noreturn]] void fail();
-  std::vector<SaveChunk> own_chunks(std::span<Parameter* const> parameters) const;
   void copy_on_device(std::vector<SaveChunk>* chunks);
   std::vector<SaveChunk> copy_on_host(std::vector<SaveChunk> chunks);
   void start(void (SaveJob::*phase)());

@@ -20,15 +20,21 @@ class SeveralLaunchers : public TrainResume {
   std::unique_ptr<TrainProgram> launcher(int node, const Words& more = {}, const std::string& faults = "") {
     ProcessSettings settings{.environment = {"CONCORD_JOB_TOKEN=" + token_}};
     if (!faults.empty()) settings.environment.push_back("CONCORD_FAULTS=" + faults);
-    if (words_.empty()) words_ = run_words("out", ranks(1, 2));  // once: it writes the data
-    const Words place = {"--nnodes",       "2",         "--node_rank",   std::to_string(node),
-                         "--master_addr",  "127.0.0.1", "--master_port", std::to_string(port_.port()),
-                         "--max_restarts", "2",         "--async_save",  "false"};
+    if (words_.empty()) words_ = run_words("out", ranks(1, 4 / machines_));  // once: it writes the data
+    const Words place = {"--nnodes",       std::to_string(machines_),
+                         "--node_rank",    std::to_string(node),
+                         "--master_addr",  "127.0.0.1",
+                         "--master_port",  std::to_string(port_.port()),
+                         "--max_restarts", "2",
+                         "--async_save",   "false"};
     return std::make_unique<TrainProgram>(words_ + place + more, settings);
   }
   // Then a rank pauses, for less than what counts as a hang: time in which to kill a launcher.
   bool has_saved() {
     return poll_until([&] { return fs::exists(path("out/checkpoint-5/manifest.json")); });
+  }
+  bool has_done(size_t steps) {
+    return poll_until([&] { return fs::exists(path("out/metrics.jsonl")) && read_steps(path("out")).size() >= steps; });
   }
   // The same job with one launcher and no faults, once for all tests.
   void run_alone() {
@@ -46,6 +52,7 @@ class SeveralLaunchers : public TrainResume {
   const std::string token_ = "a text of more than sixteen characters";
   const HeldPort port_;
   Words words_;
+  int machines_ = 2;
 };
 
 TEST_F(SeveralLaunchers, GoOnTogetherAfterARankIsKilled) {
@@ -110,6 +117,24 @@ TEST_F(SeveralLaunchers, ASpareMachineTakesThePlaceOfOneThatIsLost) {
               HasSubstr("takes the place of machine 1 (process " + std::to_string(second->process().pid())));
   EXPECT_THAT(third->err(), HasSubstr("this spare machine is machine 1 from now on"));
   EXPECT_THAT(fourth->err(), Not(HasSubstr("from now on")));
+  expect_same_run("alone", "out", 12);
+  expect_no_ranks();
+}
+
+// What the lost machine had is in the memory of the next one: no checkpoint on the disk, and of four machines none has
+// everything.
+TEST_F(SeveralLaunchers, TheMemoryOfTheOthersHasWhatALostMachineHad) {
+  machines_ = 4;
+  const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
+  run("alone", ranks(4, 1) + saving);
+  const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
+  std::vector<std::unique_ptr<TrainProgram>> launchers;
+  for (int node = 0; node < 5; ++node) launchers.push_back(launcher(node, memory, node == 0 ? "delay:0@8+900" : ""));
+  EXPECT_TRUE(launchers[4]->process().wait_for_text("this is a spare machine"));
+  ASSERT_TRUE(has_done(7));
+  launchers[2]->process().signal(SIGKILL);
+  for (const size_t node : {0, 1, 3, 4}) EXPECT_EQ(launchers[node]->exit_code(), 0) << launchers[node]->err();
+  EXPECT_THAT(launchers[0]->out(), HasSubstr("restored/checkpoint-6, after step 6"));
   expect_same_run("alone", "out", 12);
   expect_no_ranks();
 }

@@ -1,0 +1,60 @@
+// Saves of a job on several machines without a folder that all of them see, for checkpoints in memory. Every machine
+// has a folder of its own, with a file for the part of each of its ranks, and for that of each rank of the machine
+// before it: after the loss of one machine all parts still exist. A part has what its rank writes in other saves
+// (save_job.h), in the same chunks.
+//
+//   checkpoint-20/part-3-of-8                           chunks of rank 3
+//   checkpoint-20/model.safetensors.head                what the file begins with, and its size
+//   checkpoint-20/config.json, ...                      what else a checkpoint has, on every machine
+//   checkpoint-20/id-0123456789abcdef                   the same on all machines, and of this save alone
+//
+// To go on from it the machines send each other what they lack, and each makes a folder of it as other saves have it.
+//
+// All ranks make the same calls and wait for each other. Errors: std::runtime_error, the same on all ranks, for what
+// the file systems say; Error where a rank is lost. Threads: the one that computes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/mesh/parallel_context.h"
+#include "core/models/agreed_plan.h"
+
+namespace concord {
+
+// The machines of a job, by the first rank of each, in ascending order.
+struct Machines {
+  std::vector<int64_t> first;
+  int64_t world = 0;
+
+  int64_t ranks_of(size_t machine) const;
+  size_t machine_of(int64_t rank) const;
+  // The rank on the next machine that keeps a copy of |rank|'s part; |rank| itself where there is one machine only.
+  int64_t keeper_of(int64_t rank) const;
+  bool is_first(int64_t rank) const { return first[machine_of(rank)] == rank; }
+};
+Machines machines_of(ParallelContext& job);
+
+// |folder| is this machine's; it is complete, everywhere, when this returns. On an error nothing has that name.
+// |previous| as of SaveJob. Bytes of host memory: two chunks.
+std::shared_ptr<const AgreedPlan> save_parts(const std::string& folder, std::span<Parameter* const> parameters,
+                                             ParallelContext& job, HfSaveOptions options,
+                                             std::shared_ptr<const AgreedPlan> previous);
+
+using FolderListing = std::map<std::string, uint64_t>;  // of files: names and bytes
+// The id of the save of which the machines have all parts together; nothing where there is none.
+std::optional<std::string> whole_save(std::span<const FolderListing> machines);
+
+// Gives every machine the files of |folder| that it lacks. False where there are not all of them on the machines that
+// are there.
+bool gather_parts(const std::string& folder, ParallelContext& job);
+// Makes of them what SaveJob would have written, without a manifest, in |target| of every machine; what is there is
+// removed first.
+void assemble_parts(const std::string& folder, const std::string& target, ParallelContext& job);
+
+}  // namespace concord
