@@ -51,4 +51,10 @@ struct ExpertConfig {
   }
 };
 
+// |name| with the number of an expert in place of {}.
+inline std::string of_expert(const std::string& name, int64_t expert) {
+  const size_t place = name.find("{}");
+  return place == std::string::npos ? name : std::string(name).replace(place, 2, std::to_string(expert));
+}
+
 }  // namespace concord

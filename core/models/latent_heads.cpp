@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cat.h>
 
-#include "core/ops/linear.h"
 #include "core/parallel/mappings.h"
 
 namespace concord {
@@ -30,6 +29,10 @@ LatentHeads::LatentHeads(const LayerContext& context, const std::string& name, c
       q_(context.find(name + (q_norm_ != nullptr ? "q_b_proj.weight" : "q_proj.weight"))),
       kv_norm_(context.find(name + "kv_a_layernorm.weight")),
       kv_(context.find(name + "kv_b_proj.weight")) {
+  std::vector<LayerAdapter::Module> latents;
+  if (q_norm_ != nullptr) latents.push_back({name + "q_a_proj", sizes_.q_lora_rank});
+  latents.push_back({name + "kv_a_proj_with_mqa", sizes_.compressed()});
+  down_adapter_ = {context, name + "qkv_a_proj", latents, context.sequence_parallel};
   const std::string q_name = name + (q_norm_ != nullptr ? "q_b_proj" : "q_proj");
   q_adapter_ = {context, q_name, {{q_name, q_->value.size(0)}}, context.sequence_parallel};
   kv_adapter_ = {context, name + "kv_b_proj", {{name + "kv_b_proj", kv_->value.size(0)}}, context.sequence_parallel};
@@ -40,7 +43,7 @@ ParallelLinearOptions LatentHeads::options(const std::string& layer) const {
 }
 
 std::vector<Tensor> LatentHeads::project(const Tensor& normed_pbh) const {
-  const Tensor latents_pbc = concord::linear(normed_pbh, down_->used(), value_of(down_bias_), down_->grad_sink());
+  const Tensor latents_pbc = down_adapter_.whole(normed_pbh, *down_, down_bias_);
   if (q_norm_ != nullptr) return {latents_pbc};
   return {latents_pbc, q_adapter_.column(normed_pbh, *q_, nullptr, options("q_proj"))};
 }

@@ -41,7 +41,7 @@ class LatentHeads {
   std::string name_;
   int64_t heads_;  // of this rank
   const Parameter *norm_, *down_, *down_bias_, *q_norm_, *q_, *kv_norm_, *kv_;
-  LayerAdapter q_adapter_, kv_adapter_;
+  LayerAdapter down_adapter_, q_adapter_, kv_adapter_;
 };
 
 }  // namespace concord

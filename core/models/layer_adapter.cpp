@@ -3,8 +3,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include "core/ops/dropout.h"
+#include "core/ops/linear.h"
 
 namespace concord {
 namespace {
@@ -22,6 +27,16 @@ Tensor row_squares(const Tensor& weight) {
 Tensor root_of_sum(const Tensor& squares, ProcessGroup* group) {
   if (group != nullptr && group->size() > 1) group->all_reduce(squares).wait();
   return squares.clamp_min(kTiny).sqrt();
+}
+
+// In the type of |x|. Weights of another type are other tensors there, so their gradient does not go to the sink, but
+// through autograd.
+Tensor linear_of(const Tensor& x, const Parameter& weight, const Parameter* bias = nullptr) {
+  const Tensor own_bias = value_of(bias);
+  if (x.scalar_type() == weight.value.scalar_type()) {
+    return concord::linear(x, weight.used(), own_bias, weight.grad_sink());
+  }
+  return at::linear(x, weight.used().to(x.scalar_type()), own_bias.defined() ? own_bias.to(x.scalar_type()) : own_bias);
 }
 
 }  // namespace
@@ -75,6 +90,41 @@ Tensor LayerAdapter::row(const Tensor& x, const Parameter& weight, const Paramet
   if (!scales()) return y;
   const Tensor scaled = y.mul(factors(weight.used(), /*cut_by_inputs=*/true));
   return bias == nullptr ? scaled : scaled.add(bias->used());
+}
+
+Tensor LayerAdapter::whole(const Tensor& x_own, const Parameter& weight, const Parameter* bias,
+                           std::optional<c10::ScalarType> type) const {
+  const Tensor x = type ? x_own.to(*type) : x_own;
+  if (is_off()) return linear_of(x, weight, bias);
+  const Tensor y = linear_of(x, weight, scales() ? nullptr : bias).add(low_rank(x, weight.value.size(0)));
+  if (!scales()) return y;
+  const Tensor scaled = y.mul(factors(weight.used(), /*cut_by_inputs=*/false));
+  return bias == nullptr ? scaled : scaled.add(bias->used());
+}
+
+Tensor LayerAdapter::low_rank(const Tensor& x, int64_t columns) const {
+  Tensor input = x;
+  if (dropout_ > 0 && c10::GradMode::is_enabled()) {
+    const auto scope = rng_->fork(draws_apart_ ? kModelParallelRng : kDefaultRng);
+    input = concord::dropout(x, dropout_, rng_->current());
+  }
+  const Tensor z = linear_of(input, *a_);
+  std::vector<Tensor> all;
+  int64_t next = 0, row = 0;
+  const auto none_until = [&](int64_t column) {
+    auto sizes = z.sizes().vec();
+    sizes.back() = column - next;
+    if (column > next) all.push_back(at::zeros(sizes, z.options().requires_grad(false)));
+  };
+  for (const Part& part : parts_) {
+    none_until(part.column);
+    const int64_t rank = part.b->value.size(1);
+    all.push_back(linear_of(z.narrow(-1, row, rank).mul(part.scale), *part.b));
+    next = part.column + part.b->value.size(0);
+    row += rank;
+  }
+  none_until(columns);
+  return all.size() == 1 ? all.front() : at::cat(all, -1);
 }
 
 // Of all columns, m / |W'|; 1 where there is no pair.

@@ -5,6 +5,7 @@
 // where the norms count as constants in the gradient, as in peft. They are computed without W': with W A^T and A A^T.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,10 @@ class LayerAdapter {
                     const ParallelLinearOptions& options) const;
   at::Tensor row(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
                  const ParallelLinearOptions& options) const;
+  // The layer, not cut: every rank of the group has all of it, for its own tokens (routers, latents). Computed in
+  // |type| where that is another one than the model's.
+  at::Tensor whole(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
+                   std::optional<c10::ScalarType> type = {}) const;
 
  private:
   struct Part {
@@ -42,6 +47,8 @@ class LayerAdapter {
   };
 
   LowRank pair() const;
+  // What the pairs add to the results of |x|, all columns of them.
+  at::Tensor low_rank(const at::Tensor& x, int64_t columns) const;
   bool is_off() const { return a_ == nullptr || context_->adapter_off; }
   bool scales() const { return !is_off() && !parts_.empty() && parts_.front().magnitude != nullptr; }
   at::Tensor factors(const at::Tensor& weight, bool cut_by_inputs) const;

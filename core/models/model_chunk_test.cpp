@@ -100,6 +100,44 @@ TEST(ParameterPlan, ALayerWithExpertsHasStacksOfThem) {
   EXPECT_EQ(names_of(plan_parameters(config, dense, {})).back(), "model.layers.0.mlp.down_proj.weight");
 }
 
+TEST(ParameterPlan, PairsOfExpertsAreStacksCutAsTheExpertsAre) {
+  const StageLayers layer{.embedding = false, .first_layer = 1, .layers = 1, .mtp_layers = 0, .loss = false};
+  const ModelConfig config = small("qwen2_moe", kExperts);
+  const auto plans = [&](const std::string& target, const std::function<void(AdapterConfig&)>& change) {
+    AdapterConfig adapter;
+    adapter.r = 4;
+    set_targets({target}, &adapter);
+    change(adapter);
+    const AdapterModules modules(adapter_for(config, adapter));
+    return plan_parameters(config, layer, {.tp = 2, .etp = 2, .adapter = &modules});
+  };
+  const auto nothing = [](AdapterConfig&) {};
+  const ShardPlace place{{{{2, 1}, {2, 1}, {1, 0}}}};
+  std::map<std::string, std::vector<int64_t>> shapes;
+  std::vector<std::string> partial;
+  for (const ParameterPlan& plan : plans("all-linear", nothing)) {
+    if (!plan.adapter || plan.spec.name.find("experts") == std::string::npos) continue;
+    EXPECT_TRUE(plan.expert && !plan.frozen);
+    const std::string name = plan.spec.name.substr(plan.spec.name.find("experts."));
+    shapes[name] = local_shape(plan.spec, place);
+    if (plan.partial_over_tp) partial.push_back(name);
+  }
+  EXPECT_THAT(shapes, ElementsAre(std::pair("experts.down_proj.lora_A.weight", std::vector<int64_t>{3, 4, 3}),
+                                  std::pair("experts.gate_up_proj.lora_A.weight", std::vector<int64_t>{3, 8, 16}),
+                                  std::pair("experts.{}.down_proj.lora_B.weight", std::vector<int64_t>{3, 16, 4}),
+                                  std::pair("experts.{}.gate_proj.lora_B.weight", std::vector<int64_t>{3, 3, 4}),
+                                  std::pair("experts.{}.up_proj.lora_B.weight", std::vector<int64_t>{3, 3, 4})));
+  EXPECT_THAT(partial, ElementsAre("experts.gate_up_proj.lora_A.weight", "experts.{}.down_proj.lora_B.weight"));
+
+  EXPECT_THAT(refusal([&] { plans("experts.1.up_proj", nothing); }),
+              HasSubstr("another pair for model.layers.1.mlp.experts.0.up_proj than for model.layers.1.mlp.experts.1"));
+  EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.rank_pattern = {{"2.up_proj", 5}}; }); }),
+              HasSubstr("with the same rank and alpha"));
+  EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.lora_dropout = 0.1; }); }),
+              HasSubstr("lora_dropout is not supported for pairs of experts"));
+  EXPECT_EQ(refusal([&] { plans("gate", [](AdapterConfig& a) { a.lora_dropout = 0.1; }); }), "accepted");
+}
+
 TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {
   const ModelConfig tied = small("qwen2", R"(, "tie_word_embeddings": true)");
   const auto whole = plan_parameters(tied, kWhole, {});

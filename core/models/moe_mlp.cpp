@@ -5,7 +5,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/core.h>
 
@@ -15,7 +14,6 @@
 #include "core/models/router_record.h"
 #include "core/ops/gated_activation.h"
 #include "core/ops/grouped_linear.h"
-#include "core/ops/linear.h"
 #include "core/ops/moe_capacity.h"
 #include "core/ops/moe_permute.h"
 #include "core/ops/visit_type.h"
@@ -79,6 +77,16 @@ MoeMlp::MoeMlp(const LayerContext& context, int64_t number) : context_(context),
   down_ = context.find(layer + (whole ? experts.down : "mlp.experts.down_proj.weight"));
   down_bias_ = whole ? context.find(layer + experts.down + "_bias") : nullptr;
   shared_gate_ = context.find(layer + "mlp.shared_expert_gate.weight");
+  const auto module = [&](const std::string& weight) { return layer + weight.substr(0, weight.rfind('.')); };
+  const bool splits = context.sequence_parallel;
+  router_adapter_ = {context, layer + "mlp.router", {{module(experts.router), experts.num_experts}}, splits};
+  shared_gate_adapter_ = {context, layer + "mlp.shared_expert_gate", {{layer + "mlp.shared_expert_gate", 1}}, splits};
+  if (!whole) {
+    const int64_t inner = experts.intermediate_size / context.etp->size();
+    gate_up_adapter_ = {
+        context, layer + "mlp.experts.gate_up_proj", {{module(experts.gate), inner}, {module(experts.up), inner}}};
+    down_adapter_ = {context, layer + "mlp.experts.down_proj", {{module(experts.down), context.config.hidden_size}}};
+  }
   if (context.config.experts.shared_intermediate_size > 0)
     shared_.emplace(context, layer + context.config.experts.shared);
   split_tokens_ = context.sequence_parallel || context.etp->ranks() != context.tp->ranks();
@@ -103,13 +111,10 @@ Tensor MoeMlp::whole(const Tensor& x_pbh, const SharedInputs& inputs) const {
   return chosen_pbh.add(shared_pbh);
 }
 
-// 16-bit weights in fp32 are other tensors, so their gradient does not go to the sink, but through autograd.
 Tensor MoeMlp::router_logits(const Tensor& normed_pbh) const {
   const auto wide = ops::sum_type(normed_pbh.scalar_type());
-  if (!context_.config.experts.wide_router || wide == normed_pbh.scalar_type()) {
-    return concord::linear(normed_pbh, router_->used(), value_of(router_bias_), router_->grad_sink());
-  }
-  return at::linear(normed_pbh.to(wide), router_->used().to(wide));
+  const bool is_wide = context_.config.experts.wide_router;
+  return router_adapter_.whole(normed_pbh, *router_, router_bias_, is_wide ? std::optional(wide) : std::nullopt);
 }
 
 Routing MoeMlp::route(const Tensor& normed_pbh, const SharedInputs& inputs) const {
@@ -198,9 +203,12 @@ Tensor MoeMlp::on_their_ranks(const Tensor& rows, const Tensor& ends, int64_t mo
 }
 
 // A stack that files have as a whole is [experts, in, out].
-Tensor MoeMlp::expert_linear(const Tensor& rows, const Parameter& stack, const Tensor& ends) const {
+Tensor MoeMlp::expert_linear(const Tensor& rows, const Parameter& stack, const ExpertAdapter& adapter,
+                             const Tensor& ends) const {
   const GradSink* sink = stack.grad_sink();
-  if (!context_.config.experts.whole_stacks) return grouped_linear(rows, stack.used(), ends, sink);
+  if (!context_.config.experts.whole_stacks) {
+    return adapter.added_to(grouped_linear(rows, stack.used(), ends, sink), rows, ends);
+  }
   const Tensor turned = stack.used().transpose(1, 2);
   if (sink == nullptr) return grouped_linear(rows, turned, ends);
   GradSink turned_sink = *sink;
@@ -210,19 +218,21 @@ Tensor MoeMlp::expert_linear(const Tensor& rows, const Parameter& stack, const T
 
 Tensor MoeMlp::run_experts(const Tensor& rows, const Tensor& ends) const {
   const GatedActivation& activation = context_.config.activation;
-  const Tensor both = expert_linear(rows, *gate_up_, ends);
-  if (gate_up_bias_ == nullptr) return expert_linear(gated_activation(both, activation), *down_, ends);
+  const Tensor both = expert_linear(rows, *gate_up_, gate_up_adapter_, ends);
+  if (gate_up_bias_ == nullptr) {
+    return expert_linear(gated_activation(both, activation), *down_, down_adapter_, ends);
+  }
   const Tensor chosen_ne = expert_of_row(both, ends);
   const Tensor inner = gated_activation(at::addmm(both, chosen_ne, gate_up_bias_->used()), activation);
   // What the ranks of etp have is added up, and the bias must be in it once.
   const double share = 1.0 / static_cast<double>(context_.etp->size());
-  return at::addmm(expert_linear(inner, *down_, ends), chosen_ne, down_bias_->used(), 1, share);
+  return at::addmm(expert_linear(inner, *down_, down_adapter_, ends), chosen_ne, down_bias_->used(), 1, share);
 }
 
 Tensor MoeMlp::shared_output(const Tensor& both_sbc, const Tensor& normed_pbh) const {
   const Tensor y_pbh = shared_->down(both_sbc);
   if (shared_gate_ == nullptr) return y_pbh;
-  const Tensor gate_pb1 = concord::linear(normed_pbh, shared_gate_->used(), {}, shared_gate_->grad_sink());
+  const Tensor gate_pb1 = shared_gate_adapter_.whole(normed_pbh, *shared_gate_, nullptr);
   return y_pbh.mul(gate_pb1.sigmoid());
 }
 

@@ -10,6 +10,7 @@
 
 #include <optional>
 
+#include "core/models/expert_adapter.h"
 #include "core/models/mlp.h"
 #include "core/ops/moe_router.h"
 #include "core/parallel/moe_dispatch.h"
@@ -44,13 +45,16 @@ class MoeMlp {
                             const SharedHalves& shared) const;
   // The same of this rank's experts.
   at::Tensor run_experts(const at::Tensor& rows, const at::Tensor& ends) const;
-  at::Tensor expert_linear(const at::Tensor& rows, const Parameter& stack, const at::Tensor& ends) const;
+  at::Tensor expert_linear(const at::Tensor& rows, const Parameter& stack, const ExpertAdapter& adapter,
+                           const at::Tensor& ends) const;
   at::Tensor shared_output(const at::Tensor& both_sbc, const at::Tensor& normed_pbh) const;
 
   const LayerContext& context_;
   int64_t number_;
   const Parameter *norm_, *router_, *router_bias_, *bias_, *gate_up_, *gate_up_bias_, *down_, *down_bias_,
       *shared_gate_;
+  LayerAdapter router_adapter_, shared_gate_adapter_;
+  ExpertAdapter gate_up_adapter_, down_adapter_;
   std::optional<GatedMlp> shared_;
   bool split_tokens_;   // ranks of etp have different tokens
   bool uneven_tokens_;  // and perhaps different numbers of them

@@ -216,7 +216,10 @@ class Planner {
     for (const auto& [column, rank, first_row] : outer) {
       add_side(tensor_name(column->module, "B"), {column->rows, {rank}}, constant_init(0), column->joined);
       plans_.back().spec.joined = !column->joined.empty();
-      if (!add_magnitude(column->module, column->rows, layer, first_row / options_.tp)) continue;
+      const bool is_cut = column->rows.cut.has_value();
+      plans_.back().partial_over_tp = !is_cut && tokens_are_split();
+      if (!add_magnitude(column->module, column->rows, layer, is_cut ? first_row / options_.tp : first_row)) continue;
+      plans_.back().partial_over_tp = !is_cut && tokens_are_split();
       plans_.back().spec.pieces = column->joined;
       plans_.back().spec.joined = !column->joined.empty();
     }
@@ -229,6 +232,65 @@ class Planner {
     add_side(tensor_name(module, "B"), {{config_.hidden_size}, {pair->rank}}, constant_init(0));
     plans_.back().partial_over_tp = tokens_are_split();
     if (add_magnitude(module, {config_.hidden_size}, module, 0)) plans_.back().partial_over_tp = tokens_are_split();
+  }
+
+  // The same pair for every expert: |module| has {} for its number.
+  std::optional<LowRankShape> pair_of_experts(const std::string& module) {
+    const std::optional<LowRankShape> first = pair_of(of_expert(module, 0));
+    for (int64_t i = 1; i < config_.experts.num_experts; ++i) {
+      const std::optional<LowRankShape> other = pair_of(of_expert(module, i));
+      const bool alike = first.has_value() == other.has_value() &&
+                         (!first || (first->rank == other->rank && first->scale == other->scale));
+      if (alike) continue;
+      throw ConfigError(
+          fmt::format("the adapter has another pair for {} than for {}; experts of a layer must be targets with "
+                      "the same rank and alpha, or none of them",
+                      of_expert(module, 0), of_expert(module, i)));
+    }
+    if (first) check_of_experts(module);
+    return first;
+  }
+  void check_of_experts(const std::string& module) const {
+    const AdapterConfig& adapter = options_.adapter->config();
+    const char* const not_there = adapter.lora_dropout > 0      ? "lora_dropout"
+                                  : adapter.use_dora            ? "use_dora"
+                                  : adapter.begins_as_weights() ? "init_lora_weights"
+                                                                : nullptr;
+    if (not_there == nullptr) return;
+    throw ConfigError(
+        fmt::format("{} is not supported for pairs of experts ({}); leave it out, or choose a lora_target without "
+                    "them, such as self_attn.q_proj,self_attn.k_proj,self_attn.v_proj,self_attn.o_proj",
+                    not_there, module));
+  }
+  void add_expert_side(const std::string& name, Dim rows, Dim columns, WeightInit init, std::vector<Piece> pieces) {
+    const bool is_cut = rows.cut.has_value() || columns.cut.has_value();
+    of_experts(name, {rows, columns}, init, std::move(pieces));
+    ParameterPlan& plan = plans_.back();
+    plan.spec.stacked = true;
+    plan.spec.fused_dim = 1;
+    plan.frozen = false;
+    plan.adapter = true;
+    if (is_cut) return;
+    plan.spec.replicated_over = {GroupKind::etp, GroupKind::edp};
+    plan.partial_over_tp = options_.etp > 1;
+  }
+  void expert_pairs(const std::string& stack, const std::vector<Column>& columns, Dim inputs) {
+    std::vector<Piece> inner;
+    std::vector<std::pair<const Column*, int64_t>> outer;
+    int64_t ranks = 0;
+    for (const Column& column : columns) {
+      const std::optional<LowRankShape> pair = pair_of_experts(column.module);
+      if (!pair) continue;
+      inner.push_back({tensor_name(column.module, "A"), pair->rank});
+      outer.emplace_back(&column, pair->rank);
+      ranks += pair->rank;
+    }
+    if (inner.empty()) return;
+    add_expert_side(tensor_name(stack, "A"), {ranks}, inputs, inner_init(inputs.size), inner);
+    for (const auto& [column, rank] : outer) {
+      const std::string name = tensor_name(column->module, "B");
+      add_expert_side(name, column->rows, {rank}, constant_init(0), {{name, column->rows.size}});
+    }
   }
 
   // The projection back to the hidden size; its bias is added to the sum.
@@ -254,6 +316,10 @@ class Planner {
       return named;
     };
     whole(prefix + "qkv_a_proj.weight", query + latent.compressed(), pieces("weight"));
+    std::vector<Column> latents;
+    if (query > 0) latents.push_back({prefix + "q_a_proj", {query}});
+    latents.push_back({prefix + "kv_a_proj_with_mqa", {latent.compressed()}});
+    column_pairs(prefix + "qkv_a_proj", latents);
     if (latent.bias) {
       of_own_tokens(prefix + "qkv_a_proj.bias", query + latent.compressed(), 0);
       plans_.back().spec.pieces = pieces("bias");
@@ -344,6 +410,7 @@ class Planner {
     const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
     const std::string mlp_name = layer + "mlp.";
     whole(mlp_name + "router.weight", all.num_experts, {{layer + all.router, all.num_experts}});
+    if (!all.whole_stacks) column_pairs(mlp_name + "router", {{module_of(layer + all.router), {all.num_experts}}});
     if (!all.router_bias.empty()) {
       add(mlp_name + "router.logit_bias", {{all.num_experts}}, normal(), {{layer + all.router_bias, all.num_experts}});
       plans_.back().partial_over_tp = tokens_are_split();
@@ -355,10 +422,17 @@ class Planner {
     if (all.whole_stacks) return whole_stacks(layer);
     stack(mlp_name + "experts.gate_up_proj.weight", {2 * inner, ShardAxis::etp}, {hidden},
           {{layer + all.gate, inner}, {layer + all.up, inner}});
+    expert_pairs(
+        mlp_name + "experts.gate_up_proj",
+        {{module_of(layer + all.gate), {inner, ShardAxis::etp}}, {module_of(layer + all.up), {inner, ShardAxis::etp}}},
+        {hidden});
     stack(mlp_name + "experts.down_proj.weight", {hidden}, {inner, ShardAxis::etp}, {{layer + all.down, hidden}});
+    expert_pairs(mlp_name + "experts.down_proj", {{module_of(layer + all.down), {hidden}}}, {inner, ShardAxis::etp});
     if (all.shared_intermediate_size == 0) return;
     mlp(layer + all.shared, all.shared_intermediate_size, false);
-    if (all.shared_gate) whole(mlp_name + "shared_expert_gate.weight", 1, {});
+    if (!all.shared_gate) return;
+    whole(mlp_name + "shared_expert_gate.weight", 1, {});
+    column_pairs(mlp_name + "shared_expert_gate", {{mlp_name + "shared_expert_gate", {1}}});
   }
 
   const ModelConfig& config_;

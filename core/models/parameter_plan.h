@@ -76,6 +76,11 @@ struct ParameterPlanOptions {
 //   MODULE.lora_B.weight    [out, rank], for each module
 //   MODULE.lora_magnitude_vector [out], with use_dora
 // cut as the layer is: B of a layer that is cut by its outputs (qkv, gate and up, lm_head), A of one cut by its inputs.
+// Those of experts are stacks of one pair per expert, names with {} for its number:
+//   model.layers.N.mlp.experts.gate_up_proj.lora_A.weight  [experts / ep, ranks, hidden]
+//   MODULE.lora_B.weight                                   [experts / ep, inner / etp, rank], of gate and up
+//   model.layers.N.mlp.experts.down_proj.lora_A.weight     [experts / ep, rank, inner / etp]
+//   MODULE.lora_B.weight                                   [experts / ep, hidden, rank], of down
 // spec.replicated_over lists tp where the parameter is not cut, and dp_cp; for experts it is edp.
 // Throws ConfigError, with the names and numbers, if heads or sizes do not divide by tp, etp or ep.
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,
