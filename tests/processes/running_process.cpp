@@ -14,6 +14,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/processes/preloaded_program.h"
+
 namespace concord::testing_processes {
 namespace {
 
@@ -36,6 +38,31 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
+// This process's, with the entries of |more| in place of their namesakes.
+std::vector<std::string> whole_environment(const std::vector<std::string>& more) {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
+  for (const std::string& entry : more) {
+    const std::string name = entry.substr(0, entry.find('=') + 1);
+    std::erase_if(all, [&](const std::string& each) { return each.starts_with(name); });
+    all.push_back(entry);
+  }
+  return all;
+}
+
+pid_t start(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+            const PreloadedStreams& streams, bool ignore_hangup) {
+  const std::vector<char*> arguments = exec_words(command), variables = exec_words(environment);
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  dup2(streams.in, 0);
+  dup2(streams.out, 1);
+  dup2(streams.err, 2);
+  ::signal(SIGHUP, ignore_hangup ? SIG_IGN : SIG_DFL);
+  execve(arguments[0], arguments.data(), variables.data());
+  _exit(127);
+}
+
 }  // namespace
 
 RunningProcess::RunningProcess(const std::vector<std::string>& command, const ProcessSettings& settings) {
@@ -43,19 +70,10 @@ RunningProcess::RunningProcess(const std::vector<std::string>& command, const Pr
   int out[2];
   int err[2];
   if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) std::abort();
-  std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  pid_ = fork();
-  if (pid_ == 0) {
-    dup2(in[0], 0);
-    dup2(out[1], 1);
-    dup2(err[1], 2);
-    ::signal(SIGHUP, settings.ignore_hangup ? SIG_IGN : SIG_DFL);
-    for (const std::string& entry : settings.environment) putenv(const_cast<char*>(entry.c_str()));
-    execv(arguments[0], arguments.data());
-    _exit(127);
-  }
+  const std::vector<std::string> environment = whole_environment(settings.environment);
+  const PreloadedStreams streams{in[0], out[1], err[1]};
+  const std::optional<pid_t> forked = start_preloaded(command, environment, streams, settings.ignore_hangup);
+  pid_ = forked ? *forked : start(command, environment, streams, settings.ignore_hangup);
   close(in[0]);
   close(out[1]);
   close(err[1]);

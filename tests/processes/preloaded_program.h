@@ -1,0 +1,32 @@
+// The program under test, forked from a process that has loaded libtorch once (preloaded.cpp). CONCORD_PRELOADED names
+// that library and CONCORD_PLUGIN_PATH the folder of the program's; without it, and where the kernel or a variable of
+// the environment do not allow it, programs are started as usual.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace concord::testing_processes {
+
+// As execve takes them; |texts| stay where they are.
+inline std::vector<char*> exec_words(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+struct PreloadedStreams {
+  int in, out, err;
+};
+
+// Starts |command|, with the whole |environment|, as a child of this process. Nothing: it has to be started otherwise.
+// Threads: any.
+std::optional<pid_t> start_preloaded(const std::vector<std::string>& command,
+                                     const std::vector<std::string>& environment, const PreloadedStreams& streams,
+                                     bool ignore_hangup);
+
+}  // namespace concord::testing_processes
