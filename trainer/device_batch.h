@@ -4,12 +4,11 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/mesh/parallel_context.h"
 #include "core/models/micro_batch.h"
-#include "platform/cpp/event.hpp"
-#include "platform/cpp/memory.hpp"
 
 namespace concord {
 
@@ -30,17 +29,8 @@ class BatchCopies {
   std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& batches);
 
  private:
-  struct PinnedSet {
-    std::vector<HostBuffer> buffers;
-    Event copied;
-  };
-
-  at::Tensor enqueue(const at::Tensor& host, size_t buffer);
-
-  const c10::Device device_;
-  const Device platform_device_;
-  std::vector<PinnedSet> sets_;  // none where the device is the host
-  size_t current_ = 0;
+  class Impl;
+  std::unique_ptr<Impl> impl_;  // null where the device is the host
 };
 
 // The peak of this process if the device is the host, otherwise what all processes use of the device.

@@ -241,7 +241,7 @@ class Probe {
       const StageLayers& layers = models_.args().stages[stage];
       const bool borrows = layers.loss && !layers.embedding && ranks_[stage] == ranks_[0];
       const ParameterPlanOptions options{
-          .tp = context_.layout().tp(), .borrows_output = borrows, .adapter = adapter_ ? &*adapter_ : nullptr};
+          .tp = context_.layout().tp(), .borrows_embedding = borrows, .adapter = adapter_ ? &*adapter_ : nullptr};
       const auto plans = plan_parameters(models_.config(), layers, options);
       for (size_t i = 0; i < plans.size(); ++i) {
         if (is_weight && stage > 0 && plans[i].shared_embedding) continue;  // already written by the first stage
