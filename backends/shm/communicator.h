@@ -83,8 +83,8 @@ class Communicator final : public Engine {
   // Operations that begin from now on are steps of |call|: ranks compare it, and messages name it. Null: no longer. A
   // rank that sleeps in them calls |meanwhile| every few milliseconds.
   void act_for(const Call* call, std::function<void()> meanwhile = nullptr);
-  // One round of such an operation: |fill| writes this rank's slot of slot_bytes(), all synchronize, and |read| gets the
-  // slots of all ranks, in their order. There is more than one rank.
+  // One round of such an operation: |fill| writes this rank's slot of slot_bytes(), all synchronize, and |read| gets
+  // the slots of all ranks, in their order. There is more than one rank.
   int64_t slot_bytes() const;
   void round(const std::function<void(std::byte*)>& fill,
              const std::function<void(std::span<const std::byte* const>)>& read);

@@ -120,7 +120,7 @@ std::string address_by(decltype(getpeername)* ask, const UniqueFd& socket) {
 std::string peer_address(const UniqueFd& socket) { return address_by(getpeername, socket); }
 std::string own_address(const UniqueFd& socket) { return address_by(getsockname, socket); }
 
-Pulse::Pulse(UniqueFd socket) : socket_(std::move(socket)) {
+HostPulse::HostPulse(UniqueFd socket) : socket_(std::move(socket)) {
   constexpr int kSeconds = static_cast<int>(kSilence.count());
   constexpr unsigned kMilliseconds = 1000 * kSeconds;
   const int on = 1;
@@ -132,7 +132,7 @@ Pulse::Pulse(UniqueFd socket) : socket_(std::move(socket)) {
   ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kMilliseconds, sizeof kMilliseconds);
 }
 
-int Pulse::error() {
+int HostPulse::error() {
   int now = 0;
   socklen_t length = sizeof now;
   if (!socket_ || ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &now, &length) != 0) return error_;

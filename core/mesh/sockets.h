@@ -32,12 +32,12 @@ std::string own_address(const UniqueFd& socket);
 
 // A connection on which nothing is sent: the kernel probes the other machine every second and ends it when that has not
 // answered for kSilence. A process that is stopped still answers: its kernel does. Threads: any.
-class Pulse {
+class HostPulse {
  public:
   static constexpr std::chrono::seconds kSilence{3};
 
-  Pulse() = default;  // never fails
-  explicit Pulse(UniqueFd socket);
+  HostPulse() = default;  // never fails
+  explicit HostPulse(UniqueFd socket);
   // Why the other machine cannot be reached, an errno; 0 if it can, and also where the other end just closed.
   int error();
 

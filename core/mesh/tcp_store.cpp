@@ -124,7 +124,7 @@ using Connect = std::function<c10::intrusive_ptr<c10d::Store>()>;
 class StoreThread {
  public:
   // Throws what |connect| throws, or Error (TIMEOUT) if it takes longer than |patience|. |limit|: of a call.
-  StoreThread(const Connect& connect, Milliseconds patience, Milliseconds limit, std::shared_ptr<Pulse> pulse)
+  StoreThread(const Connect& connect, Milliseconds patience, Milliseconds limit, std::shared_ptr<HostPulse> pulse)
       : limit_(limit), pulse_(std::move(pulse)), queue_(std::make_shared<Queue>()) {
     std::packaged_task<void()> open([queue = queue_, connect] {
       const QuietLog quiet;
@@ -216,7 +216,7 @@ class StoreThread {
   }
 
   const Milliseconds limit_;
-  const std::shared_ptr<Pulse> pulse_;
+  const std::shared_ptr<HostPulse> pulse_;
   std::shared_ptr<Queue> queue_;
   std::thread thread_;
 };
@@ -226,7 +226,7 @@ class TcpStore : public Store {
   // |connect_again| is called for waits, if there are any that take a while. Waits: at most |timeout|. Throws what
   // |connect| throws, or Error (TIMEOUT).
   TcpStore(const Connect& connect, Connect connect_again, std::string where, Milliseconds timeout, int looks,
-           std::shared_ptr<Pulse> pulse)
+           std::shared_ptr<HostPulse> pulse)
       : looks_(looks),
         pulse_(std::move(pulse)),
         thread_(connect, timeout, std::clamp<Milliseconds>(timeout, kShortestLimit, kLongestLimit), pulse_),
@@ -337,7 +337,7 @@ class TcpStore : public Store {
   }
 
   const int looks_;
-  const std::shared_ptr<Pulse> pulse_;
+  const std::shared_ptr<HostPulse> pulse_;
   StoreThread thread_;
   const Connect connect_again_;
   std::string where_;
@@ -357,7 +357,7 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
   options.timeout = timeout;
   const bool serves = job.rank == 0 && !job.agent_store;
   std::string host = job.master_addr;
-  auto pulse = std::make_shared<Pulse>();
+  auto pulse = std::make_shared<HostPulse>();
   if (serves) {
     Listener listener = listen_for(job);
     options.isServer = true;
@@ -367,7 +367,7 @@ std::shared_ptr<Store> connect_store(const JobEnvironment& job, Milliseconds tim
     Server server = wait_for_server(job, timeout);
     host = server.address;
     // On this machine the end of the process is enough to see.
-    if (own_address(server.socket) != host) pulse = std::make_shared<Pulse>(std::move(server.socket));
+    if (own_address(server.socket) != host) pulse = std::make_shared<HostPulse>(std::move(server.socket));
   }
   const std::string where = fmt::format("{}:{}", job.master_addr, job.master_port);
   const auto refuse = [&](concord_status status, const char* words) {

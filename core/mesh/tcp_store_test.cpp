@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <thread>
 
 #include "core/mesh/rendezvous.h"
+#include "core/mesh/sockets.h"
 #include "platform/loader/error.h"
 
 namespace concord {
@@ -221,6 +224,55 @@ TEST(TcpStore, ManyThreadsWaitForDifferentKeysAtTheSameTime) {
     server->set("key" + std::to_string(i), std::to_string(i));
     EXPECT_EQ(values[static_cast<size_t>(i)].get(), std::to_string(i));
   }
+}
+
+// ---------------------------------------------------------------------------------------------------------- HostPulse
+
+int option(int socket, int level, int name) {
+  int value = -1;
+  socklen_t length = sizeof value;
+  EXPECT_EQ(::getsockopt(socket, level, name, &value, &length), 0);
+  return value;
+}
+
+TEST(HostPulseTest, AMachineThatAnswersIsThereAlsoWhenItsProcessHasClosed) {
+  auto taken = std::make_unique<TakenPort>();
+  std::string reason;
+  UniqueFd socket = connect_once("127.0.0.1", taken->port(), 10s, &reason);
+  ASSERT_TRUE(socket) << reason;
+  const int number = socket.get();
+  HostPulse pulse(std::move(socket));
+  EXPECT_EQ(option(number, SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(number, IPPROTO_TCP, TCP_KEEPIDLE) + option(number, IPPROTO_TCP, TCP_KEEPCNT), 3);
+  EXPECT_EQ(pulse.error(), 0);
+  taken.reset();  // resets the connection, which nobody has accepted
+  pollfd entry{number, POLLIN, 0};
+  ASSERT_EQ(::poll(&entry, 1, 60000), 1);
+  EXPECT_EQ(pulse.error(), 0);
+  EXPECT_EQ(HostPulse().error(), 0);
+}
+
+// Connecting to a full queue is like talking to a machine that is gone: nothing is answered.
+TEST(HostPulseTest, AMachineThatDoesNotAnswerIsUnreachableAndStaysSo) {
+  UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const plain = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(listener.get(), plain, length), 0);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  ASSERT_EQ(::getsockname(listener.get(), plain, &length), 0);
+  std::vector<UniqueFd> sockets;
+  for (int i = 0; i < 4; ++i) {  // the queue takes one or two
+    sockets.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    static_cast<void>(::connect(sockets.back().get(), plain, length));
+  }
+  HostPulse pulse(std::move(sockets.back()));
+  const auto end = std::chrono::steady_clock::now() + kLong;
+  while (pulse.error() == 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(pulse.error(), ETIMEDOUT);
+  EXPECT_EQ(pulse.error(), ETIMEDOUT);  // the kernel tells it once
 }
 
 }  // namespace

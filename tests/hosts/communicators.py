@@ -4,9 +4,10 @@
 
 JOBS times, four processes make SETUPS communicators one after another. All sums are right, and all processes end by
 themselves: none crashes or waits for ever. Before that, reductions of many kinds and sizes on two hosts, and on three,
-give the bits that the same number of ranks gets on one host.
+give the bits that the same number of ranks gets on one host, and strangers on the job's ports disturb nothing.
 """
 
+import subprocess
 import sys
 import time
 
@@ -32,12 +33,41 @@ def check_bits(program, plugin):
         print(f"{count} ranks have the same bits on {host_count} hosts as on one")
 
 
+# Connects to every port, says something that is no protocol's, and nothing, and stays connected.
+STRANGER = """import os, socket, sys
+kept = []
+for port in sys.argv[2:]:
+    for words in (b"", b"GET / HTTP/1.1\\r\\n\\r\\n", os.urandom(300)):
+        kept.append(socket.create_connection((sys.argv[1], int(port)), 10))
+        kept[-1].sendall(words)
+print(len(kept), flush=True)
+sys.stdin.read()
+"""
+
+
+def check_strangers(program, plugin):
+    """Whoever connects to the ports of a job without its secrets does not disturb it."""
+    with Hosts(2) as hosts:
+        ranks = Ranks.ours(hosts, program, plugin)
+        before = ranks.ask_all("bits")
+        ports = hosts.listening_ports(0)
+        stranger = hosts.start(1, [sys.executable, "-c", STRANGER, hosts.addresses[0], *map(str, ports)], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert int(stranger.stdout.readline()) == 3 * len(ports) > 0
+        after = ranks.ask_all("bits")
+        assert before == after, f"before {before}, with strangers {after}"
+        assert ranks.ask_all("setups 4") == ["done"] * 4
+        assert ranks.end() == [0] * 4
+        print(f"strangers on {len(ports)} ports disturb nothing")
+
+
 def main(arguments):
     program, plugin, setups, *jobs = arguments
     skip_without_engine(plugin)
     start = time.monotonic()
     count = int(jobs[0]) if jobs else 1
     check_bits(program, plugin)
+    check_strangers(program, plugin)
     with Hosts(2) as hosts:
         for job in range(count):
             ranks = Ranks.ours(hosts, program, plugin)

@@ -12,11 +12,15 @@ def quiet(*words):
     return subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
 
 
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(SKIP)
+
+
 def skip_without_engine(plugin):
     """Ends the program as skipped where the cpu plugin's messages between hosts were not built."""
     if not os.path.exists(os.path.join(os.path.dirname(os.path.abspath(plugin)), "libconcordnet_ucx.so")):
-        print("skipped: built without UCX (libucx-dev)")
-        sys.exit(SKIP)
+        skip("built without UCX (libucx-dev)")
 
 
 class Hosts:
@@ -45,8 +49,7 @@ class Hosts:
                 self._make("ip", "-n", name, "link", "set", "link0", "up")
         except (OSError, RuntimeError) as error:
             self.__exit__()
-            print(f"skipped: network namespaces cannot be made here: {error}")
-            sys.exit(SKIP)
+            skip(f"network namespaces cannot be made here: {error}")
         return self
 
     def __exit__(self, *_):
@@ -67,6 +70,13 @@ class Hosts:
         process = subprocess.Popen(["ip", "netns", "exec", self.names[host], *words], **more)
         self.started.append(process)
         return process
+
+    def listening_ports(self, host):
+        """The TCP ports on which this host's processes listen, of any of its addresses."""
+        shown = subprocess.run(["ip", "netns", "exec", self.names[host], "cat", "/proc/net/tcp", "/proc/net/tcp6"],
+                               stdout=subprocess.PIPE, text=True, check=False).stdout
+        rows = [line.split() for line in shown.splitlines()]
+        return sorted({int(row[1].rsplit(":", 1)[1], 16) for row in rows if len(row) > 3 and row[3] == "0A"})
 
     def cut(self, host):
         """Takes the host off the network; its interface stays up, as when a cable is pulled at the switch."""

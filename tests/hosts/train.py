@@ -1,23 +1,26 @@
 """Training over two hosts (network namespaces), two ranks each: the same bits as on one host, and the right blame.
 
-    train.py CONCORD MODEL [trajectories|torchrun|killed|cut|recovers]...
+    train.py CONCORD MODEL [trajectories|torchrun|mpirun|killed|cut|recovers]...
 
 Trajectories: a layout on two hosts, started by `concord launch --nnodes 2`, has the losses and gradient norms of
-the same layout on one host, bit for bit. Torchrun: the same for one layout, started by torchrun (CONCORD_PYTHON). Killed,
-cut: a host's processes are killed, or its link is cut, in the middle of training; every rank ends, and says which rank is
-gone. How long that took is printed. Recovers: with --max_restarts the job goes on, with the same bits.
+the same layout on one host, bit for bit. Torchrun, mpirun: the same for one layout, started by torchrun (of
+CONCORD_PYTHON) and by one mpirun. Killed, cut: a host's processes are killed, or its link is cut, in the middle of
+training; every rank ends, and says which rank is gone. How long that took is printed. Recovers: with --max_restarts the
+job goes on, with the same bits.
 """
 
+import collections
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-from hosts import Hosts, skip_without_engine
+from hosts import Hosts, skip, skip_without_engine
 
 LAYOUTS = {
     "DP 2 x TP 2": ["--tensor_model_parallel_size", "2"],
@@ -67,15 +70,43 @@ class Runs:
                     "--master-port", str(port), "--no-python", self.concord, *self.words(out, layout, steps)]
         return self.start(hosts, out, words)
 
+    def mpirun(self, hosts, out, layout, steps, port):
+        """One mpirun, on the first host; it starts its daemon on the other one as it would by ssh."""
+        agent = os.path.join(self.folder, "agent")
+        with open(agent, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nshift\nexec ip netns exec {hosts.names[1]} sh -c "$*"\n')
+        os.chmod(agent, 0o755)
+        words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "4",
+                 "--host", ",".join(f"{address}:2" for address in hosts.addresses), "--mca", "plm_rsh_agent", agent,
+                 "--mca", "oob_tcp_if_include", "link0"]
+        variables = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": str(port)}
+        for name in [*variables, *(name for name in self.environment if name.startswith(("CONCORD_", "OMP_")))]:
+            words += ["-x", name]
+        return self.start_on(hosts, out, 0, [*words, *self.recorded(out), *self.words(out, layout, steps)], variables)
+
+    def recorded(self, out):
+        """The words that start a rank and leave a note where it runs: a file named by its process, with its namespace."""
+        return ["sh", "-c", f'readlink /proc/self/ns/net > {os.path.join(self.folder, out)}-rank-$$; exec "$0" "$@"',
+                self.concord]
+
+    def ranks_on_hosts(self, out):
+        """How many ranks have run on each host."""
+        names = [name for name in os.listdir(self.folder) if name.startswith(f"{out}-rank-")]
+        found = collections.Counter()
+        for name in names:
+            with open(os.path.join(self.folder, name), encoding="ascii") as file:
+                found[file.read()] += 1
+        return sorted(found.values())
+
     def start(self, hosts, out, words_for):
         """One launcher per host."""
-        started = []
-        for node in range(2):
-            words = words_for(node)
-            log = open(os.path.join(self.folder, f"{out}-{node}.log"), "w+", encoding="utf-8")
-            process = hosts.start(node, words, env=self.environment, stdout=log, stderr=log, cwd=self.folder)
-            started.append((process, log))
-        return started
+        return [self.start_on(hosts, out, node, words_for(node)) for node in range(2)]
+
+    def start_on(self, hosts, out, node, words, variables=None):
+        log = open(os.path.join(self.folder, f"{out}-{node}.log"), "w+", encoding="utf-8")
+        process = hosts.start(node, words, env={**self.environment, **(variables or {})}, stdout=log, stderr=log,
+                              cwd=self.folder)
+        return process, log
 
     def metrics(self, out):
         path = os.path.join(self.folder, out, "metrics.jsonl")
@@ -104,18 +135,30 @@ def check_trajectories(runs, hosts):
         print(f"{name}: 6 steps on two hosts have the bits of one host; last loss {two[-1][1]}")
 
 
+def check_started_by(name, runs, start):
+    """The same bits as on one host, for one layout, started by |start|(output folder, layout, steps)."""
+    layout = LAYOUTS["DP 2 x TP 2"]
+    runs.alone("one", layout, 3)
+    for process, log in start("two", layout, 3):
+        assert process.wait() == 0, f"{name}: exit code {process.returncode}\n{text_of(log)}"
+    one, two = runs.metrics("one"), runs.metrics("two")
+    assert len(one) == 3 and one == two, f"{name}: on one host\n{one}\non two hosts\n{two}"
+    print(f"started by {name}: 3 steps on two hosts have the bits of one host; last loss {two[-1][1]}")
+
+
 def check_torchrun(runs, hosts):
     if subprocess.run([os.environ.get("CONCORD_PYTHON", "python3"), "-c", "import torch"], stderr=subprocess.DEVNULL,
                       check=False).returncode != 0:
-        print("torchrun: left out, there is no Python with torch in CONCORD_PYTHON")
-        return
-    layout = LAYOUTS["DP 2 x TP 2"]
-    runs.alone("one-torchrun", layout, 3)
-    for process, log in runs.torchruns(hosts, "two-torchrun", layout, 3, 4420):
-        assert process.wait() == 0, f"torchrun: exit code {process.returncode}\n{text_of(log)}"
-    one, two = runs.metrics("one-torchrun"), runs.metrics("two-torchrun")
-    assert len(one) == 3 and one == two, f"torchrun: on one host\n{one}\non two hosts\n{two}"
-    print(f"started by torchrun: 3 steps on two hosts have the bits of one host; last loss {two[-1][1]}")
+        skip("torchrun needs a Python with torch in CONCORD_PYTHON")
+    check_started_by("torchrun", runs, lambda *job: runs.torchruns(hosts, *job, 4420))
+
+
+def check_mpirun(runs, hosts):
+    if shutil.which("mpirun") is None:
+        skip("there is no mpirun; install openmpi-bin")
+    check_started_by("mpirun", runs, lambda *job: [runs.mpirun(hosts, *job, 4421)])
+    placed = runs.ranks_on_hosts("two")  # mpirun decides that by itself
+    assert placed == [2, 2], f"mpirun: ranks on each host {placed}"
 
 
 def ranks_of(launcher):
@@ -184,7 +227,7 @@ def name_of(pid):
 
 def main(arguments):
     concord, model, *chosen = arguments
-    checks = {"trajectories": check_trajectories, "torchrun": check_torchrun, "killed": check_killed, "cut": check_cut,
+    checks = {"trajectories": check_trajectories, "torchrun": check_torchrun, "mpirun": check_mpirun, "killed": check_killed, "cut": check_cut,
               "recovers": check_recovers}
     skip_without_engine(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(concord))), "lib", "plugin"))
     for name in chosen or checks:
