@@ -83,12 +83,7 @@ std::unique_ptr<JobLink> JobLink::join(const std::string& host, int port, const 
   const Clock::time_point deadline = Clock::now() + timeout;
   for (;;) {
     std::string reason;
-    UniqueFd socket = connect_once(host, port, Milliseconds(1000), &reason);
-    if (socket) {
-      auto link = std::unique_ptr<JobLink>(new JobLink(UniqueFd(), token));
-      link->add(std::move(socket), true);
-      return link;
-    }
+    if (std::unique_ptr<JobLink> link = try_join(host, port, token, &reason)) return link;
     if (is_cancelled()) return nullptr;
     if (Clock::now() >= deadline) {
       throw ConfigError(
@@ -98,6 +93,15 @@ std::unique_ptr<JobLink> JobLink::join(const std::string& host, int port, const 
     }
     std::this_thread::sleep_for(Milliseconds(50));
   }
+}
+
+std::unique_ptr<JobLink> JobLink::try_join(const std::string& host, int port, const std::string& token,
+                                           std::string* why) {
+  UniqueFd socket = connect_once(host, port, Milliseconds(1000), why);
+  if (!socket) return nullptr;
+  auto link = std::unique_ptr<JobLink>(new JobLink(UniqueFd(), token));
+  link->add(std::move(socket), true);
+  return link;
 }
 
 JobLink::JobLink(UniqueFd listener, const std::string& token)

@@ -49,6 +49,9 @@ class JobLink {
   // Null where it was cancelled; throws ConfigError after the timeout.
   static std::unique_ptr<JobLink> join(const std::string& host, int port, const std::string& token,
                                        std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled);
+  // The same, once: null where nobody listens. Waits: a second at most.
+  static std::unique_ptr<JobLink> try_join(const std::string& host, int port, const std::string& token,
+                                           std::string* why);
   ~JobLink();
   JobLink(const JobLink&) = delete;
   JobLink& operator=(const JobLink&) = delete;

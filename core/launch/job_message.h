@@ -14,7 +14,9 @@ namespace concord {
 
 struct JobMessage {
   enum class Kind {
-    hello,    // a launcher: its machine, of how many, its processes, max_restarts, how many worlds will do; who it is
+    hello,    // a launcher: its machine, of how many, its processes, max_restarts, how many worlds will do; who it is.
+              // One that looks for its leader again adds its last attempt and its newest checkpoints, as in alive, and
+              // "JOB|" before who it is
     welcome,  // the leader: you belong to the job; the text is its name
     refused,  // the leader: why not
     alive,    // both, now and then; a launcher adds the newest complete checkpoint and the newest one on the disk

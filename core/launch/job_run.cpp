@@ -21,6 +21,7 @@ constexpr Seconds kFenceAfterSilence = JobLink::kSilence + std::chrono::seconds(
 constexpr Seconds kKilling{15};  // ranks that do not die are reported after 10 s (attempt.h)
 constexpr std::chrono::seconds kFarewell{5};
 constexpr std::chrono::seconds kSayWaiting{5};
+constexpr std::chrono::milliseconds kSearchEvery{200};
 constexpr int kMostNodes = 1 << 15;
 
 std::string seconds_text(Seconds seconds) { return fmt::format("{:g} s", seconds.count()); }
@@ -48,10 +49,7 @@ JobRun::JobRun(JobRunOptions options, Say say, const std::function<bool()>& is_c
   link_ = JobLink::join(options_.master_addr, options_.master_port, options_.token,
                         std::chrono::duration_cast<std::chrono::milliseconds>(options_.join_timeout), is_cancelled);
   if (!link_) return;
-  link_->send(JobLink::kLeader, {.kind = Kind::hello,
-                                 .numbers = {options_.node, options_.nnodes, options_.nproc, options_.max_restarts,
-                                             static_cast<int64_t>(options_.worlds.size())},
-                                 .text = describe_this_process()});
+  say_hello();
 }
 
 JobRun::~JobRun() {
@@ -62,6 +60,7 @@ void JobRun::pump() {
   if (link_) {
     for (const JobLink::Heard& heard : link_->take()) hear(heard);
   }
+  if (member_.phase == MemberPhase::searching) search();
   if (leads()) replace_lost_machines();
   if (leads()) keep_time();
 }
@@ -98,12 +97,30 @@ void JobRun::greet(int peer, const JobMessage& hello) {
   const int node = static_cast<int>(hello.numbers[0]);
   const bool is_spare = node >= options_.nnodes;
   (is_spare ? spares_ : peers_)[node] = peer;
-  names_[node] = hello.text;
-  link_->send(peer, {.kind = Kind::welcome, .text = options_.job});
+  names_[node] = hello.text.substr(hello.text.find('|') + 1);
+  const JobEvent event = joined(node, hello);
+  link_->send(peer, {.kind = Kind::welcome, .text = job_});
   if (is_spare || state_.policy.attempts > 0) {
     say_(fmt::format("concord launch: {}{} is here", is_spare ? "the spare " : "", name_of(node)));
   }
-  if (!is_spare) lead({.kind = JobEvent::Kind::joined, .node = node});
+  if (!is_spare) lead(event);
+}
+
+// One that has had ranks before this launcher has started any is of a job that has lost its leader: this one leads it
+// from now on.
+JobEvent JobRun::joined(int node, const JobMessage& hello) {
+  JobEvent event{.kind = JobEvent::Kind::joined, .node = node};
+  if (hello.numbers.size() < 8) return event;
+  event.last_attempt = static_cast<int>(hello.numbers[5]);
+  event.saved_step = hello.numbers[6];
+  event.kept_step = hello.numbers[7];
+  const std::string job = hello.text.substr(0, hello.text.find('|'));
+  if (state_.policy.attempts > 0 || state_.phase != JobPhase::gathering || job == job_) return event;
+  job_ = job;
+  say_(fmt::format("concord launch: going on with the job of {}, after attempt {}", name_of(node),
+                   event.last_attempt + 1));
+  for (const auto& [other, peer] : peers_) link_->send(peer, {.kind = Kind::welcome, .text = job_});
+  return event;
 }
 
 std::string JobRun::why_refused(const JobMessage& hello) const {
@@ -147,7 +164,7 @@ void JobRun::replace_lost_machines() {
     say_(fmt::format("concord launch: the spare {} takes the place of {}", name_of(number), name_of(node)));
     peers_[node] = peer;
     names_[node] = names_[number];
-    link_->send(peer, {.kind = Kind::welcome, .numbers = {node}, .text = options_.job});
+    link_->send(peer, {.kind = Kind::welcome, .numbers = {node}, .text = job_});
     lead({.kind = JobEvent::Kind::joined, .node = node});
   }
 }
@@ -236,7 +253,7 @@ void JobRun::carry_out(const JobAction& action) {
                             .store_port = store_port_->port(),
                             .world = state_.assignment.world,
                             .share = state_.assignment.nodes[0],
-                            .job = options_.job};
+                            .job = job_};
       return signal({.event = MemberEvent::start, .attempt = action.attempt});
     }
     case JobAction::Kind::stop:
@@ -285,6 +302,10 @@ void JobRun::keep_time() {
   if (has_passed(&stops_since_, state_.phase == JobPhase::stopping, options_.grace + kKilling)) {
     lead({.kind = JobEvent::Kind::stop_overdue});
   }
+  for (size_t node = 0; node < state_.nodes.size(); ++node) {  // those that the leader before this one knew
+    if (!state_.nodes[node].fenced) continue;
+    fences_.try_emplace(static_cast<int>(node), now + std::chrono::duration_cast<Clock::duration>(kFenceAfterSilence));
+  }
   for (auto fence = fences_.begin(); fence != fences_.end();) {
     if (now < fence->second) {
       ++fence;
@@ -314,27 +335,33 @@ std::string JobRun::name_of(int node) const {
 void JobRun::hear_as_member(const JobLink::Heard& heard) {
   if (!heard.message) {
     if (is_over()) return;
+    if (searches_since_) {
+      why_not_found_ = heard.why;
+      return link_.reset();
+    }
     if (!is_welcome_) {
       throw ConfigError(
           fmt::format("the launcher at {}:{} did not accept this one: {}; all launchers of a job need the "
                       "same {}, or none",
                       options_.master_addr, options_.master_port, heard.why, kJobToken));
     }
-    say_(
-        fmt::format("concord launch: the launcher of machine 0, which leads the job, is lost: {}; this one ends (exit "
-                    "code {}); start the job again with --resume_from_checkpoint true",
-                    heard.why, kExitRequeue));
-    signal({.event = MemberEvent::leader_lost});
-    // An attempt that came with the loss is not begun any more: there are no ranks to wait for.
-    if (std::exchange(start_, std::nullopt)) signal({.event = MemberEvent::ranks_ended});
-    return;
+    return lose_leader(heard.why);
   }
   const JobMessage& message = *heard.message;
   const std::vector<int64_t>& n = message.numbers;
+  if (message.kind == Kind::refused && searches_since_) {
+    why_not_found_ = message.text;  // a leader that has not noticed the loss yet says so, too
+    return link_.reset();
+  }
   if (message.kind == Kind::refused) throw ConfigError(message.text);
   if (message.kind == Kind::welcome) {
     is_welcome_ = true;
     job_ = message.text;
+    if (searches_since_) {
+      searches_since_.reset();
+      say_("concord launch: the launcher of machine 0 is here again");
+      signal({.event = MemberEvent::found});
+    }
     if (!n.empty()) {
       node_ = static_cast<int>(n[0]);
       say_(fmt::format("concord launch: this spare machine is machine {} from now on", node_));
@@ -363,6 +390,46 @@ void JobRun::hear_as_member(const JobLink::Heard& heard) {
   }
 }
 
+void JobRun::say_hello() {
+  JobMessage hello{.kind = Kind::hello,
+                   .numbers = {node_, options_.nnodes, options_.nproc, options_.max_restarts,
+                               static_cast<int64_t>(options_.worlds.size())},
+                   .text = describe_this_process()};
+  if (searches_since_ && member_.attempt >= 0) {
+    for (const int64_t number : {int64_t{member_.attempt}, saved_step_, kept_step_}) hello.numbers.push_back(number);
+    hello.text = job_ + "|" + hello.text;
+  }
+  link_->send(JobLink::kLeader, hello);
+}
+
+void JobRun::lose_leader(const std::string& why) {
+  say_(
+      fmt::format("concord launch: the launcher of machine 0, which leads the "
+                  "job, is lost: {}; waiting up to {} for it "
+                  "to be started again, with --resume_from_checkpoint true",
+                  why, seconds_text(options_.rejoin_timeout)));
+  signal({.event = MemberEvent::leader_lost});
+  // An attempt that came with the loss is not begun any more: there are no ranks to wait for.
+  if (std::exchange(start_, std::nullopt)) signal({.event = MemberEvent::ranks_ended});
+}
+
+// Now and then, while there are no ranks.
+void JobRun::search() {
+  const Clock::time_point now = Clock::now();
+  if (now - *searches_since_ >= options_.rejoin_timeout) {
+    say_(
+        fmt::format("concord launch: the launcher of machine 0 was not "
+                    "started again ({}); this one ends (exit code {}); "
+                    "start the job again with --resume_from_checkpoint true",
+                    why_not_found_, kExitRequeue));
+    return signal({.event = MemberEvent::gave_up});
+  }
+  if (link_ || now < next_search_) return;
+  next_search_ = now + kSearchEvery;
+  link_ = JobLink::try_join(options_.master_addr, options_.master_port, options_.token, &why_not_found_);
+  if (link_) say_hello();
+}
+
 void JobRun::signal(const MemberSignal& signal) {
   const MemberStep step = next_step(job_rules(), member_, signal);
   member_ = step.state;
@@ -384,6 +451,11 @@ void JobRun::do_as_told(MemberOrder order, const MemberSignal& signal) {
                         .numbers = {member_.attempt, end_.failed_slot, end_.exit_code, failed_rank_},
                         .text = failed_how_});
     case MemberOrder::tell_ended: return to_leader(ended_message(member_.attempt, end_));
+    case MemberOrder::find_leader:
+      link_.reset();
+      searches_since_ = Clock::now();
+      why_not_found_ = "nobody has listened there";
+      return;
     case MemberOrder::tell_leaving: return to_leader({.kind = Kind::left, .numbers = {signal.exit_code - 128}});
   }
 }

@@ -76,7 +76,11 @@ class JobRun {
   void hear(const JobLink::Heard& heard);
   void hear_as_leader(const JobLink::Heard& heard);
   void hear_as_member(const JobLink::Heard& heard);
+  void say_hello();
+  void search();
+  void lose_leader(const std::string& why);
   void greet(int peer, const JobMessage& hello);
+  JobEvent joined(int node, const JobMessage& hello);
   std::string why_refused(const JobMessage& hello) const;  // empty: it is welcome
   void hear_spare_machine(int node, const JobLink::Heard& heard);
   void replace_lost_machines();
@@ -105,6 +109,9 @@ class JobRun {
   int failed_rank_ = -1;  // of tell_failed
   std::string failed_how_;
   bool is_welcome_ = false;
+  std::optional<Clock::time_point> searches_since_;  // for its leader
+  Clock::time_point next_search_;
+  std::string why_not_found_;
   int64_t saved_step_ = -1, kept_step_ = -1;
 
   // The leader's.

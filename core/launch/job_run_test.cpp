@@ -15,7 +15,8 @@ using namespace std::chrono_literals;
 // A launcher of machine 1 of 2, and a leader that the test plays.
 class OneMember : public ::testing::Test {
  protected:
-  OneMember() : leader_(JobLink::serve("127.0.0.1", port_.port(), "secret")) {
+  explicit OneMember(std::chrono::seconds rejoin_timeout = 60s)
+      : leader_(JobLink::serve("127.0.0.1", port_.port(), "secret")) {
     member_ = std::make_unique<JobRun>(
         JobRunOptions{.node = 1,
                       .nnodes = 2,
@@ -24,7 +25,8 @@ class OneMember : public ::testing::Test {
                       .master_port = port_.port(),
                       .token = "secret",
                       .worlds = {4},
-                      .max_restarts = 3},
+                      .max_restarts = 3,
+                      .rejoin_timeout = rejoin_timeout},
         [this](const std::string& line) { said_ += line + "\n"; }, [] { return false; });
     hello_ = hear();
   }
@@ -90,7 +92,12 @@ TEST_F(OneMember, StartsReportsAndEndsAsItIsTold) {
   EXPECT_EQ(member_->exit_code(), 75);
 }
 
-TEST_F(OneMember, KillsItsRanksWhenTheLeaderIsLost) {
+class OneMemberWithoutPatience : public OneMember {
+ protected:
+  OneMemberWithoutPatience() : OneMember(0s) {}
+};
+
+TEST_F(OneMemberWithoutPatience, KillsItsRanksWhenTheLeaderIsLost) {
   start(0);
   std::optional<AttemptStart> begun;
   pump_until([&] { return begun || (begun = member_->take_start()); });
@@ -98,11 +105,38 @@ TEST_F(OneMember, KillsItsRanksWhenTheLeaderIsLost) {
   pump_until([&] { return member_->order() == AttemptOrder::kill; });
   EXPECT_FALSE(member_->is_over());
   member_->ranks_ended({});
-  EXPECT_TRUE(member_->is_over());
+  pump_until([&] { return member_->is_over(); });
   EXPECT_EQ(member_->exit_code(), kExitRequeue);
 }
 
-TEST_F(OneMember, DoesNotBeginAnAttemptOfALeaderThatIsLost) {
+// And tells the new one where the job was.
+TEST_F(OneMember, FindsALeaderThatIsStartedAgain) {
+  start(4);
+  std::optional<AttemptStart> begun;
+  pump_until([&] { return begun || (begun = member_->take_start()); });
+  member_->progress(30, 20);
+  leader_.reset();
+  pump_until([&] { return member_->order() == AttemptOrder::kill; });
+  member_->ranks_ended({});
+  leader_ = JobLink::serve("127.0.0.1", port_.port(), "secret");
+  std::optional<JobMessage> hello;
+  pump_until([&] {
+    for (JobLink::Heard& heard : leader_->take()) {
+      peer_ = heard.peer;
+      if (heard.message) hello = *heard.message;
+    }
+    return hello.has_value();
+  });
+  EXPECT_THAT(hello->numbers, ElementsAre(1, 2, 2, 3, 1, 4, 30, 20));
+  EXPECT_THAT(hello->text, ::testing::StartsWith("job|process "));
+  start(5);
+  begun.reset();
+  pump_until([&] { return begun || (begun = member_->take_start()); });
+  EXPECT_EQ(begun->attempt, 5);
+  EXPECT_EQ(member_->order(), AttemptOrder::none);
+}
+
+TEST_F(OneMemberWithoutPatience, DoesNotBeginAnAttemptOfALeaderThatIsLost) {
   start(0);
   leader_->close(60s);
   pump_until([&] { return member_->is_over(); });

@@ -68,6 +68,18 @@ void leave(const JobRules& rules, JobState* state, const JobEvent& event) {
   if (state->end.stop_signal == 0) state->end.stop_signal = event.signal;
 }
 
+// A leader that was started again goes on with the job that its launchers were in. Those that it has not heard of yet
+// may have ranks.
+void adopt(JobState* state, const JobEvent& event) {
+  if (event.last_attempt < 0) return;
+  state->nodes[static_cast<size_t>(event.node)].fenced = false;
+  if (state->phase != JobPhase::gathering || event.last_attempt < state->policy.attempts) return;
+  state->policy.attempts = event.last_attempt + 1;
+  state->end.saved_step = std::max(state->end.saved_step, event.saved_step);
+  state->end.kept_step = std::max(state->end.kept_step, event.kept_step);
+  for (NodeView& node : state->nodes) node.fenced = node.fenced || node.phase == NodePhase::absent;
+}
+
 void note(const JobRules& rules, JobState* state, const JobEvent& event, std::vector<JobAction>* actions) {
   using Kind = JobEvent::Kind;
   NodeView& node = state->nodes.at(static_cast<size_t>(event.node));
@@ -77,7 +89,7 @@ void note(const JobRules& rules, JobState* state, const JobEvent& event, std::ve
       if (!apply(rules, &node, NodeEvent::joined)) return;
       node.missed = false;
       node.bad_slots.clear();
-      return;
+      return adopt(state, event);
     case Kind::failed:
       if (is_current && apply(rules, &node, NodeEvent::failed)) note_failure(state, event.node, event.end);
       return;
@@ -211,14 +223,17 @@ const JobRules& job_rules() {
       .member = {{MemberPhase::ready, MemberEvent::start, MemberPhase::running, MemberOrder::start_ranks},
                  {MemberPhase::ready, MemberEvent::finish, MemberPhase::over, MemberOrder::none},
                  {MemberPhase::ready, MemberEvent::asked, MemberPhase::over, MemberOrder::tell_leaving},
-                 {MemberPhase::ready, MemberEvent::leader_lost, MemberPhase::over, MemberOrder::none},
+                 {MemberPhase::ready, MemberEvent::leader_lost, MemberPhase::searching, MemberOrder::find_leader},
                  {MemberPhase::running, MemberEvent::rank_failed, MemberPhase::ending, MemberOrder::tell_failed},
                  {MemberPhase::running, MemberEvent::ranks_ended, MemberPhase::ready, MemberOrder::tell_ended},
                  {MemberPhase::running, MemberEvent::stop, MemberPhase::ending, MemberOrder::stop_ranks},
                  {MemberPhase::running, MemberEvent::leader_lost, MemberPhase::leaving, MemberOrder::kill_ranks},
                  {MemberPhase::ending, MemberEvent::ranks_ended, MemberPhase::ready, MemberOrder::tell_ended},
                  {MemberPhase::ending, MemberEvent::leader_lost, MemberPhase::leaving, MemberOrder::kill_ranks},
-                 {MemberPhase::leaving, MemberEvent::ranks_ended, MemberPhase::over, MemberOrder::none}},
+                 {MemberPhase::leaving, MemberEvent::ranks_ended, MemberPhase::searching, MemberOrder::find_leader},
+                 {MemberPhase::searching, MemberEvent::found, MemberPhase::ready, MemberOrder::none},
+                 {MemberPhase::searching, MemberEvent::gave_up, MemberPhase::over, MemberOrder::none},
+                 {MemberPhase::searching, MemberEvent::asked, MemberPhase::over, MemberOrder::none}},
       .spare = {{SparePhase::absent, SpareEvent::wanted, SparePhase::loading, SpareOrder::start},
                 {SparePhase::loading, SpareEvent::loaded, SparePhase::ready, SpareOrder::none},
                 {SparePhase::loading, SpareEvent::taken, SparePhase::absent, SpareOrder::hand_over},
@@ -341,10 +356,8 @@ MemberStep next_step(const JobRules& rules, MemberState state, const MemberSigna
     step.state.phase = row.next;
     step.order = row.order;
     if (signal.event == MemberEvent::start) step.state.attempt = signal.attempt;
-    if (signal.event == MemberEvent::leader_lost) step.state.exit_code = kExitRequeue;
-    if (row.next == MemberPhase::over && signal.event != MemberEvent::leader_lost &&
-        signal.event != MemberEvent::ranks_ended) {
-      step.state.exit_code = signal.exit_code;
+    if (row.next == MemberPhase::over) {
+      step.state.exit_code = signal.event == MemberEvent::gave_up ? kExitRequeue : signal.exit_code;
     }
     return step;
   }
@@ -373,16 +386,17 @@ const char* to_string(JobOrder order) {
   return kNames[static_cast<size_t>(order)];
 }
 const char* to_string(MemberPhase phase) {
-  constexpr const char* kNames[] = {"ready", "running", "ending", "leaving", "over"};
+  constexpr const char* kNames[] = {"ready", "running", "ending", "leaving", "searching", "over"};
   return kNames[static_cast<size_t>(phase)];
 }
 const char* to_string(MemberEvent event) {
-  constexpr const char* kNames[] = {"start", "stop", "finish", "rank_failed", "ranks_ended", "leader_lost", "asked"};
+  constexpr const char* kNames[] = {"start",       "stop",  "finish", "rank_failed", "ranks_ended",
+                                    "leader_lost", "asked", "found",  "gave_up"};
   return kNames[static_cast<size_t>(event)];
 }
 const char* to_string(MemberOrder order) {
-  constexpr const char* kNames[] = {"-",           "start_ranks", "stop_ranks",  "kill_ranks",
-                                    "tell_failed", "tell_ended",  "tell_leaving"};
+  constexpr const char* kNames[] = {"-",           "start_ranks", "stop_ranks",   "kill_ranks",
+                                    "tell_failed", "tell_ended",  "tell_leaving", "find_leader"};
   return kNames[static_cast<size_t>(order)];
 }
 

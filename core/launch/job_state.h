@@ -2,11 +2,12 @@
 // its spare processes (spare_state.h).
 //
 // The launcher of machine 0 leads. Every launcher, that one too, is a member: it starts ranks when it is told to, says
-// when one has failed and when all have ended, and ends them when it is told to. The leader decides: it starts an
-// attempt on all machines once nothing of the one before is left anywhere, stops it everywhere when a rank or a machine
-// is lost, and ends the job. Three tables say so (job_rules): a machine as the leader sees it, the job, a member. The
-// functions below look events up in them; job_run.h carries out what they answer, and a test walks through every order
-// of messages, deaths and time-outs of a small job.
+// when one has failed and when all have ended, and ends them when it is told to. One that has lost its leader ends its
+// ranks and looks for it; a leader that was started again goes on with the job that the others were in. The leader
+// decides: it starts an attempt on all machines once nothing of the one before is left anywhere, stops it everywhere
+// when a rank or a machine is lost, and ends the job. Three tables say so (job_rules): a machine as the leader sees it,
+// the job, a member. The functions below look events up in them; job_run.h carries out what they answer, and a test
+// walks through every order of messages, deaths and time-outs of a small job.
 //
 // Example:
 //   JobSettings settings{.slots = {2, 2}, .worlds = {4}, .max_restarts = 1};
@@ -33,9 +34,18 @@ enum class JobPhase { gathering, running, stopping, over };
 enum class JobCondition { none, all_here, too_few, asked, trouble, all_done, may_restart, gives_up };
 enum class JobOrder { none, start, stop, finish };
 // A launcher.
-enum class MemberPhase { ready, running, ending, leaving, over };
-enum class MemberEvent { start, stop, finish, rank_failed, ranks_ended, leader_lost, asked };
-enum class MemberOrder { none, start_ranks, stop_ranks, kill_ranks, tell_failed, tell_ended, tell_leaving };
+enum class MemberPhase { ready, running, ending, leaving, searching, over };
+enum class MemberEvent { start, stop, finish, rank_failed, ranks_ended, leader_lost, asked, found, gave_up };
+enum class MemberOrder {
+  none,
+  start_ranks,
+  stop_ranks,
+  kill_ranks,
+  tell_failed,
+  tell_ended,
+  tell_leaving,
+  find_leader
+};
 
 // A spare process of a launcher. broken: it has died, and is not started again in this attempt.
 enum class SparePhase { absent, loading, ready, broken };
@@ -118,7 +128,8 @@ struct JobEvent {
   int attempt = 0;          // of failed and ended
   NodeEnd end = {};         // of failed and ended
   int signal = 0;           // of left
-  int64_t saved_step = -1;  // of progress: as AttemptEnd has them
+  int last_attempt = -1;    // of joined: the newest one that its launcher had ranks of, which have ended; -1: none
+  int64_t saved_step = -1;  // of progress and joined: as AttemptEnd has them
   int64_t kept_step = -1;
 };
 

@@ -27,10 +27,12 @@ struct Process {  // a launcher
   bool is_connected = true;  // to the leader
   MemberState member;
   std::vector<Rank> ranks;
-  int attempt = -1;         // of the ranks
+  int leader = 0;           // which one it has joined: the first, or one that was started again
+  int attempt = -1;         // of the ranks, with the leader that has begun it
   bool has_ranks = false;   // started, and the member does not know yet that all have ended
   bool is_noticed = false;  // that one has failed
   bool is_ending = false;   // the launcher kills them
+  size_t share = 0;         // ranks of the attempt that it was last told to start
   std::vector<JobEvent> to_leader;
   std::vector<MemberSignal> to_member;
 
@@ -42,10 +44,14 @@ struct World {
   std::vector<Process> processes;
   int faults = 0;          // that may still come
   int restarts = 0;        // of launchers that may still come
+  int leaders = 0;         // leaders that may still be started again
+  int returned = 0;        // and have been
   bool is_asked = false;   // a launcher was told to stop
   bool has_fault = false;  // anything else has happened
 
-  bool leader_is_up() const { return processes[0].is_alive; }
+  bool leader_is_up() const {
+    return std::ranges::any_of(processes, [](const Process& p) { return p.node == 0 && p.is_alive; });
+  }
 };
 
 // All of it that matters for what follows, one byte for each number.
@@ -57,18 +63,18 @@ std::string key(const World& world) {
   add(leader.phase, leader.policy.attempts, leader.policy.failures, leader.has_trouble, leader.bad_node,
       leader.bad_slot, leader.has_lost_node, leader.asked_signal, leader.exit_code, leader.end.stop_signal,
       leader.end.stopped_as_asked, leader.end.can_start_again, leader.end.exit_code, leader.assignment.world,
-      world.faults, world.restarts, world.is_asked, world.has_fault);
+      world.faults, world.restarts, world.leaders, world.returned, world.is_asked, world.has_fault);
   for (const NodeView& node : leader.nodes) {
     add(node.phase, node.fenced, node.missed, node.bad_slots.size());
     for (const int slot : node.bad_slots) add(slot);
   }
   for (const Process& process : world.processes) {
-    add(process.node, process.is_alive, process.is_connected, process.member.phase, process.member.attempt,
-        process.member.exit_code, process.attempt, process.has_ranks, process.is_noticed, process.is_ending,
-        process.ranks.size(), process.to_leader.size(), process.to_member.size());
+    add(process.node, process.leader, process.is_alive, process.is_connected, process.member.phase,
+        process.member.attempt, process.member.exit_code, process.attempt, process.has_ranks, process.is_noticed,
+        process.is_ending, process.share, process.ranks.size(), process.to_leader.size(), process.to_member.size());
     for (const Rank rank : process.ranks) add(rank);
     for (const JobEvent& event : process.to_leader) {
-      add(event.kind, event.attempt, event.signal, event.end.succeeded, event.end.has_failed);
+      add(event.kind, event.attempt, event.signal, event.last_attempt, event.end.succeeded, event.end.has_failed);
     }
     for (const MemberSignal& signal : process.to_member) add(signal.event, signal.attempt, signal.exit_code);
   }
@@ -88,9 +94,10 @@ class Model {
     return problem_;
   }
   size_t states() const { return seen_.size(); }
-  const std::set<int>& exit_codes() const { return exit_codes_; }  // of the leader; -1: lost
-  const std::set<int>& attempts() const { return attempts_; }      // that runs have needed
-  const std::set<int>& worlds() const { return worlds_; }          // that attempts have had
+  const std::set<int>& exit_codes() const { return exit_codes_; }                // of the leader; -1: lost
+  const std::set<int>& codes_of_returned() const { return codes_of_returned_; }  // of leaders that were started again
+  const std::set<int>& attempts() const { return attempts_; }                    // that runs have needed
+  const std::set<int>& worlds() const { return worlds_; }                        // that attempts have had
 
  private:
   static constexpr size_t kLeader = 1000;
@@ -137,7 +144,7 @@ class Model {
       if (process.any_running()) running.insert(process.attempt);
     }
     if (running.size() > 1) fail("two attempts run at once");
-    if (world.leader.policy.attempts > 1 + settings_.max_restarts) fail("more restarts than allowed");
+    if (world.leader.policy.attempts > 1 + settings_.max_restarts + world.returned) fail("more restarts than allowed");
     if (world.leader.phase == JobPhase::running) worlds_.insert(world.leader.assignment.world);
   }
 
@@ -148,6 +155,7 @@ class Model {
     }
     const bool is_over = world.leader.phase == JobPhase::over;
     exit_codes_.insert(is_over ? world.leader.exit_code : -1);
+    if (world.returned > 0) codes_of_returned_.insert(is_over ? world.leader.exit_code : -1);
     attempts_.insert(world.leader.policy.attempts);
     // 1: ranks that ran already were killed before they had saved.
     const bool is_only_asked = patient_ && is_over && world.is_asked && !world.has_fault;
@@ -156,7 +164,7 @@ class Model {
     }
     if (!is_over || world.leader.exit_code != 0) return;
     for (const Process& process : world.processes) {  // success: all ranks of the last attempt have finished
-      if (process.attempt != world.leader.policy.attempts) continue;
+      if (process.attempt != numbered(world.leader.policy.attempts, world.returned)) continue;
       if (std::ranges::any_of(process.ranks, [](Rank rank) { return rank != Rank::done; })) fail("a false success");
     }
   }
@@ -167,12 +175,38 @@ class Model {
     std::vector<Choice> choices;
     for (size_t i = 0; i < world.processes.size(); ++i) add_process_choices(world, i, &choices);
     if (world.leader_is_up() && world.leader.phase != JobPhase::over) add_leader_choices(world, &choices);
-    const bool may_wait = !patient_ || choices.empty();
+    add_leader_return(world, &choices);
+    bool may_wait = !patient_ || choices.empty();
+    // It waits for longer than launchers need to notice that the one before it is lost.
+    const auto runs = [&](const Process& p) {
+      return p.any_running() || (p.is_alive && p.leader != world.returned && (p.has_ranks || !p.to_member.empty()));
+    };
+    if (world.returned > 0 && world.leader.policy.attempts == 0)
+      may_wait &= std::ranges::none_of(world.processes, runs);
+    for (size_t i = 0; may_wait && i < world.processes.size(); ++i) {
+      if (!world.processes[i].is_alive || world.processes[i].member.phase != MemberPhase::searching) continue;
+      choices.push_back({"gives up", i, [this](World* w, Process* p) { tell(w, p, {.event = MemberEvent::gave_up}); }});
+    }
+    if (patient_) may_wait &= choices.empty();
     if (may_wait && world.leader_is_up() && is_waiting_for_nodes(world.leader)) {
       choices.push_back(
           {"leader has waited", kLeader, [this](World* next, Process*) { lead(next, {.kind = EventKind::waited}); }});
     }
     return choices;
+  }
+
+  // What the dead one has left is gone by then: the kernel kills its ranks before anybody can start a launcher.
+  void add_leader_return(const World& world, std::vector<Choice>* choices) const {
+    const auto is_left = [](const Process& p) { return p.node == 0 && (p.is_alive || p.any_running()); };
+    if (world.leaders == 0 || std::ranges::any_of(world.processes, is_left)) return;
+    choices->push_back({"leader comes back", kLeader, [this](World* next, Process*) {
+                          --next->leaders;
+                          ++next->returned;
+                          std::erase_if(next->processes, [](const Process& p) { return p.node == 0; });
+                          next->leader = first_state(settings_);
+                          next->processes.push_back(joining(0));
+                          next->processes.back().leader = next->returned;
+                        }});
   }
 
   bool can_finish(const World& world, int attempt) const {
@@ -201,6 +235,19 @@ class Model {
       });
     }
     if (!process.is_alive) return;
+    // A leader that has not noticed the loss yet refuses it.
+    const bool is_searching = process.member.phase == MemberPhase::searching && !process.is_connected;
+    if (is_searching && world.leader_is_up() && !has_process(world, process.node) &&
+        world.leader.phase != JobPhase::over &&
+        world.leader.nodes[static_cast<size_t>(process.node)].phase == NodePhase::absent) {
+      add("finds its leader", [this](World* w, Process* p) {
+        p->is_connected = true;
+        p->leader = w->returned;
+        p->to_leader = {{.kind = EventKind::joined, .node = p->node, .last_attempt = p->member.attempt}};
+        p->to_member.clear();
+        tell(w, p, {.event = MemberEvent::found});
+      });
+    }
     if (!process.to_member.empty()) {
       add("hears", [this](World* w, Process* p) {
         const MemberSignal signal = p->to_member.front();
@@ -244,7 +291,7 @@ class Model {
       use_fault(w);
       end_process(w, p);
     });
-    if (i > 0 && process.is_connected) {
+    if (process.node > 0 && process.is_connected) {
       add("is cut off", [](World* w, Process* p) {
         use_fault(w);
         p->to_leader.clear();
@@ -252,7 +299,7 @@ class Model {
         disconnect(w, p);
       });
     }
-    if (process.member.phase == MemberPhase::ready) {
+    if (process.member.phase == MemberPhase::ready || process.member.phase == MemberPhase::searching) {
       add("is asked to stop", [this](World* w, Process* p) {
         --w->faults;
         w->is_asked = true;
@@ -290,6 +337,8 @@ class Model {
     }
   }
 
+  static int numbered(int attempt, int leader) { return attempt + 50 * leader; }
+
   static bool is_cut_off(const Process& process) {
     return !process.is_connected ||
            std::ranges::any_of(process.to_leader, [](const JobEvent& event) { return event.kind == EventKind::lost; });
@@ -309,6 +358,7 @@ class Model {
           world->processes, [&](const Process& p) { return p.node == action.node && p.is_connected; });
       if (process == world->processes.end()) continue;
       if (action.kind == JobAction::Kind::start) {
+        process->share = world->leader.assignment.nodes[static_cast<size_t>(action.node)].slots.size();
         process->to_member.push_back({.event = MemberEvent::start, .attempt = action.attempt});
       } else if (action.kind == JobAction::Kind::stop) {
         process->to_member.push_back({.event = MemberEvent::stop, .attempt = action.attempt});
@@ -334,9 +384,8 @@ class Model {
     switch (step.order) {
       case MemberOrder::none: break;
       case MemberOrder::start_ranks: {
-        const NodeShare& share = world->leader.assignment.nodes[static_cast<size_t>(process->node)];
-        process->ranks.assign(share.slots.size(), Rank::running);
-        process->attempt = signal.attempt;
+        process->ranks.assign(process->share, Rank::running);
+        process->attempt = numbered(signal.attempt, process->leader);
         process->has_ranks = true;
         process->is_noticed = process->is_ending = false;
         break;
@@ -349,6 +398,7 @@ class Model {
         say({.kind = EventKind::ended, .end = {.succeeded = done, .has_failed = process->is_noticed}});
         break;
       }
+      case MemberOrder::find_leader: break;
       case MemberOrder::tell_leaving: say({.kind = EventKind::left, .signal = signal.exit_code - 128}); break;
     }
     if (process->member.phase == MemberPhase::over && process->is_alive) end_process(world, process);
@@ -389,7 +439,7 @@ class Model {
   std::unordered_map<std::string, bool> seen_;  // true: on the way to where we are
   std::vector<const Choice*> trail_;
   std::string problem_;
-  std::set<int> exit_codes_, attempts_, worlds_;
+  std::set<int> exit_codes_, codes_of_returned_, attempts_, worlds_;
 
  public:
   static Process joining(int node) {
@@ -401,7 +451,7 @@ class Model {
 };
 
 struct ModelCase {
-  int nodes = 2, slots = 2, faults = 2, restarts = 1, max_restarts = 1;
+  int nodes = 2, slots = 2, faults = 2, restarts = 1, max_restarts = 1, leaders = 0;
   bool fewer = false;
   bool patient = false;
 };
@@ -418,6 +468,7 @@ Model model_of(const ModelCase& size, const JobRules& rules = job_rules()) {
   for (int node = 0; node < size.nodes; ++node) world.processes.push_back(Model::joining(node));
   world.faults = size.faults;
   world.restarts = size.restarts;
+  world.leaders = size.leaders;
   return {rules, settings, world, size.patient};
 }
 
@@ -442,16 +493,26 @@ TEST(JobState, EveryOrderOfEventsWithFewerRanks) {
   EXPECT_THAT(model.worlds(), ElementsAre(1, 2));
 }
 
+TEST(JobState, EveryOrderOfEventsWithALeaderThatIsStartedAgain) {
+  for (const bool fewer : {false, true}) {
+    Model model = model_of({.slots = 1, .restarts = 0, .leaders = 1, .fewer = fewer});
+    EXPECT_EQ(model.check(), "");
+    EXPECT_TRUE(model.codes_of_returned().contains(0));
+  }
+}
+
 // Without one of its rows the job hangs, runs twice at once or leaves something: the model finds it; no row is idle.
 TEST(JobState, NoRowCanBeLeftOut) {
   const JobRules& all = job_rules();
   const auto found = [](const JobRules& broken) {
     std::string problem;
     for (const ModelCase& size : {ModelCase{.slots = 1, .faults = 1, .restarts = 0, .patient = true},
-                                  ModelCase{.slots = 1, .patient = true}, ModelCase{.slots = 1, .faults = 1}}) {
+                                  ModelCase{.slots = 1, .patient = true}, ModelCase{.slots = 1, .faults = 1},
+                                  ModelCase{.slots = 1, .faults = 1, .restarts = 0, .leaders = 1, .patient = true}}) {
       Model model = model_of(size, broken);
       problem += model.check();
       if (!model.exit_codes().contains(0)) problem += "no run succeeds";
+      if (size.leaders > 0 && !model.codes_of_returned().contains(0)) problem += "no leader succeeds that has returned";
       if (!problem.empty()) break;
     }
     return problem;

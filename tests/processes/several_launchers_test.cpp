@@ -149,9 +149,29 @@ TEST_F(SeveralLaunchers, EndWhenALauncherDoesNotComeBack) {
   expect_no_ranks();
 }
 
+// With the memory of the others, and the job's name and its attempts.
+TEST_F(SeveralLaunchers, GoOnWithALeaderThatIsStartedAgain) {
+  const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
+  run("alone", ranks(2, 2) + saving);
+  const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
+  auto first = launcher(0, memory);
+  auto second = launcher(1, memory, "delay:1@8+900");
+  ASSERT_TRUE(has_done(7));
+  first->process().signal(SIGKILL);
+  EXPECT_TRUE(second->process().wait_for_text("waiting up to 60 s for it to be started again"));
+  auto third = launcher(0, memory + Words{"--resume_from_checkpoint", "true"});
+  ASSERT_EQ(third->exit_code(), 0) << third->err() << second->err();
+  EXPECT_EQ(second->exit_code(), 0) << second->err();
+  EXPECT_THAT(third->err(), HasSubstr("going on with the job of machine 1"));
+  EXPECT_THAT(third->out(), HasSubstr("restored/checkpoint-6, after step 6"));
+  EXPECT_THAT(second->err(), HasSubstr("the launcher of machine 0 is here again"));
+  expect_same_run("alone", "out", 12);
+  expect_no_ranks();
+}
+
 TEST_F(SeveralLaunchers, EndWhenTheirLeaderIsKilled) {
-  auto first = launcher(0);
-  auto second = launcher(1, {}, "delay:1@6+900");
+  auto first = launcher(0, {"--rejoin_timeout", "0"});
+  auto second = launcher(1, {"--rejoin_timeout", "0"}, "delay:1@6+900");
   ASSERT_TRUE(has_saved());
   first->process().signal(SIGKILL);
   EXPECT_EQ(second->exit_code(), 75) << second->err();
