@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import preloaded
+
 sys.path.insert(0, str(Path(__file__).parent))
 from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
 
@@ -144,7 +146,7 @@ def train_here(program, folder, world, layout, more=()):
     config = [line for line in config if line.split(":")[0] not in keys] + [*layout, *more]
     (folder / "run.yaml").write_text("\n".join(config) + "\n")
     command = [program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = preloaded.run(command)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}\n{done.stderr}")
     lines = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
@@ -186,7 +188,7 @@ def compare_resumed(program, folder):
                                                        f"{folder}/out/checkpoint-2")
     (folder / "run.yaml").write_text(config)
     command = [program, "train", "--config", str(folder / "run.yaml"), "--output_dir", str(folder / "resumed")]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = preloaded.run(command)
     assert done.returncode == 0, done.stderr
     weights = load_file(folder / "resumed" / "model" / "model.safetensors")
     for name, tensor in wanted.items():

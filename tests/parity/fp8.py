@@ -14,10 +14,11 @@ scales are the same. Exit code 77: transformers is not there.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
 from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
@@ -179,7 +180,7 @@ def run_here(program, folder, name, world, words):
     config = [line for line in config if line.split(":")[0] not in keys] + words
     (folder / "run.yaml").write_text("\n".join(config) + "\n")
     command = [program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = preloaded.run(command)
     if done.returncode != 0:
         raise AssertionError(f"{name}: {' '.join(command)}\n{done.stderr}")
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -20,6 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import preloaded
+
 sys.path.insert(0, str(Path(__file__).parent))
 from random_models import FAMILIES, draw_config, make_model, rope_name, torch, transformers  # exits with 77 where they are not
 
@@ -35,7 +37,7 @@ LAYOUTS = {"tp 2": ["--tensor_model_parallel_size", "2", "--nproc", "2"],
 def run(program, folder, *more):
     command = [program, "generate", "--model", str(folder / "model"), "--prompts", str(folder / "prompts.jsonl"),
                "--max_new_tokens", str(TOKENS), "--json", *more]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = preloaded.run(command)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}\n{done.stderr}")
     return [each["ids"] for each in json.loads(done.stdout)["generated"]]

@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import preloaded
+
 sys.path.insert(0, str(Path(__file__).parent))
 from random_models import differences, in_files, make_model, reference, torch, transformers  # exits with 77 where they are not
 from safetensors.torch import load_file, save_file
@@ -50,7 +52,7 @@ LOGITS, GRADIENT, BETWEEN = 1e-5, 1e-4, 1e-6
 
 
 def run(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = preloaded.run(command)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}\n{done.stderr}")
 

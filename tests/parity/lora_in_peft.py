@@ -10,10 +10,11 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import preloaded
 
 try:
     import peft
@@ -43,7 +44,7 @@ LAYOUTS = {
 
 def run(*command):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_LOG": "warn"}
-    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
+    done = preloaded.run(command, environment)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout

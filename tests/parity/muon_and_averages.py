@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import preloaded
+
 sys.path.insert(0, str(Path(__file__).parent))
 from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
 
@@ -101,7 +103,7 @@ def train_here(program, folder, world, words, out="out", precision=()):
     command = [program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world)]
     if not any(word.startswith("resume") for word in words):
         command.append("--overwrite_output_dir")
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = preloaded.run(command)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
     return folder / out
 

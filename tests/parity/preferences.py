@@ -16,11 +16,12 @@ import json
 import logging
 import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+
+import preloaded
 from types import SimpleNamespace
 
 try:
@@ -55,7 +56,7 @@ LAYOUTS = {
 
 def run(*command, fails=False):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_LOG": "warn", "CONCORD_PYTHON": sys.executable}
-    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
+    done = preloaded.run(command, environment)
     if (done.returncode != 0) != fails:
         raise AssertionError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr

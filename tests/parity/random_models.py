@@ -12,10 +12,11 @@ import importlib
 import inspect
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import preloaded
 
 try:
     import torch
@@ -294,7 +295,7 @@ def run_case(program, seed, folder, both):
         for layout in [[], cut] if both else [[]] if dtype == "float64" else [cut]:
             command = [program, "probe", "--model", str(folder / "model"), "--batch", str(folder / "batch.safetensors"),
                        "--out", str(folder / "dump.safetensors"), "--grads", "--dtype", dtype, *layout]
-            done = subprocess.run(command, capture_output=True, text=True)
+            done = preloaded.run(command)
             if done.returncode != 0:
                 raise AssertionError(f"seed {seed}: {' '.join(command)}\n{done.stderr}")
             dump = load_file(str(folder / "dump.safetensors"))

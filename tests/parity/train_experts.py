@@ -11,10 +11,11 @@ end, all weights are compared. Exit code 77: transformers is not there, nothing 
 import argparse
 import json
 import math
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
 from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
@@ -107,7 +108,7 @@ def run_here(program, folder, model, world, words):
               "logging_steps: 1", "report_to: [none]", "overwrite_output_dir: true", *words]
     (folder / "run.yaml").write_text("\n".join(config) + "\n")
     command = [program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = preloaded.run(command)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}\n{done.stderr}")
     return [(line["loss"], line["grad_norm"]) for line in metrics_of(folder)], load_file(folder / "out" / "model" / "model.safetensors")
