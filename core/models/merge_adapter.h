@@ -11,7 +11,8 @@
 namespace concord {
 
 // The adapter in |folder|, to |parameters|, the model's own ones of this rank. |model| are the files that they are
-// from. Throws ConfigError where the adapter is of another model, has DoRA's row lengths, or was trained on merged ones.
+// from. Throws ConfigError where the adapter is of another model, has DoRA's row lengths, or was trained on merged
+// ones.
 void merge_adapter(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
                    const safetensors::Weights& model);
 
