@@ -4,6 +4,7 @@
 
 #include "core/config_error.h"
 #include "core/schedule/step_schedule.h"
+#include "platform/loader/host.h"
 #include "trainer/device_batch.h"
 #include "trainer/parameter_groups.h"
 #include "trainer/resume.h"
@@ -21,6 +22,8 @@ ModelArgs model_args_of(const TrainingPlan& plan) {
           .adapter = plan.adapter,
           .scores = plan.config.scores,
           .adapter_folder = plan.resume_from.empty() ? plan.adapter_folder : plan.resume_from,
+          .merged_adapters = plan.merged_adapters,
+          .quantization_bit = a.finetuning.quantization_bit,
           .stages = plan.stages,
           .placement = placement_of(plan.schedule)};
 }
@@ -53,9 +56,24 @@ void check_fp8(const Fp8Args& fp8, const Platform& platform) {
                                 fp8.format, platform.name(), CONCORD_CAP_TORCH_FP8));
 }
 
+// What weights in 4 bits take on this rank.
+void report_quantised(VirtualModels& model, const ParallelContext& job) {
+  int64_t elements = 0, bytes = 0;
+  for (const Parameter* parameter : model.parameters()) {
+    if (!parameter->nf4) continue;
+    elements += parameter->value.numel();
+    bytes += parameter->nf4->bytes();
+  }
+  if (elements == 0 || job.rank() != 0) return;
+  loader::log(CONCORD_LOG_INFO, "train",
+              fmt::format("frozen weights in 4 bits: {} elements in {} bytes, {:.4f} each", elements, bytes,
+                          static_cast<double>(bytes) / static_cast<double>(elements)));
+}
+
 VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const Providers& providers) {
   check_fp8(plan.arguments.model_options.fp8, job.platform());
   VirtualModels model = load_or_make_model(plan, job, providers);
+  report_quantised(model, job);
   for (size_t i = 0; i < model.size(); ++i) model[i].measure_tokens(measures_tokens(plan.arguments));
   const ParameterGroups groups = groups_of(plan);
   for (Parameter* parameter : model.parameters()) {
@@ -103,6 +121,7 @@ VirtualModels make_reference_model(const TrainingPlan& plan, ParallelContext& jo
   if (!folder.empty()) {
     args.adapter = std::nullopt;
     args.adapter_folder.clear();
+    args.merged_adapters.clear();
     return read_model(folder, plan, std::move(args), job);
   }
   if (providers.model) return providers.model(plan.config, args, job);

@@ -282,6 +282,7 @@ void compare_objective(const std::string& folder, const TrainingState& state, co
                            "ref_model",
                            "center_rewards_coefficient",
                            "init_lora_weights",
+                           "quantization_bit",
                            "attention_dropout",
                            "hidden_dropout",
                            "muon_momentum",

@@ -1,6 +1,7 @@
 #include "trainer/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -234,12 +235,41 @@ void check_same_settings(const FinetuningArguments& given, const std::string& fo
   plain.type = given.type;
   plain.adapter = given.adapter;
   plain.dropout = given.dropout;
+  plain.quantization_bit = given.quantization_bit;
   if (given == plain) return;
   throw ConfigError(fmt::format(
       "{} has a rank, an alpha and targets of its own; remove lora_rank, lora_alpha, lora_target, "
       "use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern and modules_to_save, or start without an "
       "adapter",
       folder));
+}
+
+// A folder may have a comma in its name.
+std::vector<std::string> adapters_of(const std::string& text) {
+  if (text.empty() || has_adapter(text)) return text.empty() ? std::vector<std::string>() : std::vector{text};
+  std::vector<std::string> folders;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end == begin) {
+      throw ConfigError(
+          fmt::format("adapter_name_or_path is {}: there is no folder before or after a comma", quoted(text)));
+    }
+    folders.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return folders;
+}
+
+// What was added to the weights before |trained|, which is empty for a new adapter: it remembers that.
+std::vector<std::string> merged_before(std::vector<std::string> given, const std::string& trained) {
+  for (std::string& each : given) each = std::filesystem::absolute(each).lexically_normal().string();
+  if (trained.empty()) return given;
+  const std::vector<std::string> own = read_adapter_config(trained).merged_adapters;
+  if (given.empty() || given == own) return own;
+  if (own.empty()) return given;
+  throw ConfigError(
+      fmt::format("{} was trained beside weights with {} added to them, not {}; give these, or none of them", trained,
+                  fmt::join(own, ", "), fmt::join(given, ", ")));
 }
 
 // |model| may be the folder of an adapter: it then becomes the one with the base model.
@@ -257,13 +287,20 @@ void plan_adapter(TrainingPlan* plan) {
     given.adapter = std::exchange(model.path, base_folder_of(model.path));
   }
   if (!given.is_lora()) return;
-  plan->adapter_folder = given.adapter;
-  if (!given.adapter.empty()) check_same_settings(given, given.adapter);
-  plan->adapter = given.adapter.empty() ? new_adapter(given) : read_adapter_config(given.adapter);
-  if (plan->arguments.preference.stage == "rm" && given.adapter.empty()) {
+  std::vector<std::string> folders = adapters_of(given.adapter);
+  if (!folders.empty() && !given.new_adapter) {
+    plan->adapter_folder = folders.back();
+    folders.pop_back();
+  }
+  const std::string& trained = plan->adapter_folder;
+  plan->merged_adapters = merged_before(std::move(folders), trained);
+  if (!trained.empty()) check_same_settings(given, trained);
+  plan->adapter = trained.empty() ? new_adapter(given) : read_adapter_config(trained);
+  plan->adapter->merged_adapters = plan->merged_adapters;
+  if (plan->arguments.preference.stage == "rm" && trained.empty()) {
     plan->adapter->modules_to_save.push_back("score");  // new, as in peft's task SEQ_CLS
   }
-  if (!given.adapter.empty() && given.dropout > 0) plan->adapter->lora_dropout = given.dropout;
+  if (!trained.empty() && given.dropout > 0) plan->adapter->lora_dropout = given.dropout;
   plan->adapter->base_model = std::filesystem::absolute(model.path).lexically_normal().string();
 }
 

@@ -55,8 +55,9 @@ struct EvaluationSet {
 struct TrainingPlan {
   TrainingArguments arguments;
   ModelConfig config;
-  std::optional<AdapterConfig> adapter;  // that is trained instead of the model's own weights
-  std::string adapter_folder;            // that it starts from; empty: it is new
+  std::optional<AdapterConfig> adapter;      // that is trained instead of the model's own weights
+  std::vector<std::string> merged_adapters;  // that are added to the weights first
+  std::string adapter_folder;                // that it starts from; empty: it is new
   Schedule schedule;
   std::vector<StageLayers> stages;  // of the whole pipeline
   DataArguments data;               // of the training data, on this rank

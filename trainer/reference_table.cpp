@@ -41,6 +41,8 @@ int64_t identity_of(const TrainingPlan& plan) {
   std::string text = fmt::format("reference {}\nconfig {}\nadapter {}\nld_alpha {}\nseed {}\nbf16 {} fp16 {}\n", folder,
                                  a.model.config, plan.adapter_folder, a.preference.ld_alpha, a.job.seed,
                                  a.precision.bf16, a.precision.fp16);
+  for (const std::string& merged : plan.merged_adapters) text += fmt::format("merged {}\n", merged);
+  if (a.finetuning.quantization_bit != 0) text += fmt::format("bits {}\n", a.finetuning.quantization_bit);
   for (const auto& [name, value] : plan.train_data->source().identity()) text += fmt::format("{} {}\n", name, value);
   return static_cast<int64_t>(stable_hash(text));
 }

@@ -328,6 +328,7 @@ AdapterConfig parse_adapter_config(std::string_view json, const std::string& fil
   config.alpha_pattern = fields.pattern<double>("alpha_pattern");
   config.modules_to_save = fields.names("modules_to_save");
   config.base_model = fields.text("base_model_name_or_path");
+  config.merged_adapters = fields.names("merged_adapters");
   try {
     AdapterModules{config};
   } catch (const ConfigError& error) {
@@ -386,6 +387,7 @@ std::string to_json(const AdapterConfig& config) {
        std::ranges::find(config.modules_to_save, "score") == config.modules_to_save.end() ? "CAUSAL_LM" : "SEQ_CLS"},
       {"use_dora", config.use_dora},
       {"use_rslora", config.use_rslora}};
+  if (!config.merged_adapters.empty()) document["merged_adapters"] = config.merged_adapters;
   return document.dump(2) + "\n";
 }
 

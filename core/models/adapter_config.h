@@ -45,6 +45,9 @@ struct AdapterConfig {
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::string> modules_to_save;  // ends of the names of modules that are trained whole
   std::string base_model;                    // base_model_name_or_path
+  // Folders of adapters that were added to the weights of the base model before this one was trained; peft does not
+  // know them.
+  std::vector<std::string> merged_adapters;
 
   bool begins_as_weights() const { return init_lora_weights != kPlainInit; }
   bool operator==(const AdapterConfig&) const = default;

@@ -1,6 +1,7 @@
 #include "core/models/adapter_delta.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -36,6 +37,12 @@ double in_float32(double value) { return static_cast<double>(static_cast<float>(
 
 AdapterDelta::AdapterDelta(const std::string& folder) : weights_(folder, kAdapterStem) {
   const AdapterModules modules(read_adapter_config(folder));
+  if (!modules.config().merged_adapters.empty()) {
+    throw ConfigError(fmt::format(
+        "{} was trained beside weights with the adapters {} added to them; merge these first, with `concord "
+        "merge` one after the other, and remove merged_adapters from {}",
+        folder, fmt::join(modules.config().merged_adapters, ", "), kAdapterConfigFile));
+  }
   const std::string prefix = kAdapterPrefix, a_end = ".lora_A.weight", b_end = ".lora_B.weight",
                     m_end = ".lora_magnitude_vector";
   const bool is_dora = modules.config().use_dora;
@@ -121,6 +128,13 @@ std::vector<double> AdapterDelta::Cursor::row_factors(const std::string& weight,
     factor = in_float32(factor / in_float32(std::sqrt(squares)));
   }
   return factors;
+}
+
+bool AdapterDelta::Cursor::read_any(const std::string& weight, int64_t first, std::span<double> out) {
+  const Weights::Tensor* whole = delta_->replacement(weight);
+  if (whole == nullptr) return read(weight, first, out);
+  std::ranges::copy(numbers(*whole, first, static_cast<int64_t>(out.size())), out.begin());
+  return true;
 }
 
 bool AdapterDelta::Cursor::read(const std::string& weight, int64_t first, std::span<double> out) {

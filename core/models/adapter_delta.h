@@ -23,6 +23,7 @@ class AdapterDelta {
   explicit AdapterDelta(const std::string& folder);
 
   int64_t size() const { return static_cast<int64_t>(pairs_.size() + whole_.size()); }  // weights that it changes
+  bool changes(const std::string& weight) const { return pairs_.contains(weight); }
   // What replaces |weight|; null if nothing does.
   const safetensors::Weights::Tensor* replacement(const std::string& weight) const;
 
@@ -36,6 +37,9 @@ class AdapterDelta {
     // Elements [first, first + out.size()) of what is added to |weight| ("model.layers.0.mlp.up_proj.weight"), as peft
     // rounds it: the sum in |out|, which is of float32 values, times the scale. False if nothing is added.
     bool read(const std::string& weight, int64_t first, std::span<double> out);
+
+    // The same, or elements of what replaces |weight|.
+    bool read_any(const std::string& weight, int64_t first, std::span<double> out);
 
     // With DoRA, what the rows [first_row, end_row) of the sum are multiplied by; |source| is the weight. Else empty.
     std::vector<double> row_factors(const std::string& weight, const safetensors::Weights::Tensor& source,

@@ -9,8 +9,10 @@
 #include "core/models/fp8_layers.h"
 #include "core/models/hf_dtype.h"
 #include "core/models/hf_plan.h"
+#include "core/models/merge_adapter.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/part_save.h"
+#include "core/models/quantise_weights.h"
 
 namespace concord {
 namespace {
@@ -257,7 +259,11 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
                    .map_files = true,
                    .sharing = args.share_reads ? &context : nullptr});
   for (size_t i = 0; is_new_score && i < models.size(); ++i) models[i].initialise(ModelChunk::Which::score);
+  for (const std::string& merged : args.merged_adapters) {
+    merge_adapter(merged, own, shard_place(context.layout(), context.rank()), safetensors::Weights(folder.string()));
+  }
   if (!args.adapter) return models;
+  if (args.quantization_bit != 0) quantise_weights(own, context);
   if (args.adapter_folder.empty()) {
     models.begin_adapter();
   } else {

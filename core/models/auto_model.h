@@ -83,7 +83,8 @@ struct AutoModel {
   static VirtualModels from_config(const ModelConfig& config, const ModelArgs& args, ParallelContext& context);
   // With the weights of |folder|, of which this rank reads its own slices only; on the host, those that are stored
   // there as they are needed stay in the files until they are used (map_files of hf_weights.h). An adapter comes from
-  // args.adapter_folder, or is initialised from args.seed. Every rank calls it.
+  // args.adapter_folder, or is initialised from args.seed, beside weights that args.merged_adapters were added to and
+  // that are then held as args.quantization_bit says. Every rank calls it.
   // Throws ConfigError as read_model_config and load_hf_weights do.
   static VirtualModels from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
                                        ParallelContext& context);

@@ -75,20 +75,24 @@ LowRank LayerAdapter::pair() const {
 }
 
 Tensor LayerAdapter::column(const Tensor& x, const Parameter& weight, const Parameter* bias,
-                            const ParallelLinearOptions& options) const {
+                            const ParallelLinearOptions& given) const {
+  ParallelLinearOptions options = given;
+  options.nf4 = weight.nf4.get();
   const Tensor plain_bias = scales() ? Tensor() : value_of(bias);
   const Tensor y = column_parallel_linear(x, weight.used(), plain_bias, *tp_, options, weight.grad_sink(), pair());
   if (!scales()) return y;
-  const Tensor scaled = y.mul(factors(weight.used(), /*cut_by_inputs=*/false));
+  const Tensor scaled = y.mul(factors(weight.values(), /*cut_by_inputs=*/false));
   return bias == nullptr ? scaled : scaled.add(bias->used());
 }
 
 Tensor LayerAdapter::row(const Tensor& x, const Parameter& weight, const Parameter* bias,
-                         const ParallelLinearOptions& options) const {
+                         const ParallelLinearOptions& given) const {
+  ParallelLinearOptions options = given;
+  options.nf4 = weight.nf4.get();
   const Tensor plain_bias = scales() ? Tensor() : value_of(bias);
   const Tensor y = row_parallel_linear(x, weight.used(), plain_bias, *tp_, options, weight.grad_sink(), pair());
   if (!scales()) return y;
-  const Tensor scaled = y.mul(factors(weight.used(), /*cut_by_inputs=*/true));
+  const Tensor scaled = y.mul(factors(weight.values(), /*cut_by_inputs=*/true));
   return bias == nullptr ? scaled : scaled.add(bias->used());
 }
 

@@ -109,6 +109,7 @@ Parameter make_parameter(const ParameterPlan& plan, const ShardPlace& place, at:
   parameter.expert = plan.expert;
   parameter.buffer = plan.buffer;
   parameter.frozen = plan.frozen;
+  parameter.linear = plan.linear;
   parameter.adapter = plan.adapter;
   parameter.row_norms = {plan.norms_of, plan.first_row};
   return parameter;
@@ -278,7 +279,7 @@ void ModelChunk::begin_as_norms(Parameter& parameter) const {
   if (rows.of.empty()) return;
   const at::NoGradGuard no_grad;
   const Parameter& weight = *parts_->layers.find(rows.of);
-  const Tensor own = weight.used().narrow(0, rows.first, parameter.value.size(0));
+  const Tensor own = weight.values().narrow(0, rows.first, parameter.value.size(0));
   parameter.value.copy_(row_norms(own, weight.spec.dims[1].cut ? parts_->layers.tp : nullptr));
 }
 

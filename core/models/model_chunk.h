@@ -57,7 +57,10 @@ struct ModelArgs {
   std::optional<AdapterConfig> adapter = {};
   bool scores = false;              // a reward model (ModelConfig::scores), also from a folder that has none
   std::string adapter_folder = {};  // where from_pretrained reads its weights; empty: they are initialised
-  bool share_reads = false;         // from_pretrained reads each byte once per data-parallel group (HfLoadOptions)
+  // Adapters that from_pretrained adds to the weights before that, in this order.
+  std::vector<std::string> merged_adapters = {};
+  int64_t quantization_bit = 0;  // 4: from_pretrained holds frozen weights of linear layers in nf4 (core/ops/nf4.h)
+  bool share_reads = false;      // from_pretrained reads each byte once per data-parallel group (HfLoadOptions)
   // The stages of the whole pipeline in the order of the model, pp * vpp of them; empty: distributed evenly.
   std::vector<StageLayers> stages = {};
   Placement placement = Placement::loop;  // which of the stages a rank has

@@ -8,9 +8,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 
 #include "core/ops/grad_sink.h"
 #include "core/parallel/initialise_weights.h"
+#include "core/parallel/nf4_weight.h"
 #include "core/parallel/shard_spec.h"
 
 namespace concord {
@@ -44,6 +46,9 @@ struct Parameter {
   // Not trained: no gradient, no part of data parallelism, the optimizer or a checkpoint. Its value then requires no
   // gradient.
   bool frozen = false;
+  bool linear = false;  // the weight of a linear layer that quantization_bit is for
+  // Its values where they are held in 4 bits; |value| then is one element, NaN, expanded to the shape.
+  std::shared_ptr<const Nf4Weight> nf4 = {};
   bool adapter = false;          // of a low-rank pair, not of the model's own weights
   ParameterRows row_norms = {};  // whose norms it begins as, instead of |init|
   // Called before the value is read if it may still be in flight: data parallelism gathers it in parallel with forward.
@@ -54,6 +59,8 @@ struct Parameter {
     if (before_use) before_use();
     return value;
   }
+  // The same, also of what is held in 4 bits, in memory of its own then.
+  at::Tensor values() const { return nf4 ? nf4->dequantised(value.scalar_type()) : used(); }
   // For the operators: null while autograd keeps the gradient.
   const GradSink* grad_sink() const { return sink.main.defined() ? &sink : nullptr; }
 };

@@ -148,6 +148,7 @@ class Planner {
     };
     add(fmt::format("{}{}.weight", prefix, name), {{rows, kCut}, {config_.hidden_size}}, normal(), pieces("weight"));
     plans_.back().spec.joined = joined;
+    plans_.back().linear = true;
     if (bias) {
       add(fmt::format("{}{}.bias", prefix, name), {{rows, kCut}}, constant_init(0), pieces("bias"));
       plans_.back().spec.joined = joined;
@@ -296,12 +297,14 @@ class Planner {
   // The projection back to the hidden size; its bias is added to the sum.
   void output(const std::string& name, int64_t inputs, bool bias) {
     add(name + ".weight", {{config_.hidden_size}, {inputs, kCut}}, normal());
+    plans_.back().linear = true;
     if (bias) of_own_tokens(name + ".bias", config_.hidden_size, 0);
     row_pair(name, inputs);
   }
 
   void cut_by_outputs(const std::string& name, int64_t rows, int64_t inputs) {
     add(name + ".weight", {{rows, kCut}, {inputs}}, normal());
+    plans_.back().linear = true;
     column_pairs(name, {{.module = name, .rows = {rows, kCut}}}, inputs);
   }
 

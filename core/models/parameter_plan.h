@@ -24,6 +24,7 @@ struct ParameterPlan {
   bool expert = false;
   bool buffer = false;
   bool frozen = false;
+  bool linear = false;
   bool adapter = false;
   std::string norms_of = {};  // the parameter whose rows' norms it begins as,
   int64_t first_row = 0;      // from this one of the rank's rows on

@@ -13,6 +13,7 @@
 #include "core/ops/derivative.h"
 #include "core/ops/linear.h"
 #include "core/parallel/moves.h"
+#include "core/parallel/nf4_weight.h"
 #include "core/parallel/weight_half.h"
 
 namespace concord {
@@ -67,6 +68,14 @@ Moving combined(const Tensor& partial_so, ProcessGroup& group, bool sequence_par
   return sequence_parallel ? reduce_scatter(partial_so, group, 0) : sum_in_place(partial_so, group);
 }
 
+Tensor values_of(const Tensor& weight, const ParallelLinearOptions& options, c10::ScalarType type) {
+  return options.nf4 == nullptr ? weight : options.nf4->dequantised(type);
+}
+// Values in 4 bits are computed again.
+Tensor weight_to_keep(const Tensor& weight, const ParallelLinearOptions& options) {
+  return options.nf4 == nullptr ? weight : Tensor();
+}
+
 // What backward needs of |x|: nothing where all that it is multiplied with is frozen.
 Tensor input_to_keep(const Tensor& x, const Tensor& weight, const LowRank& pair) {
   return weight.requires_grad() || (!pair.empty() && pair.a_ri.requires_grad()) ? x : Tensor();
@@ -114,13 +123,14 @@ void add_pair_grads(const Backward& b, const LowRankProducts& products, const Mo
 Tensors column_backward(const Backward& b, ProcessGroup& group, const ParallelLinearOptions& options,
                         const std::optional<GradSink>& sink) {
   const bool sequence_parallel = options.sequence_parallel;
-  const Tensor &x_pi = b.saved[0], &weight_oi = b.saved[1];
+  const Tensor& x_pi = b.saved[0];
   const bool now = b.needed[1] && !is_put_off(sink);
   std::optional<Moving> gathered_si;
   if (sequence_parallel && now) gathered_si = gather(x_pi, group, 0);  // beside the input's half
   std::optional<Moving> summed_pi;
   if (b.needed[0]) {
-    const Tensor partial_si = linear_input_grad(b.grad, weight_oi, options.fp8);
+    const Tensor partial_si =
+        linear_input_grad(b.grad, values_of(b.saved[1], options, b.grad.scalar_type()), options.fp8);
     summed_pi = combined(partial_si, group, sequence_parallel);
   }
   Tensors result(kLayerInputs);
@@ -166,7 +176,8 @@ Tensors row_backward(const Backward& b, ProcessGroup& group, const ParallelLinea
   const bool sequence_parallel = options.sequence_parallel;
   const Tensor grad_so = sequence_parallel ? gather(b.grad, group, 0).take() : b.grad;
   Tensors result(kLayerInputs);
-  if (b.needed[0]) result[0] = linear_input_grad(grad_so, b.saved[1], options.fp8);
+  if (b.needed[0])
+    result[0] = linear_input_grad(grad_so, values_of(b.saved[1], options, grad_so.scalar_type()), options.fp8);
   if (b.needed[1] && is_put_off(sink)) {
     put_off_weight_half(*sink, group, {b.grad, sequence_parallel}, {b.saved[0]}, options.fp8);
   } else if (b.needed[1]) {
@@ -180,13 +191,15 @@ Tensors row_backward(const Backward& b, ProcessGroup& group, const ParallelLinea
 Tensor column_parallel_linear(const Tensor& x_pi, const Tensor& weight_oi, const Tensor& bias_o, ProcessGroup& group,
                               const ParallelLinearOptions& options, const GradSink* sink, const LowRank& pair) {
   check(x_pi, weight_oi, group, options);
-  if (group.size() == 1 && pair.empty()) return concord::linear(x_pi, weight_oi, bias_o, sink, options.fp8);
+  if (group.size() == 1 && pair.empty() && options.nf4 == nullptr)
+    return concord::linear(x_pi, weight_oi, bias_o, sink, options.fp8);
   const bool sequence_parallel = options.sequence_parallel;
   const auto products = std::make_shared<LowRankProducts>(pair);
   const auto run = [&] {
     const Tensor x_si = sequence_parallel ? gather(x_pi, group, 0).take() : x_pi;
-    Forward forward{linear(x_si, weight_oi, bias_o, nullptr, options.fp8),
-                    {input_to_keep(x_pi, weight_oi, pair), weight_oi}};
+    const Tensor values_oi = values_of(weight_oi, options, x_pi.scalar_type());
+    Forward forward{linear(x_si, values_oi, bias_o, nullptr, options.fp8),
+                    {input_to_keep(x_pi, weight_oi, pair), weight_to_keep(weight_oi, options)}};
     const auto move = [&](const Tensor& z_pr) { return sequence_parallel ? gather(z_pr, group, 0).take() : z_pr; };
     add_pair(pair, *products, x_pi, move, &forward);
     return forward;
@@ -205,11 +218,13 @@ Tensor column_parallel_linear(const Tensor& x_pi, const Tensor& weight_oi, const
 Tensor row_parallel_linear(const Tensor& x_si, const Tensor& weight_oi, const Tensor& bias_o, ProcessGroup& group,
                            const ParallelLinearOptions& options, const GradSink* sink, const LowRank& pair) {
   check(x_si, weight_oi, group, options);
-  if (group.size() == 1 && pair.empty()) return concord::linear(x_si, weight_oi, bias_o, sink, options.fp8);
+  if (group.size() == 1 && pair.empty() && options.nf4 == nullptr)
+    return concord::linear(x_si, weight_oi, bias_o, sink, options.fp8);
   const bool sequence_parallel = options.sequence_parallel;
   const auto products = std::make_shared<LowRankProducts>(pair);
   const auto run = [&] {
-    Forward forward{row_forward(x_si, weight_oi, group, options), {input_to_keep(x_si, weight_oi, pair), weight_oi}};
+    Forward forward{row_forward(x_si, values_of(weight_oi, options, x_si.scalar_type()), group, options),
+                    {input_to_keep(x_si, weight_oi, pair), weight_to_keep(weight_oi, options)}};
     const auto move = [&](const Tensor& z_sr) { return combined(z_sr, group, sequence_parallel).take(); };
     add_pair(pair, *products, x_si, move, &forward);
     return forward;

@@ -30,6 +30,7 @@
 namespace concord {
 
 class Fp8Layer;
+class Nf4Weight;
 
 struct ParallelLinearOptions {
   std::string name = "linear";     // for errors
@@ -37,6 +38,9 @@ struct ParallelLinearOptions {
   // row: its tokens are computed in this many pieces, the sum of one in parallel with the GEMM of the next. A result
   // does not depend on it. Tokens that do not divide by it, or by it times the group, are computed in one piece.
   int64_t pieces = 1;
+  // The weight's values, computed where they are needed, in forward and again in backward; of |weight| only the shape
+  // and type count then. Has to live until backward is done.
+  const Nf4Weight* nf4 = nullptr;
   Fp8Layer* fp8 = nullptr;  // its GEMMs are of 8-bit floats (core/ops/fp8_layer.h); has to live until backward is done
 };
 

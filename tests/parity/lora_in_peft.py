@@ -298,11 +298,129 @@ def compare_experts(program, name, target, data, batch, folder, layouts):
     compare_merged(program, folder / layouts[-1] / "model", torch.float32, folder / "merge", base)
 
 
+# -------------------------------------------------------------------------------------------------- weights in 4 bits
+
+NF4 = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+                    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+                    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0])
+
+
+def absmax_map():
+    numbers = [0.0, 1.0]
+    for i in range(7):
+        ends = torch.linspace(0.1, 1, 2**i + 1)
+        means = (10 ** (i - 6) * ((ends[:-1] + ends[1:]) / 2.0)).tolist()
+        numbers += means + [-mean for mean in means]
+    return torch.tensor(sorted(numbers))
+
+
+def nearest(values, size, numbers):
+    blocks = torch.nn.functional.pad(values.reshape(-1), (0, -values.numel() % size)).view(-1, size)
+    largest = blocks.abs().amax(1)
+    scaled = (blocks * (1 / largest.clamp(min=1e-38))[:, None]).clamp(-1, 1)
+    return torch.bucketize(scaled, (numbers[:-1] + numbers[1:]) / 2).view(-1)[:values.numel()], largest
+
+
+def in_four_bits(weight):
+    """What bitsandbytes makes of it: quantize_4bit(compress_statistics=True, quant_type="nf4") and dequantize_4bit."""
+    codes, absmax = nearest(weight, 64, NF4)
+    mean = absmax.mean()
+    absmax_codes, scales = nearest(absmax - mean, 256, absmax_map())
+    absmax = absmax_map()[absmax_codes] * scales.repeat_interleave(256)[:len(absmax)] + mean
+    return (NF4[codes].view(-1, 64) * absmax[:, None]).view(weight.shape)
+
+
+def compare_four_bits(program, data, folder):
+    """peft with weights that have the values of nf4; under every layout these are the same, whatever a rank has of them."""
+    torch.manual_seed(5)
+    config = transformers.Qwen2Config(vocab_size=512, hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
+                                      num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.1,
+                                      pad_token_id=None, bos_token_id=None, eos_token_id=None)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(folder / "base")
+    for name, weight in model.named_parameters():
+        if "_proj.weight" in name:
+            weight.data = in_four_bits(weight.data)
+    model.save_pretrained(folder / "dequantised")
+    words, lr = ["--lora_rank", 4, "--quantization_bit", 4, "--learning_rate", 2e-3], 2e-3
+    train(program, data, folder / "start", *words, "--max_steps", 1, "--learning_rate", 0, model=folder / "base")
+    wanted = peft_losses(folder / "start/model", load_file(str(data)), lr, folder / "dequantised")
+    plain = peft_losses(folder / "start/model", load_file(str(data)), lr, folder / "base")
+    if not max(abs(a - b) for a, b in zip(wanted, plain)) > 100 * LOSS_BOUND:
+        raise AssertionError("4 bits make no difference; nothing was compared")
+    for layout in ("one", "tp 2, sequence parallel", "pp 2, vpp 2", "tp 2, dp 2, ZeRO"):
+        found = train(program, data, folder / layout, *words, *LAYOUTS[layout], model=folder / "base")
+        compare_losses(f"in 4 bits, {layout}", found, wanted)
+    dora = [*words, "--use_dora", "--lora_target", "q_proj,down_proj"]
+    train(program, data, folder / "dora start", *dora, "--max_steps", 1, "--learning_rate", 0, model=folder / "base")
+    wanted = peft_losses(folder / "dora start/model", load_file(str(data)), lr, folder / "dequantised")
+    found = train(program, data, folder / "dora", *dora, *LAYOUTS["tp 2, sequence parallel"], model=folder / "base")
+    compare_losses("in 4 bits with DoRA, tp 2", found, wanted)
+
+
+# ----------------------------------------------------------------------------------------------------- TRL's metrics
+
+
+def compare_token_metrics(program, adapter, data, folder):
+    """What TRL's SFTTrainer.compute_loss logs of a step whose samples are one batch: over the tokens that have a label, the mean
+    entropy and the share that was ranked first; and all tokens so far."""
+    model, found = load(adapter, trainable=True), []
+    hook = model.register_forward_hook(lambda _, inputs, output: found.append(output.logits.detach().double()))
+    ids, labels = load_file(str(data))["input_ids"], load_file(str(data))["labels"]
+    losses = losses_of(model, {"input_ids": ids, "labels": labels}, LR)
+    hook.remove()
+    output = folder / "token metrics"
+    compare_losses("with labels for some tokens", train(program, data, output, "--adapter_name_or_path", adapter, "--log_token_metrics", "true",
+                                                        *LAYOUTS["tp 2, dp 2, ZeRO"]), losses)
+    worst = 0.0
+    for step, line in enumerate(map(json.loads, open(output / "metrics.jsonl"))):
+        logits, wanted = found[step][:, :-1], labels[step][:, 1:]
+        logps, valid = logits.log_softmax(-1), wanted != -100
+        entropy = (-(logps.exp() * logps).sum(-1) * valid).sum() / valid.sum()
+        accuracy = ((logits.argmax(-1) == wanted) & valid).sum() / valid.sum()
+        worst = max(worst, abs(line["entropy"] - entropy.item()))
+        if abs(line["mean_token_accuracy"] - accuracy.item()) > 1e-7 or line["tokens"] != ids[:step + 1].numel():
+            raise AssertionError(f"step {step}: {line}, expected an accuracy of {accuracy} and {ids[:step + 1].numel()} tokens")
+    if not worst <= LOSS_BOUND:
+        raise AssertionError(f"entropies differ by {worst:.3g}, bound {LOSS_BOUND:g}")
+    print(f"TRL's metrics of tokens: entropy within {worst:.2g}, accuracy and number of tokens equal", flush=True)
+
+
+# ---------------------------------------------------------------------------------------------------- several adapters
+
+
+def compare_several(program, first, data, batch, folder):
+    """All but the last are merged, as by `concord merge` and peft, and the last is trained or a new one is made."""
+    words, lr = ["--lora_rank", 2, "--lora_target", "q_proj,up_proj,down_proj", "--learning_rate", 3e-3], 3e-3
+    run(program, "merge", "--model", MODEL, "--adapter", first, "--out", folder / "merged")
+    by_hand = train(program, data, folder / "by hand", *words, model=folder / "merged")
+    new = train(program, data, folder / "new", *words, "--adapter_name_or_path", first, "--create_new_adapter", *LAYOUTS["one"])
+    if new != by_hand:
+        raise AssertionError(f"a new adapter beside merged weights: {new}, with the folder of `concord merge`: {by_hand}")
+    base = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager")
+    merged = peft.PeftModel.from_pretrained(base, first).merge_and_unload()
+    wanted = losses_of(peft.PeftModel.from_pretrained(merged, folder / "by hand/model", is_trainable=True), load_file(str(data)), lr)
+    for layout in ("tp 2, sequence parallel", "pp 2, vpp 2"):
+        found = train(program, data, folder / layout, "--adapter_name_or_path", f"{first},{folder / 'by hand/model'}", "--learning_rate", lr,
+                      *LAYOUTS[layout])
+        compare_losses(f"two adapters, {layout}", found, wanted)
+    # Its folder remembers what was merged.
+    dump = folder / "dump.safetensors"
+    logits = []
+    for model in (["--model", folder / "new/model"], ["--model", folder / "merged", "--adapter_name_or_path", folder / "by hand/model"]):
+        run(program, "probe", *model, "--batch", batch, "--out", dump)
+        logits.append(load_file(str(dump))["logits"])
+    if not torch.equal(*logits):
+        raise AssertionError("an adapter beside merged weights is read without these")
+    print("the folder of an adapter remembers which ones were merged before", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
     parser.add_argument("--platform")
     parser.add_argument("--only_starts", action="store_true", help="only adapters that begin as a part of the weights")
+    parser.add_argument("--only_four_bits", action="store_true", help="only weights in 4 bits, and several adapters")
     parser.add_argument("--only_experts", action="store_true", help="only adapters beside experts")
     arguments = parser.parse_args()
     program = arguments.program
@@ -334,6 +452,15 @@ def main():
             compare_experts(program, make_latent_model(folder / "latents"), "q_a_proj,kv_a_proj_with_mqa,kv_b_proj", few, few_batch,
                             folder / "latent", ["tp 2, sequence parallel"])
 
+        def compare_four_and_several():
+            some = folder / "some.safetensors"
+            save_file({"input_ids": data["input_ids"], "labels": tokens["labels_uneven"][:STEPS].contiguous()}, str(some))
+            compare_token_metrics(program, GOLDEN / "lora", some, folder)
+            compare_four_bits(program, data_file, folder / "four")
+            compare_several(program, GOLDEN / "lora", data_file, batch, folder / "several")
+
+        if arguments.only_four_bits:
+            return compare_four_and_several()
         if arguments.only_experts:
             return compare_all_experts()
         if arguments.only_starts:
@@ -372,6 +499,7 @@ def main():
 
         compare_starts()
         compare_all_experts()
+        compare_four_and_several()
 
         whole = ["--lora_target", "q_proj,down_proj", "--modules_to_save", "embed_tokens,lm_head,norm"]
         train(program, data_file, folder / "whole start", *whole, "--max_steps", 1, "--learning_rate", 0)

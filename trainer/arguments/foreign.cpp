@@ -226,13 +226,14 @@ constexpr std::string_view kCheckpoints =
     "resume_from_checkpoint restores everything, and --model starts anew from weights";
 constexpr std::string_view kEightBits =
     "of 8-bit formats, fp8, fp8_recipe, fp8_amax_history_len and first_last_layers_bf16 can be chosen";
+constexpr std::string_view kFourBits = "quantization_bit: 4 is nf4 with double quantisation, as bitsandbytes has it";
 constexpr std::string_view kSharded = "set use_distributed_optimizer: true to shard optimizer state";
 constexpr std::string_view kTrainData = "pass the file or prefix as train_data";
 constexpr std::string_view kEvalData =
     "pass evaluation data as eval_data or eval_datasets, or take it from train_data with split";
 constexpr std::string_view kAdapters =
     "of adapters, lora_rank, lora_alpha, lora_dropout, lora_target, use_rslora, use_dora, rank_pattern, alpha_pattern, "
-    "modules_to_save and adapter_name_or_path can be chosen";
+    "modules_to_save, adapter_name_or_path, create_new_adapter and quantization_bit can be chosen";
 constexpr std::string_view kRecompute = "use recompute_granularity: full or selective";
 
 std::vector<RefusedArgument> make_refused() {
@@ -269,7 +270,9 @@ std::vector<RefusedArgument> make_refused() {
       {"fp8_dot_product_attention", {"false"}, kEightBits},
       {"fp8_multi_head_attention", {"false"}, kEightBits},
       {"quantize.*", {"false"}, kEightBits},
-      {"quantization_bit", {}, kEightBits},
+      {"quantization_method", {"bnb"}, kFourBits},
+      {"quantization_type", {"nf4"}, kFourBits},
+      {"double_quantization", {"true"}, kFourBits},
       {"additional_configs", {"{}"}, "every setting has its own argument; `concord train --help` lists them"},
       {"ckpt_format", {}, kCheckpoints},
       {"restore_callback_states_from_checkpoint", {"false"}, kCheckpoints},
@@ -290,7 +293,6 @@ std::vector<RefusedArgument> make_refused() {
       {"checkpoint.*", {"true"}, "an HF folder is saved every save_steps steps, in the training data type"},
       {"loraplus_*", {}, kAdapters},
       {"pissa_*", {"false"}, "use init_lora_weights: pissa, or pissa_niter_16"},
-      {"create_new_adapter", {"false"}, "merge the first adapter (`concord merge`), and train another on the result"},
       {"training.dataset", {}, kTrainData},
       {"mock_data", {"false"}, "set train_data; `concord train` without arguments generates its own data"},
       {"max_samples", {}, "all of train_data is used; truncate the file instead"},

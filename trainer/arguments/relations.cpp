@@ -168,6 +168,22 @@ void check_finetuning(const TrainingArguments& a, Found* found) {
           "finetuning_type is lora, but there is no --model FOLDER: an adapter is trained beside weights that stay as "
           "they are");
     }
+    if (given.new_adapter && given.adapter.empty()) {
+      found->push_back("create_new_adapter is set without adapter_name_or_path; an adapter is new then anyway");
+    }
+    if (given.quantization_bit == 0) return;
+    if (given.quantization_bit != 4) {
+      found->push_back(fmt::format("quantization_bit is {}; must be 4, or 0 for none", given.quantization_bit));
+    }
+    if (given.init != "true") {
+      found->push_back(
+          fmt::format("quantization_bit with init_lora_weights {}: what is left of the weights cannot be "
+                      "held in 4 bits; choose one of them",
+                      given.init));
+    }
+    if (a.model_options.fp8.is_on()) {
+      found->push_back("quantization_bit and fp8 are both given; choose one of them");
+    }
     return;
   }
   FinetuningArguments plain;
@@ -175,7 +191,8 @@ void check_finetuning(const TrainingArguments& a, Found* found) {
   if (given == plain) return;
   found->push_back(fmt::format(
       "settings of an adapter are given (lora_*, use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern, "
-      "modules_to_save or adapter_name_or_path), but finetuning_type is {}; set finetuning_type: lora, or remove them",
+      "modules_to_save, adapter_name_or_path, create_new_adapter or quantization_bit), but finetuning_type is {}; set "
+      "finetuning_type: lora, or remove them",
       given.type));
 }
 

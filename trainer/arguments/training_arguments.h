@@ -45,7 +45,11 @@ struct FinetuningArguments {
   std::string init = "true";  // init_lora_weights
   std::map<std::string, std::string> rank_pattern, alpha_pattern;
   std::vector<std::string> modules_to_save;
-  std::string adapter;  // adapter_name_or_path, to start from; the settings above are then its own
+  // adapter_name_or_path: folders with commas between them. All but the last are added to the weights; the last one is
+  // started from, and the settings above are then its own,
+  std::string adapter;
+  bool new_adapter = false;      // create_new_adapter: unless it is added too, and the trained one is new
+  int64_t quantization_bit = 0;  // 4: frozen weights of linear layers are held in nf4
 
   bool is_lora() const { return type == "lora"; }
   bool operator==(const FinetuningArguments&) const = default;

@@ -96,6 +96,7 @@ ModelArgs model_args_of(const GenerateArguments& given, const ModelConfig& confi
   ModelArgs args;
   if (!given.adapter.empty()) args.adapter = adapter_for(config, read_adapter_config(given.adapter));
   args.adapter_folder = given.adapter;
+  if (args.adapter) args.merged_adapters = args.adapter->merged_adapters;
   if (!given.dtype.empty()) args.dtype = dtype_named(given.dtype);
   if (!given.layout.empty()) {
     args.stages = parse_layer_layout(given.layout, config.num_hidden_layers, job.layout().pp());

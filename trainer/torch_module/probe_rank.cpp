@@ -71,6 +71,7 @@ ModelArgs model_args_of(const ProbeArguments& given, const ModelConfig& config, 
   if (!given.dtype.empty()) args.dtype = dtype_named(given.dtype);
   args.adapter = adapter_of(given, config);
   args.adapter_folder = given.adapter;
+  if (args.adapter) args.merged_adapters = args.adapter->merged_adapters;
   if (!given.layout.empty()) {
     args.stages = parse_layer_layout(given.layout, config.num_hidden_layers, context.layout().pp(),
                                      given.model_options.mtp.num_layers);
