@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -38,11 +39,22 @@ struct Wards {
   std::string folder;
 };
 
+// Only that variable: a job is called after its first leader, and ranks of other launchers have its name in others.
+bool names_launch(const std::string& variables, const std::string& launch_id) {
+  const std::string key = "CONCORD_LAUNCH_ID=";
+  for (size_t begin = 0; begin < variables.size();) {
+    const size_t end = std::min(variables.find('\0', begin), variables.size());
+    const std::string_view variable(variables.data() + begin, end - begin);
+    if (variable.starts_with(key) && variable.find(launch_id) != std::string_view::npos) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 bool is_ward(const Wards& wards, const ProcessEntry& entry) {
   const auto& sessions = wards.sessions;
   if (std::find(sessions.begin(), sessions.end(), entry.session) != sessions.end()) return true;
-  const std::string variables = read_process_file(entry.pid, "environ");
-  return variables.find(wards.launch_id) != std::string::npos;
+  return names_launch(read_process_file(entry.pid, "environ"), wards.launch_id);
 }
 
 // True if any of them was still running.

@@ -115,7 +115,8 @@ std::vector<double> expect_near(const std::vector<at::Tensor>& got, const std::v
     if (got[i].sizes() != exact[i].sizes()) return shares;
     shares.push_back(share_of_bound(got[i], exact[i], slack.at(i)));
     EXPECT_LE(shares.back(), 1) << "output " << i << " " << got[i].toString() << " of " << got[i].sizes()
-                                << " is off by up to " << largest(got[i].to(exact[i].device(), at::kDouble) - exact[i])
+                                << " is off by up to "
+                                << largest(got[i].to(exact[i].device(), at::kDouble) - exact[i].to(at::kDouble))
                                 << ", which in some place is that much of what rounding explains";
   }
   return shares;

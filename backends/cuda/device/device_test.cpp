@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <thread>
@@ -125,6 +126,65 @@ void the_profiler_takes_ranges(Case& run) {
   run.check(profiler.range_pop(profiler.self), "profiler.range_pop");
   run.check(profiler.range_pop(profiler.self), "profiler.range_pop", CONCORD_STATUS_FAILED_PRECONDITION);
   run.check(profiler.stop(profiler.self), "profiler.stop");
+}
+
+struct Listed {
+  std::vector<concord_activity> work;
+  std::vector<std::string> names;
+};
+
+// A fill, a kernel (random numbers) and a copy of one stream, in this order and within the time that the host took.
+void the_devices_work_is_listed(Case& run) {
+  if (run.host.plugin()->find_table(run.host.plugin()->self, CONCORD_ACTIVITY_TABLE) == nullptr) {
+    std::printf("  the plugin was built without CUPTI's headers\n");
+    return;
+  }
+  const auto& activity = extension<concord_activity_table>(run, CONCORD_ACTIVITY_TABLE);
+  const concord_status started = activity.start(activity.self);
+  if (started == CONCORD_STATUS_UNAVAILABLE) {  // nothing else needs CUPTI
+    std::printf("  %s\n", sdk::TestHost::detail().c_str());
+    return;
+  }
+  run.check(started, "activity.start");
+  const concord_memory_table& memory = run.host.memory();
+  const concord_stream stream = run.new_stream();
+  float* numbers = run.new_array(std::vector<float>(1000, 1.0f));
+  std::vector<float> host(1000);
+  concord_rng_request request{};
+  request.struct_size = sizeof request;
+  request.kind = CONCORD_RNG_UNIFORM;
+  request.dtype = CONCORD_DTYPE_F32;
+  request.destination = numbers;
+  request.count = 1000;
+  request.high = 1.0;
+  const auto now = [] { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  run.check(run.synchronize(stream), "stream.synchronize");
+  const int64_t begin = now();
+  run.check(memory.fill_on_stream(memory.self, numbers, 0, 4000, stream), "memory.fill_on_stream");
+  run.check(run.host.rng().fill(run.host.rng().self, &request, stream), "rng.fill");
+  run.check(memory.copy_on_stream(memory.self, host.data(), numbers, 4000, CONCORD_COPY_DEVICE_TO_HOST, stream),
+            "memory.copy_on_stream");
+  run.check(run.synchronize(stream), "stream.synchronize");
+  const int64_t end = now();
+  Listed listed;
+  int64_t dropped = -1;
+  const auto keep = [](void* user, const concord_activity* one) {
+    static_cast<Listed*>(user)->work.push_back(*one);
+    static_cast<Listed*>(user)->names.emplace_back(one->name);
+  };
+  run.check(activity.stop(activity.self, keep, &listed, &dropped), "activity.stop");
+  std::string all;
+  for (size_t i = 0; i < listed.work.size(); ++i) {
+    all += " " + listed.names[i] + " at " + std::to_string(listed.work[i].begin_ns - begin) + " ns;";
+  }
+  run.require(listed.work.size() >= 3 && dropped == 0, "not all work is listed:" + all);
+  const concord_activity* last = listed.work.data() + listed.work.size() - 3;  // before them: what new_array did
+  const concord_activity_kind kinds[] = {CONCORD_ACTIVITY_FILL, CONCORD_ACTIVITY_KERNEL, CONCORD_ACTIVITY_COPY};
+  for (int i = 0; i < 3; ++i) {
+    run.require(last[i].kind == kinds[i] && last[i].stream == last[0].stream, "other work is listed:" + all);
+    // 1 ms: how well CUPTI matches the device's clock with the host's is not documented.
+    run.require(last[i].begin_ns > begin - 1'000'000 && last[i].end_ns < end + 1'000'000, "times are not the host's:" + all);
+  }
 }
 
 // ----------------------------------------------------------------------------------------------------------- two ranks
@@ -303,6 +363,7 @@ const std::vector<NamedCase> kCases = {
     {"AGraphReplaysItsWork", 1, a_graph_replays_its_work},
     {"ACaptureThatGoesWrongLeavesTheStreamUsable", 1, a_capture_that_goes_wrong_leaves_the_stream_usable},
     {"TheProfilerTakesRanges", 1, the_profiler_takes_ranges},
+    {"TheDevicesWorkIsListed", 1, the_devices_work_is_listed},
     {"AGraphReplaysACollective", 2, a_graph_replays_a_collective},
     {"ASilentPeerIsATimeout", 2, a_silent_peer_is_a_timeout},
     {"AFullQueueBehindASilentPeerIsATimeout", 2, a_full_queue_behind_a_silent_peer_is_a_timeout},

@@ -66,6 +66,7 @@ int run_worker(const HarnessOptions& options, const std::vector<NamedCase>& case
     try {
       // As the program's host answers it: from the environment.
       if (const char* nccl = std::getenv("CONCORD_CUDA_NCCL")) sdk::TestHost::set_config("cuda.nccl", nccl);
+      if (const char* cupti = std::getenv("CONCORD_CUDA_CUPTI")) sdk::TestHost::set_config("cuda.cupti", cupti);
       const sdk::TestHost host(options.plugin.c_str());
       if (host.status() != CONCORD_STATUS_OK) throw Failed("the plugin does not open: " + sdk::TestHost::detail());
       Case run(host, options.rank, each.world, options.files);

@@ -41,11 +41,17 @@ const RegisterRealSizes kRealFp8Quantise("concord::fp8_quantise",
                                            return Sample{{x, draw_fp8_amax(draw), c10::IValue(), format}, 0};
                                          }));
 
-// As in fp8_test.cpp: the neighbour of the exact number, where what is in between is rounded the other way.
-Sample::Slack real_neighbour(int64_t format) {
-  return [format](const std::vector<c10::IValue>&, const std::vector<at::Tensor>& exact) {
+// As in fp8_test.cpp: the neighbour of the exact number, where what is in between is rounded the other way. What is in
+// between is of |type|, and fp16 has numbers so small that they are off by more than that: by 2^-25, times the scale,
+// which is the format's largest number / amax. Argument |amax| has that.
+Sample::Slack real_neighbour(int64_t format, c10::ScalarType type, size_t amax) {
+  return [=](const std::vector<c10::IValue>& given, const std::vector<at::Tensor>& exact) {
     const double step = format == 0 ? 0.125 : 0.25, smallest = format == 0 ? std::ldexp(1, -9) : std::ldexp(1, -16);
-    const auto near = [&](const at::Tensor& x) { return x.to(at::kDouble).abs() * step * 1.01 + smallest; };
+    const double largest = format == 0 ? 448 : 57344, scale = largest / given[amax].toTensor().item().toDouble();
+    const double rounded = type == at::kHalf ? std::ldexp(scale, -25) : 0;
+    const auto near = [&](const at::Tensor& x) {
+      return (x.to(at::kDouble).abs() + rounded) * (1 + step * 1.01) - x.to(at::kDouble).abs() + smallest;
+    };
     return std::vector<at::Tensor>{near(exact[0]), near(exact[1]),
                                    at::zeros({1}, exact[0].options().dtype(at::kDouble))};
   };
@@ -55,7 +61,7 @@ const RegisterRealSizes kRealFp8Swiglu(
     "concord::fp8_swiglu", for_fp8_matrices([](const MatrixSize& size, Draw& draw, c10::ScalarType type) {
       const at::Tensor both = draw.normal({size.rows, 2 * size.columns}, type);
       const int64_t format = draw.between(0, 1);
-      return Sample{{both, draw_fp8_amax(draw), c10::IValue(), format}, 0, {}, real_neighbour(format)};
+      return Sample{{both, draw_fp8_amax(draw), c10::IValue(), format}, 0, {}, real_neighbour(format, type, 1)};
     }));
 
 const RegisterRealSizes kRealFp8SwigluBackward(
@@ -63,7 +69,7 @@ const RegisterRealSizes kRealFp8SwigluBackward(
       const at::Tensor both = draw.normal({size.rows, 2 * size.columns}, type);
       const at::Tensor grad = draw.normal({size.rows, size.columns}, type);
       const int64_t format = draw.between(0, 1);
-      return Sample{{grad, both, draw_fp8_amax(draw), c10::IValue(), format}, 0, {}, real_neighbour(format)};
+      return Sample{{grad, both, draw_fp8_amax(draw), c10::IValue(), format}, 0, {}, real_neighbour(format, type, 2)};
     }));
 
 // ----------------------------------------------------------------------------------------------------------- products
