@@ -183,7 +183,8 @@ void the_devices_work_is_listed(Case& run) {
   for (int i = 0; i < 3; ++i) {
     run.require(last[i].kind == kinds[i] && last[i].stream == last[0].stream, "other work is listed:" + all);
     // 1 ms: how well CUPTI matches the device's clock with the host's is not documented.
-    run.require(last[i].begin_ns > begin - 1'000'000 && last[i].end_ns < end + 1'000'000, "times are not the host's:" + all);
+    run.require(last[i].begin_ns > begin - 1'000'000 && last[i].end_ns < end + 1'000'000,
+                "times are not the host's:" + all);
   }
 }
 
