@@ -17,13 +17,16 @@ struct LogWindow {
   double save_seconds = 0;  // that steps waited for checkpoints; not part of a checkpoint
   int64_t steps = 0;
   int64_t skipped = 0;
+  int64_t untrained = 0;  // of these, those that had nothing to train on: iterations_to_skip, or no labels
   double last_grad_norm = std::numeric_limits<double>::quiet_NaN();  // of a step that was not skipped
   double largest_grad_norm = std::numeric_limits<double>::quiet_NaN();
 
-  void add_step(bool updated, double grad_norm) {
+  // |trained|: a loss and gradients were computed.
+  void add_step(bool trained, bool updated, double grad_norm) {
     ++steps;
     if (!updated) {
       ++skipped;
+      if (!trained) ++untrained;
       return;
     }
     last_grad_norm = grad_norm;

@@ -230,7 +230,7 @@ void Trainer::record(const StepOutput& step) {
   if (step.counted > 0) further_.add(*parts_.stages.back());
   if (step.counted > 0) losses_.add(step.loss, parts_.loss_rule.per_token ? step.counted : 0);
   const BatchContents& contents = plan_.train_data->contents();
-  window_.add_step(step.updated, step.grad_norm);
+  window_.add_step(step.counted > 0, step.updated, step.grad_norm);
   window_.add_batch(contents);
   ++state_.global_step;
   ++steps_in_epoch_;
@@ -358,6 +358,7 @@ void Trainer::log() {
   if (parts_.scaler || window_.skipped > 0) {
     report.extra.emplace_back("skipped_iter", static_cast<double>(window_.skipped));
   }
+  if (window_.untrained > 0) report.extra.emplace_back("untrained_iter", static_cast<double>(window_.untrained));
   if (plan_.arguments.optimizer.log_num_zeros_in_grad) {
     report.extra.emplace_back("num_zeros_in_grad", static_cast<double>(last_.zeros));
   }

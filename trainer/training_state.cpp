@@ -42,6 +42,7 @@ Json to_json(const LogWindow& window) {
           {"seconds", number(window.seconds)},
           {"steps", window.steps},
           {"skipped", window.skipped},
+          {"untrained", window.untrained},
           {"last_grad_norm", number(window.last_grad_norm)},
           {"largest_grad_norm", number(window.largest_grad_norm)}};
 }
@@ -52,6 +53,7 @@ LogWindow window_of(const Json& json) {
           .seconds = to_number(json.at("seconds")),
           .steps = json.at("steps").get<int64_t>(),
           .skipped = json.at("skipped").get<int64_t>(),
+          .untrained = json.value("untrained", int64_t{0}),
           .last_grad_norm = to_number(json.at("last_grad_norm")),
           .largest_grad_norm = to_number(json.at("largest_grad_norm"))};
 }

@@ -163,6 +163,8 @@ TEST(Summary, CountsLossesThatWereNotFinite) {
   RunHistory history = history_of(4);
   history.steps[1].loss = history.steps[2].loss = INFINITY;
   EXPECT_THAT(summary_text({}, history, {}), HasSubstr("; 2 not finite"));
+  history.steps[2].extra = {{"untrained_iter", 1}};
+  EXPECT_THAT(summary_text({}, history, {}), HasSubstr("; 1 not finite"));
 }
 
 }  // namespace

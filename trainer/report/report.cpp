@@ -63,15 +63,23 @@ TrackedValues tracked(const LoggedEval& entry) {
   return {.step = entry.step, .time = entry.time, .values = std::move(values)};
 }
 
+std::optional<double> value_of(const NamedValues& values, std::string_view name) {
+  for (const auto& [each, value] : values) {
+    if (each == name) return value;
+  }
+  return std::nullopt;
+}
+
 // The text about skipped updates. |covered| steps are reported.
 std::string skipped_text(const StepReport& report, int64_t covered) {
   if (report.skipped == 0) return "";
   const std::string what = covered > 1 ? fmt::format("{} of {} steps skipped", report.skipped, covered) : "skipped";
+  const double untrained = value_of(report.extra, "untrained_iter").value_or(0);
+  if (untrained == static_cast<double>(report.skipped))
+    return what + ", nothing to train on (iterations_to_skip, or no labels)";
   if (report.next_loss_scale == 0) return what + ", gradient NaN or Inf";
-  double scale = report.next_loss_scale;  // of the step; it is logged as well
-  for (const auto& [name, value] : report.extra) {
-    if (name == "loss_scale") scale = value;
-  }
+  // Of the step; it is logged as well.
+  const double scale = value_of(report.extra, "loss_scale").value_or(report.next_loss_scale);
   return fmt::format("{}, loss scale {} {:.0f}", what, report.next_loss_scale < scale ? "halved to" : "is",
                      report.next_loss_scale);
 }

@@ -92,6 +92,12 @@ TEST_F(ReportTest, SkippedStepsSayHowManyAndWhatBecameOfTheLossScale) {
   EXPECT_THAT(read("terminal"), HasSubstr("  3 of 4 steps skipped, loss scale halved to 4  "));
   skipping(7, 1, 0);
   EXPECT_THAT(read("terminal"), HasSubstr("  skipped, gradient NaN or Inf  "));
+  StepReport asked = step_at(8);
+  asked.loss = std::nan("");
+  asked.skipped = 1;
+  asked.extra = {{"untrained_iter", 1}};
+  report.on_step(asked);
+  EXPECT_THAT(read("terminal"), HasSubstr("  skipped, nothing to train on (iterations_to_skip, or no labels)  "));
 }
 
 TEST_F(ReportTest, TheStateHasHuggingFacesKeysAndNoOthers) {

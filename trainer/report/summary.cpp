@@ -42,9 +42,12 @@ const LoggedStep* lowest_loss(const RunHistory& history) {
   return lowest;
 }
 
+// Without steps that had nothing to train on, which have no loss.
 int64_t not_finite(const RunHistory& history) {
-  return std::count_if(history.steps.begin(), history.steps.end(),
-                       [](const LoggedStep& step) { return !std::isfinite(step.loss); });
+  const auto is_untrained = [](const auto& value) { return value.first == "untrained_iter"; };
+  return std::ranges::count_if(history.steps, [&](const LoggedStep& step) {
+    return !std::isfinite(step.loss) && std::ranges::none_of(step.extra, is_untrained);
+  });
 }
 
 std::string losses_line(const RunDescription& run, const RunHistory& history) {
