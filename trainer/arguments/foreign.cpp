@@ -94,6 +94,8 @@ std::vector<IgnoredArguments> make_ignored() {
        {"template", "default_system"}},
       {"samples that do not fill a whole step are always dropped", {"dataloader_drop_last"}},
       {"every update waits for the gradient norm of all ranks", {"enable_optimizer_post_validation"}},
+      {"SIGTERM, SIGINT and SIGHUP always save and end the run; exit_signal_grace limits how long that may take",
+       {"exit_signal_handler"}},
       {"one thread prefetches data (see dataloader_prefetch_factor); the rest depends on the device",
        {"dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_in_order",
         "dataloader_multiprocessing_context", "dataloader_type", "num_workers", "preprocessing_num_workers",
