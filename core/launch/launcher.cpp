@@ -37,7 +37,6 @@ namespace concord {
 namespace {
 
 constexpr int kTorchrunPort = 29500;
-constexpr const char* kLaunchId = "CONCORD_LAUNCH_ID";  // see session_guard.h
 constexpr size_t kReportedLines = 20;
 constexpr std::chrono::milliseconds kPump{20};  // how often a launcher without ranks looks at what the others say
 

@@ -41,7 +41,7 @@ struct Wards {
 
 // Only that variable: a job is called after its first leader, and ranks of other launchers have its name in others.
 bool names_launch(const std::string& variables, const std::string& launch_id) {
-  const std::string key = "CONCORD_LAUNCH_ID=";
+  const std::string key = std::string(kLaunchId) + "=";
   for (size_t begin = 0; begin < variables.size();) {
     const size_t end = std::min(variables.find('\0', begin), variables.size());
     const std::string_view variable(variables.data() + begin, end - begin);

@@ -15,6 +15,8 @@
 
 namespace concord {
 
+inline constexpr const char* kLaunchId = "CONCORD_LAUNCH_ID";
+
 class SessionGuard {
  public:
   // Forks; throws std::system_error. |folder| is removed as well when the launcher is killed; empty: none.

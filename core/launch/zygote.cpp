@@ -8,11 +8,13 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string>
 #include <system_error>
 
 #include "core/launch/pipe.h"
 #include "core/launch/zygote_process.h"
+#include "platform/base/descriptor_message.hpp"
 
 namespace concord {
 namespace {
@@ -31,23 +33,8 @@ bool send_environment(int fd, const std::string& text) {
 }
 
 bool send_request(int fd, const ZygoteRequest& request, const int (&descriptors)[kZygoteDescriptors]) {
-  ZygoteRequest copy = request;
-  iovec part{&copy, sizeof copy};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptors)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof descriptors);
-  std::memcpy(CMSG_DATA(header), descriptors, sizeof descriptors);
-  ssize_t sent = 0;
-  do sent = ::sendmsg(fd, &message, MSG_NOSIGNAL);
-  while (sent < 0 && errno == EINTR);
-  return sent == sizeof copy;
+  return send_with_descriptors(fd, std::span(reinterpret_cast<const char*>(&request), sizeof request),
+                               std::span(descriptors));
 }
 
 }  // namespace

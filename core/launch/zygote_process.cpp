@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "core/launch/process_start.h"
@@ -19,6 +20,7 @@
 #include "core/launch/signal_queue.h"
 #include "core/launch/spare_process.h"
 #include "core/process_list.h"
+#include "platform/base/descriptor_message.hpp"
 
 namespace concord {
 namespace {
@@ -44,24 +46,10 @@ bool receive_all(void* to, size_t bytes) {
 // Nothing: the launcher has gone, or has no more use for it.
 std::optional<RankOrder> next_order() {
   RankOrder order;
-  iovec part{&order.request, sizeof order.request};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof order.descriptors)];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  ssize_t length = 0;
-  do length = ::recvmsg(STDIN_FILENO, &message, MSG_CMSG_CLOEXEC);
-  while (length < 0 && errno == EINTR);
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (length <= 0 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len != CMSG_LEN(sizeof order.descriptors)) {
-    return std::nullopt;
-  }
-  std::memcpy(order.descriptors.data(), CMSG_DATA(header), sizeof order.descriptors);
-  const auto got = static_cast<size_t>(length);
-  if (!receive_all(reinterpret_cast<char*>(&order.request) + got, sizeof order.request - got)) return std::nullopt;
+  auto* const request = reinterpret_cast<char*>(&order.request);
+  const size_t got =
+      receive_with_descriptors(STDIN_FILENO, std::span(request, sizeof order.request), std::span(order.descriptors));
+  if (got == 0 || !receive_all(request + got, sizeof order.request - got)) return std::nullopt;
   order.environment.resize(order.request.environment_bytes);
   if (!receive_all(order.environment.data(), order.environment.size())) return std::nullopt;
   return order;

@@ -113,28 +113,63 @@ void write_part(FilePart* file, const std::string& header, const std::vector<Sav
   file->write(place, std::as_bytes(std::span(&sum, 1)));
 }
 
+// A run of a chunk, in elements of |size| bytes: |count| from |local| on, of which each |row| is |stride| further in
+// the tensor, which begins at byte |begin| of the file |name|.
+struct PartRun {
+  std::string name;
+  uint64_t size, begin, local, count, offset, row, stride;
+
+  // Whether it lies within a chunk and a file of these bytes. Nothing here overflows, whatever the numbers are.
+  bool fits(uint64_t chunk_bytes, uint64_t file_bytes) const {
+    if (size == 0 || row == 0 || count == 0 || begin > file_bytes) return false;
+    const uint64_t in_chunk = chunk_bytes / size, in_file = (file_bytes - begin) / size;
+    if (count > in_chunk || local > in_chunk - count) return false;
+    const auto is_inside = [&](uint64_t strides, uint64_t length) {
+      if (offset > in_file || length > in_file - offset) return false;
+      return strides == 0 || stride <= (in_file - offset - length) / strides;
+    };
+    const uint64_t before_last = (count - 1) / row;
+    return is_inside(before_last, count - before_last * row) && (before_last == 0 || is_inside(before_last - 1, row));
+  }
+};
+
+PartRun run_of(const json& run, uint64_t size) {
+  const auto number = [&](size_t index) { return run.at(index).get<uint64_t>(); };
+  return {run.at(0).get<std::string>(), size, number(1), number(2), number(3), number(4), number(5), number(6)};
+}
+
 // Writes the runs of a chunk to where they belong.
 void apply_chunk(const json& chunk, std::span<const std::byte> data, const std::string& target,
                  std::map<std::string, FilePart>* files) {
-  const auto size = chunk.at("element").get<uint64_t>();
-  for (const json& run : chunk.at("runs")) {
-    const auto name = run.at(0).get<std::string>();
-    const auto [file, is_new] = files->try_emplace(name, target + "/" + name, FilePart::Mode::share);
-    const auto number = [&](size_t index) { return run.at(index).get<uint64_t>(); };
-    const uint64_t begin = number(1), local = number(2), count = number(3), offset = number(4), row = number(5);
-    for (uint64_t i = 0; i < count; i += row) {
-      const uint64_t length = std::min(row, count - i);
-      file->second.write(begin + (offset + i / row * number(6)) * size,
-                         data.subspan((local + i) * size, length * size));
+  for (const json& each : chunk.at("runs")) {
+    const PartRun run = run_of(each, chunk.at("element").get<uint64_t>());
+    const fs::path path = fs::path(target) / run.name;
+    if (path.parent_path() != fs::path(target) || !fs::is_regular_file(path) ||
+        !run.fits(data.size(), fs::file_size(path))) {
+      throw std::runtime_error(
+          fmt::format("it has a run of {} elements for {} that does not fit", run.count, run.name));
+    }
+    const auto [file, is_new] = files->try_emplace(run.name, path.string(), FilePart::Mode::share);
+    for (uint64_t i = 0; i < run.count; i += run.row) {
+      const uint64_t length = std::min(run.row, run.count - i);
+      file->second.write(run.begin + (run.offset + i / run.row * run.stride) * run.size,
+                         data.subspan((run.local + i) * run.size, length * run.size));
     }
   }
 }
 
+}  // namespace
+
 void apply_part(const std::string& path, const std::string& target) {
   const InputFile file(path);
+  const auto damaged = [&](const std::string& why) {
+    return std::runtime_error(fmt::format("{} is damaged: {}", path, why));
+  };
   uint64_t size = 0;
   read_at(file, 0, std::as_writable_bytes(std::span(&size, 1)));
-  if (size > file.size()) throw std::runtime_error(fmt::format("{} is damaged", path));
+  if (size > file.size()) {
+    throw damaged(fmt::format("it has {} bytes and a header of {}", file.size(), size));
+  }
   std::vector<std::byte> buffer(size);
   read_at(file, sizeof size, buffer);
   uint32_t sum = crc32(crc32(std::as_bytes(std::span(&size, 1))), buffer);
@@ -142,17 +177,25 @@ void apply_part(const std::string& path, const std::string& target) {
                                       reinterpret_cast<const uint8_t*>(buffer.data()) + buffer.size());
   uint64_t place = sizeof size + size;
   std::map<std::string, FilePart> files;
-  for (const json& chunk : chunks) {
-    buffer.resize(chunk.at("bytes").get<size_t>());
-    read_at(file, place, buffer);
-    place += buffer.size();
-    sum = crc32(sum, buffer);
-    apply_chunk(chunk, buffer, target, &files);
+  try {
+    for (const json& chunk : chunks) {
+      const auto bytes = chunk.at("bytes").get<uint64_t>();
+      if (bytes > file.size()) throw std::runtime_error(fmt::format("it has a chunk of {} bytes", bytes));
+      buffer.resize(bytes);
+      read_at(file, place, buffer);
+      place += buffer.size();
+      sum = crc32(sum, buffer);
+      apply_chunk(chunk, buffer, target, &files);
+    }
+  } catch (const std::exception& error) {
+    throw damaged(error.what());
   }
   uint32_t expected = 0;
   read_at(file, place, std::as_writable_bytes(std::span(&expected, 1)));
-  if (sum != expected) throw std::runtime_error(fmt::format("{} is damaged: its checksum is wrong", path));
+  if (sum != expected) throw damaged("its checksum is wrong");
 }
+
+namespace {
 
 // --- between machines
 

@@ -50,6 +50,11 @@ using FolderListing = std::map<std::string, uint64_t>;  // of files: names and b
 // The id of the save of which the machines have all parts together; nothing where there is none.
 std::optional<std::string> whole_save(std::span<const FolderListing> machines);
 
+// Writes what the part |path| has into the files of the folder |target|, which have their full sizes. By one rank
+// alone; a part that does not fit, or whose checksum is wrong, is refused with the reason, maybe after some of it was
+// written.
+void apply_part(const std::string& path, const std::string& target);
+
 // Gives every machine the files of |folder| that it lacks. False where there are not all of them on the machines that
 // are there.
 bool gather_parts(const std::string& folder, ParallelContext& job);

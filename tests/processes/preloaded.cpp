@@ -33,11 +33,13 @@
 #include <exception>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "platform/base/descriptor_message.hpp"
 #include "tests/processes/preloaded_request.h"
 
 namespace concord::testing_processes {
@@ -178,20 +180,10 @@ struct Order {
 std::optional<Order> next_order(int socket) {
   Order order;
   order.text.resize(kPreloadedBytes);
-  iovec part{order.text.data(), order.text.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof order.descriptors)];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  ssize_t length = 0;
-  do length = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  while (length < 0 && errno == EINTR);
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (length <= 0 || header == nullptr || header->cmsg_len != CMSG_LEN(sizeof order.descriptors)) return std::nullopt;
-  std::memcpy(order.descriptors, CMSG_DATA(header), sizeof order.descriptors);
-  order.text.resize(static_cast<size_t>(length));
+  const size_t length =
+      concord::receive_with_descriptors(socket, std::span<char>(order.text), std::span(order.descriptors));
+  if (length == 0) return std::nullopt;
+  order.text.resize(length);
   return order;
 }
 

@@ -11,7 +11,9 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <span>
 
+#include "platform/base/descriptor_message.hpp"
 #include "platform/base/unique_fd.hpp"
 #include "tests/processes/preloaded_request.h"
 
@@ -60,22 +62,7 @@ class Server {
   }
 
   bool send(const std::string& text, const int (&descriptors)[kPreloadedDescriptors]) const {
-    iovec part{const_cast<char*>(text.data()), text.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptors)] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof descriptors);
-    std::copy(std::begin(descriptors), std::end(descriptors), reinterpret_cast<int*>(CMSG_DATA(header)));
-    ssize_t sent = 0;
-    do sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent == static_cast<ssize_t>(text.size());
+    return send_with_descriptors(socket_.get(), std::span<const char>(text), std::span(descriptors));
   }
 
  private:
