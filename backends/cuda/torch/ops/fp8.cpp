@@ -36,8 +36,8 @@ Narrow narrow_of(const Tensor& x) {
 bool is_amax(const Tensor& x) { return x.scalar_type() == at::kFloat && x.numel() == 1; }
 
 // Of |columns| columns, with the memory that |to| points to.
-struct Made {
-  Made(const Tensor& x, int64_t columns, const Tensor& amax, const MaybeTensor& seen, int64_t format)
+struct Quantized {
+  Quantized(const Tensor& x, int64_t columns, const Tensor& amax, const MaybeTensor& seen, int64_t format)
       : narrow(format == 0 ? Narrow::e4m3 : Narrow::e5m2) {
     const auto options = x.options().dtype(format == 0 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2);
     rows = at::empty({x.size(0), columns}, options);
@@ -70,32 +70,32 @@ Three quantise_on_device(const Tensor& x, const Tensor& amax, const MaybeTensor&
     return three_of(reference("concord::fp8_quantise", {x, amax, seen, format}));
   }
   const OnDevice device(x.device());
-  const Made made(dense, shape.width, amax, seen, format);
+  const Quantized made(dense, shape.width, amax, seen, format);
   fp8_quantise(where(dense), shape, dense.const_data_ptr(), made.narrow, made.to);
   return made.result();
 }
 
-Three swiglu_on_device(const Tensor& gate_up, const Tensor& amax, const MaybeTensor& seen, int64_t format) {
+Three fp8_swiglu_on_device(const Tensor& gate_up, const Tensor& amax, const MaybeTensor& seen, int64_t format) {
   const Tensor dense = gate_up.contiguous();
   const Rows shape{dense.size(0), dense.size(1) / 2};
   if (!is_amax(amax) || !fp8_fits(shape, type_of(dense), {dense.const_data_ptr()})) {
     return three_of(reference("concord::fp8_swiglu", {gate_up, amax, seen, format}));
   }
   const OnDevice device(dense.device());
-  const Made made(dense, shape.width, amax, seen, format);
+  const Quantized made(dense, shape.width, amax, seen, format);
   fp8_swiglu(where(dense), shape, dense.const_data_ptr(), made.narrow, made.to);
   return made.result();
 }
 
-Three swiglu_backward_on_device(const Tensor& grad, const Tensor& gate_up, const Tensor& amax, const MaybeTensor& seen,
-                                int64_t format) {
+Three fp8_swiglu_backward_on_device(const Tensor& grad, const Tensor& gate_up, const Tensor& amax,
+                                    const MaybeTensor& seen, int64_t format) {
   const Tensor dense = gate_up.contiguous(), g = grad.contiguous();
   const Rows shape{g.size(0), g.size(1)};
   if (!is_amax(amax) || !fp8_fits(shape, type_of(dense), {dense.const_data_ptr(), g.const_data_ptr()})) {
     return three_of(reference("concord::fp8_swiglu_backward", {grad, gate_up, amax, seen, format}));
   }
   const OnDevice device(dense.device());
-  const Made made(dense, dense.size(1), amax, seen, format);
+  const Quantized made(dense, dense.size(1), amax, seen, format);
   fp8_swiglu_backward(where(dense), shape, g.const_data_ptr(), dense.const_data_ptr(), made.narrow, made.to);
   return made.result();
 }
@@ -166,8 +166,8 @@ void matmul_into_on_device(Tensor& main, const Tensor& a, const Tensor& a_scales
 TORCH_LIBRARY_IMPL(concord, CUDA, m) {
   m.impl("fp8_amax_", amax_on_device);
   m.impl("fp8_quantise", quantise_on_device);
-  m.impl("fp8_swiglu", swiglu_on_device);
-  m.impl("fp8_swiglu_backward", swiglu_backward_on_device);
+  m.impl("fp8_swiglu", fp8_swiglu_on_device);
+  m.impl("fp8_swiglu_backward", fp8_swiglu_backward_on_device);
   m.impl("fp8_matmul", matmul_on_device);
   m.impl("fp8_matmul_", matmul_into_on_device);
 }

@@ -14,16 +14,16 @@ using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
 const Choice kReference("rms_norm_backward: the reference, for rows beyond a block's registers", kAllTypes);
 
-struct Made {
+struct Normed {
   Tensor sum, y, rstd;  // |sum| only with a branch
 };
 
-Made normed(const Tensor& x, const Tensor& branch, double multiplier, const Tensor& weight, double eps) {
+Normed normed(const Tensor& x, const Tensor& branch, double multiplier, const Tensor& weight, double eps) {
   const OnDevice device(x.device());
   const Tensor dense = x.contiguous(), scale = weight.contiguous();
   const Tensor added = branch.defined() ? branch.contiguous() : Tensor();
-  const Made made{branch.defined() ? at::empty_like(dense) : Tensor(), at::empty_like(dense),
-                  at::empty(x.sizes().slice(0, x.sizes().size() - 1), sums_of(x))};
+  const Normed made{branch.defined() ? at::empty_like(dense) : Tensor(), at::empty_like(dense),
+                    at::empty(x.sizes().slice(0, x.sizes().size() - 1), sums_of(x))};
   Branch with;
   if (branch.defined()) with = {added.const_data_ptr(), multiplier, made.sum.mutable_data_ptr()};
   rms_norm(where(x), rows_of(dense), dense.const_data_ptr(), with, scale.const_data_ptr(), eps,
@@ -32,12 +32,12 @@ Made normed(const Tensor& x, const Tensor& branch, double multiplier, const Tens
 }
 
 Pair norm_forward(const Tensor& x, const Tensor& weight, double eps) {
-  const Made made = normed(x, {}, 1, weight, eps);
+  const Normed made = normed(x, {}, 1, weight, eps);
   return {made.y, made.rstd};
 }
 
 Triple add_norm_forward(const Tensor& x, const Tensor& branch, const Tensor& weight, double eps, double multiplier) {
-  const Made made = normed(x, branch, multiplier, weight, eps);
+  const Normed made = normed(x, branch, multiplier, weight, eps);
   return {made.sum, made.y, made.rstd};
 }
 
