@@ -63,14 +63,21 @@ function(concord_library name)
 endfunction()
 
 # Most libraries call others and loop over little: -O3 made core's batches take a third longer to compile than -O1, and
-# steps no faster. concord_calls_others(TARGET...) says so of targets; sources of theirs that do loop over memory get
-# CONCORD_LOOPS among their own options. Such a target reads no memory as another type, so under the address sanitizer it
-# does without the checks of pointers (alignment and others) that are a quarter of its compilation there.
+# steps no faster. concord_loops_little(TARGET...) says so of targets; sources of theirs that do loop over memory get
+# CONCORD_LOOPS among their own options. concord_calls_others(TARGET...) says in addition that a target reads no memory as
+# another type: under the address sanitizer it does without the checks of pointers (alignment and others) that are a
+# quarter of its compilation there.
 set(release_build $<AND:$<CONFIG:Release>,$<NOT:$<BOOL:${CONCORD_SANITIZE}>>>)
 set(CONCORD_LOOPS $<${release_build}:-O3>)
-function(concord_calls_others)
+function(concord_loops_little)
   foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE $<${release_build}:-O1>
+    target_compile_options(${target} PRIVATE $<$<AND:${release_build},$<COMPILE_LANGUAGE:CXX>>:-O1>)
+  endforeach()
+endfunction()
+function(concord_calls_others)
+  concord_loops_little(${ARGN})
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE
       $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=alignment,null,object-size,vptr>)
   endforeach()
 endfunction()
