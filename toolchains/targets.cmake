@@ -68,7 +68,7 @@ endfunction()
 # another type: under the address sanitizer it does without the checks of pointers (alignment and others) that are a
 # quarter of its compilation there.
 set(release_build $<AND:$<CONFIG:Release>,$<NOT:$<BOOL:${CONCORD_SANITIZE}>>>)
-set(CONCORD_LOOPS $<${release_build}:-O3>)
+set(CONCORD_LOOPS $<${release_build}:-O3> $<$<BOOL:${CONCORD_SANITIZE}>:-O1>)  # under sanitizers tests wait for them
 function(concord_loops_little)
   foreach(target IN LISTS ARGN)
     target_compile_options(${target} PRIVATE $<$<AND:${release_build},$<COMPILE_LANGUAGE:CXX>>:-O1>)
