@@ -57,12 +57,15 @@ void check_args(const ModelArgs& args) {
   }
 }
 
+// Ranks of both kinds have heads of their own.
 void check_delta(const ModelConfig& config, const LayerContext& context) {
-  if (config.delta.count() == 0 || context.cp->size() == 1) return;
+  const int64_t tp = context.tp->size(), cp = context.cp->size();
+  if (config.delta.count() == 0 || config.delta.key_heads % (tp * cp) == 0) return;
   throw ConfigError(
-      fmt::format("context_parallel_size is {}, but {} layers of this {} model have linear attention, whose state goes "
-                  "from token to token of a sequence; set it to 1",
-                  context.cp->size(), config.delta.count(), config.model_type));
+      fmt::format("linear_num_key_heads {} is not divisible by tensor_model_parallel_size {} times "
+                  "context_parallel_size {}: ranks of both have heads of linear attention of their own; choose sizes "
+                  "whose product divides it",
+                  config.delta.key_heads, tp, cp));
 }
 
 void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerContext& context) {
