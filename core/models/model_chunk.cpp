@@ -86,6 +86,11 @@ void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerCon
     throw ConfigError(fmt::format("moe_expert_capacity_factor is {:g}; must be > 0, or 0 for experts without a limit",
                                   moe.expert_capacity_factor));
   }
+  if (moe.pad_expert_input_to_capacity && moe.expert_capacity_factor == 0) {
+    throw ConfigError(
+        "moe_pad_expert_input_to_capacity is true, but experts have no capacity; set moe_expert_capacity_factor, "
+        "or remove it");
+  }
   if (moe.token_drop_policy != "probs" && moe.token_drop_policy != "position") {
     throw ConfigError(fmt::format("moe_token_drop_policy is '{}'; must be probs or position", moe.token_drop_policy));
   }
@@ -214,9 +219,11 @@ void ModelChunk::make_parameters(const std::vector<ParameterPlan>& plans) {
                     .gathers_keys = args_.options.cp_comm_type == "all_gather",
                     .tp = &context_.group(GroupKind::tp),
                     .cp = &context_.group(GroupKind::cp),
+                    .tp_cp = &context_.group(GroupKind::tp_cp),
                     .dp_cp = &context_.group(GroupKind::dp_cp),
                     .etp = &context_.group(GroupKind::etp),
                     .ep = &context_.group(GroupKind::ep),
+                    .tp_ep = &context_.group(GroupKind::tp_ep),
                     .rng = &context_.rng(),
                     .adapter = parts_->layers.adapter,
                     .add_fp8 = [this](const std::string& weight) { return add_fp8(weight); },
