@@ -250,7 +250,7 @@ std::vector<RefusedArgument> make_refused() {
       {"moe_router_fusion", {"false"}, kExperts},
       {"moe_router_padding*", {"false"}, kExperts},
       {"moe_input_jitter_eps", {"false"}, kExperts},
-      {"moe_pad_*", {"false"}, kExperts},
+      {"moe_pad_experts_*", {"false"}, kExperts},
       {"moe_token_dispatcher_type", {"false"}, kExperts},
       {"moe_grouped_gemm", {"false"}, kExperts},
       {"moe_permute_fusion", {"false"}, kExperts},
