@@ -486,6 +486,9 @@ TEST(HfParity, LayoutsThatExpertsDoNotAllowAreRefusedWithWhatToChange) {
           "no layer of this qwen2 model has experts");
   refused("mixtral-tiny", with_experts(layout("ep 3", 1, 1, false, 1, 1, 3), 3, 1),
           "num_experts 4 is not divisible by expert_model_parallel_size 3");
+  Layout padded = layout("one process", 1, 1);
+  padded.args.options.moe.pad_expert_input_to_capacity = true;
+  refused("mixtral-tiny", padded, "set moe_expert_capacity_factor");
 }
 
 // ------------------------------------------------------------------------------------------- mistakes made on purpose

@@ -138,7 +138,7 @@ ModelConfig small_config() {
   config.hidden_size = 4;
   config.num_hidden_layers = 1;
   config.norms.before_mlp = "";
-  config.experts = {.num_experts = 4, .num_experts_per_tok = 2, .intermediate_size = 8, .sparse = {true}};
+  config.experts = {.num_experts = kExperts, .num_experts_per_tok = 2, .intermediate_size = 8, .sparse = {true}};
   return config;
 }
 
@@ -155,10 +155,10 @@ struct SmallLayer {
     const auto add = [&](const std::string& name, const Tensor& value) {
       parameters[name].value = value.contiguous().clone().requires_grad_(true);
     };
-    add("router.weight", sample({4, 4}, 1));
-    const std::vector<Tensor> gate_up = part(sample({4, 16, 4}, 2), 0, by_ep).chunk(2, 1);
+    add("router.weight", sample({kExperts, 4}, 1));
+    const std::vector<Tensor> gate_up = part(sample({kExperts, 16, 4}, 2), 0, by_ep).chunk(2, 1);
     add("experts.gate_up_proj.weight", at::cat({part(gate_up[0], 1, by_etp), part(gate_up[1], 1, by_etp)}, 1));
-    add("experts.down_proj.weight", part(part(sample({4, 4, 8}, 3), 0, by_ep), 2, by_etp));
+    add("experts.down_proj.weight", part(part(sample({kExperts, 4, 8}, 3), 0, by_ep), 2, by_etp));
     context.config = small_config();
     context.tp = context.cp = context.tp_cp = &tp;
     context.etp = &etp;
