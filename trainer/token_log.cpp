@@ -76,10 +76,9 @@ void FurtherLog::add(const ModelStage& last) {
 
 NamedValues FurtherLog::take() {
   if (!sums_.defined()) return {};
-  // Tensor-parallel ranks have the same sums, all stages but the last have zeros.
-  Tensor sums = job_.coordinates().tp == 0 ? sums_.clone() : at::zeros_like(sums_);
-  job_.world_group().all_reduce(sums).wait();
-  sums = sums.to(at::kCPU, at::kDouble);
+  // All stages but the last have zeros. Tensor-parallel ranks have the same sums, which leaves their quotient as it is.
+  job_.world_group().all_reduce(sums_).wait();
+  const Tensor sums = sums_.to(at::kCPU, at::kDouble);
   sums_.reset();
   NamedValues metrics;
   for (int64_t i = 0; i < depths_; ++i) {

@@ -9,21 +9,35 @@
 #include "core/ops/causal_conv.h"
 #include "core/ops/gated_delta_rule.h"
 #include "core/ops/visit_type.h"
+#include "core/parallel/context_exchange.h"
+#include "core/parallel/moves.h"
 
 namespace concord {
 
-// Shapes in names: p, s, b, h as in layer_context.h; k, v this rank's key and value heads, n the size of a key, m that
-// of a value, c the columns of several heads side by side.
+// Shapes in names: p, s, b, h as in layer_context.h, but between the exchanges s is all tokens; k, v the key and value
+// heads that this rank mixes, n the size of a key, m that of a value, c the columns of several heads side by side.
 
 using at::Tensor;
+
+namespace {
+
+// Of packed sequences, or of the only ones.
+std::vector<int64_t> lengths_of(const std::vector<int64_t>& cu_seqlens, int64_t tokens) {
+  if (cu_seqlens.empty()) return {tokens};
+  std::vector<int64_t> lengths;
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) lengths.push_back(cu_seqlens[i] - cu_seqlens[i - 1]);
+  return lengths;
+}
+
+}  // namespace
 
 DeltaLayer::DeltaLayer(const LayerContext& context, int64_t number)
     : context_(context),
       sizes_(context.config.delta),
       number_(number),
       name_(fmt::format("model.layers.{}.linear_attn.", number)),
-      key_heads_(sizes_.key_heads / context.tp->size()),
-      value_heads_(sizes_.value_heads / context.tp->size()),
+      key_heads_(sizes_.key_heads / (context.tp->size() * context.cp->size())),
+      value_heads_(sizes_.value_heads / (context.tp->size() * context.cp->size())),
       norm_(find_norm(context, number, context.config.norms.before_attention)),
       in_(context.find(name_ + "in_proj.weight")),
       conv_(context.find(name_ + "conv1d.weight")),
@@ -32,8 +46,8 @@ DeltaLayer::DeltaLayer(const LayerContext& context, int64_t number)
       heads_norm_(context.find(name_ + "norm.weight")),
       output_(context.find(name_ + "out_proj.weight")),
       in_adapter_(context, name_ + "in_proj",
-                  {{name_ + "in_proj_qkvz", 2 * (key_heads_ * sizes_.key_dim + value_heads_ * sizes_.value_dim)},
-                   {name_ + "in_proj_ba", 2 * value_heads_}},
+                  {{name_ + "in_proj_qkvz", 2 * (sizes_.keys() + sizes_.values()) / context.tp->size()},
+                   {name_ + "in_proj_ba", 2 * sizes_.value_heads / context.tp->size()}},
                   context.sequence_parallel),
       output_adapter_(context, name_ + "out_proj", {{name_ + "out_proj", context.config.hidden_size}}, true) {}
 
@@ -46,9 +60,20 @@ NormedSum DeltaLayer::project(const Residual& stream) const {
   return of_normed(stream, norm_, context_, [this](const Tensor& normed_pbh) { return project(normed_pbh); });
 }
 
+Tensor DeltaLayer::own_part(const Tensor& x) const { return concord::own_part(x, *context_.cp, 0); }
+
+// [channels, taps] of the queries, keys and values.
+Tensor DeltaLayer::own_taps() const {
+  const Tensor all = conv_->used().squeeze(1);
+  if (context_.cp->size() == 1) return all;
+  const int64_t keys = sizes_.keys() / context_.tp->size(), values = sizes_.values() / context_.tp->size();
+  const auto parts = all.split_with_sizes({keys, keys, values}, 0);
+  return at::cat({own_part(parts[0]), own_part(parts[1]), own_part(parts[2])}, 0);
+}
+
 // In generation it goes on from the last inputs before, and leaves its own last ones: those of the row, not padding.
 Tensor DeltaLayer::convolve(const Tensor& qkv_bsc, const LayerInputs& inputs) const {
-  const Tensor weight = conv_->used().squeeze(1);
+  const Tensor weight = own_taps();
   if (inputs.cache == nullptr) return causal_conv(qkv_bsc, weight, inputs.cu_seqlens);
   const int64_t before = sizes_.taps - 1;
   KvCache::LayerState& state = inputs.cache->state_of(number_);
@@ -61,7 +86,7 @@ Tensor DeltaLayer::convolve(const Tensor& qkv_bsc, const LayerInputs& inputs) co
 // How much of the state each token keeps, as its logarithm, in the type of sums.
 Tensor DeltaLayer::forgetting(const Tensor& a_bsv) const {
   const auto wide = ops::sum_type(a_bsv.scalar_type());
-  return -a_log_->used().to(wide).exp() * at::softplus(a_bsv.to(wide) + dt_bias_->used());
+  return -own_part(a_log_->used()).to(wide).exp() * at::softplus(a_bsv.to(wide) + own_part(dt_bias_->used()));
 }
 
 // -> bsvm
@@ -80,23 +105,36 @@ Tensor DeltaLayer::apply_rule(const Tensor& qkv_bsc, const Tensor& g_bsv, const 
   return made.out;
 }
 
-// Files have for each key head its q, k, and the v and z of its value heads; and their b and a. -> sbc
-Tensor DeltaLayer::mix(const Tensor& projected_sbc, const LayerInputs& inputs) const {
+// Files have for each key head its q, k, and the v and z of its value heads; and their b and a.
+std::vector<Tensor> DeltaLayer::own_heads(const Tensor& projected_sbc, std::span<const int64_t> lengths) const {
   const int64_t n = sizes_.key_dim, shared = sizes_.shared_by(), values = shared * sizes_.value_dim;
-  const Tensor projected_bsc = projected_sbc.transpose(0, 1);
-  const int64_t gates = 2 * value_heads_;
-  const auto both = projected_bsc.split_with_sizes({projected_bsc.size(-1) - gates, gates}, -1);
-  const auto qkvz = both[0].unflatten(-1, {key_heads_, -1}).split_with_sizes({n, n, values, values}, -1);
-  const auto ba = both[1].unflatten(-1, {key_heads_, -1}).split_with_sizes({shared, shared}, -1);
-  const Tensor qkv_bsc = at::cat({qkvz[0].flatten(2), qkvz[1].flatten(2), qkvz[2].flatten(2)}, -1);
-  const Tensor beta_bsv = ba[0].flatten(2).sigmoid();
+  const int64_t heads = key_heads_ * context_.cp->size(), gates = 2 * shared * heads;
+  const auto both = projected_sbc.split_with_sizes({projected_sbc.size(-1) - gates, gates}, -1);
+  Tensor qkvz_sbkc = both[0].unflatten(-1, {heads, -1}), ba_sbkc = both[1].unflatten(-1, {heads, -1});
+  if (context_.cp->size() > 1) {
+    const Tensor all_sbkc = tokens_of_own_heads(at::cat({qkvz_sbkc, ba_sbkc}, -1), *context_.cp, lengths, 0, 2);
+    const auto parts = all_sbkc.split_with_sizes({qkvz_sbkc.size(-1), ba_sbkc.size(-1)}, -1);
+    qkvz_sbkc = parts[0];
+    ba_sbkc = parts[1];
+  }
+  std::vector<Tensor> parts = qkvz_sbkc.transpose(0, 1).split_with_sizes({n, n, values, values}, -1);
+  for (const Tensor& gate : ba_sbkc.transpose(0, 1).split_with_sizes({shared, shared}, -1)) parts.push_back(gate);
+  return parts;
+}
+
+// -> sbc
+Tensor DeltaLayer::mix(const Tensor& projected_sbc, const LayerInputs& inputs) const {
+  const std::vector<int64_t> lengths = lengths_of(inputs.cu_seqlens, projected_sbc.size(0) * context_.cp->size());
+  const std::vector<Tensor> heads = own_heads(projected_sbc, lengths);
+  const Tensor qkv_bsc = at::cat({heads[0].flatten(2), heads[1].flatten(2), heads[2].flatten(2)}, -1);
+  const Tensor beta_bsv = heads[4].flatten(2).sigmoid();
   const auto wide = ops::sum_type(beta_bsv.scalar_type());
   const Tensor out_bsvm =
-      apply_rule(convolve(qkv_bsc, inputs), forgetting(ba[1].flatten(2)), beta_bsv.to(wide), inputs);
+      apply_rule(convolve(qkv_bsc, inputs), forgetting(heads[5].flatten(2)), beta_bsv.to(wide), inputs);
   const Tensor normed_bsvm = rms_norm(out_bsvm, heads_norm_->used(), context_.config.rms_norm_eps);
-  const Tensor z_bsvm = qkvz[3].flatten(2).unflatten(-1, {value_heads_, -1});
+  const Tensor z_bsvm = heads[3].flatten(2).unflatten(-1, {value_heads_, -1});
   const Tensor gated_bsvm = (normed_bsvm * at::silu(z_bsvm.to(wide))).to(projected_sbc.scalar_type());
-  return gated_bsvm.flatten(2).transpose(0, 1);
+  return heads_of_own_tokens(gated_bsvm.flatten(2).transpose(0, 1), *context_.cp, lengths, 0, 2);
 }
 
 Residual DeltaLayer::forward(const Residual& stream, const SharedInputs& inputs) const {

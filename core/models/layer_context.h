@@ -41,9 +41,11 @@ struct LayerContext {
   bool gathers_keys = false;  // context parallelism by all-gather instead of a ring
   ProcessGroup* tp = nullptr;
   ProcessGroup* cp = nullptr;
+  ProcessGroup* tp_cp = nullptr;  // all that have tokens of a micro-batch
   ProcessGroup* dp_cp = nullptr;  // all that have other tokens of the step
   ProcessGroup* etp = nullptr;    // experts' own: their inner size is split over etp, their number over ep
   ProcessGroup* ep = nullptr;
+  ProcessGroup* tp_ep = nullptr;  // both of experts: all that tokens come from
   RngTracker* rng = nullptr;
   std::shared_ptr<const AdapterModules> adapter;  // null: none
   bool adapter_off = false;                       // for now; ModelChunk::turn_adapter
@@ -61,6 +63,7 @@ struct LayerInputs : LayerAngles {       // of rope: [s, 1 or b, r]
   std::vector<int64_t> cu_seqlens;       // of the whole; empty: not packed
   std::shared_ptr<RouterRecord> router;  // what layers with experts did; null: nobody wants to know
   std::optional<LayerDropout> dropout;   // none: nothing is dropped
+  mutable int64_t most_tokens = 0;       // of the ranks that share experts; 0: no layer has asked yet
   KvCache* cache = nullptr;              // in generation: the keys and values of earlier tokens; null elsewhere
 };
 using SharedInputs = std::shared_ptr<const LayerInputs>;

@@ -57,12 +57,15 @@ void check_args(const ModelArgs& args) {
   }
 }
 
+// Ranks of both kinds have heads of their own.
 void check_delta(const ModelConfig& config, const LayerContext& context) {
-  if (config.delta.count() == 0 || context.cp->size() == 1) return;
+  const int64_t tp = context.tp->size(), cp = context.cp->size();
+  if (config.delta.count() == 0 || config.delta.key_heads % (tp * cp) == 0) return;
   throw ConfigError(
-      fmt::format("context_parallel_size is {}, but {} layers of this {} model have linear attention, whose state goes "
-                  "from token to token of a sequence; set it to 1",
-                  context.cp->size(), config.delta.count(), config.model_type));
+      fmt::format("linear_num_key_heads {} is not divisible by tensor_model_parallel_size {} times "
+                  "context_parallel_size {}: ranks of both have heads of linear attention of their own; choose sizes "
+                  "whose product divides it",
+                  config.delta.key_heads, tp, cp));
 }
 
 void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerContext& context) {
@@ -82,6 +85,11 @@ void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerCon
   if (moe.expert_capacity_factor < 0) {
     throw ConfigError(fmt::format("moe_expert_capacity_factor is {:g}; must be > 0, or 0 for experts without a limit",
                                   moe.expert_capacity_factor));
+  }
+  if (moe.pad_expert_input_to_capacity && moe.expert_capacity_factor == 0) {
+    throw ConfigError(
+        "moe_pad_expert_input_to_capacity is true, but experts have no capacity; set moe_expert_capacity_factor, "
+        "or remove it");
   }
   if (moe.token_drop_policy != "probs" && moe.token_drop_policy != "position") {
     throw ConfigError(fmt::format("moe_token_drop_policy is '{}'; must be probs or position", moe.token_drop_policy));
@@ -211,9 +219,11 @@ void ModelChunk::make_parameters(const std::vector<ParameterPlan>& plans) {
                     .gathers_keys = args_.options.cp_comm_type == "all_gather",
                     .tp = &context_.group(GroupKind::tp),
                     .cp = &context_.group(GroupKind::cp),
+                    .tp_cp = &context_.group(GroupKind::tp_cp),
                     .dp_cp = &context_.group(GroupKind::dp_cp),
                     .etp = &context_.group(GroupKind::etp),
                     .ep = &context_.group(GroupKind::ep),
+                    .tp_ep = &context_.group(GroupKind::tp_ep),
                     .rng = &context_.rng(),
                     .adapter = parts_->layers.adapter,
                     .add_fp8 = [this](const std::string& weight) { return add_fp8(weight); },

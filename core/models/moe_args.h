@@ -17,7 +17,8 @@ struct MoeArgs {
   // them (core/ops/moe_capacity.h).
   double expert_capacity_factor = 0;
   std::string token_drop_policy = "probs";  // which ones it keeps: those of the largest weights, or position, the first
-  bool shared_expert_overlap = false;       // the shared expert is computed while tokens are under way between ranks
+  bool pad_expert_input_to_capacity = false;  // experts compute on as many rows as they may take, the others 0
+  bool shared_expert_overlap = false;         // the shared expert is computed while tokens are under way between ranks
   bool operator==(const MoeArgs&) const = default;
 };
 

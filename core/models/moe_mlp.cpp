@@ -91,7 +91,7 @@ MoeMlp::MoeMlp(const LayerContext& context, int64_t number) : context_(context),
     shared_.emplace(context, layer + context.config.experts.shared);
   split_tokens_ = context.sequence_parallel || context.etp->ranks() != context.tp->ranks();
   // Ranks of different micro-batches, which may be of different lengths.
-  uneven_tokens_ = !is_inside(context.etp->ranks(), context.tp->ranks());
+  uneven_tokens_ = !is_inside(sharing().ranks(), context.tp_cp->ranks());
 }
 
 Tensor MoeMlp::forward(const Tensor& x_pbh, const SharedInputs& inputs) const {
@@ -102,12 +102,13 @@ Tensor MoeMlp::forward(const Tensor& x_pbh, const SharedInputs& inputs) const {
 Tensor MoeMlp::whole(const Tensor& x_pbh, const SharedInputs& inputs) const {
   const Tensor normed_pbh = normed(x_pbh, norm_, context_);
   const Routing routing = route(normed_pbh, inputs);
-  if (!shared_) return chosen_experts(normed_pbh, routing, {});
+  const int64_t tokens = most_tokens(normed_pbh, inputs);
+  if (!shared_) return chosen_experts(normed_pbh, tokens, routing, {});
   Tensor both_sbc, shared_pbh;
   const bool overlaps = context_.moe.shared_expert_overlap;
   const SharedHalves halves{{[&] { both_sbc = shared_->gate_up(normed_pbh); }, overlaps},
                             {[&] { shared_pbh = shared_output(both_sbc, normed_pbh); }, overlaps}};
-  const Tensor chosen_pbh = chosen_experts(normed_pbh, routing, halves);
+  const Tensor chosen_pbh = chosen_experts(normed_pbh, tokens, routing, halves);
   return chosen_pbh.add(shared_pbh);
 }
 
@@ -152,17 +153,24 @@ void MoeMlp::drop_choices(Routing* routing, const SharedInputs& inputs) const {
   routing->experts = routing->experts.masked_fill(kept_pbk.logical_not(), count);
 }
 
-int64_t MoeMlp::most_rows(int64_t tokens, int64_t choices) const {
-  if (!has_capacity()) return choices;
-  const int64_t count = context_.config.experts.num_experts, k = context_.config.experts.num_experts_per_tok;
-  const int64_t room = count * expert_capacity(tokens, k, count, context_.moe.expert_capacity_factor);
-  return std::min(choices, room * (split_tokens_ ? context_.etp->size() : 1));
+// Layers of a micro-batch have the same numbers, which ranks tell each other once.
+int64_t MoeMlp::most_tokens(const Tensor& normed_pbh, const SharedInputs& inputs) const {
+  const int64_t own = normed_pbh.size(0) * normed_pbh.size(1);
+  if (!uneven_tokens_) return own;
+  if (inputs->most_tokens == 0) inputs->most_tokens = largest(own, sharing(), normed_pbh.device());
+  return inputs->most_tokens;
 }
 
-Tensor MoeMlp::chosen_experts(const Tensor& normed_pbh, const Routing& routing, const SharedHalves& shared) const {
+int64_t MoeMlp::room_of_expert(int64_t tokens) const {
+  const int64_t count = context_.config.experts.num_experts, k = context_.config.experts.num_experts_per_tok;
+  const int64_t ranks = split_tokens_ ? context_.etp->size() : 1;
+  return ranks * expert_capacity(tokens, k, count, context_.moe.expert_capacity_factor);
+}
+
+Tensor MoeMlp::chosen_experts(const Tensor& normed_pbh, int64_t rows, const Routing& routing,
+                              const SharedHalves& shared) const {
   ProcessGroup& etp = *context_.etp;
   const int64_t own = normed_pbh.size(0) * normed_pbh.size(1);
-  const int64_t rows = uneven_tokens_ ? largest(own, etp, normed_pbh.device()) : own;
   // A rank's share of the gradient of tokens and weights is that of its part of the experts.
   const auto into = [&](const Tensor& x_pbn) {
     const Tensor own_rows = as_rows(x_pbn, rows);
@@ -175,31 +183,43 @@ Tensor MoeMlp::chosen_experts(const Tensor& normed_pbh, const Routing& routing, 
   // Choices that were dropped are those of one more expert, after all others.
   const ExpertOrder order = order_by_expert(experts_tk, has_capacity() ? count + 1 : count);
   const Tensor results = on_their_ranks(moe_permute(x_th, order), order.ends.narrow(0, 0, count),
-                                        most_rows(rows, experts_tk.numel()), shared);
+                                        has_capacity() ? room_of_expert(rows) : rows, shared);
   const Tensor partial_th = moe_combine(results, weights_tk, order);
   const Tensor y = split_tokens_ ? reduce_scatter_to_region(partial_th, etp, 0) : reduce_from_region(partial_th, etp);
   return (rows == own ? y : y.narrow(0, 0, own)).view(normed_pbh.sizes());
 }
 
-// On one rank the host does not know how many rows experts take. The last expert gets what is left of |most|: rows with
-// weight 0, which change nothing.
-Tensor MoeMlp::on_their_ranks(const Tensor& rows, const Tensor& ends, int64_t most, const SharedHalves& shared) const {
+// Without padding the host does not know how many rows experts take. On one rank the last of them then gets what is
+// left of the most that they may: rows with weight 0, which change nothing.
+Tensor MoeMlp::on_their_ranks(const Tensor& rows, const Tensor& ends, int64_t room, const SharedHalves& shared) const {
   ProcessGroup& ep = *context_.ep;
-  if (ep.size() == 1) {
-    if (shared.first.run) shared.first.run();
-    Tensor filled = ends;
-    if (has_capacity()) {
-      filled = ends.clone();
-      filled.narrow(0, ends.size(0) - 1, 1).fill_(most);
-    }
-    const Tensor results = padded_rows(run_experts(first_rows(rows, most), filled), rows.size(0));
-    if (shared.second.run) shared.second.run();
-    return results;
+  if (context_.moe.pad_expert_input_to_capacity) {
+    const CapacityPlaces places = capacity_places(ends, rows.size(0), room);
+    const MoeDispatch plan = plan_even_dispatch(ends.size(0), room, ep, rows.device());
+    return unpad_from_capacity(dispatched(pad_to_capacity(rows, places), plan, shared), places);
   }
-  const MoeDispatch plan = plan_dispatch(ends, ep);
-  const int64_t sent = std::accumulate(plan.sent.begin(), plan.sent.end(), int64_t{0});
-  const Tensor own = dispatch_rows(first_rows(rows, sent), plan, ep, shared.first);
-  return padded_rows(return_rows(run_experts(own, plan.order.ends), plan, ep, shared.second), rows.size(0));
+  if (ep.size() > 1) {
+    const MoeDispatch plan = plan_dispatch(ends, ep);
+    const int64_t sent = std::accumulate(plan.sent.begin(), plan.sent.end(), int64_t{0});
+    return padded_rows(dispatched(first_rows(rows, sent), plan, shared), rows.size(0));
+  }
+  if (shared.first.run) shared.first.run();
+  Tensor filled = ends;
+  int64_t most = rows.size(0);
+  if (has_capacity()) {
+    most = std::min(most, room * ends.size(0));
+    filled = ends.clone();
+    filled.narrow(0, ends.size(0) - 1, 1).fill_(most);
+  }
+  const Tensor results = padded_rows(run_experts(first_rows(rows, most), filled), rows.size(0));
+  if (shared.second.run) shared.second.run();
+  return results;
+}
+
+Tensor MoeMlp::dispatched(const Tensor& rows, const MoeDispatch& plan, const SharedHalves& shared) const {
+  ProcessGroup& ep = *context_.ep;
+  const Tensor own = dispatch_rows(rows, plan, ep, shared.first);
+  return return_rows(run_experts(own, plan.order.ends), plan, ep, shared.second);
 }
 
 // A stack that files have as a whole is [experts, in, out].

@@ -31,18 +31,27 @@ class MoeMlp {
   bool has_capacity() const { return context_.moe.expert_capacity_factor > 0; }
   // Choices beyond the capacity of their expert get no weight, and an expert that is not there.
   void drop_choices(Routing* routing, const SharedInputs& inputs) const;
-  // How many of |choices| experts have room for, of |tokens| on each rank that has other ones.
-  int64_t most_rows(int64_t tokens, int64_t choices) const;
+  // The ranks that must agree on a number of tokens: those whose tokens meet, and, since rows are padded to it, those
+  // that they are sent to.
+  ProcessGroup& sharing() const { return context_.moe.pad_expert_input_to_capacity ? *context_.tp_ep : *context_.etp; }
+  // The largest number of tokens that one of these has. Waits: on the host, in one layer of a micro-batch, if they may
+  // differ.
+  int64_t most_tokens(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;
+  // Rows that an expert takes at most, of |tokens| on each rank of etp that has other ones.
+  int64_t room_of_expert(int64_t tokens) const;
   // The two halves of the shared expert, each while rows are under way to the experts of other ranks or back; without
   // such ranks in the same order.
   struct SharedHalves {
     Meanwhile first, second;
   };
-  at::Tensor chosen_experts(const at::Tensor& normed_pbh, const Routing& routing, const SharedHalves& shared) const;
-  // [n, h] of all experts one after the other, until |ends| -> their results. Rows after these, which no expert takes,
-  // become 0; at most |most| rows are before them. Waits: on the host, if ep has ranks.
-  at::Tensor on_their_ranks(const at::Tensor& rows, const at::Tensor& ends, int64_t most,
+  // Of this rank's tokens, padded to |rows| of them.
+  at::Tensor chosen_experts(const at::Tensor& normed_pbh, int64_t rows, const Routing& routing,
                             const SharedHalves& shared) const;
+  // [n, h] of all experts one after the other, until |ends| -> their results. Rows after these, which no expert takes,
+  // become 0; an expert has at most |room| of them. Waits: on the host, if ep has ranks and rows are not padded.
+  at::Tensor on_their_ranks(const at::Tensor& rows, const at::Tensor& ends, int64_t room,
+                            const SharedHalves& shared) const;
+  at::Tensor dispatched(const at::Tensor& rows, const MoeDispatch& plan, const SharedHalves& shared) const;
   // The same of this rank's experts.
   at::Tensor run_experts(const at::Tensor& rows, const at::Tensor& ends) const;
   at::Tensor expert_linear(const at::Tensor& rows, const Parameter& stack, const ExpertAdapter& adapter,
@@ -57,7 +66,7 @@ class MoeMlp {
   ExpertAdapter gate_up_adapter_, down_adapter_;
   std::optional<GatedMlp> shared_;
   bool split_tokens_;   // ranks of etp have different tokens
-  bool uneven_tokens_;  // and perhaps different numbers of them
+  bool uneven_tokens_;  // ranks that must agree perhaps have different numbers of them
 };
 
 }  // namespace concord

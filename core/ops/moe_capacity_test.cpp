@@ -65,5 +65,25 @@ TEST(ExpertCapacity, OfEqualWeightsKeepsTheEarlierTokens) {
   }
 }
 
+// Three experts with room for three rows: one has all of them, one none, one some; and rows of none.
+TEST(ExpertCapacity, PadsRowsOfExpertsToIt) {
+  const Tensor rows = at::arange(1.0, 15.0, at::kDouble).view({7, 2}).requires_grad_(true);
+  const CapacityPlaces places = capacity_places(at::tensor({3, 3, 5}, at::kLong), 7, 3);
+  const Tensor padded = pad_to_capacity(rows, places);
+  EXPECT_TRUE(at::equal(
+      padded, at::tensor({1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0, 8.0, 9.0, 10.0, 0.0, 0.0},
+                         at::kDouble)
+                  .view({9, 2})));
+  const Tensor back = unpad_from_capacity(padded, places);
+  EXPECT_TRUE(at::equal(back.narrow(0, 0, 5), rows.narrow(0, 0, 5)));
+  EXPECT_EQ(back.narrow(0, 5, 2).abs().sum().item<double>(), 0);
+  // Of a row that has a place the gradient is that of its place and of the row that comes back.
+  const Tensor on_places = at::arange(1.0, 19.0, at::kDouble).view({9, 2}), on_rows = rows.detach().mul(100);
+  ((padded * on_places).sum() + (back * on_rows).sum()).backward();
+  const Tensor wanted = at::tensor(
+      {101.0, 202.0, 303.0, 404.0, 505.0, 606.0, 713.0, 814.0, 915.0, 1016.0, 0.0, 0.0, 0.0, 0.0}, at::kDouble);
+  EXPECT_TRUE(at::equal(rows.grad(), wanted.view({7, 2})));
+}
+
 }  // namespace
 }  // namespace concord::ops::testing::of_moe_capacity

@@ -1,11 +1,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-
-#include <algorithm>
 
 #include "core/config_error.h"
 #include "core/parallel/context_attention.h"
+#include "core/parallel/context_exchange.h"
 #include "core/parallel/context_slices.h"
 #include "core/parallel/mappings.h"
 
@@ -16,12 +14,7 @@ using at::Tensor;
 
 // Tokens of all ranks in sequence order, along dim |dim|.
 Tensor gathered(const Tensor& x, ProcessGroup& group, std::span<const int64_t> lengths, int64_t dim) {
-  const std::vector<int64_t> order = gathered_order(lengths, group.size());
-  std::vector<int64_t> place(order.size());
-  for (size_t i = 0; i < order.size(); ++i) place[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  const Tensor index = at::empty({static_cast<int64_t>(place.size())}, at::kLong);
-  std::copy(place.begin(), place.end(), index.mutable_data_ptr<int64_t>());
-  return gather_into_region(x, group, dim).index_select(dim, index.to(x.device()));
+  return in_order_of_tokens(gather_into_region(x, group, dim), group.size(), lengths, dim);
 }
 
 }  // namespace

@@ -54,6 +54,17 @@ MoeDispatch plan_dispatch(const Tensor& ends, ProcessGroup& group) {
   return plan;
 }
 
+MoeDispatch plan_even_dispatch(int64_t experts, int64_t each, const ProcessGroup& group, at::Device device) {
+  const int64_t ranks = group.size(), own = divide(experts, group, "the list of experts");
+  const std::vector<int64_t> splits(static_cast<size_t>(ranks), own * each);
+  const auto options = at::TensorOptions(device).dtype(at::kLong);
+  const Tensor numbers = at::arange(ranks * own * each, options);
+  const auto turned = [&](int64_t outer, int64_t inner) {
+    return numbers.view({outer, inner, each}).transpose(0, 1).reshape({-1});
+  };
+  return {splits, splits, {turned(ranks, own), turned(own, ranks), at::arange(1, own + 1, options) * (ranks * each)}};
+}
+
 Tensor dispatch_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group, const Meanwhile& meanwhile) {
   return moe_permute(exchanged(rows, group, plan.sent, plan.received, meanwhile), plan.order);
 }

@@ -32,6 +32,8 @@ struct MoeDispatch {
 // |ends| int64 [E]: this rank's rows of expert e are [ends[e - 1], ends[e]). Waits: for the ranks of the group, and
 // once on the host, for the numbers of rows.
 MoeDispatch plan_dispatch(const at::Tensor& ends, ProcessGroup& group);
+// The same where every rank has |each| rows of each of |experts| experts. Never waits. |device| is that of the rows.
+MoeDispatch plan_even_dispatch(int64_t experts, int64_t each, const ProcessGroup& group, at::Device device);
 
 // What is computed while rows are under way, if |overlaps|; just after that if not. Bit by bit the same.
 struct Meanwhile {

@@ -156,6 +156,30 @@ TEST(HfParity, OverlapOfTheSharedExpertWithTheExchangeOfTokens) {
   }
 }
 
+// Rows that are padded to the capacity of their experts change nothing but the order of sums.
+TEST(HfParity, PaddingToTheCapacityOfExperts) {
+  const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
+  const MicroBatch batch = golden_batch(read_tensors((model / "expected.safetensors").string()));
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/plain.safetensors";
+  for (Layout each :
+       {layout("one process", 1, 1), layout("tp 2", 2, 1), with_experts(layout("tp 2, ep 2", 2, 1, true), 2, 1),
+        with_experts(layout("dp 2, etp 2", 1, 1, false, 1, 1, 2), 1, 2),
+        with_experts(layout("tp 2, dp 2, ep 2, etp 2", 2, 1, false, 1, 1, 2), 2, 2),
+        with_experts(layout("tp 2, cp 2, ep 2, etp 2, sequence parallel", 2, 2, true), 2, 2),
+        with_recompute(with_experts(layout("full, dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1),
+                       {.granularity = "full", .method = "uniform", .num_layers = 1})}) {
+    SCOPED_TRACE(each.name);
+    each.args.dtype = at::kDouble;
+    each.args.options.moe.expert_capacity_factor = 0.75;
+    run_golden(model, each, batch, [&](const ProbeResult& result) { write_tensors(file, result); });
+    each.args.options.moe.pad_expert_input_to_capacity = true;
+    run_golden(model, each, batch, [&](const ProbeResult& result) {
+      expect_parity(result, read_tensors(file), {.logits = 1e-13, .loss = 1e-13, .gradient = 1e-13});
+    });
+  }
+}
+
 // Layouts differ only by the order of sums: by 1e-6 in fp32, and in fp64 by so little that any mistake is seen.
 TEST(HfParity, ExpertParallelismIsTheSameAsOneProcessInDouble) {
   const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
@@ -462,6 +486,9 @@ TEST(HfParity, LayoutsThatExpertsDoNotAllowAreRefusedWithWhatToChange) {
           "no layer of this qwen2 model has experts");
   refused("mixtral-tiny", with_experts(layout("ep 3", 1, 1, false, 1, 1, 3), 3, 1),
           "num_experts 4 is not divisible by expert_model_parallel_size 3");
+  Layout padded = layout("one process", 1, 1);
+  padded.args.options.moe.pad_expert_input_to_capacity = true;
+  refused("mixtral-tiny", padded, "set moe_expert_capacity_factor");
 }
 
 // ------------------------------------------------------------------------------------------- mistakes made on purpose

@@ -110,21 +110,26 @@ class Further(torch.nn.Module):
             if kind(buffer) is not None:
                 yield f"model.layers.{first + int(number)}.{rest.replace('mtp_block.', '')}", kind(buffer)
 
-    def loss(self, model, ids, labels, factor):
+    def sums(self, model, ids, labels):
+        """Of the model itself and of each depth: the sum of the losses of tokens, and how many count."""
         hidden, count = model.model(input_ids=ids).last_hidden_state, ids.shape[1]
         positions = torch.arange(count).unsqueeze(0)
         angles = model.model.rotary_emb(hidden, positions)
         mask = torch.full((count, count), float("-inf"), dtype=hidden.dtype).triu(1)[None, None]
-        cross_entropy = lambda hidden, k: torch.nn.functional.cross_entropy(
-            model.lm_head(hidden)[:, :-1 - k].flatten(0, 1), labels[:, 1 + k:].flatten())
-        plain = loss = cross_entropy(hidden, 0)
-        self.losses = []
-        for k, layer in enumerate(self.layers, 1):
-            later = torch.cat([ids[:, k:], torch.zeros_like(ids[:, :k])], 1)
-            hidden = layer(model.model.embed_tokens(later), hidden, angles, mask, positions, None)
-            self.losses.append(cross_entropy(hidden, k))
-            loss = loss + factor / len(self.layers) * self.losses[-1]
-        return plain, loss
+        sums = []
+        for k in range(len(self.layers) + 1):
+            if k > 0:
+                later = torch.cat([ids[:, k:], torch.zeros_like(ids[:, :k])], 1)
+                hidden = self.layers[k - 1](model.model.embed_tokens(later), hidden, angles, mask, positions, None)
+            wanted = labels[:, 1 + k:].flatten()
+            logits = model.lm_head(hidden)[:, :count - 1 - k].flatten(0, 1)
+            sums.append(torch.stack([torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"), (wanted != -100).sum()]))
+        return torch.stack(sums)
+
+    def loss(self, sums, factor):
+        """The model's own, and that with those of the depths."""
+        plain, *self.losses = sums[:, 0] / sums[:, 1]
+        return plain, plain + factor / len(self.losses) * sum(self.losses)
 
 
 def compare_further(program, tied, folder):
@@ -134,27 +139,47 @@ def compare_further(program, tied, folder):
     torch.manual_seed(8)
     ids = torch.randint(0, SETTINGS["vocab_size"], (2, 24))
     labels = torch.where(torch.rand(ids.shape) < 0.3, torch.full_like(ids, -100), ids)
-    plain, loss = further.loss(model, ids, labels, 0.3)
-    loss.backward()
-    expected = {"loss": plain.detach().reshape(1)}
-    for name, parameter in model.named_parameters():
-        expected |= {"grad." + part: grad for part, grad in in_files(name, parameter.grad, "deepseek_v3")}
-    expected |= {"grad." + name: grad for name, grad in further.in_files(2, lambda parameter: parameter.grad)}
+    expected = further_expected(model, further, further.sums(model, ids, labels))
     model.save_pretrained(folder / "model")
     tensors = load_file(str(folder / "model" / "model.safetensors"))
     copies = {f"model.layers.{2 + i}.{name}": torch.zeros(1) for i in (0, 1) for name in ("embed_tokens.weight", "shared_head.head.weight")}
     more = {name: tensor.detach().contiguous() for name, tensor in further.in_files(2, lambda parameter: parameter)}
     save_file(tensors | more | copies, str(folder / "model" / "model.safetensors"), metadata={"format": "pt"})
-    save_file({"input_ids": ids, "labels": labels}, str(folder / "batch.safetensors"))
+    layouts = ("one process", "tp 2, sequence parallel", "pp 2", "cp 2", "tp 2, ep 2, recomputation")
+    worst = differences_of_further(program, folder, expected, {"input_ids": ids, "labels": labels}, layouts)
+    # The same rows one after the other, of different lengths: what a depth predicts is of its own sequence.
+    rows, cuts = [ids[:1, :16], ids[1:]], torch.tensor([0, 16, 40])
+    own = [labels[:1, :16], torch.cat([ids[1:, :4], labels[1:, 4:]], 1)]  # of the first tokens, which the other must not predict
+    expected = further_expected(model, further, sum(further.sums(model, *row) for row in zip(rows, own)))
+    own[1][0, 0] = -100  # nothing predicts the first token of a sequence
+    packed = {"input_ids": torch.cat(rows, 1), "labels": torch.cat(own, 1), "cu_seqlens": cuts}
+    worst = max(worst, differences_of_further(program, folder, expected, packed, ("one process", "cp 2")))
+    print(f"further tokens, tied {tied}: {worst:.2g}", flush=True)
+    train_further(program, folder, model, further)
+
+
+def further_expected(model, further, sums):
+    """What a probe dumps: the loss without further tokens, and the gradients with them."""
+    model.zero_grad()
+    further.zero_grad()
+    plain, loss = further.loss(sums, 0.3)
+    loss.backward()
+    expected = {"loss": plain.detach().reshape(1)}
+    for name, parameter in model.named_parameters():
+        expected |= {"grad." + part: grad for part, grad in in_files(name, parameter.grad, "deepseek_v3")}
+    return expected | {"grad." + name: grad for name, grad in further.in_files(2, lambda parameter: parameter.grad)}
+
+
+def differences_of_further(program, folder, expected, batch, layouts):
+    save_file(batch, str(folder / "batch.safetensors"))
     worst = 0.0
-    for layout in ("one process", "tp 2, sequence parallel", "pp 2", "cp 2", "tp 2, ep 2, recomputation"):
+    for layout in layouts:
         dump = probe(program, folder / "model", folder, "--dtype", "float64", "--mtp_num_layers", "2",
                      "--mtp_loss_scaling_factor", "0.3", *LAYOUTS[layout])
         for what, tensor, share in differences(expected, dump):
-            assert share <= 5e-6, f"further tokens, {layout}: {tensor} {what} by {share:.3g}"
+            assert share <= 5e-6, f"further tokens, {layout}, {len(batch)} tensors: {tensor} {what} by {share:.3g}"
             worst = max(worst, share)
-    print(f"further tokens, tied {tied}: {worst:.2g}", flush=True)
-    train_further(program, folder, model, further)
+    return worst
 
 
 def train_further(program, folder, model, further):
@@ -163,30 +188,33 @@ def train_further(program, folder, model, further):
     torch.manual_seed(4)
     ids = torch.randint(0, SETTINGS["vocab_size"], (16, 24))
     save_file({"input_ids": ids, "labels": ids.clone()}, str(folder / "data.safetensors"))
-    layouts = {"one process": (1, ["gradient_accumulation_steps: 4"]),
-               "dp 2, ep 2": (2, ["gradient_accumulation_steps: 2", "expert_model_parallel_size: 2",
-                                  "use_distributed_optimizer: true", "overlap_grad_reduce: true"]),
-               "pp 2": (2, ["gradient_accumulation_steps: 4", "pipeline_model_parallel_size: 2",
-                            'pipeline_model_parallel_layout: "E,t|t,m*2,L"']),
-               "cp 2": (2, ["gradient_accumulation_steps: 4", "context_parallel_size: 2"]),
-               "pp 2, both ends on one rank": (2, ["gradient_accumulation_steps: 4", "pipeline_model_parallel_size: 2",
-                                                   "virtual_pipeline_model_parallel_size: 2", "pipeline_schedule: zb-v",
-                                                   'pipeline_model_parallel_layout: "E|t|t|m*2,L"'])}
-    first, worst = None, 0.0
+    # Reductions that begin when a gradient is complete, so that none may be taken for it too early.
+    overlap = ["use_distributed_optimizer: true", "overlap_grad_reduce: true", "delay_grad_reduce: false"]
+    layouts = {"one process": (1, 1, ["gradient_accumulation_steps: 4"]),
+               "dp 2, ep 2": (2, 1, ["gradient_accumulation_steps: 2", "expert_model_parallel_size: 2", *overlap]),
+               "pp 2, dp 2": (4, 1, ["gradient_accumulation_steps: 2", "pipeline_model_parallel_size: 2",
+                                  'pipeline_model_parallel_layout: "E,t|t,m*2,L"', *overlap]),
+               "cp 2": (2, 1, ["gradient_accumulation_steps: 4", "context_parallel_size: 2"]),
+               "pp 2, both ends on one rank, dp 2": (4, 1, ["gradient_accumulation_steps: 2", "pipeline_model_parallel_size: 2",
+                                                         "virtual_pipeline_model_parallel_size: 2", "pipeline_schedule: zb-v",
+                                                         'pipeline_model_parallel_layout: "E|t|t|m*2,L"', *overlap]),
+               "a log of four steps": (1, 4, ["gradient_accumulation_steps: 4"])}
+    first, each, worst = None, None, 0.0
     with torch.no_grad():
-        further.loss(model, ids[:4], ids[:4], 0.0)  # of the first step
-    for name, (world, words) in layouts.items():
+        further.loss(further.sums(model, ids[:4], ids[:4]), 0.0)  # of the first step
+    for name, (world, log, words) in layouts.items():
         (folder / "run.yaml").write_text("\n".join([
             f"model: {folder / 'model'}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out", "max_steps: 4",
             "shuffle: false", "per_device_train_batch_size: 1", "mtp_num_layers: 2", "learning_rate: 1.0e-3", "adam_epsilon: 1.0e-3",
-            "logging_steps: 1", "overwrite_output_dir: true", "report_to: [none]", *words]))
+            "overwrite_output_dir: true", "report_to: [none]", f"logging_steps: {log}", *words]))
         run(program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world))
         weights = load_file(str(folder / "out" / "model" / "model.safetensors"))
         first = first or weights
-        line = json.loads((folder / "out" / "metrics.jsonl").read_text().splitlines()[0])
-        for k, loss in enumerate(further.losses, 1):
-            share = abs(line[f"mtp_{k}_loss"] - loss.item()) / loss.item()
-            assert share <= 2e-6, f"further tokens, {name}: mtp_{k}_loss is {line[f'mtp_{k}_loss']}, not {loss.item()}"
+        logged = [[line[f"mtp_{k}_loss"] for line in train_experts.metrics_of(folder)] for k in (1, 2)]
+        each = each or logged
+        for k, (losses, loss, of_one) in enumerate(zip(logged, further.losses, each), 1):
+            wanted = loss.item() if len(losses) > 1 else sum(of_one) / len(of_one)  # a log of all steps
+            assert abs(losses[0] - wanted) <= 2e-6 * wanted, f"further tokens, {name}: mtp_{k}_loss is {losses[0]}, not {wanted}"
         source = load_file(str(folder / "model" / "model.safetensors"))
         copies = {tensor for tensor in source if tensor.endswith(("3.embed_tokens.weight", "2.embed_tokens.weight", "head.head.weight"))}
         assert set(weights) == set(first) == set(source) - copies, name

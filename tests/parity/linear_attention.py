@@ -22,19 +22,23 @@ import train_experts
 SETTINGS = {
     "vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "initializer_range": 0.08,
-    "tie_word_embeddings": False, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6,
+    "tie_word_embeddings": False, "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 6,
     "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"], "num_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "mlp_only_layers": [1],
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
     "attn_implementation": "eager", "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 STAGES = "E,t|t*2,L"
+CP = ["--context_parallel_size", "2"]
 PP = ["--pipeline_model_parallel_size", "2", "--pipeline_model_parallel_layout", STAGES]
 LAYOUTS = {
     "one process": [], "tp 2": [*TP, "--nproc", "2"],
     "tp 2, sequence parallel, full recomputation": [*TP, "--sequence_parallel", "--recompute_granularity", "full",
                                                     "--nproc", "2"],
-    "pp 2": [*PP, "--nproc", "2"], "dp 2, ep 2": [*EP, "--nproc", "2"],
+    "pp 2": [*PP, "--nproc", "2"], "dp 2, ep 2": [*EP, "--nproc", "2"], "cp 2": [*CP, "--nproc", "2"],
+    "cp 2, ep 2, recomputation": [*CP, *EP, "--cp_comm_type", "all_gather", "--nproc", "2", "--recompute_granularity",
+                                  "selective", "--recompute_modules", "core_attn", "layernorm"],
+    "tp 2, cp 2, sequence parallel": [*TP, *CP, "--sequence_parallel", "--nproc", "4"],
     "tp 2, ep 2, recomputation": [*TP, "--sequence_parallel", *EP, "--expert_tensor_parallel_size", "1", "--nproc", "2",
                                   "--recompute_granularity", "selective", "--recompute_modules", "core_attn", "layernorm"],
 }
@@ -44,7 +48,7 @@ def compare_packed(program, folder):
     """Sequences in one row beside each of them alone: neither states nor convolutions reach into the next."""
     model = make_model("qwen3_next", SETTINGS, 4)
     torch.manual_seed(6)
-    lengths = [70, 2, 24]
+    lengths = [72, 4, 20]
     ids = torch.randint(0, SETTINGS["vocab_size"], (1, sum(lengths)))
     labels = ids.clone()
     cuts, losses, logits = [0], 0.0, []
@@ -63,15 +67,15 @@ def compare_packed(program, folder):
     model.float().save_pretrained(folder / "model")
     save_file({"input_ids": ids, "labels": labels, "cu_seqlens": torch.tensor(cuts)}, str(folder / "batch.safetensors"))
     worst = 0.0
-    for layout in ("one process", "tp 2"):
+    for layout in ("one process", "tp 2", "cp 2"):
         for what, tensor, share in differences(expected, probe(program, folder / "model", folder, "--dtype", "float32", *LAYOUTS[layout])):
             assert share <= GRADIENT, f"packed, {layout}: {tensor} {what} by {share:.3g}, bound {GRADIENT:g}"
             worst = max(worst, share)
     print(f"packed sequences: {worst:.2g}", flush=True)
     refused = subprocess.run([program, "probe", "--model", str(folder / "model"), "--batch", str(folder / "batch.safetensors"),
-                              "--out", str(folder / "dump.safetensors"), "--context_parallel_size", "2", "--nproc", "2"],
+                              "--out", str(folder / "dump.safetensors"), "--context_parallel_size", "3", "--nproc", "3"],
                              capture_output=True, text=True)
-    assert refused.returncode != 0 and "context_parallel_size is 2, but 2 layers" in refused.stderr, refused.stderr
+    assert refused.returncode != 0 and "linear_num_key_heads 4 is not divisible by" in refused.stderr, refused.stderr
 
 
 def check_refusals(program, folder):
@@ -88,6 +92,7 @@ def compare_training(program, folder):
     train_experts.compare_all(program, folder / "trained", aux=0.0, layouts={
         "dp 2, ep 2": (2, ["expert_model_parallel_size: 2", "gradient_accumulation_steps: 2",
                            "use_distributed_optimizer: true"]),
+        "cp 2": (2, ["context_parallel_size: 2", "gradient_accumulation_steps: 4"]),
         "tp 2, pp 2": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true", "pipeline_model_parallel_size: 2",
                            f'pipeline_model_parallel_layout: "{STAGES}"', "gradient_accumulation_steps: 4"]),
     })

@@ -249,14 +249,14 @@ def draw_layout(draw, settings):
     splits_keys = lambda n: kv_heads % n == 0 or (n % kv_heads == 0 and columns % n == 0)  # a head over several ranks
     tp = [n for n in (2, 3, 4) if heads % n == 0 and splits_keys(n) and all(size % n == 0 for size in inner)]
     cuts = [(["--context_parallel_size", "2"], 2), (["--context_parallel_size", "2", "--cp_comm_type", "all_gather"], 2)]
-    has_states = "linear_num_key_heads" in settings  # which pass through all tokens of a sequence
-    if has_states:
+    splits_tokens = settings.get("linear_num_key_heads", 2) % 2 == 0  # ranks exchange them for heads
+    if not splits_tokens:
         cuts = [([], 2)]
     if settings["num_hidden_layers"] == 2:
         cuts.append((["--pipeline_model_parallel_size", "2"], 2))
     experts = next((settings[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in settings), 1)
     if experts % 2 == 0 and has_experts(settings):
-        split = [] if has_states else ["--context_parallel_size", "2"]
+        split = ["--context_parallel_size", "2"] if splits_tokens else []
         cuts = [([*split, "--expert_model_parallel_size", "2"], 2)]
     for n in tp:
         cuts.append((["--tensor_model_parallel_size", str(n)], n))

@@ -133,13 +133,14 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Experts that each of two data-parallel ranks has half of, beside what transformers made of them
 // (tests/golden/train/make_experts.py).
-class TrainsExpertsLikeTransformers : public ::testing::TestWithParam<const char*> {};
+class TrainsExpertsLikeTransformers : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 TEST_P(TrainsExpertsLikeTransformers, UnderDataAndExpertParallelism) {
   const TemporaryFolder folder;
-  const json golden = read_golden(GetParam());
-  std::filesystem::copy(kGolden + "/train/" + GetParam() + ".safetensors", folder.path() + "/data.safetensors");
-  std::string arguments = "expert_model_parallel_size: 2\n";
+  const auto& [name, average] = GetParam();
+  const json golden = read_golden(name);
+  std::filesystem::copy(fmt::format("{}/train/{}.safetensors", kGolden, name), folder.path() + "/data.safetensors");
+  std::string arguments = std::string("expert_model_parallel_size: 2\n") + average;
   for (const json& argument : golden["arguments"]) arguments += argument.get<std::string>() + "\n";
   std::ofstream(folder.path() + "/run.yaml") << configuration(golden, folder.path(), 2, 2, arguments);
   TrainProgram program({"--config", folder.path() + "/run.yaml", "--nproc", "2"});
@@ -148,8 +149,20 @@ TEST_P(TrainsExpertsLikeTransformers, UnderDataAndExpertParallelism) {
   expect_weights(folder.path() + "/out/model/model.safetensors", golden["final_weights"]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TrainsExpertsLikeTransformers, ::testing::Values("experts", "latents"),
-                         [](const auto& model) { return std::string(model.param); });
+// All micro-batches have as many tokens, so that these are the same mean. Gradients are divided by the tokens, before
+// the sum over ranks, or, those of experts by one rank of two, in it.
+constexpr const char *kByTokens = "calculate_per_token_loss: true\n", *kByBatches = "calculate_per_token_loss: false\n",
+                     *kInSum = "calculate_per_token_loss: false\nddp_average_in_collective: true\n";
+
+INSTANTIATE_TEST_SUITE_P(Models, TrainsExpertsLikeTransformers,
+                         ::testing::Values(std::tuple{"experts", kByTokens}, std::tuple{"experts", kByBatches},
+                                           std::tuple{"latents", kByTokens}, std::tuple{"latents", kInSum}),
+                         [](const auto& run) {
+                           const char* average = std::get<1>(run.param);
+                           return std::get<0>(run.param) + std::string(average == kByTokens    ? "ByTokens"
+                                                                       : average == kByBatches ? "ByBatches"
+                                                                                               : "InTheSum");
+                         });
 
 // --------------------------------------------------------------------------------------- one run compared with another
 

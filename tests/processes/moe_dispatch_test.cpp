@@ -138,7 +138,7 @@ ModelConfig small_config() {
   config.hidden_size = 4;
   config.num_hidden_layers = 1;
   config.norms.before_mlp = "";
-  config.experts = {.num_experts = 4, .num_experts_per_tok = 2, .intermediate_size = 8, .sparse = {true}};
+  config.experts = {.num_experts = kExperts, .num_experts_per_tok = 2, .intermediate_size = 8, .sparse = {true}};
   return config;
 }
 
@@ -147,7 +147,7 @@ struct SmallLayer {
   std::map<std::string, Parameter> parameters;
   LayerContext context;
 
-  SmallLayer(const ShardPlace& place, ProcessGroup& tp, ProcessGroup& etp, ProcessGroup& ep) {
+  SmallLayer(const ShardPlace& place, ProcessGroup& tp, ProcessGroup& etp, ProcessGroup& ep, ProcessGroup& tp_ep) {
     const ShardPlace::Axis by_ep = place[ShardAxis::ep], by_etp = place[ShardAxis::etp];
     const auto part = [](const Tensor& x, int64_t dim, const ShardPlace::Axis& axis) {
       return x.chunk(axis.count, dim)[static_cast<size_t>(axis.index)];
@@ -155,14 +155,15 @@ struct SmallLayer {
     const auto add = [&](const std::string& name, const Tensor& value) {
       parameters[name].value = value.contiguous().clone().requires_grad_(true);
     };
-    add("router.weight", sample({4, 4}, 1));
-    const std::vector<Tensor> gate_up = part(sample({4, 16, 4}, 2), 0, by_ep).chunk(2, 1);
+    add("router.weight", sample({kExperts, 4}, 1));
+    const std::vector<Tensor> gate_up = part(sample({kExperts, 16, 4}, 2), 0, by_ep).chunk(2, 1);
     add("experts.gate_up_proj.weight", at::cat({part(gate_up[0], 1, by_etp), part(gate_up[1], 1, by_etp)}, 1));
-    add("experts.down_proj.weight", part(part(sample({4, 4, 8}, 3), 0, by_ep), 2, by_etp));
+    add("experts.down_proj.weight", part(part(sample({kExperts, 4, 8}, 3), 0, by_ep), 2, by_etp));
     context.config = small_config();
-    context.tp = context.cp = &tp;
+    context.tp = context.cp = context.tp_cp = &tp;
     context.etp = &etp;
     context.ep = &ep;
+    context.tp_ep = &tp_ep;
     context.find = [this](const std::string& name) {
       const auto found = parameters.find(name.substr(name.find("mlp.") + 4));
       return found == parameters.end() ? nullptr : &found->second;
@@ -178,6 +179,11 @@ struct SmallLayer {
   }
 };
 
+SmallLayer small_layer(ParallelContext& job) {
+  return {shard_place(job.layout(), job.rank()), job.group(GroupKind::tp), job.group(GroupKind::etp),
+          job.group(GroupKind::ep), job.group(GroupKind::tp_ep)};
+}
+
 double difference(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
 
 // Data-parallel ranks whose micro-batches are of different lengths, and that share an expert's inner size.
@@ -187,10 +193,9 @@ TEST(MoeDispatch, RanksWithDifferentNumbersOfTokensShareTheInnerSizeOfExperts) {
     const InitializeArgs sizes{.expert_model_parallel_size = ep, .expert_tensor_parallel_size = etp};
     expect_job(4, sizes, [](ParallelContext& job) {
       if (!job.torch_device().is_cpu()) return;  // the bounds are those of fp64
-      SmallLayer layer(shard_place(job.layout(), job.rank()), job.group(GroupKind::tp), job.group(GroupKind::etp),
-                       job.group(GroupKind::ep));
+      SmallLayer layer = small_layer(job);
       ProcessGroup& alone = job.group(GroupKind::tp);
-      SmallLayer whole({}, alone, alone, alone);
+      SmallLayer whole({}, alone, alone, alone, alone);
       const auto tokens = [](int64_t rank) { return int64_t{3} + 2 * rank; };
       const auto seed = [](int64_t rank) { return static_cast<uint64_t>(10 + rank); };
       const auto [y, dx] = layer.run(tokens(job.rank()), seed(job.rank()));
@@ -209,6 +214,31 @@ TEST(MoeDispatch, RanksWithDifferentNumbersOfTokensShareTheInnerSizeOfExperts) {
       const Tensor of_ep = down.chunk(place[ShardAxis::ep].count, 0)[static_cast<size_t>(place[ShardAxis::ep].index)];
       const Tensor own = of_ep.chunk(place[ShardAxis::etp].count, 2)[static_cast<size_t>(place[ShardAxis::etp].index)];
       EXPECT_LT(difference(layer.parameters["experts.down_proj.weight"].value.grad(), own), 1e-13);
+    });
+  }
+}
+
+// Experts that are full, partly filled and empty, on ranks of which each has another capacity.
+TEST(MoeDispatch, RowsThatArePaddedToTheCapacityOfExpertsGiveTheSame) {
+  for (const auto& [ep, etp] : {std::pair<int64_t, int64_t>{1, 1}, {4, 1}, {1, 4}, {2, 2}}) {
+    SCOPED_TRACE(ep);
+    const InitializeArgs sizes{.expert_model_parallel_size = ep, .expert_tensor_parallel_size = etp};
+    expect_job(4, sizes, [](ParallelContext& job) {
+      if (!job.torch_device().is_cpu()) return;  // the bounds are those of fp64
+      for (const double factor : {0.5, 1.0, 100.0}) {
+        SmallLayer plain = small_layer(job), padded = small_layer(job);
+        plain.context.moe.expert_capacity_factor = padded.context.moe.expert_capacity_factor = factor;
+        padded.context.moe.pad_expert_input_to_capacity = true;
+        const int64_t tokens = 3 + 2 * job.rank();
+        const auto [wanted_y, wanted_dx] = plain.run(tokens, static_cast<uint64_t>(10 + job.rank()));
+        const auto [y, dx] = padded.run(tokens, static_cast<uint64_t>(10 + job.rank()));
+        EXPECT_LT(difference(y, wanted_y), 1e-14) << factor;
+        EXPECT_LT(difference(dx, wanted_dx), 1e-14) << factor;
+        for (const auto& [name, parameter] : plain.parameters) {
+          const Tensor grad = padded.parameters[name].value.grad();
+          EXPECT_LT(difference(grad, parameter.value.grad()), 1e-13) << name << ", " << factor;
+        }
+      }
     });
   }
 }

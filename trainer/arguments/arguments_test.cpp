@@ -213,8 +213,8 @@ TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNo
   EXPECT_THAT(yaml_error("moe_router_load_balancing_type: sinkhorn"), HasSubstr("pooled_aux_loss"));
   EXPECT_EQ(from_yaml("moe_expert_capacity_factor: null").model_options.moe.expert_capacity_factor, 0);
   EXPECT_THAT(yaml_error("moe_token_drop_policy: random"), HasSubstr("position"));
-  EXPECT_THAT(yaml_error("moe_pad_expert_input_to_capacity: true"),
-              HasSubstr("moe_shared_expert_overlap can be chosen"));
+  EXPECT_TRUE(from_yaml("moe_pad_expert_input_to_capacity: true").model_options.moe.pad_expert_input_to_capacity);
+  EXPECT_THAT(yaml_error("moe_token_dispatcher_type: alltoall"), HasSubstr("moe_shared_expert_overlap can be chosen"));
   EXPECT_THAT(yaml_error("fp8_param: true"), HasSubstr("of 8-bit formats, fp8, fp8_recipe"));
   EXPECT_THAT(yaml_error("ckpt_format: torch_dist"), HasSubstr("resume_from_checkpoint"));
   EXPECT_THAT(yaml_error("additional_configs: {a: 1}"), HasSubstr("every setting has its own argument"));

@@ -221,8 +221,8 @@ std::vector<IgnoredArguments> make_ignored() {
 constexpr std::string_view kShape = "the model's shape comes from its config.json; pass that as model_config";
 constexpr std::string_view kExperts =
     "of mixture-of-experts models, only moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff, "
-    "moe_router_bias_update_rate, moe_expert_capacity_factor, moe_token_drop_policy and moe_shared_expert_overlap can "
-    "be chosen so far; "
+    "moe_router_bias_update_rate, moe_expert_capacity_factor, moe_token_drop_policy, "
+    "moe_pad_expert_input_to_capacity and moe_shared_expert_overlap can be chosen so far; "
     "expert_model_parallel_size and expert_tensor_parallel_size split experts";
 constexpr std::string_view kCheckpoints =
     "resume_from_checkpoint restores everything, and --model starts anew from weights";
@@ -250,7 +250,7 @@ std::vector<RefusedArgument> make_refused() {
       {"moe_router_fusion", {"false"}, kExperts},
       {"moe_router_padding*", {"false"}, kExperts},
       {"moe_input_jitter_eps", {"false"}, kExperts},
-      {"moe_pad_*", {"false"}, kExperts},
+      {"moe_pad_experts_*", {"false"}, kExperts},
       {"moe_token_dispatcher_type", {"false"}, kExperts},
       {"moe_grouped_gemm", {"false"}, kExperts},
       {"moe_permute_fusion", {"false"}, kExperts},

@@ -444,6 +444,10 @@ std::vector<ArgumentGroup> make_groups() {
          "which tokens an expert keeps: those of the largest weights, or the first ones",
          {},
          {"probs", "position"}},
+        {"moe_pad_expert_input_to_capacity",
+         field<&T::model_options, &ModelOptions::moe, &MoeArgs::pad_expert_input_to_capacity>,
+         "pad what experts compute on to moe_expert_capacity_factor: the same results with fixed sizes, for which no "
+         "rank waits"},
         {"moe_shared_expert_overlap", field<&T::model_options, &ModelOptions::moe, &MoeArgs::shared_expert_overlap>,
          "compute the shared expert while tokens are under way to the experts of other ranks and back"}}},
       {"Multi-token prediction",

@@ -103,6 +103,8 @@ void add_probe_layout(CLI::App* app, ProbeArguments* given) {
       ->capture_default_str();
   app->add_option("--moe_token_drop_policy", moe.token_drop_policy, "which of them it keeps: probs or position")
       ->capture_default_str();
+  app->add_flag("--moe_pad_expert_input_to_capacity", moe.pad_expert_input_to_capacity,
+                "pad what experts compute on to that: the same results");
   MtpArgs& mtp = given->model_options.mtp;
   app->add_option("--mtp_num_layers", mtp.num_layers,
                   "layers that predict further tokens; their losses are in gradients only")

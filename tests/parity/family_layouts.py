@@ -1,0 +1,92 @@
+"""Every family under every kind of layout, beside transformers.
+
+family_layouts.py PROGRAM [--all]
+
+For each family a random tiny model, of which `concord probe` computes logits, loss and gradients with one process and under tensor,
+pipeline, context and, where it has experts, expert and expert-tensor parallelism, and combinations. Without --all: the families that
+no other check has under all of these. Exit code 77: transformers is not there, nothing was compared.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from random_models import FAMILIES, torch, transformers  # exits with 77 where they are not
+import latent_attention
+import linear_attention
+
+TP = ["--tensor_model_parallel_size", "2"]
+CP = ["--context_parallel_size", "2"]
+EP = ["--expert_model_parallel_size", "2"]
+EP4 = ["--expert_model_parallel_size", "4"]
+ETP1 = ["--expert_tensor_parallel_size", "1"]
+ETP2 = ["--expert_tensor_parallel_size", "2"]
+PP = ["--pipeline_model_parallel_size", "2"]
+SP = "--sequence_parallel"
+LAYOUTS = {
+    "one process": (1, []), "tp 2, sequence parallel": (2, [*TP, SP]), "cp 2": (2, CP), "tp 2, pp 2": (4, [*TP, *PP]),
+    "pp 2, cp 2": (4, [*PP, *CP, "--cp_comm_type", "all_gather"])}
+WITH_EXPERTS = {
+    "dp 2, ep 2": (2, EP), "dp 2, etp 2": (2, ETP2), "tp 2, dp 2, ep 4": (4, [*TP, SP, *EP4, *ETP1]),
+    "tp 2, cp 2, ep 2, etp 2": (4, [*TP, *CP, SP, *EP, *ETP2]), "pp 2, cp 2, ep 2": (4, [*PP, *CP, *EP])}
+
+COMMON = {
+    "vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "initializer_range": 0.1, "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "attn_implementation": "eager",
+    "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+QWEN_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
+WINDOW = {"sliding_window": 5}
+OWN = {
+    "qwen2": {"head_dim": None}, "qwen3": {"attention_bias": True}, "llama": {"attention_bias": True, "mlp_bias": True},
+    "mistral": WINDOW, "qwen2_moe": QWEN_EXPERTS | {"head_dim": None, "shared_expert_intermediate_size": 24},
+    "qwen3_moe": QWEN_EXPERTS, "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "granite": {"head_dim": None, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0},
+    "smollm3": {"head_dim": None, "no_rope_layers": [1, 0]},
+    "seed_oss": {"attention_bias": True, "attention_out_bias": True, "attention_dropout": 0.0, "residual_dropout": 0.0},
+    "olmo2": {"head_dim": None}, "phi3": {"head_dim": None} | WINDOW, "glm4": {"attention_bias": True},
+    "glm4_moe": {"attention_bias": True, "use_qk_norm": True, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+                 "moe_intermediate_size": 16, "n_shared_experts": 1, "routed_scaling_factor": 2.5, "first_k_dense_replace": 1},
+    "gemma2": WINDOW | {"query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0, "tie_word_embeddings": True},
+    "gemma3_text": WINDOW | {"query_pre_attn_scalar": 8, "sliding_window_pattern": 2, "tie_word_embeddings": True, "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 700.0}}},
+    "gpt_oss": WINDOW | {"intermediate_size": 24, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 2.0, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "truncate": False, "original_max_position_embeddings": 16}},
+    "deepseek_v3": latent_attention.SETTINGS | {"head_dim": None, "initializer_range": 0.1},
+    "qwen3_next": linear_attention.SETTINGS | {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": []},
+}
+# hf_parity_test has golden files of these under such layouts and more.
+GOLDEN = ("qwen2", "qwen2_moe", "qwen3_moe", "mixtral")
+
+
+def settings_of(family):
+    return {key: value for key, value in (COMMON | OWN[family]).items() if key != "head_dim" or value is not None}
+
+
+def layouts_of(settings):
+    all_of_them = LAYOUTS | (WITH_EXPERTS if "num_experts_per_tok" in settings else {})
+    return {name: [*words, "--nproc", str(world)] if world > 1 else words for name, (world, words) in all_of_them.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--all", action="store_true")
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    assert set(OWN) == set(FAMILIES), set(OWN) ^ set(FAMILIES)
+    for family in FAMILIES:
+        if family in GOLDEN and not arguments.all:
+            continue
+        settings = settings_of(family)
+        with tempfile.TemporaryDirectory() as folder:
+            latent_attention.compare_layouts(arguments.program, family, family, settings, layouts_of(settings), 24, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
