@@ -33,6 +33,7 @@ try:
     from safetensors.torch import load_file
     if importlib.util.find_spec("trl") is None:
         raise ImportError("No module named 'trl'")
+    from lora_in_peft import in_four_bits
 except ImportError as missing:
     print(f"skipped: {missing}; install torch, transformers, peft and the wheel of trl for this Python")
     sys.exit(77)
@@ -430,6 +431,44 @@ def compare_adapters(program, data, pairs, folder, layouts=("one", "tp 2, sequen
         compare(f"LoRA, {layout}", train(program, data, folder / f"lora {layout}", *lora, *LAYOUTS[layout]), wanted)
 
 
+def compare_four_bits(program, data, pairs, folder):
+    """The reference is the model in 4 bits with the adapter off."""
+    torch.manual_seed(7)
+    config = transformers.Qwen2Config(vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                                      num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.1,
+                                      pad_token_id=None, bos_token_id=None, eos_token_id=None)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(folder / "base")
+    for name, weight in model.named_parameters():
+        if "_proj.weight" in name:
+            weight.data = in_four_bits(weight.data)
+    model.save_pretrained(folder / "dequantised")
+    lora = ["--finetuning_type", "lora", "--lora_rank", 4, "--quantization_bit", 4]
+    train(program, data, folder / "start", *lora, "--max_steps", 1, "--learning_rate", 0, model=folder / "base")
+    wanted = expected(micro_batches(pairs), {}, folder / "start/model", start=folder / "dequantised")
+    for layout in ("one", "pp 2"):
+        compare(f"in 4 bits, {layout}", train(program, data, folder / layout, *lora, *LAYOUTS[layout], model=folder / "base"), wanted)
+    once = ["--precompute_ref_log_probs", *LAYOUTS["dp 2"]]
+    compare("in 4 bits, precomputed, dp 2", train(program, data, folder / "once", *lora, *once, model=folder / "base"), wanted)
+    # A copy of the start, where it is not the model with the adapter off, is in 4 bits too.
+    found = train(program, data, folder / "further", *lora[:2], *lora[4:], "--adapter_name_or_path", folder / "start/model", model=folder / "base")
+    compare("in 4 bits, an adapter of which B is 0", found, wanted)
+
+
+def compare_several(program, data, folder):
+    """Adapters that are added to the weights are a part of the reference, unless that is another folder."""
+    lora = ["--finetuning_type", "lora", "--lora_rank", 4, "--max_steps", 3]
+    first, merged = folder / "lora one/model", folder / "merged"
+    run(program, "merge", "--model", MODEL, "--adapter", first, "--out", merged)
+    beside = ["--adapter_name_or_path", first, "--create_new_adapter"]
+    for name, words in {"off": [], "another": ["--ref_model", MODEL], "once": ["--precompute_ref_log_probs"]}.items():
+        by_hand = train(program, data, folder / f"by hand {name}", *lora, *words, model=merged)
+        found = train(program, data, folder / f"beside {name}", *lora, *words, *beside)
+        if [line["loss"] for line in found] != [line["loss"] for line in by_hand]:
+            raise AssertionError(f"reference {name}: with an adapter merged {found}, with the folder of `concord merge` {by_hand}")
+    print("an adapter that is merged: as from the folder of `concord merge`", flush=True)
+
+
 # -------------------------------------------------------------------------------------------------------- reward models
 
 
@@ -600,6 +639,8 @@ def main():
         compare_first_steps(program, folder)
         compare_packed(program, data, pairs, folder)
         compare_adapters(program, data, pairs, folder)
+        compare_four_bits(program, data, pairs, folder / "four")
+        compare_several(program, data, folder)
         compare_rewards(program, pairs, folder)
         compare_tokens(program, folder)
         compare_truncation(program, pairs, folder)
