@@ -368,9 +368,6 @@ void check_fp8(const TrainingArguments& a, Found* found) {
     found->push_back(
         fmt::format("fp8 {} is not supported with stage {}; remove one of them", fp8.format, a.preference.stage));
   }
-  if (a.finetuning.is_lora()) {
-    found->push_back(fmt::format("fp8 {} is not supported with finetuning_type lora; remove one of them", fp8.format));
-  }
 }
 
 void check_metric(const TrainingArguments& a, Found* found) {
