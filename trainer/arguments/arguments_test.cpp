@@ -495,7 +495,9 @@ TEST(ArgumentRelations, ADataSetStandsForTheTrainingData) {
   EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset and split"));
   a.data.split.clear();
   a.dataset.name = "a,b";
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset has several names"));
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.preference.stage = "dpo";
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("pairs, which cannot be blended"));
 }
 
 TEST(ArgumentRelations, ReportsHaveWhatTheyNeed) {
