@@ -55,16 +55,43 @@ std::string tokenizer_of(const TrainingArguments& a) {
   return tokenizer_of_model(a.data.tokenizer, a.model.path.empty() ? config.parent_path().string() : a.model.path);
 }
 
+// Without the spaces around them, as LLaMA-Factory reads such lists.
+std::vector<std::string> between_commas(const char* argument, const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const size_t first = std::min(text.find_first_not_of(' ', begin), end);
+    if (first == end) {
+      throw ConfigError(
+          fmt::format("{} is {}: there is nothing before or after a comma; remove the comma", argument, quoted(text)));
+    }
+    parts.push_back(text.substr(first, text.find_last_not_of(' ', end - 1) + 1 - first));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// Several data sets are a blend, each of them read once.
+void take_data_sets(const DatasetArguments& given, DataArguments* data) {
+  if (given.name.empty()) return;
+  if (given.name.find(',') == std::string::npos) {
+    data->dataset = read_dataset_info(given.dir, given.name);
+    data->path = data->dataset->file;
+    return;
+  }
+  for (const std::string& name : between_commas("dataset", given.name)) {
+    data->blended_sets.push_back(read_dataset_info(given.dir, name));
+    data->blend.push_back(data->blended_sets.back().file);
+  }
+}
+
 DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& config, const RankLayout& layout,
                              int64_t rank) {
   const int64_t context = a.job.context_parallel_size > 1 ? 2 * a.job.context_parallel_size : 1;
   DataArguments data = a.data;
   data.tokenizer = tokenizer_of(a);
   data.cache = a.data.cache == "none" ? "" : a.data.cache.empty() ? default_token_cache() : a.data.cache;
-  if (!a.dataset.name.empty()) {
-    data.dataset = read_dataset_info(a.dataset.dir, a.dataset.name);
-    data.path = data.dataset->file;
-  }
+  take_data_sets(a.dataset, &data);
   data.seq_length = longest_sample(a, config);
   data.vocab_size = config.vocab_size;
   data.pairs = a.preference.learns_pairs();
@@ -94,7 +121,8 @@ int64_t steps_of_samples(const TrainingArguments& a, const DataArguments& data) 
 
 TokenizerFiles files_of_tokenizer(const DataArguments& data) {
   const std::string first = data.blend.empty() ? data.path : parse_blend(data.blend).paths.front();
-  return data.dataset ? tokenizer_files(data.tokenizer) : read_tokenizer_files(first, data.tokenizer);
+  const bool is_named = data.dataset || !data.blended_sets.empty();
+  return is_named ? tokenizer_files(data.tokenizer) : read_tokenizer_files(first, data.tokenizer);
 }
 
 // -1 if it is not known.
@@ -154,6 +182,7 @@ std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments 
     data.path = path;
     data.blend = blend;
     data.dataset.reset();
+    data.blended_sets.clear();
   } else if (!parse_split(data.split)[static_cast<size_t>(data.part)]) {
     return nullptr;
   }
@@ -246,18 +275,8 @@ void check_same_settings(const FinetuningArguments& given, const std::string& fo
 
 // A folder may have a comma in its name.
 std::vector<std::string> adapters_of(const std::string& text) {
-  if (text.empty() || has_adapter(text)) return text.empty() ? std::vector<std::string>() : std::vector{text};
-  std::vector<std::string> folders;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    if (end == begin) {
-      throw ConfigError(
-          fmt::format("adapter_name_or_path is {}: there is no folder before or after a comma", quoted(text)));
-    }
-    folders.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return folders;
+  if (text.empty()) return {};
+  return has_adapter(text) ? std::vector{text} : between_commas("adapter_name_or_path", text);
 }
 
 // What was added to the weights before |trained|, which is empty for a new adapter: it remembers that.

@@ -87,6 +87,10 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, P
     throw ConfigError(
         "mtp_num_layers: layers that predict further tokens are not supported with an adapter; set it to 0");
   }
+  if (args.adapter && args.adapter->use_dora && args.options.fp8.is_on()) {
+    throw ConfigError(
+        fmt::format("fp8 {} is not supported with use_dora; remove one of them", args.options.fp8.format));
+  }
   if (args.adapter && config_.delta.count() > 0) {
     throw ConfigError(fmt::format(
         "an adapter is not supported for a {} model, which has layers with linear attention; set finetuning_type: full",

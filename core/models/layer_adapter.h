@@ -23,6 +23,9 @@ class LayerAdapter {
     int64_t columns;
   };
 
+  // Whether there is none beside the layer, or it adds nothing now.
+  bool is_off() const { return a_ == nullptr || context_->adapter_off; }
+
   LayerAdapter() = default;
   // |draws_apart|: the ranks of the tensor-parallel group have different inputs. |context| has to outlive it.
   LayerAdapter(const LayerContext& context, const std::string& layer, const std::vector<Module>& modules,
@@ -49,7 +52,6 @@ class LayerAdapter {
   LowRank pair() const;
   // What the pairs add to the results of |x|, all columns of them.
   at::Tensor low_rank(const at::Tensor& x, int64_t columns) const;
-  bool is_off() const { return a_ == nullptr || context_->adapter_off; }
   bool scales() const { return !is_off() && !parts_.empty() && parts_.front().magnitude != nullptr; }
   at::Tensor factors(const at::Tensor& weight, bool cut_by_inputs) const;
   at::Tensor norms_of(const Part& part, const at::Tensor& a_ri, const at::Tensor& weight, bool cut_by_inputs) const;

@@ -43,7 +43,8 @@ Tensor GatedMlp::down(const Tensor& both_sbc) const {
 
 Tensor GatedMlp::forward(const Tensor& normed_pbh) const {
   const bool plain = gate_up_bias_ == nullptr && down_bias_ == nullptr && context_.tp->size() == 1 &&
-                     context_.config.activation.kind == GatedActivation::Kind::silu;
+                     context_.config.activation.kind == GatedActivation::Kind::silu && gate_up_adapter_.is_off() &&
+                     down_adapter_.is_off();
   if (gate_up_fp8_ == nullptr || !plain) return down(gate_up(normed_pbh));
   return fp8_mlp(normed_pbh, {gate_up_->used(), gate_up_->grad_sink(), gate_up_fp8_},
                  {down_->used(), down_->grad_sink(), down_fp8_});

@@ -92,6 +92,19 @@ def compare_losses(name, found, wanted):
     print(f"{name}: losses of {len(found)} steps within {worst:.2g} of peft's", flush=True)
 
 
+def compare_resumed(program, name, data, folder, layout, *words, model=MODEL):
+    """A run that was stopped ends with the bits of the one of |layout| that was not."""
+    words = [*words, *LAYOUTS[layout]]
+    train(program, data, folder / "resumed", *words, "--max_steps", 4, "--save_steps", 4, model=model)
+    found = train(program, data, folder / "resumed", *words, "--resume_from_checkpoint", "latest", model=model)
+    losses = [json.loads(line)["loss"] for line in open(folder / layout / "metrics.jsonl")]
+    adapters = [(folder / each / "model/adapter_model.safetensors").read_bytes() for each in ("resumed", layout)]
+    if found != losses or adapters[0] != adapters[1]:
+        raise AssertionError(f"{name}: losses of the resumed run are {found}, of the other {losses}; the adapters are "
+                             f"{'equal' if adapters[0] == adapters[1] else 'not equal'}")
+    print(f"{name}: resumed to the same bits, {layout}", flush=True)
+
+
 def compare_logits(program, adapter, batch, folder, model=MODEL):
     dump = folder / "dump.safetensors"
     # The folder names its base model. In float64, so that what is left of a difference is not rounding.
@@ -356,6 +369,15 @@ def compare_four_bits(program, data, folder):
     wanted = peft_losses(folder / "dora start/model", load_file(str(data)), lr, folder / "dequantised")
     found = train(program, data, folder / "dora", *dora, *LAYOUTS["tp 2, sequence parallel"], model=folder / "base")
     compare_losses("in 4 bits with DoRA, tp 2", found, wanted)
+    compare_resumed(program, "in 4 bits", data, folder, "tp 2, sequence parallel", *words, model=folder / "base")
+    # What is added to the weights is added before these are rounded to 4 bits.
+    run(program, "merge", "--model", folder / "base", "--adapter", folder / "one/model", "--out", folder / "merged")
+    by_hand = train(program, data, folder / "by hand", *words, "--max_steps", 3, model=folder / "merged")
+    found = train(program, data, folder / "beside one", *words, "--max_steps", 3, "--adapter_name_or_path", folder / "one/model",
+                  "--create_new_adapter", model=folder / "base")
+    if found != by_hand:
+        raise AssertionError(f"in 4 bits with an adapter merged: {found}, with the folder of `concord merge`: {by_hand}")
+    print("in 4 bits with an adapter merged: as from the folder of `concord merge`", flush=True)
 
 
 # ----------------------------------------------------------------------------------------------------- TRL's metrics
@@ -404,6 +426,21 @@ def compare_several(program, first, data, batch, folder):
         found = train(program, data, folder / layout, "--adapter_name_or_path", f"{first},{folder / 'by hand/model'}", "--learning_rate", lr,
                       *LAYOUTS[layout])
         compare_losses(f"two adapters, {layout}", found, wanted)
+    compare_resumed(program, "two adapters", data, folder, "pp 2, vpp 2", "--adapter_name_or_path", f"{first},{folder / 'by hand/model'}",
+                    "--learning_rate", lr)
+    # What was merged need not be said again, and cannot be something else.
+    again = [train(program, data, folder / f"again {number}", "--adapter_name_or_path", names, "--max_steps", 2)
+             for number, names in enumerate((folder / "new/model", f"{first},{folder / 'new/model'}"))]
+    further = train(program, data, folder / "further", "--adapter_name_or_path", folder / "by hand/model", "--max_steps", 2, model=folder / "merged")
+    if again != [further, further]:
+        raise AssertionError(f"an adapter beside merged weights, trained further: {again}, by hand: {further}")
+    try:
+        train(program, data, folder / "again 2", "--adapter_name_or_path", f"{folder / 'by hand/model'},{folder / 'new/model'}")
+    except AssertionError as refused:
+        if "was trained beside weights with" not in str(refused):
+            raise
+    else:
+        raise AssertionError("an adapter was trained beside other weights than it was made for")
     # Its folder remembers what was merged.
     dump = folder / "dump.safetensors"
     logits = []

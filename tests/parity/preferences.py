@@ -12,6 +12,7 @@ import argparse
 import ast
 import contextlib
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -29,8 +30,10 @@ try:
     import torch
     import torch.nn.functional as F
     import transformers
+    from safetensors.torch import load_file
     if importlib.util.find_spec("trl") is None:
         raise ImportError("No module named 'trl'")
+    from lora_in_peft import in_four_bits
 except ImportError as missing:
     print(f"skipped: {missing}; install torch, transformers, peft and the wheel of trl for this Python")
     sys.exit(77)
@@ -38,9 +41,12 @@ except ImportError as missing:
 GOLDEN = Path(__file__).parent.parent / "golden"
 MODEL = GOLDEN / "hf/qwen2-tiny"
 STEPS, PAIRS, MICRO, LR = 5, 4, 2, 1e-3
-# Of losses, and of metrics, after some steps in float32, beside TRL's code in float64; of numbers above 1 their share. What is
-# left is the rounding of log-probabilities of tokens, some 3e-7 each, in sums of up to 40 of them: 1e-5 at most, times beta.
-BOUND, METRIC_BOUND, NORM_BOUND = 1e-6, 2e-6, 1e-4
+# Far above the rounding of gradients in float32, some 1e-8: by AdamW's own 1e-8, elements whose gradient is nothing but rounding
+# would take steps of the whole learning rate into either direction, in TRL as here, and losses would be 2e-6 apart.
+EPSILON = 1e-3
+# Of losses, metrics and each element of gradients in float32, beside TRL's code in float64; of numbers above 1 their share. What is
+# left is the rounding of log-probabilities of tokens, some 3e-7 each, in sums of up to 40 of them, times beta.
+BOUND = 1e-6
 
 LAYOUTS = {
     "one": [],
@@ -158,10 +164,10 @@ def trainer_of(model, reference, settings):
 # ------------------------------------------------------------------------------------------------------------ the data
 
 
-def random_pairs(count, seed=3):
+def random_pairs(count, seed=3, longest=20):
     draw = random.Random(seed)
     ids = lambda least, most: [draw.randrange(3, 320) for _ in range(draw.randint(least, most))]
-    return [{"prompt_input_ids": ids(2, 9), "chosen_input_ids": ids(2, 20), "rejected_input_ids": ids(2, 20)}
+    return [{"prompt_input_ids": ids(2, 9), "chosen_input_ids": ids(longest // 10, longest), "rejected_input_ids": ids(longest // 10, longest)}
             for _ in range(count)]
 
 
@@ -215,7 +221,7 @@ def own_loss(trainer, inputs, settings):
 
 def optimizer_of(parameters):
     decays = [{"params": [p for p in parameters if p.dim() >= 2]}, {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]
-    return torch.optim.AdamW(decays, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    return torch.optim.AdamW(decays, lr=LR, betas=(0.9, 0.95), eps=EPSILON, weight_decay=0.1)
 
 
 def micro_batches(pairs):
@@ -237,8 +243,10 @@ def packed_rows(pairs, capacity, multiple):
     return [row[1] for row in rows]
 
 
-def steps_of(parameters, steps, loss_of, metrics):
-    """Loss and metrics of every step, a list of micro-batches of as many pairs."""
+def steps_of(model, steps, loss_of, metrics):
+    """Loss, gradients and metrics of every step, a list of micro-batches of as many pairs."""
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    parameters = list(trained.values())
     optimizer, logged = optimizer_of(parameters), []
     for step in steps:
         metrics.clear()
@@ -252,10 +260,12 @@ def steps_of(parameters, steps, loss_of, metrics):
             loss = loss_of(some) / len(step)
             loss.backward()
             total += loss.item()
+        gradients = {name.replace(".default", ""): parameter.grad.clone() for name, parameter in trained.items()}
         norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0).item()
         optimizer.step()
         optimizer.zero_grad()
-        logged.append({"loss": total, "grad_norm": norm} | {name: sum(values) / len(values) for name, values in metrics.items()} | whole)
+        means = {name: sum(values) / len(values) for name, values in metrics.items()}
+        logged.append({"loss": total, "grad_norm": norm, "gradients": gradients} | means | whole)
     return logged
 
 
@@ -263,8 +273,8 @@ def load(folder=MODEL):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
 
 
-def expected(steps, settings, adapter=None, reference=MODEL, dtype=torch.float64):
-    model = load()
+def expected(steps, settings, adapter=None, reference=MODEL, dtype=torch.float64, start=MODEL):
+    model = load(start)
     if adapter:
         model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
     model = model.to(dtype)
@@ -277,35 +287,58 @@ def expected(steps, settings, adapter=None, reference=MODEL, dtype=torch.float64
         inputs = batch_of(some)
         return LOSS(trainer, trainer.model, inputs, False) if in_trl else own_loss(trainer, inputs, settings)
 
-    return steps_of([p for p in model.parameters() if p.requires_grad], steps, loss_of, trainer._metrics["train"])
+    return steps_of(model, steps, loss_of, trainer._metrics["train"])
 
 
 def train(program, data, output, *words, model=MODEL, stage="dpo"):
     run(program, "train", "--model", model, "--stage", stage, "--train_data", data, "--shuffle", "false", "--global_batch_size", PAIRS,
         "--per_device_train_batch_size", MICRO, "--learning_rate", LR, "--lr_scheduler_type", "constant", "--adam_beta2", 0.95,
-        "--weight_decay", 0.1, "--max_steps", STEPS, "--logging_steps", 1, "--report_to", "none", "--output_dir", output, *words)
+        "--adam_epsilon", EPSILON, "--weight_decay", 0.1, "--max_steps", STEPS, "--logging_steps", 1, "--report_to", "none",
+        "--output_dir", output, *words)
     return [json.loads(line) for line in open(output / "metrics.jsonl")]
 
 
-def compare(name, found, wanted, beta=0.1, factor=1):
+def first_step(program, data, output, *words, **options):
+    """With the gradients: AdamW's mean of them where it keeps none of the past."""
+    found = train(program, data, output, "--max_steps", 1, "--save_steps", 1, "--learning_rate", 0, "--adam_beta1", 0, "--max_grad_norm", 0,
+                  *words, **options)
+    states = load_file(output / "checkpoint-1/optimizer.safetensors")
+    found[0]["gradients"] = {name.removeprefix("exp_avg."): value for name, value in states.items() if name.startswith("exp_avg.")}
+    return found
+
+
+def gradient_error(found, wanted):
+    """The largest of an element, of the norm of all if that is above 1."""
+    if set(found) != set(wanted):
+        raise AssertionError(f"gradients of {sorted(set(found) ^ set(wanted))} are of one side only")
+    norm = sum(value.square().sum() for value in wanted.values()).sqrt().item()
+    if norm < 0.01:
+        raise AssertionError(f"gradients of norm {norm:g} show nothing")
+    return max((found[name] - value).abs().max().item() for name, value in wanted.items()) / max(1, norm)
+
+
+def compare(name, found, wanted, factor=1):
     if len(found) != len(wanted):
         raise AssertionError(f"{name}: {len(found)} steps instead of {len(wanted)}")
     worst = defaultdict(float)
     ours = set(NAMES) | {"loss", "grad_norm"}
     for step, (a, b) in enumerate(zip(found, wanted)):
         for key in ours & set(b):
-            # Of the norm relative: it alone shows a wrong factor of all gradients, which neither clipping nor Adam lets through.
             # A margin is the difference of two rewards, which are large where there is no reference.
             size = max(1, *(abs(b[of]) for of in (("rewards/chosen", "rewards/rejected") if key == "rewards/margins" else (key,))))
-            bound = NORM_BOUND if key == "grad_norm" else (BOUND if key == "loss" else METRIC_BOUND) * max(1, beta / 0.1) * factor
-            bound *= size
+            bound = BOUND * factor * size
             worst[key] = max(worst[key], abs(a[key] - b[key]) / size)
             if not abs(a[key] - b[key]) <= bound:
                 raise AssertionError(f"{name}, step {step}: {key} is {a[key]}, expected {b[key]}, bound {bound:g}")
+        if "gradients" in a:
+            worst["gradients"] = gradient_error(a["gradients"], b["gradients"])
+            if not worst["gradients"] <= BOUND:
+                raise AssertionError(f"{name}: gradients differ by {worst['gradients']:g}, bound {BOUND:g}")
     if not {"loss", "rewards/margins"} <= set(worst) and not {"loss", "margin"} <= set(worst):
         raise AssertionError(f"{name}: nothing was compared but {set(worst)}")
-    rest = {key: value for key, value in worst.items() if key not in ("loss", "grad_norm")}
-    print(f"{name}: loss within {worst['loss']:.2g}, {max(rest, key=rest.get)} within {max(rest.values()):.2g}", flush=True)
+    rest = {key: value for key, value in worst.items() if key not in ("loss", "grad_norm", "gradients")}
+    shown = {"loss": worst["loss"], max(rest, key=rest.get): max(rest.values())} | {k: worst[k] for k in ("gradients", "grad_norm") if k in worst}
+    print(f"{name}: " + ", ".join(f"{key} within {value:.2g}" for key, value in shown.items()), flush=True)
 
 
 TOKEN_NAMES = ("entropy", "mean_token_accuracy", "logits/chosen", "logits/rejected")
@@ -314,7 +347,7 @@ NAMES = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/ma
          "accuracy", "margin", "mean_reward", "min_reward", "max_reward", *TOKEN_NAMES)
 
 LOSSES = {
-    "hinge": {"pref_loss": "hinge", "pref_beta": 0.3},
+    "hinge": {"pref_loss": "hinge", "pref_beta": 0.15},
     "ipo": {"pref_loss": "ipo"},
     "robust": {"pref_loss": "robust", "dpo_label_smoothing": 0.2},
     "kto_pair": {"pref_loss": "kto_pair"},
@@ -356,9 +389,25 @@ def compare_training(program, data, pairs, folder):
     compare("resumed", train(program, data, folder / "resumed", "--resume_from_checkpoint", "latest"), wanted)
     # In the first step the model is its own reference; the next two show the loss.
     for name, settings in LOSSES.items():
-        is_of_sums = name not in ("ipo", "orpo", "simpo")
-        compare(name, train(program, data, folder / name, "--max_steps", 3, *words_of(settings)), expected(steps[:3], settings),
-                beta=settings.get("pref_beta", 0.1) if is_of_sums else 0.1)
+        compare(name, train(program, data, folder / name, "--max_steps", 3, *words_of(settings)), expected(steps[:3], settings))
+
+
+def compare_first_steps(program, folder):
+    """Every loss on the same weights: those of an earlier run, with another model as the reference, and pairs that neither has seen."""
+    start, pairs, data = folder / "layout 0/model", random_pairs(PAIRS, seed=4), folder / "unseen.jsonl"
+    data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    for (name, settings), layout in zip({"sigmoid": {}, **LOSSES}.items(), itertools.cycle(LAYOUTS)):
+        words = words_of(settings)
+        if settings.get("pref_loss") not in ("orpo", "simpo") and not settings.get("reference_free"):
+            words += ["--ref_model", MODEL]
+        found = first_step(program, data, folder / f"{name}, first step", *words, *LAYOUTS[layout], model=start)
+        compare(f"{name}, same weights, {layout}", found, expected(micro_batches(pairs), settings, start=start))
+    # Sums of hundreds of tokens, thousands, of which fp32 would have no more than four digits after the point.
+    long = random_pairs(PAIRS, seed=5, longest=240)
+    data.write_text("".join(json.dumps(pair) + "\n" for pair in long))
+    for layout in ("one", "cp 2"):
+        found = first_step(program, data, folder / f"long, {layout}", "--ref_model", MODEL, "--pref_beta", 0.05, *LAYOUTS[layout], model=start)
+        compare(f"long, same weights, {layout}", found, expected(micro_batches(long), {"pref_beta": 0.05}, start=start))
 
 
 def compare_packed(program, data, pairs, folder):
@@ -369,8 +418,7 @@ def compare_packed(program, data, pairs, folder):
         steps = [[sum(rows[first:first + 2], [])] for first in range(0, len(rows) - 1, 2)]
         found = train(program, data, folder / f"packed {layout}", "--sequence_packing", "--seq_length", 96, "--global_batch_size", 2,
                       "--per_device_train_batch_size", 1, "--max_steps", len(steps), *words_of(settings), *LAYOUTS[layout])
-        # Rows of several pairs: other shapes of products than TRL's, whose rounding AdamW carries on.
-        compare(f"packed, {layout}", found, expected(steps, settings), factor=5)
+        compare(f"packed, {layout}", found, expected(steps, settings))
 
 
 def compare_adapters(program, data, pairs, folder, layouts=("one", "tp 2, sequence parallel", "pp 2, vpp 2, dp 2"), platform=None):
@@ -381,6 +429,44 @@ def compare_adapters(program, data, pairs, folder, layouts=("one", "tp 2, sequen
         os.environ["CONCORD_PLATFORM"] = platform
     for layout in layouts:
         compare(f"LoRA, {layout}", train(program, data, folder / f"lora {layout}", *lora, *LAYOUTS[layout]), wanted)
+
+
+def compare_four_bits(program, data, pairs, folder):
+    """The reference is the model in 4 bits with the adapter off."""
+    torch.manual_seed(7)
+    config = transformers.Qwen2Config(vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                                      num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.1,
+                                      pad_token_id=None, bos_token_id=None, eos_token_id=None)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(folder / "base")
+    for name, weight in model.named_parameters():
+        if "_proj.weight" in name:
+            weight.data = in_four_bits(weight.data)
+    model.save_pretrained(folder / "dequantised")
+    lora = ["--finetuning_type", "lora", "--lora_rank", 4, "--quantization_bit", 4]
+    train(program, data, folder / "start", *lora, "--max_steps", 1, "--learning_rate", 0, model=folder / "base")
+    wanted = expected(micro_batches(pairs), {}, folder / "start/model", start=folder / "dequantised")
+    for layout in ("one", "pp 2"):
+        compare(f"in 4 bits, {layout}", train(program, data, folder / layout, *lora, *LAYOUTS[layout], model=folder / "base"), wanted)
+    once = ["--precompute_ref_log_probs", *LAYOUTS["dp 2"]]
+    compare("in 4 bits, precomputed, dp 2", train(program, data, folder / "once", *lora, *once, model=folder / "base"), wanted)
+    # A copy of the start, where it is not the model with the adapter off, is in 4 bits too.
+    found = train(program, data, folder / "further", *lora[:2], *lora[4:], "--adapter_name_or_path", folder / "start/model", model=folder / "base")
+    compare("in 4 bits, an adapter of which B is 0", found, wanted)
+
+
+def compare_several(program, data, folder):
+    """Adapters that are added to the weights are a part of the reference, unless that is another folder."""
+    lora = ["--finetuning_type", "lora", "--lora_rank", 4, "--max_steps", 3]
+    first, merged = folder / "lora one/model", folder / "merged"
+    run(program, "merge", "--model", MODEL, "--adapter", first, "--out", merged)
+    beside = ["--adapter_name_or_path", first, "--create_new_adapter"]
+    for name, words in {"off": [], "another": ["--ref_model", MODEL], "once": ["--precompute_ref_log_probs"]}.items():
+        by_hand = train(program, data, folder / f"by hand {name}", *lora, *words, model=merged)
+        found = train(program, data, folder / f"beside {name}", *lora, *words, *beside)
+        if [line["loss"] for line in found] != [line["loss"] for line in by_hand]:
+            raise AssertionError(f"reference {name}: with an adapter merged {found}, with the folder of `concord merge` {by_hand}")
+    print("an adapter that is merged: as from the folder of `concord merge`", flush=True)
 
 
 # -------------------------------------------------------------------------------------------------------- reward models
@@ -411,11 +497,11 @@ def expected_rewards(start, steps, center, adapter=None):
         return REWARD_LOSS(trainer, lambda margin=None, **words: model(**words), inputs)
 
     model.train()
-    return steps_of([p for p in model.parameters() if p.requires_grad], steps, loss_of, trainer._metrics["train"])
+    return steps_of(model, steps, loss_of, trainer._metrics["train"])
 
 
-# Scores of single sequences after steps that change all weights: AdamW takes a step of lr also where a gradient is rounding.
-REWARD_FACTOR = 10
+# Of scores of single sequences after steps that round all weights; on the same weights they are within 1e-6 too.
+REWARD_FACTOR = 2
 
 
 def compare_rewards(program, pairs, folder):
@@ -440,8 +526,8 @@ def compare_rewards(program, pairs, folder):
 
     # What was saved is what was trained: its scores are the metrics of a step without an update.
     trained = folder / "reward pp 2, vpp 2, dp 2/model"
-    found = train(program, data, folder / "reward same", *center, "--max_steps", 1, "--learning_rate", 0, model=trained, stage="rm")
-    compare("reward model, saved", found, expected_rewards(trained, micro_batches(pairs)[:1], 0.05), factor=REWARD_FACTOR)
+    found = first_step(program, data, folder / "reward same", *center, *LAYOUTS["tp 2, cp 2"], model=trained, stage="rm")
+    compare("reward model, saved, tp 2, cp 2", found, expected_rewards(trained, micro_batches(pairs)[:1], 0.05))
     said = run(program, "generate", "--model", trained, "--prompt", "a", "--tokenizer", "byte", fails=True)
     if "reward model" not in said:
         raise AssertionError(said)
@@ -517,7 +603,7 @@ def compare_evaluation(program, data, pairs, folder):
               "--per_device_eval_batch_size", 2, "--reference_free", *LAYOUTS[layout])
         found = json.loads((output / "eval_metrics.jsonl").read_text().splitlines()[-1])
         for key, value in wanted.items():
-            if key in NAMES and not abs(found["eval_" + key] - value) <= METRIC_BOUND * max(1, abs(value)):
+            if key in NAMES and not abs(found["eval_" + key] - value) <= BOUND * max(1, abs(value)):
                 raise AssertionError(f"{layout}: eval_{key} is {found['eval_' + key]}, expected {value}")
     print("evaluation: the same metrics", flush=True)
 
@@ -550,8 +636,11 @@ def main():
         if arguments.platform:
             return compare_adapters(program, data, pairs, folder, ["dp 2"], arguments.platform)
         compare_training(program, data, pairs, folder)
+        compare_first_steps(program, folder)
         compare_packed(program, data, pairs, folder)
         compare_adapters(program, data, pairs, folder)
+        compare_four_bits(program, data, pairs, folder / "four")
+        compare_several(program, data, folder)
         compare_rewards(program, pairs, folder)
         compare_tokens(program, folder)
         compare_truncation(program, pairs, folder)

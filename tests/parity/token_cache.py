@@ -207,6 +207,14 @@ def check_data_sets(runs):
         if name in ("named", "other"):
             assert runs.train("--train_data", lines, *stage, cache="none")[0] == losses, name
             assert runs.train(*given, cache="none")[0] == losses, name
+    # Several: every record of each, in proportion to their sizes.
+    both = runs.train("--dataset", "named, talk", "--dataset_dir", folder, "--shuffle", "false", cache="both")[0]
+    blend = f"{runs.folder / 'named.jsonl'},{runs.folder / 'talk.jsonl'}"
+    assert both == runs.train("--train_data_blend", blend, "--shuffle", "false", cache="none")[0]
+    assert both != runs.train("--train_data", runs.folder / "named.jsonl", "--shuffle", "false", cache="none")[0]
+    assert "cannot be blended" in runs.train("--dataset", "pairs,other", "--dataset_dir", folder, "--stage", "rm", code=2)
+    assert "nothing before or after a comma" in runs.train("--dataset", "named,", "--dataset_dir", folder, code=2)
+    assert "it has: " in runs.train("--dataset", "named,nothing", "--dataset_dir", folder, code=2)
     assert "it has: " in runs.train("--dataset", "nothing", "--dataset_dir", folder, code=2)
     assert "hf_hub_url" in runs.train("--dataset", "hub", "--dataset_dir", folder, code=2)
     (folder / "plain.json").write_text(json.dumps([{"instruction": "a", "input": "b", "output": 7}]))

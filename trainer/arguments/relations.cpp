@@ -59,8 +59,6 @@ void check_sources(const TrainingArguments& a, Found* found) {
   if (a.data.path.empty() && a.data.blend.empty() && a.dataset.name.empty()) {
     found->push_back("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
   }
-  if (a.dataset.name.find(',') != std::string::npos)
-    found->push_back("dataset has several names; give one, or put the records into one file");
   const auto exclude = [&](bool first, bool second, const char* words) {
     if (first && second) found->push_back(fmt::format("{} are both given; give only one of them", words));
   };
@@ -202,7 +200,8 @@ void check_preferences(const TrainingArguments& a, Found* found) {
     found->push_back(fmt::format("metric_for_best_model is {}, which stage {} does not have; use loss",
                                  a.best_model.metric, given.stage));
   }
-  const bool has_blend = !a.data.blend.empty() || !a.evaluation.blend.empty() || !a.evaluation.test_blend.empty();
+  const bool has_blend = !a.data.blend.empty() || !a.evaluation.blend.empty() || !a.evaluation.test_blend.empty() ||
+                         a.dataset.name.find(',') != std::string::npos;
   if (given.learns_pairs() && (has_blend || !a.data.split.empty())) {
     found->push_back(fmt::format(
         "stage {} learns from pairs, which cannot be blended or split; put them into one file, give eval_data",
@@ -367,9 +366,6 @@ void check_fp8(const TrainingArguments& a, Found* found) {
   if (a.preference.learns_pairs()) {
     found->push_back(
         fmt::format("fp8 {} is not supported with stage {}; remove one of them", fp8.format, a.preference.stage));
-  }
-  if (a.finetuning.is_lora()) {
-    found->push_back(fmt::format("fp8 {} is not supported with finetuning_type lora; remove one of them", fp8.format));
   }
 }
 

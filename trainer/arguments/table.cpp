@@ -134,7 +134,9 @@ std::vector<ArgumentGroup> make_groups() {
          {},
          true},
         {"dataset", field<&T::dataset, &DatasetArguments::name>,
-         "instead of train_data: name of a data set in dataset_info.json, as LLaMA-Factory has it (docs/data.md)"},
+         "instead of train_data: name of a data set in dataset_info.json, as LLaMA-Factory has it (docs/data.md); "
+         "several "
+         "with commas between them"},
         {"dataset_dir", field<&T::dataset, &DatasetArguments::dir>, "folder of dataset_info.json", {}, {}, true},
         {"data_cache_path", field<&T::data, &DataArguments::cache>,
          "folder that keeps the tokens of text, for the next start; empty: $CONCORD_CACHE or ~/.cache/concord; none: "

@@ -20,7 +20,8 @@ struct DataArguments {
   std::string path = {};
   std::optional<DatasetInfo> dataset = {};  // what the records of |path| are called; none: as parse_json_record has it
   std::string cache = {};  // folder in which tokens of text are kept (trainer/data/token_cache.h); empty: not
-  std::vector<std::string> blend = {};  // several such sources instead, see trainer/data/blend.h
+  std::vector<std::string> blend = {};         // several such sources instead, see trainer/data/blend.h
+  std::vector<DatasetInfo> blended_sets = {};  // of each of them |dataset|; empty: none
   // Weights of training, validation and test data in what is read; empty: all of it is taken. |part| is the one taken.
   std::vector<std::string> split = {};
   DataPart part = DataPart::train;

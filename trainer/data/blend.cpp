@@ -200,6 +200,8 @@ std::unique_ptr<SampleSource> open_blend(const DataArguments& arguments) {
     DataArguments one = arguments;
     one.blend.clear();
     one.path = blend.paths[i];
+    one.blended_sets.clear();
+    if (!arguments.blended_sets.empty()) one.dataset = arguments.blended_sets.at(i);
     one.samples_wanted = std::nullopt;
     if (!weights.empty()) one.samples_wanted = sizes.asked_for[i];
     sources.push_back(open_sample_source(one));
