@@ -827,6 +827,69 @@ TEST(JobState, FindsAnAttemptThatStartsTooEarly) {
   EXPECT_NE(model_of({.slots = 2}, broken).check(), "");
 }
 
+// --- who may go on
+
+TEST(Quorum, IsMoreThanHalfOrHalfWithTheLeader) {
+  const Electorate three{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2, 3}}};
+  EXPECT_TRUE(has_quorum(three, {2, 3}));
+  EXPECT_FALSE(has_quorum(three, {1}));
+  EXPECT_FALSE(has_quorum(three, {2, 4, 5}));  // strangers have no vote
+  const Electorate two{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2}}};
+  EXPECT_TRUE(has_quorum(two, {1}));
+  EXPECT_FALSE(has_quorum(two, {2}));
+}
+
+TEST(Quorum, IsOneOfTheVotersBeforeAsWell) {
+  const Electorate changed{
+      .attempt = 1, .now = {.leader = 1, .launchers = {1, 4}}, .before = {{.leader = 1, .launchers = {1, 2, 3}}}};
+  EXPECT_FALSE(has_quorum(changed, {1, 4}));
+  EXPECT_FALSE(has_quorum(changed, {2, 3}));
+  EXPECT_TRUE(has_quorum(changed, {1, 2}));
+}
+
+// Who has the address of a launcher stands for it where all others are there.
+TEST(Quorum, OfALeaderThatIsStartedAgain) {
+  const Electorate two{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2}}};
+  EXPECT_TRUE(has_quorum(two, {2, 9}, 1));
+  const Electorate three{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2, 3}}};
+  EXPECT_FALSE(has_quorum(three, {2, 9}, 1));
+}
+
+TEST(Quorum, OfTheFirstAttemptIsMoreThanHalfOfAllMachines) {
+  const JobSettings settings{.slots = {1, 1}, .worlds = {2, 1}, .max_restarts = 1};
+  JobState state =
+      next_step(job_rules(), settings, first_state(settings), {.kind = EventKind::joined, .node = 0, .launcher = 1})
+          .state;
+  state = next_step(job_rules(), settings, std::move(state), {.kind = EventKind::waited}).state;
+  EXPECT_EQ(state.phase, JobPhase::over);
+  EXPECT_EQ(state.exit_code, 1);
+}
+
+TEST(Quorum, VotersOfAnAttemptAreAgreedOn) {
+  const JobSettings settings{.slots = {1, 1, 1}, .worlds = {3, 2}, .max_restarts = 1};
+  JobState state = first_state(settings);
+  std::vector<JobAction> actions;
+  const auto step = [&](const JobEvent& event) {
+    JobStep next = next_step(job_rules(), settings, std::move(state), event);
+    state = std::move(next.state);
+    actions = std::move(next.actions);
+  };
+  for (const int node : {0, 1, 2}) step({.kind = EventKind::joined, .node = node, .launcher = node + 1});
+  EXPECT_EQ(state.electorate, (Electorate{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2, 3}}}));
+  step({.kind = EventKind::lost, .node = 2});
+  for (const int node : {0, 1}) step({.kind = EventKind::ended, .node = node});
+  step({.kind = EventKind::waited});
+  step({.kind = EventKind::fence_over, .node = 2});
+  EXPECT_EQ(state.electorate.now.launchers, (std::vector<int64_t>{1, 2}));
+  EXPECT_THAT(state.electorate.before, ElementsAre(Voters{.leader = 1, .launchers = {1, 2, 3}}));
+  step({.kind = EventKind::agreed, .node = 0, .attempt = 1});
+  step({.kind = EventKind::agreed, .node = 1, .attempt = 0});  // of another one
+  EXPECT_EQ(state.electorate.before.size(), 1u);
+  step({.kind = EventKind::agreed, .node = 1, .attempt = 1});
+  EXPECT_TRUE(state.electorate.before.empty());
+  EXPECT_EQ(actions.size(), 2u);
+}
+
 // --- ranks that cannot be brought back
 
 class FewerRanksOfAJob : public ::testing::Test {
