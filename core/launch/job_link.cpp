@@ -22,12 +22,12 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr std::string_view kMagic = "concord1";
+constexpr std::string_view kMagic = "concord2";
 constexpr size_t kNonce = 16;
 constexpr size_t kGreeting = kMagic.size() + kNonce;
 constexpr size_t kHeader = sizeof(uint32_t) + sizeof(uint64_t);  // length of the body, seal
 constexpr uint32_t kLongestBody = 1 << 16;
-constexpr uint32_t kLongestFirst = 4096;  // of one who is not known yet
+constexpr uint32_t kLongestFirst = 1 << 15;  // of one who is not known yet
 constexpr size_t kMostStrangers = 64;
 constexpr Milliseconds kIntroduction{5000};
 
@@ -70,12 +70,14 @@ std::unique_ptr<JobLink> JobLink::serve(const std::string& host, int port, const
   Listener listener = listen_on(host, port);
   if (!listener.socket) {
     throw ConfigError(
-        fmt::format("the launcher of machine 0 cannot listen at {}:{}: {}; choose another --master_port "
-                    "on all machines",
-                    host, port, std::strerror(listener.error)));
+        fmt::format("this launcher cannot listen at {}:{}: {}; choose another --master_port on all machines", host,
+                    port, std::strerror(listener.error)));
   }
   make_nonblocking(listener.socket.get());
-  return std::unique_ptr<JobLink>(new JobLink(std::move(listener.socket), token));
+  const int bound = own_port(listener.socket);
+  auto link = std::unique_ptr<JobLink>(new JobLink(std::move(listener.socket), token));
+  link->port_ = bound;
+  return link;
 }
 
 std::unique_ptr<JobLink> JobLink::join(const std::string& host, int port, const std::string& token,
@@ -83,7 +85,7 @@ std::unique_ptr<JobLink> JobLink::join(const std::string& host, int port, const 
   const Clock::time_point deadline = Clock::now() + timeout;
   for (;;) {
     std::string reason;
-    if (std::unique_ptr<JobLink> link = try_join(host, port, token, &reason)) return link;
+    if (std::unique_ptr<JobLink> link = try_join(host, port, token, Milliseconds(1000), &reason)) return link;
     if (is_cancelled()) return nullptr;
     if (Clock::now() >= deadline) {
       throw ConfigError(
@@ -96,10 +98,11 @@ std::unique_ptr<JobLink> JobLink::join(const std::string& host, int port, const 
 }
 
 std::unique_ptr<JobLink> JobLink::try_join(const std::string& host, int port, const std::string& token,
-                                           std::string* why) {
-  UniqueFd socket = connect_once(host, port, Milliseconds(1000), why);
+                                           Milliseconds limit, std::string* why) {
+  UniqueFd socket = connect_once(host, port, limit, why);
   if (!socket) return nullptr;
   auto link = std::unique_ptr<JobLink>(new JobLink(UniqueFd(), token));
+  link->address_ = concord::own_address(socket);
   link->add(std::move(socket), true);
   return link;
 }

@@ -13,7 +13,7 @@
 // Example, given const std::string& token:
 //   const auto leader = JobLink::serve("127.0.0.1", 29500, token);
 //   const auto member = JobLink::join("127.0.0.1", 29500, token, std::chrono::seconds(10), [] { return false; });
-//   member->send(JobLink::kLeader, {.kind = JobMessage::Kind::hello, .numbers = {1, 2, 4, 3, 0}});
+//   member->send(JobLink::kLeader, {.kind = JobMessage::Kind::hello, .numbers = {1, 2, 4, 3, 0, 7, 29501, -1, -1, 0}});
 //   for (const JobLink::Heard& heard : leader->take()) { /* heard.peer, heard.message */ }
 #pragma once
 
@@ -42,19 +42,22 @@ class JobLink {
   static constexpr std::chrono::milliseconds kAliveEvery{500};
   static constexpr std::chrono::milliseconds kSilence{5000};
 
-  // Listens at |host|:|port| (core/mesh/sockets.h). Throws ConfigError where it cannot.
+  // Listens at |host|:|port| (core/mesh/sockets.h); port 0: any. Throws ConfigError where it cannot.
   static std::unique_ptr<JobLink> serve(const std::string& host, int port, const std::string& token);
   // Connects to it. Waits: until somebody listens there, at most |timeout|, or until |is_cancelled|, called now and
   // then.
   // Null where it was cancelled; throws ConfigError after the timeout.
   static std::unique_ptr<JobLink> join(const std::string& host, int port, const std::string& token,
                                        std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled);
-  // The same, once: null where nobody listens. Waits: a second at most.
+  // The same, once: null where nobody listens. Waits: |limit| at most.
   static std::unique_ptr<JobLink> try_join(const std::string& host, int port, const std::string& token,
-                                           std::string* why);
+                                           std::chrono::milliseconds limit, std::string* why);
   ~JobLink();
   JobLink(const JobLink&) = delete;
   JobLink& operator=(const JobLink&) = delete;
+
+  int port() const { return port_; }                           // where it listens
+  const std::string& own_address() const { return address_; }  // of this machine, as the one that it has joined sees it
 
   // What has come since the last call, in the order of each peer.
   struct Heard {
@@ -91,8 +94,10 @@ class JobLink {
 
   const KeyedHash hash_;
   UniqueFd listener_;  // none in one that has joined
-  UniqueFd wake_;      // an eventfd
-  std::mutex mutex_;   // all below
+  int port_ = 0;
+  std::string address_;
+  UniqueFd wake_;     // an eventfd
+  std::mutex mutex_;  // all below
   std::condition_variable changed_;
   std::map<int, std::unique_ptr<Peer>> peers_ CONCORD_GUARDED_BY(mutex_);
   std::vector<Heard> heard_ CONCORD_GUARDED_BY(mutex_);

@@ -23,7 +23,9 @@ const std::string kHost = "127.0.0.1";
 
 TEST(JobMessage, ComesBackAsItWas) {
   for (const JobMessage& message :
-       {JobMessage{.kind = MessageKind::hello, .numbers = {1, 2, 4, 3, 1}, .text = "process 12 on node|3"},
+       {JobMessage{.kind = MessageKind::hello,
+                   .numbers = {1, 2, 4, 3, 1, 7, 29501, -1, -1, 0},
+                   .text = "process 12 on node|3"},
         JobMessage{.kind = MessageKind::start, .numbers = {2, 29511, 4, 2, 0, 1}},
         JobMessage{.kind = MessageKind::alive}, JobMessage{.kind = MessageKind::alive, .numbers = {-1, 40}},
         ended_message(3, {.has_failed = true, .failed_slot = 1, .exit_code = 71})}) {
@@ -65,7 +67,7 @@ class Link : public ::testing::Test {
   }
   // Joins, says hello; the leader's number of it.
   int greet(JobLink& member, int node) {
-    member.send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {node, 2, 1, 1, 1}});
+    member.send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {node, 2, 1, 1, 1, 7, 29501, -1, -1, 0}});
     const JobLink::Heard heard = next(*leader_);
     EXPECT_TRUE(heard.message && heard.message->numbers[0] == node) << heard.why;
     return heard.peer;
@@ -98,7 +100,7 @@ TEST_F(Link, CarriesMessagesInOrderAndTellsTheEnd) {
 
 TEST_F(Link, AnotherTokenIsNotHeard) {
   auto stranger = join("guess");
-  stranger->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1}});
+  stranger->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0}});
   EXPECT_FALSE(next(*stranger).message);  // cut off
   auto member = join("secret");
   greet(*member, 1);  // the first that the leader hears
@@ -110,7 +112,7 @@ TEST_F(Link, StrangersDoNotDisturb) {
   const int peer = greet(*member, 1);
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 300; ++i) silent.push_back(stranger());
-  for (const std::string& garbage : {std::string("GET / HTTP/1.0\r\n\r\n"), "concord1" + std::string(4000, '\xff')}) {
+  for (const std::string& garbage : {std::string("GET / HTTP/1.0\r\n\r\n"), "concord2" + std::string(4000, '\xff')}) {
     const UniqueFd socket = stranger();
     EXPECT_EQ(::send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL), static_cast<ssize_t>(garbage.size()));
     char byte = 0;
@@ -133,9 +135,9 @@ TEST_F(Link, ARepeatedMessageIsRefused) {
   ASSERT_EQ(::getsockname(tap.socket.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
   const int tap_port = ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
   auto member = JobLink::join(kHost, tap_port, "secret", kNoHang, [] { return false; });
-  member->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1}});
+  member->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0}});
   const UniqueFd tapped(::accept(tap.socket.get(), nullptr, nullptr));
-  const std::string greeting = "concord1" + std::string(16, 'n');
+  const std::string greeting = "concord2" + std::string(16, 'n');
   ASSERT_EQ(::send(tapped.get(), greeting.data(), greeting.size(), 0), static_cast<ssize_t>(greeting.size()));
   char buffer[4096];
   while (seen.size() < 24 + 12 + 5) {
@@ -146,7 +148,8 @@ TEST_F(Link, ARepeatedMessageIsRefused) {
   const UniqueFd replay = stranger();
   ASSERT_EQ(::send(replay.get(), seen.data(), seen.size(), 0), static_cast<ssize_t>(seen.size()));
   auto genuine = join("secret");
-  genuine->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1}, .text = "genuine"});
+  genuine->send(JobLink::kLeader,
+                {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0}, .text = "genuine"});
   const JobLink::Heard heard = next(*leader_);
   ASSERT_TRUE(heard.message);
   EXPECT_EQ(heard.message->text, "genuine");

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <random>
 
 #include "core/config_error.h"
 #include "core/mesh/rendezvous.h"
@@ -21,53 +22,197 @@ constexpr Seconds kFenceAfterSilence = JobLink::kSilence + std::chrono::seconds(
 constexpr Seconds kKilling{15};  // ranks that do not die are reported after 10 s (attempt.h)
 constexpr std::chrono::seconds kFarewell{5};
 constexpr std::chrono::seconds kSayWaiting{5};
-constexpr std::chrono::milliseconds kSearchEvery{200};
+constexpr Seconds kElection = kFenceAfterSilence;
+constexpr std::chrono::milliseconds kSearchEvery{100};
+constexpr std::chrono::milliseconds kSearchTime{500};  // for a machine that does not answer
+constexpr std::chrono::milliseconds kInviteEvery{500};
+constexpr std::chrono::milliseconds kInvitationTime{100};
 constexpr int kMostNodes = 1 << 15;
 
 std::string seconds_text(Seconds seconds) { return fmt::format("{:g} s", seconds.count()); }
 
+int64_t random_number() {
+  std::random_device random;
+  return 1 + static_cast<int64_t>((uint64_t{random()} << 16 ^ random()) & 0xFFFF'FFFF'FFFF);
+}
+
+// Of "JOB|ADDRESS|ROSTER|who", with nothing where there is none.
+std::string hello_part(const JobMessage& hello, int index) {
+  std::string_view text = hello.text;
+  for (int i = 0; i < index; ++i) {
+    const size_t bar = text.find('|');
+    if (bar == std::string_view::npos) return "";
+    text.remove_prefix(bar + 1);
+  }
+  return std::string(index < 3 ? text.substr(0, text.find('|')) : text);
+}
+
+Roster roster_of(const JobMessage& hello) { return unpack_roster(hello_part(hello, 2)).value_or(Roster{}); }
+
+RosterEntry door_of(const JobMessage& hello) {
+  return {.launcher = hello.numbers[5],
+          .node = static_cast<int>(hello.numbers[0]),
+          .port = static_cast<int>(hello.numbers[6]),
+          .address = hello_part(hello, 1)};
+}
+
 }  // namespace
 
 JobRun::JobRun(JobRunOptions options, Say say, const std::function<bool()>& is_cancelled)
-    : options_(std::move(options)), say_(std::move(say)), node_(options_.node), job_(options_.job) {
-  if (leads()) {
-    if (options_.nnodes > 1) link_ = JobLink::serve(options_.master_addr, options_.master_port, options_.token);
-    settings_ = {.slots = std::vector<int>(static_cast<size_t>(options_.nnodes), options_.nproc),
-                 .worlds = options_.worlds,
-                 .together = options_.together,
-                 .max_restarts = options_.max_restarts};
-    state_ = first_state(settings_);
+    : options_(std::move(options)),
+      say_(std::move(say)),
+      launcher_(random_number()),
+      node_(options_.node),
+      job_(options_.job) {
+  own_ = {.launcher = launcher_, .node = node_, .port = options_.master_port, .address = options_.master_addr};
+  if (node_ == 0) {
+    if (options_.nnodes > 1) door_ = JobLink::serve(options_.master_addr, options_.master_port, options_.token);
     if (options_.token.empty() && options_.nnodes > 1) {
       say_(
           fmt::format("concord launch: anyone who can reach {}:{} can disturb this job: {} is not set; set it to the "
                       "same random text on all machines",
                       options_.master_addr, options_.master_port, kJobToken));
     }
-    lead({.kind = JobEvent::Kind::joined, .node = 0});
+    begin_to_lead();
+    lead({.kind = JobEvent::Kind::joined, .node = 0, .launcher = launcher_});
     return;
   }
-  link_ = JobLink::join(options_.master_addr, options_.master_port, options_.token,
-                        std::chrono::duration_cast<std::chrono::milliseconds>(options_.join_timeout), is_cancelled);
-  if (!link_) return;
+  up_ = JobLink::join(options_.master_addr, options_.master_port, options_.token,
+                      std::chrono::duration_cast<std::chrono::milliseconds>(options_.join_timeout), is_cancelled);
+  if (!up_) return;
+  own_.address = up_->own_address();
+  door_ = JobLink::serve(own_.address, 0, options_.token);
+  own_.port = door_->port();
   say_hello();
 }
 
 JobRun::~JobRun() {
-  if (link_) link_->close(kFarewell);
+  if (up_) up_->close(kFarewell);
+  if (door_) door_->close(kFarewell);
 }
 
 void JobRun::pump() {
-  if (link_) {
-    for (const JobLink::Heard& heard : link_->take()) hear(heard);
+  if (door_) {
+    for (const JobLink::Heard& heard : door_->take()) leads_ ? hear_as_leader(heard) : hear_at_door(heard);
+  }
+  if (up_) {
+    for (const JobLink::Heard& heard : up_->take()) {
+      if (up_) hear_as_member(heard);
+    }
   }
   if (member_.phase == MemberPhase::searching) search();
-  if (leads()) replace_lost_machines();
-  if (leads()) keep_time();
+  if (!leads_) return;
+  replace_lost_machines();
+  keep_time();
+  invite_others();
 }
 
-void JobRun::hear(const JobLink::Heard& heard) { leads() ? hear_as_leader(heard) : hear_as_member(heard); }
-
 // --- the leader
+
+void JobRun::begin_to_lead() {
+  leads_ = true;
+  settings_ = {.slots = std::vector<int>(static_cast<size_t>(options_.nnodes), options_.nproc),
+               .worlds = options_.worlds,
+               .together = options_.together,
+               .max_restarts = options_.max_restarts,
+               .leader = node_};
+  state_ = first_state(settings_);
+  doors_[node_] = own_;
+}
+
+// It was elected, and goes on with what those who have voted for it know.
+void JobRun::take_over() {
+  say_(fmt::format("concord launch: this launcher, of machine {}, leads the job from now on, at {}:{}", node_,
+                   own_.address, own_.port));
+  searches_since_.reset();
+  invited_to_.reset();
+  begin_to_lead();
+  fences_.clear();
+  bool has_ended = leader_has_ended_;
+  for (const auto& [peer, hello] : votes_) {
+    const Roster roster = roster_of(hello);
+    if (roster.electorate.attempt > roster_.electorate.attempt) roster_ = roster;
+    has_ended = has_ended && hello.numbers[9] != 0;
+  }
+  for (const RosterEntry& voter : roster_.voters) {
+    doors_.try_emplace(voter.node, voter);
+    if (!has_ended || voter.launcher != roster_.electorate.now.leader) continue;
+    fences_[voter.node] = Clock::now() + std::chrono::duration_cast<Clock::duration>(kFenceAfterEnd);
+  }
+  lead({.kind = JobEvent::Kind::joined,
+        .node = node_,
+        .launcher = launcher_,
+        .electorate = roster_.electorate,
+        .saved_step = saved_step_,
+        .kept_step = kept_step_});
+  for (const auto& [peer, hello] : std::exchange(votes_, {})) greet(peer, hello);
+}
+
+// The others have elected another leader: this one is a member like them.
+void JobRun::hand_over() {
+  leads_ = false;
+  for (const std::map<int, int>& each : {peers_, spares_}) {
+    for (const auto& [node, peer] : each) door_->drop(peer);
+  }
+  peers_.clear();
+  spares_.clear();
+  fences_.clear();
+  waits_since_.reset();
+  stops_since_.reset();
+  invitation_.reset();
+  cause_.clear();
+  say_(
+      "concord launch: the others have elected another launcher to lead the job while this one was cut off or "
+      "was started; joining it");
+  signal({.event = MemberEvent::leader_lost});
+}
+
+// Before the first start of an attempt, and to those who come later.
+void JobRun::send_roster() {
+  roster_ = {.electorate = state_.electorate, .voters = {}};
+  for (const auto& [node, door] : doors_) {
+    if (roster_.electorate.now.contains(door.launcher)) roster_.voters.push_back(door);
+  }
+  for (const std::map<int, int>& each : {peers_, spares_}) {
+    for (const auto& [node, peer] : each) door_->send(peer, {.kind = Kind::roster, .text = pack(roster_)});
+  }
+}
+
+// Launchers that do not know this leader: that of machine 0, started again, looks for nobody; one that was cut off may
+// lead, too, without a quorum.
+void JobRun::invite_others() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_invitation_ || options_.nnodes == 1 || state_.phase == JobPhase::over) return;
+  next_invitation_ = now + kInviteEvery;
+  invitation_.reset();
+  if (state_.electorate.attempt < 0 || !has_quorum(settings_, state_)) return;
+  std::vector<RosterEntry> absent;
+  if (own_.address != options_.master_addr || own_.port != options_.master_port) {
+    absent.push_back({.port = options_.master_port, .address = options_.master_addr});
+  }
+  for (const auto& [node, door] : doors_) {
+    const bool is_spare = node >= options_.nnodes;
+    if (!is_spare && state_.nodes[static_cast<size_t>(node)].phase == NodePhase::absent) absent.push_back(door);
+  }
+  if (absent.empty()) return;
+  const RosterEntry& next = absent[invited_++ % absent.size()];
+  std::string ignored;
+  invitation_ = JobLink::try_join(next.address, next.port, options_.token, kInvitationTime, &ignored);
+  if (!invitation_) return;
+  invitation_->send(JobLink::kLeader,
+                    {.kind = Kind::invite, .numbers = {own_.port}, .text = own_.address + "|" + pack(roster_)});
+}
+
+void JobRun::hear_invitation(const JobMessage& message) {
+  const size_t bar = message.text.find('|');
+  const std::optional<Roster> roster =
+      bar == std::string::npos ? std::nullopt : unpack_roster(std::string_view(message.text).substr(bar + 1));
+  const int64_t port = message.numbers[0];
+  if (!roster || port < 1 || port > 65535) return;
+  if (!leads_ && member_.phase != MemberPhase::searching) return;
+  invited_to_ = {.port = static_cast<int>(port), .address = message.text.substr(0, bar)};
+  if (leads_) lead({.kind = JobEvent::Kind::replaced, .node = node_});
+}
 
 void JobRun::hear_as_leader(const JobLink::Heard& heard) {
   const auto known = std::ranges::find_if(peers_, [&](const auto& each) { return each.second == heard.peer; });
@@ -75,6 +220,7 @@ void JobRun::hear_as_leader(const JobLink::Heard& heard) {
     const auto spare = std::ranges::find_if(spares_, [&](const auto& each) { return each.second == heard.peer; });
     if (spare != spares_.end()) return hear_spare_machine(spare->first, heard);
     if (heard.message && heard.message->kind == Kind::hello) greet(heard.peer, *heard.message);
+    if (heard.message && heard.message->kind == Kind::invite) hear_invitation(*heard.message);
     return;
   }
   const int node = known->first;
@@ -90,44 +236,55 @@ void JobRun::hear_as_leader(const JobLink::Heard& heard) {
 
 void JobRun::greet(int peer, const JobMessage& hello) {
   if (const std::string why = why_refused(hello); !why.empty()) {
-    link_->send(peer, {.kind = Kind::refused, .text = why});
-    link_->drop(peer);
-    return;
+    return refuse(peer, why);
   }
   const int node = static_cast<int>(hello.numbers[0]);
   const bool is_spare = node >= options_.nnodes;
   (is_spare ? spares_ : peers_)[node] = peer;
-  names_[node] = hello.text.substr(hello.text.find('|') + 1);
+  names_[node] = hello_part(hello, 3);
+  doors_[node] = door_of(hello);
   const JobEvent event = joined(node, hello);
-  link_->send(peer, {.kind = Kind::welcome, .text = job_});
+  door_->send(peer, {.kind = Kind::welcome, .text = job_});
+  if (state_.electorate.attempt >= 0) door_->send(peer, {.kind = Kind::roster, .text = pack(roster_)});
   if (is_spare || state_.policy.attempts > 0) {
     say_(fmt::format("concord launch: {}{} is here", is_spare ? "the spare " : "", name_of(node)));
   }
   if (!is_spare) lead(event);
 }
 
-// One that has had ranks before this launcher has started any is of a job that has lost its leader: this one leads it
-// from now on.
+// One that knows of an attempt before this launcher has started any is of a job that has lost its leader: this one
+// leads it from now on.
 JobEvent JobRun::joined(int node, const JobMessage& hello) {
-  JobEvent event{.kind = JobEvent::Kind::joined, .node = node};
-  if (hello.numbers.size() < 8) return event;
-  event.last_attempt = static_cast<int>(hello.numbers[5]);
-  event.saved_step = hello.numbers[6];
-  event.kept_step = hello.numbers[7];
-  const std::string job = hello.text.substr(0, hello.text.find('|'));
-  if (state_.policy.attempts > 0 || state_.phase != JobPhase::gathering || job == job_) return event;
+  const Roster roster = roster_of(hello);
+  JobEvent event{.kind = JobEvent::Kind::joined,
+                 .node = node,
+                 .launcher = hello.numbers[5],
+                 .electorate = roster.electorate,
+                 .saved_step = hello.numbers[7],
+                 .kept_step = hello.numbers[8]};
+  if (roster.electorate.attempt <= roster_.electorate.attempt || state_.phase != JobPhase::gathering) return event;
+  // Who had this address has ended: nobody else could have it.
+  for (const RosterEntry& voter : roster.voters) {
+    if (voter.address == own_.address && voter.port == own_.port && voter.launcher != launcher_) {
+      event.heir = voter.launcher;
+    }
+  }
+  roster_ = roster;
+  for (const RosterEntry& voter : roster.voters) doors_.try_emplace(voter.node, voter);
+  const std::string job = hello_part(hello, 0);
+  if (job == job_) return event;
   job_ = job;
   say_(fmt::format("concord launch: going on with the job of {}, after attempt {}", name_of(node),
-                   event.last_attempt + 1));
-  for (const auto& [other, peer] : peers_) link_->send(peer, {.kind = Kind::welcome, .text = job_});
+                   roster.electorate.attempt + 1));
+  for (const auto& [other, peer] : peers_) door_->send(peer, {.kind = Kind::welcome, .text = job_});
   return event;
 }
 
 std::string JobRun::why_refused(const JobMessage& hello) const {
   const int64_t node = hello.numbers[0];
   const auto differs = [&](const char* name, int64_t given, int64_t own) {
-    return fmt::format("{} is {} on machine {} and {} on machine 0; start all launchers with the same settings", name,
-                       given, node, own);
+    return fmt::format("{} is {} on machine {} and {} on machine {}; start all launchers with the same settings", name,
+                       given, node, own, node_);
   };
   if (hello.numbers[1] != options_.nnodes) return differs("--nnodes", hello.numbers[1], options_.nnodes);
   if (hello.numbers[2] != options_.nproc) return differs("--nproc", hello.numbers[2], options_.nproc);
@@ -139,10 +296,11 @@ std::string JobRun::why_refused(const JobMessage& hello) const {
     return differs("the number of layouts with fewer ranks (--allow_fewer_ranks)", hello.numbers[4] - 1,
                    static_cast<int64_t>(options_.worlds.size()) - 1);
   }
-  if (node < 1 || node > kMostNodes) return fmt::format("there is no machine {}", node);
+  if (node < 0 || node > kMostNodes) return fmt::format("there is no machine {}", node);
   const int index = static_cast<int>(node);
-  if (peers_.contains(index) || spares_.contains(index)) {
-    return fmt::format("two launchers have --node_rank {}: {}, and {}", node, names_.at(index), hello.text);
+  if (peers_.contains(index) || spares_.contains(index) || index == node_) {
+    return fmt::format("two launchers have --node_rank {}: {}, and {}", node,
+                       index == node_ ? describe_this_process() : names_.at(index), hello_part(hello, 3));
   }
   return state_.phase == JobPhase::over ? "the job is over" : "";
 }
@@ -156,16 +314,22 @@ void JobRun::hear_spare_machine(int node, const JobLink::Heard& heard) {
 
 // For the leader a spare machine is the lost one, started again.
 void JobRun::replace_lost_machines() {
-  for (int node = 1; node < options_.nnodes && !spares_.empty(); ++node) {
-    const bool is_lost = names_.contains(node) && state_.nodes[static_cast<size_t>(node)].phase == NodePhase::absent;
+  for (int node = 0; node < options_.nnodes && !spares_.empty(); ++node) {
+    const NodeView& view = state_.nodes[static_cast<size_t>(node)];
+    // Until the end of its fence one that has voted for nobody yet may come.
+    const bool is_known = names_.contains(node) || (state_.electorate.attempt >= 0 && !view.fenced);
+    const bool is_lost = is_known && view.phase == NodePhase::absent && node != node_;
     if (!is_lost || peers_.contains(node) || state_.phase == JobPhase::over) continue;
     const auto [number, peer] = *spares_.begin();
     spares_.erase(spares_.begin());
     say_(fmt::format("concord launch: the spare {} takes the place of {}", name_of(number), name_of(node)));
     peers_[node] = peer;
     names_[node] = names_[number];
-    link_->send(peer, {.kind = Kind::welcome, .numbers = {node}, .text = job_});
-    lead({.kind = JobEvent::Kind::joined, .node = node});
+    doors_[node] = doors_[number];
+    doors_[node].node = node;
+    doors_.erase(number);
+    door_->send(peer, {.kind = Kind::welcome, .numbers = {node}, .text = job_});
+    lead({.kind = JobEvent::Kind::joined, .node = node, .launcher = doors_[node].launcher});
   }
 }
 
@@ -177,11 +341,13 @@ void JobRun::take_message(int node, const JobMessage& message) {
     const NodeEnd end{.has_failed = true, .failed_slot = static_cast<int>(n[1]), .exit_code = static_cast<int>(n[2])};
     if (!state_.has_trouble) {
       cause_ = fmt::format("rank {} on {} failed: {}", n[3], name_of(node), message.text);
-      if (node != 0) say_(fmt::format("concord launch: {}", cause_));
+      if (node != node_) say_(fmt::format("concord launch: {}", cause_));
     }
     lead({.kind = JobEvent::Kind::failed, .node = node, .attempt = static_cast<int>(n[0]), .end = end});
   } else if (message.kind == Kind::ended) {
     lead({.kind = JobEvent::Kind::ended, .node = node, .attempt = static_cast<int>(n[0]), .end = node_end(message)});
+  } else if (message.kind == Kind::agreed) {
+    lead({.kind = JobEvent::Kind::agreed, .node = node, .attempt = static_cast<int>(n[0])});
   } else if (message.kind == Kind::left) {
     cause_ = fmt::format("{} was asked to stop", name_of(node));
     lead({.kind = JobEvent::Kind::left, .node = node, .signal = static_cast<int>(n[0])});
@@ -215,6 +381,8 @@ void JobRun::tell_changes(const JobState& before, const JobEvent& event) {
                      seconds_text(options_.rejoin_timeout), fmt::join(absent_nodes(), ", ")));
   }
   if (is_new_attempt) {
+    send_roster();
+    store_port_.emplace();
     cause_.clear();
     const int world = state_.assignment.world, all = options_.worlds.front();
     const std::string ranks = world == all ? "" : fmt::format(", with {} of {} ranks", world, all);
@@ -225,37 +393,48 @@ void JobRun::tell_changes(const JobState& before, const JobEvent& event) {
       say_(fmt::format("concord launch: starting{}", ranks.substr(1)));
     }
   }
-  if (state_.phase == JobPhase::over && before.phase != JobPhase::over) {
+  if (state_.phase == JobPhase::over && before.phase != JobPhase::over && !state_.is_replaced) {
     for (const auto& [node, peer] : spares_) {
-      link_->send(peer, {.kind = Kind::finish, .numbers = {state_.exit_code}, .text = cause_});
+      door_->send(peer, {.kind = Kind::finish, .numbers = {state_.exit_code}, .text = cause_});
     }
   }
-  if (state_.phase == JobPhase::over && before.phase == JobPhase::gathering && state_.asked_signal == 0) {
+  const bool is_at_end = state_.asked_signal == 0 && !state_.is_replaced;
+  if (state_.phase == JobPhase::over && before.phase == JobPhase::gathering && is_at_end) {
     const std::vector<std::string> missing = absent_nodes();
     cause_ = missing.empty() ? "the ranks that are left cannot train this job"
                              : fmt::format("{} did not come", fmt::join(missing, ", "));
+    if (!has_quorum(settings_, state_)) cause_ += ", and those that are left are too few to decide";
     say_(fmt::format("concord launch: {}; the job ends", cause_));
   }
 }
 
 void JobRun::carry_out(const JobAction& action) {
-  const bool is_own = action.node == 0;
+  const bool is_own = action.node == node_;
   const auto send = [&](const JobMessage& message) {
-    if (const auto peer = peers_.find(action.node); peer != peers_.end()) link_->send(peer->second, message);
+    if (const auto peer = peers_.find(action.node); peer != peers_.end()) door_->send(peer->second, message);
   };
   switch (action.kind) {
     case JobAction::Kind::start: {
-      if (is_own) store_port_.emplace();  // machine 0 is the first, and serves the store
       const JobMessage message = start_message(action);
       if (!is_own) return send(message);
       start_ = AttemptStart{.attempt = action.attempt,
-                            .node = 0,
+                            .node = node_,
+                            .store_address = own_.address,
                             .store_port = store_port_->port(),
                             .world = state_.assignment.world,
-                            .share = state_.assignment.nodes[0],
+                            .share = state_.assignment.nodes[static_cast<size_t>(node_)],
                             .job = job_};
-      return signal({.event = MemberEvent::start, .attempt = action.attempt});
+      signal({.event = MemberEvent::start, .attempt = action.attempt});
+      return lead({.kind = JobEvent::Kind::agreed, .node = node_, .attempt = action.attempt});
     }
+    case JobAction::Kind::agreed:
+      roster_.electorate = state_.electorate;
+      return send({.kind = Kind::agreed, .numbers = {action.attempt}});
+    case JobAction::Kind::kill:
+      signal({.event = MemberEvent::stop, .attempt = action.attempt});
+      order_ = AttemptOrder::kill;
+      return;
+    case JobAction::Kind::hand_over: return hand_over();
     case JobAction::Kind::stop:
       if (!is_own) return send({.kind = Kind::stop, .numbers = {action.attempt, action.gently}, .text = cause_});
       order_ = action.gently ? AttemptOrder::wait : order_;
@@ -266,7 +445,7 @@ void JobRun::carry_out(const JobAction& action) {
     case JobAction::Kind::drop:
       if (const auto peer = peers_.find(action.node); peer != peers_.end()) {
         say_(fmt::format("concord launch: {} has not ended its ranks; going on without it", name_of(action.node)));
-        link_->drop(peer->second);
+        door_->drop(peer->second);
         peers_.erase(peer);
       }
       fences_[action.node] = Clock::now() + std::chrono::duration_cast<Clock::duration>(kFenceAfterSilence);
@@ -277,7 +456,8 @@ void JobRun::carry_out(const JobAction& action) {
 JobMessage JobRun::start_message(const JobAction& action) const {
   const NodeShare& share = state_.assignment.nodes[static_cast<size_t>(action.node)];
   JobMessage message{.kind = Kind::start,
-                     .numbers = {action.attempt, store_port_->port(), state_.assignment.world, share.first_rank}};
+                     .numbers = {action.attempt, store_port_->port(), state_.assignment.world, share.first_rank},
+                     .text = own_.address};
   for (const int slot : share.slots) message.numbers.push_back(slot);
   return message;
 }
@@ -332,12 +512,45 @@ std::string JobRun::name_of(int node) const {
 
 // --- a member
 
+// While it does not lead: one of a machine above this one may wait here until it is known who does.
+void JobRun::hear_at_door(const JobLink::Heard& heard) {
+  if (!heard.message) {
+    votes_.erase(heard.peer);
+    return;
+  }
+  if (heard.message->kind == Kind::invite) return hear_invitation(*heard.message);
+  if (heard.message->kind != Kind::hello) return;
+  const bool may_lead = member_.phase == MemberPhase::searching && roster_.electorate.now.contains(launcher_);
+  if (may_lead && heard.message->numbers[0] > node_) {
+    votes_[heard.peer] = *heard.message;
+    return;
+  }
+  refuse(heard.peer, "this launcher does not lead the job");
+}
+
+void JobRun::refuse(int peer, const std::string& why) {
+  door_->send(peer, {.kind = Kind::refused, .text = why});
+  door_->drop(peer);
+}
+
+// Of those who wait at the door, and of its own.
+bool JobRun::is_elected() const {
+  Electorate newest = roster_.electorate;
+  std::vector<int64_t> present = {launcher_};
+  for (const auto& [peer, hello] : votes_) {
+    present.push_back(hello.numbers[5]);
+    const Roster roster = roster_of(hello);
+    if (roster.electorate.attempt > newest.attempt) newest = roster.electorate;
+  }
+  return newest.now.contains(launcher_) && has_quorum(newest, present);
+}
+
 void JobRun::hear_as_member(const JobLink::Heard& heard) {
   if (!heard.message) {
     if (is_over()) return;
     if (searches_since_) {
       why_not_found_ = heard.why;
-      return link_.reset();
+      return up_.reset();
     }
     if (!is_welcome_) {
       throw ConfigError(
@@ -345,13 +558,14 @@ void JobRun::hear_as_member(const JobLink::Heard& heard) {
                       "same {}, or none",
                       options_.master_addr, options_.master_port, heard.why, kJobToken));
     }
+    leader_has_ended_ = !heard.was_silent;
     return lose_leader(heard.why);
   }
   const JobMessage& message = *heard.message;
   const std::vector<int64_t>& n = message.numbers;
   if (message.kind == Kind::refused && searches_since_) {
     why_not_found_ = message.text;  // a leader that has not noticed the loss yet says so, too
-    return link_.reset();
+    return up_.reset();
   }
   if (message.kind == Kind::refused) throw ConfigError(message.text);
   if (message.kind == Kind::welcome) {
@@ -359,18 +573,28 @@ void JobRun::hear_as_member(const JobLink::Heard& heard) {
     job_ = message.text;
     if (searches_since_) {
       searches_since_.reset();
-      say_("concord launch: the launcher of machine 0 is here again");
+      invited_to_.reset();
+      say_("concord launch: found the launcher that leads the job");
       signal({.event = MemberEvent::found});
+      for (const auto& [peer, hello] : std::exchange(votes_, {})) refuse(peer, "another launcher leads the job");
     }
     if (!n.empty()) {
-      node_ = static_cast<int>(n[0]);
+      node_ = own_.node = static_cast<int>(n[0]);
       say_(fmt::format("concord launch: this spare machine is machine {} from now on", node_));
     } else if (node_ >= options_.nnodes) {
       say_("concord launch: this is a spare machine, which waits for another one to be lost");
     }
+  } else if (message.kind == Kind::roster) {
+    const std::optional<Roster> roster = unpack_roster(message.text);
+    if (!roster) return;
+    roster_ = *roster;
+    up_->send(JobLink::kLeader, {.kind = Kind::agreed, .numbers = {roster_.electorate.attempt}});
+  } else if (message.kind == Kind::agreed) {
+    if (n[0] == roster_.electorate.attempt) roster_.electorate.before.clear();
   } else if (message.kind == Kind::start) {
     AttemptStart start{.attempt = static_cast<int>(n[0]),
                        .node = node_,
+                       .store_address = message.text,
                        .store_port = static_cast<int>(n[1]),
                        .world = static_cast<int>(n[2]),
                        .share = {},
@@ -391,43 +615,68 @@ void JobRun::hear_as_member(const JobLink::Heard& heard) {
 }
 
 void JobRun::say_hello() {
-  JobMessage hello{.kind = Kind::hello,
-                   .numbers = {node_, options_.nnodes, options_.nproc, options_.max_restarts,
-                               static_cast<int64_t>(options_.worlds.size())},
-                   .text = describe_this_process()};
-  if (searches_since_ && member_.attempt >= 0) {
-    for (const int64_t number : {int64_t{member_.attempt}, saved_step_, kept_step_}) hello.numbers.push_back(number);
-    hello.text = job_ + "|" + hello.text;
-  }
-  link_->send(JobLink::kLeader, hello);
+  const std::string job = searches_since_ ? job_ : "", roster = searches_since_ ? pack(roster_) : "";
+  up_->send(JobLink::kLeader, {.kind = Kind::hello,
+                               .numbers = {node_, options_.nnodes, options_.nproc, options_.max_restarts,
+                                           static_cast<int64_t>(options_.worlds.size()), launcher_, own_.port,
+                                           saved_step_, kept_step_, searches_since_ && leader_has_ended_},
+                               .text = fmt::format("{}|{}|{}|{}", job, own_.address, roster, describe_this_process())});
 }
 
 void JobRun::lose_leader(const std::string& why) {
   say_(
-      fmt::format("concord launch: the launcher of machine 0, which leads the "
-                  "job, is lost: {}; waiting up to {} for it "
-                  "to be started again, with --resume_from_checkpoint true",
-                  why, seconds_text(options_.rejoin_timeout)));
+      fmt::format("concord launch: the launcher that leads the job is lost: {}; waiting up to {} for the others to "
+                  "elect another one, or for it to be started again, with --resume_from_checkpoint true",
+                  why, seconds_text(patience())));
   signal({.event = MemberEvent::leader_lost});
   // An attempt that came with the loss is not begun any more: there are no ranks to wait for.
   if (std::exchange(start_, std::nullopt)) signal({.event = MemberEvent::ranks_ended});
 }
 
+// The others, where they could decide without the leader, may notice the loss later than this one.
+Seconds JobRun::patience() const {
+  std::vector<int64_t> others = roster_.electorate.now.launchers;
+  std::erase(others, roster_.electorate.now.leader);
+  return has_quorum(roster_.electorate, others) ? std::max(options_.rejoin_timeout, kElection)
+                                                : options_.rejoin_timeout;
+}
+
+// A leader that has invited it; where the first one is started again; who could be elected instead of it.
+std::vector<RosterEntry> JobRun::where_to_search() const {
+  std::vector<RosterEntry> found;
+  if (invited_to_) found.push_back(*invited_to_);
+  const RosterEntry first{.port = options_.master_port, .address = options_.master_addr};
+  const auto is_there = [](const RosterEntry& one, const RosterEntry& other) {
+    return one.address == other.address && one.port == other.port;
+  };
+  if (!is_there(first, own_)) found.push_back(first);
+  const bool votes = roster_.electorate.now.contains(launcher_);
+  for (const RosterEntry& voter : roster_.voters) {
+    const bool may_lead = !votes || voter.node < node_;
+    if (may_lead && !is_there(voter, own_) && !is_there(voter, first)) found.push_back(voter);
+  }
+  return found;
+}
+
 // Now and then, while there are no ranks.
 void JobRun::search() {
   const Clock::time_point now = Clock::now();
-  if (now - *searches_since_ >= options_.rejoin_timeout) {
+  if (now - *searches_since_ >= patience()) {
     say_(
-        fmt::format("concord launch: the launcher of machine 0 was not "
-                    "started again ({}); this one ends (exit code {}); "
+        fmt::format("concord launch: found no launcher that leads the job ({}); this one ends (exit code {}); "
                     "start the job again with --resume_from_checkpoint true",
                     why_not_found_, kExitRequeue));
     return signal({.event = MemberEvent::gave_up});
   }
-  if (link_ || now < next_search_) return;
+  if (up_) return;
+  if (is_elected()) return signal({.event = MemberEvent::elected});
+  if (now < next_search_) return;
   next_search_ = now + kSearchEvery;
-  link_ = JobLink::try_join(options_.master_addr, options_.master_port, options_.token, &why_not_found_);
-  if (link_) say_hello();
+  const std::vector<RosterEntry> places = where_to_search();
+  if (places.empty()) return;
+  const RosterEntry& place = places[searched_++ % places.size()];
+  up_ = JobLink::try_join(place.address, place.port, options_.token, kSearchTime, &why_not_found_);
+  if (up_) say_hello();
 }
 
 void JobRun::signal(const MemberSignal& signal) {
@@ -452,17 +701,18 @@ void JobRun::do_as_told(MemberOrder order, const MemberSignal& signal) {
                         .text = failed_how_});
     case MemberOrder::tell_ended: return to_leader(ended_message(member_.attempt, end_));
     case MemberOrder::find_leader:
-      link_.reset();
+      up_.reset();
       searches_since_ = Clock::now();
       why_not_found_ = "nobody has listened there";
       return;
+    case MemberOrder::lead: return take_over();
     case MemberOrder::tell_leaving: return to_leader({.kind = Kind::left, .numbers = {signal.exit_code - 128}});
   }
 }
 
 void JobRun::to_leader(const JobMessage& message) {
-  if (leads()) return take_message(0, message);
-  if (link_) link_->send(JobLink::kLeader, message);
+  if (leads_) return take_message(node_, message);
+  if (up_) up_->send(JobLink::kLeader, message);
 }
 
 void JobRun::rank_failed(const NodeEnd& end, int rank, const std::string& how) {
@@ -475,10 +725,10 @@ void JobRun::rank_failed(const NodeEnd& end, int rank, const std::string& how) {
 void JobRun::ranks_ended(const NodeEnd& end) {
   end_ = end;
   // The leader has to know before it decides.
-  if (leads()) {
-    lead({.kind = JobEvent::Kind::progress, .saved_step = saved_step_, .kept_step = kept_step_});
-  } else if (link_) {
-    link_->send(JobLink::kLeader, {.kind = Kind::alive, .numbers = {saved_step_, kept_step_}});
+  if (leads_) {
+    lead({.kind = JobEvent::Kind::progress, .node = node_, .saved_step = saved_step_, .kept_step = kept_step_});
+  } else if (up_) {
+    up_->send(JobLink::kLeader, {.kind = Kind::alive, .numbers = {saved_step_, kept_step_}});
   }
   signal({.event = MemberEvent::ranks_ended});
 }
@@ -489,10 +739,10 @@ void JobRun::progress(int64_t saved_step, int64_t kept_step) {
   if (saved_step == saved_step_ && kept_step == kept_step_) return;
   saved_step_ = saved_step;
   kept_step_ = kept_step;
-  if (leads()) {
-    lead({.kind = JobEvent::Kind::progress, .saved_step = saved_step, .kept_step = kept_step});
-  } else if (link_) {
-    link_->say_alive({.kind = Kind::alive, .numbers = {saved_step, kept_step}});
+  if (leads_) {
+    lead({.kind = JobEvent::Kind::progress, .node = node_, .saved_step = saved_step, .kept_step = kept_step});
+  } else if (up_) {
+    up_->say_alive({.kind = Kind::alive, .numbers = {saved_step, kept_step}});
   }
 }
 

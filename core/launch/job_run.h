@@ -1,7 +1,10 @@
 // One launcher's part in a job of several: carries out what the rules (job_state.h) say, over the link (job_link.h).
 //
 // The launcher calls pump() every few hundredths of a second, starts the ranks when take_start() gives it an attempt,
-// does to them what order() says, and reports what becomes of them. On machine 0 the leader is in here too.
+// does to them what order() says, and reports what becomes of them. Of the one that leads, at first that of machine 0,
+// the leader is in here too. Every launcher listens at a port of its own, where the others find it when they have lost
+// their leader: each asks those of the machines below its own, which keep its question as a vote until they are elected
+// or have found a leader.
 //
 // Threads: the launcher's one. Nothing waits but the constructor, for the leader, and the destructor, for a moment.
 #pragma once
@@ -19,6 +22,7 @@
 #include "core/launch/job_link.h"
 #include "core/launch/job_state.h"
 #include "core/launch/master_port.h"
+#include "core/launch/roster.h"
 
 namespace concord {
 
@@ -43,6 +47,7 @@ struct JobRunOptions {
 struct AttemptStart {
   int attempt = 0;
   int node = 0;  // which machine this one is
+  std::string store_address;
   int store_port = 0;
   int world = 0;
   NodeShare share;
@@ -72,11 +77,20 @@ class JobRun {
  private:
   using Clock = std::chrono::steady_clock;
 
-  bool leads() const { return options_.node == 0; }
-  void hear(const JobLink::Heard& heard);
+  void begin_to_lead();
+  void take_over();
+  void hand_over();
+  void hear_at_door(const JobLink::Heard& heard);
+  void hear_invitation(const JobMessage& message);
+  void invite_others();
+  void send_roster();
+  std::vector<RosterEntry> where_to_search() const;
+  bool is_elected() const;
   void hear_as_leader(const JobLink::Heard& heard);
   void hear_as_member(const JobLink::Heard& heard);
+  void refuse(int peer, const std::string& why);
   void say_hello();
+  std::chrono::duration<double> patience() const;
   void search();
   void lose_leader(const std::string& why);
   void greet(int peer, const JobMessage& hello);
@@ -98,7 +112,12 @@ class JobRun {
 
   const JobRunOptions options_;
   const Say say_;
-  std::unique_ptr<JobLink> link_;
+  const int64_t launcher_;         // its number, by which voters know each other
+  std::unique_ptr<JobLink> door_;  // where others find this launcher; none in a job of one machine
+  std::unique_ptr<JobLink> up_;    // to the leader, or to whom it votes for; none in the leader
+  RosterEntry own_;                // where the door is
+  Roster roster_;
+  bool leads_ = false;
 
   int node_;  // of a spare machine: its place, once it has one
   MemberState member_;
@@ -111,15 +130,23 @@ class JobRun {
   bool is_welcome_ = false;
   std::optional<Clock::time_point> searches_since_;  // for its leader
   Clock::time_point next_search_;
+  bool leader_has_ended_ = false;          // its connection, that is; it was not silent
+  size_t searched_ = 0;                    // of where_to_search
+  std::optional<RosterEntry> invited_to_;  // a leader
+  std::map<int, JobMessage> votes_;        // by peer: what those said whom it keeps waiting
   std::string why_not_found_;
   int64_t saved_step_ = -1, kept_step_ = -1;
 
   // The leader's.
   JobSettings settings_;
   JobState state_;
-  std::map<int, int> peers_;          // by machine
-  std::map<int, std::string> names_;  // by machine, also of those that are lost
-  std::map<int, int> spares_;         // peers of spare machines that wait, by their number
+  std::map<int, int> peers_;             // by machine
+  std::map<int, std::string> names_;     // by machine, also of those that are lost
+  std::map<int, int> spares_;            // peers of spare machines that wait, by their number
+  std::map<int, RosterEntry> doors_;     // by machine
+  std::unique_ptr<JobLink> invitation_;  // on its way
+  Clock::time_point next_invitation_;
+  size_t invited_ = 0;
   std::map<int, Clock::time_point> fences_;
   std::optional<Clock::time_point> waits_since_, stops_since_;
   bool has_said_waiting_ = false;

@@ -1,5 +1,6 @@
 #include "core/launch/job_run.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +54,7 @@ class OneMember : public ::testing::Test {
   }
   void start(int attempt) {
     say({.kind = JobMessage::Kind::welcome, .text = "job"});
-    say({.kind = JobMessage::Kind::start, .numbers = {attempt, 29511, 4, 2, 0, 1}});
+    say({.kind = JobMessage::Kind::start, .numbers = {attempt, 29511, 4, 2, 0, 1}, .text = "10.0.0.1"});
   }
 
   std::string said_;
@@ -65,10 +66,13 @@ class OneMember : public ::testing::Test {
 };
 
 TEST_F(OneMember, StartsReportsAndEndsAsItIsTold) {
-  EXPECT_THAT(hello_.numbers, ElementsAre(1, 2, 2, 3, 1));
+  ASSERT_EQ(hello_.numbers.size(), 10u);
+  EXPECT_THAT(std::vector(hello_.numbers.begin(), hello_.numbers.begin() + 5), ElementsAre(1, 2, 2, 3, 1));
+  EXPECT_THAT(hello_.text, ::testing::StartsWith("|127.0.0.1||process "));
   start(0);
   std::optional<AttemptStart> begun;
   pump_until([&] { return begun || (begun = member_->take_start()); });
+  EXPECT_EQ(begun->store_address, "10.0.0.1");
   EXPECT_EQ(begun->store_port, 29511);
   EXPECT_EQ(begun->share, (NodeShare{2, {0, 1}}));
   EXPECT_EQ(begun->job, "job");
@@ -111,9 +115,15 @@ TEST_F(OneMemberWithoutPatience, KillsItsRanksWhenTheLeaderIsLost) {
 
 // And tells the new one where the job was.
 TEST_F(OneMember, FindsALeaderThatIsStartedAgain) {
+  const int64_t launcher = hello_.numbers[5];
+  const std::string roster =
+      fmt::format("4 now,77,77,{0} 77,0,{1},127.0.0.1 {0},1,{2},127.0.0.1", launcher, port_.port(), hello_.numbers[6]);
+  say({.kind = JobMessage::Kind::welcome, .text = "job"});
+  say({.kind = JobMessage::Kind::roster, .text = roster});
   start(4);
   std::optional<AttemptStart> begun;
   pump_until([&] { return begun || (begun = member_->take_start()); });
+  EXPECT_EQ(pack(hear()), "agreed 4|");
   member_->progress(30, 20);
   leader_.reset();
   pump_until([&] { return member_->order() == AttemptOrder::kill; });
@@ -127,8 +137,8 @@ TEST_F(OneMember, FindsALeaderThatIsStartedAgain) {
     }
     return hello.has_value();
   });
-  EXPECT_THAT(hello->numbers, ElementsAre(1, 2, 2, 3, 1, 4, 30, 20));
-  EXPECT_THAT(hello->text, ::testing::StartsWith("job|process "));
+  EXPECT_THAT(hello->numbers, ElementsAre(1, 2, 2, 3, 1, launcher, hello_.numbers[6], 30, 20, 1));
+  EXPECT_THAT(hello->text, ::testing::StartsWith("job|127.0.0.1|" + roster + "|process "));
   start(5);
   begun.reset();
   pump_until([&] { return begun || (begun = member_->take_start()); });

@@ -57,6 +57,13 @@ void lose(const JobRules& rules, JobState* state, int node) {
   if (apply(rules, &view, NodeEvent::lost) && had_ranks) note_lost(state);
 }
 
+// Those that it does not see any more may elect another leader, which waits only so long before it starts its ranks.
+void end_own_ranks_without_quorum(const JobSettings& settings, const JobState& state, std::vector<JobAction>* actions) {
+  const NodeView& own = state.nodes[static_cast<size_t>(settings.leader)];
+  if (!has_ranks(own) || has_quorum(settings, state)) return;
+  actions->push_back({.kind = JobAction::Kind::kill, .node = settings.leader, .attempt = state.policy.attempts});
+}
+
 void leave(const JobRules& rules, JobState* state, const JobEvent& event) {
   NodeView& view = state->nodes[static_cast<size_t>(event.node)];
   const bool had_ranks = has_ranks(view);
@@ -68,25 +75,44 @@ void leave(const JobRules& rules, JobState* state, const JobEvent& event) {
   if (state->end.stop_signal == 0) state->end.stop_signal = event.signal;
 }
 
-// A leader that was started again goes on with the job that its launchers were in. Those that it has not heard of yet
-// may have ranks.
+// A new leader goes on with the job that its launchers were in, as the one that knows the newest attempt has it. Those
+// that it has not heard of yet may have ranks of it.
 void adopt(JobState* state, const JobEvent& event) {
-  if (event.last_attempt < 0) return;
-  state->nodes[static_cast<size_t>(event.node)].fenced = false;
-  if (state->phase != JobPhase::gathering || event.last_attempt < state->policy.attempts) return;
-  state->policy.attempts = event.last_attempt + 1;
+  const int attempt = event.electorate.attempt;
+  if (state->phase == JobPhase::gathering && attempt > state->electorate.attempt) {
+    state->electorate = event.electorate;
+    state->heir = event.heir;
+    state->agreed.clear();
+    state->policy.attempts = attempt + 1;
+    for (NodeView& node : state->nodes) node.fenced = node.fenced || node.phase == NodePhase::absent;
+  }
+  if (attempt < 0) return;
   state->end.saved_step = std::max(state->end.saved_step, event.saved_step);
   state->end.kept_step = std::max(state->end.kept_step, event.kept_step);
-  for (NodeView& node : state->nodes) node.fenced = node.fenced || node.phase == NodePhase::absent;
+  NodeView& node = state->nodes[static_cast<size_t>(event.node)];
+  if (state->electorate.now.contains(event.launcher)) node.fenced = false;  // its ranks, and nobody else's, were there
 }
 
-void note(const JobRules& rules, JobState* state, const JobEvent& event, std::vector<JobAction>* actions) {
+void agree(JobState* state, int64_t launcher, std::vector<JobAction>* actions) {
+  Electorate& electorate = state->electorate;
+  state->agreed.push_back(launcher);
+  if (electorate.before.empty() || !has_quorum(electorate, state->agreed)) return;
+  electorate.before.clear();
+  for (size_t i = 0; i < state->nodes.size(); ++i) {
+    if (state->nodes[i].phase == NodePhase::absent) continue;
+    actions->push_back({.kind = JobAction::Kind::agreed, .node = static_cast<int>(i), .attempt = electorate.attempt});
+  }
+}
+
+void note(const JobRules& rules, const JobSettings& settings, JobState* state, const JobEvent& event,
+          std::vector<JobAction>* actions) {
   using Kind = JobEvent::Kind;
   NodeView& node = state->nodes.at(static_cast<size_t>(event.node));
   const bool is_current = event.attempt == state->policy.attempts;
   switch (event.kind) {
     case Kind::joined:
       if (!apply(rules, &node, NodeEvent::joined)) return;
+      node.launcher = event.launcher;
       node.missed = false;
       node.bad_slots.clear();
       return adopt(state, event);
@@ -97,7 +123,7 @@ void note(const JobRules& rules, JobState* state, const JobEvent& event, std::ve
       if (is_current && apply(rules, &node, NodeEvent::ended)) note_end(state, event.node, event.end);
       return;
     case Kind::left: return leave(rules, state, event);
-    case Kind::lost: return lose(rules, state, event.node);
+    case Kind::lost: lose(rules, state, event.node); return end_own_ranks_without_quorum(settings, *state, actions);
     case Kind::progress:
       state->end.saved_step = std::max(state->end.saved_step, event.saved_step);
       state->end.kept_step = std::max(state->end.kept_step, event.kept_step);
@@ -108,12 +134,16 @@ void note(const JobRules& rules, JobState* state, const JobEvent& event, std::ve
       return;
     case Kind::stop_overdue:
       // Not the leader's own, which are ended in a bounded time (attempt.h).
-      for (size_t i = 1; i < state->nodes.size(); ++i) {
-        if (!has_ranks(state->nodes[i])) continue;
-        actions->push_back({.kind = JobAction::Kind::drop, .node = static_cast<int>(i)});
-        lose(rules, state, static_cast<int>(i));
+      for (int i = 0; i < static_cast<int>(state->nodes.size()); ++i) {
+        if (i == settings.leader || !has_ranks(state->nodes[static_cast<size_t>(i)])) continue;
+        actions->push_back({.kind = JobAction::Kind::drop, .node = i});
+        lose(rules, state, i);
       }
+      return end_own_ranks_without_quorum(settings, *state, actions);
+    case Kind::agreed:
+      if (event.attempt == state->electorate.attempt) agree(state, node.launcher, actions);
       return;
+    case Kind::replaced: state->is_replaced = state->electorate.attempt < 0 || !has_quorum(settings, *state); return;
   }
 }
 
@@ -132,6 +162,28 @@ RestartPolicy::Next after_attempt(const JobSettings& settings, JobState* state) 
   return next;
 }
 
+// Machines from the leader's on, the first of which serves the store.
+std::vector<size_t> in_order(const JobSettings& settings, size_t nodes) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < nodes; ++i) order.push_back((static_cast<size_t>(settings.leader) + i) % nodes);
+  return order;
+}
+
+// Of the attempt that begins now.
+Electorate electorate_of(const JobSettings& settings, const JobState& state) {
+  Electorate electorate{.attempt = state.policy.attempts,
+                        .now = {.leader = state.nodes[static_cast<size_t>(settings.leader)].launcher}};
+  for (const size_t i : in_order(settings, state.nodes.size())) {
+    if (state.nodes[i].phase == NodePhase::absent || electorate.now.launchers.size() == Voters::kMost) continue;
+    electorate.now.launchers.push_back(state.nodes[i].launcher);
+  }
+  if (state.electorate.attempt < 0) return electorate;
+  electorate.before = state.electorate.before;
+  electorate.before.push_back(state.electorate.now);
+  std::erase(electorate.before, electorate.now);
+  return electorate;
+}
+
 // Of |state|; |after| is what the state becomes where the condition holds.
 JobCondition condition_of(const JobSettings& settings, const JobState& state, JobState* after) {
   *after = state;
@@ -141,10 +193,15 @@ JobCondition condition_of(const JobSettings& settings, const JobState& state, Jo
         after->exit_code = 128 + state.asked_signal;
         return JobCondition::asked;
       }
+      if (state.is_replaced) return JobCondition::replaced;
       const bool is_fenced = std::ranges::any_of(state.nodes, &NodeView::fenced);
       if (is_fenced || is_waiting_for_nodes(state)) return JobCondition::none;
-      if (const std::optional<Assignment> assignment = assign_ranks(settings, state.nodes)) {
+      const std::optional<Assignment> assignment = assign_ranks(settings, state.nodes);
+      if (assignment && has_quorum(settings, state)) {
         after->assignment = *assignment;
+        after->electorate = electorate_of(settings, state);
+        after->agreed.clear();
+        after->heir = 0;
         const AttemptEnd before = state.end;
         after->end = {.succeeded = true,
                       .stopped_as_asked = true,
@@ -173,7 +230,12 @@ JobCondition condition_of(const JobSettings& settings, const JobState& state, Jo
   return JobCondition::none;
 }
 
-void carry_out(const JobRules& rules, JobOrder order, JobState* state, std::vector<JobAction>* actions) {
+void carry_out(const JobRules& rules, const JobSettings& settings, JobOrder order, JobState* state,
+               std::vector<JobAction>* actions) {
+  if (order == JobOrder::hand_over) {
+    actions->push_back({.kind = JobAction::Kind::hand_over, .node = settings.leader});
+    return;
+  }
   for (size_t i = 0; i < state->nodes.size(); ++i) {
     NodeView& node = state->nodes[i];
     JobAction action{.node = static_cast<int>(i), .attempt = state->policy.attempts};
@@ -183,7 +245,7 @@ void carry_out(const JobRules& rules, JobOrder order, JobState* state, std::vect
     } else if (order == JobOrder::stop && node.phase == NodePhase::running) {
       action.kind = JobAction::Kind::stop;
       action.gently = state->end.stop_signal != 0 && state->end.stopped_as_asked;
-    } else if (order == JobOrder::finish && (i == 0 || node.phase != NodePhase::absent)) {
+    } else if (order == JobOrder::finish && (action.node == settings.leader || node.phase != NodePhase::absent)) {
       action.kind = JobAction::Kind::finish;
       action.exit_code = state->exit_code;
     } else {
@@ -215,6 +277,7 @@ const JobRules& job_rules() {
                {NodePhase::ending, NodeEvent::lost, NodePhase::absent, true}},
       .job = {{JobPhase::gathering, JobCondition::all_here, JobPhase::running, JobOrder::start},
               {JobPhase::gathering, JobCondition::too_few, JobPhase::over, JobOrder::finish},
+              {JobPhase::gathering, JobCondition::replaced, JobPhase::over, JobOrder::hand_over},
               {JobPhase::gathering, JobCondition::asked, JobPhase::over, JobOrder::finish},
               {JobPhase::running, JobCondition::trouble, JobPhase::stopping, JobOrder::stop},
               {JobPhase::running, JobCondition::all_done, JobPhase::over, JobOrder::finish},
@@ -232,6 +295,7 @@ const JobRules& job_rules() {
                  {MemberPhase::ending, MemberEvent::leader_lost, MemberPhase::leaving, MemberOrder::kill_ranks},
                  {MemberPhase::leaving, MemberEvent::ranks_ended, MemberPhase::searching, MemberOrder::find_leader},
                  {MemberPhase::searching, MemberEvent::found, MemberPhase::ready, MemberOrder::none},
+                 {MemberPhase::searching, MemberEvent::elected, MemberPhase::ready, MemberOrder::lead},
                  {MemberPhase::searching, MemberEvent::gave_up, MemberPhase::over, MemberOrder::none},
                  {MemberPhase::searching, MemberEvent::asked, MemberPhase::over, MemberOrder::none}},
       .spare = {{SparePhase::absent, SpareEvent::wanted, SparePhase::loading, SpareOrder::start},
@@ -299,6 +363,28 @@ JobState first_state(const JobSettings& settings) {
   return state;
 }
 
+bool Voters::contains(int64_t launcher) const { return std::ranges::find(launchers, launcher) != launchers.end(); }
+
+bool has_quorum(const Electorate& electorate, const std::vector<int64_t>& present, int64_t heir) {
+  const auto is_present = [&](int64_t one) { return std::ranges::find(present, one) != present.end(); };
+  const auto decides = [&](const Voters& voters) {
+    const auto all = static_cast<int64_t>(voters.launchers.size());
+    const int64_t here = std::ranges::count_if(voters.launchers, is_present);
+    return 2 * here > all || (2 * here == all && is_present(voters.leader)) ||
+           (here == all - 1 && voters.contains(heir) && !is_present(heir));
+  };
+  return decides(electorate.now) && std::ranges::all_of(electorate.before, decides);
+}
+
+bool has_quorum(const JobSettings& settings, const JobState& state) {
+  std::vector<int64_t> present;
+  for (const NodeView& node : state.nodes) {
+    if (node.phase != NodePhase::absent) present.push_back(node.launcher);
+  }
+  if (state.electorate.attempt < 0) return 2 * present.size() > settings.slots.size();
+  return has_quorum(state.electorate, present, state.heir);
+}
+
 bool is_waiting_for_nodes(const JobState& state) {
   return state.phase == JobPhase::gathering && std::ranges::any_of(state.nodes, [](const NodeView& node) {
            return node.phase == NodePhase::absent && !node.missed;
@@ -318,20 +404,20 @@ std::optional<Assignment> assign_ranks(const JobSettings& settings, const std::v
     available += static_cast<int>(free[i].size());
   }
   const auto world = std::ranges::find_if(settings.worlds, [&](int size) { return size <= available; });
-  if (world == settings.worlds.end() || free.front().empty()) return std::nullopt;
-  Assignment assignment{.world = *world, .nodes = {}};
+  if (world == settings.worlds.end() || free[static_cast<size_t>(settings.leader)].empty()) return std::nullopt;
+  Assignment assignment{.world = *world, .nodes = std::vector<NodeShare>(nodes.size())};
   int next = 0;
-  for (std::vector<int>& slots : free) {
-    slots.resize(std::min(slots.size(), static_cast<size_t>(*world - next)));
-    assignment.nodes.push_back({.first_rank = next, .slots = slots});
-    next += static_cast<int>(slots.size());
+  for (const size_t i : in_order(settings, nodes.size())) {
+    free[i].resize(std::min(free[i].size(), static_cast<size_t>(*world - next)));
+    assignment.nodes[i] = {.first_rank = next, .slots = free[i]};
+    next += static_cast<int>(free[i].size());
   }
   return assignment;
 }
 
 JobStep next_step(const JobRules& rules, const JobSettings& settings, JobState state, const JobEvent& event) {
   JobStep step;
-  note(rules, &state, event, &step.actions);
+  note(rules, settings, &state, event, &step.actions);
   for (;;) {
     JobState after;
     const JobCondition condition = condition_of(settings, state, &after);
@@ -341,7 +427,7 @@ JobStep next_step(const JobRules& rules, const JobSettings& settings, JobState s
     if (row == rules.job.end()) break;
     state = std::move(after);
     state.phase = row->next;
-    carry_out(rules, row->order, &state, &step.actions);
+    carry_out(rules, settings, row->order, &state, &step.actions);
   }
   step.state = std::move(state);
   return step;
@@ -377,12 +463,12 @@ const char* to_string(JobPhase phase) {
   return kNames[static_cast<size_t>(phase)];
 }
 const char* to_string(JobCondition condition) {
-  constexpr const char* kNames[] = {"-",       "all_here", "too_few",     "asked",
+  constexpr const char* kNames[] = {"-",       "all_here", "too_few",     "asked",   "replaced",
                                     "trouble", "all_done", "may_restart", "gives_up"};
   return kNames[static_cast<size_t>(condition)];
 }
 const char* to_string(JobOrder order) {
-  constexpr const char* kNames[] = {"-", "start", "stop", "finish"};
+  constexpr const char* kNames[] = {"-", "start", "stop", "finish", "hand_over"};
   return kNames[static_cast<size_t>(order)];
 }
 const char* to_string(MemberPhase phase) {
@@ -391,12 +477,12 @@ const char* to_string(MemberPhase phase) {
 }
 const char* to_string(MemberEvent event) {
   constexpr const char* kNames[] = {"start",       "stop",  "finish", "rank_failed", "ranks_ended",
-                                    "leader_lost", "asked", "found",  "gave_up"};
+                                    "leader_lost", "asked", "found",  "elected",     "gave_up"};
   return kNames[static_cast<size_t>(event)];
 }
 const char* to_string(MemberOrder order) {
-  constexpr const char* kNames[] = {"-",           "start_ranks", "stop_ranks",   "kill_ranks",
-                                    "tell_failed", "tell_ended",  "tell_leaving", "find_leader"};
+  constexpr const char* kNames[] = {"-",          "start_ranks",  "stop_ranks",  "kill_ranks", "tell_failed",
+                                    "tell_ended", "tell_leaving", "find_leader", "lead"};
   return kNames[static_cast<size_t>(order)];
 }
 

@@ -183,6 +183,7 @@ bool forks_ranks(const LaunchOptions& options) {
 struct AttemptPlan {
   int attempt = 0;
   int node = 0;
+  std::string master_addr = {};
   int master_port = 0;
   int world = 1;
   NodeShare share;
@@ -283,8 +284,9 @@ class Launcher {
       job->pump();
       return job->order();
     };
-    const AttemptResult result =
-        run_once({start.attempt, start.node, start.store_port, start.world, start.share, start.job}, orders);
+    const AttemptResult result = run_once(
+        {start.attempt, start.node, start.store_address, start.store_port, start.world, start.share, start.job},
+        orders);
     const bool is_cause = result.succeeded() || result.first_failure || !result.start_error.empty() ||
                           result.stop_signal != 0 || !result.unkillable.empty();
     if (is_cause) report(result);
@@ -339,6 +341,7 @@ class Launcher {
   AttemptPlan whole_plan(int attempt) const {
     AttemptPlan plan{.attempt = attempt,
                      .node = options_.node_rank,
+                     .master_addr = options_.master_addr,
                      .master_port = options_.master_port,
                      .world = options_.nproc * options_.nnodes,
                      .share = {.first_rank = first_rank(), .slots = {}}};
@@ -362,7 +365,7 @@ class Launcher {
                     .nproc = count,
                     .node_rank = plan.node,
                     .nnodes = options_.nnodes,
-                    .master_addr = options_.master_addr,
+                    .master_addr = plan.master_addr,
                     .master_port = plan.master_port,
                     .restart_count = plan.attempt,
                     .max_restarts = options_.max_restarts,

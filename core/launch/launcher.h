@@ -10,8 +10,9 @@
 //   - A process that fails ends the job: the others get SIGTERM, after the grace time SIGKILL, and the report begins
 //     with the one that failed first. With max_restarts all are started again (restart_policy.h); ranks that keep their
 //     state in kMemoryFolderVariable's folder or in checkpoints go on from there.
-//   - Launchers on several machines with max_restarts are one job (job_state.h): the one with node_rank 0 leads, all
-//     start and end their ranks together, and all end with the same exit code.
+//   - Launchers on several machines with max_restarts are one job (job_state.h): the one with node_rank 0 leads, or
+//     whom the others elect when it is lost; all start and end their ranks together, and all end with the same exit
+//     code.
 //   - Spares are started like ranks, once these train, but with kSpareVariable (spare_process.h) instead of a place in
 //     the job; the program loads what it needs and waits. After a failure they become ranks, without the launcher's
 //     standard input.

@@ -120,6 +120,14 @@ std::string address_by(decltype(getpeername)* ask, const UniqueFd& socket) {
 std::string peer_address(const UniqueFd& socket) { return address_by(getpeername, socket); }
 std::string own_address(const UniqueFd& socket) { return address_by(getsockname, socket); }
 
+int own_port(const UniqueFd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  // The port is at the same place in both kinds of addresses.
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
 HostPulse::HostPulse(UniqueFd socket) : socket_(std::move(socket)) {
   constexpr int kSeconds = static_cast<int>(kSilence.count());
   constexpr unsigned kMilliseconds = 1000 * kSeconds;

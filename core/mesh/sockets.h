@@ -29,6 +29,7 @@ UniqueFd connect_once(const std::string& host, int port, std::chrono::millisecon
 std::string peer_address(const UniqueFd& socket);
 // That of this end.
 std::string own_address(const UniqueFd& socket);
+int own_port(const UniqueFd& socket);  // 0 if it has none
 
 // A connection on which nothing is sent: the kernel probes the other machine every second and ends it when that has not
 // answered for kSilence. A process that is stopped still answers: its kernel does. Threads: any.

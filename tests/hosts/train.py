@@ -1,12 +1,13 @@
 """Training over two hosts (network namespaces), two ranks each: the same bits as on one host, and the right blame.
 
-    train.py CONCORD MODEL [trajectories|torchrun|mpirun|killed|cut|recovers]...
+    train.py CONCORD MODEL [trajectories|torchrun|mpirun|killed|cut|recovers|shrinks]...
 
 Trajectories: a layout on two hosts, started by `concord launch --nnodes 2`, has the losses and gradient norms of
 the same layout on one host, bit for bit. Torchrun, mpirun: the same for one layout, started by torchrun (of
 CONCORD_PYTHON) and by one mpirun. Killed, cut: a host's processes are killed, or its link is cut, in the middle of
 training; every rank ends, and says which rank is gone. How long that took is printed. Recovers: with --max_restarts the
-job goes on, with the same bits.
+job goes on, with the same bits. Shrinks: the second host is cut off for good, and the first one goes on alone, with the
+same samples; nothing is left running on either.
 """
 
 import collections
@@ -220,6 +221,36 @@ def check_recovers(runs, hosts):
     print(f"ranks of a host killed: the job went on, and {steps} steps have the bits of one host without faults")
 
 
+def check_shrinks(runs, hosts):
+    layout = [*LAYOUTS["DP 2 x TP 2"], "--save_steps", "5"]
+    steps = 12
+    runs.alone("one-shrinks", layout, steps)
+    started = []
+    for node in range(2):
+        words = [runs.concord, *runs.words("two-shrinks", layout, steps), "--nproc", "2", "--nnodes", "2", "--node_rank",
+                 str(node), "--master_addr", hosts.addresses[0], "--master_port", "4440", "--max_restarts", "2",
+                 "--allow_fewer_ranks", "--rejoin_timeout", "1"]
+        started.append(runs.start_on(hosts, "two-shrinks", node, words, {"CONCORD_FAULTS": "delay:0@8+900"}))
+    while len(runs.metrics("two-shrinks")) < 7:
+        for process, log in started:
+            assert process.poll() is None, f"shrinking: ended before the fault\n{text_of(log)}"
+        time.sleep(0.02)
+    ranks = [pid for process, _ in started for pid in ranks_of(process.pid)]
+    start = time.monotonic()
+    hosts.cut(1)
+    codes = [process.wait() for process, _ in started]
+    said = [text_of(log) for _, log in started]
+    assert codes == [0, 75], f"shrinking: exit codes {codes}\n{said[0]}\n{said[1]}"
+    assert "with 2 of 4 ranks" in said[0], f"shrinking: with all ranks\n{said[0]}"
+    left = [pid for pid in ranks if os.path.exists(f"/proc/{pid}")]
+    assert not left, f"shrinking: processes {left} are left"
+    one, two = runs.metrics("one-shrinks"), runs.metrics("two-shrinks")
+    assert len(one) == steps and len(two) == steps, f"shrinking: {len(one)} and {len(two)} steps were logged"
+    for (_, expected, _), (step, loss, _) in zip(one, two):  # sums are taken in another order
+        assert abs(expected - loss) < 1e-4, f"shrinking: the loss of step {step} is {loss}; on one host it is {expected}"
+    print(f"link cut for good: the first host went on with 2 of 4 ranks, and ended {time.monotonic() - start:.1f} s later")
+
+
 def name_of(pid):
     with open(f"/proc/{pid}/comm", encoding="ascii") as file:
         return file.read()
@@ -228,7 +259,7 @@ def name_of(pid):
 def main(arguments):
     concord, model, *chosen = arguments
     checks = {"trajectories": check_trajectories, "torchrun": check_torchrun, "mpirun": check_mpirun, "killed": check_killed, "cut": check_cut,
-              "recovers": check_recovers}
+              "recovers": check_recovers, "shrinks": check_shrinks}
     skip_without_engine(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(concord))), "lib", "plugin"))
     for name in chosen or checks:
         with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:  # of its own: some cut a link

@@ -1,4 +1,4 @@
-// Jobs of two launchers, which would run on two machines: here both are on this one.
+// Jobs of several launchers, which would run on as many machines: here all are on this one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,6 +45,16 @@ class SeveralLaunchers : public TrainResume {
       fs::copy(path("alone"), folder, fs::copy_options::recursive);
     } else {
       fs::copy(folder, path("alone"), fs::copy_options::recursive);
+    }
+  }
+  // The same samples; sums are taken in another order.
+  void expect_near_run(const std::string& one, const std::string& other) {
+    const auto expected = read_steps(path(one)), steps = read_steps(path(other));
+    ASSERT_EQ(expected.size(), steps.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      EXPECT_EQ(expected[i]["step"], steps[i]["step"]);
+      EXPECT_EQ(expected[i]["tokens"], steps[i]["tokens"]);
+      EXPECT_NEAR(expected[i]["loss"].get<double>(), steps[i]["loss"].get<double>(), 1e-4);
     }
   }
   void expect_no_ranks() { EXPECT_TRUE(all_gone(path("out"))); }
@@ -158,13 +168,13 @@ TEST_F(SeveralLaunchers, GoOnWithALeaderThatIsStartedAgain) {
   auto second = launcher(1, memory, "delay:1@8+900");
   ASSERT_TRUE(has_done(7));
   first->process().signal(SIGKILL);
-  EXPECT_TRUE(second->process().wait_for_text("waiting up to 60 s for it to be started again"));
+  EXPECT_TRUE(second->process().wait_for_text("waiting up to 60 s for the others to elect another one"));
   auto third = launcher(0, memory + Words{"--resume_from_checkpoint", "true"});
   ASSERT_EQ(third->exit_code(), 0) << third->err() << second->err();
   EXPECT_EQ(second->exit_code(), 0) << second->err();
   EXPECT_THAT(third->err(), HasSubstr("going on with the job of machine 1"));
   EXPECT_THAT(third->out(), HasSubstr("restored/checkpoint-6, after step 6"));
-  EXPECT_THAT(second->err(), HasSubstr("the launcher of machine 0 is here again"));
+  EXPECT_THAT(second->err(), HasSubstr("found the launcher that leads the job"));
   expect_same_run("alone", "out", 12);
   expect_no_ranks();
 }
@@ -175,7 +185,63 @@ TEST_F(SeveralLaunchers, EndWhenTheirLeaderIsKilled) {
   ASSERT_TRUE(has_saved());
   first->process().signal(SIGKILL);
   EXPECT_EQ(second->exit_code(), 75) << second->err();
-  EXPECT_THAT(second->err(), HasSubstr("the launcher of machine 0, which leads the job, is lost"));
+  EXPECT_THAT(second->err(), HasSubstr("the launcher that leads the job is lost: its connection has ended"));
+  expect_no_ranks();
+}
+
+// The launcher of the leader's machine is lost for good: the others elect one of them, and a spare machine takes the
+// place of the lost one.
+TEST_F(SeveralLaunchers, ElectAnotherLeader) {
+  machines_ = 4;
+  const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
+  run("alone", ranks(4, 1) + saving);
+  const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
+  std::vector<std::unique_ptr<TrainProgram>> launchers;
+  for (int node = 0; node < 5; ++node) launchers.push_back(launcher(node, memory, node == 1 ? "delay:1@8+900" : ""));
+  EXPECT_TRUE(launchers[4]->process().wait_for_text("this is a spare machine"));
+  ASSERT_TRUE(has_done(7));
+  launchers[0]->process().signal(SIGKILL);
+  for (const size_t node : {1, 2, 3, 4}) EXPECT_EQ(launchers[node]->exit_code(), 0) << launchers[node]->err();
+  EXPECT_THAT(launchers[1]->err(), HasSubstr("this launcher, of machine 1, leads the job from now on"));
+  EXPECT_THAT(launchers[1]->err(), HasSubstr("takes the place of machine 0"));
+  EXPECT_THAT(launchers[2]->err(), HasSubstr("found the launcher that leads the job"));
+  EXPECT_THAT(launchers[1]->out(), HasSubstr("restored/checkpoint-6, after step 6"));
+  expect_same_run("alone", "out", 12);
+  expect_no_ranks();
+}
+
+// Three machines, of which that of the leader is lost after step 5.
+class ThreeLaunchers : public SeveralLaunchers {
+ protected:
+  void lose_leader(const Words& more) {
+    machines_ = 3;
+    words_ = run_words("out", ranks(1, 2));
+    run("alone", ranks(3, 2));
+    for (int node = 0; node < 3; ++node) launchers_.push_back(launcher(node, more, node == 1 ? "delay:1@6+900" : ""));
+    ASSERT_TRUE(has_saved());
+    launchers_[0]->process().signal(SIGKILL);
+    EXPECT_TRUE(launchers_[1]->process().wait_for_text("this launcher, of machine 1, leads the job from now on"));
+  }
+  std::vector<std::unique_ptr<TrainProgram>> launchers_;
+};
+
+TEST_F(ThreeLaunchers, GoOnWithoutTheirLeader) {
+  ASSERT_NO_FATAL_FAILURE(lose_leader({"--allow_fewer_ranks", "--rejoin_timeout", "0"}));
+  for (const size_t node : {1, 2}) EXPECT_EQ(launchers_[node]->exit_code(), 0) << launchers_[node]->err();
+  EXPECT_THAT(launchers_[1]->err(), HasSubstr("(attempt 2, with 2 of 3 ranks)"));
+  expect_near_run("alone", "out");
+  expect_no_ranks();
+}
+
+// It finds that it was replaced, and is a machine like the others.
+TEST_F(ThreeLaunchers, HaveTheirLeaderBack) {
+  ASSERT_NO_FATAL_FAILURE(lose_leader({}));
+  const auto again = launcher(0, {"--resume_from_checkpoint", "true"});
+  EXPECT_EQ(again->exit_code(), 0) << again->err();
+  EXPECT_THAT(again->err(), HasSubstr("the others have elected another launcher to lead the job"));
+  EXPECT_THAT(again->err(), HasSubstr("found the launcher that leads the job"));
+  for (const size_t node : {1, 2}) EXPECT_EQ(launchers_[node]->exit_code(), 0) << launchers_[node]->err();
+  expect_same_run("alone", "out", 12);
   expect_no_ranks();
 }
 
@@ -190,13 +256,7 @@ TEST_F(SeveralLaunchers, GoOnWithFewerRanks) {
   EXPECT_EQ(first->exit_code(), 0) << first->err();
   EXPECT_THAT(first->err(), HasSubstr("(attempt 2, with 1 of 2 ranks)"));
   EXPECT_THAT(first->out() + first->err(), HasSubstr("4 samples per step: 1 per micro-batch x 4 accumulated"));
-  const auto alone = read_steps(path("alone")), out = read_steps(path("out"));
-  ASSERT_EQ(alone.size(), out.size());
-  for (size_t i = 0; i < out.size(); ++i) {
-    EXPECT_EQ(alone[i]["step"], out[i]["step"]);
-    EXPECT_EQ(alone[i]["tokens"], out[i]["tokens"]);  // the same samples; sums are taken in another order
-    EXPECT_NEAR(alone[i]["loss"].get<double>(), out[i]["loss"].get<double>(), 1e-4);
-  }
+  expect_near_run("alone", "out");
   expect_no_ranks();
 }
 

@@ -24,7 +24,8 @@ The processes get torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK
 Ctrl-C, SIGTERM and SIGHUP are forwarded to them; a second signal kills them. When one process fails, the others are
 stopped and its error is shown first.
 Launchers on several machines with --max_restarts are led by the one with --node_rank 0, at --master_port: all restart
-together, and a launcher that is lost may be started again within --rejoin_timeout. One with a --node_rank from --nnodes
+together, and a launcher that is lost may be started again within --rejoin_timeout. If the leader is lost, the others
+elect another one, where they are more than half. One with a --node_rank from --nnodes
 on is a spare machine: it waits and takes the place of one that is lost. Set CONCORD_JOB_TOKEN to the same
 random text on all machines.
 Exit codes: 0 all processes exited with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by that signal; 75 a
