@@ -27,6 +27,7 @@ int64_t of_first_rank(ParallelContext& job, int64_t value) {
 BestModel::BestModel(const TrainingPlan& plan, ParallelContext& job)
     : job_(job),
       output_dir_(plan.arguments.output.dir),
+      on_each_machine_(plan.writers.has_value()),
       metric_(plan.arguments.best_model.metric),
       greater_is_better_(plan.arguments.best_model.greater_is_better == "true" ||
                          (plan.arguments.best_model.greater_is_better == "auto" && metric_.ends_with("accuracy"))),
@@ -77,7 +78,8 @@ void BestModel::restore(const TrainingState& state, const std::string& folder) {
   if (state.best->checkpoint.empty()) return;
   const fs::path checkpoint = fs::path(folder).parent_path() / state.best->checkpoint;
   std::error_code ignored;
-  if (of_first_rank(job_, fs::is_directory(checkpoint, ignored) ? 1 : 0) != 0) {
+  const int64_t is_there = fs::is_directory(checkpoint, ignored) ? 1 : 0;
+  if ((on_each_machine_ ? reduced(job_, is_there, ReduceOp::kMin) : of_first_rank(job_, is_there)) != 0) {
     result_.checkpoint = checkpoint.string();
   } else if (job_.rank() == 0) {
     loader::log(CONCORD_LOG_WARN, "train",

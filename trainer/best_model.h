@@ -29,8 +29,8 @@ class BestModel {
 
   const BestResult& result() const { return result_; }
 
-  // Into the state of a checkpoint, and out of the one in |folder|. A best checkpoint that is gone is forgotten, with a
-  // warning. Every rank calls restore. Waits: for all ranks.
+  // Into the state of a checkpoint, and out of the one in |folder|. A best checkpoint that is gone, on any machine, is
+  // forgotten, with a warning. Every rank calls restore. Waits: for all ranks.
   void save(TrainingState* state) const;
   void restore(const TrainingState& state, const std::string& folder);
 
@@ -39,7 +39,8 @@ class BestModel {
 
   ParallelContext& job_;
   std::string output_dir_;
-  std::string metric_;  // with eval_; empty: none is wanted
+  bool on_each_machine_;  // has every machine an output_dir of its own?
+  std::string metric_;    // with eval_; empty: none is wanted
   bool greater_is_better_;
   BestResult result_;
   int64_t patience_;  // 0: no early stopping

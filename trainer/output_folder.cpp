@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kCheckpoint = "checkpoint-";
+constexpr const char* kSetAside = ".not-on-all-machines";
 constexpr const char* kModelFolder = "model";
 constexpr std::string_view kFilesOfARun[] = {"metrics.jsonl",
                                              "eval_metrics.jsonl",
@@ -141,6 +142,26 @@ std::optional<int64_t> newest_resumable_step(const fs::path& folder) {
   const auto newest =
       std::find_if(found.rbegin(), found.rend(), [](const fs::path& each) { return can_resume_from(each.string()); });
   return newest == found.rend() ? std::nullopt : checkpoint_step(*newest);
+}
+
+std::vector<int64_t> resumable_steps(const fs::path& folder) {
+  std::vector<int64_t> steps;
+  for (const fs::path& each : checkpoints_in(folder)) {
+    if (can_resume_from(each.string())) steps.push_back(*checkpoint_step(each));
+  }
+  return steps;
+}
+
+std::vector<std::string> set_later_aside(const fs::path& folder, int64_t step) {
+  std::vector<std::string> names;
+  for (const fs::path& each : checkpoints_in(folder)) {
+    if (*checkpoint_step(each) <= step) continue;
+    const std::string name = each.string() + kSetAside;
+    if (fs::exists(name)) remove_saved_folder(name);
+    fs::rename(each, name);
+    names.push_back(fs::path(name).filename().string());
+  }
+  return names;
 }
 
 void keep_newest(const fs::path& folder, int64_t limit, const fs::path& best) {

@@ -115,6 +115,17 @@ TEST_F(OutputFolder, TheNewestCheckpointsStayByTheirNumberAndNotTheirName) {
 }
 
 // As in HF: the newest and the best one stay, even where that is more than the limit.
+TEST_F(OutputFolder, LaterCheckpointsAreSetAside) {
+  for (const char* step : {"5", "10", "20"}) touch(std::string("checkpoint-") + step + "/x");
+  touch("checkpoint-20.not-on-all-machines/of an earlier time");
+  EXPECT_THAT(set_later_aside(folder_, 5),
+              ElementsAre("checkpoint-10.not-on-all-machines", "checkpoint-20.not-on-all-machines"));
+  EXPECT_THAT(checkpoints_in(folder_), ElementsAre(folder_ / "checkpoint-5"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoint-20.not-on-all-machines/x"));
+  EXPECT_FALSE(fs::exists(folder_ / "checkpoint-20.not-on-all-machines/of an earlier time"));
+  EXPECT_TRUE(set_later_aside(folder_, 5).empty());
+}
+
 TEST_F(OutputFolder, TheBestCheckpointStays) {
   const auto left = [&](int64_t limit, const fs::path& best) {
     fs::remove_all(folder_);

@@ -405,6 +405,13 @@ ResumeParts resume_parts(const TrainingArguments& a) {
           .data = !a.resume.ignore_data_skip};
 }
 
+void check_machines(const TrainingPlan& plan, const Machines& machines) {
+  const TrainingArguments& a = plan.arguments;
+  if (!a.saving.on_each_node || a.saving.strategy == "no") return;
+  check_machines_are_whole(layout_of(initialize_args(plan), machines.world), machines,
+                           a.data_parallel.use_distributed_optimizer && !a.saving.only_model);
+}
+
 ReferenceKind reference_of(const TrainingPlan& plan) {
   const PreferenceArguments& given = plan.arguments.preference;
   if (!given.uses_reference()) return ReferenceKind::none;
@@ -447,7 +454,7 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.test_data =
       open_part(arguments, evaluation_arguments(arguments, data, DataPart::test), arguments.evaluation.test_data,
                 arguments.evaluation.test_blend, std::move(sets.test), sets.collator);
-  if (rank == 0 && reads_files) {
+  if ((rank == 0 || arguments.saving.on_each_node) && reads_files) {
     plan.tokenizer_files = files_of_tokenizer(data);
   }
   plan.tokenizer = data.tokenizer;

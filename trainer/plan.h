@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "core/mesh/machines.h"
 #include "core/models/adapter_config.h"
 #include "core/models/config.h"
 #include "core/optim/loss_scaler.h"
@@ -74,14 +75,22 @@ struct TrainingPlan {
   ResumeParts resume_parts;                 // of it
   std::string tokenizer;                    // as make_tokenizer takes it; empty: there is none
   std::vector<Prompt> sample_prompts;       // to be continued at every evaluation
-  TokenizerFiles tokenizer_files;           // of the data, for saved models; on rank 0, which writes them
+  TokenizerFiles tokenizer_files;           // of the data, for saved models; on the ranks that write them
+  // With save_on_each_node in a job on several machines: the ranks of this one, which write to its output_dir. None:
+  // all ranks have one output_dir.
+  std::optional<RankRange> writers;
 
+  // Of those that write to the same output_dir, the one that does what one alone has to.
+  int64_t writing_rank() const { return writers ? writers->begin : 0; }
   bool continues() const { return !resume_from.empty() && resume_parts.progress; }  // a run that has done steps
 };
 
 // |rank| of |world| processes. Throws ConfigError for every error that can be detected at this point.
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
                            const DatasetProvider& datasets = {});
+
+// With save_on_each_node: throws ConfigError unless each of |machines| can write whole checkpoints.
+void check_machines(const TrainingPlan& plan, const Machines& machines);
 
 ReferenceKind reference_of(const TrainingPlan& plan);
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
 #include "core/models/save_folder.h"
 #include "core/torch/device.h"
@@ -24,10 +25,63 @@
 namespace concord {
 namespace {
 
+// With save_on_each_node in a job on several machines: the ranks of this one. Waits: for all ranks.
+std::optional<RankRange> ranks_of_machine(const TrainingPlan& plan, ParallelContext& job) {
+  if (!plan.arguments.saving.on_each_node) return std::nullopt;
+  const Machines machines = machines_of(job);
+  check_machines(plan, machines);
+  if (machines.first.size() == 1) return std::nullopt;
+  return machines.ranks_of(machines.machine_of(job.rank()));
+}
+
+// Throws ConfigError where two machines see the same output_dir, which would then have two writers. Every machine
+// leaves a file there, by a name that nobody has looked for before, which no cache of a network file system has.
+void check_folders_differ(ParallelContext& job, const TrainingPlan& plan, const OutputRequest& output) {
+  const std::vector<int64_t> first = machines_of(job).first;
+  const std::string nonce = broadcast_text(job, job.rank() == 0 ? make_nonce() : "", 0);
+  const auto file_of = [&](int64_t rank) { return output.folder / fmt::format(".concord-machine-{}-{}", nonce, rank); };
+  const bool writes = job.rank() == plan.writing_rank();
+  run_together(job, [&] {
+    if (!writes) return;
+    check_output_folder(output);
+    std::filesystem::create_directories(output.folder);
+    replace_file(file_of(job.rank()).string(), "\n");
+  });
+  std::optional<int64_t> other;
+  run_together(job, [&] {
+    for (const int64_t rank : first) {
+      if (writes && rank != job.rank() && std::filesystem::exists(file_of(rank))) other = rank;
+    }
+  });
+  run_together(job, [&] {
+    if (writes) std::filesystem::remove(file_of(job.rank()));
+    if (!other) return;
+    throw ConfigError(
+        fmt::format("save_on_each_node: output_dir '{}' is the same folder on the machine of rank {}; set "
+                    "save_on_each_node to false where machines share output_dir, or give each a folder of its own",
+                    output.folder.string(), *other));
+  });
+}
+
+// Checkpoints that other machines lack do not get in the way of those to come.
+void set_aside_what_others_lack(const TrainingPlan& plan, const OutputRequest& output) {
+  const bool is_newest = plan.is_restarted || resumes_from_newest(plan.arguments);
+  if (!plan.continues() || !is_newest) return;
+  const std::string resumed = std::filesystem::path(plan.resume_from).filename().string();
+  for (const std::string& name : set_later_aside(output.folder, *checkpoint_step(plan.resume_from))) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("the run resumes from {}, the newest checkpoint that all machines have; a later one of {} "
+                            "is now called {}",
+                            resumed, output.folder.string(), name));
+  }
+}
+
 // The last thing before training: by now every rank has its model and its data, and all checks have passed.
-void claim_output_folder(ParallelContext& job, const OutputRequest& output) {
+void claim_output_folder(ParallelContext& job, const TrainingPlan& plan, const OutputRequest& output) {
   job.world_group().barrier().wait();
-  if (job.rank() != 0) return;
+  if (plan.writers) check_folders_differ(job, plan, output);
+  if (job.rank() != plan.writing_rank()) return;
+  if (plan.writers) set_aside_what_others_lack(plan, output);
   prepare_output_folder(output);
   for (const std::string& name : remove_abandoned_saves(output.folder)) {
     loader::log(
@@ -52,12 +106,14 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   const std::filesystem::path output_dir = plan.arguments.output.dir;
   const bool saves = plan.arguments.saving.strategy != "no";
   const bool loads_best = plan.arguments.best_model.load_at_end;
+  plan.writers = ranks_of_machine(plan, job);
   choose_checkpoint(&plan, job);
+  const bool writes = job.rank() == plan.writing_rank();
   Trainer trainer(std::move(plan), job, providers);
   stop->enter(StopRequest::Phase::running);
-  claim_output_folder(job, request);
+  claim_output_folder(job, trainer.plan(), request);
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = options.callbacks;
-  if (job.rank() == 0) {
+  if (writes) {
     callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, trainer.state().global_step,
                                                          options.terminal, options.notes, std::move(trackers)));
   }
@@ -80,7 +136,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   } else {
     finish.files = {{"model", "not saved: save_strategy is no"}};
   }
-  if (!output.test_metrics.empty()) report_test(output.test_metrics, output_dir, job.rank() == 0, &finish);
+  if (!output.test_metrics.empty()) report_test(output.test_metrics, output_dir, writes, &finish);
   for (const auto& callback : callbacks) callback->on_train_end(trainer.state(), finish);
   output.stop_signal = agreed_stop_signal(job, *stop);
   return output;
@@ -101,10 +157,9 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
   const OutputRequest request = output_request(arguments, options.inputs);
   std::vector<std::unique_ptr<Tracker>> trackers;
-  if (environment.rank == 0) {
-    check_output_folder(request);
-    trackers = make_trackers(arguments.report);
-  }
+  const bool has_own_folder = arguments.saving.on_each_node && environment.local_rank == 0;
+  if (environment.rank == 0 || has_own_folder) check_output_folder(request);
+  if (environment.rank == 0) trackers = make_trackers(arguments.report);
   plan.is_restarted = request.is_restarted;
   plan.job = request.job;
   ParallelContext& job = initialize(initialize_args(plan), options.store);

@@ -8,10 +8,13 @@
 namespace concord {
 
 PromptSamples::PromptSamples(const TrainingPlan& plan, ParallelContext& job)
-    : job_(job), prompts_(plan.sample_prompts), max_new_tokens_(plan.arguments.evaluation.sample_max_new_tokens) {
+    : job_(job),
+      writes_(job.rank() == plan.writing_rank()),
+      prompts_(plan.sample_prompts),
+      max_new_tokens_(plan.arguments.evaluation.sample_max_new_tokens) {
   if (prompts_.empty()) return;
   std::vector<int64_t> ends;
-  if (job.rank() == 0) {
+  if (writes_) {
     const TrainingArguments& a = plan.arguments;
     if (!plan.tokenizer.empty()) tokenizer_ = make_tokenizer(plan.tokenizer, a.data.chat_template);
     ids_ = encode_prompts(prompts_, tokenizer_.get());
@@ -26,7 +29,7 @@ NamedTexts PromptSamples::generate(VirtualModels& models) {
   const std::vector<Generated> made =
       concord::generate(models, ids_, ends_, {.max_new_tokens = max_new_tokens_, .sampling = {}}, job_);
   NamedTexts texts;
-  for (size_t i = 0; job_.rank() == 0 && i < made.size(); ++i) {
+  for (size_t i = 0; writes_ && i < made.size(); ++i) {
     const auto text = [&](const std::vector<int64_t>& ids) {
       return tokenizer_ ? tokenizer_->decode(ids) : fmt::format("{}", fmt::join(ids, " "));
     };

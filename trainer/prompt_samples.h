@@ -22,8 +22,9 @@ class PromptSamples {
 
  private:
   ParallelContext& job_;
+  bool writes_;  // has what is generated as text
   std::vector<Prompt> prompts_;
-  std::unique_ptr<Tokenizer> tokenizer_;  // on rank 0, and only if something is text
+  std::unique_ptr<Tokenizer> tokenizer_;  // on such ranks, and only if something is text
   std::vector<std::vector<int64_t>> ids_;
   std::vector<int64_t> ends_;
   int64_t max_new_tokens_;

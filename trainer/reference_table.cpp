@@ -107,7 +107,8 @@ ReferenceTable::ReferenceTable(const TrainingPlan& plan, ParallelContext& job, c
                 fmt::format("computing the reference's log-probabilities of {} pairs", pairs));
   }
   logps_ = computed(plan, job, compute);
-  if (job.rank() == 0) write_tensors(file, {{kTensor, logps_}, {kIdentity, at::full({1}, identity, at::kLong)}});
+  if (job.rank() == plan.writing_rank())
+    write_tensors(file, {{kTensor, logps_}, {kIdentity, at::full({1}, identity, at::kLong)}});
 }
 
 at::Tensor ReferenceTable::of(const MicroBatch& batch) const {

@@ -78,10 +78,12 @@ std::string evaluation_text(const TrainingPlan& plan, int64_t eval_steps) {
   return fmt::format("every {} steps and at the end", eval_steps);
 }
 
-std::string saving_text(const TrainingArguments& a, int64_t save_steps) {
+std::string saving_text(const TrainingPlan& plan, int64_t save_steps) {
+  const TrainingArguments& a = plan.arguments;
+  const char* const where = plan.writers ? ", on each machine" : "";
   if (a.saving.strategy == "no") return "nothing: save_strategy is no, so the trained model is not saved";
-  if (a.saving.strategy == "epoch") return "a checkpoint after every epoch and at the end";
-  return fmt::format("a checkpoint every {} steps and at the end", save_steps);
+  if (a.saving.strategy == "epoch") return fmt::format("a checkpoint after every epoch and at the end{}", where);
+  return fmt::format("a checkpoint every {} steps and at the end{}", save_steps, where);
 }
 
 const std::string* tokenizer_json(const TokenizerFiles& files) {
@@ -149,14 +151,14 @@ NamedTexts opening(const TrainingPlan& plan, const ParallelContext& job, const R
   if (a.preference.learns_pairs()) rows.insert(rows.begin() + 2, {"learns", preference_text(plan)});
   if (!plan.eval_sets.empty()) rows.emplace_back("evaluates", evaluation_text(plan, run.eval_steps));
   if (plan.test_data) rows.emplace_back("tests", "at the end, on " + plan.test_data->source().name());
-  rows.emplace_back("saves", saving_text(a, run.save_steps));
+  rows.emplace_back("saves", saving_text(plan, run.save_steps));
   if (plan.continues()) {
     rows.emplace_back("resumes", fmt::format("{}, after step {}{}", plan.resume_from, run.first_step,
                                              not_resumed(plan.resume_parts)));
   } else if (!plan.resume_from.empty()) {
     rows.emplace_back("finetunes", plan.resume_from + ", from its weights");
   }
-  rows.emplace_back("files", "in " + a.output.dir);
+  rows.emplace_back("files", fmt::format("in {}{}", a.output.dir, plan.writers ? " of each machine" : ""));
   return rows;
 }
 
@@ -218,6 +220,7 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   run.progress = a.report.disable_tqdm || is_terminal_unknown ? ProgressMode::plain : ProgressMode::automatic;
   run.tensorboard = reports_to(a.report, "tensorboard");
   run.html = reports_to(a.report, "html");
+  if (job.rank() != 0) run.progress = ProgressMode::none;  // of several machines the first one shows it
   run.terminal = terminal;
   run.opening = opening(plan, job, run);
   return run;

@@ -3,8 +3,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "core/checkpoint/verify.h"
 #include "core/config_error.h"
@@ -22,14 +24,56 @@ namespace {
 constexpr int64_t kNumbers = 3;  // of a generator's state
 constexpr int64_t kMostThreads = 8;
 
-// The newest checkpoint of this run, on the disk or, after a restart, in memory. Rank 0 looks; empty: none.
+// The newest checkpoint in the output_dir of every machine; -1: there is none that all of them have.
+struct CommonStep {
+  int64_t step = -1;
+  int64_t newest_of_any = -1;
+};
+CommonStep common_step(const TrainingPlan& plan, ParallelContext& job) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const bool looks = job.rank() == plan.writing_rank();
+  std::vector<int64_t> steps = looks ? resumable_steps(plan.arguments.output.dir) : std::vector<int64_t>();
+  CommonStep common;
+  for (int64_t most = kMost;; most = common.step) {
+    while (!steps.empty() && steps.back() > most) steps.pop_back();
+    const int64_t own = steps.empty() ? -1 : steps.back();
+    common.step = reduced(job, looks ? own : kMost, ReduceOp::kMin);
+    const int64_t newest = reduced(job, own, ReduceOp::kMax);
+    if (most == kMost) common.newest_of_any = newest;
+    if (common.step == newest || common.step < 0) return common;
+  }
+}
+
+// Nobody wants to begin a long run again because one of its machines is a new one.
+void refuse_to_begin_again(const TrainingPlan& plan, ParallelContext& job) {
+  run_together(job, [&] {
+    if (job.rank() != plan.writing_rank()) return;
+    const std::vector<int64_t> steps = resumable_steps(plan.arguments.output.dir);
+    throw ConfigError(fmt::format(
+        "save_on_each_node: there is no checkpoint that all machines have; on this one {} has {}. Copy one to the "
+        "machines that lack it, or choose another output_dir for a new run",
+        plan.arguments.output.dir,
+        steps.empty() ? "none" : fmt::format("those of the steps {}", fmt::join(steps, ", "))));
+  });
+}
+
+// Of machines that have an output_dir each, or of the one that all share, where rank 0 looks.
+CommonStep step_on_disk(const TrainingPlan& plan, ParallelContext& job) {
+  if (plan.writers) return common_step(plan, job);
+  const int64_t own = job.rank() == 0 ? newest_resumable_step(plan.arguments.output.dir).value_or(-1) : -1;
+  const int64_t step = reduced(job, own, ReduceOp::kMax);
+  return {step, step};
+}
+
+// The newest checkpoint of this run, on the disk or, after a restart, in memory; empty: none.
 std::string folder_of_newest(const TrainingPlan& plan, ParallelContext& job) {
   const std::string& on_disk = plan.arguments.output.dir;
-  if (plan.is_restarted && has_several_machines()) {
-    const int64_t step =
-        reduced(job, job.rank() == 0 ? newest_resumable_step(on_disk).value_or(-1) : -1, ReduceOp::kMax);
-    const std::string restored = restore_from_machines(step, job);
-    return restored.empty() && step >= 0 ? checkpoint_folder(on_disk, step).string() : restored;
+  if (plan.writers || (plan.is_restarted && has_several_machines())) {
+    const auto [step, newest_of_any] = step_on_disk(plan, job);
+    const std::string restored = plan.is_restarted ? restore_from_machines(step, job) : "";
+    if (!restored.empty()) return restored;
+    if (step < 0 && newest_of_any >= 0) refuse_to_begin_again(plan, job);
+    return step >= 0 ? checkpoint_folder(on_disk, step).string() : "";
   }
   const std::string in_memory = plan.is_restarted ? memory_folder() : "";
   int64_t seen = -1;
@@ -63,8 +107,8 @@ void find_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   }
 }
 
-// This rank's part of |folder|.
-void verify_part(const std::string& folder, int64_t rank, int64_t world) {
+// This rank's part of |folder|, which the ranks |readers| have to read.
+void verify_part(const std::string& folder, int64_t rank, const RankRange& readers) {
   if (!has_manifest(folder)) {
     if (rank != 0) return;
     loader::log(CONCORD_LOG_WARN, "train",
@@ -72,7 +116,8 @@ void verify_part(const std::string& folder, int64_t rank, int64_t world) {
     return;
   }
   const auto threads = static_cast<int>(cores_for_each(read_job_environment().local_world, kMostThreads));
-  const std::vector<Damage> damage = verify_checkpoint(folder, {.part = rank, .parts = world, .threads = threads});
+  const std::vector<Damage> damage =
+      verify_checkpoint(folder, {.part = rank - readers.begin, .parts = readers.size(), .threads = threads});
   if (damage.empty()) return;
   throw ConfigError(
       fmt::format("{} is damaged: {}; `concord checkpoint verify {}` names everything that is; an older checkpoint is "
@@ -80,13 +125,31 @@ void verify_part(const std::string& folder, int64_t rank, int64_t world) {
                   folder, to_string(damage.front()), folder));
 }
 
+// Each machine reads its own: they have to be of the same save.
+void check_same_on_all_machines(const std::string& folder, ParallelContext& job) {
+  int64_t digest = -1;
+  run_together(job, [&] {
+    if (has_manifest(folder)) digest = tensor_digest(read_manifest(folder));
+  });
+  if (reduced(job, digest, ReduceOp::kMin) == reduced(job, digest, ReduceOp::kMax)) return;
+  throw ConfigError(
+      fmt::format("save_on_each_node: {} has other tensors on one machine than on another, so they are not of the same "
+                  "save; copy the right one to all machines, or resume from another one",
+                  folder));
+}
+
 }  // namespace
 
 void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   find_checkpoint(plan, job);
-  if (plan->resume_from.empty() || !plan->arguments.saving.verify) return;
-  if (has_several_machines() && lies_in(plan->resume_from, memory_folder())) return;  // its parts were verified
-  run_together(job, [&] { verify_part(plan->resume_from, job.rank(), job.world()); });
+  if (plan->resume_from.empty()) return;
+  const std::string memory = memory_folder();
+  const bool is_in_memory = !memory.empty() && lies_in(plan->resume_from, memory);
+  if (is_in_memory && has_several_machines()) return;  // its parts were verified
+  if (plan->writers) check_same_on_all_machines(plan->resume_from, job);
+  if (!plan->arguments.saving.verify) return;
+  const RankRange readers = plan->writers.value_or(RankRange{0, job.world()});
+  run_together(job, [&] { verify_part(plan->resume_from, job.rank(), readers); });
 }
 
 // On one machine the page cache is what bytes would be sent from, and a disk of each machine's own is read by all of

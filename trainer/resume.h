@@ -13,8 +13,10 @@ namespace concord {
 
 // Sets the plan's resume_from and resume_parts: the checkpoint that the run is to resume, and what of it. Empty where
 // it starts at the first step, because nobody asks for more or there is none yet (then rank 0 says so). Rank 0 looks,
-// so that all ranks take the same one. An attempt that was restarted takes its own newest checkpoint, and all of it.
-// The ranks verify its checksums, each a part. Throws ConfigError where it is damaged.
+// so that all ranks take the same one; of machines with an output_dir each (plan->writers) one rank on each, and the
+// newest that all of them have is taken. An attempt that was restarted takes its own newest checkpoint, and all of it.
+// The ranks verify its checksums, each a part. Throws ConfigError where it is damaged, and
+// where machines have checkpoints but not the same.
 void choose_checkpoint(TrainingPlan* plan, ParallelContext& job);
 
 // Whether the ranks read the files in |folder| together, each byte once per data-parallel group, as

@@ -191,7 +191,7 @@ void Trainer::save_last_step() {
   if (last_saved_ != state_.global_step) {
     save_checkpoint(SaveJob::Source::live);
     complete_save();
-  } else if (job_.rank() == 0) {  // nothing to save where a run is resumed at its last step
+  } else if (job_.rank() == plan_.writing_rank()) {  // nothing to save where a run is resumed at its last step
     keep_newest(plan_.arguments.output.dir, plan_.arguments.saving.total_limit, state_.best.checkpoint);
   }
 }
@@ -494,9 +494,8 @@ EvalLoopOutput Trainer::evaluate_set(DataLoader& data, const std::string& name, 
   const int64_t samples = std::min(data.samples(), batches_of(data, plan_.arguments) * data.global_batch_size());
   if (totals.predictions) {
     const std::vector<PredictedSample> predicted = totals.predictions->take(samples);
-    const RankCoordinates& at = job_.coordinates();
     const bool has_them = parts_.stages.back()->is_last();
-    const bool writes = has_them && at.tp == 0 && at.cp == 0 && at.dp == 0;
+    const bool writes = has_them && job_.rank() == first_of_stage(job_.layout(), job_.rank(), plan_.writers);
     if (is_written && writes)
       write_predictions(std::filesystem::path(plan_.arguments.output.dir) / "predictions.jsonl", predicted);
     if (has_metrics) {
@@ -559,7 +558,8 @@ void Trainer::save_average(const std::filesystem::path& folder) {
 HfSaveOptions Trainer::save_options() const {
   return {.source = plan_.arguments.model.path,
           .tokenizer_files = plan_.tokenizer_files,
-          .overwrite = plan_.is_restarted || plan_.continues()};
+          .overwrite = plan_.is_restarted || plan_.continues(),
+          .writers = plan_.writers};
 }
 
 // Starts one; a live one is complete afterwards. One at a time: an unfinished one is waited for, or comes first.
@@ -610,8 +610,10 @@ HfSaveOptions Trainer::checkpoint_options() {
 
 // What a run needs besides the weights to go on.
 void Trainer::add_state(HfSaveOptions* options) {
-  options->more.push_back(saved_tensors(parts_.optimizer));
-  if (std::optional<SavedTensors> fp8 = parts_.model.saved_fp8()) options->more.push_back(std::move(*fp8));
+  options->more.push_back(saved_tensors(parts_.optimizer, options->writers));
+  if (std::optional<SavedTensors> fp8 = parts_.model.saved_fp8(options->writers)) {
+    options->more.push_back(std::move(*fp8));
+  }
   options->more_files.emplace_back(kMetadataFile, to_json(training_state()));
 }
 

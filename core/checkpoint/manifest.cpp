@@ -271,6 +271,14 @@ Manifest parse_manifest(std::string_view json, const std::string& file) {
   return ManifestParser(json, file).parse();
 }
 
+uint32_t tensor_digest(const Manifest& manifest) {
+  std::string text;
+  for (const auto& [file, entry] : manifest.files) {
+    for (const auto& [tensor, checksum] : entry.tensors) text += file + '\0' + tensor + '\0' + checksum_text(checksum);
+  }
+  return crc32(std::as_bytes(std::span(text)));
+}
+
 bool has_manifest(const std::string& folder) {
   std::error_code ignored;
   return std::filesystem::is_regular_file(folder + "/" + kManifestFile, ignored);

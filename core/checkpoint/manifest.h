@@ -44,6 +44,9 @@ std::string to_json(const Manifest& manifest);
 // checksums that are not 8 digits. Keys that it does not know are errors: what they would say is not checked.
 Manifest parse_manifest(std::string_view json, const std::string& file);
 
+// Of the checksums of all tensors, with their names: the same for the same tensors, in the same files.
+uint32_t tensor_digest(const Manifest& manifest);
+
 bool has_manifest(const std::string& folder);
 // Throws ConfigError where |folder| has none.
 Manifest read_manifest(const std::string& folder);

@@ -123,6 +123,14 @@ TEST(Manifest, NamesThatAreNotUtf8AreRefusedWhenWritten) {
   EXPECT_THROW(to_json(manifest), ConfigError);
 }
 
+TEST(Manifest, HasADigestOfItsTensors) {
+  Manifest other = example();
+  other.files["config.json"].crc32 = 1;
+  EXPECT_EQ(tensor_digest(example()), tensor_digest(other));
+  other.files["model.safetensors"].tensors["lm_head.weight"] = 1;
+  EXPECT_NE(tensor_digest(example()), tensor_digest(other));
+}
+
 TEST(Manifest, IsReadFromAFolder) {
   const tests::TemporaryFolder folder;
   EXPECT_FALSE(has_manifest(folder.path()));

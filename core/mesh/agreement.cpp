@@ -1,6 +1,7 @@
 #include "core/mesh/agreement.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/core.h>
@@ -9,6 +10,7 @@
 #include <stdexcept>
 
 #include "core/config_error.h"
+#include "core/mesh/job_environment.h"
 #include "core/quoted.h"
 
 namespace concord {
@@ -22,6 +24,19 @@ int64_t reduced(ParallelContext& job, int64_t value, ReduceOp op) {
   const at::Tensor tensor = at::full({1}, value, at::kLong).to(job.torch_device());
   job.world_group().all_reduce(tensor, op).synchronize();
   return tensor.item<int64_t>();
+}
+
+std::vector<int64_t> gathered(ParallelContext& job, int64_t value) {
+  const at::Tensor own = at::full({1}, value, at::kLong).to(job.torch_device());
+  at::Tensor all = at::empty({job.world()}, own.options());
+  job.world_group().all_gather(all, own).synchronize();
+  all = all.to(at::kCPU);
+  return {all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + job.world()};
+}
+
+Machines machines_of(ParallelContext& job) {
+  const JobEnvironment own = read_job_environment();
+  return machines_from(gathered(job, job.rank() - own.local_rank), gathered(job, own.local_world));
 }
 
 std::string broadcast_text(ParallelContext& job, const std::string& text, int64_t root) {

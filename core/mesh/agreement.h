@@ -9,13 +9,21 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "core/mesh/machines.h"
 #include "core/mesh/parallel_context.h"
 
 namespace concord {
 
 // |value| of all ranks, reduced.
 int64_t reduced(ParallelContext& job, int64_t value, ReduceOp op);
+
+// |value| of all ranks, by rank.
+std::vector<int64_t> gathered(ParallelContext& job, int64_t value);
+
+// By what the launcher says of each rank. Throws ConfigError, as machines_from.
+Machines machines_of(ParallelContext& job);
 
 // The |text| of rank |root|, on all ranks.
 std::string broadcast_text(ParallelContext& job, const std::string& text, int64_t root);

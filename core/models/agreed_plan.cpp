@@ -88,7 +88,7 @@ std::vector<SaveChunk> own_chunks(const AgreedPlan& plan, std::span<Parameter* c
                                   const HfSaveOptions& options, const ParallelContext& context) {
   std::vector<SaveChunk> chunks;
   for (const Parameter* parameter : parameters) {
-    const WrittenPart part = written_part(parameter->spec, context.layout(), context.rank());
+    const WrittenPart part = written_part(parameter->spec, context.layout(), context.rank(), options.writers);
     cut_into_chunks(0, part.runs, parameter->used().detach().view({-1}).narrow(0, part.begin, part.end - part.begin),
                     plan.plan.sets[0].of_earlier_stages, &chunks);
   }

@@ -146,12 +146,13 @@ std::vector<Parameter> VirtualModels::saved_parameters(bool with_values) {
   return saved;
 }
 
-std::optional<SavedTensors> VirtualModels::saved_fp8() {
+std::optional<SavedTensors> VirtualModels::saved_fp8(const std::optional<RankRange>& writers) {
   std::optional<SavedTensors> all;
   for (const auto& chunk : chunks_) {
     const Fp8Layers* const layers = chunk->fp8_layers();
     if (layers == nullptr) continue;
-    SavedTensors saved = layers->saved(context_->group(GroupKind::tp_dp_cp).rank() == 0);
+    SavedTensors saved =
+        layers->saved(context_->rank() == first_of_stage(context_->layout(), context_->rank(), writers));
     if (!all) {
       all = std::move(saved);
       continue;

@@ -54,9 +54,9 @@ class VirtualModels {
   // Sets the pairs of a new adapter, as its init_lora_weights says. Every rank calls it.
   void begin_adapter();
 
-  // What 8-bit layers remember (fp8_layers.h), for HfSaveOptions::more and from the folder of a checkpoint; nothing in
-  // a model without them.
-  std::optional<SavedTensors> saved_fp8();
+  // What 8-bit layers remember (fp8_layers.h), for HfSaveOptions::more, with |writers| as of it, and from the folder of
+  // a checkpoint; nothing in a model without them.
+  std::optional<SavedTensors> saved_fp8(const std::optional<RankRange>& writers = {});
   void load_fp8(const std::string& folder);
 
   // The values that save_pretrained has written to |folder|. Throws as load_hf_weights does; |share_reads| as its

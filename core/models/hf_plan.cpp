@@ -83,19 +83,18 @@ std::vector<GlobalTensor> global_tensors(const ShardSpec& spec) {
   return tensors;
 }
 
-WrittenPart written_part(const ShardSpec& spec, const RankLayout& layout, int64_t rank) {
-  int64_t holders = 1, index = 0;
-  for (const GroupKind kind : spec.replicated_over) {
-    const std::optional<RankGroup> group = layout.group_of(kind, rank);
-    if (!group) continue;
-    index = index * group->size() + group->index_of(rank).value();
-    holders *= group->size();
-  }
+WrittenShare written_share(int64_t elements, const Holders& holders) {
+  const int64_t share = std::max((elements + holders.count - 1) / holders.count, kLeastShare);
+  const int64_t begin = std::min(holders.index * share, elements);
+  return {begin, std::min(begin + share, elements)};
+}
+
+WrittenPart written_part(const ShardSpec& spec, const RankLayout& layout, int64_t rank,
+                         const std::optional<RankRange>& writers) {
   const ShardPlace place = shard_place(layout, rank);
   int64_t elements = 1;
   for (const int64_t size : local_shape(spec, place)) elements *= size;
-  const int64_t share = std::max((elements + holders - 1) / holders, kLeastShare);
-  const int64_t begin = std::min(index * share, elements), end = std::min(begin + share, elements);
+  const auto [begin, end] = written_share(elements, holders_of(spec, layout, rank, writers));
   return {begin, end, cut_runs(shard_runs(spec, place), begin, end)};
 }
 

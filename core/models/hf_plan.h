@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,14 +26,23 @@ struct GlobalTensor {
 // local_shape does.
 std::vector<GlobalTensor> global_tensors(const ShardSpec& spec);
 
+// The part of |elements| that one of |holders| writes: each one of the same size; few elements are the first one's.
+struct WrittenShare {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+WrittenShare written_share(int64_t elements, const Holders& holders);
+
 // The elements [begin, end) of the rank's tensor that |rank| writes. Those with the same elements (replicated_over)
-// divide them, each a part of the same size; few elements are the first one's.
+// divide them. |writers|: the ranks that write a folder
+// together, |rank| among them, where these are not all.
 struct WrittenPart {
   int64_t begin = 0;
   int64_t end = 0;
   std::vector<ShardRun> runs;  // |local| counts from |begin|
 };
-WrittenPart written_part(const ShardSpec& spec, const RankLayout& layout, int64_t rank);
+WrittenPart written_part(const ShardSpec& spec, const RankLayout& layout, int64_t rank,
+                         const std::optional<RankRange>& writers = {});
 
 struct HfFolderPlan {
   struct File {

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "core/config_error.h"
 
 namespace concord {
@@ -27,6 +29,25 @@ TEST(HfPlan, NamesTheTensorsOfAParameter) {
                           GlobalTensor{"e.0.up", {16, 24}}, GlobalTensor{"e.1.up", {16, 24}}));
 }
 
+// How many of |ranks| write each element of each tensor.
+std::map<std::string, std::vector<int>> writers_of(const ShardSpec& spec, const RankLayout& layout,
+                                                   const RankRange& ranks, const std::optional<RankRange>& together) {
+  std::map<std::string, std::vector<int>> writers;
+  for (const GlobalTensor& tensor : global_tensors(spec)) {
+    int64_t elements = 1;
+    for (const int64_t size : tensor.shape) elements *= size;
+    writers[tensor.name].assign(static_cast<size_t>(elements), 0);
+  }
+  for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
+    for (const ShardRun& run : written_part(spec, layout, rank, together).runs) {
+      for (int64_t i = 0; i < run.count; ++i)
+        ++writers.at(
+            run.tensor)[static_cast<size_t>(run.offset + i / run.run_length * run.run_stride + i % run.run_length)];
+    }
+  }
+  return writers;
+}
+
 // Every element has one writer: the runs of all ranks that write cover each tensor exactly once.
 TEST(HfPlan, HasOneWriterForEveryElementUnderEveryLayout) {
   const ShardSpec cut{.name = "o", .dims = {{24, {}}, {48, ShardAxis::tp}}, .replicated_over = {GroupKind::dp_cp}};
@@ -43,19 +64,7 @@ TEST(HfPlan, HasOneWriterForEveryElementUnderEveryLayout) {
         ParallelSizes{.world = 8, .tensor = 4, .order = "dp-tp-cp-ep-pp"}}) {
     const RankLayout layout(sizes);
     for (const ShardSpec& spec : {cut, whole, large, expert}) {
-      std::map<std::string, std::vector<int>> writers;
-      for (const GlobalTensor& tensor : global_tensors(spec)) {
-        int64_t elements = 1;
-        for (const int64_t size : tensor.shape) elements *= size;
-        writers[tensor.name].assign(static_cast<size_t>(elements), 0);
-      }
-      for (int64_t rank = 0; rank < layout.world(); ++rank) {
-        for (const ShardRun& run : written_part(spec, layout, rank).runs) {
-          for (int64_t i = 0; i < run.count; ++i)
-            ++writers.at(
-                run.tensor)[static_cast<size_t>(run.offset + i / run.run_length * run.run_stride + i % run.run_length)];
-        }
-      }
+      const auto writers = writers_of(spec, layout, {0, layout.world()}, {});
       for (const auto& [name, counts] : writers) EXPECT_THAT(counts, ::testing::Each(1)) << name;
     }
   }
@@ -72,6 +81,40 @@ TEST(HfPlan, RanksWithTheSameElementsDivideThem) {
   const ShardSpec norm{.name = "n", .dims = {{400, {}}}, .replicated_over = {GroupKind::tp, GroupKind::dp_cp}};
   EXPECT_EQ(written_part(norm, layout, 0).end, 400);
   EXPECT_EQ(written_part(norm, layout, 3).runs.size(), 0u);
+}
+
+// So each machine can write everything alone: its own ranks divide what they have alike.
+TEST(HfPlan, HasOneWriterForEveryElementOnEveryMachine) {
+  const ShardSpec cut{.name = "o", .dims = {{240, {}}, {96, ShardAxis::tp}}, .replicated_over = {GroupKind::dp_cp}};
+  const ShardSpec whole{
+      .name = "w", .dims = {{240, {}}, {96, {}}}, .replicated_over = {GroupKind::tp, GroupKind::dp_cp}};
+  const ShardSpec expert{.name = "e.{}",
+                         .dims = {{2, ShardAxis::ep}, {20'000, ShardAxis::etp}},
+                         .stacked = true,
+                         .replicated_over = {GroupKind::edp}};
+  const ShardSpec bias{.name = "b.{}",
+                       .dims = {{2, ShardAxis::ep}, {20'000, {}}},
+                       .stacked = true,
+                       .replicated_over = {GroupKind::etp, GroupKind::edp}};
+  for (const ParallelSizes& sizes : {ParallelSizes{.world = 8}, ParallelSizes{.world = 8, .tensor = 2},
+                                     ParallelSizes{.world = 8, .tensor = 2, .context = 2},
+                                     ParallelSizes{.world = 8, .tensor = 2, .expert = 2, .expert_tensor = 1},
+                                     ParallelSizes{.world = 8, .tensor = 2, .expert = 2, .expert_tensor = 2},
+                                     ParallelSizes{.world = 8, .tensor = 2, .context = 2, .order = "cp-tp-ep-dp-pp"}}) {
+    const RankLayout layout(sizes);
+    for (const RankRange machine : {RankRange{0, 4}, RankRange{4, 8}}) {
+      for (const ShardSpec& spec : {cut, whole, expert, bias}) {
+        for (const auto& [name, counts] : writers_of(spec, layout, machine, machine)) {
+          EXPECT_TRUE(std::ranges::all_of(counts, [](int count) { return count == 1; }))
+              << name << " on " << machine.to_string();
+        }
+        for (int64_t rank = machine.begin; rank < machine.end; ++rank) {
+          EXPECT_FALSE(written_part(spec, layout, rank, machine).runs.empty()) << spec.name << " on rank " << rank;
+          EXPECT_EQ(holders_of(spec, layout, rank, RankRange{0, 8}), holders_of(spec, layout, rank));
+        }
+      }
+    }
+  }
 }
 
 TEST(HfPlan, PutsAsManyTensorsIntoAFileAsFit) {

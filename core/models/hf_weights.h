@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/mesh/machines.h"
 #include "core/models/parameter.h"
 #include "core/safetensors/header.h"
 #include "core/safetensors/index.h"
@@ -77,26 +78,31 @@ struct HfSaveOptions {
   std::vector<std::pair<std::string, std::string>> tokenizer_files = {};
   bool overwrite = false;  // replaces |folder| where it exists and is not empty
   std::vector<SavedTensors> more = {};
-  // Files that rank 0 writes last, name and text.
+  // Files that the first of the ranks that write the folder writes last, name and text.
   std::vector<std::pair<std::string, std::string>> more_files = {};
   bool manifest = false;  // manifest.json with checksums of everything (core/checkpoint/manifest.h), after all others
   // Bytes of host memory per rank for copies of what is being written, in saves that go on while the job trains
   // (save_job.h); 0: the larger of 1 GiB and two times the largest shard.
   int64_t memory_limit = 0;
-  std::function<void()> after_publish = {};  // on rank 0, when |folder| is there; on another thread in such saves
+  // On the rank that made |folder|, when it is there, on all machines; on another thread in such saves.
+  std::function<void()> after_publish = {};
   std::optional<uint32_t> stale_digest = std::nullopt;  // SaveJob::digest of a save that this one must differ from
+  // The ranks that write |folder| together, this one among them: those of its machine, where each machine has a folder
+  // of its own (core/mesh/machines.h). None: all ranks.
+  std::optional<RankRange> writers = std::nullopt;
 };
 
 // Writes a folder that transformers loads. All ranks of the job call it with their parameters, the same |folder| (on a
-// file system that all of them see) and the same options. Tensors have the types of the parameters; padding is not
-// written, nor is a tied output layer. The bytes do not depend on the layout. Each rank writes what it alone has, and
-// its share of what several have, from its place, with several threads; from a device through 16 MiB per thread.
-// Everything is written into a folder next to it, "<folder>.tmp-<nonce>", which takes its name at the end when all
-// ranks have succeeded: |folder| is always the old one or the new one (save_folder.h). On an error all ranks throw the
-// same message and the temporary folder is removed; only a rank 0 that dies leaves it behind, and the next save next to
-// it removes it. Throws ConfigError if |folder| exists and may not be replaced, ranks do not see the same folder, or
-// have the same tensor in different shapes; std::runtime_error for what the file system says. Waits: for all ranks at
-// each step, in collectives of the world group, and throws as these do if one is lost or does not join.
+// file system that all of them see; or those of a machine do, with |writers|) and the same options. Tensors have the
+// types of the parameters; padding is not written, nor is a tied output layer. The bytes do not depend on the layout.
+// Each rank writes what it alone has, and its share of what several have, from its place, with several threads; from a
+// device through 16 MiB per thread. Everything is written into a folder next to it, "<folder>.tmp-<nonce>", which takes
+// its name at the end when all ranks have succeeded: |folder| is always the old one or the new one (save_folder.h). On
+// an error all ranks throw the same message and the temporary folder is removed; only a rank 0 that dies leaves it
+// behind, and the next save next to it removes it. Throws ConfigError if |folder| exists and may not be replaced, ranks
+// do not see the same folder, or have the same tensor in different shapes; std::runtime_error for what the file system
+// says. Waits: for all ranks at each step, in collectives of the world group, and throws as these do if one is lost or
+// does not join.
 void save_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, ParallelContext& context,
                      const HfSaveOptions& options = {});
 

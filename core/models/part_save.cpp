@@ -18,7 +18,6 @@
 #include "core/checkpoint/crc32.h"
 #include "core/input_file.h"
 #include "core/mesh/agreement.h"
-#include "core/mesh/job_environment.h"
 #include "core/models/landing.h"
 #include "core/models/save_folder.h"
 #include "core/models/saved_texts.h"
@@ -40,17 +39,6 @@ constexpr uint64_t kMostHeadBytes = 1ULL << 32;
 std::string part_name(int64_t rank, int64_t world) { return fmt::format("{}{}-of-{}", kPart, rank, world); }
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
-
-// Of all ranks, by rank.
-std::vector<int64_t> gathered(ParallelContext& job, int64_t value) {
-  at::Tensor own = at::empty({1}, at::kLong);
-  own.data_ptr<int64_t>()[0] = value;
-  own = own.to(job.torch_device());
-  at::Tensor all = at::empty({job.world()}, own.options());
-  job.world_group().all_gather(all, own).synchronize();
-  all = all.to(at::kCPU);
-  return {all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + job.world()};
-}
 
 void read_at(const InputFile& file, uint64_t place, std::span<std::byte> to) {
   while (!to.empty()) {
@@ -345,25 +333,6 @@ void make_frame(const std::string& folder, const std::string& target) {
 
 }  // namespace
 
-int64_t Machines::ranks_of(size_t machine) const {
-  return (machine + 1 < first.size() ? first[machine + 1] : world) - first[machine];
-}
-
-size_t Machines::machine_of(int64_t rank) const {
-  return static_cast<size_t>(std::upper_bound(first.begin(), first.end(), rank) - first.begin()) - 1;
-}
-
-int64_t Machines::keeper_of(int64_t rank) const {
-  const size_t own = machine_of(rank), next = (own + 1) % first.size();
-  return next == own ? rank : first[next] + (rank - first[own]) % ranks_of(next);
-}
-
-Machines machines_of(ParallelContext& job) {
-  Machines machines{.first = gathered(job, job.rank() - read_job_environment().local_rank), .world = job.world()};
-  machines.first.erase(std::unique(machines.first.begin(), machines.first.end()), machines.first.end());
-  return machines;
-}
-
 std::shared_ptr<const AgreedPlan> save_parts(const std::string& folder, std::span<Parameter* const> parameters,
                                              ParallelContext& job, HfSaveOptions options,
                                              std::shared_ptr<const AgreedPlan> previous) {
@@ -448,7 +417,7 @@ bool gather_parts(const std::string& folder, ParallelContext& job) {
 void assemble_parts(const std::string& folder, const std::string& target, ParallelContext& job) {
   const Machines machines = machines_of(job);
   const size_t machine = machines.machine_of(job.rank());
-  const int64_t ranks = machines.ranks_of(machine), own = job.rank() - machines.first[machine];
+  const int64_t ranks = machines.ranks_of(machine).size(), own = job.rank() - machines.first[machine];
   run_together(job, [&] {
     if (own == 0) make_frame(folder, target);
   });

@@ -27,19 +27,6 @@
 
 namespace concord {
 
-// The machines of a job, by the first rank of each, in ascending order.
-struct Machines {
-  std::vector<int64_t> first;
-  int64_t world = 0;
-
-  int64_t ranks_of(size_t machine) const;
-  size_t machine_of(int64_t rank) const;
-  // The rank on the next machine that keeps a copy of |rank|'s part; |rank| itself where there is one machine only.
-  int64_t keeper_of(int64_t rank) const;
-  bool is_first(int64_t rank) const { return first[machine_of(rank)] == rank; }
-};
-Machines machines_of(ParallelContext& job);
-
 // |folder| is this machine's; it is complete, everywhere, when this returns. On an error nothing has that name.
 // |previous| as of SaveJob. Bytes of host memory: two chunks.
 std::shared_ptr<const AgreedPlan> save_parts(const std::string& folder, std::span<Parameter* const> parameters,

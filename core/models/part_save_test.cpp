@@ -18,13 +18,6 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(Machines, KeepTheirPartsOnTheNextOne) {
-  const Machines machines{.first = {0, 2, 5}, .world = 6};  // 2, 3 and 1 ranks
-  const int64_t keepers[] = {2, 3, 5, 5, 5, 0};
-  for (int64_t rank = 0; rank < machines.world; ++rank) EXPECT_EQ(machines.keeper_of(rank), keepers[rank]) << rank;
-  EXPECT_EQ((Machines{.first = {0}, .world = 2}.keeper_of(1)), 1);
-}
-
 TEST(WholeSave, IsTheOneOfWhichAllPartsAreThere) {
   const FolderListing first = {{"id-a", 0}, {"part-0-of-3", 9}, {"part-2-of-3", 9}};
   const FolderListing second = {{"id-a", 0}, {"part-1-of-3", 9}, {"part-0-of-3", 9}};

@@ -97,7 +97,7 @@ void SaveFiles::finish(int64_t rank) {
   part.write(0, std::as_bytes(std::span(text.data(), text.size())));
 }
 
-WrittenTensors SaveFiles::collect(int64_t world) const {
+WrittenTensors SaveFiles::collect(const RankRange& ranks) const {
   WrittenTensors written;
   for (const SavePlan::Set& set : plan_.sets) {
     for (const HfFolderPlan::File& file : set.folder.files) {
@@ -106,7 +106,7 @@ WrittenTensors SaveFiles::collect(int64_t world) const {
       }
     }
   }
-  for (int64_t rank = 0; rank < world; ++rank) {
+  for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
     const std::string file = part_file(folder_, rank);
     const std::string text = InputFile(file).read(kMostPartBytes, "a rank's checksums");
     std::string_view rest = text;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/checkpoint/manifest.h"
+#include "core/mesh/machines.h"
 #include "core/models/save_chunks.h"
 #include "core/models/save_plan.h"
 #include "core/safetensors/writer.h"
@@ -29,15 +30,15 @@ class SaveFiles {
   // |plan| outlives it.
   SaveFiles(std::string folder, const SavePlan& plan);
 
-  // Rank 0: all files in their sizes, with their headers.
+  // One rank: all files in their sizes, with their headers.
   void create();
   // The elements of |chunk|, whose bytes are at |data| on the host.
   void write(const SaveChunk& chunk, const std::byte* data);
   // Makes what this rank wrote durable and leaves its part of the checksums in the folder.
   void finish(int64_t rank);
 
-  // Rank 0, after finish() of all |world| ranks: reads and removes what they left. Throws where bytes are missing.
-  WrittenTensors collect(int64_t world) const;
+  // The same rank, after finish() of all |ranks|: reads and removes what they left. Throws where bytes are missing.
+  WrittenTensors collect(const RankRange& ranks) const;
   // Of the tensors, and of their files' headers.
   void describe(const WrittenTensors& written, Manifest* manifest) const;
 

@@ -109,7 +109,7 @@ TEST(SaveFiles, ThreadsOfAllRanksWriteEveryByteWithItsChecksum) {
       first.create();
       write_rank(&first, 0, chunks_of(0, w, b), limit);
     }
-    const WrittenTensors written = first.collect(2);
+    const WrittenTensors written = first.collect({0, 2});
     EXPECT_EQ(written.bytes, plan.total_bytes);
     Manifest manifest;
     first.describe(written, &manifest);
@@ -133,10 +133,10 @@ TEST(SaveFiles, MissingBytesAndForeignPartsAreErrors) {
   SaveFiles files(folder.path(), plan);
   files.create();
   write_rank(&files, 0, chunks_of(0, w, b), 1 << 20);
-  EXPECT_THAT(words_of<std::runtime_error>([&] { files.collect(1); }), ::testing::HasSubstr("but it needs"));
+  EXPECT_THAT(words_of<std::runtime_error>([&] { files.collect({0, 1}); }), ::testing::HasSubstr("but it needs"));
   for (const char* text : {"12\n99 00000001\n", "x\n", "12", "12\n0\n"}) {
     safetensors::testing::write_file(folder.path() + "/.concord-part-0", text);
-    EXPECT_THAT(words_of<std::runtime_error>([&] { files.collect(1); }),
+    EXPECT_THAT(words_of<std::runtime_error>([&] { files.collect({0, 1}); }),
                 ::testing::HasSubstr("was changed by another process"))
         << text;
   }

@@ -45,12 +45,13 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
     : folder_(without_trailing_slashes(std::move(folder))),
       context_(context),
       options_(std::move(options)),
+      writers_(options_.writers.value_or(RankRange{0, context.world()})),
       source_(source) {
   try {
+    nonce_ = broadcast_text(context_, context_.rank() == 0 ? make_nonce() : "", 0);
     plan_ = agree_on_plan(parameters, options_, context_, std::move(previous), [&] {
-      if (context_.rank() == 0) begin();
+      if (is_leader()) begin();
     });
-    nonce_ = broadcast_text(context_, nonce_, 0);
   } catch (const Error& error) {
     throw Error(error.status(), fmt::format("{}; while saving {}", error.what(), folder_));
   }
@@ -75,12 +76,11 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
 
 SaveJob::~SaveJob() { abandon(); }
 
-// Rank 0 makes the folder.
+// The leader makes the folder.
 void SaveJob::begin() {
   if (fs::exists(folder_) && !(fs::is_directory(folder_) && (options_.overwrite || fs::is_empty(folder_)))) {
     throw ConfigError(fmt::format("{}: already exists; choose another folder, or overwrite it", folder_));
   }
-  nonce_ = make_nonce();
   made_.emplace(folder_, nonce_);
 }
 
@@ -159,14 +159,15 @@ void SaveJob::start(void (SaveJob::*phase)()) {
 }
 
 void SaveJob::write_part() {
-  if (context_.rank() == 0) {
+  if (is_leader()) {
     remove_abandoned_saves(fs::path(folder_).parent_path().string());
     files_->create();
   } else if (!sees_temporary_folder(folder_, nonce_)) {
-    throw ConfigError(
-        fmt::format("{}: was created by rank 0 but is not visible here; all ranks write into one folder, so {} must be "
-                    "on a shared file system",
-                    temporary_folder(folder_, nonce_), folder_));
+    throw ConfigError(fmt::format(
+        "{}: was created by rank {} but is not visible here; {} write into one folder, so {} must be "
+        "on a file system that all of them see{}",
+        temporary_folder(folder_, nonce_), writers_.begin, options_.writers ? writers_.to_string() : "all ranks",
+        folder_, options_.writers ? "" : ", or every machine writes one of its own: save_on_each_node"));
   }
   const int64_t most = source_ == Source::copy ? kMostBackgroundWriters : kMostWriters;
   run_on_threads(cores_for_each(read_job_environment().local_world, most), [&] { write_chunks(); });
@@ -190,7 +191,7 @@ void SaveJob::write_chunks() {
 }
 
 void SaveJob::finish_folder() {
-  const WrittenTensors written = files_->collect(context_.world());
+  const WrittenTensors written = files_->collect(writers_);
   digest_ = crc32(std::as_bytes(std::span(written.checksums)));
   if (options_.stale_digest == digest_) {
     throw std::runtime_error(
@@ -202,6 +203,10 @@ void SaveJob::finish_folder() {
   files_->describe(written, &manifest);
   write_texts(temporary_folder(folder_, nonce_), plan_->plan, options_, options_.manifest ? &manifest : nullptr);
   made_->publish();
+  if (!options_.writers) tidy();
+}
+
+void SaveJob::tidy() {
   if (options_.after_publish) options_.after_publish();
 }
 
@@ -216,13 +221,16 @@ void SaveJob::advance(Progress of_all_ranks) {
 }
 
 void SaveJob::next_phase() {
-  if (phase_ == Phase::finishing) {
-    if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) thread_.join();
+  if (phase_ == Phase::writing) {
+    phase_ = Phase::finishing;
+    if (is_leader()) start(&SaveJob::finish_folder);
+  } else if (phase_ == Phase::finishing && options_.writers) {
+    phase_ = Phase::tidying;  // not before: until now an older one may be the newest that all machines have
+    if (is_leader()) start(&SaveJob::tidy);
+  } else {
     phase_ = Phase::done;
-    return;
   }
-  phase_ = Phase::finishing;
-  if (context_.rank() == 0) start(&SaveJob::finish_folder);
 }
 
 void SaveJob::rethrow() const {

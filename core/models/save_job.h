@@ -2,7 +2,9 @@
 //
 // It has phases. In its constructor all ranks agree on what goes where, rank 0 makes the folder, and what is to be
 // written is copied: afterwards parameters and state may change. Then every rank writes its part on threads of its own,
-// and when all of them are through rank 0 completes the folder and gives it its name. Between phases the ranks have to
+// and when all of them are through rank 0 completes the folder and gives it its name. If each machine has a folder of
+// its own (HfSaveOptions::writers), the first rank on it does what rank 0 does, and in a last phase, when all folders
+// have their names, what becomes possible by that: older ones are removed. Between phases the ranks have to
 // agree, on the thread that computes: in a training loop after each step, by the maximum of progress() over all ranks,
 // in a reduction that it makes anyway; or by wait(). So threads in the background use no communicator, and no rank
 // waits in them for another one.
@@ -67,11 +69,11 @@ class SaveJob {
 
   const std::string& folder() const { return folder_; }
   std::shared_ptr<const AgreedPlan> plan() const { return plan_; }
-  // A checksum over all tensors, on rank 0 when it is done; the same for the same values.
+  // A checksum over all tensors, on the ranks that made folders when it is done; the same for the same values.
   uint32_t digest() const { return digest_; }
 
  private:
-  enum class Phase { writing, finishing, done };
+  enum class Phase { writing, finishing, tidying, done };
 
   void begin();
   void next_phase();
@@ -82,16 +84,19 @@ class SaveJob {
   void write_part();
   void write_chunks();
   void finish_folder();
+  void tidy();
+  bool is_leader() const { return context_.rank() == writers_.begin; }
   void abandon() noexcept;
   void rethrow() const;
 
   std::string folder_;
   ParallelContext& context_;
   HfSaveOptions options_;
+  RankRange writers_;
   Source source_;
   std::shared_ptr<const AgreedPlan> plan_;
   std::string nonce_;
-  std::optional<SaveFolder> made_;  // on rank 0
+  std::optional<SaveFolder> made_;  // on the leader
   std::optional<SaveFiles> files_;
   std::optional<ChunkQueue> queue_;
   std::optional<Event> copied_;  // what device memory the threads read is complete

@@ -143,10 +143,10 @@ class Optimizer::Impl {
     return state;
   }
 
-  std::vector<OptimizerState::Entry> saved_state() const {
+  std::vector<OptimizerState::Entry> saved_state(const std::optional<RankRange>& writers) const {
     std::vector<OptimizerState::Entry> entries;
     for (const Segment& segment : segments_) {
-      for (const BufferRange& part : counted_parts(segment, ddp_.job().coordinates())) {
+      for (const BufferRange& part : saved_parts(segment, ddp_.job().layout(), ddp_.job().rank(), writers)) {
         const int64_t begin = part.begin - segment.range.begin;
         const std::vector<ShardRun> runs = runs_of(segment, begin, begin + part.size());
         for (const auto& [key, tensor] : tensors_of(segment)) {
@@ -366,7 +366,9 @@ double Optimizer::params_norm() const { return impl_->params_norm(); }
 int64_t Optimizer::steps() const { return impl_->steps(); }
 int64_t Optimizer::state_bytes() const { return impl_->state_bytes(); }
 OptimizerState Optimizer::state() const { return impl_->state(); }
-std::vector<OptimizerState::Entry> Optimizer::saved_state() const { return impl_->saved_state(); }
+std::vector<OptimizerState::Entry> Optimizer::saved_state(const std::optional<RankRange>& writers) const {
+  return impl_->saved_state(writers);
+}
 std::vector<std::pair<std::string, const Parameter*>> Optimizer::state_tensors() const {
   return impl_->state_tensors();
 }

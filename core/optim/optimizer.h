@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,9 +75,9 @@ class Optimizer {
 
   // The part of the state that this rank owns, under global names and indices, copied to the host.
   OptimizerState state() const;
-  // The same without copies, and so that over all ranks each element of the model is there once: what a checkpoint
-  // writes. Values are on the host or the device, and change with the next step.
-  std::vector<OptimizerState::Entry> saved_state() const;
+  // The same without copies, and so that over all ranks, or all |writers|, each element of the model is there once:
+  // what a checkpoint writes. Values are on the host or the device, and change with the next step.
+  std::vector<OptimizerState::Entry> saved_state(const std::optional<RankRange>& writers = {}) const;
   // Which tensors the state of this rank's stage consists of, the parts of all ranks together: a key and the parameter.
   std::vector<std::pair<std::string, const Parameter*>> state_tensors() const;
   // Reads what this rank owns. Throws what |source| throws. With |share_reads| all ranks load together, at the same

@@ -15,7 +15,7 @@ std::string file_tensor(const std::string& key, const std::string& tensor) { ret
 
 }  // namespace
 
-SavedTensors saved_tensors(const Optimizer& optimizer) {
+SavedTensors saved_tensors(const Optimizer& optimizer, const std::optional<RankRange>& writers) {
   SavedTensors saved{.stem = kOptimizerStem, .tensors = {}, .parts = {}};
   std::set<std::string> names;  // a tied embedding can be on both ends of one rank
   for (const auto& [key, parameter] : optimizer.state_tensors()) {
@@ -26,7 +26,7 @@ SavedTensors saved_tensors(const Optimizer& optimizer) {
       }
     }
   }
-  for (OptimizerState::Entry& entry : optimizer.saved_state()) {
+  for (OptimizerState::Entry& entry : optimizer.saved_state(writers)) {
     for (ShardRun& run : entry.runs) run.tensor = file_tensor(entry.key, run.tensor);
     saved.parts.push_back({std::move(entry.runs), std::move(entry.values)});
   }

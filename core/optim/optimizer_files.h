@@ -19,8 +19,9 @@ namespace concord {
 
 using safetensors::kOptimizerStem;
 
-// What this rank writes, for HfSaveOptions::more. Views of the state: valid until the next step.
-SavedTensors saved_tensors(const Optimizer& optimizer);
+// What this rank writes, for HfSaveOptions::more, with |writers| as of it. Views of the state: valid until the next
+// step.
+SavedTensors saved_tensors(const Optimizer& optimizer, const std::optional<RankRange>& writers = {});
 
 // The state in the folder of a checkpoint, for Optimizer::load_state.
 class OptimizerFiles : public StateSource {

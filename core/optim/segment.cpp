@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/config_error.h"
+#include "core/models/hf_plan.h"
 
 namespace concord {
 namespace {
@@ -100,6 +101,17 @@ std::vector<BufferRange> counted_parts(const Segment& segment, const RankCoordin
     if (part.size() > 0) parts.push_back(part);
   }
   return parts;
+}
+
+std::vector<BufferRange> saved_parts(const Segment& segment, const RankLayout& layout, int64_t rank,
+                                     const std::optional<RankRange>& writers) {
+  const RankCoordinates place = layout.coordinates(rank);
+  if (!writers || segment.buffer->plan().shards > 1) return counted_parts(segment, place);
+  if (segment.parameter->shared_embedding && place.pp > 0) return {};
+  const Holders holders = holders_of(segment.parameter->spec, layout, rank, writers);
+  const auto [begin, end] = written_share(segment.size(), holders);
+  const BufferRange part{segment.range.begin + begin, segment.range.begin + end};
+  return part.size() > 0 ? std::vector{part} : std::vector<BufferRange>();
 }
 
 std::vector<at::Tensor> counted_grads(const DistributedDataParallel& ddp) {

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,11 @@ std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Mult
 
 // The parts of |segment| that the rank at |place| counts: over all ranks each element of the model once.
 std::vector<BufferRange> counted_parts(const Segment& segment, const RankCoordinates& place);
+
+// The parts of |segment| that |rank| writes of a checkpoint: over all |writers| each element once, or where these are
+// not given over all ranks, as it counts them.
+std::vector<BufferRange> saved_parts(const Segment& segment, const RankLayout& layout, int64_t rank,
+                                     const std::optional<RankRange>& writers);
 
 // The parts of this rank's gradients that it counts in the global norm: over all ranks each element of the model once.
 std::vector<at::Tensor> counted_grads(const DistributedDataParallel& ddp);

@@ -194,6 +194,24 @@ ShardRun piece_of(const ShardRun& run, int64_t first, int64_t count) {
   return piece;
 }
 
+// A rank among all that hold the same elements; |first| is the same for all of these, and no others.
+struct Replica {
+  Holders holders;
+  int64_t first;
+};
+
+Replica replica_of(const ShardSpec& spec, const RankLayout& layout, int64_t rank) {
+  Replica replica{.holders = {}, .first = rank};
+  for (const GroupKind kind : spec.replicated_over) {
+    const std::optional<RankGroup> group = layout.group_of(kind, rank);
+    if (!group) continue;
+    replica.holders.index = replica.holders.index * group->size() + group->index_of(rank).value();
+    replica.holders.count *= group->size();
+    replica.first = layout.group_of(kind, replica.first)->first();
+  }
+  return replica;
+}
+
 }  // namespace
 
 const char* to_string(ShardAxis axis) {
@@ -203,6 +221,20 @@ const char* to_string(ShardAxis axis) {
     case ShardAxis::ep: return "ep";
   }
   return "unknown";
+}
+
+Holders holders_of(const ShardSpec& spec, const RankLayout& layout, int64_t rank,
+                   const std::optional<RankRange>& within) {
+  const Replica own = replica_of(spec, layout, rank);
+  if (!within) return own.holders;
+  Holders there{.count = 0, .index = 0};
+  for (int64_t each = within->begin; each < within->end; ++each) {
+    const Replica other = replica_of(spec, layout, each);
+    if (other.first != own.first) continue;
+    ++there.count;
+    if (other.holders.index < own.holders.index) ++there.index;
+  }
+  return there;
 }
 
 ShardPlace shard_place(const RankLayout& layout, int64_t rank) {

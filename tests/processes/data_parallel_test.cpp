@@ -477,6 +477,33 @@ TEST(Optimizers, StateMovesToAnyLayoutUnderItsGlobalNames) {
   }
 }
 
+// The ranks of a machine write all of it alone, whatever those of another one do.
+TEST(Optimizers, StateIsWrittenWholeOnEachMachine) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const TemporaryFolder folder;
+    expect_job(3, {}, [&](ParallelContext& job) {
+      SmallNetwork network(type), other(type);
+      for (Parameter* parameter : network.parameters()) parameter->spec.replicated_over = {GroupKind::dp_cp};
+      DistributedDataParallel ddp({network.parameters()}, job, {}), second({other.parameters()}, job, {});
+      Optimizer optimizer(ddp, {}), loaded(second, {});
+      ddp.begin_step(1);
+      network.loss(seed_of(job)).backward();
+      finalize_grads(ddp);
+      optimizer.step({.lr = 1e-2});
+      const RankRange machine = job.rank() < 2 ? RankRange{0, 2} : RankRange{2, 3};
+      const std::string target = folder.path() + "/" + std::to_string(machine.begin);
+      HfSaveOptions save{.with_config = false, .writers = machine};
+      save.more.push_back(saved_tensors(optimizer, machine));
+      SaveJob(target, network.parameters(), job, save, SaveJob::Source::live).wait();
+      loaded.load_state(OptimizerFiles(target, 1));
+      Addressed expected, found;
+      add(expected, optimizer.state());
+      add(found, loaded.state());
+      EXPECT_TRUE(found == expected);
+    });
+  }
+}
+
 // Each rank has all of the state, or its shard of it: in both cases the ranks together read the files once.
 TEST(Optimizers, StateIsReadOncePerDataParallelGroup) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {

@@ -387,6 +387,33 @@ TEST(SaveJob, WritesWhatWasThereWhenItBegan) {
   }
 }
 
+// Each with a folder of its own, as on machines that share none; older ones go when both are there.
+TEST(SaveJob, WritesAWholeFolderOnEachMachine) {
+  const TemporaryFolder folder;
+  const std::string all = folder.path() + "/all", machines[] = {folder.path() + "/0", folder.path() + "/1"};
+  expect_job(4, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
+    const SampleParameters sample = parameters_of(job);
+    save_hf_weights(all, sample.list, job, {.manifest = true});
+    const int64_t machine = job.rank() / 2;
+    HfSaveOptions options{.manifest = true, .writers = RankRange{2 * machine, 2 * machine + 2}};
+    options.after_publish = [&] {
+      for (const std::string& each : machines) {
+        if (!fs::exists(each + "/manifest.json")) write_file(folder.path() + "/too-early", "x");
+      }
+      write_file(machines[machine] + ".tidied", "x");
+    };
+    SaveJob save(machines[machine], sample.list, job, options, SaveJob::Source::copy);
+    save.wait();
+    EXPECT_TRUE(fs::exists(machines[machine] + ".tidied"));
+    EXPECT_EQ(save.digest() != 0, job.rank() % 2 == 0) << "on the first of each machine";
+  });
+  EXPECT_FALSE(fs::exists(folder.path() + "/too-early"));
+  for (const std::string& each : machines) {
+    EXPECT_TRUE(verify_checkpoint(each).empty());
+    EXPECT_EQ(files_of(each), files_of(all));
+  }
+}
+
 TEST(SaveJob, AnErrorInTheBackgroundReachesAllRanks) {
   const TemporaryFolder folder;
   expect_job(2, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {

@@ -284,9 +284,6 @@ std::vector<RefusedArgument> make_refused() {
       {"no_save_rng", {"false"}, "checkpoints always have the random generators; no_load_rng: true ignores them"},
       {"save_hf_model", {"true"}, "models are always saved as an HF folder"},
       {"save_safetensors", {"true"}, "weights are always saved as safetensors"},
-      {"save_on_each_node",
-       {"false"},
-       "all ranks write their part of one folder, so output_dir has to be on a file system that all nodes share"},
       {"use_checkpoint_opt_param_scheduler",
        {"false"},
        "resume with the settings in training_args.yaml of that run, or override_opt_param_scheduler: true to change "

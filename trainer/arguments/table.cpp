@@ -577,6 +577,9 @@ std::vector<ArgumentGroup> make_groups() {
          "number of checkpoints to keep, oldest are deleted first; 0: keep all", between(0, kMostSteps)},
         {"save_only_model", field<&T::saving, &SavingArguments::only_model>,
          "save checkpoints without optimizer state; runs cannot be resumed from them"},
+        {"save_on_each_node", field<&T::saving, &SavingArguments::on_each_node>,
+         "jobs on several machines: each machine writes whole checkpoints, the final model and the logs to its own "
+         "output_dir, which the machines do not share; resuming takes the newest checkpoint that all of them have"},
         {"async_save", field<&T::saving, &SavingArguments::async>,
          "training goes on while a checkpoint is written; the last one is waited for"},
         {"async_save_when_busy",

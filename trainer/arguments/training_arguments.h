@@ -170,6 +170,7 @@ struct SavingArguments {
   double steps = 500;
   int64_t total_limit = 0;  // 0: all are kept
   bool only_model = false;
+  bool on_each_node = false;       // save_on_each_node
   bool async = true;               // async_save
   std::string when_busy = "wait";  // async_save_when_busy
   double memory_limit = 0;         // save_memory_limit, GiB of host memory per rank; 0: see HfSaveOptions

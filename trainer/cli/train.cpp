@@ -50,10 +50,16 @@ void check_output(const CommandLine& line) { check_output_folder(output_request(
 
 int64_t world_of(const CommandLine& line) { return line.nproc * line.nnodes; }
 
-// Errors are reported once, here, and not by each process. The folder is machine 0's to check: it writes to it first.
+// A folder that the machines share is machine 0's to check: it writes to it first.
+bool checks_output(const CommandLine& line) { return line.node_rank == 0 || line.arguments.saving.on_each_node; }
+
+// Errors are reported once, here, and not by each process.
 void check_train(const CommandLine& line) {
-  plan_training(line.arguments, 0, world_of(line));
-  if (line.node_rank == 0) check_output(line);
+  const TrainingPlan plan = plan_training(line.arguments, 0, world_of(line));
+  Machines machines{.first = {}, .world = world_of(line)};
+  for (int64_t i = 0; i < line.nnodes; ++i) machines.first.push_back(i * line.nproc);
+  check_machines(plan, machines);
+  if (checks_output(line)) check_output(line);
 }
 
 void check_places(const CommandLine& line) {
@@ -118,7 +124,7 @@ int run_train(std::vector<std::string> words) {
   }
   check_torch_module();
   if (is_first) {
-    if (line.node_rank == 0) check_output(line);  // as check_train does
+    if (checks_output(line)) check_output(line);  // as check_train does
     const FirstRun run = write_first_run(&line.arguments, line.nproc);
     fmt::print(stderr, "{}\n", run.introduction);
     words = {"--config", run.config};

@@ -1,7 +1,8 @@
 // Everything that a person or a script sees of a training run: the progress on the terminal, output_dir/metrics.jsonl,
 // trainer_state.json, TensorBoard events in output_dir/runs, the summary at the end and report.html. No libtorch.
 //
-// One TrainingReport per job, on the rank that reports (0); the other ranks have none. Its calls are cheap compared
+// One TrainingReport per job, on the rank that reports (0, and of every machine the first
+// with save_on_each_node); the other ranks have none. Its calls are cheap compared
 // with a step: a line is written to each file, the page and the state only when asked. Errors: std::runtime_error with
 // the file and the system's message (disk full, no permission); a line is written whole or not at all. Threads:
 // one at a time.
