@@ -247,6 +247,15 @@ TEST(NetworkTest, AMasterOnThisHostIsReachedByLoopbackAlone) {
   EXPECT_EQ(Where::here(2).text(), "127.0.0.1 port 2");
 }
 
+TEST(NetworkTest, AJobsOwnMasterCountsBeforeTheVariable) {
+  const Variable variable("MASTER_ADDR", "no-such-host.invalid");
+  concord_host host{};
+  host.config = [](void*, const char* name) { return std::strcmp(name, "comm.master") == 0 ? "127.0.0.1" : nullptr; };
+  sdk::host_slot() = &host;
+  EXPECT_EQ(Where::here(3).text(), "127.0.0.1 port 3");
+  sdk::host_slot() = nullptr;
+}
+
 TEST(NetworkTest, AnUnknownInterfaceIsRefusedWithThoseThatThereAre) {
   const Variable variable("CONCORD_CPU_INTERFACE", "eth77");
   try {
