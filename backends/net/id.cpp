@@ -47,9 +47,15 @@ bool is_loopback(const Address& address) {
   return IN6_IS_ADDR_V4MAPPED(v6) ? address[12] == 127 : IN6_IS_ADDR_LOOPBACK(v6);
 }
 
-// This host's address on the way to the job's first host, which every rank reaches.
+// The job's first host, which every rank reaches; null if it is not known. A job knows it under every launcher.
+const char* master_host() {
+  const char* told = sdk::config("comm.master");
+  return told != nullptr ? told : std::getenv("MASTER_ADDR");
+}
+
+// This host's address on the way to the job's first host.
 std::optional<Address> address_towards_master() {
-  const char* master = std::getenv("MASTER_ADDR");
+  const char* master = master_host();
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
@@ -71,7 +77,7 @@ std::optional<Address> address_towards_master() {
 }
 
 struct Interface {
-  std::string name;
+  std::string name;  // or label: "eth0:1" is an address of eth0
   Address address{};
 };
 
@@ -91,10 +97,12 @@ std::vector<Interface> interfaces() {
   return found;
 }
 
+std::string device_of(const std::string& label) { return label.substr(0, label.find(':')); }
+
 Network named_network(const std::string& name) {
   std::string names;
   for (const Interface& each : interfaces()) {
-    if (each.name == name) return {name, each.address, true};
+    if (each.name == name) return {device_of(name), each.address, true};
     names += (names.empty() ? "" : ", ") + each.name + " (" + to_text(each.address) + ")";
   }
   sdk::invalid(
@@ -125,7 +133,7 @@ Network own_network() {
   Network network;
   network.address = address_towards_master();
   for (const Interface& each : interfaces()) {
-    if (each.address == network.address) network.interface = each.name;
+    if (each.address == network.address) network.interface = device_of(each.name);
   }
   return network;
 }

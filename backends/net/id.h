@@ -17,8 +17,8 @@ struct Network {
   bool chosen = false;             // by the user
 };
 
-// The interface that CONCORD_CPU_INTERFACE names, or the one on the way to MASTER_ADDR, or none if that is not known.
-// Throws INVALID_ARGUMENT.
+// The interface that CONCORD_CPU_INTERFACE names, or the one on the way to the job's first host, or none if that is
+// not known. Throws INVALID_ARGUMENT.
 Network own_network();
 
 // A number that only processes with |id| know.

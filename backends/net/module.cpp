@@ -44,7 +44,7 @@ std::unique_ptr<Port> open_port(const Opening& opening) {
                         "missing, Concord was built without UCX's headers: install libucx-dev and build again",
                         error.c_str(), kModule));
   }
-  char why[256] = {};
+  char why[400] = {};
   std::unique_ptr<Port> port(open(opening, why, sizeof why));
   if (port == nullptr) sdk::fail(CONCORD_STATUS_UNAVAILABLE, why);
   return port;

@@ -205,9 +205,14 @@ TEST(LineTest, AStrangerWithoutTheIdIsNotAdmitted) {
   const Id id = new_net_id();
   Id other = id;
   other[0] ^= std::byte{1};  // the same address
-  auto stranger = Line::open({3, 0, other.data(), "stranger", milliseconds(1000)});
-  EXPECT_THROW(stranger->exchange("let me in"), sdk::Failure);
-  forget_id(id.data());
+  auto stranger = Line::open({3, 0, other.data(), "stranger", kLong});
+  try {
+    stranger->exchange("let me in");
+    ADD_FAILURE() << "it was let in";
+  } catch (const sdk::Failure& failure) {
+    EXPECT_EQ(failure.status(), CONCORD_STATUS_PEER_LOST) << failure.what();  // at once: it was not left to wait
+  }
+  open_lines(id, 3);  // its rank is not taken
 }
 
 // ----------------------------------------------------------------------------------------------------------- addresses
@@ -245,6 +250,15 @@ TEST(NetworkTest, ListensWhereItIsTold) {
 TEST(NetworkTest, AMasterOnThisHostIsReachedByLoopbackAlone) {
   const Variable variable("MASTER_ADDR", "127.0.0.1");
   EXPECT_EQ(Where::here(2).text(), "127.0.0.1 port 2");
+}
+
+TEST(NetworkTest, AJobsOwnMasterCountsBeforeTheVariable) {
+  const Variable variable("MASTER_ADDR", "no-such-host.invalid");
+  concord_host host{};
+  host.config = [](void*, const char* name) { return std::strcmp(name, "comm.master") == 0 ? "127.0.0.1" : nullptr; };
+  sdk::host_slot() = &host;
+  EXPECT_EQ(Where::here(3).text(), "127.0.0.1 port 3");
+  sdk::host_slot() = nullptr;
 }
 
 TEST(NetworkTest, AnUnknownInterfaceIsRefusedWithThoseThatThereAre) {

@@ -166,8 +166,9 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
                   std::vector<Term> arguments, std::shared_ptr<Store> given) CONCORD_REQUIRES(one.mutex) {
   const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
   const Milliseconds timeout = std::chrono::seconds(args.ddp_timeout);
-  loader::override_config("comm.timeout",
-                          fmt::format("{}", args.ddp_timeout));  // before the plugin is opened: see host.h
+  // Before the plugin is opened: see host.h.
+  loader::override_config("comm.timeout", fmt::format("{}", args.ddp_timeout));
+  if (given == nullptr) loader::override_config("comm.master", job.master_addr);
   const Platform platform = current_platform();
   const Device device = device_of(platform, job);
   device.make_current();

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
 #include "core/quoted.h"
@@ -91,14 +92,15 @@ void claim_rank(Store& store, const Member& member) {
                     member.rank, member.world, other, member.who));
 }
 
-// Waits until |key| is set or |deadline| has passed (false), and meanwhile checks whether another rank has found an
-// error.
-bool wait_for(Store& store, const Member& member, const std::string& key, Clock::time_point deadline) {
+// Calls |wait|, which throws TIMEOUT after the time that it is given, until it returns or |deadline| has passed
+// (false), and meanwhile checks whether another rank has found an error.
+bool wait_for(Store& store, const Member& member, Clock::time_point deadline,
+              const std::function<void(Milliseconds)>& wait) {
   const Milliseconds glance = glance_of(member);
   for (;;) {
     const Milliseconds left = left_until(deadline);
     try {
-      store.wait({&key, 1}, std::min(left, glance));
+      wait(std::min(left, glance));
       return true;
     } catch (const Error& error) {
       if (error.status() != CONCORD_STATUS_TIMEOUT) throw;
@@ -160,11 +162,15 @@ void rendezvous(Store& store, const Member& member, Milliseconds timeout) {
   if (member.rank == 0) {
     store.set(kTerms, pack(member.terms));
   } else {
-    if (!wait_for(store, member, kTerms, deadline)) give_up(store, member, timeout);
-    compare_terms(store, member, unpack(store.get(kTerms, timeout)));
+    std::string terms;
+    const auto look = [&](Milliseconds limit) { terms = store.get(kTerms, limit); };
+    if (!wait_for(store, member, deadline, look)) give_up(store, member, timeout);
+    compare_terms(store, member, unpack(terms));
   }
   if (store.add(kArrived, 1) == member.world) store.set(kComplete, "1");
-  if (!wait_for(store, member, kComplete, deadline)) give_up(store, member, timeout);
+  const std::string complete = kComplete;
+  const auto wait = [&](Milliseconds limit) { store.wait({&complete, 1}, limit); };
+  if (!wait_for(store, member, deadline, wait)) give_up(store, member, timeout);
 }
 
 bool take_leave(Store& store, const Member& member, Milliseconds timeout, const std::function<bool()>& is_any_lost) {

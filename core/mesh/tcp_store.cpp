@@ -33,8 +33,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::chrono::microseconds kShortestPause{100};
 constexpr Milliseconds kLongestPause{250};
-// How often a rank looks at a key before the server is asked to say when it comes, which takes a second connection. In
-// a large job most ranks wait long for the last one.
+// How often a rank looks at a key before the server is asked to say when it comes. In a large job most ranks wait long
+// for the last one.
 constexpr int kLooksInSmallJobs = 4;
 constexpr int kLooksInLargeJobs = 1;
 constexpr int64_t kSmallJob = 64;  // ranks
@@ -223,7 +223,7 @@ class StoreThread {
 
 class TcpStore : public Store {
  public:
-  // |connect_again| is called for waits, if there are any that take a while. Waits: at most |timeout|. Throws what
+  // |connect_again| is called if a thread uses the store while another waits. Waits: at most |timeout|. Throws what
   // |connect| throws, or Error (TIMEOUT).
   TcpStore(const Connect& connect, Connect connect_again, std::string where, Milliseconds timeout, int looks,
            std::shared_ptr<HostPulse> pulse)
@@ -239,24 +239,21 @@ class TcpStore : public Store {
       return true;
     });
   }
-  // The server tells one waiting thread when the keys are there, on a connection of its own: a large job whose ranks
-  // all wait for the last one costs it one answer per rank. Other threads meanwhile look again and again, with pauses
-  // that grow with the time waited, so that a key is seen late by at most an eighth of it.
+  // The server tells one waiting thread when the keys are there: a large job whose ranks all wait for the last one
+  // costs it one answer per rank. Other threads meanwhile look again and again, with pauses that grow with the time
+  // waited, so that a key is seen late by at most an eighth of it.
   void wait(std::span<const std::string> keys, Milliseconds timeout) override {
+    if (keys.empty()) return;
     const Clock::time_point begin = Clock::now();
-    for (int looks = 1; !check(keys); ++looks) {
+    for (int looks = 1;; ++looks) {
       const Clock::duration waited = Clock::now() - begin;
-      if (waited >= timeout) {
-        std::vector<std::string> names;
-        for (const std::string& key : keys) names.push_back(name_of(key));
-        throw Error(CONCORD_STATUS_TIMEOUT, fmt::format("the store at {} has no {} after {} ms", where_,
-                                                        fmt::join(names, ", "), timeout.count()));
-      }
+      const auto left = std::chrono::ceil<Milliseconds>(timeout - waited);
       std::unique_lock lock(waiting_, std::defer_lock);
-      if (looks < looks_ || !lock.try_lock()) {
+      const bool at_server = looks >= looks_ && left > Milliseconds(0) && lock.try_lock();
+      if (at_server ? wait_at_server(keys, left) : check(keys)) return;
+      if (waited >= timeout) throw absent(keys, timeout);
+      if (!at_server) {
         std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause));
-      } else if (wait_at_server(keys, std::chrono::ceil<Milliseconds>(timeout - waited))) {
-        return;
       }
     }
   }
@@ -286,15 +283,31 @@ class TcpStore : public Store {
   // Without the hash of a sealed store.
   static std::string name_of(const std::string& key) { return key.substr(0, key.find('#')); }
 
+  Error absent(std::span<const std::string> keys, Milliseconds timeout) const {
+    std::vector<std::string> names;
+    for (const std::string& key : keys) names.push_back(name_of(key));
+    return {CONCORD_STATUS_TIMEOUT,
+            fmt::format("the store at {} has no {} after {} ms", where_, fmt::join(names, ", "), timeout.count())};
+  }
+
   Error lost(const std::string& key, const std::string& how) const {
     return {CONCORD_STATUS_PEER_LOST,
             fmt::format("the store at {}, which rank 0 or the launcher serves, {} ({})", where_, how, name_of(key))};
   }
 
-  // |body| owns everything it uses, and returns a value.
+  // |body| owns everything it uses, and returns a value. A set has no answer: what this thread asks for next may only
+  // go over the other connection when it is known to have come.
   template <class Body>
   auto call(const std::string& key, Body body) -> decltype(body(std::declval<c10d::Store&>())) {
-    return call_on(thread_, key, std::move(body));
+    const std::lock_guard lock(calls_);
+    if (!is_waited_on_) return call_on(thread_, key, std::move(body));
+    if (second_ == nullptr) second_ = connect_second(key);
+    const auto settled = [key, body = std::move(body)](c10d::Store& store) {
+      auto result = body(store);
+      store.check({key});
+      return result;
+    };
+    return call_on(*second_, key, settled);
   }
   template <class Body>
   auto call_on(StoreThread& thread, const std::string& key, Body body, Milliseconds waits = {})
@@ -311,7 +324,7 @@ class TcpStore : public Store {
     throw lost(key, fmt::format("has not answered for {} ms", (thread.limit() + waits).count()));
   }
 
-  std::unique_ptr<StoreThread> connect_for_waits(const std::string& key) const {
+  std::unique_ptr<StoreThread> connect_second(const std::string& key) const {
     try {
       return std::make_unique<StoreThread>(connect_again_, thread_.limit(), thread_.limit(), pulse_);
     } catch (const Error& error) {
@@ -321,9 +334,19 @@ class TcpStore : public Store {
     }
   }
 
-  // Whether |keys| are there within |timeout| or a slice of it. c10d's wait blocks its connection.
-  bool wait_at_server(std::span<const std::string> keys, Milliseconds timeout) CONCORD_REQUIRES(waiting_) {
-    if (waiter_ == nullptr) waiter_ = connect_for_waits(keys.front());
+  // Whether |keys| are there within |timeout| or a slice of it. c10d's wait blocks its connection; calls of other
+  // threads go over a second one meanwhile, which few ranks of a job ever need. One thread at a time: see waiting_.
+  bool wait_at_server(std::span<const std::string> keys, Milliseconds timeout) {
+    {
+      const std::lock_guard lock(calls_);
+      const auto look = [list = list_of(keys)](c10d::Store& store) { return store.check(list); };
+      if (call_on(thread_, keys.front(), look)) return true;  // and all that was set on this connection has come
+      is_waited_on_ = true;
+    }
+    const auto end = [this] {
+      const std::lock_guard lock(calls_);
+      is_waited_on_ = false;
+    };
     const Milliseconds slice = std::min(timeout, kSlice);
     const auto wait = [list = list_of(keys), slice](c10d::Store& store) {
       try {
@@ -333,7 +356,14 @@ class TcpStore : public Store {
         return false;
       }
     };
-    return call_on(*waiter_, keys.front(), wait, slice);
+    try {
+      const bool found = call_on(thread_, keys.front(), wait, slice);
+      end();
+      return found;
+    } catch (...) {
+      end();
+      throw;
+    }
   }
 
   const int looks_;
@@ -341,8 +371,10 @@ class TcpStore : public Store {
   StoreThread thread_;
   const Connect connect_again_;
   std::string where_;
-  std::mutex waiting_;
-  std::unique_ptr<StoreThread> waiter_ CONCORD_GUARDED_BY(waiting_);  // once a wait has needed it
+  std::mutex waiting_;                                    // held by the thread that waits at the server
+  std::mutex calls_;                                      // held during a call, but not while the server waits
+  bool is_waited_on_ CONCORD_GUARDED_BY(calls_) = false;  // thread_
+  std::unique_ptr<StoreThread> second_ CONCORD_GUARDED_BY(calls_);  // once a call has needed it
 };
 
 }  // namespace

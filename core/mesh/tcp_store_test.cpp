@@ -104,6 +104,26 @@ TEST(TcpStore, AWaitHoldsNobodyUp) {
   EXPECT_EQ(value.get(), "x");
 }
 
+// What a thread does goes over one connection or the other, as other threads wait, and still happens in its order.
+TEST(TcpStore, ChangesOfAThreadHappenInOrderWhileOthersWait) {
+  constexpr int kLargeJob = 100;  // whose ranks wait at the server at once
+  const std::shared_ptr<Store> store = connect_store(job(0, kLargeJob, free_port()), kLong);
+  store->wait({}, kLong);  // for nothing
+  std::atomic<bool> done = false;
+  std::thread waiting([&] {
+    while (!done) error_of(CONCORD_STATUS_TIMEOUT, [&] { store->get("never", 1ms); });
+  });
+  int kept = 0;
+  for (int i = 0; i < 300; ++i) {
+    store->set("key", "value");
+    kept += store->remove("key") ? 0 : 1;
+    kept += store->has("key") ? 1 : 0;
+  }
+  done = true;
+  waiting.join();
+  EXPECT_EQ(kept, 0);
+}
+
 TEST(TcpStore, ALateServerIsWaitedFor) {
   TakenPort port;
   port.release();

@@ -27,9 +27,9 @@ typedef struct concord_host {
   /* Writes one line through the host's logger, so that all output has the same form. The text is copied. since 1.0 */
   void (*log)(void* self, concord_log_level level, const char* text);
 
-  /* Looks up a setting: "cpu.devices"; "comm.timeout", the seconds that communicators of this process may wait. By
-   * default the environment answers: the name in capitals, dots as underscores, with CONCORD_ before it
-   * (CONCORD_CPU_DEVICES). Null: not set. Owns: the host; valid until the process ends. since 1.0 */
+  /* Looks up a setting: "cpu.devices"; "comm.timeout", the seconds that communicators of this process may wait;
+   * "comm.master", rank 0's machine. By default the environment answers: the name in capitals, dots as underscores,
+   * after CONCORD_ (CONCORD_CPU_DEVICES). Null: not set. Owns: the host; valid until the process ends. since 1.0 */
   const char* (*config)(void* self, const char* name);
 } concord_host;
 

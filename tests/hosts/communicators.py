@@ -4,7 +4,8 @@
 
 JOBS times, four processes make SETUPS communicators one after another. All sums are right, and all processes end by
 themselves: none crashes or waits for ever. Before that, reductions of many kinds and sizes on two hosts, and on three,
-give the bits that the same number of ranks gets on one host, and strangers on the job's ports disturb nothing.
+give the bits that the same number of ranks gets on one host, and strangers on the job's ports disturb nothing. Addresses
+may have labels. Where the engine cannot see the network, the ranks say so instead of waiting.
 """
 
 import subprocess
@@ -15,8 +16,8 @@ from hosts import Hosts, skip_without_engine
 from ranks import Ranks
 
 
-def bits(host_count, ranks_per_host, program, plugin, **environment):
-    with Hosts(host_count) as hosts:
+def bits(host_count, ranks_per_host, program, plugin, label=None, **environment):
+    with Hosts(host_count, label) as hosts:
         ranks = Ranks.ours(hosts, program, plugin, host_count * ranks_per_host, **environment)
         answers = ranks.ask_all("bits")
         assert all(answer.isdigit() for answer in answers), answers
@@ -28,7 +29,8 @@ def check_bits(program, plugin):
     for host_count, ranks_per_host in ((2, 2), (3, 1)):
         count = host_count * ranks_per_host
         together = bits(1, count, program, plugin, CONCORD_CPU_NETWORK="never")
-        apart = bits(host_count, ranks_per_host, program, plugin)
+        chosen = {"label": "link0:job", "CONCORD_CPU_INTERFACE": "link0:job"} if host_count == 3 else {}
+        apart = bits(host_count, ranks_per_host, program, plugin, **chosen)
         assert together == apart, f"{count} ranks on one host {together}, on {host_count} hosts {apart}"
         print(f"{count} ranks have the same bits on {host_count} hosts as on one")
 
@@ -61,6 +63,14 @@ def check_strangers(program, plugin):
         print(f"strangers on {len(ports)} ports disturb nothing")
 
 
+def check_unseen(program, plugin):
+    with Hosts(2) as hosts:
+        ranks, answers = Ranks.joining(hosts, program, plugin, with_sys=False)
+        assert all("UCX cannot use the network interface link0" in answer for answer in answers), answers
+        ranks.end()
+        print("ranks whose engine cannot see the network say so")
+
+
 def main(arguments):
     program, plugin, setups, *jobs = arguments
     skip_without_engine(plugin)
@@ -68,6 +78,7 @@ def main(arguments):
     count = int(jobs[0]) if jobs else 1
     check_bits(program, plugin)
     check_strangers(program, plugin)
+    check_unseen(program, plugin)
     with Hosts(2) as hosts:
         for job in range(count):
             ranks = Ranks.ours(hosts, program, plugin)

@@ -1,6 +1,7 @@
 """Hosts for tests: network namespaces of this machine, joined by a bridge, each with an address of its own."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,11 +27,14 @@ def skip_without_engine(plugin):
 class Hosts:
     """|count| hosts; used with `with`. Where namespaces cannot be made, the program ends as skipped and says why."""
 
-    def __init__(self, count):
+    def __init__(self, count, label=None):
+        """|label|: a name that the addresses have besides the interface's, link0, which then has another one, too."""
         # Names that no other test on this machine has; 15 characters are the most for an interface.
         self.names = [f"c{os.getpid()}h{i}" for i in range(count)]
         self.addresses = [f"10.{os.getpid() // 250 % 250}.{os.getpid() % 250}.{i + 1}" for i in range(count)]
         self.middle = f"c{os.getpid()}m"
+        self.label = label
+        self.relay = None
         self.started = []
 
     def __enter__(self):
@@ -44,7 +48,11 @@ class Hosts:
                 self._make("ip", "link", "add", "link0", "netns", name, "type", "veth", "peer", "name", f"to{i}",
                            "netns", self.middle)
                 self._make("ip", "-n", self.middle, "link", "set", f"to{i}", "master", "bridge", "up")
-                self._make("ip", "-n", name, "addr", "add", f"{self.addresses[i]}/24", "dev", "link0")
+                if self.label:
+                    other = f"{self.addresses[i].rsplit('.', 1)[0]}.{100 + i}/24"
+                    self._make("ip", "-n", name, "addr", "add", other, "dev", "link0")
+                self._make("ip", "-n", name, "addr", "add", f"{self.addresses[i]}/24", "dev", "link0", "label",
+                           self.label or "link0")
                 self._make("ip", "-n", name, "link", "set", "lo", "up")
                 self._make("ip", "-n", name, "link", "set", "link0", "up")
         except (OSError, RuntimeError) as error:
@@ -66,8 +74,10 @@ class Hosts:
         if result.returncode != 0:
             raise RuntimeError(f"{' '.join(words)}: {result.stderr.strip()}")
 
-    def start(self, host, words, **more):
-        process = subprocess.Popen(["ip", "netns", "exec", self.names[host], *words], **more)
+    def start(self, host, words, with_sys=True, **more):
+        """|with_sys|: in /sys are the interfaces of this host, and not the machine's."""
+        enter = ["ip", "netns", "exec", self.names[host]] if with_sys else ["nsenter", f"--net=/run/netns/{self.names[host]}"]
+        process = subprocess.Popen([*enter, *words], **more)
         self.started.append(process)
         return process
 
@@ -77,6 +87,41 @@ class Hosts:
                                stdout=subprocess.PIPE, text=True, check=False).stdout
         rows = [line.split() for line in shown.splitlines()]
         return sorted({int(row[1].rsplit(":", 1)[1], 16) for row in rows if len(row) > 3 and row[3] == "0A"})
+
+    def impair(self, delay_ms, loss_percent):
+        """Between two hosts: frames take |delay_ms| in each direction, and some are lost. Says what does that."""
+        for end in range(2):
+            if quiet("ip", "netns", "exec", self.middle, "tc", "qdisc", "add", "dev", f"to{end}", "root", "netem", "delay",
+                     f"{delay_ms}ms", "loss", f"{loss_percent}%").returncode != 0:
+                return self._relay(delay_ms, loss_percent)
+        return "netem"
+
+    def _relay(self, delay_ms, loss_percent):
+        program = [sys.executable, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "relay.py")]
+        for end in range(2):
+            self._make("ip", "netns", "exec", self.names[end], *program, "offload_nothing", "link0")
+            self._make("ip", "-n", self.middle, "link", "set", f"to{end}", "nomaster")
+        words = ["ip", "netns", "exec", self.middle, *program, "to0", "to1", str(delay_ms), str(loss_percent)]
+        self.relay = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.started.append(self.relay)
+        assert self.relay.stdout.readline() == "ready\n"
+        return "a relay (this kernel has no netem)"
+
+    def lost_frames(self):
+        """How many the impaired link has lost; a relay ends."""
+        if self.relay is not None:
+            return int(self.relay.communicate()[0])
+        shown = subprocess.run(["ip", "netns", "exec", self.middle, "tc", "-s", "qdisc"], stdout=subprocess.PIPE, text=True,
+                               check=True).stdout
+        return sum(int(count) for count in re.findall(r"dropped (\d+)", shown))
+
+    def round_trip(self):
+        """Seconds until the first host has an answer of the second: nobody listens there."""
+        program = ("import socket, sys, time\nfor _ in range(2):\n    start = time.monotonic()\n    try:\n"
+                   "        socket.create_connection((sys.argv[1], 9))\n    except ConnectionRefusedError:\n"
+                   "        took = time.monotonic() - start\nprint(took)\n")  # the first time also asks for the neighbour
+        process = self.start(0, [sys.executable, "-c", program, self.addresses[1]], stdout=subprocess.PIPE, text=True)
+        return float(process.communicate()[0])
 
     def cut(self, host):
         """Takes the host off the network; its interface stays up, as when a cable is pulled at the switch."""

@@ -7,28 +7,32 @@ import subprocess
 class Ranks:
     """Processes, spread over the hosts in order, the same number on each."""
 
-    def __init__(self, hosts, commands):
+    def __init__(self, hosts, commands, with_sys=True):
         """|commands|: for each rank its words and what is added to its environment."""
         self.processes = []
         for rank, (words, environment) in enumerate(commands):
             self.processes.append(hosts.start(
-                rank * len(hosts.names) // len(commands), words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                rank * len(hosts.names) // len(commands), words, with_sys, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env={**os.environ, "OMP_NUM_THREADS": "1", **environment}))
 
     @classmethod
     def ours(cls, hosts, program, plugin, count=4, **environment):
         """The ranks of a communicator of the cpu platform, which have joined it."""
+        ranks, answers = cls.joining(hosts, program, plugin, count, **environment)
+        assert answers == ["joined"] * count, answers
+        return ranks
+
+    @classmethod
+    def joining(cls, hosts, program, plugin, count=4, with_sys=True, **environment):
+        """The same, and what each of them says about it."""
         variables = {"CONCORD_PLATFORM": plugin, "CONCORD_CPU_NETWORK": "always", "MASTER_ADDR": hosts.addresses[0],
                      "CONCORD_LOG": "warn", **environment}
-        ranks = cls(hosts, [([os.path.abspath(program)], variables)] * count)
+        ranks = cls(hosts, [([os.path.abspath(program)], variables)] * count, with_sys)
         ranks.tell(0, "id")
         number = ranks.hear(0)
         for rank in range(count):
             ranks.tell(rank, f"join {count} {rank} {number}")
-        for rank in range(count):
-            answer = ranks.hear(rank)
-            assert answer == "joined", f"rank {rank}: {answer}"
-        return ranks
+        return ranks, [ranks.hear(rank) for rank in range(count)]
 
     def tell(self, rank, line):
         self.processes[rank].stdin.write(line + "\n")

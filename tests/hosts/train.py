@@ -1,13 +1,14 @@
 """Training over two hosts (network namespaces), two ranks each: the same bits as on one host, and the right blame.
 
-    train.py CONCORD MODEL [trajectories|torchrun|mpirun|killed|cut|recovers|shrinks]...
+    train.py CONCORD MODEL [trajectories|torchrun|mpirun|srun|impaired|killed|cut|recovers|shrinks]...
 
 Trajectories: a layout on two hosts, started by `concord launch --nnodes 2`, has the losses and gradient norms of
-the same layout on one host, bit for bit. Torchrun, mpirun: the same for one layout, started by torchrun (of
-CONCORD_PYTHON) and by one mpirun. Killed, cut: a host's processes are killed, or its link is cut, in the middle of
-training; every rank ends, and says which rank is gone. How long that took is printed. Recovers: with --max_restarts the
-job goes on, with the same bits. Shrinks: the second host is cut off for good, and the first one goes on alone, with the
-same samples; nothing is left running on either.
+the same layout on one host, bit for bit. Torchrun, mpirun, srun: the same for one layout, started by torchrun (of
+CONCORD_PYTHON), by one mpirun, and by srun on two nodes of a private Slurm cluster. Impaired: the same over a link with
+latency and loss. Killed, cut: a host's processes are killed, or its link is cut, in the middle of training; every rank
+ends, and says which rank is gone. How long that took is printed. Recovers: with --max_restarts the job goes on, with the
+same bits. Shrinks: the second host is cut off for good, and the first one goes on alone, with the same samples; nothing
+is left running on either.
 """
 
 import collections
@@ -22,6 +23,9 @@ import tempfile
 import time
 
 from hosts import Hosts, skip, skip_without_engine
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "schedulers"))
+from slurm_cluster import MissingProgram, SlurmCluster  # noqa: E402
 
 LAYOUTS = {
     "DP 2 x TP 2": ["--tensor_model_parallel_size", "2"],
@@ -68,7 +72,7 @@ class Runs:
         def words(node):
             return [os.environ.get("CONCORD_PYTHON", "python3"), "-m", "torch.distributed.run", "--nnodes", "2",
                     "--node-rank", str(node), "--nproc-per-node", "2", "--master-addr", hosts.addresses[0],
-                    "--master-port", str(port), "--no-python", self.concord, *self.words(out, layout, steps)]
+                    "--master-port", str(port), "--no-python", *self.recorded(out), *self.words(out, layout, steps)]
         return self.start(hosts, out, words)
 
     def mpirun(self, hosts, out, layout, steps, port):
@@ -85,10 +89,16 @@ class Runs:
             words += ["-x", name]
         return self.start_on(hosts, out, 0, [*words, *self.recorded(out), *self.words(out, layout, steps)], variables)
 
+    def srun(self, cluster, hosts, out, layout, steps):
+        words = ["srun", "-N2", "--ntasks-per-node=2", "--export=ALL"]
+        return self.start_on(hosts, out, 0, [*words, *self.recorded(out), *self.words(out, layout, steps)],
+                             {"SLURM_CONF": cluster.environment["SLURM_CONF"]})
+
     def recorded(self, out):
-        """The words that start a rank and leave a note where it runs: a file named by its process, with its namespace."""
-        return ["sh", "-c", f'readlink /proc/self/ns/net > {os.path.join(self.folder, out)}-rank-$$; exec "$0" "$@"',
-                self.concord]
+        """The words that start a rank and leave a note where it runs: a new file with its namespace."""
+        # No "$$": torchrun makes one "$" of it.
+        note = f'readlink /proc/self/ns/net > "$(mktemp {os.path.join(self.folder, out)}-rank-XXXXXX)"'
+        return ["sh", "-c", f'{note}; exec "$0" "$@"', self.concord]
 
     def ranks_on_hosts(self, out):
         """How many ranks have run on each host."""
@@ -142,6 +152,8 @@ def check_started_by(name, runs, start):
     runs.alone("one", layout, 3)
     for process, log in start("two", layout, 3):
         assert process.wait() == 0, f"{name}: exit code {process.returncode}\n{text_of(log)}"
+    placed = runs.ranks_on_hosts("two")
+    assert placed == [2, 2], f"{name}: ranks on each host {placed}"
     one, two = runs.metrics("one"), runs.metrics("two")
     assert len(one) == 3 and one == two, f"{name}: on one host\n{one}\non two hosts\n{two}"
     print(f"started by {name}: 3 steps on two hosts have the bits of one host; last loss {two[-1][1]}")
@@ -158,8 +170,32 @@ def check_mpirun(runs, hosts):
     if shutil.which("mpirun") is None:
         skip("there is no mpirun; install openmpi-bin")
     check_started_by("mpirun", runs, lambda *job: [runs.mpirun(hosts, *job, 4421)])
-    placed = runs.ranks_on_hosts("two")  # mpirun decides that by itself
-    assert placed == [2, 2], f"mpirun: ranks on each host {placed}"
+
+
+def check_srun(runs, hosts):
+    folder = os.path.join(runs.folder, "slurm")
+    os.mkdir(folder)
+    try:
+        with SlurmCluster(folder, nodes=2, hosts=hosts) as cluster:
+            check_started_by("srun", runs, lambda *job: [runs.srun(cluster, hosts, *job)])
+    except MissingProgram as error:
+        skip(str(error))
+
+
+def check_impaired(runs, hosts):
+    layout, delay_ms, loss_percent = LAYOUTS["DP 2 x TP 2"], 1, 1
+    runs.alone("one", layout, 3)
+    by = hosts.impair(delay_ms, loss_percent)
+    round_trip = hosts.round_trip()
+    assert round_trip >= 2e-3 * delay_ms, f"the link has no latency: {1e3 * round_trip} ms"
+    for process, log in runs.launchers(hosts, "two", layout, 3, 4440):
+        assert process.wait() == 0, f"impaired link: exit code {process.returncode}\n{text_of(log)}"
+    lost = hosts.lost_frames()
+    assert lost > 0, "the link has lost nothing"
+    one, two = runs.metrics("one"), runs.metrics("two")
+    assert len(one) == 3 and one == two, f"impaired link: on one host\n{one}\non two hosts\n{two}"
+    print(f"a link with {delay_ms} ms and {loss_percent} % loss, by {by}: {1e3 * round_trip:.1f} ms there and back, {lost} frames "
+          "lost; 3 steps have the bits of one host")
 
 
 def ranks_of(launcher):
@@ -258,8 +294,8 @@ def name_of(pid):
 
 def main(arguments):
     concord, model, *chosen = arguments
-    checks = {"trajectories": check_trajectories, "torchrun": check_torchrun, "mpirun": check_mpirun, "killed": check_killed, "cut": check_cut,
-              "recovers": check_recovers, "shrinks": check_shrinks}
+    checks = {"trajectories": check_trajectories, "torchrun": check_torchrun, "mpirun": check_mpirun, "srun": check_srun,
+              "impaired": check_impaired, "killed": check_killed, "cut": check_cut, "recovers": check_recovers, "shrinks": check_shrinks}
     skip_without_engine(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(concord))), "lib", "plugin"))
     for name in chosen or checks:
         with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:  # of its own: some cut a link

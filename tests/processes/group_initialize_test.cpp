@@ -51,6 +51,7 @@ TEST(Initialize, IsIdempotentAndResetsTheSeeds) {
   expect_job(2, args, [&](ParallelContext& job) {
     EXPECT_TRUE(is_initialized());
     EXPECT_STREQ(loader::config("comm.timeout"), "900");  // what a plugin is told of it
+    EXPECT_STREQ(loader::config("comm.master"), "127.0.0.1");
     EXPECT_EQ(&parallel_context(), &job);
     const std::vector<RngState> fresh = job.rng().save();
     const at::Tensor first = at::rand({8});

@@ -3,6 +3,8 @@
     with SlurmCluster(folder, nodes=2) as cluster:
         cluster.run("srun", "-N2", "hostname")
 
+With hosts (tests/hosts/hosts.py) every node is in a network namespace of its own, and the first one has the controller and
+runs the commands.
 Everything it starts ends with it: the daemons when the `with` block is left, however that is, and when this process is
 killed (the kernel then sends them SIGTERM); steps of jobs are found by SLURM_CONF in their environment.
 Runs as any user, who is also Slurm's; several clusters can run at the same time. Missing programs raise MissingProgram.
@@ -25,10 +27,10 @@ class MissingProgram(Exception):
     pass
 
 
-# The nodes are named by loopback addresses, so that a rank finds the first one by its name, as on a real cluster. They have more
+# The nodes are named by their addresses, so that a rank finds the first one by its name, as on a real cluster. They have more
 # processors and devices than the machine: jobs as large as the examples can be started.
 CONFIG = """ClusterName=concord
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({subnet}.1)
 SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
@@ -62,7 +64,7 @@ JobRequeue=1
 GresTypes=gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName=127.0.0.[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.[1-{nodes}] Port=[{first_port}-{last_port}] CPUs=64 Gres=gpu:2 State=UNKNOWN
+NodeName={subnet}.[1-{nodes}] NodeHostname={host} NodeAddr={subnet}.[1-{nodes}] Port=[{first_port}-{last_port}] CPUs=64 Gres=gpu:2 State=UNKNOWN
 PartitionName=batch Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=60 MaxTime=INFINITE State=UP
 PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF MaxTime=INFINITE State=UP
 """
@@ -95,9 +97,11 @@ def free_ports(count):
 
 
 class SlurmCluster:
-    def __init__(self, folder, nodes):
+    def __init__(self, folder, nodes, hosts=None):
         self.folder = pathlib.Path(folder)
         self.nodes = nodes
+        self.hosts = hosts
+        self.subnet = hosts.addresses[0].rsplit(".", 1)[0] if hosts else "127.0.0"
         self.daemons = []
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
         self.environment = with_system_folders({**inherited, "SLURM_CONF": str(self.folder / "slurm.conf")})
@@ -121,8 +125,10 @@ class SlurmCluster:
         (self.folder / "state").mkdir()
         port = free_ports(self.nodes + 1)
         config = CONFIG.format(host=socket.gethostname().split(".")[0], user=getpass.getuser(), folder=self.folder, nodes=self.nodes,
-                               controller_port=port, first_port=port + 1, last_port=port + self.nodes)
+                               subnet=self.subnet, controller_port=port, first_port=port + 1, last_port=port + self.nodes)
         (self.folder / "slurm.conf").write_text(config)
+        if self.hosts:  # "ip netns exec" hides /sys/fs/cgroup, where Slurm would look which version there is; none is used
+            (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (self.folder / "gres.conf").write_text("AutoDetect=off\nName=gpu File=/dev/null,/dev/zero\n")
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
@@ -132,18 +138,21 @@ class SlurmCluster:
         self.wait_until(lambda: (self.folder / "munge.socket").exists(), "munged has no socket")
         self.daemon("slurmctld", "-D")
         for node in range(1, self.nodes + 1):
-            (self.folder / f"spool-127.0.0.{node}").mkdir()
-            self.daemon("slurmd", "-D", "-N", f"127.0.0.{node}")
+            (self.folder / f"spool-{self.subnet}.{node}").mkdir()
+            self.daemon("slurmd", "-D", "-N", f"{self.subnet}.{node}", node=node - 1)
         self.wait_until(lambda: self.run("sinfo", "-h", "-p", "batch", "-o", "%T %D", check=False).stdout.split() ==
                         ["idle", str(self.nodes)], "the nodes do not become idle")
 
-    def daemon(self, *command):
+    def on(self, node, command):
+        return ["ip", "netns", "exec", self.hosts.names[node], *command] if self.hosts else [*command]
+
+    def daemon(self, *command, node=0):
         log = open(self.folder / f"daemon-{len(self.daemons)}-{command[0]}.txt", "wb")
-        self.daemons.append(subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        self.daemons.append(subprocess.Popen(self.on(node, command), env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                              preexec_fn=dies_with_parent, start_new_session=True))
 
     def run(self, *command, check=True):
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(self.on(0, command), env=self.environment, capture_output=True, text=True, timeout=120)
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}")
         return done
@@ -154,7 +163,7 @@ class SlurmCluster:
         while not is_true():
             for daemon in self.daemons:
                 if daemon.poll() is not None:
-                    raise RuntimeError(f"{daemon.args[0]} ended with {daemon.returncode}\n{self.logs()}")
+                    raise RuntimeError(f"{' '.join(daemon.args)} ended with {daemon.returncode}\n{self.logs()}")
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{complaint} after {patience} s\n{self.logs()}")
             time.sleep(0.1)

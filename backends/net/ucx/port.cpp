@@ -85,6 +85,7 @@ class Settings {
 struct Context {
   ucp_context_h handle = nullptr;
   ucs_status_t status = UCS_OK;
+  std::string unusable;  // the chosen interface, if UCX goes on without it: peers would wait for ever
   // On TCP, a direct fragment that is done is in the kernel; copied ones, and other networks, need a flush.
   bool done_means_gone = false;
 
@@ -98,7 +99,8 @@ struct Context {
     const bool own_choice = settings.set("UCX_TLS", "TLS", "^sm");
     const bool restricted = opening.interface_is_must || !has_faster_network();
     if (restricted && *opening.interface != 0) {
-      settings.set("UCX_NET_DEVICES", "NET_DEVICES", opening.interface);  // where UCX listens, too
+      const bool is_set = settings.set("UCX_NET_DEVICES", "NET_DEVICES", opening.interface);  // where UCX listens, too
+      if (is_set) unusable = opening.interface;
     }
     for (const std::string name : {"TX_SEG_SIZE", "RX_SEG_SIZE"}) {
       const std::string variable = "UCX_TCP_" + name;
@@ -113,6 +115,20 @@ struct Context {
     parameters.mt_workers_shared = 1;
     status = ucp_init(&parameters, config, &handle);
     ucp_config_release(config);
+    if (status == UCS_OK && uses(unusable)) unusable.clear();
+  }
+
+  // Whether |interface| is among the "tcp/eth0", "rc_mlx5/mlx5_0:1", ... that UCX has found, one "resource" each.
+  bool uses(const std::string& interface) const {
+    char* text = nullptr;
+    size_t bytes = 0;
+    std::FILE* const stream = ::open_memstream(&text, &bytes);
+    if (stream == nullptr) return true;
+    ucp_context_print_info(handle, stream);
+    std::fclose(stream);
+    const std::string info(text, bytes);
+    std::free(text);
+    return info.find("resource") == std::string::npos || info.find("/" + interface) != std::string::npos;
   }
 };
 
@@ -504,8 +520,16 @@ void UcxPort::progress(int milliseconds) {
 extern "C" __attribute__((visibility("default"))) concord::net::Port* concord_net_open_port(
     const concord::net::Opening& opening, char* error, size_t error_bytes) {
   try {
+    if (const std::string& interface = concord::net::context(&opening).unusable; !interface.empty()) {
+      std::snprintf(
+          error, error_bytes,
+          "UCX cannot use the network interface %s: it has to be in /sys/class/net (mount sysfs in its network "
+          "namespace, as \"ip netns exec\" does) and have an address without a label; UCX_NET_DEVICES chooses "
+          "another one",
+          interface.c_str());
+      return nullptr;
+    }
     auto port = std::make_unique<concord::net::UcxPort>(opening);
-    concord::net::context(&opening);
     const ucs_status_t status = port->open();
     if (status == UCS_OK) return port.release();
     std::snprintf(error, error_bytes, "UCX cannot be used here: %s", ucs_status_string(status));
