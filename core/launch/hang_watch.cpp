@@ -61,8 +61,8 @@ std::optional<Overdue> HangWatch::look(const JobBoard& board, std::chrono::stead
     const bool has_limit = allowed > allowed.zero();
     seen.silent = beats == seen.beats ? seen.silent + watched : std::chrono::steady_clock::duration{};
     seen.beats = beats;
-    const bool has_short_limit = has_limit && allowed <= kStoppedLimit;
-    seen.stopped = !has_short_limit && is_stopped(i) ? seen.stopped + watched : std::chrono::steady_clock::duration{};
+    const bool is_quiet = seen.silent >= 2 * kTick;  // others are not looked up twenty times a second
+    seen.stopped = is_quiet && is_stopped(i) ? seen.stopped + watched : std::chrono::steady_clock::duration{};
     const bool is_stuck = has_limit && seen.silent > allowed;
     const std::chrono::nanoseconds limit = is_stuck ? allowed : kStoppedLimit;
     const std::chrono::steady_clock::duration silent = is_stuck ? seen.silent : seen.stopped;

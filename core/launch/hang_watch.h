@@ -32,20 +32,21 @@ class HangWatch {
   explicit HangWatch(int ranks) : seen_(static_cast<size_t>(ranks)) {}
 
   // To be called about every kTick. The first rank that is overdue. Only time that was watched counts: a job that was
-  // suspended as a whole (Ctrl-Z, a scheduler, a laptop's lid) is not hung when it goes on. A rank whose limit is
-  // longer than kStoppedLimit, or that has none yet (it starts, or is in its first steps), may be silent, but not
-  // stopped for that long: |is_stopped| is asked of these.
+  // suspended as a whole (Ctrl-Z, a scheduler, a laptop's lid) is not hung when it goes on. Whatever its limit, a rank
+  // may not be stopped for longer than kStoppedLimit: |is_stopped| is asked of those that have been silent for two
+  // ticks. It is shorter than any limit of silence, since there is nothing to learn about a process that cannot run:
+  // with the answers of the others such a rank is named within a second.
   std::optional<Overdue> look(const JobBoard& board, std::chrono::steady_clock::time_point now,
                               const std::function<bool(int index)>& is_stopped);
 
   static constexpr std::chrono::milliseconds kTick{50};
-  static constexpr std::chrono::seconds kStoppedLimit{1};
+  static constexpr std::chrono::milliseconds kStoppedLimit{500};
 
  private:
   struct Seen {
     int64_t beats = -1;
     std::chrono::steady_clock::duration silent{};
-    std::chrono::steady_clock::duration stopped{};  // while it has no limit, or a long one
+    std::chrono::steady_clock::duration stopped{};
   };
   std::vector<Seen> seen_;
   std::optional<std::chrono::steady_clock::time_point> last_;
