@@ -156,10 +156,10 @@ std::vector<std::string> set_later_aside(const fs::path& folder, int64_t step) {
   std::vector<std::string> names;
   for (const fs::path& each : checkpoints_in(folder)) {
     if (*checkpoint_step(each) <= step) continue;
-    const std::string name = each.string() + kSetAside;
-    if (fs::exists(name)) remove_saved_folder(name);
+    fs::path name = each.string() + kSetAside;
+    for (int number = 2; fs::exists(name); ++number) name = fmt::format("{}{}.{}", each.string(), kSetAside, number);
     fs::rename(each, name);
-    names.push_back(fs::path(name).filename().string());
+    names.push_back(name.filename().string());
   }
   return names;
 }

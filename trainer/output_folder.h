@@ -54,8 +54,8 @@ std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& f
 std::optional<int64_t> newest_resumable_step(const std::filesystem::path& folder);
 // All that a run can be resumed from, oldest first.
 std::vector<int64_t> resumable_steps(const std::filesystem::path& folder);
-// Gives checkpoints of later steps than |step| another name, checkpoint-<step>.not-on-all-machines, replacing what has
-// it. Returns the new names. For one process of a machine. Throws std::runtime_error.
+// Gives checkpoints of later steps than |step| another name, checkpoint-<step>.not-on-all-machines, with .2 and so on
+// where there is one by that name. Returns the new names. For one process of a machine. Throws std::runtime_error.
 std::vector<std::string> set_later_aside(const std::filesystem::path& folder, int64_t step);
 // Removes the oldest of them until |limit| are left; 0: none. The newest and |best|, which may be empty, stay even
 // where these are more than |limit|, as in HF. For one process of a job. Throws std::runtime_error.

@@ -67,12 +67,7 @@ JobRun::JobRun(JobRunOptions options, Say say, const std::function<bool()>& is_c
   own_ = {.launcher = launcher_, .node = node_, .port = options_.master_port, .address = options_.master_addr};
   if (node_ == 0) {
     if (options_.nnodes > 1) door_ = JobLink::serve(options_.master_addr, options_.master_port, options_.token);
-    if (options_.token.empty() && options_.nnodes > 1) {
-      say_(
-          fmt::format("concord launch: anyone who can reach {}:{} can disturb this job: {} is not set; set it to the "
-                      "same random text on all machines",
-                      options_.master_addr, options_.master_port, kJobToken));
-    }
+    warn_of_strangers();
     begin_to_lead();
     lead({.kind = JobEvent::Kind::joined, .node = 0, .launcher = launcher_});
     return;
@@ -83,7 +78,16 @@ JobRun::JobRun(JobRunOptions options, Say say, const std::function<bool()>& is_c
   own_.address = up_->own_address();
   door_ = JobLink::serve(own_.address, 0, options_.token);
   own_.port = door_->port();
+  warn_of_strangers();
   say_hello();
+}
+
+void JobRun::warn_of_strangers() const {
+  if (!options_.token.empty() || !door_) return;
+  say_(
+      fmt::format("concord launch: anyone who can reach {}:{} can disturb this job: {} is not set; set it to the same "
+                  "random text on all machines",
+                  own_.address, own_.port, kJobToken));
 }
 
 JobRun::~JobRun() {
@@ -545,22 +549,58 @@ bool JobRun::is_elected() const {
   return newest.now.contains(launcher_) && has_quorum(newest, present);
 }
 
-void JobRun::hear_as_member(const JobLink::Heard& heard) {
-  if (!heard.message) {
-    if (is_over()) return;
-    if (searches_since_) {
-      why_not_found_ = heard.why;
-      return up_.reset();
-    }
-    if (!is_welcome_) {
-      throw ConfigError(
-          fmt::format("the launcher at {}:{} did not accept this one: {}; all launchers of a job need the "
-                      "same {}, or none",
-                      options_.master_addr, options_.master_port, heard.why, kJobToken));
-    }
-    leader_has_ended_ = !heard.was_silent;
-    return lose_leader(heard.why);
+void JobRun::hear_end_of_link(const JobLink::Heard& heard) {
+  if (is_over()) return;
+  if (searches_since_) {
+    why_not_found_ = heard.why;
+    return up_.reset();
   }
+  if (!is_welcome_) {
+    throw ConfigError(
+        fmt::format("the launcher at {}:{} did not accept this one: {}; all launchers of a job need the "
+                    "same {}, or none",
+                    options_.master_addr, options_.master_port, heard.why, kJobToken));
+  }
+  leader_has_ended_ = !heard.was_silent;
+  lose_leader(heard.why);
+}
+
+void JobRun::hear_welcome(const JobMessage& message) {
+  is_welcome_ = true;
+  job_ = message.text;
+  if (searches_since_) {
+    searches_since_.reset();
+    invited_to_.reset();
+    say_("concord launch: found the launcher that leads the job");
+    signal({.event = MemberEvent::found});
+    for (const auto& [peer, hello] : std::exchange(votes_, {})) refuse(peer, "another launcher leads the job");
+  }
+  if (!message.numbers.empty()) {
+    node_ = own_.node = static_cast<int>(message.numbers[0]);
+    say_(fmt::format("concord launch: this spare machine is machine {} from now on", node_));
+  } else if (node_ >= options_.nnodes) {
+    say_("concord launch: this is a spare machine, which waits for another one to be lost");
+  }
+}
+
+void JobRun::hear_start(const JobMessage& message) {
+  const std::vector<int64_t>& n = message.numbers;
+  AttemptStart start{.attempt = static_cast<int>(n[0]),
+                     .node = node_,
+                     .store_address = message.text,
+                     .store_port = static_cast<int>(n[1]),
+                     .world = static_cast<int>(n[2]),
+                     .share = {},
+                     .job = job_};
+  start.share.first_rank = static_cast<int>(n[3]);
+  for (size_t i = 4; i < n.size(); ++i) start.share.slots.push_back(static_cast<int>(n[i]));
+  if (start.attempt > 0) say_(fmt::format("concord launch: attempt {}", start.attempt + 1));
+  start_ = std::move(start);
+  signal({.event = MemberEvent::start, .attempt = static_cast<int>(n[0])});
+}
+
+void JobRun::hear_as_member(const JobLink::Heard& heard) {
+  if (!heard.message) return hear_end_of_link(heard);
   const JobMessage& message = *heard.message;
   const std::vector<int64_t>& n = message.numbers;
   if (message.kind == Kind::refused && searches_since_) {
@@ -569,21 +609,7 @@ void JobRun::hear_as_member(const JobLink::Heard& heard) {
   }
   if (message.kind == Kind::refused) throw ConfigError(message.text);
   if (message.kind == Kind::welcome) {
-    is_welcome_ = true;
-    job_ = message.text;
-    if (searches_since_) {
-      searches_since_.reset();
-      invited_to_.reset();
-      say_("concord launch: found the launcher that leads the job");
-      signal({.event = MemberEvent::found});
-      for (const auto& [peer, hello] : std::exchange(votes_, {})) refuse(peer, "another launcher leads the job");
-    }
-    if (!n.empty()) {
-      node_ = own_.node = static_cast<int>(n[0]);
-      say_(fmt::format("concord launch: this spare machine is machine {} from now on", node_));
-    } else if (node_ >= options_.nnodes) {
-      say_("concord launch: this is a spare machine, which waits for another one to be lost");
-    }
+    hear_welcome(message);
   } else if (message.kind == Kind::roster) {
     const std::optional<Roster> roster = unpack_roster(message.text);
     if (!roster) return;
@@ -592,18 +618,7 @@ void JobRun::hear_as_member(const JobLink::Heard& heard) {
   } else if (message.kind == Kind::agreed) {
     if (n[0] == roster_.electorate.attempt) roster_.electorate.before.clear();
   } else if (message.kind == Kind::start) {
-    AttemptStart start{.attempt = static_cast<int>(n[0]),
-                       .node = node_,
-                       .store_address = message.text,
-                       .store_port = static_cast<int>(n[1]),
-                       .world = static_cast<int>(n[2]),
-                       .share = {},
-                       .job = job_};
-    start.share.first_rank = static_cast<int>(n[3]);
-    for (size_t i = 4; i < n.size(); ++i) start.share.slots.push_back(static_cast<int>(n[i]));
-    if (start.attempt > 0) say_(fmt::format("concord launch: attempt {}", start.attempt + 1));
-    start_ = std::move(start);
-    signal({.event = MemberEvent::start, .attempt = static_cast<int>(n[0])});
+    hear_start(message);
   } else if (message.kind == Kind::stop) {
     say_(fmt::format("concord launch: the attempt ends: {}", message.text));
     if (n[1] != 0) order_ = AttemptOrder::wait;

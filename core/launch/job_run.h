@@ -88,6 +88,10 @@ class JobRun {
   bool is_elected() const;
   void hear_as_leader(const JobLink::Heard& heard);
   void hear_as_member(const JobLink::Heard& heard);
+  void hear_end_of_link(const JobLink::Heard& heard);
+  void hear_welcome(const JobMessage& message);
+  void hear_start(const JobMessage& message);
+  void warn_of_strangers() const;
   void refuse(int peer, const std::string& why);
   void say_hello();
   std::chrono::duration<double> patience() const;

@@ -343,18 +343,22 @@ def in_four_bits(weight):
     return (NF4[codes].view(-1, 64) * absmax[:, None]).view(weight.shape)
 
 
-def compare_four_bits(program, data, folder):
-    """peft with weights that have the values of nf4; under every layout these are the same, whatever a rank has of them."""
-    torch.manual_seed(5)
-    config = transformers.Qwen2Config(vocab_size=512, hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
-                                      num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.1,
-                                      pad_token_id=None, bos_token_id=None, eos_token_id=None)
+def make_four_bit_models(folder, seed, **sizes):
+    """A random model in base/, and in dequantised/ with the values of nf4."""
+    torch.manual_seed(seed)
+    config = transformers.Qwen2Config(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.1,
+                                      pad_token_id=None, bos_token_id=None, eos_token_id=None, **sizes)
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder / "base")
     for name, weight in model.named_parameters():
         if "_proj.weight" in name:
             weight.data = in_four_bits(weight.data)
     model.save_pretrained(folder / "dequantised")
+
+
+def compare_four_bits(program, data, folder):
+    """peft with weights that have the values of nf4; under every layout these are the same, whatever a rank has of them."""
+    make_four_bit_models(folder, 5, vocab_size=512, hidden_size=128, intermediate_size=384, num_hidden_layers=4)
     words, lr = ["--lora_rank", 4, "--quantization_bit", 4, "--learning_rate", 2e-3], 2e-3
     train(program, data, folder / "start", *words, "--max_steps", 1, "--learning_rate", 0, model=folder / "base")
     wanted = peft_losses(folder / "start/model", load_file(str(data)), lr, folder / "dequantised")

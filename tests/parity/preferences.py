@@ -33,7 +33,7 @@ try:
     from safetensors.torch import load_file
     if importlib.util.find_spec("trl") is None:
         raise ImportError("No module named 'trl'")
-    from lora_in_peft import in_four_bits
+    from lora_in_peft import make_four_bit_models
 except ImportError as missing:
     print(f"skipped: {missing}; install torch, transformers, peft and the wheel of trl for this Python")
     sys.exit(77)
@@ -433,16 +433,7 @@ def compare_adapters(program, data, pairs, folder, layouts=("one", "tp 2, sequen
 
 def compare_four_bits(program, data, pairs, folder):
     """The reference is the model in 4 bits with the adapter off."""
-    torch.manual_seed(7)
-    config = transformers.Qwen2Config(vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-                                      num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.1,
-                                      pad_token_id=None, bos_token_id=None, eos_token_id=None)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    model.save_pretrained(folder / "base")
-    for name, weight in model.named_parameters():
-        if "_proj.weight" in name:
-            weight.data = in_four_bits(weight.data)
-    model.save_pretrained(folder / "dequantised")
+    make_four_bit_models(folder, 7, vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=2)
     lora = ["--finetuning_type", "lora", "--lora_rank", 4, "--quantization_bit", 4]
     train(program, data, folder / "start", *lora, "--max_steps", 1, "--learning_rate", 0, model=folder / "base")
     wanted = expected(micro_batches(pairs), {}, folder / "start/model", start=folder / "dequantised")

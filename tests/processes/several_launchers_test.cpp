@@ -47,6 +47,20 @@ class SeveralLaunchers : public TrainResume {
       fs::copy(folder, path("alone"), fs::copy_options::recursive);
     }
   }
+  // All of them after step 7 of 12, where rank |slow| pauses, with checkpoints in memory and none on the disk; and the
+  // same job with one launcher.
+  std::vector<std::unique_ptr<TrainProgram>> four_machines_and_a_spare(int slow) {
+    machines_ = 4;
+    const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
+    run("alone", ranks(4, 1) + saving);
+    const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
+    const std::string pause = "delay:" + std::to_string(slow) + "@8+900";
+    std::vector<std::unique_ptr<TrainProgram>> launchers;
+    for (int node = 0; node < 5; ++node) launchers.push_back(launcher(node, memory, node == slow ? pause : ""));
+    EXPECT_TRUE(launchers[4]->process().wait_for_text("this is a spare machine"));
+    EXPECT_TRUE(has_done(7));
+    return launchers;
+  }
   // The same samples; sums are taken in another order.
   void expect_near_run(const std::string& one, const std::string& other) {
     const auto expected = read_steps(path(one)), steps = read_steps(path(other));
@@ -134,14 +148,7 @@ TEST_F(SeveralLaunchers, ASpareMachineTakesThePlaceOfOneThatIsLost) {
 // What the lost machine had is in the memory of the next one: no checkpoint on the disk, and of four machines none has
 // everything.
 TEST_F(SeveralLaunchers, TheMemoryOfTheOthersHasWhatALostMachineHad) {
-  machines_ = 4;
-  const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
-  run("alone", ranks(4, 1) + saving);
-  const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
-  std::vector<std::unique_ptr<TrainProgram>> launchers;
-  for (int node = 0; node < 5; ++node) launchers.push_back(launcher(node, memory, node == 0 ? "delay:0@8+900" : ""));
-  EXPECT_TRUE(launchers[4]->process().wait_for_text("this is a spare machine"));
-  ASSERT_TRUE(has_done(7));
+  const auto launchers = four_machines_and_a_spare(0);
   launchers[2]->process().signal(SIGKILL);
   for (const size_t node : {0, 1, 3, 4}) EXPECT_EQ(launchers[node]->exit_code(), 0) << launchers[node]->err();
   EXPECT_THAT(launchers[0]->out(), HasSubstr("restored/checkpoint-6, after step 6"));
@@ -192,14 +199,7 @@ TEST_F(SeveralLaunchers, EndWhenTheirLeaderIsKilled) {
 // The launcher of the leader's machine is lost for good: the others elect one of them, and a spare machine takes the
 // place of the lost one.
 TEST_F(SeveralLaunchers, ElectAnotherLeader) {
-  machines_ = 4;
-  const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
-  run("alone", ranks(4, 1) + saving);
-  const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
-  std::vector<std::unique_ptr<TrainProgram>> launchers;
-  for (int node = 0; node < 5; ++node) launchers.push_back(launcher(node, memory, node == 1 ? "delay:1@8+900" : ""));
-  EXPECT_TRUE(launchers[4]->process().wait_for_text("this is a spare machine"));
-  ASSERT_TRUE(has_done(7));
+  const auto launchers = four_machines_and_a_spare(1);
   launchers[0]->process().signal(SIGKILL);
   for (const size_t node : {1, 2, 3, 4}) EXPECT_EQ(launchers[node]->exit_code(), 0) << launchers[node]->err();
   EXPECT_THAT(launchers[1]->err(), HasSubstr("this launcher, of machine 1, leads the job from now on"));
