@@ -93,12 +93,12 @@ void require(cudaError_t status, const char* what) {
   throw std::runtime_error(std::string(what) + " failed: " + cudaGetErrorString(status));
 }
 
-cudaDataType_t type_of(Type type) { return type == Type::bf16 ? CUDA_R_16BF : CUDA_R_16F; }
-cudaDataType_t type_of(Narrow narrow, Type type) {
+cudaDataType_t cuda_type_of(Type type) { return type == Type::bf16 ? CUDA_R_16BF : CUDA_R_16F; }
+cudaDataType_t cuda_type_of(Narrow narrow, Type type) {
   switch (narrow) {
     case Narrow::e4m3: return CUDA_R_8F_E4M3;
     case Narrow::e5m2: return CUDA_R_8F_E5M2;
-    default: return type_of(type);
+    default: return cuda_type_of(type);
   }
 }
 bool is_narrow(const Gemm& g) { return g.narrow_a != Narrow::none; }
@@ -120,9 +120,9 @@ class Described {
       const auto u = [](int64_t x) { return static_cast<uint64_t>(x); };
       require(l.make_layout(to, type, u(length), u(lines), length), "cublasLtMatrixLayoutCreate");
     };
-    layout(&b, type_of(g.narrow_b, g.type), g.transposed_b ? g.columns : g.depth, g.transposed_b ? g.depth : g.columns);
-    layout(&a, type_of(g.narrow_a, g.type), g.transposed_a ? g.depth : g.rows, g.transposed_a ? g.rows : g.depth);
-    layout(&c, g.wide ? CUDA_R_32F : type_of(g.type), g.rows, g.columns);
+    layout(&b, cuda_type_of(g.narrow_b, g.type), g.transposed_b ? g.columns : g.depth, g.transposed_b ? g.depth : g.columns);
+    layout(&a, cuda_type_of(g.narrow_a, g.type), g.transposed_a ? g.depth : g.rows, g.transposed_a ? g.rows : g.depth);
+    layout(&c, g.wide ? CUDA_R_32F : cuda_type_of(g.type), g.rows, g.columns);
   }
   ~Described() {
     for (cublasLtMatrixLayout_t each : {a, b, c}) {
