@@ -344,8 +344,8 @@ LossRun run_loss(const ModelConfig& config, int64_t chunk_size, const MicroBatch
 TEST_F(Chunk, LossesSomeTokensAtATimeAreThoseOfAll) {
   const std::string further =
       R"(, "num_key_value_heads": 4, "num_nextn_predict_layers": 1, "q_lora_rank": null, "kv_lora_rank": 8,
-      "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4, "first_k_dense_replace": 2, "n_group": 1, "topk_group": 1,
-      "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6)";
+      "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4, "first_k_dense_replace": 2,
+      "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6)";
   for (const ModelConfig& config :
        {small("qwen3"), small("gemma2", R"(, "final_logit_softcapping": 1.5, "query_pre_attn_scalar": 4)"),
         small("deepseek_v3", further)}) {
