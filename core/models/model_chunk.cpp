@@ -21,6 +21,7 @@
 #include "core/models/kv_cache.h"
 #include "core/models/layer_adapter.h"
 #include "core/models/layer_context.h"
+#include "core/models/loss_chunks.h"
 #include "core/models/mtp_layer.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/router_record.h"
@@ -452,15 +453,49 @@ Tensor ModelChunk::own_labels(const MicroBatch& batch) const {
   return own_tokens(batch.labels, batch).t().contiguous().to(context_.torch_device());
 }
 
-Tensor ModelChunk::token_losses(const Tensor& logits_sbv, const MicroBatch& batch, double expected_grad) const {
-  const bool trains = at::GradMode::is_enabled();
+// |trains|: whether the loss is one that is trained; of its first pass without gradients, too.
+Tensor ModelChunk::token_losses(const Tensor& logits_sbv, const Tensor& labels_sb, bool trains,
+                                double expected_grad) const {
   const CrossEntropyOptions how{.vocabulary = config_.vocab_size,
                                 .ignore_index = kIgnoredLabel,
                                 .label_smoothing = trains ? args_.options.label_smoothing_factor : 0,
                                 .z_loss = trains ? args_.options.z_loss_coeff : 0,
                                 .overwrite_logits = !observer_,
                                 .expected_grad = expected_grad};
-  return cross_entropy(logits_sbv, own_labels(batch), how, vocab_share(*parts_->layers.tp)).t().contiguous();
+  return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*parts_->layers.tp)).t().contiguous();
+}
+
+// The losses [b, s] of the tokens that follow. |statistics|, if given, gets what the model makes of each of them.
+Tensor ModelChunk::next_token_losses(const Tensor& normed_pbh, const Tensor& labels_sb, double expected_grad,
+                                     std::optional<TokenStatistics>* statistics) const {
+  const bool trains = at::GradMode::is_enabled();
+  const auto measured = [this](const Tensor& logits_sbv, const Tensor& labels) {
+    return token_statistics(logits_sbv, labels, config_.vocab_size, vocab_share(*parts_->layers.tp));
+  };
+  const LayerContext& layers = parts_->layers;
+  const int64_t tokens = args_.options.loss_chunk_size;
+  if (observer_ || tokens == 0 || tokens >= labels_sb.numel()) {
+    const Tensor logits_sbv = logits(normed_pbh);
+    if (observer_) observer_("logits", logits_sbv);
+    if (statistics) *statistics = measured(logits_sbv, labels_sb);  // before their gradient overwrites them
+    return token_losses(logits_sbv, labels_sb, trains, expected_grad);
+  }
+  const LossChunks chunks(normed_pbh, labels_sb, tokens, layers.sequence_parallel ? layers.tp->size() : 1);
+  std::vector<Tensor> losses;
+  std::vector<TokenStatistics> measurements;
+  for (const LossChunk& chunk : chunks.list()) {
+    // Runs here, without gradients, and again in backward, when |measurements| do not exist any more.
+    const auto run = [this, &measurements, &measured, statistics, labels = chunk.labels_sb, trains,
+                      expected_grad](const std::vector<Tensor>& x) {
+      const Tensor logits_sbv = logits(x[0]);
+      const bool is_again = at::GradMode::is_enabled();
+      if (statistics && !is_again) measurements.push_back(measured(logits_sbv, labels));
+      return std::vector{token_losses(logits_sbv, labels, trains, is_again ? expected_grad : 0)};
+    };
+    losses.push_back(recompute(run, {chunk.normed_pbh}, *layers.rng)[0]);
+  }
+  if (statistics) *statistics = chunks.joined(measurements);
+  return chunks.joined(losses);
 }
 
 // Each tp rank has the tokens that it has between layers. The sum of parts that are 0 elsewhere is the whole, and its
@@ -479,13 +514,8 @@ Tensor ModelChunk::token_scores(const Tensor& x_pbh) const {
 Tensor ModelChunk::last_losses(const Tensor& x_pbh, const MicroBatch& batch, const SharedInputs& inputs) {
   const Tensor normed_pbh = last_norm(x_pbh);
   if (observer_) observer_("norm", normed_pbh);
-  const Tensor logits_sbv = logits(normed_pbh);
-  if (observer_) observer_("logits", logits_sbv);
-  if (measures_tokens_) {  // before their gradient overwrites them
-    token_statistics_ =
-        token_statistics(logits_sbv, own_labels(batch), config_.vocab_size, vocab_share(*parts_->layers.tp));
-  }
-  const Tensor losses_bs = token_losses(logits_sbv, batch, expected_loss_grad_);
+  const Tensor losses_bs = next_token_losses(normed_pbh, own_labels(batch), expected_loss_grad_,
+                                             measures_tokens_ ? &token_statistics_ : nullptr);
   if (parts_->further.empty() || !c10::GradMode::is_enabled()) return losses_bs;
   const Tensor further_bs = further_losses(normed_pbh, batch, inputs);
   return losses_bs + (further_bs - further_bs.detach());
@@ -511,7 +541,7 @@ Tensor ModelChunk::further_losses(Tensor hidden_pbh, MicroBatch batch, const Sha
     };
     const std::vector<Tensor> given{embed(ids_sb), hidden_pbh};
     hidden_pbh = (again ? recompute(run, given, *parts_->layers.rng) : run(given))[0];
-    const Tensor losses_bs = token_losses(logits(hidden_pbh), batch, 0);
+    const Tensor losses_bs = next_token_losses(hidden_pbh, own_labels(batch), 0, nullptr);
     const Tensor share = (first / counted().clamp_min(1) * factor).to(losses_bs.scalar_type());
     sum_bs = sum_bs.defined() ? sum_bs + losses_bs * share : losses_bs * share;
     logged.push_back(losses_bs.detach().sum().to(at::kFloat));

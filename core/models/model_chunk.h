@@ -195,7 +195,10 @@ class ModelChunk {
                         const std::shared_ptr<const LayerInputs>& inputs) const;
   at::Tensor last_norm(const at::Tensor& x_pbh) const;
   at::Tensor logits(const at::Tensor& normed_pbh) const;
-  at::Tensor token_losses(const at::Tensor& logits_sbv, const MicroBatch& batch, double expected_grad) const;
+  at::Tensor token_losses(const at::Tensor& logits_sbv, const at::Tensor& labels_sb, bool trains,
+                          double expected_grad) const;
+  at::Tensor next_token_losses(const at::Tensor& normed_pbh, const at::Tensor& labels_sb, double expected_grad,
+                               std::optional<TokenStatistics>* statistics) const;
   at::Tensor token_scores(const at::Tensor& x_pbh) const;
   at::Tensor own_labels(const MicroBatch& batch) const;
   at::Tensor last_losses(const at::Tensor& x_pbh, const MicroBatch& batch,

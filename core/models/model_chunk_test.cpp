@@ -17,6 +17,8 @@
 #include "core/models/parameter_plan.h"
 #include "core/models/router_record.h"
 #include "core/models/token_slices.h"
+#include "core/models/token_statistics.h"
+#include "core/parallel/testing/memory_meter.h"
 #include "tests/temporary_folder.h"
 
 namespace concord {
@@ -315,6 +317,71 @@ TEST_F(Chunk, ComputesInEveryType) {
     EXPECT_NEAR(loss(config, at::kHalf), exact, 0.01);
     EXPECT_NEAR(loss(config, at::kBFloat16), exact, 0.05);
   }
+}
+
+struct LossRun {
+  at::Tensor losses;
+  std::vector<at::Tensor> grads;
+  std::optional<TokenStatistics> statistics;
+};
+
+// With gradients that differ from token to token, as those of preferences do.
+LossRun run_loss(const ModelConfig& config, int64_t chunk_size, const MicroBatch& batch, ParallelContext& context) {
+  ModelArgs args{.dtype = at::kDouble};
+  args.options.loss_chunk_size = chunk_size;
+  args.options.label_smoothing_factor = 0.1;
+  args.options.z_loss_coeff = 0.01;
+  VirtualModels model = AutoModel::from_config(config, args, context);
+  model[0].measure_tokens(true);
+  LossRun run{model[0].forward({}, batch), {}, model[0].take_token_statistics()};
+  (run.losses * at::arange(run.losses.numel(), at::kDouble).view(run.losses.sizes())).sum().backward();
+  for (const Parameter& parameter : model[0].parameters()) run.grads.push_back(parameter.value.grad());
+  run.losses = run.losses.detach();
+  return run;
+}
+
+// In fp64. A product of fewer rows may add in another order: some 1e-16 of sums of at most 40 terms near 1.
+TEST_F(Chunk, LossesSomeTokensAtATimeAreThoseOfAll) {
+  const std::string further =
+      R"(, "num_key_value_heads": 4, "num_nextn_predict_layers": 1, "q_lora_rank": null, "kv_lora_rank": 8,
+      "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4, "first_k_dense_replace": 2,
+      "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6)";
+  for (const ModelConfig& config :
+       {small("qwen3"), small("gemma2", R"(, "final_logit_softcapping": 1.5, "query_pre_attn_scalar": 4)"),
+        small("deepseek_v3", further)}) {
+    const LossRun whole = run_loss(config, 0, batch(), context_);
+    for (const int64_t size : {1, 6, 9, 16}) {  // 1, 3, 4 positions of 2 rows, and all
+      const LossRun chunked = run_loss(config, size, batch(), context_);
+      EXPECT_LE((chunked.losses - whole.losses).abs().max().item<double>(), 1e-13) << size;
+      for (size_t i = 0; i < whole.grads.size(); ++i) {
+        if (!whole.grads[i].defined()) continue;
+        const double off = (chunked.grads[i] - whole.grads[i]).norm().item<double>();
+        EXPECT_LE(off, 1e-12 * (1 + whole.grads[i].norm().item<double>())) << size << ", parameter " << i;
+      }
+      for (const auto field : {&TokenStatistics::counts, &TokenStatistics::entropy, &TokenStatistics::mean_logit,
+                               &TokenStatistics::is_first}) {
+        EXPECT_LE((*chunked.statistics.*field - *whole.statistics.*field).abs().max().item<double>(), 1e-6) << size;
+      }
+    }
+  }
+}
+
+// Of 64 tokens and 4,096 columns the logits are 2 MiB in fp64; everything else of this model is small beside them.
+TEST_F(Chunk, LogitsOfAllTokensNeverExistWithChunks) {
+  const auto most = [&](int64_t chunk_size) {
+    ModelArgs args{.dtype = at::kDouble};
+    args.options.loss_chunk_size = chunk_size;
+    ModelConfig config = small("qwen3");
+    config.vocab_size = 4096;
+    VirtualModels model = AutoModel::from_config(config, args, context_);
+    const at::Tensor ids = at::arange(64, at::kLong).view({1, 64});
+    const auto meter = std::make_shared<MemoryMeter>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+    model[0].forward({}, {ids, labels_that_follow(ids)}).sum().backward();
+    return meter->most;
+  };
+  const int64_t logits = 64 * 4096 * 8;
+  EXPECT_LE(most(8) + logits / 2, most(0));
 }
 
 TEST_F(Chunk, PositionsThatAreGivenCount) {

@@ -25,6 +25,8 @@ struct ModelOptions {
   // Of the loss that is trained, see core/ops/cross_entropy.h; evaluation has neither.
   double label_smoothing_factor = 0;
   double z_loss_coeff = 0;
+  // Tokens of a micro-batch whose logits exist at a time, see core/models/loss_chunks.h; 0: all of them.
+  int64_t loss_chunk_size = 0;
   // In training, see core/models/layer_dropout.h.
   double attention_dropout = -1;  // -1: as the model's config.json says
   double hidden_dropout = 0;

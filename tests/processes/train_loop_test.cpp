@@ -362,6 +362,31 @@ TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
   EXPECT_THAT(refusal({"--label_smoothing_factor", "1"}), HasSubstr("label_smoothing_factor"));
 }
 
+// Vocabulary and sequence split over ranks, and deferred weight gradients: what was recomputed is what was computed.
+TEST_F(TrainLoop, LossesInChunksTrainTheSameUnderLayouts) {
+  const Words zb = {"--pipeline_model_parallel_size",
+                    "2",
+                    "--virtual_pipeline_model_parallel_size",
+                    "2",
+                    "--pipeline_schedule",
+                    "zb-v"};
+  const Words sp = {"--tensor_model_parallel_size", "2", "--sequence_parallel"};
+  for (const Words& layout : {ranks(2, 4) + sp, ranks(2, 4) + zb, ranks(2, 2) + Words{"--use_distributed_optimizer"}}) {
+    const auto losses = [&](const std::string& size) {
+      fs::remove_all(path("chunks"));
+      run("chunks", layout + Words{"--max_steps", "4", "--logging_steps", "1", "--save_strategy", "no",
+                                   "--label_smoothing_factor", "0.1", "--loss_chunk_size", size});
+      std::vector<double> all;
+      for (const nlohmann::json& line : read_steps(path("chunks"))) all.push_back(line["loss"]);
+      return all;
+    };
+    const std::vector<double> whole = losses("0"), chunked = losses("3");
+    ASSERT_EQ(whole.size(), 4u);
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(chunked[i], whole[i], 2e-6) << layout.back() << ", " << i;
+    EXPECT_NE(whole.front(), whole.back());
+  }
+}
+
 TEST_F(TrainLoop, TimesOfTheStepsPartsAreLoggedOverRanks) {
   const Words kind = ranks(2, 2) + Words{"--max_steps", "3", "--logging_steps", "1", "--save_strategy", "no"};
   run("timed", kind + Words{"--timing_log_level", "1", "--timing_log_option", "all"});

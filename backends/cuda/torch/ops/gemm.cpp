@@ -120,7 +120,8 @@ class Described {
       const auto u = [](int64_t x) { return static_cast<uint64_t>(x); };
       require(l.make_layout(to, type, u(length), u(lines), length), "cublasLtMatrixLayoutCreate");
     };
-    layout(&b, cuda_type_of(g.narrow_b, g.type), g.transposed_b ? g.columns : g.depth, g.transposed_b ? g.depth : g.columns);
+    layout(&b, cuda_type_of(g.narrow_b, g.type), g.transposed_b ? g.columns : g.depth,
+           g.transposed_b ? g.depth : g.columns);
     layout(&a, cuda_type_of(g.narrow_a, g.type), g.transposed_a ? g.depth : g.rows, g.transposed_a ? g.rows : g.depth);
     layout(&c, g.wide ? CUDA_R_32F : cuda_type_of(g.type), g.rows, g.columns);
   }
