@@ -40,7 +40,7 @@ ARROWS = {
     "core/data_parallel": ["core", "core/mesh", "core/models", "core/torch", *PLATFORM],
     "core/optim": ["core", "core/data_parallel", "core/mesh", "core/models", "core/ops", "core/parallel", "core/safetensors", "core/torch",
                    *PLATFORM],
-    "core/pipeline": ["core", "core/mesh", "core/models", "core/ops", "core/schedule", *PLATFORM],
+    "core/pipeline": ["core", "core/mesh", "core/models", "core/ops", "core/schedule", "core/torch", *PLATFORM],
     "trainer/report": ["core", BASE],
     "trainer/data": ["core", "core/models", "core/safetensors", BASE],
     # Of core's tensor folders only the options, which are plain values.

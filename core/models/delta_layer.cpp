@@ -76,10 +76,10 @@ Tensor DeltaLayer::convolve(const Tensor& qkv_bsc, const LayerInputs& inputs) co
   const Tensor weight = own_taps();
   if (inputs.cache == nullptr) return causal_conv(qkv_bsc, weight, inputs.cu_seqlens);
   const int64_t before = sizes_.taps - 1;
-  KvCache::LayerState& state = inputs.cache->state_of(number_);
-  if (!state.inputs.defined()) state.inputs = qkv_bsc.new_zeros({qkv_bsc.size(0), before, qkv_bsc.size(2)});
-  const Tensor all_bsc = at::cat({state.inputs, qkv_bsc}, 1);
-  state.inputs = inputs.cache->last_of_rows(all_bsc, before);
+  Tensor earlier_bsc = inputs.cache->state_of(number_).inputs;
+  if (!earlier_bsc.defined()) earlier_bsc = qkv_bsc.new_zeros({qkv_bsc.size(0), before, qkv_bsc.size(2)});
+  const Tensor all_bsc = at::cat({earlier_bsc, qkv_bsc}, 1);
+  inputs.cache->keep_inputs(number_, inputs.cache->last_of_rows(all_bsc, before));
   return causal_conv(all_bsc, weight).narrow(1, before, qkv_bsc.size(1));
 }
 
@@ -99,9 +99,9 @@ Tensor DeltaLayer::apply_rule(const Tensor& qkv_bsc, const Tensor& g_bsv, const 
   if (inputs.cache == nullptr)
     return gated_delta_rule(q_bskn, k_bskn, v_bsvm, g_bsv, beta_bsv, {}, inputs.cu_seqlens).out;
   const Tensor real_bs1 = inputs.cache->is_real(qkv_bsc.size(1)).unsqueeze(-1);  // padding changes nothing
-  KvCache::LayerState& state = inputs.cache->state_of(number_);
-  const DeltaRule made = gated_delta_rule(q_bskn, k_bskn, v_bsvm, g_bsv * real_bs1, beta_bsv * real_bs1, state.state);
-  state.state = made.state;
+  const Tensor& before = inputs.cache->state_of(number_).state;
+  const DeltaRule made = gated_delta_rule(q_bskn, k_bskn, v_bsvm, g_bsv * real_bs1, beta_bsv * real_bs1, before);
+  inputs.cache->keep_state(number_, made.state);
   return made.out;
 }
 

@@ -50,8 +50,8 @@ LayerAngles KvCache::angles() const {
 
 Tensor KvCache::attend(int64_t number, const Tensor& q, const Tensor& k, const Tensor& v,
                        const AttentionOptions& options) {
-  Tensor& keys = keys_[static_cast<size_t>(number - sizes_.first_layer)];
-  Tensor& values = values_[static_cast<size_t>(number - sizes_.first_layer)];
+  Tensor& keys = keys_[index_of(number)];
+  Tensor& values = values_[index_of(number)];
   if (longest_ == 0) {
     keys = at::empty({sizes_.rows, sizes_.capacity, sizes_.kv_heads, sizes_.head_dim}, options_);
     values = at::empty(keys.sizes(), options_);
@@ -61,7 +61,7 @@ Tensor KvCache::attend(int64_t number, const Tensor& q, const Tensor& k, const T
   }
   keys.index_put_({row_, place_}, k.squeeze(1));
   values.index_put_({row_, place_}, v.squeeze(1));
-  const int64_t longest = std::min(longest_ + 1, sizes_.capacity);
+  const int64_t longest = has_equal_steps_ ? sizes_.capacity : std::min(longest_ + 1, sizes_.capacity);
   return cached_attention(q, keys.narrow(1, 0, longest), values.narrow(1, 0, longest), seen_, options);
 }
 
@@ -74,8 +74,16 @@ Tensor KvCache::last_of_rows(const Tensor& x, int64_t count) const {
   return x.gather(1, place.unsqueeze(-1).expand({-1, -1, x.size(2)}));
 }
 
+void KvCache::keep(const Tensor& value, Tensor* place) {
+  if (place->defined()) {
+    place->copy_(value);
+  } else {
+    *place = value.clone();
+  }
+}
+
 void KvCache::end() {
-  lengths_ = seen_;
+  lengths_.copy_(seen_);
   longest_ = std::min(longest_ + step_, sizes_.capacity);
 }
 

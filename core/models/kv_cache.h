@@ -4,6 +4,9 @@
 // one token per row. Rows have lengths of their own, which are on the device only, so a step never waits for it. What
 // padding left in the cache is overwritten by the row's next tokens and not seen before that.
 //
+// Steps of one token all work on the same tensors: lengths, keys, values and states are changed in place, never
+// replaced, so that a step can be recorded and replayed (core/torch/replayed_work.h).
+//
 // Memory: 2 x layers x rows x capacity x kv_heads x head_dim elements, allocated once, in the first step. Layers with a
 // sliding window keep all tokens too; those with a gated delta net have a state of fixed size instead. Threads: one at
 // a time, the one that computes.
@@ -11,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -42,6 +46,9 @@ class KvCache {
   const Sizes& sizes() const { return sizes_; }
   int64_t longest() const { return longest_; }  // tokens of the longest row so far, its padding in the first step too
 
+  // From now on steps of one token do the same work whatever the lengths: attention is given all of the capacity.
+  void make_steps_equal() { has_equal_steps_ = true; }
+
   // A step: begin, then each layer's attend, then end. Throws Error for tokens that do not fit; that a row which still
   // gets tokens is not full is for the caller to see to, who knows the lengths.
   void begin(const NewTokens& tokens);
@@ -57,12 +64,17 @@ class KvCache {
     at::Tensor inputs;  // [B, K - 1, channels]: the last ones of its convolution
     at::Tensor state;   // [B, heads, n, m]
   };
-  LayerState& state_of(int64_t number) { return states_[static_cast<size_t>(number - sizes_.first_layer)]; }
+  const LayerState& state_of(int64_t number) const { return states_[index_of(number)]; }
+  void keep_inputs(int64_t number, const at::Tensor& inputs) { keep(inputs, &states_[index_of(number)].inputs); }
+  void keep_state(int64_t number, const at::Tensor& state) { keep(state, &states_[index_of(number)].state); }
   at::Tensor is_real(int64_t tokens) const;  // bool [B, tokens]: those of this step that are no padding
   // The last |count| of |x| [B, count + tokens of this step, channels] in each row, without its padding.
   at::Tensor last_of_rows(const at::Tensor& x, int64_t count) const;
 
  private:
+  size_t index_of(int64_t number) const { return static_cast<size_t>(number - sizes_.first_layer); }
+  static void keep(const at::Tensor& value, at::Tensor* place);
+
   Sizes sizes_;
   LayerAngles angles_;
   at::TensorOptions options_;
@@ -75,6 +87,7 @@ class KvCache {
   at::Tensor place_;    // int64 [rows]: where the one token of this step goes
   int64_t longest_ = 0;
   int64_t step_ = 0;  // tokens of this step
+  bool has_equal_steps_ = false;
 };
 
 }  // namespace concord

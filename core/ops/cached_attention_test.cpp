@@ -34,13 +34,38 @@ Sample draw_cached(Draw& draw, c10::ScalarType type) {
 }
 
 const RegisterSamples kCached("concord::cached_attention", draw_cached);
-const RegisterRealSizes kRealSizes(
-    "concord::cached_attention", {[](Draw& draw, c10::ScalarType type) {
-      const at::Tensor q = draw.normal({2, 1, 14, 64}, type);
-      const at::Tensor k = draw.normal({2, 700, 2, 64}, type);
-      const double rounded = type == at::kBFloat16 ? 65536 * 2 : type == at::kHalf ? 8192 * 2 : 64;
-      return Sample{{q, k, k, at::tensor({700, 513}, at::kLong), 0, 0.125, 0.0, c10::IValue()}, rounded, {largest(k)}};
-    }});
+// Of a batch of two rows: heads, key heads and their size; how many keys there is room for, and how many the rows have.
+// Scores have a deviation of 2, as in real_attention.cpp.
+struct RealSize {
+  int64_t heads, kv_heads, n, keys, first, second;
+  int64_t window = 0;
+  bool sinks = false;
+  bool aligned = true;
+};
+
+SampleMaker real_size(const RealSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const auto placed = [&](const at::Tensor& x) { return size.aligned ? x : misaligned(x); };
+    const at::Tensor q = placed(draw.normal({2, 1, size.heads, size.n}, type, 2));
+    const at::Tensor k = placed(draw.normal({2, size.keys, size.kv_heads, size.n}, type));
+    const at::Tensor v = placed(draw.normal({2, size.keys, size.kv_heads, size.n}, type));
+    const double rounded = type == at::kBFloat16 ? 65536 * 2 : type == at::kHalf ? 8192 * 2 : 64;
+    const c10::IValue sinks = size.sinks ? c10::IValue(draw.normal({size.heads}, type)) : c10::IValue();
+    const double scale = 1 / std::sqrt(static_cast<double>(size.n)), cap = size.sinks ? 30 : 0;
+    const at::Tensor lengths = at::tensor({size.first, size.second}, at::kLong);
+    return Sample{{q, k, v, lengths, size.window, scale, cap, sinks}, rounded, {largest(v)}};
+  };
+}
+
+// Groups of heads that one block of a device takes together and that it does not, rows that end in the middle of what a
+// block takes, windows that begin there.
+const RegisterRealSizes kRealSizes("concord::cached_attention",
+                                   {real_size({14, 2, 64, 700, 700, 513}), real_size({32, 8, 128, 9000, 9000, 1}),
+                                    real_size({20, 2, 192, 1000, 128, 129, 200}),
+                                    real_size({16, 16, 256, 300, 300, 77}),
+                                    real_size({64, 8, 64, 2000, 1999, 640, 128, true}),
+                                    real_size({14, 2, 64, 300, 300, 257, 0, true, false}),
+                                    real_size({4, 2, 320, 200, 200, 100})});
 
 // The last query of attention over a row's own keys, which is how a model computes the same token without a cache.
 TEST(CachedAttention, IsTheLastRowOfAttentionOverTheKeysOfEachRow) {

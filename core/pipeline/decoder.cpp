@@ -1,5 +1,9 @@
 #include "core/pipeline/decoder.h"
 
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
 #include "core/schedule/step_schedule.h"
 
 namespace concord {
@@ -10,6 +14,7 @@ class Decoder::DecodeStage : public Stage {
   DecodeStage(ModelChunk& chunk, int64_t rows, int64_t capacity, int64_t hidden_size)
       : chunk_(chunk), cache_(chunk.make_cache(rows, capacity)), hidden_size_(hidden_size) {}
 
+  void make_steps_equal() { cache_->make_steps_equal(); }
   void begin(const NewTokens& tokens) { tokens_ = tokens; }
   at::Tensor take_logits() { return std::move(logits_); }
 
@@ -39,11 +44,34 @@ Decoder::Decoder(VirtualModels& models, ParallelContext& job, int64_t rows, int6
   executor_ = std::make_unique<Executor>(single_schedule(models.args().placement, static_cast<int>(job.layout().pp()),
                                                          static_cast<int>(job.layout().vpp()), /*backward=*/false),
                                          std::move(list), job);
+  // Collectives of several ranks run on streams of their own.
+  if (job.world() == 1 && ReplayedWork::is_possible(job.torch_device())) make_replayable(job.torch_device(), rows);
+}
+
+// All stages are here, one after another: no executor is needed, which would not run again after a failed recording.
+void Decoder::make_replayable(c10::Device device, int64_t rows) {
+  const auto whole = at::TensorOptions(at::kLong).device(device);
+  tokens_ = {at::zeros({rows, 1}, whole), at::zeros({rows}, whole)};
+  for (DecodeStage& stage : stages_) stage.make_steps_equal();
+  one_token_.emplace(device, [this] {
+    at::Tensor passed;
+    for (DecodeStage& stage : stages_) {
+      stage.begin(tokens_);
+      passed = stage.forward(0, passed);
+    }
+    logits_ = stages_.back().take_logits();
+  });
 }
 
 Decoder::~Decoder() = default;
 
 at::Tensor Decoder::step(const NewTokens& tokens) {
+  if (std::exchange(has_begun_, true) && one_token_) {
+    tokens_.ids.copy_(tokens.ids);
+    tokens_.counts.copy_(tokens.counts);
+    one_token_->run();
+    return logits_;
+  }
   for (DecodeStage& stage : stages_) stage.begin(tokens);
   executor_->run();
   return stages_.back().take_logits();

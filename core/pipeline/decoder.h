@@ -5,16 +5,21 @@
 //   Decoder decoder(models, job, ids.size(0), 100);
 //   const at::Tensor logits = decoder.step({ids, counts});  // then one token per row, again and again
 //
+// Where the job is one rank and its device can record, the work of a step of one token is recorded once and replayed
+// (core/torch/replayed_work.h). The weights may change between decoders, not during the life of one.
+//
 // Tensor-parallel ranks share the heads; context- and data-parallel ones all compute the same. A step goes through one
 // stage after another: it is for looking at a model, not for serving it. Threads: one at a time, always the same.
 #pragma once
 
 #include <deque>
 #include <memory>
+#include <optional>
 
 #include "core/models/auto_model.h"
 #include "core/models/kv_cache.h"
 #include "core/pipeline/executor.h"
+#include "core/torch/replayed_work.h"
 
 namespace concord {
 
@@ -28,15 +33,25 @@ class Decoder {
   Decoder& operator=(const Decoder&) = delete;
 
   // Logits [B, V of this tp rank, padding included] of the token that follows the newest of each row, on all ranks of
-  // the last stage, in the type of the model; undefined elsewhere. |tokens| are the same on all ranks. Waits: as
-  // Executor::run.
+  // the last stage, in the type of the model; undefined elsewhere. The next step may write over them. |tokens| are the
+  // same on all ranks. Waits: as Executor::run.
   at::Tensor step(const NewTokens& tokens);
+
+  // Whether the last step was a replay.
+  bool is_replayed() const { return one_token_ && one_token_->is_recorded(); }
 
  private:
   class DecodeStage;
 
+  void make_replayable(c10::Device device, int64_t rows);
+
   std::deque<DecodeStage> stages_;
   std::unique_ptr<Executor> executor_;
+  // Of steps after the first, if they can be replayed: what they read, their work and what it leaves.
+  NewTokens tokens_;
+  at::Tensor logits_;
+  std::optional<ReplayedWork> one_token_;
+  bool has_begun_ = false;
 };
 
 }  // namespace concord

@@ -1,0 +1,93 @@
+#include "core/torch/replayed_work.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/core.h>
+#include <torch/library.h>
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "platform/loader/error.h"
+#include "platform/loader/host.h"
+
+namespace concord {
+namespace {
+
+using at::Tensor;
+
+int64_t no_recording(const Tensor&) { return 0; }
+bool nothing_to_end(const Tensor&, int64_t) { return false; }
+void nothing_to_do(const Tensor&, int64_t) {}
+
+TORCH_LIBRARY_FRAGMENT(concord_graph, m) {
+  m.def("begin(Tensor on_device) -> int");
+  m.def("end(Tensor on_device, int graph) -> bool");
+  m.def("replay(Tensor on_device, int graph) -> ()");
+  m.def("release(Tensor on_device, int graph) -> ()");
+}
+TORCH_LIBRARY_IMPL(concord_graph, CompositeExplicitAutograd, m) {
+  m.impl("begin", no_recording);
+  m.impl("end", nothing_to_end);
+  m.impl("replay", nothing_to_do);
+  m.impl("release", nothing_to_do);
+}
+
+c10::OperatorHandle graph_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+}
+
+bool is_wanted() {
+  const std::string how = loader::setting("decode").value_or("replay");
+  if (how != "replay" && how != "eager") {
+    throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
+                fmt::format("CONCORD_DECODE is '{}'; it must be replay (the default) or eager", how));
+  }
+  return how == "replay";
+}
+
+}  // namespace
+
+ReplayedWork::ReplayedWork(c10::Device device, std::function<void()> work)
+    : on_device_(at::empty({0}, at::TensorOptions(device))), work_(std::move(work)) {
+  if (!is_possible(device)) state_ = State::refused;
+}
+
+ReplayedWork::~ReplayedWork() {
+  static const auto release = graph_operator("concord_graph::release").typed<void(const Tensor&, int64_t)>();
+  if (graph_ != 0) release.call(on_device_, graph_);
+}
+
+bool ReplayedWork::is_possible(c10::Device device) {
+  static const c10::OperatorHandle begin = graph_operator("concord_graph::begin");
+  return is_wanted() && begin.hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
+}
+
+// An exception while recording is not the work's fault: it may wait for the device where that does nothing yet.
+bool ReplayedWork::record() {
+  static const auto begin = graph_operator("concord_graph::begin").typed<int64_t(const Tensor&)>();
+  static const auto end = graph_operator("concord_graph::end").typed<bool(const Tensor&, int64_t)>();
+  std::string problem;
+  try {
+    graph_ = begin.call(on_device_);
+    if (graph_ != 0) work_();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  if (graph_ != 0 && end.call(on_device_, graph_) && problem.empty()) return true;
+  loader::log(CONCORD_LOG_DEBUG, "core",
+              fmt::format("a step of generation cannot be recorded, so each is enqueued kernel by kernel: {}",
+                          problem.empty() ? "the device refuses" : problem));
+  return false;
+}
+
+void ReplayedWork::run() {
+  static const auto replay = graph_operator("concord_graph::replay").typed<void(const Tensor&, int64_t)>();
+  if (state_ == State::warm) state_ = record() ? State::recorded : State::refused;
+  if (state_ == State::recorded) return replay.call(on_device_, graph_);
+  work_();
+  if (state_ == State::fresh) state_ = State::warm;
+}
+
+}  // namespace concord

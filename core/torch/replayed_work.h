@@ -1,0 +1,57 @@
+// Work that a device is given again and again, always on the same tensors: recorded once and from then on started with
+// one call, where the device's operator library can record. There the host no longer limits a step of many small
+// kernels.
+//
+// Example, given at::Tensor x, y:
+//   ReplayedWork work(x.device(), [&] { y.copy_(x.mul(2)); });
+//   work.run();  // at once, which also lets kernels load and choose
+//   work.run();  // recorded, then replayed; from here on replayed
+//
+// What is recorded are the kernels with their arguments. So |work| may only read and write tensors whose memory stays
+// where it is from one run to the next, and must not depend on the host's numbers that change; and since a recording
+// that fails is followed by a run without one, what it does on the host has to be the same if it is done twice. Memory
+// that it allocates belongs to the recording, and is the same in each replay.
+//
+// A device records if operators of the library "concord_graph" are registered for it:
+//   begin(Tensor on_device) -> int        what this thread enqueues from here on is recorded, not done; 0: not possible
+//   end(Tensor on_device, int graph) -> bool   whether all of it could be recorded; work goes on as before in any case
+//   replay(Tensor on_device, int graph) -> ()  enqueues it on the current stream
+//   release(Tensor on_device, int graph) -> () once what has been enqueued is done, also of a recording that failed
+// Elsewhere, with CONCORD_DECODE=eager, and for work that waits for the device, each run is a call of |work|.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace concord {
+
+// Threads: one at a time, always the same.
+class ReplayedWork {
+ public:
+  ReplayedWork(c10::Device device, std::function<void()> work);
+  ~ReplayedWork();  // waits for nothing; enqueue no more on the memory of a recording
+  ReplayedWork(const ReplayedWork&) = delete;
+  ReplayedWork& operator=(const ReplayedWork&) = delete;
+
+  // Does the work, or enqueues it. Throws what the work throws when it is not being recorded.
+  void run();
+  bool is_recorded() const { return state_ == State::recorded; }
+
+  // Whether work on |device| can be recorded and the user wants it. Throws Error for an unknown CONCORD_DECODE.
+  static bool is_possible(c10::Device device);
+
+ private:
+  enum class State { fresh, warm, recorded, refused };
+
+  bool record();
+
+  at::Tensor on_device_;  // says to the dispatcher which device's operators are meant
+  std::function<void()> work_;
+  State state_ = State::fresh;
+  int64_t graph_ = 0;
+};
+
+}  // namespace concord
