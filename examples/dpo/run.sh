@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Preferences from nothing to an answer, on a laptop, in a minute or two, without a download:
 #
-#   examples/dpo/run.sh [CONCORD] [FOLDER]     default: build/bin/concord, dpo-example
+#   examples/dpo/run.sh [FOLDER]      FOLDER (dpo-example) gets the data, the runs and the models
 #
 #   1. questions are made up, each with a friendly and a grumpy answer
 #   2. a small model learns to answer: grumpy three times out of four
@@ -11,12 +11,13 @@
 #   5. the model without and with the adapter answers some questions
 #
 # With a real model, steps 1 and 2 are: --model FOLDER with an instruct model from the hub, and your own pairs, as texts or
-# as lists of messages. STEPS=N makes the runs N steps long, for a quick look at the commands.
+# as lists of messages. Needs the program only: CONCORD names it, else build/bin/concord. STEPS=N
+# makes the runs N steps long, for a quick look at the commands.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-concord=${1:-$here/../../build/bin/concord}
-folder=${2:-dpo-example}
+concord=${CONCORD:-$here/../../build/bin/concord}
+folder=${1:-dpo-example}
 mkdir -p "$folder"
 
 awk -v out="$folder" '

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # LoRA from nothing to a merged model, on a laptop, in a minute or two, without a download:
 #
-#   examples/lora/run.sh [CONCORD] [FOLDER]     default: build/bin/concord, lora-example
+#   examples/lora/run.sh [FOLDER]      FOLDER (lora-example) gets the data, the runs and the models
 #
 #   1. text is made up: sentences like "the cat sees the dog.", and the same told as "the dog, the cat sees."
 #   2. a small model is trained on the first kind: the base model
@@ -10,12 +10,13 @@
 #   5. base model, adapter and merged model continue a sentence; the last two say the same
 #
 # With a real model, steps 1 and 2 are: --model FOLDER with a model from the hub, and your own data.
-# STEPS=N makes the runs N steps long, for a quick look at the commands.
+# Needs the program only: CONCORD names it, else build/bin/concord. STEPS=N makes the runs N steps long, for a quick look at
+# the commands.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-concord=${1:-$here/../../build/bin/concord}
-folder=${2:-lora-example}
+concord=${CONCORD:-$here/../../build/bin/concord}
+folder=${1:-lora-example}
 mkdir -p "$folder"
 
 # sentences SEED COUNT STYLE: made from a list of words, the same on every machine.
