@@ -77,7 +77,8 @@ class Suite:
 def table(suites):
     lines = [f"{'suite':<16} {'build s':>8} {'run s':>8} {'passed':>8} {'failed':>7} {'skipped':>8}"]
     for each in suites:
-        lines.append(f"{each.name:<16} {each.build:>8.0f} {each.run:>8.0f} {each.counts['pass']:>8} "
+        run = "earlier" if each.earlier else f"{each.run:.0f}"
+        lines.append(f"{each.name:<16} {each.build:>8.0f} {run:>8} {each.counts['pass']:>8} "
                      f"{each.counts['fail']:>7} {each.counts['skip']:>8}")
     slowest = sorted(((seconds, each.name, name) for each in suites for seconds, name in each.programs), reverse=True)
     lines.append(f"the {SLOWEST} slowest:")
