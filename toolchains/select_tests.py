@@ -3,7 +3,8 @@
 
 Usage: select_tests.py LIST FILTER. LIST is the build folder's tests.txt, a line each: TEST|TARGETS|SOURCES. Prints a regular
 expression for ctest -R, then the targets, a line each. Names are read from the sources, so that nothing has to be built
-to know them: TEST(Suite, Name) in a source of the program is TEST.Suite.Name. Where no such name matches, FILTER may
+to know them: TEST(Suite, Name) in a source of the program is TEST.Suite.Name. A source called *.checks is a list of checks that one program
+runs (tests/parity/run_checks.py): a line begins with a name and "|". Where no such name matches, FILTER may
 still match one that is made at run time (Suite.Name/Parameter): then all programs are built and asked.
 """
 
@@ -18,7 +19,9 @@ def names_of(test, sources):
     yield test
     for source in sources:
         path = pathlib.Path(source)
-        if path.is_file():
+        if path.suffix == ".checks":
+            yield from (line.split("|")[0] for line in path.read_text().splitlines())
+        elif path.is_file():
             for suite, name in MACRO.findall(path.read_text(errors="replace")):
                 yield f"{test}.{suite}.{name}"
 

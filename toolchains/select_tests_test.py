@@ -19,6 +19,9 @@ class SelectTests(unittest.TestCase):
             self.assertEqual(select(lines, "ops_test.Rope.T"), [("ops_test", ["ops_test"])])
             self.assertEqual(len(select(lines, "Linear")), 2)
             self.assertEqual(select(lines, "^conf"), [("conformance.quick", ["kit", "plugin"])])
+            listed = pathlib.Path(folder, "listed.checks")
+            listed.write_text("lora.TrainsAsPeft|60|lora.py;concord\n")
+            self.assertEqual(select([*lines, f"checks|concord|{listed}"], "^lora"), [("checks", ["concord"])])
             # Perhaps a parameter's name: every program is asked.
             self.assertEqual([test for test, _ in select(lines, "Tp2Dp2")], ["ops_test", "linear_test"])
 

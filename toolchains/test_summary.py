@@ -2,7 +2,8 @@
 """The end of ./run test: what failed with the end of its output, where the time went, and the line with the counts.
 
 Usage: test_summary.py SUITE...  A SUITE is NAME=FOLDER=BUILD_SECONDS=RUN_SECONDS, with ctest's FOLDER/junit.xml and the
-FOLDER/test-results that run_test_program.py wrote; or NAME=VERDICT=SECONDS=REASON, with the verdict passed, failed or
+FOLDER/test-results that run_test_program.py wrote; RUN_SECONDS is "earlier" where these are of an earlier run with the same programs and files, whose
+tests are counted separately. Or NAME=VERDICT=SECONDS=REASON, with the verdict passed, failed or
 skipped, for a step that has no tests of its own. Counted is each TEST of a GoogleTest program, and every other test once. Exit code 1 where one failed
 or none ran.
 """
@@ -22,6 +23,7 @@ class Suite:
         self.name, place, build, rest = text.split("=", 3)
         self.build, self.run = float(build), 0.0
         self.counts = {"pass": 0, "fail": 0, "skip": 0}
+        self.earlier = 0  # passed then, not run now
         self.programs = []  # (seconds, name)
         self.failures = []  # (name, output)
         self.skips = []
@@ -31,6 +33,9 @@ class Suite:
                 self.failures.append((self.name, "see above"))
             elif place == "skipped":
                 self.skips.append((self.name, rest))
+        elif rest == "earlier":
+            self.read(pathlib.Path(place))
+            self.earlier, self.counts["pass"], self.programs = self.counts["pass"], 0, []
         else:
             self.run = float(rest)
             self.read(pathlib.Path(place))
@@ -72,7 +77,8 @@ class Suite:
 def table(suites):
     lines = [f"{'suite':<16} {'build s':>8} {'run s':>8} {'passed':>8} {'failed':>7} {'skipped':>8}"]
     for each in suites:
-        lines.append(f"{each.name:<16} {each.build:>8.0f} {each.run:>8.0f} {each.counts['pass']:>8} "
+        run = "earlier" if each.earlier else f"{each.run:.0f}"
+        lines.append(f"{each.name:<16} {each.build:>8.0f} {run:>8} {each.counts['pass']:>8} "
                      f"{each.counts['fail']:>7} {each.counts['skip']:>8}")
     slowest = sorted(((seconds, each.name, name) for each in suites for seconds, name in each.programs), reverse=True)
     lines.append(f"the {SLOWEST} slowest:")
@@ -91,6 +97,10 @@ def main():
         for name, reason in suite.skips:
             print(f"skipped, {suite.name}: {name}: {reason[:WIDTH]}")
     print(table(suites))
+    earlier = [suite for suite in suites if suite.earlier]
+    if earlier:
+        print(f"{sum(suite.earlier for suite in earlier)} passed earlier with the same programs and files and were not run again: "
+              f"{', '.join(suite.name for suite in earlier)} (./run test --again runs them)")
     passed, failed, skipped = (sum(suite.counts[key] for suite in suites) for key in ("pass", "fail", "skip"))
     if passed + failed == 0:
         print("nothing ran")

@@ -26,6 +26,7 @@ class TestSummary(unittest.TestCase):
             if tests is not None:
                 named = [{"name": f"A.T{i}", "status": status, "detail": "why"} for i, status in enumerate(tests)]
                 (results / "one_test.json").write_text(json.dumps({"program": "one_test", "tests": named}))
+            more = [each.format(folder=folder) for each in more]
             done = subprocess.run([sys.executable, SUMMARY, f"release={folder}=12=34", *more], capture_output=True, text=True)
             return done.returncode, done.stdout
 
@@ -51,6 +52,13 @@ class TestSummary(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertTrue(said.endswith("\n3 passed, 1 failed, 2 skipped\n"), said)
         self.assertIn("skipped, x: x: a = b is missing", said)
+
+    def test_what_passed_earlier_is_no_part_of_what_passed(self):
+        code, said = self.summary(["pass", "pass", "skip"], more=["asan={folder}=3=earlier"])
+        self.assertEqual(code, 0)
+        self.assertIn("\n3 passed earlier with the same programs and files and were not run again: asan (", said)
+        self.assertTrue(said.endswith("\n3 passed, 0 failed, 4 skipped\n"), said)
+        self.assertNotIn("asan: plain", said)
 
     def test_a_test_whose_program_is_missing_has_failed(self):
         missing = """<testcase name="gone" time="0" status="notrun"><skipped message="Unable to find executable"/>

@@ -245,7 +245,7 @@ def compare_start(program, init, data, batch, folder, layout):
 
     wanted = losses_of(model, load_file(str(data)), lr)
     if init == "pissa":  # interrupted
-        train(program, data, folder / layout, *words, "--save_steps", 10, "--max_steps", 10, model=base)
+        train(program, data, folder / layout, *words, "--save_steps", 4, "--max_steps", 4, model=base)
         words += ["--resume_from_checkpoint", "latest"]
     found = train(program, data, folder / layout, *words, *LAYOUTS[layout], model=base)
     compare_losses(f"{init}, {layout}", found, wanted)
