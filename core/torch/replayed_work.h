@@ -2,7 +2,7 @@
 // one call, where the device's operator library can record. There the host no longer limits a step of many small
 // kernels.
 //
-// Example, given at::Tensor x, y:
+// Example, given const at::Tensor& x, const at::Tensor& y:
 //   ReplayedWork work(x.device(), [&] { y.copy_(x.mul(2)); });
 //   work.run();  // at once, which also lets kernels load and choose
 //   work.run();  // recorded, then replayed; from here on replayed
@@ -13,10 +13,11 @@
 // that it allocates belongs to the recording, and is the same in each replay.
 //
 // A device records if operators of the library "concord_graph" are registered for it:
-//   begin(Tensor on_device) -> int        what this thread enqueues from here on is recorded, not done; 0: not possible
-//   end(Tensor on_device, int graph) -> bool   whether all of it could be recorded; work goes on as before in any case
+//   begin(Tensor on_device) -> int             what this thread enqueues from here on is recorded, not done; 0: it
+//                                              cannot be
+//   end(Tensor on_device, int graph) -> bool   whether all of it was recorded; the thread goes on as before in any case
 //   replay(Tensor on_device, int graph) -> ()  enqueues it on the current stream
-//   release(Tensor on_device, int graph) -> () once what has been enqueued is done, also of a recording that failed
+//   release(Tensor on_device, int graph) -> () also of a recording that failed; replays in the queue still run
 // Elsewhere, with CONCORD_DECODE=eager, and for work that waits for the device, each run is a call of |work|.
 #pragma once
 
