@@ -14,6 +14,7 @@
 #include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/models/kv_cache.h"
+#include "core/models/loss_chunks.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/router_record.h"
 #include "core/models/token_slices.h"
@@ -364,6 +365,20 @@ TEST_F(Chunk, LossesSomeTokensAtATimeAreThoseOfAll) {
       }
     }
   }
+}
+
+// Each chunk has positions of both ranks that share the sequence; what is made of them comes back in its order.
+TEST(LossChunks, KeepTheOrderOfTheSequence) {
+  const at::Tensor labels_sb = at::arange(20, at::kLong).view({10, 2});
+  const LossChunks chunks(at::zeros({5, 2, 3}), labels_sb, 8, 2);  // 8 tokens: 2 positions of 2 ranks with 2 rows
+  std::vector<at::Tensor> labels_bs;
+  for (const LossChunk& chunk : chunks.list()) {
+    EXPECT_EQ(chunk.labels_sb.size(0), 2 * chunk.normed_pbh.size(0));
+    labels_bs.push_back(chunk.labels_sb.t().contiguous());
+  }
+  ASSERT_EQ(labels_bs.size(), 3u);
+  EXPECT_TRUE(labels_bs[1].equal(at::tensor({4, 6, 14, 16, 5, 7, 15, 17}, at::kLong).view({2, 4}))) << labels_bs[1];
+  EXPECT_TRUE(chunks.joined(labels_bs).equal(labels_sb.t()));
 }
 
 // Of 64 tokens and 4,096 columns the logits are 2 MiB in fp64; everything else of this model is small beside them.
