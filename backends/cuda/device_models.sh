@@ -102,6 +102,7 @@ if wants probe; then
 fi
 if wants step; then
   step adamw 60 "$build/tests/device_step" adamw 494
+  step experts 60 "$build/tests/device_step" experts
   step overlap 100 "$build/bin/concord" launch --nproc 2 -- "$build/tests/device_step" overlap "$out/overlap.json"
 fi
 if wants checks; then

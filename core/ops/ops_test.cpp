@@ -93,16 +93,17 @@ std::vector<at::Tensor> run(const c10::OperatorHandle& op, DispatchKey key, cons
   return outputs;
 }
 
-// How much of what rounding explains |got| is off. |slack|: see Sample.
-double share_of_bound(const at::Tensor& got, const at::Tensor& exact, const at::Tensor& slack) {
+// How much of what rounding explains |got| is off; NaN if it is. |slack| and |has_nan|: see Sample.
+double share_of_bound(const at::Tensor& got, const at::Tensor& exact, const at::Tensor& slack, bool has_nan) {
   if (got.numel() == 0) return 0;
   const auto type = got.scalar_type();
   const double units = type == at::kBFloat16 ? 1 : 2;
   const double smallest = type == at::kHalf ? std::ldexp(1.0, -25) : 0;  // half of the smallest number that fp16 has
-  const at::Tensor right = exact.to(at::kDouble);
-  const at::Tensor off = (got.to(right.device(), at::kDouble) - right).abs();
+  const at::Tensor right = exact.to(at::kDouble), ours = got.to(right.device(), at::kDouble);
   const at::Tensor allowed = units * half_unit(type) * right.abs() + slack.to(right.device()) + smallest;
-  return (off / (allowed + 1e-300)).max().item<double>();
+  at::Tensor shares = (ours - right).abs() / (allowed + 1e-300);
+  if (has_nan) shares.masked_fill_((ours == right).logical_or(ours.isnan().logical_and(right.isnan())), 0);
+  return shares.max().item<double>();
 }
 
 // The slack of each output.
@@ -119,13 +120,13 @@ std::vector<at::Tensor> slack_of(const Sample& sample, const Stack& wide_argumen
 
 // Returns the share of the bound that each output uses.
 std::vector<double> expect_near(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& exact,
-                                const std::vector<at::Tensor>& slack) {
+                                const std::vector<at::Tensor>& slack, bool has_nan) {
   std::vector<double> shares;
   EXPECT_EQ(got.size(), exact.size());
   for (size_t i = 0; i < std::min(got.size(), exact.size()); ++i) {
     EXPECT_EQ(got[i].sizes(), exact[i].sizes());
     if (got[i].sizes() != exact[i].sizes()) return shares;
-    shares.push_back(share_of_bound(got[i], exact[i], slack.at(i)));
+    shares.push_back(share_of_bound(got[i], exact[i], slack.at(i), has_nan));
     EXPECT_LE(shares.back(), 1) << "output " << i << " " << got[i].toString() << " of " << got[i].sizes()
                                 << " is off by up to "
                                 << largest(got[i].to(exact[i].device(), at::kDouble) - exact[i].to(at::kDouble))
@@ -201,7 +202,7 @@ void check_kernels(const c10::OperatorHandle& op, c10::ScalarType type) {
       const auto got =
           run(op, kernel.key,
               with_tensors(sample.arguments, [&](const at::Tensor& t) { return t.to(kernel.device).clone(); }));
-      expect_near(got, exact, slack);
+      expect_near(got, exact, slack, sample.has_nan);
       if (::testing::Test::HasFailure()) return;
     }
   }
@@ -288,7 +289,7 @@ void check_real_size(const c10::OperatorHandle& op, const SampleMaker& maker, c1
     const Choices before = choices(type);
     const auto got = run(op, kernel.key,
                          with_tensors(sample.arguments, [&](const at::Tensor& t) { return placed(t, kernel.device); }));
-    const std::vector<double> shares = expect_near(got, exact, slack);
+    const std::vector<double> shares = expect_near(got, exact, slack, sample.has_nan);
     ::testing::Test::RecordProperty(what, fmt::format("{:g}", fmt::join(shares, " ")) + taken_since(before, type));
   }
 }

@@ -1,5 +1,6 @@
 // Samples at real sizes (samples.h) of the operators of experts: more rows than a block or a chunk of the sort has,
-// experts without rows, widths with and without vector loads, sizes that a grouped GEMM takes and others.
+// experts without rows, widths with and without vector loads, sizes that a grouped GEMM takes and others, groups that
+// end anywhere.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mm.h>
@@ -7,6 +8,8 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 
 #include "core/ops/moe_permute.h"
 #include "core/ops/testing/samples.h"
@@ -142,18 +145,49 @@ Sample real_grouped_input_grad(const GroupedSize& size, Draw& draw, c10::ScalarT
   return {{grad, weight, draw_groups(size, draw)}, 0, {}, grouped_slack(size.out, type, false)};
 }
 
-Sample real_grouped_weight_grad(const GroupedSize& size, Draw& draw, c10::ScalarType type) {
-  const at::Tensor main = draw.normal({size.groups, size.out, size.in}, type == at::kDouble ? type : at::kFloat);
-  const at::Tensor grad = draw.normal({size.rows, size.out}, type), x = draw.normal({size.rows, size.in}, type);
-  const auto slack = [=](const ExpertArguments& a, const ExpertOutputs&) {
+// main (+)= grad^T x for each group.
+Sample::Slack weights_slack(int64_t depth, c10::ScalarType type) {
+  return [=](const ExpertArguments& a, const ExpertOutputs&) {
     const at::Tensor other = a[2].toTensor().abs();
     const auto terms = by_group(a[1].toTensor().abs(), a[3].toTensor(),
                                 [&](const at::Tensor& rows, int64_t, int64_t begin, int64_t end) {
                                   return at::mm(rows.t(), other.narrow(0, begin, end - begin));
                                 });
-    return ExpertOutputs{product_roundings(size.rows) * sum_unit(type) * (a[0].toTensor().abs() + at::stack(terms))};
+    return ExpertOutputs{product_roundings(depth) * sum_unit(type) * (a[0].toTensor().abs() + at::stack(terms))};
   };
-  return {{main, grad, x, draw_groups(size, draw)}, 0, {}, slack};
+}
+
+c10::ScalarType main_type(c10::ScalarType type) { return type == at::kDouble ? type : at::kFloat; }
+
+Sample real_grouped_weight_grad(const GroupedSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor main = draw.normal({size.groups, size.out, size.in}, main_type(type));
+  const at::Tensor grad = draw.normal({size.rows, size.out}, type), x = draw.normal({size.rows, size.in}, type);
+  return {{main, grad, x, draw_groups(size, draw)}, 0, {}, weights_slack(size.rows, type)};
+}
+
+// Where kernels that take many rows at once can go wrong: at the ends of groups.
+struct CountedGroups {
+  std::vector<int64_t> counts;  // rows of each group
+  int64_t in, out;
+  bool is_turned = false;  // the main gradient is stored as [groups, in, out]
+  int64_t bad_group = -1;  // whose rows have a NaN on the left and an infinity on the right, for none but itself
+};
+
+Sample counted_weight_grad(const CountedGroups& size, Draw& draw, c10::ScalarType type) {
+  std::vector<int64_t> ends(size.counts.size());
+  std::partial_sum(size.counts.begin(), size.counts.end(), ends.begin());
+  const auto groups = static_cast<int64_t>(ends.size()), rows = ends.back();
+  const at::Tensor main = size.is_turned ? draw.normal({groups, size.in, size.out}, main_type(type)).transpose(1, 2)
+                                         : draw.normal({groups, size.out, size.in}, main_type(type));
+  const at::Tensor grad = draw.normal({rows, size.out}, type), x = draw.normal({rows, size.in}, type);
+  const bool has_nan = size.bad_group >= 0;
+  if (has_nan) {
+    const auto bad = static_cast<size_t>(size.bad_group);
+    const int64_t count = size.counts[bad], begin = ends[bad] - count;
+    grad.narrow(0, begin, count).select(1, 3).fill_(std::numeric_limits<double>::quiet_NaN());
+    x.narrow(0, begin, count).select(1, 5).fill_(std::numeric_limits<double>::infinity());
+  }
+  return {{main, grad, x, at::tensor(ends, at::kLong)}, 0, {}, weights_slack(rows, type), has_nan};
 }
 
 std::vector<SampleMaker> for_groups(Sample (*make)(const GroupedSize&, Draw&, c10::ScalarType)) {
@@ -165,11 +199,30 @@ std::vector<SampleMaker> for_groups(Sample (*make)(const GroupedSize&, Draw&, c1
   return makers;
 }
 
+// Groups of one row and of none, of the 32 or 64 rows that a kernel takes at once and of some more or less; matrices
+// that end within a tile and that have several.
+std::vector<SampleMaker> for_weight_grads() {
+  const std::vector<int64_t> uneven = {1, 0, 63, 64, 65, 1, 130, 0, 7, 33};
+  const std::vector<CountedGroups> sizes = {
+      {.counts = uneven, .in = 328, .out = 200},
+      {.counts = uneven, .in = 264, .out = 136, .is_turned = true},
+      {.counts = {0, 1111, 0}, .in = 1032, .out = 72},
+      {.counts = {100, 77, 130, 1}, .in = 136, .out = 264, .bad_group = 1},
+      {.counts = {100, 77, 130, 1}, .in = 264, .out = 136, .is_turned = true, .bad_group = 2},
+      {.counts = {0, 0, 0}, .in = 40, .out = 24},
+      {.counts = {512, 700, 0, 389, 1024, 1, 448, 1022}, .in = 768, .out = 1536},
+  };
+  std::vector<SampleMaker> makers = for_groups(real_grouped_weight_grad);
+  for (const CountedGroups& size : sizes) {
+    makers.push_back([=](Draw& draw, c10::ScalarType type) { return counted_weight_grad(size, draw, type); });
+  }
+  return makers;
+}
+
 const RegisterRealSizes kRealGrouped("concord::grouped_linear", for_groups(real_grouped));
 const RegisterRealSizes kRealGroupedInput("concord::grouped_linear_input_grad", for_groups(real_grouped_input_grad));
-const RegisterRealSizes kRealGroupedAdd("concord::grouped_linear_weight_grad_", for_groups(real_grouped_weight_grad));
-const RegisterRealSizes kRealGroupedSet("concord::grouped_linear_weight_grad_set_",
-                                        for_groups(real_grouped_weight_grad));
+const RegisterRealSizes kRealGroupedAdd("concord::grouped_linear_weight_grad_", for_weight_grads());
+const RegisterRealSizes kRealGroupedSet("concord::grouped_linear_weight_grad_set_", for_weight_grads());
 
 }  // namespace
 }  // namespace concord::ops::testing

@@ -2,6 +2,8 @@
 //
 //   device_step adamw [MILLIONS]      AdamW on so many million parameters (bf16 values, fp32 state), as a share of the
 //                                     bandwidth that a copy on the same device reaches in the same run
+//   device_step experts               one layer of experts without its router (24,576 tokens of 1536, 8 of 128 experts
+//                                     of width 256), forward and backward with fp32 weight gradients, in TFLOP/s
 //   device_step overlap [TRACE.json]  one rank of a data-parallel job: how much of the reduction of gradients runs
 //   beside
 //                                     other work, from libtorch's profiler; the trace opens in a browser. Start it with
@@ -9,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -27,6 +30,9 @@
 #include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/ops/adamw.h"
+#include "core/ops/grouped_linear.h"
+#include "core/ops/moe_permute.h"
+#include "core/ops/swiglu.h"
 #include "core/optim/adamw.h"
 #include "core/optim/optimizer.h"
 #include "platform/loader/text.h"
@@ -75,6 +81,54 @@ int measure_adamw(int64_t millions) {
   std::printf("AdamW, %lld million parameters in %zu parts: %.3f ms, %.0f GB/s; a copy: %.0f GB/s; share %.3f\n",
               static_cast<long long>(millions), lists.weights.size(), took * 1e3, reached / 1e9, peak / 1e9,
               reached / peak);
+  finalize();
+  return 0;
+}
+
+struct ExpertSizes {
+  int64_t tokens, hidden, width, experts, k;
+
+  // Three matrices of hidden x width for each row; 2 FLOPs to a multiplication, once forward and twice backward.
+  double flops() const { return 6.0 * 3 * static_cast<double>(tokens * k) * static_cast<double>(hidden * width); }
+};
+
+// A parameter whose gradient replaces what an earlier step left, as in training.
+struct ExpertWeight {
+  at::Tensor value;
+  GradSink sink;
+
+  ExpertWeight(at::IntArrayRef sizes, const at::TensorOptions& options)
+      : value(at::randn(sizes, options).mul(0.02).requires_grad_()),
+        sink{.main = at::empty(sizes, options.dtype(at::kFloat)), .is_stale = std::make_shared<bool>(true)} {}
+
+  at::Tensor apply(const at::Tensor& rows, const at::Tensor& ends) const {
+    *sink.is_stale = true;
+    return grouped_linear(rows, value, ends, &sink);
+  }
+};
+
+int measure_experts() {
+  ParallelContext& job = initialize({});
+  const bool on_host = job.torch_device().is_cpu();
+  const ExpertSizes sizes = on_host ? ExpertSizes{64, 32, 16, 8, 2} : ExpertSizes{24576, 1536, 256, 128, 8};
+  const auto options = at::TensorOptions(at::kBFloat16).device(job.torch_device());
+  const ExpertWeight gate_up({sizes.experts, 2 * sizes.width, sizes.hidden}, options);
+  const ExpertWeight down({sizes.experts, sizes.hidden, sizes.width}, options);
+  const at::Tensor x = at::randn({sizes.tokens, sizes.hidden}, options).requires_grad_();
+  const auto [scores, chosen] = at::rand({sizes.tokens, sizes.experts}, options.dtype(at::kFloat)).topk(sizes.k);
+  const at::Tensor weights = scores.div(static_cast<double>(sizes.k)).requires_grad_();
+  const at::Tensor grad = at::randn({sizes.tokens, sizes.hidden}, options);
+  const auto step = [&] {
+    x.mutable_grad() = at::Tensor();
+    weights.mutable_grad() = at::Tensor();
+    const ExpertOrder order = order_by_expert(chosen, sizes.experts);
+    const at::Tensor inner = swiglu(gate_up.apply(moe_permute(x, order), order.ends));
+    moe_combine(down.apply(inner, order.ends), weights, order).backward(grad);
+  };
+  const double took = best_of(job.device(), 10, step);
+  std::printf("experts, %lld tokens, %lld of %lld: %.3f ms forward and backward, %.1f TFLOP/s\n",
+              static_cast<long long>(sizes.tokens), static_cast<long long>(sizes.k),
+              static_cast<long long>(sizes.experts), took * 1e3, sizes.flops() / took / 1e12);
   finalize();
   return 0;
 }
@@ -168,7 +222,8 @@ int measure_overlap(const std::string& trace) {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "", how = argc > 2 ? argv[2] : "";
   if (what == "adamw") return concord::measure_adamw(how.empty() ? 256 : std::strtoll(how.c_str(), nullptr, 10));
+  if (what == "experts") return concord::measure_experts();
   if (what == "overlap") return concord::measure_overlap(how);
-  std::fprintf(stderr, "usage: device_step adamw [MILLIONS] | overlap [TRACE.json]\n");
+  std::fprintf(stderr, "usage: device_step adamw [MILLIONS] | experts | overlap [TRACE.json]\n");
   return 2;
 }

@@ -1,7 +1,9 @@
-// concord::grouped_linear and its derivative on CUDA: libtorch's grouped GEMM where it has one (bf16), and a kernel for
-// the weights' half, which adds to fp32. Neither waits for the device, nor checks |ends|. Other types and sizes take
-// the reference, which waits.
+// concord::grouped_linear and its derivative on CUDA: libtorch's grouped GEMM where it has one (bf16), and for the
+// weights' half, which adds to fp32, a kernel for Hopper and one for the others. None of them waits for the device, nor
+// checks |ends|. Other types and sizes take the reference, which waits.
 #include <ATen/ops/_grouped_mm.h>
+
+#include <limits>
 
 #include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/tensors.h"
@@ -14,8 +16,13 @@ using at::Tensor;
 // [grouped]
 const Choice kProduct[2] = {{"grouped_linear: a GEMM for each group", kAllTypes},
                             {"grouped_linear: libtorch's grouped GEMM", {Type::bf16}}};
-const Choice kWeights[2] = {{"grouped_linear_weight_grad_: a GEMM for each group", kAllTypes},
-                            {"grouped_linear_weight_grad_: one kernel", kShortTypes}};
+// A kernel that the device cannot or need not use is no choice there.
+enum WeightsWay { kByGroup, kOneKernel, kOnHopper };
+const Choice kWeights[3] = {
+    {"grouped_linear_weight_grad_: a GEMM for each group", kAllTypes},
+    {"grouped_linear_weight_grad_: one kernel", kShortTypes, [] { return !is_hopper(); }},
+    {"grouped_linear_weight_grad_: one kernel for Hopper", kShortTypes, is_hopper},
+};
 
 bool is_aligned_at_16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0; }
 
@@ -53,20 +60,28 @@ bool fits_kernel(const Tensor& main, const Tensor& grad, const Tensor& x) {
          is_whole(grad) && is_whole(x) && is_whole_either_way(main);
 }
 
+// Both kernels take the same sizes, but the one for Hopper counts rows in 32 bits. On the current device.
+WeightsWay way_of(const Tensor& main, const Tensor& grad, const Tensor& x) {
+  if (!fits_kernel(main, grad, x)) return kByGroup;
+  return is_hopper() && grad.size(0) <= std::numeric_limits<int32_t>::max() ? kOnHopper : kOneKernel;
+}
+
 // main (+)= grad^T x; a main gradient that is stored turned is x^T grad.
 void weight_grad(Tensor& main, const Tensor& grad, const Tensor& x, const Tensor& ends, bool adds) {
-  const bool fits = fits_kernel(main, grad, x);
-  kWeights[fits].take(type_of(grad));
-  if (!fits) {
+  const OnDevice device(grad.device());
+  const WeightsWay way = way_of(main, grad, x);
+  kWeights[way].take(type_of(grad));
+  if (way == kByGroup) {
     if (!adds) main.zero_();
     reference("concord::grouped_linear_weight_grad_", {main, grad, x, ends});
     return;
   }
-  const OnDevice device(grad.device());
   const bool turned = !main.is_contiguous();
   const Tensor &left = turned ? x : grad, &right = turned ? grad : x, limits = ends.contiguous();
-  grouped_weight_grad(where(grad), {main.size(0), left.size(1), right.size(1), adds}, left.const_data_ptr(),
-                      right.const_data_ptr(), limits.const_data_ptr<int64_t>(), main.mutable_data_ptr<float>());
+  const GroupedRows shape{main.size(0), grad.size(0), left.size(1), right.size(1), adds};
+  const auto kernel = way == kOnHopper ? grouped_weight_grad_hopper : grouped_weight_grad;
+  kernel(where(grad), shape, left.const_data_ptr(), right.const_data_ptr(), limits.const_data_ptr<int64_t>(),
+         main.mutable_data_ptr<float>());
 }
 
 void add_on_device(Tensor& main, const Tensor& grad, const Tensor& x, const Tensor& ends) {

@@ -112,11 +112,15 @@ void moe_combine_backward(Where where, const MoeRows& shape, const void* grad, c
 // main [groups, out, in] in fp32 (+)= grad^T x for the rows of each group, which are those until ends[group]. Only for
 // 16-bit types, dense arrays that begin at multiples of 16 bytes, and sizes that are multiples of 8.
 struct GroupedRows {
-  int64_t groups, out, in;
+  int64_t groups, rows, out, in;
   bool adds;  // else main is overwritten
 };
 void grouped_weight_grad(Where where, const GroupedRows& shape, const void* grad, const void* x, const int64_t* ends,
                          float* main);
+// The same with what only Hopper has (hopper.cuh), for fewer than 2^31 rows. Other devices cannot run it.
+bool is_hopper();  // whether the current device has compute capability 9.0
+void grouped_weight_grad_hopper(Where where, const GroupedRows& shape, const void* grad, const void* x,
+                                const int64_t* ends, float* main);
 
 // Rows of logits of which the first |used| columns count; column 0 is number |first| of the vocabulary.
 struct VocabRows {
