@@ -166,6 +166,7 @@ void embedding_backward(Where where, const Lookup& shape, const void* grad, cons
 // One step of AdamW; see core/optim/adamw.h for the numbers. |values| may be null: the 16-bit parameter that follows.
 struct AdamWNumbers {
   float grad_scale, decay, beta1_rest, beta2, beta2_rest, step_size, root_rest, eps;
+  const float* factor;  // on the device, in place of grad_scale; nothing is changed where it is not finite. Or null
 };
 struct AdamWArrays {
   const void* grads;
@@ -177,5 +178,8 @@ struct AdamWArrays {
 };
 // All of |arrays|, in as few launches as possible: between two of them the memory would idle.
 void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> arrays);
+// Such a factor, see core/ops/adamw.h. |loss| may be null.
+void update_factor(cudaStream_t stream, const double* squares, const double* loss, double max_norm, double divisor,
+                   float* factor);
 
 }  // namespace concord::cuda::torch_side
