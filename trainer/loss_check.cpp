@@ -19,8 +19,7 @@ void require_finite(double loss, int64_t step, int64_t rank, size_t micro_batch)
 
 }  // namespace
 
-LossCheck::LossCheck(const at::Tensor& losses, const ParallelContext& job)
-    : job_(job), losses_(losses, job.device()) {}
+LossCheck::LossCheck(const at::Tensor& losses, const ParallelContext& job) : job_(job), losses_(losses, job.device()) {}
 
 void LossCheck::require_finite(int64_t step) const {
   const at::Tensor on_host = losses_.wait();

@@ -93,8 +93,8 @@ StepValidator::StepValidator(TrainingParts& parts, ParallelContext& job, Replica
       losses_(options.spike_factor),
       grad_norms_(options.spike_factor) {}
 
-// With |may_begin| a device begins the update before the host knows of a symptom. It checks that norm and loss are finite
-// itself.
+// With |may_begin| a device begins the update before the host knows of a symptom: it checks itself that norm and loss
+// are finite.
 StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches, bool may_begin) {
   StepAttempt attempt = run_micro_batches(parts_, batches);
   sum_losses(attempt);

@@ -1,10 +1,10 @@
 // Steps whose numbers look wrong are computed again, and the verdict decides what becomes of them: the executor of the
 // state machine in trainer/rerun.h.
 //
-// A loss or a gradient norm that is not finite, or a spike of either, is a symptom; all ranks see it, before anything is
-// updated: where spikes are not looked for a device may have the update in its queue by then, but leaves everything as
-// it is where one of the two is not finite. A run without symptoms pays a reduction of one number a step, and the
-// generators' state (a few integers).
+// A loss or a gradient norm that is not finite, or a spike of either, is a symptom; all ranks see it, before anything
+// is updated: where spikes are not looked for a device may have the update in its queue by then, but changes nothing if
+// one of the two is not finite. A run without symptoms pays a reduction of one number a step, and the generators' state
+// (a few integers).
 // Threads: the one that trains.
 #pragma once
 
@@ -70,7 +70,7 @@ class StepValidator {
   RecoveryLog log_;
   SpikeWindow losses_;
   SpikeWindow grad_norms_;
-  at::Tensor loss_sum_;                  // [1], of what was measured last, over all ranks
+  at::Tensor loss_sum_;                   // [1], of what was measured last, over all ranks
   std::optional<HostCopy> loss_on_host_;  // the same
 };
 

@@ -78,7 +78,8 @@ TORCH_LIBRARY_FRAGMENT(concord, lib) {
   lib.def("update_factor(Tensor squares, Tensor? loss, float max_norm, float divisor) -> Tensor");
   lib.def(
       "adamw_(Tensor(a!)[] weights, Tensor(b!)[] m, Tensor(c!)[] v, Tensor(d!)[] values, Tensor[] grads, "
-      "Tensor? factor, float grad_scale, float decay, float beta1_rest, float beta2, float beta2_rest, float step_size, "
+      "Tensor? factor, float grad_scale, float decay, float beta1_rest, float beta2, float beta2_rest, float "
+      "step_size, "
       "float root_rest, float eps) -> ()");
 }
 TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, lib) {
@@ -92,17 +93,16 @@ TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, lib) {
 void adamw_(const AdamWLists& lists, const AdamWStep& n, const std::optional<at::Tensor>& factor) {
   static const auto op =
       ops::find<void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
-                     const std::optional<at::Tensor>&, double, double, double, double, double, double, double,
-                     double)>("concord::adamw_");
+                     const std::optional<at::Tensor>&, double, double, double, double, double, double, double, double)>(
+          "concord::adamw_");
   op.call(lists.weights, lists.m, lists.v, lists.values, lists.grads, factor, n.grad_scale, n.decay, n.beta1_rest,
           n.beta2, n.beta2_rest, n.step_size, n.root_rest, n.eps);
 }
 
 at::Tensor update_factor(const at::Tensor& squares, const std::optional<at::Tensor>& loss, double max_norm,
                          double divisor) {
-  static const auto op =
-      ops::find<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, double, double)>(
-          "concord::update_factor");
+  static const auto op = ops::find<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, double, double)>(
+      "concord::update_factor");
   if (squares.numel() != 1 || (loss && loss->numel() != 1)) {
     ops::refuse("update_factor", fmt::format("squares is {} and the loss {}; must be one number each",
                                              ops::text_of(squares), ops::text_of(loss.value_or(at::Tensor()))));

@@ -22,8 +22,8 @@ struct AdamWLists {
 // grad_scale, and nothing is changed where it is not finite. Only a device without a kernel waits for it.
 void adamw_(const AdamWLists& lists, const AdamWStep& step, const std::optional<at::Tensor>& factor = {});
 
-// Such a factor, float [1]: 1 / divisor, less where the norm is above |max_norm| (0: no clipping), where the norm is the
-// root of |squares| [1]; NaN where it or |loss| is not finite. The bits are those of clip_factor (core/optim).
+// Such a factor, float [1]: 1 / divisor, less where the norm is above |max_norm| (0: no clipping). The norm is the root
+// of |squares| [1]; NaN where it or |loss| is not finite. The bits are those of clip_factor (core/optim).
 at::Tensor update_factor(const at::Tensor& squares, const std::optional<at::Tensor>& loss, double max_norm,
                          double divisor);
 

@@ -33,8 +33,8 @@ Pair forward(const Tensor& logits, int64_t top_k, bool pre_softmax, bool normali
 
 Tensor backward(const Tensor& grad, const Tensor& logits, const Tensor& experts, bool pre_softmax, bool normalise,
                 double scale) {
-  static const auto op = find<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, bool, double)>(
-      "concord::moe_route_backward");
+  static const auto op =
+      find<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, bool, double)>("concord::moe_route_backward");
   return op.call(grad, logits, experts, pre_softmax, normalise, scale);
 }
 
@@ -72,10 +72,9 @@ Pair autograd(const Tensor& logits, int64_t top_k, bool pre_softmax, bool normal
     chosen = experts;
     return Forward{weights, {logits, experts}};
   };
-  const Tensor weights =
-      differentiable("moe_route", {logits}, run, [pre_softmax, normalise, scale](const Backward& b) {
-        return Tensors{backward(b.grad, b.saved[0], b.saved[1], pre_softmax, normalise, scale)};
-      });
+  const Tensor weights = differentiable("moe_route", {logits}, run, [pre_softmax, normalise, scale](const Backward& b) {
+    return Tensors{backward(b.grad, b.saved[0], b.saved[1], pre_softmax, normalise, scale)};
+  });
   return {weights, chosen};
 }
 
@@ -133,8 +132,8 @@ Tensor within_groups(const Tensor& scores, const RouterOptions& options) {
 Routing route_tokens(const Tensor& logits, const RouterOptions& options, const Tensor& bias) {
   check(logits, options);
   if (!options.sigmoid && !bias.defined() && options.groups == 1) {
-    const auto [weights, experts] = ops::moe_route_op::forward(logits, options.top_k, options.pre_softmax,
-                                                               options.normalise, options.scale);
+    const auto [weights, experts] =
+        ops::moe_route_op::forward(logits, options.top_k, options.pre_softmax, options.normalise, options.scale);
     return {weights, experts};
   }
   const Tensor wide = logits.to(ops::sum_type(logits.scalar_type()));

@@ -51,11 +51,13 @@ Sample route_sample(const RouteSize& size, Draw& draw, c10::ScalarType type) {
   return {{logits, size.k, draw.coin(), draw.coin(), draw.coin() ? 1 : 2.5}, 0, {}, slack};
 }
 
-// With p the softmax over all experts and w the weights: a few roundings of each term of p (g - sum(g w)), where the sum
-// cancels for experts that were not chosen, and of w (g - sum(g w)).
+// With p the softmax over all experts and w the weights: a few roundings of each term of p (g - sum(g w)), where the
+// sum cancels for experts that were not chosen, and of w (g - sum(g w)).
 Sample route_backward_sample(const RouteSize& size, Draw& draw, c10::ScalarType type) {
   const at::Tensor logits = draw_logits(size, draw, type);
-  const at::Tensor experts = draw.normal({size.tokens, size.experts}, at::kDouble).argsort(int64_t{-1}, /*descending=*/false).narrow(-1, 0, size.k);
+  const at::Tensor experts = draw.normal({size.tokens, size.experts}, at::kDouble)
+                                 .argsort(int64_t{-1}, /*descending=*/false)
+                                 .narrow(-1, 0, size.k);
   const at::Tensor grad = draw.normal({size.tokens, size.k}, type == at::kDouble ? type : at::kFloat);
   const double scale = draw.coin() ? 1 : 2.5;
   const auto slack = [=](const std::vector<c10::IValue>& a, const std::vector<at::Tensor>&) {
@@ -83,8 +85,8 @@ const RegisterSamples kRouteBackward("concord::moe_route_backward", [](Draw& dra
 
 // As many experts as 1, 2, 4, 8 and 16 of a thread are, and more.
 std::vector<SampleMaker> for_routes(Sample (*make)(const RouteSize&, Draw&, c10::ScalarType)) {
-  const std::vector<RouteSize> sizes = {{20, 7, 3},   {4096, 64, 8}, {515, 128, 8},
-                                        {1030, 256, 8}, {260, 512, 10}, {100, 32, 32}, {33, 600, 4}};
+  const std::vector<RouteSize> sizes = {{20, 7, 3},     {4096, 64, 8}, {515, 128, 8}, {1030, 256, 8},
+                                        {260, 512, 10}, {100, 32, 32}, {33, 600, 4}};
   std::vector<SampleMaker> made;
   for (const RouteSize& size : sizes) {
     made.push_back([=](Draw& draw, c10::ScalarType type) { return make(size, draw, type); });

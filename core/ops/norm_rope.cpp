@@ -20,16 +20,17 @@ using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 Four forward(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, const Tensor& cos, const Tensor& sin,
              int64_t heads, int64_t kv_heads, double eps) {
-  static const auto op = find<Four(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t,
-                                   int64_t, double)>("concord::norm_rope_qkv");
+  static const auto op =
+      find<Four(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t, int64_t, double)>(
+          "concord::norm_rope_qkv");
   return op.call(qkv, q_weight, k_weight, cos, sin, heads, kv_heads, eps);
 }
 
 Triple backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv, const Tensor& rstd,
                 const Tensor& q_weight, const Tensor& k_weight, const Tensor& cos, const Tensor& sin) {
-  static const auto op = find<Triple(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                     const Tensor&, const Tensor&, const Tensor&, const Tensor&)>(
-      "concord::norm_rope_qkv_backward");
+  static const auto op =
+      find<Triple(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                  const Tensor&, const Tensor&, const Tensor&)>("concord::norm_rope_qkv_backward");
   return op.call(dq, dk, dv, qkv, rstd, q_weight, k_weight, cos, sin);
 }
 
@@ -120,8 +121,7 @@ Heads norm_rope_qkv(const at::Tensor& qkv, const HeadNorms& norms, const at::Ten
                     int64_t heads, int64_t kv_heads) {
   check_rope_qkv("norm_rope_qkv", qkv, cos, sin, heads, kv_heads);
   ops::norm_rope_op::check_norms(qkv, norms, qkv.size(-1) / (heads + 2 * kv_heads));
-  const auto [q, k, v, rstd] =
-      ops::norm_rope_op::forward(qkv, norms.q, norms.k, cos, sin, heads, kv_heads, norms.eps);
+  const auto [q, k, v, rstd] = ops::norm_rope_op::forward(qkv, norms.q, norms.k, cos, sin, heads, kv_heads, norms.eps);
   return {q, k, v};
 }
 

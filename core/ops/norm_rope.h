@@ -1,6 +1,6 @@
-// concord::norm_rope_qkv: what Qwen3 does to the heads of a projection in one pass: an RMS norm over each query head and
-// each key head (core/ops/rms_norm.h), then rope (core/ops/rope.h). Without it a norm would need dense copies of queries
-// and keys, and their gradients a concatenation.
+// concord::norm_rope_qkv: what Qwen3 does to the heads of a projection, in one pass: an RMS norm over each query and
+// key head (core/ops/rms_norm.h), then rope (core/ops/rope.h). Without it a norm would need dense copies of queries and
+// keys, and their gradients a concatenation.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,9 +15,9 @@
 namespace concord::ops::testing::of_norm_rope {
 namespace {
 
+using at::Tensor;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-using at::Tensor;
 
 struct Size {
   int64_t tokens, batch, heads, kv_heads, n, half;
@@ -87,8 +87,8 @@ Sample backward_sample(const Size& size, Draw& draw, c10::ScalarType type) {
   const auto slack = [=](const std::vector<c10::IValue>& a, const std::vector<Tensor>&) {
     const auto at = [&](size_t i) { return a[i].toTensor(); };
     const Tensor x = at(3).unflatten(-1, {size.heads + 2 * size.kv_heads, -1});
-    const auto q = part_slack(at(0), x.narrow(-2, 0, size.heads), at(5), at(4).narrow(-1, 0, size.heads), size.half,
-                              type);
+    const auto q =
+        part_slack(at(0), x.narrow(-2, 0, size.heads), at(5), at(4).narrow(-1, 0, size.heads), size.half, type);
     const auto k = part_slack(at(1), x.narrow(-2, size.heads, size.kv_heads), at(6),
                               at(4).narrow(-1, size.heads, size.kv_heads), size.half, type);
     const Tensor none = at::zeros_like(at(2), at::TensorOptions(at::kDouble));
@@ -122,8 +122,7 @@ const RegisterRealSizes kRealBackward("concord::norm_rope_qkv_backward", for_siz
 // Queries, keys and values, weighed; and the gradients of qkv and of both norms.
 std::vector<Tensor> gradients(const Heads& made, const std::vector<Tensor>& weights,
                               const std::vector<Tensor>& inputs) {
-  const Tensor sum =
-      (made.q * weights[0]).sum() + (made.k * weights[1]).sum() + (made.v * weights[2]).sum();
+  const Tensor sum = (made.q * weights[0]).sum() + (made.k * weights[1]).sum() + (made.v * weights[2]).sum();
   const auto found = torch::autograd::grad({sum}, inputs);
   return {found.begin(), found.end()};
 }
@@ -142,8 +141,7 @@ TEST_P(NormRopeQkv, HasTheBitsOfNormAndRopeOfItsPartsAlsoInItsGradients) {
   const Heads made = norm_rope_qkv(in.qkv, {in.q_weight, in.k_weight, 1e-5}, in.cos, in.sin, 3, 2);
   EXPECT_TRUE(at::equal(made.q, right.q) && at::equal(made.k, right.k) && at::equal(made.v, right.v));
   std::vector<Tensor> weights;
-  for (const Tensor& each : {right.q, right.k, right.v})
-    weights.push_back(draw.normal(each.sizes().vec(), GetParam()));
+  for (const Tensor& each : {right.q, right.k, right.v}) weights.push_back(draw.normal(each.sizes().vec(), GetParam()));
   const std::vector<Tensor> leaves = {in.qkv, in.q_weight, in.k_weight};
   const auto got = gradients(made, weights, leaves), expected = gradients(right, weights, leaves);
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(got[i], expected[i])) << "gradient " << i;

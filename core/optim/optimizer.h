@@ -46,9 +46,9 @@ struct StepSettings {
 };
 
 struct StepResult {
-  bool updated = false;  // false: a gradient overflowed somewhere, and nothing changed anywhere
-  double grad_norm = 0;  // before clipping, divided by grad_divisor; not finite where not updated
-  int64_t zeros = 0;     // elements of the gradient that are 0, with log_num_zeros_in_grad
+  bool updated = false;   // false: a gradient overflowed somewhere, and nothing changed anywhere
+  double grad_norm = 0;   // before clipping, divided by grad_divisor; not finite where not updated
+  int64_t zeros = 0;      // elements of the gradient that are 0, with log_num_zeros_in_grad
   bool is_begun = false;  // the device has made its part of the update already, by the same rule
 };
 

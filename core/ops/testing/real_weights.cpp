@@ -162,8 +162,8 @@ SampleMaker real_adamw(const AdamWSize& size) {
       grads.push_back(part(draw.coin() ? sums : type));
     }
     const c10::IValue factor = draw.coin() ? c10::IValue(at::full({1}, 0.125, at::kFloat)) : c10::IValue();
-    return Sample{{weights, m, v, values, grads, factor, 0.125, 1 - 1e-3, 0.1, 0.999, 1 - 0.999, 1e-2 / (1 - std::pow(0.9, 3)),
-                   std::sqrt(1 - std::pow(0.999, 3)), 0.05},
+    return Sample{{weights, m, v, values, grads, factor, 0.125, 1 - 1e-3, 0.1, 0.999, 1 - 0.999,
+                   1e-2 / (1 - std::pow(0.9, 3)), std::sqrt(1 - std::pow(0.999, 3)), 0.05},
                   64};
   };
 }

@@ -38,9 +38,10 @@ void step(TensorList weights, TensorList m, TensorList v, TensorList values, Ten
   }
   const OnDevice device(weights[0].device());
   const auto narrow = [](double x) { return static_cast<float>(x); };
-  const AdamWNumbers numbers{narrow(grad_scale), narrow(decay),     narrow(beta1_rest), narrow(beta2),
-                             narrow(beta2_rest), narrow(step_size), narrow(root_rest),  narrow(eps),
-                             factor ? factor->const_data_ptr<float>() : nullptr};
+  const AdamWNumbers numbers{
+      narrow(grad_scale), narrow(decay),      narrow(beta1_rest),
+      narrow(beta2),      narrow(beta2_rest), narrow(step_size),
+      narrow(root_rest),  narrow(eps),        factor ? factor->const_data_ptr<float>() : nullptr};
   std::vector<AdamWArrays> arrays;
   const bool follows = !values.empty();
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -56,8 +57,8 @@ Tensor factor_of(const Tensor& squares, const MaybeTensor& loss, double max_norm
   const OnDevice device(squares.device());
   const Tensor wide = squares.to(at::kDouble), factor = at::empty(squares.sizes(), squares.options().dtype(at::kFloat));
   const Tensor also = loss ? loss->to(wide.options()) : Tensor();
-  update_factor(where(squares).stream, wide.const_data_ptr<double>(),
-                loss ? also.const_data_ptr<double>() : nullptr, max_norm, divisor, factor.mutable_data_ptr<float>());
+  update_factor(where(squares).stream, wide.const_data_ptr<double>(), loss ? also.const_data_ptr<double>() : nullptr,
+                max_norm, divisor, factor.mutable_data_ptr<float>());
   return factor;
 }
 

@@ -43,8 +43,7 @@ Tensor route_back_on_device(const Tensor& grad, const Tensor& logits, const Tens
   const RoutedTokens shape = routed(logits, experts.size(-1), pre_softmax, normalise, scale);
   if (!moe_route_fits(shape)) {
     kRouteBackReference.take(type_of(logits));
-    const auto made =
-        reference("concord::moe_route_backward", {grad, logits, experts, pre_softmax, normalise, scale});
+    const auto made = reference("concord::moe_route_backward", {grad, logits, experts, pre_softmax, normalise, scale});
     return made.at(0).toTensor();
   }
   const Tensor g = grad.contiguous(), dense = logits.contiguous(), chosen = experts.contiguous();
