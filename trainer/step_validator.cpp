@@ -15,6 +15,7 @@
 #include "core/mesh/agreement.h"
 #include "core/mesh/bad_device.h"
 #include "core/mesh/rank_list.h"
+#include "core/torch/host_copy.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
 #include "trainer/loss_check.h"
@@ -112,7 +113,7 @@ StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches, bool 
 void StepValidator::sum_losses(const StepAttempt& attempt) {
   loss_sum_ = attempt.losses.sum().to(job_.torch_device()).view({1});
   job_.world_group().all_reduce(loss_sum_).wait();
-  loss_on_host_.emplace(loss_sum_, job_.device());
+  loss_on_host_ = std::make_shared<const HostCopy>(loss_sum_, job_.device());
 }
 
 StepAttempt StepValidator::compute(const std::vector<MicroBatch>& host_batches, int64_t number) {

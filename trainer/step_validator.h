@@ -9,19 +9,20 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/data_parallel/replica_check.h"
 #include "core/recovery_log.h"
-#include "core/torch/host_copy.h"
 #include "trainer/batch_exchange.h"
 #include "trainer/rerun.h"
 #include "trainer/spike_window.h"
 #include "trainer/step_attempt.h"
 
 namespace concord {
+
+class HostCopy;
 
 struct StepValidatorOptions {
   bool stops_on_not_finite = true;  // false: such a step is skipped, as fp16 does, and is no symptom
@@ -70,8 +71,8 @@ class StepValidator {
   RecoveryLog log_;
   SpikeWindow losses_;
   SpikeWindow grad_norms_;
-  at::Tensor loss_sum_;                   // [1], of what was measured last, over all ranks
-  std::optional<HostCopy> loss_on_host_;  // the same
+  at::Tensor loss_sum_;  // [1], of what was measured last, over all ranks
+  std::shared_ptr<const HostCopy> loss_on_host_;  // the same
 };
 
 }  // namespace concord
