@@ -71,7 +71,7 @@ class StepValidator {
   RecoveryLog log_;
   SpikeWindow losses_;
   SpikeWindow grad_norms_;
-  at::Tensor loss_sum_;  // [1], of what was measured last, over all ranks
+  at::Tensor loss_sum_;                           // [1], of what was measured last, over all ranks
   std::shared_ptr<const HostCopy> loss_on_host_;  // the same
 };
 
