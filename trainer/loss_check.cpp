@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "core/torch/device.h"
 #include "platform/loader/error.h"
 
 namespace concord {
@@ -20,17 +19,12 @@ void require_finite(double loss, int64_t step, int64_t rank, size_t micro_batch)
 
 }  // namespace
 
-LossCheck::LossCheck(const at::Tensor& losses, const ParallelContext& job)
-    : job_(job), on_host_(losses.to(at::kCPU, /*non_blocking=*/true)) {
-  if (losses.is_cpu()) return;
-  copied_.emplace(job.device());
-  copied_->record(torch_stream(job.device()));
-}
+LossCheck::LossCheck(const at::Tensor& losses, const ParallelContext& job) : job_(job), losses_(losses, job.device()) {}
 
 void LossCheck::require_finite(int64_t step) const {
-  if (copied_) copied_->synchronize();
-  const float* losses = on_host_.data_ptr<float>();
-  for (int64_t i = 0; i < on_host_.numel(); ++i) {
+  const at::Tensor on_host = losses_.wait();
+  const float* losses = on_host.data_ptr<float>();
+  for (int64_t i = 0; i < on_host.numel(); ++i) {
     concord::require_finite(losses[i], step, job_.rank(), static_cast<size_t>(i));
   }
 }

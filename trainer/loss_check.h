@@ -6,11 +6,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "core/mesh/parallel_context.h"
-#include "platform/cpp/event.hpp"
+#include "core/torch/host_copy.h"
 
 namespace concord {
 
@@ -24,8 +23,7 @@ class LossCheck {
 
  private:
   const ParallelContext& job_;
-  at::Tensor on_host_;
-  std::optional<Event> copied_;
+  HostCopy losses_;
 };
 
 // The same immediately, for a step that has failed: |losses| of tokens, undefined for micro-batches that did not come

@@ -18,15 +18,36 @@ StepAttempt run_micro_batches(TrainingParts& parts, const std::vector<MicroBatch
   return {.losses = logged_losses(*parts.stages.back(), weights, parts.loss_rule)};
 }
 
-void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
-  {
-    const StepTimers::Span span(parts.timers, StepPart::reduce);
-    attempt->counted = finalize_grads(parts.data_parallel, {.tokens = parts.counted(host_batches), .divide = false});
-  }
-  if (attempt->counted == 0) return;
-  const StepTimers::Span span(parts.timers, StepPart::optimizer);
+namespace {
+
+// False where there is nothing to measure.
+bool reduce(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
+  const StepTimers::Span span(parts.timers, StepPart::reduce);
+  attempt->counted = finalize_grads(parts.data_parallel, {.tokens = parts.counted(host_batches), .divide = false});
   attempt->divisor = parts.loss_scale() * (parts.loss_rule.per_token ? static_cast<double>(attempt->counted) : 1);
+  return attempt->counted > 0;
+}
+
+}  // namespace
+
+StepSettings step_settings(const TrainingParts& parts, const StepAttempt& attempt) {
+  return {.lr = parts.lr.lr(),
+          .weight_decay = parts.lr.weight_decay(),
+          .grad_divisor = attempt.divisor,
+          .decoupled_lr = parts.decoupled_learning_rate()};
+}
+
+void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
+  if (!reduce(parts, host_batches, attempt)) return;
+  const StepTimers::Span span(parts.timers, StepPart::optimizer);
   attempt->measured = parts.optimizer.measure(attempt->divisor);
+}
+
+void reduce_measure_and_begin(TrainingParts& parts, const std::vector<MicroBatch>& host_batches,
+                              const std::optional<at::Tensor>& loss, StepAttempt* attempt) {
+  if (!reduce(parts, host_batches, attempt)) return;
+  const StepTimers::Span span(parts.timers, StepPart::optimizer);
+  attempt->measured = parts.optimizer.measure_and_begin(step_settings(parts, *attempt), loss);
 }
 
 void require_finite_gradient(const StepAttempt& attempt, int64_t number) {

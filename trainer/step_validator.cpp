@@ -15,6 +15,7 @@
 #include "core/mesh/agreement.h"
 #include "core/mesh/bad_device.h"
 #include "core/mesh/rank_list.h"
+#include "core/torch/host_copy.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
 #include "trainer/loss_check.h"
@@ -93,23 +94,32 @@ StepValidator::StepValidator(TrainingParts& parts, ParallelContext& job, Replica
       losses_(options.spike_factor),
       grad_norms_(options.spike_factor) {}
 
-StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches) {
+// With |may_begin| a device begins the update before the host knows of a symptom: it checks itself that norm and loss
+// are finite.
+StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches, bool may_begin) {
   StepAttempt attempt = run_micro_batches(parts_, batches);
-  measure(batches, &attempt);
+  sum_losses(attempt);
+  if (may_begin) {
+    const bool needs_loss = options_.stops_on_not_finite;
+    reduce_measure_and_begin(parts_, batches, needs_loss ? std::optional(loss_sum_) : std::nullopt, &attempt);
+  } else {
+    reduce_and_measure(parts_, batches, &attempt);
+  }
   return attempt;
 }
 
-// The loss is summed up before the wait for the gradient norm: afterwards the device would have nothing to do while the
-// host asks for it. Tensor-parallel ranks have the same losses.
-void StepValidator::measure(const std::vector<MicroBatch>& batches, StepAttempt* attempt) {
-  loss_sum_ = attempt->losses.sum().to(job_.torch_device()).view({1});
+// Before the wait for the gradient norm: afterwards the device would have nothing to do while the host asks for them.
+// Tensor-parallel ranks have the same losses.
+void StepValidator::sum_losses(const StepAttempt& attempt) {
+  loss_sum_ = attempt.losses.sum().to(job_.torch_device()).view({1});
   job_.world_group().all_reduce(loss_sum_).wait();
-  reduce_and_measure(parts_, batches, attempt);
+  loss_on_host_ = std::make_shared<const HostCopy>(loss_sum_, job_.device());
 }
 
 StepAttempt StepValidator::compute(const std::vector<MicroBatch>& host_batches, int64_t number) {
   const std::vector<RngState> before = job_.rng().save();
-  StepAttempt first = attempt(host_batches);
+  const bool may_begin = options_.spike_factor == 0;  // a spike is for the host to find, before any update
+  StepAttempt first = attempt(host_batches, may_begin);
   if (first.counted == 0) return first;
   const Numbers numbers = numbers_of(first);
   const Symptom symptom = symptom_of(first, numbers);
@@ -131,7 +141,8 @@ StepValidator::Repetition StepValidator::repeat(const StepInputs& inputs, Findin
   job_.rng().restore(inputs.rng);
   Repetition again{.attempt = run_micro_batches(parts_, inputs.batches, /*hold=*/true), .local = {}};
   again.local = examine(again.attempt, finding->step);
-  measure(inputs.batches, &again.attempt);
+  sum_losses(again.attempt);
+  reduce_and_measure(parts_, inputs.batches, &again.attempt);
   finding->repeated = numbers_of(again.attempt);
   again.symptom = symptom_of(again.attempt, finding->repeated) != Symptom::none;
   return again;
@@ -188,7 +199,7 @@ StepAttempt StepValidator::conclude(const StepInputs& inputs, const Finding& fin
   if (result.skipped) return result;
   if (finding.exchanged) {  // the gradients are those of another batch
     job_.rng().restore(inputs.rng);
-    result = attempt(inputs.batches);
+    result = attempt(inputs.batches, /*may_begin=*/false);
   }
   accept(finding.repeated);
   return result;
@@ -239,7 +250,8 @@ StepValidator::Local StepValidator::examine(const StepAttempt& attempt, int64_t 
 // The step's loss and gradient norm, the same on all ranks.
 StepValidator::Numbers StepValidator::numbers_of(const StepAttempt& attempt) const {
   const double tokens = parts_.loss_rule.per_token ? static_cast<double>(attempt.counted) : 1;
-  return {loss_sum_.item<double>() / (tokens * static_cast<double>(job_.layout().tp())), attempt.measured.grad_norm};
+  const double loss = loss_on_host_->wait().item<double>() / (tokens * static_cast<double>(job_.layout().tp()));
+  return {loss, attempt.measured.grad_norm};
 }
 
 Symptom StepValidator::symptom_of(const StepAttempt& attempt, const Numbers& numbers) const {

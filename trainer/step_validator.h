@@ -1,12 +1,15 @@
 // Steps whose numbers look wrong are computed again, and the verdict decides what becomes of them: the executor of the
 // state machine in trainer/rerun.h.
 //
-// A loss or a gradient norm that is not finite, or a spike of either, is a symptom; all ranks see it, before the
-// update. A run without symptoms pays a reduction of one number a step, and the generators' state (a few integers).
+// A loss or a gradient norm that is not finite, or a spike of either, is a symptom; all ranks see it, before anything
+// is updated: where spikes are not looked for a device may have the update in its queue by then, but changes nothing if
+// one of the two is not finite. A run without symptoms pays a reduction of one number a step, and the generators' state
+// (a few integers).
 // Threads: the one that trains.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,8 @@
 #include "trainer/step_attempt.h"
 
 namespace concord {
+
+class HostCopy;
 
 struct StepValidatorOptions {
   bool stops_on_not_finite = true;  // false: such a step is skipped, as fp16 does, and is no symptom
@@ -47,8 +52,8 @@ class StepValidator {
 
   Numbers numbers_of(const StepAttempt& attempt) const;
   Symptom symptom_of(const StepAttempt& attempt, const Numbers& numbers) const;
-  StepAttempt attempt(const std::vector<MicroBatch>& batches);
-  void measure(const std::vector<MicroBatch>& batches, StepAttempt* attempt);
+  StepAttempt attempt(const std::vector<MicroBatch>& batches, bool may_begin);
+  void sum_losses(const StepAttempt& attempt);
   Local examine(const StepAttempt& attempt, int64_t number) const;
   Repetition repeat(const StepInputs& inputs, Finding* finding);
   void look_for_damage(Finding* finding) const;
@@ -66,7 +71,8 @@ class StepValidator {
   RecoveryLog log_;
   SpikeWindow losses_;
   SpikeWindow grad_norms_;
-  at::Tensor loss_sum_;  // [1], of what was measured last, over all ranks
+  at::Tensor loss_sum_;                           // [1], of what was measured last, over all ranks
+  std::shared_ptr<const HostCopy> loss_on_host_;  // the same
 };
 
 }  // namespace concord

@@ -19,11 +19,7 @@ void update(TrainingParts& parts, const StepAttempt& attempt, size_t microbatche
   step->grad_norm = attempt.measured.grad_norm;
   step->zeros = attempt.measured.zeros;
   if (step->updated) {
-    parts.optimizer.update({.lr = step->learning_rate,
-                            .weight_decay = parts.lr.weight_decay(),
-                            .grad_divisor = attempt.divisor,
-                            .decoupled_lr = step->decoupled_learning_rate},
-                           attempt.measured);
+    parts.optimizer.update(step_settings(parts, attempt), attempt.measured);
     const double rate = parts.model.args().options.moe.router_bias_update_rate;
     for (const auto& stage : parts.stages) {
       if (rate > 0) stage->update_expert_bias(rate);
@@ -55,8 +51,12 @@ StepAttempt compute(TrainingParts& parts, ParallelContext& job, const std::vecto
                     int64_t number, OnNotFinite on_not_finite) try {
   StepAttempt attempt = run_micro_batches(parts, host_batches);
   std::optional<LossCheck> loss_check;
-  if (on_not_finite == OnNotFinite::stop) loss_check.emplace(attempt.losses, job);
-  reduce_and_measure(parts, host_batches, &attempt);
+  std::optional<at::Tensor> loss;  // that has to be finite
+  if (on_not_finite == OnNotFinite::stop) {
+    loss_check.emplace(attempt.losses, job);
+    loss = attempt.losses.sum().to(job.torch_device());
+  }
+  reduce_measure_and_begin(parts, host_batches, loss, &attempt);
   if (loss_check) {
     loss_check->require_finite(number);
     require_finite_gradient(attempt, number);

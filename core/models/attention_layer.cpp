@@ -7,6 +7,7 @@
 
 #include "core/models/kv_cache.h"
 #include "core/ops/attention.h"
+#include "core/ops/norm_rope.h"
 #include "core/parallel/context_attention.h"
 #include "core/parallel/mappings.h"
 
@@ -85,13 +86,21 @@ Tensor AttentionLayer::with_whole_head(const Tensor& qkv_sbc) const {
   return at::cat({parts[0], own_2sbn[0], own_2sbn[1]}, -1);
 }
 
+bool AttentionLayer::norms_each_head() const {
+  const bool plain = !context_.config.qk_norm_all_heads && !context_.config.norms_plus_one;
+  return plain && q_norm_ != nullptr && k_norm_ != nullptr;
+}
+
 Heads AttentionLayer::heads_of(const Tensor& projected_sbc, const LayerInputs& inputs) const {
   const bool shares_head = key_columns_ < kv_heads_ * context_.config.head_dim;
   const Tensor qkv_sbc = shares_head ? with_whole_head(projected_sbc) : projected_sbc;
-  const bool has_norms = q_norm_ != nullptr || k_norm_ != nullptr;
-  if (rotates_ && !has_norms && !context_.config.interleaved_rope) {
+  if (rotates_ && !context_.config.interleaved_rope) {
     const auto [cos, sin] = angles_of(inputs);
-    return rope_qkv(qkv_sbc, cos, sin, heads_, kv_heads_);
+    if (q_norm_ == nullptr && k_norm_ == nullptr) return rope_qkv(qkv_sbc, cos, sin, heads_, kv_heads_);
+    if (norms_each_head()) {
+      const HeadNorms norms{q_norm_->used(), k_norm_->used(), context_.config.rms_norm_eps};
+      return norm_rope_qkv(qkv_sbc, norms, cos, sin, heads_, kv_heads_);
+    }
   }
   const int64_t size = context_.config.head_dim;
   const auto parts = qkv_sbc.split_with_sizes({heads_ * size, kv_heads_ * size, kv_heads_ * size}, -1);

@@ -22,6 +22,7 @@ class AttentionLayer {
  private:
   at::Tensor project(const at::Tensor& normed_pbh) const;  // the q, k and v of this rank's heads
   NormedSum project(const Residual& stream) const;         // the stream's sum and these
+  bool norms_each_head() const;                            // queries and keys, with plain factors
   HeadsOfSum heads_of(const Residual& stream, const LayerInputs& inputs) const;
   Heads heads_of(const at::Tensor& projected_sbc, const LayerInputs& inputs) const;
   at::Tensor with_whole_head(const at::Tensor& qkv_sbc) const;

@@ -34,17 +34,12 @@ class Block {
   Residual forward(const Residual& stream, const SharedInputs& inputs) const {
     Residual half = delta_ ? delta_->forward(stream, inputs) : attention_->forward(stream, inputs);
     half.branch_pbh = dropped(normed(half.branch_pbh, after_attention_, context_), *inputs, DropoutPart::attention);
-    Residual whole = experts_ ? with_experts(half, inputs) : mlp_->forward(half);
+    Residual whole = experts_ ? experts_->forward(half, inputs) : mlp_->forward(half);
     whole.branch_pbh = dropped(normed(whole.branch_pbh, after_mlp_, context_), *inputs, DropoutPart::mlp);
     return whole;
   }
 
  private:
-  Residual with_experts(const Residual& half, const SharedInputs& inputs) const {
-    const at::Tensor x_pbh = half.sum(context_);
-    return {x_pbh, experts_->forward(x_pbh, inputs)};
-  }
-
   at::Tensor dropped(const at::Tensor& branch_pbh, const LayerInputs& inputs, DropoutPart part) const {
     if (!inputs.dropout) return branch_pbh;
     return hidden_dropout(branch_pbh, *inputs.dropout, dropout_site(number_, part));

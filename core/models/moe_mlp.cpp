@@ -94,13 +94,17 @@ MoeMlp::MoeMlp(const LayerContext& context, int64_t number) : context_(context),
   uneven_tokens_ = !is_inside(sharing().ranks(), context.tp_cp->ranks());
 }
 
-Tensor MoeMlp::forward(const Tensor& x_pbh, const SharedInputs& inputs) const {
-  return recompute_if(recomputes_module(context_.recompute, "mlp"), context_, x_pbh,
-                      [this, inputs](const Tensor& input_pbh) { return whole(input_pbh, inputs); });
+Residual MoeMlp::forward(const Residual& stream, const SharedInputs& inputs) const {
+  if (recomputes_module(context_.recompute, "mlp")) {
+    const auto again = [this, inputs](const Tensor& x_pbh) { return branch(normed(x_pbh, norm_, context_), inputs); };
+    const Tensor sum_pbh = stream.sum(context_);
+    return {sum_pbh, recompute_if(true, context_, sum_pbh, again)};
+  }
+  const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
+  return {sum_pbh, branch(normed_pbh, inputs)};
 }
 
-Tensor MoeMlp::whole(const Tensor& x_pbh, const SharedInputs& inputs) const {
-  const Tensor normed_pbh = normed(x_pbh, norm_, context_);
+Tensor MoeMlp::branch(const Tensor& normed_pbh, const SharedInputs& inputs) const {
   const Routing routing = route(normed_pbh, inputs);
   const int64_t tokens = most_tokens(normed_pbh, inputs);
   if (!shared_) return chosen_experts(normed_pbh, tokens, routing, {});

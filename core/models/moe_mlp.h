@@ -21,11 +21,11 @@ class MoeMlp {
  public:
   // Of layer |number| of the model. |context| has to outlive it and every backward.
   MoeMlp(const LayerContext& context, int64_t number);
-  // pbh -> pbh, to be added to the residual stream.
-  at::Tensor forward(const at::Tensor& x_pbh, const SharedInputs& inputs) const;
+  // The stream with its own branch, to be added, in place of the former, which has been.
+  Residual forward(const Residual& stream, const SharedInputs& inputs) const;
 
  private:
-  at::Tensor whole(const at::Tensor& x_pbh, const SharedInputs& inputs) const;
+  at::Tensor branch(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;  // -> pbh
   at::Tensor router_logits(const at::Tensor& normed_pbh) const;
   Routing route(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;
   bool has_capacity() const { return context_.moe.expert_capacity_factor > 0; }

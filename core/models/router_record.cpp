@@ -101,6 +101,7 @@ void write(RouterRecord& record, size_t number, const Tensor& logits_pbe, const 
   RouterRecord::Layer& layer = record.layers[number];
   layer.chosen = count_choices(routing.experts, record.experts);
   const RouterLosses& losses = record.losses;
+  if (!losses.any()) return;
   const Tensor wide_pbe = logits_pbe.to(ops::sum_type(logits_pbe.scalar_type()));
   if (losses.balances()) {
     const Tensor scores_pbe = balanced_scores(wide_pbe, context.config.experts);

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "core/ops/adamw_step.h"
@@ -17,6 +18,13 @@ struct AdamWLists {
   std::vector<at::Tensor> grads;    // of any floating type
 };
 
-void adamw_(const AdamWLists& lists, const AdamWStep& step);
+// With |factor|, one number in the device's memory, that is what gradients are multiplied by instead of the step's
+// grad_scale, and nothing is changed where it is not finite. Only a device without a kernel waits for it.
+void adamw_(const AdamWLists& lists, const AdamWStep& step, const std::optional<at::Tensor>& factor = {});
+
+// Such a factor, float [1]: 1 / divisor, less where the norm is above |max_norm| (0: no clipping). The norm is the root
+// of |squares| [1]; NaN where it or |loss| is not finite. The bits are those of clip_factor (core/optim).
+at::Tensor update_factor(const at::Tensor& squares, const std::optional<at::Tensor>& loss, double max_norm,
+                         double divisor);
 
 }  // namespace concord

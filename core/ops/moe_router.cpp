@@ -1,19 +1,99 @@
 #include "core/ops/moe_router.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/topk.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 
 #include <limits>
 #include <tuple>
 
 #include "core/ops/check.h"
+#include "core/ops/derivative.h"
+#include "core/ops/dispatch.h"
 #include "core/ops/visit_type.h"
 
 namespace concord {
+namespace ops::moe_route_op {
+namespace {
+
+using at::Tensor;
+using Pair = std::tuple<Tensor, Tensor>;
+
+// Which softmax: over all experts or over the chosen ones; and whether the weights of a token are divided by their sum.
+Pair forward(const Tensor& logits, int64_t top_k, bool pre_softmax, bool normalise, double scale) {
+  static const auto op = find<Pair(const Tensor&, int64_t, bool, bool, double)>("concord::moe_route");
+  return op.call(logits, top_k, pre_softmax, normalise, scale);
+}
+
+Tensor backward(const Tensor& grad, const Tensor& logits, const Tensor& experts, bool pre_softmax, bool normalise,
+                double scale) {
+  static const auto op =
+      find<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, bool, double)>("concord::moe_route_backward");
+  return op.call(grad, logits, experts, pre_softmax, normalise, scale);
+}
+
+// Softmax keeps the order, so logits choose: they are not rounded.
+Pair reference(const Tensor& logits, int64_t top_k, bool pre_softmax, bool normalise, double scale) {
+  const Tensor wide = logits.to(sum_type(logits.scalar_type()));
+  const Tensor experts = std::get<1>(at::sort(wide, /*stable=*/true, -1, /*descending=*/true)).narrow(-1, 0, top_k);
+  Tensor weights = pre_softmax ? at::softmax(wide, -1).gather(-1, experts) : at::softmax(wide.gather(-1, experts), -1);
+  if (normalise) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  return {scale == 1 ? weights : weights * scale, experts.contiguous()};
+}
+
+// Of w = s / sum s: ds = dw / sum s - sum(dw w) / sum s.
+Tensor reference_backward(const Tensor& grad, const Tensor& logits, const Tensor& experts, bool pre_softmax,
+                          bool normalise, double scale) {
+  const auto type = sum_type(logits.scalar_type());
+  const Tensor wide = logits.to(type);
+  const Tensor scores = at::softmax(pre_softmax ? wide : wide.gather(-1, experts), -1);
+  Tensor of_scores = scale == 1 ? grad : grad * scale;
+  if (normalise) {
+    const Tensor chosen = pre_softmax ? scores.gather(-1, experts) : scores, sum = chosen.sum(-1, /*keepdim=*/true);
+    of_scores = of_scores / sum + (-of_scores * ((chosen / sum) / sum)).sum(-1, /*keepdim=*/true);
+  }
+  const Tensor none = at::zeros_like(wide);
+  if (pre_softmax) {
+    return at::_softmax_backward_data(none.scatter(-1, experts, of_scores), scores, -1, type).to(logits.scalar_type());
+  }
+  return none.scatter(-1, experts, at::_softmax_backward_data(of_scores, scores, -1, type)).to(logits.scalar_type());
+}
+
+Pair autograd(const Tensor& logits, int64_t top_k, bool pre_softmax, bool normalise, double scale) {
+  Tensor chosen;
+  const auto run = [&] {
+    const auto [weights, experts] = forward(logits, top_k, pre_softmax, normalise, scale);
+    chosen = experts;
+    return Forward{weights, {logits, experts}};
+  };
+  const Tensor weights = differentiable("moe_route", {logits}, run, [pre_softmax, normalise, scale](const Backward& b) {
+    return Tensors{backward(b.grad, b.saved[0], b.saved[1], pre_softmax, normalise, scale)};
+  });
+  return {weights, chosen};
+}
+
+TORCH_LIBRARY_FRAGMENT(concord, m) {
+  m.def(
+      "moe_route(Tensor logits, int top_k, bool pre_softmax, bool normalise, float scale) -> (Tensor weights, Tensor "
+      "experts)");
+  m.def(
+      "moe_route_backward(Tensor grad, Tensor logits, Tensor experts, bool pre_softmax, bool normalise, float scale) "
+      "-> Tensor");
+}
+TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
+  m.impl("moe_route", reference);
+  m.impl("moe_route_backward", reference_backward);
+}
+TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("moe_route", autograd); }
+
+}  // namespace
+}  // namespace ops::moe_route_op
 
 namespace {
 
@@ -51,17 +131,17 @@ Tensor within_groups(const Tensor& scores, const RouterOptions& options) {
 
 Routing route_tokens(const Tensor& logits, const RouterOptions& options, const Tensor& bias) {
   check(logits, options);
+  if (!options.sigmoid && !bias.defined() && options.groups == 1) {
+    const auto [weights, experts] =
+        ops::moe_route_op::forward(logits, options.top_k, options.pre_softmax, options.normalise, options.scale);
+    return {weights, experts};
+  }
   const Tensor wide = logits.to(ops::sum_type(logits.scalar_type()));
   const bool softmax_first = options.pre_softmax && !options.sigmoid;
   const Tensor scores = options.sigmoid ? at::sigmoid(wide) : softmax_first ? at::softmax(wide, -1) : wide;
-  Tensor weights, experts;
-  if (bias.defined() || options.groups > 1) {
-    const Tensor biased = bias.defined() ? scores.detach() + bias : scores.detach();
-    experts = std::get<1>(at::topk(within_groups(biased, options), options.top_k, -1));
-    weights = scores.gather(-1, experts);
-  } else {
-    std::tie(weights, experts) = at::topk(scores, options.top_k, -1);
-  }
+  const Tensor biased = bias.defined() ? scores.detach() + bias : scores.detach();
+  const Tensor experts = std::get<1>(at::topk(within_groups(biased, options), options.top_k, -1));
+  Tensor weights = scores.gather(-1, experts);
   if (!options.sigmoid && !softmax_first) weights = at::softmax(weights, -1);
   // The sum of sigmoids may be 0.
   if (options.normalise) weights = weights / (weights.sum(-1, /*keepdim=*/true) + (options.sigmoid ? 1e-20 : 0));

@@ -1,5 +1,6 @@
 // Which experts a token is sent to, and with which weights: the scores of a mixture-of-experts router, in fp32 (fp64
-// for Double) whatever the type of the logits. Composed of libtorch's operators, which have the derivatives.
+// for Double) whatever the type of the logits. Softmax scores without bias and groups are the operator
+// concord::moe_route, which a device can have a kernel for; the others are composed of libtorch's operators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +25,7 @@ struct RouterOptions {
 };
 
 struct Routing {
-  at::Tensor weights;  // [..., k], fp32 or fp64, in the order of the scores that chose
+  at::Tensor weights;  // [..., k], fp32 or fp64, in the order of the scores that chose; of equal ones the first expert
   at::Tensor experts;  // int64 [..., k]
 };
 

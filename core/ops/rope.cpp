@@ -172,15 +172,20 @@ at::Tensor rope_neighbours(const at::Tensor& x, const at::Tensor& cos, const at:
   return rope(rest.size(-1) == 0 ? pairs : at::cat({pairs, rest}, -1), cos, sin);
 }
 
-Heads rope_qkv(const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads, int64_t kv_heads) {
-  ops::check_floating("rope_qkv", "qkv", qkv);
+void check_rope_qkv(const char* op, const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads,
+                    int64_t kv_heads) {
+  ops::check_floating(op, "qkv", qkv);
   const int64_t all = heads + 2 * kv_heads;
   if (qkv.dim() < 1 || heads < 1 || kv_heads < 1 || qkv.size(-1) % all != 0) {
-    ops::refuse("rope_qkv", fmt::format("qkv is {}; the last dimension must be a multiple of {} query and 2 x {} key "
-                                        "and value heads",
-                                        ops::text_of(qkv), heads, kv_heads));
+    ops::refuse(op, fmt::format("qkv is {}; the last dimension must be a multiple of {} query and 2 x {} key and value "
+                                "heads",
+                                ops::text_of(qkv), heads, kv_heads));
   }
   ops::rope_op::check_both_angles(qkv.unflatten(-1, {all, -1}), cos, sin);
+}
+
+Heads rope_qkv(const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads, int64_t kv_heads) {
+  check_rope_qkv("rope_qkv", qkv, cos, sin, heads, kv_heads);
   const auto [q, k, v] = ops::rope_op::turn_qkv(qkv, cos, sin, heads, kv_heads);
   return {q, k, v};
 }

@@ -25,5 +25,8 @@ struct Heads {
 // |qkv| [..., (heads + 2 kv_heads) n] as the projection made it -> queries and keys turned, values as they are; the
 // gradient comes back packed. A device has one kernel for each way; there the three share memory.
 Heads rope_qkv(const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads, int64_t kv_heads);
+// What it demands of its arguments, for other operators on packed heads. Throws ConfigError, with |op| and the sizes.
+void check_rope_qkv(const char* op, const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads,
+                    int64_t kv_heads);
 
 }  // namespace concord

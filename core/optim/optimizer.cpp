@@ -17,11 +17,13 @@
 
 #include "core/config_error.h"
 #include "core/mesh/agreement.h"
+#include "core/ops/adamw.h"
 #include "core/optim/grad_norm.h"
 #include "core/optim/muon.h"
 #include "core/optim/offload.h"
 #include "core/optim/read_state.h"
 #include "core/optim/update_rule.h"
+#include "core/torch/host_copy.h"
 
 namespace concord {
 namespace {
@@ -97,12 +99,26 @@ class Optimizer::Impl {
   StepResult measure(double grad_divisor) {
     const at::NoGradGuard no_grad;
     prepare();
-    return norm_and_zeros(grad_divisor);
+    return result_of(norm_and_zeros(grad_divisor));
+  }
+
+  StepResult measure_and_begin(const StepSettings& settings, const std::optional<at::Tensor>& loss) {
+    const at::NoGradGuard no_grad;
+    prepare();
+    const Sums sums = norm_and_zeros(settings.grad_divisor);
+    if (on_cpu_ || muon_ || offload_ || !rule_->takes_factor()) return result_of(sums);
+    RuleStep step = rule_step(settings, 1);
+    step.factor = update_factor(sums.squares, loss, options_.max_grad_norm, settings.grad_divisor);
+    rule_->step_on_device(on_device_, step);
+    StepResult result = result_of(sums);
+    result.is_begun = result.updated;
+    return result;
   }
 
   void update(const StepSettings& settings, const StepResult& measured) {
     const at::NoGradGuard no_grad;
-    apply(settings, clip_factor(measured.grad_norm, options_.max_grad_norm));
+    if (!measured.is_begun) apply(rule_step(settings, clip_factor(measured.grad_norm, options_.max_grad_norm)));
+    ++steps_;
     follow_weights();
     ddp_.gather_parameters();
   }
@@ -286,9 +302,20 @@ class Optimizer::Impl {
     if (offload_) offload_->fetch();  // in parallel with the norm
   }
 
+  // On their way to the host.
+  struct Sums {
+    at::Tensor squares;
+    HostCopy squares_on_host, zeros_on_host;
+  };
+
+  static StepResult result_of(const Sums& sums) {
+    const double norm = std::sqrt(sums.squares_on_host.wait().item<double>());
+    return {std::isfinite(norm), norm, sums.zeros_on_host.wait().item<int64_t>()};
+  }
+
   // Over all ranks; if one sum is not finite, all ranks see it. In fp64, so that the split over ranks does not affect
   // the norm's bits, except on platforms that cannot reduce fp64.
-  StepResult norm_and_zeros(double grad_divisor) const {
+  Sums norm_and_zeros(double grad_divisor) const {
     const std::vector<at::Tensor> grads = counted_grads(ddp_);
     const at::TensorOptions device(ddp_.job().torch_device());
     const double scale = 1 / (grad_divisor * grad_divisor);
@@ -300,19 +327,21 @@ class Optimizer::Impl {
       zeros = at::full({1}, sums.zeros, device.dtype(at::kLong));
     } else {
       squares = squares_on_device(grads, device.dtype(at::kFloat)).mul_(scale).to(sum_type_);
-      zeros = count_zeros ? zeros_on_device(grads, device) : at::zeros({1}, device.dtype(at::kLong));
+      zeros = count_zeros ? zeros_on_device(grads, device) : at::zeros({1}, at::kLong);
     }
     ProcessGroup& group = ddp_.job().world_group();
     const Work summed = group.all_reduce(squares);
     if (count_zeros) group.all_reduce(zeros).wait();
     summed.wait();
-    const double norm = std::sqrt(squares.item<double>());
-    return {std::isfinite(norm), norm, count_zeros ? zeros.item<int64_t>() : 0};
+    const Device& own = ddp_.job().device();
+    return {squares, HostCopy(squares, own), HostCopy(zeros, own)};
   }
 
-  void apply(const StepSettings& settings, double clip) {
-    const RuleStep step{settings.lr, settings.weight_decay, clip / settings.grad_divisor, ++steps_,
-                        settings.decoupled_lr};
+  RuleStep rule_step(const StepSettings& settings, double clip) const {
+    return {settings.lr, settings.weight_decay, clip / settings.grad_divisor, steps_ + 1, settings.decoupled_lr};
+  }
+
+  void apply(const RuleStep& step) {
     if (on_cpu_) {
       rule_->step_on_host(on_device_, step);
     } else {
@@ -354,11 +383,14 @@ Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options, con
     : impl_(std::make_unique<Impl>(ddp, std::move(options), multipliers)) {}
 Optimizer::~Optimizer() = default;
 StepResult Optimizer::step(const StepSettings& settings) {
-  const StepResult result = measure(settings.grad_divisor);
+  const StepResult result = measure_and_begin(settings);
   if (result.updated) update(settings, result);
   return result;
 }
 StepResult Optimizer::measure(double grad_divisor) { return impl_->measure(grad_divisor); }
+StepResult Optimizer::measure_and_begin(const StepSettings& settings, const std::optional<at::Tensor>& loss) {
+  return impl_->measure_and_begin(settings, loss);
+}
 void Optimizer::update(const StepSettings& settings, const StepResult& measured) { impl_->update(settings, measured); }
 bool Optimizer::keeps_average() const { return impl_->keeps_average(); }
 void Optimizer::exchange_average() { impl_->exchange_average(); }

@@ -46,9 +46,10 @@ struct StepSettings {
 };
 
 struct StepResult {
-  bool updated = false;  // false: a gradient overflowed somewhere, and nothing changed anywhere
-  double grad_norm = 0;  // before clipping, divided by grad_divisor; not finite where not updated
-  int64_t zeros = 0;     // elements of the gradient that are 0, with log_num_zeros_in_grad
+  bool updated = false;   // false: a gradient overflowed somewhere, and nothing changed anywhere
+  double grad_norm = 0;   // before clipping, divided by grad_divisor; not finite where not updated
+  int64_t zeros = 0;      // elements of the gradient that are 0, with log_num_zeros_in_grad
+  bool is_begun = false;  // the device has made its part of the update already, by the same rule
 };
 
 class Optimizer {
@@ -66,6 +67,10 @@ class Optimizer {
   // made. And the update from the gradients that were measured.
   StepResult measure(double grad_divisor);
   void update(const StepSettings& settings, const StepResult& measured);
+  // As measure, for callers that will update if the norm is finite, and |loss|, one number on the device, if it is
+  // given. On a device AdamW's update is enqueued before the host waits for the norm, and the device itself decides.
+  // update() is called afterwards as after measure().
+  StepResult measure_and_begin(const StepSettings& settings, const std::optional<at::Tensor>& loss = {});
 
   // Of all weights that are updated, each counted once. Every rank calls it. Waits: for all ranks.
   double params_norm() const;

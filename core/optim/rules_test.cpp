@@ -1,8 +1,11 @@
 // AdamW and SGD on the host and with libtorch's operators, beside libtorch's own optimizers.
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
+
+#include <limits>
 
 #include "core/config_error.h"
 #include "core/optim/update_rule.h"
@@ -109,6 +112,31 @@ TEST(Rules, SixteenBitParametersAreTheRoundedMainWeights) {
         }
       }
     }
+  }
+}
+
+TEST(Rules, AFactorOnTheDeviceIsTheScaleAndWithOneThatIsNotFiniteNothingChanges) {
+  const auto rule = make_rule({.optimizer = "adam"});
+  ASSERT_TRUE(rule->takes_factor());
+  const auto after = [&](const RuleStep& numbers) {
+    Segment segment = segment_of(sample({kSize}, 1, at::kFloat), 2);
+    segment.values = sample({kSize}, 2, at::kFloat).to(at::kBFloat16);
+    segment.grads = grad_of_step(1);
+    step(*rule, segment, Where::device, numbers);
+    return std::vector{segment.weights, segment.values, segment.moments[0], segment.moments[1]};
+  };
+  const std::vector<at::Tensor> before = {sample({kSize}, 1, at::kFloat),
+                                          sample({kSize}, 2, at::kFloat).to(at::kBFloat16),
+                                          at::zeros({kSize}, at::kFloat), at::zeros({kSize}, at::kFloat)};
+  const auto scaled = after({.lr = kLr, .grad_scale = 0.125});
+  const auto with_factor = [&](double factor) { return after({.lr = kLr, .factor = at::full({1}, factor)}); };
+  const auto same = with_factor(0.125), none = with_factor(std::numeric_limits<double>::quiet_NaN()),
+             infinite = with_factor(std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(same[i].equal(scaled[i])) << i;
+    EXPECT_FALSE(same[i].equal(before[i])) << i;
+    EXPECT_TRUE(none[i].equal(before[i])) << i;
+    EXPECT_TRUE(infinite[i].equal(before[i])) << i;
   }
 }
 

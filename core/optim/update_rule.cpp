@@ -93,9 +93,11 @@ class AdamWRule : public UpdateRule {
     };
     if (!std::ranges::equal(segments, listed_, is_same)) list(segments);
     for (const auto& [group, lists] : groups_) {
-      adamw_(lists, numbers(step, group.multipliers, step.grad_scale));
+      adamw_(lists, numbers(step, group.multipliers, step.grad_scale), step.factor);
     }
   }
+
+  bool takes_factor() const override { return true; }
 
  private:
   struct Group {

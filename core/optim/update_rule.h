@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ struct RuleStep {
   double grad_scale = 1;
   int64_t t = 1;  // counts from 1
   double decoupled_lr = 0;
+  std::optional<at::Tensor> factor = {};  // on the device, in place of grad_scale; see core/ops/adamw.h
 
   double lr_of(const GroupMultipliers& group) const { return (group.decoupled ? decoupled_lr : lr) * group.lr; }
   double weight_decay_of(const GroupMultipliers& group) const { return weight_decay * group.weight_decay; }
@@ -37,6 +39,8 @@ class UpdateRule {
   virtual void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const = 0;
   // For tensors of any device, on the current stream.
   virtual void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const = 0;
+  // Whether step_on_device heeds RuleStep::factor.
+  virtual bool takes_factor() const { return false; }
 };
 
 // Of "muon" it is AdamW's, for what is not a matrix. Throws ConfigError for an unknown name and for invalid numbers.

@@ -173,7 +173,7 @@ struct SmallLayer {
   // Of |tokens| of its own for each |seed|: what they become, and their gradient.
   std::pair<Tensor, Tensor> run(int64_t tokens, uint64_t seed) {
     const Tensor x = sample({tokens, 2, 4}, seed).requires_grad_(true);
-    const Tensor y = MoeMlp(context, 0).forward(x, std::make_shared<LayerInputs>());
+    const Tensor y = MoeMlp(context, 0).forward({x}, std::make_shared<LayerInputs>()).branch_pbh;
     y.backward(sample({tokens, 2, 4}, seed + 100));
     return {y.detach(), x.grad()};
   }

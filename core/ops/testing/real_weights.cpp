@@ -1,6 +1,7 @@
 // Samples at real sizes (samples.h) of the operators that work on weights: embedding, the weight gradient of linear,
 // adamw_; and of dropout. Larger than one block or one launch of a kernel handles.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/where.h>
 
@@ -160,8 +161,9 @@ SampleMaker real_adamw(const AdamWSize& size) {
       if (is_short(type)) values.push_back(part(type));
       grads.push_back(part(draw.coin() ? sums : type));
     }
-    return Sample{{weights, m, v, values, grads, 0.125, 1 - 1e-3, 0.1, 0.999, 1 - 0.999, 1e-2 / (1 - std::pow(0.9, 3)),
-                   std::sqrt(1 - std::pow(0.999, 3)), 0.05},
+    const c10::IValue factor = draw.coin() ? c10::IValue(at::full({1}, 0.125, at::kFloat)) : c10::IValue();
+    return Sample{{weights, m, v, values, grads, factor, 0.125, 1 - 1e-3, 0.1, 0.999, 1 - 0.999,
+                   1e-2 / (1 - std::pow(0.9, 3)), std::sqrt(1 - std::pow(0.999, 3)), 0.05},
                   64};
   };
 }

@@ -1,5 +1,8 @@
-// concord::adamw_ on CUDA: each element is read and written once.
+// concord::adamw_ and update_factor on CUDA: each element is read and written once, and nothing waits for the device.
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
+#include <optional>
 
 #include "backends/cuda/torch/ops/tensors.h"
 
@@ -8,6 +11,7 @@ namespace {
 
 using at::Tensor;
 using at::TensorList;
+using MaybeTensor = std::optional<Tensor>;
 
 bool all_are_dense(TensorList tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.is_contiguous(); });
@@ -23,19 +27,21 @@ bool fits(TensorList weights, TensorList m, TensorList v, TensorList values, Ten
          all_are_dense(grads);
 }
 
-void step(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads, double grad_scale,
-          double decay, double beta1_rest, double beta2, double beta2_rest, double step_size, double root_rest,
-          double eps) {
+void step(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads,
+          const MaybeTensor& factor, double grad_scale, double decay, double beta1_rest, double beta2,
+          double beta2_rest, double step_size, double root_rest, double eps) {
   if (weights.empty()) return;
-  if (!fits(weights, m, v, values, grads)) {
-    reference("concord::adamw_", {weights.vec(), m.vec(), v.vec(), values.vec(), grads.vec(), grad_scale, decay,
+  if (!fits(weights, m, v, values, grads) || (factor && factor->scalar_type() != at::kFloat)) {
+    reference("concord::adamw_", {weights.vec(), m.vec(), v.vec(), values.vec(), grads.vec(), factor, grad_scale, decay,
                                   beta1_rest, beta2, beta2_rest, step_size, root_rest, eps});
     return;
   }
   const OnDevice device(weights[0].device());
   const auto narrow = [](double x) { return static_cast<float>(x); };
-  const AdamWNumbers numbers{narrow(grad_scale), narrow(decay),     narrow(beta1_rest), narrow(beta2),
-                             narrow(beta2_rest), narrow(step_size), narrow(root_rest),  narrow(eps)};
+  const AdamWNumbers numbers{
+      narrow(grad_scale), narrow(decay),      narrow(beta1_rest),
+      narrow(beta2),      narrow(beta2_rest), narrow(step_size),
+      narrow(root_rest),  narrow(eps),        factor ? factor->const_data_ptr<float>() : nullptr};
   std::vector<AdamWArrays> arrays;
   const bool follows = !values.empty();
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -47,7 +53,19 @@ void step(TensorList weights, TensorList m, TensorList v, TensorList values, Ten
   adamw(where(weights[0]).stream, numbers, arrays);
 }
 
-TORCH_LIBRARY_IMPL(concord, CUDA, lib) { lib.impl("adamw_", step); }
+Tensor factor_of(const Tensor& squares, const MaybeTensor& loss, double max_norm, double divisor) {
+  const OnDevice device(squares.device());
+  const Tensor wide = squares.to(at::kDouble), factor = at::empty(squares.sizes(), squares.options().dtype(at::kFloat));
+  const Tensor also = loss ? loss->to(wide.options()) : Tensor();
+  update_factor(where(squares).stream, wide.const_data_ptr<double>(), loss ? also.const_data_ptr<double>() : nullptr,
+                max_norm, divisor, factor.mutable_data_ptr<float>());
+  return factor;
+}
+
+TORCH_LIBRARY_IMPL(concord, CUDA, lib) {
+  lib.impl("adamw_", step);
+  lib.impl("update_factor", factor_of);
+}
 
 }  // namespace
 }  // namespace concord::cuda::torch_side

@@ -28,13 +28,13 @@ struct Parts {
 
 // Roundings as on the host: without fused multiply-adds, so that an element's bits do not depend on the device.
 template <class G, class V, int N>
-__device__ void update(const AdamWNumbers& n, const Part<G, V>& part, int64_t i) {
+__device__ void update(const AdamWNumbers& n, float scale, const Part<G, V>& part, int64_t i) {
   const Vector<G, N> g_ = reinterpret_cast<const Vector<G, N>*>(part.grads)[i];
   Vector<float, N> w_ = reinterpret_cast<Vector<float, N>*>(part.weights)[i];
   Vector<float, N> m_ = reinterpret_cast<Vector<float, N>*>(part.m)[i];
   Vector<float, N> v_ = reinterpret_cast<Vector<float, N>*>(part.v)[i];
   for (int k = 0; k < N; ++k) {
-    const float g = __fmul_rn(static_cast<float>(g_.at[k]), n.grad_scale);
+    const float g = __fmul_rn(static_cast<float>(g_.at[k]), scale);
     m_.at[k] = __fadd_rn(m_.at[k], __fmul_rn(n.beta1_rest, __fsub_rn(g, m_.at[k])));
     v_.at[k] = __fadd_rn(__fmul_rn(n.beta2, v_.at[k]), __fmul_rn(__fmul_rn(n.beta2_rest, g), g));
     const float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v_.at[k]), n.root_rest), n.eps);
@@ -52,6 +52,8 @@ __device__ void update(const AdamWNumbers& n, const Part<G, V>& part, int64_t i)
 
 template <class G, class V, int N>
 __global__ void update_parts(AdamWNumbers numbers, __grid_constant__ const Parts<G, V> parts) {
+  const float scale = numbers.factor == nullptr ? numbers.grad_scale : *numbers.factor;
+  if (numbers.factor != nullptr && !isfinite(scale)) return;
   int p = 0;
   while (blockIdx.x >= parts.at[p].end_block) ++p;
   const int64_t first_block = p == 0 ? 0 : parts.at[p - 1].end_block;
@@ -59,7 +61,7 @@ __global__ void update_parts(AdamWNumbers numbers, __grid_constant__ const Parts
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
     const int64_t i = begin + round * kBlock;
-    if (i < parts.at[p].vectors) update<G, V, N>(numbers, parts.at[p], i);
+    if (i < parts.at[p].vectors) update<G, V, N>(numbers, scale, parts.at[p], i);
   }
 }
 
@@ -93,6 +95,15 @@ class Launcher {
   int used_ = 0;
   int64_t blocks_ = 0;
 };
+
+// As core/optim's clip_factor computes it, on the host.
+__global__ void write_factor(const double* squares, const double* loss, double max_norm, double divisor,
+                             float* factor) {
+  const double norm = sqrt(*squares);
+  const double clip = max_norm > 0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  const bool finite = isfinite(norm) && (loss == nullptr || isfinite(*loss));
+  *factor = finite ? static_cast<float>(clip / divisor) : NAN;
+}
 
 bool is_wide(const AdamWArrays& a) {
   return is_aligned(a.grads) && is_aligned(a.weights) && is_aligned(a.m) && is_aligned(a.v) && is_aligned(a.values);
@@ -128,6 +139,12 @@ void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const Ada
   step_with<__nv_bfloat16>(stream, numbers, arrays, Type::bf16);
   step_with<__half>(stream, numbers, arrays, Type::f16);
   check_launch("adamw");
+}
+
+void update_factor(cudaStream_t stream, const double* squares, const double* loss, double max_norm, double divisor,
+                   float* factor) {
+  write_factor<<<1, 1, 0, stream>>>(squares, loss, max_norm, divisor, factor);
+  check_launch("update_factor");
 }
 
 }  // namespace concord::cuda::torch_side

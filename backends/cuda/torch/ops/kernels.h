@@ -73,6 +73,21 @@ int64_t cached_attention_scratch(const CachedHeads& shape);
 void cached_attention(Where where, const CachedHeads& shape, const int64_t* lengths, const void* sinks, void* scratch,
                       void* out);
 
+// The same of queries and keys that are normed first: y = x * rstd * weight, where |rstd| [outer, inner, heads +
+// kv_heads] of Sum is that of each of their heads. Only for what fits: heads of vectors, which 32 threads hold.
+struct HeadNorms {
+  const void *q, *k;  // weights [dim]
+  double eps;
+};
+bool norm_rope_fits(const PackedRope& shape, Type type, const void* cos, const void* sin,
+                    std::initializer_list<const void*> pointers);
+void norm_rope(Where where, const PackedRope& shape, const HeadNorms& norms, const void* cos, const void* sin, void* y,
+               void* rstd);
+// The gradients are |shape|'s; |qkv| and |dqkv| are packed. |scratch| of Sum has norm_rope_lines(...) lines of |dim|.
+int64_t norm_rope_lines(const PackedRope& shape, Type type);
+void norm_rope_backward(Where where, const PackedRope& shape, const HeadNorms& norms, const void* cos, const void* sin,
+                        const void* qkv, const void* rstd, void* dqkv, void* scratch, void* dq_weight, void* dk_weight);
+
 // Rows of |gate_up| hold the gate and then up, |width| each.
 void swiglu(Where where, Rows shape, const void* gate_up, void* y);
 void swiglu_backward(Where where, Rows shape, const void* grad, const void* gate_up, void* result);
@@ -93,6 +108,18 @@ void fp8_swiglu(Where where, Rows shape, const void* gate_up, Narrow format, con
 void fp8_swiglu_backward(Where where, Rows shape, const void* grad, const void* gate_up, Narrow format,
                          const Fp8Arrays& to);
 
+// Which |k| experts each token is sent to, by its logits [tokens, experts], and the weights [tokens, k] of Sum: softmax
+// over all experts or over the chosen ones, times |scale|. Only for what fits.
+struct RoutedTokens {
+  int64_t tokens, experts, k;
+  bool over_chosen;
+  double scale;
+};
+bool moe_route_fits(const RoutedTokens& shape);
+void moe_route(Where where, const RoutedTokens& shape, const void* logits, void* weights, int64_t* experts);
+void moe_route_backward(Where where, const RoutedTokens& shape, const void* grad, const void* logits,
+                        const int64_t* experts, void* result);
+
 // Rows of experts: those of |k| choices of each token. See core/ops/moe_permute.h for order, inverse and ends.
 struct MoeRows {
   int64_t tokens, k, width;
@@ -102,12 +129,12 @@ bool moe_order_fits(int64_t rows, int64_t experts);
 int64_t moe_order_scratch(int64_t rows, int64_t experts);
 void moe_order(cudaStream_t stream, int64_t rows, int64_t experts, const int64_t* chosen, int* scratch, int64_t* order,
                int64_t* inverse, int64_t* ends);
-void moe_permute(Where where, const MoeRows& shape, const void* x, const int64_t* order, void* y);
+void moe_permute(Where where, const MoeRows& shape, const void* x, const int64_t* inverse, void* y);
 // |weights| of Sum; null: all are 1.
 void moe_combine(Where where, const MoeRows& shape, const void* rows, const void* weights, const int64_t* inverse,
                  void* y);
 void moe_combine_backward(Where where, const MoeRows& shape, const void* grad, const void* rows, const void* weights,
-                          const int64_t* order, void* drows, void* dweights);
+                          const int64_t* inverse, void* drows, void* dweights);
 
 // main [groups, out, in] in fp32 (+)= grad^T x for the rows of each group, which are those until ends[group]. Only for
 // 16-bit types, dense arrays that begin at multiples of 16 bytes, and sizes that are multiples of 8.
@@ -157,6 +184,7 @@ void embedding_backward(Where where, const Lookup& shape, const void* grad, cons
 // One step of AdamW; see core/optim/adamw.h for the numbers. |values| may be null: the 16-bit parameter that follows.
 struct AdamWNumbers {
   float grad_scale, decay, beta1_rest, beta2, beta2_rest, step_size, root_rest, eps;
+  const float* factor;  // on the device, in place of grad_scale; nothing is changed where it is not finite. Or null
 };
 struct AdamWArrays {
   const void* grads;
@@ -168,5 +196,8 @@ struct AdamWArrays {
 };
 // All of |arrays|, in as few launches as possible: between two of them the memory would idle.
 void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> arrays);
+// Such a factor, see core/ops/adamw.h. |loss| may be null.
+void update_factor(cudaStream_t stream, const double* squares, const double* loss, double max_norm, double divisor,
+                   float* factor);
 
 }  // namespace concord::cuda::torch_side

@@ -29,9 +29,9 @@ std::tuple<Tensor, Tensor, Tensor> order_on_device(const Tensor& experts, int64_
   return {order, inverse, ends};
 }
 
-Tensor permute_on_device(const Tensor& x, const Tensor& order, const Tensor&) {
+Tensor permute_on_device(const Tensor& x, const Tensor&, const Tensor& inverse) {
   const OnDevice device(x.device());
-  const Tensor from = x.contiguous(), places = order.contiguous();
+  const Tensor from = x.contiguous(), places = inverse.contiguous();
   const Tensor y = at::empty({places.size(0), from.size(1)}, from.options());
   const int64_t tokens = from.size(0), k = tokens == 0 ? 0 : places.size(0) / tokens;
   moe_permute(where(from), {tokens, k, from.size(1)}, from.const_data_ptr(), places.const_data_ptr<int64_t>(),
@@ -52,9 +52,9 @@ Tensor combine_on_device(const Tensor& rows, const MaybeTensor& weights, const T
 }
 
 std::tuple<Tensor, Tensor> combine_backward_on_device(const Tensor& grad, const Tensor& rows, const Tensor& weights,
-                                                      const Tensor& order, const Tensor&) {
+                                                      const Tensor&, const Tensor& inverse) {
   const OnDevice device(rows.device());
-  const Tensor back = grad.contiguous(), from = rows.contiguous(), places = order.contiguous();
+  const Tensor back = grad.contiguous(), from = rows.contiguous(), places = inverse.contiguous();
   const Tensor factors = weights.to(sums_of(from)).contiguous();
   const Tensor drows = at::empty_like(from), dweights = at::empty(weights.sizes(), factors.options());
   moe_combine_backward(where(from), {weights.size(0), weights.size(1), from.size(1)}, back.const_data_ptr(),

@@ -11,14 +11,18 @@ const Choice kRows[2] = {{"moe_permute: one element", kAllTypes}, {"moe_permute:
 
 __device__ int64_t row_of_warp() { return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; }
 
+// A warp reads the row of a token once and writes it to all of its places.
 template <class T, int N>
-__global__ void permute(MoeRows shape, const T* x, const int64_t* order, T* y) {
-  const int64_t place = row_of_warp();
-  if (place >= shape.tokens * shape.k) return;
-  const int64_t vectors = shape.width / N, token = order[place] / shape.k;
+__global__ void permute(MoeRows shape, const T* x, const int64_t* inverse, T* y) {
+  const int64_t token = row_of_warp();
+  if (token >= shape.tokens) return;
+  const int64_t vectors = shape.width / N;
   const auto* const from = reinterpret_cast<const Vector<T, N>*>(x) + token * vectors;
-  auto* const to = reinterpret_cast<Vector<T, N>*>(y) + place * vectors;
-  for (int64_t i = threadIdx.x % 32; i < vectors; i += 32) to[i] = from[i];
+  auto* const to = reinterpret_cast<Vector<T, N>*>(y);
+  for (int64_t i = threadIdx.x % 32; i < vectors; i += 32) {
+    const Vector<T, N> value = from[i];
+    for (int64_t j = token * shape.k; j < (token + 1) * shape.k; ++j) to[inverse[j] * vectors + i] = value;
+  }
 }
 
 // The choices of a token one after the other, as the reference adds them.
@@ -42,29 +46,35 @@ __global__ void combine(MoeRows shape, const T* rows, const SumOf<T>* weights, c
   }
 }
 
+// A warp takes the rows of a token in turn: the token's gradient comes from memory once.
 template <class T, int N>
 __global__ void combine_backward(MoeRows shape, const T* grad, const T* rows, const SumOf<T>* weights,
-                                 const int64_t* order, T* drows, SumOf<T>* dweights) {
+                                 const int64_t* inverse, T* drows, SumOf<T>* dweights) {
   using S = SumOf<T>;
-  const int64_t place = row_of_warp();
-  if (place >= shape.tokens * shape.k) return;
-  const int64_t vectors = shape.width / N, row = order[place];
-  const S weight = weights[row];
-  const auto* const back = reinterpret_cast<const Vector<T, N>*>(grad) + row / shape.k * vectors;
-  const auto* const in = reinterpret_cast<const Vector<T, N>*>(rows) + place * vectors;
-  auto* const out = reinterpret_cast<Vector<T, N>*>(drows) + place * vectors;
-  S dot = 0;
-  for (int64_t i = threadIdx.x % 32; i < vectors; i += 32) {
-    const Vector<T, N> g = back[i], r = in[i];
-    Vector<T, N> result;
-    for (int n = 0; n < N; ++n) {
-      dot += static_cast<S>(g.at[n]) * static_cast<S>(r.at[n]);
-      result.at[n] = static_cast<T>(static_cast<S>(g.at[n]) * weight);
+  const int64_t token = row_of_warp();
+  if (token >= shape.tokens) return;
+  const int64_t vectors = shape.width / N;
+  const auto* const back = reinterpret_cast<const Vector<T, N>*>(grad) + token * vectors;
+  for (int64_t j = token * shape.k; j < (token + 1) * shape.k; ++j) {
+    const int64_t place = inverse[j];
+    const S weight = weights[j];
+    const auto* const in = reinterpret_cast<const Vector<T, N>*>(rows) + place * vectors;
+    auto* const out = reinterpret_cast<Vector<T, N>*>(drows) + place * vectors;
+    S dot = 0;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x % 32; i < vectors; i += 32) {
+      const Vector<T, N> g = back[i], r = in[i];
+      Vector<T, N> result;
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        dot += static_cast<S>(g.at[n]) * static_cast<S>(r.at[n]);
+        result.at[n] = static_cast<T>(static_cast<S>(g.at[n]) * weight);
+      }
+      out[i] = result;
     }
-    out[i] = result;
+    dot = over_row<32>(dot, static_cast<S*>(nullptr), Plus{});
+    if (threadIdx.x % 32 == 0) dweights[j] = dot;
   }
-  dot = over_row<32>(dot, static_cast<S*>(nullptr), Plus{});
-  if (threadIdx.x % 32 == 0) dweights[row] = dot;
 }
 
 // ------------------------------------------------------------------------------------------------------------- order
@@ -157,11 +167,11 @@ void launch_rows(int64_t rows, const MoeRows& shape, Type type, std::initializer
 
 }  // namespace
 
-void moe_permute(Where where, const MoeRows& shape, const void* x, const int64_t* order, void* y) {
+void moe_permute(Where where, const MoeRows& shape, const void* x, const int64_t* inverse, void* y) {
   visit(where.type, [&]<class T>(T) {
-    launch_rows<T>(shape.tokens * shape.k, shape, where.type, {x, y}, "moe_permute", [&](auto n, unsigned blocks) {
+    launch_rows<T>(shape.tokens, shape, where.type, {x, y}, "moe_permute", [&](auto n, unsigned blocks) {
       permute<T, n.value>
-          <<<blocks, 32 * kWarps, 0, where.stream>>>(shape, static_cast<const T*>(x), order, static_cast<T*>(y));
+          <<<blocks, 32 * kWarps, 0, where.stream>>>(shape, static_cast<const T*>(x), inverse, static_cast<T*>(y));
     });
   });
 }
@@ -177,14 +187,14 @@ void moe_combine(Where where, const MoeRows& shape, const void* rows, const void
 }
 
 void moe_combine_backward(Where where, const MoeRows& shape, const void* grad, const void* rows, const void* weights,
-                          const int64_t* order, void* drows, void* dweights) {
+                          const int64_t* inverse, void* drows, void* dweights) {
   visit(where.type, [&]<class T>(T) {
     using S = SumOf<T>;
-    launch_rows<T>(shape.tokens * shape.k, shape, where.type, {grad, rows, drows}, "moe_combine_backward",
+    launch_rows<T>(shape.tokens, shape, where.type, {grad, rows, drows}, "moe_combine_backward",
                    [&](auto n, unsigned blocks) {
                      combine_backward<T, n.value><<<blocks, 32 * kWarps, 0, where.stream>>>(
                          shape, static_cast<const T*>(grad), static_cast<const T*>(rows),
-                         static_cast<const S*>(weights), order, static_cast<T*>(drows), static_cast<S*>(dweights));
+                         static_cast<const S*>(weights), inverse, static_cast<T*>(drows), static_cast<S*>(dweights));
                    });
   });
 }
