@@ -59,20 +59,6 @@ struct PackedRope {
 };
 void rope_packed(Where where, const PackedRope& shape, const void* cos, const void* sin, bool back, void* y);
 
-// What the one query of each row sees of its first lengths[row] keys, or of the last |window| of those; see
-// core/ops/cached_attention.h. Strides are of rows, tokens and heads. |sinks| [heads] of Sum, may be null; |out| is
-// dense. |scratch| of Sum has cached_attention_scratch(...) numbers. Only for what fits. The order of sums does not
-// depend on |keys|, which is how many there is room for.
-struct CachedHeads {
-  int64_t rows, keys, heads, kv_heads, size, window;
-  double scale, cap;
-  HeadsFrom q, k, v;
-};
-bool cached_attention_fits(const CachedHeads& shape);
-int64_t cached_attention_scratch(const CachedHeads& shape);
-void cached_attention(Where where, const CachedHeads& shape, const int64_t* lengths, const void* sinks, void* scratch,
-                      void* out);
-
 // The same of queries and keys that are normed first: y = x * rstd * weight, where |rstd| [outer, inner, heads +
 // kv_heads] of Sum is that of each of their heads. Only for what fits: heads of vectors, which 32 threads hold.
 struct HeadNorms {
@@ -87,6 +73,20 @@ void norm_rope(Where where, const PackedRope& shape, const HeadNorms& norms, con
 int64_t norm_rope_lines(const PackedRope& shape, Type type);
 void norm_rope_backward(Where where, const PackedRope& shape, const HeadNorms& norms, const void* cos, const void* sin,
                         const void* qkv, const void* rstd, void* dqkv, void* scratch, void* dq_weight, void* dk_weight);
+
+// What the one query of each row sees of its first lengths[row] keys, or of the last |window| of those; see
+// core/ops/cached_attention.h. Strides are of rows, tokens and heads. |sinks| [heads] of Sum, may be null; |out| is
+// dense. |scratch| of Sum has cached_attention_scratch(...) numbers. Only for what fits. The order of sums does not
+// depend on |keys|, which is how many there is room for.
+struct CachedHeads {
+  int64_t rows, keys, heads, kv_heads, size, window;
+  double scale, cap;
+  HeadsFrom q, k, v;
+};
+bool cached_attention_fits(const CachedHeads& shape);
+int64_t cached_attention_scratch(const CachedHeads& shape);
+void cached_attention(Where where, const CachedHeads& shape, const int64_t* lengths, const void* sinks, void* scratch,
+                      void* out);
 
 // Rows of |gate_up| hold the gate and then up, |width| each.
 void swiglu(Where where, Rows shape, const void* gate_up, void* y);
