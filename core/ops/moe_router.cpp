@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_softmax_backward_data.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
@@ -10,8 +11,12 @@
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 #include <tuple>
+#include <vector>
 
 #include "core/ops/check.h"
 #include "core/ops/derivative.h"
@@ -38,13 +43,43 @@ Tensor backward(const Tensor& grad, const Tensor& logits, const Tensor& experts,
   return op.call(grad, logits, experts, pre_softmax, normalise, scale);
 }
 
+// The |k| largest of each row, NaN before all others, of equal ones the first. A loop: a sort would order all of them.
+template <class S>
+Tensor largest_on_host(const Tensor& wide, int64_t k) {
+  const Tensor dense = wide.contiguous();
+  auto sizes = wide.sizes().vec();
+  const int64_t columns = sizes.back(), rows = columns == 0 ? 0 : wide.numel() / columns;
+  sizes.back() = k;
+  const Tensor chosen = at::empty(sizes, wide.options().dtype(at::kLong));
+  std::vector<int64_t> order(static_cast<size_t>(columns));
+  for (int64_t row = 0; row < rows; ++row) {
+    const S* const values = dense.const_data_ptr<S>() + row * columns;
+    std::iota(order.begin(), order.end(), int64_t{0});
+    const auto comes_first = [values](int64_t a, int64_t b) {
+      const bool a_is_nan = std::isnan(values[a]), b_is_nan = std::isnan(values[b]);
+      if (a_is_nan || b_is_nan) return a_is_nan && (!b_is_nan || a < b);
+      return values[a] > values[b] || (values[a] == values[b] && a < b);
+    };
+    std::partial_sort(order.begin(), order.begin() + k, order.end(), comes_first);
+    std::copy_n(order.begin(), k, chosen.mutable_data_ptr<int64_t>() + row * k);
+  }
+  return chosen;
+}
+
+Tensor largest(const Tensor& wide, int64_t k) {
+  if (!wide.is_cpu()) {
+    return std::get<1>(at::sort(wide, /*stable=*/true, -1, /*descending=*/true)).narrow(-1, 0, k).contiguous();
+  }
+  return wide.scalar_type() == at::kDouble ? largest_on_host<double>(wide, k) : largest_on_host<float>(wide, k);
+}
+
 // Softmax keeps the order, so logits choose: they are not rounded.
 Pair reference(const Tensor& logits, int64_t top_k, bool pre_softmax, bool normalise, double scale) {
   const Tensor wide = logits.to(sum_type(logits.scalar_type()));
-  const Tensor experts = std::get<1>(at::sort(wide, /*stable=*/true, -1, /*descending=*/true)).narrow(-1, 0, top_k);
+  const Tensor experts = largest(wide, top_k);
   Tensor weights = pre_softmax ? at::softmax(wide, -1).gather(-1, experts) : at::softmax(wide.gather(-1, experts), -1);
   if (normalise) weights = weights / weights.sum(-1, /*keepdim=*/true);
-  return {scale == 1 ? weights : weights * scale, experts.contiguous()};
+  return {scale == 1 ? weights : weights * scale, experts};
 }
 
 // Of w = s / sum s: ds = dw / sum s - sum(dw w) / sum s.
