@@ -283,9 +283,9 @@ class TcpStore : public Store {
     return values;
   }
 
-  // The server tells one waiting thread when the keys are there (|fetch|): a large job whose ranks all wait for the last
-  // one costs it one answer per rank. Other threads meanwhile |look| again and again, with pauses that grow with the time
-  // waited, so that a key is seen late by at most an eighth of it.
+  // The server tells one waiting thread when the keys are there (|fetch|): a large job whose ranks all wait for the
+  // last one costs it one answer per rank. Other threads meanwhile |look| again and again, with pauses that grow with
+  // the time waited, so that a key is seen late by at most an eighth of it.
   template <class Look, class Fetch>
   auto await(std::span<const std::string> keys, Milliseconds timeout, Look look, Fetch fetch) ->
       typename decltype(look())::value_type {
@@ -361,9 +361,9 @@ class TcpStore : public Store {
     }
   }
 
-  // What |fetch| returns if |keys| are there within |timeout| or a slice of it. c10d's wait blocks its connection; calls
-  // of other threads go over a second one meanwhile, which few ranks of a job ever need. One thread at a time: see
-  // waiting_.
+  // What |fetch| returns if |keys| are there within |timeout| or a slice of it. c10d's wait blocks its connection;
+  // calls of other threads go over a second one meanwhile, which few ranks of a job ever need. One thread at a time:
+  // see waiting_.
   template <class Fetch>
   auto wait_at_server(std::span<const std::string> keys, Milliseconds timeout, Fetch fetch)
       -> std::optional<decltype(fetch(std::declval<c10d::Store&>(), list_of(keys), timeout))> {
