@@ -21,8 +21,7 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
 // The last host has the result of a step when its round ends, so it shares it in the next one.
 Chain::Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& mail, const SliceSum& sum,
              concord_dtype dtype, std::vector<std::byte>& scratch)
-    : map_(map),
-      local_(local),
+    : local_(local),
       mail_(mail),
       sum_(sum),
       dtype_(dtype),

@@ -65,7 +65,6 @@ class Chain {
   int64_t part_offset(int32_t of, int32_t place) const { return (place < of ? place : place - 1) * stride_; }
   int64_t result_offset() const { return (beside_ - 1) * stride_; }
 
-  const HostMap& map_;
   shm::Communicator& local_;
   Mail& mail_;
   const SliceSum sum_;
