@@ -157,9 +157,6 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
   const OutputRequest request = output_request(arguments, options.inputs);
   std::vector<std::unique_ptr<Tracker>> trackers;
-  const bool has_own_folder = arguments.saving.on_each_node && environment.local_rank == 0;
-  if (environment.rank == 0 || has_own_folder) check_output_folder(request);
-  if (environment.rank == 0) trackers = make_trackers(arguments.report);
   plan.is_restarted = request.is_restarted;
   plan.job = request.job;
   ParallelContext& job = initialize(initialize_args(plan), options.store);
@@ -167,6 +164,11 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   TrainOutput output;
   try {
     if (hooks.initialized) hooks.initialized(job);
+    const bool has_own_folder = arguments.saving.on_each_node && environment.local_rank == 0;
+    run_together(job, [&] {  // what one machine refuses ends the job on all of them
+      if (environment.rank == 0 || has_own_folder) check_output_folder(request);
+      if (environment.rank == 0) trackers = make_trackers(arguments.report);
+    });
     output = train_in(job, std::move(plan), providers, options, faults, request, std::move(trackers), &stop);
   } catch (const std::exception& error) {
     if (hooks.aborted) hooks.aborted(error);

@@ -20,9 +20,8 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
 
 // The last host has the result of a step when its round ends, so it shares it in the next one.
 Chain::Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& mail, const SliceSum& sum,
-             concord_dtype dtype)
-    : map_(map),
-      local_(local),
+             concord_dtype dtype, std::vector<std::byte>& scratch)
+    : local_(local),
       mail_(mail),
       sum_(sum),
       dtype_(dtype),
@@ -34,27 +33,21 @@ Chain::Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& m
       last_(host_ == map.host_count() - 1),
       lag_(static_cast<size_t>(std::clamp(2 * (map.host_count() - 1 - host_), 1, kMostLag))),
       before_(first_ ? -1 : map.leader(host_ - 1) + place_),
-      after_(last_ ? -1 : map.leader(host_ + 1) + place_) {}
+      after_(last_ ? -1 : map.leader(host_ + 1) + place_),
+      scratch_(scratch) {}
 
 void Chain::run(const std::vector<Piece>& pieces) {
   cut(pieces);
-  const auto most = static_cast<size_t>(most_);
-  const auto travel = static_cast<size_t>(sum_.travel_bytes(most_));
-  widened_.resize(sum_.travels_as() == dtype_ ? 0 : travel * static_cast<size_t>(beside_));
-  incoming_.resize(first_ ? 0 : travel);
-  sums_.resize(travel);
-  results_.resize((lag_ + 1) * most * static_cast<size_t>(element_));
+  divide_scratch();
+  expect_sum(0);
   for (size_t i = 0; i < steps_.size() + lag_; ++i) {
     const Step* const begun = i < steps_.size() ? &steps_[i] : nullptr;
     const Step* const ended = i >= lag_ && comes_by(steps_[i - lag_], host_) ? &steps_[i - lag_] : nullptr;
-    Letter* sum_before = nullptr;
-    if (begun != nullptr && !first_) {
-      sum_before = &mail_.receive(before_, incoming_.data(), sum_.travel_bytes(slice_elements(*begun, place_)));
-    }
+    expect_sum(i + 1);
     if (ended != nullptr) bring_back(*ended);
     const auto read = [&](Slots slots) {
       if (ended != nullptr) take_results(*ended, slots);
-      if (begun != nullptr) pass_on(i, sum_before, slots);
+      if (begun != nullptr) pass_on(i, slots);
     };
     if (beside_ == 1) {
       read({});
@@ -86,13 +79,37 @@ void Chain::cut(const std::vector<Piece>& pieces) {
   stride_ = (most_ * element_ + kAlign - 1) / kAlign * kAlign;
 }
 
+void Chain::divide_scratch() {
+  const int64_t travel = sum_.travel_bytes(most_);
+  const int64_t widened = sum_.travels_as() == dtype_ ? 0 : travel * beside_;
+  const int64_t incoming = first_ ? 0 : 2 * travel;
+  const int64_t results = static_cast<int64_t>(lag_ + 1) * most_ * element_;
+  scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(widened + incoming + travel + results)));
+  widened_ = scratch_.data();
+  incoming_ = widened_ + widened;
+  sums_ = incoming_ + incoming;
+  results_ = sums_ + travel;
+}
+
 int64_t Chain::slice_elements(const Step& step, int32_t place) const {
   return std::clamp<int64_t>(step.piece.elements - place * step.part, 0, step.part);
 }
 
+std::byte* Chain::place_for_sum(size_t index) {
+  return incoming_ + static_cast<int64_t>(index % 2) * sum_.travel_bytes(most_);
+}
+
+// A step ahead: a message for which nobody has asked yet is kept aside and copied once more.
+void Chain::expect_sum(size_t index) {
+  if (first_ || index >= steps_.size()) return;
+  Step& step = steps_[index];
+  const int64_t bytes = sum_.travel_bytes(slice_elements(step, place_));
+  step.sum_before = &mail_.receive(before_, place_for_sum(index), bytes);
+}
+
 std::byte* Chain::place_for_slice(const Step& step, size_t index) {
   if (step.piece.recv != nullptr) return step.piece.recv + place_ * step.part * element_;
-  return results_.data() + (index % (lag_ + 1)) * static_cast<size_t>(most_ * element_);
+  return results_ + static_cast<int64_t>(index % (lag_ + 1)) * most_ * element_;
 }
 
 // The result of this rank's slice, which came from the host after this one, goes on to the one before.
@@ -127,17 +144,17 @@ void Chain::take_results(const Step& step, Slots slots) const {
 }
 
 // In place the result of the slice is written over this rank's own values, which are part of it.
-void Chain::pass_on(size_t index, Letter* sum_before, Slots slots) {
+void Chain::pass_on(size_t index, Slots slots) {
   Step& step = steps_[index];
   const int64_t elements = slice_elements(step, place_);
   step.slice = place_for_slice(step, index);
   std::vector<const void*> sources;
   if (!first_) {
-    mail_.await(*sum_before);
-    sources.push_back(incoming_.data());
+    mail_.await(*step.sum_before);
+    sources.push_back(place_for_sum(index));
   }
   for (int32_t r = 0; r < beside_; ++r) sources.push_back(values_of(step, r, slots));
-  void* const sum = last_ && sum_.travels_as() == dtype_ ? step.slice : sums_.data();
+  void* const sum = last_ && sum_.travels_as() == dtype_ ? step.slice : sums_;
   sum_.add(sum, sources.data(), static_cast<int32_t>(sources.size()), elements);
   if (!last_) {
     if (comes_by(step, host_)) step.result = &mail_.receive(after_, step.slice, elements * element_);
@@ -155,7 +172,7 @@ const void* Chain::values_of(const Step& step, int32_t place, Slots slots) {
                                                   : slots[static_cast<size_t>(place)] + part_offset(place, place_);
   if (sum_.travels_as() == dtype_) return stored;
   const int64_t elements = slice_elements(step, place_);
-  std::byte* const wide = widened_.data() + place * sum_.travel_bytes(step.part);
+  std::byte* const wide = widened_ + place * sum_.travel_bytes(step.part);
   sum_.widen(wide, stored, elements);
   return wide;
 }

@@ -29,8 +29,9 @@ struct Piece {
 // For one operation. Hosts have the same number of ranks each, and consecutive ones.
 class Chain {
  public:
+  // |scratch| is for this operation, and grows as needed.
   Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& mail, const SliceSum& sum,
-        concord_dtype dtype);
+        concord_dtype dtype, std::vector<std::byte>& scratch);
 
   void run(const std::vector<Piece>& pieces);
 
@@ -39,28 +40,31 @@ class Chain {
 
   struct Step {
     Piece piece;
-    int64_t part = 0;  // elements of a slice; the last ones may have fewer, or none
+    int64_t part = 0;              // elements of a slice; the last ones may have fewer, or none
+    Letter* sum_before = nullptr;  // of the hosts before this one
     Letter* result = nullptr;
     std::byte* slice = nullptr;  // where the result of this rank's slice is
   };
 
   void cut(const std::vector<Piece>& pieces);
+  void divide_scratch();
   int64_t slice_elements(const Step& step, int32_t place) const;
   bool comes_by(const Step& step, int32_t host) const { return step.piece.host < 0 || host >= step.piece.host; }
   bool stays_at(const Step& step, int32_t host) const { return step.piece.host < 0 || host == step.piece.host; }
+  std::byte* place_for_sum(size_t index);
   std::byte* place_for_slice(const Step& step, size_t index);
 
+  void expect_sum(size_t index);
   void bring_back(const Step& step);
   void stage(const Step* begun, const Step* ended, std::byte* slot) const;
   void take_results(const Step& step, Slots slots) const;
-  void pass_on(size_t index, Letter* sum_before, Slots slots);
+  void pass_on(size_t index, Slots slots);
   const void* values_of(const Step& step, int32_t place, Slots slots);
 
   // Where a slot has what its rank gives to the rank in |place|, which is another one; and its own result.
   int64_t part_offset(int32_t of, int32_t place) const { return (place < of ? place : place - 1) * stride_; }
   int64_t result_offset() const { return (beside_ - 1) * stride_; }
 
-  const HostMap& map_;
   shm::Communicator& local_;
   Mail& mail_;
   const SliceSum sum_;
@@ -77,10 +81,12 @@ class Chain {
   int64_t most_ = 0;    // elements of the largest slice
   int64_t stride_ = 0;  // bytes from one part of a slot to the next
   std::vector<Step> steps_;
-  std::vector<std::byte> widened_;  // this host's values in the travelling type, if that is another one
-  std::vector<std::byte> incoming_;
-  std::vector<std::byte> sums_;
-  std::vector<std::byte> results_;  // lag_ + 1 slices
+  std::vector<std::byte>& scratch_;
+  // Its parts.
+  std::byte* widened_ = nullptr;   // this host's values in the travelling type, if that is another one
+  std::byte* incoming_ = nullptr;  // two slices
+  std::byte* sums_ = nullptr;
+  std::byte* results_ = nullptr;  // lag_ + 1 slices
 };
 
 }  // namespace concord::net

@@ -128,7 +128,7 @@ void Spanning::reduce_pieces(std::vector<Piece> pieces, concord_dtype dtype, con
   int64_t all = 0;
   for (const Piece& piece : pieces) all += piece.elements * element * size();
   const bool chain = all > kSmallBytes && size() > 2 && map_.contiguous && map_.even && SliceSum::works(dtype, op);
-  if (chain) return Chain(rank_, map_, *local_, mail_, SliceSum(dtype, op, size()), dtype).run(pieces);
+  if (chain) return Chain(rank_, map_, *local_, mail_, SliceSum(dtype, op, size()), dtype, scratch_).run(pieces);
   const int64_t most = std::max<int64_t>(1, kLeaderBytes / (size() * element));
   for (const Piece& piece : pieces) {
     for (int64_t start = 0; start == 0 || start < piece.elements; start += most) {

@@ -131,18 +131,32 @@ struct Avg {
   }
 };
 
-// Two sources, the most frequent case, in one pass. Nothing is carried from one element to the next, even if |out|
-// is one of the sources; the pragma says so to the compiler, which cannot know.
+// Nothing is carried from one element to the next, even if |out| is one of the sources; this says so to the compiler,
+// which cannot know.
+#if defined(__clang__)
+#define CONCORD_SHM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define CONCORD_SHM_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+// Two and three sources, the most frequent cases, in one pass.
 template <class Element, class Op>
 [[gnu::always_inline]] inline void reduce_two(typename Element::Stored* out, const typename Element::Stored* first,
                                               const typename Element::Stored* second, int64_t elements) {
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#else
-#pragma GCC ivdep
-#endif
+  CONCORD_SHM_INDEPENDENT
   for (int64_t i = 0; i < elements; ++i) {
     out[i] = Element::narrow(Op::finish(Op::combine(Element::widen(first[i]), Element::widen(second[i])), 2));
+  }
+}
+
+template <class Element, class Op>
+[[gnu::always_inline]] inline void reduce_three(typename Element::Stored* out, const typename Element::Stored* first,
+                                                const typename Element::Stored* second,
+                                                const typename Element::Stored* third, int64_t elements) {
+  CONCORD_SHM_INDEPENDENT
+  for (int64_t i = 0; i < elements; ++i) {
+    const auto two = Op::combine(Element::widen(first[i]), Element::widen(second[i]));
+    out[i] = Element::narrow(Op::finish(Op::combine(two, Element::widen(third[i])), 3));
   }
 }
 
@@ -196,6 +210,9 @@ template <class Element, class Op>
   } else if (source_count == 2) {
     reduce_two<Element, Op>(static_cast<Stored*>(out), static_cast<const Stored*>(sources[0]),
                             static_cast<const Stored*>(sources[1]), elements);
+  } else if (source_count == 3) {
+    reduce_three<Element, Op>(static_cast<Stored*>(out), static_cast<const Stored*>(sources[0]),
+                              static_cast<const Stored*>(sources[1]), static_cast<const Stored*>(sources[2]), elements);
   } else {
     reduce_many<Element, Op>(static_cast<Stored*>(out), sources, source_count, elements);
   }

@@ -18,7 +18,6 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr const char* kFault = "rendezvous/fault";
-constexpr const char* kClaims = "rendezvous/claims";
 constexpr const char* kSeen = "rendezvous/seen";
 constexpr const char* kArrived = "rendezvous/arrived";
 constexpr const char* kComplete = "rendezvous/complete";
@@ -38,15 +37,23 @@ Milliseconds left_until(Clock::time_point deadline) {
 // A large job must not flood the store: all ranks together check about 2,000 times per second.
 Milliseconds glance_of(const Member& member) { return std::max(kGlance, Milliseconds(member.world / 2)); }
 
+// How many processes have come so far. Queries all ranks.
+int64_t count_claims(Store& store, int64_t world) {
+  int64_t count = 0;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    if (store.has(claim_key(rank))) count += store.add(claim_key(rank), 0);
+  }
+  return count;
+}
+
 // Ends this rank's rendezvous with an error that all ranks share. Rank 0, which serves the store, is about to exit, so
 // it stays until the others have seen the error as well.
 [[noreturn]] void end_with(Store& store, const Member& member, const std::string& sentence) {
-  const int64_t claims = store.add(kClaims, 0);
-  int64_t seen = store.add(kSeen, 1);
+  store.add(kSeen, 1);
   const Clock::time_point deadline = Clock::now() + 4 * glance_of(member);
-  while (member.rank == 0 && seen < claims && Clock::now() < deadline) {
+  const int64_t claims = member.rank == 0 ? count_claims(store, member.world) : 0;
+  while (member.rank == 0 && store.add(kSeen, 0) < claims && Clock::now() < deadline) {
     std::this_thread::sleep_for(Milliseconds(5));
-    seen = store.add(kSeen, 0);
   }
   throw Error(CONCORD_STATUS_INVALID_ARGUMENT, sentence);
 }
@@ -75,7 +82,6 @@ std::vector<Term> unpack(const std::string& text) {
 }
 
 void claim_rank(Store& store, const Member& member) {
-  store.add(kClaims, 1);
   if (store.add(claim_key(member.rank), 1) == 1) {
     store.set(who_key(member.rank), member.who);
     return;

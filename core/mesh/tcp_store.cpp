@@ -234,37 +234,29 @@ class TcpStore : public Store {
         where_(std::move(where)) {}
 
   void set(const std::string& key, std::string_view value) override {
-    call(key, [key, bytes = std::vector<uint8_t>(value.begin(), value.end())](c10d::Store& store) {
+    const auto body = [key, bytes = std::vector<uint8_t>(value.begin(), value.end())](c10d::Store& store) {
       store.set(key, bytes);
+      return true;
+    };
+    call(key, body, Answer::none);
+  }
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override {
+    if (keys.empty()) return;
+    const auto look = [&] { return check(keys) ? std::optional(true) : std::nullopt; };
+    await(keys, timeout, look, [](c10d::Store& store, const std::vector<std::string>& list, Milliseconds limit) {
+      store.wait(list, limit);
       return true;
     });
   }
-  // The server tells one waiting thread when the keys are there: a large job whose ranks all wait for the last one
-  // costs it one answer per rank. Other threads meanwhile look again and again, with pauses that grow with the time
-  // waited, so that a key is seen late by at most an eighth of it.
-  void wait(std::span<const std::string> keys, Milliseconds timeout) override {
-    if (keys.empty()) return;
-    const Clock::time_point begin = Clock::now();
-    for (int looks = 1;; ++looks) {
-      const Clock::duration waited = Clock::now() - begin;
-      const auto left = std::chrono::ceil<Milliseconds>(timeout - waited);
-      std::unique_lock lock(waiting_, std::defer_lock);
-      const bool at_server = looks >= looks_ && left > Milliseconds(0) && lock.try_lock();
-      if (at_server ? wait_at_server(keys, left) : check(keys)) return;
-      if (waited >= timeout) throw absent(keys, timeout);
-      if (!at_server) {
-        std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause));
-      }
-    }
-  }
   std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) override {
     if (keys.empty()) return {};
-    wait(keys, timeout);
-    return call(keys.front(), [list = list_of(keys)](c10d::Store& store) {
-      std::vector<std::string> values;
-      for (const auto& bytes : store.multiGet(list)) values.emplace_back(bytes.begin(), bytes.end());
-      return values;
-    });
+    const auto look = [&]() -> std::optional<std::vector<std::string>> {
+      if (!check(keys)) return std::nullopt;
+      return call(keys.front(), [list = list_of(keys), limit = thread_.limit()](c10d::Store& store) {
+        return values_of(store, list, limit);
+      });
+    };
+    return await(keys, timeout, look, values_of);
   }
   int64_t add(const std::string& key, int64_t amount) override {
     return call(key, [key, amount](c10d::Store& store) { return store.add(key, amount); });
@@ -278,7 +270,38 @@ class TcpStore : public Store {
   }
 
  private:
+  enum class Answer { none, one };  // whether the server answers a request
+
   static std::vector<std::string> list_of(std::span<const std::string> keys) { return {keys.begin(), keys.end()}; }
+
+  // Waits for the keys, at most |limit|: c10d asks for that itself before it asks for the values.
+  static std::vector<std::string> values_of(c10d::Store& store, const std::vector<std::string>& keys,
+                                            Milliseconds limit) {
+    store.setTimeout(limit);
+    std::vector<std::string> values;
+    for (const auto& bytes : store.multiGet(keys)) values.emplace_back(bytes.begin(), bytes.end());
+    return values;
+  }
+
+  // The server tells one waiting thread when the keys are there (|fetch|): a large job whose ranks all wait for the
+  // last one costs it one answer per rank. Other threads meanwhile |look| again and again, with pauses that grow with
+  // the time waited, so that a key is seen late by at most an eighth of it.
+  template <class Look, class Fetch>
+  auto await(std::span<const std::string> keys, Milliseconds timeout, Look look, Fetch fetch) ->
+      typename decltype(look())::value_type {
+    const Clock::time_point begin = Clock::now();
+    for (int looks = 1;; ++looks) {
+      const Clock::duration waited = Clock::now() - begin;
+      const auto left = std::chrono::ceil<Milliseconds>(timeout - waited);
+      std::unique_lock lock(waiting_, std::defer_lock);
+      const bool at_server = looks >= looks_ && left > Milliseconds(0) && lock.try_lock();
+      if (auto found = at_server ? wait_at_server(keys, left, fetch) : look()) return std::move(*found);
+      if (waited >= timeout) throw absent(keys, timeout);
+      if (!at_server) {
+        std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause));
+      }
+    }
+  }
 
   // Without the hash of a sealed store.
   static std::string name_of(const std::string& key) { return key.substr(0, key.find('#')); }
@@ -298,13 +321,17 @@ class TcpStore : public Store {
   // |body| owns everything it uses, and returns a value. A set has no answer: what this thread asks for next may only
   // go over the other connection when it is known to have come.
   template <class Body>
-  auto call(const std::string& key, Body body) -> decltype(body(std::declval<c10d::Store&>())) {
+  auto call(const std::string& key, Body body, Answer answer = Answer::one)
+      -> decltype(body(std::declval<c10d::Store&>())) {
     const std::lock_guard lock(calls_);
-    if (!is_waited_on_) return call_on(thread_, key, std::move(body));
+    if (!is_waited_on_) {
+      is_settled_ = answer == Answer::one;
+      return call_on(thread_, key, std::move(body));
+    }
     if (second_ == nullptr) second_ = connect_second(key);
-    const auto settled = [key, body = std::move(body)](c10d::Store& store) {
+    const auto settled = [key, answer, body = std::move(body)](c10d::Store& store) {
       auto result = body(store);
-      store.check({key});
+      if (answer == Answer::none) store.check({key});
       return result;
     };
     return call_on(*second_, key, settled);
@@ -334,36 +361,43 @@ class TcpStore : public Store {
     }
   }
 
-  // Whether |keys| are there within |timeout| or a slice of it. c10d's wait blocks its connection; calls of other
-  // threads go over a second one meanwhile, which few ranks of a job ever need. One thread at a time: see waiting_.
-  bool wait_at_server(std::span<const std::string> keys, Milliseconds timeout) {
-    {
-      const std::lock_guard lock(calls_);
-      const auto look = [list = list_of(keys)](c10d::Store& store) { return store.check(list); };
-      if (call_on(thread_, keys.front(), look)) return true;  // and all that was set on this connection has come
-      is_waited_on_ = true;
-    }
+  // What |fetch| returns if |keys| are there within |timeout| or a slice of it. c10d's wait blocks its connection;
+  // calls of other threads go over a second one meanwhile, which few ranks of a job ever need. One thread at a time:
+  // see waiting_.
+  template <class Fetch>
+  auto wait_at_server(std::span<const std::string> keys, Milliseconds timeout, Fetch fetch)
+      -> std::optional<decltype(fetch(std::declval<c10d::Store&>(), list_of(keys), timeout))> {
+    using Result = decltype(fetch(std::declval<c10d::Store&>(), list_of(keys), timeout));
+    begin_wait(keys.front());
     const auto end = [this] {
       const std::lock_guard lock(calls_);
       is_waited_on_ = false;
     };
     const Milliseconds slice = std::min(timeout, kSlice);
-    const auto wait = [list = list_of(keys), slice](c10d::Store& store) {
+    const auto wait = [list = list_of(keys), slice, fetch](c10d::Store& store) -> std::optional<Result> {
       try {
-        store.wait(list, slice);
-        return true;
+        return fetch(store, list, slice);
       } catch (const c10::DistStoreError&) {  // not within |slice|; a lost connection is a DistNetworkError
-        return false;
+        return std::nullopt;
       }
     };
     try {
-      const bool found = call_on(thread_, keys.front(), wait, slice);
+      auto found = call_on(thread_, keys.front(), wait, slice);
       end();
       return found;
     } catch (...) {
       end();
       throw;
     }
+  }
+
+  // From now on calls go over the second connection: only when all that was set over the first one has come.
+  void begin_wait(const std::string& key) {
+    const std::lock_guard lock(calls_);
+    const auto look = [key](c10d::Store& store) { return store.check({key}); };
+    if (!is_settled_) call_on(thread_, key, look);
+    is_settled_ = true;
+    is_waited_on_ = true;
   }
 
   const int looks_;
@@ -374,6 +408,7 @@ class TcpStore : public Store {
   std::mutex waiting_;                                    // held by the thread that waits at the server
   std::mutex calls_;                                      // held during a call, but not while the server waits
   bool is_waited_on_ CONCORD_GUARDED_BY(calls_) = false;  // thread_
+  bool is_settled_ CONCORD_GUARDED_BY(calls_) = true;     // thread_: no set may still be under way
   std::unique_ptr<StoreThread> second_ CONCORD_GUARDED_BY(calls_);  // once a call has needed it
 };
 

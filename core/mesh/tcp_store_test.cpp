@@ -25,7 +25,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-constexpr auto kLong = 60s;  // ends a hang; no verdict depends on it
+constexpr auto kLong = 60s;     // ends a hang; no verdict depends on it
+constexpr int kLargeJob = 100;  // whose ranks wait at the server at once
 
 // A port that is taken as long as this object lives. It answers no one.
 class TakenPort {
@@ -104,24 +105,38 @@ TEST(TcpStore, AWaitHoldsNobodyUp) {
   EXPECT_EQ(value.get(), "x");
 }
 
-// What a thread does goes over one connection or the other, as other threads wait, and still happens in its order.
-TEST(TcpStore, ChangesOfAThreadHappenInOrderWhileOthersWait) {
-  constexpr int kLargeJob = 100;  // whose ranks wait at the server at once
+TEST(TcpStore, NoKeysAreThereWithoutARequest) {
   const std::shared_ptr<Store> store = connect_store(job(0, kLargeJob, free_port()), kLong);
-  store->wait({}, kLong);  // for nothing
-  std::atomic<bool> done = false;
-  std::thread waiting([&] {
-    while (!done) error_of(CONCORD_STATUS_TIMEOUT, [&] { store->get("never", 1ms); });
-  });
-  int kept = 0;
-  for (int i = 0; i < 300; ++i) {
-    store->set("key", "value");
-    kept += store->remove("key") ? 0 : 1;
-    kept += store->has("key") ? 1 : 0;
+  const int64_t before = store_requests();
+  store->wait({}, kLong);
+  EXPECT_TRUE(store->get_all({}, kLong).empty());
+  EXPECT_TRUE(store->check({}));
+  EXPECT_EQ(store_requests(), before);
+}
+
+// What a thread changes goes over one connection or the other, as other threads wait, and still happens in its order.
+// The server needs some time for a large value, and answers other connections meanwhile.
+TEST(TcpStore, ChangesOfAThreadHappenInOrderWhileOthersWait) {
+  const int port = free_port();
+  const std::shared_ptr<Store> store = connect_store(job(0, kLargeJob, port), kLong);
+  const std::shared_ptr<Store> other = connect_store(job(1, kLargeJob, port), kLong);
+  const std::string large(7 << 20, 'x');  // c10d takes no more than 8 MB
+  int missing = 0;
+  for (int i = 0; i < 6; ++i) {
+    const std::string end = "end" + std::to_string(i);
+    const int64_t before = store_requests();
+    if (i % 2 == 0) store->set("key", large);  // over the first connection, and is looked for over the second
+    auto waiting = std::async(std::launch::async, [&] { store->wait({&end, 1}, kLong); });
+    while (store_requests() < before + (i % 2 == 0 ? 2 : 1)) std::this_thread::yield();
+    if (i % 2 == 1) store->set("key", large);  // over the second one, and is looked for over the first
+    if (i % 2 == 1) other->set(end, "");
+    if (i % 2 == 1) waiting.wait();
+    missing += store->has("key") ? 0 : 1;
+    if (i % 2 == 0) other->set(end, "");
+    waiting.get();
+    EXPECT_TRUE(store->remove("key"));
   }
-  done = true;
-  waiting.join();
-  EXPECT_EQ(kept, 0);
+  EXPECT_EQ(missing, 0);
 }
 
 TEST(TcpStore, ALateServerIsWaitedFor) {

@@ -1,7 +1,7 @@
 """All-reduce between two hosts (network namespaces of this machine), two ranks each, compared with torch.distributed
 with gloo over the same namespaces in the same run.
 
-    hosts_bench.py HOST_RANK PLUGIN [--json] [--rounds N] [--seconds S]
+    hosts_bench.py HOST_RANK PLUGIN [--json] [--rounds N] [--seconds S] [--sizes BYTES...]
 
 Rounds alternate between the two, and the median of the rounds counts: microseconds of one call on the slowest rank. What
 the call took of the processors, all ranks together, is printed next to it: it depends less on what else the machine does.
@@ -71,6 +71,7 @@ def main():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     arguments = parser.parse_args()
     skip_without_engine(arguments.plugin)
     rows = []
@@ -78,7 +79,7 @@ def main():
         contestants = {"ours": Ranks.ours(hosts, arguments.program, arguments.plugin, RANKS)}
         if peer := gloo(hosts):
             contestants["gloo"] = peer
-        for size in SIZES:
+        for size in arguments.sizes:
             row = row_for(contestants, size, arguments.rounds, arguments.seconds)
             rows.append(row)
             if not arguments.json and row["peer"]:

@@ -173,5 +173,16 @@ TEST_F(EachNode, RefusesWhatItCannotWrite) {
   EXPECT_FALSE(fs::exists(path("first/metrics.jsonl")));
 }
 
+// Without waiting for a machine that will not come.
+TEST_F(EachNode, AFolderThatOneMachineRefusesEndsTheJobOnAll) {
+  fs::create_directories(path("second/checkpoint-5"));  // of something else
+  for (const Ended& each : run_machines({})) {
+    EXPECT_EQ(each.code, 1);
+    EXPECT_THAT(each.err,
+                AllOf(HasSubstr("second' contains"), HasSubstr("not written by Concord"), HasSubstr("(rank 2)")));
+  }
+  EXPECT_FALSE(fs::exists(path("first/metrics.jsonl")));
+}
+
 }  // namespace
 }  // namespace concord::testing_processes

@@ -38,12 +38,13 @@ std::optional<JobEnvironment> job_of_several() {
   }
 }
 
-// False if another process of |job| has printed |text| and is still running. A socket name in the abstract namespace
-// belongs to one process, needs no file, and is released when the process exits; ours stays open until then.
+// False if another process of |job|, started by the same launcher, has printed |text| and is still running. A socket
+// name in the abstract namespace belongs to one process, needs no file, and is released when the process exits; ours
+// stays open until then.
 bool is_first_to_say(const std::string& text, const JobEnvironment& job) {
-  const std::string name =
-      fmt::format("concord-error-{:016x}",
-                  stable_hash(fmt::format("{} {}:{} {}", ::getuid(), job.master_addr, job.master_port, text)));
+  const std::string words =
+      fmt::format("{} {}:{} {} {}", ::getuid(), job.master_addr, job.master_port, job.node_rank.value_or(0), text);
+  const std::string name = fmt::format("concord-error-{:016x}", stable_hash(words));
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -50,8 +50,11 @@ void check_output(const CommandLine& line) { check_output_folder(output_request(
 
 int64_t world_of(const CommandLine& line) { return line.nproc * line.nnodes; }
 
-// A folder that the machines share is machine 0's to check: it writes to it first.
-bool checks_output(const CommandLine& line) { return line.node_rank == 0 || line.arguments.saving.on_each_node; }
+// The input of a first run is written to a folder that the machines share, which is machine 0's to check, or to each
+// machine's own.
+bool checks_output_of_first_run(const CommandLine& line) {
+  return line.node_rank == 0 || line.arguments.saving.on_each_node;
+}
 
 // Errors are reported once, here, and not by each process.
 void check_train(const CommandLine& line) {
@@ -59,7 +62,8 @@ void check_train(const CommandLine& line) {
   Machines machines{.first = {}, .world = world_of(line)};
   for (int64_t i = 0; i < line.nnodes; ++i) machines.first.push_back(i * line.nproc);
   check_machines(plan, machines);
-  if (checks_output(line)) check_output(line);
+  // On several machines the ranks check their folders, once they have met: nobody then waits for one that is refused.
+  if (line.nnodes == 1) check_output(line);
 }
 
 void check_places(const CommandLine& line) {
@@ -124,7 +128,7 @@ int run_train(std::vector<std::string> words) {
   }
   check_torch_module();
   if (is_first) {
-    if (checks_output(line)) check_output(line);  // as check_train does
+    if (checks_output_of_first_run(line)) check_output(line);
     const FirstRun run = write_first_run(&line.arguments, line.nproc);
     fmt::print(stderr, "{}\n", run.introduction);
     words = {"--config", run.config};

@@ -33,9 +33,10 @@ namespace concord::net {
 namespace {
 
 constexpr unsigned kFragment = 1;  // the active message's number
-// A fragment with its envelope fits into one segment of UCX's TCP transport, so that UCX never has to assemble any.
-constexpr const char* kSegment = "128k";
-constexpr int64_t kFragmentBytes = 120 << 10;
+// A fragment with its envelope fits into one segment of UCX's TCP transport, so that UCX never has to assemble any; and
+// a slice of a reduction (chain.cpp) into one fragment.
+constexpr const char* kSegment = "288k";
+constexpr int64_t kFragmentBytes = 264 << 10;
 // Fragments from this size on are sent from where they are, without a copy.
 constexpr int64_t kDirectBytes = 8 << 10;
 
