@@ -290,6 +290,38 @@ TEST(OneLauncher, LeavesOutADeviceThatIsAtFault) {
   EXPECT_EQ(launch(options, std::vector<std::string>{"/bin/sh", "-c", script}), 71);
 }
 
+// What becomes of a job, alone and with a leader, whose rank 1 ends with each of the documented exit codes.
+TEST(OneLauncher, EndsOrStartsAgainAsTheExitCodeOfARankSays) {
+  struct Case {
+    int code, attempts, exit_code;
+  };
+  const int again = 3;  // the first attempt, and max_restarts
+  for (const Case& one : std::vector<Case>{{0, 1, 0},
+                                           {1, again, 1},
+                                           {2, 1, 2},  // wrong usage
+                                           {71, 1, 71},
+                                           {75, again, 1},  // of a launcher within; this one has nothing to resume
+                                           {77, again, 1},
+                                           {143, 1, 143}}) {
+    for (const bool has_leader : {false, true}) {
+      SCOPED_TRACE(std::to_string(one.code) + (has_leader ? ", with a leader" : ""));
+      const TemporaryFolder folder;
+      const std::string file = folder.path() + "/attempts";
+      LaunchOptions options;
+      options.nproc = 2;
+      options.max_restarts = again - 1;
+      options.recovers = true;
+      options.grace_seconds = 0.1;
+      if (has_leader) options.worlds = {2, 2};  // without a choice, but with somebody who decides
+      const std::string code = std::to_string(one.code);
+      const std::string script = "[ $RANK = 1 ] && { echo x >> " + file + "; exit " + code + "; }; [ " + code +
+                                 " = 0 ] && exit 0; trap 'exit 143' TERM; while :; do sleep 0.05; done";
+      EXPECT_EQ(launch(options, std::vector<std::string>{"/bin/sh", "-c", script}), one.exit_code);
+      EXPECT_EQ(bytes_of(file).size(), 2u * static_cast<size_t>(one.attempts));
+    }
+  }
+}
+
 // Both find no data and generate it, into the folder that they share.
 TEST_F(SeveralLaunchers, WriteTheInputOfAFirstRunOneAfterTheOther) {
   const ProcessSettings settings{.environment = {"CONCORD_JOB_TOKEN=" + token_}};
