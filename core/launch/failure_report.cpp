@@ -39,7 +39,8 @@ std::string stopped_text(const AttemptResult& result, int first_rank) {
 
 using LinesOf = std::function<std::vector<std::string>(int index)>;
 
-// What the first one has written or, where it is silent, another one; those that have ended in the same way come first.
+// What the first one has written or, where it has ended on its own without a word, another one; those that have ended
+// in the same way come first.
 std::string error_lines_text(const AttemptResult& result, int first_rank, const LinesOf& last_lines_of) {
   const ProcessEnd& first = result.ends[*result.first_failure];
   const auto quote = [](std::string text, const std::vector<std::string>& lines) {
@@ -49,6 +50,7 @@ std::string error_lines_text(const AttemptResult& result, int first_rank, const 
   const std::vector<std::string> own = last_lines_of(first.index);
   if (!own.empty()) return quote("  last lines of its standard error:\n", own);
   for (const bool is_alike : {true, false}) {
+    if (!WIFEXITED(first.wait_status)) break;
     for (const ProcessEnd& end : result.ends) {
       if ((end.wait_status == first.wait_status) != is_alike) continue;
       const std::vector<std::string> lines = last_lines_of(end.index);

@@ -11,7 +11,7 @@
 namespace concord {
 
 // |last_lines_of|: what a process of this machine wrote last to standard error. Shown are those of the one that failed
-// first or, where it has written nothing, of another one: of ranks that fail for the same reason one may say it for all.
+// first or, where it has exited without a word, of another one: of ranks that fail for the same reason one says it.
 std::string failure_report(const AttemptResult& result, int first_rank,
                            const std::function<std::vector<std::string>(int index)>& last_lines_of);
 

@@ -64,6 +64,8 @@ TEST(FailureReport, ShowsWhatAnotherRankHasWrittenForAll) {
   EXPECT_THAT(
       failure_report(result, 8, [&](int index) { return index < 3 ? std::vector<std::string>{} : both(index); }),
       HasSubstr("last lines of rank 12, which ended in the same way:\n    | of 4\n"));
+  result.ends[1].wait_status = SIGKILL;  // it had nothing to say
+  EXPECT_THAT(failure_report(result, 8, wrote(3, {"one"})), HasSubstr("nothing was written to standard error"));
 }
 
 TEST(FailureReport, ListsManyRanksInRanges) {

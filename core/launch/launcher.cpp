@@ -323,6 +323,7 @@ class Launcher {
             .nproc = options_.nproc,
             .master_addr = options_.master_addr,
             .master_port = options_.master_port != 0 ? options_.master_port : kTorchrunPort,
+            .leader_file = options_.leader_file,
             .token = token != nullptr ? token : "",
             .job = launch_id_,
             .worlds = options_.worlds.empty() ? std::vector<int>{all} : options_.worlds,
