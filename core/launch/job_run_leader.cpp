@@ -306,8 +306,10 @@ void JobRun::tell_changes(const JobState& before, const JobEvent& event) {
     const int world = state_.assignment.world, all = options_.worlds.front();
     const std::string ranks = world == all ? "" : fmt::format(", with {} of {} ranks", world, all);
     if (state_.policy.attempts > 0) {
-      say_(fmt::format("concord launch: restart {} of {} (attempt {}{})", state_.policy.failures, options_.max_restarts,
-                       state_.policy.attempts + 1, ranks));
+      const int failures = state_.policy.failures;  // none after those that another leader has counted
+      const std::string what =
+          failures > 0 ? fmt::format("restart {} of {}", failures, options_.max_restarts) : "going on";
+      say_(fmt::format("concord launch: {} (attempt {}{})", what, state_.policy.attempts + 1, ranks));
     } else if (!ranks.empty()) {
       say_(fmt::format("concord launch: starting{}", ranks.substr(1)));
     }

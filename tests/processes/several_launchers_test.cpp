@@ -219,7 +219,9 @@ class ThreeLaunchers : public SeveralLaunchers {
     words_ = run_words("out", ranks(1, 2));
     run("alone", ranks(3, 2) + more_of_run(more));
     for (int node = 0; node < count; ++node) launchers_.push_back(launcher(node, more, node == 1 ? faults_ : ""));
-    if (count > 3) ASSERT_TRUE(launchers_[3]->process().wait_for_text("this is a spare machine"));
+    if (count > 3) {
+      ASSERT_TRUE(launchers_[3]->process().wait_for_text("this is a spare machine"));
+    }
     ASSERT_TRUE(has_saved());
     launchers_[0]->process().signal(SIGKILL);
     EXPECT_TRUE(launchers_[1]->process().wait_for_text("this launcher, of machine 1, leads the job from now on"));
