@@ -31,7 +31,8 @@ class OneLeader : public ::testing::Test {
                       .token = "secret",
                       .job = "job",
                       .worlds = {6},
-                      .max_restarts = 3},
+                      .max_restarts = 3,
+                      .kills_at_once = true},
         [this](const std::string& line) { said_ += line + "\n"; }, [] { return false; });
   }
   static JobHello hello(int node) {
@@ -121,7 +122,7 @@ TEST_F(OneLeader, LeadsThroughARestartAndTheEnd) {
   say(first, {.kind = Kind::failed, .numbers = {0, 1, 1, 3}, .text = "exit code 1"});
   pump(&second, 4);
   EXPECT_EQ(pack(second.heard[3]), "stop 0 0|rank 3 on machine 1 (process 1) failed: exit code 1");
-  EXPECT_EQ(leader_->order(), AttemptOrder::end);
+  EXPECT_EQ(leader_->order(), AttemptOrder::kill);
   // The second one is lost before it has ended its ranks, and the spare one takes its place.
   say(first, ended_message(0, {.has_failed = true, .failed_slot = 1}));
   second.link.reset();

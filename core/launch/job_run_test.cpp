@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -105,6 +106,37 @@ TEST_F(OneMember, StartsReportsAndEndsAsItIsTold) {
   EXPECT_EQ(member_->exit_code(), 75);
 }
 
+TEST_F(OneMember, GivesRanksThatHaveAgreedToEndTheTimeForIt) {
+  start(0);
+  std::optional<AttemptStart> begun;
+  pump_until([&] { return begun || (begun = member_->take_start()); });
+  say({.kind = JobMessage::Kind::stop, .numbers = {0, 1}, .text = "machine 0 was asked to stop"});
+  pump_until([&] { return member_->order() != AttemptOrder::none; });
+  EXPECT_EQ(member_->order(), AttemptOrder::wait);
+}
+
+// Now and then, and before the end of an attempt, after which the leader decides.
+TEST_F(OneMember, TellsWhatItHasSaved) {
+  start(0);
+  std::optional<AttemptStart> begun;
+  pump_until([&] { return begun || (begun = member_->take_start()); });
+  std::vector<std::string> heard;
+  const auto hear_until = [&](const std::string& last) {
+    for (int i = 0; i < 60'000 && (heard.empty() || heard.back() != last); ++i) {
+      for (JobLink::Heard& each : leader_->take()) heard.push_back(pack(each.message.value()));
+      std::this_thread::sleep_for(1ms);
+    }
+  };
+  member_->progress(30, 20);
+  hear_until("alive 30 20|");
+  ASSERT_THAT(heard, ::testing::Contains("alive 30 20|"));
+  heard.clear();
+  member_->progress(36, 20);
+  member_->ranks_ended({});
+  hear_until(pack(ended_message(0, {})));
+  EXPECT_THAT(heard, ::testing::IsSupersetOf({std::string("alive 36 20|"), pack(ended_message(0, {}))}));
+}
+
 class OneMemberWithoutPatience : public OneMember {
  protected:
   OneMemberWithoutPatience() : OneMember(0s) {}
@@ -128,7 +160,10 @@ TEST_F(OneMember, FindsALeaderThatIsStartedAgain) {
   const std::string roster =
       fmt::format("4 now,77,77,{0} 77,0,{1},127.0.0.1 {0},1,{2},127.0.0.1", launcher, port_.port(), hello_.numbers[6]);
   say({.kind = JobMessage::Kind::welcome, .text = "job"});
-  say({.kind = JobMessage::Kind::roster, .text = roster});
+  std::string before = roster;  // those of the attempt before decide as well, until enough know it
+  before.insert(before.find(" 77,0,"), " before,77,77");
+  say({.kind = JobMessage::Kind::roster, .text = before});
+  say({.kind = JobMessage::Kind::agreed, .numbers = {4}});
   start(4);
   std::optional<AttemptStart> begun;
   pump_until([&] { return begun || (begun = member_->take_start()); });
@@ -259,10 +294,11 @@ TEST(Newcomer, EndsWhenThereIsNobody) {
 // A launcher of machine 1 of 4 that has lost its leader, and others that vote for it.
 class OneElection : public ::testing::Test {
  protected:
-  OneElection() : first_(JobLink::serve("127.0.0.1", port_.port(), "secret")) {
+  explicit OneElection(bool votes = true) : first_(JobLink::serve("127.0.0.1", port_.port(), "secret")) {
     JobRunOptions options = member_options(port_.port(), 60s);
     options.nnodes = 4;
     options.worlds = {8};
+    options.leader_file = folder_ / "leader.txt";
     member_ = std::make_unique<JobRun>(
         options, [this](const std::string& line) { said_ += line + "\n"; }, [] { return false; });
     std::optional<JobLink::Heard> heard;
@@ -274,6 +310,7 @@ class OneElection : public ::testing::Test {
     roster_ = {.electorate = {.attempt = 4, .now = {.leader = 77, .launchers = {77, own_.launcher, 102, 103}}},
                .voters = {{.launcher = 77, .node = 0, .port = port_.port(), .address = "127.0.0.1"},
                           {.launcher = own_.launcher, .node = 1, .port = 4001, .address = "127.0.0.1"}}};
+    if (!votes) std::erase(roster_.electorate.now.launchers, own_.launcher);
     first_->send(heard->peer, {.kind = JobMessage::Kind::welcome, .text = "job"});
     first_->send(heard->peer, {.kind = JobMessage::Kind::roster, .text = pack(roster_)});
     pump_until([&] { return !first_->take().empty(); });  // it has the roster
@@ -315,6 +352,7 @@ class OneElection : public ::testing::Test {
   }
   bool leads() const { return said_.find("leads the job from now on") != std::string::npos; }
 
+  const tests::TemporaryFolder folder_;
   std::string said_;
   HeldPort port_;
   std::unique_ptr<JobLink> first_;
@@ -332,6 +370,22 @@ TEST_F(OneElection, NeedsMoreThanHalfOfTheVoters) {
   const Vote other = vote(3, 103, roster_);
   EXPECT_TRUE(leads()) << said_;
   EXPECT_NE(other.answer, "");
+  int port = 0;
+  std::ifstream(folder_ / "leader.txt") >> port;  // for those who are started anew
+  EXPECT_EQ(port, own_.port);
+  member_.reset();
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "leader.txt"));
+}
+
+class ElectionOfOthers : public OneElection {
+ protected:
+  ElectionOfOthers() : OneElection(false) {}
+};
+
+// A spare machine, or one that came later.
+TEST_F(ElectionOfOthers, IsNotForOneThatIsNoVoter) {
+  EXPECT_EQ(vote(2, 102, roster_).answer, "redirect 0|127.0.0.1");
+  EXPECT_FALSE(leads());
 }
 
 TEST_F(OneElection, AVoterThatIsGoneDoesNotCount) {
