@@ -27,19 +27,11 @@ namespace fs = std::filesystem;
 constexpr std::string_view kCheckpoint = "checkpoint-";
 constexpr const char* kSetAside = ".not-on-all-machines";
 constexpr const char* kModelFolder = "model";
-constexpr std::string_view kFilesOfARun[] = {"metrics.jsonl",
-                                             "eval_metrics.jsonl",
-                                             "test_results.json",
-                                             "samples.jsonl",
-                                             "rank_times.jsonl",
-                                             "trainer_state.json",
-                                             "runs",
-                                             "report.html",
-                                             kModelFolder,
-                                             "ema_model",
-                                             "predictions.jsonl",
-                                             "profile",
-                                             "training_args.yaml"};
+constexpr std::string_view kFilesOfARun[] = {"metrics.jsonl", "eval_metrics.jsonl", "test_results.json",
+                                             "samples.jsonl", "rank_times.jsonl",   "trainer_state.json",
+                                             "runs",          "report.html",        kLeaderFile,
+                                             kModelFolder,    "ema_model",          "predictions.jsonl",
+                                             "profile",       "training_args.yaml"};
 
 std::vector<fs::path> left_by_a_run(const fs::path& folder) {
   std::vector<fs::path> found = checkpoints_in(folder);

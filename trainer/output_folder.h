@@ -16,6 +16,7 @@
 namespace concord {
 
 inline constexpr const char* kRunMark = ".concord-run.json";
+inline constexpr const char* kLeaderFile = "leader.txt";  // of the launchers of a job on several machines
 
 struct OutputRequest {
   std::filesystem::path folder;

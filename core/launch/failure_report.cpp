@@ -37,8 +37,33 @@ std::string stopped_text(const AttemptResult& result, int first_rank) {
                      join_ranges(ranks) + (ranks.size() == 1 ? " is" : " are"), fmt::join(pids, ", "));
 }
 
-std::string first_failure_text(const AttemptResult& result, int first_rank,
-                               const std::vector<std::string>& last_lines) {
+using LinesOf = std::function<std::vector<std::string>(int index)>;
+
+// What the first one has written or, where it has ended on its own without a word, another one; those that have ended
+// in the same way come first.
+std::string error_lines_text(const AttemptResult& result, int first_rank, const LinesOf& last_lines_of) {
+  const ProcessEnd& first = result.ends[*result.first_failure];
+  const auto quote = [](std::string text, const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) text += fmt::format("    | {}\n", line);
+    return text;
+  };
+  const std::vector<std::string> own = last_lines_of(first.index);
+  if (!own.empty()) return quote("  last lines of its standard error:\n", own);
+  for (const bool is_alike : {true, false}) {
+    if (!WIFEXITED(first.wait_status)) break;
+    for (const ProcessEnd& end : result.ends) {
+      if ((end.wait_status == first.wait_status) != is_alike) continue;
+      const std::vector<std::string> lines = last_lines_of(end.index);
+      if (lines.empty()) continue;
+      return quote(fmt::format("  it wrote nothing to standard error; last lines of rank {}, which {}:\n",
+                               first_rank + end.index, is_alike ? "ended in the same way" : "did"),
+                   lines);
+    }
+  }
+  return "  nothing was written to standard error\n";
+}
+
+std::string first_failure_text(const AttemptResult& result, int first_rank, const LinesOf& last_lines_of) {
   const ProcessEnd& end = result.ends[*result.first_failure];
   std::string text =
       fmt::format("concord launch: {}rank {} failed first: {}\n  pid {}, local rank {}, {:.1f} s after the start\n",
@@ -50,10 +75,7 @@ std::string first_failure_text(const AttemptResult& result, int first_rank,
   if (!was_hung && WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL) {
     text += "  the launcher did not send SIGKILL; often the kernel does when memory runs out (see dmesg)\n";
   }
-  if (last_lines.empty()) return text + "  nothing was written to standard error\n";
-  text += "  last lines of its standard error:\n";
-  for (const std::string& line : last_lines) text += fmt::format("    | {}\n", line);
-  return text;
+  return text + error_lines_text(result, first_rank, last_lines_of);
 }
 
 // The other processes; those with the same exit status share a line.
@@ -91,10 +113,10 @@ std::string describe_wait_status(int status) {
                      WCOREDUMP(status) ? ", core dumped" : "");
 }
 
-std::string failure_report(const AttemptResult& result, int first_rank, const std::vector<std::string>& last_lines) {
+std::string failure_report(const AttemptResult& result, int first_rank, const LinesOf& last_lines_of) {
   std::string text;
   if (!result.start_error.empty()) text += fmt::format("concord launch: {}\n", result.start_error);
-  if (result.first_failure) text += first_failure_text(result, first_rank, last_lines);
+  if (result.first_failure) text += first_failure_text(result, first_rank, last_lines_of);
   if (result.stop_signal) text += fmt::format("concord launch: stopped by {}\n", signal_name(result.stop_signal));
   text += others_text(result, first_rank);
   if (!result.unkillable.empty()) {

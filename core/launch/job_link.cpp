@@ -80,23 +80,6 @@ std::unique_ptr<JobLink> JobLink::serve(const std::string& host, int port, const
   return link;
 }
 
-std::unique_ptr<JobLink> JobLink::join(const std::string& host, int port, const std::string& token,
-                                       Milliseconds timeout, const std::function<bool()>& is_cancelled) {
-  const Clock::time_point deadline = Clock::now() + timeout;
-  for (;;) {
-    std::string reason;
-    if (std::unique_ptr<JobLink> link = try_join(host, port, token, Milliseconds(1000), &reason)) return link;
-    if (is_cancelled()) return nullptr;
-    if (Clock::now() >= deadline) {
-      throw ConfigError(
-          fmt::format("found no launcher at {}:{} within {} s ({}); is the one with --node_rank 0 running "
-                      "there, and do all have the same --master_addr and --master_port?",
-                      host, port, std::chrono::duration_cast<std::chrono::seconds>(timeout).count(), reason));
-    }
-    std::this_thread::sleep_for(Milliseconds(50));
-  }
-}
-
 std::unique_ptr<JobLink> JobLink::try_join(const std::string& host, int port, const std::string& token,
                                            Milliseconds limit, std::string* why) {
   UniqueFd socket = connect_once(host, port, limit, why);

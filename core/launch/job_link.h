@@ -8,11 +8,12 @@
 //
 // A thread of its own sends and receives, so that a launcher that is busy is not taken for lost; every half second it
 // says that it is alive. A peer is lost when its connection ends, or when it is silent for five seconds. The launcher
-// takes what has come by take(). Nothing waits but join, for somebody who listens, and close.
+// takes what has come by take(). Nothing waits but try_join and close.
 //
 // Example, given const std::string& token:
 //   const auto leader = JobLink::serve("127.0.0.1", 29500, token);
-//   const auto member = JobLink::join("127.0.0.1", 29500, token, std::chrono::seconds(10), [] { return false; });
+//   std::string why;
+//   const auto member = JobLink::try_join("127.0.0.1", 29500, token, std::chrono::seconds(10), &why);
 //   member->send(JobLink::kLeader, {.kind = JobMessage::Kind::hello, .numbers = {1, 2, 4, 3, 0, 7, 29501, -1, -1, 0}});
 //   for (const JobLink::Heard& heard : leader->take()) { /* heard.peer, heard.message */ }
 #pragma once
@@ -20,7 +21,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,12 +44,7 @@ class JobLink {
 
   // Listens at |host|:|port| (core/mesh/sockets.h); port 0: any. Throws ConfigError where it cannot.
   static std::unique_ptr<JobLink> serve(const std::string& host, int port, const std::string& token);
-  // Connects to it. Waits: until somebody listens there, at most |timeout|, or until |is_cancelled|, called now and
-  // then.
-  // Null where it was cancelled; throws ConfigError after the timeout.
-  static std::unique_ptr<JobLink> join(const std::string& host, int port, const std::string& token,
-                                       std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled);
-  // The same, once: null where nobody listens. Waits: |limit| at most.
+  // Connects to it. Null where nobody listens, with the reason. Waits: |limit| at most.
   static std::unique_ptr<JobLink> try_join(const std::string& host, int port, const std::string& token,
                                            std::chrono::milliseconds limit, std::string* why);
   ~JobLink();

@@ -15,7 +15,7 @@ struct Form {
   std::string_view name;
   size_t numbers;  // at least
 };
-constexpr std::array<Form, 13> kForms = {{{"hello", 10},
+constexpr std::array<Form, 14> kForms = {{{"hello", 10},
                                           {"welcome", 0},
                                           {"refused", 0},
                                           {"alive", 0},
@@ -27,7 +27,8 @@ constexpr std::array<Form, 13> kForms = {{{"hello", 10},
                                           {"failed", 4},
                                           {"ended", 8},
                                           {"left", 1},
-                                          {"invite", 1}}};
+                                          {"invite", 1},
+                                          {"redirect", 1}}};
 
 std::string one_line(std::string text) {
   std::ranges::replace_if(text, [](unsigned char c) { return c < ' ' || c == 127; }, ' ');

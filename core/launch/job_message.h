@@ -30,6 +30,7 @@ struct JobMessage {
     ended,    // a launcher: attempt, and NodeEnd as numbers
     left,     // a launcher: it was asked to stop, by this signal
     invite,   // a leader to who does not know it: its port; "ADDRESS|ROSTER"
+    redirect,  // who does not lead, to one that has asked it: the port of the leader, 0 if it knows none; its address
   };
   Kind kind{};
   std::vector<int64_t> numbers = {};

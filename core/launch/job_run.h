@@ -4,7 +4,8 @@
 // does to them what order() says, and reports what becomes of them. Of the one that leads, at first that of machine 0,
 // the leader is in here too. Every launcher listens at a port of its own, where the others find it when they have lost
 // their leader: each asks those of the machines below its own, which keep its question as a vote until they are elected
-// or have found a leader.
+// or have found a leader. One that is started anew asks where it was told to, and where a launcher that was elected has
+// written down that it listens; any that does not lead says who does.
 //
 // Threads: the launcher's one. Nothing waits but the constructor, for the leader, and the destructor, for a moment.
 #pragma once
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "core/launch/attempt.h"
+#include "core/launch/job_hello.h"
 #include "core/launch/job_link.h"
 #include "core/launch/job_state.h"
 #include "core/launch/master_port.h"
@@ -32,6 +34,7 @@ struct JobRunOptions {
   int nproc = 1;  // on each machine
   std::string master_addr = {};
   int master_port = 0;
+  std::string leader_file = {};  // see LaunchOptions
   std::string token = {};        // empty: anyone who reaches the port can take part, which the leader says
   std::string job = {};          // its name; the leader's counts
   std::vector<int> worlds = {};  // see JobSettings
@@ -57,7 +60,7 @@ struct AttemptStart {
 class JobRun {
  public:
   using Say = std::function<void(const std::string& line)>;
-  // Waits: for the launcher of machine 0, at most join_timeout, or until |is_cancelled|. Throws ConfigError.
+  // Waits: for the launcher that leads, at most join_timeout, or until |is_cancelled|. Throws ConfigError.
   JobRun(JobRunOptions options, Say say, const std::function<bool()>& is_cancelled);
   ~JobRun();
   JobRun(const JobRun&) = delete;
@@ -76,49 +79,62 @@ class JobRun {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // A launcher that was silent may see that only when as much time has passed there; killing takes a moment.
+  static constexpr std::chrono::duration<double> kFenceAfterSilence = JobLink::kSilence + std::chrono::seconds(3);
 
-  void begin_to_lead();
-  void take_over();
-  void hand_over();
-  void hear_at_door(const JobLink::Heard& heard);
-  void hear_invitation(const JobMessage& message);
-  void invite_others();
-  void send_roster();
-  std::vector<RosterEntry> where_to_search() const;
-  bool is_elected() const;
-  void hear_as_leader(const JobLink::Heard& heard);
+  void warn_of_strangers() const;
+  void refuse(int peer, const std::string& why);
+  std::string name_of(int node) const;  // "machine 1 (process 4711 on node3)"
+
+  // A member's, of the leader too.
+  void signal(const MemberSignal& signal);
+  void do_as_told(MemberOrder order, const MemberSignal& signal);
+  void to_leader(const JobMessage& message);
+  void seek_job();
+  std::vector<RosterEntry> where_to_join() const;
+  void connect(const RosterEntry& place, std::chrono::milliseconds limit);
+  void say_hello();
   void hear_as_member(const JobLink::Heard& heard);
   void hear_end_of_link(const JobLink::Heard& heard);
   void hear_welcome(const JobMessage& message);
   void hear_start(const JobMessage& message);
-  void warn_of_strangers() const;
-  void refuse(int peer, const std::string& why);
-  void say_hello();
-  std::chrono::duration<double> patience() const;
-  void search();
+  void hear_at_door(const JobLink::Heard& heard);
+  void hear_invitation(const JobMessage& message);
+  void hear_redirect(const JobMessage& message);
+  void redirect(int peer);
   void lose_leader(const std::string& why);
-  void greet(int peer, const JobMessage& hello);
-  JobEvent joined(int node, const JobMessage& hello);
-  std::string why_refused(const JobMessage& hello) const;  // empty: it is welcome
+  void search();
+  std::vector<RosterEntry> where_to_search() const;
+  std::chrono::duration<double> patience() const;
+  bool is_elected() const;
+
+  // The leader's (job_run_leader.cpp).
+  void begin_to_lead();
+  void take_over();
+  void hand_over();
+  void write_leader_file();
+  void hear_as_leader(const JobLink::Heard& heard);
   void hear_spare_machine(int node, const JobLink::Heard& heard);
-  void replace_lost_machines();
+  void take_message(int node, const JobMessage& message);
+  void greet(int peer, const JobHello& hello);
+  JobEvent joined(int node, const JobHello& hello);
+  std::string why_refused(const JobHello& hello) const;  // empty: it is welcome
   void lead(const JobEvent& event);
   void carry_out(const JobAction& action);
   void tell_changes(const JobState& before, const JobEvent& event);
-  void keep_time();
-  void signal(const MemberSignal& signal);
-  void do_as_told(MemberOrder order, const MemberSignal& signal);
-  void to_leader(const JobMessage& message);
-  void take_message(int node, const JobMessage& message);
   JobMessage start_message(const JobAction& action) const;
+  void send_roster();
+  void invite_others();
+  void replace_lost_machines();
+  void keep_time();
   std::vector<std::string> absent_nodes() const;  // their names
-  std::string name_of(int node) const;            // "machine 1 (process 4711 on node3)"
 
   const JobRunOptions options_;
   const Say say_;
   const int64_t launcher_;         // its number, by which voters know each other
   std::unique_ptr<JobLink> door_;  // where others find this launcher; none in a job of one machine
   std::unique_ptr<JobLink> up_;    // to the leader, or to whom it votes for; none in the leader
+  RosterEntry up_at_;              // where that listens
   RosterEntry own_;                // where the door is
   Roster roster_;
   bool leads_ = false;
@@ -132,12 +148,13 @@ class JobRun {
   int failed_rank_ = -1;  // of tell_failed
   std::string failed_how_;
   bool is_welcome_ = false;
+  Clock::time_point joins_until_;
   std::optional<Clock::time_point> searches_since_;  // for its leader
   Clock::time_point next_search_;
   bool leader_has_ended_ = false;          // its connection, that is; it was not silent
   size_t searched_ = 0;                    // of where_to_search
-  std::optional<RosterEntry> invited_to_;  // a leader
-  std::map<int, JobMessage> votes_;        // by peer: what those said whom it keeps waiting
+  std::optional<RosterEntry> invited_to_;  // a leader, by itself or by who was asked for it
+  std::map<int, JobHello> votes_;          // by peer: what those said whom it keeps waiting
   std::string why_not_found_;
   int64_t saved_step_ = -1, kept_step_ = -1;
 
@@ -149,6 +166,7 @@ class JobRun {
   std::map<int, int> spares_;            // peers of spare machines that wait, by their number
   std::map<int, RosterEntry> doors_;     // by machine
   std::unique_ptr<JobLink> invitation_;  // on its way
+  bool has_written_leader_ = false;
   Clock::time_point next_invitation_;
   size_t invited_ = 0;
   std::map<int, Clock::time_point> fences_;

@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
 #include "core/config_error.h"
+#include "tests/temporary_folder.h"
 
 namespace concord {
 namespace {
@@ -13,22 +18,27 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
+// Of machine 1 of 2.
+JobRunOptions member_options(int port, std::chrono::seconds rejoin_timeout) {
+  return {.node = 1,
+          .nnodes = 2,
+          .nproc = 2,
+          .master_addr = "127.0.0.1",
+          .master_port = port,
+          .token = "secret",
+          .worlds = {4},
+          .max_restarts = 3,
+          .rejoin_timeout = rejoin_timeout};
+}
+
 // A launcher of machine 1 of 2, and a leader that the test plays.
 class OneMember : public ::testing::Test {
  protected:
   explicit OneMember(std::chrono::seconds rejoin_timeout = 60s)
       : leader_(JobLink::serve("127.0.0.1", port_.port(), "secret")) {
     member_ = std::make_unique<JobRun>(
-        JobRunOptions{.node = 1,
-                      .nnodes = 2,
-                      .nproc = 2,
-                      .master_addr = "127.0.0.1",
-                      .master_port = port_.port(),
-                      .token = "secret",
-                      .worlds = {4},
-                      .max_restarts = 3,
-                      .rejoin_timeout = rejoin_timeout},
-        [this](const std::string& line) { said_ += line + "\n"; }, [] { return false; });
+        member_options(port_.port(), rejoin_timeout), [this](const std::string& line) { said_ += line + "\n"; },
+        [] { return false; });
     hello_ = hear();
   }
   // What the member says next; noise is left out.
@@ -96,6 +106,37 @@ TEST_F(OneMember, StartsReportsAndEndsAsItIsTold) {
   EXPECT_EQ(member_->exit_code(), 75);
 }
 
+TEST_F(OneMember, GivesRanksThatHaveAgreedToEndTheTimeForIt) {
+  start(0);
+  std::optional<AttemptStart> begun;
+  pump_until([&] { return begun || (begun = member_->take_start()); });
+  say({.kind = JobMessage::Kind::stop, .numbers = {0, 1}, .text = "machine 0 was asked to stop"});
+  pump_until([&] { return member_->order() != AttemptOrder::none; });
+  EXPECT_EQ(member_->order(), AttemptOrder::wait);
+}
+
+// Now and then, and before the end of an attempt, after which the leader decides.
+TEST_F(OneMember, TellsWhatItHasSaved) {
+  start(0);
+  std::optional<AttemptStart> begun;
+  pump_until([&] { return begun || (begun = member_->take_start()); });
+  std::vector<std::string> heard;
+  const auto hear_until = [&](const std::string& last) {
+    for (int i = 0; i < 60'000 && (heard.empty() || heard.back() != last); ++i) {
+      for (JobLink::Heard& each : leader_->take()) heard.push_back(pack(each.message.value()));
+      std::this_thread::sleep_for(1ms);
+    }
+  };
+  member_->progress(30, 20);
+  hear_until("alive 30 20|");
+  ASSERT_THAT(heard, ::testing::Contains("alive 30 20|"));
+  heard.clear();
+  member_->progress(36, 20);
+  member_->ranks_ended({});
+  hear_until(pack(ended_message(0, {})));
+  EXPECT_THAT(heard, ::testing::IsSupersetOf({std::string("alive 36 20|"), pack(ended_message(0, {}))}));
+}
+
 class OneMemberWithoutPatience : public OneMember {
  protected:
   OneMemberWithoutPatience() : OneMember(0s) {}
@@ -119,7 +160,10 @@ TEST_F(OneMember, FindsALeaderThatIsStartedAgain) {
   const std::string roster =
       fmt::format("4 now,77,77,{0} 77,0,{1},127.0.0.1 {0},1,{2},127.0.0.1", launcher, port_.port(), hello_.numbers[6]);
   say({.kind = JobMessage::Kind::welcome, .text = "job"});
-  say({.kind = JobMessage::Kind::roster, .text = roster});
+  std::string before = roster;  // those of the attempt before decide as well, until enough know it
+  before.insert(before.find(" 77,0,"), " before,77,77");
+  say({.kind = JobMessage::Kind::roster, .text = before});
+  say({.kind = JobMessage::Kind::agreed, .numbers = {4}});
   start(4);
   std::optional<AttemptStart> begun;
   pump_until([&] { return begun || (begun = member_->take_start()); });
@@ -152,6 +196,232 @@ TEST_F(OneMemberWithoutPatience, DoesNotBeginAnAttemptOfALeaderThatIsLost) {
   pump_until([&] { return member_->is_over(); });
   EXPECT_FALSE(member_->take_start());
   EXPECT_EQ(member_->exit_code(), kExitRequeue);
+}
+
+// Somebody that asks a launcher which does not lead: |link| to its door. The answer, or how the connection ended.
+JobLink::Heard ask(JobLink* link, JobRun* member) {
+  link->send(JobLink::kLeader, hello_message({.node = 1, .nnodes = 2, .nproc = 2, .max_restarts = 3, .worlds = 1}));
+  for (int i = 0; i < 60'000; ++i) {
+    member->pump();
+    for (JobLink::Heard& heard : link->take()) return heard;
+    std::this_thread::sleep_for(1ms);
+  }
+  ADD_FAILURE() << "no answer";
+  return {};
+}
+
+TEST_F(OneMember, SaysWhoLeadsToThoseWhoKnowTheToken) {
+  const int door = static_cast<int>(hello_.numbers[6]);
+  std::string why;
+  const auto early = JobLink::try_join("127.0.0.1", door, "secret", 60s, &why);
+  ASSERT_TRUE(early) << why;
+  EXPECT_EQ(pack(ask(early.get(), member_.get()).message.value()), "redirect 0|127.0.0.1");  // not welcome yet itself
+  start(0);
+  std::optional<AttemptStart> begun;
+  pump_until([&] { return begun || (begun = member_->take_start()); });
+  const auto link = JobLink::try_join("127.0.0.1", door, "secret", 60s, &why);
+  EXPECT_EQ(pack(ask(link.get(), member_.get()).message.value()), fmt::format("redirect {}|127.0.0.1", port_.port()));
+  const auto stranger = JobLink::try_join("127.0.0.1", door, "guessed", 60s, &why);
+  EXPECT_FALSE(ask(stranger.get(), member_.get()).message);
+}
+
+// The address that it was given is that of a launcher which does not lead any more; or nobody is there, and a file has
+// that of the one that was elected.
+TEST(Newcomer, GoesWhereItIsSentOrWhereTheFileSays) {
+  for (const bool is_sent : {true, false}) {
+    HeldPort given, elected;
+    std::unique_ptr<JobLink> old;
+    if (is_sent) old = JobLink::serve("127.0.0.1", given.port(), "secret");
+    const auto leader = JobLink::serve("127.0.0.1", elected.port(), "secret");
+    JobRunOptions options = member_options(given.port(), 60s);
+    const tests::TemporaryFolder folder;
+    if (!is_sent) options.leader_file = folder.path() + "/leader.txt";
+    std::ofstream(folder.path() + "/leader.txt") << elected.port() << " 127.0.0.1\n";
+    JobRun newcomer(options, [](const std::string&) {}, [] { return false; });
+    std::optional<JobMessage> hello;
+    int peer = 0;
+    for (int i = 0; i < 60'000 && !hello; ++i) {
+      newcomer.pump();
+      if (old) {
+        for (JobLink::Heard& heard : old->take()) {
+          old->send(heard.peer, {.kind = JobMessage::Kind::redirect, .numbers = {elected.port()}, .text = "127.0.0.1"});
+        }
+      }
+      for (JobLink::Heard& heard : leader->take()) {
+        peer = heard.peer;
+        if (heard.message) hello = *heard.message;
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+    ASSERT_TRUE(hello) << is_sent;
+    EXPECT_EQ(hello_of(*hello).node, 1);
+    leader->send(peer, {.kind = JobMessage::Kind::finish, .numbers = {7}});
+    for (int i = 0; i < 60'000 && !newcomer.is_over(); ++i) {
+      newcomer.pump();
+      std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_EQ(newcomer.exit_code(), 7);
+  }
+}
+
+// Where the file is of an earlier job somebody else may listen there by now.
+TEST(Newcomer, KeepsAskingWhereItWasToldToWhenAStrangerHasTheElectedOnesAddress) {
+  HeldPort given, elected;
+  const auto stranger = JobLink::serve("127.0.0.1", elected.port(), "another token");
+  const tests::TemporaryFolder folder;
+  JobRunOptions options = member_options(given.port(), 60s);
+  options.leader_file = folder.path() + "/leader.txt";
+  std::ofstream(options.leader_file) << elected.port() << " 127.0.0.1\n";
+  JobRun newcomer(options, [](const std::string&) {}, [] { return false; });  // has reached the stranger
+  const auto leader = JobLink::serve("127.0.0.1", given.port(), "secret");
+  bool is_there = false;
+  for (int i = 0; i < 60'000 && !is_there; ++i) {
+    newcomer.pump();
+    for (JobLink::Heard& heard : leader->take()) is_there = heard.message.has_value();
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_TRUE(is_there);
+}
+
+TEST(Newcomer, EndsWhenThereIsNobody) {
+  HeldPort given;
+  JobRunOptions options = member_options(given.port(), 60s);
+  options.join_timeout = 0s;
+  EXPECT_THROW(JobRun(options, [](const std::string&) {}, [] { return false; }), ConfigError);
+  EXPECT_NO_THROW(JobRun(options, [](const std::string&) {}, [] { return true; }));
+}
+
+// A launcher of machine 1 of 4 that has lost its leader, and others that vote for it.
+class OneElection : public ::testing::Test {
+ protected:
+  explicit OneElection(bool votes = true) : first_(JobLink::serve("127.0.0.1", port_.port(), "secret")) {
+    JobRunOptions options = member_options(port_.port(), 60s);
+    options.nnodes = 4;
+    options.worlds = {8};
+    options.leader_file = folder_ / "leader.txt";
+    member_ = std::make_unique<JobRun>(
+        options, [this](const std::string& line) { said_ += line + "\n"; }, [] { return false; });
+    std::optional<JobLink::Heard> heard;
+    for (int i = 0; i < 60'000 && !heard; ++i) {
+      for (JobLink::Heard& each : first_->take()) heard = each;
+      std::this_thread::sleep_for(1ms);
+    }
+    own_ = hello_of(heard->message.value());
+    roster_ = {.electorate = {.attempt = 4, .now = {.leader = 77, .launchers = {77, own_.launcher, 102, 103}}},
+               .voters = {{.launcher = 77, .node = 0, .port = port_.port(), .address = "127.0.0.1"},
+                          {.launcher = own_.launcher, .node = 1, .port = 4001, .address = "127.0.0.1"}}};
+    if (!votes) std::erase(roster_.electorate.now.launchers, own_.launcher);
+    first_->send(heard->peer, {.kind = JobMessage::Kind::welcome, .text = "job"});
+    first_->send(heard->peer, {.kind = JobMessage::Kind::roster, .text = pack(roster_)});
+    pump_until([&] { return !first_->take().empty(); });  // it has the roster
+    first_.reset();
+    pump_until([&] { return said_.find("is lost") != std::string::npos; });
+  }
+  template <class Condition>
+  void pump_until(Condition condition) {
+    for (int i = 0; i < 60'000 && !condition(); ++i) {
+      member_->pump();
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+  struct Vote {
+    std::unique_ptr<JobLink> link;
+    std::string answer;
+  };
+  Vote vote(int node, int64_t launcher, const Roster& roster) {
+    std::string why;
+    Vote vote{JobLink::try_join("127.0.0.1", static_cast<int>(own_.port), "secret", 60s, &why), ""};
+    vote.link->send(JobLink::kLeader, hello_message({.node = node,
+                                                     .nnodes = 4,
+                                                     .nproc = 2,
+                                                     .max_restarts = 3,
+                                                     .worlds = 1,
+                                                     .launcher = launcher,
+                                                     .port = 4000 + node,
+                                                     .job = "job",
+                                                     .address = "127.0.0.1",
+                                                     .roster = roster}));
+    for (int i = 0; i < 200; ++i) {  // long enough to be heard, where it has to be
+      member_->pump();
+      for (JobLink::Heard& heard : vote.link->take()) {
+        if (vote.answer.empty()) vote.answer = heard.message ? pack(*heard.message) : "lost";
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+    return vote;
+  }
+  bool leads() const { return said_.find("leads the job from now on") != std::string::npos; }
+
+  const tests::TemporaryFolder folder_;
+  std::string said_;
+  HeldPort port_;
+  std::unique_ptr<JobLink> first_;
+  std::unique_ptr<JobRun> member_;
+  JobHello own_;
+  Roster roster_;
+};
+
+TEST_F(OneElection, NeedsMoreThanHalfOfTheVoters) {
+  const Vote one = vote(2, 102, roster_);
+  EXPECT_EQ(one.answer, "");
+  EXPECT_FALSE(leads());                                           // two of four, without the leader
+  EXPECT_EQ(vote(0, 78, roster_).answer, "redirect 0|127.0.0.1");  // of a lower machine: it would lead itself
+  EXPECT_FALSE(leads());
+  const Vote other = vote(3, 103, roster_);
+  EXPECT_TRUE(leads()) << said_;
+  EXPECT_NE(other.answer, "");
+  int port = 0;
+  std::ifstream(folder_ / "leader.txt") >> port;  // for those who are started anew
+  EXPECT_EQ(port, own_.port);
+  member_.reset();
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "leader.txt"));
+}
+
+class ElectionOfOthers : public OneElection {
+ protected:
+  ElectionOfOthers() : OneElection(false) {}
+};
+
+// A spare machine, or one that came later.
+TEST_F(ElectionOfOthers, IsNotForOneThatIsNoVoter) {
+  EXPECT_EQ(vote(2, 102, roster_).answer, "redirect 0|127.0.0.1");
+  EXPECT_FALSE(leads());
+}
+
+TEST_F(OneElection, AVoterThatIsGoneDoesNotCount) {
+  {
+    const Vote gone = vote(2, 102, roster_);
+  }
+  pump_until([n = 0]() mutable { return ++n > 200; });
+  const Vote other = vote(3, 103, roster_);
+  EXPECT_FALSE(leads());
+}
+
+// The newest one counts: those who know it have been in an attempt without this launcher.
+TEST_F(OneElection, IsNotWonByOneThatALaterAttemptWentOnWithout) {
+  Roster newer = roster_;
+  newer.electorate = {.attempt = 5, .now = {.leader = 102, .launchers = {102, 103}}};
+  const Vote one = vote(2, 102, newer), other = vote(3, 103, newer);
+  EXPECT_FALSE(leads());
+}
+
+TEST(Hello, IsReadAsItWasWritten) {
+  const JobHello hello{.node = 1,
+                       .nnodes = 2,
+                       .nproc = 4,
+                       .max_restarts = 3,
+                       .worlds = 5,
+                       .launcher = 7,
+                       .port = 29501,
+                       .saved_step = 30,
+                       .kept_step = 20,
+                       .leader_has_ended = true,
+                       .job = "job",
+                       .address = "10.0.0.1",
+                       .roster = {.electorate = {.attempt = 0, .now = {.leader = 7, .launchers = {7}}}, .voters = {}},
+                       .who = "process 1 | on a machine"};
+  EXPECT_EQ(hello_of(hello_message(hello)), hello);
+  EXPECT_EQ(hello_of({.kind = JobMessage::Kind::hello, .numbers = std::vector<int64_t>(10), .text = "x"}).job, "x");
 }
 
 TEST_F(OneMember, IsToldWhyItIsNotWanted) {

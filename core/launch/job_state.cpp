@@ -184,18 +184,22 @@ Electorate electorate_of(const JobSettings& settings, const JobState& state) {
   return electorate;
 }
 
-// Of |state|; |after| is what the state becomes where the condition holds.
+// Of |state|; |after| is what the state becomes where there is one.
 JobCondition condition_of(const JobSettings& settings, const JobState& state, JobState* after) {
-  *after = state;
   switch (state.phase) {
     case JobPhase::gathering: {
       if (state.asked_signal != 0) {
+        *after = state;
         after->exit_code = 128 + state.asked_signal;
         return JobCondition::asked;
       }
-      if (state.is_replaced) return JobCondition::replaced;
+      if (state.is_replaced) {
+        *after = state;
+        return JobCondition::replaced;
+      }
       const bool is_fenced = std::ranges::any_of(state.nodes, &NodeView::fenced);
       if (is_fenced || is_waiting_for_nodes(state)) return JobCondition::none;
+      *after = state;
       const std::optional<Assignment> assignment = assign_ranks(settings, state.nodes);
       if (assignment && has_quorum(settings, state)) {
         after->assignment = *assignment;
@@ -215,10 +219,12 @@ JobCondition condition_of(const JobSettings& settings, const JobState& state, Jo
       return JobCondition::too_few;
     }
     case JobPhase::running:
-      if (state.has_trouble) return JobCondition::trouble;
-      return any_has_ranks(state) ? JobCondition::none : JobCondition::all_done;
+      if (!state.has_trouble && any_has_ranks(state)) return JobCondition::none;
+      *after = state;
+      return state.has_trouble ? JobCondition::trouble : JobCondition::all_done;
     case JobPhase::stopping: {
       if (any_has_ranks(state)) return JobCondition::none;
+      *after = state;
       after->end.succeeded = false;
       after->end.stopped_as_asked = state.end.stopped_as_asked && state.end.stop_signal != 0;
       const RestartPolicy::Next next = after_attempt(settings, after);

@@ -38,6 +38,8 @@ namespace {
 
 constexpr int kTorchrunPort = 29500;
 constexpr size_t kReportedLines = 20;
+constexpr const char* kWhyNoRestart =
+    "concord launch: no restart: exit code 2 is wrong usage, which would be the same again";
 constexpr std::chrono::milliseconds kPump{20};  // how often a launcher without ranks looks at what the others say
 
 void check_range(const char* name, int64_t value, int64_t lowest, int64_t highest) {
@@ -239,6 +241,7 @@ class Launcher {
       const std::string again =
           fmt::format("restart {} of {} (attempt {})", policy.failures, options_.max_restarts, policy.attempts + 1);
       if (next.restart) relay_.say(fmt::format("concord launch: {}", again));
+      if (next.exit_code == kExitUsage && options_.max_restarts > 0) relay_.say(kWhyNoRestart);
       const bool written = write_output(result);
       if (!next.restart || !written) {
         const int code = next.restart ? 1 : next.exit_code;
@@ -265,6 +268,7 @@ class Launcher {
       if (attempt > 0) relay_.note_in_logs(fmt::format("--- attempt {}", attempt + 1));
       run_attempt(*start, &job);
     }
+    if (job.exit_code() == kExitUsage) relay_.say(kWhyNoRestart);
     drain_output(&relay_, &signals_, {});
     log_.ended(attempt, job.exit_code());
     return job.exit_code();
@@ -319,6 +323,7 @@ class Launcher {
             .nproc = options_.nproc,
             .master_addr = options_.master_addr,
             .master_port = options_.master_port != 0 ? options_.master_port : kTorchrunPort,
+            .leader_file = options_.leader_file,
             .token = token != nullptr ? token : "",
             .job = launch_id_,
             .worlds = options_.worlds.empty() ? std::vector<int>{all} : options_.worlds,
@@ -452,12 +457,8 @@ class Launcher {
   void report(const AttemptResult& result) {
     std::string text;
     if (!result.succeeded()) {
-      std::vector<std::string> last_lines;
-      if (result.first_failure) {
-        const ProcessEnd& first = result.ends[*result.first_failure];
-        last_lines = relay_.last_error_lines(first.index, kReportedLines);
-      }
-      text = failure_report(result, relay_.first_rank(), last_lines);
+      text = failure_report(result, relay_.first_rank(),
+                            [this](int index) { return relay_.last_error_lines(index, kReportedLines); });
     }
     if (!result.left.empty()) {
       text += fmt::format("concord launch: killed leftover child processes: {}\n", fmt::join(result.left, ", "));

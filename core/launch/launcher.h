@@ -45,10 +45,13 @@ struct LaunchOptions {
   std::vector<int> worlds;     // with max_restarts: how many ranks the job can run with, descending; empty: all only
   int together = 1;            // with fewer ranks: each machine runs a multiple of this
   double rejoin_seconds = 60;  // how long a launcher that is lost is waited for
-  bool recovers = false;       // after a failure the others are killed at once: what they need is in a checkpoint
-  double grace_seconds = 5;    // between SIGTERM and SIGKILL
-  std::string log_dir;         // rank-3.log for each rank there, instead of standard output and standard error
-  bool prefix = true;          // "[rank 3] " in front of each line
+  // Where a launcher that was elected writes down where it listens, for those that are started anew: a file that all
+  // machines see. Empty: nowhere; these then ask the first leader's address alone.
+  std::string leader_file;
+  bool recovers = false;     // after a failure the others are killed at once: what they need is in a checkpoint
+  double grace_seconds = 5;  // between SIGTERM and SIGKILL
+  std::string log_dir;       // rank-3.log for each rank there, instead of standard output and standard error
+  bool prefix = true;        // "[rank 3] " in front of each line
 };
 
 // Runs |command| (the program, then its arguments) until all processes have ended. Returns 0 if all of them ended with

@@ -3,6 +3,8 @@
 //
 // max_restarts counts failures without progress. Progress is a complete checkpoint, in memory or on the disk, that is
 // newer than the newest one at the failure before; a job that fails every hour and saves every ten minutes goes on.
+// A rank that ends with kExitUsage would do so again, and is not restarted. Where the job has saved before, its
+// settings were right: then that is a failure like any other (a disk that is not there, say).
 #pragma once
 
 #include <cstdint>
@@ -10,8 +12,9 @@
 
 namespace concord {
 
-// Exit codes for a scheduler, besides 0, 1 (failed, and would fail again), 2 (usage) and 128 + signal (stopped by it,
-// everything saved: requeue).
+// Exit codes for a scheduler, besides 0, 1 (failed, and would fail again) and 128 + signal (stopped by it, everything
+// saved: requeue).
+inline constexpr int kExitUsage = 2;       // the arguments or the settings are wrong: do not requeue
 inline constexpr int kExitRequeue = 75;    // EX_TEMPFAIL: failed, but there is a checkpoint of this job to resume from
 inline constexpr int kExitBadDevice = 71;  // EX_OSERR: a device or machine is at fault; requeue without it
 

@@ -35,6 +35,19 @@ TEST(RestartPolicy, TellsTheSchedulerWhatToDo) {
   EXPECT_EQ(RestartPolicy{.max_restarts = 9}.after({.exit_code = kExitBadDevice}).exit_code, kExitBadDevice);
 }
 
+// It would be the same again. One that has saved had the right settings.
+TEST(RestartPolicy, DoesNotRepeatWrongUsage) {
+  const RestartPolicy::Next next = RestartPolicy{.max_restarts = 9}.after({.exit_code = kExitUsage});
+  EXPECT_FALSE(next.restart);
+  EXPECT_EQ(next.exit_code, kExitUsage);
+  EXPECT_EQ(RestartPolicy{}.after({.exit_code = kExitUsage}).exit_code, kExitUsage);
+  EXPECT_TRUE(RestartPolicy{.max_restarts = 9}.after({.exit_code = kExitUsage, .saved_step = 3}).restart);
+  RestartPolicy has_saved{.max_restarts = 9};
+  EXPECT_TRUE(has_saved.after(failure(5)).restart);
+  EXPECT_TRUE(has_saved.after({.exit_code = kExitUsage, .saved_step = 5, .kept_step = 5}).restart);
+  EXPECT_EQ(RestartPolicy{}.after({.exit_code = kExitUsage, .saved_step = 5, .kept_step = 5}).exit_code, kExitRequeue);
+}
+
 // Every sequence of up to six ends of attempts: a stop is final, it restarts at most max_restarts times in a row
 // without progress, and it ends with the first attempt that succeeds.
 TEST(RestartPolicy, EverySequence) {
@@ -43,6 +56,7 @@ TEST(RestartPolicy, EverySequence) {
                                         {.stop_signal = 15, .stopped_as_asked = true},
                                         {.can_start_again = false},
                                         {.exit_code = kExitBadDevice},
+                                        {.exit_code = kExitUsage},
                                         failure(-1),
                                         failure(4),
                                         failure(8)};
@@ -59,8 +73,9 @@ TEST(RestartPolicy, EverySequence) {
         newest = end.saved_step;
         const RestartPolicy::Next next = policy.after(end);
         const bool is_failure = !end.succeeded && end.stop_signal == 0;
+        const bool would_repeat = end.exit_code == kExitUsage && newest < 0;
         if (next.restart) {
-          ASSERT_TRUE(is_failure && end.can_start_again);
+          ASSERT_TRUE(is_failure && end.can_start_again && !would_repeat);
         }
         if (next.restart) {
           ASSERT_LE(++in_a_row, max_restarts);

@@ -126,3 +126,7 @@ class Hosts:
     def cut(self, host):
         """Takes the host off the network; its interface stays up, as when a cable is pulled at the switch."""
         quiet("ip", "-n", self.middle, "link", "set", f"to{host}", "down")
+
+    def mend(self, host):
+        """Puts it back."""
+        quiet("ip", "-n", self.middle, "link", "set", f"to{host}", "up")

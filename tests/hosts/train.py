@@ -1,6 +1,6 @@
 """Training over two hosts (network namespaces), two ranks each: the same bits as on one host, and the right blame.
 
-    train.py CONCORD MODEL [trajectories|torchrun|mpirun|srun|impaired|killed|cut|recovers|shrinks]...
+    train.py CONCORD MODEL [trajectories|torchrun|mpirun|srun|impaired|killed|cut|recovers|shrinks|leaderless]...
 
 Trajectories: a layout on two hosts, started by `concord launch --nnodes 2`, has the losses and gradient norms of
 the same layout on one host, bit for bit. Torchrun, mpirun, srun: the same for one layout, started by torchrun (of
@@ -8,7 +8,8 @@ CONCORD_PYTHON), by one mpirun, and by srun on two nodes of a private Slurm clus
 latency and loss. Killed, cut: a host's processes are killed, or its link is cut, in the middle of training; every rank
 ends, and says which rank is gone. How long that took is printed. Recovers: with --max_restarts the job goes on, with the
 same bits. Shrinks: the second host is cut off for good, and the first one goes on alone, with the same samples; nothing
-is left running on either.
+is left running on either. Leaderless: of three hosts that of the leader is cut off; it ends its ranks, the others elect
+another leader, and when the link is back the first one joins that; all have the bits of one host.
 """
 
 import collections
@@ -287,6 +288,62 @@ def check_shrinks(runs, hosts):
     print(f"link cut for good: the first host went on with 2 of 4 ranks, and ended {time.monotonic() - start:.1f} s later")
 
 
+def wait_for_text(log, text, started):
+    while text not in (said := text_of(log)):
+        assert all(process.poll() is None for process, _ in started), f"ended without '{text}'\n{said}"
+        time.sleep(0.05)
+
+
+def check_leaderless(runs, hosts):
+    layout = ["--save_steps", "5"]
+    steps = 12
+    words = runs.words("one-leaderless", layout, steps)
+    words[words.index("--global_batch_size") + 1] = "3"
+    done = subprocess.run([runs.concord, *words, "--nproc", "3"], env=runs.environment, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, f"on one host: exit code {done.returncode}\n{done.stdout}"
+    started = []
+    for node in range(3):
+        words = runs.words("leaderless", layout, steps)
+        words[words.index("--global_batch_size") + 1] = "3"
+        words = [runs.concord, *words, "--nproc", "1", "--nnodes", "3", "--node_rank", str(node), "--master_addr",
+                 hosts.addresses[0], "--master_port", "4450", "--max_restarts", "2", "--rejoin_timeout", "120"]
+        variables = {"CONCORD_FAULTS": "delay:0@8+900", "CONCORD_RANK_START": "exec"}  # no process beside the ranks
+        started.append(runs.start_on(hosts, "leaderless", node, words, variables))
+    while len(runs.metrics("leaderless")) < 7:
+        for process, log in started:
+            assert process.poll() is None, f"leaderless: ended before the fault\n{text_of(log)}"
+        time.sleep(0.02)
+    ranks = [pid for pid in ranks_of(started[0][0].pid) if "concord-guard" not in name_of(pid)]
+    start = time.monotonic()
+    hosts.cut(0)
+    wait_for_text(started[1][1], "this launcher, of machine 1, leads the job from now on", started)
+    elected = time.monotonic() - start
+    wait_for_text(started[0][1], "is lost: it has been silent", started)
+    while any(is_running(pid) for pid in ranks):
+        time.sleep(0.05)
+    killed = time.monotonic() - start
+    hosts.mend(0)
+    for node, (process, log) in enumerate(started):
+        assert process.wait() == 0, f"leaderless: host {node}: exit code {process.returncode}\n{text_of(log)}"
+    said = [text_of(log) for _, log in started]
+    assert "the others have elected another launcher to lead the job" in said[0], f"leaderless: not replaced\n{said[0]}"
+    assert "concord launch: going on (attempt 2)" in said[1], f"leaderless: no restart\n{said[1]}"
+    assert "(attempt" not in said[0], f"leaderless: two have led\n{said[0]}"
+    one, three = runs.metrics("one-leaderless"), runs.metrics("leaderless")
+    assert len(one) == steps and one == three, f"leaderless: on one host\n{one}\non three hosts\n{three}"
+    print(f"the leader's link cut: another one was elected after {elected:.1f} s, its ranks had ended after {killed:.1f} s; when the "
+          f"link was back it joined the others, and {steps} steps have the bits of one host")
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return bool(file.read())  # a zombie has none
+    except OSError:
+        return False
+
+
 def name_of(pid):
     with open(f"/proc/{pid}/comm", encoding="ascii") as file:
         return file.read()
@@ -295,10 +352,11 @@ def name_of(pid):
 def main(arguments):
     concord, model, *chosen = arguments
     checks = {"trajectories": check_trajectories, "torchrun": check_torchrun, "mpirun": check_mpirun, "srun": check_srun,
-              "impaired": check_impaired, "killed": check_killed, "cut": check_cut, "recovers": check_recovers, "shrinks": check_shrinks}
+              "impaired": check_impaired, "killed": check_killed, "cut": check_cut, "recovers": check_recovers, "shrinks": check_shrinks,
+              "leaderless": check_leaderless}
     skip_without_engine(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(concord))), "lib", "plugin"))
     for name in chosen or checks:
-        with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:  # of its own: some cut a link
+        with tempfile.TemporaryDirectory() as folder, Hosts(3 if name == "leaderless" else 2) as hosts:  # some cut a link
             checks[name](Runs(concord, model, folder), hosts)
     return 0
 

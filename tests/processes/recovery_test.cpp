@@ -148,6 +148,16 @@ TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
   }
 }
 
+// The same on every attempt: said once, with the words of the rank that has said it for all.
+TEST_F(Recovery, DoesNotTryAWrongSettingAgain) {
+  TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_restarts", "3"}),
+                   {.environment = {"CONCORD_FAULTS=kill:2@20"}});
+  EXPECT_EQ(job.exit_code(), 2) << job.err();
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("no restart: exit code 2"), HasSubstr("    | concord: ")));
+  EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("restart 1")));
+  EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("nothing was written")));
+}
+
 // The memory that the launcher has for its ranks goes with it, even after kill -9.
 TEST_F(Recovery, LeavesNothingInMemory) {
   fs::create_directories(path("memory"));

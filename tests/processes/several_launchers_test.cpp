@@ -213,15 +213,24 @@ TEST_F(SeveralLaunchers, ElectAnotherLeader) {
 // Three machines, of which that of the leader is lost after step 5.
 class ThreeLaunchers : public SeveralLaunchers {
  protected:
-  void lose_leader(const Words& more) {
+  // |count|: with spare machines.
+  void lose_leader(const Words& more, int count = 3) {
     machines_ = 3;
     words_ = run_words("out", ranks(1, 2));
-    run("alone", ranks(3, 2));
-    for (int node = 0; node < 3; ++node) launchers_.push_back(launcher(node, more, node == 1 ? "delay:1@6+900" : ""));
+    run("alone", ranks(3, 2) + more_of_run(more));
+    for (int node = 0; node < count; ++node) launchers_.push_back(launcher(node, more, node == 1 ? faults_ : ""));
+    if (count > 3) {
+      ASSERT_TRUE(launchers_[3]->process().wait_for_text("this is a spare machine"));
+    }
     ASSERT_TRUE(has_saved());
     launchers_[0]->process().signal(SIGKILL);
     EXPECT_TRUE(launchers_[1]->process().wait_for_text("this launcher, of machine 1, leads the job from now on"));
   }
+  // What a job on one machine understands, too.
+  static Words more_of_run(const Words& more) {
+    return more.empty() || more.front() != "--logging_steps" ? Words{} : Words{more[0], more[1]};
+  }
+  std::string faults_ = "delay:1@6+900";
   std::vector<std::unique_ptr<TrainProgram>> launchers_;
 };
 
@@ -241,6 +250,41 @@ TEST_F(ThreeLaunchers, HaveTheirLeaderBack) {
   EXPECT_THAT(again->err(), HasSubstr("the others have elected another launcher to lead the job"));
   EXPECT_THAT(again->err(), HasSubstr("found the launcher that leads the job"));
   for (const size_t node : {1, 2}) EXPECT_EQ(launchers_[node]->exit_code(), 0) << launchers_[node]->err();
+  expect_same_run("alone", "out", 12);
+  expect_no_ranks();
+}
+
+// Its scheduler starts it again with the address of the first leader. Nobody is there; the elected one has written down
+// where it listens, in the output folder.
+TEST_F(ThreeLaunchers, HaveOneBackThatKnowsTheFirstLeaderOnly) {
+  faults_ = "delay:1@6+900,delay:0@9+900";  // after the election its rank is the first
+  ASSERT_NO_FATAL_FAILURE(lose_leader({"--logging_steps", "1"}, 4));
+  ASSERT_TRUE(has_done(8));
+  EXPECT_TRUE(fs::exists(path("out/leader.txt")));
+  launchers_[2]->process().signal(SIGKILL);
+  EXPECT_TRUE(launchers_[1]->process().wait_for_text("waiting up to 60 s for machine 2"));
+  const auto again = launcher(2, {"--logging_steps", "1"});
+  EXPECT_EQ(again->exit_code(), 0) << again->err();
+  for (const size_t node : {1, 3}) EXPECT_EQ(launchers_[node]->exit_code(), 0) << launchers_[node]->err();
+  EXPECT_FALSE(fs::exists(path("out/leader.txt")));
+  expect_same_run("alone", "out", 12);
+  expect_no_ranks();
+}
+
+// The first leader is back, as a machine like the others, and sends those on that ask it.
+TEST_F(ThreeLaunchers, HaveOneBackThatAsksTheFirstLeader) {
+  faults_ = "delay:1@6+900,delay:0@9+900";
+  const Words logging = {"--logging_steps", "1"};
+  ASSERT_NO_FATAL_FAILURE(lose_leader(logging));
+  const auto first = launcher(0, logging + Words{"--resume_from_checkpoint", "true"});
+  ASSERT_TRUE(has_done(8));
+  fs::remove(path("out/leader.txt"));
+  launchers_[2]->process().signal(SIGKILL);
+  EXPECT_TRUE(launchers_[1]->process().wait_for_text("waiting up to 60 s for machine 2"));
+  const auto again = launcher(2, logging);
+  EXPECT_EQ(again->exit_code(), 0) << again->err();
+  EXPECT_EQ(first->exit_code(), 0) << first->err();
+  EXPECT_EQ(launchers_[1]->exit_code(), 0) << launchers_[1]->err();
   expect_same_run("alone", "out", 12);
   expect_no_ranks();
 }
@@ -288,6 +332,38 @@ TEST(OneLauncher, LeavesOutADeviceThatIsAtFault) {
   EXPECT_THAT(bytes_of(file), ::testing::EndsWith("\n1 0 0 1 2\n"));
   options.worlds.clear();
   EXPECT_EQ(launch(options, std::vector<std::string>{"/bin/sh", "-c", script}), 71);
+}
+
+// What becomes of a job, alone and with a leader, whose rank 1 ends with each of the documented exit codes.
+TEST(OneLauncher, EndsOrStartsAgainAsTheExitCodeOfARankSays) {
+  struct Case {
+    int code, attempts, exit_code;
+  };
+  const int again = 3;  // the first attempt, and max_restarts
+  for (const Case& one : std::vector<Case>{{0, 1, 0},
+                                           {1, again, 1},
+                                           {2, 1, 2},  // wrong usage
+                                           {71, 1, 71},
+                                           {75, again, 1},  // of a launcher within; this one has nothing to resume
+                                           {77, again, 1},
+                                           {143, 1, 143}}) {
+    for (const bool has_leader : {false, true}) {
+      SCOPED_TRACE(std::to_string(one.code) + (has_leader ? ", with a leader" : ""));
+      const TemporaryFolder folder;
+      const std::string file = folder.path() + "/attempts";
+      LaunchOptions options;
+      options.nproc = 2;
+      options.max_restarts = again - 1;
+      options.recovers = true;
+      options.grace_seconds = 0.1;
+      if (has_leader) options.worlds = {2, 2};  // without a choice, but with somebody who decides
+      const std::string code = std::to_string(one.code);
+      const std::string script = "[ $RANK = 1 ] && { echo x >> " + file + "; exit " + code + "; }; [ " + code +
+                                 " = 0 ] && exit 0; trap 'exit 143' TERM; while :; do sleep 0.05; done";
+      EXPECT_EQ(launch(options, std::vector<std::string>{"/bin/sh", "-c", script}), one.exit_code);
+      EXPECT_EQ(bytes_of(file).size(), 2u * static_cast<size_t>(one.attempts));
+    }
+  }
 }
 
 // Both find no data and generate it, into the folder that they share.

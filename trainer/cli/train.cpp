@@ -88,6 +88,7 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
   options.max_restarts = static_cast<int>(line.arguments.recovery.max_restarts);
   options.spares = static_cast<int>(line.arguments.recovery.spares);
   options.rejoin_seconds = line.arguments.recovery.rejoin_timeout;
+  options.leader_file = line.arguments.output.dir + "/" + kLeaderFile;
   if (line.arguments.recovery.allow_fewer_ranks) {
     options.worlds = possible_worlds(line.arguments, world_of(line));
     const int64_t tensor = line.arguments.job.tensor_model_parallel_size;
