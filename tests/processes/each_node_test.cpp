@@ -177,7 +177,7 @@ TEST_F(EachNode, RefusesWhatItCannotWrite) {
 TEST_F(EachNode, AFolderThatOneMachineRefusesEndsTheJobOnAll) {
   fs::create_directories(path("second/checkpoint-5"));  // of something else
   for (const Ended& each : run_machines({})) {
-    EXPECT_EQ(each.code, 1);
+    EXPECT_EQ(each.code, 2);
     EXPECT_THAT(each.err,
                 AllOf(HasSubstr("second' contains"), HasSubstr("not written by Concord"), HasSubstr("(rank 2)")));
   }
