@@ -191,7 +191,7 @@ TEST_F(TrainResume, ADamagedTensorIsNamedUnlessNothingIsVerified) {
   bytes.close();
   const Words resume = ranks(2, 2) + Words{"--resume_from_checkpoint", path("whole/checkpoint-5"), "--max_steps", "5"};
   TrainProgram refused(run_words("refused", resume));
-  EXPECT_EQ(refused.exit_code(), 1) << refused.err();
+  EXPECT_EQ(refused.exit_code(), 2) << refused.err();
   EXPECT_THAT(refused.err(), AllOf(HasSubstr("is damaged: optimizer.safetensors"), HasSubstr("exp_avg")));
   run("taken", resume + Words{"--verify_checkpoint", "false"});
 }
