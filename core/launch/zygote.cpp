@@ -98,7 +98,7 @@ bool Zygote::receive(void* to, size_t bytes, int milliseconds, bool heeds_signal
       if (errno == EINTR) continue;
       return false;
     }
-    if (both[0].revents == 0) return false;
+    if (both[0].revents == 0 || both[1].revents != 0) return false;
     const ssize_t length = ::recv(control_.get(), static_cast<char*>(to) + got, bytes - got, 0);
     if (length < 0 && errno == EINTR) continue;
     if (length <= 0) return false;

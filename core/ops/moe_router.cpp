@@ -67,10 +67,10 @@ Tensor largest_on_host(const Tensor& wide, int64_t k) {
 }
 
 Tensor largest(const Tensor& wide, int64_t k) {
-  if (!wide.is_cpu()) {
-    return std::get<1>(at::sort(wide, /*stable=*/true, -1, /*descending=*/true)).narrow(-1, 0, k).contiguous();
-  }
-  return wide.scalar_type() == at::kDouble ? largest_on_host<double>(wide, k) : largest_on_host<float>(wide, k);
+  // Not every device sorts fp64, the type that others are compared with.
+  if (wide.scalar_type() == at::kDouble) return largest_on_host<double>(wide.cpu(), k).to(wide.device());
+  if (wide.is_cpu()) return largest_on_host<float>(wide, k);
+  return std::get<1>(at::sort(wide, /*stable=*/true, -1, /*descending=*/true)).narrow(-1, 0, k).contiguous();
 }
 
 // Softmax keeps the order, so logits choose: they are not rounded.
