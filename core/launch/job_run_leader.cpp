@@ -73,10 +73,12 @@ void JobRun::write_leader_file() {
   std::ofstream(written) << own_.port << " " << own_.address << "\n";
   has_written_leader_ = std::rename(written.c_str(), options_.leader_file.c_str()) == 0;
   if (has_written_leader_) return;
+  const std::string why = std::generic_category().message(errno);
+  std::remove(written.c_str());
   say_(
       fmt::format("concord launch: cannot write {}: {}; launchers that are started again need --master_addr {} "
                   "--master_port {}",
-                  options_.leader_file, std::generic_category().message(errno), own_.address, own_.port));
+                  options_.leader_file, why, own_.address, own_.port));
 }
 
 // The others have elected another leader: this one is a member like them.
