@@ -1,7 +1,9 @@
 // Samples at real sizes (samples.h) of the operators on 8-bit floats: more than one tile of a kernel each way, last
 // tiles that are not full, and products that go to a device's GEMM.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/ldexp.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -41,6 +43,12 @@ const RegisterRealSizes kRealFp8Quantise("concord::fp8_quantise",
                                            return Sample{{x, draw_fp8_amax(draw), c10::IValue(), format}, 0};
                                          }));
 
+const RegisterRealSizes kRealFp8Blocks("concord::fp8_quantise_blocks",
+                                       for_fp8_matrices([](const MatrixSize& size, Draw& draw, c10::ScalarType type) {
+                                         const at::Tensor x = draw.normal({size.rows, size.columns}, type);
+                                         return Sample{{x, draw.coin()}, 0};
+                                       }));
+
 // As in fp8_test.cpp: the neighbour of the exact number, where what is in between is rounded the other way. What is in
 // between is of |type|, and fp16 has numbers so small that they are off by more than that: by 2^-25, times the scale,
 // which is the format's largest number / amax. Argument |amax| has that.
@@ -74,35 +82,65 @@ const RegisterRealSizes kRealFp8SwigluBackward(
 
 // ----------------------------------------------------------------------------------------------------------- products
 
+enum class Fp8Unit { matrix, rows, squares };  // that has a scale of its own
+
 struct Fp8ProductSize {
   int64_t m, n, k;
   bool e5m2, fast;
+  Fp8Unit a_unit = Fp8Unit::matrix, b_unit = Fp8Unit::matrix;
 };
 
 const std::vector<Fp8ProductSize> kFp8Products = {{48, 32, 80, false, false},
                                                   {2048, 896, 4864, false, true},
                                                   {4096, 1152, 896, true, false},
-                                                  {100, 60, 33, true, false}};
+                                                  {100, 60, 33, true, false},
+                                                  {200, 140, 300, false, true, Fp8Unit::rows, Fp8Unit::squares},
+                                                  {2048, 896, 4864, false, true, Fp8Unit::rows, Fp8Unit::squares},
+                                                  {2048, 4864, 896, false, false, Fp8Unit::rows, Fp8Unit::squares},
+                                                  {1152, 896, 4096, false, false, Fp8Unit::rows, Fp8Unit::rows}};
 
 at::Tensor draw_narrow(Draw& draw, int64_t rows, int64_t columns, bool e5m2) {
   const auto type = type_of(e5m2 ? Fp8Format::e5m2 : Fp8Format::e4m3);
   return draw.normal({rows, columns}, at::kFloat, e5m2 ? 3 : 1).to(type);
 }
 
+// Powers of two, as fp8_quantise makes those of blocks.
+at::Tensor draw_scales(Draw& draw, int64_t rows, int64_t columns, Fp8Unit unit) {
+  if (unit == Fp8Unit::matrix) return draw_fp8_amax(draw);
+  const auto blocks = [](int64_t size) { return (size + kFp8Block - 1) / kFp8Block; };
+  const at::Tensor exponents = draw.normal({unit == Fp8Unit::rows ? rows : blocks(rows), blocks(columns)}, at::kFloat);
+  return at::ldexp(at::ones_like(exponents), exponents.round());
+}
+
+// The scale of each element of |of|.
+at::Tensor spread(const at::Tensor& scales, const at::Tensor& of) {
+  if (scales.dim() < 2) return scales;
+  const int64_t lines = scales.size(0) == of.size(0) ? 1 : kFp8Block;
+  return scales.repeat_interleave(lines, 0)
+      .narrow(0, 0, of.size(0))
+      .repeat_interleave(kFp8Block, 1)
+      .narrow(1, 0, of.size(1));
+}
+
 // Hopper's tensor cores keep a sum with 13 bits behind the point and cut off the rest: each of k / 32 additions loses
 // up to 2^-13 of it. Partial sums of terms of random sign are at most 8 / sqrt(k) of the sum of absolute values. Where
-// it may not be fast, partial sums are short and are added in fp32.
-at::Tensor product_slack(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale, bool fast) {
-  const double share = std::ldexp(1, -13) * (fast ? std::max(1.0, std::sqrt(a.size(1)) / 4) : 1);
-  return share * at::matmul(a.abs(), b.abs().t()) * scale;
+// it may not be fast, partial sums are short and are added in fp32. Blocks of 128 are four additions each, and the one
+// with the largest scale can be nearly all of the sum.
+at::Tensor product_slack(const at::Tensor& a, const at::Tensor& a_scales, const at::Tensor& b,
+                         const at::Tensor& b_scales, bool fast) {
+  const double additions = a_scales.dim() == 2 ? 4 : fast ? std::max(1.0, std::sqrt(a.size(1)) / 4) : 1;
+  const double share = std::ldexp(1, -13) * additions;
+  return share * at::matmul(a.abs() * spread(a_scales, a), (b.abs() * spread(b_scales, b)).t());
 }
 
 Sample real_product(const Fp8ProductSize& size, Draw& draw, c10::ScalarType type) {
   const at::Tensor a = draw_narrow(draw, size.m, size.k, size.e5m2), b = draw_narrow(draw, size.n, size.k, false);
-  const at::Tensor a_scale = draw_fp8_amax(draw), b_scale = draw_fp8_amax(draw);
-  const auto slack = [fast = size.fast](const std::vector<c10::IValue>& given, const std::vector<at::Tensor>&) {
+  const at::Tensor a_scale = draw_scales(draw, size.m, size.k, size.a_unit);
+  const at::Tensor b_scale = draw_scales(draw, size.n, size.k, size.b_unit);
+  const auto slack = [fast = size.fast && size.a_unit == Fp8Unit::matrix](const std::vector<c10::IValue>& given,
+                                                                          const std::vector<at::Tensor>&) {
     const auto tensor = [&](size_t i) { return given[i].toTensor(); };
-    return std::vector<at::Tensor>{product_slack(tensor(0), tensor(2), tensor(1) * tensor(3), fast)};
+    return std::vector<at::Tensor>{product_slack(tensor(0), tensor(1), tensor(2), tensor(3), fast)};
   };
   const c10::IValue bias = draw.coin() ? c10::IValue(draw.normal({size.n}, type)) : c10::IValue();
   return Sample{{a, a_scale, b, b_scale, bias, type, size.fast}, 0, {}, slack};
@@ -110,10 +148,11 @@ Sample real_product(const Fp8ProductSize& size, Draw& draw, c10::ScalarType type
 
 Sample real_product_into(const Fp8ProductSize& size, Draw& draw, c10::ScalarType) {
   const at::Tensor a = draw_narrow(draw, size.m, size.k, size.e5m2), b = draw_narrow(draw, size.n, size.k, false);
-  const at::Tensor a_scale = draw_fp8_amax(draw), b_scale = draw_fp8_amax(draw);
+  const at::Tensor a_scale = draw_scales(draw, size.m, size.k, size.a_unit);
+  const at::Tensor b_scale = draw_scales(draw, size.n, size.k, size.b_unit);
   const auto slack = [](const std::vector<c10::IValue>& given, const std::vector<at::Tensor>&) {
     const auto tensor = [&](size_t i) { return given[i].toTensor(); };
-    return std::vector<at::Tensor>{product_slack(tensor(1), tensor(3), tensor(2) * tensor(4), false)};
+    return std::vector<at::Tensor>{product_slack(tensor(1), tensor(2), tensor(3), tensor(4), false)};
   };
   const at::Tensor main = draw.normal({size.m, size.n}, at::kFloat);
   return Sample{{main, a, a_scale, b, b_scale, draw.coin()}, 0, {}, slack};

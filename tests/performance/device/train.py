@@ -41,6 +41,14 @@ SHAPES = {
         rope_scaling=dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
                           original_max_position_embeddings=8192),
         hidden_act="silu", attention_bias=False, mlp_bias=False, initializer_range=0.02, torch_dtype="bfloat16"),
+    # 1.81B parameters, 0.40B of them active.
+    "qwen3-moe-1.8b": dict(
+        model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], hidden_size=1024, intermediate_size=3072,
+        moe_intermediate_size=512, num_experts=64, num_experts_per_tok=8, norm_topk_prob=True, decoder_sparse_step=1,
+        mlp_only_layers=[], num_hidden_layers=16, num_attention_heads=16, num_key_value_heads=4, head_dim=64,
+        vocab_size=151936, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True, max_position_embeddings=32768,
+        hidden_act="silu", attention_bias=False, initializer_range=0.02, router_aux_loss_coef=0.001,
+        output_router_logits=False, torch_dtype="bfloat16"),
     "tiny": dict(
         model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=64, intermediate_size=128,
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=512, rope_theta=1e4,
@@ -50,10 +58,15 @@ SHAPES = {
 
 
 def parameters(shape):
+    """Those that a token meets: of experts the chosen ones."""
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     size = shape.get("head_dim", hidden // shape["num_attention_heads"])
     q, kv = size * shape["num_attention_heads"], size * shape["num_key_value_heads"]
-    layer = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * shape["intermediate_size"]
+    if "num_experts" in shape:
+        mlp = shape["num_experts_per_tok"] * 3 * hidden * shape["moe_intermediate_size"] + hidden * shape["num_experts"]
+    else:
+        mlp = 3 * hidden * shape["intermediate_size"]
+    layer = hidden * (q + 2 * kv) + q * hidden + mlp
     return layers * layer + hidden * shape["vocab_size"]
 
 

@@ -1,6 +1,7 @@
-// Matrices of 8-bit floats and their products on CUDA: kernels of our own for one scale per matrix, and cublasLt.
-// Matrices with a scale per block, and sizes that are no multiples of 16, are computed by the reference.
+// Matrices of 8-bit floats and their products on CUDA: kernels of our own, and cublasLt. Sizes that are no multiples of
+// 16, and products of blocks without a Hopper or with other depths than multiples of 128, go to the reference.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <optional>
 #include <tuple>
@@ -16,10 +17,13 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// [timed]
-const Choice kFp8Product[2] = {{"fp8: the reference", kShortTypes},
-                               {"fp8: a timed GEMM", kShortTypes, has_timed_gemms}};
+// [way]
+enum Fp8Way { kByReference, kTimed, kTimedBlocks };
+const Choice kFp8Product[3] = {{"fp8: the reference", kShortTypes},
+                               {"fp8: a timed GEMM", kShortTypes, has_timed_gemms},
+                               {"fp8: a timed GEMM of blocks", kShortTypes, has_block_scaled_gemms}};
 
 Three three_of(const std::vector<c10::IValue>& made) {
   return {made[0].toTensor(), made[1].toTensor(), made[2].toTensor()};
@@ -100,21 +104,83 @@ Three fp8_swiglu_backward_on_device(const Tensor& grad, const Tensor& gate_up, c
   return made.result();
 }
 
-// a [m, k] b [n, k]^T; |c| is what it is written to.
-Gemm gemm_of(const Tensor& a, const Tensor& b) {
+// ------------------------------------------------------------------------------------------------------------ blocks
+
+int64_t blocks_of(int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; }
+
+// [rows, columns] of scales as cublasLt takes them: columns one after another, or, of squares, lines that are multiples
+// of 4 long. What such a line has too many is not in the tensor.
+Tensor scales_by_column(int64_t rows, int64_t columns, const Tensor& like) {
+  return at::empty({columns, rows}, like.options().dtype(at::kFloat)).t();
+}
+Tensor scales_by_square(int64_t rows, int64_t columns, const Tensor& like) {
+  const int64_t line = (columns + 3) / 4 * 4;
+  return at::zeros({rows, line}, like.options().dtype(at::kFloat)).narrow(1, 0, columns);
+}
+
+Four quantise_blocks_on_device(const Tensor& x, bool square) {
+  const Tensor dense = x.contiguous();
+  const Rows shape{dense.size(0), dense.size(1)};
+  if (!fp8_fits(shape, type_of(x), {dense.const_data_ptr()})) {
+    const auto made = reference("concord::fp8_quantise_blocks", {x, square});
+    return {made[0].toTensor(), made[1].toTensor(), made[2].toTensor(), made[3].toTensor()};
+  }
+  const OnDevice device(x.device());
+  const auto options = x.options().dtype(at::kFloat8_e4m3fn);
+  const Tensor rows = at::empty({shape.rows, shape.width}, options);
+  const Tensor columns = at::empty({shape.width, shape.rows}, options);
+  const auto scales_for = [&](int64_t lines, int64_t length) {
+    return square ? scales_by_square(blocks_of(lines), blocks_of(length), x)
+                  : scales_by_column(lines, blocks_of(length), x);
+  };
+  const Tensor row_scales = scales_for(shape.rows, shape.width), column_scales = scales_for(shape.width, shape.rows);
+  fp8_quantise_blocks(where(dense), shape, dense.const_data_ptr(), square,
+                      {rows.mutable_data_ptr(), columns.mutable_data_ptr(), row_scales.mutable_data_ptr<float>(),
+                       column_scales.mutable_data_ptr<float>(), row_scales.stride(0), column_scales.stride(0)});
+  return {rows, row_scales, columns, column_scales};
+}
+
+// As the reference tells them apart.
+Gemm::Scales unit_of(const Tensor& numbers, const Tensor& scales) {
+  if (scales.dim() < 2) return Gemm::Scales::matrix;
+  return scales.size(0) == numbers.size(0) ? Gemm::Scales::row_blocks : Gemm::Scales::squares;
+}
+
+// |scales| as they are, or copied to where a GEMM can read them.
+Tensor laid(const Tensor& scales, Gemm::Scales unit) {
+  if (unit == Gemm::Scales::matrix) return scales;
+  const bool by_column = unit == Gemm::Scales::row_blocks;
+  const bool fits = by_column ? scales.t().is_contiguous() : scales.stride(1) == 1 && scales.stride(0) % 4 == 0;
+  if (fits && reinterpret_cast<uintptr_t>(scales.const_data_ptr()) % 16 == 0) return scales;
+  const Tensor copy = by_column ? scales_by_column(scales.size(0), scales.size(1), scales)
+                                : scales_by_square(scales.size(0), scales.size(1), scales);
+  copy.copy_(scales);
+  return copy;
+}
+
+// ---------------------------------------------------------------------------------------------------------- products
+
+// a [m, k] b [n, k]^T. Sums of blocks are never fast: their scales are multiplied with in fp32.
+Gemm gemm_of(const Tensor& a, const Tensor& a_scales, const Tensor& b, const Tensor& b_scales, bool fast) {
+  const Gemm::Scales unit = unit_of(a, a_scales);
   return {.rows = a.size(0),
           .columns = b.size(0),
           .depth = a.size(1),
           .transposed_b = true,
           .narrow_a = narrow_of(a),
-          .narrow_b = narrow_of(b)};
+          .narrow_b = narrow_of(b),
+          .fast = fast && unit == Gemm::Scales::matrix,
+          .scales_a = unit,
+          .scales_b = unit_of(b, b_scales)};
 }
 
-bool goes_timed(const Gemm& g, std::initializer_list<const Tensor*> dense, const Tensor& a_scales,
-                const Tensor& b_scales) {
-  bool timed = g.narrow_a != Narrow::none && g.narrow_b != Narrow::none && is_amax(a_scales) && is_amax(b_scales);
+Fp8Way way_of(const Gemm& g, std::initializer_list<const Tensor*> dense,
+              std::initializer_list<const Tensor*> all_scales) {
+  bool timed = g.narrow_a != Narrow::none && g.narrow_b != Narrow::none;
   for (const Tensor* each : dense) timed = timed && is_ready(*each);
-  return timed && takes(g);
+  for (const Tensor* each : all_scales) timed = timed && each->scalar_type() == at::kFloat;
+  if (!timed || !takes(g)) return kByReference;
+  return g.scales_a == Gemm::Scales::matrix ? kTimed : kTimedBlocks;
 }
 
 Tensor matmul_on_device(const Tensor& a, const Tensor& a_scales, const Tensor& b, const Tensor& b_scales,
@@ -124,48 +190,50 @@ Tensor matmul_on_device(const Tensor& a, const Tensor& a_scales, const Tensor& b
   };
   const bool is_short = type == at::kBFloat16 || type == at::kHalf;
   if (!is_short || (bias && (bias->scalar_type() != type || !is_ready(*bias)))) return by_reference();
-  Gemm g = gemm_of(a, b);
+  Gemm g = gemm_of(a, a_scales, b, b_scales, fast);
   g.type = type == at::kBFloat16 ? Type::bf16 : Type::f16;
   g.has_bias = bias.has_value();
-  g.fast = fast;
   const OnDevice device(a.device());
   const Tensor c = at::empty({g.rows, g.columns}, a_scales.options().dtype(type));
-  const bool timed = goes_timed(g, {&a, &b, &c}, a_scales, b_scales);
-  kFp8Product[timed].take(g.type);
-  if (!timed) return by_reference();
+  const Fp8Way way = way_of(g, {&a, &b, &c}, {&a_scales, &b_scales});
+  kFp8Product[way].take(g.type);
+  if (way == kByReference) return by_reference();
+  const Tensor a_laid = laid(a_scales, g.scales_a), b_laid = laid(b_scales, g.scales_b);
   run_gemm(g,
            {.a = a.const_data_ptr(),
             .b = b.const_data_ptr(),
             .c = c.mutable_data_ptr(),
             .bias = bias ? bias->const_data_ptr() : nullptr,
-            .a_scale = a_scales.const_data_ptr<float>(),
-            .b_scale = b_scales.const_data_ptr<float>()},
+            .a_scale = a_laid.const_data_ptr<float>(),
+            .b_scale = b_laid.const_data_ptr<float>()},
            c);
   return c;
 }
 
 void matmul_into_on_device(Tensor& main, const Tensor& a, const Tensor& a_scales, const Tensor& b,
                            const Tensor& b_scales, bool adds) {
-  Gemm g = gemm_of(a, b);
+  Gemm g = gemm_of(a, a_scales, b, b_scales, /*fast=*/false);
   g.wide = true;
   g.adds = adds;
-  if (main.scalar_type() != at::kFloat || !goes_timed(g, {&a, &b, &main}, a_scales, b_scales)) {
+  if (main.scalar_type() != at::kFloat || way_of(g, {&a, &b, &main}, {&a_scales, &b_scales}) == kByReference) {
     reference("concord::fp8_matmul_", {main, a, a_scales, b, b_scales, adds});
     return;
   }
   const OnDevice device(a.device());
+  const Tensor a_laid = laid(a_scales, g.scales_a), b_laid = laid(b_scales, g.scales_b);
   run_gemm(g,
            {.a = a.const_data_ptr(),
             .b = b.const_data_ptr(),
             .c = main.mutable_data_ptr(),
-            .a_scale = a_scales.const_data_ptr<float>(),
-            .b_scale = b_scales.const_data_ptr<float>()},
+            .a_scale = a_laid.const_data_ptr<float>(),
+            .b_scale = b_laid.const_data_ptr<float>()},
            main);
 }
 
 TORCH_LIBRARY_IMPL(concord, CUDA, m) {
   m.impl("fp8_amax_", amax_on_device);
   m.impl("fp8_quantise", quantise_on_device);
+  m.impl("fp8_quantise_blocks", quantise_blocks_on_device);
   m.impl("fp8_swiglu", fp8_swiglu_on_device);
   m.impl("fp8_swiglu_backward", fp8_swiglu_backward_on_device);
   m.impl("fp8_matmul", matmul_on_device);

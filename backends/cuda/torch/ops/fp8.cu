@@ -3,26 +3,10 @@
 #include <cuda_fp8.h>
 
 #include "backends/cuda/torch/ops/device_math.cuh"
+#include "backends/cuda/torch/ops/fp8.cuh"
 
 namespace concord::cuda::torch_side {
 namespace {
-
-constexpr int kThreads = 256, kTile = 128, kVector = 8, kLines = 4;
-constexpr int kWords = kTile / kLines;  // of four rows each, in a column of a tile
-
-__device__ float scale_for(float amax, float largest) {
-  if (!(amax > 0) || !isfinite(amax)) return 1;
-  return fminf(largest / amax, 3.4028234663852886e38F);
-}
-
-// Two numbers; the first in the lower byte. Adding x times 0 makes a NaN of an Inf, and changes nothing else.
-__device__ uint32_t narrowed(float x, float y, float scale, __nv_fp8_interpretation_t format) {
-  const float2 both{fmaf(x, scale, x * 0.0F), fmaf(y, scale, y * 0.0F)};
-  return __nv_cvt_float2_to_fp8x2(both, __NV_SATFINITE, format);
-}
-
-// The bits of |x|, which rise as it does; those of a NaN are above all others.
-__device__ unsigned bits_of_size(float x) { return __float_as_uint(fabsf(x)); }
 
 // Over the block, into |most|, which holds the bits of a float that is not negative.
 __device__ void add_most(unsigned value, float* most) {
@@ -33,29 +17,6 @@ __device__ void add_most(unsigned value, float* most) {
   if (threadIdx.x != 0) return;
   for (const unsigned each : of_warps) value = max(value, each);
   atomicMax(reinterpret_cast<unsigned*>(most), value);
-}
-
-// kVector elements, not unpacked yet: two in a register.
-__device__ uint4 fetch(const void* from) { return *static_cast<const uint4*>(from); }
-
-__device__ float2 pair_of(uint32_t bits, __half) {
-  __half2 both;
-  memcpy(&both, &bits, sizeof(both));
-  return __half22float2(both);
-}
-__device__ float2 pair_of(uint32_t bits, __nv_bfloat16) {
-  return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000U)};
-}
-
-template <class T>
-__device__ void unpack(const uint4& from, float (&to)[kVector]) {
-  const uint32_t words[4] = {from.x, from.y, from.z, from.w};
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float2 both = pair_of(words[k], T{});
-    to[2 * k] = both.x;
-    to[2 * k + 1] = both.y;
-  }
 }
 
 // To a few units in the last place: what comes of it is rounded to 16 bits.
@@ -124,20 +85,6 @@ struct SwigluBackward {
   }
 };
 
-// Four rows of four bytes -> four columns.
-__device__ void transpose(const uint32_t (&rows)[kLines], uint32_t (&columns)[4]) {
-  const uint32_t low01 = __byte_perm(rows[0], rows[1], 0x5140), low23 = __byte_perm(rows[2], rows[3], 0x5140);
-  const uint32_t high01 = __byte_perm(rows[0], rows[1], 0x7362), high23 = __byte_perm(rows[2], rows[3], 0x7362);
-  columns[0] = __byte_perm(low01, low23, 0x5410);
-  columns[1] = __byte_perm(low01, low23, 0x7632);
-  columns[2] = __byte_perm(high01, high23, 0x5410);
-  columns[3] = __byte_perm(high01, high23, 0x7632);
-}
-
-// Columns of a tile in shared memory, four rows to a word. Words are shifted by two for each group of columns, so that
-// threads of a warp, which have 16 groups of columns and two of rows, write to different banks.
-__device__ int word_at(int column, int lines) { return column * kWords + (lines + 2 * (column / kVector)) % kWords; }
-
 template <class Source>
 __global__ void __launch_bounds__(kThreads, Source::kBlocks)
     quantise(Rows shape, Source source, __nv_fp8_interpretation_t format, float largest, Fp8Arrays to) {
@@ -171,8 +118,7 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
           for (const float each : value) most = max(most, bits_of_size(each));
           for (int half = 0; half < 2; ++half) {
             const float* const four = value + 4 * half;
-            words[part][half][line] =
-                narrowed(four[0], four[1], scale, format) | narrowed(four[2], four[3], scale, format) << 16;
+            words[part][half][line] = narrowed_by(four, scale, format);
           }
           auto* const out = static_cast<uint8_t*>(to.rows) + (row + line) * stride + part * shape.width + column;
           *reinterpret_cast<Vector<uint32_t, 2>*>(out) = {words[part][0][line], words[part][1][line]};
@@ -180,27 +126,12 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
       }
     }
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      for (int half = 0; half < 2; ++half) {
-        uint32_t turned[4];
-        transpose(words[part][half], turned);
-        for (int k = 0; k < 4; ++k) tile[part][word_at(columns + 4 * half + k, lines)] = turned[k];
-      }
-    }
+    for (int part = 0; part < kParts; ++part) keep_columns(words[part], columns, lines, tile[part]);
   }
   __syncthreads();
-  constexpr int kPieces = kWords / 4;  // of 16 rows, in a column
-  const int piece = static_cast<int>(threadIdx.x) % kPieces;
-  for (int at = static_cast<int>(threadIdx.x) / kPieces; at < kTile; at += kThreads / kPieces) {
-    const int64_t row = first_row + piece * 16;
-    if (row >= shape.rows || first_column + at >= shape.width) continue;
-    for (int part = 0; part < kParts; ++part) {
-      Vector<uint32_t, 4> lines;
-      for (int k = 0; k < 4; ++k) lines.at[k] = tile[part][word_at(at, piece * 4 + k)];
-      const int64_t line = part * shape.width + first_column + at;
-      auto* const out = static_cast<uint8_t*>(to.columns) + line * shape.rows + row;
-      *reinterpret_cast<Vector<uint32_t, 4>*>(out) = lines;
-    }
+  for (int part = 0; part < kParts; ++part) {
+    auto* const out = static_cast<uint8_t*>(to.columns) + part * shape.width * shape.rows;
+    write_columns(shape, first_row, first_column, tile[part], out);
   }
   if (to.seen != nullptr) add_most(most, to.seen);
 }
@@ -224,13 +155,6 @@ void launch(Where where, Rows shape, const Source& source, Narrow format, const 
   quantise<<<blocks, kThreads, 0, where.stream>>>(shape, source, is_long ? __NV_E4M3 : __NV_E5M2,
                                                   is_long ? 448.0F : 57344.0F, to);
   check_launch("fp8_quantise");
-}
-
-// Body(T) for the 16-bit types.
-template <class Body>
-void visit_short(Type type, const Body& body) {
-  if (type == Type::f16) return body(__half{});
-  body(__nv_bfloat16{});
 }
 
 }  // namespace

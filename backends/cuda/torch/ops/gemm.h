@@ -1,9 +1,10 @@
 // Large GEMMs of 16-bit or 8-bit operands through cublasLt, with algorithms chosen by timing: cuBLAS's own first choice
 // is 3 to 7 % slower on the shapes of small models. Free of libtorch.
 //
-// The first GEMM of a shape times what cublasLt suggests and keeps the fastest, also on disk, by device and library
-// version: in $XDG_CACHE_HOME/concord or ~/.cache/concord. So a run that is started again computes the same bits. Where
-// that folder cannot be written to, every process times for itself. CONCORD_CUDA_GEMM=heuristic leaves all to libtorch.
+// The first GEMM of a shape times what cublasLt suggests, with the device under load, and keeps the fastest, also on
+// disk, by device and library version: in $XDG_CACHE_HOME/concord or ~/.cache/concord. So a run that is started again
+// computes the same bits. Where that folder cannot be written to, every process times for itself.
+// CONCORD_CUDA_GEMM=heuristic leaves all to libtorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,6 +28,10 @@ struct Gemm {
   // 8-bit floats, both or none; then only b is transposed. Their scales are on the device.
   Narrow narrow_a = Narrow::none, narrow_b = Narrow::none;
   bool fast = false;  // narrow: sums may be kept in fewer than 32 bits
+  // Narrow: what has a scale of its own. Both are blocks or both whole matrices, and not both are squares. Scales of
+  // rows' blocks are [depth / 128, rows or columns], those of squares lines of a multiple of 4 (kernels.h).
+  enum class Scales { matrix, row_blocks, squares };
+  Scales scales_a = Scales::matrix, scales_b = Scales::matrix;
 
   auto operator<=>(const Gemm&) const = default;
 };
@@ -36,7 +41,8 @@ struct Gemm {
 // tensor-parallel rank for itself), which a choice by timing would not ensure.
 bool takes(const Gemm& gemm);
 
-bool has_timed_gemms();  // whether it takes any
+bool has_timed_gemms();         // whether it takes any
+bool has_block_scaled_gemms();  // and narrow ones with a scale per block: Hopper with cuBLAS 12.9 or later
 
 struct GemmArrays {
   const void *a, *b;

@@ -108,6 +108,16 @@ void fp8_swiglu(Where where, Rows shape, const void* gate_up, Narrow format, con
 void fp8_swiglu_backward(Where where, Rows shape, const void* grad, const void* gate_up, Narrow format,
                          const Fp8Arrays& to);
 
+// The same in e4m3 with a scale per block, as cublasLt reads them: one for 128 columns of a row, [blocks, rows], or if
+// |square| for 128 x 128 elements, [blocks of rows, row_line] and [blocks of columns, column_line].
+constexpr int64_t kFp8BlockSize = 128;
+struct Fp8BlockArrays {
+  void *rows, *columns;
+  float *row_scales, *column_scales;
+  int64_t row_line, column_line;
+};
+void fp8_quantise_blocks(Where where, Rows shape, const void* x, bool square, const Fp8BlockArrays& to);
+
 // Which |k| experts each token is sent to, by its logits [tokens, experts], and the weights [tokens, k] of Sum: softmax
 // over all experts or over the chosen ones, times |scale|. Only for what fits.
 struct RoutedTokens {
