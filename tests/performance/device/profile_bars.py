@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 CLASSES = [
-    ("GEMM", r"nvjet|cublas|gemm|cutlass", "#4c78a8"),
+    ("GEMM", r"nvjet|cublas|gemm|cutlass|weight_grad", "#4c78a8"),
     ("attention", r"sdpa|fmha|compute_dot_do_o|convert_dq", "#f58518"),
     ("SwiGLU", r"swiglu", "#54a24b"),
     ("cross entropy", r"cross_entropy", "#e45756"),
