@@ -1,5 +1,7 @@
 # The layer check as part of every build: an include against the arrows fails it. And the tests of this folder's own.
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
+if(NOT Python3_EXECUTABLE)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+endif()
 add_custom_target(concord_layers ALL
   COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_LIST_DIR}/check_layers.py ${PROJECT_SOURCE_DIR}
   COMMENT "Checking that includes follow the layers" VERBATIM)

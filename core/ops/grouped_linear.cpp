@@ -11,6 +11,7 @@
 #include "core/ops/check.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
+#include "core/ops/narrow_gemm.h"
 
 namespace concord {
 namespace ops::grouped_linear_op {
@@ -66,9 +67,12 @@ std::vector<Tensor> groups_of(const Tensor& rows, const Tensor& ends) {
 template <class Product>
 Tensor each_group(const Tensor& rows, const Tensor& weight, const Tensor& ends, const Product& product) {
   const std::vector<Tensor> groups = groups_of(rows, ends);
+  const bool widens = multiplies_faster_in_fp32(rows);
   std::vector<Tensor> results;
   for (size_t i = 0; i < groups.size(); ++i) {
-    results.push_back(product(groups[i], weight.select(0, static_cast<int64_t>(i))));
+    const Tensor own = weight.select(0, static_cast<int64_t>(i));
+    results.push_back(widens ? product(groups[i].to(at::kFloat), own.to(at::kFloat)).to(rows.scalar_type())
+                             : product(groups[i], own));
   }
   return at::cat(results);
 }
@@ -83,6 +87,9 @@ Tensor reference_input_grad(const Tensor& grad, const Tensor& weight, const Tens
 
 // An empty group's is a product over no rows: 0.
 Tensor reference_weight_grad(const Tensor& grad, const Tensor& x, const Tensor& ends) {
+  if (multiplies_faster_in_fp32(grad)) {
+    return reference_weight_grad(grad.to(at::kFloat), x.to(at::kFloat), ends).to(grad.scalar_type());
+  }
   const std::vector<Tensor> grads = groups_of(grad, ends), inputs = groups_of(x, ends);
   std::vector<Tensor> results;
   for (size_t i = 0; i < grads.size(); ++i) results.push_back(at::mm(grads[i].t(), inputs[i]));

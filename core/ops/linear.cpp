@@ -3,17 +3,22 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "core/ops/check.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/fp8_layer.h"
+#include "core/ops/narrow_gemm.h"
 
 namespace concord {
 namespace ops::linear_op {
@@ -49,13 +54,15 @@ void set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
   op.call(main, grad, x);
 }
 
-// The host uses the references too, except for one on Arm: GEMMs of libtorch, which no hand-written loop would beat.
+// The host uses the references too, except on Arm: GEMMs of libtorch, which no hand-written loop would beat.
 Tensor reference(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) { return at::linear(x, weight, bias); }
 
 #if defined(__aarch64__)
 // libtorch passes x W^T in fp32 to a library that first reorders all of W. With x stored by columns, a cheap copy, it
 // calls BLAS: 2 to 10 % less time for 64 to 512 rows, and up to half for few.
+Tensor cpu_wide(const Tensor& x, const Tensor& weight, const MaybeTensor& bias);
 Tensor cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
+  if (multiplies_faster_in_fp32(x)) return cpu_wide(x, weight, bias);
   constexpr int64_t kMostRows = 512;  // beyond that there is no gain
   const int64_t count = x.size(-1) == 0 ? 0 : x.numel() / x.size(-1);
   if (x.scalar_type() != at::kFloat || count < 2 || count > kMostRows) return reference(x, weight, bias);
@@ -65,11 +72,51 @@ Tensor cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
   sizes.back() = weight.size(0);
   return y.view(sizes);
 }
+
+// Parts of a weight's outputs, to be widened one after the other: a copy of all of it would take twice its memory.
+std::vector<Tensor> parts_of(const Tensor& weight) {
+  constexpr int64_t kFew = 16 * 1024, kMost = 4 * 1024 * 1024;  // elements
+  return weight.chunk(weight.numel() <= kFew ? 1 : std::max<int64_t>(8, weight.numel() / kMost), 0);
+}
+
+Tensor cpu_wide(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
+  auto sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  const Tensor wide = x.to(at::kFloat), y = at::empty(sizes, x.options());
+  int64_t first = 0;
+  for (const Tensor& part : parts_of(weight)) {
+    const int64_t count = part.size(0);
+    const MaybeTensor added = bias ? MaybeTensor(bias->narrow(0, first, count).to(at::kFloat)) : std::nullopt;
+    y.narrow(-1, first, count).copy_(cpu(wide, part.to(at::kFloat), added));
+    first += count;
+  }
+  return y;
+}
 #endif
 
 Tensor reference_input_grad(const Tensor& grad, const Tensor& weight) { return at::matmul(grad, weight); }
 
 Tensor reference_weight_grad(const Tensor& grad, const Tensor& x) { return at::mm(rows(grad).t(), rows(x)); }
+
+#if defined(__aarch64__)
+Tensor cpu_input_grad(const Tensor& grad, const Tensor& weight) {
+  if (!multiplies_faster_in_fp32(grad)) return reference_input_grad(grad, weight);
+  const Tensor all = rows(grad), sum = at::zeros({all.size(0), weight.size(1)}, all.options().dtype(at::kFloat));
+  int64_t first = 0;
+  for (const Tensor& part : parts_of(weight)) {
+    sum.addmm_(all.narrow(1, first, part.size(0)).to(at::kFloat), part.to(at::kFloat));
+    first += part.size(0);
+  }
+  auto sizes = grad.sizes().vec();
+  sizes.back() = weight.size(1);
+  return sum.to(grad.scalar_type()).view(sizes);
+}
+
+Tensor cpu_weight_grad(const Tensor& grad, const Tensor& x) {
+  if (!multiplies_faster_in_fp32(grad)) return reference_weight_grad(grad, x);
+  return reference_weight_grad(grad.to(at::kFloat), x.to(at::kFloat)).to(grad.scalar_type());
+}
+#endif
 
 // One accumulating GEMM. 16-bit operands are widened, so that nothing is rounded in between.
 void reference_add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
@@ -125,7 +172,11 @@ TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
   m.impl("linear_weight_grad_set_", reference_set_weight_grad);
 }
 #if defined(__aarch64__)
-TORCH_LIBRARY_IMPL(concord, CPU, m) { m.impl("linear", cpu); }
+TORCH_LIBRARY_IMPL(concord, CPU, m) {
+  m.impl("linear", cpu);
+  m.impl("linear_input_grad", cpu_input_grad);
+  m.impl("linear_weight_grad", cpu_weight_grad);
+}
 #endif
 TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("linear", autograd); }
 

@@ -1,6 +1,7 @@
 #include "core/ops/linear.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
@@ -144,6 +145,26 @@ TEST(Linear, LosesNothingOfABf16GradientInTheMainGradient) {
   const GradSink sink{at::ones({1, 1})};
   linear(x, weight, {}, &sink).backward(at::ones({4096, 1}, at::kBFloat16));
   EXPECT_EQ(sink.main.item<float>(), 9);
+}
+
+// A weight that the host widens in parts (linear.cpp), the last of which is smaller. Of -1, 0 and 1: sums are exact in
+// fp32, and rounded once.
+TEST(Linear, OfALargeWeightIn16BitsIsTheExactSumRoundedOnce) {
+  const auto values = [](at::IntArrayRef shape, int64_t step) {
+    const at::Tensor places = at::arange(c10::multiply_integers(shape), at::kLong);
+    return places.mul(step).remainder(1009).remainder(3).sub(1).to(at::kDouble).view(shape);
+  };
+  const at::Tensor x = values({2, 12, 96}, 37), weight = values({301, 96}, 101), bias = values({301}, 59);
+  const at::Tensor grad = values({2, 12, 301}, 71);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    SCOPED_TRACE(c10::toString(type));
+    const at::Tensor own_x = x.to(type).requires_grad_(true), own_weight = weight.to(type).requires_grad_(true);
+    const at::Tensor y = linear(own_x, own_weight, bias.to(type));
+    EXPECT_TRUE(at::equal(y, (at::matmul(x, weight.t()) + bias).to(type)));
+    y.backward(grad.to(type));
+    EXPECT_TRUE(at::equal(own_x.grad(), at::matmul(grad, weight).to(type)));
+    EXPECT_TRUE(at::equal(own_weight.grad(), at::matmul(grad.view({24, 301}).t(), x.view({24, 96})).to(type)));
+  }
 }
 
 TEST(Linear, RefusesSizesThatDoNotFitAndNamesThem) {

@@ -19,10 +19,11 @@ function(expect code words)
 endfunction()
 
 # configure(FOLDER SOURCE): the words of a command that configures SOURCE against the installation in FOLDER. Without a
-# build type, that is without optimisation: what is tested is that it compiles, links and runs.
+# build type, that is without optimisation: what is tested is that it compiles, links and runs. With the tree's ccache, if
+# it has one: what was compiled earlier from the same headers is not compiled again.
 macro(configure folder source)
   set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -S ${source} -B ${SCRATCH}/${folder} -DCMAKE_CXX_COMPILER=${CXX}
-    -DCMAKE_PREFIX_PATH=${prefix})
+    -DCMAKE_PREFIX_PATH=${prefix} "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
 endmacro()
 function(build_project folder source)
   configure(${folder} ${source})

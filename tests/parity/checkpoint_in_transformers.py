@@ -9,10 +9,12 @@ transformers writes of it, and those of `concord train --max_shard_size`, if it 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import preloaded
 
 try:
     import torch
@@ -36,7 +38,7 @@ RUNS = {
 
 def run(*command):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_LOG": "warn"}
-    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
+    done = preloaded.run(command, environment)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -1,6 +1,6 @@
 """Adapters beside peft's: lora_in_peft.py PROGRAM [--platform P]
 
-Trains an adapter for 10 steps with peft and with the program, under layouts, from the golden adapter and from a new one of the
+Trains an adapter for 6 steps with peft and with the program, under layouts, from the golden adapter and from a new one of the
 program: the losses of every step agree. peft reads the adapter that the program has written, and computes the logits that
 `concord probe` computes. `concord merge` gives merge_and_unload's weights. With --platform it is one run, on that platform.
 Exit code 77: peft is not there.
@@ -27,7 +27,7 @@ except ImportError as missing:
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 MODEL = GOLDEN / "hf/qwen2-tiny"
-STEPS, LR = 10, 1e-2
+STEPS, LR = 6, 1e-2
 LOSS_BOUND = 5e-5  # golden/README.md: what float32 leaves after 20 steps
 LOGITS_BOUND = 1e-5
 

@@ -15,6 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+import preloaded
+
 try:
     import pyarrow
     import pyarrow.parquet
@@ -45,8 +48,7 @@ class Runs:
                    "--overwrite_output_dir", "--cutoff_len", 48, *words]
         if cache is not None:
             command += ["--data_cache_path", self.folder / cache if cache != "none" else cache]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True,
-                              env=os.environ | {"CONCORD_PYTHON": python, "OMP_NUM_THREADS": "1"} | (env or {}))
+        done = preloaded.run(command, os.environ | {"CONCORD_PYTHON": python, "OMP_NUM_THREADS": "1"} | (env or {}))
         if done.returncode != code:
             raise AssertionError(f"exit code {done.returncode}, not {code}: {command}\n{done.stdout}\n{done.stderr}")
         if code != 0:

@@ -24,6 +24,9 @@ import time
 import urllib.request
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+import preloaded
+
 try:
     from google.protobuf import json_format
     from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
@@ -159,7 +162,7 @@ def environment(folder, **more):
 
 
 def train(command, env, code=0):
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = preloaded.run(command, env)
     if done.returncode != code:
         raise AssertionError(f"exit code {done.returncode}, not {code}: {' '.join(command)}\n{done.stdout}\n{done.stderr}")
     return done.stdout + done.stderr

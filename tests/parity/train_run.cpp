@@ -216,10 +216,14 @@ TrainRecord train_like(const TrainGolden& golden, ParallelContext& job, const Tr
     const StepResult result = optimizer.step(
         {.lr = golden.lr[step], .weight_decay = golden.weight_decay, .grad_divisor = options.loss_scale});
     record.steps.push_back({mean_loss(counted.loss, all / options.tokens_factor, job), result.grad_norm});
+    if (step + 1 == options.bits_after_step) {
+      ddp.finish_param_gather();
+      record.bits = bits_of(ddp);
+    }
   }
   ddp.finish_param_gather();
   record.final_weights = checksums(models.parameters(), job, golden.elements);
-  record.bits = bits_of(ddp);
+  if (options.bits_after_step == 0) record.bits = bits_of(ddp);
   return record;
 }
 

@@ -26,7 +26,7 @@ struct TrainRecord {
   };
   std::vector<Step> steps;
   std::map<std::string, Checksum> final_weights;  // by the names of HF
-  std::vector<std::byte> bits;                    // of this rank's final parameters; only ours
+  std::vector<std::byte> bits;                    // of this rank's parameters after bits_after_step; only ours
 };
 
 // tests/golden/train/<name>.json.
@@ -48,9 +48,10 @@ struct TrainOptions {
   c10::ScalarType dtype = c10::kFloat;
   double offload = 0;  // fraction
   double loss_scale = 1;
-  std::string schedule = {};  // of a pipeline, by kind; empty: one micro-batch after the other, without an executor
-  int64_t micro_batches = 0;  // 0: as the golden run has them
-  int64_t tokens_factor = 1;  // tokens are counted so many times, as ROLL does under context parallelism
+  std::string schedule = {};   // of a pipeline, by kind; empty: one micro-batch after the other, without an executor
+  int64_t micro_batches = 0;   // 0: as the golden run has them
+  size_t bits_after_step = 0;  // of TrainRecord::bits; 0: the last
+  int64_t tokens_factor = 1;   // tokens are counted so many times, as ROLL does under context parallelism
 };
 
 // Every rank of |job| calls it.

@@ -26,6 +26,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "parity"))
+import preloaded
+
 STEPS, TRIALS_PER_RUN = 4, 4
 HANG_S = 600  # only ends a hang: a run takes half a second
 LAYOUTS = {
@@ -88,8 +91,8 @@ class Program:
     def call(self, *words, environment=None):
         command = [self.program, *map(str, words)]
         try:
-            return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_LOG": "warn", **(environment or {})},
-                                  capture_output=True, text=True, errors="replace", timeout=HANG_S, cwd=self.data.parent)
+            return preloaded.run(command, {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_LOG": "warn", **(environment or {})},
+                                 timeout=HANG_S, cwd=self.data.parent)
         except subprocess.TimeoutExpired:
             raise Failure("hangs:", *command) from None
 

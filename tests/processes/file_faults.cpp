@@ -74,10 +74,13 @@ struct Settings {
 };
 
 // Never destroyed: files are closed and removed until the very end of a process.
-const Settings& settings() {
-  static const Settings& value = *new Settings;
+const Settings*& current_settings() {
+  static const Settings* value = new Settings;
   return value;
 }
+const Settings& settings() { return *current_settings(); }
+
+std::atomic<int64_t> calls_made{0};
 
 // splitmix64 of the seed and a number that differs per call.
 uint64_t random_number(uint64_t call) {
@@ -106,8 +109,7 @@ class Call {
     const Settings& s = settings();
     watched_ = !s.under.empty() && path_.starts_with(s.under) && (s.name.empty() || path_.ends_with("/" + s.name));
     if (!watched_ || !s.is_its_rank || !s.counts(kind)) return;
-    static std::atomic<int64_t> made{0};
-    number_ = ++made;
+    number_ = ++calls_made;
     if (s.action == Action::delay) ::usleep(static_cast<useconds_t>(random() % 2000));
     const bool needs_space = std::strcmp(kind, "unlink") != 0 && std::strcmp(kind, "read") != 0;
     struck_ = s.action == Action::no_space ? needs_space && number_ >= s.at : s.at > 0 && number_ == s.at;
@@ -229,6 +231,12 @@ int rename_by_kernel(int from_folder, const char* from, int to_folder, const cha
   }
 
 extern "C" {
+
+// As execve would begin anew: called by preloaded.cpp in a process that was forked, with its own environment.
+void reload_variables() {
+  current_settings() = new Settings;
+  calls_made = 0;
+}
 
 #define DEFINE_OPEN(name)                                                             \
   int name(const char* path, int flags, ...) {                                        \

@@ -6,6 +6,7 @@
 //
 //   PRELOADED_SOCKET   a descriptor: a socket of SOCK_SEQPACKET, see preloaded_request.h
 //   PRELOADED_LIBRARY  what to load: libconcordtorch.so
+//   LD_PRELOAD         this library, and after a colon those that the test itself wants
 //
 // A process that differs from this one in a variable that libraries read when they are loaded is started by a real
 // execve.
@@ -147,6 +148,8 @@ void end_before_destructors() {
   __fpurge(stderr);
   std::set_terminate(terminate_at_start);
   end_before_destructors();
+  // Of a library that was loaded with this one.
+  if (void* const reload = ::dlsym(RTLD_DEFAULT, "reload_variables")) reinterpret_cast<void (*)()>(reload)();
   const std::string_view name = arguments[0];
   ::prctl(PR_SET_NAME, std::string(name.substr(name.rfind('/') + 1)).c_str());
   std::exit(program_main(static_cast<int>(arguments.size()), argv.data(), ::environ));
@@ -213,9 +216,21 @@ void close_on_exec(int socket) {
   ::fcntl(socket, F_SETFD, FD_CLOEXEC);
 }
 
+// LD_PRELOAD as the test gave it: this library is the first of the list.
+void leave_own_library() {
+  const std::string all = std::getenv("LD_PRELOAD");
+  const size_t end = all.find(':');
+  if (end == std::string::npos) {
+    ::unsetenv("LD_PRELOAD");
+  } else {
+    ::setenv("LD_PRELOAD", all.substr(end + 1).c_str(), 1);
+  }
+}
+
 [[noreturn]] void serve(int socket, const char* library) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const char* name : {"LD_PRELOAD", "PRELOADED_SOCKET", "PRELOADED_LIBRARY"}) ::unsetenv(name);
+  for (const char* name : {"PRELOADED_SOCKET", "PRELOADED_LIBRARY"}) ::unsetenv(name);
+  leave_own_library();
   loaded_with = load_variables(words_of(::environ));
   terminate_at_start = std::get_terminate();
   if (::dlopen(library, RTLD_NOW | RTLD_GLOBAL) == nullptr) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -23,8 +24,9 @@ inline std::string write_file(const std::string& path, std::string_view bytes) {
 }
 
 inline std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream bytes;
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();  // in blocks; iterators are slow without optimisation
+  return bytes.str();
 }
 
 inline std::string length_bytes(uint64_t length) {
