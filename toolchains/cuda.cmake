@@ -12,9 +12,14 @@ if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   endif()
   set(CMAKE_CUDA_COMPILER ${CONCORD_NVCC})
 endif()
+option(CONCORD_CHECK_KERNELS "Compile kernels to know that they compile, for one architecture" OFF)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  # Machine code for the A100 and the H100/H200; the PTX of the last for what comes after.
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+  if(CONCORD_CHECK_KERNELS)  # the oldest, whose instructions the others have too
+    set(CMAKE_CUDA_ARCHITECTURES 80-real)
+  else()
+    # Machine code for the A100 and the H100/H200; the PTX of the last for what comes after.
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+  endif()
 endif()
 if(NOT CONCORD_SANITIZE)  # there no kernel is compiled, see backends/cuda
   enable_language(CUDA)

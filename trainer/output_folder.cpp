@@ -14,6 +14,7 @@
 #include "core/config_error.h"
 #include "core/job_board.h"
 #include "core/models/save_folder.h"
+#include "core/parse_json.h"
 #include "core/paths.h"
 #include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
@@ -53,7 +54,7 @@ fs::path nearest_existing(fs::path path) {
 // The job of the last run in the folder; empty if it had no name or the mark cannot be read.
 std::string marked_job(const fs::path& folder) {
   if (!has_run_mark(folder)) return {};
-  const auto mark = nlohmann::json::parse(read_if_there((folder / kRunMark).string()), nullptr, false);
+  const auto mark = json_or_discarded(read_if_there((folder / kRunMark).string()));
   return mark.is_object() && mark.contains("job") && mark["job"].is_string() ? mark["job"].get<std::string>() : "";
 }
 

@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "core/parse_json.h"
 #include "trainer/report/files.h"
 
 namespace concord {
@@ -128,7 +129,8 @@ NamedValues of_last_stage(ParallelContext& job, const NamedValues& values) {
   std::string text(static_cast<size_t>(host.numel()), ' ');
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(host.const_data_ptr<int32_t>()[i]);
   NamedValues all;
-  for (const auto& [name, bits] : nlohmann::json::parse(text).get<std::vector<std::pair<std::string, int64_t>>>()) {
+  const auto named = parse_json(text, "predictions").get<std::vector<std::pair<std::string, int64_t>>>();
+  for (const auto& [name, bits] : named) {
     all.emplace_back(name, std::bit_cast<double>(bits));
   }
   return all;

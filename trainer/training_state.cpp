@@ -12,6 +12,7 @@
 #include "core/config_error.h"
 #include "core/input_file.h"
 #include "core/parse_json.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {

@@ -30,7 +30,7 @@ constexpr std::array<Form, 14> kForms = {{{"hello", 10},
                                           {"invite", 1},
                                           {"redirect", 1}}};
 
-std::string one_line(std::string text) {
+std::string without_control_characters(std::string text) {
   std::ranges::replace_if(text, [](unsigned char c) { return c < ' ' || c == 127; }, ' ');
   return text;
 }
@@ -40,14 +40,14 @@ std::string one_line(std::string text) {
 std::string pack(const JobMessage& message) {
   std::string text(kForms[static_cast<size_t>(message.kind)].name);
   for (const int64_t number : message.numbers) text += fmt::format(" {}", number);
-  return text + "|" + one_line(message.text);
+  return text + "|" + without_control_characters(message.text);
 }
 
 std::optional<JobMessage> unpack_message(std::string_view text) {
   const size_t bar = text.find('|');
   if (bar == std::string_view::npos) return std::nullopt;
   JobMessage message;
-  message.text = one_line(std::string(text.substr(bar + 1)));
+  message.text = without_control_characters(std::string(text.substr(bar + 1)));
   std::string_view head = text.substr(0, bar);
   const std::string_view name = head.substr(0, head.find(' '));
   const auto form = std::ranges::find(kForms, name, &Form::name);

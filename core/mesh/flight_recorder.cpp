@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/parse_json.h"
 #include "core/quoted.h"
 
 namespace concord {
@@ -143,7 +144,9 @@ static std::string call_in(const json& item, const char* name) {
 std::vector<GroupPosition> unpack_positions(const std::string& text) {
   std::vector<GroupPosition> result;
   try {
-    for (const json& item : json::parse(text)) {
+    const json list = json_or_discarded(text);
+    if (list.is_discarded()) return {};
+    for (const json& item : list) {
       const auto state = state_from(item.at("next_state"));
       if (!state) return {};
       result.push_back({item.at("group"), item.at("made"), item.at("finished"), call_in(item, "finished_call"),

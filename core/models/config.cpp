@@ -97,7 +97,7 @@ json text_model(const json& whole, const ConfigReader& read, const Family& famil
                 fmt::format("must name {} for model_type {}", family.whole_architecture, family.whole_model_type));
   }
   read.object("text_config");
-  json text = json::parse(family.text_defaults);
+  json text = parse_json(family.text_defaults, family.model_type);
   text.update(whole["text_config"]);
   for (const char* key :
        {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config"}) {

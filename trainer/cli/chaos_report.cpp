@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/config_error.h"
+#include "core/parse_json.h"
 #include "core/quoted.h"
 
 namespace concord {
@@ -17,7 +18,7 @@ std::vector<nlohmann::json> recovery_events(const std::string& log) {
   std::vector<nlohmann::json> events;
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
-    nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
+    nlohmann::json event = json_or_discarded(line);
     if (!event.is_object() || !event.contains("event") || !event.contains("time")) {
       throw ConfigError(fmt::format("not a line of a recovery log: {}", quoted(line)));
     }

@@ -15,6 +15,7 @@
 #include "core/checkpoint/verify.h"
 #include "core/config_error.h"
 #include "core/models/adapter_config.h"
+#include "core/parse_json.h"
 #include "core/quoted.h"
 #include "core/safetensors/index.h"
 #include "trainer/cli/checkpoint_diff.h"    // concord checkpoint diff
@@ -158,7 +159,8 @@ ordered_json description(const std::string& folder) {
   ordered_json files = ordered_json::array(), arguments = ordered_json::object();
   for (const auto& [name, bytes] : files_in(folder)) files.push_back({{"name", name}, {"bytes", bytes}});
   if (resumable) {
-    ordered_json state = ordered_json::parse(to_json(read_training_state(folder)));  // checked, and only what is known
+    // Checked, and only what is known.
+    auto state = parse_json<ordered_json>(to_json(read_training_state(folder)), folder);
     for (const char* name : {"step", "layout", "tokens", "epoch"}) json[name] = std::move(state[name]);
     arguments = std::move(state["arguments"]);
   }

@@ -10,6 +10,7 @@
 
 #include "core/config_error.h"
 #include "core/models/adapter_config.h"
+#include "core/parse_json.h"
 #include "core/quoted.h"
 #include "trainer/cli/diff.h"
 #include "trainer/training_state.h"
@@ -78,7 +79,8 @@ std::vector<FieldDifference> compare_metadata(const std::string& a, const std::s
   const auto presence = [](bool has) { return has ? ordered_json("present") : ordered_json(); };
   if (has_a != has_b) return {{kMetadataFile, presence(has_a), presence(has_b)}};
   const TrainingState state_a = read_training_state(a), state_b = read_training_state(b);
-  const ordered_json json_a = ordered_json::parse(to_json(state_a)), json_b = ordered_json::parse(to_json(state_b));
+  const auto json_a = parse_json<ordered_json>(to_json(state_a), a),
+             json_b = parse_json<ordered_json>(to_json(state_b), b);
   std::vector<FieldDifference> found;
   for (const char* field : {"step", "tokens", "epoch", "steps_in_epoch", "data", "optimizer"}) {
     compare_values(field, json_a.at(field), json_b.at(field), &found);

@@ -104,7 +104,7 @@ int64_t average_bytes(const BucketPlan& plan) {
 
 std::string plan_json(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters, bool has_average) {
   if (!has_average) return to_json(plan, parameters);
-  auto document = nlohmann::ordered_json::parse(to_json(plan, parameters));
+  auto document = parse_json<nlohmann::ordered_json>(to_json(plan, parameters), "the plan");
   document["bytes"]["average"] = average_bytes(plan);
   document["bytes"]["total"] = memory_of(plan).total() + average_bytes(plan);
   return document.dump();

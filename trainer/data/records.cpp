@@ -11,6 +11,7 @@
 #include "core/config_error.h"
 #include "core/input_file.h"
 #include "core/parse_json.h"
+#include "core/quoted.h"
 #include "trainer/data/python_process.h"
 
 namespace concord {

@@ -18,8 +18,8 @@
 namespace concord {
 namespace {
 
-constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .";
-constexpr size_t kStates = kLetters.size();
+constexpr std::string_view kTextLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .";
+constexpr size_t kStates = kTextLetters.size();
 constexpr size_t kFollowers = 8;  // letters that may follow a letter
 
 // Probabilities are integer multiples of 2^-16, so that sampling is exact and the same everywhere.
@@ -107,7 +107,7 @@ SyntheticCorpus write_synthetic_corpus(const std::string& prefix, uint64_t seed,
   std::vector<int64_t> ids(static_cast<size_t>(tokens));
   size_t letter = draw_first(distribution, random);
   for (int64_t& id : ids) {
-    id = static_cast<uint8_t>(kLetters[letter]);
+    id = static_cast<uint8_t>(kTextLetters[letter]);
     letter = draw(chain.rows[letter], random);
   }
   IndexedWriter writer(prefix, token_type_for(ByteTokenizer::kVocabSize));

@@ -9,6 +9,7 @@
 
 #include "core/config_error.h"
 #include "core/parse_json.h"
+#include "core/quoted.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/output_file.h"

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "core/parse_json.h"
 #include "core/quoted.h"
 #include "trainer/report/report.h"
 
@@ -138,7 +139,7 @@ void TrackerProcess::receive() {
 }
 
 void TrackerProcess::parse_line(const std::string& line) {
-  const ordered_json message = ordered_json::parse(line, nullptr, false);
+  const ordered_json message = json_or_discarded<ordered_json>(line);
   if (!message.is_object()) return end_early("it does not speak as expected");
   const auto text_of = [](const ordered_json& value) {
     return value.is_string() ? one_line(value.get<std::string>(), kLongestNote) : std::string();

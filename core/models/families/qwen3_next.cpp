@@ -8,11 +8,11 @@
 namespace concord {
 namespace {
 
-constexpr IntegerRange kSizes{1, int64_t{1} << 16};
+constexpr IntegerRange kDeltaSizes{1, int64_t{1} << 16};
 
 std::vector<bool> linear_layers(const ConfigReader& read, const ModelConfig& model) {
   const auto layers = static_cast<size_t>(model.num_hidden_layers);
-  const auto interval = static_cast<size_t>(read.integer("full_attention_interval", kSizes, 4));
+  const auto interval = static_cast<size_t>(read.integer("full_attention_interval", kDeltaSizes, 4));
   const std::vector<std::string> types = read.texts("layer_types");
   if (read.has("layer_types") && types.size() != layers) {
     read.refuse("layer_types", fmt::format("has {} entries, but needs one for each of the {} of num_hidden_layers",
@@ -30,10 +30,10 @@ std::vector<bool> linear_layers(const ConfigReader& read, const ModelConfig& mod
 
 void read_delta_net(const ConfigReader& read, ModelConfig& model) {
   DeltaConfig& delta = model.delta;
-  delta = {.key_heads = read.integer("linear_num_key_heads", kSizes, 16),
-           .value_heads = read.integer("linear_num_value_heads", kSizes, 32),
-           .key_dim = read.integer("linear_key_head_dim", kSizes, 128),
-           .value_dim = read.integer("linear_value_head_dim", kSizes, 128),
+  delta = {.key_heads = read.integer("linear_num_key_heads", kDeltaSizes, 16),
+           .value_heads = read.integer("linear_num_value_heads", kDeltaSizes, 32),
+           .key_dim = read.integer("linear_key_head_dim", kDeltaSizes, 128),
+           .value_dim = read.integer("linear_value_head_dim", kDeltaSizes, 128),
            .taps = read.integer("linear_conv_kernel_dim", {1, 64}, 4),
            .layers = linear_layers(read, model)};
   if (delta.value_heads % delta.key_heads != 0) {
