@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -168,6 +169,8 @@ TEST(Launch, WorksWithClosedStandardStreams) {
 }
 
 TEST(Launch, SignalsHaveTheirDefaultsInTheProcesses) {
+  // A shell without job control starts what is in the background with these ignored, and that is inherited.
+  for (const int signal : {SIGINT, SIGQUIT}) ::signal(signal, SIG_DFL);
   Launch job({"--nproc", "1", "--no_prefix"},
              shell("yes | head -n 1; grep SigIgn /proc/self/status; grep SigBlk /proc/self/status"));
   EXPECT_EQ(job.exit_code(), 0);
