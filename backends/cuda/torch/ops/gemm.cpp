@@ -263,7 +263,10 @@ class Device {
   // the first.
   std::vector<cublasLtMatmulAlgo_t> candidates(const Gemm& g, const GemmArrays& arrays, const Described& d) const {
     std::vector<cublasLtMatmulAlgo_t> all = suggestions(d);
-    if (all.empty()) throw std::runtime_error("cublasLt has no algorithm for a GEMM");
+    if (all.empty()) {
+      throw std::runtime_error("cublasLt has no algorithm for a GEMM (rows, columns, depth and kind: " + key_of(g) +
+                               "); CONCORD_CUDA_GEMM=heuristic leaves GEMMs to libtorch");
+    }
     if (has_blocks(g)) return all;  // the scales' arrays would not fit
     const auto add = [&](int64_t rows, int64_t columns) {
       Gemm other = g;
