@@ -164,6 +164,20 @@ std::vector<Stage*> pointers(const std::vector<std::unique_ptr<ModelStage>>& sta
   return list;
 }
 
+// Whether the passes of two steps with equal shapes are the same kernels with the same arguments, and nothing in them
+// waits for the device or for other ranks.
+bool has_equal_steps(const TrainingPlan& plan, const ParallelContext& job, const Providers& providers) {
+  const TrainingArguments& a = plan.arguments;
+  const ModelOptions& options = a.model_options;
+  const double attention = options.attention_dropout < 0 ? plan.config.attention_dropout : options.attention_dropout;
+  const bool drops = attention > 0 || options.hidden_dropout > 0 || (plan.adapter && plan.adapter->lora_dropout > 0);
+  const bool reduces_meanwhile = a.data_parallel.overlap_grad_reduce || a.data_parallel.overlap_param_gather;
+  const bool is_alone = job.world() == job.layout().dp() && (job.world() == 1 || !reduces_meanwhile);
+  const bool measures = a.logging.timing_level > 1 || measures_tokens(a);
+  return a.pipeline.replay_steps && is_alone && !drops && !measures && plan.config.experts.num_experts == 0 &&
+         !options.fp8.is_on() && !a.preference.learns_pairs() && !providers.forward_step && !providers.model;
+}
+
 }  // namespace
 
 TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, const Providers& providers)
@@ -182,6 +196,14 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
                        plan.arguments.pipeline.executor),
       timers(job, plan.arguments.logging.timing_level, plan.arguments.logging.timing_option),
       copies(job),
+      replay(
+          job.torch_device(), has_equal_steps(plan, job, providers),
+          [this](const PassInputs& inputs) { return passes(inputs); },
+          [this](const PassInputs& inputs, const StepPasses& made) {
+            data_parallel.begin_step(static_cast<int64_t>(inputs.batches.size()), inputs.hold);
+            data_parallel.take_as_settled();
+            for (size_t i = 0; i < stages.size(); ++i) stages[i]->set_results(made.results[i]);
+          }),
       job_(job),
       schedule_(schedule_request(plan.arguments)),
       executor_options_(plan.arguments.pipeline.executor) {
@@ -197,6 +219,17 @@ Executor& TrainingParts::executor(int64_t microbatches) {
     found->watch([this](const Action& action, bool begins) { timers.watch(action, begins); });
   }
   return *found;
+}
+
+StepPasses TrainingParts::passes(const PassInputs& inputs) {
+  const auto count = static_cast<int64_t>(inputs.batches.size());
+  begin(inputs.batches, inputs.weights, inputs.router_weights);
+  data_parallel.begin_step(count, inputs.hold);
+  executor(count).run();
+  data_parallel.settle_grads();
+  StepPasses made{.losses = logged_losses(*stages.back(), inputs.weights, loss_rule), .results = {}};
+  for (const auto& stage : stages) made.results.push_back(stage->results());
+  return made;
 }
 
 int64_t TrainingParts::lr_increment(int64_t microbatches) const {

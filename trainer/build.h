@@ -22,6 +22,7 @@
 #include "trainer/reference.h"
 #include "trainer/reference_table.h"
 #include "trainer/step_loss.h"
+#include "trainer/step_replay.h"
 #include "trainer/step_timers.h"
 
 namespace concord {
@@ -61,6 +62,7 @@ class TrainingParts {
   Executor forward_executor;  // evaluation
   StepTimers timers;
   BatchCopies copies;
+  StepReplay replay;  // passes() of steps that are alike
 
   enum class Data { train, eval };
 
@@ -82,6 +84,8 @@ class TrainingParts {
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
   // Forward and backward of a step of so many micro-batches. The first call for a number waits for the other ranks.
   Executor& executor(int64_t microbatches);
+  // Forward and backward of a step, with which all gradients are in their buffers unless they are being reduced.
+  StepPasses passes(const PassInputs& inputs);
   // What an update of so many micro-batches adds to the counter of the learning rate.
   int64_t lr_increment(int64_t microbatches) const;
 

@@ -9,13 +9,13 @@ namespace concord {
 
 StepAttempt run_micro_batches(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, bool hold) {
   const StepTimers::Span span(parts.timers, StepPart::forward_backward);
-  const std::vector<double> weights = loss_weights(host_batches, parts.loss_rule);
-  const std::vector<MicroBatch> batches = parts.copies.to_device(host_batches);
-  parts.prepare_pairs(host_batches, batches, TrainingParts::Data::train);
-  parts.begin(batches, weights, router_loss_weights(host_batches, parts.loss_rule));
-  parts.data_parallel.begin_step(static_cast<int64_t>(batches.size()), hold);
-  parts.executor(static_cast<int64_t>(batches.size())).run();
-  return {.losses = logged_losses(*parts.stages.back(), weights, parts.loss_rule)};
+  PassInputs inputs{.batches = parts.copies.to_device(host_batches),
+                    .weights = loss_weights(host_batches, parts.loss_rule),
+                    .router_weights = router_loss_weights(host_batches, parts.loss_rule),
+                    .loss_scale = parts.loss_scale(),
+                    .hold = hold};
+  parts.prepare_pairs(host_batches, inputs.batches, TrainingParts::Data::train);
+  return {.losses = parts.replay.run(std::move(inputs))};
 }
 
 namespace {

@@ -41,7 +41,11 @@ void DistributedDataParallel::settle_grads() {
   for (const auto& chunk : chunks_) chunk->settle_grads();
 }
 
-void DistributedDataParallel::require_finite_grads() const {
+void DistributedDataParallel::take_as_settled() {
+  for (const auto& chunk : chunks_) chunk->take_as_settled();
+}
+
+void DistributedDataParallel::require_finite_grads() {
   for (const auto& chunk : chunks_) chunk->require_finite_grads();
 }
 

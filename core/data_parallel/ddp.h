@@ -55,9 +55,12 @@ class DistributedDataParallel {
   void begin_step(int64_t micro_batches, bool hold = false);
   // For those who read gradients before they are reduced: where nothing was added in this step there are zeros.
   void settle_grads();
+  // After begin_step, where the gradients are there already: by a replay of all that was enqueued from an earlier
+  // begin_step to settle_grads (core/torch/replayed_work.h), in which none of this object's functions run.
+  void take_as_settled();
   // What check_for_nan_in_grad checks, of gradients that are not reduced yet. Throws Error with the rank and the
   // parameter. Waits: for the device.
-  void require_finite_grads() const;
+  void require_finite_grads();
 
   // Starts the reductions that have not begun. finish_grad_sync does it too; by itself it is for schedules that have
   // something left to compute meanwhile.

@@ -1,11 +1,17 @@
 #include "core/data_parallel/reducer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/empty_like.h>
 #include <fmt/core.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "core/torch/dtype.h"
 
@@ -25,6 +31,14 @@ class AfterGrad : public torch::autograd::PostAccumulateGradHook {
 DType type_of(const Parameter& parameter) {
   const auto type = platform_dtype(parameter.value.scalar_type());
   return type.value_or(DType::kU8);  // which every plan rejects
+}
+
+// |values| in the types of |like|, by few launches: devices have none that adds lists of different types.
+std::vector<at::Tensor> widened(const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& like) {
+  std::vector<at::Tensor> wide;
+  for (const at::Tensor& each : like) wide.push_back(at::empty_like(each));
+  at::_foreach_copy_(wide, values);
+  return wide;
 }
 
 bool all_finite(const at::Tensor& grads) { return grads.isfinite().all().item<bool>(); }
@@ -92,6 +106,7 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
 void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool hold) {
   const at::NoGradGuard no_grad;
   held_ = hold;
+  waiting_.clear();  // of a step that was given up
   for (Bucket& bucket : buckets_) {
     bucket.missing = 0;
     bucket.issued = false;
@@ -118,22 +133,35 @@ void DistributedDataParallel::Reducer::settle(const Bucket& bucket) {
 
 void DistributedDataParallel::Reducer::settle_grads() {
   const at::NoGradGuard no_grad;
+  move_waiting();
   for (const Bucket& bucket : buckets_) settle(bucket);
+}
+
+void DistributedDataParallel::Reducer::take_as_settled() {
+  for (Arrival& arrival : arrivals_) *arrival.is_stale = false;
 }
 
 void DistributedDataParallel::Reducer::move_grad(size_t index, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
-  const Arrival& arrival = arrivals_[index];
   at::Tensor& grad = value.mutable_grad();
   if (!grad.defined()) return;  // an operator has added it to the sink
-  const at::Tensor to = buckets_[arrival.bucket].buffer->grad_of(arrival.slot);
-  if (std::exchange(*arrival.is_stale, false)) {
-    to.copy_(grad);
-  } else {
-    to.add_(grad);
-  }
-  grad.reset();
+  const auto is_same = [index](const Waiting& each) { return each.parameter == index; };
+  if (std::any_of(waiting_.begin(), waiting_.end(), is_same)) move_waiting();
+  waiting_.push_back({index, std::exchange(grad, {})});
+  if (value.dim() != 1) move_waiting();
   added(index);
+}
+
+void DistributedDataParallel::Reducer::move_waiting() {
+  std::vector<at::Tensor> stale, first, sums, more;
+  for (Waiting& each : std::exchange(waiting_, {})) {
+    const Arrival& arrival = arrivals_[each.parameter];
+    const bool replaces = std::exchange(*arrival.is_stale, false);
+    (replaces ? stale : sums).push_back(buckets_[arrival.bucket].buffer->grad_of(arrival.slot));
+    (replaces ? first : more).push_back(std::move(each.grad));
+  }
+  if (!stale.empty()) at::_foreach_copy_(stale, first);
+  if (!sums.empty()) at::_foreach_add_(sums, widened(more, sums));
 }
 
 void DistributedDataParallel::Reducer::added(size_t index) {
@@ -183,13 +211,15 @@ void DistributedDataParallel::Reducer::check_finite(const Bucket& bucket) const 
   }
 }
 
-void DistributedDataParallel::Reducer::require_finite_grads() const {
+void DistributedDataParallel::Reducer::require_finite_grads() {
   const at::NoGradGuard no_grad;
+  move_waiting();
   for (const Bucket& bucket : buckets_) check_finite(bucket);
 }
 
 void DistributedDataParallel::Reducer::issue(Bucket& bucket) {
   const at::NoGradGuard no_grad;
+  move_waiting();
   settle(bucket);
   if (ddp_.options_.check_for_nan_in_grad) check_finite(bucket);
   GradBuffer& buffer = *bucket.buffer;

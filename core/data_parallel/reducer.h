@@ -20,7 +20,8 @@ class DistributedDataParallel::Reducer {
 
   void begin_step(int64_t micro_batches, bool hold);
   void settle_grads();
-  void require_finite_grads() const;
+  void take_as_settled();
+  void require_finite_grads();
   void start_grad_sync();
   void finish_grad_sync();
   void gather_parameters();
@@ -43,12 +44,19 @@ class DistributedDataParallel::Reducer {
     // As in GradSink, with which it is shared: the gradient is the last step's, and nothing has been added in this one.
     std::shared_ptr<bool> is_stale = std::make_shared<bool>(false);
   };
+  // A gradient of a vector that autograd has stored. They are moved to their buffers together: of small ones each would
+  // be a launch of its own.
+  struct Waiting {
+    size_t parameter;
+    at::Tensor grad;
+  };
 
   void make_buffers(bool one_bucket);
   void attach(size_t index);
   void wait_for(size_t index);
   void added(size_t index);
   void move_grad(size_t index, const at::Tensor& value);
+  void move_waiting();
   void issue_ready();
   void issue(Bucket& bucket);
   void settle(const Bucket& bucket);
@@ -63,6 +71,7 @@ class DistributedDataParallel::Reducer {
   std::vector<Bucket> buckets_;    // in the plan's order
   std::vector<Arrival> arrivals_;  // one per parameter
   size_t next_ = 0;                // the first bucket that was not issued
+  std::vector<Waiting> waiting_;   // at most one per parameter
   bool overlaps_;
   bool held_ = false;  // in this step
 };

@@ -1,12 +1,28 @@
 #include "core/pipeline/decoder.h"
 
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
+#include <string>
 #include <utility>
 
 #include "core/schedule/step_schedule.h"
+#include "platform/loader/error.h"
+#include "platform/loader/host.h"
 
 namespace concord {
+namespace {
+
+bool is_replay_wanted() {
+  const std::string how = loader::setting("decode").value_or("replay");
+  if (how != "replay" && how != "eager") {
+    throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
+                fmt::format("CONCORD_DECODE is '{}'; it must be replay (the default) or eager", how));
+  }
+  return how == "replay";
+}
+
+}  // namespace
 
 // A chunk with its cache. The schedule has one micro-batch, which is the step.
 class Decoder::DecodeStage : public Stage {
@@ -45,15 +61,16 @@ Decoder::Decoder(VirtualModels& models, ParallelContext& job, int64_t rows, int6
                                                          static_cast<int>(job.layout().vpp()), /*backward=*/false),
                                          std::move(list), job);
   // Collectives of several ranks run on streams of their own.
-  if (job.world() == 1 && ReplayedWork::is_possible(job.torch_device())) make_replayable(job.torch_device(), rows);
+  const bool replays = is_replay_wanted() && job.world() == 1 && ReplayedWork::is_possible(job.torch_device());
+  if (replays) make_replayable(job.torch_device(), rows);
 }
 
-// All stages are here, one after another: no executor is needed, which would not run again after a failed recording.
+// All stages are here, one after another: no executor is needed.
 void Decoder::make_replayable(c10::Device device, int64_t rows) {
   const auto whole = at::TensorOptions(at::kLong).device(device);
   tokens_ = {at::zeros({rows, 1}, whole), at::zeros({rows}, whole)};
   for (DecodeStage& stage : stages_) stage.make_steps_equal();
-  one_token_.emplace(device, [this] {
+  one_token_.emplace(device, "a step of generation", [this] {
     at::Tensor passed;
     for (DecodeStage& stage : stages_) {
       stage.begin(tokens_);

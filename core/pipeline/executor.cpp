@@ -272,7 +272,7 @@ static bool is_of_a_peer(concord_status status) {
 }
 
 void Executor::Implementation::run() {
-  if (failed) {
+  if (failed && pp.size() > 1) {
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION, "this pipeline has already failed; the job cannot continue");
   }
   failed = true;  // until it has finished

@@ -25,11 +25,11 @@ void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const doub
   batches_ = batches;
   weights_ = one_for_each(weights, batches.size());
   router_weights_ = one_for_each(router_weights, batches.size());
-  router_records_.assign(batches.size(), nullptr);
-  token_statistics_.assign(is_last() ? batches.size() : 0, {});
-  further_losses_.reset();
+  results_.router_records.assign(batches.size(), nullptr);
+  results_.token_statistics.assign(is_last() ? batches.size() : 0, {});
+  results_.further_losses.reset();
   chunk_.begin_step();
-  token_losses_.assign(is_last() ? batches.size() : 0, at::Tensor());
+  results_.token_losses.assign(is_last() ? batches.size() : 0, at::Tensor());
 }
 
 ValueSpec ModelStage::input_spec(int microbatch) {
@@ -43,7 +43,7 @@ at::Tensor ModelStage::run_chunk(size_t index, const at::Tensor& hidden) {
   chunk_.expect_loss_grad(loss_step_ ? 0 : weights_[index]);
   const MicroBatch& own = batches_[index];
   const at::Tensor output = forward_step_ ? forward_step_(chunk_, hidden, own) : chunk_.forward(hidden, own);
-  router_records_[index] = chunk_.take_router_record();
+  results_.router_records[index] = chunk_.take_router_record();
   return output;
 }
 
@@ -55,18 +55,18 @@ at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
     const at::Tensor hidden =
         input.defined() ? counts.received(input, chunk_.hidden_shape(batch(microbatch))) : at::Tensor();
     output = run_chunk(index, hidden);
-    counts.add(router_records_[index], is_last());
+    counts.add(results_.router_records[index], is_last());
     if (!is_last()) return counts.sent(output);
   } else {
     output = run_chunk(index, input);
     if (!is_last()) return output;
   }
-  if (auto measured = chunk_.take_token_statistics()) token_statistics_[index] = std::move(*measured);
+  if (auto measured = chunk_.take_token_statistics()) results_.token_statistics[index] = std::move(*measured);
   if (const at::Tensor further = chunk_.take_further_losses(); further.defined()) {
-    further_losses_ = further_losses_.defined() ? further_losses_.add(further) : further;
+    results_.further_losses = results_.further_losses.defined() ? results_.further_losses.add(further) : further;
   }
   const StageLoss loss = loss_step_ ? loss_step_(output, microbatch) : StageLoss{output, output.detach()};
-  token_losses_[index] = loss.logged;
+  results_.token_losses[index] = loss.logged;
   return loss.differentiated.sum().mul(weights_[index]);
 }
 
@@ -76,7 +76,7 @@ void ModelStage::defer_weight_grads(DeferredGrads* later) {
 
 double ModelStage::loss_sum() const {
   double sum = 0;
-  for (const at::Tensor& losses : token_losses_) sum += losses.to(at::kDouble).sum().item<double>();
+  for (const at::Tensor& losses : results_.token_losses) sum += losses.to(at::kDouble).sum().item<double>();
   return sum;
 }
 

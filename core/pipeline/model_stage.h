@@ -56,22 +56,34 @@ class ModelStage : public Stage {
   bool is_last() const { return chunk_.is_last(); }
   // Of the run, on the last stage: for each micro-batch the losses of this rank's tokens [B, S / cp], without graph, or
   // what |loss_step| made of them.
-  const std::vector<at::Tensor>& token_losses() const { return token_losses_; }
+  const std::vector<at::Tensor>& token_losses() const { return results_.token_losses; }
   // Their sum, in 64 bits on the host. Waits: for the device. 0 where this is not the last stage.
   double loss_sum() const;
   // Of the run: what the chunk's routers did with each micro-batch; null in models without experts and in runs without
   // backward.
-  const std::vector<std::shared_ptr<RouterRecord>>& router_records() const { return router_records_; }
-  void update_expert_bias(double rate) { chunk_.update_expert_bias(router_records_, rate); }  // as ModelChunk says
-  void end_fp8_step(bool updated) { chunk_.end_fp8_step(updated); }                           // the same
+  const std::vector<std::shared_ptr<RouterRecord>>& router_records() const { return results_.router_records; }
+  // These two as ModelChunk says.
+  void update_expert_bias(double rate) { chunk_.update_expert_bias(results_.router_records, rate); }
+  void end_fp8_step(bool updated) { chunk_.end_fp8_step(updated); }
   // Of the run, on the last stage: what was measured of each micro-batch's tokens, where the chunk is told to; none
   // elsewhere.
-  const std::vector<TokenStatistics>& token_statistics() const { return token_statistics_; }
+  const std::vector<TokenStatistics>& token_statistics() const { return results_.token_statistics; }
   // Of the run, on the last stage: ModelChunk::take_further_losses of all micro-batches, summed; undefined if the model
   // predicts no further tokens, and in runs without backward.
-  const at::Tensor& further_losses() const { return further_losses_; }
+  const at::Tensor& further_losses() const { return results_.further_losses; }
   // Tokens of this rank that count in the run; on any stage.
   int64_t counted_tokens() const;
+
+  // All of the above, for a replay of the run (core/torch/replayed_work.h), which writes to the same tensors: whatever
+  // has run in between, |results| say again where they are.
+  struct Results {
+    std::vector<at::Tensor> token_losses;
+    std::vector<std::shared_ptr<RouterRecord>> router_records;
+    std::vector<TokenStatistics> token_statistics;
+    at::Tensor further_losses;
+  };
+  const Results& results() const { return results_; }
+  void set_results(Results results) { results_ = std::move(results); }
 
   ValueSpec input_spec(int microbatch) override;
   at::Tensor forward(int microbatch, const at::Tensor& input) override;
@@ -87,10 +99,7 @@ class ModelStage : public Stage {
   LossStep loss_step_;
   std::span<const MicroBatch> batches_;
   std::vector<double> weights_, router_weights_;
-  std::vector<at::Tensor> token_losses_;
-  std::vector<std::shared_ptr<RouterRecord>> router_records_;
-  std::vector<TokenStatistics> token_statistics_;
-  at::Tensor further_losses_;
+  Results results_;
 };
 
 }  // namespace concord

@@ -18,6 +18,7 @@ namespace {
 using at::Tensor;
 
 int64_t no_recording(const Tensor&) { return 0; }
+bool no_room(const Tensor&) { return false; }
 bool nothing_to_end(const Tensor&, int64_t) { return false; }
 void nothing_to_do(const Tensor&, int64_t) {}
 
@@ -26,31 +27,24 @@ TORCH_LIBRARY_FRAGMENT(concord_graph, m) {
   m.def("end(Tensor on_device, int graph) -> bool");
   m.def("replay(Tensor on_device, int graph) -> ()");
   m.def("release(Tensor on_device, int graph) -> ()");
+  m.def("make_room(Tensor on_device) -> bool");
 }
 TORCH_LIBRARY_IMPL(concord_graph, CompositeExplicitAutograd, m) {
   m.impl("begin", no_recording);
   m.impl("end", nothing_to_end);
   m.impl("replay", nothing_to_do);
   m.impl("release", nothing_to_do);
+  m.impl("make_room", no_room);
 }
 
 c10::OperatorHandle graph_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
 
-bool is_wanted() {
-  const std::string how = loader::setting("decode").value_or("replay");
-  if (how != "replay" && how != "eager") {
-    throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                fmt::format("CONCORD_DECODE is '{}'; it must be replay (the default) or eager", how));
-  }
-  return how == "replay";
-}
-
 }  // namespace
 
-ReplayedWork::ReplayedWork(c10::Device device, std::function<void()> work)
-    : on_device_(at::empty({0}, at::TensorOptions(device))), work_(std::move(work)) {
+ReplayedWork::ReplayedWork(c10::Device device, std::string name, std::function<void()> work)
+    : on_device_(at::empty({0}, at::TensorOptions(device))), name_(std::move(name)), work_(std::move(work)) {
   if (!is_possible(device)) state_ = State::refused;
 }
 
@@ -61,7 +55,12 @@ ReplayedWork::~ReplayedWork() {
 
 bool ReplayedWork::is_possible(c10::Device device) {
   static const c10::OperatorHandle begin = graph_operator("concord_graph::begin");
-  return is_wanted() && begin.hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
+  return begin.hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
+}
+
+bool ReplayedWork::make_room(c10::Device device) {
+  static const auto make = graph_operator("concord_graph::make_room").typed<bool(const Tensor&)>();
+  return make.call(at::empty({0}, at::TensorOptions(device)));
 }
 
 // An exception while recording is not the work's fault: it may wait for the device where that does nothing yet.
@@ -77,7 +76,7 @@ bool ReplayedWork::record() {
   }
   if (graph_ != 0 && end.call(on_device_, graph_) && problem.empty()) return true;
   loader::log(CONCORD_LOG_DEBUG, "core",
-              fmt::format("a step of generation cannot be recorded, so each is enqueued kernel by kernel: {}",
+              fmt::format("{} cannot be recorded, so it is enqueued kernel by kernel each time: {}", name_,
                           problem.empty() ? "the device refuses" : problem));
   return false;
 }

@@ -3,7 +3,7 @@
 // kernels.
 //
 // Example, given const at::Tensor& x, const at::Tensor& y:
-//   ReplayedWork work(x.device(), [&] { y.copy_(x.mul(2)); });
+//   ReplayedWork work(x.device(), "the doubling", [&] { y.copy_(x.mul(2)); });
 //   work.run();  // at once, which also lets kernels load and choose
 //   work.run();  // recorded, then replayed; from here on replayed
 //
@@ -18,7 +18,9 @@
 //   end(Tensor on_device, int graph) -> bool   whether all of it was recorded; the thread goes on as before in any case
 //   replay(Tensor on_device, int graph) -> ()  enqueues it on the current stream
 //   release(Tensor on_device, int graph) -> () also of a recording that failed; replays in the queue still run
-// Elsewhere, with CONCORD_DECODE=eager, and for work that waits for the device, each run is a call of |work|.
+//   make_room(Tensor on_device) -> bool        gives back what libtorch keeps for later, if as much as that is free
+//                                              besides
+// Elsewhere, and for work that waits for the device, each run is a call of |work|.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,13 +28,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 namespace concord {
 
 // Threads: one at a time, always the same.
 class ReplayedWork {
  public:
-  ReplayedWork(c10::Device device, std::function<void()> work);
+  // |name| is what a log line calls the work that cannot be recorded.
+  ReplayedWork(c10::Device device, std::string name, std::function<void()> work);
   ~ReplayedWork();  // waits for nothing; enqueue no more on the memory of a recording
   ReplayedWork(const ReplayedWork&) = delete;
   ReplayedWork& operator=(const ReplayedWork&) = delete;
@@ -41,8 +45,11 @@ class ReplayedWork {
   void run();
   bool is_recorded() const { return state_ == State::recorded; }
 
-  // Whether work on |device| can be recorded and the user wants it. Throws Error for an unknown CONCORD_DECODE.
-  static bool is_possible(c10::Device device);
+  static bool is_possible(c10::Device device);  // whether work on it can be recorded
+  // For work that needs much memory: a recording has its own, which nothing else can use. False if then work that is
+  // not recorded might not find its memory any more; else what libtorch kept for it is given back, so that no more is
+  // in use than before.
+  static bool make_room(c10::Device device);
 
  private:
   enum class State { fresh, warm, recorded, refused };
@@ -50,6 +57,7 @@ class ReplayedWork {
   bool record();
 
   at::Tensor on_device_;  // says to the dispatcher which device's operators are meant
+  std::string name_;
   std::function<void()> work_;
   State state_ = State::fresh;
   int64_t graph_ = 0;

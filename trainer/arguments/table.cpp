@@ -400,6 +400,8 @@ std::vector<ArgumentGroup> make_groups() {
         {"variable_seq_lengths",
          field<&T::pipeline, &PipelineArguments::executor, &ExecutorOptions::variable_seq_lengths>,
          "stages exchange the sequence length of each micro-batch"},
+        {"replay_steps", field<&T::pipeline, &PipelineArguments::replay_steps>,
+         "record the passes of a step once and replay them, where the device can and steps are alike (CUDA graphs)"},
         {"make_vocab_size_divisible_by", field<&T::model_options, &ModelOptions::make_vocab_size_divisible_by>,
          "pad the vocabulary to a multiple of this times tensor_model_parallel_size", between(1, 1 << 20)},
         {"ddp_timeout", field<&T::job, &InitializeArgs::ddp_timeout>, "timeout in seconds for a rank waiting on others",

@@ -115,6 +115,7 @@ struct PipelineArguments {
   std::string layout;             // pipeline_model_parallel_layout; empty: as |deal| says
   LayerDeal deal;                 // sizes and placement are the schedule's
   ExecutorOptions executor;
+  bool replay_steps = true;
   bool operator==(const PipelineArguments&) const = default;
 };
 

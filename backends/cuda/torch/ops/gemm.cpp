@@ -165,15 +165,22 @@ class Described {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
 };
 
+// A way to do a GEMM. With memory to work in, most kernels deal out their tiles by a counter there, which takes a
+// memset before each call; without it they deal them out evenly. Which is faster depends on the shape.
+struct Way {
+  cublasLtMatmulAlgo_t algorithm = {};
+  size_t memory = kWorkspace;
+};
+
 // What is known of a shape. The descriptors' pointers to the bias and to scales change from call to call.
 struct Known {
   std::unique_ptr<Described> described;
-  cublasLtMatmulAlgo_t algorithm = {};
+  Way way = {};
 };
 
-std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
-  std::string text;
-  for (const uint64_t word : algorithm.data) text += (text.empty() ? "" : " ") + std::to_string(word);
+std::string text_of(const Way& way) {
+  std::string text = std::to_string(way.memory);
+  for (const uint64_t word : way.algorithm.data) text += " " + std::to_string(word);
   return text;
 }
 
@@ -212,7 +219,7 @@ class Device {
     cudaDeviceProp properties{};
     require(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
     cache_ = std::make_unique<GemmCache>(std::string(properties.name) + "-cublasLt-" +
-                                         std::to_string(library().version()) + "-under-load");
+                                         std::to_string(library().version()) + "-ways");
   }
 
   void run(cudaStream_t stream, const Gemm& g, const GemmArrays& arrays, const Workspace& workspace) {
@@ -231,7 +238,7 @@ class Device {
     const float one = 1, beta = g.adds ? 1 : 0;
     const Described& d = *known.described;
     require(library().matmul(handle_, d.desc, &one, arrays.b, d.b, arrays.a, d.a, &beta, c, d.c, c, d.c,
-                             &known.algorithm, memory, kWorkspace, stream),
+                             &known.way.algorithm, memory, known.way.memory, stream),
             "cublasLtMatmul");
   }
 
@@ -250,19 +257,19 @@ class Device {
     // Repeated additions would change c.
     const size_t size = static_cast<size_t>(g.rows * g.columns) * (g.wide ? 4 : 2);
     void* const c = g.adds ? workspace(size) : arrays.c;
-    const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
-      known.algorithm = algorithm;
+    const auto run = [&](const Way& way) {
+      known.way = way;
       enqueue(stream, g, known, arrays, c, memory);
     };
-    known.algorithm = fastest(stream, candidates(g, arrays, *known.described), run);
-    cache_->write(key_of(g), text_of(known.algorithm));
+    known.way = fastest(stream, candidates(g, arrays, *known.described), run);
+    cache_->write(key_of(g), text_of(known.way));
     return known;
   }
 
   // What cublasLt suggests for the GEMM, and for larger and smaller ones if it can do this one so: its own choice is
   // the first.
-  std::vector<cublasLtMatmulAlgo_t> candidates(const Gemm& g, const GemmArrays& arrays, const Described& d) const {
-    std::vector<cublasLtMatmulAlgo_t> all = suggestions(d);
+  std::vector<Way> candidates(const Gemm& g, const GemmArrays& arrays, const Described& d) const {
+    std::vector<Way> all = suggestions(d, kWorkspace);
     if (all.empty()) {
       throw std::runtime_error("cublasLt has no algorithm for a GEMM (rows, columns, depth and kind: " + key_of(g) +
                                "); CONCORD_CUDA_GEMM=heuristic leaves GEMMs to libtorch");
@@ -273,8 +280,8 @@ class Device {
       other.rows = rows, other.columns = columns;
       Described described(other);
       point(other, arrays, &described);
-      for (const cublasLtMatmulAlgo_t& each : suggestions(described)) {
-        const auto same = [&](const cublasLtMatmulAlgo_t& x) { return text_of(x) == text_of(each); };
+      for (const Way& each : suggestions(described, kWorkspace)) {
+        const auto same = [&](const Way& x) { return text_of(x) == text_of(each); };
         if (std::none_of(all.begin(), all.end(), same) && can(d, each)) all.push_back(each);
       }
     };
@@ -282,17 +289,18 @@ class Device {
     add(g.rows, g.columns * 2);
     add(g.rows / 16 * 8, g.columns);
     add(g.rows, g.columns / 16 * 8);
+    for (const Way& each : suggestions(d, 0)) all.push_back(each);
     return all;
   }
 
   // Each alone first; then those that come near the fastest, with the device under load.
   template <class Run>
-  cublasLtMatmulAlgo_t fastest(cudaStream_t stream, const std::vector<cublasLtMatmulAlgo_t>& all, const Run& run) {
+  Way fastest(cudaStream_t stream, const std::vector<Way>& all, const Run& run) {
     constexpr float kNear = 1.2F, kClearly = 0.99F;
     constexpr int kMostUnderLoad = 64;  // shapes of a process: they take a quarter of a second each
     std::vector<float> times = times_alone(stream, all, run);
     const float least = *std::min_element(times.begin(), times.end());
-    std::vector<cublasLtMatmulAlgo_t> near;
+    std::vector<Way> near;
     std::vector<float> near_times;
     for (size_t i = 0; i < all.size(); ++i) {
       if (times[i] > least * kNear) continue;
@@ -312,32 +320,31 @@ class Device {
   }
 
   // None where cublasLt cannot do it.
-  std::vector<cublasLtMatmulAlgo_t> suggestions(const Described& d) const {
+  std::vector<Way> suggestions(const Described& d, size_t memory) const {
     const Library& l = library();
     cublasLtMatmulPreference_t preference = nullptr;
     require(l.make_preference(&preference), "cublasLtMatmulPreferenceCreate");
-    l.set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof(kWorkspace));
+    l.set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &memory, sizeof(memory));
     std::array<cublasLtMatmulHeuristicResult_t, kSuggestions> results{};
     int count = 0;
     const cublasStatus_t status =
         l.suggest(handle_, d.desc, d.b, d.a, d.c, d.c, preference, kSuggestions, results.data(), &count);
     l.free_preference(preference);
-    std::vector<cublasLtMatmulAlgo_t> algorithms;
-    if (status != CUBLAS_STATUS_SUCCESS) return algorithms;
+    std::vector<Way> ways;
+    if (status != CUBLAS_STATUS_SUCCESS) return ways;
     for (int i = 0; i < count; ++i) {
       if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS) {
-        algorithms.push_back(results[static_cast<size_t>(i)].algo);
+        ways.push_back({results[static_cast<size_t>(i)].algo, memory});
       }
     }
-    return algorithms;
+    return ways;
   }
 
   // Milliseconds, the least of three each.
   template <class Run>
-  static std::vector<float> times_alone(cudaStream_t stream, const std::vector<cublasLtMatmulAlgo_t>& all,
-                                        const Run& run) {
+  static std::vector<float> times_alone(cudaStream_t stream, const std::vector<Way>& all, const Run& run) {
     std::vector<float> times;
-    for (const cublasLtMatmulAlgo_t& each : all) {
+    for (const Way& each : all) {
       run(each);
       float least = std::numeric_limits<float>::max();
       for (int i = 0; i < 3; ++i) {
@@ -354,7 +361,7 @@ class Device {
   // A device slows down when it reaches its power limit, and what is fastest alone need not be fastest then. All run in
   // turn without a pause, for about 10 ms at a time; the first round only heats.
   template <class Run>
-  static std::vector<float> times_under_load(cudaStream_t stream, const std::vector<cublasLtMatmulAlgo_t>& all,
+  static std::vector<float> times_under_load(cudaStream_t stream, const std::vector<Way>& all,
                                              const std::vector<float>& alone, const Run& run) {
     constexpr int kRounds = 3;
     constexpr float kTurn = 10;
@@ -378,15 +385,16 @@ class Device {
   // From the file, if it is there and cublasLt takes it.
   bool read(const std::string& key, Known* known) const {
     const std::vector<uint64_t> words = cache_->numbers(key);
-    if (words.size() != std::size(known->algorithm.data)) return false;
-    std::copy(words.begin(), words.end(), known->algorithm.data);
-    return can(*known->described, known->algorithm);
+    if (words.size() != 1 + std::size(known->way.algorithm.data) || words[0] > kWorkspace) return false;
+    known->way.memory = words[0];
+    std::copy(words.begin() + 1, words.end(), known->way.algorithm.data);
+    return can(*known->described, known->way);
   }
 
-  bool can(const Described& d, const cublasLtMatmulAlgo_t& algorithm) const {
+  bool can(const Described& d, const Way& way) const {
     cublasLtMatmulHeuristicResult_t result{};
-    return library().check(handle_, d.desc, d.b, d.a, d.c, d.c, &algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= kWorkspace;
+    return library().check(handle_, d.desc, d.b, d.a, d.c, d.c, &way.algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= way.memory;
   }
 
   static std::string key_of(const Gemm& g) {

@@ -10,7 +10,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "backends/cuda/torch/ops/tensors.h"
@@ -59,9 +58,8 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   bool begin() {
-    allocator().beginAllocateToPool(device_.index(), pool_, [own = std::this_thread::get_id()](const auto&) {
-      return std::this_thread::get_id() == own;
-    });
+    // By the stream, on which nothing else runs: backward passes enqueue from a thread of autograd's.
+    allocator().beginAllocateToPool(device_.index(), pool_, [own = native()](cudaStream_t on) { return on == own; });
     has_pool_ = true;
     // Thread-local: what other threads do neither fails nor ends the capture.
     if (cudaStreamBeginCapture(native(), cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
@@ -154,11 +152,25 @@ void release_graph(const Tensor& on_device, int64_t graph) {
   graphs().remove(graph);
 }
 
+// What is kept for later is about what the work that is to be recorded takes.
+bool make_room(const Tensor& on_device) {
+  using c10::CachingAllocator::StatType;
+  const OnDevice device(on_device.device());
+  const auto stats = allocator().getDeviceStats(on_device.device().index());
+  const auto all = static_cast<size_t>(StatType::AGGREGATE);
+  const int64_t kept = stats.reserved_bytes[all].current - stats.allocated_bytes[all].current;
+  size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess || free < static_cast<size_t>(kept)) return false;
+  allocator().emptyCache();
+  return true;
+}
+
 TORCH_LIBRARY_IMPL(concord_graph, CUDA, m) {
   m.impl("begin", begin_graph);
   m.impl("end", end_graph);
   m.impl("replay", replay_graph);
   m.impl("release", release_graph);
+  m.impl("make_room", make_room);
 }
 
 }  // namespace
