@@ -7,6 +7,9 @@ function(concord_plugin name)
     POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_link_libraries(concord_plugin_${name} PRIVATE
     Concord::sdk ${ARG_LIBRARIES} $<TARGET_NAME_IF_EXISTS:concord_build_flags>)
+  if(COMMAND concord_precompile_plain)  # in this project only
+    concord_precompile_plain(concord_plugin_${name} ${ARG_LIBRARIES})
+  endif()
   # Nothing else may escape, not even from a static library inside: two plugins live in one process.
   set(map "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/plugin.map")
   target_link_options(concord_plugin_${name} PRIVATE "-Wl,--version-script,${map}")

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "backends/shm/segment.h"
@@ -61,12 +62,7 @@ std::vector<Buffer> inputs_of_all(const Communicator& comm, const Case& c, int64
 }
 
 bool same_on_all_ranks(Communicator& comm, const std::byte* data, int64_t bytes) {
-  uint64_t hash = 0;
-  for (int64_t i = 0; i < bytes; i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, data + i, static_cast<size_t>(std::min<int64_t>(8, bytes - i)));
-    hash = mix(hash ^ word);
-  }
+  const uint64_t hash = hash_of(data, bytes);
   std::vector<uint64_t> hashes(static_cast<size_t>(comm.size()));
   comm.all_gather(&hash, hashes.data(), 1, CONCORD_DTYPE_I64);
   return std::all_of(hashes.begin(), hashes.end(), [&](uint64_t other) { return other == hash; });
