@@ -185,12 +185,14 @@ TEST_F(Recovery, LeavesNothingInMemory) {
   EXPECT_TRUE(poll_until([&] { return fs::is_empty(path("memory")); }));
 }
 
-// Something is in the way of the one of step 3. That of step 6 is there when a rank is killed.
+// Something is in the way of the one of step 3. That of step 6 is there when a rank is killed: it is written while the
+// next steps are delayed.
 TEST_F(Recovery, TriesAgainWhatCouldNotBeKeptInMemory) {
   fs::create_directories(path("memory"));
   TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_restarts", "1", "--memory_checkpoint_steps", "3",
                                                         "--save_strategy", "no", "--logging_steps", "1"}),
-                   {.environment = {"CONCORD_MEMORY_DIR=" + path("memory"), "CONCORD_FAULTS=delay:0@2+0,kill:1@9+0"}});
+                   {.environment = {"CONCORD_MEMORY_DIR=" + path("memory"),
+                                    "CONCORD_FAULTS=delay:0@2+0,delay:0@7+0,delay:0@8+0,kill:1@9+0"}});
   ASSERT_TRUE(poll_until([&] { return !fs::is_empty(path("memory")); }));
   std::ofstream(fs::directory_iterator(path("memory"))->path() / "checkpoint-3") << "in the way";
   EXPECT_EQ(job.exit_code(), 0) << job.err();
