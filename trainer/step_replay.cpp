@@ -54,13 +54,8 @@ at::Tensor StepReplay::run(PassInputs inputs) {
 }
 
 void StepReplay::begin_recording(const PassInputs& inputs) {
-  if (!ReplayedWork::make_room(device_)) {
-    loader::log(CONCORD_LOG_DEBUG, "train", "steps are not recorded: the device has too little memory for that");
-    ++wasted_;
-    return;
-  }
   fixed_ = inputs;
-  work_.emplace(device_, "a step", [this] { passes_ = enqueue_(fixed_); });
+  work_.emplace(device_, "a step", [this] { passes_ = enqueue_(fixed_); }, ReplayedWork::Memory::large);
 }
 
 void StepReplay::end_recording() {

@@ -65,7 +65,7 @@ class StepReplay {
   PassInputs last_;                   // as they were; the batches' tensors stay while they are needed for comparison
   int alike_ = 0;                     // steps before the next one, without a break
   int replays_ = 0;                   // of the recording
-  int wasted_ = 0;                    // recordings that did not last, or that could not be made
+  int wasted_ = 0;                    // recordings that did not last
   PassInputs fixed_;                  // what is recorded reads them
   StepPasses passes_;                 // of the recording
   std::optional<ReplayedWork> work_;  // released before what it writes to

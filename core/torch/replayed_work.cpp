@@ -43,8 +43,11 @@ c10::OperatorHandle graph_operator(const char* name) {
 
 }  // namespace
 
-ReplayedWork::ReplayedWork(c10::Device device, std::string name, std::function<void()> work)
-    : on_device_(at::empty({0}, at::TensorOptions(device))), name_(std::move(name)), work_(std::move(work)) {
+ReplayedWork::ReplayedWork(c10::Device device, std::string name, std::function<void()> work, Memory memory)
+    : on_device_(at::empty({0}, at::TensorOptions(device))),
+      name_(std::move(name)),
+      work_(std::move(work)),
+      memory_(memory) {
   if (!is_possible(device)) state_ = State::refused;
 }
 
@@ -58,18 +61,18 @@ bool ReplayedWork::is_possible(c10::Device device) {
   return begin.hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
 }
 
-bool ReplayedWork::make_room(c10::Device device) {
-  static const auto make = graph_operator("concord_graph::make_room").typed<bool(const Tensor&)>();
-  return make.call(at::empty({0}, at::TensorOptions(device)));
-}
-
 // An exception while recording is not the work's fault: it may wait for the device where that does nothing yet.
 bool ReplayedWork::record() {
   static const auto begin = graph_operator("concord_graph::begin").typed<int64_t(const Tensor&)>();
   static const auto end = graph_operator("concord_graph::end").typed<bool(const Tensor&, int64_t)>();
+  static const auto make_room = graph_operator("concord_graph::make_room").typed<bool(const Tensor&)>();
   std::string problem;
   try {
-    graph_ = begin.call(on_device_);
+    if (memory_ == Memory::large && !make_room.call(on_device_)) {
+      problem = "the device has too little memory left";
+    } else {
+      graph_ = begin.call(on_device_);
+    }
     if (graph_ != 0) work_();
   } catch (const std::exception& error) {
     problem = error.what();

@@ -35,8 +35,11 @@ namespace concord {
 // Threads: one at a time, always the same.
 class ReplayedWork {
  public:
+  // A recording has memory of its own, which nothing else can use. |large| work is recorded only if there is room for it
+  // besides what libtorch keeps for work that is not; that is given back first, so that no more is in use than before.
+  enum class Memory { small, large };
   // |name| is what a log line calls the work that cannot be recorded.
-  ReplayedWork(c10::Device device, std::string name, std::function<void()> work);
+  ReplayedWork(c10::Device device, std::string name, std::function<void()> work, Memory memory = Memory::small);
   ~ReplayedWork();  // waits for nothing; enqueue no more on the memory of a recording
   ReplayedWork(const ReplayedWork&) = delete;
   ReplayedWork& operator=(const ReplayedWork&) = delete;
@@ -46,10 +49,6 @@ class ReplayedWork {
   bool is_recorded() const { return state_ == State::recorded; }
 
   static bool is_possible(c10::Device device);  // whether work on it can be recorded
-  // For work that needs much memory: a recording has its own, which nothing else can use. False if then work that is
-  // not recorded might not find its memory any more; else what libtorch kept for it is given back, so that no more is
-  // in use than before.
-  static bool make_room(c10::Device device);
 
  private:
   enum class State { fresh, warm, recorded, refused };
@@ -59,6 +58,7 @@ class ReplayedWork {
   at::Tensor on_device_;  // says to the dispatcher which device's operators are meant
   std::string name_;
   std::function<void()> work_;
+  Memory memory_;
   State state_ = State::fresh;
   int64_t graph_ = 0;
 };
