@@ -35,8 +35,9 @@ namespace concord {
 // Threads: one at a time, always the same.
 class ReplayedWork {
  public:
-  // A recording has memory of its own, which nothing else can use. |large| work is recorded only if there is room for it
-  // besides what libtorch keeps for work that is not; that is given back first, so that no more is in use than before.
+  // A recording has memory of its own, which nothing else can use. |large| work is recorded only if there is room for
+  // it besides what libtorch keeps for work that is not; that is given back first, so that no more is in use than
+  // before.
   enum class Memory { small, large };
   // |name| is what a log line calls the work that cannot be recorded.
   ReplayedWork(c10::Device device, std::string name, std::function<void()> work, Memory memory = Memory::small);
