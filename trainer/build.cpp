@@ -200,7 +200,7 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
           job.torch_device(), has_equal_steps(plan, job, providers),
           [this](const PassInputs& inputs) { return passes(inputs); },
           [this](const PassInputs& inputs, const StepPasses& made) {
-            data_parallel.begin_step(static_cast<int64_t>(inputs.batches.size()), inputs.hold);
+            data_parallel.begin_step(static_cast<int64_t>(inputs.batches.size()));
             data_parallel.take_as_settled();
             for (size_t i = 0; i < stages.size(); ++i) stages[i]->set_results(made.results[i]);
           }),

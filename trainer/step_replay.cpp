@@ -42,11 +42,11 @@ StepReplay::StepReplay(c10::Device device, bool is_wanted, Enqueue enqueue, Repl
 
 at::Tensor StepReplay::run(PassInputs inputs) {
   if (!is_wanted_ || inputs.hold) return enqueue_(inputs).losses;
-  if (are_alike(last_, inputs)) {
+  if (are_alike(first_, inputs)) {
     ++alike_;
   } else {
     alike_ = 0;
-    last_ = inputs;
+    first_ = inputs;
     end_recording();
   }
   if (!work_ && alike_ >= kAlikeBefore && wasted_ < kMostWasted) begin_recording(inputs);

@@ -51,7 +51,6 @@ class StepReplay {
 
   // The losses; of a replayed step they are the same tensor each time. Throws what |enqueue| throws.
   at::Tensor run(PassInputs inputs);
-  bool is_replaying() const { return work_ && work_->is_recorded(); }
 
  private:
   void begin_recording(const PassInputs& inputs);
@@ -62,8 +61,8 @@ class StepReplay {
   bool is_wanted_;
   Enqueue enqueue_;
   Replayed replayed_;
-  PassInputs last_;                   // as they were; the batches' tensors stay while they are needed for comparison
-  int alike_ = 0;                     // steps before the next one, without a break
+  PassInputs first_;                  // of the first of the steps that are alike
+  int alike_ = 0;                     // steps after it
   int replays_ = 0;                   // of the recording
   int wasted_ = 0;                    // recordings that did not last
   PassInputs fixed_;                  // what is recorded reads them

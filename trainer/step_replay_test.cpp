@@ -36,7 +36,7 @@ PassInputs inputs_of(int64_t rows, int64_t length, double weight = 1) {
   return {.batches = {{.input_ids = ids, .labels = ids}}, .weights = {weight}, .router_weights = {1}};
 }
 
-TEST(StepInputs, AreAlikeButForTheirTokens) {
+TEST(PassInputs, AreAlikeButForTheirTokens) {
   const PassInputs one = inputs_of(2, 8);
   PassInputs other = inputs_of(2, 8);
   other.batches[0].input_ids.fill_(3);

@@ -297,7 +297,7 @@ class Device {
   template <class Run>
   Way fastest(cudaStream_t stream, const std::vector<Way>& all, const Run& run) {
     constexpr float kNear = 1.2F, kClearly = 0.99F;
-    constexpr int kMostUnderLoad = 64;  // shapes of a process: they take a quarter of a second each
+    constexpr int kMostUnderLoad = 64;  // shapes of a process: each takes part of a second
     std::vector<float> times = times_alone(stream, all, run);
     const float least = *std::min_element(times.begin(), times.end());
     std::vector<Way> near;
