@@ -6,16 +6,16 @@
 #
 #   backends/cuda/device_models.sh [STEP...]
 #
-# STEP: ops sizes parallel hf train resume checkpoint recovery random first probe step checks speed generate; without
-# any, all of them. Only what they need is built. Reports go to $OUT (default: build-device/report). Ends with one line
+# STEP: ops sizes parallel hf train replay resume checkpoint recovery random first probe step checks speed generate;
+# without any, all of them. Only what they need is built. Reports go to $OUT (default: build-device/report). Ends with one line
 # per step and exit code 0 where all of them passed.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-wanted=${*:-ops sizes parallel hf train resume checkpoint recovery random first probe step checks speed generate}
+wanted=${*:-ops sizes parallel hf train replay resume checkpoint recovery random first probe step checks speed generate}
 for name in $wanted; do
   case $name in
-    ops | sizes | parallel | hf | train | resume | checkpoint | recovery | random | first | probe | step | checks | speed | generate) ;;
+    ops | sizes | parallel | hf | train | replay | resume | checkpoint | recovery | random | first | probe | step | checks | speed | generate) ;;
     *) echo "unknown step $name; see the head of $0" >&2; exit 2 ;;
   esac
 done
@@ -73,6 +73,7 @@ if wants train; then
   step train 150 "$build/tests/train_program_parity_test" \
     --gtest_filter='*FullBatches/One:*FullBatches/Dp2:*Uneven*/Tp2Dp2:*Uneven*/Pp2ZeroBubble'
 fi
+if wants replay; then step replay 150 python3 "$root/tests/parity/replayed_steps.py" "$build/bin/concord"; fi
 if wants resume; then
   step resume 150 python3 "$root/tests/parity/resume_across.py" "$build/bin/concord" cuda --json "$out/resume.json"
 fi

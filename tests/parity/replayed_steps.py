@@ -1,0 +1,70 @@
+"""Training with replayed steps on a device that can record them, beside the same runs without replays.
+
+replayed_steps.py PROGRAM
+
+Trains a tiny model for a few steps with --replay_steps true and false, in several ways, and compares the saved models byte
+by byte. A run with replays has to say that it recorded a step, and one without must not. The platform is that of the
+environment (CONCORD_PLATFORM); two replicas need CONCORD_CUDA_SHARED_DEVICE=1 where there is one device. What replays do to
+the host's work is tested on any machine (trainer/step_replay_test.cpp); this is about the device's own recordings.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MODEL = Path(__file__).parents[1] / "golden" / "hf" / "qwen2-tiny"
+SAID = "the passes of a step are recorded"
+WAYS = {
+    "fp32": [],
+    "bf16": ["--bf16", "true"],
+    "evaluation": ["--eval_data", "{data}", "--eval_steps", "2", "--eval_iters", "1"],
+    "recomputation": ["--recompute_granularity", "full", "--recompute_method", "uniform", "--recompute_num_layers", "1"],
+    "lora": ["--finetuning_type", "lora", "--lora_rank", "4"],
+    "muon": ["--optim", "muon"],
+    "two replicas": ["--nproc", "2"],
+    "two replicas, distributed optimizer": ["--nproc", "2", "--use_distributed_optimizer", "true"],
+}
+
+
+def write_data(path):
+    rows = ([(sample * 31 + token * 7) % 250 for token in range(16)] for sample in range(64))
+    path.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+
+
+def train(program, folder, replays, more):
+    """The bytes of the trained model or adapter, and how many ranks have recorded a step."""
+    out = folder / f"replay-{replays}"
+    words = [program, "train", "--model", MODEL, "--train_data", folder / "data.jsonl", "--output_dir", out, "--overwrite_output_dir", "true",
+             "--max_steps", 12, "--learning_rate", 1e-3, "--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 2,
+             "--save_strategy", "steps", "--save_steps", 12, "--replay_steps", replays]
+    words += [word.format(data=folder / "data.jsonl") for word in more]
+    ended = subprocess.run([str(word) for word in words], capture_output=True, text=True, env={**os.environ, "CONCORD_LOG": "info"})
+    if ended.returncode != 0:
+        sys.exit(f"replay_steps {replays}, {' '.join(more)}: exit code {ended.returncode}\n{ended.stderr[-4000:]}")
+    saved = sorted((out / "model").glob("*model*.safetensors"))
+    return b"".join(path.read_bytes() for path in saved), ended.stderr.count(SAID) + ended.stdout.count(SAID)
+
+
+def main():
+    failed = False
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
+        write_data(folder / "data.jsonl")
+        for name, more in WAYS.items():
+            expected, none = train(sys.argv[1], folder, "false", more)
+            got, recorded = train(sys.argv[1], folder, "true", more)
+            ranks = 2 if "--nproc" in more else 1
+            problems = [problem for problem, is_so in (
+                ("the models differ", got != expected), ("no model was saved", not expected),
+                (f"{recorded} of {ranks} ranks recorded a step", recorded != ranks),
+                ("steps were recorded without replay_steps", none != 0)) if is_so]
+            failed = failed or bool(problems)
+            print(f"{name}: {'; '.join(problems) or f'{len(expected)} equal bytes'}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
