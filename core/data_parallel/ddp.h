@@ -53,7 +53,8 @@ class DistributedDataParallel {
   // finish_grad_sync, so that gradients can be examined as this rank has computed them; the reduced ones have the same
   // bits. Throws ConfigError for less than 1.
   void begin_step(int64_t micro_batches, bool hold = false);
-  // For those who read gradients before they are reduced: where nothing was added in this step there are zeros.
+  // For those who read or write gradients before they are reduced: all that was added in this step is in the buffers,
+  // also what autograd has stored of vectors, which are moved together; where nothing was added there are zeros.
   void settle_grads();
   // After begin_step, where the gradients are there already: by a replay of all that was enqueued from an earlier
   // begin_step to settle_grads (core/torch/replayed_work.h), in which none of this object's functions run.
