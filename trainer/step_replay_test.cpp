@@ -96,6 +96,7 @@ class ReplayedTraining : public ::testing::Test {
       trainer.add_callback(logged);
       begins(trainer);
       trainer.train();
+      released_in_time_ = device->releases;
       values = logged->values;
       for (const Parameter* each : trainer.model().parameters()) values.push_back(each->value.detach().clone());
     }
@@ -114,9 +115,9 @@ class ReplayedTraining : public ::testing::Test {
     EXPECT_EQ(device->replays + device->calls, 0);
     expect_same(train(words), expected);
     EXPECT_EQ(device->replays, replays);
-    fprintf(stderr, "T %ld\n", (long)clock());
   }
 
+  int released_in_time_ = 0;  // recordings, before the end of the trainer of the last run
   tests::TemporaryFolder folder_;
   std::string data_ = testing_processes::write_jsonl(folder_ / "data.jsonl", 64, 250);
 };
@@ -180,6 +181,7 @@ TEST_F(ReplayedTraining, EnqueuesWhereTheDeviceCannotRecord) {
     SCOPED_TRACE(calls);
     expect_same(train(words, [calls] { device->fails_after = calls; }), expected);
     EXPECT_EQ(device->replays, 0);
+    EXPECT_EQ(released_in_time_, 1) << "its memory is needed for the steps that are enqueued";
     EXPECT_EQ(device->releases, 1);
   }
   expect_same(train(words, [] { device->refuses = true; }), expected);

@@ -51,9 +51,11 @@ ReplayedWork::ReplayedWork(c10::Device device, std::string name, std::function<v
   if (!is_possible(device)) state_ = State::refused;
 }
 
-ReplayedWork::~ReplayedWork() {
+ReplayedWork::~ReplayedWork() { release(); }
+
+void ReplayedWork::release() {
   static const auto release = graph_operator("concord_graph::release").typed<void(const Tensor&, int64_t)>();
-  if (graph_ != 0) release.call(on_device_, graph_);
+  if (graph_ != 0) release.call(on_device_, std::exchange(graph_, 0));
 }
 
 bool ReplayedWork::is_possible(c10::Device device) {
@@ -78,6 +80,7 @@ bool ReplayedWork::record() {
     problem = error.what();
   }
   if (graph_ != 0 && end.call(on_device_, graph_) && problem.empty()) return true;
+  release();  // now: the work takes as much memory again when it runs without a recording
   loader::log(CONCORD_LOG_DEBUG, "core",
               fmt::format("{} cannot be recorded, so it is enqueued kernel by kernel each time: {}", name_,
                           problem.empty() ? "the device refuses" : problem));

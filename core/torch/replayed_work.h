@@ -55,6 +55,7 @@ class ReplayedWork {
   enum class State { fresh, warm, recorded, refused };
 
   bool record();
+  void release();
 
   at::Tensor on_device_;  // says to the dispatcher which device's operators are meant
   std::string name_;
