@@ -23,6 +23,7 @@ constexpr const char* kArrived = "rendezvous/arrived";
 constexpr const char* kComplete = "rendezvous/complete";
 constexpr const char* kTerms = "rendezvous/terms";
 constexpr Milliseconds kGlance{250};    // how often a waiting rank checks whether another has found an error, at most
+constexpr Milliseconds kStay{5000};     // how long rank 0 lets the others see that error, at least
 constexpr size_t kLongestFault = 1000;  // bytes of a message, and of its part about one rank:
 constexpr size_t kLongestWords = 200;
 constexpr size_t kNamed = 8;  // more missing ranks than this are counted, not named
@@ -47,12 +48,12 @@ int64_t count_claims(Store& store, int64_t world) {
 }
 
 // Ends this rank's rendezvous with an error that all ranks share. Rank 0, which serves the store, is about to exit, so
-// it stays until the others have seen the error as well.
+// it stays until the others have seen the error as well, those too that have yet to come.
 [[noreturn]] void end_with(Store& store, const Member& member, const std::string& sentence) {
   store.add(kSeen, 1);
-  const Clock::time_point deadline = Clock::now() + 4 * glance_of(member);
-  const int64_t claims = member.rank == 0 ? count_claims(store, member.world) : 0;
-  while (member.rank == 0 && store.add(kSeen, 0) < claims && Clock::now() < deadline) {
+  const Clock::time_point deadline = Clock::now() + std::max(kStay, 4 * glance_of(member));
+  const int64_t all = member.rank == 0 ? std::max(member.world, count_claims(store, member.world)) : 0;
+  while (member.rank == 0 && store.add(kSeen, 0) < all && Clock::now() < deadline) {
     std::this_thread::sleep_for(Milliseconds(5));
   }
   throw Error(CONCORD_STATUS_INVALID_ARGUMENT, sentence);

@@ -62,6 +62,21 @@ TEST(Rendezvous, ARankWithOtherSettingsIsNamedToEveryone) {
   }
 }
 
+// Rank 0 serves the store in which the last rank will find the error.
+TEST(Rendezvous, RankZeroStaysUntilALateRankHasSeenTheError) {
+  const std::shared_ptr<Store> store = make_local_store();
+  const auto comes = [store](const Member& each) {
+    EXPECT_THAT([&] { rendezvous(*store, each, kLong); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("started with tp 4")));
+  };
+  auto first = std::async(std::launch::async, [&] { comes(member(0, 3)); });
+  comes(member(2, 3, {{"tp", "4"}, {"pp", "4"}}));
+  while (store->add("rendezvous/seen", 0) < 2) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(first.wait_for(50ms), std::future_status::timeout) << "rank 1 has not come yet";
+  comes(member(1, 3));
+  first.get();
+}
+
 TEST(Rendezvous, ARankWithMoreSettingsIsAnotherBuild) {
   const auto results = meet({member(0, 2), member(1, 2, {{"tp", "2"}, {"pp", "4"}, {"cp", "1"}})}, kLong);
   for (const std::string& result : results) EXPECT_THAT(result, HasSubstr("different builds"));
