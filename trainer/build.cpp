@@ -173,9 +173,10 @@ bool has_equal_steps(const TrainingPlan& plan, const ParallelContext& job, const
   const bool drops = attention > 0 || options.hidden_dropout > 0 || (plan.adapter && plan.adapter->lora_dropout > 0);
   const bool reduces_meanwhile = a.data_parallel.overlap_grad_reduce || a.data_parallel.overlap_param_gather;
   const bool is_alone = job.world() == job.layout().dp() && (job.world() == 1 || !reduces_meanwhile);
+  const bool waits_for_experts = plan.config.experts.num_experts > 0 && job.world() > 1;  // of other ranks
   const bool measures = a.logging.timing_level > 1 || measures_tokens(a);
-  return a.pipeline.replay_steps && is_alone && !drops && !measures && plan.config.experts.num_experts == 0 &&
-         !options.fp8.is_on() && !a.preference.learns_pairs() && !providers.forward_step && !providers.model;
+  return a.pipeline.replay_steps && is_alone && !drops && !waits_for_experts && !measures &&
+         !a.preference.learns_pairs() && !providers.forward_step && !providers.model;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ StepAttempt run_micro_batches(TrainingParts& parts, const std::vector<MicroBatch
                     .weights = loss_weights(host_batches, parts.loss_rule),
                     .router_weights = router_loss_weights(host_batches, parts.loss_rule),
                     .loss_scale = parts.loss_scale(),
+                    .has_fp8_history = parts.stages.front()->has_fp8_history(),
                     .hold = hold};
   parts.prepare_pairs(host_batches, inputs.batches, TrainingParts::Data::train);
   return {.losses = parts.replay.run(std::move(inputs))};

@@ -27,7 +27,8 @@ bool are_alike(const MicroBatch& a, const MicroBatch& b) {
 
 bool are_alike(const PassInputs& a, const PassInputs& b) {
   if (a.batches.size() != b.batches.size() || a.loss_scale != b.loss_scale) return false;
-  if (a.weights != b.weights) return false;
+  if (a.weights != b.weights || a.router_weights != b.router_weights) return false;
+  if (a.has_fp8_history != b.has_fp8_history) return false;
   for (size_t i = 0; i < a.batches.size(); ++i) {
     if (!are_alike(a.batches[i], b.batches[i])) return false;
   }

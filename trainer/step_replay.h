@@ -27,11 +27,12 @@ struct PassInputs {
   std::vector<double> weights;      // of their losses (loss_weights)
   std::vector<double> router_weights;
   double loss_scale = 1;
+  bool has_fp8_history = false;
   bool hold = false;  // as in DistributedDataParallel::begin_step; such a step is never replayed
 };
 
-// Whether a recording of one of them is right for the other, but for the tokens. Dropout and routers are not
-// considered: with them no two steps are alike.
+// Whether a recording of one of them is right for the other, but for the tokens. Dropout is not considered: with it no
+// two steps are alike.
 bool are_alike(const PassInputs& a, const PassInputs& b);
 
 struct StepPasses {

@@ -22,6 +22,8 @@ class Fp8Layers {
   // The layer of weight |name|, for as long as this lives. All of them are added before the first step.
   Fp8Layer* add(const std::string& name);
   bool empty() const { return layers_.empty(); }
+  // Whether passes scale by what earlier steps have seen. The kernels of those that do not are others.
+  bool has_history() const { return has_history_; }
 
   // Weights have changed, or may have.
   void forget_weights();

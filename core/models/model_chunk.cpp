@@ -272,6 +272,8 @@ void ModelChunk::end_fp8_step(bool updated) {
   if (parts_->fp8) parts_->fp8->end_step(updated, context_.group(GroupKind::tp_dp_cp));
 }
 
+bool ModelChunk::has_fp8_history() const { return parts_->fp8 && parts_->fp8->has_history(); }
+
 Fp8Layers* ModelChunk::fp8_layers() { return parts_->fp8 ? &*parts_->fp8 : nullptr; }
 
 void ModelChunk::initialise(Which which) {

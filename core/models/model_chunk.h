@@ -118,7 +118,8 @@ class ModelChunk {
   // Nothing happens in a model without.
   void forget_fp8_weights();
   void end_fp8_step(bool updated);
-  Fp8Layers* fp8_layers();  // null: none
+  bool has_fp8_history() const;  // see Fp8Layers
+  Fp8Layers* fp8_layers();       // null: none
 
   // What forward takes from the previous stage, for receive buffers.
   std::vector<int64_t> hidden_shape(const MicroBatch& batch) const;

@@ -62,9 +62,10 @@ class ModelStage : public Stage {
   // Of the run: what the chunk's routers did with each micro-batch; null in models without experts and in runs without
   // backward.
   const std::vector<std::shared_ptr<RouterRecord>>& router_records() const { return results_.router_records; }
-  // These two as ModelChunk says.
+  // These three as ModelChunk says.
   void update_expert_bias(double rate) { chunk_.update_expert_bias(results_.router_records, rate); }
   void end_fp8_step(bool updated) { chunk_.end_fp8_step(updated); }
+  bool has_fp8_history() const { return chunk_.has_fp8_history(); }
   // Of the run, on the last stage: what was measured of each micro-batch's tokens, where the chunk is told to; none
   // elsewhere.
   const std::vector<TokenStatistics>& token_statistics() const { return results_.token_statistics; }
