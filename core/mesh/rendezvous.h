@@ -37,8 +37,8 @@ std::string describe_this_process();
 
 // Returns when all |member.world| ranks have called it with the same terms. Waits: at most |timeout|. Throws Error:
 // TIMEOUT naming the ranks that did not join, INVALID_ARGUMENT for two processes with the same rank or for terms that
-// differ, which rank 0 throws when all others have seen it, or after 5 seconds (beyond 2,500 ranks more). Costs a rank a
-// handful of store operations, whatever the world size; only rank 0 of a failed one queries all.
+// differ, which rank 0 throws when all others have seen it, or after 5 seconds (more beyond 2,500 ranks). Costs a rank
+// a handful of store operations, whatever the world size; only rank 0 of a failed one queries all.
 void rendezvous(Store& store, const Member& member, std::chrono::milliseconds timeout);
 
 // The other end: rank 0, which serves the store, waits until all others have called it too; they do not wait. False
