@@ -115,7 +115,8 @@ void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool ho
   for (size_t i = 0; i < parameters_.size(); ++i) {
     // autograd sums several uses before it calls the hook, but not those of different chunks: the number of calls is
     // unknown, so the parameter waits for the end of the step.
-    const bool counts = parameters_[i]->sink.main.defined() || parameters_[i]->uses == 1;
+    const bool is_alone = parameters_[i]->uses == 1 && !parameters_[i]->comes_in_parts;
+    const bool counts = parameters_[i]->sink.main.defined() || is_alone;
     arrivals_[i].missing = counts ? micro_batches * parameters_[i]->uses : std::numeric_limits<int64_t>::max();
     ++buckets_[arrivals_[i].bucket].missing;
     *arrivals_[i].is_stale =

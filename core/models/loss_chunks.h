@@ -1,6 +1,5 @@
 // The tokens of a micro-batch in pieces, for losses whose logits never exist whole: at 151,936 columns those of 16,384
-// tokens are 5 GB in bf16. Each piece's logits are made, read and forgotten, and made again in backward, for one more
-// product of the output layer.
+// tokens are 5 GB in bf16. What is made of a piece's logits, and when: output_layer.h.
 //
 // Example, given const at::Tensor& normed_pbh, const at::Tensor& labels_sb,
 //     at::Tensor losses_of(const at::Tensor& normed_pbh, const at::Tensor& labels_sb):

@@ -21,8 +21,8 @@
 #include "core/models/kv_cache.h"
 #include "core/models/layer_adapter.h"
 #include "core/models/layer_context.h"
-#include "core/models/loss_chunks.h"
 #include "core/models/mtp_layer.h"
+#include "core/models/output_layer.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/router_record.h"
 #include "core/models/token_slices.h"
@@ -135,10 +135,10 @@ struct ModelChunk::Parts {
   std::vector<LayerRun> runs;
   Parameter* embedding = nullptr;
   Parameter* norm = nullptr;
-  Parameter* output = nullptr;
-  LayerAngles angles;            // of the last sequences that were not packed
-  int64_t tokens_of_angles = 0;  // how long these were; 0: there were none
-  LayerAdapter output_adapter;
+  Parameter* score = nullptr;         // of a reward model
+  std::optional<OutputLayer> output;  // of others
+  LayerAngles angles;                 // of the last sequences that were not packed
+  int64_t tokens_of_angles = 0;       // how long these were; 0: there were none
 };
 
 ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers,
@@ -175,12 +175,10 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
     parts.further.emplace_back(parts.layers, config.num_hidden_layers + i);
   parts.norm = find("model.norm.weight");
   if (config.scores) {
-    parts.output = find("score.weight");
+    parts.score = find("score.weight");
     return;
   }
-  parts.output = config.tie_word_embeddings ? embedding : find("lm_head.weight");
-  parts.output_adapter = {
-      parts.layers, "lm_head", {{"lm_head", parts.output->value.size(0)}}, args.options.sequence_parallel};
+  parts.output.emplace(parts.layers, config.tie_word_embeddings ? *embedding : *find("lm_head.weight"), args_.options);
 }
 
 ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers,
@@ -439,65 +437,9 @@ Tensor ModelChunk::run_layers(const LayerRun& run, const Tensor& x_pbh, const Sh
 
 Tensor ModelChunk::last_norm(const Tensor& x_pbh) const { return normed(x_pbh, parts_->norm, parts_->layers); }
 
-Tensor ModelChunk::logits(const Tensor& normed_pbh) const {
-  const LayerContext& layers = parts_->layers;
-  const Parameter& output = *parts_->output;
-  const ParallelLinearOptions options{.name = output.spec.name, .sequence_parallel = layers.sequence_parallel};
-  // Before the product, which has a hundred times as many elements after it.
-  const Tensor scaled_pbh = config_.logits_scaling == 1 ? normed_pbh : normed_pbh.div(config_.logits_scaling);
-  const Tensor logits_sbv = parts_->output_adapter.column(scaled_pbh, output, nullptr, options);
-  const double cap = config_.final_logit_softcapping;
-  return cap > 0 ? soft_cap(logits_sbv, cap) : logits_sbv;
-}
-
 // [s, b], on the device.
 Tensor ModelChunk::own_labels(const MicroBatch& batch) const {
   return own_tokens(batch.labels, batch).t().contiguous().to(context_.torch_device());
-}
-
-// |trains|: whether the loss is one that is trained; of its first pass without gradients, too.
-Tensor ModelChunk::token_losses(const Tensor& logits_sbv, const Tensor& labels_sb, bool trains,
-                                double expected_grad) const {
-  const CrossEntropyOptions how{.vocabulary = config_.vocab_size,
-                                .ignore_index = kIgnoredLabel,
-                                .label_smoothing = trains ? args_.options.label_smoothing_factor : 0,
-                                .z_loss = trains ? args_.options.z_loss_coeff : 0,
-                                .overwrite_logits = !observer_,
-                                .expected_grad = expected_grad};
-  return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*parts_->layers.tp)).t().contiguous();
-}
-
-// The losses [b, s] of the tokens that follow. |statistics|, if given, gets what the model makes of each of them.
-Tensor ModelChunk::next_token_losses(const Tensor& normed_pbh, const Tensor& labels_sb, double expected_grad,
-                                     std::optional<TokenStatistics>* statistics) const {
-  const bool trains = at::GradMode::is_enabled();
-  const auto measured = [this](const Tensor& logits_sbv, const Tensor& labels) {
-    return token_statistics(logits_sbv, labels, config_.vocab_size, vocab_share(*parts_->layers.tp));
-  };
-  const LayerContext& layers = parts_->layers;
-  const int64_t tokens = args_.options.loss_chunk_size;
-  if (observer_ || tokens == 0 || tokens >= labels_sb.numel()) {
-    const Tensor logits_sbv = logits(normed_pbh);
-    if (observer_) observer_("logits", logits_sbv);
-    if (statistics) *statistics = measured(logits_sbv, labels_sb);  // before their gradient overwrites them
-    return token_losses(logits_sbv, labels_sb, trains, expected_grad);
-  }
-  const LossChunks chunks(normed_pbh, labels_sb, tokens, layers.sequence_parallel ? layers.tp->size() : 1);
-  std::vector<Tensor> losses;
-  std::vector<TokenStatistics> measurements;
-  for (const LossChunk& chunk : chunks.list()) {
-    // Runs here, without gradients, and again in backward, when |measurements| do not exist any more.
-    const auto run = [this, &measurements, &measured, statistics, labels = chunk.labels_sb, trains,
-                      expected_grad](const std::vector<Tensor>& x) {
-      const Tensor logits_sbv = logits(x[0]);
-      const bool is_again = at::GradMode::is_enabled();
-      if (statistics && !is_again) measurements.push_back(measured(logits_sbv, labels));
-      return std::vector{token_losses(logits_sbv, labels, trains, is_again ? expected_grad : 0)};
-    };
-    losses.push_back(recompute(run, {chunk.normed_pbh}, *layers.rng)[0]);
-  }
-  if (statistics) *statistics = chunks.joined(measurements);
-  return chunks.joined(losses);
 }
 
 // Each tp rank has the tokens that it has between layers. The sum of parts that are 0 elsewhere is the whole, and its
@@ -505,7 +447,7 @@ Tensor ModelChunk::next_token_losses(const Tensor& normed_pbh, const Tensor& lab
 Tensor ModelChunk::token_scores(const Tensor& x_pbh) const {
   const LayerContext& layers = parts_->layers;
   const Tensor normed_pbh = last_norm(x_pbh);
-  const Tensor scores_pb = linear(normed_pbh, parts_->output->used(), {}, parts_->output->grad_sink()).squeeze(-1);
+  const Tensor scores_pb = linear(normed_pbh, parts_->score->used(), {}, parts_->score->grad_sink()).squeeze(-1);
   const Tensor wide_pb = scores_pb.to(ops::sum_type(scores_pb.scalar_type()));
   if (!layers.sequence_parallel) return wide_pb.t().contiguous();
   const int64_t own = wide_pb.size(0), rank = layers.tp->rank(), ranks = layers.tp->size();
@@ -516,8 +458,10 @@ Tensor ModelChunk::token_scores(const Tensor& x_pbh) const {
 Tensor ModelChunk::last_losses(const Tensor& x_pbh, const MicroBatch& batch, const SharedInputs& inputs) {
   const Tensor normed_pbh = last_norm(x_pbh);
   if (observer_) observer_("norm", normed_pbh);
-  const Tensor losses_bs = next_token_losses(normed_pbh, own_labels(batch), expected_loss_grad_,
-                                             measures_tokens_ ? &token_statistics_ : nullptr);
+  const std::function<void(const Tensor&)> seen = [this](const Tensor& logits_sbv) { observer_("logits", logits_sbv); };
+  const Tensor losses_bs = parts_->output->losses(
+      normed_pbh, own_labels(batch), std::exchange(expected_loss_grad_, {}),
+      {.statistics = measures_tokens_ ? &token_statistics_ : nullptr, .seen = observer_ ? &seen : nullptr});
   if (parts_->further.empty() || !c10::GradMode::is_enabled()) return losses_bs;
   const Tensor further_bs = further_losses(normed_pbh, batch, inputs);
   return losses_bs + (further_bs - further_bs.detach());
@@ -543,7 +487,7 @@ Tensor ModelChunk::further_losses(Tensor hidden_pbh, MicroBatch batch, const Sha
     };
     const std::vector<Tensor> given{embed(ids_sb), hidden_pbh};
     hidden_pbh = (again ? recompute(run, given, *parts_->layers.rng) : run(given))[0];
-    const Tensor losses_bs = next_token_losses(hidden_pbh, own_labels(batch), 0, nullptr);
+    const Tensor losses_bs = parts_->output->losses(hidden_pbh, own_labels(batch), {}, {});
     const Tensor share = (first / counted().clamp_min(1) * factor).to(losses_bs.scalar_type());
     sum_bs = sum_bs.defined() ? sum_bs + losses_bs * share : losses_bs * share;
     logged.push_back(losses_bs.detach().sum().to(at::kFloat));
@@ -633,7 +577,7 @@ Tensor ModelChunk::decode(const Tensor& hidden, const NewTokens& tokens, KvCache
     const Tensor row_b = at::arange(x_sbh.size(1), tokens.counts.options());
     x_sbh = at::index(x_sbh, {tokens.counts - 1, row_b}).unsqueeze(0);
   }
-  return logits(last_norm(x_sbh)).squeeze(0);
+  return parts_->output->logits(last_norm(x_sbh)).squeeze(0);
 }
 
 }  // namespace concord

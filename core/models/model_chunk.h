@@ -26,6 +26,7 @@
 #include "core/mesh/parallel_context.h"
 #include "core/models/adapter_config.h"
 #include "core/models/config.h"
+#include "core/models/expected_grad.h"
 #include "core/models/micro_batch.h"
 #include "core/models/model_options.h"
 #include "core/models/parameter.h"
@@ -142,9 +143,9 @@ class ModelChunk {
   // Whether what the routers of all stages counted is passed from one to the next, and back (pooled_aux_loss).
   bool passes_expert_counts() const;
   int64_t experts() const { return config_.experts.num_experts; }
-  // What the gradient of each token's loss is going to be in the passes that follow; 0: not known. Saves time, and
-  // changes nothing else (core/ops/cross_entropy.h).
-  void expect_loss_grad(double grad) { expected_loss_grad_ = grad; }
+  // What the gradient of each token's loss is going to be in the next pass. Saves time, and changes nothing else
+  // (output_layer.h).
+  void expect_loss_grad(const ExpectedGrad& grad) { expected_loss_grad_ = grad; }
   // What the routers did in the last forward (core/models/router_record.h), once; null if the model has none, or
   // the forward can have no backward.
   std::shared_ptr<RouterRecord> take_router_record() { return std::exchange(router_record_, nullptr); }
@@ -195,11 +196,6 @@ class ModelChunk {
   at::Tensor run_layers(const LayerRun& run, const at::Tensor& x_pbh,
                         const std::shared_ptr<const LayerInputs>& inputs) const;
   at::Tensor last_norm(const at::Tensor& x_pbh) const;
-  at::Tensor logits(const at::Tensor& normed_pbh) const;
-  at::Tensor token_losses(const at::Tensor& logits_sbv, const at::Tensor& labels_sb, bool trains,
-                          double expected_grad) const;
-  at::Tensor next_token_losses(const at::Tensor& normed_pbh, const at::Tensor& labels_sb, double expected_grad,
-                               std::optional<TokenStatistics>* statistics) const;
   at::Tensor token_scores(const at::Tensor& x_pbh) const;
   at::Tensor own_labels(const MicroBatch& batch) const;
   at::Tensor last_losses(const at::Tensor& x_pbh, const MicroBatch& batch,
@@ -216,7 +212,7 @@ class ModelChunk {
   std::unique_ptr<Parts> parts_;
   Observer observer_;
   double router_loss_weight_ = 1;
-  double expected_loss_grad_ = 0;
+  ExpectedGrad expected_loss_grad_;
   RouterLosses router_losses_;
   std::shared_ptr<CountsOfStep> counts_of_step_;  // null unless a loss is of the whole step
   std::shared_ptr<RouterRecord> router_record_;

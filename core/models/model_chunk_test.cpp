@@ -8,6 +8,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 
 #include "core/config_error.h"
@@ -367,6 +368,57 @@ TEST_F(Chunk, LossesSomeTokensAtATimeAreThoseOfAll) {
   }
 }
 
+Parameter& parameter_of(VirtualModels& model, const std::string& name) {
+  for (Parameter& parameter : model[0].parameters()) {
+    if (parameter.spec.name == name) return parameter;
+  }
+  throw std::out_of_range(name);
+}
+
+struct SunkLoss {
+  at::Tensor losses, input_grad, weight_grad;
+  int64_t added = 0;
+  bool has_grad_before_backward = false;
+};
+
+// A step in which the output layer's gradient goes to a sink, and that of each token's loss is |grad|.
+SunkLoss run_to_sink(const ModelConfig& config, int64_t chunk_size, const ExpectedGrad& expected, double grad,
+                     const MicroBatch& batch, ParallelContext& context) {
+  ModelArgs args{.dtype = at::kDouble};
+  args.options.loss_chunk_size = chunk_size;
+  VirtualModels model = AutoModel::from_config(config, args, context);
+  Parameter& output = parameter_of(model, "lm_head.weight");
+  SunkLoss run;
+  output.sink.main = at::zeros_like(output.value);
+  output.sink.added = [&run] { ++run.added; };
+  model[0].expect_loss_grad(expected);
+  run.losses = model[0].forward({}, batch);
+  run.has_grad_before_backward = output.sink.main.abs().sum().item<double>() > 0;
+  (run.losses * grad).sum().backward();
+  run.losses = run.losses.detach();
+  run.input_grad = parameter_of(model, "model.embed_tokens.weight").value.grad();
+  run.weight_grad = output.sink.main;
+  return run;
+}
+
+// Bounds as above. What is made of the logits once and in forward is what is made of them twice.
+TEST_F(Chunk, LossesWhoseGradientIsCertainAreComputedOnce) {
+  const ModelConfig plain = small("qwen3");
+  const ModelConfig capped = small("gemma2", R"(, "final_logit_softcapping": 1.5, "query_pre_attn_scalar": 4,
+      "tie_word_embeddings": false)");
+  for (const ModelConfig& config : {plain, capped}) {
+    const SunkLoss whole = run_to_sink(config, 0, {}, 0.5, batch(), context_);
+    for (const bool certain : {true, false}) {
+      const SunkLoss chunked = run_to_sink(config, 6, {0.5, certain}, 0.5, batch(), context_);
+      EXPECT_EQ(chunked.has_grad_before_backward, certain && config.final_logit_softcapping == 0);
+      EXPECT_EQ(chunked.added, 1) << "whatever the number of chunks";
+      EXPECT_LE((chunked.losses - whole.losses).abs().max().item<double>(), 1e-13);
+      EXPECT_LE((chunked.input_grad - whole.input_grad).abs().max().item<double>(), 1e-12);
+      EXPECT_LE((chunked.weight_grad - whole.weight_grad).abs().max().item<double>(), 1e-12);
+    }
+  }
+}
+
 // Each chunk has positions of both ranks that share the sequence; what is made of them comes back in its order.
 TEST(LossChunks, KeepTheOrderOfTheSequence) {
   const at::Tensor labels_sb = at::arange(20, at::kLong).view({10, 2});
@@ -383,13 +435,16 @@ TEST(LossChunks, KeepTheOrderOfTheSequence) {
 
 // Of 64 tokens and 4,096 columns the logits are 2 MiB in fp64; everything else of this model is small beside them.
 TEST_F(Chunk, LogitsOfAllTokensNeverExistWithChunks) {
-  const auto most = [&](int64_t chunk_size) {
+  const auto most = [&](int64_t chunk_size, const ExpectedGrad& expected = {}) {
     ModelArgs args{.dtype = at::kDouble};
     args.options.loss_chunk_size = chunk_size;
     ModelConfig config = small("qwen3");
     config.vocab_size = 4096;
     VirtualModels model = AutoModel::from_config(config, args, context_);
     const at::Tensor ids = at::arange(64, at::kLong).view({1, 64});
+    if (expected.is_certain)
+      parameter_of(model, "lm_head.weight").sink.main = at::zeros({4096, config.hidden_size}, at::kDouble);
+    model[0].expect_loss_grad(expected);
     const auto meter = std::make_shared<MemoryMeter>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
     model[0].forward({}, {ids, labels_that_follow(ids)}).sum().backward();
@@ -397,6 +452,7 @@ TEST_F(Chunk, LogitsOfAllTokensNeverExistWithChunks) {
   };
   const int64_t logits = 64 * 4096 * 8;
   EXPECT_LE(most(8) + logits / 2, most(0));
+  EXPECT_LE(most(8, {1, true}) + logits / 2, most(0));
 }
 
 TEST_F(Chunk, PositionsThatAreGivenCount) {

@@ -34,6 +34,8 @@ struct Parameter {
   GradSink sink = {};
   // How many gradients a micro-batch adds: two for an embedding that is the output layer too.
   int64_t uses = 1;
+  // Each of these reaches value.grad() in parts, whose number is not known; sinks are told once all are there.
+  bool comes_in_parts = false;
   // Its gradient is a part of the sum over the tensor-parallel group: each rank has seen its own tokens only (norms and
   // biases under sequence parallelism).
   bool partial_over_tp = false;

@@ -291,6 +291,15 @@ Tensor with_expected_grad(const Tensor& logits, const Tensor& labels, const Cros
 }  // namespace
 }  // namespace ops::cross_entropy_op
 
+void cross_entropy_with_grad(at::Tensor& logits, at::Tensor& losses, const at::Tensor& labels,
+                             const CrossEntropyOptions& options) {
+  using namespace ops::cross_entropy_op;
+  check(logits, labels, options);
+  const Columns columns = columns_of(logits, options, {});
+  check_values(labels, options, columns.vocabulary);
+  with_grad(logits, losses, labels, columns.used, options);
+}
+
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const CrossEntropyOptions& options,
                          const VocabShare& share) {
   using namespace ops;

@@ -40,7 +40,8 @@ ValueSpec ModelStage::input_spec(int microbatch) {
 
 at::Tensor ModelStage::run_chunk(size_t index, const at::Tensor& hidden) {
   chunk_.weigh_router_losses(router_weights_[index]);
-  chunk_.expect_loss_grad(loss_step_ ? 0 : weights_[index]);
+  // A forward step of the user's may weigh tokens.
+  if (!loss_step_) chunk_.expect_loss_grad({.value = weights_[index], .is_certain = !forward_step_});
   const MicroBatch& own = batches_[index];
   const at::Tensor output = forward_step_ ? forward_step_(chunk_, hidden, own) : chunk_.forward(hidden, own);
   results_.router_records[index] = chunk_.take_router_record();

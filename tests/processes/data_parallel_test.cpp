@@ -221,6 +221,23 @@ TEST(DataParallel, SixteenBitGradientsAreMovedFromAutograd) {
   });
 }
 
+// Each micro-batch adds two halves, and autograd's hook runs for both.
+TEST(DataParallel, SixteenBitGradientsMayComeInParts) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    SmallNetwork network(at::kBFloat16);
+    for (Parameter* parameter : network.parameters()) parameter->comes_in_parts = true;
+    DistributedDataParallel ddp({network.parameters()}, job,
+                                {.accumulate_allreduce_grads_in_fp32 = false, .ddp_bucket_size = 64});
+    ddp.begin_step(1);
+    for (int part = 0; part < 2; ++part) network.loss(seed_of(job)).mul(0.5).backward();
+    ddp.finish_grad_sync();
+    for (size_t p = 0; p < 4; ++p) {
+      const std::string name = network.parameters()[p]->spec.name;
+      expect_close(grad_of(ddp, name), wanted_grad(p, 2, 1), 0.05, name);
+    }
+  });
+}
+
 TEST(DataParallel, ABadGradientIsNamedWithItsParameterAndRank) {
   const int port = free_port();
   const TemporaryFolder folder;

@@ -362,7 +362,8 @@ TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
   EXPECT_THAT(refusal({"--label_smoothing_factor", "1"}), HasSubstr("label_smoothing_factor"));
 }
 
-// Vocabulary and sequence split over ranks, and deferred weight gradients: what was recomputed is what was computed.
+// Vocabulary and sequence split over ranks, deferred weight gradients, gradients that are reduced as they come: what
+// was computed in chunks, once or twice, is what was computed at once.
 TEST_F(TrainLoop, LossesInChunksTrainTheSameUnderLayouts) {
   const Words zb = {"--pipeline_model_parallel_size",
                     "2",
@@ -371,7 +372,8 @@ TEST_F(TrainLoop, LossesInChunksTrainTheSameUnderLayouts) {
                     "--pipeline_schedule",
                     "zb-v"};
   const Words sp = {"--tensor_model_parallel_size", "2", "--sequence_parallel"};
-  for (const Words& layout : {ranks(2, 4) + sp, ranks(2, 4) + zb, ranks(2, 2) + Words{"--use_distributed_optimizer"}}) {
+  const Words dp = {"--use_distributed_optimizer", "--overlap_grad_reduce", "true", "--ddp_bucket_size", "1000"};
+  for (const Words& layout : {ranks(2, 4) + sp, ranks(2, 4) + zb, ranks(2, 2) + dp}) {
     const auto losses = [&](const std::string& size) {
       fs::remove_all(path("chunks"));
       run("chunks", layout + Words{"--max_steps", "4", "--logging_steps", "1", "--save_strategy", "no",
