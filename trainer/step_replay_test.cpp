@@ -138,6 +138,7 @@ TEST_F(ReplayedTraining, HasTheBitsOfStepsThatAreNotReplayed) {
   expect_replays(run_of("llama-tiny", {"--bf16", "true"}), 4);
   expect_replays(run_of("qwen2-tiny", {"--recompute_granularity", "full", "--recompute_method", "uniform"}), 4);
   expect_replays(run_of("qwen2-tiny", {"--lora_rank", "4", "--finetuning_type", "lora"}), 4);
+  expect_replays(run_of("qwen2-tied", {"--loss_chunk_size", "100"}), 4);  // whose gradients come in forward
 }
 
 // Which expert a token goes to is another one in each step; what routers are told of it is a result.
