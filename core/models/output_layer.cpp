@@ -9,6 +9,7 @@
 #include "core/models/micro_batch.h"
 #include "core/ops/gated_activation.h"
 #include "core/ops/vocab_share.h"
+#include "core/parallel/mappings.h"
 #include "core/parallel/parallel_linear.h"
 #include "core/parallel/recompute.h"
 
@@ -87,10 +88,12 @@ Tensor OutputLayer::losses(const Tensor& normed_pbh, const Tensor& labels_sb, co
     if (reports.statistics) *reports.statistics = measured.front();
     return losses_of(logits_sbv, labels_sb, how);
   }
-  const LossChunks chunks(normed_pbh, labels_sb, tokens, context_->sequence_parallel ? context_->tp->size() : 1);
+  const bool once = computes_chunks_once(expected);
+  const Tensor x_pbh = once ? of_all_ranks(scaled(normed_pbh)) : normed_pbh;
+  const LossChunks chunks(x_pbh, labels_sb, tokens, labels_sb.size(0) / x_pbh.size(0));
   const int64_t rows = chunks.list().front().labels_sb.numel();
-  const Tensor losses_bs = computes_chunks_once(expected)
-                               ? losses_computed_once(normed_pbh, labels_sb, {how, rows, reader})
+  const Tensor losses_bs = once
+                               ? losses_computed_once(x_pbh, labels_sb, {how, rows, reader, vocab_share(*context_->tp)})
                                : losses_computed_twice(chunks, how, reader);
   if (reports.statistics) *reports.statistics = chunks.joined(measured);
   return losses_bs;
@@ -98,14 +101,19 @@ Tensor OutputLayer::losses(const Tensor& normed_pbh, const Tensor& labels_sb, co
 
 bool OutputLayer::computes_chunks_once(const ExpectedGrad& expected) const {
   const GradSink* sink = weight_->grad_sink();
-  const bool is_product =
-      context_->tp->size() == 1 && adapter_.is_off() && !weight_->nf4 && context_->config.final_logit_softcapping == 0;
+  const bool is_product = adapter_.is_off() && !weight_->nf4 && context_->config.final_logit_softcapping == 0;
   return expected.is_certain && is_product && (!weight_->value.requires_grad() || (sink && !sink->later));
 }
 
-Tensor OutputLayer::losses_computed_once(const Tensor& normed_pbh, const Tensor& labels_sb,
-                                         const PiecewiseLoss& how) const {
-  const Tensor x_nh = scaled(normed_pbh).flatten(0, 1);
+// The tokens for which this rank's rows of the vocabulary are used, whose gradient is a part of a sum.
+Tensor OutputLayer::of_all_ranks(const Tensor& x_pbh) const {
+  if (context_->tp->size() == 1) return x_pbh;
+  return context_->sequence_parallel ? gather_into_region(x_pbh, *context_->tp, 0)
+                                     : copy_to_region(x_pbh, *context_->tp);
+}
+
+Tensor OutputLayer::losses_computed_once(const Tensor& x_sbh, const Tensor& labels_sb, const PiecewiseLoss& how) const {
+  const Tensor x_nh = x_sbh.flatten(0, 1);
   const Tensor losses_n = linear_cross_entropy(x_nh, weight_->used(), labels_sb.flatten(), weight_->grad_sink(), how);
   return losses_n.view(labels_sb.sizes()).t().contiguous();
 }

@@ -3,7 +3,7 @@
 // Logits are by far the largest tensor of a step, so with loss_chunk_size only those of some tokens exist at a time
 // (loss_chunks.h). Where it is certain what the gradient of the losses is going to be, and the layer is a product and
 // nothing else, all that is made of them is made in forward (core/ops/linear_cross_entropy.h); elsewhere they are made
-// twice, in forward and in backward.
+// twice, in forward and in backward. Both under tensor parallelism too, by the rows of the vocabulary.
 //
 // Threads: those of ModelChunk. Lives as long as the chunk: the backward of what is recomputed refers to it.
 #pragma once
@@ -48,8 +48,8 @@ class OutputLayer {
   at::Tensor losses_of(const at::Tensor& logits_sbv, const at::Tensor& labels_sb, const CrossEntropyOptions& how) const;
   CrossEntropyOptions cross_entropy_options(double expected_grad) const;
   bool computes_chunks_once(const ExpectedGrad& expected) const;
-  at::Tensor losses_computed_once(const at::Tensor& normed_pbh, const at::Tensor& labels_sb,
-                                  const PiecewiseLoss& how) const;
+  at::Tensor of_all_ranks(const at::Tensor& x_pbh) const;
+  at::Tensor losses_computed_once(const at::Tensor& x_sbh, const at::Tensor& labels_sb, const PiecewiseLoss& how) const;
   at::Tensor losses_computed_twice(const LossChunks& chunks, const CrossEntropyOptions& how,
                                    const LogitsReader& reader) const;
 

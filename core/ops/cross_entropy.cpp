@@ -241,18 +241,24 @@ Tensor grad_of(const Backward& b, const CrossEntropyOptions& options, const Colu
   return result;
 }
 
-// In terms of the two halves, and so on the host too.
+// In terms of the two halves.
+void halves_with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, const Columns& columns,
+                      const CrossEntropyOptions& options, const VocabShare& share) {
+  const Tensor mine = parts(logits, labels, columns.first, columns.used, options.label_smoothing > 0);
+  const Whole row = whole(gathered(mine, share));
+  const Tensor counts = labels != options.ignore_index;
+  loss.copy_(losses(row, counts, options, columns.vocabulary));
+  const at::TensorOptions like = row.log_sum.options();
+  const Tensor grads = at::where(counts, at::full({}, options.expected_grad, like), at::zeros({}, like));
+  const RowFactors by = factors_of(grads, row.log_sum, options, columns.vocabulary);
+  write_grad(logits, labels, columns.first, columns.used, row.log_sum, by.soft, by.hard, by.level);
+}
+
 void reference_with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, int64_t used, int64_t ignore_index,
                          double label_smoothing, double z_loss, double grad) {
   const CrossEntropyOptions options{
       .ignore_index = ignore_index, .label_smoothing = label_smoothing, .z_loss = z_loss, .expected_grad = grad};
-  const Whole row = whole(parts(logits, labels, 0, used, label_smoothing > 0).unsqueeze(0));
-  const Tensor counts = labels != ignore_index;
-  loss.copy_(losses(row, counts, options, used));
-  const at::TensorOptions like = row.log_sum.options();
-  const Tensor grads = at::where(counts, at::full({}, grad, like), at::zeros({}, like));
-  const RowFactors by = factors_of(grads, row.log_sum, options, used);
-  write_grad(logits, labels, 0, used, row.log_sum, by.soft, by.hard, by.level);
+  halves_with_grad(logits, loss, labels, {.vocabulary = used, .first = 0, .used = used}, options, {});
 }
 
 void reference_rescale(Tensor& x, const Tensor& grad, double expected) { x.mul_((grad / expected).unsqueeze(-1)); }
@@ -292,11 +298,12 @@ Tensor with_expected_grad(const Tensor& logits, const Tensor& labels, const Cros
 }  // namespace ops::cross_entropy_op
 
 void cross_entropy_with_grad(at::Tensor& logits, at::Tensor& losses, const at::Tensor& labels,
-                             const CrossEntropyOptions& options) {
+                             const CrossEntropyOptions& options, const VocabShare& share) {
   using namespace ops::cross_entropy_op;
   check(logits, labels, options);
-  const Columns columns = columns_of(logits, options, {});
+  const Columns columns = columns_of(logits, options, share);
   check_values(labels, options, columns.vocabulary);
+  if (share.count > 1) return halves_with_grad(logits, losses, labels, columns, options, share);
   with_grad(logits, losses, labels, columns.used, options);
 }
 

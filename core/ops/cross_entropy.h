@@ -48,9 +48,9 @@ struct CrossEntropyOptions {
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const CrossEntropyOptions& options = {},
                          const VocabShare& share = {});
 
-// The step that takes logits [rows, v], all columns of the vocabulary, to |losses| [rows], and over the logits to their
+// The step that takes |logits| [rows, v], this rank's columns, to |losses| [rows], and over the logits to their
 // gradient, where that of each loss is options.expected_grad. Not differentiable.
 void cross_entropy_with_grad(at::Tensor& logits, at::Tensor& losses, const at::Tensor& labels,
-                             const CrossEntropyOptions& options);
+                             const CrossEntropyOptions& options, const VocabShare& share = {});
 
 }  // namespace concord

@@ -64,10 +64,10 @@ struct Pieces {
     Tensor logits = concord::linear(own, weight), own_losses = losses.narrow(0, begin, count);
     if (how.reader) how.reader(logits, own_labels);
     if (!grad.defined() && !sink) {
-      own_losses.copy_(cross_entropy(logits, own_labels, how.cross_entropy));
+      own_losses.copy_(cross_entropy(logits, own_labels, how.cross_entropy, how.share));
       return;
     }
-    cross_entropy_with_grad(logits, own_losses, own_labels, how.cross_entropy);
+    cross_entropy_with_grad(logits, own_losses, own_labels, how.cross_entropy, how.share);
     if (grad.defined()) grad.narrow(0, begin, count).copy_(linear_input_grad(logits, weight));
     if (sink) add_linear_weight_grad(*sink, logits, own);
   }

@@ -23,13 +23,15 @@ struct PiecewiseLoss {
   CrossEntropyOptions cross_entropy;  // of which expected_grad is not 0
   int64_t rows = 0;                   // at a time
   LogitsReader reader = {};           // may be empty
+  VocabShare share = {};              // what |weight| is of the vocabulary
 };
 
-// |x| [n, in], |weight| [v, in], all columns of the vocabulary, |labels| [n]. Returns the losses [n] as cross_entropy
-// does. The weight's gradient is added to |sink|, which a weight that requires one needs, at once, even where the sink
-// wants it later; sink->added is called once, in backward. Where no derivative is needed nothing is added. If backward
-// is given another gradient than the expected one, that of a trained weight is wrong already: the gradient of x then
-// is NaN in these rows. Throws ConfigError for sizes that do not fit.
+// |x| [n, in], |weight| [v, in], this rank's rows of the vocabulary, |labels| [n]. Returns the losses [n] as
+// cross_entropy does; with a share of the vocabulary the gradient of x is this rank's part of the sum. The weight's
+// gradient is added to |sink|, which a weight that requires one needs, at once, even where the sink wants it later;
+// sink->added is called once, in backward. Where no derivative is needed nothing is added. If backward is given another
+// gradient than the expected one, that of a trained weight is wrong already: the gradient of x then is NaN in these
+// rows. Throws ConfigError for sizes that do not fit.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels,
                                 const GradSink* sink, const PiecewiseLoss& how);
 

@@ -371,9 +371,11 @@ TEST_F(TrainLoop, LossesInChunksTrainTheSameUnderLayouts) {
                     "2",
                     "--pipeline_schedule",
                     "zb-v"};
-  const Words sp = {"--tensor_model_parallel_size", "2", "--sequence_parallel"};
+  const Words tp = {"--tensor_model_parallel_size", "2"};
+  const Words whole_sequences = {"--sequence_parallel", "false"};
   const Words dp = {"--use_distributed_optimizer", "--overlap_grad_reduce", "true", "--ddp_bucket_size", "1000"};
-  for (const Words& layout : {ranks(2, 4) + sp, ranks(2, 4) + zb, ranks(2, 2) + dp}) {
+  for (const Words& layout :
+       {ranks(2, 4) + tp, ranks(2, 4) + tp + whole_sequences, ranks(2, 4) + zb, ranks(2, 2) + dp}) {
     const auto losses = [&](const std::string& size) {
       fs::remove_all(path("chunks"));
       run("chunks", layout + Words{"--max_steps", "4", "--logging_steps", "1", "--save_strategy", "no",
