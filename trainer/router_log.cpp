@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
@@ -13,6 +14,26 @@
 #include "core/models/router_record.h"
 
 namespace concord {
+namespace {
+
+// To |sums| [layers, experts], of the first layers of |record|. All at once: a kernel for each layer would take a device
+// longer to launch than to run.
+void add_layers(const RouterRecord& record, at::Tensor RouterRecord::Layer::* which, const at::Tensor& sums) {
+  std::vector<at::Tensor> layers;
+  at::Tensor none;
+  for (int64_t i = 0; i < sums.size(0); ++i) {
+    layers.push_back(record.layers[static_cast<size_t>(i)].*which);
+    if (layers.back().defined() && !none.defined()) none = at::zeros_like(layers.back());
+  }
+  if (!none.defined()) return;
+  for (at::Tensor& each : layers) {
+    if (!each.defined()) each = none;
+  }
+  const at::Tensor all = at::stack(layers);  // [layers, experts], or [layers, rows, experts]
+  sums.add_(all.dim() == 3 ? all.sum(1) : all);
+}
+
+}  // namespace
 
 NamedValues load_metrics(const std::vector<std::vector<double>>& chosen,
                          const std::vector<std::vector<double>>& dropped, const std::vector<bool>& sparse) {
@@ -57,11 +78,8 @@ void RouterLog::add(const std::vector<std::unique_ptr<ModelStage>>& stages) {
 }
 
 void RouterLog::add(const RouterRecord& record) {
-  for (size_t i = 0; i < experts_.sparse.size(); ++i) {  // without those that predict further tokens
-    const RouterRecord::Layer& layer = record.layers[i];
-    if (layer.chosen.defined()) chosen_[static_cast<int64_t>(i)].add_(layer.chosen.sum(0));
-    if (layer.dropped.defined()) dropped_[static_cast<int64_t>(i)].add_(layer.dropped);
-  }
+  add_layers(record, &RouterRecord::Layer::chosen, chosen_);  // without layers that predict further tokens
+  add_layers(record, &RouterRecord::Layer::dropped, dropped_);
   const at::Tensor parts = router_loss_parts(record);
   if (parts.defined()) losses_.add_(parts.to(at::kFloat));
   has_balancing_ = record.losses.balances();

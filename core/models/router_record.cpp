@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
@@ -56,18 +57,18 @@ Tensor counted_in_step(CountsOfStep& step, size_t number, const Tensor& counted_
   return so_far;
 }
 
-// d loss / d score of a token for each expert, [1 or b, e]: the counts times a number.
-Tensor score_factors(const RouterRecord& record, size_t number) {
+// d loss / d score of a token for each expert, [..., 1 or b, e]: the counts times a number. |counts_be| is chosen_by_all
+// of a layer, or of several, stacked.
+Tensor score_factors(const RouterRecord& record, const Tensor& counts_be) {
   const RouterLosses& losses = record.losses;
   const auto real = [](int64_t value) { return static_cast<double>(value); };
   const double scaled = losses.coefficient * real(record.experts);
   const double choices = real(record.choices), tokens = real(record.tokens());
-  const Tensor& counts_be = record.layers[number].chosen_by_all;
   switch (losses.balancing) {
     case Balancing::sequence_aux:
       return counts_be * (scaled / (choices * real(record.row_tokens) * tokens));  // 1 / (S^2 B)
-    case Balancing::aux: return counts_be.sum(0, true) * (scaled / (choices * tokens * tokens));
-    case Balancing::global_aux: return counts_be / counts_be.sum() * (scaled / tokens);
+    case Balancing::aux: return counts_be.sum(-2, true) * (scaled / (choices * tokens * tokens));
+    case Balancing::global_aux: return counts_be / counts_be.sum(-1, true) * (scaled / tokens);
     default: break;
   }
   const Tensor all_be =
@@ -82,7 +83,7 @@ Tensor logits_grad(const Tensor& logits_pbe, const RouterRecord& record, size_t 
   Tensor grad_pbe = at::zeros({}, wide_pbe.options());
   if (losses.balances()) {
     const Tensor scores_pbe = balanced_scores(wide_pbe, experts);
-    const Tensor factors_be = score_factors(record, number).to(scores_pbe.scalar_type());
+    const Tensor factors_be = score_factors(record, record.layers[number].chosen_by_all).to(scores_pbe.scalar_type());
     const Tensor mean_pb1 = (scores_pbe * factors_be).sum(-1, true);
     // Softmax's derivative, and that of s / sum s, whose s have s (1 - s).
     grad_pbe = scores_pbe * (factors_be - mean_pb1);
@@ -116,6 +117,15 @@ void write(RouterRecord& record, size_t number, const Tensor& logits_pbe, const 
   if (losses.z_coefficient > 0) layer.squared_z = at::logsumexp(wide_pbe, -1).square().sum();
 }
 
+// One kernel for all layers instead of one for each: their tensors are so small that launching costs more than the sums.
+std::vector<Tensor> of_layers(const RouterRecord& record, Tensor RouterRecord::Layer::* which) {
+  std::vector<Tensor> there;
+  for (const RouterRecord::Layer& layer : record.layers) {
+    if ((layer.*which).defined()) there.push_back(layer.*which);
+  }
+  return there;
+}
+
 }  // namespace
 
 Tensor with_router_losses(const Tensor& logits_pbe, const Routing& routing, int64_t number, const LayerContext& context,
@@ -131,28 +141,23 @@ Tensor with_router_losses(const Tensor& logits_pbe, const Routing& routing, int6
 }
 
 Tensor chosen_in_own_layers(const RouterRecord& record) {
-  Tensor sum_be;
-  for (const RouterRecord::Layer& layer : record.layers) {
-    if (!layer.chosen_by_all.defined()) continue;
-    const Tensor own_be = layer.chosen_by_all.sum(0, true);
-    sum_be = sum_be.defined() ? sum_be + own_be : own_be;
-  }
-  return sum_be;
+  const std::vector<Tensor> counts_be = of_layers(record, &RouterRecord::Layer::chosen_by_all);
+  return counts_be.empty() ? Tensor() : at::cat(counts_be).sum(0, true);
 }
 
 Tensor router_loss_parts(const RouterRecord& record) {
   const at::NoGradGuard no_grad;
-  const double z_factor = record.losses.z_coefficient / static_cast<double>(record.tokens());
-  Tensor parts;
-  for (size_t i = 0; i < record.layers.size(); ++i) {
-    const RouterRecord::Layer& layer = record.layers[i];
-    if (!layer.scores.defined() && !layer.squared_z.defined()) continue;
-    const Tensor none = at::zeros({}, (layer.scores.defined() ? layer.scores : layer.squared_z).options());
-    const Tensor balancing = layer.scores.defined() ? (layer.scores * score_factors(record, i)).sum() : none;
-    const Tensor own = at::stack({balancing, layer.squared_z.defined() ? layer.squared_z * z_factor : none});
-    parts = parts.defined() ? parts + own : own;
+  Tensor balancing, z;
+  if (const auto scores_be = of_layers(record, &RouterRecord::Layer::scores); !scores_be.empty()) {
+    const Tensor counts_lbe = at::stack(of_layers(record, &RouterRecord::Layer::chosen_by_all));
+    balancing = (at::stack(scores_be) * score_factors(record, counts_lbe)).sum();
   }
-  return parts;
+  if (const auto squares = of_layers(record, &RouterRecord::Layer::squared_z); !squares.empty()) {
+    z = at::stack(squares).sum() * (record.losses.z_coefficient / static_cast<double>(record.tokens()));
+  }
+  if (!balancing.defined() && !z.defined()) return {};
+  const Tensor none = at::zeros({}, (balancing.defined() ? balancing : z).options());
+  return at::stack({balancing.defined() ? balancing : none, z.defined() ? z : none});
 }
 
 }  // namespace concord
