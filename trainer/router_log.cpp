@@ -16,8 +16,8 @@
 namespace concord {
 namespace {
 
-// To |sums| [layers, experts], of the first layers of |record|. All at once: a kernel for each layer would take a device
-// longer to launch than to run.
+// To |sums| [layers, experts], of the first layers of |record|. All at once: a kernel for each layer would take longer
+// to launch than to run.
 void add_layers(const RouterRecord& record, at::Tensor RouterRecord::Layer::* which, const at::Tensor& sums) {
   std::vector<at::Tensor> layers;
   at::Tensor none;

@@ -57,8 +57,8 @@ Tensor counted_in_step(CountsOfStep& step, size_t number, const Tensor& counted_
   return so_far;
 }
 
-// d loss / d score of a token for each expert, [..., 1 or b, e]: the counts times a number. |counts_be| is chosen_by_all
-// of a layer, or of several, stacked.
+// d loss / d score of a token for each expert, [..., 1 or b, e]: the counts times a number. |counts_be| is
+// chosen_by_all of a layer, or of several, stacked.
 Tensor score_factors(const RouterRecord& record, const Tensor& counts_be) {
   const RouterLosses& losses = record.losses;
   const auto real = [](int64_t value) { return static_cast<double>(value); };
@@ -117,7 +117,7 @@ void write(RouterRecord& record, size_t number, const Tensor& logits_pbe, const 
   if (losses.z_coefficient > 0) layer.squared_z = at::logsumexp(wide_pbe, -1).square().sum();
 }
 
-// One kernel for all layers instead of one for each: their tensors are so small that launching costs more than the sums.
+// For one kernel instead of one for each layer: the tensors are so small that launching costs more than the sums.
 std::vector<Tensor> of_layers(const RouterRecord& record, Tensor RouterRecord::Layer::* which) {
   std::vector<Tensor> there;
   for (const RouterRecord::Layer& layer : record.layers) {
