@@ -419,6 +419,13 @@ TEST_F(Chunk, LossesWhoseGradientIsCertainAreComputedOnce) {
   }
 }
 
+// A weight of 0 is a gradient that is certain, too.
+TEST_F(Chunk, LossesThatDoNotCountHaveNoGradientInChunks) {
+  const SunkLoss chunked = run_to_sink(small("qwen3"), 6, {0, true}, 0, batch(), context_);
+  EXPECT_EQ(chunked.weight_grad.abs().sum().item<double>(), 0);
+  EXPECT_EQ(chunked.input_grad.abs().sum().item<double>(), 0);
+}
+
 // Each chunk has positions of both ranks that share the sequence; what is made of them comes back in its order.
 TEST(LossChunks, KeepTheOrderOfTheSequence) {
   const at::Tensor labels_sb = at::arange(20, at::kLong).view({10, 2});

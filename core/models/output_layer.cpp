@@ -102,7 +102,8 @@ Tensor OutputLayer::losses(const Tensor& normed_pbh, const Tensor& labels_sb, co
 bool OutputLayer::computes_chunks_once(const ExpectedGrad& expected) const {
   const GradSink* sink = weight_->grad_sink();
   const bool is_product = adapter_.is_off() && !weight_->nf4 && context_->config.final_logit_softcapping == 0;
-  return expected.is_certain && is_product && (!weight_->value.requires_grad() || (sink && !sink->later));
+  const bool is_known = expected.is_certain && expected.value != 0;
+  return is_known && is_product && (!weight_->value.requires_grad() || (sink && !sink->later));
 }
 
 // The tokens for which this rank's rows of the vocabulary are used, whose gradient is a part of a sum.
