@@ -175,10 +175,8 @@ bool has_equal_steps(const TrainingPlan& plan, const ParallelContext& job, const
   const bool is_alone = job.world() == job.layout().dp() && (job.world() == 1 || !reduces_meanwhile);
   const bool waits_for_experts = plan.config.experts.num_experts > 0 && job.world() > 1;  // of other ranks
   const bool measures = a.logging.timing_level > 1 || measures_tokens(a);
-  const bool is_dense = plan.config.experts.num_experts == 0 && !options.fp8.is_on();
-  const bool is_wanted = a.pipeline.replay_steps == "true" || (a.pipeline.replay_steps == "auto" && is_dense);
-  return is_wanted && is_alone && !drops && !waits_for_experts && !measures && !a.preference.learns_pairs() &&
-         !providers.forward_step && !providers.model;
+  return a.pipeline.replay_steps && is_alone && !drops && !waits_for_experts && !measures &&
+         !a.preference.learns_pairs() && !providers.forward_step && !providers.model;
 }
 
 }  // namespace

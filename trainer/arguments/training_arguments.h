@@ -115,9 +115,7 @@ struct PipelineArguments {
   std::string layout;             // pipeline_model_parallel_layout; empty: as |deal| says
   LayerDeal deal;                 // sizes and placement are the schedule's
   ExecutorOptions executor;
-  // true: wherever a device can; auto: without experts and 8-bit floats, whose replays have been compared with plain
-  // steps on a device of the tests but on no GPU yet; false.
-  std::string replay_steps = "auto";
+  bool replay_steps = true;
   bool operator==(const PipelineArguments&) const = default;
 };
 
