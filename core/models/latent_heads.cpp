@@ -69,16 +69,10 @@ Tensor LatentHeads::shared_key(const Tensor& part_pbr, const LayerInputs& inputs
 
 HeadsOfSum LatentHeads::heads_of(const Residual& stream, const LayerInputs& inputs) const {
   HeadsOfSum made;
-  std::vector<Tensor> projected;
-  if (recomputes_module(context_.recompute, "layernorm")) {
-    made.sum_pbh = stream.sum(context_);
-    const auto again = [this](const std::vector<Tensor>& x_pbh) { return project(normed(x_pbh[0], norm_, context_)); };
-    projected = recompute(again, {made.sum_pbh}, *context_.rng);
-  } else {
-    const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
-    made.sum_pbh = sum_pbh;
-    projected = project(normed_pbh);
-  }
+  const NormedSum input = normed(stream, norm_, context_);
+  made.sum_pbh = input.sum;
+  const std::vector<Tensor> projected = project(input.normed);
+  recompute_norm(input, norm_, context_, projected);
   const int64_t plain = sizes_.qk_nope_head_dim, turned = sizes_.qk_rope_head_dim;
   const Tensor q_sbqn = queries(projected);
   const Tensor q_sbqr = rotated(q_sbqn.narrow(-1, plain, turned), {inputs.cos, inputs.sin}, context_);

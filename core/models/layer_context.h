@@ -118,19 +118,22 @@ at::Tensor recompute_if(bool again, const LayerContext& context, const at::Tenso
   return recompute(call, {x}, *context.rng)[0];
 }
 
-// The stream's sum, and |function| of that normed; both norm and function are recomputed in backward where the user
-// wants that of norms. |context| has to outlive backward.
+// Gives back the memory of a norm's result where the user wants that. |users|: all that was computed from it. |context|
+// has to outlive backward.
+inline void recompute_norm(const NormedSum& made, const Parameter* norm, const LayerContext& context,
+                           const std::vector<at::Tensor>& users) {
+  if (norm == nullptr || !recomputes_module(context.recompute, "layernorm")) return;
+  const at::Tensor sum_pbh = made.sum;
+  recompute_values(made.normed, users, [sum_pbh, norm, &context] { return normed(sum_pbh, norm, context); });
+}
+
+// The stream's sum, and |function| of that normed.
 template <class Function>
 NormedSum of_normed(const Residual& stream, const Parameter* norm, const LayerContext& context, Function function) {
-  if (recomputes_module(context.recompute, "layernorm")) {
-    const at::Tensor sum_pbh = stream.sum(context);
-    const auto again = [norm, &context, function](const at::Tensor& x_pbh) {
-      return function(normed(x_pbh, norm, context));
-    };
-    return {sum_pbh, recompute_if(true, context, sum_pbh, again)};
-  }
-  const auto [sum_pbh, normed_pbh] = normed(stream, norm, context);
-  return {sum_pbh, function(normed_pbh)};
+  const NormedSum made = normed(stream, norm, context);
+  const at::Tensor result = function(made.normed);
+  recompute_norm(made, norm, context, {result});
+  return {made.sum, result};
 }
 
 }  // namespace concord

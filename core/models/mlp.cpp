@@ -38,7 +38,13 @@ Tensor GatedMlp::gate_up(const Tensor& normed_pbh) const {
 Tensor GatedMlp::down(const Tensor& both_sbc) const {
   const ParallelLinearOptions options{
       .name = name_ + "down_proj", .sequence_parallel = context_.sequence_parallel, .fp8 = down_fp8_};
-  return down_adapter_.row(gated_activation(both_sbc, context_.config.activation), *down_, down_bias_, options);
+  const auto activated = [both_sbc, activation = context_.config.activation] {
+    return gated_activation(both_sbc, activation);
+  };
+  const Tensor inner_sbc = activated();
+  const Tensor y_pbh = down_adapter_.row(inner_sbc, *down_, down_bias_, options);
+  if (recomputes_module(context_.recompute, "mlp_act")) recompute_values(inner_sbc, {y_pbh}, activated);
+  return y_pbh;
 }
 
 Tensor GatedMlp::forward(const Tensor& normed_pbh) const {
@@ -56,15 +62,9 @@ Mlp::Mlp(const LayerContext& context, int64_t number)
       gated_(context, fmt::format("model.layers.{}.mlp.", number)) {}
 
 Residual Mlp::whole(const Residual& stream) const {
-  if (recomputes_module(context_.recompute, "layernorm")) {
-    const Tensor sum_pbh = stream.sum(context_);
-    const Tensor both_sbc = recompute_if(true, context_, sum_pbh, [this](const Tensor& input_pbh) {
-      return gated_.gate_up(normed(input_pbh, norm_, context_));
-    });
-    return {sum_pbh, gated_.down(both_sbc)};
-  }
-  const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
-  return {sum_pbh, gated_.forward(normed_pbh)};
+  const auto [sum_pbh, y_pbh] =
+      of_normed(stream, norm_, context_, [this](const Tensor& normed_pbh) { return gated_.forward(normed_pbh); });
+  return {sum_pbh, y_pbh};
 }
 
 Residual Mlp::forward(const Residual& stream) const {

@@ -100,8 +100,9 @@ Residual MoeMlp::forward(const Residual& stream, const SharedInputs& inputs) con
     const Tensor sum_pbh = stream.sum(context_);
     return {sum_pbh, recompute_if(true, context_, sum_pbh, again)};
   }
-  const auto [sum_pbh, normed_pbh] = normed(stream, norm_, context_);
-  return {sum_pbh, branch(normed_pbh, inputs)};
+  const auto [sum_pbh, y_pbh] =
+      of_normed(stream, norm_, context_, [&](const Tensor& normed_pbh) { return branch(normed_pbh, inputs); });
+  return {sum_pbh, y_pbh};
 }
 
 Tensor MoeMlp::branch(const Tensor& normed_pbh, const SharedInputs& inputs) const {
@@ -242,15 +243,19 @@ Tensor MoeMlp::expert_linear(const Tensor& rows, const Parameter& stack, const E
 
 Tensor MoeMlp::run_experts(const Tensor& rows, const Tensor& ends) const {
   const GatedActivation& activation = context_.config.activation;
-  const Tensor both = expert_linear(rows, *gate_up_, gate_up_adapter_, ends);
-  if (gate_up_bias_ == nullptr) {
-    return expert_linear(gated_activation(both, activation), *down_, down_adapter_, ends);
+  Tensor both = expert_linear(rows, *gate_up_, gate_up_adapter_, ends), chosen_ne;
+  if (gate_up_bias_ != nullptr) {
+    chosen_ne = expert_of_row(both, ends);
+    both = at::addmm(both, chosen_ne, gate_up_bias_->used());
   }
-  const Tensor chosen_ne = expert_of_row(both, ends);
-  const Tensor inner = gated_activation(at::addmm(both, chosen_ne, gate_up_bias_->used()), activation);
+  const auto activated = [both, activation] { return gated_activation(both, activation); };
+  const Tensor inner = activated();
+  const Tensor y = expert_linear(inner, *down_, down_adapter_, ends);
+  if (recomputes_module(context_.recompute, "moe_act")) recompute_values(inner, {y}, activated);
+  if (gate_up_bias_ == nullptr) return y;
   // What the ranks of etp have is added up, and the bias must be in it once.
   const double share = 1.0 / static_cast<double>(context_.etp->size());
-  return at::addmm(expert_linear(inner, *down_, down_adapter_, ends), chosen_ne, down_bias_->used(), 1, share);
+  return at::addmm(y, chosen_ne, down_bias_->used(), 1, share);
 }
 
 Tensor MoeMlp::shared_output(const Tensor& both_sbc, const Tensor& normed_pbh) const {

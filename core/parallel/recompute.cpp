@@ -1,8 +1,15 @@
 #include "core/parallel/recompute.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
 
 namespace concord {
 namespace {
@@ -70,6 +77,35 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
   }
 };
 
+// Memory that is given back until backward. Does not keep the tensor alive: hooks live as long as the graph, and the
+// memory as long as somebody needs it.
+class ReleasedValues {
+ public:
+  ReleasedValues(const at::Tensor& made, std::function<at::Tensor()> again)
+      : storage_(made.storage().getWeakStorageImpl()), bytes_(made.storage().nbytes()), again_(std::move(again)) {
+    c10::StorageImpl* const storage = made.storage().unsafeGetStorageImpl();
+    storage->set_data_ptr_noswap(at::DataPtr(nullptr, storage->device()));
+    storage->set_nbytes(size_t{0});
+  }
+
+  // Once, however often it is called.
+  void fill() {
+    const auto again = std::exchange(again_, nullptr);
+    const auto storage = storage_.lock();
+    if (!again || !storage) return;
+    const at::NoGradGuard without_gradients;
+    const at::Tensor values = again();
+    TORCH_INTERNAL_ASSERT(values.storage().nbytes() == bytes_, "recomputed values have another size");
+    storage->set_data_ptr_noswap(values.storage().unsafeGetStorageImpl()->set_data_ptr({nullptr, storage->device()}));
+    storage->set_nbytes(bytes_);
+  }
+
+ private:
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
+  size_t bytes_;
+  std::function<at::Tensor()> again_;
+};
+
 }  // namespace
 
 std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng) {
@@ -81,6 +117,15 @@ std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at:
   segment->stream = rng.current_name();
   const at::Tensor anchor = at::empty({0}).requires_grad_(true);
   return Recomputed::apply(segment, anchor, at::TensorList(inputs));
+}
+
+void recompute_values(const at::Tensor& made, const std::vector<at::Tensor>& users, std::function<at::Tensor()> again) {
+  const auto is_differentiated = [](const at::Tensor& user) { return user.requires_grad(); };
+  if (!at::GradMode::is_enabled() || std::none_of(users.begin(), users.end(), is_differentiated)) return;
+  const auto values = std::make_shared<ReleasedValues>(made, std::move(again));
+  for (const at::Tensor& user : users) {
+    if (is_differentiated(user)) user.register_hook([values](const at::Tensor&) { values->fill(); });
+  }
 }
 
 }  // namespace concord

@@ -31,6 +31,19 @@ using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<a
 // it refers to, until backward. |rng| as well. Inputs that need no gradient may be among them.
 std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng);
 
+// Gives back the memory of |made|, from which all of |users| were computed, and fills it with again() in backward,
+// when the gradient of the first of them arrives: for what is cheap to compute and large, and is kept because a product
+// needs its input for the weight's gradient. Nothing is computed again if nobody kept |made|. |again| returns the
+// same values in memory of their own; what it holds lives until then. |made| must not be read before backward, nor
+// share its memory with a tensor that is. Without gradients nothing is done.
+//
+// Example, given at::Tensor norm(const at::Tensor&), at::Tensor layer(const at::Tensor&), const at::Tensor& x:
+//   #include <ATen/core/Tensor.h>
+//   const at::Tensor normed = norm(x);
+//   const at::Tensor y = layer(normed);
+//   recompute_values(normed, {y}, [x] { return norm(x); });
+void recompute_values(const at::Tensor& made, const std::vector<at::Tensor>& users, std::function<at::Tensor()> again);
+
 // A run of layers [begin, end) of a chunk. Recomputed as one unit, or not at all.
 struct LayerRun {
   int64_t begin;

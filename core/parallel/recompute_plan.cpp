@@ -32,7 +32,7 @@ void check(const RecomputeArgs& args, int64_t layers) {
 }  // namespace
 
 const std::vector<std::string>& known_recompute_modules() {
-  static const std::vector<std::string> names{"core_attn", "mlp", "layernorm"};
+  static const std::vector<std::string> names{"core_attn", "mlp", "layernorm", "mlp_act", "moe_act"};
   return names;
 }
 

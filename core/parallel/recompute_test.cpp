@@ -111,6 +111,68 @@ TEST(Recompute, GradientsAndRandomStatesAreBitForBitThoseWithoutIt) {
   expect_same_bits(gradients_with(recompute_plan(block, kStackLayers)), plain);
 }
 
+// A norm before two products with weights, which keep their input; |again| counts how often it is computed again.
+struct NormedProduct {
+  at::Tensor x = numbers({kRows, kWidth}, 99).requires_grad_(true);
+  at::Tensor weight = numbers({kWidth, kWidth}, 1).requires_grad_(true);
+  int again = 0;
+
+  at::Tensor norm() const { return x.div(x.norm()); }
+  at::Tensor run(bool keeps) {
+    const at::Tensor normed = norm();
+    const at::Tensor y = at::matmul(normed, weight), turned = at::matmul(normed, weight.t());
+    const auto count = [this] {
+      ++again;
+      return norm();
+    };
+    if (!keeps) recompute_values(normed, {y, turned}, count);
+    return y.add(turned);
+  }
+};
+
+TEST(RecomputeValues, GradientsAreBitForBitThoseOfValuesThatWereKept) {
+  NormedProduct kept, again;
+  kept.run(true).square().sum().backward();
+  again.run(false).square().sum().backward();
+  EXPECT_EQ(again.again, 1);
+  EXPECT_GT(kept.weight.grad().abs().max().item<float>(), 0.0F);
+  EXPECT_TRUE(again.weight.grad().equal(kept.weight.grad()));
+  EXPECT_TRUE(again.x.grad().equal(kept.x.grad()));
+}
+
+TEST(RecomputeValues, TakeNoMemoryUntilTheyAreNeededAndNoneAfterwards) {
+  constexpr int64_t kBytes = kRows * kWidth * 4;
+  const auto held_by = [](bool keeps) {
+    NormedProduct product;
+    const auto meter = std::make_shared<MemoryMeter>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+    const at::Tensor y = product.run(keeps);
+    const int64_t before = meter->held;
+    y.sum().backward();
+    return std::pair(before, meter->held);
+  };
+  const auto [kept, kept_after] = held_by(true);
+  const auto [released, released_after] = held_by(false);
+  EXPECT_EQ(kept - released, kBytes);
+  EXPECT_EQ(released_after, kept_after);
+}
+
+TEST(RecomputeValues, AreNotComputedAgainIfNobodyKeptThem) {
+  NormedProduct product;
+  product.weight = product.weight.detach();  // so that products need no input for their gradients
+  product.run(false).sum().backward();
+  EXPECT_EQ(product.again, 0);
+  EXPECT_TRUE(product.x.grad().defined());
+}
+
+TEST(RecomputeValues, AreLeftAloneWithoutGradients) {
+  NormedProduct product;
+  const at::NoGradGuard without_gradients;
+  const at::Tensor normed = product.norm();
+  recompute_values(normed, {at::matmul(normed, product.weight)}, [] { return at::Tensor(); });
+  EXPECT_TRUE(normed.equal(product.norm()));
+}
+
 TEST(Recompute, ReachesParametersAlsoWhereTheInputNeedsNoGradient) {
   Network network;
   const at::Tensor y = network.run(numbers({kRows, kWidth}, 99), {{0, kStackLayers, true}});

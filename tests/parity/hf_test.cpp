@@ -215,7 +215,7 @@ TEST(HfParity, Recomputation) {
   const RecomputeArgs full{.granularity = "full", .method = "uniform", .num_layers = 1};
   const RecomputeArgs pairs{.granularity = "full", .method = "uniform", .num_layers = 2};
   const RecomputeArgs first{.granularity = "full", .method = "block", .num_layers = 1};
-  const RecomputeArgs parts{.granularity = "selective", .modules = {"core_attn", "layernorm"}};
+  const RecomputeArgs parts{.granularity = "selective", .modules = {"core_attn", "layernorm", "mlp_act", "moe_act"}};
   const RecomputeArgs mlp{.granularity = "selective", .modules = {"mlp"}};
   for (const std::string& model : models()) {
     expect_golden(model, {with_recompute(layout("full", 1, 1), full),
@@ -303,8 +303,9 @@ TEST(HfParity, LatentsAndExpertsWithABiasAreTheSameUnderEveryLayout) {
   TensorMap expected;
   std::vector<Layout> layouts{layout("one process", 1, 1)};
   for (const Layout& each : expert_layouts()) layouts.push_back(each);
-  layouts.push_back(with_recompute(layout("selective, tp 2, cp 2", 2, 2),
-                                   {.granularity = "selective", .modules = {"core_attn", "layernorm"}}));
+  layouts.push_back(
+      with_recompute(layout("selective, tp 2, cp 2", 2, 2),
+                     {.granularity = "selective", .modules = {"core_attn", "layernorm", "mlp_act", "moe_act"}}));
   for (Layout& each : layouts) {
     SCOPED_TRACE(each.name);
     each.args.dtype = at::kDouble;

@@ -26,10 +26,12 @@ TEST(LoraParity, AnAdapterComputesWhatPeftComputesUnderEveryLayout) {
   const TensorMap expected = read_tensors(golden("lora/expected.safetensors"));
   Layout recomputed = layout("recomputed", 1, 1);
   recomputed.args.options.recompute.granularity = "full";
+  Layout norms = layout("norms recomputed, tp 2, sequence parallel", 2, 1, true);
+  norms.args.options.recompute = {.granularity = "selective", .modules = {"layernorm", "mlp_act"}};
   for (const Layout& each :
-       {layout("one process", 1, 1), recomputed, layout("tp 2", 2, 1), layout("tp 2, sequence parallel", 2, 1, true),
-        layout("cp 2", 1, 2), layout("pp 2, vpp 2", 1, 1, false, 2, 2), layout("dp 2", 1, 1, false, 1, 1, 2),
-        layout("tp 2, sequence parallel, pp 2", 2, 1, true, 2)}) {
+       {layout("one process", 1, 1), recomputed, norms, layout("tp 2", 2, 1),
+        layout("tp 2, sequence parallel", 2, 1, true), layout("cp 2", 1, 2), layout("pp 2, vpp 2", 1, 1, false, 2, 2),
+        layout("dp 2", 1, 1, false, 1, 1, 2), layout("tp 2, sequence parallel, pp 2", 2, 1, true, 2)}) {
     SCOPED_TRACE(each.name);
     std::printf("%s: ", each.name);
     std::fflush(stdout);

@@ -92,7 +92,7 @@ void add_probe_layout(CLI::App* app, ProbeArguments* given) {
       ->capture_default_str();
   app->add_option("--recompute_num_layers", given->model_options.recompute.num_layers)->capture_default_str();
   app->add_option("--recompute_modules", given->model_options.recompute.modules,
-                  "for selective: core_attn, mlp, layernorm");
+                  "for selective: core_attn, mlp, layernorm, mlp_act, moe_act");
   MoeArgs& moe = given->model_options.moe;
   app->add_option("--moe_router_load_balancing_type", moe.router_load_balancing_type,
                   "aux_loss, seq_aux_loss, global_aux_loss, pooled_aux_loss or none (default: as in the config)");

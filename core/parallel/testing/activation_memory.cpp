@@ -13,7 +13,7 @@ struct LayerBytes {
   int64_t norm;       // a number for each of those tokens
   int64_t attention;  // q, k, v and the result
   int64_t lse;
-  int64_t mlp;  // gate, up, product
+  int64_t inner;  // gate, up or their product
 };
 
 LayerBytes layer_bytes(const LayerSizes& s) {
@@ -22,24 +22,26 @@ LayerBytes layer_bytes(const LayerSizes& s) {
           .norm = rows * kNumber,
           .attention = s.tokens * 2 * (s.heads + s.kv_heads) * s.head_dim / s.tp * s.element_bytes,
           .lse = s.tokens * s.heads / s.tp * kNumber,
-          .mlp = s.tokens * 3 * s.inner / s.tp * s.element_bytes};
+          .inner = s.tokens * s.inner / s.tp * s.element_bytes};
 }
 
 int64_t attention_half(const LayerBytes& p, const RecomputeArgs& args) {
   const bool norm_again = recomputes_module(args, "layernorm"), core_again = recomputes_module(args, "core_attn");
-  return p.input + p.attention + (norm_again ? 0 : p.input + p.norm) + (core_again ? 0 : p.lse);
+  return p.input + p.norm + p.attention + (norm_again ? 0 : p.input) + (core_again ? 0 : p.lse);
 }
 
 int64_t mlp_half(const LayerBytes& p, const RecomputeArgs& args) {
   if (recomputes_module(args, "mlp")) return p.input;
-  return p.input + p.mlp + (recomputes_module(args, "layernorm") ? 0 : p.input + p.norm);
+  const int64_t inner = recomputes_module(args, "mlp_act") ? 2 * p.inner : 3 * p.inner;
+  return p.input + p.norm + inner + (recomputes_module(args, "layernorm") ? 0 : p.input);
 }
 
-// The additional memory of a layer's recomputed modules during backward: that of the largest one.
+// The additional memory of a layer's recomputed modules during backward: that of its larger half.
 int64_t module_again(const LayerBytes& p, const RecomputeArgs& args) {
-  if (recomputes_module(args, "mlp")) return p.input + p.norm + p.mlp;
-  if (recomputes_module(args, "layernorm")) return p.input + p.norm;
-  return recomputes_module(args, "core_attn") ? p.lse : 0;
+  if (recomputes_module(args, "mlp")) return p.input + p.norm + 3 * p.inner;
+  const int64_t norm = recomputes_module(args, "layernorm") ? p.input : 0;
+  const int64_t activation = recomputes_module(args, "mlp_act") ? p.inner : 0;
+  return norm + std::max(activation, recomputes_module(args, "core_attn") ? p.lse : 0);
 }
 
 }  // namespace

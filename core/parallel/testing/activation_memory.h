@@ -35,7 +35,8 @@ struct ActivationBytes {
 };
 
 // Of |layers| layers. Selective recomputation recomputes the inside of a module:
-//   core_attn   no log-sum-exp is kept        layernorm   nor the norms' results        mlp   only the MLP's input
+//   core_attn   no log-sum-exp is kept      layernorm   nor the norms' results
+//   mlp_act     nor the product of gate and up          mlp   only the MLP's input
 // Throws ConfigError as recompute_plan does.
 ActivationBytes activation_bytes(const LayerSizes& sizes, const RecomputeArgs& args, int64_t layers);
 

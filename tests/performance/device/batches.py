@@ -1,8 +1,9 @@
 """Micro-batch sizes up to what fits on a device: tokens a second and memory of `concord train`, with and without recomputation.
 
-batches.py PROGRAM [--shape qwen2.5-0.5b] [--length 4096] [--sizes 1,2,4,8,16,32] [--steps 15] [--json FILE]
+batches.py PROGRAM [--shape qwen2.5-0.5b] [--length 4096] [--sizes 1,2,4,8,16,32] [--steps 15] [--way none] [--way norms] ...
+           [--json FILE]
 
-Each way of computing is measured for growing micro-batches until one does not fit. The last column is the speed compared
+A way is what is recomputed in backward. Each way is measured for growing micro-batches until one does not fit. The last column is the speed compared
 with the fastest of all; the largest that fits should not be slower than smaller ones. Shapes, data and the platform are those
 of train.py.
 """
@@ -15,12 +16,14 @@ from pathlib import Path
 
 import train
 
+SELECTIVE = ["--recompute_granularity", "selective", "--recompute_modules"]
 WAYS = {
-    "as it is": [],
-    "mlp recomputed": ["--recompute_granularity", "selective", "--recompute_modules", "mlp"],
-    "norms recomputed": ["--recompute_granularity", "selective", "--recompute_modules", "layernorm"],
-    "logits in chunks": ["--loss_chunk_size", "8192"],
-    "layers recomputed": ["--recompute_granularity", "full"],
+    "none": [],
+    "none, whole logits": ["--loss_chunk_size", "0"],
+    "norms": [*SELECTIVE, "layernorm"],
+    "norms and activations": [*SELECTIVE, "layernorm,mlp_act,moe_act"],
+    "mlp": [*SELECTIVE, "mlp"],
+    "layers": ["--recompute_granularity", "full"],
 }
 
 
@@ -46,6 +49,7 @@ def main():
     parser.add_argument("--sizes", default="1,2,4,8,16,32")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--way", choices=WAYS, action="append", help="default: all of them")
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     sizes = [int(size) for size in args.sizes.split(",")]
@@ -53,21 +57,22 @@ def main():
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         train.write_inputs(folder, train.SHAPES[args.shape], max(sizes) * 2, args.length)
-        for way, more in WAYS.items():
+        for way in args.way or WAYS:
             for size in sizes:
-                made = measure(args.program, folder, args, size, more)
+                made = measure(args.program, folder, args, size, WAYS[way])
                 results.append({"way": way, "micro_batch": size, "fits": made is not None, **(made or {})})
                 print(f"{way}, {size} x {args.length}: "
-                      + (f"{made['tokens_per_second']:.0f} tokens/s" if made else "does not fit"), file=sys.stderr, flush=True)
+                      + (f"{made['tokens_per_second']:.0f} tokens/s, {made['memory_bytes'] / 2**30:.1f} GiB" if made else "does not fit"),
+                      file=sys.stderr, flush=True)
                 if made is None:
                     break
     best = max((each["tokens_per_second"] for each in results if each["fits"]), default=1)
     for each in results:
         if each["fits"]:
-            print(f"{each['way']:18} {each['micro_batch']:3} x {args.length}  {each['tokens_per_second']:9.0f} tokens/s  "
+            print(f"{each['way']:21} {each['micro_batch']:3} x {args.length}  {each['tokens_per_second']:9.0f} tokens/s  "
                   f"{each['memory_bytes'] / 2**30:6.1f} GiB  {each['tokens_per_second'] / best:.3f}")
         else:
-            print(f"{each['way']:18} {each['micro_batch']:3} x {args.length}  does not fit")
+            print(f"{each['way']:21} {each['micro_batch']:3} x {args.length}  does not fit")
     if args.json:
         Path(args.json).write_text(json.dumps({"shape": args.shape, "length": args.length, "results": results}, indent=2) + "\n")
 
