@@ -419,6 +419,25 @@ TEST_F(Chunk, LossesWhoseGradientIsCertainAreComputedOnce) {
   }
 }
 
+// Those of more tokens than kFreeLossChunk, where no logits have to be made twice.
+TEST_F(Chunk, LossesOfManyTokensAreComputedInChunksWhereThatIsFree) {
+  const auto row_of = [](int64_t rows) {
+    const at::Tensor ids = at::arange(rows * 16, at::kLong).remainder_(37).view({rows, 16});
+    return MicroBatch{ids, labels_that_follow(ids)};
+  };
+  const MicroBatch many = row_of(kFreeLossChunk / 16 + 1), fewer = row_of(kFreeLossChunk / 16);
+  const ModelConfig config = small("qwen3");
+  const ExpectedGrad certain{1, true};
+  const SunkLoss whole = run_to_sink(config, 0, certain, 1, many, context_);
+  const SunkLoss chunked = run_to_sink(config, -1, certain, 1, many, context_);
+  EXPECT_FALSE(whole.has_grad_before_backward);
+  EXPECT_TRUE(chunked.has_grad_before_backward);
+  EXPECT_FALSE(run_to_sink(config, -1, certain, 1, fewer, context_).has_grad_before_backward);
+  EXPECT_LE((chunked.losses - whole.losses).abs().max().item<double>(), 1e-13);
+  const double norm = whole.weight_grad.norm().item<double>();
+  EXPECT_LE((chunked.weight_grad - whole.weight_grad).norm().item<double>(), 1e-12 * norm);
+}
+
 // A weight of 0 is a gradient that is certain, too.
 TEST_F(Chunk, LossesThatDoNotCountHaveNoGradientInChunks) {
   const SunkLoss chunked = run_to_sink(small("qwen3"), 6, {0, true}, 0, batch(), context_);

@@ -12,6 +12,9 @@
 namespace concord {
 
 // Named as in Megatron and ROLL.
+// Large enough for GEMMs to be as fast as with all tokens.
+inline constexpr int64_t kFreeLossChunk = 16384;
+
 struct ModelOptions {
   bool sequence_parallel = false;  // means nothing where tensor_model_parallel_size is 1
   // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window or
@@ -25,8 +28,9 @@ struct ModelOptions {
   // Of the loss that is trained, see core/ops/cross_entropy.h; evaluation has neither.
   double label_smoothing_factor = 0;
   double z_loss_coeff = 0;
-  // Tokens of a micro-batch whose logits exist at a time, see core/models/loss_chunks.h; 0: all of them.
-  int64_t loss_chunk_size = 0;
+  // Tokens of a micro-batch whose logits exist at a time, see core/models/loss_chunks.h; 0: all of them; -1:
+  // kFreeLossChunk where that does not make any logits twice, else all.
+  int64_t loss_chunk_size = -1;
   // In training, see core/models/layer_dropout.h.
   double attention_dropout = -1;  // -1: as the model's config.json says
   double hidden_dropout = 0;

@@ -79,7 +79,7 @@ Tensor OutputLayer::losses(const Tensor& normed_pbh, const Tensor& labels_sb, co
     measured.push_back(token_statistics(logits_sbv, own_sb, how.vocabulary, vocab_share(*context_->tp)));
   };
   const LogitsReader reader = reports.statistics ? measure : LogitsReader();
-  const int64_t tokens = options_->loss_chunk_size;
+  const int64_t tokens = tokens_at_a_time(expected);
   if (reports.seen || tokens == 0 || tokens >= labels_sb.numel()) {
     const Tensor logits_sbv = logits(normed_pbh);
     if (reports.seen) (*reports.seen)(logits_sbv);
@@ -104,6 +104,11 @@ bool OutputLayer::computes_chunks_once(const ExpectedGrad& expected) const {
   const bool is_product = adapter_.is_off() && !weight_->nf4 && context_->config.final_logit_softcapping == 0;
   const bool is_known = expected.is_certain && expected.value != 0;
   return is_known && is_product && (!weight_->value.requires_grad() || (sink && !sink->later));
+}
+
+int64_t OutputLayer::tokens_at_a_time(const ExpectedGrad& expected) const {
+  if (options_->loss_chunk_size >= 0) return options_->loss_chunk_size;
+  return !at::GradMode::is_enabled() || computes_chunks_once(expected) ? kFreeLossChunk : 0;
 }
 
 // The tokens for which this rank's rows of the vocabulary are used, whose gradient is a part of a sum.

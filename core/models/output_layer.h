@@ -48,6 +48,7 @@ class OutputLayer {
   at::Tensor losses_of(const at::Tensor& logits_sbv, const at::Tensor& labels_sb, const CrossEntropyOptions& how) const;
   CrossEntropyOptions cross_entropy_options(double expected_grad) const;
   bool computes_chunks_once(const ExpectedGrad& expected) const;
+  int64_t tokens_at_a_time(const ExpectedGrad& expected) const;  // 0: all
   at::Tensor of_all_ranks(const at::Tensor& x_pbh) const;
   at::Tensor losses_computed_once(const at::Tensor& x_sbh, const at::Tensor& labels_sb, const PiecewiseLoss& how) const;
   at::Tensor losses_computed_twice(const LossChunks& chunks, const CrossEntropyOptions& how,

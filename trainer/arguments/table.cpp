@@ -425,7 +425,9 @@ std::vector<ArgumentGroup> make_groups() {
          {},
          {"core_attn", "mlp", "layernorm", "mlp_act", "moe_act"}},
         {"loss_chunk_size", field<&T::model_options, &ModelOptions::loss_chunk_size>,
-         "tokens of a micro-batch whose logits exist at a time; saves memory; 0: all", between(0, kMostSteps)}}},
+         "tokens of a micro-batch whose logits exist at a time; saves memory; 0: all; -1: 16384 where that costs "
+         "nothing",
+         between(-1, kMostSteps)}}},
       {"Mixture of experts",
        {{"moe_router_load_balancing_type",
          field<&T::model_options, &ModelOptions::moe, &MoeArgs::router_load_balancing_type>,
