@@ -17,7 +17,10 @@
 namespace concord {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 TEST(NewFile, ALinkThatHasTheNameIsRemovedAndNotFollowed) {
   const tests::TemporaryFolder folder;
@@ -53,6 +56,10 @@ TEST(Resources, WhatRanOutIsNamedWithItsLimit) {
   EXPECT_THAT(*what_is_short(std::system_error(EMFILE, std::generic_category(), "socket")), HasSubstr("ulimit -n"));
   EXPECT_EQ(what_is_short(std::system_error(EIO, std::generic_category())), std::nullopt);
   EXPECT_EQ(what_is_short(std::runtime_error("x")), std::nullopt);
+  const std::runtime_error device(
+      "CUDA out of memory. Tried to allocate 2.32 GiB.\nException raised from malloc at x.cpp");
+  EXPECT_THAT(*what_is_short(device), AllOf(StartsWith("CUDA out of memory. Tried to allocate 2.32 GiB. To train"),
+                                            HasSubstr("recompute_modules"), Not(HasSubstr("Exception"))));
 }
 
 // One process at a time; who waits for long is told.

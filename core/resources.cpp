@@ -25,6 +25,21 @@ std::string memory_text() {
          "more, or use a smaller batch (per_device_train_batch_size), a shorter seq_length or fewer processes";
 }
 
+// In the messages of libtorch's and torch_npu's allocators.
+constexpr std::string_view kDeviceIsFull = "out of memory. Tried to allocate";
+
+std::string device_memory_text(std::string_view said) {
+  said = said.substr(0, said.find("\nException raised from"));  // libtorch's own calls follow
+  constexpr size_t kLongest = 2000;
+  return one_line(said, kLongest) +
+         " To train with less memory, use a smaller per_device_train_batch_size with more "
+         "gradient_accumulation_steps, which trains the same; keep less of the forward pass (recompute_granularity "
+         "selective with recompute_modules layernorm,mlp_act,moe_act costs little, full saves most); or spread the "
+         "model "
+         "(tensor_model_parallel_size, pipeline_model_parallel_size) and the optimizer's state "
+         "(use_distributed_optimizer) over more ranks";
+}
+
 std::string threads_text() {
   return "no more threads or processes could be started. Current limits: threads and processes of this user (ulimit "
          "-u) " +
@@ -46,6 +61,8 @@ std::optional<std::string> what_is_short(const std::exception& error) {
   // libtorch's own message for host memory.
   if (std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos)
     return memory_text() + " (" + one_line(error.what()) + ")";
+  if (std::string_view(error.what()).find(kDeviceIsFull) != std::string_view::npos)
+    return device_memory_text(error.what());
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   if (system == nullptr) return std::nullopt;
   const std::string given = std::string(" (") + error.what() + ")";

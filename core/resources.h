@@ -7,9 +7,9 @@
 
 namespace concord {
 
-// Where |error| means that memory, threads, processes or open files ran out, a sentence with the limit that holds here
-// and what to do; the libraries say no more than "bad_alloc" or "Resource temporarily unavailable". None for any other
-// error. Threads: any; reads limits and /proc.
+// Where |error| means that memory of the host or of a device, threads, processes or open files ran out, a sentence with
+// the limit that holds here and what to do; the libraries say no more than "bad_alloc" or "Resource temporarily
+// unavailable". None for any other error. Threads: any; reads limits and /proc.
 std::optional<std::string> what_is_short(const std::exception& error);
 
 }  // namespace concord

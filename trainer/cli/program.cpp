@@ -179,7 +179,7 @@ int run_program(int argc, char** argv) {
     return failed(error.what(), kExitBadDevice);
   } catch (const Error& error) {  // an invalid environment variable is wrong usage too
     const bool is_usage = error.call().empty() && error.status() == CONCORD_STATUS_INVALID_ARGUMENT;
-    return failed(error.what(), is_usage ? kWrongUsage : kFailed);
+    return failed(what_is_short(error).value_or(error.what()), is_usage ? kWrongUsage : kFailed);
   } catch (const std::exception& error) {
     return failed(what_is_short(error).value_or(error.what()), kFailed);
   }
