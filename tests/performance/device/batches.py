@@ -3,9 +3,9 @@
 batches.py PROGRAM [--shape qwen2.5-0.5b] [--length 4096] [--sizes 1,2,4,8,16,32] [--steps 15] [--way none] [--way norms] ...
            [--json FILE]
 
-A way is what is recomputed in backward. Each way is measured for growing micro-batches until one does not fit. The last column is the speed compared
-with the fastest of all; the largest that fits should not be slower than smaller ones. Shapes, data and the platform are those
-of train.py.
+A way is what is recomputed in backward. Each is measured for growing micro-batches until one does not fit. The ratio is
+the speed compared with the fastest of all; the largest that fits should not be slower than smaller ones. Last losses are of
+the same data where sizes are equal, so ways should agree. Shapes, data and the platform are those of train.py.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def measure(program, folder, args, size, more):
             return None
         raise
     lines = (json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines())
-    return {"tokens_per_second": result["tokens_per_second"],
+    return {"tokens_per_second": result["tokens_per_second"], "last_loss": result["last_loss"],
             "memory_bytes": max(line.get("memory_bytes", 0) for line in lines)}
 
 
@@ -70,7 +70,7 @@ def main():
     for each in results:
         if each["fits"]:
             print(f"{each['way']:21} {each['micro_batch']:3} x {args.length}  {each['tokens_per_second']:9.0f} tokens/s  "
-                  f"{each['memory_bytes'] / 2**30:6.1f} GiB  {each['tokens_per_second'] / best:.3f}")
+                  f"{each['memory_bytes'] / 2**30:6.1f} GiB  {each['tokens_per_second'] / best:.3f}  loss {each['last_loss']:.4f}")
         else:
             print(f"{each['way']:21} {each['micro_batch']:3} x {args.length}  does not fit")
     if args.json:
