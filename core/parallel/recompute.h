@@ -41,7 +41,7 @@ std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at:
 //   #include <ATen/core/Tensor.h>
 //   const at::Tensor normed = norm(x);
 //   const at::Tensor y = layer(normed);
-//   recompute_values(normed, {y}, [x] { return norm(x); });
+//   recompute_values(normed, {y}, [=] { return norm(x); });
 void recompute_values(const at::Tensor& made, const std::vector<at::Tensor>& users, std::function<at::Tensor()> again);
 
 // A run of layers [begin, end) of a chunk. Recomputed as one unit, or not at all.
