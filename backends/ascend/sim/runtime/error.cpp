@@ -6,6 +6,7 @@
 
 #include "backends/ascend/sim/runtime/faults.h"
 #include "backends/ascend/sim/runtime/process.h"
+#include "backends/ascend/sim/runtime/settings.h"
 
 namespace concord::ascend::sim {
 namespace {
@@ -53,6 +54,7 @@ abi::aclError take_last_error() { return std::exchange(last().code, abi::kAclSuc
 abi::aclError report(const char* function, const Error& error) {
   last().code = error.code();
   set_message(text("[sim-npu] %s: %s (%d)", function, error.what(), error.code()));
+  if (settings().prints_errors) std::fprintf(stderr, "%s\n", last().message.c_str());
   return error.code();
 }
 

@@ -119,6 +119,25 @@ TEST(ProcessDeathTest, AMachineWithoutDevicesSaysSo) {
       ::testing::ExitedWithCode(0), "0 devices");
 }
 
+TEST(ProcessDeathTest, CallsThatFailArePrintedOnRequest) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ::setenv("CONCORD_SIM_NPU_LOG", "errors", 1);
+        aclInit(nullptr);
+        aclrtSetDevice(99);
+        std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(0),
+      "aclrtSetDevice: device 99 does not exist; there are 3, numbered from 0 \\(107001\\)");
+  EXPECT_EXIT(
+      {
+        ::setenv("CONCORD_SIM_NPU_LOG", "all", 1);
+        aclInit(nullptr);
+      },
+      ::testing::ExitedWithCode(2), "CONCORD_SIM_NPU_LOG is 'all'; it must be errors");
+}
+
 TEST(ProcessDeathTest, AWrongSettingEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

@@ -47,6 +47,10 @@ Settings read() {
   read_text("CONCORD_SIM_NPU_SOC", &result.soc);
   read_text("CONCORD_SIM_NPU_CANN", &result.cann);
   read_text("CONCORD_SIM_NPU_FAULT", &result.faults);
+  if (const char* given = std::getenv("CONCORD_SIM_NPU_LOG")) {
+    if (std::string(given) != "errors") refuse("CONCORD_SIM_NPU_LOG", given, "errors");
+    result.prints_errors = true;
+  }
   if (const char* given = std::getenv("CONCORD_SIM_NPU_JITTER")) {
     if (!parse_duration(given, &result.jitter)) refuse("CONCORD_SIM_NPU_JITTER", given, "a time such as 200us or 5ms");
   }

@@ -16,6 +16,7 @@ struct Settings {
   uint64_t poison_bytes = uint64_t{64} << 20;  // of each allocation, at most
   std::chrono::microseconds jitter{0};         // before every task of a stream: random, up to this
   std::string faults;
+  bool prints_errors = false;
 };
 
 // Reads them once, at the first use. A value that cannot be read ends the process with a sentence: a test that runs on

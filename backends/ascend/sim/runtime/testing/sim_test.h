@@ -28,6 +28,7 @@ inline const bool environment_is_set = [] {
   ::setenv("CONCORD_SIM_NPU_MEMORY", "64M", 1);
   ::unsetenv("CONCORD_SIM_NPU_FAULT");
   ::unsetenv("CONCORD_SIM_NPU_JITTER");
+  ::unsetenv("CONCORD_SIM_NPU_LOG");
   ::unsetenv("ASCEND_RT_VISIBLE_DEVICES");
   return true;
 }();
