@@ -37,6 +37,13 @@ inline int free_port() {
   std::abort();
 }
 
+// A process that has computed with several threads cannot start ranks by fork: they would wait for threads that they do
+// not have. ctest sets OMP_NUM_THREADS to 1; this is for programs that are started by hand.
+inline const bool kComputesWithOneThread = [] {
+  at::set_num_threads(1);
+  return true;
+}();
+
 inline void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
 // The environment that torchrun gives to |rank|.
