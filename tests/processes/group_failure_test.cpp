@@ -3,12 +3,15 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "core/mesh/rendezvous.h"
+#include "platform/cpp/concord.hpp"
 #include "tests/processes/group_job.h"
 
 namespace concord::tests {
@@ -37,11 +40,37 @@ json flight_of(const std::string& folder, int rank) {
   return json::parse(file, nullptr, false);
 }
 
+// Where ranks, which are forked after it is made, wait for each other with their platforms loaded: a timeout of some
+// seconds then is for what is tested, and not for how long processes take to start on a busy machine.
+class StartingLine {
+ public:
+  explicit StartingLine(int world) : world_(world) {
+    void* const shared = mmap(nullptr, sizeof(*ready_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+    ready_ = new (shared) std::atomic<int>(0);
+  }
+  ~StartingLine() { munmap(ready_, sizeof(*ready_)); }
+  StartingLine(const StartingLine&) = delete;
+  StartingLine& operator=(const StartingLine&) = delete;
+
+  void wait() const {
+    (void)current_platform();
+    ready_->fetch_add(1);
+    while (ready_->load() < world_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  int world_;
+  std::atomic<int>* ready_ = nullptr;
+};
+
 // A job whose ranks end without finalize, each after |body|.
 void expect_broken_job(int world, const InitializeArgs& args, const JobBody& body, std::vector<int> killed = {}) {
   const int port = free_port();
+  const StartingLine start(world);
   const auto outcomes = run_ranks(world, [&](int rank) {
     enter_job(rank, world, port);
+    start.wait();
     ParallelContext& job = initialize(args);
     body(job);
     // Rank 0 serves the store, so it goes last.
@@ -90,7 +119,7 @@ TEST(BrokenGroup, AKilledRankIsNamedWithItsLastCall) {
 TEST(BrokenGroup, ARankThatDoesNotComeIsNamedWithItsLastCall) {
   const TemporaryFolder folder;
   expect_broken_job(
-      4, {.tensor_model_parallel_size = 4, .ddp_timeout = 2, .flight_folder = folder.path()}, [](ParallelContext& job) {
+      4, {.tensor_model_parallel_size = 4, .ddp_timeout = 4, .flight_folder = folder.path()}, [](ParallelContext& job) {
         ProcessGroup& tp = job.group(GroupKind::tp);
         for (int i = 0; i < 17; ++i) tp.all_reduce(filled(1024, 1)).wait();
         if (job.rank() == 3) {  // busy with something else, but alive
@@ -168,9 +197,11 @@ TEST(BrokenGroup, RankZeroKilledIsNamedByTheOthers) {
 TEST(BrokenGroup, AStoreThatDoesNotAnswerHoldsNobodyUp) {
   const TemporaryFolder folder;
   const int port = free_port();
+  const StartingLine start(2);
   const auto outcomes = run_ranks(2, [&](int rank) {
     enter_job(rank, 2, port);
-    ParallelContext& job = initialize({.ddp_timeout = 1, .flight_folder = folder.path()});
+    start.wait();
+    ParallelContext& job = initialize({.ddp_timeout = 4, .flight_folder = folder.path()});
     if (rank == 0) job.store().set("pid", std::to_string(getpid()));
     const pid_t server = std::stoi(job.store().get("pid", std::chrono::seconds(60)));
     job.world_group().barrier().wait();
@@ -207,7 +238,7 @@ TEST(BrokenGroup, WorkThatNobodyWaitsForFailsAtTheNextCall) {
 TEST(BrokenGroup, ATransferThatNobodyAnswersSaysWhereTheMembersAre) {
   const TemporaryFolder folder;
   expect_broken_job(
-      2, {.pipeline_model_parallel_size = 2, .ddp_timeout = 2, .flight_folder = folder.path()},
+      2, {.pipeline_model_parallel_size = 2, .ddp_timeout = 4, .flight_folder = folder.path()},
       [](ParallelContext& job) {
         ProcessGroup& pp = job.group(GroupKind::pp);
         const at::Tensor x = filled(4, 1);
@@ -230,7 +261,7 @@ TEST(BrokenGroup, ATransferThatNobodyAnswersSaysWhereTheMembersAre) {
 TEST(BrokenGroup, ARankThatDoesNotJoinIsNamed) {
   const TemporaryFolder folder;
   expect_broken_job(
-      3, {.tensor_model_parallel_size = 3, .ddp_timeout = 2, .flight_folder = folder.path()}, [](ParallelContext& job) {
+      3, {.tensor_model_parallel_size = 3, .ddp_timeout = 4, .flight_folder = folder.path()}, [](ParallelContext& job) {
         if (job.rank() == 1) {
           for (const int other : {0, 2}) job.store().get("done/" + std::to_string(other), std::chrono::seconds(60));
           return;
@@ -286,7 +317,7 @@ TEST(BrokenGroup, ARankThatDiesWhileTheOthersStartIsNotWaitedFor) {
 
 TEST(BrokenGroup, ARankThatIsStoppedIsTheFirstThatIsNamed) {
   const TemporaryFolder folder;
-  expect_broken_job(3, {.ddp_timeout = 2, .flight_folder = folder.path()},
+  expect_broken_job(3, {.ddp_timeout = 4, .flight_folder = folder.path()},
                     [](ParallelContext& job) {
                       job.store().set("pid/" + std::to_string(job.rank()), std::to_string(getpid()));
                       const pid_t stopped = std::stoi(job.store().get("pid/2", std::chrono::seconds(60)));
@@ -380,7 +411,7 @@ TEST(CheckedGroup, NamesATransferThatDoesNotMeet) {
 TEST(CheckedGroup, NamesARankThatDoesNotCome) {
   set_variable("CONCORD_LAYERS", "validate");
   const TemporaryFolder folder;
-  expect_broken_job(2, {.ddp_timeout = 1, .flight_folder = folder.path()}, [](ParallelContext& job) {
+  expect_broken_job(2, {.ddp_timeout = 4, .flight_folder = folder.path()}, [](ParallelContext& job) {
     job.world_group().barrier().wait();
     if (job.rank() == 1) {
       job.store().get("seen", std::chrono::seconds(60));
@@ -390,7 +421,7 @@ TEST(CheckedGroup, NamesARankThatDoesNotCome) {
     job.store().set("seen", "1");
     EXPECT_EQ(status, CONCORD_STATUS_TIMEOUT);
     EXPECT_THAT(words,
-                AllOf(HasSubstr("rank 1 has not made call 2 of group world within 1000 ms"),
+                AllOf(HasSubstr("rank 1 has not made call 2 of group world within 4000 ms"),
                       HasSubstr("rank 0 makes all_reduce sum f32 x 4"),
                       HasSubstr("rank 1 is behind in group world: it finished call 1 (barrier) and not call 2")));
     EXPECT_TRUE(job.failed()) << "that rank may come later, when this one is gone";
