@@ -34,10 +34,9 @@ std::string device_memory_text(std::string_view said) {
   return one_line(said, kLongest) +
          " To train with less memory, use a smaller per_device_train_batch_size with more "
          "gradient_accumulation_steps, which trains the same; keep less of the forward pass (recompute_granularity "
-         "selective with recompute_modules layernorm,mlp_act,moe_act costs little, full saves most); or spread the "
-         "model "
-         "(tensor_model_parallel_size, pipeline_model_parallel_size) and the optimizer's state "
-         "(use_distributed_optimizer) over more ranks";
+         "selective with recompute_modules layernorm,mlp_act,moe_act costs little, full saves most); or use more ranks "
+         "for the model (tensor_model_parallel_size, pipeline_model_parallel_size) and for the optimizer's state "
+         "(use_distributed_optimizer)";
 }
 
 std::string threads_text() {

@@ -421,11 +421,11 @@ TEST_F(Chunk, LossesWhoseGradientIsCertainAreComputedOnce) {
 
 // Those of more tokens than kFreeLossChunk, where no logits have to be made twice.
 TEST_F(Chunk, LossesOfManyTokensAreComputedInChunksWhereThatIsFree) {
-  const auto row_of = [](int64_t rows) {
+  const auto batch_of = [](int64_t rows) {
     const at::Tensor ids = at::arange(rows * 16, at::kLong).remainder_(37).view({rows, 16});
     return MicroBatch{ids, labels_that_follow(ids)};
   };
-  const MicroBatch many = row_of(kFreeLossChunk / 16 + 1), fewer = row_of(kFreeLossChunk / 16);
+  const MicroBatch many = batch_of(kFreeLossChunk / 16 + 1), fewer = batch_of(kFreeLossChunk / 16);
   const ModelConfig config = small("qwen3");
   const ExpectedGrad certain{1, true};
   const SunkLoss whole = run_to_sink(config, 0, certain, 1, many, context_);

@@ -11,10 +11,10 @@
 
 namespace concord {
 
-// Named as in Megatron and ROLL.
-// Large enough for GEMMs to be as fast as with all tokens.
+// Tokens whose logits are made at a time by default: enough for GEMMs to be as fast as with all of them.
 inline constexpr int64_t kFreeLossChunk = 16384;
 
+// Named as in Megatron and ROLL.
 struct ModelOptions {
   bool sequence_parallel = false;  // means nothing where tensor_model_parallel_size is 1
   // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window or

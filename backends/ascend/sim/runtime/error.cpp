@@ -41,7 +41,10 @@ void require_not_null(const void* pointer, const char* name) {
   if (pointer == nullptr) invalid(text("the argument '%s' is null", name));
 }
 
-void set_message(std::string sentence) { last().message = std::move(sentence); }
+void set_message(std::string sentence) {
+  if (settings().prints_errors) std::fprintf(stderr, "%s\n", sentence.c_str());
+  last().message = std::move(sentence);
+}
 
 const char* take_message() {
   last().given = std::exchange(last().message, {});
@@ -54,7 +57,6 @@ abi::aclError take_last_error() { return std::exchange(last().code, abi::kAclSuc
 abi::aclError report(const char* function, const Error& error) {
   last().code = error.code();
   set_message(text("[sim-npu] %s: %s (%d)", function, error.what(), error.code()));
-  if (settings().prints_errors) std::fprintf(stderr, "%s\n", last().message.c_str());
   return error.code();
 }
 
