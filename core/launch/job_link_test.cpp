@@ -8,7 +8,7 @@
 #include <deque>
 
 #include "core/config_error.h"
-#include "core/launch/master_port.h"
+#include "core/mesh/master_port.h"
 #include "core/mesh/sockets.h"
 
 namespace concord {

@@ -23,7 +23,7 @@
 #include "core/launch/job_hello.h"
 #include "core/launch/job_link.h"
 #include "core/launch/job_state.h"
-#include "core/launch/master_port.h"
+#include "core/mesh/master_port.h"
 #include "core/launch/roster.h"
 
 namespace concord {

@@ -23,7 +23,7 @@
 #include "core/launch/failure_report.h"
 #include "core/launch/job_run.h"
 #include "core/launch/job_watch.h"
-#include "core/launch/master_port.h"
+#include "core/mesh/master_port.h"
 #include "core/launch/rank_environment.h"
 #include "core/launch/restart_policy.h"
 #include "core/launch/spare_process.h"

@@ -17,6 +17,7 @@
 #include "core/mesh/rendezvous.h"
 #include "core/mesh/sockets.h"
 #include "platform/loader/error.h"
+#include "tests/free_port.h"
 
 namespace concord {
 namespace {
@@ -50,7 +51,7 @@ class TakenPort {
   int port_ = 0;
 };
 
-int free_port() { return TakenPort().port(); }
+using tests::free_port;
 
 JobEnvironment job(int64_t rank, int64_t world, int port) {
   JobEnvironment result;

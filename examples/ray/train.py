@@ -45,9 +45,11 @@ class Rank:
         return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), ray.get_gpu_ids()
 
     def free_port(self):
-        with socket.socket() as one:
-            one.bind(("", 0))
-            return one.getsockname()[1]
+        # Stays reserved as long as this actor lives: the socket is bound but does not listen, so the job can.
+        self.held = socket.socket()
+        self.held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.held.bind(("", 0))
+        return self.held.getsockname()[1]
 
     # PR_SET_PDEATHSIG kills the process when the thread that has started it ends: one that waits for it.
     def start(self, command, folder, environment):

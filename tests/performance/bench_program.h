@@ -1,13 +1,13 @@
 // What programs of benchmarks that start jobs share: their arguments, and a port for the job.
 #pragma once
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+
+#include "tests/free_port.h"
 
 namespace concord::bench {
 
@@ -41,15 +41,6 @@ inline void with_one_thread_a_rank(char** argv) {
   std::abort();
 }
 
-inline int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
+using tests::free_port;
 
 }  // namespace concord::bench

@@ -4,10 +4,8 @@
 // started again as a rank, and collectives_gloo.py. Rounds alternate between the two, and the median of the rounds
 // counts. Without a Python that has torch the peer's column says so.
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +24,7 @@
 #include <vector>
 
 #include "backends/shm/communicator.h"
+#include "tests/free_port.h"
 
 namespace concord {
 namespace {
@@ -186,7 +185,7 @@ class Contestant {
 
   static Contestant gloo(const std::string& python, const std::string& script, int world) {
     Contestant result;
-    const std::string port = std::to_string(free_port());
+    const std::string port = std::to_string(tests::free_port());
     for (int rank = 0; rank < world; ++rank) {
       result.add({python, script}, {{"RANK", std::to_string(rank)},
                                     {"WORLD_SIZE", std::to_string(world)},
@@ -232,18 +231,6 @@ class Contestant {
       version_ = greeting->substr(6);
     }
     return std::move(*this);
-  }
-
-  static int free_port() {
-    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    ::bind(socket, reinterpret_cast<sockaddr*>(&address), length);
-    ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length);
-    ::close(socket);
-    return ntohs(address.sin_port);
   }
 
   std::vector<std::unique_ptr<Worker>> workers_;

@@ -12,9 +12,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
-#include <arpa/inet.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +35,7 @@
 #include "core/ops/swiglu.h"
 #include "core/parallel/moves.h"
 #include "core/parallel/parallel_linear.h"
+#include "tests/free_port.h"
 
 namespace concord {
 namespace {
@@ -152,23 +151,12 @@ struct Answer {
   std::exit(1);
 }
 
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) fail("no free port");
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
 // The processes of a job of one kind. They sleep until they are asked for a step.
 class Job {
  public:
   explicit Job(const Kind& kind) : ranks_(kind.ranks) {
     if (pipe(go_) != 0 || pipe(done_) != 0) fail("no pipe");
-    const int port = free_port();
+    const int port = tests::free_port();
     for (int rank = 0; rank < kind.ranks; ++rank) {
       const pid_t pid = fork();
       if (pid < 0) fail("no process");

@@ -7,7 +7,7 @@
 #include <memory>
 #include <set>
 
-#include "core/launch/master_port.h"
+#include "core/mesh/master_port.h"
 #include "tests/processes/resume_runs.h"
 
 namespace concord::testing_processes {

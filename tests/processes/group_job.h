@@ -2,9 +2,7 @@
 #pragma once
 
 #include <ATen/Parallel.h>
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,28 +12,11 @@
 #include <string>
 
 #include "core/mesh/initialize.h"
+#include "tests/free_port.h"
 #include "tests/processes/spawn.hpp"
 #include "tests/temporary_folder.h"
 
 namespace concord::tests {
-
-// A port that nobody listens on. Below those that the kernel gives to outgoing connections (32768 and up), one of which
-// could otherwise take it before the job does; each test process begins at another one.
-inline int free_port() {
-  constexpr int kFirst = 10000, kPorts = 20000;
-  static int next = static_cast<int>(getpid()) * 61;
-  for (int tried = 0; tried < kPorts; ++tried) {
-    const int port = kFirst + ++next % kPorts;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    const bool free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-    close(fd);
-    if (free) return port;
-  }
-  std::abort();
-}
 
 // A process that has computed with several threads cannot start ranks by fork: they would wait for threads that they do
 // not have. ctest sets OMP_NUM_THREADS to 1; this is for programs that are started by hand.

@@ -13,7 +13,7 @@
 #include <set>
 #include <sstream>
 
-#include "core/launch/master_port.h"
+#include "core/mesh/master_port.h"
 #include "tests/processes/launch_helpers.h"
 
 namespace concord::testing_processes {

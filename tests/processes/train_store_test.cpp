@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "core/launch/master_port.h"
+#include "core/mesh/master_port.h"
 #include "tests/processes/store_stranger.h"
 #include "tests/processes/train_program.h"
 

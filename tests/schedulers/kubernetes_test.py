@@ -142,10 +142,12 @@ class Manifests(unittest.TestCase):
             self.assertEqual(container["name"], "pytorch")
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+def held_port():
+    """Returns a socket that reserves its port while it is open: it is bound but does not listen, so the job can."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held
 
 
 class Pods(unittest.TestCase):
@@ -163,7 +165,9 @@ class Pods(unittest.TestCase):
         (self.folder / "run.yaml").write_text(
             f"model: {source}/tests/golden/hf/qwen2-tiny\ntrain_data: {self.folder}/data.jsonl\nmax_steps: 100000\n"
             "per_device_train_batch_size: 1\nlogging_steps: 1\n")
-        self.port = free_port()
+        held = held_port()
+        self.addCleanup(held.close)
+        self.port = held.getsockname()[1]
 
     def kill_all(self):
         for process in self.started:

@@ -13,14 +13,17 @@ WORLD = 2
 DEADLINE_S = 300  # ends a hang; no verdict depends on it
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def held_port():
+    """Returns a socket that reserves its port while it is open: it is bound but does not listen, so TCPStore, which
+    sets SO_REUSEADDR, can."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held
 
 
-def start_ranks():
-    environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(WORLD))
+def start_ranks(port):
+    environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(WORLD))
     ranks = [subprocess.Popen([sys.executable, __file__, "rank"], env=dict(environment, RANK=str(rank)))
              for rank in range(WORLD)]
     codes = []
@@ -121,4 +124,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         run_rank(int(os.environ["RANK"]))
     else:
-        sys.exit(start_ranks())
+        with held_port() as held:
+            sys.exit(start_ranks(held.getsockname()[1]))

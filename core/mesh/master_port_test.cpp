@@ -1,4 +1,4 @@
-#include "core/launch/master_port.h"
+#include "core/mesh/master_port.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
