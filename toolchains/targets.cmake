@@ -169,7 +169,7 @@ function(concord_install_with_torch target)
   endif()
 endfunction()
 
-# All tests that run in this build, with what they start: what `./run test` builds.
+# All tests of the first tier that run in this build, with what they start: what `./run test` builds.
 if(CONCORD_TESTS)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   # Itself, and not a script that looks for it (pyenv's), which takes 0.1 s of a core for each of some 200 starts.
@@ -177,7 +177,8 @@ if(CONCORD_TESTS)
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(Python3_EXECUTABLE ${python3_itself})
   add_custom_target(concord_tests)
-  add_custom_target(concord_sanitized_tests)  # those with the label sanitized: see concord_test
+  add_custom_target(concord_slow_tests)       # tests with the label slow: see concord_test
+  add_custom_target(concord_sanitized_tests)  # tests with the label sanitized
   # For ./run test FILTER, which builds only what tests that match need: TEST|TARGETS|SOURCES, a line each.
   set(CONCORD_TEST_LIST ${PROJECT_BINARY_DIR}/tests.txt)
   file(WRITE ${CONCORD_TEST_LIST} "")
@@ -221,13 +222,15 @@ if(CONCORD_SANITIZE STREQUAL "address")
     "$<$<CXX_COMPILER_ID:Clang>:SHELL:-mllvm -asan-instrumentation-with-call-threshold=0>")
 endif()
 
-# concord_left_to_sanitizer(OUT LABELS...): whether a test is left out of builds without a sanitizer, because the address
-# sanitizer's build runs it: compiling and running it twice finds nothing more. Such a test has the label sanitized. Only
-# `./run test FILTER` and `./run test --all` run it in the release build.
-function(concord_left_to_sanitizer out)
-  set(${out} FALSE PARENT_SCOPE)
+# concord_test_group(OUT LABELS...): the target that builds a test with these labels. A test with the label sanitized is left
+# to the address sanitizer's build: compiling and running it twice finds nothing more. Only `./run test FILTER` and `./run test
+# --all` run it in the release build. One with the label slow is left to `./run test --sanitizers`.
+function(concord_test_group out)
+  set(${out} concord_tests PARENT_SCOPE)
   if(NOT CONCORD_SANITIZE AND "sanitized" IN_LIST ARGN)
-    set(${out} TRUE PARENT_SCOPE)
+    set(${out} concord_sanitized_tests PARENT_SCOPE)
+  elseif(NOT CONCORD_SANITIZE AND "slow" IN_LIST ARGN)
+    set(${out} concord_slow_tests PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -250,7 +253,7 @@ endfunction()
 # long one over that many. COST is about how many seconds it takes: ctest starts the longest first, in a fresh clone too. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
 # back. A program without tests is one that fails. PLUGINS are built first. The variable CONCORD_TEST_ENVIRONMENT of a
 # folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs in parallel with it),
-# exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as
+# slow (not by `./run test`, but with `--sanitizers`), exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as
 # said there), cores (its ranks fill the cores by themselves: two of these would only hold each other up. A lock, since
 # ctest has a test that needs two of its slots wait until no other is left), threads (part of the thread sanitizer's, for which code of one thread has nothing to see),
 # keeps-memory (not searched for leaks), leaks and sanitized (see above). A unit test that runs under the address
@@ -283,13 +286,8 @@ function(concord_test name)
   if("unit" IN_LIST ARG_LABELS AND NOT "no-asan" IN_LIST ARG_LABELS AND NOT torch)
     list(APPEND ARG_LABELS sanitized)
   endif()
-  concord_left_to_sanitizer(elsewhere ${ARG_LABELS})
-  if(elsewhere)
-    add_dependencies(concord_sanitized_tests ${name})
-  else()
-    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL FALSE)
-    add_dependencies(concord_tests ${name})
-  endif()
+  concord_test_group(group ${ARG_LABELS})
+  add_dependencies(${group} ${name})
   list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ REGEX "^[^/$]" OUTPUT_VARIABLE sources)
   file(APPEND ${CONCORD_TEST_LIST} "${name}|${name}|${sources}\n")
   concord_run_test_program(${name} $<TARGET_FILE:${name}> ${ARG_ARGUMENTS} LABELS ${ARG_LABELS} TIMEOUT "${ARG_TIMEOUT}"
@@ -358,11 +356,9 @@ function(concord_check name)
   add_test(NAME ${name} COMMAND ${ARG_COMMAND})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
     ENVIRONMENT "${ARG_ENVIRONMENT}" ${ARG_PROPERTIES})
-  concord_left_to_sanitizer(elsewhere ${ARG_LABELS})
-  if(ARG_NEEDS AND elsewhere)
-    add_dependencies(concord_sanitized_tests ${ARG_NEEDS})
-  elseif(ARG_NEEDS)
-    add_dependencies(concord_tests ${ARG_NEEDS})
+  if(ARG_NEEDS)
+    concord_test_group(group ${ARG_LABELS})
+    add_dependencies(${group} ${ARG_NEEDS})
   endif()
   file(APPEND ${CONCORD_TEST_LIST} "${name}|${ARG_NEEDS}|\n")
 endfunction()
