@@ -28,7 +28,10 @@ int64_t communicator_bytes() {
   return 2 * (megabytes > 0 ? megabytes : kDefaultMegabytes) << 20;
 }
 
+// HCCL reads the variable at its first communicator; a value that the user has set stays.
 bool hccl_is_deterministic() {
+  const char* const wanted = sdk::config("deterministic");
+  if (wanted != nullptr && std::string(wanted) == "1") setenv("HCCL_DETERMINISTIC", "true", 0);
   const char* given = std::getenv("HCCL_DETERMINISTIC");
   const std::string value = given != nullptr ? given : "";
   return value == "true" || value == "TRUE" || value == "strict" || value == "STRICT";

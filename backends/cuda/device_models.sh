@@ -6,16 +6,16 @@
 #
 #   backends/cuda/device_models.sh [STEP...]
 #
-# STEP: ops sizes parallel hf train replay resume checkpoint recovery random first probe step checks speed generate;
+# STEP: ops sizes parallel hf train replay resume deterministic checkpoint recovery random first probe step checks speed generate;
 # without any, all of them. Only what they need is built. Reports go to $OUT (default: build-device/report). Ends with one line
 # per step and exit code 0 where all of them passed.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-wanted=${*:-ops sizes parallel hf train replay resume checkpoint recovery random first probe step checks speed generate}
+wanted=${*:-ops sizes parallel hf train replay resume deterministic checkpoint recovery random first probe step checks speed generate}
 for name in $wanted; do
   case $name in
-    ops | sizes | parallel | hf | train | replay | resume | checkpoint | recovery | random | first | probe | step | checks | speed | generate) ;;
+    ops | sizes | parallel | hf | train | replay | resume | deterministic | checkpoint | recovery | random | first | probe | step | checks | speed | generate) ;;
     *) echo "unknown step $name; see the head of $0" >&2; exit 2 ;;
   esac
 done
@@ -76,6 +76,10 @@ fi
 if wants replay; then step replay 150 python3 "$root/tests/parity/replayed_steps.py" "$build/bin/concord"; fi
 if wants resume; then
   step resume 150 python3 "$root/tests/parity/resume_across.py" "$build/bin/concord" cuda --json "$out/resume.json"
+fi
+if wants deterministic; then
+  step deterministic 300 python3 "$root/tests/parity/deterministic.py" "$build/bin/concord" cuda --size device \
+    --json "$out/deterministic.json"
 fi
 # Beside torch.distributed.checkpoint, on the disk and in memory; then what saving does to the steps of a run.
 if wants checkpoint; then

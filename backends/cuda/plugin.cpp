@@ -63,6 +63,20 @@ concord_capability shared_device() {
           "NCCL needs one device per rank; for experiments on one device set CONCORD_CUDA_SHARED_DEVICE=1"};
 }
 
+// NCCL sums in an order that depends only on the sizes and the topology, unless the switch adds (NVLS). cuBLAS takes
+// the same algorithms in every run if its workspaces are fixed, which libtorch insists on. Both read their variables at
+// their first use; values that the user has set stay.
+concord_capability deterministic_sums() {
+  const char* const wanted = sdk::config("deterministic");
+  if (wanted == nullptr || std::string_view(wanted) != "1") {
+    return {CONCORD_CAP_COMM_DETERMINISTIC, 0,
+            "the order of a sum depends on NCCL's choice of algorithm; CONCORD_DETERMINISTIC=1 fixes it"};
+  }
+  setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  return {CONCORD_CAP_COMM_DETERMINISTIC, 1, "CONCORD_DETERMINISTIC is set: NCCL leaves sums by the switch (NVLS) out"};
+}
+
 std::vector<concord_capability> capabilities(const Devices& devices) {
   const bool pools = devices.all_have(cudaDevAttrMemoryPoolsSupported);
   return {
@@ -76,7 +90,7 @@ std::vector<concord_capability> capabilities(const Devices& devices) {
       {CONCORD_CAP_COMM_SPLIT, 2, nullptr},
       {CONCORD_CAP_COMM_ABORT, 1,
        "NCCL aborts only the caller's rank: it gets ABORTED, its peers see a lost peer or a timeout"},
-      {CONCORD_CAP_COMM_DETERMINISTIC, 0, "the order of a sum depends on NCCL's choice of algorithm"},
+      deterministic_sums(),
       shared_device(),
       {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
       {CONCORD_CAP_COMM_DETECTS_LOSS, 0,

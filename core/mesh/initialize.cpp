@@ -69,6 +69,7 @@ std::vector<Term> terms_of(const InitializeArgs& args, const RankLayout& layout)
           {"order", args.order},
           {"seed", fmt::format("{}", args.seed)},
           {"data_parallel_random_init", args.data_parallel_random_init ? "true" : "false"},
+          {"deterministic_mode", args.deterministic_mode ? "true" : "false"},
           {"ddp_timeout", fmt::format("{}", args.ddp_timeout)},
           {"create_groups", text_of(args.create_groups)}};
 }
@@ -162,6 +163,15 @@ void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout, 
   one.generation = 0;
 }
 
+// Makes libtorch and the plugin choose only algorithms that give the same bits in every run. CONCORD_DETERMINISTIC=1
+// asks for the same. Memory that is about to be overwritten is not filled: that is libtorch's aid to find reads of it.
+void set_deterministic(bool wanted) {
+  if (wanted) loader::override_config("deterministic", "1");
+  const bool is_set = loader::setting("deterministic") == "1";
+  at::globalContext().setDeterministicAlgorithms(is_set, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
 void make_context(Instance& one, const InitializeArgs& args, const JobEnvironment& job, const RankLayout& layout,
                   std::vector<Term> arguments, std::shared_ptr<Store> given) CONCORD_REQUIRES(one.mutex) {
   const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
@@ -169,6 +179,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   // Before the plugin is opened: see host.h.
   loader::override_config("comm.timeout", fmt::format("{}", args.ddp_timeout));
   if (given == nullptr) loader::override_config("comm.master", job.master_addr);
+  set_deterministic(args.deterministic_mode);
   const Platform platform = current_platform();
   const Device device = device_of(platform, job);
   device.make_current();

@@ -20,6 +20,7 @@ struct InitializeArgs {
   std::string order = "tp-cp-ep-dp-pp";
   int64_t seed = 42;                          // positive
   bool data_parallel_random_init = false;     // data-parallel ranks draw different numbers
+  bool deterministic_mode = false;            // only algorithms that give the same bits in every run
   int64_t ddp_timeout = 1800;                 // seconds: for the rendezvous, for communicators, for every operation
   std::vector<GroupKind> create_groups = {};  // created immediately, all ranks together; the others on first use
   std::string flight_folder = {};             // for concord-flight-<rank>.json; empty: CONCORD_FLIGHT_FOLDER, else here

@@ -21,6 +21,7 @@ constexpr ArgumentAlias kAliases[] = {
     {"lora_target_modules", "lora_target"},
     {"additional_target", "modules_to_save"},
     {"rpo_alpha", "pref_ftx"},
+    {"full_determinism", "deterministic_mode"},
     // Megatron
     {"lr", "learning_rate"},
     {"micro_batch_size", "per_device_train_batch_size"},
@@ -332,7 +333,6 @@ std::vector<RefusedArgument> make_refused() {
       {"average_tokens_across_devices", {"true"}, "see calculate_per_token_loss"},
       {"optim_args", {}, "optimizer settings have their own arguments: adam_beta1, sgd_momentum, ..."},
       {"optim_target_modules", {}, "all weights use the same optimizer"},
-      {"full_determinism", {"false"}, "runs with the same seed and layout are reproducible on the cpu platform"},
       {"debug", {""}, "use CONCORD_LOG=debug and CONCORD_LAYERS=validate,trace"},
       {"use_cpu", {"false"}, "select the platform with CONCORD_PLATFORM=cpu"},
       {"no_cuda", {"false"}, "select the platform with CONCORD_PLATFORM=cpu"},

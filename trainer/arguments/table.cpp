@@ -361,7 +361,10 @@ std::vector<ArgumentGroup> make_groups() {
         {"hysteresis", field<&T::loss_scaler, &LossScalerSettings::hysteresis>,
          "overflows before the loss scale is halved", between(1, kMostSteps)},
         {"seed", field<&T::job, &InitializeArgs::seed>,
-         "random seed for weight initialization and everything else random", between(1, kMostSteps)}}},
+         "random seed for weight initialization and everything else random", between(1, kMostSteps)},
+        {"deterministic_mode", field<&T::job, &InitializeArgs::deterministic_mode>,
+         "use only deterministic algorithms: runs with the same seed and layout, and resumed ones, are bitwise "
+         "identical"}}},
       {"Parallelism",
        {{"tensor_model_parallel_size", field<&T::job, &InitializeArgs::tensor_model_parallel_size>,
          "ranks that each layer is split over", between(1, kMostRanks)},

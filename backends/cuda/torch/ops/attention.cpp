@@ -2,6 +2,7 @@
 // of queries by keys. What is beyond them (fp32, fp64, odd sizes of heads) goes to the reference.
 //
 // B batch, S queries, T keys, N query heads, n size of a head.
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -57,11 +58,13 @@ bool cudnn_is_wanted() {
 }
 
 // cuDNN counts the diagonal from the first key, Concord from the last: the same where there are as many keys as
-// queries. Short sequences are not worth the graph that it compiles for each shape.
+// queries. Short sequences are not worth the graph that it compiles for each shape. Its backward pass sums with atomic
+// operations; flash attention's does not if libtorch is set to be deterministic.
 bool fits_cudnn(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens, int64_t window) {
   constexpr int64_t kLong = 512;
-  return cudnn_is_wanted() && fits_flash(q, k) && cu_seqlens.empty() && window == 0 && q.size(1) == k.size(1) &&
-         q.size(1) >= kLong && q.size(1) % 64 == 0 && q.size(3) % 16 == 0 && q.size(3) <= 128;
+  return cudnn_is_wanted() && !at::globalContext().deterministicAlgorithms() && fits_flash(q, k) &&
+         cu_seqlens.empty() && window == 0 && q.size(1) == k.size(1) && q.size(1) >= kLong && q.size(1) % 64 == 0 &&
+         q.size(3) % 16 == 0 && q.size(3) <= 128;
 }
 
 // What the kernel chooses among, on the way forth or back.

@@ -253,6 +253,10 @@ class Device {
   Known choose(cudaStream_t stream, const Gemm& g, const GemmArrays& arrays, const Workspace& workspace, void* memory) {
     Known known{std::make_unique<Described>(g)};
     point(g, arrays, known.described.get());
+    if (!g.timed) {
+      known.way = own_choices(g, *known.described).front();
+      return known;
+    }
     if (read(key_of(g), &known)) return known;
     // Repeated additions would change c.
     const size_t size = static_cast<size_t>(g.rows * g.columns) * (g.wide ? 4 : 2);
@@ -266,14 +270,18 @@ class Device {
     return known;
   }
 
-  // What cublasLt suggests for the GEMM, and for larger and smaller ones if it can do this one so: its own choice is
-  // the first.
-  std::vector<Way> candidates(const Gemm& g, const GemmArrays& arrays, const Described& d) const {
+  // Returns what cublasLt suggests for the GEMM, its first choice first. Throws std::runtime_error if that is nothing.
+  std::vector<Way> own_choices(const Gemm& g, const Described& d) const {
     std::vector<Way> all = suggestions(d, kWorkspace);
-    if (all.empty()) {
-      throw std::runtime_error("cublasLt has no algorithm for a GEMM (rows, columns, depth and kind: " + key_of(g) +
-                               "); CONCORD_CUDA_GEMM=heuristic leaves GEMMs to libtorch");
-    }
+    if (!all.empty()) return all;
+    throw std::runtime_error("cublasLt has no algorithm for a GEMM (rows, columns, depth and kind: " + key_of(g) +
+                             "); CONCORD_CUDA_GEMM=heuristic leaves GEMMs to libtorch");
+  }
+
+  // Returns what cublasLt suggests for the GEMM, and for larger and smaller ones if it can do this one so: its own
+  // choice is the first.
+  std::vector<Way> candidates(const Gemm& g, const GemmArrays& arrays, const Described& d) const {
+    std::vector<Way> all = own_choices(g, d);
     if (has_blocks(g)) return all;  // the scales' arrays would not fit
     const auto add = [&](int64_t rows, int64_t columns) {
       Gemm other = g;

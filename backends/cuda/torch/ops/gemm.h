@@ -3,7 +3,8 @@
 //
 // The first GEMM of a shape times what cublasLt suggests, with the device under load, and keeps the fastest, also on
 // disk, by device and library version: in $XDG_CACHE_HOME/concord or ~/.cache/concord. So a run that is started again
-// computes the same bits. Where that folder cannot be written to, every process times for itself.
+// computes the same bits. Where that folder cannot be written to, every process times for itself. In deterministic mode
+// nothing is timed.
 // CONCORD_CUDA_GEMM=heuristic leaves all to libtorch.
 #pragma once
 
@@ -25,6 +26,7 @@ struct Gemm {
   bool wide = false;       // c is fp32
   bool adds = false;       // to c, else c is overwritten
   bool has_bias = false;   // [columns], of c's type; added to each row
+  bool timed = true;       // false: cublasLt's own choice, which is the same in every run
   // 8-bit floats, both or none; then only b is transposed. Their scales are on the device.
   Narrow narrow_a = Narrow::none, narrow_b = Narrow::none;
   bool fast = false;  // narrow: sums may be kept in fewer than 32 bits

@@ -1,6 +1,7 @@
 // gemm.h for tensors. Only for the .cpp files in this folder.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
 #include <vector>
@@ -15,7 +16,8 @@ inline bool is_ready(const at::Tensor& x) {
 }
 
 // On libtorch's current stream of the device of |like|, which is the current device.
-inline void run_gemm(const Gemm& g, const GemmArrays& arrays, const at::Tensor& like) {
+inline void run_gemm(Gemm g, const GemmArrays& arrays, const at::Tensor& like) {
+  g.timed = !at::globalContext().deterministicAlgorithms();
   std::vector<at::Tensor> kept;  // until everything is enqueued: libtorch gives memory away in the stream's order
   const Workspace workspace = [&](size_t bytes) {
     kept.push_back(at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte)));
