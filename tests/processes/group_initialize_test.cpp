@@ -1,7 +1,9 @@
 // initialize, finalize and the seeds, in real processes.
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
+#include <sys/socket.h>
 
 #include <thread>
 
