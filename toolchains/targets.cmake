@@ -338,20 +338,24 @@ function(concord_run_test_program name program)
   endforeach()
 endfunction()
 
-# concord_check(NAME COMMAND ... LABELS ... ENVIRONMENT ... PROPERTIES ... NEEDS target... TIMEOUT s): a test that is another
-# program, built from the targets NEEDS. Exit code 77 means skipped. In a sanitizer's build only with the label asan or
-# threads: most of these start programs whose parts are tested there.
+# concord_check(NAME COMMAND ... LABELS ... ENVIRONMENT ... PROPERTIES ... NEEDS target... TIMEOUT s OUTPUT pattern): a test that
+# is another program, built from the targets NEEDS. Exit code 77 means skipped. OUTPUT is a regular expression that must also
+# match what it prints; COMMAND is then a path. In a sanitizer's build only with the label asan or threads: most of these start
+# programs whose parts are tested there.
 function(concord_check name)
   if(NOT CONCORD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;LABELS;ENVIRONMENT;PROPERTIES;NEEDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;OUTPUT" "COMMAND;LABELS;ENVIRONMENT;PROPERTIES;NEEDS" ${ARGN})
   if((CONCORD_SANITIZE STREQUAL "address" AND NOT "asan" IN_LIST ARG_LABELS)
       OR (CONCORD_SANITIZE STREQUAL "thread" AND NOT "threads" IN_LIST ARG_LABELS))
     return()
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 900)
+  endif()
+  if(ARG_OUTPUT)
+    list(PREPEND ARG_COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/toolchains/expect_output.py "${ARG_OUTPUT}")
   endif()
   add_test(NAME ${name} COMMAND ${ARG_COMMAND})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
